@@ -1,0 +1,44 @@
+"""What can go wrong for a person, and the exit code each kind ends with.
+
+A refused configuration is a plain `ValueError`; `exit_code` maps it to 2.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+EXIT_DONE = 0
+EXIT_RUN_FAILED = 1
+EXIT_REFUSED = 2
+EXIT_MISSING = 3
+EXIT_OFF = 4
+EXIT_REQUEUE = 75
+
+
+class MissingData(Exception):
+    """Data or a run that the command needs is not there."""
+
+
+class RunFailed(Exception):
+    """A unit of work started and could not be finished."""
+
+
+class DamagedFile(RunFailed):
+    """A file does not match its checksum or cannot be parsed."""
+
+
+def exit_code(error: BaseException) -> int:
+    """The documented exit code of an error."""
+    if isinstance(error, ValueError):
+        return EXIT_REFUSED
+    if isinstance(error, MissingData):
+        return EXIT_MISSING
+    return EXIT_RUN_FAILED
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A half-sentence with the nearest known words, or the whole list where none is near."""
+    names = list(known)
+    near = difflib.get_close_matches(word, names, n=2, cutoff=0.5)
+    if near:
+        return f"did you mean {' or '.join(repr(name) for name in near)}?"
+    return f"known: {', '.join(names)}"

@@ -1,0 +1,110 @@
+"""Claims: who works on a unit, as numbered files with a heartbeat.
+
+A unit's claims lie in one folder as 1, 2, 3, …; creating the next number (exclusively) takes the unit, and the highest
+number owns it. Numbers only grow, so they fence: whoever was paused past its lease finds a higher number than its own
+and publishes nothing. No file is ever renamed or stolen, so two takers can never both win.
+"""
+
+import json
+import os
+import socket
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from neobert.files import publish_once
+
+LEASE_SECONDS = 60.0
+RELEASED = "released"
+
+
+class ClaimLost(Exception):
+    """Another process took the unit over; nothing may be published any more."""
+
+
+def _process_birth(pid: int) -> str | None:
+    """The start time of a living process of this machine in clock ticks, to tell a reused pid apart."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    except (OSError, IndexError):
+        return None
+    return None if fields[0] in "ZX" else fields[19]
+
+
+def _highest(folder: Path) -> int:
+    numbers = [int(path.name) for path in folder.glob("[0-9]*") if path.name.isdigit()]
+    return max(numbers, default=0)
+
+
+def _is_live(path: Path, lease_seconds: float) -> bool:
+    """Whether a claim's owner may still be at work."""
+    try:
+        content = json.loads(path.read_bytes())
+        age_seconds = time.time() - path.stat().st_mtime
+    except (FileNotFoundError, ValueError):
+        return False
+    if path.with_name(f"{path.name}.{RELEASED}").exists():
+        return False
+    if content["host"] == socket.gethostname() and Path("/proc/self/stat").exists():
+        if _process_birth(content["pid"]) != content["birth"]:
+            return False
+    return age_seconds < lease_seconds
+
+
+@dataclass
+class Claim:
+    """A taken unit. Use it as a context manager: leaving it releases the unit."""
+
+    folder: Path
+    number: int
+    lease_seconds: float
+    _stop: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def token(self) -> str:
+        """The owner's token, unique in time for this unit."""
+        return f"{self.number:06d}"
+
+    def is_mine(self) -> bool:
+        """Whether no later claim exists."""
+        return _highest(self.folder) == self.number
+
+    def check(self) -> None:
+        """Call before each publish.
+
+        Raises:
+            ClaimLost: another process owns the unit now.
+        """
+        if not self.is_mine():
+            raise ClaimLost(f"claim {self.number} of {self.folder.name} was taken over; nothing is published")
+
+    def _beat(self) -> None:
+        while not self._stop.wait(self.lease_seconds / 4):
+            os.utime(self.folder / str(self.number))
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._beat, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        publish_once(self.folder / f"{self.number}.{RELEASED}", b"")
+
+
+def acquire(folder: Path, lease_seconds: float = LEASE_SECONDS) -> Claim | None:
+    """Take a unit, or None while another owner is alive."""
+    folder.mkdir(parents=True, exist_ok=True)
+    number = _highest(folder)
+    if number and _is_live(folder / str(number), lease_seconds):
+        return None
+    owner = {"host": socket.gethostname(), "pid": os.getpid(), "birth": _process_birth(os.getpid())}
+    taken = publish_once(folder / str(number + 1), json.dumps(owner).encode())
+    return Claim(folder, number + 1, lease_seconds) if taken else None
+
+
+def is_claimed(folder: Path, lease_seconds: float = LEASE_SECONDS) -> bool:
+    """Whether somebody works on a unit now; reads only."""
+    number = _highest(folder)
+    return bool(number) and _is_live(folder / str(number), lease_seconds)

@@ -1,0 +1,68 @@
+"""Names for results: a run is named by the hash of what decides its result.
+
+What a run is called, where it runs, how fast, and who cites it are not in the hash. A hand-bumped numerics version of
+each mechanism is: whoever changes what a mechanism computes raises its number, and golden losses force that.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+NUMERICS = {
+    "tokenization": 1,
+    "batching": 1,
+    "masking": 1,
+    "model": 1,
+    "initialization": 1,
+    "optimization": 1,
+    "finetuning": 1,
+    "metrics": 1,
+}
+
+IDENTITY_DIGITS = 12
+
+
+def plain(value: Any) -> Any:
+    """Recipe values, tuples and mappings as JSON's own types."""
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value
+
+
+def canonical(value: Any) -> str:
+    """The one JSON text of a value: sorted keys, no spaces, no NaN."""
+    return json.dumps(plain(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def identity(value: Any) -> str:
+    """Twelve hexadecimal digits that name a value."""
+    return hashlib.sha256(canonical(value).encode()).hexdigest()[:IDENTITY_DIGITS]
+
+
+def leaves(value: Any, prefix: str = "") -> dict[str, Any]:
+    """A nested value as {dotted path: leaf}; list items are numbered."""
+    tree = plain(value)
+    if isinstance(tree, dict):
+        items = [(f"{prefix}.{key}" if prefix else key, item) for key, item in tree.items()]
+    elif isinstance(tree, list):
+        items = [(f"{prefix}.{index}" if prefix else str(index), item) for index, item in enumerate(tree)]
+    else:
+        return {prefix: tree}
+    flat: dict[str, Any] = {}
+    for path, item in items:
+        flat.update(leaves(item, path))
+    return flat
+
+
+def difference(before: Any, after: Any) -> dict[str, tuple[Any, Any]]:
+    """Every leaf in which two values differ, as {path: (before, after)}; None where a leaf exists on one side only."""
+    old, new = leaves(before), leaves(after)
+    paths = sorted(old.keys() | new.keys())
+    return {path: (old.get(path), new.get(path)) for path in paths if old.get(path) != new.get(path)}

@@ -1,0 +1,36 @@
+"""Where everything lies under the folder of runs."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Paths below `--runs`; creates nothing."""
+
+    root: Path
+
+    def data(self, data_id: str) -> Path:
+        """A tokenised corpus."""
+        return self.root / "data" / data_id
+
+    def pretraining(self, run_id: str) -> Path:
+        """A stage of pre-training: run.json, attempts/, checkpoints/, done.json."""
+        return self.root / "pretraining" / run_id
+
+    def study(self, task: str, study_id: str) -> Path:
+        """A GLUE study (a grid on one model): run.json and, once closed, selection.json."""
+        return self.root / "glue" / task / "studies" / study_id
+
+    def trial(self, task: str, trial_id: str) -> Path:
+        """The record of one GLUE trial; its predictions and weights are siblings with other suffixes."""
+        return self.root / "glue" / task / f"{trial_id}.json"
+
+    def claims(self, unit_id: str) -> Path:
+        """The claims of one unit of work."""
+        return self.root / "claims" / unit_id
+
+    @property
+    def starts(self) -> Path:
+        """One line for every start of every unit of work."""
+        return self.root / "starts.jsonl"

@@ -1,0 +1,202 @@
+"""What decides the result of a run, as frozen values: words and numbers, JSON both ways.
+
+No field has a default: a knob that is not written is an error. Torch is not imported here, so that listing,
+planning and reporting start at once. Labels, paths, devices and micro-batches are not in a recipe.
+"""
+
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+
+Precision = Literal["fp32", "bf16"]
+
+
+class Value(BaseModel):
+    """Base of all recipe values: frozen, and an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Initialization(Value):
+    """How weights start. `scale` is the half-width of a uniform or the standard deviation of a normal distribution."""
+
+    distribution: Literal["uniform", "normal"]
+    weight_scale: PositiveFloat
+    embedding_scale: PositiveFloat
+
+
+class Model(Value):
+    """The encoder's shape and parts.
+
+    `feedforward_width` is nominal: a gated feed-forward takes two thirds of it, rounded up to a multiple of 8, so that
+    GELU and SwiGLU have equal parameters.
+    """
+
+    vocabulary_size: PositiveInt
+    layers: PositiveInt
+    width: PositiveInt
+    heads: PositiveInt
+    feedforward_width: PositiveInt
+    positions: Literal["learned", "rotary"]
+    rotary_base: PositiveFloat
+    feedforward: Literal["gelu", "swiglu"]
+    norm: Literal["layer_norm", "rms_norm"]
+    norm_epsilon: PositiveFloat
+    dropout: NonNegativeFloat
+    initialization: Initialization
+
+    @model_validator(mode="after")
+    def _shape_is_possible(self) -> Self:
+        if self.width % self.heads:
+            raise ValueError(f"width {self.width} is not divisible by {self.heads} heads: choose a multiple of {self.heads}")
+        if self.positions == "rotary" and (self.width // self.heads) % 2:
+            raise ValueError(f"rotary positions need an even head size, but width {self.width} / {self.heads} heads is odd")
+        if self.dropout >= 1:
+            raise ValueError(f"dropout {self.dropout} would drop everything: it must be below 1")
+        return self
+
+
+class Data(Value):
+    """Which text in which tokens; a source (synthetic, hub, directory) says where the bytes come from."""
+
+    corpus: Literal["wikibook", "web"]
+    tokenizer: Literal["wordpiece", "bpe"]
+
+
+class Masking(Value):
+    """Masked language modelling: `rate` of the tokens are predicted; of these `mask_share` become [MASK] and
+    `random_share` a random token, the rest stay as they are."""
+
+    rate: PositiveFloat
+    mask_share: NonNegativeFloat
+    random_share: NonNegativeFloat
+
+    @model_validator(mode="after")
+    def _shares_add_up(self) -> Self:
+        if self.rate >= 1:
+            raise ValueError(f"masking rate {self.rate} leaves nothing to read: it must be below 1")
+        if self.mask_share + self.random_share > 1:
+            raise ValueError(f"mask_share {self.mask_share} + random_share {self.random_share} exceed 1")
+        return self
+
+
+class Optimization(Value):
+    """Optimizer and learning-rate shape. Adam adds weight decay to the gradient, AdamW to the weights."""
+
+    optimizer: Literal["adam", "adamw"]
+    beta1: NonNegativeFloat
+    beta2: NonNegativeFloat
+    epsilon: PositiveFloat
+    weight_decay: NonNegativeFloat
+    clip_norm: PositiveFloat
+    peak_learning_rate: PositiveFloat
+    decay: Literal["linear", "cosine"]
+    floor_fraction: NonNegativeFloat
+
+
+class Subset(Value):
+    """A part of the corpus, documents of at least `minimum_tokens`, drawn with probability `share`."""
+
+    minimum_tokens: NonNegativeInt
+    share: PositiveFloat
+
+
+class Stage(Value):
+    """One stretch of pre-training. The rate rises over `warmup_steps`, reaches its floor at `decay_steps` and stays."""
+
+    context: PositiveInt
+    tokens_per_step: PositiveInt
+    steps: PositiveInt
+    warmup_steps: NonNegativeInt
+    decay_steps: NonNegativeInt
+    mixture: tuple[Subset, ...]
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        if self.tokens_per_step % self.context:
+            raise ValueError(f"tokens_per_step {self.tokens_per_step} is no multiple of the context {self.context}")
+        if self.decay_steps and self.decay_steps <= self.warmup_steps:
+            raise ValueError(f"decay_steps {self.decay_steps} must lie behind warmup_steps {self.warmup_steps} or be 0")
+        if abs(sum(subset.share for subset in self.mixture) - 1) > 1e-9:
+            raise ValueError(f"the shares of a mixture must add up to 1, not {sum(s.share for s in self.mixture)}")
+        return self
+
+    @property
+    def tokens(self) -> int:
+        """Token slots of the stage, the paper's count: tokens a step × steps."""
+        return self.tokens_per_step * self.steps
+
+
+class Pretraining(Value):
+    """Everything that decides a pre-trained model, apart from the bytes of the corpus."""
+
+    model: Model
+    data: Data
+    masking: Masking
+    packing: Literal["padded", "packed", "packed_across_documents"]
+    optimization: Optimization
+    stages: tuple[Stage, ...]
+    precision: Precision
+    seed: NonNegativeInt
+
+    @model_validator(mode="after")
+    def _has_stages(self) -> Self:
+        if not self.stages:
+            raise ValueError("a pre-training recipe needs at least one stage")
+        return self
+
+    @property
+    def longest_context(self) -> int:
+        """The longest context of all stages, in tokens: the size of a learned position table."""
+        return max(stage.context for stage in self.stages)
+
+    @property
+    def tokens(self) -> int:
+        """Token slots of all stages."""
+        return sum(stage.tokens for stage in self.stages)
+
+
+class FineTuning(Value):
+    """The protocol of one fine-tuning study on GLUE: all but task, grid point and seed."""
+
+    epochs: PositiveInt
+    max_tokens: PositiveInt
+    train_examples: PositiveInt | None
+    pooling: Literal["cls", "mean"]
+    dropout: NonNegativeFloat
+    classifier_scale: PositiveFloat
+    beta1: NonNegativeFloat
+    beta2: NonNegativeFloat
+    epsilon: PositiveFloat
+    warmup_fraction: NonNegativeFloat
+    decay_fraction: PositiveFloat
+    floor_fraction: NonNegativeFloat
+    evaluation_interval_steps: PositiveInt
+    evaluations_per_epoch: PositiveInt
+    patience_evaluations: PositiveInt
+    precision: Precision
+
+
+class Point(Value):
+    """One cell of a fine-tuning grid."""
+
+    batch_size: PositiveInt
+    learning_rate: PositiveFloat
+    weight_decay: NonNegativeFloat
+
+
+class Grid(Value):
+    """The axes of a fine-tuning grid; its points are their product."""
+
+    batch_sizes: tuple[PositiveInt, ...]
+    learning_rates: tuple[PositiveFloat, ...]
+    weight_decays: tuple[NonNegativeFloat, ...]
+
+    def points(self) -> tuple[Point, ...]:
+        """All cells, largest batch first, since small batches cost most."""
+        return tuple(
+            Point(batch_size=batch, learning_rate=rate, weight_decay=decay)
+            for batch in sorted(self.batch_sizes, reverse=True)
+            for rate in self.learning_rates
+            for decay in self.weight_decays
+        )

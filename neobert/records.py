@@ -1,0 +1,95 @@
+"""Records: one JSON file a finished unit of work, written once and last; plain files are the truth."""
+
+import os
+import platform
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from neobert.errors import DamagedFile
+from neobert.files import json_bytes, publish_once, read_json
+
+SCHEMA = 1
+PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scikit-learn", "scipy")
+RECORD_STATES = ("done", "pruned", "failed")
+
+
+@cache
+def _commit() -> tuple[str | None, bool | None]:
+    folder = Path(__file__).resolve().parent
+    try:
+        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, timeout=10)
+        status = subprocess.run(["git", "status", "--porcelain"], cwd=folder, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None, None
+    if head.returncode or status.returncode:
+        return None, None
+    return head.stdout.strip(), bool(status.stdout.strip())
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+@cache
+def _machine() -> dict[str, Any]:
+    return {
+        "system": platform.system(),
+        "processor": platform.machine(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+    }
+
+
+def provenance() -> dict[str, Any]:
+    """Which code, packages and machine made a record."""
+    commit, dirty = _commit()
+    return {
+        "commit": commit,
+        "dirty": dirty,
+        "packages": {package: _version(package) for package in PACKAGES},
+        "machine": _machine(),
+    }
+
+
+def publish_record(path: Path, record: dict[str, Any]) -> bool:
+    """Publish a record once; False where one is there already."""
+    assert record["state"] in RECORD_STATES, record["state"]
+    return publish_once(path, json_bytes({"schema": SCHEMA, **record}))
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """One record.
+
+    Raises:
+        DamagedFile: torn, no record, or of another schema version.
+    """
+    record = read_json(path)
+    if not isinstance(record, dict) or "kind" not in record or "id" not in record:
+        raise DamagedFile(f"{path} is no record: it lacks kind and id")
+    if record.get("schema") != SCHEMA:
+        raise DamagedFile(f"{path} has record schema {record.get('schema')}, this version reads {SCHEMA}")
+    return record
+
+
+def record_paths(root: Path) -> Iterator[Path]:
+    """Every record file below a folder of runs, in a stable order."""
+    yield from sorted(root.glob("pretraining/*/done.json"))
+    yield from sorted(root.glob("glue/*/*.json"))
+
+
+def read_records(root: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """All readable records and, apart from them, one sentence for each file that could not be read."""
+    records, problems = [], []
+    for path in record_paths(root):
+        try:
+            records.append(read_record(path))
+        except DamagedFile as error:
+            problems.append(str(error))
+    return records, problems
