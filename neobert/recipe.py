@@ -6,7 +6,15 @@ planning and reporting start at once. Labels, paths, devices and micro-batches a
 
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
 
 Precision = Literal["fp32", "bf16"]
 
@@ -48,9 +56,13 @@ class Model(Value):
     @model_validator(mode="after")
     def _shape_is_possible(self) -> Self:
         if self.width % self.heads:
-            raise ValueError(f"width {self.width} is not divisible by {self.heads} heads: choose a multiple of {self.heads}")
+            raise ValueError(
+                f"width {self.width} is not divisible by {self.heads} heads: choose a multiple of {self.heads}"
+            )
         if self.positions == "rotary" and (self.width // self.heads) % 2:
-            raise ValueError(f"rotary positions need an even head size, but width {self.width} / {self.heads} heads is odd")
+            raise ValueError(
+                f"rotary positions need an even head size, but width {self.width} / {self.heads} heads is odd"
+            )
         if self.dropout >= 1:
             raise ValueError(f"dropout {self.dropout} would drop everything: it must be below 1")
         return self

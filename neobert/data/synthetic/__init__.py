@@ -1,0 +1,12 @@
+"""A seeded micro-world of English-like text: two corpora to pre-train on and eight tasks in GLUE's form.
+
+Pure functions of their arguments, standard library only: the same seed gives the same bytes in every process.
+"""
+
+from neobert.data.synthetic.corpora import CORPORA, corpus_documents
+from neobert.data.synthetic.tasks import task_examples
+
+__all__ = ["CORPORA", "VERSION", "corpus_documents", "task_examples"]
+
+VERSION: int = 1
+"""Raised when generated text changes; part of the identity of synthetic data."""

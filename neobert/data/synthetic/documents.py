@@ -1,0 +1,180 @@
+"""The two corpora: `wikibook` (narrow: encyclopaedia and stories) and `web` (diverse: every genre, noise, a long tail).
+
+A document returns to one or two facts in other words, asks about them and answers: what is masked in one sentence can be
+found in another by whoever knows the synonyms, so that masked-language modelling rewards relating sentences.
+"""
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from neobert.data.synthetic.grammar import (
+    Clause,
+    NounPhrase,
+    Wording,
+    Words,
+    active,
+    askable,
+    draw_clause,
+    open_question,
+    passive,
+    past_tense,
+    polar_question,
+    relative_clause,
+    sentence,
+)
+from neobert.data.synthetic.lexicon import Concept, Lexicon, category, concepts, facts, lexicon
+from neobert.data.synthetic.meaning import alter_slots, contradict, leave_open, slots, weaken
+from neobert.data.synthetic.reviews import review
+
+Sentences = list[str]
+Genre = Callable[[random.Random, Lexicon], Sentences]
+
+
+def topic(rng: random.Random, words: Lexicon, count: int) -> list[Clause]:
+    """`count` clauses, each about somebody of the one before."""
+    clauses = [draw_clause(rng, words, adjective_rate=0.4)]
+    while len(clauses) < count:
+        phrases = [clauses[-1].subject, clauses[-1].object]
+        actors = [phrase for phrase in phrases if phrase and phrase.noun.animate]
+        clauses.append(draw_clause(rng, words, subject=rng.choice(actors), adjective_rate=0.4))
+    return [replace(clause, negated=rng.random() < 0.2) for clause in clauses]
+
+
+def said(rng: random.Random, clause: Clause) -> Words:
+    """The clause in a fresh wording: mostly active, at times passive."""
+    if clause.object and rng.random() < 0.1:
+        return passive(clause, Wording(rng))
+    return active(clause, Wording(rng))
+
+
+def encyclopaedia(rng: random.Random, words: Lexicon) -> Sentences:
+    """What a thing is, is also called, where it is found and what it is like; each line in either synonym."""
+    noun = rng.choice(words.nouns)
+    known = facts()[noun.name]
+    kind, (first, second) = category(noun.hypernym or ""), noun.synonyms
+    name, names = (Wording(rng).forms(noun)[number] for number in (0, 1))
+    place, adjective = (Wording(rng).forms(concepts()[fact])[0] for fact in (known.place, known.adjective))
+    opposite = Wording(rng).forms(concepts()[concepts()[known.adjective].opposite or ""])[0]
+    lines = [
+        ["a", name, "is", "a", "kind", "of", kind.name],
+        [names, "are", kind.synonyms[0][1]],
+        ["a", first[0], "is", "also", "called", "a", second[0]],
+        [second[1], "are", "also", "called", first[1]],
+        [names, "are", "found", "in", "the", place],
+        ["the", name, "is", adjective],
+        [names, "are", "not", opposite],
+    ]
+    if noun.animate:
+        habit = Clause(NounPhrase(noun, True), concepts()[known.verb], NounPhrase(concepts()[known.object], True))
+        lines.append(active(habit, Wording(rng)))
+    return [sentence(line) for line in rng.sample(lines, rng.randint(3, 5))]
+
+
+def story(rng: random.Random, words: Lexicon) -> Sentences:
+    """Two linked facts told again and again, now in the present, now in the past, with asides."""
+    told = topic(rng, words, 2)
+    lines = []
+    for _ in range(rng.randint(4, 5)):
+        clause = rng.choice(told)
+        if clause.subject.noun.kind == "noun" and rng.random() < 0.2:
+            aside = relative_clause(rng, words, clause.subject, Wording(rng))
+            clause = replace(clause, subject=replace(clause.subject, modifier=aside))
+        lines.append(past_tense(clause, Wording(rng)) if rng.random() < 0.3 else said(rng, clause))
+    return [sentence(line) for line in lines]
+
+
+def interview(rng: random.Random, words: Lexicon) -> Sentences:
+    """A fact or two, then polar questions with answers: yes (follows), no (contradicts), perhaps (open)."""
+    told = topic(rng, words, rng.choice((1, 1, 2)))
+    lines = [sentence(said(rng, clause)) for clause in told]
+    for _ in range(rng.randint(2, 4)):
+        clause, answer = _verdict(rng, words, rng.choice(told))
+        lines += [sentence(_polar(rng, clause), "?"), sentence([answer])]
+    return lines
+
+
+def _polar(rng: random.Random, clause: Clause) -> Words:
+    if clause.negated:
+        return ["is", "it", "true", "that", *active(clause, Wording(rng))]
+    return polar_question(clause, Wording(rng))
+
+
+def _verdict(rng: random.Random, words: Lexicon, clause: Clause) -> tuple[Clause, str]:
+    kind = rng.randrange(4)
+    if kind == 0:
+        return clause, "yes"
+    if kind == 1:
+        return weaken(rng, clause), "yes"
+    if kind == 2:
+        return contradict(rng, clause), "no"
+    return leave_open(rng, words, clause), "perhaps"
+
+
+def restatement(rng: random.Random, words: Lexicon) -> Sentences:
+    """Facts said twice: `… . in other words , … .`"""
+    lines = []
+    for clause in topic(rng, words, 2):
+        lines += [sentence(said(rng, clause)), sentence(["in", "other", "words", ",", *said(rng, clause)])]
+    return lines
+
+
+def argument(rng: random.Random, words: Lexicon) -> Sentences:
+    """A fact, then what follows (`so`), what is excluded (`it is false that`) and what is open (`maybe`)."""
+    (clause,) = topic(rng, words, 1)
+    openings = {"yes": ["so"], "no": ["it", "is", "false", "that"], "perhaps": ["maybe"]}
+    lines = [sentence(said(rng, clause))]
+    for _ in range(rng.randint(2, 3)):
+        consequence, answer = _verdict(rng, words, clause)
+        lines.append(sentence([*openings[answer], *said(rng, consequence)]))
+    return lines
+
+
+def comparison(rng: random.Random, words: Lexicon) -> Sentences:
+    """Pairs of sentences with a judgement: same, similar (one slot differs), different (more do)."""
+    (clause,) = topic(rng, words, 1)
+    lines = [sentence(said(rng, clause))]
+    for _ in range(rng.randint(2, 3)):
+        altered = rng.choice((0, 0, 1, 2, 3))
+        judgement = ("same", "similar", "different", "different")[altered]
+        lines += [sentence(said(rng, alter_slots(rng, words, clause, altered))), sentence([judgement])]
+    return lines
+
+
+def forum(rng: random.Random, words: Lexicon) -> Sentences:
+    """A question, and replies that solve it or do not."""
+    (clause,) = topic(rng, words, 1)
+    clause = replace(clause, negated=False)
+    asked = rng.choice(askable(clause))
+    lines = [sentence(open_question(clause, asked, Wording(rng)), "?")]
+    for _ in range(rng.randint(2, 3)):
+        solves = rng.random() < 0.5
+        reply = clause if solves else alter_slots(rng, words, clause, rng.choice((1, 2, 3)))
+        lines += [sentence(said(rng, reply)), sentence(["solved" if solves else "wrong"])]
+    return lines
+
+
+def questions(rng: random.Random, words: Lexicon) -> Sentences:
+    """A frequent-questions page: questions asked again are marked as known, others as new."""
+    (clause,) = topic(rng, words, 1)
+    clause = replace(clause, negated=False)
+    asked = rng.choice(askable(clause))
+    lines = [sentence(open_question(clause, asked, Wording(rng)), "?")]
+    for _ in range(rng.randint(2, 3)):
+        known = rng.random() < 0.5
+        other = clause if known else alter_slots(rng, words, clause, rng.choice((1, 2)))
+        lines += [sentence(open_question(other, asked, Wording(rng)), "?"), sentence(["known" if known else "new"])]
+    return lines
+
+
+def opinions(rng: random.Random, words: Lexicon) -> Sentences:
+    """Reviews by several people who agree."""
+    favourable = rng.random() < 0.5
+    return [review(rng, words, favourable, plain=False) for _ in range(rng.randint(3, 5))]
+
+
+NARROW: tuple[tuple[Genre, float], ...] = ((encyclopaedia, 1.0), (story, 1.5), (interview, 2.5))
+DIVERSE: tuple[tuple[Genre, float], ...] = (
+    (encyclopaedia, 0.6), (story, 0.8), (interview, 2.5), (restatement, 0.6), (argument, 1.2), (comparison, 1.6),
+    (forum, 1.2), (questions, 1.2), (opinions, 1.2),
+)  # fmt: skip

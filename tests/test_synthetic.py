@@ -1,0 +1,238 @@
+"""The synthetic micro-world: deterministic, GLUE-shaped, split by words, and grammatical where it says so."""
+
+import os
+import random
+import re
+import statistics
+import subprocess
+import sys
+
+import pytest
+
+from neobert.data.synthetic import CORPORA, corpus_documents, task_examples
+from neobert.data.synthetic.acceptability import judged_sentence
+from neobert.data.synthetic.grammar import PLURAL_DETERMINERS, SINGULAR_DETERMINERS
+from neobert.data.synthetic.lexicon import lexicon
+from neobert.data.synthetic.tasks import TASK_SPLITS
+
+COLUMNS = {
+    "cola": ["sentence", "label", "idx"],
+    "sst2": ["sentence", "label", "idx"],
+    "mrpc": ["sentence1", "sentence2", "label", "idx"],
+    "stsb": ["sentence1", "sentence2", "label", "idx"],
+    "qqp": ["question1", "question2", "label", "idx"],
+    "mnli": ["premise", "hypothesis", "label", "idx"],
+    "qnli": ["question", "sentence", "label", "idx"],
+    "rte": ["sentence1", "sentence2", "label", "idx"],
+}
+CLASSES = {"cola": 2, "sst2": 2, "mrpc": 2, "qqp": 2, "mnli": 3, "qnli": 2, "rte": 2}
+SPLITS = [(task, split) for task, splits in TASK_SPLITS.items() for split in splits]
+
+DIGEST_PROGRAM = """
+import hashlib, json
+from neobert.data.synthetic import CORPORA, corpus_documents, task_examples
+from neobert.data.synthetic.tasks import TASK_SPLITS
+texts = [list(corpus_documents(corpus, documents=200, seed=3)) for corpus in CORPORA]
+tables = [task_examples(task, split, seed=3) for task, splits in TASK_SPLITS.items() for split in splits]
+print(hashlib.sha256(json.dumps([texts, tables]).encode()).hexdigest())
+"""
+
+
+def texts_of(task: str, split: str, seed: int = 0) -> list[tuple[str, ...]]:
+    table = task_examples(task, split, seed=seed)
+    columns = [column for column in table if column not in ("label", "idx")]
+    return list(zip(*(table[column] for column in columns), strict=True))
+
+
+def words_of(task: str, split: str) -> set[str]:
+    return {word for texts in texts_of(task, split) for text in texts for word in text.split()}
+
+
+def digest(hash_seed: str) -> str:
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+    command = [sys.executable, "-c", DIGEST_PROGRAM]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+
+def test_same_seed_gives_the_same_bytes_in_processes_with_different_hash_seeds() -> None:
+    assert digest("1") == digest("2")
+
+
+@pytest.mark.parametrize("corpus", CORPORA)
+def test_a_longer_corpus_starts_with_the_shorter_one_and_another_seed_gives_another(corpus: str) -> None:
+    short, long = list(corpus_documents(corpus, documents=20)), list(corpus_documents(corpus, documents=40))
+    assert len(short) == 20 and long[:20] == short
+    assert list(corpus_documents(corpus, documents=20, seed=1)) != short
+
+
+@pytest.mark.parametrize("corpus", CORPORA)
+def test_documents_are_spaced_lower_case_sentences(corpus: str) -> None:
+    for document in corpus_documents(corpus, documents=300):
+        assert re.fullmatch(r"[a-z0-9.,?]+( [a-z0-9.,?]+)* [.?]", document)
+        assert not re.search(r"\ba [aeiou]", document) and not re.search(r"\ban [^aeiou]", document)
+
+
+def test_web_has_more_distinct_words_and_a_longer_tail_than_wikibook() -> None:
+    corpora = {corpus: list(corpus_documents(corpus, documents=2000)) for corpus in CORPORA}
+    vocabulary = {name: {word for text in texts for word in text.split()} for name, texts in corpora.items()}
+    lengths = {name: sorted(len(text.split()) for text in texts) for name, texts in corpora.items()}
+    assert len(vocabulary["web"]) > 1.5 * len(vocabulary["wikibook"])
+    assert lengths["web"][-40] > 1.5 * lengths["wikibook"][-40]
+
+
+def test_web_has_the_length_tail_that_a_long_context_stage_needs() -> None:
+    lengths = [len(text.split()) for text in corpus_documents("web", documents=2000)]
+    assert sum(length > 64 for length in lengths) >= 0.10 * len(lengths)
+    assert sum(length > 128 for length in lengths) >= 0.03 * len(lengths)
+    assert max(lengths) > 200
+
+
+@pytest.mark.parametrize("corpus", CORPORA)
+def test_most_documents_are_short(corpus: str) -> None:
+    assert statistics.median(len(text.split()) for text in corpus_documents(corpus, documents=500)) < 48
+
+
+@pytest.mark.parametrize(("task", "split"), SPLITS)
+def test_tables_have_the_columns_labels_and_sizes_of_glue(task: str, split: str) -> None:
+    table = task_examples(task, split)
+    size = len(table["label"])
+    assert list(table) == COLUMNS[task] and table["idx"] == list(range(size))
+    assert {len(column) for column in table.values()} == {size}
+    assert 600 <= size <= 1500 if split == "train" else size >= 300
+    if task == "stsb":
+        assert all(isinstance(label, float) and 0 <= label <= 5 for label in table["label"])
+    else:
+        assert set(table["label"]) == set(range(CLASSES[task]))
+
+
+@pytest.mark.parametrize(("task", "split"), [pair for pair in SPLITS if pair[0] != "stsb"])
+def test_no_label_is_rare(task: str, split: str) -> None:
+    labels = task_examples(task, split)["label"]
+    shares = [labels.count(label) / len(labels) for label in range(CLASSES[task])]
+    assert min(shares) > 0.6 / CLASSES[task] and max(shares) < 1.4 / CLASSES[task]
+
+
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_similarities_reach_from_unrelated_to_equal(split: str) -> None:
+    labels = task_examples("stsb", split)["label"]
+    assert min(labels) == 0.0 and max(labels) == 5.0 and 1.5 < statistics.mean(labels) < 3.5
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("task", TASK_SPLITS)
+def test_no_example_is_in_two_splits_or_twice_in_one(task: str, seed: int) -> None:
+    examples = [texts for split in TASK_SPLITS[task] for texts in texts_of(task, split, seed)]
+    assert len(set(examples)) == len(examples)
+
+
+@pytest.mark.parametrize("task", TASK_SPLITS)
+def test_nouns_verbs_places_adjectives_and_opinions_of_validation_never_occur_in_train(task: str) -> None:
+    train, *validation = TASK_SPLITS[task]
+    held_out, shown = (lexicon().part(part).content_words() for part in ("validation", "train"))
+    assert not held_out & shown
+    assert not words_of(task, train) & held_out
+    for split in validation:
+        assert not words_of(task, split) & shown
+        assert words_of(task, split) & held_out
+
+
+@pytest.mark.parametrize("corpus", CORPORA)
+def test_pre_training_shows_the_held_out_nouns_verbs_places_and_adjectives(corpus: str) -> None:
+    shown = {word for text in corpus_documents(corpus, documents=3000) for word in text.split()}
+    opinions = {*lexicon().praise, *lexicon().blame}
+    assert lexicon().content_words() - opinions <= shown
+
+
+# An independent reading of the acceptable sentences: determiner, adjective, noun, aside, verb.
+FORMS = lexicon()
+NUMBER = {form: i for noun in FORMS.nouns for synonym in noun.synonyms for i, form in enumerate(synonym)}
+VERBS = {
+    form: (verb.kind, number)
+    for verb in (*FORMS.transitive_verbs, *FORMS.intransitive_verbs)
+    for synonym in verb.synonyms
+    for form, number in ((synonym[0], 1), (synonym[1], 0))
+}
+ADJECTIVES = {synonym[0] for adjective in FORMS.adjectives for synonym in adjective.synonyms}
+PLACES = {synonym[0] for place in FORMS.places for synonym in place.synonyms}
+DETERMINERS = {word: {0} for word in SINGULAR_DETERMINERS} | {word: {1} for word in PLURAL_DETERMINERS}
+DETERMINERS |= {"the": {0, 1}, "an": {0}}
+
+
+class Broken(Exception):
+    """A rule that a sentence breaks."""
+
+
+def take_noun_phrase(words: list[str]) -> int:
+    """Read a noun phrase from the front of `words`; its number, or Broken."""
+    allowed = DETERMINERS.get(words.pop(0))
+    if allowed is None:
+        raise Broken("order")
+    if words and words[0] in ADJECTIVES:
+        words.pop(0)
+    number = NUMBER.get(words.pop(0)) if words else None
+    if number is None:
+        raise Broken("order")
+    if number not in allowed:
+        raise Broken("determiner")
+    return number
+
+
+def take_verb(words: list[str], number: int) -> str:
+    """Read a finite verb that agrees with `number`; its kind, or Broken."""
+    kind, verb_number = VERBS.get(words.pop(0) if words else "", ("", None))
+    if verb_number is None:
+        raise Broken("order")
+    if verb_number != number:
+        raise Broken("agreement")
+    return kind
+
+
+def broken_rule(sentence: str) -> str | None:
+    """The first rule that a sentence breaks, read from left to right; None for an acceptable one."""
+    words = sentence.removesuffix(" .").split()
+    try:
+        number = take_noun_phrase(words)
+        if words and words[0] == "near":
+            words.pop(0)
+            take_noun_phrase(words)
+        elif words and words[0] == "that":
+            words.pop(0)
+            take_verb(words, number)
+            take_noun_phrase(words)
+        kind = take_verb(words, number)
+        has_object = bool(words) and words[0] != "in"
+        if has_object:
+            take_noun_phrase(words)
+        if words and (words[:2] != ["in", "the"] or len(words) != 3 or words[2] not in PLACES):
+            raise Broken("order")
+        if has_object != (kind == "transitive"):
+            raise Broken("valency")
+    except Broken as broken:
+        return str(broken)
+    return None
+
+
+def test_acceptable_sentences_follow_every_rule_and_unacceptable_ones_break_the_rule_they_are_labelled_with() -> None:
+    rng = random.Random(0)
+    judged = [judged_sentence(rng, lexicon()) for _ in range(1500)]
+    for judgement in judged:
+        if judgement.violation == "order":
+            assert broken_rule(judgement.text) is not None, judgement
+        else:
+            assert broken_rule(judgement.text) == judgement.violation, judgement
+    assert {judgement.violation for judgement in judged} == {None, "agreement", "determiner", "valency", "order"}
+
+
+@pytest.mark.parametrize(("corpus", "message"), [("wiki", "choose one of wikibook, web"), ("", "wikibook")])
+def test_an_unknown_corpus_is_refused_with_the_known_ones(corpus: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        corpus_documents(corpus, documents=1)
+
+
+def test_unknown_tasks_and_splits_are_refused_with_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="choose one of cola"):
+        task_examples("wnli", "train")
+    with pytest.raises(ValueError, match="validation_matched, validation_mismatched"):
+        task_examples("mnli", "validation")
+    with pytest.raises(ValueError, match="documents must not be negative"):
+        corpus_documents("web", documents=-1)
