@@ -251,9 +251,7 @@ LONG_CONTEXT = Modification(
             "decay_steps": 0,  # §3.3
             "mixture": (
                 Subset(minimum_tokens=0, share=0.2),  # §3.2
-                Subset(
-                    minimum_tokens=1024, share=0.4
-                ),  # §3.2 (">" in the text, ">=" in code longer_seq.py; as the code)
+                Subset(minimum_tokens=1024, share=0.4),  # §3.2 says ">"; code longer_seq.py ">=", as here
                 Subset(minimum_tokens=2048, share=0.4),  # §3.2
             ),
         },

@@ -10,7 +10,6 @@ from neobert.errors import did_you_mean
 from neobert.identity import leaves, plain
 from neobert.recipe import Data, FineTuning, Grid, Masking, Model, Optimization, Pretraining, Stage, Value
 
-
 SECTIONS: dict[str, type[Value]] = {
     "model": Model,
     "data": Data,

@@ -51,7 +51,7 @@ def _write_temporary(path: Path, content: bytes) -> Path:
 def replace_file(path: Path, content: bytes) -> None:
     """Write a file so that a reader sees the old or the new content, never a part."""
     temporary = _write_temporary(path, content)
-    os.replace(temporary, path)
+    temporary.replace(path)
     sync_folder(path.parent)
 
 
@@ -74,7 +74,7 @@ def publish_folder(temporary: Path, final: Path) -> None:
         if file.is_file():
             sync_file(file)
     sync_folder(temporary)
-    os.rename(temporary, final)
+    temporary.rename(final)
     sync_folder(final.parent)
 
 

@@ -17,19 +17,21 @@ PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scikit-learn", "sci
 RECORD_STATES = ("done", "pruned", "failed")
 
 
+def _git(*arguments: str) -> str | None:
+    folder = Path(__file__).resolve().parent
+    command = ["git", *arguments]
+    try:
+        answer = subprocess.run(command, check=True, cwd=folder, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip()
+
+
 @cache
 def _commit() -> tuple[str | None, bool | None]:
-    folder = Path(__file__).resolve().parent
-    try:
-        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, timeout=10)
-        status = subprocess.run(
-            ["git", "status", "--porcelain"], cwd=folder, capture_output=True, text=True, timeout=10
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None, None
-    if head.returncode or status.returncode:
-        return None, None
-    return head.stdout.strip(), bool(status.stdout.strip())
+    """The commit of the code and whether the tree differs from it; None where there is no repository."""
+    status = _git("status", "--porcelain")
+    return _git("rev-parse", "HEAD"), None if status is None else bool(status)
 
 
 def _version(package: str) -> str | None:

@@ -47,9 +47,9 @@ def _is_live(path: Path, lease_seconds: float) -> bool:
         return False
     if path.with_name(f"{path.name}.{RELEASED}").exists():
         return False
-    if content["host"] == socket.gethostname() and Path("/proc/self/stat").exists():
-        if _process_birth(content["pid"]) != content["birth"]:
-            return False
+    same_host = content["host"] == socket.gethostname() and Path("/proc/self/stat").exists()
+    if same_host and _process_birth(content["pid"]) != content["birth"]:
+        return False
     return age_seconds < lease_seconds
 
 

@@ -1,0 +1,152 @@
+"""Scales: how a recipe shrinks while it keeps the modification it is about.
+
+A rule maps one number of the paper to a smaller one and looks at that number alone (layers and width together are one
+shape), so equal numbers stay equal and a scaled variant differs from its scaled parent by nothing that it does not
+declare. Numbers without a row in a table follow the scale's formula.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ablations.modification import Recipe, validated
+
+Scale = Literal["smoke", "proxy", "paper"]
+Vocabulary = Literal["trained", "published"]
+Shape = tuple[int, int]
+SCALES: tuple[Scale, ...] = ("smoke", "proxy", "paper")
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The tables of one scale; shapes are (layers, width)."""
+
+    shapes: Mapping[Vocabulary, Mapping[Shape, Shape]]
+    shape_divisors: Shape
+    heads: int
+    contexts: Mapping[int, int]
+    tokens_per_step: Mapping[int, int]
+    steps: Mapping[int, int]
+    warmup_fraction: float
+    peak_learning_rates: Mapping[float, float]
+    grid: Mapping[str, Mapping[float, float]]
+    model: Mapping[str, Any]
+    optimization: Mapping[str, Any]
+    finetuning: Mapping[str, Any]
+    precision: str
+
+
+SMOKE_VOCABULARY_SIZE = 1024
+
+SMOKE = Rules(
+    # Trained vocabularies are small, so that blocks hold nearly all parameters; with a published one the two embedding
+    # tables weigh more and M8 must be deeper to have M7's size.
+    shapes={
+        "trained": {(12, 768): (3, 128), (16, 1056): (4, 168), (16, 1008): (4, 160), (28, 768): (7, 128)},
+        "published": {(12, 768): (3, 128), (16, 1056): (4, 168), (16, 1008): (4, 160), (28, 768): (8, 152)},
+    },
+    shape_divisors=(4, 6),
+    heads=4,
+    contexts={512: 64, 1024: 96, 2048: 128, 4096: 192},
+    tokens_per_step={131_072: 512, 2_097_152: 768},
+    steps={1_000_000: 4000, 50_000: 200},
+    warmup_fraction=0.1,
+    peak_learning_rates={1e-4: 2e-3, 6e-4: 3e-3},
+    grid={
+        "batch_sizes": {32: 32},
+        "learning_rates": {2e-5: 5e-4, 3e-5: 1e-3},
+        "weight_decays": {1e-2: 1e-2, 1e-5: 1e-5},
+    },
+    # The released ±0.02 uniform start learns no relation between words in so few tokens; these scales do.
+    model={"initialization": {"distribution": "normal", "weight_scale": 0.05, "embedding_scale": 1.0}},
+    optimization={},
+    finetuning={"epochs": 5, "pooling": "mean", "precision": "fp32"},
+    precision="fp32",
+)
+
+PROXY = Rules(
+    shapes={
+        "trained": {(12, 768): (6, 384), (16, 1056): (8, 512), (16, 1008): (8, 480), (28, 768): (14, 384)},
+        "published": {(12, 768): (6, 384), (16, 1056): (8, 512), (16, 1008): (8, 480), (28, 768): (12, 448)},
+    },
+    shape_divisors=(2, 2),
+    heads=8,
+    contexts={512: 128, 1024: 256, 2048: 512, 4096: 1024},
+    tokens_per_step={131_072: 65_536, 2_097_152: 262_144},
+    steps={1_000_000: 20_000, 50_000: 1_000},
+    warmup_fraction=0.02,
+    peak_learning_rates={1e-4: 1e-3, 6e-4: 2e-3},
+    grid={
+        "batch_sizes": {16: 16, 32: 32},
+        "learning_rates": {1e-5: 2e-5, 2e-5: 5e-5, 3e-5: 1e-4},
+        "weight_decays": {1e-2: 1e-2, 1e-5: 1e-5},
+    },
+    model={},
+    optimization={},
+    finetuning={"epochs": 3},
+    precision="bf16",
+)
+
+RULES: Mapping[Scale, Rules] = {"smoke": SMOKE, "proxy": PROXY}
+
+
+def scaled(recipe: Recipe, scale: Scale, vocabulary: Vocabulary) -> Recipe:
+    """The recipe at a scale; `vocabulary` says whether tokenizers are trained on the data or published ones.
+
+    Raises:
+        ValueError: the shrunk recipe is impossible.
+    """
+    if scale == "paper":
+        return recipe
+    rules = RULES[scale]
+    tree = recipe.model_dump()
+    pretraining = tree["pretraining"]
+    _shrink_model(pretraining["model"], rules, vocabulary)
+    pretraining["optimization"].update(rules.optimization)
+    peak = pretraining["optimization"]["peak_learning_rate"]
+    pretraining["optimization"]["peak_learning_rate"] = rules.peak_learning_rates.get(peak, peak)
+    pretraining["precision"] = rules.precision
+    for stage in pretraining["stages"]:
+        _shrink_stage(stage, rules)
+    tree["finetuning"].update(rules.finetuning)
+    tree["finetuning"]["max_tokens"] = _context(rules, tree["finetuning"]["max_tokens"])
+    tree["grid"] = {axis: _grid_axis(values, rules.grid[axis]) for axis, values in tree["grid"].items()}
+    return validated(tree, f"scale {scale}")
+
+
+def _shrink_model(model: dict[str, Any], rules: Rules, vocabulary: Vocabulary) -> None:
+    ratio = model["feedforward_width"] / model["width"]
+    layers, width = rules.shapes[vocabulary].get((model["layers"], model["width"])) or _formula_shape(
+        model["layers"], model["width"], rules
+    )
+    model.update(rules.model)
+    model.update(layers=layers, width=width, heads=rules.heads, feedforward_width=round(ratio * width))
+    if rules is SMOKE and vocabulary == "trained":
+        model["vocabulary_size"] = SMOKE_VOCABULARY_SIZE
+
+
+def _formula_shape(layers: int, width: int, rules: Rules) -> Shape:
+    layer_divisor, width_divisor = rules.shape_divisors
+    step = 2 * rules.heads
+    return max(2, round(layers / layer_divisor)), max(step, round(width / width_divisor / step) * step)
+
+
+def _context(rules: Rules, tokens: int) -> int:
+    return rules.contexts.get(tokens) or max(rules.contexts[512] * tokens // 512, min(tokens, 1))
+
+
+def _shrink_stage(stage: dict[str, Any], rules: Rules) -> None:
+    steps = rules.steps.get(stage["steps"]) or max(1, stage["steps"] * rules.steps[1_000_000] // 1_000_000)
+    stage["decay_steps"] = round(steps * stage["decay_steps"] / stage["steps"])
+    stage["warmup_steps"] = round(steps * rules.warmup_fraction) if stage["warmup_steps"] else 0
+    stage["steps"] = steps
+    stage["context"] = _context(rules, stage["context"])
+    tokens = rules.tokens_per_step.get(stage["tokens_per_step"])
+    stage["tokens_per_step"] = tokens or max(1, stage["tokens_per_step"] // 256 // stage["context"]) * stage["context"]
+    for subset in stage["mixture"]:
+        subset["minimum_tokens"] = _context(rules, subset["minimum_tokens"]) if subset["minimum_tokens"] else 0
+
+
+def _grid_axis(values: tuple[float, ...], table: Mapping[float, float]) -> tuple[float, ...]:
+    """The values that the scale keeps, or all of them where it keeps none."""
+    return tuple(table[value] for value in values if value in table) or values

@@ -1,0 +1,173 @@
+"""Specifications of the units of work: all that decides a result, its identity, and its run.json. Torch-free."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import NonNegativeInt, PositiveInt
+
+from neobert.errors import DamagedFile, MissingData
+from neobert.files import json_bytes, publish_once, read_json
+from neobert.identity import NUMERICS, identity, plain
+from neobert.layout import Layout
+from neobert.recipe import FineTuning, Point, Pretraining, Value
+from neobert.records import SCHEMA, provenance
+
+PRETRAINING_MECHANISMS = ("tokenization", "batching", "masking", "model", "initialization", "optimization")
+GLUE_MECHANISMS = ("tokenization", "model", "finetuning", "metrics")
+
+
+class Source(Value):
+    """Where the bytes come from: a name or folder that `open_source` understands, and how much synthetic text."""
+
+    name: str
+    synthetic_documents: PositiveInt
+
+
+class Execution(Value):
+    """Where and how fast a unit runs; nothing in here decides a result."""
+
+    threads: PositiveInt
+    processes: PositiveInt
+    micro_batch_tokens: PositiveInt
+    checkpoint_interval_steps: PositiveInt
+
+
+class PretrainingRun(Value):
+    """One stage of pre-training. `recipe.stages` ends with this stage; earlier ones are in `previous`.
+
+    `position_table` is the size of a learned position table in tokens (the longest context of *all* stages of the
+    variant), None with rotary positions, where later stages decide nothing about earlier ones.
+    """
+
+    recipe: Pretraining
+    previous: str | None
+    position_table: PositiveInt | None
+    corpus_origin: str
+    tokenizer_origin: str
+
+    @property
+    def stage(self) -> int:
+        """Which stage this is, from 0."""
+        return len(self.recipe.stages) - 1
+
+    @property
+    def id(self) -> str:
+        """The run's name."""
+        return identity({"kind": "pretraining", "run": self, "numerics": _numerics(PRETRAINING_MECHANISMS)})
+
+    @property
+    def context(self) -> int:
+        """Tokens that the model is built for."""
+        return self.position_table or self.recipe.longest_context
+
+    @property
+    def data_id(self) -> str:
+        """The name of the tokenised corpus."""
+        return data_identity(self.corpus_origin, self.tokenizer_origin)
+
+
+class Start(Value):
+    """The weights a fine-tuning trial starts from: the pre-trained ones, or the best trial of another task's study."""
+
+    kind: Literal["pretraining", "study"]
+    task: str | None
+    study: str | None
+    rule: str | None
+    reason: str | None
+
+    @property
+    def name(self) -> str:
+        """One word for records: "pretraining" or the task."""
+        return self.task or "pretraining"
+
+
+class GlueStudy(Value):
+    """A grid of fine-tuning trials of one task on one pre-trained model with one seed."""
+
+    task: str
+    weights: str
+    stage: NonNegativeInt
+    context: PositiveInt
+    protocol: FineTuning
+    points: tuple[Point, ...]
+    seed: NonNegativeInt
+    starts_from: Start
+    task_origin: str
+    tokenizer_origin: str
+
+    @property
+    def id(self) -> str:
+        """The study's name."""
+        return identity({"kind": "glue_study", "study": self, "numerics": _numerics(GLUE_MECHANISMS)})
+
+    def trial_id(self, point: Point) -> str:
+        """A trial's name: it does not depend on which other points the grid has, so grids share trials."""
+        decisive = {key: value for key, value in plain(self).items() if key != "points"}
+        return identity({"kind": "glue", "trial": decisive, "point": point, "numerics": _numerics(GLUE_MECHANISMS)})
+
+
+def _numerics(mechanisms: tuple[str, ...]) -> dict[str, int]:
+    return {mechanism: NUMERICS[mechanism] for mechanism in mechanisms}
+
+
+def data_identity(corpus_origin: str, tokenizer_origin: str) -> str:
+    """The name of a corpus in a tokenizer's tokens."""
+    return identity({"corpus": corpus_origin, "tokenizer": tokenizer_origin, "numerics": _numerics(("tokenization",))})
+
+
+class RunFile(Value):
+    """What run.json holds: enough to run the unit alone."""
+
+    kind: Literal["pretraining", "glue_study"]
+    id: str
+    pretraining: PretrainingRun | None
+    study: GlueStudy | None
+    source: Source
+    execution: Execution
+    labels: dict[str, Any]
+
+
+def run_folder(layout: Layout, run: PretrainingRun | GlueStudy) -> Path:
+    """Where a run or study lies."""
+    return layout.pretraining(run.id) if isinstance(run, PretrainingRun) else layout.study(run.task, run.id)
+
+
+def write_run_file(
+    layout: Layout, run: PretrainingRun | GlueStudy, source: Source, execution: Execution, labels: dict[str, Any]
+) -> Path:
+    """Write run.json before anything runs; one that is there already stays. Returns its folder."""
+    is_pretraining = isinstance(run, PretrainingRun)
+    content = RunFile(
+        kind="pretraining" if is_pretraining else "glue_study",
+        id=run.id,
+        pretraining=run if isinstance(run, PretrainingRun) else None,
+        study=None if isinstance(run, PretrainingRun) else run,
+        source=source,
+        execution=execution,
+        labels=labels,
+    )
+    folder = run_folder(layout, run)
+    path = folder / "run.json"
+    if not path.exists():
+        publish_once(path, json_bytes({"schema": SCHEMA, **plain(content), "provenance": provenance()}))
+    return folder
+
+
+def read_run_file(folder: Path) -> RunFile:
+    """What `write_run_file` wrote.
+
+    Raises:
+        MissingData: there is no run.json.
+        DamagedFile: it is torn or was written by another version.
+    """
+    path = folder / "run.json"
+    if not path.exists():
+        raise MissingData(f"{folder} holds no run.json: start the run with ablations/run.py")
+    content = read_json(path)
+    if content.pop("schema", None) != SCHEMA:
+        raise DamagedFile(f"{path} was written by another version: move the folder away and run the command again")
+    content.pop("provenance")
+    try:
+        return RunFile.model_validate(content)
+    except ValueError as error:
+        raise DamagedFile(f"{path} does not describe a run of this version: {error}") from error

@@ -1,0 +1,137 @@
+"""Checkpoints: whole folders with a manifest of checksums, renamed into place; the newest valid one wins."""
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from neobert.errors import DamagedFile, MissingData
+from neobert.files import json_bytes, publish_folder, read_json, sha256_of, temporary_sibling
+from neobert.grid.claims import Claim
+
+WEIGHTS = "model.safetensors"
+OPTIMIZER = "optimizer.safetensors"
+STATE = "state.json"
+MANIFEST = "manifest.json"
+NEWEST_KEPT = 2
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A verified checkpoint on disk."""
+
+    folder: Path
+    step: int
+
+    def weights(self) -> dict[str, Tensor]:
+        """The model's tensors by state-dict key."""
+        return load_file(self.folder / WEIGHTS)
+
+    def optimizer(self) -> dict[str, Tensor]:
+        """The optimizer's tensors, as `optimizer_tensors` names them."""
+        return load_file(self.folder / OPTIMIZER)
+
+    def state(self) -> dict[str, Any]:
+        """Everything else that a resumed run needs, as plain values."""
+        state: dict[str, Any] = read_json(self.folder / STATE)
+        return state
+
+
+def _folder(checkpoints: Path, step: int) -> Path:
+    return checkpoints / f"step-{step:08d}"
+
+
+def save(
+    checkpoints: Path,
+    step: int,
+    weights: Mapping[str, Tensor],
+    optimizer: Mapping[str, Tensor],
+    state: Mapping[str, Any],
+    claim: Claim,
+) -> None:
+    """Write a checkpoint of `step`; a valid one that is there already stays.
+
+    Raises:
+        ClaimLost: another process owns the run now.
+    """
+    final = _folder(checkpoints, step)
+    if final.exists():
+        if is_valid(final):
+            return
+        shutil.rmtree(final)
+    temporary = temporary_sibling(final)
+    temporary.mkdir(parents=True)
+    try:
+        save_file({key: tensor.detach().cpu().contiguous() for key, tensor in weights.items()}, temporary / WEIGHTS)
+        save_file({key: tensor.detach().cpu().contiguous() for key, tensor in optimizer.items()}, temporary / OPTIMIZER)
+        (temporary / STATE).write_bytes(json_bytes(state))
+        digests = {name: sha256_of(temporary / name) for name in (WEIGHTS, OPTIMIZER, STATE)}
+        (temporary / MANIFEST).write_bytes(json_bytes({"step": step, "sha256": digests}))
+        claim.check()
+        publish_folder(temporary, final)
+    except BaseException:  # whatever ends the save, an unfinished folder does not stay behind
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def is_valid(folder: Path) -> bool:
+    """Whether every file that the manifest names is there with its checksum."""
+    try:
+        digests = read_json(folder / MANIFEST)["sha256"]
+        return all(sha256_of(folder / name) == digest for name, digest in digests.items())
+    except (DamagedFile, OSError, KeyError, TypeError):
+        return False
+
+
+def steps_on_disk(checkpoints: Path) -> list[int]:
+    """The steps of all checkpoint folders, valid or not, ascending."""
+    return sorted(int(path.name[5:]) for path in checkpoints.glob("step-*") if path.name[5:].isdigit())
+
+
+def newest(checkpoints: Path) -> Checkpoint | None:
+    """The newest checkpoint that is valid and complete enough to resume from; damaged ones are passed over."""
+    for step in reversed(steps_on_disk(checkpoints)):
+        folder = _folder(checkpoints, step)
+        if (folder / OPTIMIZER).exists() and is_valid(folder):
+            return Checkpoint(folder, step)
+    return None
+
+
+def load(checkpoints: Path, step: int) -> Checkpoint:
+    """The checkpoint of one step.
+
+    Raises:
+        MissingData: there is none.
+        DamagedFile: it does not match its checksums.
+    """
+    folder = _folder(checkpoints, step)
+    if not folder.exists():
+        known = ", ".join(map(str, steps_on_disk(checkpoints))) or "none"
+        raise MissingData(f"{checkpoints} has no checkpoint of step {step} (there: {known})")
+    if not is_valid(folder):
+        raise DamagedFile(f"{folder} does not match its checksums: remove it and run the command again")
+    return Checkpoint(folder, step)
+
+
+def prune(checkpoints: Path, milestones: frozenset[int]) -> None:
+    """Keep the milestones and the newest checkpoints; milestones behind these lose their optimizer state."""
+    steps = steps_on_disk(checkpoints)
+    for step in steps[:-NEWEST_KEPT]:
+        folder = _folder(checkpoints, step)
+        if step not in milestones:
+            shutil.rmtree(folder)
+        elif (folder / OPTIMIZER).exists():
+            _drop_optimizer(folder)
+
+
+def _drop_optimizer(folder: Path) -> None:
+    manifest = read_json(folder / MANIFEST)
+    manifest["sha256"].pop(OPTIMIZER, None)
+    temporary = temporary_sibling(folder / MANIFEST)
+    temporary.write_bytes(json_bytes(manifest))
+    temporary.replace(folder / MANIFEST)
+    (folder / OPTIMIZER).unlink()
