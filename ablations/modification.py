@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ValidationError
 
@@ -20,11 +20,12 @@ SECTIONS: dict[str, type[Value]] = {
 
 
 class Recipe(Value):
-    """All choices of a variant: how it is pre-trained and how it is measured on GLUE."""
+    """All choices of a variant: how it is pre-trained, and how which of its checkpoints are measured on GLUE."""
 
     pretraining: Pretraining
     finetuning: FineTuning
     grid: Grid
+    checkpoints: Literal["last_stage", "every_stage"]
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class Modification:
     stages: tuple[Mapping[str, Any], ...] = ()
     finetuning: Mapping[str, Any] = field(default_factory=dict)
     grid: Grid | None = None
+    checkpoints: str | None = None
 
     def __post_init__(self) -> None:
         for section, changes in {**self._pretraining_sections(), "finetuning": self.finetuning}.items():
@@ -72,6 +74,8 @@ class Modification:
         tree["finetuning"].update(self.finetuning)
         if self.grid is not None:
             tree["grid"] = self.grid.model_dump()
+        if self.checkpoints is not None:
+            tree["checkpoints"] = self.checkpoints
         return validated(tree, f"modification {self.title!r}")
 
     def _changed_stages(self, stages: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -95,6 +99,8 @@ class Modification:
         named.update(leaves(plain(self.finetuning), "finetuning"))
         if self.grid is not None:
             named.update(leaves(self.grid, "grid"))
+        if self.checkpoints is not None:
+            named["checkpoints"] = self.checkpoints
         return {path: value for path, value in named.items() if not isinstance(value, dict)}
 
 

@@ -5,11 +5,13 @@ shape), so equal numbers stay equal and a scaled variant differs from its scaled
 declare. Numbers without a row in a table follow the scale's formula.
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from ablations.modification import Recipe, validated
+from neobert.specifications import Execution
 
 Scale = Literal["smoke", "proxy", "paper"]
 Vocabulary = Literal["trained", "published"]
@@ -150,3 +152,17 @@ def _shrink_stage(stage: dict[str, Any], rules: Rules) -> None:
 def _grid_axis(values: tuple[float, ...], table: Mapping[float, float]) -> tuple[float, ...]:
     """The values that the scale keeps, or all of them where it keeps none."""
     return tuple(table[value] for value in values if value in table) or values
+
+
+def synthetic_documents(scale: Scale) -> int:
+    """Documents a corpus of the synthetic source holds at a scale."""
+    return {"smoke": 40_000, "proxy": 400_000, "paper": 4_000_000}[scale]
+
+
+def execution_at(scale: Scale) -> Execution:
+    """How a scale runs on one machine unless flags say otherwise. One thread a worker: at smoke scale a second thread
+    mostly burns time, and equal threads make equal bits."""
+    if scale == "smoke":
+        return Execution(threads=1, processes=1, micro_batch_tokens=1 << 14, checkpoint_interval_steps=200)
+    threads = os.cpu_count() or 1
+    return Execution(threads=threads, processes=1, micro_batch_tokens=1 << 16, checkpoint_interval_steps=1000)

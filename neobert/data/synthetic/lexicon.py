@@ -17,31 +17,29 @@ WORLD_SEED = 2026
 """Seed of the facts. It is no argument: documents and tasks of every seed speak about the same world."""
 
 _CATEGORIES: dict[str, tuple[str, ...]] = {
-    "animal": ("dog hound", "cat kitten", "horse pony", "rabbit hare", "pig hog", "donkey mule"),
-    "worker": ("doctor medic", "teacher tutor", "farmer grower", "soldier trooper", "lawyer attorney", "sailor mariner"),
-    "tool": ("hammer mallet", "rope cord", "lamp lantern", "bucket pail", "broom brush", "hatchet axe"),
-    "garment": ("coat jacket", "shoe boot", "hat cap", "shirt blouse", "sock stocking", "scarf shawl"),
-    "vehicle": ("car auto", "ship boat", "truck lorry", "plane jet", "bike cycle", "cart wagon"),
+    "animal": ("dog hound", "cat kitten", "horse pony", "rabbit hare"),
+    "worker": ("doctor medic", "teacher tutor", "farmer grower", "soldier trooper"),
+    "tool": ("hammer mallet", "rope cord", "lamp lantern", "bucket pail"),
+    "garment": ("coat jacket", "shoe boot", "hat cap", "shirt blouse"),
+    "vehicle": ("car auto", "ship boat", "truck lorry", "plane jet"),
 }
 _WEB_ONLY_CATEGORIES = ("vehicle",)
 _ANIMATE_CATEGORIES = ("animal", "worker")
 _TRANSITIVE = (
     "chase pursue", "help assist", "push shove", "lift raise", "clean wash",
-    "fix repair", "watch observe", "follow trail", "guard protect", "collect gather",
+    "fix repair", "watch observe", "guard protect",
 )  # fmt: skip
-_INTRANSITIVE = ("walk wander", "jump leap", "shout yell", "laugh giggle", "wait linger", "rest relax")
-_PLACES = ("forest jungle", "river stream", "field meadow", "hill ridge", "town village", "garden yard")
+_INTRANSITIVE = ("walk wander", "jump leap", "laugh giggle", "rest relax")
+_PLACES = ("forest jungle", "river stream", "town village", "garden yard")
 _OPPOSITES = (
     ("big large", "small little"),
     ("fast quick", "slow sluggish"),
     ("old aged", "young youthful"),
     ("happy glad", "sad gloomy"),
-    ("strong sturdy", "weak frail"),
-    ("loud noisy", "quiet silent"),
 )
-_PRAISE = "great superb lovely pleasant charming perfect splendid amazing brilliant delightful wonderful excellent"
-_BLAME = "awful boring horrid painful nasty dull ugly dreadful terrible useless annoying miserable"
-_NAMES = "anna ben clara david emma frank grace henry iris jack kate leo"
+_PRAISE = "great superb lovely pleasant charming perfect splendid amazing"
+_BLAME = "awful boring horrid painful nasty dull ugly dreadful"
+_NAMES = "anna ben clara david emma frank grace henry"
 
 
 @dataclass(frozen=True)

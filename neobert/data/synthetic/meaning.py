@@ -65,8 +65,8 @@ def contradict(rng: random.Random, clause: Clause, antonym_rate: float = 0.6) ->
 
 
 def leave_open(rng: random.Random, words: Lexicon, clause: Clause) -> Clause:
-    """A clause that neither follows nor is excluded: one or two central slots altered."""
-    return alter_slots(rng, words, clause, rng.choice((1, 2)))
+    """A clause that neither follows nor is excluded: two or three slots altered."""
+    return alter_slots(rng, words, clause, rng.choice((2, 3)))
 
 
 def _weakenings(clause: Clause) -> list[Clause]:

@@ -55,7 +55,7 @@ def _sst2(rng: random.Random, words: Lexicon) -> Example:
 
 def _mrpc(rng: random.Random, words: Lexicon) -> Example:
     clause, same = draw_clause(rng, words, transitive_rate=0.85), rng.random() < 0.6
-    other = clause if same else alter_slots(rng, words, clause, rng.choice((1, 2, 3)))
+    other = clause if same else alter_slots(rng, words, clause, rng.choice((2, 3)))
     return _pair(rng, clause, other), int(same)
 
 
@@ -131,6 +131,11 @@ _TASKS: dict[str, tuple[tuple[str, ...], Maker, int]] = {
 }
 _VALIDATION_EXAMPLES = 300
 
+TASK_SPLITS: dict[str, tuple[str, ...]] = {
+    task: ("train", "validation_matched", "validation_mismatched") if task == "mnli" else ("train", "validation")
+    for task in _TASKS
+}
+
 
 def task_examples(task: str, split: str, *, seed: int = 0) -> dict[str, list]:
     """Columns of one split of one task, by GLUE's names; no example occurs twice.
@@ -138,11 +143,11 @@ def task_examples(task: str, split: str, *, seed: int = 0) -> dict[str, list]:
     Splits are `train` and `validation`, for mnli `train`, `validation_matched` and `validation_mismatched`.
     Raises ValueError for an unknown task or split.
     """
-    if task not in _TASKS:
-        raise ValueError(f"task {task!r} is not in the synthetic world; choose one of {', '.join(_TASKS)}")
-    splits = ("train", "validation_matched", "validation_mismatched") if task == "mnli" else ("train", "validation")
-    if split not in splits:
-        raise ValueError(f"split {split!r} of task {task} is not in the synthetic world; choose one of {', '.join(splits)}")
+    if task not in TASK_SPLITS:
+        raise ValueError(f"task {task!r} is not in the synthetic world; choose one of {', '.join(TASK_SPLITS)}")
+    if split not in TASK_SPLITS[task]:
+        known = ", ".join(TASK_SPLITS[task])
+        raise ValueError(f"split {split!r} of task {task} is not in the synthetic world; choose one of {known}")
     columns, maker, train_examples = _TASKS[task]
     if split == "validation_mismatched":
         maker = partial(_mnli, mismatched=True)

@@ -1,0 +1,40 @@
+# Everything below works on a fresh machine that has python3 >= 3.11 and make.
+PYTHON ?= python3
+BIN := .venv/bin
+RUNS ?= runs
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+.PHONY: demo test test-slow drills lint environment
+
+## environment and the main job on embedded data: one variant end to end, then the figures
+demo: environment
+	$(BIN)/python ablations/run.py --variant M7 --cluster here --runs $(RUNS)
+	$(BIN)/python reports/make_figures.py --runs $(RUNS)
+
+## environment and the tests
+test: environment
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow and not drill"
+
+## minutes: does pre-training pay at smoke scale?
+test-slow: environment
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow
+
+## long fault injection
+drills: environment
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m drill
+
+## formatter, linter, type checker
+lint: environment
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+environment: .venv/installed
+
+# torch first and pinned: an open range could fetch gigabytes of accelerator packages, and nothing later may replace it.
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit("python3 >= 3.11 is needed, not " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	touch $@

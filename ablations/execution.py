@@ -1,0 +1,75 @@
+"""Carry a plan out on this machine: write what is to be run, start workers, show how far they are."""
+
+from collections.abc import Sequence
+
+from ablations.plan import Row, sharing, vocabulary_of
+from neobert.console import Watch, duration, logs
+from neobert.data.corpora import Source
+from neobert.launching import work_here
+from neobert.layout import Layout
+from neobert.model.size import parameter_count
+from neobert.progress import errors_of, last_step, state_of, trial_files
+from neobert.specifications import Execution, GlueStudy, PretrainingRun, run_folder, write_run_file
+from neobert.specifications import Source as SourceSpecification
+
+Run = PretrainingRun | GlueStudy
+
+
+def unfinished_runs(layout: Layout, rows: Sequence[Row]) -> list[Run]:
+    """Every run of the rows once that is not done, costly pre-training first, so that workers end together."""
+    runs: dict[str, Run] = {unit.run.id: unit.run for row in rows for unit in row.units}
+    pending = [run for run in runs.values() if state_of(layout, run) != "done"]
+    return sorted(pending, key=lambda run: -_cost(run) if isinstance(run, PretrainingRun) else 0.0)
+
+
+def _cost(run: PretrainingRun) -> float:
+    recipe = run.recipe
+    return float(parameter_count(recipe.model, run.context).body * recipe.stages[-1].tokens)
+
+
+def write_run_files(
+    layout: Layout, rows: Sequence[Row], source: Source, specification: SourceSpecification, execution: Execution
+) -> None:
+    """Write run.json for every unit of the rows: who, from what, which commit, before anything starts."""
+    for row in rows:
+        names = sharing(row.recipe, row.scale, vocabulary_of(source))
+        labels = {"variants": names, "scale": row.scale, "data": source.label}
+        for unit in row.units:
+            write_run_file(layout, unit.run, specification, execution, labels)
+
+
+def carry_out(layout: Layout, runs: Sequence[Run], *, workers: int, threads: int) -> int:
+    """Work on runs with processes of this machine until all are done or nothing more can be; the exit code."""
+    references = [str(run_folder(layout, run).relative_to(layout.root)) for run in runs]
+    watch = Watch(lambda: _describe(layout, runs), ("run", "step", "loss", "tokens/s", "left"))
+    with watch:
+        return work_here(layout, references, workers=workers, threads=threads, watch=watch, interval_seconds=1.0)
+
+
+def report_failures(layout: Layout, runs: Sequence[Run]) -> None:
+    """One line for each failed unit, with its cause."""
+    for run in runs:
+        for error in errors_of(layout, run):
+            logs().print(f"failed: {error['name']}: {error['error']}", markup=False)
+
+
+def _describe(layout: Layout, runs: Sequence[Run]) -> tuple[str, list[list[str]]]:
+    states = [state_of(layout, run) for run in runs]
+    running = [run for run, state in zip(runs, states, strict=True) if state == "running"]
+    summary = f"{states.count('done')} of {len(runs)} runs done, {len(running)} running, {states.count('failed')} failed"
+    return summary, [_progress_row(layout, run) for run in running]
+
+
+def _progress_row(layout: Layout, run: Run) -> list[str]:
+    if isinstance(run, GlueStudy):
+        files = trial_files(layout, run)
+        done = sum(file.record.exists() for file in files)
+        return [f"{run.task} on {run.weights}", f"{done}/{len(files)} points", "—", "—", "—"]
+    steps = run.recipe.stages[-1].steps
+    line = last_step(layout, run)
+    if line is None:
+        return [f"pre-training {run.id}", f"0/{steps}", "—", "—", "—"]
+    left_seconds = (steps - line["step"]) * line["seconds"]
+    rate = line["real_tokens"] / line["seconds"]
+    return [f"pre-training {run.id}", f"{line['step']}/{steps}", f"{line['loss']:.3f}", f"{rate:,.0f}", duration(left_seconds)]
+

@@ -1,0 +1,160 @@
+"""The plan of a selection of variants: every unit with its id, folder and state. Reads only; needs no torch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from ablations.ladder import variants
+from ablations.modification import Recipe
+from ablations.runs import glue_studies, measured_checkpoints, pretraining_runs
+from ablations.scales import Scale, Vocabulary, scaled
+from ablations.variant import Variant, prove_scaled
+from neobert.data.corpora import Source
+from neobert.errors import did_you_mean
+from neobert.identity import difference
+from neobert.layout import Layout
+from neobert.model.size import parameter_count, training_flops_per_token
+from neobert.progress import State, state_of
+from neobert.specifications import GlueStudy, PretrainingRun, run_folder
+
+Part = Literal["pretrain", "glue"]
+PARTS: tuple[Part, ...] = ("pretrain", "glue")
+
+
+@dataclass(frozen=True)
+class PlannedUnit:
+    """A stage of pre-training or a GLUE study, where it lies and how far it is."""
+
+    run: PretrainingRun | GlueStudy
+    folder: Path
+    state: State
+
+    @property
+    def kind(self) -> str:
+        """The word for it in listings."""
+        if isinstance(self.run, GlueStudy):
+            return f"glue {self.run.task}"
+        return f"pretraining stage {self.run.stage + 1}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One variant with one seed. Recipes are scaled; `skipped` names tasks without data and why."""
+
+    variant: Variant
+    seed: int
+    scale: Scale
+    recipe: Recipe
+    parent_recipe: Recipe | None
+    units: tuple[PlannedUnit, ...]
+    skipped: dict[str, str]
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of the pre-training model."""
+        return parameter_count(self.recipe.pretraining.model, self.recipe.pretraining.longest_context).total
+
+    @property
+    def flops(self) -> float:
+        """Floating-point operations of pre-training, if every slot held a token."""
+        model, rate = self.recipe.pretraining.model, self.recipe.pretraining.masking.rate
+        stages = self.recipe.pretraining.stages
+        return float(sum(training_flops_per_token(model, stage.context, rate) * stage.tokens for stage in stages))
+
+    @property
+    def delta(self) -> dict[str, tuple[Any, Any]]:
+        """What differs from the parent at this scale: {dotted path: (before, after)}."""
+        return {} if self.parent_recipe is None else difference(self.parent_recipe, self.recipe)
+
+    def summary(self) -> dict[str, Any]:
+        """The row of `--dry-run --json`."""
+        return {
+            "variant": self.variant.name,
+            "seed": self.seed,
+            "scale": self.scale,
+            "parameters": self.parameters,
+            "tokens": self.recipe.pretraining.tokens,
+            "flops": self.flops,
+            "delta": {path: list(change) for path, change in self.delta.items()},
+            "stages": [
+                {"kind": unit.kind, "id": unit.run.id, "state": unit.state, "folder": str(unit.folder)}
+                for unit in self.units
+            ],
+            "skipped": self.skipped,
+        }
+
+
+def chosen_variants(names: Sequence[str]) -> list[Variant]:
+    """Variants by name, `all` (the ladder) or a range such as M0..M5, each once, in the order of the ladder.
+
+    Raises:
+        ValueError: a name is unknown.
+    """
+    known = variants()
+    on_ladder = [name for name in known if "@" not in name]
+    chosen: set[str] = set()
+    for name in names:
+        first, dots, last = name.partition("..")
+        if name == "all":
+            chosen.update(on_ladder)
+        elif dots:
+            ends = [on_ladder.index(_known(end, on_ladder)) for end in (first, last)]
+            chosen.update(on_ladder[ends[0] : ends[1] + 1])
+        else:
+            chosen.add(_known(name, list(known)))
+    return [variant for name, variant in known.items() if name in chosen]
+
+
+def _known(name: str, names: Sequence[str]) -> str:
+    if name not in names:
+        raise ValueError(f"there is no variant {name!r}: {did_you_mean(name, names)} (all: run.py --list)")
+    return name
+
+
+def vocabulary_of(source: Source) -> Vocabulary:
+    """Whether a source trains its tokenizers or brings published ones."""
+    return "trained" if source.trains_tokenizers else "published"
+
+
+def scaled_variant(variant: Variant, scale: Scale, vocabulary: Vocabulary) -> tuple[Recipe, Recipe | None]:
+    """The variant's recipe and its parent's at a scale, proven to differ as declared."""
+    recipe = scaled(variant.recipe, scale, vocabulary)
+    if variant.parent is None:
+        return recipe, None
+    parent = scaled(variant.parent.recipe, scale, vocabulary)
+    prove_scaled(variant.name, parent, recipe, variant)
+    return recipe, parent
+
+
+def plan(
+    chosen: Sequence[Variant],
+    seeds: Sequence[int],
+    scale: Scale,
+    source: Source,
+    layout: Layout,
+    parts: Sequence[Part] = PARTS,
+) -> list[Row]:
+    """One row a variant and seed. Never fails for missing data: the state says so."""
+    rows = []
+    for variant in chosen:
+        recipe, parent = scaled_variant(variant, scale, vocabulary_of(source))
+        for seed in seeds:
+            runs = pretraining_runs(recipe.pretraining, seed, source)
+            units: list[PretrainingRun | GlueStudy] = [*runs]
+            if "glue" in parts:
+                for checkpoint in measured_checkpoints(recipe, runs, seed):
+                    units.extend(glue_studies(checkpoint, source))
+            planned = tuple(PlannedUnit(run, run_folder(layout, run), state_of(layout, run)) for run in units)
+            skipped = {task: reason for task, reason in source.tasks().items() if reason} if "glue" in parts else {}
+            rows.append(Row(variant, seed, scale, recipe, parent, planned, skipped))
+    return rows
+
+
+def sharing(recipe: Recipe, scale: Scale, vocabulary: Vocabulary) -> list[str]:
+    """The ladder's variants with the same pre-training at a scale: M9 and M10 share their weights."""
+    return [
+        name
+        for name, variant in variants().items()
+        if scaled(variant.recipe, scale, vocabulary).pretraining == recipe.pretraining
+    ]

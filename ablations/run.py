@@ -1,0 +1,126 @@
+"""Run variants of the ladder: pre-training, then the GLUE grid. The same command starts, resumes and retries.
+
+    python ablations/run.py --list                        the ladder: lineage, sources, states
+    python ablations/run.py --variant M7 --dry-run        what would run, with ids, sizes and states
+    python ablations/run.py --variant M0..M5 --seed 0 1   run what is missing, on this machine
+"""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if __name__ == "__main__":  # a script's own folder would hide packages of the same names as its modules
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED, DamagedFile, MissingData, exit_code
+
+if TYPE_CHECKING:
+    from ablations.plan import Row
+    from neobert.data.corpora import Source as OpenSource
+    from neobert.layout import Layout
+    from neobert.specifications import Source
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command's flags."""
+    lines = (__doc__ or "").splitlines()
+    parser = argparse.ArgumentParser(
+        prog="python ablations/run.py",
+        description=lines[0],
+        epilog="\n".join(lines[2:]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--variant", nargs="+", action="extend", metavar="NAME", help="names, M0..M5, or all")
+    add("--scale", choices=("smoke", "proxy", "paper"), default="smoke", help="how large (default: smoke)")
+    add("--data", default="synthetic", metavar="SOURCE", help="synthetic, hub, or a folder (default: synthetic)")
+    add("--seed", nargs="+", action="extend", type=int, metavar="N", help="one run a seed (default: 0)")
+    add("--stages", nargs="+", choices=("pretrain", "glue"), default=["pretrain", "glue"], help="which parts to run")
+    add("--cluster", choices=("auto", "here"), default="auto", help="where to run; both mean this machine")
+    add("--workers", type=int, metavar="N", help="processes side by side (default: cores / threads of the scale)")
+    add("--runs", type=Path, default=Path("runs"), help="folder of runs (default: ./runs)")
+    add("--dry-run", action="store_true", help="print the plan and stop")
+    add("--list", action="store_true", help="print the ladder and stop")
+    add("--json", action="store_true", help="print JSON on stdout")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code (0 done, 1 a run failed, 2 refused, 3 missing data or run)."""
+    parser = build_parser()
+    options = parser.parse_args(arguments)
+    if not options.list and not options.variant:
+        parser.error("name variants with --variant (M7, M0..M5, all) or look at them with --list")
+    try:
+        return _run(options)
+    except (ValueError, MissingData, DamagedFile) as error:
+        print(f"run.py: {error}", file=sys.stderr)
+        return exit_code(error)
+    except OSError as error:
+        print(f"run.py: {error.filename or options.runs}: {error.strerror}; nothing finished is lost", file=sys.stderr)
+        return EXIT_RUN_FAILED
+    except KeyboardInterrupt:
+        print("run.py: stopped; the same command goes on where the last checkpoints are", file=sys.stderr)
+        return 130
+
+
+def _run(options: argparse.Namespace) -> int:
+    from ablations.listing import print_ladder, print_plan
+    from ablations.plan import chosen_variants, plan
+    from ablations.scales import synthetic_documents
+    from neobert.data.corpora import open_source
+    from neobert.layout import Layout
+    from neobert.specifications import Source
+
+    layout = Layout(options.runs.resolve())
+    specification = Source(name=_source_name(options.data), synthetic_documents=synthetic_documents(options.scale))
+    source = open_source(specification.name, synthetic_documents=specification.synthetic_documents)
+    variants = chosen_variants(options.variant or ["all"])
+    rows = plan(variants, options.seed or [0], options.scale, source, layout, options.stages)
+    if options.list:
+        print_ladder(rows, as_json=options.json)
+        return EXIT_DONE
+    if options.dry_run:
+        print_plan(rows, source.label, as_json=options.json)
+        return EXIT_DONE
+    return _carry_out(options, layout, rows, source, specification)
+
+
+def _source_name(name: str) -> str:
+    """Folders as absolute paths, since workers and jobs may start elsewhere."""
+    return name if name in ("synthetic", "hub") else str(Path(name).resolve())
+
+
+def _carry_out(
+    options: argparse.Namespace,
+    layout: "Layout",
+    rows: "list[Row]",
+    source: "OpenSource",
+    specification: "Source",
+) -> int:
+    from ablations.execution import carry_out, report_failures, unfinished_runs, write_run_files
+    from ablations.listing import print_outcome
+    from ablations.scales import execution_at
+    from neobert.console import logs
+
+    execution = execution_at(options.scale)
+    for reason in dict.fromkeys(f"{task}: {why}" for row in rows for task, why in row.skipped.items()):
+        logs().print(f"left out: {reason}", markup=False)
+    runs = unfinished_runs(layout, rows)
+    code = EXIT_DONE
+    if runs:
+        write_run_files(layout, rows, source, specification, execution)
+        workers = options.workers or max(1, (os.cpu_count() or 1) // execution.threads)
+        code = carry_out(layout, runs, workers=workers, threads=execution.threads)
+    print_outcome(layout, rows, as_json=options.json)
+    if code:
+        report_failures(layout, runs)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

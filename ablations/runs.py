@@ -1,0 +1,76 @@
+"""From a variant's recipe to specifications of runs: pre-training stages and GLUE studies, in the order they depend."""
+
+from dataclasses import dataclass
+
+from ablations.ladder import SELECTION_RULE, TRANSFER_TASK, TRANSFERRED_TASKS
+from ablations.modification import Recipe
+from neobert.data.corpora import Source
+from neobert.glue.tasks import TASKS
+from neobert.recipe import Pretraining
+from neobert.specifications import GlueStudy, PretrainingRun, Start
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A pre-trained model that is to be measured."""
+
+    run: PretrainingRun
+    recipe: Recipe
+    seed: int
+
+
+def pretraining_runs(recipe: Pretraining, seed: int, source: Source) -> list[PretrainingRun]:
+    """One run a stage; each knows its predecessor by id."""
+    runs: list[PretrainingRun] = []
+    model, data = recipe.model, recipe.data
+    for count in range(1, len(recipe.stages) + 1):
+        runs.append(
+            PretrainingRun(
+                recipe=recipe.model_copy(update={"stages": recipe.stages[:count], "seed": seed}),
+                previous=runs[-1].id if runs else None,
+                position_table=recipe.longest_context if model.positions == "learned" else None,
+                corpus_origin=source.corpus_origin(data.corpus),
+                tokenizer_origin=source.tokenizer_origin(data.tokenizer, model.vocabulary_size),
+            )
+        )
+    return runs
+
+
+def measured_checkpoints(recipe: Recipe, runs: list[PretrainingRun], seed: int) -> list[Checkpoint]:
+    """The checkpoints that the variant's GLUE grid runs on."""
+    chosen = runs if recipe.checkpoints == "every_stage" else runs[-1:]
+    return [Checkpoint(run, recipe, seed) for run in chosen]
+
+
+def glue_studies(checkpoint: Checkpoint, source: Source) -> list[GlueStudy]:
+    """One study a task that the source can fine-tune, MNLI before those that start from it."""
+    missing = {task: reason for task, reason in source.tasks().items() if reason is not None}
+    pretrained = Start(kind="pretraining", task=None, study=None, rule=None, reason=None)
+    studies: dict[str, GlueStudy] = {}
+    for task in sorted(TASKS, key=lambda name: name != TRANSFER_TASK):
+        if task in missing:
+            continue
+        start = pretrained
+        if task in TRANSFERRED_TASKS and TRANSFER_TASK in studies:
+            study = studies[TRANSFER_TASK].id
+            start = Start(kind="study", task=TRANSFER_TASK, study=study, rule=SELECTION_RULE, reason=None)
+        elif task in TRANSFERRED_TASKS:
+            start = pretrained.model_copy(update={"reason": missing[TRANSFER_TASK]})
+        studies[task] = _study(checkpoint, task, start, source)
+    return list(studies.values())
+
+
+def _study(checkpoint: Checkpoint, task: str, start: Start, source: Source) -> GlueStudy:
+    run = checkpoint.run
+    return GlueStudy(
+        task=task,
+        weights=run.id,
+        stage=run.stage,
+        context=run.recipe.stages[-1].context,
+        protocol=checkpoint.recipe.finetuning,
+        points=checkpoint.recipe.grid.points(),
+        seed=checkpoint.seed,
+        starts_from=start,
+        task_origin=source.task_origin(task),
+        tokenizer_origin=run.tokenizer_origin,
+    )

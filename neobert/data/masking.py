@@ -1,0 +1,88 @@
+"""Which tokens are predicted and what replaces them: pure functions of who a token is. Torch-free.
+
+Every function takes numpy arrays or torch tensors of int64 and uses operators alone, so both give the same numbers.
+A hash belongs to (pass over the corpus, document, token offset, stream) and to nothing else: masks do not depend on
+packing, micro-batch, process or device, and a rate of 15 % nests in one of 20 %.
+"""
+
+from typing import Any
+
+from neobert.data.tokenizers import SpecialIds
+from neobert.recipe import Masking
+
+Array = Any
+"""A numpy array or a torch tensor of int64, or a Python integer."""
+
+_BITS = 0xFFFFFFFF
+_RANGE = 2**32
+_GOLDEN = 0x9E3779B9
+
+PREDICTED, REPLACEMENT, RANDOM_TOKEN = 0x1B873593, 0x2545F491, 0x52DCE729
+"""Streams of hashes: is it predicted, what becomes of it, which random token."""
+
+
+def _times(values: Array, factor: int) -> Array:
+    """Product modulo 2^32 of numbers below 2^32, in steps that no signed 64-bit integer overflows."""
+    high = (values * (factor >> 16)) & 0xFFFF
+    return (values * (factor & 0xFFFF) + (high << 16)) & _BITS
+
+
+def mix(values: Array) -> Array:
+    """The finaliser of MurmurHash3 (Appleby): a bijection of 32-bit numbers in which every bit moves every other."""
+    values = _times(values ^ (values >> 16), 0x85EBCA6B)
+    values = _times(values ^ (values >> 13), 0xC2B2AE35)
+    return values ^ (values >> 16)
+
+
+def fold(state: Array, word: Array) -> Array:
+    """A 32-bit state with one more number (modulo 2^32) in it."""
+    return mix((state + _times(word & _BITS, _GOLDEN) + _GOLDEN) & _BITS)
+
+
+def counter_hash(*words: Array) -> Array:
+    """32 bits that depend on every word and on their order."""
+    state: Array = 0
+    for word in words:
+        state = fold(state, word)
+    return state
+
+
+def token_hash(keys: Array, offsets: Array, stream: int) -> Array:
+    """32 bits for each token: `keys` (tokens,) of its document, `offsets` (tokens,) its place inside it."""
+    return fold(keys ^ stream, offsets)
+
+
+def threshold(share: float) -> int:
+    """The number below which this share of all 32-bit hashes lies."""
+    return int(share * _RANGE)
+
+
+def predicted_tokens(token_ids: Array, keys: Array, offsets: Array, rate: float, ids: SpecialIds) -> Array:
+    """Boolean (tokens,): chosen with probability `rate`; special and unknown tokens never are."""
+    predicted = token_hash(keys, offsets, PREDICTED) < threshold(rate)
+    for special in ids.never_predicted:
+        predicted = predicted & (token_ids != special)
+    return predicted
+
+
+def mask_tokens(token_ids: Array, keys: Array, offsets: Array, masking: Masking, ids: SpecialIds) -> tuple[Array, Array]:
+    """What the model reads instead of `token_ids`, and which tokens it predicts.
+
+    All arguments (tokens,) int64. Of the predicted tokens `mask_share` become [MASK], `random_share` a random token of
+    the text's ids, the rest stay (Devlin 2019 §3.1; the NeoBERT paper §3.3 masks all).
+    """
+    predicted = predicted_tokens(token_ids, keys, offsets, masking.rate, ids)
+    if masking.mask_share == 1:
+        return _choose(predicted, ids.mask, token_ids), predicted
+    draw = token_hash(keys, offsets, REPLACEMENT)
+    masks = threshold(masking.mask_share)
+    randoms = threshold(masking.mask_share + masking.random_share)
+    text_ids = ids.end_text_id - ids.first_text_id
+    random_ids = ids.first_text_id + ((token_hash(keys, offsets, RANDOM_TOKEN) * text_ids) >> 32)
+    masked = _choose(predicted & (draw < masks), ids.mask, token_ids)
+    masked = _choose(predicted & (draw >= masks) & (draw < randoms), random_ids, masked)
+    return masked, predicted
+
+
+def _choose(condition: Array, yes: Array, no: Array) -> Array:
+    return condition * yes + ~condition * no

@@ -1,0 +1,208 @@
+"""Tokenise a corpus once into shards on disk. Torch-free.
+
+While a corpus grows its folder is called <folder>.partial and keeps every finished shard, so that a killed run goes on
+behind the last one. `neobert.data.tokenized` has the format and reads it.
+"""
+
+import hashlib
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from neobert.data.tokenized import DOCUMENT, MANIFEST, TOKEN, TokenizedCorpus, documents_name, open_shards, tokens_name
+from neobert.data.tokenizers import TextTokenizer
+from neobert.errors import DamagedFile
+from neobert.files import (
+    clear_temporaries,
+    json_bytes,
+    publish_folder,
+    read_json,
+    replace_file,
+    sha256_of,
+    sync_file,
+    temporary_sibling,
+)
+
+__all__ = ["LARGEST_VOCABULARY", "SHARD_TOKENS", "TokenizedCorpus", "open_shards", "prepare"]
+
+SCHEMA = 1
+SHARD_TOKENS = 2**27
+"""A shard ends with the batch of texts that reaches this many tokens: 256 MiB."""
+
+LARGEST_VOCABULARY = 2**16
+
+_BATCH_TEXTS = 512
+_BATCH_CHARACTERS = 2**20
+_HEADER = "header.json"
+
+
+def prepare(
+    texts: Iterable[str],
+    tokenizer: TextTokenizer,
+    folder: Path,
+    *,
+    origins: Mapping[str, str],
+    shard_tokens: int = SHARD_TOKENS,
+) -> TokenizedCorpus:
+    """Tokenise `texts` into `folder`, or open what is there. Memory is bounded by a batch of texts.
+
+    Empty documents are dropped and counted. `origins` ({"corpus": …, "tokenizer": …}) go into the manifest. Call it
+    again after a kill: finished shards are kept, and their texts are skipped without tokenising.
+
+    Raises:
+        ValueError: the vocabulary does not fit into two bytes, or there is no text at all.
+        DamagedFile: `folder` exists and is damaged.
+    """
+    if (folder / MANIFEST).is_file():
+        return open_shards(folder)
+    if tokenizer.vocabulary_size > LARGEST_VOCABULARY:
+        raise ValueError(
+            f"the tokenizer has {tokenizer.vocabulary_size} tokens but shards hold ids below {LARGEST_VOCABULARY}: "
+            f"choose a smaller vocabulary"
+        )
+    header = _header(tokenizer, origins, shard_tokens)
+    partial = _partial_folder(folder, header)
+    shards = _finished_shards(partial)
+    batches = _batches(islice(texts, sum(shard["texts"] for shard in shards), None))
+    while (shard := _write_shard(partial, len(shards), batches, tokenizer, shard_tokens)) is not None:
+        shards.append(shard)
+    if not any(shard["documents"] for shard in shards):
+        raise ValueError(f"corpus {origins.get('corpus', folder.name)} holds no text: there is nothing to train on")
+    _publish(partial, folder, header, shards)
+    return open_shards(folder)
+
+
+def _header(tokenizer: TextTokenizer, origins: Mapping[str, str], shard_tokens: int) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "origins": dict(origins),
+        "special_ids": asdict(tokenizer.ids),
+        "vocabulary_size": tokenizer.vocabulary_size,
+        "shard_tokens": shard_tokens,
+    }
+
+
+def _partial_folder(folder: Path, header: Mapping[str, Any]) -> Path:
+    """The growing folder; what somebody began with another header is thrown away."""
+    partial = folder.with_name(folder.name + ".partial")
+    if partial.exists() and not ((partial / _HEADER).is_file() and read_json(partial / _HEADER) == header):
+        shutil.rmtree(partial)
+    partial.mkdir(parents=True, exist_ok=True)
+    clear_temporaries(partial)
+    replace_file(partial / _HEADER, json_bytes(header))
+    return partial
+
+
+def _record_path(folder: Path, shard: int) -> Path:
+    return folder / f"shard-{shard:05d}.json"
+
+
+def _finished_shards(partial: Path) -> list[dict[str, Any]]:
+    """The records of shards that were finished, up to the first that is not whole."""
+    shards: list[dict[str, Any]] = []
+    while (path := _record_path(partial, len(shards))).is_file():
+        shard = read_json(path)
+        if any(_differs(partial / name, sha256) for name, sha256 in shard["files"].items()):
+            break
+        shards.append(shard)
+    return shards
+
+
+def _differs(path: Path, sha256: str) -> bool:
+    return not path.is_file() or sha256_of(path) != sha256
+
+
+def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    """Texts in lists of bounded size."""
+    batch: list[str] = []
+    characters = 0
+    for text in texts:
+        batch.append(text)
+        characters += len(text)
+        if len(batch) == _BATCH_TEXTS or characters >= _BATCH_CHARACTERS:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch
+
+
+@dataclass
+class _Growing:
+    """A shard on its way to the disk."""
+
+    file: BinaryIO
+    texts: int = 0
+    tokens: int = 0
+    documents: list[np.ndarray[Any, Any]] = field(default_factory=list)
+
+    def add(self, texts: list[str], tokenizer: TextTokenizer) -> None:
+        encoded = tokenizer.encode(texts)
+        lengths = np.fromiter(map(len, encoded), dtype=np.int64, count=len(texts))
+        flat = np.fromiter(chain.from_iterable(encoded), dtype=TOKEN, count=int(lengths.sum()))
+        records = np.empty(len(texts), dtype=DOCUMENT)
+        records["length"] = lengths
+        records["text_hash"] = [text_hash(text) for text in texts]
+        self.file.write(flat.tobytes())
+        self.documents.append(records[lengths > 0])
+        self.texts += len(texts)
+        self.tokens += len(flat)
+
+
+def text_hash(text: str) -> int:
+    """64 bits of a text's BLAKE2b: equal texts, equal hashes, whatever tokenizes them."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def _write_shard(
+    partial: Path, number: int, batches: Iterator[list[str]], tokenizer: TextTokenizer, shard_tokens: int
+) -> dict[str, Any] | None:
+    """Fill one shard from the batches and record it; None where no text is left."""
+    path = partial / tokens_name(number)
+    temporary = temporary_sibling(path)
+    try:
+        with temporary.open("xb") as file:
+            growing = _Growing(file)
+            while growing.tokens < shard_tokens and (batch := next(batches, None)) is not None:
+                growing.add(batch, tokenizer)
+        if growing.texts == 0:
+            return None
+        sync_file(temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return _record_shard(partial, number, growing)
+
+
+def _record_shard(partial: Path, number: int, growing: _Growing) -> dict[str, Any]:
+    documents = np.concatenate(growing.documents)
+    index = partial / documents_name(number)
+    with index.open("wb") as file:
+        np.save(file, documents, allow_pickle=False)
+    sync_file(index)
+    shard = {
+        "texts": growing.texts,
+        "documents": len(documents),
+        "tokens": growing.tokens,
+        "files": {path.name: sha256_of(path) for path in (partial / tokens_name(number), index)},
+    }
+    replace_file(_record_path(partial, number), json_bytes(shard))
+    return shard
+
+
+def _publish(partial: Path, folder: Path, header: Mapping[str, Any], shards: list[dict[str, Any]]) -> None:
+    """Write the manifest and give the folder its name."""
+    totals = {count: sum(shard[count] for shard in shards) for count in ("texts", "documents", "tokens")}
+    dropped = totals["texts"] - totals["documents"]
+    manifest = {**header, **totals, "empty_documents_dropped": dropped, "shards": shards}
+    replace_file(partial / MANIFEST, json_bytes(manifest))
+    for number in range(len(shards)):
+        _record_path(partial, number).unlink()
+    (partial / _HEADER).unlink()
+    if folder.exists():
+        raise DamagedFile(f"{folder} exists without {MANIFEST}: remove it to tokenise again")
+    publish_folder(partial, folder)

@@ -1,0 +1,128 @@
+"""A tokenised corpus on disk, memory-mapped: uncut documents, two bytes a token. Torch-free.
+
+A folder holds tokens-00000.bin (uint16) and documents-00000.npy (a `DOCUMENT` record each) for every shard and
+manifest.json, written last, with the SHA-256 of each.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neobert.data.tokenizers import SpecialIds
+from neobert.errors import DamagedFile, MissingData
+from neobert.files import read_json, sha256_of
+
+MANIFEST = "manifest.json"
+TOKEN = np.dtype("<u2")
+DOCUMENT = np.dtype([("length", "<i4"), ("text_hash", "<u8")])
+
+
+def tokens_name(shard: int) -> str:
+    return f"tokens-{shard:05d}.bin"
+
+
+def documents_name(shard: int) -> str:
+    return f"documents-{shard:05d}.npy"
+
+
+@dataclass(frozen=True, eq=False)
+class TokenizedCorpus:
+    """Documents as runs of token ids without specials; a document's number is its place in the corpus.
+
+    `lengths` (documents,) int64 tokens; `text_hashes` (documents,) uint64, a hash of the text that knows no tokenizer;
+    `shards` the token arrays whose concatenation is the corpus; `manifest` what was written beside them.
+    """
+
+    ids: SpecialIds
+    lengths: NDArray[np.int64]
+    text_hashes: NDArray[np.uint64]
+    shards: tuple[NDArray[np.uint16], ...]
+    manifest: Mapping[str, Any]
+
+    @cached_property
+    def starts(self) -> NDArray[np.int64]:
+        """(documents,) address of each document's first token in the concatenated shards."""
+        ends: NDArray[np.int64] = np.cumsum(self.lengths, dtype=np.int64)
+        return ends - self.lengths
+
+    @cached_property
+    def _shard_starts(self) -> NDArray[np.int64]:
+        return np.cumsum([0, *(len(shard) for shard in self.shards[:-1])], dtype=np.int64)
+
+    @property
+    def documents(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens without specials."""
+        return sum(len(shard) for shard in self.shards)
+
+    def read(self, addresses: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Token ids at addresses of the concatenated shards, any shape."""
+        if len(self.shards) == 1:
+            return self.shards[0][addresses].astype(np.int64)
+        shard_numbers = np.searchsorted(self._shard_starts, addresses, side="right") - 1
+        token_ids = np.empty(addresses.shape, dtype=np.int64)
+        for number in np.unique(shard_numbers):
+            here = shard_numbers == number
+            token_ids[here] = self.shards[number][addresses[here] - self._shard_starts[number]]
+        return token_ids
+
+
+def open_shards(folder: Path, *, verify: bool = True) -> TokenizedCorpus:
+    """Memory-map a tokenised corpus; `verify` reads every byte and compares checksums.
+
+    Raises:
+        MissingData: there is no finished corpus in the folder.
+        DamagedFile: a file is missing, torn or does not match its checksum.
+    """
+    if not (folder / MANIFEST).is_file():
+        raise MissingData(f"there is no tokenised corpus in {folder}: prepare it first")
+    manifest = read_json(folder / MANIFEST)
+    for shard in manifest["shards"]:
+        for name, sha256 in shard["files"].items():
+            _check(folder / name, sha256 if verify else None)
+    documents = [_documents(folder / documents_name(number)) for number in range(len(manifest["shards"]))]
+    corpus = TokenizedCorpus(
+        ids=SpecialIds(**manifest["special_ids"]),
+        lengths=np.concatenate([records["length"] for records in documents]).astype(np.int64),
+        text_hashes=np.concatenate([records["text_hash"] for records in documents]),
+        shards=tuple(
+            _tokens(folder / tokens_name(number), shard["tokens"]) for number, shard in enumerate(manifest["shards"])
+        ),
+        manifest=manifest,
+    )
+    if int(corpus.lengths.sum()) != corpus.tokens:
+        raise DamagedFile(f"{folder} holds {corpus.tokens} tokens but its documents add up to another number: redo it")
+    return corpus
+
+
+def _check(path: Path, sha256: str | None) -> None:
+    if not path.is_file():
+        raise DamagedFile(f"{path} is missing: remove its folder to tokenise again")
+    if sha256 is not None and sha256_of(path) != sha256:
+        raise DamagedFile(f"{path} does not match its checksum: remove its folder to tokenise again")
+
+
+def _documents(path: Path) -> NDArray[Any]:
+    try:
+        records: NDArray[Any] = np.load(path, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise DamagedFile(f"{path} is not readable ({error}): remove its folder to tokenise again") from error
+    if records.dtype != DOCUMENT:
+        raise DamagedFile(f"{path} holds {records.dtype} and not {DOCUMENT}: remove its folder to tokenise again")
+    return records
+
+
+def _tokens(path: Path, tokens: int) -> NDArray[np.uint16]:
+    if path.stat().st_size != tokens * TOKEN.itemsize:
+        raise DamagedFile(f"{path} is not {tokens} tokens long: remove its folder to tokenise again")
+    if tokens == 0:
+        return np.empty(0, dtype=TOKEN)
+    return np.memmap(path, dtype=TOKEN, mode="r")

@@ -1,0 +1,190 @@
+"""Tokenizers as the study needs them: WordPiece as BERT's, byte-fallback BPE as LLaMA-2's. Torch-free.
+
+Both are `tokenizers.Tokenizer` files; what they differ in for a model are ids and the frame around a text.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from neobert.errors import DamagedFile, MissingData
+from neobert.files import replace_file
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+TOKENIZER_FILE = "tokenizer.json"
+
+FOLDERS = {"wordpiece": "bert-base-uncased", "bpe": "llama-2"}
+"""The folder below tokenizers/ that holds each of the recipe's tokenizers."""
+
+
+@dataclass(frozen=True)
+class SpecialIds:
+    """Ids with a meaning of their own, and the range of ids that stand for real text.
+
+    Random replacements are drawn from `first_text_id` up to but without `end_text_id`: neither specials nor [unusedN].
+    """
+
+    pad: int
+    cls: int
+    sep: int
+    mask: int
+    unk: int
+    first_text_id: int
+    end_text_id: int
+
+    @property
+    def never_predicted(self) -> tuple[int, ...]:
+        """Ids that are no target of masked language modelling."""
+        return (self.pad, self.cls, self.sep, self.mask, self.unk)
+
+
+@dataclass(frozen=True)
+class Specials:
+    """The names of a tokenizer's special tokens, and how many separators stand between the texts of a pair."""
+
+    pad: str
+    cls: str
+    sep: str
+    mask: str
+    unk: str
+    opens_second: bool
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.pad, self.unk, self.cls, self.sep, self.mask)
+
+
+BERT_SPECIALS = Specials(pad="[PAD]", cls="[CLS]", sep="[SEP]", mask="[MASK]", unk="[UNK]", opens_second=False)
+ROBERTA_SPECIALS = Specials(pad="<pad>", cls="<s>", sep="</s>", mask="<mask>", unk="<unk>", opens_second=True)
+"""What the released code adds to any tokenizer that is not BERT's (tokenizer.py of the authors' repository)."""
+
+
+@dataclass(frozen=True)
+class TextTokenizer:
+    """A tokenizer whose special tokens never come from text: "[MASK]" in a document is seven characters."""
+
+    tokenizer: "Tokenizer"
+    ids: SpecialIds
+    opens_second: bool
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Number of ids, specials included; an embedding may have more rows."""
+        return int(self.tokenizer.get_vocab_size(with_added_tokens=True))
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of each text without specials and without truncation."""
+        encodings = self.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [encoding.ids for encoding in encodings]
+
+    def frame(self, first: Sequence[int], second: Sequence[int] | None = None, *, max_tokens: int) -> list[int]:
+        """Ids with specials, at most `max_tokens`: [CLS] A [SEP] or [CLS] A [SEP] B [SEP]; in RoBERTa's form the
+        second text opens with <s> too. The longer text of a pair is cut first.
+
+        Raises:
+            ValueError: `max_tokens` has no room for a token beside the specials.
+        """
+        opening = [self.ids.cls] if self.opens_second else []
+        specials = 2 if second is None else 3 + len(opening)
+        if max_tokens <= specials:
+            raise ValueError(f"max_tokens {max_tokens} has no room beside {specials} special tokens: raise it")
+        if second is None:
+            return [self.ids.cls, *first[: max_tokens - specials], self.ids.sep]
+        kept_first, kept_second = longest_first(len(first), len(second), max_tokens - specials)
+        head = [self.ids.cls, *first[:kept_first], self.ids.sep]
+        return [*head, *opening, *second[:kept_second], self.ids.sep]
+
+    def require_rows(self, vocabulary_size: int) -> None:
+        """Check that an embedding of `vocabulary_size` rows has a row for each id.
+
+        Raises:
+            ValueError: it has not.
+        """
+        if self.vocabulary_size > vocabulary_size:
+            raise ValueError(
+                f"the tokenizer has {self.vocabulary_size} tokens but the recipe's model.vocabulary_size is "
+                f"{vocabulary_size}: raise it to at least {self.vocabulary_size}"
+            )
+
+    def save(self, folder: Path) -> None:
+        """Write tokenizer.json; the same tokenizer gives the same bytes."""
+        replace_file(folder / TOKENIZER_FILE, self.tokenizer.to_str(pretty=True).encode())
+
+
+def longest_first(first: int, second: int, budget: int) -> tuple[int, int]:
+    """How many tokens of each text of a pair to keep, cutting the longer one first (as `tokenizers` does)."""
+    if first + second <= budget:
+        return first, second
+    shorter = min(first, second, budget // 2)
+    longer = budget - shorter
+    return (longer, shorter) if first > second else (shorter, longer)
+
+
+def load_tokenizer(folder: Path) -> TextTokenizer:
+    """The tokenizer of a folder with a tokenizer.json; <pad> and <mask> are added to LLaMA's.
+
+    Raises:
+        MissingData: there is no tokenizer.json.
+        DamagedFile: it cannot be parsed.
+        ValueError: its special tokens are neither BERT's nor LLaMA's.
+    """
+    from tokenizers import Tokenizer
+
+    path = folder / TOKENIZER_FILE
+    if not path.is_file():
+        raise MissingData(f"there is no tokenizer at {path}: put the published tokenizer.json there")
+    try:
+        tokenizer = Tokenizer.from_str(path.read_text(encoding="utf-8"))
+    except Exception as error:  # the Rust side raises bare Exception
+        raise DamagedFile(f"{path} is not readable as a tokenizer ({error}): fetch it again") from error
+    return adopt(tokenizer, str(path))
+
+
+def adopt(tokenizer: "Tokenizer", name: str) -> TextTokenizer:
+    """A tokenizer with its specials found or, for RoBERTa's form, completed; truncation and padding are off.
+
+    Raises:
+        ValueError: the special tokens are neither BERT's nor LLaMA's.
+    """
+    known = tokenizer.get_vocab(with_added_tokens=True)
+    if all(token in known for token in BERT_SPECIALS.names):
+        specials = BERT_SPECIALS
+    elif all(token in known for token in ("<s>", "</s>", "<unk>")):
+        specials = ROBERTA_SPECIALS
+        tokenizer.add_special_tokens([token for token in ("<pad>", "<mask>") if token not in known])
+    else:
+        raise ValueError(f"{name} has neither [CLS], [SEP], [PAD], [MASK], [UNK] nor <s>, </s>, <unk>: use another one")
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    tokenizer.encode_special_tokens = True
+    return TextTokenizer(tokenizer, _special_ids(tokenizer, specials), specials.opens_second)
+
+
+def _special_ids(tokenizer: "Tokenizer", specials: Specials) -> SpecialIds:
+    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+    reserved = [number for token, number in vocabulary.items() if _is_reserved(token, specials)]
+    first, end = _longest_gap(sorted(reserved), max(vocabulary.values()) + 1)
+    return SpecialIds(
+        pad=vocabulary[specials.pad],
+        cls=vocabulary[specials.cls],
+        sep=vocabulary[specials.sep],
+        mask=vocabulary[specials.mask],
+        unk=vocabulary[specials.unk],
+        first_text_id=first,
+        end_text_id=end,
+    )
+
+
+def _is_reserved(token: str, specials: Specials) -> bool:
+    return token in specials.names or (token.startswith("[unused") and token.endswith("]"))
+
+
+def _longest_gap(reserved: list[int], size: int) -> tuple[int, int]:
+    """The longest run of ids below `size` without a reserved one."""
+    edges = [-1, *reserved, size]
+    gaps = [(after - before - 1, before + 1, after) for before, after in zip(edges[:-1], edges[1:], strict=True)]
+    _, first, end = max(gaps, key=lambda gap: gap[0])
+    return first, end

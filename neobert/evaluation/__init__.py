@@ -1,0 +1,1 @@
+"""Measurements of a pre-trained encoder that need no fine-tuning."""

@@ -1,0 +1,143 @@
+"""Batches of examples as rows of tokens: which examples a step sees is drawn; how they lie in rows changes no result."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from neobert.glue.encoding import EncodedSplit
+from neobert.model.attention import AttentionPlan, packed_plan, padded_plan
+from neobert.model.heads import SequenceClassifier
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Rows = list[list[int]]
+
+ROW_MULTIPLE = 8
+"""Row lengths are multiples of this, as kernels like them."""
+
+PACKED_SHARE = 0.8
+"""Examples share rows where that leaves at most this share of the rows."""
+
+EVALUATION_SLOTS = 4096
+"""Slots (rows × tokens) of an evaluation batch."""
+
+
+@dataclass(frozen=True, eq=False)
+class ExampleBatch:
+    """Examples in rows of `token_ids` (rows, tokens), each at one of the places of a row.
+
+    starts: (rows, places) slot of each example's first token, 0 at empty places.
+    members: (rows, places, tokens) float32, 1 where a token belongs to the example.
+    order: (examples) where each example stands among the flattened rows × places.
+    labels: (examples) int64 class ids or float32 values.
+    """
+
+    token_ids: Tensor
+    plan: AttentionPlan
+    starts: Tensor
+    members: Tensor
+    order: Tensor
+    labels: Tensor
+
+
+def epoch_order(examples: int, seed: int, epoch: int) -> Array:
+    """The order of one epoch: a pure function of its arguments, the same on every machine and at every batch size."""
+    return np.random.Generator(np.random.Philox(key=[seed, epoch])).permutation(examples)
+
+
+def training_batches(split: EncodedSplit, batch_size: int, epochs: int, seed: int) -> Iterator[Array]:
+    """The example numbers of every step, each epoch in its own order; the last batch of an epoch may be smaller."""
+    for epoch in range(epochs):
+        order = epoch_order(len(split), seed, epoch)
+        for start in range(0, len(order), batch_size):
+            yield order[start : start + batch_size]
+
+
+def evaluation_batches(split: EncodedSplit) -> Iterator[Array]:
+    """The example numbers of a split, each once, sorted by length so that rows are full."""
+    order = np.argsort(-split.lengths, kind="stable")
+    start = 0
+    while start < len(order):
+        rows = max(1, EVALUATION_SLOTS // _row_tokens(split.lengths[order[start]]))
+        yield order[start : start + rows]
+        start += rows
+
+
+def _row_tokens(longest: int) -> int:
+    return -(-int(longest) // ROW_MULTIPLE) * ROW_MULTIPLE
+
+
+def packed_rows(lengths: Sequence[int], row_tokens: int) -> Rows:
+    """Best fit, longest first: every example joins the fullest row that has room, else it opens a new one."""
+    rows: Rows = []
+    room: list[int] = []
+    for example in sorted(range(len(lengths)), key=lambda number: -lengths[number]):
+        fitting = [row for row, free in enumerate(room) if free >= lengths[example]]
+        if fitting:
+            row = min(fitting, key=lambda number: room[number])
+            rows[row].append(example)
+            room[row] -= lengths[example]
+        else:
+            rows.append([example])
+            room.append(row_tokens - lengths[example])
+    return rows
+
+
+def lay_out(split: EncodedSplit, examples: Array, device: torch.device, *, may_pack: bool = True) -> ExampleBatch:
+    """One batch on `device`: several examples a row where that spares enough rows, else one."""
+    lengths = split.lengths[examples].tolist()
+    row_tokens = _row_tokens(max(lengths))
+    rows = packed_rows(lengths, row_tokens) if may_pack else []
+    if not may_pack or len(rows) > PACKED_SHARE * len(lengths):
+        rows = [[example] for example in range(len(lengths))]
+    places = max(map(len, rows))
+    token_ids = np.zeros((len(rows), row_tokens), np.int64)
+    documents, positions = np.full_like(token_ids, -1), np.full_like(token_ids, -1)
+    starts, order = np.zeros((len(rows), places), np.int64), np.zeros(len(lengths), np.int64)
+    for row, members in enumerate(rows):
+        start = 0
+        for place, example in enumerate(members):
+            stop = start + lengths[example]
+            token_ids[row, start:stop] = split.tokens(examples[example])
+            documents[row, start:stop] = place
+            positions[row, start:stop] = np.arange(lengths[example])
+            starts[row, place], order[example] = start, row * places + place
+            start = stop
+    belongs = documents[:, None, :] == np.arange(places)[None, :, None]
+    return ExampleBatch(
+        token_ids=torch.from_numpy(token_ids).to(device),
+        plan=_plan(torch.from_numpy(documents), torch.from_numpy(positions), places, device),
+        starts=torch.from_numpy(starts).to(device),
+        members=torch.from_numpy(belongs.astype(np.float32)).to(device),
+        order=torch.from_numpy(order).to(device),
+        labels=torch.from_numpy(split.labels[examples]).to(device),
+    )
+
+
+def _plan(documents: Tensor, positions: Tensor, places: int, device: torch.device) -> AttentionPlan:
+    if places == 1:
+        return padded_plan(documents >= 0).to(device)
+    return packed_plan(documents, positions, device)
+
+
+def batch_logits(classifier: SequenceClassifier, batch: ExampleBatch, pooling: Literal["cls", "mean"]) -> Tensor:
+    """What `classifier` gives for each example alone, (examples, labels): pooled example by example, then its head."""
+    pooled = _pool_first(classifier, batch) if pooling == "cls" else _pool_mean(classifier, batch)
+    of_examples = classifier.dropout(pooled.flatten(0, 1).index_select(0, batch.order))
+    logits: Tensor = classifier.classifier(classifier.dropout(torch.tanh(classifier.dense(of_examples))))
+    return logits
+
+
+def _pool_first(classifier: SequenceClassifier, batch: ExampleBatch) -> Tensor:
+    hidden: Tensor = classifier.model(batch.token_ids, batch.plan, batch.starts)
+    return hidden
+
+
+def _pool_mean(classifier: SequenceClassifier, batch: ExampleBatch) -> Tensor:
+    hidden: Tensor = classifier.model(batch.token_ids, batch.plan)
+    with torch.autocast(hidden.device.type, enabled=False):  # sums and lengths are not for bf16
+        total = torch.bmm(batch.members, hidden.float())
+        return (total / batch.members.sum(dim=2, keepdim=True).clamp(min=1)).to(hidden.dtype)

@@ -1,0 +1,181 @@
+"""A task as token ids: encoded once for a tokenizer and a length, stored in one file, shared by all grid points."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from neobert.data.tokenizers import TextTokenizer
+from neobert.errors import DamagedFile, MissingData
+from neobert.files import publish_once
+from neobert.glue.tasks import TRAIN, Task, task_named
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Examples = Mapping[str, Sequence[Any]]
+
+TRAIN_EXAMPLES_SEED = 0  # of the permutation from which `train_examples` takes the first, the same in every study
+_ENCODED_AT_ONCE = 8192
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedSplit:
+    """Examples one behind the other: `token_ids` (tokens) int32, `offsets` (examples + 1) int64, and `labels`
+    (examples), int64 class ids or float32 values."""
+
+    token_ids: Array
+    offsets: Array
+    labels: Array
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def lengths(self) -> Array:
+        """Tokens of each example, (examples) int64."""
+        return np.diff(self.offsets)
+
+    def tokens(self, example: int) -> Array:
+        """The token ids of one example."""
+        return self.token_ids[self.offsets[example] : self.offsets[example + 1]]
+
+    def take(self, examples: Array) -> "EncodedSplit":
+        """The split made of these examples, in this order."""
+        token_ids = np.concatenate([self.tokens(example) for example in examples])
+        offsets = np.concatenate([[0], np.cumsum(self.lengths[examples])])
+        return EncodedSplit(token_ids, offsets, self.labels[examples])
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedTask:
+    """A task with all of its splits."""
+
+    task: Task
+    splits: dict[str, EncodedSplit]
+
+    @property
+    def validation(self) -> dict[str, EncodedSplit]:
+        """The splits on which the task is scored, in the task's order."""
+        return {name: self.splits[name] for name in self.task.validation_splits}
+
+    @property
+    def labels(self) -> dict[str, Array]:
+        """The true labels of the validation splits."""
+        return {name: split.labels for name, split in self.validation.items()}
+
+    def train(self, examples: int | None) -> EncodedSplit:
+        """The train split, or the first `examples` of its fixed permutation; a smaller cap is a subset of a larger."""
+        split = self.splits[TRAIN]
+        if examples is None or examples >= len(split):
+            return split
+        permutation = np.random.Generator(np.random.Philox(TRAIN_EXAMPLES_SEED)).permutation(len(split))
+        return split.take(permutation[:examples])
+
+
+def encode_task(task: Task, splits: Mapping[str, Examples], tokenizer: TextTokenizer, max_tokens: int) -> EncodedTask:
+    """Tokenise the columns of every split of a task; examples longer than `max_tokens` are cut.
+
+    Raises:
+        ValueError: a split or column is missing, empty or of another length, a text is no text, or a label is out of
+            range.
+    """
+    missing = [split for split in task.splits if split not in splits]
+    if missing:
+        raise ValueError(f"{task.title} has no split {missing[0]!r} (there: {', '.join(splits) or 'none'})")
+    return EncodedTask(
+        task, {name: _encode_split(task, name, splits[name], tokenizer, max_tokens) for name in task.splits}
+    )
+
+
+def _encode_split(task: Task, name: str, examples: Examples, tokenizer: TextTokenizer, max_tokens: int) -> EncodedSplit:
+    where = f"{task.title} {name}"
+    _check_columns(task, where, examples)
+    labels = _labels(task, where, examples["label"])
+    framed = [np.asarray(ids, dtype=np.int32) for ids in _framed(task, examples, tokenizer, max_tokens)]
+    offsets = np.concatenate([[0], np.cumsum([len(ids) for ids in framed])])
+    return EncodedSplit(np.concatenate(framed), offsets, labels)
+
+
+def _framed(task: Task, examples: Examples, tokenizer: TextTokenizer, max_tokens: int) -> Iterator[list[int]]:
+    for start in range(0, len(examples["label"]), _ENCODED_AT_ONCE):
+        chunk = slice(start, start + _ENCODED_AT_ONCE)
+        encoded = [tokenizer.encode(list(examples[column][chunk])) for column in task.text_columns]
+        for texts in zip(*encoded, strict=True):
+            yield tokenizer.frame(*texts, max_tokens=max_tokens)
+
+
+def _check_columns(task: Task, where: str, examples: Examples) -> None:
+    for column in ("label", *task.text_columns):
+        if column not in examples:
+            raise ValueError(f"{where} has no column {column!r} (there: {', '.join(examples) or 'none'})")
+    count = len(examples["label"])
+    if count == 0:
+        raise ValueError(f"{where} is empty: it needs at least one example")
+    for column in task.text_columns:
+        if len(examples[column]) != count:
+            raise ValueError(f"{where}: column {column!r} has {len(examples[column])} rows, but 'label' has {count}")
+        for row, text in enumerate(examples[column]):
+            if not isinstance(text, str):
+                raise ValueError(f"{where}, row {row}: {column!r} is {text!r}, not a text")
+
+
+def _labels(task: Task, where: str, labels: Sequence[Any]) -> Array:
+    allowed = "a finite number" if task.is_regression else f"one of {', '.join(map(str, range(task.labels)))}"
+    for row, label in enumerate(labels):
+        if not _is_label(task, label):
+            raise ValueError(f"{where}, row {row}: label {label!r} is not {allowed}")
+    return np.asarray(labels, dtype=np.float32 if task.is_regression else np.int64)
+
+
+def _is_label(task: Task, label: Any) -> bool:
+    if label is None or isinstance(label, str):
+        return False
+    return bool(np.isfinite(label)) if task.is_regression else label in range(task.labels)
+
+
+def save_encoded(path: Path, encoded: EncodedTask) -> bool:
+    """Publish an encoded task as one safetensors file; False where another process was faster."""
+    arrays = {
+        f"{split}/{part}": np.ascontiguousarray(array)
+        for split, content in encoded.splits.items()
+        for part, array in vars(content).items()
+    }
+    header = {"task": encoded.task.name, "sha256": _digest(arrays)}
+    return publish_once(path, save(arrays, metadata={"encoded_task": json.dumps(header)}))
+
+
+def load_encoded(path: Path) -> EncodedTask:
+    """Read what `save_encoded` wrote.
+
+    Raises:
+        MissingData: there is no such file.
+        DamagedFile: it is torn or does not match its checksum.
+    """
+    if not path.exists():
+        raise MissingData(f"{path} is not there: the task is not encoded yet")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            header = json.loads(file.metadata()["encoded_task"])
+            arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  (not a dict)
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise DamagedFile(f"{path} is no encoded task ({error}): remove it to encode the task again") from error
+    if _digest(arrays) != header["sha256"]:
+        raise DamagedFile(f"{path} does not match its checksum: remove it to encode the task again")
+    task = task_named(header["task"])
+    parts = ("token_ids", "offsets", "labels")
+    return EncodedTask(
+        task, {name: EncodedSplit(*(arrays[f"{name}/{part}"] for part in parts)) for name in task.splits}
+    )
+
+
+def _digest(arrays: Mapping[str, Array]) -> str:
+    digest = hashlib.sha256()
+    for key in sorted(arrays):
+        digest.update(f"{key} {arrays[key].dtype} {arrays[key].shape} ".encode())
+        digest.update(arrays[key].tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,66 @@
+"""The eight GLUE tasks that the paper averages, in GLUE's own words (columns, splits and label ids of nyu-mll/glue).
+
+WNLI is left out, as in the paper. Torch is not imported here.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from neobert.errors import did_you_mean
+
+Metric = Literal["accuracy", "f1", "matthews", "pearson", "spearman"]
+
+TRAIN = "train"
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task: `first` and `second` are its text columns (None: single sentences), `labels` the number of classes
+    (1: regression). Its score is the mean of all `metrics` on all `validation_splits`."""
+
+    name: str
+    title: str
+    first: str
+    second: str | None
+    labels: int
+    metrics: tuple[Metric, ...]
+    validation_splits: tuple[str, ...] = ("validation",)
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether the label is a number rather than a class."""
+        return self.labels == 1
+
+    @property
+    def text_columns(self) -> tuple[str, ...]:
+        """The columns that hold text."""
+        return (self.first,) if self.second is None else (self.first, self.second)
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Every split that fine-tuning needs: train first, then validation."""
+        return (TRAIN, *self.validation_splits)
+
+
+_ALL = (  # in the order of the columns of the paper's Table 3
+    Task("mnli", "MNLI", "premise", "hypothesis", 3, ("accuracy",), ("validation_matched", "validation_mismatched")),
+    Task("qnli", "QNLI", "question", "sentence", 2, ("accuracy",)),
+    Task("qqp", "QQP", "question1", "question2", 2, ("accuracy", "f1")),
+    Task("rte", "RTE", "sentence1", "sentence2", 2, ("accuracy",)),
+    Task("sst2", "SST-2", "sentence", None, 2, ("accuracy",)),
+    Task("mrpc", "MRPC", "sentence1", "sentence2", 2, ("accuracy", "f1")),
+    Task("cola", "CoLA", "sentence", None, 2, ("matthews",)),
+    Task("stsb", "STS-B", "sentence1", "sentence2", 1, ("pearson", "spearman")),
+)
+TASKS = {task.name: task for task in _ALL}
+
+
+def task_named(name: str) -> Task:
+    """The task of a name.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if name not in TASKS:
+        raise ValueError(f"{name!r} is no GLUE task of this study: {did_you_mean(name, TASKS)}")
+    return TASKS[name]

@@ -1,0 +1,58 @@
+"""Start workers on this machine and wait for them."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED
+from neobert.layout import Layout
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def worker_environment(threads: int) -> dict[str, str]:
+    """The environment of a worker: pinned threads, this copy of the code first, no talk from tokenizers."""
+    known = os.environ.get("PYTHONPATH")
+    return os.environ | {
+        "OMP_NUM_THREADS": str(threads),
+        "MKL_NUM_THREADS": str(threads),
+        "TOKENIZERS_PARALLELISM": "false",
+        "PYTHONPATH": os.pathsep.join([str(REPOSITORY), *([known] if known else [])]),
+    }
+
+
+def work_here(
+    layout: Layout,
+    references: Sequence[str],
+    *,
+    workers: int,
+    threads: int,
+    watch: Callable[[], None],
+    interval_seconds: float,
+) -> int:
+    """Run workers on this machine until they end, calling `watch` now and then; the worst of their exit codes.
+
+    An interrupt (Ctrl-C) is passed on: workers save what they have and the same command goes on later.
+    """
+    command = [sys.executable, "-m", "neobert.work", "--runs", str(layout.root), *references]
+    processes = [subprocess.Popen(command, env=worker_environment(threads)) for _ in range(workers)]
+    try:
+        while any(process.poll() is None for process in processes):
+            watch()
+            _wait_any(processes, interval_seconds)
+    except KeyboardInterrupt:
+        for process in processes:
+            process.terminate()
+        raise
+    finally:
+        codes = [process.wait() for process in processes]
+    return EXIT_DONE if EXIT_DONE in codes else max((code for code in codes if code > 0), default=EXIT_RUN_FAILED)
+
+
+def _wait_any(processes: Sequence[subprocess.Popen[bytes]], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and any(process.poll() is None for process in processes):
+        time.sleep(min(0.1, seconds))

@@ -1,0 +1,95 @@
+"""From a recipe to modules, and the values that their parameters start from."""
+
+import hashlib
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from neobert import recipe
+from neobert.model.encoder import Block, Encoder, QueryKeyValue
+from neobert.model.feedforward import FEEDFORWARDS
+from neobert.model.heads import MaskedLanguageModel, SequenceClassifier
+from neobert.model.normalization import NORMS
+from neobert.model.positions import POSITIONS
+
+
+def build_block(model: recipe.Model) -> Block:
+    """One block of the recipe's parts."""
+    norm = NORMS[model.norm]
+    return Block(
+        attention_norm=norm(model.width, model.norm_epsilon),
+        qkv=QueryKeyValue(model.width, model.heads),
+        wo=nn.Linear(model.width, model.width, bias=False),
+        ffn_norm=norm(model.width, model.norm_epsilon),
+        ffn=FEEDFORWARDS[model.feedforward](model.width, model.feedforward_width),
+        dropout=nn.Dropout(model.dropout),
+    )
+
+
+def build_encoder(model: recipe.Model, context: int) -> Encoder:
+    """The encoder of a recipe for documents of up to `context` tokens; its values are not the recipe's yet."""
+    return Encoder(
+        embedding=nn.Embedding(model.vocabulary_size, model.width),
+        positions=POSITIONS[model.positions](model, context),
+        blocks=[build_block(model) for _ in range(model.layers)],
+        norm=NORMS[model.norm](model.width, model.norm_epsilon),
+    )
+
+
+def build_masked_language_model(model: recipe.Model, context: int) -> MaskedLanguageModel:
+    """The encoder with its decoder, for pre-training."""
+    return MaskedLanguageModel(build_encoder(model, context), nn.Linear(model.width, model.vocabulary_size))
+
+
+def build_classifier(
+    model: recipe.Model, context: int, labels: int, pooling: str, dropout: float
+) -> SequenceClassifier:
+    """The encoder with a classifier of `labels` classes, or one for a regression."""
+    return SequenceClassifier(build_encoder(model, context), labels, pooling, dropout)
+
+
+def initialize(module: nn.Module, initialization: recipe.Initialization, seed: int) -> None:
+    """Set every parameter of `module` in place.
+
+    Embeddings (tokens and learned positions, padding rows included) are drawn with `embedding_scale`, all other
+    matrices with `weight_scale`; norms become 1 and biases 0. Each parameter has a generator of its own, seeded by
+    `seed` and its name, so that parameters which two variants share start equal.
+    """
+    for name, owner, parameter in _parameters(module):
+        scale = initialization.embedding_scale if isinstance(owner, nn.Embedding) else initialization.weight_scale
+        _fill(parameter, name, initialization.distribution, scale, seed)
+
+
+def initialize_classifier(classifier: SequenceClassifier, scale: float, seed: int) -> None:
+    """Set the head of `classifier` in place: matrices from N(0, scale²), biases 0. The encoder stays as it is."""
+    for name, _, parameter in _parameters(classifier):
+        if not name.startswith("model."):
+            _fill(parameter, name, "normal", scale, seed)
+
+
+def _parameters(module: nn.Module) -> Iterator[tuple[str, nn.Module, nn.Parameter]]:
+    """Each parameter with its full name and the module that owns it."""
+    for path, owner in module.named_modules():
+        for name, parameter in owner.named_parameters(prefix=path, recurse=False):
+            yield name, owner, parameter
+
+
+@torch.no_grad()
+def _fill(parameter: nn.Parameter, name: str, distribution: str, scale: float, seed: int) -> None:
+    if name.endswith("bias"):
+        parameter.zero_()
+    elif parameter.ndim == 1:
+        parameter.fill_(1.0)
+    else:
+        parameter.copy_(_draw(parameter.shape, distribution, scale, f"{seed}/{name}"))
+
+
+def _draw(shape: torch.Size, distribution: str, scale: float, stream: str) -> Tensor:
+    """An fp32 tensor drawn on the CPU, so that every device starts from the same values."""
+    seed = int.from_bytes(hashlib.sha256(stream.encode()).digest()[:8]) >> 1
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.empty(shape, dtype=torch.float32)
+    if distribution == "uniform":
+        return values.uniform_(-scale, scale, generator=generator)
+    return values.normal_(0.0, scale, generator=generator)

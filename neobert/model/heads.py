@@ -1,0 +1,70 @@
+"""What stands on an encoder: masked language modelling, and classification or regression of whole texts."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from neobert.model.attention import AttentionPlan
+from neobert.model.encoder import Encoder
+
+IGNORED_TARGET = -100
+
+
+class MaskedLanguageModel(nn.Module):
+    """An encoder and a linear decoder with bias, not tied to the embedding (released code)."""
+
+    def __init__(self, model: Encoder, decoder: nn.Linear) -> None:
+        super().__init__()
+        self.model = model
+        self.decoder = decoder
+
+    def logits(self, token_ids: Tensor, plan: AttentionPlan, slots: Tensor | None = None) -> Tensor:
+        """Scores over the vocabulary, (rows, tokens or slots, vocabulary)."""
+        return self.decoder(self.model(token_ids, plan, slots))
+
+    def forward(self, token_ids: Tensor, plan: AttentionPlan, slots: Tensor | None, targets: Tensor) -> Tensor:
+        """Cross-entropy in nats summed over the `targets` (rows, tokens or slots) that are not −100: an fp32 scalar."""
+        logits = self.logits(token_ids, plan, slots).float()
+        return functional.cross_entropy(
+            logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED_TARGET, reduction="sum"
+        )
+
+
+def mean_over_tokens(hidden: Tensor, positions: Tensor) -> Tensor:
+    """The mean of `hidden` (rows, tokens, width) over the tokens of each row, padding left out: (rows, width)."""
+    token = (positions >= 0).unsqueeze(-1)
+    total = hidden.masked_fill(~token, 0).sum(dim=1, dtype=torch.float32)
+    return (total / token.sum(dim=1).clamp(min=1)).to(hidden.dtype)
+
+
+def pool_first(model: Encoder, token_ids: Tensor, plan: AttentionPlan) -> Tensor:
+    """The hidden state (rows, width) of the first token, [CLS]; the last block computes nothing else."""
+    first = torch.zeros(token_ids.shape[0], 1, dtype=torch.int64, device=token_ids.device)
+    return model(token_ids, plan, first).squeeze(1)
+
+
+def pool_mean(model: Encoder, token_ids: Tensor, plan: AttentionPlan) -> Tensor:
+    """The mean hidden state (rows, width) of a row's tokens."""
+    return mean_over_tokens(model(token_ids, plan), plan.positions)
+
+
+POOLINGS: dict[str, Callable[[Encoder, Tensor, AttentionPlan], Tensor]] = {"cls": pool_first, "mean": pool_mean}
+
+
+class SequenceClassifier(nn.Module):
+    """Pooling, dropout, dense, tanh, dropout, classifier (released code). One label is a regression."""
+
+    def __init__(self, model: Encoder, labels: int, pooling: str, dropout: float) -> None:
+        super().__init__()
+        self.model = model
+        self.pool = POOLINGS[pooling]
+        self.dropout = nn.Dropout(dropout)
+        self.dense = nn.Linear(model.width, model.width)
+        self.classifier = nn.Linear(model.width, labels)
+
+    def forward(self, token_ids: Tensor, plan: AttentionPlan) -> Tensor:
+        """Logits (rows, labels) of `token_ids` (rows, tokens), one document a row."""
+        pooled = self.dropout(self.pool(self.model, token_ids, plan))
+        return self.classifier(self.dropout(torch.tanh(self.dense(pooled))))

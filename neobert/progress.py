@@ -1,0 +1,105 @@
+"""How far units of work are, read from files alone."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from neobert.files import read_json
+from neobert.grid.claims import is_claimed
+from neobert.layout import Layout
+from neobert.recipe import Point
+from neobert.specifications import GlueStudy, PretrainingRun, run_folder
+
+State = Literal["missing", "waiting", "running", "failed", "done"]
+TAIL_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class TrialFiles:
+    """Where one GLUE trial leaves its files."""
+
+    layout: Layout
+    study: GlueStudy
+    point: Point
+
+    @property
+    def id(self) -> str:
+        """The trial's name."""
+        return self.study.trial_id(self.point)
+
+    @property
+    def record(self) -> Path:
+        """The record, written last."""
+        return self.layout.trial(self.study.task, self.id)
+
+    @property
+    def predictions(self) -> Path:
+        """Per-example predictions at the best evaluation."""
+        return self.record.with_suffix(".npz")
+
+    @property
+    def weights(self) -> Path:
+        """Weights at the best evaluation; kept for the best trial of a study."""
+        return self.record.with_suffix(".safetensors")
+
+    @property
+    def error(self) -> Path:
+        """The last failure."""
+        return self.record.parent / "errors" / f"{self.id}.json"
+
+
+def trial_files(layout: Layout, study: GlueStudy) -> list[TrialFiles]:
+    """The files of all trials of a study, in the order of its grid."""
+    return [TrialFiles(layout, study, point) for point in study.points]
+
+
+def selection_path(layout: Layout, study: GlueStudy) -> Path:
+    """The write-once file that closes a study."""
+    return run_folder(layout, study) / "selection.json"
+
+
+def state_of(layout: Layout, run: PretrainingRun | GlueStudy) -> State:
+    """The state of a stage of pre-training or of a whole study."""
+    folder = run_folder(layout, run)
+    if isinstance(run, PretrainingRun):
+        closing, units = folder / "done.json", [(run.id, folder / "error.json")]
+    else:
+        closing, units = selection_path(layout, run), [(files.id, files.error) for files in trial_files(layout, run)]
+    if closing.exists():
+        return "done"
+    if any(is_claimed(layout.claims(unit_id)) for unit_id, _ in units):
+        return "running"
+    if any(error.exists() for _, error in units):
+        return "failed"
+    return "waiting" if (folder / "run.json").exists() else "missing"
+
+
+def errors_of(layout: Layout, run: PretrainingRun | GlueStudy) -> Iterator[dict[str, Any]]:
+    """The last failure of each unit of a run."""
+    if isinstance(run, PretrainingRun):
+        paths = [run_folder(layout, run) / "error.json"]
+    else:
+        paths = [files.error for files in trial_files(layout, run)]
+    for path in paths:
+        if path.exists():
+            yield read_json(path)
+
+
+def last_step(layout: Layout, run: PretrainingRun) -> dict[str, Any] | None:
+    """The newest metrics line of a run in progress; reads the end of one file."""
+    attempts = sorted((run_folder(layout, run) / "attempts").glob("*/metrics.jsonl"))
+    if not attempts:
+        return None
+    with attempts[-1].open("rb") as file:
+        file.seek(max(0, attempts[-1].stat().st_size - TAIL_BYTES))
+        lines = [line for line in file.read().splitlines(keepends=True) if line.endswith(b"}\n")]
+    for line in reversed(lines):
+        try:
+            content: dict[str, Any] = json.loads(line)
+        except ValueError:
+            continue
+        if "loss" in content:
+            return content
+    return None

@@ -1,0 +1,145 @@
+"""A worker: takes ready units one after the other until nothing is left to do. The payload of a job is this command.
+
+    python -m neobert.work --runs RUNS pretraining/<id> glue/<task>/studies/<id> …
+
+Any number of workers may be given the same references, be killed and started again: claims and records on disk decide
+who does what, and a finished unit is never done twice.
+"""
+
+import argparse
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from neobert.errors import EXIT_DONE, EXIT_REQUEUE, EXIT_RUN_FAILED, RunFailed, exit_code
+from neobert.files import append_line, json_bytes, replace_file
+from neobert.grid.claims import Claim, ClaimLost, acquire, is_claimed
+from neobert.layout import Layout
+from neobert.stopping import Stopped, StopRequest
+
+POLL_SECONDS = 0.25
+IDLE_POLLS = 8
+
+
+class Unit(Protocol):
+    """A piece of work with one record."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def error_path(self) -> Path: ...
+    def is_finished(self) -> bool: ...
+    def is_ready(self) -> bool: ...
+    def run(self, claim: Claim, stop: StopRequest) -> None: ...
+
+
+@dataclass
+class Worker:
+    """Works through units. A unit that failed since the worker started, in whatever process, is left alone."""
+
+    layout: Layout
+    units: Sequence[Unit]
+    stop: StopRequest
+    started: float = field(default_factory=time.time)
+
+    def run(self) -> int:
+        """Work until every unit is finished or cannot be; returns the exit code."""
+        idle_polls = 0
+        while not self.stop.requested:
+            pending = [unit for unit in self.units if not unit.is_finished()]
+            if not pending:
+                return EXIT_DONE
+            candidates = [unit for unit in pending if not self._has_failed(unit)]
+            unit, claim = self._take(candidates)
+            if unit is not None and claim is not None:
+                self._attempt(unit, claim)
+                idle_polls = 0
+            elif any(is_claimed(self.layout.claims(unit.id)) for unit in candidates):
+                idle_polls = 0
+                time.sleep(POLL_SECONDS)
+            elif idle_polls == IDLE_POLLS:
+                return EXIT_RUN_FAILED
+            else:  # what was claimed a moment ago may just have been released
+                idle_polls += 1
+                time.sleep(POLL_SECONDS)
+        return EXIT_REQUEUE
+
+    def _has_failed(self, unit: Unit) -> bool:
+        try:
+            return unit.error_path.stat().st_mtime > self.started
+        except FileNotFoundError:
+            return False
+
+    def _take(self, pending: Sequence[Unit]) -> tuple[Unit, Claim] | tuple[None, None]:
+        for unit in pending:
+            if unit.is_ready():
+                claim = acquire(self.layout.claims(unit.id))
+                if claim is not None:
+                    return unit, claim
+        return None, None
+
+    def _attempt(self, unit: Unit, claim: Claim) -> None:
+        with claim:
+            if unit.is_finished():
+                return
+            append_line(self.layout.starts, {"unit": unit.id, "name": unit.name, "claim": claim.number, "at": time.time()})
+            try:
+                unit.run(claim, self.stop)
+            except (ClaimLost, Stopped) as reason:
+                print(f"{unit.name}: {reason}", file=sys.stderr, flush=True)
+            except Exception as error:  # noqa: BLE001 - a worker outlives any unit: the cause is kept and reported
+                self._note_failure(unit, claim, error)
+            else:
+                unit.error_path.unlink(missing_ok=True)
+
+    def _note_failure(self, unit: Unit, claim: Claim, error: Exception) -> None:
+        content = {
+            "unit": unit.id,
+            "name": unit.name,
+            "claim": claim.number,
+            "error": f"{type(error).__name__}: {error}",
+            "exit_code": exit_code(error),
+            "traceback": traceback.format_exc(),
+        }
+        print(f"{unit.name} failed: {error}", file=sys.stderr, flush=True)
+        replace_file(unit.error_path, json_bytes(content))
+
+
+def open_units(layout: Layout, reference: str) -> list[Unit]:
+    """The units behind a reference: one for a stage of pre-training, one a trial for a study.
+
+    Raises:
+        RunFailed: the reference has no known form.
+    """
+    from neobert.glue.trials import trials_of_study
+    from neobert.training.pretraining import PretrainingUnit
+
+    match reference.split("/"):
+        case ["pretraining", run_id]:
+            return [PretrainingUnit.open(layout, run_id)]
+        case ["glue", task, "studies", study_id]:
+            return list(trials_of_study(layout, task, study_id))
+    raise RunFailed(f"{reference!r} names no unit: expected pretraining/<id> or glue/<task>/studies/<id>")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m neobert.work", description="Work on units of a folder of runs.")
+    parser.add_argument("--runs", type=Path, required=True, help="folder of runs")
+    parser.add_argument("references", nargs="+", help="pretraining/<id> or glue/<task>/studies/<id>")
+    options = parser.parse_args(arguments)
+    layout = Layout(options.runs)
+    stop = StopRequest()
+    stop.listen()
+    units = [unit for reference in options.references for unit in open_units(layout, reference)]
+    return Worker(layout, units, stop).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

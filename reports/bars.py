@@ -1,0 +1,96 @@
+"""The numbers behind Figure 1: one bar a variant, its relative change to the parent, the paper's value apart."""
+
+from dataclasses import dataclass
+
+from ablations.variant import Variant
+from neobert.glue.tasks import TASKS
+from reports import published
+from reports.cells import Estimate
+from reports.formats import csv_text, raw
+from reports.remarks import remarks
+from reports.scores import Group, Row
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One variant at its last checkpoint, in points. `paper` is what the paper prints, for the average only."""
+
+    variant: Variant
+    row: Row
+    score: Estimate | None
+    delta_percent: float | None
+    paper: published.PublishedBar | None
+
+
+@dataclass(frozen=True)
+class Bars:
+    """All bars of a figure over the same tasks: the eight, or the shared ones where no variant has eight."""
+
+    group: Group
+    tasks: tuple[str, ...]
+    bars: tuple[Bar, ...]
+
+    @property
+    def is_average(self) -> bool:
+        """Whether the score is GLUE's average over all eight tasks."""
+        return self.tasks == tuple(TASKS)
+
+    @property
+    def missing(self) -> list[str]:
+        """Variants without a bar."""
+        return [bar.variant.name for bar in self.bars if bar.score is None]
+
+    @property
+    def incomplete(self) -> list[str]:
+        """Variants whose bar is the best of an incomplete grid."""
+        return [bar.variant.name for bar in self.bars if bar.score and not bar.row.is_best_of_whole_grid]
+
+
+def bars_of(group: Group) -> Bars:
+    """The bars in the order of the ladder, alternatives behind it."""
+    rows = group.last_rows()
+    eight = tuple(TASKS)
+    tasks = eight if not group.shared_tasks or any(row.average for row in rows.values()) else group.shared_tasks
+    scores = {name: row.mean_over(tasks) for name, row in rows.items()}
+    paper = published.figure1() if tasks == eight else {}
+    bars = [
+        Bar(row.variant, row, scores[name], _delta_percent(row.variant, scores), paper.get(name))
+        for name, row in rows.items()
+    ]
+    return Bars(group, tasks, tuple(bars))
+
+
+def _delta_percent(variant: Variant, scores: dict[str, Estimate | None]) -> float | None:
+    """The relative change to the parent in the tree, in percent, as the paper prints it."""
+    score = scores[variant.name]
+    parent = scores.get(variant.parent.name) if variant.parent else None
+    if score is None or parent is None or parent.mean <= 0:
+        return None
+    return 100 * (score.mean / parent.mean - 1)
+
+
+def figure1_csv(bars: Bars) -> str:
+    """What the figure shows, unrounded, and every remark in full."""
+    corpora = sorted({corpus for bar in bars.bars for corpus in bar.row.losses})
+    header = ["variant", "title", "parent", "kept", "quantity", "score", "sd", "seeds", "scores_by_seed"]
+    header += ["delta_percent", "whole_grid", "paper_score", "paper_printed_delta_percent"]
+    header += [f"heldout_loss_{corpus}" for corpus in corpora] + ["remark"]
+    rows = [_csv_row(bar, bars, corpora) for bar in bars.bars]
+    rows += [[*[""] * (len(header) - 1), text] for text in remarks(bars.group, short=False)]
+    return csv_text(header, rows)
+
+
+def _csv_row(bar: Bar, bars: Bars, corpora: list[str]) -> list[str]:
+    variant, score, paper = bar.variant, bar.score, bar.paper
+    quantity = "average of 8 tasks" if bars.is_average else f"mean of shared tasks: {' '.join(bars.tasks)}"
+    cells = [variant.name, variant.title, variant.parent.name if variant.parent else ""]
+    cells += ["yes" if variant.kept else "no", quantity]
+    cells += [raw(score.mean), raw(score.spread)] if score else ["", ""]
+    cells.append(str(len(score.by_seeds)) if score else "0")
+    cells.append(" ".join(f"{seeds}:{value:.6f}" for seeds, value in score.by_seeds.items()) if score else "")
+    cells += [raw(bar.delta_percent), "yes" if score and bar.row.is_best_of_whole_grid else "no"]
+    cells.append("" if paper is None else f"{paper.average:.1f}")
+    printed = None if paper is None else paper.printed_delta_percent
+    cells.append("" if printed is None else f"{printed:+.1f}")
+    losses = [bar.row.losses.get(corpus) for corpus in corpora]
+    return [*cells, *(raw(loss.mean if loss else None) for loss in losses), "" if score else "no bar"]

@@ -1,0 +1,169 @@
+"""Trials of one row → one cell a task: the best point of the grid, seed by seed, and what is missing from it."""
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from neobert.glue.tasks import TASKS
+from neobert.recipe import Point
+from reports.trials import Run, Trial
+
+POINTS_OF_SCORE = 100  # records hold 0..1, the paper prints points
+
+
+@dataclass(frozen=True, order=True)
+class Seeds:
+    """One repetition: the seed of pre-training and the seed of fine-tuning."""
+
+    pretraining: int
+    finetuning: int
+
+    def __str__(self) -> str:
+        same = self.pretraining == self.finetuning
+        return str(self.pretraining) if same else f"{self.pretraining}/{self.finetuning}"
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number measured with one or several seeds."""
+
+    by_seeds: Mapping[Seeds, float]
+
+    @property
+    def mean(self) -> float:
+        """The mean over seeds."""
+        return statistics.fmean(self.by_seeds.values())
+
+    @property
+    def spread(self) -> float | None:
+        """The standard deviation over seeds; None for a single one."""
+        return statistics.stdev(self.by_seeds.values()) if len(self.by_seeds) > 1 else None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One task of one row, in points. Points of the grid without a score are named, seed by seed.
+
+    `score` is None where no trial is done; `trials` counts all recorded ones, so 0 means that the task was never run.
+    """
+
+    score: Estimate | None
+    point: Point | None
+    trials: int
+    failed: tuple[str, ...]
+    pruned: tuple[str, ...]
+    missing: tuple[str, ...]
+    fallback: str | None
+
+    @property
+    def is_best_of_whole_grid(self) -> bool:
+        """Whether the score was chosen among all points of the grid."""
+        return self.score is not None and not (self.failed or self.missing)
+
+
+Grid = Sequence[Point]
+Repetition = dict[Point, Trial]
+Recorded = dict[str, dict[Seeds, Repetition]]
+
+
+def cells_of(grid: Grid, trials: Iterable[tuple[Run, Trial]]) -> tuple[dict[str, Cell], list[str]]:
+    """A cell for every task, and one sentence for everything recorded that does not count.
+
+    With several seeds the best point is the one with the highest mean over them. Only seeds that are equally far
+    are counted together, so that a half-finished repetition changes no score.
+    """
+    notes: list[str] = []
+    recorded = _recorded(trials, notes)
+    seeds = _counted_seeds(grid, recorded, notes)
+    return {task: _cell(grid, recorded[task], seeds) for task in TASKS}, notes
+
+
+def point_name(point: Point) -> str:
+    """A point as batch/rate/decay."""
+    return f"{point.batch_size}/{point.learning_rate:g}/{point.weight_decay:g}"
+
+
+def _recorded(trials: Iterable[tuple[Run, Trial]], notes: list[str]) -> Recorded:
+    by_task: dict[str, list[tuple[Run, Trial]]] = defaultdict(list)
+    for run, trial in trials:
+        by_task[trial.task].append((run, trial))
+    return {task: _repetitions(task, by_task[task], notes) for task in TASKS}
+
+
+def _repetitions(task: str, trials: list[tuple[Run, Trial]], notes: list[str]) -> dict[Seeds, Repetition]:
+    """Trials by seeds and point: starts from MNLI before fallbacks, a done trial before a failed one, then by id."""
+    transferred = [pair for pair in trials if pair[1].mnli_study is not None]
+    if transferred and len(transferred) < len(trials):
+        notes.append(
+            f"{task}: {len(trials) - len(transferred)} trial(s) from pre-training are left out beside MNLI starts"
+        )
+    repetitions: dict[Seeds, Repetition] = defaultdict(dict)
+    for run, trial in sorted(transferred or trials, key=lambda pair: (pair[1].state != "done", pair[1].id)):
+        points = repetitions[Seeds(run.seed, trial.seed)]
+        if trial.point in points:
+            notes.append(f"{task}: trial {trial.id} repeats {points[trial.point].id} and is left out")
+        else:
+            points[trial.point] = trial
+    return dict(repetitions)
+
+
+def _counted_seeds(grid: Grid, recorded: Recorded, notes: list[str]) -> list[Seeds]:
+    """The repetitions that got furthest: most tasks with a score and, among these, every point of the grid."""
+    everyone = {seeds for repetitions in recorded.values() for seeds in repetitions}
+    if not everyone:
+        return []
+    progress = {seeds: _progress(grid, recorded, seeds) for seeds in everyone}
+    furthest = max(progress.values())
+    for seeds in sorted(everyone):
+        if progress[seeds] < furthest:
+            tasks = progress[seeds][0]
+            notes.append(f"seed {seeds} is unfinished ({tasks} of {len(TASKS)} tasks with a score) and not counted yet")
+    return sorted(seeds for seeds in everyone if progress[seeds] == furthest)
+
+
+def _progress(grid: Grid, recorded: Recorded, seeds: Seeds) -> tuple[int, bool]:
+    begun = [repetitions[seeds] for repetitions in recorded.values() if seeds in repetitions]
+    scored = sum(any(trial.score is not None for trial in points.values()) for points in begun)
+    return scored, all(point in points for points in begun for point in grid)
+
+
+def _cell(grid: Grid, repetitions: Mapping[Seeds, Repetition], counted: Sequence[Seeds]) -> Cell:
+    own = {seeds: repetitions[seeds] for seeds in counted if seeds in repetitions}
+    best = _best_point(grid, own)
+    fallbacks = sorted({trial.fallback for points in own.values() for trial in points.values() if trial.fallback})
+    return Cell(
+        score=None if best is None else Estimate(_scores_at(best, own)),
+        point=best,
+        trials=sum(map(len, own.values())),
+        failed=_points_in_state("failed", grid, own),
+        pruned=_points_in_state("pruned", grid, own),
+        missing=_points_in_state(None, grid, own),
+        fallback="; ".join(fallbacks) or None,
+    )
+
+
+def _scores_at(point: Point, repetitions: Mapping[Seeds, Repetition]) -> dict[Seeds, float]:
+    trials = {seeds: points.get(point) for seeds, points in repetitions.items()}
+    return {
+        seeds: trial.score * POINTS_OF_SCORE
+        for seeds, trial in trials.items()
+        if trial is not None and trial.score is not None
+    }
+
+
+def _best_point(grid: Grid, repetitions: Mapping[Seeds, Repetition]) -> Point | None:
+    """The point with most seeds, then the highest mean, then first in the grid."""
+    scores = {point: _scores_at(point, repetitions) for point in grid}
+    done = [point for point in grid if scores[point]]
+    return max(done, key=lambda point: (len(scores[point]), statistics.fmean(scores[point].values())), default=None)
+
+
+def _points_in_state(state: str | None, grid: Grid, repetitions: Mapping[Seeds, Repetition]) -> tuple[str, ...]:
+    """Names of the points whose trial has a state; None stands for points without a trial."""
+    return tuple(
+        f"{point_name(point)} (seed {seeds})"
+        for seeds, points in repetitions.items()
+        for point in grid
+        if (points[point].state if point in points else None) == state
+    )

@@ -1,0 +1,71 @@
+"""The numbers that the paper prints, from the CSV files in `published/`; they are never mixed with this study's."""
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+
+from neobert.glue.tasks import TASKS
+
+FOLDER = Path(__file__).resolve().parent / "published"
+NAMES = ("figure1", "table3", "table4", "table5", "table9")
+
+
+@dataclass(frozen=True)
+class PublishedBar:
+    """One bar of Figure 1: GLUE average in points, and the relative change in percent where the paper prints one."""
+
+    variant: str
+    title: str
+    parent: str | None
+    carried_forward: bool
+    average: float
+    printed_delta_percent: float | None
+    source: str
+
+
+@dataclass(frozen=True)
+class PublishedRow:
+    """One row of Table 3: scores by task and the printed average, in points."""
+
+    size: str
+    model: str
+    scores: dict[str, float]
+    average: float
+    source: str
+
+
+def cells(name: str) -> list[dict[str, str]]:
+    """The rows of one published figure or table as the file has them; every row has a `source`."""
+    assert name in NAMES, name
+    with (FOLDER / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def figure1() -> dict[str, PublishedBar]:
+    """The bars of Figure 1 by variant."""
+    return {
+        row["variant"]: PublishedBar(
+            variant=row["variant"],
+            title=row["title"],
+            parent=row["parent"] or None,
+            carried_forward=row["carried_forward"] == "yes",
+            average=float(row["average"]),
+            printed_delta_percent=float(row["printed_delta_percent"]) if row["printed_delta_percent"] else None,
+            source=row["source"],
+        )
+        for row in cells("figure1")
+    }
+
+
+def table3() -> tuple[PublishedRow, ...]:
+    """The rows of Table 3 in the paper's order."""
+    return tuple(
+        PublishedRow(
+            size=row["size"],
+            model=row["model"],
+            scores={task: float(row[task]) for task in TASKS},
+            average=float(row["average"]),
+            source=row["source"],
+        )
+        for row in cells("table3")
+    )
