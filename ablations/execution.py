@@ -56,7 +56,9 @@ def report_failures(layout: Layout, runs: Sequence[Run]) -> None:
 def _describe(layout: Layout, runs: Sequence[Run]) -> tuple[str, list[list[str]]]:
     states = [state_of(layout, run) for run in runs]
     running = [run for run, state in zip(runs, states, strict=True) if state == "running"]
-    summary = f"{states.count('done')} of {len(runs)} runs done, {len(running)} running, {states.count('failed')} failed"
+    summary = (
+        f"{states.count('done')} of {len(runs)} runs done, {len(running)} running, {states.count('failed')} failed"
+    )
     return summary, [_progress_row(layout, run) for run in running]
 
 
@@ -71,5 +73,10 @@ def _progress_row(layout: Layout, run: Run) -> list[str]:
         return [f"pre-training {run.id}", f"0/{steps}", "—", "—", "—"]
     left_seconds = (steps - line["step"]) * line["seconds"]
     rate = line["real_tokens"] / line["seconds"]
-    return [f"pre-training {run.id}", f"{line['step']}/{steps}", f"{line['loss']:.3f}", f"{rate:,.0f}", duration(left_seconds)]
-
+    return [
+        f"pre-training {run.id}",
+        f"{line['step']}/{steps}",
+        f"{line['loss']:.3f}",
+        f"{rate:,.0f}",
+        duration(left_seconds),
+    ]

@@ -124,7 +124,9 @@ def _outcomes(layout: Layout, row: Row) -> list[dict[str, Any]]:
     for unit in row.units:
         if not isinstance(unit.run, PretrainingRun):
             continue
-        studies = [other.run for other in row.units if isinstance(other.run, GlueStudy) and other.run.weights == unit.run.id]
+        studies = [
+            other.run for other in row.units if isinstance(other.run, GlueStudy) and other.run.weights == unit.run.id
+        ]
         outcomes.append(
             {
                 "variant": row.variant.name,
@@ -133,7 +135,7 @@ def _outcomes(layout: Layout, row: Row) -> list[dict[str, Any]]:
                 "pretraining": unit.run.id,
                 "state": state_of(layout, unit.run),
                 "heldout_loss": _heldout_loss(layout, unit.run),
-                "glue": {study.task: _best_score(layout, study) for study in studies},
+                "glue": {study.task: _best_score(layout, study) for study in studies if study.weights == unit.run.id},
             }
         )
     return outcomes
@@ -150,6 +152,7 @@ def _heldout_loss(layout: Layout, run: PretrainingRun) -> float | None:
 def _best_score(layout: Layout, study: GlueStudy) -> float | None:
     path = selection_path(layout, study)
     try:
-        return float(read_json(path)["score"]) if path.exists() else None
+        score: float | None = read_json(path)["score"] if path.exists() else None
     except DamagedFile:
         return None
+    return score

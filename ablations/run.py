@@ -1,12 +1,11 @@
 """Run variants of the ladder: pre-training, then the GLUE grid. The same command starts, resumes and retries.
 
-    python ablations/run.py --list                        the ladder: lineage, sources, states
-    python ablations/run.py --variant M7 --dry-run        what would run, with ids, sizes and states
-    python ablations/run.py --variant M0..M5 --seed 0 1   run what is missing, on this machine
+python ablations/run.py --list                        the ladder: lineage, sources, states
+python ablations/run.py --variant M7 --dry-run        what would run, with ids, sizes and states
+python ablations/run.py --variant M0..M5 --seed 0 1   run what is missing, on this machine
 """
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Sequence

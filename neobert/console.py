@@ -1,9 +1,8 @@
-"""What a person sees: rich tables and live progress on a terminal, plain lines elsewhere. stdout is data, stderr logs."""
+"""What a person sees: tables and live progress on a terminal, plain lines elsewhere. stdout is data, stderr logs."""
 
 import sys
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console
@@ -63,7 +62,7 @@ class Watch:
             self.live.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.live:
             self.live.stop()
 

@@ -88,12 +88,14 @@ class Worker:
         with claim:
             if unit.is_finished():
                 return
-            append_line(self.layout.starts, {"unit": unit.id, "name": unit.name, "claim": claim.number, "at": time.time()})
+            append_line(
+                self.layout.starts, {"unit": unit.id, "name": unit.name, "claim": claim.number, "at": time.time()}
+            )
             try:
                 unit.run(claim, self.stop)
             except (ClaimLost, Stopped) as reason:
                 print(f"{unit.name}: {reason}", file=sys.stderr, flush=True)
-            except Exception as error:  # noqa: BLE001 - a worker outlives any unit: the cause is kept and reported
+            except Exception as error:
                 self._note_failure(unit, claim, error)
             else:
                 unit.error_path.unlink(missing_ok=True)

@@ -7,7 +7,7 @@ from neobert.glue.tasks import TASKS
 from reports import published
 from reports.cells import Estimate
 from reports.formats import csv_text, raw
-from reports.remarks import remarks
+from reports.remarks import why_no_average
 from reports.scores import Group, Row
 
 
@@ -70,14 +70,12 @@ def _delta_percent(variant: Variant, scores: dict[str, Estimate | None]) -> floa
 
 
 def figure1_csv(bars: Bars) -> str:
-    """What the figure shows, unrounded, and every remark in full."""
+    """What the figure shows, unrounded; a variant without a bar says why."""
     corpora = sorted({corpus for bar in bars.bars for corpus in bar.row.losses})
     header = ["variant", "title", "parent", "kept", "quantity", "score", "sd", "seeds", "scores_by_seed"]
     header += ["delta_percent", "whole_grid", "paper_score", "paper_printed_delta_percent"]
     header += [f"heldout_loss_{corpus}" for corpus in corpora] + ["remark"]
-    rows = [_csv_row(bar, bars, corpora) for bar in bars.bars]
-    rows += [[*[""] * (len(header) - 1), text] for text in remarks(bars.group, short=False)]
-    return csv_text(header, rows)
+    return csv_text(header, [_csv_row(bar, bars, corpora) for bar in bars.bars])
 
 
 def _csv_row(bar: Bar, bars: Bars, corpora: list[str]) -> list[str]:
@@ -93,4 +91,8 @@ def _csv_row(bar: Bar, bars: Bars, corpora: list[str]) -> list[str]:
     printed = None if paper is None else paper.printed_delta_percent
     cells.append("" if printed is None else f"{printed:+.1f}")
     losses = [bar.row.losses.get(corpus) for corpus in corpora]
-    return [*cells, *(raw(loss.mean if loss else None) for loss in losses), "" if score else "no bar"]
+    return [
+        *cells,
+        *(raw(loss.mean if loss else None) for loss in losses),
+        "" if score else why_no_average(bar.row, bars.group),
+    ]

@@ -45,13 +45,15 @@ class Estimate:
 class Cell:
     """One task of one row, in points. Points of the grid without a score are named, seed by seed.
 
-    `score` is None where no trial is done; `trials` counts all recorded ones, so 0 means that the task was never run.
+    `score` is None where no trial has one; `trials` counts all that ran, so 0 means that the task was never run.
+    A point is undefined where the metric has no value (a constant prediction has no correlation).
     """
 
     score: Estimate | None
     point: Point | None
     trials: int
     failed: tuple[str, ...]
+    undefined: tuple[str, ...]
     pruned: tuple[str, ...]
     missing: tuple[str, ...]
     fallback: str | None
@@ -92,11 +94,11 @@ def _recorded(trials: Iterable[tuple[Run, Trial]], notes: list[str]) -> Recorded
 
 
 def _repetitions(task: str, trials: list[tuple[Run, Trial]], notes: list[str]) -> dict[Seeds, Repetition]:
-    """Trials by seeds and point: starts from MNLI before fallbacks, a done trial before a failed one, then by id."""
-    transferred = [pair for pair in trials if pair[1].mnli_study is not None]
+    """Trials by seeds and point: transferred before fallbacks, done before failed, then by id."""
+    transferred = [pair for pair in trials if pair[1].start is not None]
     if transferred and len(transferred) < len(trials):
         notes.append(
-            f"{task}: {len(trials) - len(transferred)} trial(s) from pre-training are left out beside MNLI starts"
+            f"{task}: {len(trials) - len(transferred)} trial(s) from pre-training are left out beside transferred ones"
         )
     repetitions: dict[Seeds, Repetition] = defaultdict(dict)
     for run, trial in sorted(transferred or trials, key=lambda pair: (pair[1].state != "done", pair[1].id)):
@@ -137,6 +139,7 @@ def _cell(grid: Grid, repetitions: Mapping[Seeds, Repetition], counted: Sequence
         point=best,
         trials=sum(map(len, own.values())),
         failed=_points_in_state("failed", grid, own),
+        undefined=_points_in_state("undefined", grid, own),
         pruned=_points_in_state("pruned", grid, own),
         missing=_points_in_state(None, grid, own),
         fallback="; ".join(fallbacks) or None,

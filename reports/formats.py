@@ -26,6 +26,7 @@ _LATEX = {
     "−": "$-$",
     "→": r"$\rightarrow$",
     "±": r"$\pm$",
+    "≥": r"$\geq$",
     "×": r"$\times$",
     "†": r"\textdagger{}",
     "‡": r"\textdaggerdbl{}",

@@ -9,30 +9,43 @@ from reports.scores import Group, Row
 
 SMOKE_WARNING = "Pipeline check at smoke scale: these numbers are not evidence about the modifications."
 SHORT_LIST = 12
+PRINTED_AS = {"M10": "NeoBERT"}  # caption of Table 3: the two checkpoints under the larger grid
 
 
 def row_label(row: Row) -> str:
-    """The variant, with the checkpoint's context where it has several checkpoints."""
-    return row.variant.name if row.is_last_stage and row.stage == 0 else f"{row.variant.name} ({row.context} tokens)"
-
-
-def absence(cell: Cell, task: str, group: Group) -> str:
-    """Why a task has no score."""
-    if cell.trials:
-        return f"{TASKS[task].title} (none of {cell.trials} trials is done)"
-    return f"{TASKS[task].title} ({group.unavailable_tasks.get(task, 'no record')})"
+    """The name of a row: the paper's own for the checkpoints it prints, with the context at this scale."""
+    printed = PRINTED_AS.get(row.variant.name)
+    if printed is not None:
+        return f"{printed}-{row.context} ({row.variant.name})"
+    return (
+        f"{row.variant.name} ({row.context} tokens)"
+        if row.variant.recipe.checkpoints == "every_stage"
+        else row.variant.name
+    )
 
 
 def remarks(group: Group, short: bool) -> tuple[str, ...]:
     """All remarks on a group. `short` cuts long lists of missing points; failed ones are always named in full."""
     lines = [SMOKE_WARNING] if group.scale == "smoke" else []
     lines += _spread(group)
+    without: dict[str, list[str]] = defaultdict(list)
     for row in group.rows:
-        lines += _absent(row, group)
+        without[why_no_average(row, group)].append(row_label(row))
+    lines += [f"{', '.join(labels)}: {why}." for why, labels in without.items() if why]
     for row in group.rows:
         lines += _grid_gaps(row, short)
         lines += [f"{row_label(row)}: {note}." for note in row.notes]
-    return tuple([*lines, *_fallbacks(group)])
+    return (*lines, *_fallbacks(group))
+
+
+def remarks_page(group: Group) -> str:
+    """All remarks in full as a Markdown page."""
+    lines = [
+        f"# Remarks (scale {group.scale}, data {group.data})",
+        "",
+        *(f"- {line}" for line in remarks(group, False)),
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def _spread(group: Group) -> list[str]:
@@ -48,30 +61,42 @@ def _spread(group: Group) -> list[str]:
     return lines
 
 
-def _absent(row: Row, group: Group) -> list[str]:
+def why_no_average(row: Row, group: Group) -> str:
+    """Why a row has no average; empty where it has one."""
     if not any(cell.trials for cell in row.cells.values()):
-        what = "pre-trained, but no GLUE record" if row.losses else "no record"
-        return [f"{row_label(row)}: {what}."]
-    absent = [absence(cell, task, group) for task, cell in row.cells.items() if cell.score is None]
+        return "pre-trained, but no GLUE record of its own grid" if row.losses else "no record"
+    absent: dict[str, list[str]] = defaultdict(list)
+    for task, cell in row.cells.items():
+        if cell.score is None:
+            absent[_absence(cell, task, group)].append(TASKS[task].title)
     if absent:
-        return [f"{row_label(row)} has no average; missing: {', '.join(absent)}."]
-    return [] if row.average else [f"{row_label(row)} has no average: no single seed has all eight tasks."]
+        return "no average; " + "; ".join(f"{', '.join(titles)}: {reason}" for reason, titles in absent.items())
+    return "" if row.average else "no average: no single seed has all eight tasks"
+
+
+def _absence(cell: Cell, task: str, group: Group) -> str:
+    if cell.trials:
+        return "no trial has a score"
+    return group.unavailable_tasks.get(task, "no record")
 
 
 def _grid_gaps(row: Row, short: bool) -> list[str]:
-    lines = []
+    gaps: dict[str, list[str]] = defaultdict(list)
     for task, cell in row.cells.items():
-        gaps = [("failed", cell.failed, False), ("missing", cell.missing, short), ("pruned", cell.pruned, short)]
-        parts = [f"{state} {_listed(points, cut)}" for state, points, cut in gaps if points]
+        states = [("failed", cell.failed, False), ("undefined", cell.undefined, False)]
+        states += [("missing", cell.missing, short), ("pruned", cell.pruned, short)]
+        parts = [f"{state} {_listed(points, cut)}" for state, points, cut in states if points]
         if cell.trials and parts:
-            lines.append(f"{row_label(row)} {TASKS[task].title}, points as batch/rate/decay: {'; '.join(parts)}.")
-    return lines
+            gaps["; ".join(parts)].append(TASKS[task].title)
+    return [
+        f"{row_label(row)} {', '.join(titles)}, points as batch/rate/decay: {text}." for text, titles in gaps.items()
+    ]
 
 
 def _listed(points: Sequence[str], cut: bool) -> str:
     if not cut or len(points) <= SHORT_LIST:
         return ", ".join(points)
-    return f"{', '.join(points[:SHORT_LIST])} and {len(points) - SHORT_LIST} more (all in the CSV)"
+    return f"{', '.join(points[:SHORT_LIST])} and {len(points) - SHORT_LIST} more (all in remarks.md)"
 
 
 def _fallbacks(group: Group) -> list[str]:

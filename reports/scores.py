@@ -11,23 +11,26 @@ from dataclasses import dataclass
 
 from ablations.ladder import ladder, variants
 from ablations.modification import Recipe
-from ablations.scales import SCALES, Scale, Vocabulary, scaled
+from ablations.scales import Scale, Vocabulary, scaled
 from ablations.variant import Variant
-from neobert.errors import did_you_mean
 from neobert.glue.tasks import TASKS
-from neobert.recipe import Point
+from neobert.specifications import GlueStudy
 from reports.cells import Cell, Estimate, Seeds, cells_of
 from reports.trials import Evidence, Run, Trial, weights_up_to
 
 
 @dataclass(frozen=True)
 class Row:
-    """A variant at one checkpoint. `context` is in tokens; `losses` are held-out MLM losses by corpus."""
+    """A variant at one checkpoint. `context` is in tokens; `losses` are held-out MLM losses by corpus.
+
+    `is_started` says that a study with the variant's grid was begun on the checkpoint.
+    """
 
     variant: Variant
     stage: int
     context: int
     is_last_stage: bool
+    is_started: bool
     cells: Mapping[str, Cell]
     losses: Mapping[str, Estimate]
     notes: tuple[str, ...]
@@ -79,36 +82,22 @@ class Group:
         return {row.variant.name: row for row in self.rows if row.is_last_stage}
 
 
-def group_of(evidence: Evidence, scale: str, data: str) -> Group:
-    """The rows of one (scale, data): every variant of the ladder, and alternatives (@) that have records.
-
-    Raises:
-        ValueError: the records name a scale that this code does not know.
-    """
-    known = _known_scale(scale)
+def group_of(evidence: Evidence, scale: Scale, data: str) -> Group:
+    """The rows of one (scale, data): every variant of the ladder, and alternatives (@) that have records."""
     vocabulary: Vocabulary = "trained" if data == "synthetic" else "published"
     trials = tuple(trial for trial in evidence.trials if (trial.scale, trial.data) == (scale, data))
     used_runs = {trial.run_id for trial in trials}
     runs = tuple(run for run in evidence.runs if (run.scale, run.data) == (scale, data) or run.id in used_runs)
-    collector = _Collector(runs, trials, evidence.study_points, known, vocabulary)
-    all_rows = [row for variant in variants().values() for row in collector.rows(variant)]
-    labelled = {name for run in runs for name in run.variants} | {name for trial in trials for name in trial.variants}
-    shown = {name for name in variants() if name in ladder() or name in labelled}
+    collector = _Collector(runs, trials, evidence.studies, scale, vocabulary)
+    rows = [row for variant in variants().values() for row in collector.rows(variant)]
     return Group(
-        scale=known,
+        scale=scale,
         data=data,
         vocabulary=vocabulary,
-        rows=tuple(row for row in all_rows if row.variant.name in shown and (row.is_last_stage or row.scored_tasks)),
+        rows=tuple(row for row in rows if row.variant.name in ladder() or collector.has_own_records(row)),
         unavailable_tasks={task: run.unavailable_tasks[task] for run in runs for task in sorted(run.unavailable_tasks)},
         problems=tuple(collector.problems()),
     )
-
-
-def _known_scale(scale: str) -> Scale:
-    for known in SCALES:
-        if known == scale:
-            return known
-    raise ValueError(f"records are labelled with the unknown scale {scale!r}: {did_you_mean(scale, SCALES)}")
 
 
 class _Collector:
@@ -118,11 +107,11 @@ class _Collector:
         self,
         runs: Sequence[Run],
         trials: Sequence[Trial],
-        study_points: Mapping[str, frozenset[Point]],
+        studies: Mapping[str, GlueStudy],
         scale: Scale,
         vocabulary: Vocabulary,
     ) -> None:
-        self._study_points, self._scale, self._vocabulary = study_points, scale, vocabulary
+        self._studies, self._scale, self._vocabulary = studies, scale, vocabulary
         self._trials: dict[str, list[Trial]] = defaultdict(list)
         for trial in trials:
             self._trials[trial.run_id].append(trial)
@@ -153,52 +142,68 @@ class _Collector:
         found = list(self._twins)
         for run_id, trials in self._trials.items():
             lost = [trial for trial in trials if trial.id not in self._taken]
-            why = (
-                "match no variant's protocol, grid and MNLI study" if run_id in self._run_ids else "have no run record"
-            )
+            why = "match no variant's protocol, grid and study" if run_id in self._run_ids else "have no run record"
             if lost:
                 found.append(f"{len(lost)} trial(s) on pre-training run {run_id} {why}: {_names(t.id for t in lost)}")
         return sorted(found)
 
     def rows(self, variant: Variant) -> list[Row]:
-        """One row a checkpoint."""
-        recipe = scaled(variant.recipe, self._scale, self._vocabulary)
+        """One row for each checkpoint that the variant measures."""
+        recipe = self._scaled(variant)
         stages = range(len(recipe.pretraining.stages))
-        return [self._row(variant, recipe, stage) for stage in stages]
+        return [self._row(variant, recipe, stage) for stage in measured_stages(recipe, stages)]
+
+    def has_own_records(self, row: Row) -> bool:
+        """Whether an alternative has something to show that no variant of the ladder shows already."""
+        recipe, others = self._scaled(row.variant), [self._scaled(variant) for variant in ladder().values()]
+        own_weights = all(recipe.pretraining != other.pretraining for other in others)
+        return recipe not in others and (row.is_started or (own_weights and bool(row.losses)))
+
+    def _scaled(self, variant: Variant) -> Recipe:
+        return scaled(variant.recipe, self._scale, self._vocabulary)
 
     def _row(self, variant: Variant, recipe: Recipe, stage: int) -> Row:
         weights = weights_up_to(recipe.pretraining, stage)
         runs = [run for run in self._runs if run.stage == stage and run.weights == weights]
         trials = [(run, trial) for run in runs for trial in self._trials[run.id] if self._fits(trial, recipe)]
-        self._taken.update(trial.id for _, trial in trials)
-        if self._belongs_to_parent(variant, recipe, [trial for _, trial in trials]):
-            trials = []
-        cells, notes = cells_of(recipe.grid.points(), trials)
+        is_started = self._has_study(recipe, runs)
+        if is_started:
+            self._taken.update(trial.id for _, trial in trials)
+        cells, notes = cells_of(recipe.grid.points(), trials if is_started else [])
         return Row(
             variant=variant,
             stage=stage,
             context=recipe.pretraining.stages[stage].context,
             is_last_stage=stage == len(recipe.pretraining.stages) - 1,
+            is_started=is_started,
             cells=cells,
             losses=_losses(runs),
             notes=tuple(notes),
         )
 
     def _fits(self, trial: Trial, recipe: Recipe) -> bool:
-        """Whether a trial is one of the variant's own: a transfer trial must start from the study of the same grid."""
-        points = frozenset(recipe.grid.points())
-        same_study = trial.mnli_study is None or self._study_points.get(trial.mnli_study) == points
-        return trial.protocol == recipe.finetuning and trial.point in points and same_study
+        """Whether a trial is one of the variant's own: a transfer trial must start from a study of the same grid."""
+        start = self._studies.get(trial.start) if trial.start is not None else None
+        same_grid = trial.start is None or (start is not None and _is_grid(start, recipe))
+        return trial.protocol == recipe.finetuning and trial.point in recipe.grid.points() and same_grid
 
-    def _belongs_to_parent(self, variant: Variant, recipe: Recipe, trials: Sequence[Trial]) -> bool:
-        """Whether a variant with its parent's weights has nothing yet but its parent's trials."""
-        if variant.parent is None:
-            return False
-        parent = scaled(variant.parent.recipe, self._scale, self._vocabulary)
-        if (parent.pretraining, parent.finetuning) != (recipe.pretraining, recipe.finetuning):
-            return False
-        points, parents = set(recipe.grid.points()), set(parent.grid.points())
-        return parents < points and {trial.point for trial in trials} <= parents
+    def _has_study(self, recipe: Recipe, runs: Sequence[Run]) -> bool:
+        """Whether the variant's own grid was begun on a checkpoint: variants with equal weights share trials, and a
+        larger grid is not begun by the trials of a smaller one."""
+        own = {run.id for run in runs}
+        return any(
+            study.weights in own and study.protocol == recipe.finetuning and _is_grid(study, recipe)
+            for study in self._studies.values()
+        )
+
+
+def measured_stages(recipe: Recipe, stages: Sequence[int]) -> Sequence[int]:
+    """The stages whose checkpoints are measured on GLUE."""
+    return stages if recipe.checkpoints == "every_stage" else stages[-1:]
+
+
+def _is_grid(study: GlueStudy, recipe: Recipe) -> bool:
+    return frozenset(study.points) == frozenset(recipe.grid.points())
 
 
 def _names(names: Iterable[str], most: int = 3) -> str:

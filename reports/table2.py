@@ -1,4 +1,4 @@
-"""Table 2: what each variant changes, regenerated from the declared modifications at paper scale and at the records'."""
+"""Table 2: what each variant changes, from the declared modifications, at paper scale and at that of the records."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -63,7 +63,8 @@ def _value(recipe: Recipe, path: str) -> str:
 
 def _text(value: Any) -> str:
     if isinstance(value, dict):  # a subset of a mixture
-        return f"{value['share']:.0%} of documents with ≥ {value['minimum_tokens']:,} tokens"
+        minimum = value["minimum_tokens"]
+        return f"{value['share']:.0%} of " + (f"documents ≥ {minimum:,} tokens" if minimum else "all documents")
     if isinstance(value, list):
         return ", ".join(map(_text, value))
     if isinstance(value, float):

@@ -9,7 +9,6 @@ from reports.scores import Group, Row
 
 PAPER = "paper"
 THIS_STUDY = "this study"
-PRINTED_AS = {"M10": "NeoBERT"}  # caption of Table 3: the two checkpoints under the larger grid
 
 
 def table3(group: Group) -> Table:
@@ -32,21 +31,14 @@ def table3(group: Group) -> Table:
 
 
 def table3_csv(group: Group) -> str:
-    """Every number of the table unrounded, with the chosen points, the spread and all remarks in full."""
+    """Every number of the table unrounded, with the chosen points and the spread."""
     corpora, shared = _corpora(group), _shared_if_needed(group)
     header = ["source", "model", "variant", "stage", "context", *TASKS, "average", "average_sd", "seeds", "shared_mean"]
     header += ["shared_tasks", *(f"{task}_sd" for task in TASKS), *(f"{task}_point" for task in TASKS)]
     header += [f"heldout_loss_{corpus}" for corpus in corpora] + ["reference"]
     rows = [_paper_csv(row, header) for row in published.table3()]
     rows += [_our_csv(row, shared, corpora) for row in group.rows]
-    rows += [["remark", *[""] * (len(header) - 2), text] for text in remarks(group, short=False)]
     return csv_text(header, rows)
-
-
-def model_name(row: Row) -> str:
-    """The name of a row: the paper's own for the checkpoints it prints, with the context at this scale."""
-    printed = PRINTED_AS.get(row.variant.name)
-    return row_label(row) if printed is None else f"{printed}-{row.context} ({row.variant.name})"
 
 
 def _corpora(group: Group) -> list[str]:
@@ -67,7 +59,7 @@ def _paper_cells(row: published.PublishedRow, columns: int) -> tuple[str, ...]:
 
 def _our_cells(row: Row, shared: tuple[str, ...], corpora: list[str]) -> tuple[str, ...]:
     average = row.average
-    cells = [THIS_STUDY, model_name(row), *(_score(row.cells[task]) for task in TASKS), _estimate(average)]
+    cells = [THIS_STUDY, row_label(row), *(_score(row.cells[task]) for task in TASKS), _estimate(average)]
     cells.append(DASH if average is None else str(len(average.by_seeds)))
     cells += [_estimate(row.mean_over(shared))] if shared else []
     return tuple(cells + [_estimate(row.losses.get(corpus), 3) for corpus in corpora])
@@ -99,7 +91,7 @@ def _legend(group: Group, shared: tuple[str, ...], corpora: list[str]) -> list[s
         titles = ", ".join(TASKS[task].title for task in shared)
         lines.append(f"Mean of {len(shared)} shared: over the tasks that all scored rows have ({titles}); no average.")
     if corpora:
-        lines.append("Loss: held-out MLM loss in nats a token; not comparable between tokenizers.")
+        lines.append("Loss: held-out MLM loss in nats a token; not comparable between tokenizers or corpora.")
     return lines
 
 
@@ -113,7 +105,7 @@ def _paper_csv(row: published.PublishedRow, header: list[str]) -> list[str]:
 def _our_csv(row: Row, shared: tuple[str, ...], corpora: list[str]) -> list[str]:
     average, shared_mean = row.average, row.mean_over(shared)
     scores = [row.cells[task].score for task in TASKS]
-    cells = [THIS_STUDY, model_name(row), row.variant.name, str(row.stage), str(row.context)]
+    cells = [THIS_STUDY, row_label(row), row.variant.name, str(row.stage), str(row.context)]
     cells += [raw(score.mean if score else None) for score in scores]
     cells += [raw(average.mean), raw(average.spread)] if average else ["", ""]
     cells += [" ".join(map(str, average.by_seeds)) if average else "", raw(shared_mean.mean if shared_mean else None)]

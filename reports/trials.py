@@ -1,20 +1,20 @@
 """Records as typed values: pre-training runs and GLUE trials, with one sentence for each that is left out."""
 
+import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from pydantic import ValidationError
 
-from neobert.errors import DamagedFile, MissingData
-from neobert.files import read_json
+from ablations.scales import SCALES, Scale
+from neobert.errors import DamagedFile, MissingData, did_you_mean
 from neobert.glue.tasks import TASKS
-from neobert.identity import canonical
-from neobert.layout import Layout
 from neobert.recipe import FineTuning, Point, Pretraining
 from neobert.records import RECORD_STATES, read_records
+from neobert.specifications import GlueStudy, RunFile, read_run_file
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,8 @@ class Run:
     weights: Pretraining
     stage: int
     seed: int
-    scale: str
+    scale: Scale
     data: str
-    variants: tuple[str, ...]
     heldout_loss: Mapping[str, float]
     unavailable_tasks: Mapping[str, str]
 
@@ -36,8 +35,9 @@ class Run:
 class Trial:
     """One fine-tuning on one point of a grid. `score` is 0..1; None unless the trial is done.
 
-    `mnli_study` is the study whose best trial it started from, None where it started from pre-training;
-    `fallback` says why a trial that should have started from MNLI did not.
+    `state` is that of the record; "undefined" for a done trial whose metric has no value, "failed" for a trial that
+    left an error and no record. `start` is the study whose best trial it started from, None where it started from
+    pre-training; `fallback` says why it did so although its task starts from another one.
     """
 
     id: str
@@ -47,11 +47,10 @@ class Trial:
     point: Point
     seed: int
     protocol: FineTuning
-    mnli_study: str | None
+    start: str | None
     fallback: str | None
-    scale: str
+    scale: Scale
     data: str
-    variants: tuple[str, ...]
     score: float | None
 
 
@@ -61,10 +60,10 @@ class Evidence:
 
     runs: tuple[Run, ...]
     trials: tuple[Trial, ...]
-    study_points: Mapping[str, frozenset[Point]]
+    studies: Mapping[str, GlueStudy]
     problems: tuple[str, ...]
 
-    def groups(self) -> list[tuple[str, str]]:
+    def groups(self) -> list[tuple[Scale, str]]:
         """Every (scale, data) that has records."""
         of_runs = {(run.scale, run.data) for run in self.runs}
         return sorted(of_runs | {(trial.scale, trial.data) for trial in self.trials})
@@ -83,6 +82,13 @@ def weights_up_to(pretraining: Pretraining, stage: int) -> Pretraining:
     return pretraining.model_copy(update={"seed": 0, "stages": pretraining.stages[: stage + 1]})
 
 
+def _known_scale(scale: str) -> Scale:
+    for known in SCALES:
+        if known == scale:
+            return known
+    raise ValueError(f"it is labelled with the unknown scale {scale!r}: {did_you_mean(scale, SCALES)}")
+
+
 def _run(record: dict[str, Any]) -> Run:
     config, labels = record["config"], record["labels"]
     stage = int(config["stage"])
@@ -92,49 +98,49 @@ def _run(record: dict[str, Any]) -> Run:
         weights=weights_up_to(pretraining, stage),
         stage=stage,
         seed=int(record["seed"]),
-        scale=str(labels["scale"]),
+        scale=_known_scale(str(labels["scale"])),
         data=str(labels["data"]),
-        variants=tuple(labels["variants"]),
         heldout_loss={str(corpus): float(loss) for corpus, loss in record["scores"]["heldout_loss"].items()},
         unavailable_tasks=dict(labels.get("unavailable_tasks", {})),
     )
 
 
 def _score(record: dict[str, Any]) -> float | None:
-    if record["state"] != "done":
+    value = record["scores"]["score"] if record["state"] == "done" else None
+    if value is None:
         return None
-    score = float(record["scores"]["score"])
+    score = float(value)
     if not (math.isfinite(score) and -1 <= score <= 1):
         raise ValueError(f"its score {score} is not between −1 and 1")
     return score
 
 
 def _trial(record: dict[str, Any]) -> Trial:
-    config, labels, starts = record["config"], record["labels"], record["inputs"]["starts_from"]
+    config, labels, start = record["config"], record["labels"], record["inputs"]["starts_from"]
     if config["task"] not in TASKS or record["state"] not in RECORD_STATES:
         raise ValueError(f"unknown task {config['task']!r} or state {record['state']!r}")
+    score = _score(record)
     return Trial(
         id=str(record["id"]),
         task=config["task"],
-        state=record["state"],
+        state="undefined" if record["state"] == "done" and score is None else record["state"],
         run_id=str(record["inputs"]["pretraining"]),
         point=Point.model_validate({name: config[name] for name in Point.model_fields}),
         seed=int(record["seed"]),
         protocol=FineTuning.model_validate({name: config[name] for name in FineTuning.model_fields}),
-        mnli_study=str(starts["study"]) if starts["kind"] == "mnli" else None,
-        fallback=starts.get("reason"),
-        scale=str(labels["scale"]),
+        start=start.get("study"),
+        fallback=start.get("reason"),
+        scale=_known_scale(str(labels["scale"])),
         data=str(labels["data"]),
-        variants=tuple(labels["variants"]),
-        score=_score(record),
+        score=score,
     )
 
 
 def _without_duplicates(records: Iterable[dict[str, Any]], problems: list[str]) -> list[dict[str, Any]]:
-    """One record an id; of several the first in canonical order, so that the order of files decides nothing."""
+    """One record an id; of several the first in sorted order, so that the order of files decides nothing."""
     kept: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {}
     for record in records:
-        name, text = (str(record["kind"]), str(record["id"])), canonical(record)
+        name, text = (str(record["kind"]), str(record["id"])), json.dumps(record, sort_keys=True)
         if name not in kept:
             kept[name] = (text, record)
             continue
@@ -163,20 +169,46 @@ def _finding(error: Exception) -> str:
     return f"it lacks {error}" if isinstance(error, KeyError) else str(error)
 
 
-def _points_of_study(folder: Path) -> frozenset[Point]:
-    return frozenset(Point.model_validate(point) for point in read_json(folder / "run.json")["points"])
-
-
-def _study_points(root: Path, trials: Iterable[Trial], problems: list[str]) -> dict[str, frozenset[Point]]:
-    points = {}
-    for study in sorted({trial.mnli_study for trial in trials if trial.mnli_study is not None}):
+def _run_files(root: Path, problems: list[str]) -> list[RunFile]:
+    run_files = []
+    for path in sorted(root.glob("glue/*/studies/*/run.json")):
         try:
-            points[study] = _points_of_study(Layout(root).study("mnli", study))
-        except (OSError, DamagedFile, KeyError, TypeError, ValueError) as error:
-            problems.append(
-                f"trials that start from MNLI study {study} are left out: its run.json is unusable ({error})"
-            )
-    return points
+            run_file = read_run_file(path.parent)
+            _known_scale(str(run_file.labels["scale"]))
+            run_files.append(run_file)
+        except (DamagedFile, KeyError, TypeError, AttributeError, ValueError) as error:
+            problems.append(f"the study of {path} is left out: {error}")
+    return run_files
+
+
+def _failed_trials(root: Path, run_files: Iterable[RunFile], recorded: set[str]) -> Iterator[Trial]:
+    """Trials that left an error and no record, from the studies that planned them."""
+    errors = {path.stem for path in root.glob("glue/*/errors/*.json")} - recorded
+    for run_file in run_files if errors else ():
+        study, scale = run_file.study, _known_scale(str(run_file.labels["scale"]))
+        assert study is not None
+        for point in study.points:
+            trial_id = study.trial_id(point)
+            if trial_id in errors:
+                errors.remove(trial_id)
+                yield _failed_trial(study, trial_id, point, scale, str(run_file.labels["data"]))
+
+
+def _failed_trial(study: GlueStudy, trial_id: str, point: Point, scale: Scale, data: str) -> Trial:
+    return Trial(
+        id=trial_id,
+        task=study.task,
+        state="failed",
+        run_id=study.weights,
+        point=point,
+        seed=study.seed,
+        protocol=study.protocol,
+        start=study.starts_from.study,
+        fallback=study.starts_from.reason,
+        scale=scale,
+        data=data,
+        score=None,
+    )
 
 
 def read_evidence(root: Path) -> Evidence:
@@ -194,5 +226,7 @@ def read_evidence(root: Path) -> Evidence:
     if not runs and not trials:
         found = f"only {len(problems)} unusable one(s), the first: {sorted(problems)[0]}" if problems else "none"
         raise MissingData(f"{root} holds no finished record ({found}): run python ablations/run.py first")
-    study_points = _study_points(root, trials, problems)
-    return Evidence(runs, trials, study_points, tuple(sorted(problems)))
+    run_files = _run_files(root, problems)
+    failed = tuple(_failed_trials(root, run_files, {trial.id for trial in trials}))
+    studies = {run_file.id: run_file.study for run_file in run_files if run_file.study is not None}
+    return Evidence(runs, tuple(sorted(trials + failed, key=lambda trial: trial.id)), studies, tuple(sorted(problems)))

@@ -72,7 +72,9 @@ def test_golden_values_made_by_hand():
     true, chosen = np.array([1, 1, 1, 0, 0, 0]), [1, 1, 0, 1, 0, 0]
     accuracy, f1, matthews = 4 / 6, 2 * 2 / (2 * 2 + 1 + 1), (2 * 2 - 1 * 1) / 9
     for name, expected in {"rte": accuracy, "sst2": accuracy, "qnli": accuracy, "cola": matthews}.items():
-        assert evaluate(TASKS[name], {"validation": logits(chosen, 2)}, {"validation": true}).score == pytest.approx(expected)
+        assert evaluate(TASKS[name], {"validation": logits(chosen, 2)}, {"validation": true}).score == pytest.approx(
+            expected
+        )
     for name in ("mrpc", "qqp"):
         scores = evaluate(TASKS[name], {"validation": logits(chosen, 2)}, {"validation": true})
         assert scores.metrics == pytest.approx({"accuracy": accuracy, "f1": f1})

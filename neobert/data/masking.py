@@ -65,7 +65,9 @@ def predicted_tokens(token_ids: Array, keys: Array, offsets: Array, rate: float,
     return predicted
 
 
-def mask_tokens(token_ids: Array, keys: Array, offsets: Array, masking: Masking, ids: SpecialIds) -> tuple[Array, Array]:
+def mask_tokens(
+    token_ids: Array, keys: Array, offsets: Array, masking: Masking, ids: SpecialIds
+) -> tuple[Array, Array]:
     """What the model reads instead of `token_ids`, and which tokens it predicts.
 
     All arguments (tokens,) int64. Of the predicted tokens `mask_share` become [MASK], `random_share` a random token of

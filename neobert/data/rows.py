@@ -89,10 +89,8 @@ def joined(parts: list[Rows]) -> Rows:
     if len(parts) == 1:
         return parts[0]
     starts = np.cumsum([0, *(part.count for part in parts)])
-    columns = [
-        np.concatenate([getattr(part.pieces, field.name) for part in parts]) for field in fields(Pieces) if field.name
-    ]
-    pieces = Pieces(*columns)
+    names = [field.name for field in fields(Pieces)]
+    pieces = Pieces(*(np.concatenate([getattr(part.pieces, name) for part in parts]) for name in names))
     shifts = np.repeat(starts[:-1], [len(part.pieces.rows) for part in parts])
     return replace(parts[0], count=int(starts[-1]), pieces=replace(pieces, rows=pieces.rows + shifts))
 

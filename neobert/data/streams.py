@@ -163,13 +163,14 @@ class AcrossStream:
 
     def _documents_for(self, tokens: int) -> tuple[Integers, Integers, Integers]:
         """(indices, keys, cumulated tokens) of documents from here on that have at least `tokens` together."""
-        count = 16
+        mean = float(self.order.documents.framed_lengths.mean())
+        count = int(tokens / mean) + 16
         while True:
             indices, keys = self.order.take(self.position, count)
             ends: NDArray[np.int64] = np.cumsum(self.order.documents.framed_lengths[indices])
             if ends[-1] >= tokens:
                 return indices, keys, ends
-            count = max(count + 16, int(1.1 * count * tokens / ends[-1]))
+            count *= 2
 
     def _advance(self, ends: Integers, used: int) -> None:
         finished = int(np.searchsorted(ends, used, side="right"))

@@ -125,4 +125,4 @@ def _tokens(path: Path, tokens: int) -> NDArray[np.uint16]:
         raise DamagedFile(f"{path} is not {tokens} tokens long: remove its folder to tokenise again")
     if tokens == 0:
         return np.empty(0, dtype=TOKEN)
-    return np.memmap(path, dtype=TOKEN, mode="r")
+    return np.asarray(np.memmap(path, dtype=TOKEN, mode="r"))

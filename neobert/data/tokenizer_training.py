@@ -105,7 +105,7 @@ def _model(tokenizer: "Tokenizer") -> dict[str, Any]:
 
 
 def _numbered(tokenizer: "Tokenizer", first: Sequence[str]) -> dict[str, int]:
-    """The trained vocabulary with new ids: `first`, then characters in their order, then merges as they were learned."""
+    """The trained vocabulary with new ids: `first`, then characters, then merges, each as they were learned."""
     trained = _model(tokenizer)["vocab"]
     rest = sorted(trained.keys() - set(first), key=lambda token: (len(token.removeprefix(_PREFIX)) > 1, trained[token]))
     return {token: number for number, token in enumerate([*first, *rest])}

@@ -5,6 +5,7 @@ Both are `tokenizers.Tokenizer` files; what they differ in for a model are ids a
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -185,6 +186,6 @@ def _is_reserved(token: str, specials: Specials) -> bool:
 def _longest_gap(reserved: list[int], size: int) -> tuple[int, int]:
     """The longest run of ids below `size` without a reserved one."""
     edges = [-1, *reserved, size]
-    gaps = [(after - before - 1, before + 1, after) for before, after in zip(edges[:-1], edges[1:], strict=True)]
+    gaps = [(after - before - 1, before + 1, after) for before, after in pairwise(edges)]
     _, first, end = max(gaps, key=lambda gap: gap[0])
     return first, end

@@ -1,5 +1,6 @@
-"""Batches of examples as rows of tokens: which examples a step sees is drawn; how they lie in rows changes no result."""
+"""Batches of examples as rows of tokens: a draw says which examples a step sees, and no result tells how they lie."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -8,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from neobert.glue.encoding import EncodedSplit
+from neobert.glue.encoding import EncodedSplit, permutation
 from neobert.model.attention import AttentionPlan, packed_plan, padded_plan
 from neobert.model.heads import SequenceClassifier
 
@@ -18,8 +19,11 @@ Rows = list[list[int]]
 ROW_MULTIPLE = 8
 """Row lengths are multiples of this, as kernels like them."""
 
+PACKED_ROW_LENGTHS = (1.0, 1.5)
+"""Lengths of shared rows that are tried, in units of the longest example; the one with the fewest slots is taken."""
+
 PACKED_SHARE = 0.8
-"""Examples share rows where that leaves at most this share of the rows."""
+"""Examples share rows where that leaves at most this share of the slots."""
 
 EVALUATION_SLOTS = 4096
 """Slots (rows × tokens) of an evaluation batch."""
@@ -43,31 +47,28 @@ class ExampleBatch:
     labels: Tensor
 
 
-def epoch_order(examples: int, seed: int, epoch: int) -> Array:
-    """The order of one epoch: a pure function of its arguments, the same on every machine and at every batch size."""
-    return np.random.Generator(np.random.Philox(key=[seed, epoch])).permutation(examples)
-
-
 def training_batches(split: EncodedSplit, batch_size: int, epochs: int, seed: int) -> Iterator[Array]:
-    """The example numbers of every step, each epoch in its own order; the last batch of an epoch may be smaller."""
+    """The example numbers of every step; the last batch of an epoch may be smaller. The order of an epoch is a pure
+    function of seed and epoch: the same on every machine and at every batch size."""
     for epoch in range(epochs):
-        order = epoch_order(len(split), seed, epoch)
+        order = permutation(len(split), (seed, epoch))
         for start in range(0, len(order), batch_size):
             yield order[start : start + batch_size]
 
 
 def evaluation_batches(split: EncodedSplit) -> Iterator[Array]:
     """The example numbers of a split, each once, sorted by length so that rows are full."""
-    order = np.argsort(-split.lengths, kind="stable")
+    lengths = split.lengths
+    order = np.argsort(-lengths, kind="stable")
     start = 0
     while start < len(order):
-        rows = max(1, EVALUATION_SLOTS // _row_tokens(split.lengths[order[start]]))
+        rows = max(1, EVALUATION_SLOTS // _row_tokens(lengths[order[start]]))
         yield order[start : start + rows]
         start += rows
 
 
-def _row_tokens(longest: int) -> int:
-    return -(-int(longest) // ROW_MULTIPLE) * ROW_MULTIPLE
+def _row_tokens(tokens: float) -> int:
+    return math.ceil(tokens / ROW_MULTIPLE) * ROW_MULTIPLE
 
 
 def packed_rows(lengths: Sequence[int], row_tokens: int) -> Rows:
@@ -86,13 +87,21 @@ def packed_rows(lengths: Sequence[int], row_tokens: int) -> Rows:
     return rows
 
 
-def lay_out(split: EncodedSplit, examples: Array, device: torch.device, *, may_pack: bool = True) -> ExampleBatch:
-    """One batch on `device`: several examples a row where that spares enough rows, else one."""
-    lengths = split.lengths[examples].tolist()
-    row_tokens = _row_tokens(max(lengths))
-    rows = packed_rows(lengths, row_tokens) if may_pack else []
-    if not may_pack or len(rows) > PACKED_SHARE * len(lengths):
-        rows = [[example] for example in range(len(lengths))]
+def arrange(lengths: Sequence[int]) -> tuple[Rows, int]:
+    """Which examples share a row, and the length of the rows: one example a row where sharing spares too little."""
+    longest = max(lengths)
+    alone: Rows = [[example] for example in range(len(lengths))]
+    shared = [(packed_rows(lengths, row), row) for row in (_row_tokens(n * longest) for n in PACKED_ROW_LENGTHS)]
+    rows, row_tokens = min(shared, key=lambda option: len(option[0]) * option[1])
+    if len(rows) * row_tokens <= PACKED_SHARE * len(alone) * _row_tokens(longest):
+        return rows, row_tokens
+    return alone, _row_tokens(longest)
+
+
+def lay_out(split: EncodedSplit, examples: Array, device: torch.device) -> ExampleBatch:
+    """One batch of these examples on `device`."""
+    lengths = (split.offsets[examples + 1] - split.offsets[examples]).tolist()
+    rows, row_tokens = arrange(lengths)
     places = max(map(len, rows))
     token_ids = np.zeros((len(rows), row_tokens), np.int64)
     documents, positions = np.full_like(token_ids, -1), np.full_like(token_ids, -1)

@@ -19,8 +19,16 @@ from neobert.glue.tasks import TRAIN, Task, task_named
 Array = np.ndarray[Any, np.dtype[Any]]
 Examples = Mapping[str, Sequence[Any]]
 
-TRAIN_EXAMPLES_SEED = 0  # of the permutation from which `train_examples` takes the first, the same in every study
+CAP_KEY = (0, 2**64 - 1)
+"""Key of the permutation from which `train_examples` takes the first: the same in every study, and no epoch's."""
+
 _ENCODED_AT_ONCE = 8192
+
+
+def permutation(count: int, key: tuple[int, int]) -> Array:
+    """The numbers below `count` in an order that `key` alone decides, on every machine and in every version of numpy:
+    the raw bits of the counter-based Philox generator are stable, `Generator.permutation` is not."""
+    return np.argsort(np.random.Philox(key=np.array(key, np.uint64)).random_raw(count), kind="stable")
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,8 +81,7 @@ class EncodedTask:
         split = self.splits[TRAIN]
         if examples is None or examples >= len(split):
             return split
-        permutation = np.random.Generator(np.random.Philox(TRAIN_EXAMPLES_SEED)).permutation(len(split))
-        return split.take(permutation[:examples])
+        return split.take(permutation(len(split), CAP_KEY)[:examples])
 
 
 def encode_task(task: Task, splits: Mapping[str, Examples], tokenizer: TextTokenizer, max_tokens: int) -> EncodedTask:

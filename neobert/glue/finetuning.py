@@ -1,6 +1,6 @@
 """Fine-tuning on a GLUE task by the paper's protocol (App. C): one point of a grid, one seed, one curve of scores."""
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,15 +11,16 @@ from torch.nn import functional
 
 from neobert.errors import RunFailed
 from neobert.glue.batching import ExampleBatch, batch_logits, evaluation_batches, lay_out, training_batches
+from neobert.glue.course import Course, Patience
 from neobert.glue.encoding import EncodedTask
 from neobert.glue.metrics import Scores, evaluate
 from neobert.model.build import initialize_classifier
 from neobert.model.heads import SequenceClassifier
 from neobert.recipe import FineTuning, Point
+from neobert.stopping import Stopped, StopRequest
 from neobert.training.engine import autocast
 from neobert.training.loop import seed_step
 from neobert.training.optimization import set_learning_rate
-from neobert.training.schedule import learning_rate
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Predictions = dict[str, Array]
@@ -52,87 +53,72 @@ class Outcome:
     weights: dict[str, Tensor]
 
 
-@dataclass(frozen=True)
-class Course:
-    """The numbers of a run that follow from protocol, examples and batch size."""
-
-    steps: int
-    evaluation_interval: int
-    warmup_steps: int
-    decay_steps: int
-
-    @classmethod
-    def of(cls, protocol: FineTuning, examples: int, batch_size: int) -> "Course":
-        """App. C: evaluations every min(500, steps of an epoch / 10) updates; fractions count all updates."""
-        steps_per_epoch = -(-examples // batch_size)
-        steps = steps_per_epoch * protocol.epochs
-        interval = min(protocol.evaluation_interval_steps, steps_per_epoch // protocol.evaluations_per_epoch)
-        warmup_steps = round(protocol.warmup_fraction * steps)
-        decay_steps = max(warmup_steps + 1, round(protocol.decay_fraction * steps))
-        return cls(steps, max(1, interval), warmup_steps, decay_steps)
-
-    def evaluates_after(self, step: int) -> bool:
-        """At every interval and at the end."""
-        return step % self.evaluation_interval == 0 or step == self.steps
-
-
-class Patience:
-    """Remembers the best scores and counts the evaluations since."""
-
-    def __init__(self, evaluations: int) -> None:
-        self.evaluations = evaluations
-        self.best: Scores | None = None
-        self.waited = 0
-
-    def improves(self, scores: Scores) -> bool:
-        """Note an evaluation; True where it is strictly better than all before it. A first one always is."""
-        better = scores.is_better_than(self.best)
-        self.best = scores if better else self.best
-        self.waited = 0 if better else self.waited + 1
-        return better
-
-    @property
-    def is_exhausted(self) -> bool:
-        """Whether the last `evaluations` evaluations brought nothing better."""
-        return self.waited >= self.evaluations
-
-
 class FineTuner:
     """One model and one encoded task, for any number of points and seeds.
 
-    The weights that `classifier` has at construction are the start of every run, apart from its head, which each run
-    draws from its seed. `classifier` stays where it is (device) and is changed in place; one run at a time.
+    Every run starts from `start`, the tensors of the encoder by their names in `classifier` ("model.…"), and from a
+    head drawn from its seed. `classifier` is moved to `device` and changed in place: one run at a time.
+
+    Raises:
+        ValueError: `start` has other names than the encoder.
     """
 
-    def __init__(self, classifier: SequenceClassifier, encoded: EncodedTask, protocol: FineTuning) -> None:
-        self.classifier = classifier
+    def __init__(
+        self,
+        classifier: SequenceClassifier,
+        start: Mapping[str, Tensor],
+        encoded: EncodedTask,
+        protocol: FineTuning,
+        device: torch.device,
+    ) -> None:
+        _check_names(classifier, start)
+        self.classifier = classifier.to(device)
         self.encoded = encoded
         self.protocol = protocol
-        self.device = next(classifier.parameters()).device
+        self.device = device
+        self._start = {name: tensor.to(device, copy=True) for name, tensor in start.items()}
         self._train = encoded.train(protocol.train_examples)
         self._labels = encoded.labels
-        self._start = {name: tensor.clone() for name, tensor in classifier.state_dict().items()}
         self._validation = {
             name: [(examples, lay_out(split, examples, self.device)) for examples in evaluation_batches(split)]
             for name, split in encoded.validation.items()
         }
 
-    def run(self, point: Point, seed: int) -> Generator[Evaluation, None, Outcome]:
-        """Fine-tune on one point: yields every evaluation, returns the outcome. Closing it early stops the run.
+    def run(self, point: Point, seed: int, stop: StopRequest | None = None) -> Outcome:
+        """`evaluations` to their end.
+
+        Raises:
+            RunFailed, Stopped: as `evaluations`.
+        """
+        course = self.evaluations(point, seed, stop)
+        while True:
+            try:
+                next(course)
+            except StopIteration as end:
+                outcome: Outcome = end.value
+                return outcome
+
+    def evaluations(
+        self, point: Point, seed: int, stop: StopRequest | None = None
+    ) -> Generator[Evaluation, None, Outcome]:
+        """Fine-tune at one point: yields every evaluation, returns the outcome. Closing it early ends the run.
 
         Equal arguments give equal bits at equal threads, whatever ran before on this object.
 
         Raises:
             RunFailed: a loss or prediction is not finite; names the step.
+            Stopped: `stop` was requested; nothing is kept.
         """
-        self.classifier.load_state_dict(self._start)
+        self.classifier.load_state_dict(self._start, strict=False)  # the head is drawn, not loaded
         initialize_classifier(self.classifier, self.protocol.classifier_scale, seed)
         course = Course.of(self.protocol, len(self._train), point.batch_size)
         patience, optimizer = Patience(self.protocol.patience_evaluations), self._optimizer(point)
         losses: list[Tensor] = []
         curve: list[tuple[int, float | None]] = []
         for step, batch in enumerate(self._batches(point.batch_size, seed), start=1):
-            set_learning_rate(optimizer, _learning_rate(step, point, course, self.protocol))
+            if stop is not None and stop.requested:
+                raise Stopped(f"fine-tuning on {self.encoded.task.title} was asked to stop before step {step}")
+            set_learning_rate(optimizer, course.learning_rate(step, point.learning_rate))
             seed_step(seed, step, process=0)
             losses.append(self._update(optimizer, batch))
             if not course.evaluates_after(step):
@@ -168,10 +154,10 @@ class FineTuner:
 
     def _update(self, optimizer: torch.optim.AdamW, batch: ExampleBatch) -> Tensor:
         self.classifier.train()
+        optimizer.zero_grad(set_to_none=True)
         loss = self._loss(self._logits(batch), batch.labels)
         loss.backward()
         optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
         return loss.detach()
 
     def _logits(self, batch: ExampleBatch) -> Tensor:
@@ -206,32 +192,12 @@ class FineTuner:
         return {name: tensor.to("cpu", copy=True) for name, tensor in self.classifier.state_dict().items()}
 
 
-def fine_tune(
-    classifier: SequenceClassifier, encoded: EncodedTask, protocol: FineTuning, point: Point, seed: int
-) -> Generator[Evaluation, None, Outcome]:
-    """`FineTuner.run` for a single point."""
-    return FineTuner(classifier, encoded, protocol).run(point, seed)
-
-
-def finish(run: Generator[Evaluation, None, Outcome]) -> Outcome:
-    """Exhaust a run for its outcome alone."""
-    while True:
-        try:
-            next(run)
-        except StopIteration as end:
-            outcome: Outcome = end.value
-            return outcome
-
-
-def _learning_rate(step: int, point: Point, course: Course, protocol: FineTuning) -> float:
-    return learning_rate(
-        step,
-        peak=point.learning_rate,
-        warmup_steps=course.warmup_steps,
-        decay_steps=course.decay_steps,
-        floor_fraction=protocol.floor_fraction,
-        shape="linear",
-    )
+def _check_names(classifier: SequenceClassifier, start: Mapping[str, Tensor]) -> None:
+    expected = {name for name in classifier.state_dict() if name.startswith("model.")}
+    if start.keys() != expected:
+        first = min(start.keys() ^ expected)
+        side = "lack" if first in expected else "have, beside the encoder's,"
+        raise ValueError(f"the starting weights {side} {first!r}: give the encoder's tensors of an equal model")
 
 
 def _mean_loss(losses: list[Tensor], last_step: int) -> float:

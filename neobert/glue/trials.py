@@ -1,6 +1,7 @@
 """GLUE trials and studies as units of work: claims before; predictions, weights and one record after."""
 
 import io
+import math
 import time
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from neobert.data.corpora import open_source
+from neobert.data.preparation import open_specified, text_tokenizer
 from neobert.errors import DamagedFile
 from neobert.files import json_bytes, publish_once, read_json, replace_file, sync_file, temporary_sibling
 from neobert.glue.encoding import EncodedTask, encode_task, load_encoded, save_encoded
@@ -92,7 +93,7 @@ class TrialUnit:
 
     def _publish_predictions(self, outcome: Outcome) -> None:
         buffer = io.BytesIO()
-        np.savez_compressed(buffer, **outcome.predictions)
+        np.savez_compressed(buffer, allow_pickle=False, **outcome.predictions)
         replace_file(self.files.predictions, buffer.getvalue())
 
     def _publish_weights(self, weights: Weights) -> None:
@@ -103,6 +104,7 @@ class TrialUnit:
 
     def _record(self, outcome: Outcome, seconds: float) -> dict[str, Any]:
         study = self.study
+        curve = [list(pair) for pair in outcome.curve]
         return {
             "kind": "glue",
             "id": self.id,
@@ -124,9 +126,14 @@ class TrialUnit:
                 "starts_from": study.starts_from.name,
             },
             "labels": self.run_file.labels,
-            "scores": {"score": outcome.score, "metrics": outcome.metrics, "curve": outcome.curve},
+            "scores": {
+                "score": outcome.score,
+                "metrics": outcome.metrics,
+                "curve": curve,
+            },
             "seed": study.seed,
             "steps": outcome.steps,
+            "best_step": outcome.best_step,
             "seconds": round(seconds, 3),
             "threads": torch.get_num_threads(),
             **provenance(),
@@ -166,11 +173,11 @@ class SelectionUnit:
         publish_once(selection_path(self.layout, self.study), json_bytes(content))
 
 
-def _best(layout: Layout, study: GlueStudy) -> tuple[TrialFiles, float]:
-    """The recorded trial with the highest score; of equal ones the first of the grid."""
+def _best(layout: Layout, study: GlueStudy) -> tuple[TrialFiles, float | None]:
+    """The recorded trial with the highest score; of equal ones the first of the grid. An undefined score is lowest."""
     recorded = [files for files in trial_files(layout, study) if files.record.exists()]
-    scored = [(files, float(read_record(files.record)["scores"]["score"])) for files in recorded]
-    return max(scored, key=lambda pair: pair[1])
+    scored = [(files, read_record(files.record)["scores"]["score"]) for files in recorded]
+    return max(scored, key=lambda pair: -math.inf if pair[1] is None else pair[1])
 
 
 def drop_beaten_weights(layout: Layout, study: GlueStudy) -> None:
@@ -231,9 +238,9 @@ def _encoded(layout: Layout, run_file: RunFile, tokenizer: str, vocabulary_size:
     decisive = {"task": study.task_origin, "tokenizer": study.tokenizer_origin, "max_tokens": study.protocol.max_tokens}
     path = layout.root / "data" / "glue" / f"{study.task}-{identity(decisive)}.safetensors"
     if not path.exists():
-        source = open_source(run_file.source.name, synthetic_documents=run_file.source.synthetic_documents)
+        source = open_specified(run_file.source)
         task = task_named(study.task)
         splits = {split: source.task_examples(study.task, split) for split in task.splits}
-        text_tokenizer = source.tokenizer(tokenizer, vocabulary_size, layout.root / "data" / "tokenizers")
-        save_encoded(path, encode_task(task, splits, text_tokenizer, study.protocol.max_tokens))
+        opened = text_tokenizer(layout, source, tokenizer, vocabulary_size)
+        save_encoded(path, encode_task(task, splits, opened, study.protocol.max_tokens))
     return load_encoded(path)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from neobert.model.positions import take
+from neobert.model.slots import take
 
 FLASH_ATTN_INSTALLED = find_spec("flash_attn") is not None
 

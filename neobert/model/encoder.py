@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from neobert.model.attention import AttentionPlan, attend
-from neobert.model.positions import Positions, Rotation, take
+from neobert.model.positions import Positions, Rotation
+from neobert.model.slots import take
 
 
 class QueryKeyValue(nn.Linear):

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 
@@ -13,8 +13,9 @@ from neobert.training.engine import Engine
 MicroBatch = TypeVar("MicroBatch")
 
 
-class StepBatches(Protocol[MicroBatch]):
-    """The data of one optimizer step, with its counts over all processes."""
+@dataclass(frozen=True)
+class StepBatches(Generic[MicroBatch]):
+    """A process's share of one optimizer step; `real_tokens` counts the step over all processes."""
 
     micro_batches: Sequence[MicroBatch]
     real_tokens: int

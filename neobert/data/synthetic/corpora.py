@@ -10,6 +10,7 @@ CORPORA = ("wikibook", "web")
 
 _CHAPTER_RATE = {"wikibook": 0.05, "web": 0.13}
 _SECTIONS = {"wikibook": (2, 4), "web": (2, 12)}
+_WEB_TOPIC_RATE = 0.3
 _NOISE_RATE = 0.1
 _NOISE_SYLLABLES = ("ba", "do", "fi", "ka", "lu", "mo", "ne", "po", "ra", "su", "ti", "ve", "wo", "xi", "zu")
 
@@ -33,7 +34,7 @@ def _stream(corpus: str, documents: int, seed: int) -> Iterator[str]:
 
 
 def _document(rng: random.Random, corpus: str) -> str:
-    words = lexicon(web=corpus == "web")
+    words = lexicon(web=corpus == "web" and rng.random() < _WEB_TOPIC_RATE)
     sections = rng.randint(*_SECTIONS[corpus]) if rng.random() < _CHAPTER_RATE[corpus] else 1
     lines = [line for _ in range(sections) for line in _genre(rng, corpus)(rng, words)]
     if corpus == "web" and rng.random() < _NOISE_RATE:
@@ -42,7 +43,8 @@ def _document(rng: random.Random, corpus: str) -> str:
 
 
 def _genre(rng: random.Random, corpus: str) -> Genre:
-    genres, weights = zip(*(NARROW if corpus == "wikibook" else DIVERSE), strict=True)
+    weighted = NARROW if corpus == "wikibook" else DIVERSE
+    genres, weights = [genre for genre, _ in weighted], [weight for _, weight in weighted]
     return rng.choices(genres, weights)[0]
 
 

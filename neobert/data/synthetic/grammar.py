@@ -1,7 +1,7 @@
 """Clauses and how they are said: agreement, negation, voice, relative clauses, questions.
 
 A `Clause` is a meaning; the functions below turn it into words. Which synonym a concept is given is decided by a
-`Wording`, so that one clause said with a wording and with its flipped twin is a paraphrase.
+`Wording`, so that one clause said with a wording and with its varied twin is a paraphrase.
 """
 
 import random
@@ -13,6 +13,7 @@ from neobert.data.synthetic.lexicon import Concept, Lexicon
 
 Words = list[str]
 Asked = Literal["who", "what", "where"]
+Slot = Literal["subject", "verb", "object", "place"]
 
 SINGULAR_DETERMINERS = ("the", "a", "this")
 PLURAL_DETERMINERS = ("the", "these", "two", "some")
@@ -48,13 +49,17 @@ class Wording:
         self._chosen = {} if chosen is None else chosen
 
     def forms(self, concept: Concept) -> tuple[str, ...]:
+        if len(concept.synonyms) == 1:
+            return concept.synonyms[0]
         if concept.name not in self._chosen:
-            self._chosen[concept.name] = self._rng.randrange(len(concept.synonyms))
-        return concept.synonyms[self._chosen[concept.name] % len(concept.synonyms)]
+            self._chosen[concept.name] = self._rng.randrange(2)
+        return concept.synonyms[self._chosen[concept.name]]
 
-    def flipped(self) -> "Wording":
-        """The other synonym of every concept mentioned so far."""
-        return Wording(self._rng, {name: 1 - index for name, index in self._chosen.items()})
+    def varied(self, rate: float) -> "Wording":
+        """Another speaker: of the concepts mentioned so far each is called differently at `rate`, at least one is."""
+        names = list(self._chosen)
+        changed = {name for name in names if self._rng.random() < rate} or {self._rng.choice(names)}
+        return Wording(self._rng, {name: index ^ (name in changed) for name, index in self._chosen.items()})
 
 
 def sentence(words: Sequence[str], end: str = ".") -> str:
@@ -166,7 +171,7 @@ def draw_clause(
 
 
 def relative_clause(rng: random.Random, words: Lexicon, head: NounPhrase, wording: Wording) -> tuple[str, ...]:
-    """`that chases the cats` or `near the cats`: words after a noun, whose own noun may differ in number (an attractor)."""
+    """`that chases the cats` or `near the cats`: its own noun may differ from the head in number (an attractor)."""
     others = [noun for noun in words.nouns if noun is not head.noun]
     other = draw_noun_phrase(rng, others, words.adjectives, adjective_rate=0.0)
     if rng.random() < 0.4:

@@ -37,8 +37,8 @@ _OPPOSITES = (
     ("old aged", "young youthful"),
     ("happy glad", "sad gloomy"),
 )
-_PRAISE = "great superb lovely pleasant charming perfect splendid amazing"
-_BLAME = "awful boring horrid painful nasty dull ugly dreadful"
+_PRAISE = "great superb lovely pleasant charming perfect splendid amazing brilliant wonderful"
+_BLAME = "awful boring horrid painful nasty dull ugly dreadful terrible useless"
 _NAMES = "anna ben clara david emma frank grace henry"
 
 

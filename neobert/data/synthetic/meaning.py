@@ -1,20 +1,15 @@
 """What follows from a clause and what does not: the edits behind paraphrase, inference and similarity.
 
-Each edit returns a new clause. Relations hold in the world's own logic: a synonym keeps the truth, a hypernym, a dropped
-adjective or a dropped place follow from an affirmed clause, an antonym or a flipped negation contradicts it, and an
-altered slot or an added detail is open.
+Each edit returns a new clause. Relations hold in the world's own logic: a synonym keeps the truth; a hypernym, a
+dropped adjective or a dropped place follow from an affirmed clause; an antonym or a flipped negation contradicts it;
+altered slots leave it open.
 """
 
 import random
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal
 
-from neobert.data.synthetic.grammar import Clause, NounPhrase
+from neobert.data.synthetic.grammar import Clause, NounPhrase, Slot
 from neobert.data.synthetic.lexicon import Concept, Lexicon, category, concepts
-
-Slot = Literal["subject", "verb", "object", "place"]
-Edit = Callable[[random.Random, Clause], Clause]
 
 
 def slots(clause: Clause) -> list[Slot]:
@@ -43,8 +38,10 @@ def alter(rng: random.Random, words: Lexicon, clause: Clause, slot: Slot) -> Cla
 
 def alter_slots(rng: random.Random, words: Lexicon, clause: Clause, count: int) -> Clause:
     """`count` of the filled slots altered (all of them where there are fewer); the place is altered last."""
-    central = [slot for slot in slots(clause) if slot != "place"]
-    order = rng.sample(central, len(central)) + (["place"] if clause.place else [])
+    central: list[Slot] = [slot for slot in slots(clause) if slot != "place"]
+    order: list[Slot] = rng.sample(central, len(central))
+    if clause.place:
+        order.append("place")
     for slot in order[:count]:
         clause = alter(rng, words, clause, slot)
     return clause
@@ -57,7 +54,7 @@ def weaken(rng: random.Random, clause: Clause) -> Clause:
 
 
 def contradict(rng: random.Random, clause: Clause, antonym_rate: float = 0.6) -> Clause:
-    """A clause that cannot hold with this one: an antonym for an adjective (affirmed clauses) or the negation flipped."""
+    """A clause that cannot hold with this one: an antonym (of an affirmed clause) or the negation flipped."""
     antonyms = [] if clause.negated else _antonyms(clause)
     if antonyms and rng.random() < antonym_rate:
         return rng.choice(antonyms)

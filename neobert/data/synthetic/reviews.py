@@ -17,9 +17,8 @@ def review(rng: random.Random, words: Lexicon, favourable: bool, *, plain: bool)
     shapes: list[Words] = [
         [person, "finds", *subject, *told],
         [*subject, "is", *told, "and", rng.choice(agreeing)],
-        [*subject, "is", *told, ",", "not", rng.choice(opposed)],
         [subject[0], rng.choice(agreeing), subject[1], "is", *told],
-        [*subject, "is", "not", rng.choice(opposed)],
+        [*subject, "is", *told, ",", "not", rng.choice(opposed)],
     ]
     verdict = ("loves", "good") if favourable else ("hates", "bad")
     anchored: list[Words] = [

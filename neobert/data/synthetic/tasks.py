@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from neobert.data.synthetic.acceptability import judged_sentence
 from neobert.data.synthetic.grammar import (
@@ -21,26 +22,21 @@ from neobert.data.synthetic.grammar import (
     sentence,
 )
 from neobert.data.synthetic.lexicon import Lexicon, Part, lexicon
-from neobert.data.synthetic.meaning import alter, alter_slots, contradict, leave_open, slots, weaken
+from neobert.data.synthetic.meaning import alter_slots, contradict, leave_open, weaken
 from neobert.data.synthetic.reviews import review
 
 Example = tuple[tuple[str, ...], int | float]
 Maker = Callable[[random.Random, Lexicon], Example]
 
+VARIATION_RATE = 0.4
 ENTAILMENT, NEUTRAL, CONTRADICTION = 0, 1, 2
 
 
-def _two_wordings(rng: random.Random) -> tuple[Wording, Callable[[], Wording]]:
-    """A wording for the first sentence and, once it is said, one for the second: mostly the other synonyms."""
-    first = Wording(rng)
-    return first, lambda: first.flipped() if rng.random() < 0.5 else Wording(rng)
-
-
 def _pair(rng: random.Random, first: Clause, second: Clause) -> tuple[str, str]:
-    """Both clauses as sentences, the second mostly in other words than the first."""
-    wording, other = _two_wordings(rng)
+    """Both clauses as sentences, the second partly in other words than the first."""
+    wording = Wording(rng)
     said = sentence(active(first, wording))
-    return said, sentence(active(second, other()))
+    return said, sentence(active(second, wording.varied(VARIATION_RATE)))
 
 
 def _cola(rng: random.Random, words: Lexicon) -> Example:
@@ -63,9 +59,9 @@ def _qqp(rng: random.Random, words: Lexicon) -> Example:
     clause, same = draw_clause(rng, words, transitive_rate=1.0, adjective_rate=0.2), rng.random() < 0.4
     asked = rng.choice(askable(clause))
     other = clause if same else alter_slots(rng, words, clause, rng.choice((2, 3)))
-    wording, second = _two_wordings(rng)
+    wording = Wording(rng)
     first = sentence(open_question(clause, asked, wording), "?")
-    return (first, sentence(open_question(other, asked, second()), "?")), int(same)
+    return (first, sentence(open_question(other, asked, wording.varied(VARIATION_RATE)), "?")), int(same)
 
 
 def _stsb(rng: random.Random, words: Lexicon) -> Example:
@@ -90,9 +86,9 @@ def _mnli(rng: random.Random, words: Lexicon, *, mismatched: bool = False) -> Ex
     """The mismatched genre reports its premise (`anna says that …`) or puts it in the passive."""
     label = rng.randrange(3)
     premise, hypothesis = _inference(rng, words, label)
-    wording, other = _two_wordings(rng)
+    wording = Wording(rng)
     said = _other_genre(rng, words, premise, wording) if mismatched else active(premise, wording)
-    return (sentence(said), sentence(active(hypothesis, other()))), label
+    return (sentence(said), sentence(active(hypothesis, wording.varied(VARIATION_RATE)))), label
 
 
 def _other_genre(rng: random.Random, words: Lexicon, premise: Clause, wording: Wording) -> Words:
@@ -111,9 +107,9 @@ def _qnli(rng: random.Random, words: Lexicon) -> Example:
     clause, label = draw_clause(rng, words, transitive_rate=1.0, adjective_rate=0.2), rng.randrange(2)
     asked = rng.choice(askable(clause))
     told = alter_slots(rng, words, clause, rng.choice((2, 3))) if label else clause
-    wording, other = _two_wordings(rng)
+    wording = Wording(rng)
     question = sentence(open_question(clause, asked, wording), "?")
-    return (question, sentence(active(told, other()))), label
+    return (question, sentence(active(told, wording.varied(VARIATION_RATE)))), label
 
 
 _SENTENCE, _SENTENCES = ("sentence",), ("sentence1", "sentence2")
@@ -137,7 +133,7 @@ TASK_SPLITS: dict[str, tuple[str, ...]] = {
 }
 
 
-def task_examples(task: str, split: str, *, seed: int = 0) -> dict[str, list]:
+def task_examples(task: str, split: str, *, seed: int = 0) -> dict[str, list[Any]]:
     """Columns of one split of one task, by GLUE's names; no example occurs twice.
 
     Splits are `train` and `validation`, for mnli `train`, `validation_matched` and `validation_mismatched`.

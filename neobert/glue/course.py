@@ -1,0 +1,64 @@
+"""The course of one fine-tuning run: how many steps, when to evaluate, which rate, and when to give up (App. C)."""
+
+from dataclasses import dataclass
+
+from neobert.glue.metrics import Scores
+from neobert.recipe import FineTuning
+from neobert.training.schedule import learning_rate
+
+
+@dataclass(frozen=True)
+class Course:
+    """The numbers of a run that follow from protocol, examples and batch size."""
+
+    steps: int
+    evaluation_interval: int
+    warmup_steps: int
+    decay_steps: int
+    floor_fraction: float
+
+    @classmethod
+    def of(cls, protocol: FineTuning, examples: int, batch_size: int) -> "Course":
+        """App. C: evaluations every min(500, steps of an epoch / 10) updates; fractions count all updates."""
+        steps_per_epoch = -(-examples // batch_size)
+        steps = steps_per_epoch * protocol.epochs
+        interval = min(protocol.evaluation_interval_steps, steps_per_epoch // protocol.evaluations_per_epoch)
+        warmup_steps = round(protocol.warmup_fraction * steps)
+        decay_steps = max(warmup_steps + 1, round(protocol.decay_fraction * steps))
+        return cls(steps, max(1, interval), warmup_steps, decay_steps, protocol.floor_fraction)
+
+    def evaluates_after(self, step: int) -> bool:
+        """At every interval and at the end."""
+        return step % self.evaluation_interval == 0 or step == self.steps
+
+    def learning_rate(self, step: int, peak: float) -> float:
+        """The rate of update number `step`: up to `peak`, down a straight line, then the floor."""
+        return learning_rate(
+            step,
+            peak=peak,
+            warmup_steps=self.warmup_steps,
+            decay_steps=self.decay_steps,
+            floor_fraction=self.floor_fraction,
+            shape="linear",
+        )
+
+
+class Patience:
+    """Remembers the best scores and counts the evaluations since."""
+
+    def __init__(self, evaluations: int) -> None:
+        self.evaluations = evaluations
+        self.best: Scores | None = None
+        self.waited = 0
+
+    def improves(self, scores: Scores) -> bool:
+        """Note an evaluation; True where it is strictly better than all before it. A first one always is."""
+        better = scores.is_better_than(self.best)
+        self.best = scores if better else self.best
+        self.waited = 0 if better else self.waited + 1
+        return better
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the last `evaluations` evaluations brought nothing better."""
+        return self.waited >= self.evaluations

@@ -1,0 +1,171 @@
+"""A stage of pre-training in one process: model, data and optimizer at some step of it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from neobert.data.batching import Batch, StepIterator, collate, heldout_batches, micro_batches
+from neobert.data.preparation import tokenized_corpus
+from neobert.data.tokenized import TokenizedCorpus
+from neobert.data.views import Documents, all_documents
+from neobert.errors import MissingData
+from neobert.evaluation.heldout import heldout_loss
+from neobert.grid.claims import Claim
+from neobert.layout import Layout
+from neobert.model.attention import packed_plan
+from neobert.model.build import build_masked_language_model, initialize
+from neobert.specifications import PretrainingRun, RunFile
+from neobert.training import checkpoints
+from neobert.training.device import default_device
+from neobert.training.engine import Engine
+from neobert.training.loop import Step, StepBatches, training_steps
+from neobert.training.optimization import optimizer_tensors, restore_optimizer
+from neobert.training.processes import Process
+from neobert.training.schedule import learning_rate
+
+HELDOUT_DOCUMENTS = 256
+MILESTONES = 4
+
+
+def summed_loss(network: torch.nn.Module, batch: Batch) -> torch.Tensor:
+    """Cross-entropy summed over the predicted tokens of a micro-batch."""
+    plan = packed_plan(batch.documents, batch.positions)
+    loss: torch.Tensor = network(batch.token_ids, plan, batch.slots, batch.targets)
+    return loss
+
+
+def predicted_tokens(batch: Batch) -> int:
+    """What the loss is normalised by."""
+    return batch.predicted_tokens
+
+
+@dataclass
+class Totals:
+    """Counts that go on over attempts."""
+
+    real_tokens: int = 0
+    seconds: float = 0.0
+
+
+class Trainer:
+    """Model, data and optimizer of a stage in one process, at some step of it."""
+
+    def __init__(self, layout: Layout, run_file: RunFile, process: Process) -> None:
+        assert run_file.pretraining is not None
+        self.layout = layout
+        self.run_file = run_file
+        self.run: PretrainingRun = run_file.pretraining
+        self.process = process
+        self.device = default_device()
+        torch.set_num_threads(run_file.execution.threads)
+        recipe = self.run.recipe
+        self.stage = recipe.stages[-1]
+        self.folder = layout.pretraining(self.run.id)
+        self.model = build_masked_language_model(recipe.model, self.run.context)
+        self.engine = Engine(
+            self.model, summed_loss, predicted_tokens, recipe.optimization, recipe.precision, self.device
+        )
+        self.rows = StepIterator(
+            self.training_documents, self.stage, recipe.packing, seed=recipe.seed, stage_number=self.run.stage
+        )
+        self.totals = Totals()
+
+    @cached_property
+    def corpus(self) -> TokenizedCorpus:
+        """The tokenised corpus of the run."""
+        return tokenized_corpus(self.layout, self.run, self.run_file.source)
+
+    @property
+    def training_documents(self) -> Documents:
+        """What the run may train on: all but the held-out documents."""
+        return all_documents(self.corpus).split_heldout()[0]
+
+    @cached_property
+    def heldout(self) -> list[Batch]:
+        """The held-out documents under fixed masks."""
+        documents = all_documents(self.corpus).split_heldout()[1]
+        return list(
+            heldout_batches(documents, self.stage.context, self._rows_per_micro_batch, most_documents=HELDOUT_DOCUMENTS)
+        )
+
+    @property
+    def _rows_per_micro_batch(self) -> int:
+        return max(1, self.run_file.execution.micro_batch_tokens // self.stage.context)
+
+    def restore(self) -> int:
+        """Continue from the newest valid checkpoint, else from where the stage begins; the number of steps done."""
+        checkpoint = checkpoints.newest(self.folder / "checkpoints")
+        if checkpoint is None:
+            self._begin()
+            return 0
+        self.model.load_state_dict(checkpoint.weights())
+        restore_optimizer(self.engine.optimizer, self.model, checkpoint.optimizer())
+        state = checkpoint.state()
+        self.rows.restore(state["data"])
+        self.totals = Totals(**state["totals"])
+        return checkpoint.step
+
+    def _begin(self) -> None:
+        """Weights and optimizer state of the previous stage, or fresh weights."""
+        if self.run.previous is None:
+            initialize(self.model, self.run.recipe.model.initialization, self.run.recipe.seed)
+            return
+        previous = checkpoints.newest(self.layout.pretraining(self.run.previous) / "checkpoints")
+        if previous is None:
+            raise MissingData(f"run {self.run.id} continues {self.run.previous}, which has no valid checkpoint")
+        self.model.load_state_dict(previous.weights())
+        restore_optimizer(self.engine.optimizer, self.model, previous.optimizer())
+
+    def batches(self) -> Iterator[StepBatches[Batch]]:
+        """This process's share of every step that is left."""
+        rank, ranks = self.process.rank, self.process.count
+        for rows in self.rows:
+            shares = micro_batches(rows, self._rows_per_micro_batch, rank=rank, ranks=ranks)
+            batches = [collate(share, self.corpus, self.run.recipe.masking).to(self.device) for share in shares]
+            yield StepBatches(batches, rows.real_tokens)
+
+    def learning_rate(self, step: int) -> float:
+        """The rate of a step of this stage."""
+        optimization = self.run.recipe.optimization
+        return learning_rate(
+            step,
+            peak=optimization.peak_learning_rate,
+            warmup_steps=self.stage.warmup_steps,
+            decay_steps=self.stage.decay_steps,
+            floor_fraction=optimization.floor_fraction,
+            shape=optimization.decay,
+        )
+
+    def steps(self, done: int) -> Iterator[Step]:
+        """The steps of the stage that are left, counted in the totals."""
+        for step in training_steps(
+            self.engine,
+            self.batches(),
+            self.learning_rate,
+            first=done + 1,
+            last=self.stage.steps,
+            seed=self.run.recipe.seed,
+            process=self.process.rank,
+        ):
+            self.totals.real_tokens += step.real_tokens
+            self.totals.seconds += step.seconds
+            yield step
+
+    def save(self, step: int, claim: Claim) -> None:
+        """Write a checkpoint and drop what retention does not keep."""
+        state = {"data": self.rows.state(), "totals": vars(self.totals), "step": step}
+        folder = self.folder / "checkpoints"
+        tensors = optimizer_tensors(self.engine.optimizer, self.model)
+        checkpoints.save(folder, step, self.model.state_dict(), tensors, state, claim)
+        checkpoints.prune(folder, self.milestones)
+
+    @property
+    def milestones(self) -> frozenset[int]:
+        """Checkpoints that stay: the start, the end and equal parts between."""
+        return frozenset(self.stage.steps * part // MILESTONES for part in range(MILESTONES + 1))
+
+    def heldout_loss(self) -> float:
+        """Loss on the held-out documents in nats."""
+        return heldout_loss(self.model, self.heldout, self.run.recipe.precision, self.device)

@@ -1,0 +1,148 @@
+"""python reports/make_figures.py: every figure and table that the records under --runs can carry."""
+
+import argparse
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if not __package__:  # run as a script: its own folder is on sys.path, the repository with the packages is not
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+if TYPE_CHECKING:
+    from ablations.scales import Scale
+    from reports.scores import Group
+
+
+def _arguments(given: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="make_figures.py",
+        description="Regenerate Figure 1, Table 2 and Table 3 from records. Every pair of scale and data is a figure "
+        "of its own, in the folder OUT/<scale>-<data>/.",
+        epilog="Exit codes: 0 done, 2 refused configuration, 3 no runs or no record that fits.",
+    )
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of runs (default: ./runs)")
+    parser.add_argument("--out", type=Path, default=Path("reports/out"), help="where to write (default: reports/out)")
+    parser.add_argument("--scale", help="only records of this scale: smoke, proxy or paper")
+    parser.add_argument("--data", help="only records of this source of data, as --data named it")
+    parser.add_argument("--json", action="store_true", help="print what was written as JSON")
+    return parser.parse_args(given)
+
+
+def folder_names(groups: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """One folder a group: scale and the last part of the data's name, with a hash where two would be one."""
+    from neobert.identity import identity
+
+    plain = {
+        (scale, data): f"{scale}-{re.sub(r'[^A-Za-z0-9._-]+', '-', Path(data).name).strip('-.') or 'data'}"
+        for scale, data in groups
+    }
+    counts = Counter(plain.values())
+    return {group: f"{name}-{identity(group[1])}" if counts[name] > 1 else name for group, name in plain.items()}
+
+
+def _chosen(groups: "list[tuple[Scale, str]]", scale: str | None, data: str | None) -> "list[tuple[Scale, str]]":
+    from ablations.scales import SCALES
+    from neobert.errors import MissingData, did_you_mean
+
+    if scale is not None and scale not in SCALES:
+        raise ValueError(f"--scale {scale!r} is no scale: {did_you_mean(scale, SCALES)}")
+    chosen = [group for group in groups if group[0] == (scale or group[0]) and group[1] == (data or group[1])]
+    if not chosen:
+        wanted = " and ".join(f"{key} {value}" for key, value in (("scale", scale), ("data", data)) if value)
+        there = ", ".join(f"scale {found[0]} with data {found[1]}" for found in groups)
+        raise MissingData(f"no record has {wanted}; there are records of {there}")
+    return chosen
+
+
+def _write(group: "Group", folder: Path) -> list[Path]:
+    from neobert.files import replace_file
+    from reports.bars import bars_of, figure1_csv
+    from reports.figure1 import figure1
+    from reports.formats import booktabs, markdown
+    from reports.remarks import remarks_page
+    from reports.table2 import table2, table2_csv
+    from reports.table3 import table3, table3_csv
+
+    bars, second, third = bars_of(group), table2(group), table3(group)
+    contents = {f"figure1.{suffix}": content for suffix, content in figure1(bars).items()}
+    texts = {
+        "figure1.csv": figure1_csv(bars),
+        "table2.md": markdown(second),
+        "table2.tex": booktabs(second),
+        "table2.csv": table2_csv(group),
+        "table3.md": markdown(third),
+        "table3.tex": booktabs(third),
+        "table3.csv": table3_csv(group),
+        "remarks.md": remarks_page(group),
+    }
+    contents |= {name: text.encode() for name, text in texts.items()}
+    for name, content in contents.items():
+        replace_file(folder / name, content)
+    return [folder / name for name in contents]
+
+
+def _summary(group: "Group", files: list[Path]) -> dict[str, Any]:
+    from reports.bars import bars_of
+
+    bars = bars_of(group)
+    return {
+        "scale": group.scale,
+        "data": group.data,
+        "quantity": "average" if bars.is_average else f"mean of {' '.join(bars.tasks)}",
+        "scores": {bar.variant.name: bar.score.mean if bar.score else None for bar in bars.bars},
+        "files": [str(path) for path in files],
+    }
+
+
+def _print_summary(summary: dict[str, Any]) -> None:
+    present = {name: score for name, score in summary["scores"].items() if score is not None}
+    missing = [name for name, score in summary["scores"].items() if score is None]
+    print(f"scale {summary['scale']}, data {summary['data']} ({summary['quantity']} in points)")
+    print("  " + ("  ".join(f"{name} {score:.1f}" for name, score in present.items()) or "no scores"))
+    if missing:
+        print(f"  no score: {', '.join(missing)}")
+    for path in summary["files"]:
+        print(f"  {path}")
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from neobert.errors import EXIT_DONE
+    from reports.scores import group_of
+    from reports.trials import read_evidence
+
+    evidence = read_evidence(arguments.runs)
+    names = folder_names(evidence.groups())
+    problems, summaries = list(evidence.problems), []
+    for scale, data in _chosen(evidence.groups(), arguments.scale, arguments.data):
+        group = group_of(evidence, scale, data)
+        problems += group.problems
+        summaries.append(_summary(group, _write(group, arguments.out / names[(scale, data)])))
+    if problems:
+        print(f"{len(problems)} finding(s) about records that are not counted:", file=sys.stderr)
+        print("\n".join(f"  {problem}" for problem in problems), file=sys.stderr)
+    if arguments.json:
+        print(json.dumps(summaries, indent=1))
+    else:
+        for summary in summaries:
+            _print_summary(summary)
+    return EXIT_DONE
+
+
+def main(given: list[str] | None = None) -> int:
+    """Run the command; the exit code is the answer."""
+    arguments = _arguments(given)
+    from neobert.errors import MissingData, RunFailed, exit_code
+
+    try:
+        return _report(arguments)
+    except (ValueError, MissingData, RunFailed) as error:
+        print(f"make_figures.py: {error}", file=sys.stderr)
+        return exit_code(error)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,162 @@
+"""Made-up records of a whole study for the tests of reports: real specifications and identities, invented scores."""
+
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from ablations.ladder import ladder, variants
+from ablations.modification import Recipe
+from ablations.runs import glue_studies, measured_checkpoints, pretraining_runs
+from ablations.scales import Scale, scaled
+from neobert.data.corpora import Source
+from neobert.files import json_bytes, publish_once
+from neobert.glue.tasks import TASKS
+from neobert.identity import plain
+from neobert.layout import Layout
+from neobert.progress import TrialFiles
+from neobert.recipe import Point
+from neobert.records import publish_record
+from neobert.specifications import Execution, GlueStudy, PretrainingRun, write_run_file
+from neobert.specifications import Source as SourceName
+
+LEVELS = dict(zip(ladder(), (52.0, 54.1, 57.3, 55.2, 57.0, 56.1, 53.9, 58.4, 59.6, 61.0, 61.0), strict=True))
+TASK_SHIFTS = dict(zip(TASKS, (-4, 2, 6, -9, 8, 8, -16, 5), strict=True))  # they add up to 0
+EXECUTION = Execution(threads=1, processes=1, micro_batch_tokens=512, checkpoint_interval_steps=100)
+
+
+@dataclass(frozen=True)
+class MadeUpSource:
+    """Names of bytes without the bytes."""
+
+    label: str
+    version: str
+    without: dict[str, str]
+
+    @property
+    def trains_tokenizers(self) -> bool:
+        return self.label == "synthetic"
+
+    def corpus_origin(self, corpus: str) -> str:
+        return f"{corpus}:{self.version}"
+
+    def tokenizer_origin(self, tokenizer: str, vocabulary_size: int) -> str:
+        return f"{tokenizer}:{vocabulary_size}"
+
+    def task_origin(self, task: str) -> str:
+        return task
+
+    def tasks(self) -> dict[str, str | None]:
+        return {task: self.without.get(task) for task in TASKS}
+
+
+@dataclass
+class Study:
+    """Writes records of variants below a folder of runs. `without` names tasks that the source cannot fine-tune."""
+
+    root: Path
+    scale: Scale = "smoke"
+    data: str = "synthetic"
+    without: dict[str, str] = field(default_factory=dict)
+    levels: dict[str, float] = field(default_factory=lambda: dict(LEVELS))
+    version: str = "1"
+
+    @property
+    def source(self) -> Source:
+        return cast(Source, MadeUpSource(self.data, self.version, self.without))
+
+    def recipe(self, name: str) -> Recipe:
+        """The recipe of a variant at the study's scale."""
+        return scaled(variants()[name].recipe, self.scale, "trained" if self.data == "synthetic" else "published")
+
+    def runs(self, name: str, seed: int = 0) -> list[PretrainingRun]:
+        """The stages of a variant."""
+        return pretraining_runs(self.recipe(name).pretraining, seed, self.source)
+
+    def studies(self, name: str, seed: int = 0) -> Iterator[GlueStudy]:
+        """All studies of a variant, on every checkpoint that it measures."""
+        for checkpoint in measured_checkpoints(self.recipe(name), self.runs(name, seed), seed):
+            yield from glue_studies(checkpoint, self.source)
+
+    def study(self, name: str, task: str, seed: int = 0) -> GlueStudy:
+        """The study of a task on the variant's last checkpoint."""
+        return [study for study in self.studies(name, seed) if study.task == task][-1]
+
+    def write(self, names: Iterable[str] | None = None, seeds: Sequence[int] = (0,)) -> None:
+        """Pre-train the variants (default: the ladder) and run their whole grids on all tasks with every seed."""
+        for name in names if names is not None else ladder():
+            for seed in seeds:
+                self.pretrain(name, seed)
+                for study in self.studies(name, seed):
+                    self.begin(name, study)
+                    for point in study.points:
+                        self.trial(name, study, point)
+
+    def labels(self, name: str) -> dict[str, Any]:
+        """Labels as runs carry them: every variant with equal pre-training, whatever its grid."""
+        names = [other for other in variants() if self.recipe(other).pretraining == self.recipe(name).pretraining]
+        return {"variants": names, "scale": self.scale, "data": self.data, "unavailable_tasks": self.without}
+
+    def pretrain(self, name: str, seed: int = 0, **changes: Any) -> None:
+        """Publish the records of all stages; `changes` replaces top-level entries."""
+        for run in self.runs(name, seed):
+            loss = round(6 - self.level(name) / 20 + seed / 100, 4)
+            record = {
+                "kind": "pretraining",
+                "id": run.id,
+                "state": "done",
+                "inputs": {"data": run.data_id, "previous": run.previous},
+                "config": {"recipe": plain(run.recipe), "stage": run.stage, "origins": {}},
+                "labels": self.labels(name),
+                "scores": {"heldout_loss": {run.recipe.data.corpus: loss}, "training_loss": loss},
+                "seed": run.recipe.seed,
+            }
+            publish_record(Layout(self.root).pretraining(run.id) / "done.json", record | changes)
+
+    def begin(self, name: str, study: GlueStudy) -> None:
+        """Write the run.json of a study."""
+        source = SourceName(name=self.data, synthetic_documents=1)
+        write_run_file(Layout(self.root), study, source, EXECUTION, self.labels(name))
+
+    def level(self, name: str) -> float:
+        return self.levels[name.partition("@")[0]]
+
+    def score(self, name: str, study: GlueStudy, point: Point) -> float:
+        """A repeatable made-up score in 0..1 that depends on the point and a little on the seed."""
+        noise = random.Random(f"{name}{study.task}{study.seed}{study.stage}").gauss(0, 1.0)
+        point_noise = random.Random(f"{name}{study.task}{study.stage}{point.model_dump_json()}").gauss(0, 0.6)
+        return min(1.0, (self.level(name) + TASK_SHIFTS[study.task] + noise + point_noise) / 100)
+
+    def trial(self, name: str, study: GlueStudy, point: Point, *, score: float | None = None, **changes: Any) -> Path:
+        """Publish a trial (with `score`, in 0..1, where given); `changes` replaces top-level entries."""
+        files = TrialFiles(Layout(self.root), study, point)
+        value = self.score(name, study, point) if score is None else score
+        record = {
+            "kind": "glue",
+            "id": files.id,
+            "state": "done",
+            "inputs": {
+                "pretraining": study.weights,
+                "stage": study.stage,
+                "study": study.id,
+                "starts_from": plain(study.starts_from),
+            },
+            "config": {
+                **plain(study.protocol),
+                **plain(point),
+                "task": study.task,
+                "seed": study.seed,
+                "context": study.context,
+                "starts_from": study.starts_from.name,
+            },
+            "labels": self.labels(name),
+            "scores": {"score": value, "metrics": {}, "curve": []},
+            "seed": study.seed,
+        }
+        publish_record(files.record, record | changes)
+        return files.record
+
+    def fail(self, study: GlueStudy, point: Point) -> None:
+        """Leave what a failed trial leaves: an error and no record."""
+        publish_once(TrialFiles(Layout(self.root), study, point).error, json_bytes({"error": "diverged"}))

@@ -1,0 +1,354 @@
+"""Claims of batching: what a step holds, exact resumption, and tensors that are what the rows say."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_corpora import IDS, corpus_of, realistic_lengths, small_documents, stage
+
+from neobert.data import streams
+from neobert.data.batching import Batch, StepIterator, collate, heldout_batches, micro_batches
+from neobert.data.rows import Pieces, Rows
+from neobert.data.streams import STREAMS, WINDOW_DOCUMENTS, PackingWord
+from neobert.data.tokenized import TokenizedCorpus
+from neobert.data.views import Documents, all_documents
+from neobert.recipe import Masking, Subset
+
+CONTEXT = 32
+BERT = Masking(rate=0.15, mask_share=0.8, random_share=0.1)
+MIXTURE = (
+    Subset(minimum_tokens=0, share=0.2),
+    Subset(minimum_tokens=20, share=0.4),
+    Subset(minimum_tokens=40, share=0.4),
+)
+PACKINGS = sorted(STREAMS)
+
+packings = pytest.mark.parametrize("packing", PACKINGS)
+
+
+def fields(rows: Rows) -> list[object]:
+    pieces = rows.pieces
+    return [rows.count, rows.context, rows.isolated, *(getattr(pieces, name).tolist() for name in vars(pieces))]
+
+
+def framed(corpus: TokenizedCorpus, document: int) -> list[int]:
+    """A document with its specials, read the slow way."""
+    first = int(corpus.lengths[:document].sum())
+    flat = np.concatenate(corpus.shards)[first : first + int(corpus.lengths[document])]
+    return [IDS.cls, *flat.tolist(), IDS.sep]
+
+
+def masks(batch: Batch) -> Iterator[tuple[int, int, int]]:
+    """(row, column, target) of each predicted token."""
+    for row, slot in (batch.targets != -100).nonzero().tolist():
+        yield row, int(batch.slots[row, slot]), int(batch.targets[row, slot])
+
+
+def predicted_places(rows: Rows, batch: Batch) -> set[tuple[int, int, int]]:
+    """(document, token offset, target) of each predicted token."""
+    pieces = rows.pieces
+    places = set()
+    for row, column, target in masks(batch):
+        piece = int(np.flatnonzero((pieces.rows == row) & (pieces.columns <= column))[-1])
+        offset = int(pieces.first[piece]) + column - int(pieces.columns[piece]) - 1
+        places.add((int(pieces.documents[piece]), offset, target))
+    return places
+
+
+@given(
+    packing=st.sampled_from(PACKINGS),
+    count=st.integers(3, 60),
+    rows=st.integers(1, 9),
+    taken=st.integers(0, 12),
+    mixed=st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_every_state_continues_with_exactly_the_rows_that_would_have_come(
+    packing: PackingWord, count: int, rows: int, taken: int, mixed: bool
+) -> None:
+    documents = all_documents(corpus_of([50, *realistic_lengths(count, 30)]))
+    recipe = stage(CONTEXT, rows, mixture=MIXTURE) if mixed else stage(CONTEXT, rows)
+    with patch.object(streams, "WINDOW_DOCUMENTS", 40):
+        steps = StepIterator(documents, recipe, packing, seed=3)
+        for _ in range(taken):
+            next(steps)
+        state = json.loads(json.dumps(steps.state()))
+        expected = [fields(next(steps)) for _ in range(6)]
+        restored = StepIterator(documents, recipe, packing, seed=3)
+        next(restored)
+        restored.restore(state)
+        assert [fields(next(restored)) for _ in range(6)] == expected
+
+
+@packings
+def test_a_state_of_another_mixture_is_refused(packing: PackingWord) -> None:
+    documents = small_documents()
+    state = StepIterator(documents, stage(CONTEXT, 4, mixture=MIXTURE), packing, seed=0).state()
+    with pytest.raises(ValueError, match="another packing or mixture"):
+        StepIterator(documents, stage(CONTEXT, 4), packing, seed=0).restore(state)
+
+
+def test_a_stage_ends_after_its_steps() -> None:
+    assert len(list(StepIterator(small_documents(), stage(CONTEXT, 4, steps=7), "packed", seed=0))) == 7
+
+
+def test_a_padded_step_holds_a_fixed_number_of_documents_and_an_epoch_each_once() -> None:
+    documents = small_documents(60)
+    steps = StepIterator(documents, stage(CONTEXT, 12), "padded", seed=0)
+    epochs = []
+    for _ in range(3):
+        seen = []
+        for rows in islice(steps, 5):
+            assert len(rows.pieces.documents) == 12 and rows.count <= 12
+            assert rows.pieces.tokens.tolist() == np.minimum(rows.pieces.framed_lengths, CONTEXT).tolist()
+            seen.extend(rows.pieces.documents.tolist())
+        assert sorted(seen) == list(range(60))
+        epochs.append(seen)
+    assert epochs[0] != epochs[1] != epochs[2]
+
+
+def test_a_packed_step_holds_full_rows_and_a_window_each_document_once() -> None:
+    count = WINDOW_DOCUMENTS
+    documents = all_documents(corpus_of(realistic_lengths(count, 60)))
+    steps = StepIterator(documents, stage(128, 8, steps=10_000), "packed", seed=0)
+    rows = next(steps)
+    taken = [rows]
+    while sum(len(part.pieces.documents) for part in taken) < count:
+        taken.append(next(steps))
+    assert {part.count for part in taken} == {8}
+    seen = np.concatenate([part.pieces.documents for part in taken])[:count]
+    assert len(set(seen.tolist())) >= count - 8 * 40
+    assert sum(part.real_tokens for part in taken) >= 0.98 * len(taken) * 8 * 128
+
+
+def test_a_packed_epoch_holds_each_document_once() -> None:
+    documents = small_documents(100)
+    steps = StepIterator(documents, stage(CONTEXT, 1, steps=10**6), "packed", seed=0)
+    counts = np.zeros(100, dtype=np.int64)
+    while (steps.state()["streams"][0]["window"]) == 0:
+        np.add.at(counts, next(steps).pieces.documents, 1)
+    # One window holds 40 epochs and 96 documents of the next.
+    assert WINDOW_DOCUMENTS == 40 * 100 + 96
+    assert set(counts.tolist()) == {40, 41} and (counts == 41).sum() == 96
+
+
+def test_packed_steps_are_samples_of_all_lengths() -> None:
+    documents = all_documents(corpus_of(realistic_lengths(WINDOW_DOCUMENTS, 60)))
+    steps = StepIterator(documents, stage(128, 64), "packed", seed=0)
+    means = [float(next(steps).pieces.tokens.mean()) for _ in range(8)]
+    assert max(means) < 1.5 * min(means)
+
+
+def test_rows_across_documents_are_the_stream_of_uncut_documents_cut_evenly() -> None:
+    documents = small_documents(40, mean=50)
+    corpus = documents.corpus
+    steps = StepIterator(documents, stage(CONTEXT, 7), "packed_across_documents", seed=0)
+    stream: list[int] = []
+    order: list[int] = []
+    for rows in islice(steps, 25):
+        batch = collate(rows, corpus, Masking(rate=1e-9, mask_share=1, random_share=0))
+        assert batch.token_ids.shape == (7, CONTEXT) and rows.fill == 1
+        assert (batch.documents == 0).all()
+        assert (batch.positions == torch.arange(CONTEXT)).all()
+        stream.extend(batch.token_ids.flatten().tolist())
+        order.extend(rows.pieces.documents[rows.pieces.first == 0].tolist())
+    expected = [token for document in order for token in framed(corpus, document)]
+    assert stream == expected[: len(stream)]
+    assert sorted(order[:40]) == list(range(40))
+
+
+@given(packing=st.sampled_from(PACKINGS), seed=st.integers(0, 100), rate=st.sampled_from([0.15, 0.9]))
+@settings(max_examples=40, deadline=None)
+def test_a_batch_is_what_its_rows_say(packing: PackingWord, seed: int, rate: float) -> None:
+    documents = small_documents(50, seed=seed)
+    rows = next(StepIterator(documents, stage(CONTEXT, 6), packing, seed=seed))
+    masking = Masking(rate=rate, mask_share=0.8, random_share=0.1)
+    batch = collate(rows, documents.corpus, masking, rows_at_least=8)
+    token_ids = np.full((8, CONTEXT), IDS.pad)
+    numbers, positions = np.full((8, CONTEXT), -1), np.full((8, CONTEXT), -1)
+    seen_in_row = [0] * 8
+    pieces = rows.pieces
+    for piece in range(len(pieces.rows)):
+        row, column, tokens = int(pieces.rows[piece]), int(pieces.columns[piece]), int(pieces.tokens[piece])
+        whole = framed(documents.corpus, int(pieces.documents[piece]))
+        if rows.isolated:
+            whole = [*whole[: CONTEXT - 1], IDS.sep] if len(whole) > CONTEXT else whole
+        first = int(pieces.first[piece])
+        place = slice(column, column + tokens)
+        token_ids[row, place] = whole[first : first + tokens]
+        numbers[row, place] = seen_in_row[row] if rows.isolated else 0
+        positions[row, place] = range(tokens) if rows.isolated else range(column, column + tokens)
+        seen_in_row[row] += 1
+    for row, column, target in masks(batch):
+        assert target == token_ids[row, column] and target not in IDS.never_predicted
+        token_ids[row, column] = int(batch.token_ids[row, column])
+    assert batch.token_ids.tolist() == token_ids.tolist()
+    assert batch.documents.tolist() == numbers.tolist()
+    assert batch.positions.tolist() == positions.tolist()
+    assert batch.real_tokens == rows.real_tokens == int((batch.positions >= 0).sum())
+    assert batch.predicted_tokens == int((batch.targets != -100).sum()) > 0
+    assert batch.slots.shape == batch.targets.shape and batch.slots.shape[1] % 8 == 0
+    assert len({(row, column) for row, column, _ in masks(batch)}) == batch.predicted_tokens
+
+
+def test_slots_grow_in_eights_and_drop_no_target() -> None:
+    documents = small_documents(50)
+    rows = next(StepIterator(documents, stage(CONTEXT, 6), "packed", seed=0))
+    few = collate(rows, documents.corpus, BERT)
+    many = collate(rows, documents.corpus, Masking(rate=0.99, mask_share=1, random_share=0))
+    fixed = collate(rows, documents.corpus, BERT, slots_at_least=19)
+    assert few.slots.shape[1] < many.slots.shape[1] <= CONTEXT
+    assert many.predicted_tokens > 0.85 * rows.real_tokens - 2 * len(rows.pieces.rows)
+    assert fixed.slots.shape[1] == 24
+    assert set(masks(fixed)) == set(masks(few))
+
+
+@packings
+def test_masks_do_not_depend_on_the_micro_batch(packing: PackingWord) -> None:
+    documents = small_documents(60)
+    rows = next(StepIterator(documents, stage(CONTEXT, 20), packing, seed=0))
+    whole = predicted_places(rows, collate(rows, documents.corpus, BERT))
+    parts = [predicted_places(part, collate(part, documents.corpus, BERT)) for part in micro_batches(rows, 3)]
+    assert set.union(*parts) == whole and sum(map(len, parts)) == len(whole)
+
+
+def test_masks_do_not_depend_on_whether_documents_are_cut() -> None:
+    documents = small_documents(60)
+    padded = next(StepIterator(documents, stage(CONTEXT, 60), "padded", seed=0))
+    in_padded = predicted_places(padded, collate(padded, documents.corpus, BERT))
+    steps = StepIterator(documents, stage(CONTEXT, 1, steps=10**6), "packed_across_documents", seed=0)
+    in_across: set[tuple[int, int, int]] = set()
+    while steps.state()["streams"][0]["position"] < 60:
+        rows = next(steps)
+        in_across |= predicted_places(rows, collate(rows, documents.corpus, BERT))
+    assert len(in_padded) > 100
+    assert in_padded <= in_across
+
+
+def test_padded_and_packed_predict_the_same_tokens_of_an_epoch() -> None:
+    documents = all_documents(corpus_of(realistic_lengths(WINDOW_DOCUMENTS, 20)))
+    padded = next(StepIterator(documents, stage(CONTEXT, WINDOW_DOCUMENTS), "padded", seed=0))
+    packed_steps = StepIterator(documents, stage(CONTEXT, padded.count), "packed", seed=0)
+    packed = next(packed_steps)
+    assert sorted(packed.pieces.documents.tolist()) == sorted(padded.pieces.documents.tolist())
+    assert packed.pieces.documents.tolist() != padded.pieces.documents.tolist()
+    both = [predicted_places_fast(rows, documents.corpus) for rows in (padded, packed)]
+    assert both[0] == both[1] and len(both[0]) > 1000
+
+
+def predicted_places_fast(rows: Rows, corpus: TokenizedCorpus) -> set[tuple[int, int]]:
+    """(document key, place inside it) of each predicted token of isolated rows."""
+    batch = collate(rows, corpus, BERT)
+    pairs = set()
+    keys = {
+        (int(row), int(number)): int(key)
+        for row, number, key in zip(rows.pieces.rows, numbers_in_rows(rows.pieces), rows.pieces.documents, strict=True)
+    }
+    for row, column, _ in masks(batch):
+        pairs.add((keys[row, int(batch.documents[row, column])], int(batch.positions[row, column])))
+    return pairs
+
+
+def numbers_in_rows(pieces: Pieces) -> np.ndarray:
+    return np.arange(len(pieces.rows)) - np.searchsorted(pieces.rows, pieces.rows)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 8])
+@pytest.mark.parametrize("rows_per_micro_batch", [1, 4, 5])
+def test_ranks_share_a_step_in_equally_many_micro_batches(ranks: int, rows_per_micro_batch: int) -> None:
+    documents = small_documents(100)
+    rows = next(StepIterator(documents, stage(CONTEXT, 13), "padded", seed=0))
+    shares = [list(micro_batches(rows, rows_per_micro_batch, rank=rank, ranks=ranks)) for rank in range(ranks)]
+    assert len({len(share) for share in shares}) == 1
+    parts = [part for share in shares for part in share]
+    assert sum(part.count for part in parts) == rows.count
+    documents_of = [number for part in parts for number in part.pieces.documents.tolist()]
+    assert sorted(documents_of) == sorted(rows.pieces.documents.tolist())
+    batches = [collate(part, documents.corpus, BERT, rows_at_least=rows_per_micro_batch) for part in parts]
+    assert {batch.token_ids.shape for batch in batches} == {(rows_per_micro_batch, CONTEXT)}
+    whole = collate(rows, documents.corpus, BERT)
+    assert sum(batch.predicted_tokens for batch in batches) == whole.predicted_tokens
+    assert sum(batch.real_tokens for batch in batches) == whole.real_tokens
+
+
+def test_an_empty_micro_batch_is_filler() -> None:
+    documents = small_documents()
+    rows = next(StepIterator(documents, stage(CONTEXT, 4), "packed", seed=0))
+    batch = collate(rows[4:8], documents.corpus, BERT, rows_at_least=4)
+    assert batch.real_tokens == batch.predicted_tokens == 0
+    assert (batch.documents == -1).all() and (batch.targets == -100).all() and (batch.token_ids == IDS.pad).all()
+
+
+@packings
+def test_each_step_draws_one_subset_with_its_share(packing: PackingWord) -> None:
+    documents = small_documents(200, mean=60)
+    steps = StepIterator(documents, stage(CONTEXT, 2, steps=2000, mixture=MIXTURE), packing, seed=0)
+    draws = []
+    before = steps.state()["streams"]
+    for rows in steps:
+        after = steps.state()["streams"]
+        (drawn,) = [number for number in range(3) if before[number] != after[number]]
+        assert int(rows.pieces.framed_lengths.min()) >= min(MIXTURE[drawn].minimum_tokens, CONTEXT)
+        draws.append(drawn)
+        before = after
+    for number, subset in enumerate(MIXTURE):
+        deviation = np.sqrt(subset.share * (1 - subset.share) / 2000)
+        assert abs(draws.count(number) / 2000 - subset.share) < 4 * deviation
+
+
+def test_a_subset_without_documents_is_refused_before_training() -> None:
+    too_long = (Subset(minimum_tokens=0, share=0.5), Subset(minimum_tokens=10**6, share=0.5))
+    with pytest.raises(ValueError, match="no document has 1000000 tokens"):
+        StepIterator(small_documents(), stage(CONTEXT, 4, mixture=too_long), "padded", seed=0)
+
+
+@packings
+def test_seed_and_stage_decide_the_order_and_nothing_else_does(packing: PackingWord) -> None:
+    documents = small_documents()
+    recipe = stage(CONTEXT, 4)
+    first = fields(next(StepIterator(documents, recipe, packing, seed=0)))
+    assert fields(next(StepIterator(documents, recipe, packing, seed=0))) == first
+    assert fields(next(StepIterator(documents, recipe, packing, seed=1))) != first
+    assert fields(next(StepIterator(documents, recipe, packing, seed=0, stage_number=1))) != first
+
+
+def evaluation(documents: Documents, rows: int) -> list[tuple[list[int], list[int]]]:
+    """(tokens with masks, targets) of each held-out document as evaluated, in a stable order."""
+    found = []
+    for batch in heldout_batches(documents, CONTEXT, rows, most_documents=20):
+        assert batch.token_ids.shape == (rows, CONTEXT)
+        targets = torch.full_like(batch.token_ids, -1)
+        for row, column, target in masks(batch):
+            assert batch.token_ids[row, column] == IDS.mask
+            targets[row, column] = target
+        for row in range(rows):
+            for number in range(int(batch.documents[row].max()) + 1):
+                here = batch.documents[row] == number
+                found.append((batch.token_ids[row, here].tolist(), targets[row, here].tolist()))
+    return sorted(found)
+
+
+def test_held_out_documents_and_masks_are_fixed_by_their_text_alone() -> None:
+    documents = small_documents(50)
+    corpus = documents.corpus
+    backwards = list(reversed(range(50)))
+    flat = [framed(corpus, number)[1:-1] for number in backwards]
+    other = replace(
+        corpus,
+        lengths=corpus.lengths[backwards],
+        text_hashes=corpus.text_hashes[backwards],
+        shards=(np.array([token for ids in flat for token in ids], dtype=np.uint16),),
+    )
+    expected = evaluation(documents, rows=4)
+    assert len(expected) == 20
+    assert evaluation(all_documents(other), rows=7) == expected
+    predicted = sum(target >= 0 for _, targets in expected for target in targets)
+    tokens = sum(len(token_ids) - 2 for token_ids, _ in expected)
+    assert abs(predicted / tokens - 0.15) < 4 * np.sqrt(0.15 * 0.85 / tokens)

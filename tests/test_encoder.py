@@ -1,0 +1,230 @@
+"""The whole encoder: equal to its description, blind to neighbours and padding, exact where it saves work."""
+
+import hypothesis
+import pytest
+import torch
+from hypothesis import strategies as st
+from small_models import CONTEXT, FORMS, NEOBERT_FORM, language_model, pack, random_document
+from torch import Tensor
+from torch.nn import functional
+
+from neobert.model.attention import packed_plan, padded_plan, whole_rows_plan
+from neobert.model.heads import MaskedLanguageModel
+
+HEADS, HEAD_SIZE = 3, 8
+NETWORKS = {name: language_model(**form) for name, form in FORMS.items()}
+CLOSE = {"rtol": 0.0, "atol": 1e-5}
+
+
+@pytest.fixture(params=FORMS)
+def network(request) -> MaskedLanguageModel:
+    return NETWORKS[request.param]
+
+
+# Against an independent forward
+
+
+def described_norm(weights: dict[str, Tensor], name: str, hidden: Tensor) -> Tensor:
+    if f"{name}.bias" in weights:
+        centred = hidden - hidden.mean(-1, keepdim=True)
+        scaled = centred / (centred.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt()
+        return scaled * weights[f"{name}.weight"] + weights[f"{name}.bias"]
+    return hidden * torch.rsqrt(hidden.pow(2).mean(-1, keepdim=True) + 1e-5) * weights[f"{name}.weight"]
+
+
+def described_turn(vectors: Tensor) -> Tensor:
+    frequencies = 1.0 / 10_000 ** (torch.arange(0, HEAD_SIZE, 2) / HEAD_SIZE)
+    angles = torch.outer(torch.arange(len(vectors)), frequencies)
+    phases = torch.polar(torch.ones_like(angles), angles)[:, None]
+    return torch.view_as_real(torch.view_as_complex(vectors.reshape(len(vectors), HEADS, -1, 2)) * phases).flatten(2)
+
+
+def described_attention(weights: dict[str, Tensor], block: str, hidden: Tensor) -> Tensor:
+    fused = (hidden @ weights[f"{block}.qkv.weight"].T).view(len(hidden), HEADS, 3 * HEAD_SIZE)
+    query, key, value = fused.chunk(3, dim=-1)
+    if "model.positional_embedding.weight" not in weights:
+        query, key = described_turn(query), described_turn(key)
+    scores = torch.einsum("qhd,khd->hqk", query, key) / HEAD_SIZE**0.5
+    mixed = torch.einsum("hqk,khd->qhd", scores.softmax(-1), value).flatten(1)
+    return mixed @ weights[f"{block}.wo.weight"].T
+
+
+def described_feedforward(weights: dict[str, Tensor], block: str, hidden: Tensor) -> Tensor:
+    if f"{block}.ffn.0.weight" in weights:
+        return functional.gelu(hidden @ weights[f"{block}.ffn.0.weight"].T) @ weights[f"{block}.ffn.2.weight"].T
+    gate, value = (hidden @ weights[f"{block}.ffn.w12.weight"].T).chunk(2, dim=-1)
+    return (gate * torch.sigmoid(gate) * value) @ weights[f"{block}.ffn.w3.weight"].T
+
+
+def described_logits(weights: dict[str, Tensor], document: Tensor) -> Tensor:
+    """Logits (tokens, vocabulary) of one document, by the digest's description of the released code."""
+    hidden = weights["model.encoder.weight"][document]
+    if "model.positional_embedding.weight" in weights:
+        hidden = hidden + weights["model.positional_embedding.weight"][1 : len(document) + 1]
+    for layer in range(3):
+        block = f"model.transformer_encoder.{layer}"
+        hidden = hidden + described_attention(
+            weights, block, described_norm(weights, f"{block}.attention_norm", hidden)
+        )
+        hidden = hidden + described_feedforward(weights, block, described_norm(weights, f"{block}.ffn_norm", hidden))
+    hidden = described_norm(weights, "model.layer_norm", hidden)
+    return hidden @ weights["decoder.weight"].T + weights["decoder.bias"]
+
+
+def test_logits_are_those_of_the_description_with_and_without_padding(network):
+    lengths = (CONTEXT, 9, 1)
+    documents = [random_document(length) for length in lengths]
+    token_ids, numbers, _ = pack([[document] for document in documents], CONTEXT)
+    padded = network.logits(token_ids, padded_plan(numbers >= 0))
+    for row, document in enumerate(documents):
+        expected = described_logits(network.state_dict(), document)
+        torch.testing.assert_close(padded[row, : len(document)], expected, **CLOSE)
+        alone = network.logits(document[None], whole_rows_plan(document[None]))
+        torch.testing.assert_close(alone[0], expected, **CLOSE)
+
+
+# Neighbours and padding
+
+
+@torch.no_grad()
+@hypothesis.settings(max_examples=25, deadline=None, derandomize=True)
+@hypothesis.given(
+    rows=st.lists(st.lists(st.integers(1, 8), min_size=0, max_size=3), min_size=1, max_size=3),
+    form=st.sampled_from(list(FORMS)),
+)
+def test_neighbours_and_filler_never_change_a_documents_states(rows, form):
+    """Any split of rows, rows of filler alone included: each document has the states that it has alone."""
+    encoder = NETWORKS[form].model
+    documents = [[random_document(length, seed) for seed, length in enumerate(lengths)] for lengths in rows]
+    token_ids, numbers, positions = pack(documents, CONTEXT)
+    together = encoder(token_ids, packed_plan(numbers, positions))
+    assert torch.isfinite(together).all()
+    for row, texts in enumerate(documents):
+        for number, text in enumerate(texts):
+            alone = encoder(text[None], whole_rows_plan(text[None]))[0]
+            torch.testing.assert_close(together[row, numbers[row] == number], alone, **CLOSE)
+
+
+def test_documents_that_share_a_number_see_each_other(network):
+    first, second, other = (random_document(6, seed) for seed in range(3))
+    rows = [[first, second], [first, other]]
+    token_ids, numbers, positions = pack(rows, 12)
+    apart = network.model(token_ids, packed_plan(numbers, positions))
+    across = network.model(token_ids, packed_plan(torch.zeros_like(numbers), positions))
+    torch.testing.assert_close(apart[0, :6], apart[1, :6], **CLOSE)
+    assert (across[0, :6] - across[1, :6]).abs().max() > 1e-2
+    assert (across[0, :6] - apart[0, :6]).abs().max() > 1e-2
+
+
+def test_the_order_of_tokens_matters(network):
+    document = random_document(8)
+    plan = whole_rows_plan(document[None])
+    states, reversed_states = network.model(document[None], plan), network.model(document.flip(0)[None], plan)
+    assert (states - reversed_states.flip(1)).abs().max() > 1e-2
+
+
+def test_learned_positions_stop_at_the_context_and_rotary_ones_do_not():
+    document = random_document(CONTEXT + 1)[None]
+    assert language_model().model(document, whole_rows_plan(document)).shape[1] == CONTEXT + 1
+    with pytest.raises(ValueError, match=f"holds {CONTEXT}"):
+        language_model(**FORMS["M0 form"]).model(document, whole_rows_plan(document))
+
+
+# Loss, slots and gradients
+
+
+def packed_batch() -> tuple[Tensor, Tensor, Tensor]:
+    texts = [[random_document(7), random_document(9, 1), random_document(6, 2)], [random_document(20, 3)], []]
+    return pack(texts, CONTEXT)
+
+
+def slots_and_targets(token_ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Five slots a row, the last of them unused; the targets at the slots and at all tokens."""
+    slots = torch.tensor([[0, 6, 7, 21, 0], [3, 4, 9, 19, 0], [0, 0, 0, 0, 0]])
+    targets = (token_ids.gather(1, slots) + 1) % 50
+    targets[:, 4], targets[2] = -100, -100
+    everywhere = torch.full_like(token_ids, -100)
+    everywhere[:2] = everywhere[:2].scatter(1, slots[:2, :4], targets[:2, :4])
+    return slots, targets, everywhere
+
+
+def test_the_loss_is_torchs_cross_entropy_of_the_targets(network):
+    token_ids, numbers, positions = packed_batch()
+    plan = packed_plan(numbers, positions)
+    slots, targets, _ = slots_and_targets(token_ids)
+    chosen = network.logits(token_ids, plan, slots)[targets != -100].log_softmax(-1)
+    expected = -chosen.gather(1, targets[targets != -100][:, None]).sum()
+    loss = network(token_ids, plan, slots, targets)
+    assert loss.shape == () and loss.dtype == torch.float32
+    torch.testing.assert_close(loss, expected)
+
+
+def test_states_loss_and_gradients_at_slots_are_the_full_ones(network):
+    token_ids, numbers, positions = packed_batch()
+    plan = packed_plan(numbers, positions)
+    slots, targets, everywhere = slots_and_targets(token_ids)
+    states = network.model(token_ids, plan)
+    at_slots = network.model(token_ids, plan, slots)
+    torch.testing.assert_close(at_slots, states.gather(1, slots[..., None].expand(at_slots.shape)), rtol=0, atol=2e-6)
+    parameters = list(network.parameters())
+    pruned, full = network(token_ids, plan, slots, targets), network(token_ids, plan, None, everywhere)
+    torch.testing.assert_close(pruned, full, rtol=1e-6, atol=0)
+    for one, other in zip(torch.autograd.grad(pruned, parameters), torch.autograd.grad(full, parameters), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-4)
+
+
+def test_gradients_of_a_packed_batch_are_the_sum_over_its_documents(network):
+    token_ids, numbers, positions = packed_batch()
+    _, _, everywhere = slots_and_targets(token_ids)
+    parameters = list(network.parameters())
+    packed = torch.autograd.grad(network(token_ids, packed_plan(numbers, positions), None, everywhere), parameters)
+    each = []
+    for row, number in ((0, 0), (0, 1), (0, 2), (1, 0)):
+        here = numbers[row] == number
+        document = token_ids[row, here][None]
+        loss = network(document, whole_rows_plan(document), None, everywhere[row, here][None])
+        each.append(torch.autograd.grad(loss, parameters))
+    for together, *apart in zip(packed, *each, strict=True):
+        torch.testing.assert_close(together, sum(apart), rtol=0, atol=1e-4)
+
+
+def test_filler_gives_no_gradient_to_its_embedding(network):
+    token_ids, numbers, positions = packed_batch()
+    slots, targets, _ = slots_and_targets(token_ids)
+    loss = network(token_ids, packed_plan(numbers, positions), slots, targets)
+    (gradient,) = torch.autograd.grad(loss, [network.model.encoder.weight])
+    assert not gradient[0].any()
+    assert gradient[token_ids[0, 0]].any()
+
+
+def test_bf16_autocast_stays_near_fp32(network):
+    """Summed loss within 0.1 %, hidden states within 1 % of their norm; loss and residual stream are fp32."""
+    token_ids, numbers, positions = packed_batch()
+    plan = packed_plan(numbers, positions)
+    slots, targets, _ = slots_and_targets(token_ids)
+    with torch.no_grad():
+        exact, states = network(token_ids, plan, slots, targets), network.model(token_ids, plan)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        loss, low = network(token_ids, plan, slots, targets), network.model(token_ids, plan)
+    assert loss.dtype == low.dtype == torch.float32
+    assert abs(float(loss - exact)) <= 0.001 * float(exact)
+    assert float((low - states).norm()) <= 0.01 * float(states.norm())
+    assert float((low - states).norm()) > 0
+
+
+def test_dropout_acts_in_training_alone():
+    network = language_model(dropout=0.5)
+    document = random_document(8)[None]
+    plan = whole_rows_plan(document)
+    undropped = language_model().model(document, plan)
+    assert not torch.equal(network.train().model(document, plan), undropped)
+    assert torch.equal(network.eval().model(document, plan), undropped)
+
+
+def test_the_encoder_compiles_to_one_graph_with_equal_states():
+    document = random_document(8)[None]
+    network = language_model(**NEOBERT_FORM)
+    plan = whole_rows_plan(document)
+    eager = network.model(document, plan)
+    compiled = torch.compile(network.model, backend="eager", fullgraph=True)(document, plan)
+    torch.testing.assert_close(compiled, eager, **CLOSE)

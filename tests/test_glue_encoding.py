@@ -1,0 +1,155 @@
+"""A task as token ids: framed once, checked once, the same after storing, and never damaged without notice."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from neobert.data.synthetic.tasks import TASK_SPLITS, task_examples
+from neobert.data.tokenizer_training import train_wordpiece
+from neobert.errors import DamagedFile, MissingData
+from neobert.glue.encoding import EncodedSplit, EncodedTask, encode_task, load_encoded, permutation, save_encoded
+from neobert.glue.tasks import TASKS
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    texts = [text for task in ("cola", "mnli") for text in task_examples(task, "train")[TASKS[task].first]]
+    return train_wordpiece(texts, 400)
+
+
+def examples_of(task):
+    """The synthetic examples of every split, the first forty of each."""
+    return {
+        split: {column: values[:40] for column, values in task_examples(task, split).items()}
+        for split in TASK_SPLITS[task]
+    }
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_example_is_framed_as_the_tokenizer_frames_it(name, tokenizer):
+    task, examples = TASKS[name], examples_of(name)
+    encoded = encode_task(task, examples, tokenizer, 64)
+    assert list(encoded.splits) == list(task.splits)
+    for split, content in encoded.splits.items():
+        texts = zip(*(tokenizer.encode(examples[split][column]) for column in task.text_columns), strict=True)
+        assert [content.tokens(i).tolist() for i in range(40)] == [
+            tokenizer.frame(*ids, max_tokens=64) for ids in texts
+        ]
+        assert content.labels.tolist() == pytest.approx(examples[split]["label"])
+        assert content.token_ids.dtype == np.int32
+
+
+def test_no_example_is_longer_than_the_limit(tokenizer):
+    examples = {split: {"sentence": ["a b c " * 50, "a"], "label": [0, 1]} for split in ("train", "validation")}
+    encoded = encode_task(TASKS["cola"], examples, tokenizer, 16)
+    assert encoded.splits["train"].lengths.tolist() == [16, 3]
+
+
+def test_an_encoded_task_comes_back_from_its_file_and_is_published_once(tmp_path, tokenizer):
+    encoded = encode_task(TASKS["stsb"], examples_of("stsb"), tokenizer, 64)
+    path = tmp_path / "data" / "stsb.safetensors"
+    assert save_encoded(path, encoded)
+    assert not save_encoded(path, encoded)
+    loaded = load_encoded(path)
+    assert loaded.task == encoded.task
+    for split, content in encoded.splits.items():
+        for part, array in vars(content).items():
+            again = getattr(loaded.splits[split], part)
+            assert again.dtype == array.dtype
+            np.testing.assert_array_equal(again, array)
+
+
+def test_equal_examples_give_equal_bytes(tmp_path, tokenizer):
+    for name in ("one", "two"):
+        save_encoded(tmp_path / name, encode_task(TASKS["mnli"], examples_of("mnli"), tokenizer, 64))
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+
+
+@pytest.mark.parametrize("damage", ["torn", "changed", "foreign"])
+def test_a_damaged_file_is_noticed(tmp_path, tokenizer, damage):
+    path = tmp_path / "cola"
+    save_encoded(path, encode_task(TASKS["cola"], examples_of("cola"), tokenizer, 64))
+    content = bytearray(path.read_bytes())
+    if damage == "torn":
+        content = content[:-20]
+    elif damage == "changed":
+        content[-5] ^= 1
+    else:
+        content = bytearray(b"not at all a file of tensors")
+    path.write_bytes(content)
+    with pytest.raises(DamagedFile, match=f"{path}.*remove it"):
+        load_encoded(path)
+
+
+def test_a_file_that_is_not_there_is_missing(tmp_path):
+    with pytest.raises(MissingData, match="not encoded yet"):
+        load_encoded(tmp_path / "rte")
+
+
+GOOD = {"sentence1": ["one", "two"], "sentence2": ["three", "four"], "label": [0, 1]}
+
+
+@pytest.mark.parametrize(
+    ("task", "change", "message"),
+    [
+        ("mrpc", {"label": [0, 2]}, "MRPC train, row 1: label 2 is not one of 0, 1"),
+        ("mrpc", {"label": [0, -1]}, "row 1: label -1 is not one of 0, 1"),
+        ("mrpc", {"label": [0, None]}, "row 1: label None"),
+        ("mrpc", {"label": [0.5, 1]}, "row 0: label 0.5"),
+        ("mrpc", {"label": ["0", "1"]}, "row 0: label '0'"),
+        ("stsb", {"label": [0.5, float("nan")]}, "STS-B train, row 1: label nan is not a finite number"),
+        ("mrpc", {"sentence2": ["three", None]}, "row 1: 'sentence2' is None, not a text"),
+        ("mrpc", {"sentence2": ["three"]}, "column 'sentence2' has 1 rows, but 'label' has 2"),
+        ("mrpc", {"sentence1": [], "sentence2": [], "label": []}, "MRPC train is empty"),
+    ],
+)
+def test_bad_columns_are_refused_with_the_place(tokenizer, task, change, message):
+    with pytest.raises(ValueError, match=message):
+        encode_task(TASKS[task], {"train": GOOD | change, "validation": GOOD}, tokenizer, 32)
+
+
+@pytest.mark.parametrize("column", ["sentence1", "sentence2", "label"])
+def test_a_missing_column_is_named(tokenizer, column):
+    partial = {name: values for name, values in GOOD.items() if name != column}
+    with pytest.raises(ValueError, match=f"RTE validation has no column '{column}'"):
+        encode_task(TASKS["rte"], {"train": GOOD, "validation": partial}, tokenizer, 32)
+
+
+def test_a_missing_split_is_named(tokenizer):
+    with pytest.raises(ValueError, match="MNLI has no split 'validation_mismatched'"):
+        encode_task(TASKS["mnli"], {"train": {}, "validation_matched": {}}, tokenizer, 32)
+
+
+def numbered(count):
+    """A train split in which example i is i + 1 tokens of value i and has label i."""
+    token_ids = np.concatenate([np.full(i + 1, i, np.int32) for i in range(count)])
+    offsets = np.concatenate([[0], np.cumsum(np.arange(1, count + 1))])
+    return EncodedTask(TASKS["cola"], {"train": EncodedSplit(token_ids, offsets, np.arange(count))})
+
+
+@settings(max_examples=30)
+@given(count=st.integers(2, 40), cap=st.integers(1, 39))
+def test_a_cap_takes_the_first_of_one_permutation(count, cap):
+    """Whole examples, none twice, a smaller cap inside a larger one, and not simply the first rows."""
+    encoded = numbered(count)
+    capped = encoded.train(cap)
+    assert len(capped) == min(cap, count)
+    assert len(set(capped.labels.tolist())) == len(capped)
+    assert capped.labels.tolist() == encoded.train(min(cap + 1, count - 1)).labels.tolist()[:cap] or cap >= count - 1
+    for example, label in enumerate(capped.labels):
+        assert capped.tokens(example).tolist() == [label] * (label + 1)
+
+
+def test_orders_are_golden():
+    """Another order would be another experiment: see `identity.NUMERICS`."""
+    assert numbered(10).train(4).labels.tolist() == [7, 9, 8, 5]
+    assert permutation(8, (0, 0)).tolist() == [0, 2, 1, 5, 4, 3, 6, 7]
+    assert permutation(8, (0, 1)).tolist() == [5, 3, 7, 2, 4, 1, 0, 6]
+    assert permutation(8, (1, 0)).tolist() == [3, 5, 2, 7, 0, 6, 1, 4]
+
+
+def test_without_a_cap_all_examples_stay_in_their_order():
+    encoded = numbered(10)
+    assert encoded.train(None) is encoded.splits["train"]
+    assert encoded.train(10) is encoded.splits["train"]
