@@ -47,7 +47,7 @@ class Model(Value):
     feedforward_width: PositiveInt
     positions: Literal["learned", "rotary"]
     rotary_base: PositiveFloat
-    feedforward: Literal["gelu", "swiglu"]
+    feedforward: Literal["gelu", "swiglu", "geglu"]
     norm: Literal["layer_norm", "rms_norm"]
     norm_epsilon: PositiveFloat
     dropout: NonNegativeFloat

@@ -50,7 +50,8 @@ def _chosen(groups: "list[tuple[Scale, str]]", scale: str | None, data: str | No
 
     if scale is not None and scale not in SCALES:
         raise ValueError(f"--scale {scale!r} is no scale: {did_you_mean(scale, SCALES)}")
-    chosen = [group for group in groups if group[0] == (scale or group[0]) and group[1] == (data or group[1])]
+    name = Path(data).name if data else None  # records carry a folder's name, not its path
+    chosen = [group for group in groups if group[0] == (scale or group[0]) and group[1] in (data or group[1], name)]
     if not chosen:
         wanted = " and ".join(f"{key} {value}" for key, value in (("scale", scale), ("data", data)) if value)
         there = ", ".join(f"scale {found[0]} with data {found[1]}" for found in groups)

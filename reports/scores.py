@@ -119,6 +119,7 @@ class _Collector:
         self._runs = self._one_run_per_seed(runs)
         self._run_ids = {run.id for run in runs}
         self._taken: set[str] = set()
+        self._taken_runs: set[str] = set()
 
     def _one_run_per_seed(self, runs: Sequence[Run]) -> list[Run]:
         """Of runs that differ only in data or numerics version the one with most trials; the others are named."""
@@ -138,8 +139,11 @@ class _Collector:
         return kept
 
     def problems(self) -> list[str]:
-        """One sentence for each run whose trials nobody could use."""
+        """One sentence for each run that nobody could use or whose trials nobody could use."""
         found = list(self._twins)
+        for run in self._runs:
+            if run.id not in self._taken_runs:
+                found.append(f"pre-training run {run.id} (stage {run.stage + 1}) has the recipe of no declared variant")
         for run_id, trials in self._trials.items():
             lost = [trial for trial in trials if trial.id not in self._taken]
             why = "match no variant's protocol, grid and study" if run_id in self._run_ids else "have no run record"
@@ -165,6 +169,7 @@ class _Collector:
     def _row(self, variant: Variant, recipe: Recipe, stage: int) -> Row:
         weights = weights_up_to(recipe.pretraining, stage)
         runs = [run for run in self._runs if run.stage == stage and run.weights == weights]
+        self._taken_runs.update(run.id for run in runs)
         trials = [(run, trial) for run in runs for trial in self._trials[run.id] if self._fits(trial, recipe)]
         is_started = self._has_study(recipe, runs)
         if is_started:

@@ -1,5 +1,7 @@
 """Tiny models and tasks for the tests of fine-tuning."""
 
+import hashlib
+
 import numpy as np
 import torch
 
@@ -114,3 +116,14 @@ def fine_tuner(task, **changes):
     study = protocol(**changes)
     model = classifier(task.task.labels, pooling=study.pooling, dropout=study.dropout)
     return FineTuner(model, encoder_weights(model), task, study, CPU)
+
+
+def digest(outcome):
+    """A hash of every bit of an outcome."""
+    sha = hashlib.sha256(
+        repr((outcome.score, outcome.metrics, outcome.best_step, outcome.steps, outcome.curve)).encode()
+    )
+    for arrays in (outcome.predictions, {name: tensor.numpy() for name, tensor in outcome.weights.items()}):
+        for name in sorted(arrays):
+            sha.update(name.encode() + arrays[name].tobytes())
+    return sha.hexdigest()

@@ -214,9 +214,12 @@ def test_slots_grow_in_eights_and_drop_no_target() -> None:
 def test_masks_do_not_depend_on_the_micro_batch(packing: PackingWord) -> None:
     documents = small_documents(60)
     rows = next(StepIterator(documents, stage(CONTEXT, 20), packing, seed=0))
-    whole = predicted_places(rows, collate(rows, documents.corpus, BERT))
-    parts = [predicted_places(part, collate(part, documents.corpus, BERT)) for part in micro_batches(rows, 3)]
-    assert set.union(*parts) == whole and sum(map(len, parts)) == len(whole)
+    whole = collate(rows, documents.corpus, BERT)
+    parts = list(micro_batches(rows, 3))
+    batches = [collate(part, documents.corpus, BERT) for part in parts]
+    places = [predicted_places(part, batch) for part, batch in zip(parts, batches, strict=True)]
+    assert set.union(*places) == predicted_places(rows, whole)
+    assert torch.equal(torch.cat([batch.token_ids for batch in batches]), whole.token_ids)
 
 
 def test_masks_do_not_depend_on_whether_documents_are_cut() -> None:

@@ -1,8 +1,9 @@
 """Claims of the sources of text: layout, origins, and one clear sentence for whatever is missing."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,9 +20,9 @@ from neobert.errors import DamagedFile, MissingData
 TINY_WORLD = 500
 
 
-def write_parquet(path: Path, columns: dict[str, list[object]]) -> None:
+def write_parquet(path: Path, columns: Mapping[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.table(columns), path)
+    pq.write_table(pa.table(dict(columns)), path)
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Fine-tuning follows the paper's protocol, learns, leaks nothing, and gives equal bits for equal arguments."""
 
-import hashlib
 import os
 import subprocess
 import sys
@@ -13,9 +12,9 @@ from glue_worlds import (
     CPU,
     classifier,
     counted_split,
+    digest,
     encoder_weights,
     fine_tuner,
-    marked_split,
     marked_task,
     point,
     protocol,
@@ -34,18 +33,6 @@ from neobert.glue.tasks import TASKS
 from neobert.model.attention import padded_plan
 from neobert.model.build import initialize_classifier
 from neobert.stopping import Stopped, StopRequest
-
-
-def digest(outcome):
-    """A hash of every bit of an outcome."""
-    sha = hashlib.sha256(
-        repr((outcome.score, outcome.metrics, outcome.best_step, outcome.steps, outcome.curve)).encode()
-    )
-    for arrays in (outcome.predictions, {name: tensor.numpy() for name, tensor in outcome.weights.items()}):
-        for name in sorted(arrays):
-            sha.update(name.encode() + arrays[name].tobytes())
-    return sha.hexdigest()
-
 
 # The course: steps, rate, evaluations, patience
 
@@ -88,7 +75,7 @@ def test_patience_counts_evaluations_that_are_not_strictly_better():
     [
         ([0.1, 0.5, 0.5, 0.4, 0.9], 4, 8),  # two evaluations without improvement: the 0.9 is never seen
         ([0.1, 0.5, 0.4, 0.6, 0.5], 8, 9),  # the end of training is evaluated although it lies within an interval
-        ([None, None, None], 2, 6),
+        ([None, None, None, 0.1, 0.2], 2, 6),  # an undefined score is no improvement on an undefined one
         ([-0.5, None, -0.4, None, None], 6, 9),
     ],
 )
@@ -177,11 +164,13 @@ def test_the_best_step_is_chosen_by_the_tasks_score():
 
 
 def test_a_regression_is_learnt_on_raw_values():
+    """Not only their order: the predictions come to lie near the labels, 0 to 5."""
     task = EncodedTask(TASKS["stsb"], {"train": counted_split(256, 1), "validation": counted_split(64, 2)})
-    outcome = fine_tuner(task, epochs=8, pooling="mean").run(point(learning_rate=5e-3), seed=0)
+    tuner = fine_tuner(task, epochs=10, pooling="mean", patience_evaluations=1000)
+    outcome = tuner.run(point(learning_rate=5e-3), seed=0)
     assert outcome.score > 0.9
     assert outcome.predictions["validation"].shape == (64,)
-    assert 1 < outcome.predictions["validation"].mean() < 4
+    assert np.abs(tuner.predict()["validation"] - task.labels["validation"]).mean() < 0.4
 
 
 def test_the_loss_of_a_regression_is_the_squared_error_of_the_raw_label():
@@ -264,24 +253,26 @@ def test_what_the_caller_draws_between_evaluations_changes_nothing():
     """Dropout is a function of seed and step."""
     tuner = fine_tuner(marked_task(train=64), epochs=1)
     quiet = [evaluation.loss for evaluation in tuner.evaluations(point(), seed=0)]
-    noisy = [evaluation.loss + 0 * torch.rand(()).item() for evaluation in tuner.evaluations(point(), seed=0)]
+    noisy = []
+    for evaluation in tuner.evaluations(point(), seed=0):
+        noisy.append(evaluation.loss)
+        torch.rand(7)
     assert quiet == noisy
 
 
 def test_two_processes_give_equal_bits():
+    """This one and a fresh one, at equal threads."""
     code = (
-        "import torch; torch.set_num_threads(1)\n"
-        "from glue_worlds import fine_tuner, marked_task, point\n"
-        "from test_glue_finetuning import digest\n"
-        "print(digest(fine_tuner(marked_task(train=96), epochs=1, pooling='mean').run(point(), seed=0)))"
+        f"import torch; torch.set_num_threads({torch.get_num_threads()})\n"
+        "from glue_worlds import digest, fine_tuner, marked_task, point\n"
+        "print(digest(fine_tuner(marked_task(train=96), epochs=1, pooling='mean').run(point(), seed=0)), end='')"
     )
     here = Path(__file__).parent
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(here), str(here.parent)])}
-    answers = {
-        subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment).stdout
-        for _ in range(2)
-    }
-    assert len(answers) == 1
+    answer = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment
+    ).stdout
+    assert answer == digest(fine_tuner(marked_task(train=96), epochs=1, pooling="mean").run(point(), seed=0))
 
 
 # What can go wrong
@@ -326,12 +317,9 @@ def test_starting_weights_of_another_model_are_refused(change):
 
 
 def test_starting_weights_are_copied():
-    """Training changes the model in place, not the caller's tensors."""
+    """Even where they are the classifier's own tensors, which a run changes."""
     model = classifier(2)
-    start = dict(model.state_dict())
-    start = {name: tensor for name, tensor in start.items() if name.startswith("model.")}
-    FineTuner(model, start, marked_task(train=32), protocol(epochs=1), CPU).run(point(), seed=0)
-    other = classifier(2)
-    tuner = FineTuner(other, encoder_weights(other), marked_task(train=32), protocol(epochs=1), CPU)
-    tuner.run(point(), seed=0)
-    assert marked_split(1, 0).tokens(0)[0] == 1
+    own = {name: tensor for name, tensor in model.state_dict().items() if name.startswith("model.")}
+    tuner = FineTuner(model, own, marked_task(train=32), protocol(epochs=1), CPU)
+    first, second = tuner.run(point(), seed=0), tuner.run(point(), seed=0)
+    assert digest(first) == digest(second)

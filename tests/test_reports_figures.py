@@ -259,7 +259,7 @@ def test_each_scale_and_data_has_its_own_folder_and_can_be_chosen(
     for data in ("synthetic", "corpus"):
         Study(runs, data=data).pretrain("M0")
     common = ["--runs", str(runs), "--out", str(out)]
-    assert make_figures.main([*common, "--data", "corpus"]) == 0
+    assert make_figures.main([*common, "--data", "./texts/corpus"]) == 0
     assert [path.name for path in out.iterdir()] == ["smoke-corpus"]
     assert make_figures.main(common) == 0
     assert sorted(path.name for path in out.iterdir()) == ["smoke-corpus", "smoke-synthetic"]

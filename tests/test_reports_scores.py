@@ -238,6 +238,15 @@ def test_trials_without_the_record_of_their_run_are_reported_and_not_guessed(stu
     assert "have no run record" in found.problems[0]
 
 
+def test_a_run_of_no_declared_variant_is_reported(study: Study) -> None:
+    study.pretrain("M2")
+    (path,) = study.root.glob("pretraining/*/done.json")
+    record = json.loads(path.read_text())
+    record["config"]["recipe"]["masking"]["rate"] = 0.4
+    path.write_text(json.dumps(record))
+    assert "has the recipe of no declared variant" in group(study).problems[0]
+
+
 def test_two_runs_with_equal_recipe_and_seed_are_never_averaged(study: Study) -> None:
     plant(study, "M2", {0: [0.5, 0.4]})
     newer = Study(study.root, version="2")

@@ -1,5 +1,7 @@
 """The learning rate of a step: bounds, pieces, floor, continuity, and equality with torch's schedulers."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from hypothesis import given
@@ -31,8 +33,8 @@ def test_the_rate_rises_to_the_peak_falls_to_the_floor_and_stays(schedule):
     floor = peak * schedule["floor_fraction"]
     tiny = 1e-12 * peak
     assert values[warmup] == pytest.approx(peak)
-    assert all(after >= before - tiny for before, after in zip(values[:warmup], values[1 : warmup + 1], strict=True))
-    assert all(after <= before + tiny for before, after in zip(values[warmup:], values[warmup + 1 :], strict=False))
+    assert all(after >= before - tiny for before, after in pairwise(values[: warmup + 1]))
+    assert all(after <= before + tiny for before, after in pairwise(values[warmup:]))
     assert values[decay:] == [floor] * len(values[decay:])
     assert all(-tiny <= value <= peak + tiny for value in values)
     assert all(value >= floor - tiny for value in values[warmup:])
@@ -45,7 +47,7 @@ def test_no_jump_is_larger_than_the_steepest_slope(schedule):
     rise = 1 / max(1, schedule["warmup_steps"])
     fall = torch.pi / 2 / (schedule["decay_steps"] - schedule["warmup_steps"])
     limit = peak * max(rise if schedule["warmup_steps"] else 0, fall) * (1 + 1e-9)
-    assert max(abs(after - before) for before, after in zip(values, values[1:], strict=False)) <= limit
+    assert max(abs(after - before) for before, after in pairwise(values)) <= limit
 
 
 @given(peak=st.floats(1e-6, 1), warmup=st.integers(0, 20), floor=st.floats(0, 1), shape=shapes)

@@ -115,6 +115,7 @@ def test_a_torn_shard_of_a_killed_run_is_made_again(tmp_path: Path, tokenizer: T
         prepare(killed(), tokenizer, tmp_path / "c", origins=ORIGINS, shard_tokens=1000)
     torn = tmp_path / "c.partial" / "tokens-00001.bin"
     torn.write_bytes(torn.read_bytes()[:-6])
+    (tmp_path / "c.partial" / "tokens-00002.bin.tmp-0123456789ab").write_bytes(b"left by kill -9")
     made(tmp_path / "c", tokenizer)
     made(tmp_path / "whole", tokenizer)
     assert contents(tmp_path / "c") == contents(tmp_path / "whole")

@@ -144,15 +144,16 @@ def test_published_tokenizers_fit_their_published_embeddings(folder: str, rows: 
     names = tokenizer.tokenizer.id_to_token
     found = [names(number) for number in tokenizer.ids.never_predicted]
     assert found in (["[PAD]", "[CLS]", "[SEP]", "[MASK]", "[UNK]"], ["<pad>", "<s>", "</s>", "<mask>", "<unk>"])
-    assert not any(names(number).startswith("[unused") for number in range(tokenizer.ids.first_text_id, 1100))
+    assert not any(str(names(number)).startswith("[unused") for number in range(tokenizer.ids.first_text_id, 1100))
 
 
 @needs_real_data
-def test_berts_frame_is_transformers_own() -> None:
-    from transformers import BertTokenizerFast
+def test_berts_frame_is_the_published_tokenizers_own() -> None:
+    from transformers import PreTrainedTokenizerFast
 
     folder = REAL_DATA / "tokenizers" / "bert-base-uncased"
-    ours, reference = load_tokenizer(folder), BertTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
+    ours = load_tokenizer(folder)
+    reference = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
     first, second = "A man plays the guitar, doesn't he?", "Café music & noise."
     (one,), (two,) = ours.encode([first]), ours.encode([second])
     assert ours.frame(one, two, max_tokens=64) == reference(first, second)["input_ids"]

@@ -48,4 +48,16 @@ class SwiGLU(GatedFeedForward):
         return functional.silu(gate)
 
 
-FEEDFORWARDS: dict[str, Callable[[int, int], nn.Module]] = {"gelu": GELUFeedForward, "swiglu": SwiGLU}
+class GeGLU(GatedFeedForward):
+    """Gated by GELU, ModernBERT's feed-forward (Shazeer 2020)."""
+
+    def activation(self, gate: Tensor) -> Tensor:
+        """GELU."""
+        return functional.gelu(gate)
+
+
+FEEDFORWARDS: dict[str, Callable[[int, int], nn.Module]] = {
+    "gelu": GELUFeedForward,
+    "swiglu": SwiGLU,
+    "geglu": GeGLU,
+}

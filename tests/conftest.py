@@ -1,0 +1,17 @@
+"""Options and defaults of the test run."""
+
+import os
+
+import pytest
+
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--write-golden", action="store_true", help="write golden files anew instead of comparing")
+
+
+@pytest.fixture(scope="session")
+def write_golden(pytestconfig: pytest.Config) -> bool:
+    """Whether golden files are to be written."""
+    return bool(pytestconfig.getoption("--write-golden"))

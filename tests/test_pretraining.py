@@ -1,0 +1,330 @@
+"""Pre-training runs, killed and resumed through the real worker command, equal undisturbed ones bit for bit."""
+
+import json
+import os
+import random
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny_runs import STEPS, finish, reference, tiny_model, tiny_run, tiny_stage, worker, write_tiny_run
+
+from neobert.data import synthetic
+from neobert.errors import RunFailed
+from neobert.files import read_lines
+from neobert.grid.claims import acquire
+from neobert.identity import NUMERICS, identity
+from neobert.layout import Layout
+from neobert.specifications import PretrainingRun, read_run_file
+from neobert.training.processes import Process
+from neobert.training.trainer import Trainer
+
+GOLDEN = Path(__file__).parent / "golden" / "losses.json"
+WITHOUT_TIME = ("seconds", "gpu_hours", "commit", "dirty")
+
+
+def weights(root: Path, run: PretrainingRun) -> dict[str, torch.Tensor]:
+    return load_file(root / "pretraining" / run.id / "checkpoints" / f"step-{STEPS:08d}" / "model.safetensors")
+
+
+def metrics(root: Path, run: PretrainingRun) -> list[dict[str, Any]]:
+    lines = list(read_lines(root / "pretraining" / run.id / "metrics.jsonl"))
+    return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
+
+
+def record(root: Path, run: PretrainingRun) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((root / "pretraining" / run.id / "done.json").read_text())
+    return content
+
+
+def assert_equal_runs(first: Path, second: Path, run: PretrainingRun) -> None:
+    """Weights, every logged number and the record, apart from times."""
+    ours, theirs = weights(first, run), weights(second, run)
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert metrics(first, run) == metrics(second, run)
+    records = [{k: v for k, v in record(root, run).items() if k not in WITHOUT_TIME} for root in (first, second)]
+    assert records[0] == records[1]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, PretrainingRun]:
+    """A finished run and its folder; its corpus serves the others."""
+    root, run = tmp_path_factory.mktemp("undisturbed"), tiny_run()
+    write_tiny_run(root, run)
+    code, said = finish(root, reference(run))
+    assert code == 0, said
+    return root, run
+
+
+@pytest.fixture
+def prepared(tmp_path: Path, undisturbed: tuple[Path, PretrainingRun]) -> tuple[Path, PretrainingRun]:
+    """An empty folder of runs that has the corpus already."""
+    root, run = undisturbed
+    (tmp_path / "data").symlink_to(root / "data")
+    write_tiny_run(tmp_path, run)
+    return tmp_path, run
+
+
+def _wait_until(condition: Any, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.002)
+
+
+def test_a_run_leaves_a_record_a_curve_and_its_milestones(undisturbed: tuple[Path, PretrainingRun]) -> None:
+    root, run = undisturbed
+    content = record(root, run)
+    assert content["state"] == "done" and content["id"] == run.id and content["steps"] == STEPS
+    assert content["tokens"] == STEPS * 256 >= content["real_tokens"] > 0
+    lines = metrics(root, run)
+    assert [line["step"] for line in lines if "loss" in line] == list(range(1, STEPS + 1))
+    assert [line["step"] for line in lines if "heldout_loss" in line] == [6, 12, 18, 24]
+    assert content["scores"]["heldout_loss"]["web"] == lines[-2 if "loss" in lines[-1] else -1]["heldout_loss"]
+    kept = sorted(path.name for path in (root / "pretraining" / run.id / "checkpoints").iterdir())
+    assert kept == [f"step-{step:08d}" for step in (0, 6, 12, 18, 20, 24) if step in (0, 6, 12, 18, 24) or step >= 20]
+
+
+def test_losses_are_the_golden_ones(undisturbed: tuple[Path, PretrainingRun], write_golden: bool) -> None:
+    """Whoever changes what a mechanism computes raises its numerics version and writes these losses anew."""
+    root, run = undisturbed
+    losses = [line["loss"] for line in metrics(root, run) if "loss" in line]
+    versions = {**NUMERICS, "synthetic": synthetic.VERSION}
+    if write_golden:
+        GOLDEN.write_text(json.dumps({"versions": versions, "losses": losses}, indent=1) + "\n")
+    golden = json.loads(GOLDEN.read_text())
+    assert golden["versions"] == versions, "versions changed: write the losses anew with --write-golden"
+    assert losses == pytest.approx(golden["losses"], rel=1e-4)
+
+
+def test_a_finished_run_is_not_started_again(undisturbed: tuple[Path, PretrainingRun]) -> None:
+    root, run = undisturbed
+    starts = (root / "starts.jsonl").read_text()
+    assert finish(root, reference(run))[0] == 0
+    assert (root / "starts.jsonl").read_text() == starts
+
+
+@pytest.mark.parametrize("kill_after_lines", [1, 7, 19])
+def test_kill_9_at_any_step_changes_nothing(
+    undisturbed: tuple[Path, PretrainingRun], prepared: tuple[Path, PretrainingRun], kill_after_lines: int
+) -> None:
+    root, run = prepared
+    attempts = root / "pretraining" / run.id / "attempts"
+    process = worker(root, reference(run))
+    first = attempts / "000001" / "metrics.jsonl"
+    _wait_until(lambda: first.exists() and first.read_bytes().count(b"\n") >= kill_after_lines)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    code, said = finish(root, reference(run))
+    assert code == 0, said
+    assert_equal_runs(undisturbed[0], root, run)
+    resumed = list(read_lines(attempts / "000002" / "metrics.jsonl"))
+    assert resumed[0]["step"] > (0 if kill_after_lines < 5 else 5), "it started from the beginning"
+
+
+def test_kill_9_during_a_save_changes_nothing(
+    undisturbed: tuple[Path, PretrainingRun], prepared: tuple[Path, PretrainingRun]
+) -> None:
+    """Killed whenever a half-written checkpoint folder is seen, several times over."""
+    root, run = prepared
+    folder = root / "pretraining" / run.id / "checkpoints"
+    seen = 0
+    for _ in range(4):
+        process = worker(root, reference(run))
+        while process.poll() is None and not list(folder.glob("*.tmp-*")):
+            time.sleep(0.0005)
+        seen += process.poll() is None
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    assert seen >= 1
+    code, said = finish(root, reference(run))
+    assert code == 0, said
+    assert_equal_runs(undisturbed[0], root, run)
+
+
+@pytest.mark.drill
+def test_drill_kill_9_at_random_moments(
+    undisturbed: tuple[Path, PretrainingRun], prepared: tuple[Path, PretrainingRun]
+) -> None:
+    """Twenty kills at random moments of start, training, evaluation and saving."""
+    root, run = prepared
+    draw = random.Random(0)
+    for _ in range(20):
+        process = worker(root, reference(run))
+        time.sleep(draw.uniform(0.5, 4.0))
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    assert finish(root, reference(run))[0] == 0
+    assert_equal_runs(undisturbed[0], root, run)
+
+
+def test_a_stop_signal_saves_and_the_next_start_goes_on(
+    undisturbed: tuple[Path, PretrainingRun], prepared: tuple[Path, PretrainingRun]
+) -> None:
+    root, run = prepared
+    process = worker(root, reference(run))
+    first = root / "pretraining" / run.id / "attempts" / "000001" / "metrics.jsonl"
+    _wait_until(lambda: first.exists() and first.read_bytes().count(b"\n") >= 2)
+    process.terminate()
+    said = process.communicate(timeout=60)[1].decode()
+    assert process.returncode == 75 and "saved after step" in said
+    assert finish(root, reference(run))[0] == 0
+    assert_equal_runs(undisturbed[0], root, run)
+
+
+def test_two_workers_train_a_run_once(prepared: tuple[Path, PretrainingRun]) -> None:
+    root, run = prepared
+    processes = [worker(root, reference(run)) for _ in range(2)]
+    for process in processes:
+        process.communicate(timeout=120)
+    assert [process.returncode for process in processes] == [0, 0]
+    assert len(list(read_lines(root / "starts.jsonl"))) == 1
+
+
+def test_two_processes_give_the_losses_of_one_and_take_over_in_the_middle(
+    undisturbed: tuple[Path, PretrainingRun], tmp_path: Path
+) -> None:
+    """Gloo on CPU: losses agree to 1e-5 relative without dropout; a run begun alone goes on with two, same order."""
+    run = tiny_run(model=tiny_model(dropout=0.0))
+    roots = {}
+    for name, processes in (("one", 1), ("two", 2)):
+        roots[name] = tmp_path / name
+        roots[name].mkdir()
+        (roots[name] / "data").symlink_to(undisturbed[0] / "data")
+        write_tiny_run(roots[name], run, processes=processes)
+        code, said = finish(roots[name], reference(run))
+        assert code == 0, said
+    losses = {name: [line["loss"] for line in metrics(root, run) if "loss" in line] for name, root in roots.items()}
+    assert losses["two"] == pytest.approx(losses["one"], rel=1e-5)
+    tokens = {name: [line.get("real_tokens") for line in metrics(root, run)] for name, root in roots.items()}
+    assert tokens["two"] == tokens["one"]
+
+    mixed = tmp_path / "mixed"
+    mixed.mkdir()
+    (mixed / "data").symlink_to(undisturbed[0] / "data")
+    folder = write_tiny_run(mixed, run, processes=2)
+    (folder / "checkpoints").mkdir()
+    os.symlink(roots["one"] / "pretraining" / run.id / "checkpoints" / "step-00000020", folder / "checkpoints" / "step-00000020")
+    assert finish(mixed, reference(run))[0] == 0
+    resumed = [line["loss"] for line in metrics(mixed, run) if "loss" in line]
+    assert resumed == pytest.approx(losses["one"][20:], rel=1e-5)
+
+
+def test_micro_batches_do_not_change_the_loss(undisturbed: tuple[Path, PretrainingRun], tmp_path: Path) -> None:
+    """One accumulation of eight against eight of one."""
+    run = tiny_run(model=tiny_model(dropout=0.0))
+    losses = []
+    for rows in (1, 8):
+        root = tmp_path / str(rows)
+        root.mkdir()
+        (root / "data").symlink_to(undisturbed[0] / "data")
+        folder = write_tiny_run(root, run, micro_batch_tokens=32 * rows)
+        trainer = Trainer(Layout(root), read_run_file(folder), Process(0, 1))
+        losses.append([step.loss for step, _ in zip(trainer.steps(trainer.restore()), range(6), strict=False)])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_a_second_stage_continues_weights_and_optimizer(undisturbed: tuple[Path, PretrainingRun], tmp_path: Path) -> None:
+    root, first = undisturbed
+    second = tiny_run(previous=first, stages=(tiny_stage(context=64, warmup_steps=0, decay_steps=0, steps=4),))
+    assert second.stage == 1 and second.previous == first.id
+    folder = write_tiny_run(root, second)
+    trainer = Trainer(Layout(root), read_run_file(folder), Process(0, 1))
+    assert trainer.restore() == 0
+    assert all(torch.equal(value, weights(root, first)[name]) for name, value in trainer.model.state_dict().items())
+    assert len(trainer.engine.optimizer.state) > 0
+    steps = list(trainer.steps(0))
+    assert [step.learning_rate for step in steps] == [pytest.approx(2e-4)] * 4
+
+
+def test_a_stage_waits_for_the_one_before_it(prepared: tuple[Path, PretrainingRun]) -> None:
+    root, first = prepared
+    second = tiny_run(previous=first, stages=(tiny_stage(steps=2, warmup_steps=0, decay_steps=0),))
+    write_tiny_run(root, second)
+    code, said = finish(root, reference(second))
+    assert code == 1
+    assert finish(root, reference(second), reference(first))[0] == 0
+    assert record(root, second)["inputs"]["previous"] == first.id
+
+
+def test_a_loss_that_is_not_finite_stops_before_the_update_and_names_step_and_module(
+    prepared: tuple[Path, PretrainingRun],
+) -> None:
+    root, run = prepared
+    trainer = Trainer(Layout(root), read_run_file(root / "pretraining" / run.id), Process(0, 1))
+    trainer.restore()
+    steps = trainer.steps(0)
+    next(steps)
+    with torch.no_grad():
+        trainer.model.model.transformer_encoder[1].ffn.w3.weight[0, 0] = float("inf")
+    before = {name: value.clone() for name, value in trainer.model.state_dict().items()}
+    with pytest.raises(RunFailed, match=r"step 2: the loss is (nan|inf), first seen in module model\.transformer_encoder\.1\.ffn\.w3"):
+        next(steps)
+    assert all(torch.equal(value, before[name]) for name, value in trainer.model.state_dict().items())
+
+
+def test_a_failed_unit_leaves_its_traceback_and_is_tried_again(prepared: tuple[Path, PretrainingRun]) -> None:
+    root, run = prepared
+    folder = root / "pretraining" / run.id
+    broken = folder / "checkpoints"
+    broken.write_text("a file where a folder belongs")
+    code, said = finish(root, reference(run))
+    error = json.loads((folder / "error.json").read_text())
+    assert code == 1 and "FileExistsError" in error["error"] and "Traceback" in error["traceback"]
+    assert run.id in said
+    broken.unlink()
+    assert finish(root, reference(run))[0] == 0
+    assert not (folder / "error.json").exists()
+
+
+def test_a_damaged_shard_is_refused_by_name(undisturbed: tuple[Path, PretrainingRun], tmp_path: Path) -> None:
+    root, run = undisturbed
+    data = tmp_path / "data" / run.data_id
+    data.mkdir(parents=True)
+    for path in (root / "data" / run.data_id).iterdir():
+        (data / path.name).write_bytes(path.read_bytes())
+    shard = next(data.glob("tokens-*.bin"))
+    content = bytearray(shard.read_bytes())
+    content[100] ^= 1
+    shard.write_bytes(content)
+    write_tiny_run(tmp_path, run)
+    code, said = finish(tmp_path, reference(run))
+    assert code == 1 and shard.name in said and "checksum" in said
+    assert "Traceback" not in said
+
+
+def test_a_run_that_lost_its_claim_publishes_nothing(prepared: tuple[Path, PretrainingRun]) -> None:
+    """A zombie: another worker takes the unit over while this one is paused; nothing of the first is published."""
+    root, run = prepared
+    process = worker(root, reference(run))
+    first = root / "pretraining" / run.id / "attempts" / "000001" / "metrics.jsonl"
+    _wait_until(lambda: first.exists() and first.read_bytes().count(b"\n") >= 2)
+    process.send_signal(signal.SIGSTOP)
+    claims = Layout(root).claims(run.id)
+    (claims / "1.released").touch()  # stands for a lease that ran out
+    taken = acquire(claims)
+    assert taken is not None
+    with taken:
+        process.send_signal(signal.SIGCONT)
+        process.send_signal(signal.SIGTERM)
+        said = process.communicate(timeout=60)[1].decode()
+        assert "taken over" in said
+        assert not (root / "pretraining" / run.id / "done.json").exists()
+
+
+def test_equal_recipes_have_equal_names_and_every_decisive_number_is_in_them() -> None:
+    assert tiny_run().id == tiny_run().id
+    others = [
+        tiny_run(seed=1),
+        tiny_run(model=tiny_model(dropout=0.0)),
+        tiny_run(packing="packed"),
+        tiny_run(stages=(tiny_stage(context=64),)),
+        tiny_run(precision="bf16"),
+    ]
+    assert len({tiny_run().id, *(run.id for run in others)}) == 6
+    assert identity({"a": 1, "b": 2.0}) == identity({"b": 2.0, "a": 1})
