@@ -33,7 +33,7 @@ def write_run_files(
     """Write run.json for every unit of the rows: who, from what, which commit, before anything starts."""
     for row in rows:
         names = sharing(row.recipe, row.scale, vocabulary_of(source))
-        labels = {"variants": names, "scale": row.scale, "data": source.label}
+        labels = {"variants": names, "scale": row.scale, "data": source.label, "unavailable_tasks": row.skipped}
         for unit in row.units:
             write_run_file(layout, unit.run, specification, execution, labels)
 

@@ -83,6 +83,7 @@ M0 = Variant(
                     distribution="uniform",  # code model.py
                     weight_scale=0.02,  # code model.py decoder_init_range
                     embedding_scale=0.02,  # code model.py embedding_init_range
+                    position_scale=0.02,  # code model.py embedding_init_range
                 ),
             ),
             data=Data(

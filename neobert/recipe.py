@@ -31,6 +31,7 @@ class Initialization(Value):
     distribution: Literal["uniform", "normal"]
     weight_scale: PositiveFloat
     embedding_scale: PositiveFloat
+    position_scale: PositiveFloat
 
 
 class Model(Value):

@@ -30,7 +30,7 @@ def classifier(labels, *, pooling="cls", positions="rotary", dropout=0.1):
         norm="rms_norm",
         norm_epsilon=1e-5,
         dropout=0,
-        initialization=Initialization(distribution="normal", weight_scale=0.2, embedding_scale=1.0),
+        initialization=Initialization(distribution="normal", weight_scale=0.2, embedding_scale=1.0, position_scale=1.0),
     )
     built = build_classifier(model, CONTEXT, labels, pooling, dropout)
     initialize(built, model.initialization, 0)

@@ -11,7 +11,7 @@ from neobert.model.heads import MaskedLanguageModel
 
 CONTEXT = 24
 
-START = recipe.Initialization(distribution="uniform", weight_scale=0.2, embedding_scale=0.3)
+START = recipe.Initialization(distribution="uniform", weight_scale=0.2, embedding_scale=0.3, position_scale=0.3)
 
 BERT_FORM = {"positions": "learned", "feedforward": "gelu", "norm": "layer_norm"}
 NEOBERT_FORM = {"positions": "rotary", "feedforward": "swiglu", "norm": "rms_norm"}

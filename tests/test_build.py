@@ -64,15 +64,15 @@ def test_tensors_of_m0s_form_differ_in_feedforward_norm_biases_and_position_tabl
 
 
 def started(seed: int = 0, distribution: str = "uniform", **changes) -> dict[str, torch.Tensor]:
-    """The state dict of a freshly initialized model, matrices at 0.02 and embeddings at 0.5."""
+    """The state dict of a freshly initialized model: matrices at 0.02, embeddings at 0.5, positions at 0.1."""
     network = build_masked_language_model(small_model(width=48, vocabulary_size=400, **changes), CONTEXT)
-    scales = {"weight_scale": 0.02, "embedding_scale": 0.5}
+    scales = {"weight_scale": 0.02, "embedding_scale": 0.5, "position_scale": 0.1}
     initialize(network, recipe.Initialization.model_validate({"distribution": distribution} | scales), seed)
     return network.state_dict()
 
 
 def scale_of(name: str) -> float:
-    return 0.5 if name in ("model.encoder.weight", "model.positional_embedding.weight") else 0.02
+    return {"model.encoder.weight": 0.5, "model.positional_embedding.weight": 0.1}.get(name, 0.02)
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())

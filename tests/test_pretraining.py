@@ -209,7 +209,10 @@ def test_two_processes_give_the_losses_of_one_and_take_over_in_the_middle(
     (mixed / "data").symlink_to(undisturbed[0] / "data")
     folder = write_tiny_run(mixed, run, processes=2)
     (folder / "checkpoints").mkdir()
-    os.symlink(roots["one"] / "pretraining" / run.id / "checkpoints" / "step-00000020", folder / "checkpoints" / "step-00000020")
+    os.symlink(
+        roots["one"] / "pretraining" / run.id / "checkpoints" / "step-00000020",
+        folder / "checkpoints" / "step-00000020",
+    )
     assert finish(mixed, reference(run))[0] == 0
     resumed = [line["loss"] for line in metrics(mixed, run) if "loss" in line]
     assert resumed == pytest.approx(losses["one"][20:], rel=1e-5)
@@ -229,7 +232,9 @@ def test_micro_batches_do_not_change_the_loss(undisturbed: tuple[Path, Pretraini
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
-def test_a_second_stage_continues_weights_and_optimizer(undisturbed: tuple[Path, PretrainingRun], tmp_path: Path) -> None:
+def test_a_second_stage_continues_weights_and_optimizer(
+    undisturbed: tuple[Path, PretrainingRun], tmp_path: Path
+) -> None:
     root, first = undisturbed
     second = tiny_run(previous=first, stages=(tiny_stage(context=64, warmup_steps=0, decay_steps=0, steps=4),))
     assert second.stage == 1 and second.previous == first.id
@@ -263,7 +268,9 @@ def test_a_loss_that_is_not_finite_stops_before_the_update_and_names_step_and_mo
     with torch.no_grad():
         trainer.model.model.transformer_encoder[1].ffn.w3.weight[0, 0] = float("inf")
     before = {name: value.clone() for name, value in trainer.model.state_dict().items()}
-    with pytest.raises(RunFailed, match=r"step 2: the loss is (nan|inf), first seen in module model\.transformer_encoder\.1\.ffn\.w3"):
+    with pytest.raises(
+        RunFailed, match=r"step 2: the loss is (nan|inf), first seen in module model\.transformer_encoder\.1\.ffn\.w3"
+    ):
         next(steps)
     assert all(torch.equal(value, before[name]) for name, value in trainer.model.state_dict().items())
 

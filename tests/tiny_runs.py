@@ -37,7 +37,9 @@ def tiny_model(**changes: object) -> Model:
         "norm": "rms_norm",
         "norm_epsilon": 1e-5,
         "dropout": 0.1,
-        "initialization": Initialization(distribution="normal", weight_scale=0.05, embedding_scale=1.0),
+        "initialization": Initialization(
+            distribution="normal", weight_scale=0.05, embedding_scale=1.0, position_scale=0.05
+        ),
     }
     return Model.model_validate({**fields, **changes})
 

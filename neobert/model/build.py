@@ -11,7 +11,7 @@ from neobert.model.encoder import Block, Encoder, QueryKeyValue
 from neobert.model.feedforward import FEEDFORWARDS
 from neobert.model.heads import MaskedLanguageModel, SequenceClassifier
 from neobert.model.normalization import NORMS
-from neobert.model.positions import POSITIONS
+from neobert.model.positions import POSITIONS, LearnedPositions
 
 
 def build_block(model: recipe.Model) -> Block:
@@ -52,13 +52,18 @@ def build_classifier(
 def initialize(module: nn.Module, initialization: recipe.Initialization, seed: int) -> None:
     """Set every parameter of `module` in place.
 
-    Embeddings (tokens and learned positions, padding rows included) are drawn with `embedding_scale`, all other
-    matrices with `weight_scale`; norms become 1 and biases 0. Each parameter has a generator of its own, seeded by
+    Token embeddings are drawn with `embedding_scale`, learned positions with `position_scale` (padding rows included),
+    all other matrices with `weight_scale`; norms become 1 and biases 0. Each parameter has a generator of its own, seeded by
     `seed` and its name, so that parameters which two variants share start equal.
     """
     for name, owner, parameter in _parameters(module):
-        scale = initialization.embedding_scale if isinstance(owner, nn.Embedding) else initialization.weight_scale
-        _fill(parameter, name, initialization.distribution, scale, seed)
+        _fill(parameter, name, initialization.distribution, _scale_of(owner, initialization), seed)
+
+
+def _scale_of(owner: nn.Module, initialization: recipe.Initialization) -> float:
+    if isinstance(owner, LearnedPositions):
+        return initialization.position_scale
+    return initialization.embedding_scale if isinstance(owner, nn.Embedding) else initialization.weight_scale
 
 
 def initialize_classifier(classifier: SequenceClassifier, scale: float, seed: int) -> None:

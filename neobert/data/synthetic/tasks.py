@@ -121,7 +121,7 @@ _TASKS: dict[str, tuple[tuple[str, ...], Maker, int]] = {
     "mrpc": (_SENTENCES, _mrpc, 1000),
     "stsb": (_SENTENCES, _stsb, 1000),
     "qqp": (("question1", "question2"), _qqp, 1000),
-    "mnli": (_INFERENCE, _mnli, 1500),
+    "mnli": (_INFERENCE, _mnli, 1000),
     "qnli": (("question", "sentence"), _qnli, 1000),
     "rte": (_SENTENCES, _rte, 600),
 }

@@ -1,0 +1,101 @@
+"""The house: imports run one way, heavy packages have one door, listing and reporting need no torch."""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("neobert", "ablations", "sweeps", "reports")
+MAY_IMPORT = {
+    "neobert": {"neobert"},
+    "ablations": {"ablations", "neobert"},
+    "sweeps": {"sweeps", "ablations", "neobert"},
+    "reports": {"reports", "ablations", "neobert"},
+}
+DOORS = {
+    "submitit": {"neobert/launching.py"},
+    "deepspeed": {"neobert/training/engine.py"},
+    "flash_attn": {"neobert/model/attention.py"},
+    "mteb": {"neobert/embeddings/suite.py"},
+    "optuna": {"neobert/grid/study.py"},
+    "datasets": {"neobert/data/hub.py"},
+    "matplotlib": {"reports/bars.py", "reports/figure1.py"},
+}
+SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Top-level names of all packages that a file imports, at its head or inside functions."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (name.name.split(".")[0] for name in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.split(".")[0]
+
+
+def test_imports_run_one_way() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in SOURCES
+        for name in imported(path)
+        if name in PACKAGES and name not in MAY_IMPORT[path.relative_to(ROOT).parts[0]]
+    ]
+    assert not wrong
+
+
+def test_heavy_packages_have_one_door() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in SOURCES
+        for name in imported(path)
+        if name in DOORS and str(path.relative_to(ROOT)) not in DOORS[name]
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import neobert",
+        "from ablations.run import build_parser; build_parser()",
+        "import ablations.listing",
+        "import ablations.execution",
+        "import reports.make_figures, reports.scores, reports.figure1, reports.table2, reports.table3",
+    ],
+)
+def test_what_lists_plans_or_reports_imports_no_torch(statement: str) -> None:
+    code = f"{statement}; import sys; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+def test_the_package_itself_is_light() -> None:
+    code = "import sys; before = set(sys.modules); import neobert; sys.exit(len(set(sys.modules) - before) > 3)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+def test_no_pickle_and_no_remote_code() -> None:
+    """Weights are safetensors, arrays are loaded without pickle, code of a checkpoint is never run."""
+    wrong = [
+        f"{path.relative_to(ROOT)}: {pattern}"
+        for path in SOURCES
+        for pattern in (r"\bimport pickle", r"torch\.(load|save)\(", r"trust_remote_code=True", r"allow_pickle=True")
+        if re.search(pattern, path.read_text())
+    ]
+    assert not wrong
+
+
+def test_no_path_of_one_machine() -> None:
+    own = Path(__file__).name
+    files = [path for path in ROOT.rglob("*") if path.suffix in {".py", ".md", ".toml"} or path.name == "Makefile"]
+    tracked = [path for path in files if not any(part.startswith(".") for part in path.relative_to(ROOT).parts)]
+    wrong = [
+        str(path.relative_to(ROOT))
+        for path in tracked
+        if path.name != own and re.search(r"(?<![\w.])/(work|root|home)/\w", path.read_text())
+    ]
+    assert not wrong

@@ -1,0 +1,190 @@
+"""The plan: equal recipes share runs, ids hold what decides a result and nothing else, states tell the truth."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ablations import ladder
+from ablations.plan import Row, chosen_variants, plan
+from neobert.data.corpora import open_source
+from neobert.grid.claims import acquire
+from neobert.identity import leaves
+from neobert.layout import Layout
+from neobert.specifications import (
+    Execution,
+    GlueStudy,
+    PretrainingRun,
+    Source,
+    read_run_file,
+    write_run_file,
+)
+
+SYNTHETIC = open_source("synthetic", synthetic_documents=100)
+EXECUTION = Execution(threads=1, processes=1, micro_batch_tokens=512, checkpoint_interval_steps=10)
+
+
+def rows_of(root: Path, *names: str, seeds: tuple[int, ...] = (0,)) -> list[Row]:
+    return plan(chosen_variants(names), seeds, "smoke", SYNTHETIC, Layout(root))
+
+
+def pretraining(row: Row) -> list[PretrainingRun]:
+    return [unit.run for unit in row.units if isinstance(unit.run, PretrainingRun)]
+
+
+def studies(row: Row) -> list[GlueStudy]:
+    return [unit.run for unit in row.units if isinstance(unit.run, GlueStudy)]
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["M7"], ["M7"]),
+        (["M2..M4"], ["M2", "M3", "M4"]),
+        (["all"], [f"M{number}" for number in range(11)]),
+        (["M8", "M0", "M8"], ["M0", "M8"]),
+        (["M7@code"], ["M7@code"]),
+    ],
+)
+def test_variants_are_chosen_by_name_range_or_all(words: list[str], names: list[str]) -> None:
+    assert [variant.name for variant in chosen_variants(words)] == names
+
+
+@pytest.mark.parametrize(("word", "hint"), [("M77", "M7"), ("m9", "M9"), ("M1..M99", "M9"), ("M7@paper", "M7@code")])
+def test_an_unknown_variant_gets_a_suggestion(word: str, hint: str) -> None:
+    with pytest.raises(ValueError, match=rf"there is no variant '.*did you mean.*'{hint}'"):
+        chosen_variants([word])
+
+
+def test_m9_and_m10_share_their_weights_and_m10_measures_both_stages(tmp_path: Path) -> None:
+    m9, m10 = rows_of(tmp_path, "M9", "M10")
+    assert [run.id for run in pretraining(m9)] == [run.id for run in pretraining(m10)]
+    assert {study.weights for study in studies(m9)} == {pretraining(m9)[1].id}
+    assert {study.weights for study in studies(m10)} == {run.id for run in pretraining(m10)}
+    assert len(studies(m10)) == 16
+
+
+def test_grids_share_the_trials_that_start_from_pretraining(tmp_path: Path) -> None:
+    m9, m10 = rows_of(tmp_path, "M9", "M10")
+    last = pretraining(m9)[1].id
+    for task, shared in (("cola", True), ("mnli", True), ("rte", False)):
+        limited = next(study for study in studies(m9) if study.task == task)
+        extended = next(study for study in studies(m10) if study.task == task and study.weights == last)
+        assert set(limited.points) < set(extended.points)
+        same = {limited.trial_id(point) for point in limited.points} <= {
+            extended.trial_id(point) for point in extended.points
+        }
+        assert same is shared, task
+
+
+def test_transferred_tasks_name_the_mnli_study_and_the_rule(tmp_path: Path) -> None:
+    (row,) = rows_of(tmp_path, "M2")
+    mnli = next(study for study in studies(row) if study.task == "mnli")
+    starts = {study.task: study.starts_from for study in studies(row)}
+    for task in ("rte", "stsb", "mrpc", "qnli"):
+        assert (starts[task].study, starts[task].rule) == (mnli.id, ladder.SELECTION_RULE)
+    assert all(starts[task].kind == "pretraining" for task in ("mnli", "cola", "sst2", "qqp"))
+    assert next(iter(studies(row))).task == "mnli"
+
+
+def test_without_mnli_training_data_transfer_falls_back_with_its_reason(tmp_path: Path) -> None:
+    class WithoutMNLI:
+        """The synthetic source less one training split."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(SYNTHETIC, name)
+
+        def tasks(self) -> dict[str, str | None]:
+            return {**SYNTHETIC.tasks(), "mnli": "mnli has no train split here"}
+
+    (row,) = plan(chosen_variants(["M2"]), (0,), "smoke", WithoutMNLI(), Layout(tmp_path))  # type: ignore[arg-type]
+    assert row.skipped == {"mnli": "mnli has no train split here"}
+    rte = next(study for study in studies(row) if study.task == "rte")
+    assert (rte.starts_from.kind, rte.starts_from.reason) == ("pretraining", "mnli has no train split here")
+    (usual,) = rows_of(tmp_path, "M2")
+    assert rte.id != next(study for study in studies(usual) if study.task == "rte").id
+
+
+def test_a_learned_position_table_has_the_longest_context_of_all_stages(tmp_path: Path) -> None:
+    (m0,), (m9,) = rows_of(tmp_path, "M0"), rows_of(tmp_path, "M9")
+    assert pretraining(m0)[0].position_table == pretraining(m0)[0].recipe.longest_context
+    assert [run.position_table for run in pretraining(m9)] == [None, None]
+
+
+def test_every_leaf_of_a_recipe_decides_the_name(tmp_path: Path) -> None:
+    run = pretraining(rows_of(tmp_path, "M2")[0])[0]
+    tree = run.model_dump(mode="json")
+    changed = 0
+    for path, leaf in leaves(run).items():
+        if isinstance(leaf, bool) or not isinstance(leaf, int | float | str):
+            continue
+        other = leaf + "x" if isinstance(leaf, str) else leaf * 2 + 1
+        *parents, last = path.split(".")
+        place: Any = json.loads(json.dumps(tree))
+        root = place
+        for part in parents:
+            place = place[int(part)] if part.isdigit() else place[part]
+        place[last] = other
+        try:
+            changed_run = PretrainingRun.model_validate(root)
+        except ValueError:
+            continue
+        assert changed_run.id != run.id, path
+        changed += 1
+    assert changed >= 20
+
+
+def test_labels_execution_and_source_folder_are_not_in_the_name(tmp_path: Path) -> None:
+    """The exclusion list: what a run is called, where its bytes lie and how it is executed."""
+    run = pretraining(rows_of(tmp_path, "M2")[0])[0]
+    folders = set()
+    for number, name in enumerate(("synthetic", "/elsewhere")):
+        execution = EXECUTION.model_copy(update={"micro_batch_tokens": 512 + number, "threads": number + 1})
+        source = Source(name=name, synthetic_documents=100 + number)
+        folders.add(write_run_file(Layout(tmp_path), run, source, execution, {"variants": [str(number)]}))
+    assert len(folders) == 1
+
+
+def test_a_run_file_says_all_that_is_needed_to_run_alone(tmp_path: Path) -> None:
+    source = Source(name="synthetic", synthetic_documents=100)
+    (row,) = rows_of(tmp_path, "M2")
+    for run in (pretraining(row)[0], studies(row)[3]):
+        folder = write_run_file(Layout(tmp_path), run, source, EXECUTION, {"variants": ["M2"]})
+        back = read_run_file(folder)
+        assert (back.pretraining or back.study) == run
+        assert back.id == run.id == folder.name
+
+
+def test_states_follow_the_files(tmp_path: Path) -> None:
+    def state() -> str:
+        return rows_of(tmp_path, "M2")[0].units[0].state
+
+    (row,) = rows_of(tmp_path, "M2")
+    run, folder = pretraining(row)[0], row.units[0].folder
+    assert state() == "missing"
+    source = Source(name="synthetic", synthetic_documents=100)
+    write_run_file(Layout(tmp_path), run, source, EXECUTION, {})
+    assert state() == "waiting"
+    claim = acquire(Layout(tmp_path).claims(run.id))
+    assert claim is not None
+    with claim:
+        assert state() == "running"
+    (folder / "error.json").write_text("{}")
+    assert state() == "failed"
+    (folder / "done.json").write_text("{}")
+    assert state() == "done"
+
+
+def test_the_summary_has_the_documented_keys(tmp_path: Path) -> None:
+    (row,) = rows_of(tmp_path, "M4", seeds=(3,))
+    summary = row.summary()
+    assert {"variant", "seed", "scale", "parameters", "tokens", "flops", "delta", "stages"} <= summary.keys()
+    assert (summary["variant"], summary["seed"], summary["scale"]) == ("M4", 3, "smoke")
+    assert set(summary["stages"][0]) == {"kind", "id", "state", "folder"}
+    assert summary["delta"]["pretraining.optimization.decay"] == ["linear", "cosine"]
+
+
+def test_seeds_are_runs_of_their_own(tmp_path: Path) -> None:
+    first, second = rows_of(tmp_path, "M2", seeds=(0, 1))
+    assert {unit.run.id for unit in first.units}.isdisjoint(unit.run.id for unit in second.units)
