@@ -24,6 +24,18 @@ if TYPE_CHECKING:
     from neobert.specifications import Source
 
 
+def _whole_number(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0")
+    return int(text)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1")
+    return int(text)
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The command's flags."""
     lines = (__doc__ or "").splitlines()
@@ -37,10 +49,10 @@ def build_parser() -> argparse.ArgumentParser:
     add("--variant", nargs="+", action="extend", metavar="NAME", help="names, M0..M5, or all")
     add("--scale", choices=("smoke", "proxy", "paper"), default="smoke", help="how large (default: smoke)")
     add("--data", default="synthetic", metavar="SOURCE", help="synthetic, hub, or a folder (default: synthetic)")
-    add("--seed", nargs="+", action="extend", type=int, metavar="N", help="one run a seed (default: 0)")
+    add("--seed", nargs="+", action="extend", type=_whole_number, metavar="N", help="one run a seed (default: 0)")
     add("--stages", nargs="+", choices=("pretrain", "glue"), default=["pretrain", "glue"], help="which parts to run")
     add("--cluster", choices=("auto", "here"), default="auto", help="where to run; both mean this machine")
-    add("--workers", type=int, metavar="N", help="processes side by side (default: cores / threads of the scale)")
+    add("--workers", type=_count, metavar="N", help="processes side by side (default: cores / threads of the scale)")
     add("--runs", type=Path, default=Path("runs"), help="folder of runs (default: ./runs)")
     add("--dry-run", action="store_true", help="print the plan and stop")
     add("--list", action="store_true", help="print the ladder and stop")

@@ -83,7 +83,7 @@ class TrialUnit:
     def run(self, claim: Claim, stop: StopRequest) -> None:
         """Fine-tune, then publish predictions, weights and, last, the record."""
         started = time.perf_counter()
-        outcome = _fine_tuner(self.layout, self.run_file).run(self.point, self.study.seed, stop)
+        outcome = _fine_tuner(self.layout, self.study.task, self.study.id).run(self.point, self.study.seed, stop)
         claim.check()
         self._publish_predictions(outcome)
         self._publish_weights(outcome.weights)
@@ -203,8 +203,9 @@ def _selection(layout: Layout, task: str, study_id: str) -> Path:
 
 
 @lru_cache(maxsize=1)
-def _fine_tuner(layout: Layout, run_file: RunFile) -> FineTuner:
+def _fine_tuner(layout: Layout, task_name: str, study_id: str) -> FineTuner:
     """Model and encoded task of a study, built once a process and used for all of its points."""
+    run_file = read_run_file(layout.study(task_name, study_id))
     study = run_file.study
     assert study is not None
     pretraining = read_run_file(layout.pretraining(study.weights)).pretraining

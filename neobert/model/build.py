@@ -53,8 +53,8 @@ def initialize(module: nn.Module, initialization: recipe.Initialization, seed: i
     """Set every parameter of `module` in place.
 
     Token embeddings are drawn with `embedding_scale`, learned positions with `position_scale` (padding rows included),
-    all other matrices with `weight_scale`; norms become 1 and biases 0. Each parameter has a generator of its own, seeded by
-    `seed` and its name, so that parameters which two variants share start equal.
+    all other matrices with `weight_scale`; norms become 1 and biases 0. Each parameter has a generator of its own,
+    seeded by `seed` and its name, so that parameters which two variants share start equal.
     """
     for name, owner, parameter in _parameters(module):
         _fill(parameter, name, initialization.distribution, _scale_of(owner, initialization), seed)

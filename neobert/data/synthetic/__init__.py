@@ -8,5 +8,5 @@ from neobert.data.synthetic.tasks import task_examples
 
 __all__ = ["CORPORA", "VERSION", "corpus_documents", "task_examples"]
 
-VERSION: int = 1
+VERSION: int = 2
 """Raised when generated text changes; part of the identity of synthetic data."""

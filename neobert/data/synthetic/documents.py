@@ -162,6 +162,6 @@ def opinions(rng: random.Random, words: Lexicon) -> Sentences:
 
 NARROW: tuple[tuple[Genre, float], ...] = ((encyclopaedia, 0.5), (story, 4.0), (argument, 1.5))
 DIVERSE: tuple[tuple[Genre, float], ...] = (
-    (encyclopaedia, 0.3), (story, 2.0), (restatement, 2.0), (argument, 1.0), (comparison, 0.7),
-    (forum, 0.8), (questions, 0.6), (interview, 0.4), (opinions, 1.0),
+    (encyclopaedia, 0.3), (story, 2.2), (restatement, 2.2), (argument, 0.8), (comparison, 0.4),
+    (forum, 0.8), (questions, 0.6), (interview, 0.3), (opinions, 1.8),
 )  # fmt: skip

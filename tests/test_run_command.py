@@ -1,0 +1,231 @@
+"""The command end to end, on a ladder shrunk once more: from nothing to figures, and every refusal in one sentence."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ablations import run, scales
+from neobert.data.corpora import open_source
+from neobert.files import read_lines
+from neobert.glue.metrics import evaluate
+from neobert.glue.tasks import task_named
+from neobert.records import read_records
+
+ROOT = Path(__file__).parent.parent
+SHARED_DATA = ROOT.parent / "shared" / "data"
+TASKS = {"mnli", "qnli", "qqp", "rte", "sst2", "mrpc", "cola", "stsb"}
+
+
+@pytest.fixture
+def toy_scale(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Smoke scale with a few steps and examples; workers read it from run.json like any other."""
+    shapes = {(12, 768): (2, 16), (16, 1056): (3, 24), (16, 1008): (3, 16), (28, 768): (5, 16)}
+    toy = replace(
+        scales.SMOKE,
+        shapes={"trained": shapes, "published": shapes},
+        heads=2,
+        steps={1_000_000: 6, 50_000: 3},
+        grid={
+            "batch_sizes": {32: 16},
+            "learning_rates": {2e-5: 1e-3, 3e-5: 2e-3},
+            "weight_decays": {1e-2: 1e-2, 1e-5: 0.0},
+        },
+        finetuning={**scales.SMOKE.finetuning, "epochs": 1, "train_examples": 64},
+    )
+    monkeypatch.setitem(scales.RULES, "smoke", toy)  # type: ignore[arg-type]
+    monkeypatch.setattr(scales, "SMOKE", toy)
+    monkeypatch.setattr(scales, "synthetic_documents", lambda scale: 600)
+    return
+
+
+def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The real command in a process of its own."""
+    line = [sys.executable, str(ROOT / "ablations" / "run.py"), *arguments]
+    return subprocess.run(
+        line, capture_output=True, text=True, check=False, timeout=300, env=os.environ | environment, cwd=ROOT.parent
+    )
+
+
+def records_by_kind(root: Path) -> dict[str, list[dict[str, Any]]]:
+    records, problems = read_records(root)
+    assert not problems
+    return {kind: [record for record in records if record["kind"] == kind] for kind in ("pretraining", "glue")}
+
+
+@pytest.mark.usefixtures("toy_scale")
+def test_m9_and_m10_run_from_nothing_to_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two stages once, MNLI before what starts from it, both checkpoints for M10, and the same command is a no-op."""
+    runs = tmp_path / "runs"
+    arguments = ["--variant", "M9", "M10", "--runs", str(runs), "--workers", "2"]
+    assert run.main([*arguments, "--json"]) == 0
+    outcomes = json.loads(capsys.readouterr().out)
+    assert [(row["variant"], row["context"]) for row in outcomes] == [
+        ("M9", 96),
+        ("M9", 192),
+        ("M10", 96),
+        ("M10", 192),
+    ]
+    assert all(set(row["glue"]) == TASKS for row in outcomes[1:])
+    assert all(score is not None for row in outcomes[1:] for score in row["glue"].values())
+
+    found = records_by_kind(runs)
+    assert [
+        record["config"]["stage"] for record in sorted(found["pretraining"], key=lambda r: r["config"]["stage"])
+    ] == [0, 1]
+    assert all({"M9", "M10"} <= set(record["labels"]["variants"]) for record in found["pretraining"])
+    starts = [line["unit"] for line in read_lines(runs / "starts.jsonl")]
+    assert len(starts) == len(set(starts)), "a unit was started twice"
+
+    by_id = {record["id"]: record for record in found["glue"]}
+    for record in found["glue"]:
+        transferred = record["config"]["task"] in {"rte", "stsb", "mrpc", "qnli"}
+        assert record["config"]["starts_from"] == ("mnli" if transferred else "pretraining")
+        if transferred:
+            study = record["inputs"]["starts_from"]["study"]
+            chosen = json.loads((runs / "glue" / "mnli" / "studies" / study / "selection.json").read_text())
+            assert by_id[chosen["trial"]]["inputs"]["pretraining"] == record["inputs"]["pretraining"]
+
+    before = sorted((path, path.stat().st_mtime_ns) for path in runs.rglob("*.json"))
+    assert run.main(arguments) == 0
+    assert sorted((path, path.stat().st_mtime_ns) for path in runs.rglob("*.json")) == before
+    capsys.readouterr()
+
+    _assert_scores_follow_from_predictions(runs, found["glue"])
+    _assert_only_best_weights_are_kept(runs, found["glue"])
+    figures = [
+        sys.executable,
+        str(ROOT / "reports" / "make_figures.py"),
+        "--runs",
+        str(runs),
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    assert subprocess.run(figures, check=False, capture_output=True).returncode == 0
+    table = (tmp_path / "out" / "smoke-synthetic" / "table3.md").read_text()
+    assert "smoke" in table and "this study" in table
+
+
+def _assert_scores_follow_from_predictions(runs: Path, records: list[dict[str, Any]]) -> None:
+    """Metrics recomputed from the stored predictions agree exactly."""
+    source = open_source("synthetic", synthetic_documents=600)
+    for record in records:
+        task = task_named(record["config"]["task"])
+        stored = np.load(runs / "glue" / task.name / f"{record['id']}.npz", allow_pickle=False)
+        labels = {
+            split: np.asarray(source.task_examples(task.name, split)["label"]) for split in task.validation_splits
+        }
+        again = evaluate(task, {split: stored[split] for split in task.validation_splits}, labels)
+        assert again.score == record["scores"]["score"]
+
+
+def _assert_only_best_weights_are_kept(runs: Path, records: list[dict[str, Any]]) -> None:
+    for task in TASKS:
+        kept = {path.stem for path in (runs / "glue" / task).glob("*.safetensors")}
+        chosen = {
+            json.loads(path.read_text())["trial"] for path in (runs / "glue" / task).glob("studies/*/selection.json")
+        }
+        assert chosen == kept
+        assert len(kept) < sum(record["config"]["task"] == task for record in records)
+
+
+@pytest.mark.skipif(not SHARED_DATA.is_dir(), reason="real data lie beside the repository only where they were fetched")
+@pytest.mark.usefixtures("toy_scale")
+def test_a_folder_of_real_data_runs_and_names_what_it_lacks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Five of the eight tasks have train splits there; the others are named, not scored."""
+    arguments = ["--variant", "M2", "--data", str(SHARED_DATA), "--runs", str(tmp_path), "--stages", "pretrain"]
+    assert run.main([*arguments, "--workers", "2"]) == 0
+    found = records_by_kind(tmp_path)
+    assert [record["labels"]["data"] for record in found["pretraining"]] == ["data"]
+    capsys.readouterr()
+    listed = command("--variant", "M2", "--data", str(SHARED_DATA), "--dry-run", "--json", "--runs", str(tmp_path))
+    (row,) = json.loads(listed.stdout)
+    assert {stage["kind"] for stage in row["stages"] if stage["kind"].startswith("glue")} == {
+        f"glue {task}" for task in ("rte", "sst2", "mrpc", "cola", "stsb")
+    }
+    assert set(row["skipped"]) == {"mnli", "qnli", "qqp"}
+
+
+def test_listing_and_planning_print_the_documented_json(tmp_path: Path) -> None:
+    listed = command("--list", "--json", "--runs", str(tmp_path))
+    entries = json.loads(listed.stdout)
+    assert listed.returncode == 0 and [entry["name"] for entry in entries] == [f"M{number}" for number in range(11)]
+    keys = {"name", "parent", "kept", "title", "source", "delta", "pretraining_id", "stages", "glue_grid", "state"}
+    assert all(keys <= set(entry) for entry in entries)
+    parents = {entry["name"]: entry["parent"] for entry in entries}
+    assert (parents["M4"], parents["M7"], parents["M0"]) == ("M2", "M5", None)
+    planned = command("--variant", "M7", "--dry-run", "--json", "--scale", "paper", "--runs", str(tmp_path))
+    (row,) = json.loads(planned.stdout)
+    assert {"variant", "seed", "scale", "parameters", "tokens", "flops", "delta", "stages"} <= set(row)
+    assert row["tokens"] == 131_072_000_000
+    assert not list(tmp_path.iterdir()), "looking wrote something"
+
+
+def test_plans_of_data_that_are_not_there_yet_do_not_fail(tmp_path: Path) -> None:
+    answer = command("--variant", "all", "--data", "hub", "--scale", "paper", "--dry-run", "--runs", str(tmp_path))
+    assert answer.returncode == 0, answer.stderr
+
+
+REFUSALS = [
+    (["--variant", "M77"], 2, "there is no variant 'M77': did you mean 'M7'"),
+    (["--variant", "M7", "--data", "no-such-folder"], 3, "no-such-folder"),
+    (["--variant", "M7", "--data", "synthetik"], 3, "did you mean 'synthetic'"),
+    (["--variant", "M7", "--scale", "smok"], 2, "smok"),
+    (["--varaint", "M7"], 2, "varaint"),
+    ([], 2, "--variant"),
+    (["--variant", "M7", "--workers", "0"], 2, "--workers"),
+    (["--variant", "M7", "--seed", "-1"], 2, "seed"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "code", "sentence"), REFUSALS, ids=lambda value: str(value)[:40])
+def test_bad_input_is_one_sentence_and_an_exit_code(
+    tmp_path: Path, arguments: list[str], code: int, sentence: str
+) -> None:
+    answer = command(*arguments, "--runs", str(tmp_path / "runs"))
+    assert answer.returncode == code, answer.stderr
+    assert sentence in answer.stderr
+    assert "Traceback" not in answer.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_folder_without_corpora_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    (tmp_path / "data" / "corpora" / "web").mkdir(parents=True)
+    answer = command("--variant", "M2", "--data", str(tmp_path / "data"), "--runs", str(tmp_path / "runs"))
+    assert answer.returncode == 3 and "Traceback" not in answer.stderr
+    assert "corpora" in answer.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("a file where the folder of runs belongs")
+    answer = command("--variant", "M7", "--runs", str(tmp_path / "file"))
+    assert answer.returncode == 1 and "Traceback" not in answer.stderr
+    assert "nothing finished is lost" in answer.stderr
+
+
+@pytest.mark.skipif(shutil.which("mount") is None or os.geteuid() != 0, reason="needs root to mount a small disk")
+@pytest.mark.usefixtures("toy_scale")
+def test_a_full_disk_stops_with_a_sentence_and_the_same_command_finishes_later(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=700k", "tmpfs", str(disk)], check=False).returncode:
+        pytest.skip("mounting is not allowed here")
+    try:
+        arguments = ["--variant", "M2", "--stages", "pretrain", "--runs", str(disk / "runs"), "--workers", "1"]
+        assert run.main(arguments) == 1
+        assert "No space left on device" in capfd.readouterr().err
+        subprocess.run(["mount", "-o", "remount,size=60m", str(disk)], check=True)
+        assert run.main(arguments) == 0
+    finally:
+        subprocess.run(["umount", str(disk)], check=False)
