@@ -56,7 +56,7 @@ SMOKE = Rules(
     peak_learning_rates={1e-4: 2e-3, 6e-4: 3e-3},
     grid={
         "batch_sizes": {32: 32},
-        "learning_rates": {2e-5: 5e-4, 3e-5: 1e-3},
+        "learning_rates": {2e-5: 1e-3, 3e-5: 1.5e-3},
         "weight_decays": {1e-2: 1e-2, 1e-5: 1e-5},
     },
     # The released ±0.02 uniform start learns no relation between words in so few tokens; these scales do. Learned
