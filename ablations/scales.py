@@ -53,7 +53,7 @@ SMOKE = Rules(
     tokens_per_step={131_072: 512, 2_097_152: 768},
     steps={1_000_000: 5000, 50_000: 250},
     warmup_fraction=0.1,
-    peak_learning_rates={1e-4: 2e-3, 6e-4: 3e-3},
+    peak_learning_rates={1e-4: 2e-3, 6e-4: 2.5e-3},
     grid={
         "batch_sizes": {32: 32},
         "learning_rates": {2e-5: 1e-3, 3e-5: 1.5e-3},
@@ -70,7 +70,13 @@ SMOKE = Rules(
         }
     },
     optimization={},
-    finetuning={"epochs": 4, "pooling": "mean", "classifier_scale": 0.05, "evaluations_per_epoch": 2},
+    finetuning={
+        "epochs": 4,
+        "train_examples": 1000,
+        "pooling": "mean",
+        "classifier_scale": 0.05,
+        "evaluations_per_epoch": 2,
+    },
     precision="bf16",
 )
 
