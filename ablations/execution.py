@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from ablations.plan import Row, sharing, vocabulary_of
 from neobert.console import Watch, duration, logs
 from neobert.data.corpora import Source
+from neobert.errors import EXIT_RUN_FAILED
 from neobert.launching import work_here
 from neobert.layout import Layout
 from neobert.model.size import parameter_count
@@ -46,11 +47,13 @@ def carry_out(layout: Layout, runs: Sequence[Run], *, workers: int, threads: int
         return work_here(layout, references, workers=workers, threads=threads, watch=watch, interval_seconds=1.0)
 
 
-def report_failures(layout: Layout, runs: Sequence[Run]) -> None:
-    """One line for each failed unit, with its cause."""
-    for run in runs:
-        for error in errors_of(layout, run):
-            logs().print(f"failed: {error['name']}: {error['error']}", markup=False)
+def report_failures(layout: Layout, runs: Sequence[Run]) -> int:
+    """One line for each failed unit, with its cause; the exit code that all of them share, else 1."""
+    errors = [error for run in runs for error in errors_of(layout, run)]
+    for error in errors:
+        logs().print(f"failed: {error['name']}: {error['error']}", markup=False)
+    codes = {int(error["exit_code"]) for error in errors}
+    return codes.pop() if len(codes) == 1 else EXIT_RUN_FAILED
 
 
 def _describe(layout: Layout, runs: Sequence[Run]) -> tuple[str, list[list[str]]]:

@@ -128,9 +128,7 @@ def _carry_out(
         workers = options.workers or max(1, (os.cpu_count() or 1) // execution.threads)
         code = carry_out(layout, runs, workers=workers, threads=execution.threads)
     print_outcome(layout, rows, as_json=options.json)
-    if code:
-        report_failures(layout, runs)
-    return code
+    return report_failures(layout, runs) if code == EXIT_RUN_FAILED else code
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from ablations.ladder import SELECTION_RULE, TRANSFER_TASK, TRANSFERRED_TASKS
 from ablations.modification import Recipe
+from ablations.protocol import SELECTION_RULE, TRANSFER_TASK, TRANSFERRED_TASKS
 from neobert.data.corpora import Source
 from neobert.glue.tasks import TASKS
 from neobert.recipe import Pretraining

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ablations import ladder
+from ablations import protocol
 from ablations.plan import Row, chosen_variants, plan
 from neobert.data.corpora import open_source
 from neobert.grid.claims import acquire
@@ -83,7 +83,7 @@ def test_transferred_tasks_name_the_mnli_study_and_the_rule(tmp_path: Path) -> N
     mnli = next(study for study in studies(row) if study.task == "mnli")
     starts = {study.task: study.starts_from for study in studies(row)}
     for task in ("rte", "stsb", "mrpc", "qnli"):
-        assert (starts[task].study, starts[task].rule) == (mnli.id, ladder.SELECTION_RULE)
+        assert (starts[task].study, starts[task].rule) == (mnli.id, protocol.SELECTION_RULE)
     assert all(starts[task].kind == "pretraining" for task in ("mnli", "cola", "sst2", "qqp"))
     assert next(iter(studies(row))).task == "mnli"
 

@@ -1,0 +1,42 @@
+"""How the paper measures a model on GLUE: grids, fine-tuning protocol, transfer. Sources as in ladder.py."""
+
+from neobert.recipe import FineTuning, Grid
+
+TRANSFER_TASK = "mnli"  # App. C: "the best MNLI checkpoint"
+TRANSFERRED_TASKS = ("rte", "stsb", "mrpc", "qnli")  # App. C; the code's mnli←snli and wnli←allnli are not in the paper
+SELECTION_RULE = "highest validation score; of equal scores the first point of the grid"
+
+LIMITED_GRID = Grid(
+    batch_sizes=(16, 32),  # §4
+    learning_rates=(1e-5, 2e-5, 3e-5),  # §4
+    weight_decays=(1e-2,),  # not stated; 1e-2 makes these six points a subset of the sixty
+)
+EXTENDED_GRID = Grid(
+    batch_sizes=(2, 4, 8, 16, 32),  # caption of Table 5 and code jobs/glue/launcher.sh; the text of App. C has no 2
+    learning_rates=(5e-6, 6e-6, 8e-6, 1e-5, 2e-5, 3e-5),  # caption of Table 5 and code; the text of App. C has no 8e-6
+    weight_decays=(1e-2, 1e-5),  # App. C
+)
+EXTENDED_GRID_AS_TEXT = Grid(
+    batch_sizes=(4, 8, 16, 32),  # App. C, text
+    learning_rates=(5e-6, 6e-6, 1e-5, 2e-5, 3e-5),  # App. C, text
+    weight_decays=(1e-2, 1e-5),  # App. C, text
+)
+
+GLUE_PROTOCOL = FineTuning(
+    epochs=10,  # App. C
+    max_tokens=512,  # code jobs/glue/launcher.sh, for the ablations
+    train_examples=None,  # all
+    pooling="cls",  # code model.py: first token → dropout → dense → tanh → dropout → linear
+    dropout=0.1,  # code conf/glue.yaml classifier_dropout
+    classifier_scale=0.02,  # code conf/glue.yaml classifier_init_range
+    beta1=0.9,  # code conf/optimizer/adamw.yaml
+    beta2=0.95,  # code conf/optimizer/adamw.yaml
+    epsilon=1e-8,  # code conf/optimizer/adamw.yaml
+    warmup_fraction=0.06,  # code glue/train.py
+    decay_fraction=0.9,  # code glue/train.py: linear decay ends at 90 % of the steps
+    floor_fraction=0.1,  # code glue/train.py: and stays at 10 % of the peak
+    evaluation_interval_steps=500,  # App. C: every min(500, len/10) steps; the code has min(1000, …)
+    evaluations_per_epoch=10,  # App. C
+    patience_evaluations=15,  # App. C
+    precision="bf16",  # the code trains in fp16 on V100s; bf16 needs no loss scaling
+)

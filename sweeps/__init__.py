@@ -1,0 +1,1 @@
+"""Thin commands that sweep a grid over finished models."""

@@ -1,0 +1,185 @@
+"""Run the GLUE grid of a pre-trained variant: every point once, MNLI before the tasks that start from it.
+
+python sweeps/glue_grid.py --task cola                       on the newest finished run
+python sweeps/glue_grid.py --task all --variant M5 --workers 2
+python sweeps/glue_grid.py --task rte --variant M9 --grid extended
+"""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if __name__ == "__main__":  # a script's own folder is on sys.path, the repository with the packages is not
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED, DamagedFile, MissingData, exit_code
+
+if TYPE_CHECKING:
+    from ablations.plan import Row
+    from ablations.variant import Variant
+    from neobert.data.corpora import Source
+    from neobert.layout import Layout
+    from neobert.specifications import GlueStudy, RunFile
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command's flags."""
+    lines = (__doc__ or "").splitlines()
+    parser = argparse.ArgumentParser(
+        prog="python sweeps/glue_grid.py",
+        description=lines[0],
+        epilog="\n".join(lines[2:]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--task", nargs="+", action="extend", required=True, metavar="NAME", help="GLUE tasks, or all")
+    add("--variant", metavar="NAME", help="a pre-trained variant (default: the newest finished run)")
+    add("--grid", choices=("limited", "extended"), help="six or sixty points at paper scale (default: the variant's)")
+    add("--scale", choices=("smoke", "proxy", "paper"), default="smoke", help="of the variant (default: smoke)")
+    add("--data", default="synthetic", metavar="SOURCE", help="synthetic, hub, or a folder (default: synthetic)")
+    add("--seed", type=int, default=0, metavar="N", help="of the variant and of fine-tuning (default: 0)")
+    add("--workers", type=int, metavar="N", help="processes side by side (default: cores / threads of the scale)")
+    add("--runs", type=Path, default=Path("runs"), help="folder of runs (default: ./runs)")
+    add("--dry-run", action="store_true", help="print the points and their states, and stop")
+    add("--json", action="store_true", help="print JSON on stdout")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code (0 done, 1 a trial failed, 2 refused, 3 missing data or run)."""
+    options = build_parser().parse_args(arguments)
+    try:
+        return _run(options)
+    except (ValueError, MissingData, DamagedFile) as error:
+        print(f"glue_grid.py: {error}", file=sys.stderr)
+        return exit_code(error)
+    except OSError as error:
+        print(f"glue_grid.py: {error.filename or options.runs}: {error.strerror}; nothing is lost", file=sys.stderr)
+        return EXIT_RUN_FAILED
+    except KeyboardInterrupt:
+        print("glue_grid.py: stopped; the same command goes on with the points that are missing", file=sys.stderr)
+        return 130
+
+
+def _run(options: argparse.Namespace) -> int:
+    from ablations.execution import carry_out, report_failures, unfinished_runs, write_run_files
+    from ablations.scales import execution_at, synthetic_documents
+    from neobert.data.corpora import open_source
+    from neobert.layout import Layout
+    from neobert.specifications import Source as SourceSpecification
+
+    layout = Layout(options.runs.resolve())
+    tasks = _tasks(options.task)
+    pretrains = options.variant is None and _take_newest_run(options, layout)
+    name = options.data if options.data in ("synthetic", "hub") else str(Path(options.data).resolve())
+    specification = SourceSpecification(name=name, synthetic_documents=synthetic_documents(options.scale))
+    source = open_source(name, synthetic_documents=specification.synthetic_documents)
+    row = _planned(options, layout, source, tasks, pretrains=pretrains)
+    if options.dry_run:
+        _print_points(layout, row, as_json=options.json)
+        return EXIT_DONE
+    execution = execution_at(options.scale)
+    runs, code = unfinished_runs(layout, [row]), EXIT_DONE
+    if runs:
+        write_run_files(layout, [row], source, specification, execution)
+        workers = options.workers or max(1, (os.cpu_count() or 1) // execution.threads)
+        code = carry_out(layout, runs, workers=workers, threads=execution.threads)
+    _print_points(layout, row, as_json=options.json)
+    return report_failures(layout, runs) if code == EXIT_RUN_FAILED else code
+
+
+def _tasks(names: Sequence[str]) -> list[str]:
+    from neobert.glue.tasks import TASKS, task_named
+
+    return list(TASKS) if "all" in names else [task_named(name).name for name in names]
+
+
+def _take_newest_run(options: argparse.Namespace, layout: "Layout") -> bool:
+    """Take variant, scale, data and seed from the run that finished last. True where there is none, so that M7 has to
+    be pre-trained at smoke scale."""
+    from neobert.console import logs
+    from neobert.specifications import read_run_file
+
+    finished = sorted(layout.root.glob("pretraining/*/done.json"), key=lambda path: path.stat().st_mtime)
+    if not finished:
+        options.variant, options.scale, options.data = "M7", "smoke", "synthetic"
+        logs().print(f"{layout.root} holds no finished run: M7 is pre-trained at smoke scale first", markup=False)
+        return True
+    run_file: RunFile = read_run_file(finished[-1].parent)
+    assert run_file.pretraining is not None
+    options.variant = run_file.labels["variants"][0]
+    options.scale, options.data = run_file.labels["scale"], run_file.source.name
+    options.seed = run_file.pretraining.recipe.seed
+    logs().print(f"on {options.variant}, the run that finished last ({run_file.id})", markup=False)
+    return False
+
+
+def _planned(
+    options: argparse.Namespace, layout: "Layout", source: "Source", tasks: Sequence[str], *, pretrains: bool
+) -> "Row":
+    """The wanted studies of the variant, and those they start from; its pre-training only where it may be run.
+
+    Raises:
+        MissingData: the variant named is not pre-trained, or a task has no data.
+    """
+    from ablations.plan import chosen_variants, plan
+    from neobert.specifications import GlueStudy
+
+    (variant,) = chosen_variants([options.variant])
+    (row,) = plan([_with_grid(variant, options.grid)], [options.seed], options.scale, source, layout)
+    unavailable = [f"{task}: {row.skipped[task]}" for task in tasks if task in row.skipped]
+    if unavailable and "all" not in options.task:
+        raise MissingData(f"cannot fine-tune {'; '.join(unavailable)}")
+    pretraining = [unit for unit in row.units if not isinstance(unit.run, GlueStudy)]
+    unfinished = [unit for unit in pretraining if unit.state != "done"]
+    if unfinished and not pretrains:
+        command = f"python ablations/run.py --variant {variant.name} --scale {options.scale} --runs {options.runs}"
+        raise MissingData(f"{variant.name} is not pre-trained ({unfinished[0].state}): run `{command}` first")
+    studies = [unit for unit in row.units if isinstance(unit.run, GlueStudy) and unit.run.task in tasks]
+    needed = {unit.run.starts_from.study for unit in studies if isinstance(unit.run, GlueStudy)}
+    first = [unit for unit in row.units if unit.run.id in needed and unit not in studies]
+    return replace(row, units=(*unfinished, *first, *studies))
+
+
+def _with_grid(variant: "Variant", grid: str | None) -> "Variant":
+    from ablations.protocol import EXTENDED_GRID, LIMITED_GRID
+
+    if grid is None:
+        return variant
+    chosen = {"limited": LIMITED_GRID, "extended": EXTENDED_GRID}[grid]
+    return replace(variant, recipe=variant.recipe.model_copy(update={"grid": chosen}), parent=None, modifications=())
+
+
+def _print_points(layout: "Layout", row: "Row", *, as_json: bool) -> None:
+    from neobert.console import output, table
+    from neobert.specifications import GlueStudy
+
+    points = [entry for unit in row.units if isinstance(unit.run, GlueStudy) for entry in _points(layout, unit.run)]
+    if as_json:
+        print(json.dumps(points, indent=1))
+        return
+    columns = ("task", "context", "batch_size", "learning_rate", "weight_decay", "trial", "score")
+    title = f"{row.variant.name}, seed {row.seed}, {row.scale} scale: scores on the validation sets"
+    output().print(table(title, columns, [[entry[column] for column in columns] for entry in points]))
+
+
+def _points(layout: "Layout", study: "GlueStudy") -> list[dict[str, Any]]:
+    from neobert.identity import plain
+    from neobert.progress import trial_files
+    from neobert.records import read_record
+
+    entries = []
+    for files in trial_files(layout, study):
+        score = read_record(files.record)["scores"]["score"] if files.record.exists() else None
+        entry = {"task": study.task, "context": study.context, **plain(files.point), "trial": files.id}
+        entries.append({**entry, "score": None if score is None else round(score, 4)})
+    return entries
+
+
+if __name__ == "__main__":
+    sys.exit(main())
