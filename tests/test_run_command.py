@@ -119,8 +119,11 @@ def test_variants_on_other_corpora_really_read_other_text(tmp_path: Path) -> Non
     """M1 and M2 differ in nothing but the corpus, and so must their losses from the first step on."""
     arguments = ["--variant", "M1", "M2", "--stages", "pretrain", "--runs", str(tmp_path), "--workers", "1"]
     assert run.main(arguments) == 0
-    curves = [list(read_lines(path)) for path in sorted(tmp_path.glob("pretraining/*/metrics.jsonl"))]
-    assert len(curves) == 2 and curves[0][0]["loss"] != curves[1][0]["loss"]
+    curves = [
+        [line["loss"] for line in read_lines(path) if "loss" in line]
+        for path in sorted(tmp_path.glob("pretraining/*/metrics.jsonl"))
+    ]
+    assert len(curves) == 2 and curves[0][0] != curves[1][0]
     texts = [json.loads(path.read_text())["shards"] for path in sorted(tmp_path.glob("data/*/manifest.json"))]
     assert len(texts) == 2 and texts[0] != texts[1]
 
