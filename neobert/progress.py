@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 from neobert.files import read_json
 from neobert.grid.claims import is_claimed
+from neobert.grid.points import GridPoint
+from neobert.identity import plain
 from neobert.layout import Layout
 from neobert.recipe import Point
 from neobert.specifications import GlueStudy, PretrainingRun, run_folder
@@ -48,6 +50,12 @@ class TrialFiles:
     def error(self) -> Path:
         """The last failure."""
         return self.record.parent / "errors" / f"{self.id}.json"
+
+    @property
+    def grid_point(self) -> GridPoint:
+        """The trial as a point of its grid."""
+        claims = self.layout.claims(self.id)
+        return GridPoint(self.study.id, self.id, plain(self.point), self.record, self.error, claims)
 
 
 def trial_files(layout: Layout, study: GlueStudy) -> list[TrialFiles]:

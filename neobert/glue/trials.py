@@ -19,7 +19,8 @@ from neobert.files import json_bytes, publish_once, read_json, replace_file, syn
 from neobert.glue.encoding import EncodedTask, encode_task, load_encoded, save_encoded
 from neobert.glue.finetuning import FineTuner, Outcome
 from neobert.glue.tasks import task_named
-from neobert.grid.claims import Claim
+from neobert.grid.claims import Claim, ClaimLost
+from neobert.grid.points import GridPoint, Report
 from neobert.identity import identity, plain
 from neobert.layout import Layout
 from neobert.model.build import build_classifier
@@ -70,6 +71,10 @@ class TrialUnit:
     def error_path(self) -> Path:
         return self.files.error
 
+    @property
+    def grid_point(self) -> GridPoint:
+        return self.files.grid_point
+
     def is_finished(self) -> bool:
         return self.files.record.exists()
 
@@ -80,15 +85,18 @@ class TrialUnit:
         start = self.study.starts_from
         return start.task is None or start.study is None or _selection(self.layout, start.task, start.study).exists()
 
-    def run(self, claim: Claim, stop: StopRequest) -> None:
+    def run(self, claim: Claim, stop: StopRequest, report: Report) -> None:
         """Fine-tune, then publish predictions, weights and, last, the record."""
         started = time.perf_counter()
-        outcome = _fine_tuner(self.layout, self.study.task, self.study.id).run(self.point, self.study.seed, stop)
+        tuner = _fine_tuner(self.layout, self.study.task, self.study.id)
+        outcome = tuner.run(self.point, self.study.seed, stop, report)
         claim.check()
         self._publish_predictions(outcome)
         self._publish_weights(outcome.weights)
         claim.check()
-        publish_record(self.files.record, self._record(outcome, time.perf_counter() - started))
+        record = self._record(outcome, time.perf_counter() - started)
+        if not publish_record(self.files.record, record | {"claim": claim.number}):
+            raise ClaimLost(f"trial {self.id} was recorded by another process; this result is dropped")
         drop_beaten_weights(self.layout, self.study)
 
     def _publish_predictions(self, outcome: Outcome) -> None:
@@ -159,13 +167,17 @@ class SelectionUnit:
     def error_path(self) -> Path:
         return run_folder(self.layout, self.study) / "error.json"
 
+    @property
+    def grid_point(self) -> None:
+        """None: the closing is no point of the grid."""
+
     def is_finished(self) -> bool:
         return selection_path(self.layout, self.study).exists()
 
     def is_ready(self) -> bool:
         return all(files.record.exists() for files in trial_files(self.layout, self.study))
 
-    def run(self, claim: Claim, stop: StopRequest) -> None:
+    def run(self, claim: Claim, stop: StopRequest, report: Report) -> None:
         """Choose by the study's rule and publish the choice."""
         best, score = _best(self.layout, self.study)
         claim.check()
