@@ -134,8 +134,12 @@ def plan(
     source: Source,
     layout: Layout,
     parts: Sequence[Part] = PARTS,
+    finetuning_seeds: Sequence[int] | None = None,
 ) -> list[Row]:
-    """One row a variant and seed. Never fails for missing data: the state says so."""
+    """One row a variant and seed. Never fails for missing data: the state says so.
+
+    `finetuning_seeds` are those of fine-tuning; None stands for the seed of pre-training.
+    """
     rows = []
     for variant in chosen:
         recipe, parent = scaled_variant(variant, scale, vocabulary_of(source))
@@ -143,8 +147,9 @@ def plan(
             runs = pretraining_runs(recipe.pretraining, seed, source)
             units: list[PretrainingRun | GlueStudy] = [*runs]
             if "glue" in parts:
-                for checkpoint in measured_checkpoints(recipe, runs, seed):
-                    units.extend(glue_studies(checkpoint, source))
+                for finetuning_seed in finetuning_seeds or [seed]:
+                    for checkpoint in measured_checkpoints(recipe, runs, finetuning_seed):
+                        units.extend(glue_studies(checkpoint, source))
             planned = tuple(PlannedUnit(run, run_folder(layout, run), state_of(layout, run)) for run in units)
             skipped = {task: reason for task, reason in source.tasks().items() if reason} if "glue" in parts else {}
             rows.append(Row(variant, seed, scale, recipe, parent, planned, skipped))

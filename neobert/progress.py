@@ -95,6 +95,15 @@ def errors_of(layout: Layout, run: PretrainingRun | GlueStudy) -> Iterator[dict[
             yield read_json(path)
 
 
+def set_failures_aside(layout: Layout, study: GlueStudy) -> int:
+    """Move the errors of failed trials to errors/<id>.<n>.json, so that they run again; how many there were."""
+    failed = [files for files in trial_files(layout, study) if files.error.exists() and not files.record.exists()]
+    for files in failed:
+        number = 1 + len(list(files.error.parent.glob(f"{files.id}.*.json")))
+        files.error.rename(files.error.with_suffix(f".{number}.json"))
+    return len(failed)
+
+
 def last_step(layout: Layout, run: PretrainingRun) -> dict[str, Any] | None:
     """The newest metrics line of a run in progress; reads the end of one file."""
     attempts = sorted((run_folder(layout, run) / "attempts").glob("*/metrics.jsonl"))

@@ -149,13 +149,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m neobert.work", description="Work on units of a folder of runs.")
     parser.add_argument("--runs", type=Path, required=True, help="folder of runs")
+    parser.add_argument("--leave-failed", action="store_true", help="leave units alone that failed at any time before")
     parser.add_argument("references", nargs="+", help="pretraining/<id> or glue/<task>/studies/<id>")
     options = parser.parse_args(arguments)
     layout = Layout(options.runs)
     stop = StopRequest()
     stop.listen()
     units = [unit for reference in options.references for unit in open_units(layout, reference)]
-    return Worker(layout, units, stop, _observer(layout, units)).run()
+    worker = Worker(layout, units, stop, _observer(layout, units))
+    if options.leave_failed:
+        worker.started = 0.0
+    return worker.run()
 
 
 def _observer(layout: Layout, units: Sequence[Unit]) -> Observer:

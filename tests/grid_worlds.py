@@ -15,7 +15,8 @@ from neobert.files import append_line, json_bytes, publish_once, read_lines
 from neobert.grid.claims import Claim, ClaimLost
 from neobert.grid.mirror import mirror_of_environment
 from neobert.grid.points import GridPoint, Report
-from neobert.grid.study import STORAGE_VARIABLE, StudyView, open_storage, storage_address
+from neobert.grid.storages import STORAGE_VARIABLE, storage_address
+from neobert.grid.study import StudyView, open_storage
 from neobert.launching import REPOSITORY
 from neobert.layout import Layout
 from neobert.records import publish_record, read_record

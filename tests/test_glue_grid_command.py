@@ -4,12 +4,15 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from test_run_command import toy_scale  # noqa: F401  (a fixture)
 
 from ablations import run
 from neobert.files import read_lines
+from neobert.grid.storages import storage_address
+from neobert.grid.study import open_storage
 from sweeps import glue_grid
 
 ROOT = Path(__file__).parent.parent
@@ -33,6 +36,80 @@ def test_a_transferred_task_brings_its_mnli_study_and_repeats_nothing(
     assert len(starts) == len(set(starts))
 
 
+def sweep(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, list[dict[str, Any]], str]:
+    """The command in this process: exit code, points, and what it said."""
+    code = glue_grid.main([*arguments, "--workers", "1", "--json"])
+    said = capsys.readouterr()
+    return code, json.loads(said.out), said.err
+
+
+@pytest.mark.usefixtures("toy_scale")
+def test_seeds_storages_and_failures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Three seeds on one model, the best by their mean; a failed point stays failed until it is asked for again;
+    Optuna shows it all, and again after its journal was lost."""
+    assert run.main(["--variant", "M2", "--stages", "pretrain", "--runs", str(tmp_path), "--workers", "1"]) == 0
+    arguments = ["--task", "cola", "--grid", "limited", "--seed", "0", "1", "2", "--runs", str(tmp_path)]
+    arguments += ["--storage", "journal"]
+    capsys.readouterr()
+    code, planned, _ = sweep(capsys, *arguments, "--dry-run")
+    assert code == 0 and {entry["state"] for entry in planned} == {"missing"}
+    assert {entry["seed"] for entry in planned} == {0, 1, 2}
+    error = tmp_path / "glue" / "cola" / "errors" / f"{planned[0]['trial']}.json"
+    error.parent.mkdir(parents=True)
+    failure = {"name": "a point", "error": "RunFailed: step 3: the loss is nan", "exit_code": 1, "claim": 1}
+    error.write_text(json.dumps(failure))
+
+    code, points, said = sweep(capsys, *arguments)
+    assert code == 1 and "a point: RunFailed: step 3: the loss is nan" in said and "--retry-failed" in said
+    assert [entry["state"] for entry in points] == ["failed"] + ["done"] * (len(points) - 1)
+    assert points[0]["score"] is None and points[0]["error"] == failure["error"]
+
+    code, points, _ = sweep(capsys, *arguments, "--retry-failed")
+    assert code == 0 and {entry["state"] for entry in points} == {"done"}
+    assert not error.exists() and json.loads(error.with_suffix(".1.json").read_text()) == failure
+    starts = [line["unit"] for line in read_lines(tmp_path / "starts.jsonl")]
+    assert len(starts) == len(set(starts))
+
+    _assert_best_has_highest_mean(points)
+    for _ in range(2):
+        _assert_optuna_shows(tmp_path, points)
+        (tmp_path / "optuna.journal").unlink()
+        assert sweep(capsys, *arguments)[0] == 0
+
+
+def _assert_best_has_highest_mean(points: list[dict[str, Any]]) -> None:
+    axes = ("batch_size", "learning_rate", "weight_decay")
+    scores: dict[tuple[float, ...], list[float]] = {}
+    for entry in points:
+        scores.setdefault(tuple(entry[axis] for axis in axes), []).append(entry["score"])
+    (best,) = {tuple(entry["best"][axis] for axis in axes) for entry in points if entry["best"]}
+    chosen = next(entry["best"] for entry in points if entry["best"])
+    assert chosen["mean"] == pytest.approx(max(sum(values) / 3 for values in scores.values()), abs=1e-4)
+    assert chosen["mean"] == pytest.approx(sum(scores[best]) / 3, abs=1e-4)
+    assert chosen["seeds"] == [0, 1, 2] and chosen["sd"] is not None and chosen["nested"] is not None
+
+
+def _assert_optuna_shows(root: Path, points: list[dict[str, Any]]) -> None:
+    storage = open_storage(storage_address("journal", root))
+    shown = {
+        trial.user_attrs["trial"]: (trial.state.name, round(trial.value, 4), trial.params["learning_rate"])
+        for study in storage.get_all_studies()
+        for trial in storage.get_all_trials(study._study_id)
+        if trial.state.name == "COMPLETE"
+    }
+    assert shown == {entry["trial"]: ("COMPLETE", entry["score"], entry["learning_rate"]) for entry in points}
+
+
+@pytest.mark.usefixtures("toy_scale")
+def test_a_storage_that_cannot_be_reached_is_refused_before_anything_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    storage = "postgresql://me:secret@127.0.0.1:1/grid"
+    assert glue_grid.main(["--task", "cola", "--runs", str(tmp_path / "runs"), "--storage", storage]) == 2
+    said = capsys.readouterr().err
+    assert "cannot be used" in said and "secret" not in said and not (tmp_path / "runs").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "sentence"),
     [
@@ -40,6 +117,7 @@ def test_a_transferred_task_brings_its_mnli_study_and_repeats_nothing(
         (["--task", "cola", "--variant", "M5"], 3, "M5 is not pre-trained (missing): run `python ablations/run.py"),
         (["--task", "cola", "--variant", "M55"], 2, "did you mean 'M5'"),
         (["--task", "cola", "--grid", "huge"], 2, "huge"),
+        (["--task", "cola", "--storage", "sqlight"], 2, "did you mean 'sqlite'"),
     ],
     ids=lambda value: str(value)[:30],
 )

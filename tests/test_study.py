@@ -21,7 +21,8 @@ from grid_worlds import (
 
 from neobert.grid.claims import acquire
 from neobert.grid.mirror import Mirror
-from neobert.grid.study import open_storage, storage_address, without_password
+from neobert.grid.storages import storage_address, without_password
+from neobert.grid.study import open_storage
 from neobert.layout import Layout
 from neobert.stopping import StopRequest
 from neobert.work import Worker

@@ -4,11 +4,14 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
+from importlib.util import find_spec
 from typing import Self
 
 from neobert.grid.claims import Claim, acquire
 from neobert.grid.points import GridPoint, Observer
-from neobert.grid.study import STORAGE_VARIABLE, StudyView, cause_of, open_storage, without_password
+from neobert.grid.storages import STORAGE_VARIABLE, cause_of, storage_address, without_password
+from neobert.grid.study import StudyView, open_storage
 from neobert.layout import Layout
 from neobert.records import read_record
 
@@ -65,13 +68,17 @@ class Mirror:
         self._guarded(lambda _, view, number: view.fail(number, reason))
 
     def close(self) -> None:
-        """Make every study agree with the files."""
-        self._in_a_row = 0
-        for view in self.views.values():
-            self._try(lambda view=view: self.synchronize(view))  # type: ignore[misc]
+        """Make every study agree with the files, and say how much did not reach the storage."""
+        self.refresh()
         if self.troubles:
             said = "one note did" if self.troubles == 1 else f"{self.troubles} notes did"
             _say(f"{said} not reach the Optuna study; the records hold everything, and the next start shows it")
+
+    def refresh(self) -> None:
+        """Make every study agree with the files."""
+        self._in_a_row = 0
+        for view in self.views.values():
+            self._try(partial(self.synchronize, view))
 
     def synchronize(self, view: StudyView) -> None:
         """Make one study agree with the files, while no other process does so."""
@@ -106,6 +113,21 @@ class Mirror:
                 _say(f"{without_password(self.address)}: {cause_of(error)}; the work goes on without it")
             self.troubles += 1
             self._in_a_row += 1
+
+
+def mirror_for_command(name: str | None, layout: Layout, points: Sequence[GridPoint]) -> Mirror | None:
+    """The mirror of a command that starts workers. Without a name it is SQLite beside the runs, or, where Optuna is not
+    installed, none.
+
+    Raises:
+        ValueError: the storage cannot be reached.
+    """
+    if name is None and find_spec("optuna") is None:
+        _say("is not installed, so there is no study to look at; the grid needs none (`pip install optuna` adds it)")
+        return None
+    mirror = Mirror.open(layout, storage_address(name or "sqlite", layout.root), points)
+    mirror.refresh()
+    return mirror
 
 
 def mirror_of_environment(layout: Layout, points: Sequence[GridPoint]) -> Observer | None:

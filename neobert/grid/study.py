@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
-from neobert.errors import did_you_mean
 from neobert.files import read_json
 from neobert.grid.claims import owner
 from neobert.grid.points import GridPoint
+from neobert.grid.storages import cause_of, without_password
 from neobert.records import read_record
 
 if TYPE_CHECKING:
@@ -24,37 +23,10 @@ if TYPE_CHECKING:
     from optuna.storages import BaseStorage
     from optuna.trial import FrozenTrial, TrialState
 
-STORAGES = ("sqlite", "journal", "postgresql")
-STORAGE_VARIABLE = "NEOBERT_GRID_STORAGE"  # an environment variable, since a URL may hold a password
 SQLITE_TIMEOUT_SECONDS = 30
 POSTGRESQL_TIMEOUT_SECONDS = 10
 JOURNAL_GRACE_SECONDS = 10
 UNDEFINED = "the score is undefined"
-
-
-def storage_address(name: str, root: Path) -> str:
-    """The full address of a storage: a URL, or `journal:` and a file.
-
-    Raises:
-        ValueError: no such kind of storage.
-    """
-    kind, separator, rest = name.partition(":")
-    if kind == "sqlite":
-        return f"sqlite:{rest}" if separator else f"sqlite:///{root / 'optuna.db'}"
-    if kind == "journal":
-        return f"journal:{Path(rest).resolve() if rest else root / 'optuna.journal'}"
-    if kind in ("postgresql", "postgres") and separator:
-        return f"postgresql+psycopg:{rest}"
-    if kind == "postgresql+psycopg" and separator:
-        return name
-    hint = "postgresql needs an address" if kind == "postgresql" else did_you_mean(kind, STORAGES)
-    raise ValueError(f"{name!r} is no storage ({hint}): give sqlite, journal, or postgresql://USER@HOST/DATABASE")
-
-
-def without_password(address: str) -> str:
-    """An address as it may be shown."""
-    password = urlsplit(address).password
-    return address.replace(f":{password}@", ":…@") if password else address
 
 
 def open_storage(address: str) -> "BaseStorage":
@@ -77,14 +49,6 @@ def open_storage(address: str) -> "BaseStorage":
     except Exception as error:  # each backend has errors of its own, and all mean that it cannot be used
         raise ValueError(f"storage {shown} cannot be used ({cause_of(error)})") from error
     return storage
-
-
-def cause_of(error: BaseException) -> str:
-    """One line with the first cause of a storage's error, which drivers and Optuna wrap several times."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
 
 
 def _connect(address: str) -> "BaseStorage":
@@ -194,9 +158,7 @@ class StudyView:
                 if not trial.state.is_finished() and owner(point.claims) != trial.claim:
                     self.fail(trial.number, "its process ended before a record was written")
 
-    def _settle(
-        self, study: int, point: GridPoint, record: Mapping[str, Any], trials: Sequence[Shown]
-    ) -> Sequence[Shown]:
+    def _settle(self, study: int, point: GridPoint, record: Mapping[str, Any], trials: list[Shown]) -> list[Shown]:
         """Show a record by the trial of its own claim, or by a new one; returns the trials that do not show it."""
         own = [trial for trial in trials if not trial.state.is_finished() and trial.claim == record.get("claim")]
         if own:
