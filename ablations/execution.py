@@ -86,7 +86,7 @@ def _describe(layout: Layout, runs: Sequence[Run]) -> tuple[str, list[list[str]]
 def _progress_row(layout: Layout, run: Run) -> list[str]:
     if isinstance(run, GlueStudy):
         files = trial_files(layout, run)
-        done = sum(file.record.exists() for file in files)
+        done = sum(file.published is not None for file in files)
         return [f"{run.task} on {run.weights}", f"{done}/{len(files)} points", "—", "—", "—"]
     steps = run.recipe.stages[-1].steps
     line = last_step(layout, run)

@@ -52,10 +52,33 @@ class TrialFiles:
         return self.record.parent / "errors" / f"{self.id}.json"
 
     @property
+    def pruned_record(self) -> Path:
+        """The record of a trial that this study gave up. Other studies may run the same trial to its end."""
+        return self.record.parent / f"{self.id}.{self.study.id}.json"
+
+    @property
+    def is_pruned(self) -> bool:
+        """Whether this study gave the trial up."""
+        return self.study.pruning is not None and self.pruned_record.exists()
+
+    @property
+    def published(self) -> Path | None:
+        """The record that counts in this study; None where there is none yet."""
+        if self.is_pruned:
+            return self.pruned_record
+        return self.record if self.record.exists() else None
+
+    @property
+    def curve(self) -> Path:
+        """Evaluations of a trial in work, one a line, where its study is pruned."""
+        return self.record.parent / "curves" / f"{self.id}.jsonl"
+
+    @property
     def grid_point(self) -> GridPoint:
         """The trial as a point of its grid."""
         claims = self.layout.claims(self.id)
-        return GridPoint(self.study.id, self.id, plain(self.point), self.record, self.error, claims)
+        pruned = None if self.study.pruning is None else self.pruned_record
+        return GridPoint(self.study.id, self.id, plain(self.point), self.record, self.error, claims, pruned)
 
 
 def trial_files(layout: Layout, study: GlueStudy) -> list[TrialFiles]:
@@ -97,7 +120,7 @@ def errors_of(layout: Layout, run: PretrainingRun | GlueStudy) -> Iterator[dict[
 
 def set_failures_aside(layout: Layout, study: GlueStudy) -> int:
     """Move the errors of failed trials to errors/<id>.<n>.json, so that they run again; how many there were."""
-    failed = [files for files in trial_files(layout, study) if files.error.exists() and not files.record.exists()]
+    failed = [files for files in trial_files(layout, study) if files.error.exists() and files.published is None]
     for files in failed:
         number = 1 + len(list(files.error.parent.glob(f"{files.id}.*.json")))
         files.error.rename(files.error.with_suffix(f".{number}.json"))

@@ -48,6 +48,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--workers", type=int, metavar="N", help="processes side by side (default: cores / threads of the scale)")
     add("--runs", type=Path, default=Path("runs"), help="folder of runs (default: ./runs)")
     add("--storage", metavar="WHERE", help="of the Optuna study: sqlite (default), journal, or postgresql://…")
+    add("--prune", action="store_true", help="give up points that fall behind (not the paper's protocol)")
     add("--retry-failed", action="store_true", help="run failed points again")
     add("--dry-run", action="store_true", help="print the points and their states, and stop")
     add("--json", action="store_true", help="print JSON on stdout")
@@ -179,6 +180,7 @@ def _planned(
         MissingData: the variant named is not pre-trained, or a task has no data.
     """
     from ablations.plan import chosen_variants, plan
+    from ablations.protocol import PRUNING
     from neobert.specifications import GlueStudy
 
     (variant,) = chosen_variants([options.variant])
@@ -189,6 +191,7 @@ def _planned(
         source,
         layout,
         finetuning_seeds=list(dict.fromkeys(options.seed or [])) or None,
+        pruning=PRUNING if options.prune else None,
     )
     unavailable = [f"{task}: {row.skipped[task]}" for task in tasks if task in row.skipped]
     if unavailable and "all" not in options.task:

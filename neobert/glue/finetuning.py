@@ -85,6 +85,10 @@ class FineTuner:
             for name, split in encoded.validation.items()
         }
 
+    def course_steps(self, point: Point) -> int:
+        """How many updates a run at a point makes if patience does not end it."""
+        return Course.of(self.protocol, len(self._train), point.batch_size).steps
+
     def run(self, point: Point, seed: int, stop: StopRequest | None = None, report: Report | None = None) -> Outcome:
         """`evaluations` to their end; each is reported.
 

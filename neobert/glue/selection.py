@@ -87,7 +87,7 @@ def _done(layout: Layout, studies: Sequence[GlueStudy]) -> list[tuple[GlueStudy,
     return [
         (study, files)
         for study, files in everything
-        if files.record.exists() and read_record(files.record)["state"] == "done"
+        if files.published is not None and read_record(files.published)["state"] == "done"
     ]
 
 

@@ -61,7 +61,13 @@ class Mirror:
 
     def recorded(self) -> None:
         """The unit's record is published."""
-        self._guarded(lambda point, view, number: view.finish(number, read_record(point.record)))
+        self._guarded(self._finish)
+
+    @staticmethod
+    def _finish(point: GridPoint, view: StudyView, number: int) -> None:
+        published = point.published
+        assert published is not None, "a unit was done without a record"
+        view.finish(number, read_record(published))
 
     def failed(self, reason: str) -> None:
         """The unit ended without a record."""

@@ -16,6 +16,13 @@ class GridPoint:
     record: Path
     error: Path
     claims: Path
+    pruned_record: Path | None = None
+
+    @property
+    def published(self) -> Path | None:
+        """The record that counts, one of a pruned trial first; None where there is none yet."""
+        candidates = (self.pruned_record, self.record)
+        return next((path for path in candidates if path is not None and path.exists()), None)
 
 
 class Report(Protocol):

@@ -217,7 +217,9 @@ class StudyView:
             described["user_attrs"]["error"] = error
         curve = {int(step): float(score) for step, score in record["scores"]["curve"] if score is not None}
         trial = create_trial(state=state, value=value, intermediate_values=curve, **described)
-        trial.datetime_complete = datetime.fromtimestamp(point.record.stat().st_mtime)
+        published = point.published
+        assert published is not None
+        trial.datetime_complete = datetime.fromtimestamp(published.stat().st_mtime)
         trial.datetime_start = trial.datetime_complete - timedelta(seconds=record.get("seconds", 0.0))
         return trial
 
@@ -233,8 +235,8 @@ def _files_of(point: GridPoint) -> tuple[dict[str, Any] | None, dict[str, Any] |
     """Record and failure of a point that nobody works on."""
     if owner(point.claims) is not None:
         return None, None
-    if point.record.exists():
-        return read_record(point.record), None
+    if point.published is not None:
+        return read_record(point.published), None
     return None, read_json(point.error) if point.error.exists() else None
 
 
