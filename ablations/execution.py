@@ -1,12 +1,12 @@
 """Carry a plan out on this machine: write what is to be run, start workers, show how far they are."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ablations.plan import Row, sharing, vocabulary_of
 from neobert.console import Watch, duration, logs
 from neobert.data.corpora import Source
 from neobert.errors import EXIT_RUN_FAILED
-from neobert.launching import work_here
+from neobert.launching import work_here, worker_environment
 from neobert.layout import Layout
 from neobert.model.size import parameter_count
 from neobert.progress import errors_of, last_step, state_of, trial_files
@@ -39,12 +39,30 @@ def write_run_files(
             write_run_file(layout, unit.run, specification, execution, labels)
 
 
-def carry_out(layout: Layout, runs: Sequence[Run], *, workers: int, threads: int) -> int:
-    """Work on runs with processes of this machine until all are done or nothing more can be; the exit code."""
+def carry_out(
+    layout: Layout,
+    runs: Sequence[Run],
+    *,
+    workers: int,
+    threads: int,
+    flags: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> int:
+    """Work on runs with processes of this machine until all are done or nothing more can be; the exit code.
+
+    `flags` and `environment` are further ones of the workers' command.
+    """
     references = [str(run_folder(layout, run).relative_to(layout.root)) for run in runs]
     watch = Watch(lambda: _describe(layout, runs), ("run", "step", "loss", "tokens/s", "left"))
     with watch:
-        return work_here(layout, references, workers=workers, threads=threads, watch=watch, interval_seconds=1.0)
+        return work_here(
+            layout,
+            [*flags, *references],
+            workers=workers,
+            environment=worker_environment(threads) | dict(environment or {}),
+            watch=watch,
+            interval_seconds=1.0,
+        )
 
 
 def report_failures(layout: Layout, runs: Sequence[Run]) -> int:
@@ -68,7 +86,7 @@ def _describe(layout: Layout, runs: Sequence[Run]) -> tuple[str, list[list[str]]
 def _progress_row(layout: Layout, run: Run) -> list[str]:
     if isinstance(run, GlueStudy):
         files = trial_files(layout, run)
-        done = sum(file.record.exists() for file in files)
+        done = sum(file.published is not None for file in files)
         return [f"{run.task} on {run.weights}", f"{done}/{len(files)} points", "—", "—", "—"]
     steps = run.recipe.stages[-1].steps
     line = last_step(layout, run)

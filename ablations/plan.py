@@ -16,6 +16,7 @@ from neobert.identity import difference
 from neobert.layout import Layout
 from neobert.model.size import parameter_count, training_flops_per_token
 from neobert.progress import State, state_of
+from neobert.recipe import Pruning
 from neobert.specifications import GlueStudy, PretrainingRun, run_folder
 
 Part = Literal["pretrain", "glue"]
@@ -134,8 +135,13 @@ def plan(
     source: Source,
     layout: Layout,
     parts: Sequence[Part] = PARTS,
+    finetuning_seeds: Sequence[int] | None = None,
+    pruning: Pruning | None = None,
 ) -> list[Row]:
-    """One row a variant and seed. Never fails for missing data: the state says so."""
+    """One row a variant and seed. Never fails for missing data: the state says so.
+
+    `finetuning_seeds` are those of fine-tuning; None stands for the seed of pre-training.
+    """
     rows = []
     for variant in chosen:
         recipe, parent = scaled_variant(variant, scale, vocabulary_of(source))
@@ -143,8 +149,9 @@ def plan(
             runs = pretraining_runs(recipe.pretraining, seed, source)
             units: list[PretrainingRun | GlueStudy] = [*runs]
             if "glue" in parts:
-                for checkpoint in measured_checkpoints(recipe, runs, seed):
-                    units.extend(glue_studies(checkpoint, source))
+                for finetuning_seed in finetuning_seeds or [seed]:
+                    for checkpoint in measured_checkpoints(recipe, runs, finetuning_seed):
+                        units.extend(glue_studies(checkpoint, source, pruning))
             planned = tuple(PlannedUnit(run, run_folder(layout, run), state_of(layout, run)) for run in units)
             skipped = {task: reason for task, reason in source.tasks().items() if reason} if "glue" in parts else {}
             rows.append(Row(variant, seed, scale, recipe, parent, planned, skipped))

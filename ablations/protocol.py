@@ -1,6 +1,6 @@
 """How the paper measures a model on GLUE: grids, fine-tuning protocol, transfer. Sources as in ladder.py."""
 
-from neobert.recipe import FineTuning, Grid
+from neobert.recipe import FineTuning, Grid, Pruning
 
 TRANSFER_TASK = "mnli"  # App. C: "the best MNLI checkpoint"
 TRANSFERRED_TASKS = ("rte", "stsb", "mrpc", "qnli")  # App. C; the code's mnli←snli and wnli←allnli are not in the paper
@@ -40,3 +40,7 @@ GLUE_PROTOCOL = FineTuning(
     patience_evaluations=15,  # App. C
     precision="bf16",  # the code trains in fp16 on V100s; bf16 needs no loss scaling
 )
+
+PRUNING = Pruning(
+    rungs=(0.03, 0.08, 0.15, 0.3), reduction=3
+)  # not in the paper: `--prune` only; figures in tests/test_pruning.py

@@ -6,7 +6,7 @@ from ablations.modification import Recipe
 from ablations.protocol import SELECTION_RULE, TRANSFER_TASK, TRANSFERRED_TASKS
 from neobert.data.corpora import Source
 from neobert.glue.tasks import TASKS
-from neobert.recipe import Pretraining
+from neobert.recipe import Pretraining, Pruning
 from neobert.specifications import GlueStudy, PretrainingRun, Start
 
 
@@ -42,7 +42,7 @@ def measured_checkpoints(recipe: Recipe, runs: list[PretrainingRun], seed: int) 
     return [Checkpoint(run, recipe, seed) for run in chosen]
 
 
-def glue_studies(checkpoint: Checkpoint, source: Source) -> list[GlueStudy]:
+def glue_studies(checkpoint: Checkpoint, source: Source, pruning: Pruning | None = None) -> list[GlueStudy]:
     """One study a task that the source can fine-tune, MNLI before those that start from it."""
     missing = {task: reason for task, reason in source.tasks().items() if reason is not None}
     pretrained = Start(kind="pretraining", task=None, study=None, rule=None, reason=None)
@@ -56,11 +56,11 @@ def glue_studies(checkpoint: Checkpoint, source: Source) -> list[GlueStudy]:
             start = Start(kind="study", task=TRANSFER_TASK, study=study, rule=SELECTION_RULE, reason=None)
         elif task in TRANSFERRED_TASKS:
             start = pretrained.model_copy(update={"reason": missing[TRANSFER_TASK]})
-        studies[task] = _study(checkpoint, task, start, source)
+        studies[task] = _study(checkpoint, task, start, source, pruning)
     return list(studies.values())
 
 
-def _study(checkpoint: Checkpoint, task: str, start: Start, source: Source) -> GlueStudy:
+def _study(checkpoint: Checkpoint, task: str, start: Start, source: Source, pruning: Pruning | None) -> GlueStudy:
     run = checkpoint.run
     return GlueStudy(
         task=task,
@@ -73,4 +73,5 @@ def _study(checkpoint: Checkpoint, task: str, start: Start, source: Source) -> G
         starts_from=start,
         task_origin=source.task_origin(task),
         tokenizer_origin=run.tokenizer_origin,
+        pruning=pruning,
     )

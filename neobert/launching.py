@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED
@@ -26,19 +26,21 @@ def worker_environment(threads: int) -> dict[str, str]:
 
 def work_here(
     layout: Layout,
-    references: Sequence[str],
+    arguments: Sequence[str],
     *,
     workers: int,
-    threads: int,
+    environment: Mapping[str, str],
     watch: Callable[[], None],
     interval_seconds: float,
 ) -> int:
     """Run workers on this machine until they end, calling `watch` now and then; the worst of their exit codes.
 
+    `arguments` are flags and references of their command.
+
     An interrupt (Ctrl-C) is passed on: workers save what they have and the same command goes on later.
     """
-    command = [sys.executable, "-m", "neobert.work", "--runs", str(layout.root), *references]
-    processes = [subprocess.Popen(command, env=worker_environment(threads)) for _ in range(workers)]
+    command = [sys.executable, "-m", "neobert.work", "--runs", str(layout.root), *arguments]
+    processes = [subprocess.Popen(command, env=environment) for _ in range(workers)]
     try:
         while any(process.poll() is None for process in processes):
             watch()

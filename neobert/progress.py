@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 from neobert.files import read_json
 from neobert.grid.claims import is_claimed
+from neobert.grid.points import GridPoint
+from neobert.identity import plain
 from neobert.layout import Layout
 from neobert.recipe import Point
 from neobert.specifications import GlueStudy, PretrainingRun, run_folder
@@ -49,6 +51,35 @@ class TrialFiles:
         """The last failure."""
         return self.record.parent / "errors" / f"{self.id}.json"
 
+    @property
+    def pruned_record(self) -> Path:
+        """The record of a trial that this study gave up. Other studies may run the same trial to its end."""
+        return self.record.parent / f"{self.id}.{self.study.id}.json"
+
+    @property
+    def is_pruned(self) -> bool:
+        """Whether this study gave the trial up."""
+        return self.study.pruning is not None and self.pruned_record.exists()
+
+    @property
+    def published(self) -> Path | None:
+        """The record that counts in this study; None where there is none yet."""
+        if self.is_pruned:
+            return self.pruned_record
+        return self.record if self.record.exists() else None
+
+    @property
+    def curve(self) -> Path:
+        """Evaluations of a trial in work, one a line, where its study is pruned."""
+        return self.record.parent / "curves" / f"{self.id}.jsonl"
+
+    @property
+    def grid_point(self) -> GridPoint:
+        """The trial as a point of its grid."""
+        claims = self.layout.claims(self.id)
+        pruned = None if self.study.pruning is None else self.pruned_record
+        return GridPoint(self.study.id, self.id, plain(self.point), self.record, self.error, claims, pruned)
+
 
 def trial_files(layout: Layout, study: GlueStudy) -> list[TrialFiles]:
     """The files of all trials of a study, in the order of its grid."""
@@ -85,6 +116,15 @@ def errors_of(layout: Layout, run: PretrainingRun | GlueStudy) -> Iterator[dict[
     for path in paths:
         if path.exists():
             yield read_json(path)
+
+
+def set_failures_aside(layout: Layout, study: GlueStudy) -> int:
+    """Move the errors of failed trials to errors/<id>.<n>.json, so that they run again; how many there were."""
+    failed = [files for files in trial_files(layout, study) if files.error.exists() and files.published is None]
+    for files in failed:
+        number = 1 + len(list(files.error.parent.glob(f"{files.id}.*.json")))
+        files.error.rename(files.error.with_suffix(f".{number}.json"))
+    return len(failed)
 
 
 def last_step(layout: Layout, run: PretrainingRun) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ from neobert.errors import DamagedFile, MissingData
 from neobert.files import json_bytes, publish_once, read_json
 from neobert.identity import NUMERICS, identity, plain
 from neobert.layout import Layout
-from neobert.recipe import FineTuning, Point, Pretraining, Value
+from neobert.recipe import FineTuning, Point, Pretraining, Pruning, Value
 from neobert.records import SCHEMA, provenance
 
 PRETRAINING_MECHANISMS = ("tokenization", "batching", "masking", "model", "initialization", "optimization")
@@ -94,15 +94,18 @@ class GlueStudy(Value):
     starts_from: Start
     task_origin: str
     tokenizer_origin: str
+    pruning: Pruning | None = None
 
     @property
     def id(self) -> str:
-        """The study's name."""
-        return identity({"kind": "glue_study", "study": self, "numerics": _numerics(GLUE_MECHANISMS)})
+        """The study's name; one without pruning is named as before there was any."""
+        decisive = {key: value for key, value in plain(self).items() if key != "pruning" or value is not None}
+        return identity({"kind": "glue_study", "study": decisive, "numerics": _numerics(GLUE_MECHANISMS)})
 
     def trial_id(self, point: Point) -> str:
-        """A trial's name: it does not depend on which other points the grid has, so grids share trials."""
-        decisive = {key: value for key, value in plain(self).items() if key != "points"}
+        """A trial's name: it does not depend on which other points the grid has or which are given up, so grids
+        share trials."""
+        decisive = {key: value for key, value in plain(self).items() if key not in ("points", "pruning")}
         return identity({"kind": "glue", "trial": decisive, "point": point, "numerics": _numerics(GLUE_MECHANISMS)})
 
 

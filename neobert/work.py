@@ -17,7 +17,8 @@ from typing import Protocol
 
 from neobert.errors import EXIT_DONE, EXIT_REQUEUE, EXIT_RUN_FAILED, RunFailed, exit_code
 from neobert.files import append_line, json_bytes, replace_file
-from neobert.grid.claims import Claim, ClaimLost, acquire, is_claimed
+from neobert.grid.claims import LEASE_SECONDS, Claim, ClaimLost, acquire, is_claimed
+from neobert.grid.points import GridPoint, Nobody, Observer, Report
 from neobert.layout import Layout
 from neobert.stopping import Stopped, StopRequest
 
@@ -34,9 +35,11 @@ class Unit(Protocol):
     def name(self) -> str: ...
     @property
     def error_path(self) -> Path: ...
+    @property
+    def grid_point(self) -> GridPoint | None: ...
     def is_finished(self) -> bool: ...
     def is_ready(self) -> bool: ...
-    def run(self, claim: Claim, stop: StopRequest) -> None: ...
+    def run(self, claim: Claim, stop: StopRequest, report: Report) -> None: ...
 
 
 @dataclass
@@ -46,10 +49,18 @@ class Worker:
     layout: Layout
     units: Sequence[Unit]
     stop: StopRequest
+    observer: Observer = field(default_factory=Nobody)
+    lease_seconds: float = LEASE_SECONDS
     started: float = field(default_factory=time.time)
 
     def run(self) -> int:
         """Work until every unit is finished or cannot be; returns the exit code."""
+        try:
+            return self._work()
+        finally:
+            self.observer.close()
+
+    def _work(self) -> int:
         idle_polls = 0
         while not self.stop.requested:
             pending = [unit for unit in self.units if not unit.is_finished()]
@@ -60,7 +71,7 @@ class Worker:
             if unit is not None and claim is not None:
                 self._attempt(unit, claim)
                 idle_polls = 0
-            elif any(is_claimed(self.layout.claims(unit.id)) for unit in candidates):
+            elif any(is_claimed(self.layout.claims(unit.id), self.lease_seconds) for unit in candidates):
                 idle_polls = 0
                 time.sleep(POLL_SECONDS)
             elif idle_polls == IDLE_POLLS:
@@ -79,7 +90,7 @@ class Worker:
     def _take(self, pending: Sequence[Unit]) -> tuple[Unit, Claim] | tuple[None, None]:
         for unit in pending:
             if unit.is_ready():
-                claim = acquire(self.layout.claims(unit.id))
+                claim = acquire(self.layout.claims(unit.id), self.lease_seconds)
                 if claim is not None:
                     return unit, claim
         return None, None
@@ -91,14 +102,18 @@ class Worker:
             append_line(
                 self.layout.starts, {"unit": unit.id, "name": unit.name, "claim": claim.number, "at": time.time()}
             )
+            self.observer.started(unit.grid_point, claim.number)
             try:
-                unit.run(claim, self.stop)
+                unit.run(claim, self.stop, self.observer.reported)
             except (ClaimLost, Stopped) as reason:
                 print(f"{unit.name}: {reason}", file=sys.stderr, flush=True)
+                self.observer.failed(str(reason))
             except Exception as error:
                 self._note_failure(unit, claim, error)
+                self.observer.failed(f"{type(error).__name__}: {error}")
             else:
                 unit.error_path.unlink(missing_ok=True)
+                self.observer.recorded()
 
     def _note_failure(self, unit: Unit, claim: Claim, error: Exception) -> None:
         content = {
@@ -134,13 +149,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m neobert.work", description="Work on units of a folder of runs.")
     parser.add_argument("--runs", type=Path, required=True, help="folder of runs")
+    parser.add_argument("--leave-failed", action="store_true", help="leave units alone that failed at any time before")
     parser.add_argument("references", nargs="+", help="pretraining/<id> or glue/<task>/studies/<id>")
     options = parser.parse_args(arguments)
     layout = Layout(options.runs)
     stop = StopRequest()
     stop.listen()
     units = [unit for reference in options.references for unit in open_units(layout, reference)]
-    return Worker(layout, units, stop).run()
+    worker = Worker(layout, units, stop, _observer(layout, units))
+    if options.leave_failed:
+        worker.started = 0.0
+    return worker.run()
+
+
+def _observer(layout: Layout, units: Sequence[Unit]) -> Observer:
+    from neobert.grid.mirror import mirror_of_environment
+
+    points = [point for unit in units if (point := unit.grid_point) is not None]
+    return mirror_of_environment(layout, points) or Nobody()
 
 
 if __name__ == "__main__":

@@ -2,17 +2,17 @@
 
 python sweeps/glue_grid.py --task cola                       on the newest finished run
 python sweeps/glue_grid.py --task all --variant M5 --workers 2
-python sweeps/glue_grid.py --task rte --variant M9 --grid extended
+python sweeps/glue_grid.py --task rte --variant M9 --grid extended --seed 0 1 2
+optuna-dashboard sqlite:///runs/optuna.db                    to look at the studies
 """
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if __name__ == "__main__":  # a script's own folder is on sys.path, the repository with the packages is not
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from ablations.variant import Variant
     from neobert.data.corpora import Source
     from neobert.layout import Layout
-    from neobert.specifications import GlueStudy, RunFile
+    from neobert.specifications import GlueStudy, PretrainingRun, RunFile
+    from neobert.specifications import Source as SourceSpecification
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -43,9 +44,20 @@ def build_parser() -> argparse.ArgumentParser:
     add("--grid", choices=("limited", "extended"), help="six or sixty points at paper scale (default: the variant's)")
     add("--scale", choices=("smoke", "proxy", "paper"), default="smoke", help="of the variant (default: smoke)")
     add("--data", default="synthetic", metavar="SOURCE", help="synthetic, hub, or a folder (default: synthetic)")
-    add("--seed", type=whole_number, default=0, metavar="N", help="of the variant and of fine-tuning (default: 0)")
+    add(
+        "--seed",
+        type=whole_number,
+        nargs="+",
+        action="extend",
+        metavar="N",
+        help="of fine-tuning (default: as trained)",
+    )
+    add("--pretraining-seed", type=whole_number, default=0, metavar="N", help="of the variant (default: 0)")
     add("--workers", type=count, metavar="N", help="processes side by side (default: cores / threads of the scale)")
     add("--runs", type=Path, default=Path("runs"), help="folder of runs (default: ./runs)")
+    add("--storage", metavar="WHERE", help="of the Optuna study: sqlite (default), journal, or postgresql://…")
+    add("--prune", action="store_true", help="give up points that fall behind (not the paper's protocol)")
+    add("--retry-failed", action="store_true", help="run failed points again")
     add("--dry-run", action="store_true", help="print the points and their states, and stop")
     add("--json", action="store_true", help="print JSON on stdout")
     return parser
@@ -58,11 +70,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from ablations.execution import carry_out, report_failures, unfinished_runs, write_run_files
-    from ablations.scales import execution_at, synthetic_documents
+    from ablations.execution import report_failures, unfinished_runs
+    from ablations.scales import synthetic_documents
     from neobert.data.corpora import open_source
     from neobert.layout import Layout
     from neobert.specifications import Source as SourceSpecification
+    from sweeps.outcome import print_outcome
 
     layout = Layout(options.runs.resolve())
     tasks = _tasks(options.task)
@@ -72,16 +85,62 @@ def _run(options: argparse.Namespace) -> int:
     source = open_source(name, synthetic_documents=specification.synthetic_documents)
     row = _planned(options, layout, source, tasks, pretrains=pretrains)
     if options.dry_run:
-        _print_points(layout, row, as_json=options.json)
+        print_outcome(layout, row, source, as_json=options.json)
         return EXIT_DONE
+    runs = unfinished_runs(layout, [row])
+    code = _carry_out(options, layout, row, runs, source, specification)
+    print_outcome(layout, row, source, as_json=options.json)
+    return report_failures(layout, runs) if code == EXIT_RUN_FAILED else code
+
+
+def _carry_out(
+    options: argparse.Namespace,
+    layout: "Layout",
+    row: "Row",
+    runs: "list[PretrainingRun | GlueStudy]",
+    source: "Source",
+    specification: "SourceSpecification",
+) -> int:
+    """Run what is missing, seen by Optuna; a storage that cannot be reached is refused before anything is written."""
+    from ablations.execution import carry_out, write_run_files
+    from ablations.scales import execution_at
+    from neobert.grid.mirror import mirror_for_command
+    from neobert.grid.storages import STORAGE_VARIABLE
+    from neobert.progress import trial_files
+    from neobert.specifications import GlueStudy
+
+    studies = [unit.run for unit in row.units if isinstance(unit.run, GlueStudy)]
+    points = [files.grid_point for study in studies for files in trial_files(layout, study)]
+    mirror = mirror_for_command(options.storage, layout, points)
+    _treat_failures(layout, studies, retry=options.retry_failed)
     execution = execution_at(options.scale)
-    runs, code = unfinished_runs(layout, [row]), EXIT_DONE
+    workers = options.workers or max(1, (os.cpu_count() or 1) // execution.threads)
+    code = EXIT_DONE
     if runs:
         write_run_files(layout, [row], source, specification, execution)
-        workers = options.workers or max(1, (os.cpu_count() or 1) // execution.threads)
-        code = carry_out(layout, runs, workers=workers, threads=execution.threads)
-    _print_points(layout, row, as_json=options.json)
-    return report_failures(layout, runs) if code == EXIT_RUN_FAILED else code
+        environment = {} if mirror is None else {STORAGE_VARIABLE: mirror.address}
+        code = carry_out(
+            layout,
+            runs,
+            workers=workers,
+            threads=execution.threads,
+            flags=["--leave-failed"],
+            environment=environment,
+        )
+    if mirror is not None:
+        mirror.close()
+    return code
+
+
+def _treat_failures(layout: "Layout", studies: "Sequence[GlueStudy]", *, retry: bool) -> None:
+    from neobert.console import logs
+    from neobert.progress import errors_of, set_failures_aside
+
+    if retry:
+        count = sum(set_failures_aside(layout, study) for study in studies)
+        logs().print(f"{count} failed point(s) run again; their errors are kept as errors/<trial>.<n>.json")
+    elif any(True for study in studies for _ in errors_of(layout, study)):
+        logs().print("points that failed before stay failed: --retry-failed runs them again", markup=False)
 
 
 def _tasks(names: Sequence[str]) -> list[str]:
@@ -105,7 +164,7 @@ def _take_newest_run(options: argparse.Namespace, layout: "Layout") -> bool:
     assert run_file.pretraining is not None
     options.variant = run_file.labels["variants"][0]
     options.scale, options.data = run_file.labels["scale"], run_file.source.name
-    options.seed = run_file.pretraining.recipe.seed
+    options.pretraining_seed = run_file.pretraining.recipe.seed
     logs().print(f"on {options.variant}, the run that finished last ({run_file.id})", markup=False)
     return False
 
@@ -119,10 +178,19 @@ def _planned(
         MissingData: the variant named is not pre-trained, or a task has no data.
     """
     from ablations.plan import chosen_variants, plan
+    from ablations.protocol import PRUNING
     from neobert.specifications import GlueStudy
 
     (variant,) = chosen_variants([options.variant])
-    (row,) = plan([_with_grid(variant, options.grid)], [options.seed], options.scale, source, layout)
+    (row,) = plan(
+        [_with_grid(variant, options.grid)],
+        [options.pretraining_seed],
+        options.scale,
+        source,
+        layout,
+        finetuning_seeds=list(dict.fromkeys(options.seed or [])) or None,
+        pruning=PRUNING if options.prune else None,
+    )
     unavailable = [f"{task}: {row.skipped[task]}" for task in tasks if task in row.skipped]
     if unavailable and "all" not in options.task:
         raise MissingData(f"cannot fine-tune {'; '.join(unavailable)}")
@@ -144,32 +212,6 @@ def _with_grid(variant: "Variant", grid: str | None) -> "Variant":
         return variant
     chosen = {"limited": LIMITED_GRID, "extended": EXTENDED_GRID}[grid]
     return replace(variant, recipe=variant.recipe.model_copy(update={"grid": chosen}), parent=None, modifications=())
-
-
-def _print_points(layout: "Layout", row: "Row", *, as_json: bool) -> None:
-    from neobert.console import output, table
-    from neobert.specifications import GlueStudy
-
-    points = [entry for unit in row.units if isinstance(unit.run, GlueStudy) for entry in _points(layout, unit.run)]
-    if as_json:
-        print(json.dumps(points, indent=1))
-        return
-    columns = ("task", "context", "batch_size", "learning_rate", "weight_decay", "trial", "score")
-    title = f"{row.variant.name}, seed {row.seed}, {row.scale} scale: scores on the validation sets"
-    output().print(table(title, columns, [[entry[column] for column in columns] for entry in points]))
-
-
-def _points(layout: "Layout", study: "GlueStudy") -> list[dict[str, Any]]:
-    from neobert.identity import plain
-    from neobert.progress import trial_files
-    from neobert.records import read_record
-
-    entries = []
-    for files in trial_files(layout, study):
-        score = read_record(files.record)["scores"]["score"] if files.record.exists() else None
-        entry = {"task": study.task, "context": study.context, **plain(files.point), "trial": files.id}
-        entries.append({**entry, "score": None if score is None else round(score, 4)})
-    return entries
 
 
 if __name__ == "__main__":

@@ -4,12 +4,16 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from test_run_command import toy_scale  # noqa: F401  (a fixture)
 
 from ablations import run
 from neobert.files import read_lines
+from neobert.grid.storages import storage_address
+from neobert.grid.study import open_storage
+from neobert.records import read_records
 from sweeps import glue_grid
 
 ROOT = Path(__file__).parent.parent
@@ -33,6 +37,127 @@ def test_a_transferred_task_brings_its_mnli_study_and_repeats_nothing(
     assert len(starts) == len(set(starts))
 
 
+def sweep(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, list[dict[str, Any]], str]:
+    """The command in this process: exit code, points, and what it said."""
+    code = glue_grid.main([*arguments, "--workers", "1", "--json"])
+    said = capsys.readouterr()
+    return code, json.loads(said.out), said.err
+
+
+@pytest.mark.usefixtures("toy_scale")
+def test_seeds_storages_and_failures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Three seeds on one model, the best by their mean; a failed point stays failed until it is asked for again;
+    Optuna shows it all, and again after its journal was lost."""
+    assert run.main(["--variant", "M2", "--stages", "pretrain", "--runs", str(tmp_path), "--workers", "1"]) == 0
+    arguments = ["--task", "cola", "--grid", "limited", "--seed", "0", "1", "2", "--runs", str(tmp_path)]
+    arguments += ["--storage", "journal"]
+    capsys.readouterr()
+    code, planned, _ = sweep(capsys, *arguments, "--dry-run")
+    assert code == 0 and {entry["state"] for entry in planned} == {"missing"}
+    assert {entry["seed"] for entry in planned} == {0, 1, 2}
+    error = tmp_path / "glue" / "cola" / "errors" / f"{planned[0]['trial']}.json"
+    error.parent.mkdir(parents=True)
+    failure = {"name": "a point", "error": "RunFailed: step 3: the loss is nan", "exit_code": 1, "claim": 1}
+    error.write_text(json.dumps(failure))
+
+    code, points, said = sweep(capsys, *arguments)
+    assert code == 1 and "a point: RunFailed: step 3: the loss is nan" in said and "--retry-failed" in said
+    assert [entry["state"] for entry in points] == ["failed"] + ["done"] * (len(points) - 1)
+    assert points[0]["score"] is None and points[0]["error"] == failure["error"]
+
+    code, points, _ = sweep(capsys, *arguments, "--retry-failed")
+    assert code == 0 and {entry["state"] for entry in points} == {"done"}
+    assert not error.exists() and json.loads(error.with_suffix(".1.json").read_text()) == failure
+    starts = [line["unit"] for line in read_lines(tmp_path / "starts.jsonl")]
+    assert len(starts) == len(set(starts))
+
+    _assert_best_has_highest_mean(points)
+    for _ in range(2):
+        _assert_optuna_shows(tmp_path, points)
+        (tmp_path / "optuna.journal").unlink()
+        assert sweep(capsys, *arguments)[0] == 0
+
+
+def _assert_best_has_highest_mean(points: list[dict[str, Any]]) -> None:
+    axes = ("batch_size", "learning_rate", "weight_decay")
+    scores: dict[tuple[float, ...], list[float]] = {}
+    for entry in points:
+        scores.setdefault(tuple(entry[axis] for axis in axes), []).append(entry["score"])
+    (best,) = {tuple(entry["best"][axis] for axis in axes) for entry in points if entry["best"]}
+    chosen = next(entry["best"] for entry in points if entry["best"])
+    assert chosen["mean"] == pytest.approx(max(sum(values) / 3 for values in scores.values()), abs=1e-4)
+    assert chosen["mean"] == pytest.approx(sum(scores[best]) / 3, abs=1e-4)
+    assert chosen["seeds"] == [0, 1, 2] and chosen["sd"] is not None and chosen["nested"] is not None
+
+
+def _assert_optuna_shows(root: Path, points: list[dict[str, Any]]) -> None:
+    storage = open_storage(storage_address("journal", root))
+    shown = {
+        trial.user_attrs["trial"]: (trial.state.name, round(trial.value, 4), trial.params["learning_rate"])
+        for study in storage.get_all_studies()
+        for trial in storage.get_all_trials(study._study_id)
+        if trial.state.name == "COMPLETE"
+    }
+    assert shown == {entry["trial"]: ("COMPLETE", entry["score"], entry["learning_rate"]) for entry in points}
+
+
+@pytest.mark.usefixtures("toy_scale")
+def test_a_pruned_grid_spends_less_and_never_chooses_what_it_gave_up(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The full grid may run afterwards beside it: trials that went to their end are shared, the others run then."""
+    assert run.main(["--variant", "M2", "--stages", "pretrain", "--runs", str(tmp_path), "--workers", "1"]) == 0
+    capsys.readouterr()
+    arguments = ["--task", "sst2", "mnli", "rte", "--grid", "extended", "--runs", str(tmp_path)]
+    code, pruned, said = sweep(capsys, *arguments, "--prune")
+    assert code == 0 and "of all courses" in said
+    for task in ("sst2", "mnli", "rte"):
+        entries = [entry for entry in pruned if entry["task"] == task]
+        assert {entry["state"] for entry in entries} <= {"done", "pruned"}
+        assert all(entry["state"] == "done" for entry in entries if entry["best"])
+        _assert_kept_weights_are_chosen(tmp_path, task, entries)
+    given_up = {entry["trial"] for entry in pruned if entry["state"] == "pruned"}
+    assert given_up
+    for record in read_records(tmp_path)[0]:
+        assert (record["state"] == "pruned") == (record["id"] in given_up)
+        assert record["state"] != "pruned" or 0 < record["steps"] < record["course_steps"]
+
+    assert _trials_in_state(tmp_path, "sqlite", "PRUNED") == given_up
+
+    started = {line["unit"] for line in read_lines(tmp_path / "starts.jsonl")}
+    code, full, _ = sweep(capsys, *arguments)
+    assert code == 0 and {entry["state"] for entry in full} == {"done"}
+    again = [line["unit"] for line in read_lines(tmp_path / "starts.jsonl")][len(started) :]
+    shared = {entry["trial"] for entry in pruned if entry["task"] != "rte"} - given_up
+    assert not shared & set(again), "a trial that the pruned grid had finished ran again"
+    code, unchanged, said = sweep(capsys, *arguments, "--prune")
+    assert code == 0 and unchanged == pruned and "of the full grid's steps" in said
+    figures = [sys.executable, str(ROOT / "reports" / "make_figures.py"), "--runs", str(tmp_path)]
+    assert subprocess.run([*figures, "--out", str(tmp_path / "out")], check=False).returncode == 0
+
+
+def _trials_in_state(root: Path, storage: str, state: str) -> set[str]:
+    opened = open_storage(storage_address(storage, root))
+    trials = [trial for study in opened.get_all_studies() for trial in opened.get_all_trials(study._study_id)]
+    return {trial.user_attrs["trial"] for trial in trials if trial.state.name == state}
+
+
+def _assert_kept_weights_are_chosen(root: Path, task: str, entries: list[dict[str, Any]]) -> None:
+    chosen = {json.loads(path.read_text())["trial"] for path in (root / "glue" / task).glob("studies/*/selection.json")}
+    assert chosen == {path.stem for path in (root / "glue" / task).glob("*.safetensors")}
+    assert chosen <= {entry["trial"] for entry in entries if entry["state"] == "done"}
+
+
+@pytest.mark.usefixtures("toy_scale")
+def test_a_storage_that_cannot_be_reached_is_refused_before_anything_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    storage = "postgresql://me:secret@127.0.0.1:1/grid"
+    assert glue_grid.main(["--task", "cola", "--runs", str(tmp_path / "runs"), "--storage", storage]) == 2
+    said = capsys.readouterr().err
+    assert "cannot be used" in said and "secret" not in said and not (tmp_path / "runs").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "sentence"),
     [
@@ -40,6 +165,7 @@ def test_a_transferred_task_brings_its_mnli_study_and_repeats_nothing(
         (["--task", "cola", "--variant", "M5"], 3, "M5 is not pre-trained (missing): run `python ablations/run.py"),
         (["--task", "cola", "--variant", "M55"], 2, "did you mean 'M5'"),
         (["--task", "cola", "--grid", "huge"], 2, "huge"),
+        (["--task", "cola", "--storage", "sqlight"], 2, "did you mean 'sqlite'"),
     ],
     ids=lambda value: str(value)[:30],
 )

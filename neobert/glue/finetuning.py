@@ -14,6 +14,7 @@ from neobert.glue.batching import ExampleBatch, batch_logits, evaluation_batches
 from neobert.glue.course import Course, Patience
 from neobert.glue.encoding import EncodedTask
 from neobert.glue.metrics import Scores, evaluate
+from neobert.grid.points import Report
 from neobert.model.build import initialize_classifier
 from neobert.model.heads import SequenceClassifier
 from neobert.recipe import FineTuning, Point
@@ -84,19 +85,25 @@ class FineTuner:
             for name, split in encoded.validation.items()
         }
 
-    def run(self, point: Point, seed: int, stop: StopRequest | None = None) -> Outcome:
-        """`evaluations` to their end.
+    def course_steps(self, point: Point) -> int:
+        """How many updates a run at a point makes if patience does not end it."""
+        return Course.of(self.protocol, len(self._train), point.batch_size).steps
+
+    def run(self, point: Point, seed: int, stop: StopRequest | None = None, report: Report | None = None) -> Outcome:
+        """`evaluations` to their end; each is reported.
 
         Raises:
-            RunFailed, Stopped: as `evaluations`.
+            RunFailed, Stopped: as `evaluations`; and whatever `report` raises to end the run.
         """
         course = self.evaluations(point, seed, stop)
         while True:
             try:
-                next(course)
+                evaluation = next(course)
             except StopIteration as end:
                 outcome: Outcome = end.value
                 return outcome
+            if report is not None:
+                report(evaluation.step, evaluation.score)
 
     def evaluations(
         self, point: Point, seed: int, stop: StopRequest | None = None

@@ -1,7 +1,6 @@
 """GLUE trials and studies as units of work: claims before; predictions, weights and one record after."""
 
 import io
-import math
 import time
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,18 +14,21 @@ from torch import Tensor
 
 from neobert.data.preparation import open_specified, text_tokenizer
 from neobert.errors import DamagedFile
-from neobert.files import json_bytes, publish_once, read_json, replace_file, sync_file, temporary_sibling
+from neobert.files import read_json, replace_file, sync_file, temporary_sibling
+from neobert.glue.closing import SelectionUnit, drop_beaten_weights, selection_of
+from neobert.glue.competition import Competition, TrialPruned
 from neobert.glue.encoding import EncodedTask, encode_task, load_encoded, save_encoded
 from neobert.glue.finetuning import FineTuner, Outcome
 from neobert.glue.tasks import task_named
-from neobert.grid.claims import Claim
+from neobert.grid.claims import Claim, ClaimLost
+from neobert.grid.points import GridPoint, Report
 from neobert.identity import identity, plain
 from neobert.layout import Layout
 from neobert.model.build import build_classifier
-from neobert.progress import TrialFiles, selection_path, trial_files
+from neobert.progress import TrialFiles, trial_files
 from neobert.recipe import Point
-from neobert.records import provenance, publish_record, read_record
-from neobert.specifications import GlueStudy, RunFile, read_run_file, run_folder
+from neobert.records import provenance, publish_record
+from neobert.specifications import GlueStudy, RunFile, read_run_file
 from neobert.stopping import StopRequest
 from neobert.training import checkpoints
 from neobert.training.device import default_device
@@ -70,26 +72,45 @@ class TrialUnit:
     def error_path(self) -> Path:
         return self.files.error
 
+    @property
+    def grid_point(self) -> GridPoint:
+        return self.files.grid_point
+
     def is_finished(self) -> bool:
-        return self.files.record.exists()
+        return self.files.published is not None
 
     def is_ready(self) -> bool:
         """Whether the weights it starts from are there."""
         if not (self.layout.pretraining(self.study.weights) / "done.json").exists():
             return False
         start = self.study.starts_from
-        return start.task is None or start.study is None or _selection(self.layout, start.task, start.study).exists()
+        return start.task is None or start.study is None or selection_of(self.layout, start.task, start.study).exists()
 
-    def run(self, claim: Claim, stop: StopRequest) -> None:
-        """Fine-tune, then publish predictions, weights and, last, the record."""
+    def run(self, claim: Claim, stop: StopRequest, report: Report) -> None:
+        """Fine-tune, then publish predictions, weights and, last, the record; only that where the trial is pruned."""
         started = time.perf_counter()
-        outcome = _fine_tuner(self.layout, self.study.task, self.study.id).run(self.point, self.study.seed, stop)
+        tuner = _fine_tuner(self.layout, self.study.task, self.study.id)
+        course_steps = tuner.course_steps(self.point)
+        told = report if self.study.pruning is None else Competition(self.files, claim.number, course_steps, report)
+        common = {"claim": claim.number, "course_steps": course_steps}
+        try:
+            outcome = tuner.run(self.point, self.study.seed, stop, told)
+        except TrialPruned as pruned:
+            assert isinstance(told, Competition)
+            claim.check()
+            fields = {"pruning": plain(self.study.pruning), "pruned_at": pruned.rung, "seconds": _since(started)}
+            self._publish(self.files.pruned_record, told.outcome | common | fields)
+            return
         claim.check()
         self._publish_predictions(outcome)
         self._publish_weights(outcome.weights)
         claim.check()
-        publish_record(self.files.record, self._record(outcome, time.perf_counter() - started))
+        self._publish(self.files.record, _told(outcome) | common | {"seconds": _since(started)})
         drop_beaten_weights(self.layout, self.study)
+
+    def _publish(self, path: Path, fields: dict[str, Any]) -> None:
+        if not publish_record(path, self._described() | fields):
+            raise ClaimLost(f"trial {self.id} was recorded by another process; this result is dropped")
 
     def _publish_predictions(self, outcome: Outcome) -> None:
         buffer = io.BytesIO()
@@ -102,13 +123,12 @@ class TrialUnit:
         sync_file(temporary)
         temporary.replace(self.files.weights)
 
-    def _record(self, outcome: Outcome, seconds: float) -> dict[str, Any]:
+    def _described(self) -> dict[str, Any]:
+        """What a record says about the trial, whatever came out."""
         study = self.study
-        curve = [list(pair) for pair in outcome.curve]
         return {
             "kind": "glue",
             "id": self.id,
-            "state": "done",
             "inputs": {
                 "pretraining": study.weights,
                 "stage": study.stage,
@@ -126,80 +146,25 @@ class TrialUnit:
                 "starts_from": study.starts_from.name,
             },
             "labels": self.run_file.labels,
-            "scores": {
-                "score": outcome.score,
-                "metrics": outcome.metrics,
-                "curve": curve,
-            },
             "seed": study.seed,
-            "steps": outcome.steps,
-            "best_step": outcome.best_step,
-            "seconds": round(seconds, 3),
             "threads": torch.get_num_threads(),
             **provenance(),
         }
 
 
-@dataclass(frozen=True)
-class SelectionUnit:
-    """The closing of a study: which point is best, written once when every point is recorded."""
-
-    layout: Layout
-    study: GlueStudy
-
-    @property
-    def id(self) -> str:
-        return f"{self.study.id}-selection"
-
-    @property
-    def name(self) -> str:
-        return f"selection of {self.study.task} on {self.study.weights}"
-
-    @property
-    def error_path(self) -> Path:
-        return run_folder(self.layout, self.study) / "error.json"
-
-    def is_finished(self) -> bool:
-        return selection_path(self.layout, self.study).exists()
-
-    def is_ready(self) -> bool:
-        return all(files.record.exists() for files in trial_files(self.layout, self.study))
-
-    def run(self, claim: Claim, stop: StopRequest) -> None:
-        """Choose by the study's rule and publish the choice."""
-        best, score = _best(self.layout, self.study)
-        claim.check()
-        content = {"study": self.study.id, "trial": best.id, "point": plain(best.point), "score": score}
-        publish_once(selection_path(self.layout, self.study), json_bytes(content))
+def _told(outcome: Outcome) -> dict[str, Any]:
+    """What a record says about the outcome of a trial that ran to its end."""
+    curve = [list(pair) for pair in outcome.curve]
+    return {
+        "state": "done",
+        "scores": {"score": outcome.score, "metrics": outcome.metrics, "curve": curve},
+        "steps": outcome.steps,
+        "best_step": outcome.best_step,
+    }
 
 
-def _best(layout: Layout, study: GlueStudy) -> tuple[TrialFiles, float | None]:
-    """The recorded trial with the highest score; of equal ones the first of the grid. An undefined score is lowest."""
-    recorded = [files for files in trial_files(layout, study) if files.record.exists()]
-    scored = [(files, read_record(files.record)["scores"]["score"]) for files in recorded]
-    return max(scored, key=lambda pair: -math.inf if pair[1] is None else pair[1])
-
-
-def drop_beaten_weights(layout: Layout, study: GlueStudy) -> None:
-    """Keep weights only of trials that are the best so far in some study; grids share trials, so all studies count."""
-    studies = [other for other in _studies(layout, study.task) if other.weights == study.weights]
-    kept = {_best(layout, other)[0].id for other in studies if _has_records(layout, other)}
-    for files in trial_files(layout, study):
-        if files.id not in kept and files.record.exists():
-            files.weights.unlink(missing_ok=True)
-
-
-def _studies(layout: Layout, task: str) -> list[GlueStudy]:
-    folders = (layout.root / "glue" / task / "studies").glob("*/run.json")
-    return [study for path in folders if (study := read_run_file(path.parent).study) is not None]
-
-
-def _has_records(layout: Layout, study: GlueStudy) -> bool:
-    return any(files.record.exists() for files in trial_files(layout, study))
-
-
-def _selection(layout: Layout, task: str, study_id: str) -> Path:
-    return layout.study(task, study_id) / "selection.json"
+def _since(started: float) -> float:
+    return round(time.perf_counter() - started, 3)
 
 
 @lru_cache(maxsize=1)
@@ -227,7 +192,7 @@ def _starting_weights(layout: Layout, study: GlueStudy) -> Weights:
             raise DamagedFile(f"run {study.weights} is done but has no valid checkpoint: remove its folder to redo it")
         weights = newest.weights()
     else:
-        trial = read_json(_selection(layout, start.task, start.study))["trial"]
+        trial = read_json(selection_of(layout, start.task, start.study))["trial"]
         weights = load_file(layout.trial(start.task, trial).with_suffix(".safetensors"))
     return {name: tensor for name, tensor in weights.items() if name.startswith("model.")}
 

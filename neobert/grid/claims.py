@@ -99,12 +99,17 @@ def acquire(folder: Path, lease_seconds: float = LEASE_SECONDS) -> Claim | None:
     number = _highest(folder)
     if number and _is_live(folder / str(number), lease_seconds):
         return None
-    owner = {"host": socket.gethostname(), "pid": os.getpid(), "birth": _process_birth(os.getpid())}
-    taken = publish_once(folder / str(number + 1), json.dumps(owner).encode())
+    content = {"host": socket.gethostname(), "pid": os.getpid(), "birth": _process_birth(os.getpid())}
+    taken = publish_once(folder / str(number + 1), json.dumps(content).encode())
     return Claim(folder, number + 1, lease_seconds) if taken else None
+
+
+def owner(folder: Path, lease_seconds: float = LEASE_SECONDS) -> int | None:
+    """The number of the claim by which somebody works on a unit now, None where nobody does; reads only."""
+    number = _highest(folder)
+    return number if number and _is_live(folder / str(number), lease_seconds) else None
 
 
 def is_claimed(folder: Path, lease_seconds: float = LEASE_SECONDS) -> bool:
     """Whether somebody works on a unit now; reads only."""
-    number = _highest(folder)
-    return bool(number) and _is_live(folder / str(number), lease_seconds)
+    return owner(folder, lease_seconds) is not None

@@ -12,6 +12,7 @@ import torch
 
 from neobert.files import append_line, clear_temporaries, read_lines, replace_file
 from neobert.grid.claims import Claim
+from neobert.grid.points import Report
 from neobert.identity import plain
 from neobert.layout import Layout
 from neobert.model.size import training_flops_per_token
@@ -67,7 +68,11 @@ class PretrainingUnit:
         previous = self.run_specification.previous
         return previous is None or (self.layout.pretraining(previous) / "done.json").exists()
 
-    def run(self, claim: Claim, stop: StopRequest) -> None:
+    @property
+    def grid_point(self) -> None:
+        """None: pre-training is no point of a grid."""
+
+    def run(self, claim: Claim, stop: StopRequest, report: Report) -> None:
         """Train from wherever the stage stands to its end, then publish done.json."""
         count = self.run_file.execution.processes
         attempt = self.folder / "attempts" / claim.token

@@ -1,0 +1,87 @@
+"""The closing of a GLUE study: which point is best, written once; weights that nobody needs any more go. Torch-free."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from neobert.files import json_bytes, publish_once
+from neobert.grid.claims import Claim
+from neobert.grid.points import Report
+from neobert.identity import plain
+from neobert.layout import Layout
+from neobert.progress import TrialFiles, selection_path, trial_files
+from neobert.records import read_record
+from neobert.specifications import GlueStudy, read_run_file, run_folder
+from neobert.stopping import StopRequest
+
+
+@dataclass(frozen=True)
+class SelectionUnit:
+    """The closing of a study: which point is best, written once when every point is recorded."""
+
+    layout: Layout
+    study: GlueStudy
+
+    @property
+    def id(self) -> str:
+        return f"{self.study.id}-selection"
+
+    @property
+    def name(self) -> str:
+        return f"selection of {self.study.task} on {self.study.weights}"
+
+    @property
+    def error_path(self) -> Path:
+        return run_folder(self.layout, self.study) / "error.json"
+
+    @property
+    def grid_point(self) -> None:
+        """None: the closing is no point of the grid."""
+
+    def is_finished(self) -> bool:
+        return selection_path(self.layout, self.study).exists()
+
+    def is_ready(self) -> bool:
+        return all(files.published is not None for files in trial_files(self.layout, self.study))
+
+    def run(self, claim: Claim, stop: StopRequest, report: Report) -> None:
+        """Choose by the study's rule and publish the choice."""
+        best, score = _best(self.layout, self.study)
+        claim.check()
+        content = {"study": self.study.id, "trial": best.id, "point": plain(best.point), "score": score}
+        publish_once(selection_path(self.layout, self.study), json_bytes(content))
+
+
+def _best(layout: Layout, study: GlueStudy) -> tuple[TrialFiles, float | None]:
+    """The recorded trial with the highest score; of equal ones the first of the grid. An undefined score is lowest."""
+    recorded = [files for files in trial_files(layout, study) if _is_done(files)]
+    scored = [(files, read_record(files.record)["scores"]["score"]) for files in recorded]
+    return max(scored, key=lambda pair: -math.inf if pair[1] is None else pair[1])
+
+
+def _is_done(files: TrialFiles) -> bool:
+    """Whether a trial ran to its end in its study; one that was given up is never chosen."""
+    return files.record.exists() and not files.is_pruned
+
+
+def drop_beaten_weights(layout: Layout, study: GlueStudy) -> None:
+    """Keep weights only of trials that are the best so far in some study; grids share trials, so all studies count."""
+    studies = [other for other in _studies(layout, study.task) if other.weights == study.weights]
+    kept = {_best(layout, other)[0].id for other in studies if _has_records(layout, other)}
+    for files in trial_files(layout, study):
+        if files.id not in kept and files.record.exists():
+            files.weights.unlink(missing_ok=True)
+
+
+def _studies(layout: Layout, task: str) -> list[GlueStudy]:
+    folders = (layout.root / "glue" / task / "studies").glob("*/run.json")
+    return [study for path in folders if (study := read_run_file(path.parent).study) is not None]
+
+
+def _has_records(layout: Layout, study: GlueStudy) -> bool:
+    return any(_is_done(files) for files in trial_files(layout, study))
+
+
+def selection_of(layout: Layout, task: str, study_id: str) -> Path:
+    """The file that closes a study of which only the name is known."""
+    return layout.study(task, study_id) / "selection.json"

@@ -1,0 +1,128 @@
+"""Which point of a grid is best, and how good it is on examples on which it was not chosen. Torch-free.
+
+The best of a grid is biased upward: it is the highest of many noisy scores on the examples it is reported on. So the
+nested score stands beside it: choose on one half of the validation examples, report the other, both ways round.
+"""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from neobert.glue.metrics import evaluate
+from neobert.glue.tasks import Task, task_named
+from neobert.layout import Layout
+from neobert.progress import TrialFiles
+from neobert.recipe import Point
+from neobert.records import read_record
+from neobert.specifications import GlueStudy
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Labels = Mapping[str, Array]
+Scores = Mapping[Point, Mapping[int, float]]  # by point, in the order of the grid, and by seed; undefined ones left out
+
+HALVES_SEED = 0
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best point of a grid: its scores by seed, and the nested score (None where a half has none)."""
+
+    point: Point
+    by_seed: Mapping[int, float]
+    nested: float | None
+
+    @property
+    def mean(self) -> float:
+        """The mean over seeds: the number that the paper prints (with one seed)."""
+        return statistics.fmean(self.by_seed.values())
+
+    @property
+    def spread(self) -> float | None:
+        """The standard deviation over seeds; None for a single one."""
+        return statistics.stdev(self.by_seed.values()) if len(self.by_seed) > 1 else None
+
+
+def best_point(scores: Scores) -> Point | None:
+    """The point with most seeds, then the highest mean over them, then first in the grid; None where none has a score.
+
+    A point that lacks a seed never beats one that has them all, so that luck with few seeds does not win.
+    """
+    scored = [point for point, by_seed in scores.items() if by_seed]
+    return max(scored, key=lambda point: (len(scores[point]), statistics.fmean(scores[point].values())), default=None)
+
+
+def halves(examples: int) -> tuple[Array, Array]:
+    """Two disjoint halves of the numbers of examples, always the same for the same count."""
+    order = np.random.default_rng([HALVES_SEED, examples]).permutation(examples)
+    return np.sort(order[: examples // 2]), np.sort(order[examples // 2 :])
+
+
+def best_of_grid(layout: Layout, studies: Sequence[GlueStudy], labels: Labels) -> Best | None:
+    """The best point of one grid on one model; `studies` are its seeds. None where no trial has a score yet.
+
+    Only points that are recorded as done count: a pruned trial is never chosen.
+    """
+    recorded = scores_of(layout, studies)
+    point = best_point(recorded)
+    if point is None:
+        return None
+    return Best(point, recorded[point], _nested(layout, studies, labels))
+
+
+def scores_of(layout: Layout, studies: Sequence[GlueStudy]) -> dict[Point, dict[int, float]]:
+    """The recorded scores of all points and seeds."""
+    scores: dict[Point, dict[int, float]] = {point: {} for study in studies for point in study.points}
+    for study, files in _done(layout, studies):
+        score = read_record(files.record)["scores"]["score"]
+        if score is not None:
+            scores[files.point][study.seed] = score
+    return scores
+
+
+def _done(layout: Layout, studies: Sequence[GlueStudy]) -> list[tuple[GlueStudy, TrialFiles]]:
+    everything = [(study, TrialFiles(layout, study, point)) for study in studies for point in study.points]
+    return [
+        (study, files)
+        for study, files in everything
+        if files.published is not None and read_record(files.published)["state"] == "done"
+    ]
+
+
+def _nested(layout: Layout, studies: Sequence[GlueStudy], labels: Labels) -> float | None:
+    """The mean of two scores: on the second half at the point chosen on the first, and the other way round."""
+    task = task_named(studies[0].task)
+    first, second = _scores_by_half(layout, studies, task, labels)
+    reported = []
+    for chosen_on, reported_on in ((first, second), (second, first)):
+        point = best_point(chosen_on)
+        if point is None or not reported_on[point]:
+            return None
+        reported.append(statistics.fmean(reported_on[point].values()))
+    return statistics.fmean(reported)
+
+
+def _scores_by_half(
+    layout: Layout, studies: Sequence[GlueStudy], task: Task, labels: Labels
+) -> tuple[dict[Point, dict[int, float]], dict[Point, dict[int, float]]]:
+    """Scores of all points on each half, recomputed from the stored predictions."""
+    both: tuple[dict[Point, dict[int, float]], ...] = tuple({p: {} for p in studies[0].points} for _ in range(2))
+    parts = {split: halves(len(labels[split])) for split in task.validation_splits}
+    for study, files in _done(layout, studies):
+        with np.load(files.predictions, allow_pickle=False) as stored:
+            predictions = {split: stored[split] for split in task.validation_splits}
+        for half, scores in enumerate(both):
+            rows = {split: parts[split][half] for split in parts}
+            score = _score_on(task, predictions, labels, rows)
+            if score is not None:
+                scores[files.point][study.seed] = score
+    return both[0], both[1]
+
+
+def _score_on(task: Task, predictions: Mapping[str, Array], labels: Labels, rows: Mapping[str, Array]) -> float | None:
+    if not all(len(chosen) for chosen in rows.values()):
+        return None
+    chosen_predictions = {split: predictions[split][rows[split]] for split in rows}
+    return evaluate(task, chosen_predictions, {split: labels[split][rows[split]] for split in rows}).score

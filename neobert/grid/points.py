@@ -1,0 +1,60 @@
+"""A point of a grid as those see it who show, list or choose among trials: names, parameters and files. Torch-free."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class GridPoint:
+    """One trial of a study. `record`, `error` and `claims` are where its files lie, whether they exist or not."""
+
+    study: str
+    trial: str
+    parameters: Mapping[str, float]
+    record: Path
+    error: Path
+    claims: Path
+    pruned_record: Path | None = None
+
+    @property
+    def published(self) -> Path | None:
+        """The record that counts, one of a pruned trial first; None where there is none yet."""
+        candidates = (self.pruned_record, self.record)
+        return next((path for path in candidates if path is not None and path.exists()), None)
+
+
+class Report(Protocol):
+    """Told about every evaluation of a trial; `score` is None where the metric is undefined."""
+
+    def __call__(self, step: int, score: float | None) -> None: ...
+
+
+class Observer(Protocol):
+    """Told what happens to units that are points of a grid; None stands for every other unit. Never raises."""
+
+    def started(self, point: GridPoint | None, claim: int) -> None: ...
+    def reported(self, step: int, score: float | None) -> None: ...
+    def recorded(self) -> None: ...
+    def failed(self, reason: str) -> None: ...
+    def close(self) -> None: ...
+
+
+class Nobody:
+    """The observer of a worker without one."""
+
+    def started(self, point: GridPoint | None, claim: int) -> None:
+        """Not told."""
+
+    def reported(self, step: int, score: float | None) -> None:
+        """Not told."""
+
+    def recorded(self) -> None:
+        """Not told."""
+
+    def failed(self, reason: str) -> None:
+        """Not told."""
+
+    def close(self) -> None:
+        """Nothing to close."""

@@ -1,0 +1,88 @@
+"""What a sweep prints: every point with its state, then the best of each grid beside its nested score."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from ablations.plan import Row
+from neobert.console import logs, output, table
+from neobert.data.corpora import Source
+from neobert.files import read_json
+from neobert.glue.competition import savings
+from neobert.grid.claims import is_claimed
+from neobert.identity import plain
+from neobert.layout import Layout
+from neobert.progress import TrialFiles, trial_files
+from neobert.records import read_record
+from neobert.specifications import GlueStudy
+
+POINT_COLUMNS = ("task", "context", "seed", "batch_size", "learning_rate", "weight_decay", "trial", "state", "score")
+BEST_COLUMNS = ("task", "context", "batch_size", "learning_rate", "weight_decay", "seeds", "mean", "sd", "nested")
+
+
+def print_outcome(layout: Layout, row: Row, source: Source, *, as_json: bool) -> None:
+    """All points of the row's studies. In JSON the best point of each grid carries `best`, the others null there."""
+    grids = _grids(row)
+    for study in (study for studies in grids for study in studies if study.pruning is not None):
+        logs().print(
+            f"{study.task}, seed {study.seed}, pruned: {savings(layout, study)}", markup=False, highlight=False
+        )
+    entries = [entry for studies in grids for entry in _entries(layout, studies, source)]
+    if as_json:
+        print(json.dumps(entries, indent=1))
+        return
+    title = f"{row.variant.name}, seed {row.seed}, {row.scale} scale: scores on the validation sets"
+    output().print(table(title, POINT_COLUMNS, [[entry[column] for column in POINT_COLUMNS] for entry in entries]))
+    best = {(e["task"], e["context"]): e | e["best"] for e in entries if e["best"] is not None}
+    if best:
+        title = "best of the grid (nested: chosen on one half of the validation examples, reported on the other)"
+        rows = [[entry[column] for column in BEST_COLUMNS] for entry in best.values()]
+        output().print(table(title, BEST_COLUMNS, rows))
+
+
+def _grids(row: Row) -> list[list[GlueStudy]]:
+    """Studies that differ in nothing but the seed, together."""
+    grids: dict[tuple[str, str], list[GlueStudy]] = {}
+    for unit in row.units:
+        if isinstance(unit.run, GlueStudy):
+            grids.setdefault((unit.run.task, unit.run.weights), []).append(unit.run)
+    return list(grids.values())
+
+
+def _entries(layout: Layout, studies: Sequence[GlueStudy], source: Source) -> list[dict[str, Any]]:
+    pairs = [(study, files) for study in studies for files in trial_files(layout, study)]
+    best = _best(layout, studies, source) if any(files.published is not None for _, files in pairs) else None
+    entries = []
+    for study, files in pairs:
+        is_best = best is not None and plain(files.point).items() <= best.items()
+        named = {"task": study.task, "context": study.context, "seed": study.seed, **plain(files.point)}
+        entries.append({**named, "trial": files.id, **_state(files), "best": best if is_best else None})
+    return entries
+
+
+def _state(files: TrialFiles) -> dict[str, Any]:
+    record = None if files.published is None else read_record(files.published)
+    error = read_json(files.error)["error"] if record is None and files.error.exists() else None
+    if record is not None:
+        return {"state": record["state"], "score": _rounded(record["scores"]["score"]), "error": None}
+    claimed = is_claimed(files.layout.claims(files.id))
+    return {"state": "running" if claimed else "failed" if error else "missing", "score": None, "error": error}
+
+
+def _best(layout: Layout, studies: Sequence[GlueStudy], source: Source) -> dict[str, Any] | None:
+    import numpy as np
+
+    from neobert.glue.selection import best_of_grid
+    from neobert.glue.tasks import task_named
+
+    task = task_named(studies[0].task)
+    labels = {split: np.asarray(source.task_examples(task.name, split)["label"]) for split in task.validation_splits}
+    best = best_of_grid(layout, studies, labels)
+    if best is None:
+        return None
+    numbers = {"mean": _rounded(best.mean), "sd": _rounded(best.spread), "nested": _rounded(best.nested)}
+    return {**plain(best.point), "seeds": sorted(best.by_seed), **numbers}
+
+
+def _rounded(score: float | None) -> float | None:
+    return None if score is None else round(score, 4)

@@ -1,0 +1,74 @@
+"""Real storages for the tests of the grid: SQLite, a journal file, and a PostgreSQL server started for the session."""
+
+import os
+import pwd
+import shutil
+import subprocess
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+DEBIAN = Path("/usr/lib/postgresql")
+KINDS = ("sqlite", "journal", "postgresql")
+
+
+def server_programs() -> Path | None:
+    """The folder with initdb and pg_ctl; None where no server is installed."""
+    folders = sorted(DEBIAN.glob("*/bin"), reverse=True)
+    found = [folder for folder in folders if (folder / "initdb").exists()]
+    if found:
+        return found[0]
+    program = shutil.which("initdb")
+    return Path(program).resolve().parent if program else None
+
+
+def _as_server_user(command: list[str]) -> list[str]:
+    """PostgreSQL refuses to run as root."""
+    return (
+        ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups", *command]
+        if os.geteuid() == 0
+        else command
+    )
+
+
+@pytest.fixture(scope="session")
+def postgresql_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A server of its own that listens on a socket in a folder of its own; the folder."""
+    programs = server_programs()
+    if programs is None:
+        pytest.skip("no PostgreSQL server is installed here (Debian: apt-get install postgresql)")
+    pytest.importorskip("psycopg", reason="psycopg is not installed")
+    folder = Path("/tmp") / f"postgresql-{uuid.uuid4().hex[:8]}"  # a socket's path must be short, and reachable
+    folder.mkdir(mode=0o700)
+    if os.geteuid() == 0:
+        user = pwd.getpwnam("postgres")
+        os.chown(folder, user.pw_uid, user.pw_gid)
+    data = str(folder / "data")
+    options = f"-k {folder} -c listen_addresses= -c fsync=off"
+    start = [str(programs / "pg_ctl"), "-D", data, "-w", "-l", str(folder / "log"), "-o", options, "start"]
+    stop = [str(programs / "pg_ctl"), "-D", data, "-w", "-m", "immediate", "stop"]
+    initialize = [str(programs / "initdb"), "-D", data, "-U", "postgres", "-A", "trust", "-N"]
+    for command in (initialize, start):
+        subprocess.run(_as_server_user(command), check=True, stdout=subprocess.DEVNULL, cwd=folder)
+    try:
+        yield folder
+    finally:
+        subprocess.run(_as_server_user(stop), check=True, stdout=subprocess.DEVNULL, cwd=folder)
+        shutil.rmtree(folder)
+
+
+@pytest.fixture(params=KINDS)
+def storage(request: pytest.FixtureRequest) -> str:
+    """The name of each storage in turn, as the command takes it; PostgreSQL with a fresh database."""
+    pytest.importorskip("optuna", reason="optuna is not installed")
+    if request.param != "postgresql":
+        return str(request.param)
+    folder = request.getfixturevalue("postgresql_server")
+    import psycopg
+
+    name = f"grid_{uuid.uuid4().hex[:8]}"
+    with psycopg.connect(host=str(folder), user="postgres", dbname="postgres", autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    return f"postgresql://postgres@/{name}?host={folder}"

@@ -1,0 +1,66 @@
+"""Selection: highest mean over seeds, fixed halves, and a nested score without the bias of the best."""
+
+import statistics
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from neobert.glue import selection
+from neobert.glue.selection import best_point, halves
+from neobert.recipe import Point
+
+
+def point(number: int) -> Point:
+    return Point(batch_size=number + 1, learning_rate=1e-5, weight_decay=0.01)
+
+
+scores_of_points = st.lists(
+    st.dictionaries(st.integers(0, 2), st.floats(-1, 1, allow_nan=False), max_size=3), min_size=1, max_size=8
+)
+
+
+@given(scores_of_points)
+def test_the_best_point_has_most_seeds_and_then_the_highest_mean_and_then_comes_first(
+    drawn: list[dict[int, float]],
+) -> None:
+    scores = {point(number): by_seed for number, by_seed in enumerate(drawn)}
+    best = best_point(scores)
+    if not any(drawn):
+        assert best is None
+        return
+    assert best is not None
+    most = max(map(len, drawn))
+    means = [statistics.fmean(by_seed.values()) if len(by_seed) == most else -2 for by_seed in drawn]
+    assert best == point(means.index(max(means)))
+
+
+@given(st.integers(0, 300))
+def test_halves_are_disjoint_complete_equal_and_always_the_same(count: int) -> None:
+    first, second = halves(count)
+    assert sorted([*first, *second]) == list(range(count))
+    assert 0 <= len(second) - len(first) <= 1
+    again = halves(count)
+    assert (again[0] == first).all() and (again[1] == second).all()
+
+
+def test_a_point_that_lacks_a_seed_does_not_win_by_luck() -> None:
+    assert best_point({point(0): {0: 0.5, 1: 0.5}, point(1): {0: 0.9}}) == point(0)
+
+
+def test_the_nested_score_of_equal_points_is_unbiased_where_the_best_of_the_grid_is_not(monkeypatch) -> None:
+    """Sixty points of coin flips: the best looks better than chance, the nested score does not."""
+    rng = np.random.default_rng(0)
+    best, nested = [], []
+    for _ in range(200):
+        first, second = (rng.normal(0.5, 0.03, 60) for _ in range(2))
+        sides = tuple({point(n): {0: value} for n, value in enumerate(side)} for side in (first, second))
+        monkeypatch.setattr(selection, "_scores_by_half", lambda *_, sides=sides: sides)
+        nested.append(selection._nested(None, [_Study()], {}))
+        best.append(max((first + second) / 2))
+    assert statistics.fmean(best) > 0.53
+    assert abs(statistics.fmean(nested) - 0.5) < 4 * 0.03 / np.sqrt(2 * 200)
+
+
+class _Study:
+    task = "cola"

@@ -1,0 +1,180 @@
+"""Optuna's view of a grid: it shows what the files say, survives everything, and never stands in the way."""
+
+import signal
+import sqlite3
+from pathlib import Path
+
+import pytest
+from grid_worlds import (
+    DummyUnit,
+    assert_exactly_once,
+    assert_shows_records,
+    claim_by_somebody_gone,
+    fail_unit,
+    load,
+    start_worker,
+    survive_kills,
+    units_of,
+    view_of,
+    wait_for,
+)
+
+from neobert.grid.claims import acquire
+from neobert.grid.mirror import Mirror
+from neobert.grid.storages import storage_address, without_password
+from neobert.grid.study import open_storage
+from neobert.layout import Layout
+from neobert.stopping import StopRequest
+from neobert.work import Worker
+
+POINTS = 12
+
+
+def run_all(layout: Layout, storage: str, count: int = POINTS) -> int:
+    """One worker in this process works through the grid."""
+    units = units_of(layout, count)
+    mirror = Mirror.open(layout, storage_address(storage, layout.root), [unit.grid_point for unit in units])
+    return Worker(layout, units, StopRequest(), mirror).run()
+
+
+def states(layout: Layout, storage: str, unit: DummyUnit) -> list[tuple[int, str]]:
+    """Claim and state of each Optuna trial of a unit."""
+    shown = [trial for trial in load(layout, storage).trials if trial.user_attrs["trial"] == unit.id]
+    return [(trial.user_attrs["claim"], trial.state.name) for trial in shown]
+
+
+def test_a_study_shows_every_record_once_with_parameters_value_and_curve(tmp_path: Path, storage: str) -> None:
+    layout = Layout(tmp_path)
+    assert run_all(layout, storage) == 0
+    assert_exactly_once(layout, POINTS, storage)
+    assert load(layout, storage).direction.name == "MAXIMIZE"
+
+
+def test_workers_that_are_killed_lose_and_repeat_nothing(tmp_path: Path, storage: str) -> None:
+    survive_kills(Layout(tmp_path), storage, points=POINTS, workers=4, kills=2, seconds=0.3)
+
+
+def test_a_study_is_made_again_from_the_files_alone(tmp_path: Path, storage: str) -> None:
+    """Another database, empty, shows after one call what the first one showed."""
+    layout = Layout(tmp_path)
+    assert run_all(layout, "sqlite") == 0
+    fail_unit(DummyUnit(layout, POINTS, 0), 7, "RunFailed: step 3: the loss is nan")
+    view = view_of(layout, POINTS + 1, storage)
+    for _ in range(2):
+        view.rebuild()
+        view.synchronize()
+        assert_shows_records(layout, POINTS, storage)
+        (failed,) = [trial for trial in load(layout, storage).trials if trial.state.name == "FAIL"]
+        assert failed.user_attrs["error"] == "RunFailed: step 3: the loss is nan" and failed.user_attrs["claim"] == 7
+
+
+def test_a_lost_database_is_filled_again_by_the_next_start(tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+    assert run_all(layout, "sqlite") == 0
+    (tmp_path / "optuna.db").unlink()
+    assert run_all(layout, "sqlite") == 0
+    assert_exactly_once(layout, POINTS, "sqlite")
+
+
+def test_an_owner_that_died_between_record_and_study_is_shown_complete(tmp_path: Path, storage: str) -> None:
+    layout = Layout(tmp_path)
+    view = view_of(layout, POINTS, storage)
+    unit = DummyUnit(layout, 0, 0)
+    claim = acquire(layout.claims(unit.id))
+    assert claim is not None
+    with claim:
+        view.start(unit.grid_point, claim.number)
+        unit.run(claim, StopRequest(), lambda step, score: None)
+        view.synchronize()
+        assert states(layout, storage, unit) == [(1, "RUNNING")], "a point in work belongs to its owner"
+    view.synchronize()
+    assert states(layout, storage, unit) == [(1, "COMPLETE")]
+
+
+def test_trials_of_dead_owners_are_told_fail(tmp_path: Path, storage: str) -> None:
+    layout = Layout(tmp_path)
+    view = view_of(layout, POINTS, storage)
+    abandoned, retaken = units_of(layout, 2)
+    for unit in (abandoned, retaken):
+        view.start(unit.grid_point, 1)
+        claim_by_somebody_gone(layout.claims(unit.id))
+    claim = acquire(layout.claims(retaken.id))
+    assert claim is not None and claim.number == 2
+    with claim:
+        view.start(retaken.grid_point, claim.number)
+        assert states(layout, storage, retaken) == [(1, "FAIL"), (2, "RUNNING")]
+        view.synchronize()
+    assert states(layout, storage, retaken) == [(1, "FAIL"), (2, "RUNNING")]
+    assert states(layout, storage, abandoned) == [(1, "FAIL")]
+
+
+def test_an_owner_paused_past_its_lease_publishes_nothing_and_its_trial_is_failed(tmp_path: Path, storage: str) -> None:
+    layout = Layout(tmp_path)
+    view_of(layout, 1, storage).synchronize()
+    paused = start_worker(layout, 1, 3.0, storage, lease_seconds=1.5)
+    wait_for((tmp_path / "inside-0-1").exists)
+    paused.send_signal(signal.SIGSTOP)
+    try:
+        assert start_worker(layout, 1, 0.1, storage, lease_seconds=1.5).wait(timeout=60) == 0
+        unit = DummyUnit(layout, 0, 0)
+        before = unit.record_path.read_bytes()
+    finally:
+        paused.send_signal(signal.SIGCONT)
+    assert paused.wait(timeout=60) == 0
+    assert unit.record_path.read_bytes() == before
+    assert states(layout, storage, unit) == [(1, "FAIL"), (2, "COMPLETE")]
+    assert_exactly_once(layout, 1, storage)
+
+
+def test_a_failed_point_is_told_fail_with_its_error(tmp_path: Path, storage: str) -> None:
+    layout = Layout(tmp_path)
+    (tmp_path / "break-3").touch()
+    assert run_all(layout, storage) == 1
+    failed = [trial for trial in load(layout, storage).trials if trial.state.name == "FAIL"]
+    assert [trial.user_attrs["error"] for trial in failed] == ["RuntimeError: broken on purpose"]
+    (tmp_path / "break-3").unlink()
+    assert run_all(layout, storage) == 0
+    assert_exactly_once(layout, POINTS, storage)
+
+
+def test_a_locked_database_never_stops_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("neobert.grid.study.SQLITE_TIMEOUT_SECONDS", 0.05)
+    layout = Layout(tmp_path)
+    units = units_of(layout, POINTS)
+    mirror = Mirror.open(layout, storage_address("sqlite", tmp_path), [unit.grid_point for unit in units])
+    lock = sqlite3.connect(tmp_path / "optuna.db", isolation_level=None)
+    lock.execute("BEGIN EXCLUSIVE")
+    assert Worker(layout, units, StopRequest(), mirror).run() == 0
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 2 and "database is locked" in said[0] and "did not reach" in said[1]
+    lock.close()
+    mirror.close()
+    assert_exactly_once(layout, POINTS, "sqlite")
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("sqlight", "did you mean 'sqlite'"),
+        ("postgresql", "postgresql://USER@HOST/DATABASE"),
+        ("mysql://localhost/grid", "is no storage"),
+    ],
+)
+def test_an_unknown_storage_is_refused(tmp_path: Path, name: str, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        storage_address(name, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name", ["postgresql://me:secret@127.0.0.1:1/grid", "sqlite:///{}/folder", "journal:{}/folder"]
+)
+def test_a_storage_that_cannot_be_reached_is_refused_without_its_password(tmp_path: Path, name: str) -> None:
+    pytest.importorskip("optuna")
+    pytest.importorskip("psycopg")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ValueError, match="cannot be used") as refusal:
+        open_storage(storage_address(name.format(tmp_path), tmp_path))
+    assert "secret" not in str(refusal.value) and "\n" not in str(refusal.value)
+    assert without_password("postgresql+psycopg://me:secret@host/grid") == "postgresql+psycopg://me:…@host/grid"
