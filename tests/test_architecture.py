@@ -23,9 +23,13 @@ DOORS = {
     "flash_attn": {"neobert/model/attention.py"},
     "mteb": {"neobert/embeddings/suite.py"},
     "optuna": {"neobert/grid/study.py"},
+    "onnx": {"neobert/export/graph.py"},
+    "onnxruntime": {"neobert/export/graph.py"},
+    "sentence_transformers": {"neobert/embeddings/suite.py"},
     "datasets": {"neobert/data/hub.py"},
     "matplotlib": {"reports/bars.py", "reports/figure1.py"},
 }
+MODEL_CLASSES = {"neobert/hub/__init__.py", "neobert/hub/configuration.py", "neobert/hub/modeling.py", "neobert/hub/heads.py"}
 SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 
 
