@@ -106,7 +106,6 @@ def test_onnx_graphs_take_ragged_batches(form: str, trained: Path, tmp_path: Pat
     assert main([*arguments[:2], "hf", "--out", str(tmp_path / "hf"), *arguments[5:]]) == EXIT_DONE
     model = AutoModelForMaskedLM.from_pretrained(tmp_path / "hf")
     graphs = [ort.InferenceSession(str(out / name)) for name in ("model.onnx", "embedding.onnx")]
-    assert [graph.get_modelmeta().custom_metadata_map is not None for graph in graphs] == [True, True]
     tokenizer = AutoTokenizer.from_pretrained(out)
     for texts in (["the cat sleeps"], ["x", "a dog and a cat and a bird", "", "the"], ["one two three four five"] * 2):
         arrays = dict(tokenizer(texts, padding=True, truncation=True, return_tensors="np"))
