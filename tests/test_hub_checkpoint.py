@@ -107,9 +107,12 @@ def padded(lengths: tuple[int, ...], side: str) -> tuple[list[Tensor], Tensor, T
     return documents, token_ids, mask
 
 
-def test_the_published_names_are_172_tensors_at_28_layers() -> None:
+def test_at_the_published_size_there_are_172_tensors_and_245_136_954_parameters() -> None:
+    with torch.device("meta"):
+        tensors = NeoBERTForMaskedLM(NeoBERTConfig()).state_dict()
+    assert len(tensors) == 172 and sum(tensor.numel() for tensor in tensors.values()) == 245_136_954
+    assert tensors["model.transformer_encoder.27.ffn.w12.weight"].shape == (4096, 768)
     assert len(published_shapes()) == 6 * LAYERS + 4
-    assert 6 * NeoBERTConfig().num_hidden_layers + 4 == 172
 
 
 @pytest.mark.parametrize("side", ["right", "left"])

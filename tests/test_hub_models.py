@@ -9,7 +9,7 @@ from small_models import CONTEXT, FORMS, language_model, pack, random_document, 
 from torch import Tensor
 from torch.nn import functional
 from transformers import AttentionInterface, AttentionMaskInterface, AutoModelForTokenClassification, PreTrainedModel
-from transformers.masking_utils import sdpa_mask
+from transformers.masking_utils import flash_attention_mask, sdpa_mask
 
 import neobert
 from neobert import (
@@ -90,21 +90,36 @@ def test_the_classifier_is_the_fine_tuned_one(form: str) -> None:
         torch.testing.assert_close(model(token_ids, mask).logits, trained(token_ids, padded_plan(mask)), **CLOSE)
 
 
-def test_any_function_of_the_attention_interface_serves(form: str) -> None:
+def attended_with_mask(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
+    return functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
+
+
+def attended_row_by_row(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
+    """What a variable-length kernel does with a 2-D mask: every row without its padding."""
+    attended = torch.zeros_like(query)
+    for row, token in enumerate(mask.bool()):
+        parts = (vectors[row : row + 1, :, token] for vectors in (query, key, value))
+        attended[row, :, token] = functional.scaled_dot_product_attention(*parts, scale=scale)[0]
+    return attended
+
+
+@pytest.mark.parametrize("kind", ["4d", "2d"])
+def test_any_function_of_the_attention_interface_serves(form: str, kind: str) -> None:
+    """Also one that takes the 2-D mask which transformers gives to flash kernels."""
     model, _ = masked_lm(form)
     token_ids, mask = padded_batch()
     expected, called = model(token_ids, mask).logits, []
 
     def own(module, query, key, value, attention_mask, **options):
-        called.append(module.is_causal)
-        attended = functional.scaled_dot_product_attention(query, key, value, attention_mask, scale=options["scaling"])
-        return attended.transpose(1, 2), None
+        called.append((module.is_causal, attention_mask.ndim))
+        attend = attended_with_mask if kind == "4d" else attended_row_by_row
+        return attend(query, key, value, attention_mask, options["scaling"]).transpose(1, 2), None
 
-    AttentionInterface.register("own", own)
-    AttentionMaskInterface.register("own", sdpa_mask)
-    model.set_attn_implementation("own")
+    AttentionInterface.register(f"own_{kind}", own)
+    AttentionMaskInterface.register(f"own_{kind}", sdpa_mask if kind == "4d" else flash_attention_mask)
+    model.set_attn_implementation(f"own_{kind}")
     torch.testing.assert_close(model(token_ids, mask).logits[mask.bool()], expected[mask.bool()], **CLOSE)
-    assert called == [False] * 3
+    assert called == [(False, 4 if kind == "4d" else 2)] * 3
 
 
 # Inputs and outputs

@@ -77,7 +77,6 @@ class NeoBERTPreTrainedModel(PreTrainedModel):
     _no_split_modules = ["Block"]  # noqa: RUF012 - transformers' convention
     _supports_sdpa = True
     _supports_flash_attn = True
-    _supports_flex_attn = True
     _supports_attention_backend = True
     _needs_decoder = False
 
