@@ -3,6 +3,8 @@
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 import torch
@@ -12,11 +14,13 @@ from tiny_runs import STEPS, finish, reference, tiny_run, write_tiny_run
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
 import neobert.hub  # noqa: F401 - registers the classes
-from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_OFF, EXIT_REFUSED
+from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_OFF, EXIT_REFUSED, EXIT_RUN_FAILED
 from neobert.export import huggingface
 from neobert.export.__main__ import main
+from neobert.export.graph import OPSET
 from neobert.files import json_bytes
 from neobert.model.build import build_masked_language_model
+from neobert.records import publish_record
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +86,26 @@ def test_the_card_says_what_the_model_is(trained: Path, exported: Path, tmp_path
     assert "None are recorded" in early and "model-index" not in early and "checkpoint on the way" in early
 
 
+def test_the_card_has_the_best_trial_of_each_task_on_these_weights(trained: Path, tmp_path: Path) -> None:
+    for name, run, task, score in (
+        ("a", trained.name, "cola", 0.2),
+        ("b", trained.name, "cola", 0.4),
+        ("c", "x", "rte", 0.9),
+    ):
+        record = {
+            "kind": "glue",
+            "id": name,
+            "state": "done",
+            "inputs": {"pretraining": run},
+            "config": {"task": task},
+            "scores": {"score": score},
+        }
+        publish_record(trained.parent.parent / "glue" / task / f"{name}.json", record)
+    assert main([str(trained), "--to", "hf", "--out", str(tmp_path / "out")]) == EXIT_DONE
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "| glue/cola, best validation score | 0.4000 |" in card and "rte" not in card
+
+
 def test_labels_cannot_smuggle_markup_into_the_card(tmp_path: Path) -> None:
     folder = m0_folder(tmp_path)
     content = json.loads((folder / "run.json").read_text())
@@ -99,12 +123,15 @@ def test_labels_cannot_smuggle_markup_into_the_card(tmp_path: Path) -> None:
 def test_onnx_graphs_take_ragged_batches(form: str, trained: Path, tmp_path: Path) -> None:
     """Any rows and tokens, in both forms: logits, states and sentence vectors within 1e-4 of the transformers class."""
     ort = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra export)")
+    onnx = pytest.importorskip("onnx", reason="onnx is not installed (extra export)")
     pytest.importorskip("onnxscript", reason="onnxscript is not installed (extra export)")
     folder, out = trained if form == "rotary" else m0_folder(tmp_path), tmp_path / "out"
     arguments = [str(folder), "--to", "onnx", "--out", str(out), *(["--step", "0"] if form == "learned" else [])]
     assert main(arguments) == EXIT_DONE
     assert main([*arguments[:2], "hf", "--out", str(tmp_path / "hf"), *arguments[5:]]) == EXIT_DONE
     model = AutoModelForMaskedLM.from_pretrained(tmp_path / "hf")
+    assert [entry.version for entry in onnx.load(out / "model.onnx").opset_import if not entry.domain] == [OPSET]
+    assert f"opset {OPSET}" in (out / "README.md").read_text()
     graphs = [ort.InferenceSession(str(out / name)) for name in ("model.onnx", "embedding.onnx")]
     tokenizer = AutoTokenizer.from_pretrained(out)
     for texts in (["the cat sleeps"], ["x", "a dog and a cat and a bird", "", "the"], ["one two three four five"] * 2):
@@ -183,3 +210,40 @@ def test_the_encoder_alone_is_read_by_automodel(exported: Path) -> None:
         4,
         16,
     )
+
+
+# The hub
+
+
+class RecordingHub:
+    """Stands for huggingface_hub.HfApi: notes what is asked of it, and may be out of reach."""
+
+    asked: ClassVar[list[tuple[str, dict[str, object]]]] = []
+    is_reachable = True
+
+    def create_repo(self, repository: str, **options: object) -> None:
+        if not self.is_reachable:
+            raise OSError("no route to the hub")
+        self.asked.append((repository, options))
+
+    def upload_folder(self, **options: object) -> SimpleNamespace:
+        self.asked.append(("upload", options))
+        return SimpleNamespace(commit_url="https://hub/commit")
+
+
+def test_a_pushed_folder_is_uploaded_whole_to_a_private_repository(
+    trained: Path, tmp_path, monkeypatch, capsys
+) -> None:
+    monkeypatch.setattr("huggingface_hub.HfApi", RecordingHub)
+    monkeypatch.setattr(RecordingHub, "asked", [])
+    command = [str(trained), "--to", "hf", "--push", "someone/model", "--out"]
+    assert main([*command, str(tmp_path / "one")]) == EXIT_DONE
+    assert json.loads(capsys.readouterr().out)["pushed"] == "https://hub/commit"
+    (repository, options), (_, uploaded) = RecordingHub.asked
+    assert repository == "someone/model" and options["private"] and options["exist_ok"]
+    assert uploaded["folder_path"] == tmp_path / "one" and f"step {STEPS}" in str(uploaded["commit_message"])
+    monkeypatch.setattr(RecordingHub, "is_reachable", False)
+    assert main([*command, str(tmp_path / "two")]) == EXIT_RUN_FAILED
+    assert "two is exported, but the hub took no someone/model: no route" in capsys.readouterr().err
+    assert main([str(trained), "--to", "hf", "--push", "no name", "--out", str(tmp_path / "three")]) == EXIT_REFUSED
+    assert "names no repository" in capsys.readouterr().err and not (tmp_path / "three").exists()

@@ -188,7 +188,9 @@ def test_an_unknown_toggle_is_named_with_the_nearest_known_one(tmp_path: Path) -
         ({"norm": "rms"}, "norm 'rms': did you mean 'rms_norm'"),
         ({"hidden_act": "ReLU"}, "feedforward 'relu'"),
         ({"ngpt": True}, "ngpt"),
-        ({"hidden_size": 25}, "not divisible by 3 heads"),
+        ({"hidden_size": 25}, "^config.json describes no model: width 25 is not divisible by 3 heads: [^\n]*$"),
+        ({"norm_eps": -1.0}, "^config.json describes no model: norm_eps is -1.0: [^\n]*$"),
+        ({"transformers_weights": "weights.bin"}, "unknown toggle 'transformers_weights'"),
         ({"tie_word_embeddings": True}, "matrix of its own"),
     ],
 )
@@ -226,6 +228,8 @@ def test_pickled_weights_are_refused(tmp_path: Path) -> None:
     (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x04.")
     with pytest.raises(ValueError, match=r"pytorch_model\.bin is a pickle"):
         AutoModel.from_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"pytorch_model\.bin is a pickle"):
+        NeoBERTModel.from_pretrained(tmp_path / "pytorch_model.bin", config=NeoBERTConfig(**PUBLISHED_CONFIG))
     with pytest.raises(ValueError, match="use_safetensors=False"):
         AutoModel.from_pretrained(tmp_path, use_safetensors=False)
 

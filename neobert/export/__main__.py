@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from neobert.errors import EXIT_DONE, DamagedFile, MissingData, ParityOff, exit_code
+from neobert.errors import EXIT_DONE, MissingData, ParityOff, RunFailed, exit_code
 from neobert.files import publish_folder, temporary_sibling
 
 if TYPE_CHECKING:
@@ -35,18 +35,29 @@ def build_parser() -> argparse.ArgumentParser:
     add("--to", choices=FORMS, required=True, help="what the folder is for")
     add("--out", type=Path, required=True, metavar="DIR", help="folder to write; it must not exist")
     add("--step", type=int, metavar="N", help="a checkpoint on the way, 0 included (default: the finished run's last)")
+    add("--push", metavar="REPO", help="also upload the folder to this repository of the Hugging Face hub, user/model")
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code (0 done, 2 refused, 3 missing run or step, 4 parity is off)."""
+    """The command; returns its exit code (0 done, 1 damaged or not pushed, 2 refused, 3 missing, 4 parity is off)."""
     options = build_parser().parse_args(arguments)
     try:
-        print(json.dumps(export(options.run, options.to, options.out, options.step)))
-    except (ValueError, MissingData, DamagedFile, ParityOff) as error:
+        print(json.dumps(_export_and_push(options)))
+    except (ValueError, MissingData, RunFailed, ParityOff) as error:
         print(f"neobert.export: {error}", file=sys.stderr)
         return exit_code(error)
     return EXIT_DONE
+
+
+def _export_and_push(options: argparse.Namespace) -> dict[str, object]:
+    if options.push is None:
+        return export(options.run, options.to, options.out, options.step)
+    from neobert.export.push import check_repository, push
+
+    check_repository(options.push)
+    done = export(options.run, options.to, options.out, options.step)
+    return done | {"pushed": push(options.out, options.push, f"Run {done['run']}, step {done['step']}")}
 
 
 def export(run: Path, form: str, out: Path, step: int | None) -> dict[str, object]:

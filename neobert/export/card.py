@@ -5,6 +5,7 @@ import re
 from typing import Any
 
 from neobert.console import quantity
+from neobert.export.graph import OPSET
 from neobert.export.source import PretrainedCheckpoint
 from neobert.identity import plain
 from neobert.model.size import parameter_count
@@ -20,7 +21,7 @@ model = AutoModelForMaskedLM.from_pretrained("FOLDER")""",
 from sentence_transformers import SentenceTransformer
 
 vectors = SentenceTransformer("FOLDER").encode(["a sentence", "another one"])""",
-    "onnx": """import onnxruntime
+    "onnx": f"""import onnxruntime  # opset {OPSET}; rows and tokens are free
 from transformers import AutoTokenizer
 
 tokens = AutoTokenizer.from_pretrained("FOLDER")(["a sentence"], return_tensors="np")

@@ -6,6 +6,7 @@ The published names (hidden_size, norm_eps, …) are kept where there are any; w
 
 from typing import Any, Literal, Self, get_args
 
+from pydantic import ValidationError
 from transformers import GenerationConfig, PreTrainedConfig
 
 from neobert import recipe
@@ -51,7 +52,7 @@ TRANSFORMERS_KEYS = frozenset(
         *("add_cross_attention", "cross_attention_hidden_size", "is_decoder", "tie_encoder_decoder"),
         *("output_attentions", "use_return_dict", "prefix", "pruned_heads", "tokenizer_class"),
         *("torch_dtype", "torchscript", "tf_legacy_loss", "use_bfloat16"),
-        *("quantization_config", "custom_pipelines", "transformers_weights"),
+        *("quantization_config", "custom_pipelines"),
     }
 )
 """Keys that some version of transformers, not this model, may write into a config.json."""
@@ -146,7 +147,10 @@ class NeoBERTConfig(PreTrainedConfig):
             raise ValueError("tie_word_embeddings is true in config.json, but NeoBERT's decoder is a matrix of its own")
         start = {field: getattr(self, key) for key, field in INITIALIZATION_NAMES.items()}
         values = {field: getattr(self, key) for key, field in RECIPE_NAMES.items()}
-        return recipe.Model.model_validate({**values, "initialization": start})
+        try:
+            return recipe.Model.model_validate({**values, "initialization": start})
+        except ValidationError as error:
+            raise ValueError(f"config.json describes no model: {_first_problem(error)}") from error
 
     def _without_published(self, keys: dict[str, Any]) -> dict[str, Any]:
         """`keys` without the switches of the authors' repository, which become toggles here."""
@@ -177,3 +181,12 @@ class NeoBERTConfig(PreTrainedConfig):
             words, word = get_args(fields[key]), getattr(self, key)
             if word not in words:
                 raise ValueError(f"config.json has {key} {word!r}: {did_you_mean(str(word), words)}")
+
+
+def _first_problem(error: ValidationError) -> str:
+    """One sentence, with the key's name in config.json."""
+    first = error.errors()[0]
+    keys = {field: key for key, field in (RECIPE_NAMES | INITIALIZATION_NAMES).items()}
+    key = keys.get(str(first["loc"][-1])) if first["loc"] else None
+    problem = first["msg"].removeprefix("Value error, ")
+    return f"{key} is {first['input']!r}: {problem}" if key else problem

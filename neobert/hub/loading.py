@@ -7,6 +7,8 @@ from typing import Any
 HEADS = ("decoder.", "dense.", "classifier.", "qa_outputs.")
 """How the tensors of heads are named; all others belong to the encoder."""
 
+PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+
 SHOWN_KEYS = 3
 
 
@@ -18,9 +20,10 @@ def refuse_pickle(name_or_folder: Any, use_safetensors: bool | None) -> None:
     """
     if use_safetensors is False:
         raise ValueError("use_safetensors=False asks for pickled weights, which run code when read: leave it out")
-    folder = Path(str(name_or_folder))
-    pickles = sorted(folder.glob("pytorch_model*.bin")) if folder.is_dir() else []
-    if pickles and not any(folder.glob("*.safetensors")):
+    named = Path(str(name_or_folder))
+    files = sorted(named.iterdir()) if named.is_dir() else [named]
+    pickles = [file for file in files if file.suffix in PICKLE_SUFFIXES and file.is_file()]
+    if pickles and not any(file.suffix == ".safetensors" for file in files):
         raise ValueError(
             f"{pickles[0]} is a pickle, which runs code when read, and is refused: save it as model.safetensors"
         )

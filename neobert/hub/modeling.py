@@ -89,7 +89,7 @@ class NeoBERTPreTrainedModel(PreTrainedModel):
         """
         refuse_pickle(pretrained_model_name_or_path, options.get("use_safetensors"))
         wants_info = options.pop("output_loading_info", False)
-        options = {"use_safetensors": True, **options, "output_loading_info": True}
+        options |= {"use_safetensors": True, "output_loading_info": True}
         loaded: Any = super().from_pretrained(pretrained_model_name_or_path, *arguments, **options)
         model, info = loaded
         refuse_incomplete(
