@@ -15,25 +15,14 @@ from typing import TYPE_CHECKING
 if __name__ == "__main__":  # a script's own folder would hide packages of the same names as its modules
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED, DamagedFile, MissingData, exit_code
+from neobert.command_line import count, guarded, whole_number
+from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED
 
 if TYPE_CHECKING:
     from ablations.plan import Row
     from neobert.data.corpora import Source as OpenSource
     from neobert.layout import Layout
     from neobert.specifications import Source
-
-
-def _whole_number(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0")
-    return int(text)
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1")
-    return int(text)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -49,10 +38,10 @@ def build_parser() -> argparse.ArgumentParser:
     add("--variant", nargs="+", action="extend", metavar="NAME", help="names, M0..M5, or all")
     add("--scale", choices=("smoke", "proxy", "paper"), default="smoke", help="how large (default: smoke)")
     add("--data", default="synthetic", metavar="SOURCE", help="synthetic, hub, or a folder (default: synthetic)")
-    add("--seed", nargs="+", action="extend", type=_whole_number, metavar="N", help="one run a seed (default: 0)")
+    add("--seed", nargs="+", action="extend", type=whole_number, metavar="N", help="one run a seed (default: 0)")
     add("--stages", nargs="+", choices=("pretrain", "glue"), default=["pretrain", "glue"], help="which parts to run")
     add("--cluster", choices=("auto", "here"), default="auto", help="where to run; both mean this machine")
-    add("--workers", type=_count, metavar="N", help="processes side by side (default: cores / threads of the scale)")
+    add("--workers", type=count, metavar="N", help="processes side by side (default: cores / threads of the scale)")
     add("--runs", type=Path, default=Path("runs"), help="folder of runs (default: ./runs)")
     add("--dry-run", action="store_true", help="print the plan and stop")
     add("--list", action="store_true", help="print the ladder and stop")
@@ -66,17 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if not options.list and not options.variant:
         parser.error("name variants with --variant (M7, M0..M5, all) or look at them with --list")
-    try:
-        return _run(options)
-    except (ValueError, MissingData, DamagedFile) as error:
-        print(f"run.py: {error}", file=sys.stderr)
-        return exit_code(error)
-    except OSError as error:
-        print(f"run.py: {error.filename or options.runs}: {error.strerror}; nothing finished is lost", file=sys.stderr)
-        return EXIT_RUN_FAILED
-    except KeyboardInterrupt:
-        print("run.py: stopped; the same command goes on where the last checkpoints are", file=sys.stderr)
-        return 130
+    return guarded("run.py", lambda: _run(options), options.runs)
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -63,7 +63,7 @@ class PretrainingRun(Value):
     @property
     def data_id(self) -> str:
         """The name of the tokenised corpus."""
-        return data_identity(self.corpus_origin, self.tokenizer_origin)
+        return data_identity(self.recipe.data.corpus, self.corpus_origin, self.tokenizer_origin)
 
 
 class Start(Value):
@@ -110,9 +110,10 @@ def _numerics(mechanisms: tuple[str, ...]) -> dict[str, int]:
     return {mechanism: NUMERICS[mechanism] for mechanism in mechanisms}
 
 
-def data_identity(corpus_origin: str, tokenizer_origin: str) -> str:
-    """The name of a corpus in a tokenizer's tokens."""
-    return identity({"corpus": corpus_origin, "tokenizer": tokenizer_origin, "numerics": _numerics(("tokenization",))})
+def data_identity(corpus: str, corpus_origin: str, tokenizer_origin: str) -> str:
+    """The name of a corpus in a tokenizer's tokens. Both corpora of a source may have one origin."""
+    numerics = _numerics(("tokenization",))
+    return identity({"corpus": corpus, "origin": corpus_origin, "tokenizer": tokenizer_origin, "numerics": numerics})
 
 
 class RunFile(Value):

@@ -11,14 +11,14 @@ class Stopped(RunFailed):
 
 
 class StopRequest:
-    """Whether SIGTERM, SIGUSR1 or SIGUSR2 has arrived since `listen`."""
+    """Whether SIGINT (Ctrl-C), SIGTERM, SIGUSR1 or SIGUSR2 has arrived since `listen`."""
 
     def __init__(self) -> None:
         self.requested = False
 
     def listen(self) -> None:
         """Take the signals over; only the main thread of a process may call this."""
-        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, self._note)
 
     def _note(self, number: int, frame: FrameType | None) -> None:

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 if __name__ == "__main__":  # a script's own folder is on sys.path, the repository with the packages is not
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED, DamagedFile, MissingData, exit_code
+from neobert.command_line import count, guarded, whole_number
+from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED, MissingData
 
 if TYPE_CHECKING:
     from ablations.plan import Row
@@ -42,8 +43,8 @@ def build_parser() -> argparse.ArgumentParser:
     add("--grid", choices=("limited", "extended"), help="six or sixty points at paper scale (default: the variant's)")
     add("--scale", choices=("smoke", "proxy", "paper"), default="smoke", help="of the variant (default: smoke)")
     add("--data", default="synthetic", metavar="SOURCE", help="synthetic, hub, or a folder (default: synthetic)")
-    add("--seed", type=int, default=0, metavar="N", help="of the variant and of fine-tuning (default: 0)")
-    add("--workers", type=int, metavar="N", help="processes side by side (default: cores / threads of the scale)")
+    add("--seed", type=whole_number, default=0, metavar="N", help="of the variant and of fine-tuning (default: 0)")
+    add("--workers", type=count, metavar="N", help="processes side by side (default: cores / threads of the scale)")
     add("--runs", type=Path, default=Path("runs"), help="folder of runs (default: ./runs)")
     add("--dry-run", action="store_true", help="print the points and their states, and stop")
     add("--json", action="store_true", help="print JSON on stdout")
@@ -53,17 +54,7 @@ def build_parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit code (0 done, 1 a trial failed, 2 refused, 3 missing data or run)."""
     options = build_parser().parse_args(arguments)
-    try:
-        return _run(options)
-    except (ValueError, MissingData, DamagedFile) as error:
-        print(f"glue_grid.py: {error}", file=sys.stderr)
-        return exit_code(error)
-    except OSError as error:
-        print(f"glue_grid.py: {error.filename or options.runs}: {error.strerror}; nothing is lost", file=sys.stderr)
-        return EXIT_RUN_FAILED
-    except KeyboardInterrupt:
-        print("glue_grid.py: stopped; the same command goes on with the points that are missing", file=sys.stderr)
-        return 130
+    return guarded("glue_grid.py", lambda: _run(options), options.runs)
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -114,6 +114,20 @@ def test_m9_and_m10_run_from_nothing_to_figures(tmp_path: Path, capsys: pytest.C
     assert "smoke" in table and "this study" in table
 
 
+@pytest.mark.usefixtures("toy_scale")
+def test_variants_on_other_corpora_really_read_other_text(tmp_path: Path) -> None:
+    """M1 and M2 differ in nothing but the corpus, and so must their losses from the first step on."""
+    arguments = ["--variant", "M1", "M2", "--stages", "pretrain", "--runs", str(tmp_path), "--workers", "1"]
+    assert run.main(arguments) == 0
+    curves = [
+        [line["loss"] for line in read_lines(path) if "loss" in line]
+        for path in sorted(tmp_path.glob("pretraining/*/metrics.jsonl"))
+    ]
+    assert len(curves) == 2 and curves[0][0] != curves[1][0]
+    texts = [json.loads(path.read_text())["shards"] for path in sorted(tmp_path.glob("data/*/manifest.json"))]
+    assert len(texts) == 2 and texts[0] != texts[1]
+
+
 def _assert_scores_follow_from_predictions(runs: Path, records: list[dict[str, Any]]) -> None:
     """Metrics recomputed from the stored predictions agree exactly."""
     source = open_source("synthetic", synthetic_documents=600)

@@ -1,0 +1,43 @@
+"""What all commands share: errors as one sentence with the documented exit code, and flags that check themselves."""
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from neobert.errors import EXIT_RUN_FAILED, DamagedFile, MissingData, exit_code
+
+EXIT_INTERRUPTED = 130
+
+
+def guarded(program: str, action: Callable[[], int], place: Path) -> int:
+    """The exit code of an action; what a person can fix becomes a sentence on stderr, and no traceback.
+
+    `place` is named where the system says that a file cannot be written but not which.
+    """
+    try:
+        return action()
+    except (ValueError, MissingData, DamagedFile) as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        return exit_code(error)
+    except OSError as error:
+        where = error.filename or place
+        print(f"{program}: {where}: {error.strerror or error}; nothing finished is lost", file=sys.stderr)
+        return EXIT_RUN_FAILED
+    except KeyboardInterrupt:
+        print(f"{program}: stopped; the same command goes on with what is missing", file=sys.stderr)
+        return EXIT_INTERRUPTED
+
+
+def whole_number(text: str) -> int:
+    """A flag's value from 0."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0")
+    return int(text)
+
+
+def count(text: str) -> int:
+    """A flag's value from 1."""
+    if whole_number(text) == 0:
+        raise argparse.ArgumentTypeError("0 is no whole number from 1")
+    return int(text)
