@@ -103,7 +103,7 @@ def test_the_card_has_the_best_trial_of_each_task_on_these_weights(trained: Path
         publish_record(trained.parent.parent / "glue" / task / f"{name}.json", record)
     assert main([str(trained), "--to", "hf", "--out", str(tmp_path / "out")]) == EXIT_DONE
     card = (tmp_path / "out" / "README.md").read_text()
-    assert "| glue/cola, best validation score | 0.4000 |" in card and "rte" not in card
+    assert "| glue/cola, best validation score | 0.4000 |" in card and "glue/rte" not in card
 
 
 def test_labels_cannot_smuggle_markup_into_the_card(tmp_path: Path) -> None:

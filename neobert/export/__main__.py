@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from neobert.errors import EXIT_DONE, MissingData, ParityOff, RunFailed, exit_code
+from neobert.command_line import guarded, whole_number
+from neobert.errors import EXIT_DONE
 from neobert.files import publish_folder, temporary_sibling
 
 if TYPE_CHECKING:
@@ -34,7 +35,12 @@ def build_parser() -> argparse.ArgumentParser:
     add("run", type=Path, metavar="RUN", help="folder of a pre-training run, runs/pretraining/<id>")
     add("--to", choices=FORMS, required=True, help="what the folder is for")
     add("--out", type=Path, required=True, metavar="DIR", help="folder to write; it must not exist")
-    add("--step", type=int, metavar="N", help="a checkpoint on the way, 0 included (default: the finished run's last)")
+    add(
+        "--step",
+        type=whole_number,
+        metavar="N",
+        help="a checkpoint on the way, 0 included (default: the finished run's last)",
+    )
     add("--push", metavar="REPO", help="also upload the folder to this repository of the Hugging Face hub, user/model")
     return parser
 
@@ -42,11 +48,11 @@ def build_parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit code (0 done, 1 damaged or not pushed, 2 refused, 3 missing, 4 parity is off)."""
     options = build_parser().parse_args(arguments)
-    try:
-        print(json.dumps(_export_and_push(options)))
-    except (ValueError, MissingData, RunFailed, ParityOff) as error:
-        print(f"neobert.export: {error}", file=sys.stderr)
-        return exit_code(error)
+    return guarded("neobert.export", lambda: _run(options), options.out)
+
+
+def _run(options: argparse.Namespace) -> int:
+    print(json.dumps(_export_and_push(options)))
     return EXIT_DONE
 
 
