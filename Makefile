@@ -4,7 +4,7 @@ BIN := .venv/bin
 RUNS ?= runs
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test test-slow drills lint environment
+.PHONY: demo test test-slow test-compat drills lint environment
 
 ## environment and the main job on embedded data: one variant end to end, then the figures
 demo: environment
@@ -18,6 +18,13 @@ test: environment
 ## minutes: does pre-training pay at smoke scale?
 test-slow: environment
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow
+
+## exports and their clients; the same files under the oldest supported transformers
+test-compat: environment
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,export]'
+	$(BIN)/python -m pip install --quiet --target .venv/oldest --upgrade httpx
+	$(BIN)/python -m pip install --quiet --target .venv/oldest --upgrade --no-deps transformers==5.17.0 'huggingface-hub>=1.5,<2'
+	OMP_NUM_THREADS=1 OLDEST_TRANSFORMERS=.venv/oldest $(BIN)/python -m pytest tests/test_hub_checkpoint.py tests/test_hub_models.py tests/test_hub_clients.py tests/test_export.py tests/test_compat.py
 
 ## long fault injection
 drills: environment

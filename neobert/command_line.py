@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from neobert.errors import EXIT_RUN_FAILED, DamagedFile, MissingData, exit_code
+from neobert.errors import EXIT_RUN_FAILED, MissingData, ParityOff, RunFailed, exit_code
 
 EXIT_INTERRUPTED = 130
 
@@ -17,7 +17,7 @@ def guarded(program: str, action: Callable[[], int], place: Path) -> int:
     """
     try:
         return action()
-    except (ValueError, MissingData, DamagedFile) as error:
+    except (ValueError, MissingData, RunFailed, ParityOff) as error:
         print(f"{program}: {error}", file=sys.stderr)
         return exit_code(error)
     except OSError as error:

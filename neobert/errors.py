@@ -26,12 +26,18 @@ class DamagedFile(RunFailed):
     """A file does not match its checksum or cannot be parsed."""
 
 
+class ParityOff(Exception):
+    """Something that must compute the same does not."""
+
+
 def exit_code(error: BaseException) -> int:
     """The documented exit code of an error."""
     if isinstance(error, ValueError):
         return EXIT_REFUSED
     if isinstance(error, MissingData):
         return EXIT_MISSING
+    if isinstance(error, ParityOff):
+        return EXIT_OFF
     return EXIT_RUN_FAILED
 
 

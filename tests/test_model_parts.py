@@ -3,7 +3,7 @@
 import pytest
 import torch
 from small_models import CONTEXT, small_model
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 from transformers import BertConfig, LlamaConfig
 from transformers.models.bert.modeling_bert import BertSelfAttention
@@ -24,7 +24,7 @@ from neobert.model.attention import (
     padded_plan,
     whole_rows_plan,
 )
-from neobert.model.encoder import QueryKeyValue
+from neobert.model.encoder import query_key_value
 from neobert.model.feedforward import FEEDFORWARDS, GELUFeedForward, SwiGLU
 from neobert.model.normalization import NORMS, LayerNorm, RMSNorm
 from neobert.model.positions import LearnedPositions, NoRotation, RealRotation, RotaryPositions
@@ -164,20 +164,20 @@ def test_feedforwards_have_no_bias(kind):
 # Attention against transformers
 
 
-def projected(qkv: QueryKeyValue, part: int) -> Tensor:
+def projected(qkv: nn.Linear, part: int) -> Tensor:
     """The weight (heads, head size, width) of query (0), key (1) or value (2)."""
     return qkv.weight.data.unflatten(0, (HEADS, 3, HEAD_SIZE))[:, part]
 
 
 def test_attention_is_bert_self_attention():
-    qkv, hidden = QueryKeyValue(WIDTH, HEADS), normal(ROWS, TOKENS, WIDTH)
+    qkv, hidden = nn.Linear(WIDTH, 3 * WIDTH, bias=False), normal(ROWS, TOKENS, WIDTH)
     config = BertConfig(hidden_size=WIDTH, num_attention_heads=HEADS, attn_implementation="eager")
     theirs = BertSelfAttention(config).eval()
     for part, linear in enumerate((theirs.query, theirs.key, theirs.value)):
         linear.weight.data = projected(qkv, part).flatten(0, 1)
         linear.bias.data.zero_()
     plan = padded_plan(torch.tensor([[1] * 11, [1] * 7 + [0] * 4]))
-    query, key, value = qkv(hidden, NoRotation())
+    query, key, value = query_key_value(qkv, HEADS, hidden, NoRotation())
     torch.testing.assert_close(
         attend(query, key, value, plan).flatten(-2), theirs(hidden, attention_mask=plan.bias)[0], **CLOSE
     )
@@ -185,7 +185,7 @@ def test_attention_is_bert_self_attention():
 
 def test_rotary_attention_is_llama_attention_on_permuted_weights(llama, rotary):
     """LLaMA pairs entry i with i + half, ours pairs neighbours: the same with the rows of a head reordered."""
-    qkv, hidden = QueryKeyValue(WIDTH, HEADS), normal(ROWS, TOKENS, WIDTH)
+    qkv, hidden = nn.Linear(WIDTH, 3 * WIDTH, bias=False), normal(ROWS, TOKENS, WIDTH)
     theirs = LlamaAttention(llama, layer_idx=0).eval()
     halves = torch.cat((torch.arange(0, HEAD_SIZE, 2), torch.arange(1, HEAD_SIZE, 2)))
     theirs.q_proj.weight.data = projected(qkv, 0)[:, halves].flatten(0, 1)
@@ -194,7 +194,7 @@ def test_rotary_attention_is_llama_attention_on_permuted_weights(llama, rotary):
     plan = padded_plan(torch.tensor([[1] * 11, [1] * 7 + [0] * 4]))
     positions = torch.arange(TOKENS).expand(ROWS, TOKENS)
     expected, _ = theirs(hidden, LlamaRotaryEmbedding(llama)(hidden, positions), attention_mask=plan.bias)
-    query, key, value = qkv(hidden, rotary.rotation(positions))
+    query, key, value = query_key_value(qkv, HEADS, hidden, rotary.rotation(positions))
     ours = attend(query, key, value, plan).flatten(-2) @ theirs.o_proj.weight.T
     torch.testing.assert_close(ours, expected, **CLOSE)
 

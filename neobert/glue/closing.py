@@ -66,10 +66,12 @@ def _is_done(files: TrialFiles) -> bool:
 
 def drop_beaten_weights(layout: Layout, study: GlueStudy) -> None:
     """Keep weights only of trials that are the best so far in some study; grids share trials, so all studies count."""
+    # Listed before the best is looked up: a record that another worker publishes in between must not count as beaten.
+    finished = [files for files in trial_files(layout, study) if files.record.exists()]
     studies = [other for other in _studies(layout, study.task) if other.weights == study.weights]
     kept = {_best(layout, other)[0].id for other in studies if _has_records(layout, other)}
-    for files in trial_files(layout, study):
-        if files.id not in kept and files.record.exists():
+    for files in finished:
+        if files.id not in kept:
             files.weights.unlink(missing_ok=True)
 
 

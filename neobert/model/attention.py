@@ -26,6 +26,10 @@ KERNEL_HEAD_MULTIPLE = 8
 """Kernels on accelerators take head sizes that are multiples of this; others are padded with zeros."""
 
 
+Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Query, key and value to what was attended to, each (rows, tokens, heads, head size)."""
+
+
 @dataclass(frozen=True)
 class AttentionPlan:
     """Which tokens see each other in a batch of rows.
@@ -34,7 +38,9 @@ class AttentionPlan:
     bias: float32, added to the scores: (rows, 1, tokens, tokens) packed, (rows, 1, 1, tokens) padded.
     boundaries, longest: int32 cumulative document lengths over the flattened rows, and a bound on the longest document,
         for variable-length kernels; then `documents` (rows, tokens) stands in for the bias.
-    With neither bias nor boundaries every token sees its whole row.
+    attention: the caller's own attention function, which knows who sees whom and replaces all of the above but the
+        positions.
+    With none of bias, boundaries and attention every token sees its whole row.
     """
 
     positions: Tensor
@@ -42,6 +48,7 @@ class AttentionPlan:
     boundaries: Tensor | None = None
     longest: int = 0
     documents: Tensor | None = None
+    attention: Attention | None = None
 
     def to(self, device: torch.device) -> Self:
         """The plan with its tensors on `device`, without waiting for the copy."""
@@ -97,6 +104,9 @@ def attend(query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, query
     query: (rows, tokens, heads, head size), or (rows, slots, heads, head size) for the tokens at `query_slots`
         (rows, slots) alone; key and value: (rows, tokens, heads, head size). Returns the shape of the query.
     """
+    if plan.attention is not None:
+        assert query_slots is None, "a caller's own attention function computes all tokens"
+        return plan.attention(query, key, value)
     if plan.boundaries is not None and query_slots is None and query.dtype in LOW_PRECISION:
         return _kernel_sized(_variable_length_attention(plan), query, key, value)
     bias = _bias(plan, query_slots)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from neobert import recipe
-from neobert.model.encoder import Block, Encoder, QueryKeyValue
+from neobert.model.encoder import Block, Encoder
 from neobert.model.feedforward import FEEDFORWARDS
 from neobert.model.heads import MaskedLanguageModel, SequenceClassifier
 from neobert.model.normalization import NORMS
@@ -18,8 +18,9 @@ def build_block(model: recipe.Model) -> Block:
     """One block of the recipe's parts."""
     norm = NORMS[model.norm]
     return Block(
+        heads=model.heads,
         attention_norm=norm(model.width, model.norm_epsilon),
-        qkv=QueryKeyValue(model.width, model.heads),
+        qkv=nn.Linear(model.width, 3 * model.width, bias=False),
         wo=nn.Linear(model.width, model.width, bias=False),
         ffn_norm=norm(model.width, model.norm_epsilon),
         ffn=FEEDFORWARDS[model.feedforward](model.width, model.feedforward_width),

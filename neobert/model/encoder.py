@@ -14,32 +14,30 @@ from neobert.model.positions import Positions, Rotation
 from neobert.model.slots import take
 
 
-class QueryKeyValue(nn.Linear):
-    """The fused projection; its rows are grouped by head, and within a head by query, key, value."""
+def query_key_value(
+    qkv: nn.Linear, heads: int, hidden: Tensor, rotation: Rotation, slots: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Query, key and value of `hidden` (rows, tokens, width), each (rows, tokens, heads, head size), rotated.
 
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__(width, 3 * width, bias=False)
-        self.heads = heads
+    qkv: the fused projection; its rows are grouped by head, and within a head by query, key, value. It is called as the
+        plain linear layer that it is, so that adapters and hooks can stand in its place.
+    slots: with (rows, slots) the query is computed there only: (rows, slots, heads, head size).
+    """
+    if slots is not None:
+        return _with_queries_at(slots, qkv.weight, heads, hidden, rotation)
+    fused = qkv(hidden).unflatten(-1, (heads, 3, -1))
+    query, key = rotation.turn(fused[..., :2, :]).unbind(dim=-2)
+    return query, key, fused[..., 2, :]
 
-    def forward(  # type: ignore[override]
-        self, hidden: Tensor, rotation: Rotation, slots: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Query, key and value of `hidden` (rows, tokens, width), each (rows, tokens, heads, head size), rotated.
 
-        With `slots` (rows, slots) the query is computed there only: (rows, slots, heads, head size).
-        """
-        if slots is not None:
-            return self._with_queries_at(slots, hidden, rotation)
-        fused = functional.linear(hidden, self.weight).unflatten(-1, (self.heads, 3, -1))
-        query, key = rotation.turn(fused[..., :2, :]).unbind(dim=-2)
-        return query, key, fused[..., 2, :]
-
-    def _with_queries_at(self, slots: Tensor, hidden: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor, Tensor]:
-        of_head = self.weight.unflatten(0, (self.heads, 3, -1))
-        query = functional.linear(take(hidden, slots), of_head[:, :1].flatten(0, 2)).unflatten(-1, (self.heads, 1, -1))
-        fused = functional.linear(hidden, of_head[:, 1:].flatten(0, 2)).unflatten(-1, (self.heads, 2, -1))
-        turned_query, turned_key = rotation.at(slots).turn(query), rotation.turn(fused[..., :1, :])
-        return turned_query.squeeze(-2), turned_key.squeeze(-2), fused[..., 1, :]
+def _with_queries_at(
+    slots: Tensor, weight: Tensor, heads: int, hidden: Tensor, rotation: Rotation
+) -> tuple[Tensor, Tensor, Tensor]:
+    of_head = weight.unflatten(0, (heads, 3, -1))
+    query = functional.linear(take(hidden, slots), of_head[:, :1].flatten(0, 2)).unflatten(-1, (heads, 1, -1))
+    fused = functional.linear(hidden, of_head[:, 1:].flatten(0, 2)).unflatten(-1, (heads, 2, -1))
+    turned_query, turned_key = rotation.at(slots).turn(query), rotation.turn(fused[..., :1, :])
+    return turned_query.squeeze(-2), turned_key.squeeze(-2), fused[..., 1, :]
 
 
 class Block(nn.Module):
@@ -47,14 +45,16 @@ class Block(nn.Module):
 
     def __init__(
         self,
+        heads: int,
         attention_norm: nn.Module,
-        qkv: QueryKeyValue,
+        qkv: nn.Linear,
         wo: nn.Linear,
         ffn_norm: nn.Module,
         ffn: nn.Module,
         dropout: nn.Dropout,
     ) -> None:
         super().__init__()
+        self.heads = heads
         self.attention_norm = attention_norm
         self.qkv = qkv
         self.wo = wo
@@ -67,7 +67,7 @@ class Block(nn.Module):
 
         Keys and values are computed everywhere, all else at the slots only.
         """
-        query, key, value = self.qkv(self.attention_norm(hidden), rotation, slots)
+        query, key, value = query_key_value(self.qkv, self.heads, self.attention_norm(hidden), rotation, slots)
         attended = attend(query, key, value, plan, slots).flatten(-2)
         residual = hidden if slots is None else take(hidden, slots)
         residual = residual + self.dropout(self.wo(attended))

@@ -81,8 +81,8 @@ class Positions(nn.Module):
         """`embeddings` (rows, tokens, width), changed by `positions` (rows, tokens), −1 at padding."""
         return embeddings
 
-    def rotation(self, positions: Tensor) -> Rotation:
-        """What the blocks do to queries and keys at `positions` (rows, tokens)."""
+    def rotation(self, positions: Tensor, real: bool = False) -> Rotation:
+        """What the blocks do to queries and keys at `positions` (rows, tokens); `real` keeps to real numbers."""
         return NoRotation()
 
 
@@ -122,10 +122,10 @@ class RotaryPositions(Positions):
         self.head_size = model.width // model.heads
         self.base = model.rotary_base
 
-    def rotation(self, positions: Tensor) -> Rotation:
-        """The turn of each token of `positions` (rows, tokens)."""
+    def rotation(self, positions: Tensor, real: bool = False) -> Rotation:
+        """The turn of each token of `positions` (rows, tokens), in `real` numbers where asked, compiled or traced."""
         angles = positions.unsqueeze(-1) * self._frequencies(positions.device)
-        if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        if real or torch.compiler.is_compiling() or torch.jit.is_tracing():
             sine = torch.stack((-angles.sin(), angles.sin()), dim=-1).flatten(-2)
             return RealRotation(angles.cos().repeat_interleave(2, dim=-1), sine)
         return ComplexRotation(torch.polar(torch.ones_like(angles), angles))

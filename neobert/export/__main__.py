@@ -1,0 +1,103 @@
+"""Export a checkpoint of a pre-training run, and check that the export computes what the run computes.
+
+python -m neobert.export runs/pretraining/0123456789ab --to hf --out exported
+python -m neobert.export runs/pretraining/0123456789ab --to onnx --out exported --step 0
+"""
+
+import argparse
+import json
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from neobert.command_line import guarded, whole_number
+from neobert.errors import EXIT_DONE
+from neobert.files import publish_folder, temporary_sibling
+
+if TYPE_CHECKING:
+    from neobert.export.source import PretrainedCheckpoint
+
+FORMS = ("hf", "sentence-transformers", "onnx")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command's flags."""
+    lines = (__doc__ or "").splitlines()
+    parser = argparse.ArgumentParser(
+        prog="python -m neobert.export",
+        description=lines[0],
+        epilog="\n".join(lines[2:]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("run", type=Path, metavar="RUN", help="folder of a pre-training run, runs/pretraining/<id>")
+    add("--to", choices=FORMS, required=True, help="what the folder is for")
+    add("--out", type=Path, required=True, metavar="DIR", help="folder to write; it must not exist")
+    add(
+        "--step",
+        type=whole_number,
+        metavar="N",
+        help="a checkpoint on the way, 0 included (default: the finished run's last)",
+    )
+    add("--push", metavar="REPO", help="also upload the folder to this repository of the Hugging Face hub, user/model")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code (0 done, 1 damaged or not pushed, 2 refused, 3 missing, 4 parity is off)."""
+    options = build_parser().parse_args(arguments)
+    return guarded("neobert.export", lambda: _run(options), options.out)
+
+
+def _run(options: argparse.Namespace) -> int:
+    print(json.dumps(_export_and_push(options)))
+    return EXIT_DONE
+
+
+def _export_and_push(options: argparse.Namespace) -> dict[str, object]:
+    if options.push is None:
+        return export(options.run, options.to, options.out, options.step)
+    from neobert.export.push import check_repository, push
+
+    check_repository(options.push)
+    done = export(options.run, options.to, options.out, options.step)
+    return done | {"pushed": push(options.out, options.push, f"Run {done['run']}, step {done['step']}")}
+
+
+def export(run: Path, form: str, out: Path, step: int | None) -> dict[str, object]:
+    """Write `out`, whole or not at all; returns its name, the step and the deviations that were measured.
+
+    Raises:
+        ValueError: `out` exists, or a package is not installed.
+        MissingData: there is no such run or step.
+        ParityOff: the export does not compute what the run computes.
+    """
+    if out.exists():
+        raise ValueError(f"--out {out} exists: name a new folder or remove it")
+    from neobert.export.card import model_card
+    from neobert.export.source import open_checkpoint
+
+    checkpoint = open_checkpoint(run, step)
+    temporary = temporary_sibling(out.resolve())
+    temporary.mkdir(parents=True)
+    try:
+        parity = _writer(form)(checkpoint, temporary)
+        (temporary / "README.md").write_text(model_card(checkpoint, form, parity), encoding="utf-8")
+        publish_folder(temporary, out.resolve())
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return {"folder": str(out), "run": checkpoint.run_file.id, "step": checkpoint.step, "parity": parity}
+
+
+def _writer(form: str) -> "Callable[[PretrainedCheckpoint, Path], dict[str, float]]":
+    from neobert.export.graph import write_onnx
+    from neobert.export.huggingface import write_transformers
+    from neobert.export.sentence import write_sentence_transformers
+
+    return {"hf": write_transformers, "sentence-transformers": write_sentence_transformers, "onnx": write_onnx}[form]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""The model card: what the model is, from what, how good, under which licence, and what it is not."""
+
+import json
+import re
+from typing import Any
+
+from neobert.console import quantity
+from neobert.export.graph import OPSET
+from neobert.export.source import PretrainedCheckpoint
+from neobert.identity import plain
+from neobert.model.size import parameter_count
+
+LIBRARIES = {"hf": "transformers", "sentence-transformers": "sentence-transformers", "onnx": "onnx"}
+USES = {
+    "hf": """import neobert.hub  # registers the classes with transformers
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("FOLDER")
+model = AutoModelForMaskedLM.from_pretrained("FOLDER")""",
+    "sentence-transformers": """import neobert.hub  # registers the classes with transformers
+from sentence_transformers import SentenceTransformer
+
+vectors = SentenceTransformer("FOLDER").encode(["a sentence", "another one"])""",
+    "onnx": f"""import onnxruntime  # opset {OPSET}; rows and tokens are free
+from transformers import AutoTokenizer
+
+tokens = AutoTokenizer.from_pretrained("FOLDER")(["a sentence"], return_tensors="np")
+(logits,) = onnxruntime.InferenceSession("FOLDER/model.onnx").run(None, dict(tokens))
+hidden, vectors = onnxruntime.InferenceSession("FOLDER/embedding.onnx").run(None, dict(tokens))""",
+}
+CITATION = """@article{lebreton2025neobert,
+  title = {NeoBERT: A Next-Generation BERT},
+  author = {Le Breton, Lola and Fournier, Quentin and Morris, John Xavier and El Mezouar, Mariam and Chandar, Sarath},
+  journal = {arXiv preprint arXiv:2502.19587},
+  year = {2025}
+}"""
+
+
+def model_card(checkpoint: PretrainedCheckpoint, form: str, parity: dict[str, float]) -> str:
+    """README.md of an export of the kind `form`, with the hub's metadata at its head."""
+    name = _words(checkpoint.run_file.labels.get("variants", [])) or checkpoint.run_file.id
+    parts = [
+        f"# {name}, step {checkpoint.step:,}",
+        "An encoder of the ablation study from BERT to NeoBERT, exported by the harness that trained it.",
+        f"## Use\n\n```python\n{USES[form]}\n```",
+        f"## Model\n\n{_table(_facts(checkpoint))}",
+        f"## Scores\n\n{_score_table(checkpoint)}",
+        f"## Recipe\n\n```json\n{json.dumps(plain(checkpoint.run.recipe), indent=1)}\n```",
+        f"## Limits\n\n{_limits(checkpoint)}",
+        f"## Parity\n\nMeasured against the training engine at export: {_parity(parity)}.",
+        "## Licence\n\nMIT for these files, as the harness; the texts that it was trained on keep their own terms.",
+        f"## Citation\n\n```bibtex\n{CITATION}\n```",
+    ]
+    return f"---\n{_metadata(checkpoint, form, name)}---\n\n" + "\n\n".join(parts) + "\n"
+
+
+def _metadata(checkpoint: PretrainedCheckpoint, form: str, name: str) -> str:
+    results = [
+        {
+            "task": {"type": "text-classification" if task != "heldout" else "fill-mask"},
+            "dataset": {"name": dataset, "type": dataset},
+            "metrics": [{"type": metric, "value": value}],
+        }
+        for task, dataset, metric, value in _scores(checkpoint)
+    ]
+    fields: dict[str, Any] = {
+        "library_name": LIBRARIES[form],
+        "license": "mit",
+        "language": "en",
+        "pipeline_tag": "sentence-similarity" if form == "sentence-transformers" else "fill-mask",
+        "tags": ["neobert", "encoder", "ablation"],
+    }
+    if results:
+        fields["model-index"] = [{"name": name, "results": results}]
+    return "".join(f"{key}: {json.dumps(value)}\n" for key, value in fields.items())  # JSON is YAML
+
+
+def _scores(checkpoint: PretrainedCheckpoint) -> list[tuple[str, str, str, float]]:
+    """Task, data set, metric and value of everything recorded: held-out loss, and the best trial of each GLUE task."""
+    if checkpoint.record is None:
+        return []
+    heldout = checkpoint.record["scores"]["heldout_loss"]
+    found = [("heldout", corpus, "masked-token cross-entropy, nats", loss) for corpus, loss in heldout.items()]
+    best: dict[str, float] = {}
+    for record in checkpoint.glue_records():
+        task, score = record["config"]["task"], record["scores"]["score"]
+        best[task] = max(score, best.get(task, score))
+    return found + [(task, f"glue/{task}", "best validation score", best[task]) for task in sorted(best)]
+
+
+def _score_table(checkpoint: PretrainedCheckpoint) -> str:
+    rows = {f"{dataset}, {metric}": f"{value:.4f}" for _, dataset, metric, value in _scores(checkpoint)}
+    return _table(rows) if rows else "None are recorded for this step."
+
+
+def _facts(checkpoint: PretrainedCheckpoint) -> dict[str, str]:
+    run, labels, record = checkpoint.run, checkpoint.run_file.labels, checkpoint.record
+    stage = run.recipe.stages[-1]
+    before = sum(earlier.tokens for earlier in run.recipe.stages[:-1])
+    facts = {
+        "run": checkpoint.run_file.id,
+        "scale": _words([labels.get("scale", "not recorded")]),
+        "parameters": f"{parameter_count(run.recipe.model, run.context).total:,}",
+        "context": f"{run.context} tokens",
+        "data": f"{run.recipe.data.corpus} ({_words([run.corpus_origin])})",
+        "tokenizer": f"{run.recipe.data.tokenizer} ({_words([run.tokenizer_origin])})",
+        "token slots read": quantity(before + stage.tokens_per_step * checkpoint.step),
+    }
+    if record is not None:
+        facts["real tokens of this stage"] = quantity(record["real_tokens"])
+        facts["GPU-hours of this stage"] = f"{record['gpu_hours']:.2f}"
+    return facts
+
+
+def _limits(checkpoint: PretrainedCheckpoint) -> str:
+    run = checkpoint.run
+    reach = (
+        f"Sequences beyond {run.context} tokens are refused."
+        if run.position_table
+        else f"It was trained on at most {run.context} tokens; longer sequences are read with a warning."
+    )
+    unfinished = (
+        "" if checkpoint.record else f" This is a checkpoint on the way, of {run.recipe.stages[-1].steps} steps."
+    )
+    return f"English text only; it reproduces the biases of its corpus, and generates no text. {reach}{unfinished}"
+
+
+def _parity(parity: dict[str, float]) -> str:
+    return ", ".join(f"{what} within {deviation:.1e}" for what, deviation in parity.items())
+
+
+def _table(rows: dict[str, str]) -> str:
+    return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())])
+
+
+def _words(values: list[Any]) -> str:
+    """Labels as plain words: nothing in them is markup."""
+    return ", ".join(re.sub(r"[^\w .:=@/+-]", "", str(value)) for value in values)

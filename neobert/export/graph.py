@@ -1,0 +1,117 @@
+"""ONNX graphs with any number of rows and tokens: one with logits, one with hidden states and sentence vectors."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from neobert.export.huggingface import masked_language_model
+from neobert.export.parity import flat_logits, flat_means, flat_states, padded, probe_documents, require_close
+from neobert.export.requirements import require_packages
+from neobert.export.source import PretrainedCheckpoint
+from neobert.hub import NeoBERTForMaskedLM
+from neobert.hub.tokenizer import transformers_tokenizer
+from neobert.model.heads import mean_over_tokens
+
+OPSET = 18
+TOLERANCE = 1e-4
+INPUTS = ("input_ids", "attention_mask")
+LANGUAGE_MODEL, EMBEDDING = "model.onnx", "embedding.onnx"
+
+
+class Logits(nn.Module):
+    """Masked language modelling: logits (rows, tokens, vocabulary)."""
+
+    outputs = ("logits",)
+
+    def __init__(self, model: NeoBERTForMaskedLM) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
+        """Both (rows, tokens) int64."""
+        return (self.model(input_ids=input_ids, attention_mask=attention_mask).logits,)
+
+
+class Embedding(nn.Module):
+    """Hidden states (rows, tokens, width) and their mean over tokens (rows, width)."""
+
+    outputs = ("last_hidden_state", "sentence_embedding")
+
+    def __init__(self, model: NeoBERTForMaskedLM) -> None:
+        super().__init__()
+        self.model = model.model
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
+        """Both (rows, tokens) int64."""
+        hidden = self.model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        return hidden, mean_over_tokens(hidden, attention_mask - 1)
+
+
+def write_onnx(checkpoint: PretrainedCheckpoint, folder: Path) -> dict[str, float]:
+    """Write both graphs, config.json and the tokenizer, and run them; returns the deviations that were measured.
+
+    Raises:
+        ValueError: onnx, onnxscript or onnxruntime is not installed.
+        ParityOff: a graph does not compute what the run computes.
+    """
+    require_packages("onnx", "onnxscript", "onnxruntime")
+    model = masked_language_model(checkpoint)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_graph(Logits(model), model.config.max_length, folder / LANGUAGE_MODEL)
+    write_graph(Embedding(model), model.config.max_length, folder / EMBEDDING)
+    model.config.save_pretrained(folder)
+    transformers_tokenizer(checkpoint.tokenizer, checkpoint.run.context).save_pretrained(folder)
+    return check_onnx(checkpoint, folder)
+
+
+def write_graph(module: Logits | Embedding, context: int, path: Path) -> None:
+    """Trace `module` with free rows and tokens (up to the context, where positions are learned)."""
+    rows = torch.export.Dim("rows", min=1)
+    learned = module.model.config.positions == "learned"
+    tokens = torch.export.Dim("tokens", min=1, max=context) if learned else torch.export.Dim("tokens", min=1)
+    example = torch.ones(3, max(2, min(context - 1, 7)), dtype=torch.int64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's exporter warns about its own deprecated calls
+        program = torch.onnx.export(
+            module.eval(),
+            (example, example.clone()),
+            dynamo=True,
+            opset_version=OPSET,
+            input_names=INPUTS,
+            output_names=module.outputs,
+            dynamic_shapes={name: {0: rows, 1: tokens} for name in INPUTS},
+            verbose=False,
+        )
+    assert program is not None
+    program.save(path)
+
+
+def run_graph(path: Path, token_ids: Tensor, mask: Tensor) -> list[Tensor]:
+    """The outputs of a graph on a CPU."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    outputs: list[Any] = session.run(None, {"input_ids": token_ids.numpy(), "attention_mask": mask.numpy()})
+    return [torch.from_numpy(output) for output in outputs]
+
+
+def check_onnx(checkpoint: PretrainedCheckpoint, folder: Path) -> dict[str, float]:
+    """Compare both graphs with the run on padded rows, within 1e-4.
+
+    Raises:
+        ParityOff: they differ.
+    """
+    documents = probe_documents(checkpoint.run.recipe.model.vocabulary_size, checkpoint.run.context)
+    token_ids, mask = padded(documents)
+    (logits,) = run_graph(folder / LANGUAGE_MODEL, token_ids, mask)
+    hidden, means = run_graph(folder / EMBEDDING, token_ids, mask)
+    token = mask.bool()
+    pairs = {
+        "logits": (logits[token], flat_logits(checkpoint, documents)),
+        "last_hidden_state": (hidden[token], flat_states(checkpoint, documents)),
+        "sentence_embedding": (means, flat_means(checkpoint, documents)),
+    }
+    return {name: require_close(name, found, expected, TOLERANCE) for name, (found, expected) in pairs.items()}

@@ -1,0 +1,192 @@
+"""What stands in config.json: every toggle of a recipe's model, under the names of the published checkpoint.
+
+The published names (hidden_size, norm_eps, …) are kept where there are any; what the published model cannot say
+(learned positions, GELU, layer norm, how weights start) has the recipe's words.
+"""
+
+from typing import Any, Literal, Self, get_args
+
+from pydantic import ValidationError
+from transformers import GenerationConfig, PreTrainedConfig
+
+from neobert import recipe
+from neobert.errors import did_you_mean
+
+RECIPE_NAMES = {
+    "vocab_size": "vocabulary_size",
+    "num_hidden_layers": "layers",
+    "hidden_size": "width",
+    "num_attention_heads": "heads",
+    "intermediate_size": "feedforward_width",
+    "positions": "positions",
+    "rotary_base": "rotary_base",
+    "feedforward": "feedforward",
+    "norm": "norm",
+    "norm_eps": "norm_epsilon",
+    "dropout": "dropout",
+}
+"""Keys of config.json and the fields of `recipe.Model` that they are."""
+
+INITIALIZATION_NAMES = {
+    "init_distribution": "distribution",
+    "decoder_init_range": "weight_scale",
+    "embedding_init_range": "embedding_scale",
+    "position_init_range": "position_scale",
+}
+"""Keys of config.json and the fields of `recipe.Initialization` that they are."""
+
+IGNORED_PUBLISHED = frozenset(
+    {
+        *("auto_map", "base_scale", "dim_head", "flash_attention", "kwargs"),
+        *("pretrained_model_name_or_path", "trust_remote_code"),
+    }
+)
+"""Keys of published configurations that decide nothing here."""
+
+TRANSFORMERS_KEYS = frozenset(
+    {
+        *("attn_implementation", "experts_implementation", "_attn_implementation", "_attn_implementation_autoset"),
+        *("model_type", "max_position_embeddings", "name_or_path", "_name_or_path", "_commit_hash"),
+        *("num_labels", "problem_type", "finetuning_task", "task_specific_params", "per_layer_config"),
+        *("bos_token_id", "cls_token_id", "decoder_start_token_id", "eos_token_id", "mask_token_id", "sep_token_id"),
+        *("add_cross_attention", "cross_attention_hidden_size", "is_decoder", "tie_encoder_decoder"),
+        *("output_attentions", "use_return_dict", "prefix", "pruned_heads", "tokenizer_class"),
+        *("torch_dtype", "torchscript", "tf_legacy_loss", "use_bfloat16"),
+        *("quantization_config", "custom_pipelines"),
+    }
+)
+"""Keys that some version of transformers, not this model, may write into a config.json."""
+
+
+class NeoBERTConfig(PreTrainedConfig):
+    r"""
+    Configuration of a NeoBERT or of any step of its ablation ladder. The defaults are those of
+    [chandar-lab/NeoBERT](https://huggingface.co/chandar-lab/NeoBERT), whose config.json it reads.
+
+    Args:
+        vocab_size (`int`): Rows of the token embedding.
+        hidden_size (`int`): Width of a hidden state.
+        num_hidden_layers (`int`): Number of blocks.
+        num_attention_heads (`int`): Heads of a block.
+        intermediate_size (`int`): Nominal width of the feed-forward; a gated one takes two thirds of it.
+        max_length (`int`): Context in tokens: the size of a learned position table; rotary models read further.
+        positions (`str`): `"rotary"` or `"learned"`.
+        rotary_base (`float`): Base of the rotary angles.
+        feedforward (`str`): `"swiglu"`, `"geglu"` or `"gelu"`.
+        norm (`str`): `"rms_norm"` or `"layer_norm"`.
+        norm_eps (`float`): What a norm adds to the variance.
+        dropout (`float`): Dropout behind attention and feed-forward.
+        init_distribution (`str`): `"uniform"` or `"normal"`.
+        decoder_init_range, embedding_init_range, position_init_range (`float`):
+            Half-width or standard deviation of new matrices, token embeddings and learned positions.
+        classifier_init_range (`float`): Standard deviation of a new classification head.
+        classifier_dropout (`float`): Dropout of a classification head.
+        classifier_pooling (`str`): `"cls"` or `"mean"`.
+        pad_token_id (`int`): Id of the padding token.
+
+    Raises:
+        ValueError: an unknown toggle, or values that no model can have.
+
+    Example:
+
+    ```python
+    >>> from neobert import NeoBERTConfig, NeoBERTModel
+
+    >>> configuration = NeoBERTConfig()
+    >>> model = NeoBERTModel(configuration)
+    ```
+    """
+
+    model_type = "neobert"
+    attribute_map = {"max_position_embeddings": "max_length"}  # noqa: RUF012 - transformers' convention
+
+    vocab_size: int = 30_522
+    hidden_size: int = 768
+    num_hidden_layers: int = 28
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    max_length: int = 4096
+    positions: Literal["learned", "rotary"] = "rotary"
+    rotary_base: float = 10_000.0
+    feedforward: Literal["gelu", "swiglu", "geglu"] = "swiglu"
+    norm: Literal["layer_norm", "rms_norm"] = "rms_norm"
+    norm_eps: float = 1e-5
+    dropout: float = 0.0
+    init_distribution: Literal["uniform", "normal"] = "uniform"
+    decoder_init_range: float = 0.02
+    embedding_init_range: float = 0.02
+    position_init_range: float = 0.02
+    classifier_init_range: float = 0.02
+    classifier_dropout: float = 0.1
+    classifier_pooling: Literal["cls", "mean"] = "cls"
+    pad_token_id: int | None = 0
+    tie_word_embeddings: bool = False
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        """Read published switches, refuse unknown keys and impossible values."""
+        known = {key: value for key, value in self._without_published(kwargs).items() if key not in IGNORED_PUBLISHED}
+        self._refuse_unknown(known)
+        super().__post_init__(**known)
+        self.to_recipe()
+
+    @classmethod
+    def from_recipe(cls, model: recipe.Model, context: int, **heads: Any) -> Self:
+        """The configuration of `model` for `context` tokens; `heads` are keys that a recipe's model does not have."""
+        values = {key: getattr(model, field) for key, field in RECIPE_NAMES.items()}
+        start = {key: getattr(model.initialization, field) for key, field in INITIALIZATION_NAMES.items()}
+        return cls(**values, **start, max_length=context, **heads)
+
+    def to_recipe(self) -> recipe.Model:
+        """The recipe's model.
+
+        Raises:
+            ValueError: a word is unknown, or a value impossible.
+        """
+        self._refuse_unknown_words()
+        if self.tie_word_embeddings:
+            raise ValueError("tie_word_embeddings is true in config.json, but NeoBERT's decoder is a matrix of its own")
+        start = {field: getattr(self, key) for key, field in INITIALIZATION_NAMES.items()}
+        values = {field: getattr(self, key) for key, field in RECIPE_NAMES.items()}
+        try:
+            return recipe.Model.model_validate({**values, "initialization": start})
+        except ValidationError as error:
+            raise ValueError(f"config.json describes no model: {_first_problem(error)}") from error
+
+    def _without_published(self, keys: dict[str, Any]) -> dict[str, Any]:
+        """`keys` without the switches of the authors' repository, which become toggles here."""
+        rest = dict(keys)
+        if rest.pop("ngpt", False):
+            raise ValueError("config.json says ngpt: true, and normalised GPT blocks are not supported")
+        if "rope" in rest:
+            self.positions = "rotary" if rest.pop("rope") else "learned"
+        if "rms_norm" in rest:
+            self.norm = "rms_norm" if rest.pop("rms_norm") else "layer_norm"
+        if "hidden_act" in rest:
+            self.feedforward = rest.pop("hidden_act").lower()
+        if "rope_theta" in rest:
+            self.rotary_base = rest.pop("rope_theta")
+        return rest
+
+    def _refuse_unknown(self, keys: dict[str, Any]) -> None:
+        own = {*RECIPE_NAMES, *INITIALIZATION_NAMES, "max_length", "classifier_init_range", "classifier_dropout"}
+        own |= {"classifier_pooling", "pad_token_id"}
+        transformers_own = TRANSFORMERS_KEYS | GenerationConfig().to_dict().keys() | set(dir(PreTrainedConfig))
+        for key in keys:
+            if key not in transformers_own:
+                raise ValueError(f"config.json has the unknown toggle {key!r}: {did_you_mean(key, sorted(own))}")
+
+    def _refuse_unknown_words(self) -> None:
+        fields = type(self).__annotations__
+        for key in ("positions", "feedforward", "norm", "init_distribution", "classifier_pooling"):
+            words, word = get_args(fields[key]), getattr(self, key)
+            if word not in words:
+                raise ValueError(f"config.json has {key} {word!r}: {did_you_mean(str(word), words)}")
+
+
+def _first_problem(error: ValidationError) -> str:
+    """One sentence, with the key's name in config.json."""
+    first = error.errors()[0]
+    keys = {field: key for key, field in (RECIPE_NAMES | INITIALIZATION_NAMES).items()}
+    key = keys.get(str(first["loc"][-1])) if first["loc"] else None
+    problem = first["msg"].removeprefix("Value error, ")
+    return f"{key} is {first['input']!r}: {problem}" if key else problem
