@@ -13,8 +13,6 @@ from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
     DataCollatorWithPadding,
-    Trainer,
-    TrainingArguments,
     pipeline,
 )
 
@@ -60,6 +58,8 @@ class Examples(Dataset):
 def test_trainer_fine_tunes_it_on_cola(exported: Path, tmp_path: Path) -> None:
     """Thirty steps lower the training loss; the saved model gives the trainer's predictions."""
     pytest.importorskip("accelerate", reason="accelerate is not installed (extra export)")
+    from transformers import Trainer, TrainingArguments
+
     tokenizer = AutoTokenizer.from_pretrained(exported)
     torch.manual_seed(0)
     model = AutoModelForSequenceClassification.from_pretrained(exported, num_labels=2, dtype=torch.float32)
