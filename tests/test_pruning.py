@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ablations.protocol import EXTENDED_GRID, PRUNING
+from ablations.protocol import EXTENDED_GRID, GLUE_PROTOCOL, PRUNING
 from neobert.glue.course import Patience
 from neobert.glue.metrics import Scores
 from neobert.glue.pruning import Curve, is_beaten, rung_reached
@@ -131,6 +131,10 @@ def test_a_trial_that_ended_early_counts_at_every_rung() -> None:
     assert Curve([(0.1, 0.4), (0.2, 0.7)], has_ended=False).best_until(0.1) == 0.4
 
 
+def test_no_rung_lies_within_the_warm_up() -> None:
+    assert PRUNING.rungs[0] > GLUE_PROTOCOL.warmup_fraction
+
+
 def test_coarse_evaluations_meet_the_highest_rung_they_passed() -> None:
-    assert rung_reached(PRUNING, 0, 0.125) == 0.08
-    assert rung_reached(PRUNING, 0.125, 0.14) is None
+    assert rung_reached(PRUNING, 0, 0.25) == 0.2
+    assert rung_reached(PRUNING, 0.25, 0.375) is None

@@ -2,6 +2,7 @@
 
 import signal
 import sqlite3
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from grid_worlds import (
 )
 
 from neobert.grid.claims import acquire
-from neobert.grid.mirror import Mirror
+from neobert.grid.mirror import Mirror, mirror_for_command
 from neobert.grid.storages import storage_address, without_password
 from neobert.grid.study import open_storage
 from neobert.layout import Layout
@@ -152,6 +153,19 @@ def test_a_locked_database_never_stops_the_work(
     lock.close()
     mirror.close()
     assert_exactly_once(layout, POINTS, "sqlite")
+
+
+def test_without_optuna_a_grid_runs_unseen_and_an_explicit_storage_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    layout = Layout(tmp_path)
+    points = [unit.grid_point for unit in units_of(layout, 1)]
+    monkeypatch.setattr("neobert.grid.mirror.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    assert mirror_for_command(None, layout, points) is None
+    assert "is not installed" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="pip install optuna"):
+        mirror_for_command("journal", layout, points)
 
 
 @pytest.mark.parametrize(

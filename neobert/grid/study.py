@@ -60,7 +60,8 @@ def _connect(address: str) -> "BaseStorage":
     if kind == "journal":
         Path(rest).parent.mkdir(parents=True, exist_ok=True)
         return JournalStorage(JournalFileBackend(rest, JournalFileSymlinkLock(rest, JOURNAL_GRACE_SECONDS)))
-    timeout: dict[str, float] = {"connect_timeout": POSTGRESQL_TIMEOUT_SECONDS}
+    seconds = POSTGRESQL_TIMEOUT_SECONDS  # to connect, and until a server that vanished is given up
+    timeout: dict[str, float] = {"connect_timeout": seconds, "tcp_user_timeout": 1000 * seconds}
     if kind == "sqlite":
         timeout = {"timeout": SQLITE_TIMEOUT_SECONDS}
         if rest.startswith("///"):
