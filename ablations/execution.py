@@ -1,11 +1,15 @@
 """Carry a plan out on this machine: write what is to be run, start workers, show how far they are."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from ablations.plan import Row, sharing, vocabulary_of
+from ablations.ladder import variants
+from ablations.plan import Row, scaled_variant, sharing, vocabulary_of
+from ablations.scales import Scale, Vocabulary
 from neobert.console import Watch, duration, logs
 from neobert.data.corpora import Source
 from neobert.errors import EXIT_RUN_FAILED
+from neobert.identity import difference
 from neobert.launching import work_here, worker_environment
 from neobert.layout import Layout
 from neobert.model.size import parameter_count
@@ -35,8 +39,20 @@ def write_run_files(
     for row in rows:
         names = sharing(row.recipe, row.scale, vocabulary_of(source))
         labels = {"variants": names, "scale": row.scale, "data": source.label, "unavailable_tasks": row.skipped}
+        origin = _origin(names[0], row.scale, vocabulary_of(source))
         for unit in row.units:
-            write_run_file(layout, unit.run, specification, execution, labels)
+            told = labels | origin if isinstance(unit.run, PretrainingRun) else labels
+            write_run_file(layout, unit.run, specification, execution, told)
+
+
+def _origin(name: str, scale: Scale, vocabulary: Vocabulary) -> dict[str, Any]:
+    """The parent of a variant and what its pre-training changes, for whoever reads the run without the ladder."""
+    variant = variants()[name]
+    recipe, parent = scaled_variant(variant, scale, vocabulary)
+    if variant.parent is None or parent is None:
+        return {"parent": None, "delta": {}}
+    changes = difference(parent.pretraining, recipe.pretraining)
+    return {"parent": variant.parent.name, "delta": {path: list(change) for path, change in changes.items()}}
 
 
 def carry_out(

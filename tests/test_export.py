@@ -76,6 +76,7 @@ def test_the_card_says_what_the_model_is(trained: Path, exported: Path, tmp_path
     assert json.loads(metadata["license"]) == "mit" and json.loads(metadata["library_name"]) == "transformers"
     (index,) = json.loads(metadata["model-index"])
     assert index["results"][0]["metrics"][0]["value"] == record["scores"]["heldout_loss"]["web"]
+    assert "## Changes against P\n" in card and "| model.layers | 1 → 2 |" in card
     assert f"step {STEPS}" in card and "6,144" not in card and "| token slots read | 6.144k |" in card
     for section in ("Use", "Model", "Scores", "Recipe", "Limits", "Parity", "Licence", "Citation"):
         assert f"\n## {section}\n" in card

@@ -81,7 +81,9 @@ def test_m9_and_m10_run_from_nothing_to_figures(tmp_path: Path, capsys: pytest.C
     assert [
         record["config"]["stage"] for record in sorted(found["pretraining"], key=lambda r: r["config"]["stage"])
     ] == [0, 1]
-    assert all({"M9", "M10"} <= set(record["labels"]["variants"]) for record in found["pretraining"])
+    for record in found["pretraining"]:
+        assert {"M9", "M10"} <= set(record["labels"]["variants"]) and record["labels"]["parent"] == "M8"
+        assert record["labels"]["delta"]["optimization.weight_decay"] == [0.01, 0.1]
     starts = [line["unit"] for line in read_lines(runs / "starts.jsonl")]
     assert len(starts) == len(set(starts)), "a unit was started twice"
 

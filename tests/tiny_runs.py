@@ -20,6 +20,7 @@ from neobert.recipe import (
 from neobert.specifications import Execution, PretrainingRun, Source, write_run_file
 
 STEPS = 24
+LABELS = {"variants": ["T"], "parent": "P", "delta": {"model.layers": [1, 2]}}
 SOURCE = Source(name="synthetic", synthetic_documents=400)
 
 
@@ -99,9 +100,7 @@ def tiny_run(previous: PretrainingRun | None = None, **changes: object) -> Pretr
 def write_tiny_run(root: Path, run: PretrainingRun, **execution: int) -> Path:
     """Put a run.json below `root`; returns its folder."""
     settings = {"threads": 1, "processes": 1, "micro_batch_tokens": 128, "checkpoint_interval_steps": 5}
-    return write_run_file(
-        Layout(root), run, SOURCE, Execution.model_validate({**settings, **execution}), {"variants": ["T"]}
-    )
+    return write_run_file(Layout(root), run, SOURCE, Execution.model_validate({**settings, **execution}), LABELS)
 
 
 def worker(root: Path, *references: str) -> "subprocess.Popen[bytes]":

@@ -44,6 +44,7 @@ def model_card(checkpoint: PretrainedCheckpoint, form: str, parity: dict[str, fl
         "An encoder of the ablation study from BERT to NeoBERT, exported by the harness that trained it.",
         f"## Use\n\n```python\n{USES[form]}\n```",
         f"## Model\n\n{_table(_facts(checkpoint))}",
+        *_delta(checkpoint),
         f"## Scores\n\n{_score_table(checkpoint)}",
         f"## Recipe\n\n```json\n{json.dumps(plain(checkpoint.run.recipe), indent=1)}\n```",
         f"## Limits\n\n{_limits(checkpoint)}",
@@ -52,6 +53,17 @@ def model_card(checkpoint: PretrainedCheckpoint, form: str, parity: dict[str, fl
         f"## Citation\n\n```bibtex\n{CITATION}\n```",
     ]
     return f"---\n{_metadata(checkpoint, form, name)}---\n\n" + "\n\n".join(parts) + "\n"
+
+
+def _delta(checkpoint: PretrainedCheckpoint) -> list[str]:
+    """What the variant changes against its parent, where the run was labelled with it."""
+    labels = checkpoint.run_file.labels
+    if not labels.get("parent"):
+        return []
+    changes = {
+        _words([path]): f"{_words([before])} → {_words([after])}" for path, (before, after) in labels["delta"].items()
+    }
+    return [f"## Changes against {_words([labels['parent']])}\n\n{_table(changes)}"]
 
 
 def _metadata(checkpoint: PretrainedCheckpoint, form: str, name: str) -> str:
@@ -84,7 +96,8 @@ def _scores(checkpoint: PretrainedCheckpoint) -> list[tuple[str, str, str, float
     best: dict[str, float] = {}
     for record in checkpoint.glue_records():
         task, score = record["config"]["task"], record["scores"]["score"]
-        best[task] = max(score, best.get(task, score))
+        if score is not None:  # a constant prediction has no correlation
+            best[task] = max(score, best.get(task, score))
     return found + [(task, f"glue/{task}", "best validation score", best[task]) for task in sorted(best)]
 
 
