@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from ablations import run, scales
+from ablations.ladder import variants
 from neobert.data.corpora import open_source
 from neobert.files import read_lines
 from neobert.glue.metrics import evaluate
@@ -117,17 +118,23 @@ def test_m9_and_m10_run_from_nothing_to_figures(tmp_path: Path, capsys: pytest.C
 
 
 @pytest.mark.usefixtures("toy_scale")
-def test_variants_on_other_corpora_really_read_other_text(tmp_path: Path) -> None:
-    """M1 and M2 differ in nothing but the corpus, and so must their losses from the first step on."""
-    arguments = ["--variant", "M1", "M2", "--stages", "pretrain", "--runs", str(tmp_path), "--workers", "1"]
+def test_every_variant_really_computes_something_else_than_its_parent(tmp_path: Path) -> None:
+    """The whole ladder pre-trains, and each modification moves the losses; M10, which is no new model, shares M9's run."""
+    arguments = ["--variant", "all", "M6@isolated", "--stages", "pretrain", "--runs", str(tmp_path), "--workers", "2"]
     assert run.main(arguments) == 0
-    curves = [
-        [line["loss"] for line in read_lines(path) if "loss" in line]
-        for path in sorted(tmp_path.glob("pretraining/*/metrics.jsonl"))
-    ]
-    assert len(curves) == 2 and curves[0][0] != curves[1][0]
+    losses: dict[str, list[float]] = {}
+    for path in sorted(tmp_path.glob("pretraining/*/done.json")):
+        record = json.loads(path.read_text())
+        curve = [line["loss"] for line in read_lines(path.with_name("metrics.jsonl")) if "loss" in line]
+        losses |= {name: curve for name in record["labels"]["variants"] if record["config"]["stage"] == 0}
+    children = [variant for name, variant in variants().items() if name in losses and variant.parent]
+    assert len(children) >= 11
+    for variant in children:
+        assert variant.parent is not None
+        shared = losses[variant.name] == losses[variant.parent.name]
+        assert shared == variant.name.startswith("M10"), variant.name
     texts = [json.loads(path.read_text())["shards"] for path in sorted(tmp_path.glob("data/*/manifest.json"))]
-    assert len(texts) == 2 and texts[0] != texts[1]
+    assert len(texts) == 3 and texts[0] != texts[1] != texts[2]
 
 
 def _assert_scores_follow_from_predictions(runs: Path, records: list[dict[str, Any]]) -> None:
