@@ -119,7 +119,7 @@ def test_m9_and_m10_run_from_nothing_to_figures(tmp_path: Path, capsys: pytest.C
 
 @pytest.mark.usefixtures("toy_scale")
 def test_every_variant_really_computes_something_else_than_its_parent(tmp_path: Path) -> None:
-    """The whole ladder pre-trains, and each modification moves the losses; M10, which is no new model, shares M9's run."""
+    """The whole ladder pre-trains, and each modification moves the losses; M10, no new model, shares M9's run."""
     arguments = ["--variant", "all", "M6@isolated", "--stages", "pretrain", "--runs", str(tmp_path), "--workers", "2"]
     assert run.main(arguments) == 0
     losses: dict[str, list[float]] = {}
