@@ -6,8 +6,9 @@ import pytest
 from glue_worlds import point, protocol
 from tiny_runs import SOURCE
 
-from neobert.glue import trials
+from neobert.glue import closing
 from neobert.layout import Layout
+from neobert.progress import trial_files
 from neobert.records import publish_record
 from neobert.specifications import Execution, GlueStudy, Start, write_run_file
 
@@ -36,7 +37,7 @@ def study(tmp_path: Path) -> GlueStudy:
 
 def finish(layout: Layout, study: GlueStudy, number: int, score: float) -> Path:
     """Weights and record of a trial, as a worker publishes them; returns the weights' path."""
-    files = trials.trial_files(layout, study)[number]
+    files = trial_files(layout, study)[number]
     files.weights.parent.mkdir(parents=True, exist_ok=True)
     files.weights.touch()
     record = {"kind": "glue", "id": files.id, "state": "done", "scores": {"score": score}}
@@ -46,7 +47,7 @@ def finish(layout: Layout, study: GlueStudy, number: int, score: float) -> Path:
 
 def test_beaten_weights_go_and_the_best_stay(tmp_path: Path, study: GlueStudy) -> None:
     weights = [finish(Layout(tmp_path), study, number, score) for number, score in enumerate((0.1, 0.5, 0.3))]
-    trials.drop_beaten_weights(Layout(tmp_path), study)
+    closing.drop_beaten_weights(Layout(tmp_path), study)
     assert [path.exists() for path in weights] == [False, True, False]
 
 
@@ -56,7 +57,7 @@ def test_a_better_trial_that_finishes_meanwhile_keeps_its_weights(
     """Another worker publishes its record just after the best so far was looked up."""
     layout, later = Layout(tmp_path), []
     first = finish(layout, study, 0, 0.1)
-    look_up = trials._best
+    look_up = closing._best
 
     def best_then_another_finishes(*arguments):
         found = look_up(*arguments)
@@ -64,8 +65,8 @@ def test_a_better_trial_that_finishes_meanwhile_keeps_its_weights(
             later.append(finish(layout, study, 1, 0.9))
         return found
 
-    monkeypatch.setattr(trials, "_best", best_then_another_finishes)
-    trials.drop_beaten_weights(layout, study)
+    monkeypatch.setattr(closing, "_best", best_then_another_finishes)
+    closing.drop_beaten_weights(layout, study)
     assert first.exists() and later[0].exists()
-    trials.drop_beaten_weights(layout, study)
+    closing.drop_beaten_weights(layout, study)
     assert not first.exists() and later[0].exists()
