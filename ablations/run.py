@@ -6,7 +6,6 @@ python ablations/run.py --variant M0..M5 --seed 0 1   run what is missing, on th
 """
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING
 if __name__ == "__main__":  # a script's own folder would hide packages of the same names as its modules
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from neobert.command_line import count, guarded, whole_number
+from neobert.command_line import count, guarded, parser_from, whole_number
 from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED
 
 if TYPE_CHECKING:
@@ -27,13 +26,7 @@ if TYPE_CHECKING:
 
 def build_parser() -> argparse.ArgumentParser:
     """The command's flags."""
-    lines = (__doc__ or "").splitlines()
-    parser = argparse.ArgumentParser(
-        prog="python ablations/run.py",
-        description=lines[0],
-        epilog="\n".join(lines[2:]),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_from("python ablations/run.py", __doc__)
     add = parser.add_argument
     add("--variant", nargs="+", action="extend", metavar="NAME", help="names, M0..M5, or all")
     add("--scale", choices=("smoke", "proxy", "paper"), default="smoke", help="how large (default: smoke)")
@@ -62,13 +55,12 @@ def _run(options: argparse.Namespace) -> int:
     from ablations.listing import print_ladder, print_plan
     from ablations.plan import chosen_variants, plan
     from ablations.scales import synthetic_documents
-    from neobert.data.corpora import open_source
+    from neobert.data.preparation import open_specified, specify
     from neobert.layout import Layout
-    from neobert.specifications import Source
 
     layout = Layout(options.runs.resolve())
-    specification = Source(name=_source_name(options.data), synthetic_documents=synthetic_documents(options.scale))
-    source = open_source(specification.name, synthetic_documents=specification.synthetic_documents)
+    specification = specify(options.data, synthetic_documents(options.scale))
+    source = open_specified(specification)
     variants = chosen_variants(options.variant or ["all"])
     rows = plan(variants, options.seed or [0], options.scale, source, layout, options.stages)
     if options.list:
@@ -80,11 +72,6 @@ def _run(options: argparse.Namespace) -> int:
     return _carry_out(options, layout, rows, source, specification)
 
 
-def _source_name(name: str) -> str:
-    """Folders as absolute paths, since workers and jobs may start elsewhere."""
-    return name if name in ("synthetic", "hub") else str(Path(name).resolve())
-
-
 def _carry_out(
     options: argparse.Namespace,
     layout: "Layout",
@@ -94,7 +81,7 @@ def _carry_out(
 ) -> int:
     from ablations.execution import carry_out, report_failures, unfinished_runs, write_run_files
     from ablations.listing import print_outcome
-    from ablations.scales import execution_at
+    from ablations.scales import execution_at, workers_here
     from neobert.console import logs
 
     execution = execution_at(options.scale)
@@ -104,7 +91,7 @@ def _carry_out(
     code = EXIT_DONE
     if runs:
         write_run_files(layout, rows, source, specification, execution)
-        workers = options.workers or max(1, (os.cpu_count() or 1) // execution.threads)
+        workers = workers_here(options.workers, execution)
         code = carry_out(layout, runs, workers=workers, threads=execution.threads)
     print_outcome(layout, rows, as_json=options.json)
     return report_failures(layout, runs) if code == EXIT_RUN_FAILED else code

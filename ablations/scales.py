@@ -175,6 +175,11 @@ def synthetic_documents(scale: Scale) -> int:
     return {"smoke": 16_000, "proxy": 400_000, "paper": 4_000_000}[scale]
 
 
+def workers_here(wanted: int | None, execution: Execution) -> int:
+    """How many workers this machine gets: as many as wanted, else one for every `threads` cores."""
+    return wanted or max(1, (os.cpu_count() or 1) // execution.threads)
+
+
 def execution_at(scale: Scale) -> Execution:
     """How a scale runs on one machine unless flags say otherwise. One thread a worker: at smoke scale a second thread
     mostly burns time, and equal threads make equal bits."""

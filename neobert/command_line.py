@@ -29,6 +29,17 @@ def guarded(program: str, action: Callable[[], int], place: Path) -> int:
         return EXIT_INTERRUPTED
 
 
+def parser_from(program: str, documentation: str | None) -> argparse.ArgumentParser:
+    """A parser whose help is a module's docstring: the first line, and behind the flags its examples."""
+    lines = (documentation or "").splitlines()
+    return argparse.ArgumentParser(
+        prog=program,
+        description=lines[0],
+        epilog="\n".join(lines[2:]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
 def whole_number(text: str) -> int:
     """A flag's value from 0."""
     if not text.isdecimal():

@@ -35,9 +35,8 @@ def work_here(
 ) -> int:
     """Run workers on this machine until they end, calling `watch` now and then; the worst of their exit codes.
 
-    `arguments` are flags and references of their command.
-
-    An interrupt (Ctrl-C) is passed on: workers save what they have and the same command goes on later.
+    `arguments` are flags and references of their command. An interrupt (Ctrl-C) is passed on: workers save what they
+    have and the same command goes on later.
     """
     command = [sys.executable, "-m", "neobert.work", "--runs", str(layout.root), *arguments]
     processes = [subprocess.Popen(command, env=environment) for _ in range(workers)]

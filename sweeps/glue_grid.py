@@ -7,7 +7,6 @@ optuna-dashboard sqlite:///runs/optuna.db                    to look at the stud
 """
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING
 if __name__ == "__main__":  # a script's own folder is on sys.path, the repository with the packages is not
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from neobert.command_line import count, guarded, whole_number
+from neobert.command_line import count, guarded, parser_from, whole_number
 from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED, MissingData
 
 if TYPE_CHECKING:
@@ -31,13 +30,7 @@ if TYPE_CHECKING:
 
 def build_parser() -> argparse.ArgumentParser:
     """The command's flags."""
-    lines = (__doc__ or "").splitlines()
-    parser = argparse.ArgumentParser(
-        prog="python sweeps/glue_grid.py",
-        description=lines[0],
-        epilog="\n".join(lines[2:]),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_from("python sweeps/glue_grid.py", __doc__)
     add = parser.add_argument
     add("--task", nargs="+", action="extend", required=True, metavar="NAME", help="GLUE tasks, or all")
     add("--variant", metavar="NAME", help="a pre-trained variant (default: the newest finished run)")
@@ -72,17 +65,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     from ablations.execution import report_failures, unfinished_runs
     from ablations.scales import synthetic_documents
-    from neobert.data.corpora import open_source
+    from neobert.data.preparation import open_specified, specify
     from neobert.layout import Layout
-    from neobert.specifications import Source as SourceSpecification
     from sweeps.outcome import print_outcome
 
     layout = Layout(options.runs.resolve())
     tasks = _tasks(options.task)
     pretrains = options.variant is None and _take_newest_run(options, layout)
-    name = options.data if options.data in ("synthetic", "hub") else str(Path(options.data).resolve())
-    specification = SourceSpecification(name=name, synthetic_documents=synthetic_documents(options.scale))
-    source = open_source(name, synthetic_documents=specification.synthetic_documents)
+    specification = specify(options.data, synthetic_documents(options.scale))
+    source = open_specified(specification)
     row = _planned(options, layout, source, tasks, pretrains=pretrains)
     if options.dry_run:
         print_outcome(layout, row, source, as_json=options.json)
@@ -103,7 +94,7 @@ def _carry_out(
 ) -> int:
     """Run what is missing, seen by Optuna; a storage that cannot be reached is refused before anything is written."""
     from ablations.execution import carry_out, write_run_files
-    from ablations.scales import execution_at
+    from ablations.scales import execution_at, workers_here
     from neobert.grid.mirror import mirror_for_command
     from neobert.grid.storages import STORAGE_VARIABLE
     from neobert.progress import trial_files
@@ -114,7 +105,7 @@ def _carry_out(
     mirror = mirror_for_command(options.storage, layout, points)
     _treat_failures(layout, studies, retry=options.retry_failed)
     execution = execution_at(options.scale)
-    workers = options.workers or max(1, (os.cpu_count() or 1) // execution.threads)
+    workers = workers_here(options.workers, execution)
     code = EXIT_DONE
     if runs:
         write_run_files(layout, [row], source, specification, execution)

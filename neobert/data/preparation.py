@@ -1,8 +1,9 @@
 """Tokenise what a run needs, once for all workers: whoever comes first does it, the others wait. Torch-free."""
 
 import time
+from pathlib import Path
 
-from neobert.data.corpora import Source, open_source
+from neobert.data.corpora import SOURCES, Source, open_source
 from neobert.data.shards import prepare
 from neobert.data.tokenized import MANIFEST, TokenizedCorpus, open_shards
 from neobert.data.tokenizers import TextTokenizer
@@ -12,6 +13,12 @@ from neobert.specifications import PretrainingRun
 from neobert.specifications import Source as SourceSpecification
 
 POLL_SECONDS = 0.2
+
+
+def specify(data: str, synthetic_documents: int) -> SourceSpecification:
+    """What a run.json says of `--data`; folders as absolute paths, since workers and jobs may start elsewhere."""
+    name = data if data in SOURCES else str(Path(data).resolve())
+    return SourceSpecification(name=name, synthetic_documents=synthetic_documents)
 
 
 def open_specified(specification: SourceSpecification) -> Source:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from neobert.command_line import guarded, whole_number
+from neobert.command_line import guarded, parser_from, whole_number
 from neobert.errors import EXIT_DONE
 from neobert.files import publish_folder, temporary_sibling
 
@@ -24,13 +24,7 @@ FORMS = ("hf", "sentence-transformers", "onnx")
 
 def build_parser() -> argparse.ArgumentParser:
     """The command's flags."""
-    lines = (__doc__ or "").splitlines()
-    parser = argparse.ArgumentParser(
-        prog="python -m neobert.export",
-        description=lines[0],
-        epilog="\n".join(lines[2:]),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_from("python -m neobert.export", __doc__)
     add = parser.add_argument
     add("run", type=Path, metavar="RUN", help="folder of a pre-training run, runs/pretraining/<id>")
     add("--to", choices=FORMS, required=True, help="what the folder is for")
