@@ -52,9 +52,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from ablations.listing import print_ladder, print_plan
+    from ablations.costs import Machine
+    from ablations.fit import refuse_misfits
+    from ablations.listing import print_ladder
     from ablations.plan import chosen_variants, plan
-    from ablations.scales import synthetic_documents
+    from ablations.plan_listing import print_plan
+    from ablations.scales import execution_at, synthetic_documents
     from neobert.data.preparation import open_specified, specify
     from neobert.layout import Layout
 
@@ -67,7 +70,9 @@ def _run(options: argparse.Namespace) -> int:
         print_ladder(rows, as_json=options.json)
         return EXIT_DONE
     if options.dry_run:
-        print_plan(rows, source.label, as_json=options.json)
+        machine = Machine.of(execution_at(options.scale))
+        print_plan(rows, layout, source, machine, as_json=options.json)
+        refuse_misfits(rows, machine)
         return EXIT_DONE
     return _carry_out(options, layout, rows, source, specification)
 
