@@ -9,6 +9,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from neobert.command_line import guarded
 from neobert.errors import EXIT_DONE, EXIT_REQUEUE, EXIT_RUN_FAILED
 from neobert.launching.snapshot import refuse_another_copy
 from neobert.stopping import StopRequest
@@ -23,17 +24,20 @@ class Payload:
 
     def __call__(self) -> int:
         """Work until nothing is left or the job is asked to stop; ends the task with the worker's exit code."""
-        refuse_another_copy(Path(self.snapshot))
-        from neobert.work import run
-
-        stop = StopRequest()
-        ended = run(self.arguments, stop)
-        code = ended.code
-        if code == EXIT_REQUEUE and stop.was_warned and is_first_task():
-            code = _come_back(progressed=ended.progressed)
+        code = guarded("job", self._work, Path(self.snapshot))
         if code != EXIT_DONE:
             sys.exit(code)
         return code
+
+    def _work(self) -> int:
+        refuse_another_copy(Path(self.snapshot))
+        from neobert.work import run  # only now: it imports what the snapshot must bring
+
+        stop = StopRequest()
+        ended = run(self.arguments, stop)
+        if ended.code == EXIT_REQUEUE and stop.was_warned and is_first_task():
+            return _come_back(progressed=ended.progressed)
+        return ended.code
 
 
 def is_first_task() -> bool:

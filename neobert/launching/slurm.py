@@ -162,8 +162,9 @@ def _parameters(job: Job, snapshot: Path, after: Sequence[str]) -> dict[str, Any
 
 
 def _exports(job: Job, snapshot: Path) -> list[str]:
+    """The snapshot's code first, and never that of whatever folder the job was submitted from (`python -m` adds it)."""
     path = f'export PYTHONPATH="{snapshot}${{PYTHONPATH:+:$PYTHONPATH}}"'
-    return [path, *(f'export {name}="{value}"' for name, value in sorted(job.environment.items()))]
+    return [path, "export PYTHONSAFEPATH=1", *(f'export {name}="{value}"' for name, value in sorted(job.environment.items()))]
 
 
 def _srun_arguments(resources: Resources) -> list[str]:
