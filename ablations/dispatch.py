@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ablations.plan import Row
+from ablations.plan import PlannedUnit, Row
 from ablations.protocol import TRANSFER_TASK
 from neobert.data.preparation import is_tokenized
 from neobert.grid.claims import acquire
 from neobert.launching.profile import JobKind, Profile
-from neobert.launching.slurm import Job, largest_array, live_jobs, sbatch_text, submit
+from neobert.launching.slurm import Job, largest_array, live_jobs, sbatch_text, submit, test
 from neobert.launching.snapshot import take_snapshot
 from neobert.launching.submissions import SUBMISSION_UNIT, Submission, note_submission, read_submissions
 from neobert.layout import Layout
@@ -54,15 +54,16 @@ def pieces_of(layout: Layout, rows: Sequence[Row], profile: Profile) -> list[Pie
 
 
 def _pretraining_pieces(layout: Layout, stages: Sequence[tuple[Row, PretrainingRun]]) -> Iterator[Piece]:
-    corpora: dict[str, str] = {}
+    corpora: set[str] = set()
     for row, run in stages:
         label = f"{row.variant.name}-{run.id}"
         needs = [] if run.previous is None else [f"pretraining/{run.previous}"]
         if not is_tokenized(layout, run):
+            corpus = f"corpus/{run.data_id}/{run.id}"
             if run.data_id not in corpora:
-                corpora[run.data_id] = f"corpus/{run.id}"
-                yield Piece("prepare", f"{run.recipe.data.corpus}-{run.data_id}", (f"corpus/{run.id}",), (), 1)
-            needs.append(corpora[run.data_id])
+                corpora.add(run.data_id)
+                yield Piece("prepare", f"{run.recipe.data.corpus}-{run.data_id}", (corpus,), (), 1)
+            needs.append(corpus)
         yield Piece("pretrain", label, (f"pretraining/{run.id}",), tuple(needs), 1)
 
 
@@ -82,6 +83,28 @@ def _grid_pieces(layout: Layout, name: str, studies: Sequence[GlueStudy], points
 
 def _open_points(layout: Layout, studies: Sequence[GlueStudy]) -> int:
     return sum(files.published is None for study in studies for files in trial_files(layout, study))
+
+
+class AtWork:
+    """Which jobs work on what. A corpus may be named by any run that reads it."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, list[str]] = {}
+
+    def add(self, job: str, references: Sequence[str]) -> None:
+        """A job works on references."""
+        for reference in references:
+            self._jobs.setdefault(_work_of(reference), []).append(job)
+
+    def on(self, *references: str) -> tuple[str, ...]:
+        """The jobs on any of the references, each once."""
+        found = [job for reference in references for job in self._jobs.get(_work_of(reference), [])]
+        return tuple(dict.fromkeys(found))
+
+
+def _work_of(reference: str) -> str:
+    kind, name, *_ = reference.split("/")
+    return f"{kind}/{name}" if kind == "corpus" else reference
 
 
 @dataclass(frozen=True)
@@ -115,28 +138,27 @@ class Dispatch:
         """Submit every piece that no living job works on; each stage once, however many launchers there are.
 
         Raises:
-            ValueError: SLURM refuses a job; those before it are submitted and noted.
+            ValueError: SLURM would refuse a job; nothing is submitted then.
             RunFailed: the controller does not answer.
         """
         with _locked(self.layout):
             earlier = read_submissions(self.layout)
             alive = live_jobs()
-            jobs_of: dict[str, list[str]] = {}
+            at_work = AtWork()
             for submission in earlier:
                 if submission.job in alive:
-                    for reference in submission.references:
-                        jobs_of.setdefault(reference, []).append(submission.job)
+                    at_work.add(submission.job, submission.references)
             new: list[Submission] = []
             snapshot, largest = take_snapshot(self.layout.root / "snapshots"), largest_array()
+            for piece in {piece.kind: piece for piece in pieces}.values():
+                test(self.jobs(piece, 0, largest)[0], snapshot, self.layout.root)
             for piece in pieces:
-                left = tuple(reference for reference in piece.references if reference not in jobs_of)
-                if not left:
-                    continue
-                after = tuple(dict.fromkeys(job for need in piece.needs for job in jobs_of.get(need, [])))
-                for job in self.jobs(replace(piece, references=left), len(earlier) + len(new), largest):
-                    new.append(self._submit(job, snapshot, after))
-                    for reference in left:
-                        jobs_of.setdefault(reference, []).append(new[-1].job)
+                left = tuple(reference for reference in piece.references if not at_work.on(reference))
+                after = at_work.on(*piece.needs)
+                if left:
+                    for job in self.jobs(replace(piece, references=left), len(earlier) + len(new), largest):
+                        new.append(self._submit(job, snapshot, after))
+                        at_work.add(new[-1].job, left)
             return new
 
     def _submit(self, job: Job, snapshot: Path, after: tuple[str, ...]) -> Submission:
@@ -163,14 +185,13 @@ class Dispatch:
 
     def preview(self, pieces: Sequence[Piece]) -> str:
         """The sbatch files of all pieces, with names of pieces where ids of jobs will stand."""
-        texts, jobs_of = [], dict[str, list[str]]()
+        texts, at_work = [], AtWork()
         snapshot = self.layout.root / "snapshots" / "…"
         for number, piece in enumerate(pieces):
-            after = [name for need in piece.needs for name in jobs_of.get(need, [])]
+            after = at_work.on(*piece.needs)
             for job in self.jobs(piece, number, piece.workers):
                 texts.append(f"# {job.name}\n{sbatch_text(job, snapshot, self.logs(job), after)}")
-                for reference in piece.references:
-                    jobs_of.setdefault(reference, []).append(f"<{job.name}>")
+                at_work.add(f"<{job.name}>", piece.references)
         return "\n".join(texts)
 
 
@@ -191,8 +212,16 @@ def _locked(layout: Layout) -> Iterator[None]:
 
 def jobs_to_cancel(layout: Layout, rows: Sequence[Row]) -> list[str]:
     """Living jobs that work on anything of the rows."""
-    wanted = {str(run_folder(layout, unit.run).relative_to(layout.root)) for row in rows for unit in row.units}
-    wanted |= {f"corpus/{unit.run.id}" for row in rows for unit in row.units}
-    alive = live_jobs()
-    found = [each.job for each in read_submissions(layout) if each.job in alive and wanted & set(each.references)]
-    return list(dict.fromkeys(found))
+    alive, at_work = live_jobs(), AtWork()
+    for submission in read_submissions(layout):
+        if submission.job in alive:
+            at_work.add(submission.job, submission.references)
+    return list(
+        at_work.on(*(reference for row in rows for unit in row.units for reference in _references(layout, unit)))
+    )
+
+
+def _references(layout: Layout, unit: PlannedUnit) -> Iterator[str]:
+    yield str(unit.folder.relative_to(layout.root))
+    if isinstance(unit.run, PretrainingRun):
+        yield f"corpus/{unit.run.data_id}"

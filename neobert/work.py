@@ -25,7 +25,7 @@ from neobert.stopping import Stopped, StopRequest
 
 POLL_SECONDS = 0.25
 IDLE_POLLS = 8
-REFERENCES = ("corpus/<pretraining id>", "pretraining/<id>", "glue/<task>/studies/<id>")
+REFERENCES = ("corpus/<data id>/<pretraining id>", "pretraining/<id>", "glue/<task>/studies/<id>")
 
 
 class Unit(Protocol):
@@ -156,7 +156,7 @@ def open_units(layout: Layout, reference: str) -> list[Unit]:
             return [PretrainingUnit.open(layout, run_id)]
         case ["glue", task, "studies", study_id]:
             return list(trials_of_study(layout, task, study_id))
-        case ["corpus", run_id]:
+        case ["corpus", _, run_id]:
             return [CorpusUnit.open(layout, run_id)]
     raise RunFailed(f"{reference!r} names no unit: expected {' or '.join(REFERENCES)}")
 

@@ -96,6 +96,19 @@ def sbatch_text(job: Job, snapshot: Path, logs: Path, after: Sequence[str]) -> s
     return text
 
 
+def test(job: Job, snapshot: Path, logs: Path) -> None:
+    """Ask SLURM whether it would take a job, without submitting it.
+
+    Raises:
+        ValueError: it would not; its own words are in the sentence.
+        RunFailed: the controller does not answer.
+    """
+    text = sbatch_text(job, snapshot, logs, ())
+    answer = _client(["sbatch", "--test-only"], text=text)
+    if answer.returncode:
+        raise _refusal(job, _last_words(answer.stderr))
+
+
 def submit(job: Job, runs: Path, snapshot: Path, logs: Path, after: Sequence[str]) -> str:
     """Submit a job and return its id.
 
@@ -116,10 +129,22 @@ def submit(job: Job, runs: Path, snapshot: Path, logs: Path, after: Sequence[str
             return _submit(executor, payload, job.elements)
         except submitit.core.utils.FailedJobError as error:
             reason = _last_words(str(error))
-        if not re.search(r"contact|socket|timed out|connect", reason, re.IGNORECASE):
-            raise ValueError(f"SLURM refuses {job.name}: {reason}; change the profile or flags ({_asked_for(job)})")
+        if not _is_silence(reason):
+            break
         time.sleep(RETRY_SECONDS)
-    raise RunFailed(f"SLURM's controller does not answer ({reason}): {job.name} was not submitted, try again later")
+    raise _refusal(job, reason)
+
+
+def _is_silence(reason: str) -> bool:
+    return re.search(r"contact|socket|timed out|connect", reason, re.IGNORECASE) is not None
+
+
+def _refusal(job: Job, reason: str) -> RunFailed | ValueError:
+    if _is_silence(reason):
+        return RunFailed(
+            f"SLURM's controller does not answer ({reason}): {job.name} was not submitted, try again later"
+        )
+    return ValueError(f"SLURM refuses {job.kind} jobs: {reason}; change the profile or flags ({_asked_for(job)})")
 
 
 def _submit(executor: Any, payload: Payload, elements: int | None) -> str:
@@ -164,7 +189,11 @@ def _parameters(job: Job, snapshot: Path, after: Sequence[str]) -> dict[str, Any
 def _exports(job: Job, snapshot: Path) -> list[str]:
     """The snapshot's code first, and never that of whatever folder the job was submitted from (`python -m` adds it)."""
     path = f'export PYTHONPATH="{snapshot}${{PYTHONPATH:+:$PYTHONPATH}}"'
-    return [path, "export PYTHONSAFEPATH=1", *(f'export {name}="{value}"' for name, value in sorted(job.environment.items()))]
+    return [
+        path,
+        "export PYTHONSAFEPATH=1",
+        *(f'export {name}="{value}"' for name, value in sorted(job.environment.items())),
+    ]
 
 
 def _srun_arguments(resources: Resources) -> list[str]:
@@ -194,5 +223,7 @@ def _last_words(text: str) -> str:
     return re.sub(r"^.*?sbatch: error:\s*", "", words).rstrip(".")
 
 
-def _client(command: Sequence[str], seconds: float = CLIENT_SECONDS) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=seconds)
+def _client(
+    command: Sequence[str], *, text: str | None = None, seconds: float = CLIENT_SECONDS
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, check=False, capture_output=True, input=text, text=True, timeout=seconds)
