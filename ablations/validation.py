@@ -9,6 +9,7 @@ from ablations.plan import PlannedUnit, Row
 from neobert.data.corpora import Source
 from neobert.data.hub import UNRESOLVED
 from neobert.data.tokenized import MANIFEST
+from neobert.errors import MissingData
 from neobert.identity import canonical
 from neobert.layout import Layout
 from neobert.model.size import parameter_count
@@ -18,11 +19,15 @@ from neobert.specifications import GlueStudy, PretrainingRun
 
 @dataclass(frozen=True)
 class Problem:
-    """Why a unit would fail in the queue; `missing` tells absent data or runs from a refused configuration."""
+    """Why a unit would fail in the queue; `missing` tells absent data or runs from a refused configuration.
+
+    What is `wasteful` would run, with processes that do nothing.
+    """
 
     unit: str
     sentence: str
     missing: bool = False
+    wasteful: bool = False
 
     def __str__(self) -> str:
         return self.sentence
@@ -45,6 +50,21 @@ def validate(rows: Sequence[Row], layout: Layout, source: Source, machine: Machi
     return list({problem.sentence: problem for problem in problems}.values())
 
 
+def refuse(problems: Sequence[Problem]) -> list[str]:
+    """The sentences about waste, where there is nothing worse.
+
+    Raises:
+        ValueError: a unit is refused.
+        MissingData: data or a run is not there.
+    """
+    refused = [problem for problem in problems if not problem.wasteful]
+    if not refused:
+        return [problem.sentence for problem in problems]
+    others = f" ({len(refused) - 1} more problems)" if len(refused) > 1 else ""
+    kind = MissingData if refused[0].missing else ValueError
+    raise kind(refused[0].sentence + others)
+
+
 def _of_stage(name: str, run: PretrainingRun, layout: Layout, planned: set[str], machine: Machine) -> Iterator[Problem]:
     for origin, what in (
         (run.corpus_origin, run.recipe.data.corpus),
@@ -56,7 +76,9 @@ def _of_stage(name: str, run: PretrainingRun, layout: Layout, planned: set[str],
     if run.previous is not None and not _is_coming(layout, run.previous, planned):
         sentence = f"{name} continues {run.previous}, which is neither planned nor has a checkpoint"
         yield Problem(run.id, sentence, missing=True)
-    yield from (Problem(run.id, f"{name} {sentence}") for sentence in _of_split(run, machine))
+    if machine.micro_batch_tokens < run.recipe.stages[-1].context:
+        yield Problem(run.id, f"{name} {_too_small(run, machine)}")
+    yield from (Problem(run.id, f"{name} {sentence}", wasteful=True) for sentence in _of_split(run, machine))
 
 
 def _of_study(name: str, study: GlueStudy, layout: Layout, planned: set[str]) -> Iterator[Problem]:
@@ -82,14 +104,17 @@ def _is_coming(layout: Layout, run_id: str, planned: set[str]) -> bool:
     return run_id in planned
 
 
+def _too_small(run: PretrainingRun, machine: Machine) -> str:
+    context = run.recipe.stages[-1].context
+    return (
+        f"has rows of {context} tokens, but a micro-batch of {machine.micro_batch_tokens}: set micro_batch_tokens to "
+        f"{context} or more"
+    )
+
+
 def _of_split(run: PretrainingRun, machine: Machine) -> Iterator[str]:
-    """How a step is divided into micro-batches and processes."""
+    """How a step is divided among processes."""
     stage = run.recipe.stages[-1]
-    if machine.micro_batch_tokens < stage.context:
-        yield (
-            f"has rows of {stage.context} tokens, but a micro-batch of {machine.micro_batch_tokens}: set "
-            f"micro_batch_tokens to {stage.context} or more"
-        )
     rows = stage.tokens_per_step // stage.context
     if machine.gpus > rows:
         yield f"has {rows} rows a step for {machine.gpus} processes: take {rows} or fewer"

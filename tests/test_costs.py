@@ -17,9 +17,10 @@ from ablations.fit import misfits, refuse_misfits
 from ablations.plan import Row, chosen_variants, plan
 from ablations.scales import Scale
 from ablations.throughput import finished_runs, measured_throughput, stated_throughput
-from ablations.validation import validate
+from ablations.validation import refuse, validate
 from neobert.data.corpora import open_source
 from neobert.data.directory import DirectorySource
+from neobert.errors import MissingData
 from neobert.glue.course import Course
 from neobert.glue.sizes import PUBLISHED, TrialWork
 from neobert.grid.claims import acquire
@@ -268,6 +269,11 @@ def test_a_good_plan_has_no_problem(tmp_path: Path) -> None:
 def test_a_bad_split_is_found_before_the_queue(tmp_path: Path, machine: Machine, said: str) -> None:
     (problem,) = validate(rows_of(tmp_path, "M2", scale="smoke"), Layout(tmp_path), SYNTHETIC, machine)
     assert said in str(problem) and not problem.missing
+    if problem.wasteful:
+        assert refuse([problem]) == [str(problem)]
+    else:
+        with pytest.raises(ValueError, match="M2's pretraining stage 1"):
+            refuse([problem])
 
 
 def test_data_that_nobody_brought_is_missing(tmp_path: Path) -> None:
@@ -275,6 +281,8 @@ def test_data_that_nobody_brought_is_missing(tmp_path: Path) -> None:
     problems = validate(rows_of(tmp_path, "M2", pretrain_only=True), Layout(tmp_path), HUB, machine)
     assert [problem.missing for problem in problems] == [True, True]
     assert all("prefetch.py" in str(problem) for problem in problems)
+    with pytest.raises(MissingData, match=r"prefetch.*\(1 more problems\)"):
+        refuse(problems)
 
 
 def test_a_parent_without_a_checkpoint_is_missing(tmp_path: Path) -> None:
