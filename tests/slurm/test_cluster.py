@@ -35,6 +35,12 @@ def running(cluster: Cluster, script: str, *options: str) -> tuple[str, str]:
     return job, cluster.jobs()[job].nodes
 
 
+def wait_for_more(until: Until, path: Path) -> None:
+    """Wait until ``path`` has more lines than now."""
+    before = len(lines(path))
+    until(lambda: len(lines(path)) > before, 60, f"another line of {path.name}")
+
+
 def wait_for_requeue(cluster: Cluster, until: Until, job: str, seconds: float = 90) -> None:
     """Wait until the second copy of ``job`` runs."""
     until(lambda: (now := cluster.jobs()[job]).restarts == 1 and now.state == "RUNNING", seconds, f"{job} runs again")
@@ -96,7 +102,7 @@ def test_the_job_of_a_crashed_node_ends_unsignalled_and_runs_again_elsewhere(
     cluster: Cluster, folder: Path, until: Until
 ) -> None:
     job, lost = running(cluster, REQUEUES, "--signal=USR2@5")
-    until(lambda: lines(folder / lost), 60, "the first copy wrote")
+    wait_for_more(until, folder / lost)
     cluster.crash(lost)
     written = lines(folder / lost)
     cluster.declare_down(lost)
@@ -121,15 +127,14 @@ def test_the_task_of_a_killed_slurmd_runs_on_beside_its_requeued_copy(
     cluster: Cluster, folder: Path, until: Until
 ) -> None:
     job, lost = running(cluster, BEATS)
-    until(lambda: lines(folder / lost), 60, "the first copy wrote")
+    wait_for_more(until, folder / lost)
     cluster.kill_slurmd(lost)
     cluster.declare_down(lost)
     wait_for_requeue(cluster, until, job)
     second = cluster.jobs()[job].nodes
     assert second != lost
-    written = {node: len(lines(folder / node)) for node in (lost, second)}
-    for node in (lost, second):
-        until(lambda node=node: len(lines(folder / node)) > written[node], 60, f"the copy on {node} wrote again")
+    wait_for_more(until, folder / lost)
+    wait_for_more(until, folder / second)
     assert set(lines(folder / lost)) == {"none"}
     assert set(lines(folder / second)) == {"1"}
 
@@ -147,7 +152,7 @@ def test_a_preempted_job_is_told_and_runs_again_after_the_job_that_wanted_its_no
     cluster: Cluster, folder: Path, until: Until
 ) -> None:
     job, node = running(cluster, REQUEUES, "--exclusive", "--nodelist=node1", "--signal=USR2@5")
-    until(lambda: lines(folder / node), 60, "the first copy wrote")
+    wait_for_more(until, folder / node)
     urgent = cluster.submit("true", "--exclusive", f"--nodelist={node}", "--partition=high")
     cluster.wait_for(urgent, {"COMPLETED"}, 90)
     wait_for_requeue(cluster, until, job)
@@ -167,8 +172,7 @@ def test_jobs_outlive_their_controller(cluster: Cluster, folder: Path, until: Un
     next_job = cluster.submit("true", f"--dependency=afterany:{job}")
     cluster.wait_until_saved(next_job)
     cluster.kill_controller()
-    written = len(lines(folder / node))
-    until(lambda: len(lines(folder / node)) > written, 60, "the job wrote without a controller")
+    wait_for_more(until, folder / node)
     cluster.start_controller()
     (folder / "end").touch()
     cluster.wait_for(next_job, {"COMPLETED"}, 90)
