@@ -5,7 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cluster import Cluster
+from cluster import Cluster, reason_not_to_start
+from configuration import Options
 
 Until = Callable[[Callable[[], object], float, str], object]
 
@@ -186,6 +187,19 @@ def test_an_environment_for_subprocesses_holds_nothing_of_a_job_outside(
     monkeypatch.setenv("SLURM_JOB_ID", "1")
     monkeypatch.setenv("SBATCH_PARTITION", "none")
     assert [name for name in cluster.environment if name.startswith(("SLURM", "SBATCH"))] == ["SLURM_CONF"]
+
+
+def test_a_machine_without_slurm_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr("cluster.PATH", str(tmp_path))
+    reason = reason_not_to_start(Options(accounting=False))
+    assert reason is not None
+    assert "slurmctld" in reason and "slurmdbd" not in reason
+
+
+def test_only_root_can_start_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    assert "root" in (reason_not_to_start(Options()) or "")
 
 
 def test_two_clusters_run_side_by_side(cluster: Cluster) -> None:
