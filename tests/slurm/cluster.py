@@ -25,7 +25,7 @@ from typing import Self
 from accounting import Accounting
 from clients import Clients
 from configuration import Options, free_ports, write_configuration
-from daemons import Daemon, Node, kill, start_daemon
+from daemons import START_SECONDS, Daemon, Node, kill, start_daemon
 from waiting import until
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -105,7 +105,7 @@ class Cluster(Clients):
             if not node.whole:
                 node.power_cut()
                 self.revive(name)
-        self._wait(self._is_quiet, 90, "a cluster at rest")
+        self._wait(self._is_quiet, START_SECONDS, "a cluster at rest")
 
     # What a test does to it
 
@@ -133,8 +133,8 @@ class Cluster(Clients):
         before = self._registered(node)  # in whole seconds: the next start must fall into another one
         until(lambda: datetime.now() > before + timedelta(seconds=1), 10, "a later second")
         self.nodes[node].power_on()
-        until(lambda: self._registered(node) > before, 60, f"{node} registered")
-        until(lambda: self._in_service(node), 60, f"{node} in service")
+        until(lambda: self._registered(node) > before, START_SECONDS, f"{node} registered")
+        until(lambda: self._in_service(node), START_SECONDS, f"{node} in service")
 
     def run_on(self, node: str, *command: str) -> str:
         """What ``command`` prints, run on ``node`` (process ids are those of the jobs there); CalledProcessError."""
@@ -151,7 +151,7 @@ class Cluster(Clients):
         if self._controller is None:
             output = self.folder / "log" / "slurmctld.out"
             self._controller = start_daemon(["slurmctld", "-D"], output, self._daemon_environment)
-        until(lambda: not self.client("scontrol", "ping").returncode, 60, "slurmctld")
+        until(lambda: not self.client("scontrol", "ping").returncode, START_SECONDS, "slurmctld")
 
     def stop_accounting(self) -> None:
         """sacct fails from here on; the controller keeps what it has to tell."""
@@ -180,7 +180,9 @@ class Cluster(Clients):
             "--num-threads=10",
         ]
         self._munged = start_daemon(command, self.folder / "log" / "munged.log", self._daemon_environment)
-        until(lambda: not self.client("munge", "--no-input", "--socket", str(socket)).returncode, 30, "munged")
+        until(
+            lambda: not self.client("munge", "--no-input", "--socket", str(socket)).returncode, START_SECONDS, "munged"
+        )
 
     def _is_quiet(self) -> bool:
         """Whether every node is idle and nothing runs or waits, which is cancelled."""

@@ -10,6 +10,8 @@ from pathlib import Path
 from waiting import until
 
 Daemon = subprocess.Popen[bytes]
+START_SECONDS = 300
+"""For a daemon to answer: a second or two, and minutes where other processes have taken every core."""
 
 
 def start_daemon(command: list[str], output: Path, environment: Mapping[str, str]) -> Daemon:
@@ -62,7 +64,7 @@ class Node:
             output.unlink(missing_ok=True)
             namespaces = ["unshare", "--fork", "--kill-child=KILL", "--pid", "--mount-proc", "--uts"]
             self._machine = start_daemon([*namespaces, "sh", "-c", first], output, self.environment)
-            until(lambda: output.read_text() == "up\n", 60, f"namespaces of {self.name}")
+            until(lambda: output.read_text() == "up\n", START_SECONDS, f"namespaces of {self.name}")
             self._first = int(Path(f"/proc/{self._machine.pid}/task/{self._machine.pid}/children").read_text())
         if self._slurmd is None:
             output = self.folder / "log" / f"slurmd.{self.name}.out"
