@@ -60,9 +60,11 @@ def profile_of(options: argparse.Namespace) -> Profile:
 
 
 def execution_on(profile: Profile, execution: Execution) -> Execution:
-    """How a run executes as the pre-training job of a profile."""
+    """How a run executes as the pre-training job of a profile; a scale that pins one thread keeps it."""
     resources = profile.pretrain
     changes: dict[str, Any] = {"processes": resources.tasks}
+    if execution.threads > 1 and resources.cpus_per_task is not None:
+        changes["threads"] = resources.cpus_per_task
     if resources.micro_batch_tokens is not None:
         changes["micro_batch_tokens"] = resources.micro_batch_tokens
     return execution.model_copy(update=changes)

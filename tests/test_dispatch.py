@@ -251,7 +251,7 @@ def test_a_controller_that_dies_between_is_no_refusal(
     monkeypatch.setattr("neobert.launching.slurm.RETRY_SECONDS", 0.01)
     (slurm.state / "refuse").write_text("Batch job submission failed: Unable to contact slurm controller")
     assert submit(runs) == 1
-    assert "try later" in capsys.readouterr().err
+    assert "try again later" in capsys.readouterr().err
     (slurm.state / "refuse").unlink()
     assert submit(runs) == 0
     assert len(read_submissions(Layout(runs))) == 4
