@@ -28,6 +28,17 @@ tokens = AutoTokenizer.from_pretrained("FOLDER")(["a sentence"], return_tensors=
 (logits,) = onnxruntime.InferenceSession("FOLDER/model.onnx").run(None, dict(tokens))
 hidden, vectors = onnxruntime.InferenceSession("FOLDER/embedding.onnx").run(None, dict(tokens))""",
 }
+REMOTE_USES = {
+    "hf": """from transformers import AutoModelForMaskedLM, AutoTokenizer  # needs torch and pydantic, not this package
+
+tokenizer = AutoTokenizer.from_pretrained("FOLDER")
+model = AutoModelForMaskedLM.from_pretrained("FOLDER", trust_remote_code=True)""",
+    "sentence-transformers": """from sentence_transformers import SentenceTransformer  # needs pydantic, not this package
+
+model = SentenceTransformer("FOLDER", trust_remote_code=True)
+vectors = model.encode(["a sentence", "another one"])""",
+}
+"""The same where the folder holds the model's code."""
 CITATION = """@article{lebreton2025neobert,
   title = {NeoBERT: A Next-Generation BERT},
   author = {Le Breton, Lola and Fournier, Quentin and Morris, John Xavier and El Mezouar, Mariam and Chandar, Sarath},
@@ -36,13 +47,13 @@ CITATION = """@article{lebreton2025neobert,
 }"""
 
 
-def model_card(checkpoint: PretrainedCheckpoint, form: str, parity: dict[str, float]) -> str:
-    """README.md of an export of the kind `form`, with the hub's metadata at its head."""
+def model_card(checkpoint: PretrainedCheckpoint, form: str, parity: dict[str, float], with_code: bool = False) -> str:
+    """README.md of an export of the kind `form`, `with_code` beside it, and the hub's metadata at its head."""
     name = _words(checkpoint.run_file.labels.get("variants", [])) or checkpoint.run_file.id
     parts = [
         f"# {name}, step {checkpoint.step:,}",
         "An encoder of the ablation study from BERT to NeoBERT, exported by the harness that trained it.",
-        f"## Use\n\n```python\n{USES[form]}\n```",
+        *_uses(form, with_code),
         f"## Model\n\n{_table(_facts(checkpoint))}",
         *_delta(checkpoint),
         f"## Scores\n\n{_score_table(checkpoint)}",
@@ -53,6 +64,13 @@ def model_card(checkpoint: PretrainedCheckpoint, form: str, parity: dict[str, fl
         f"## Citation\n\n```bibtex\n{CITATION}\n```",
     ]
     return f"---\n{_metadata(checkpoint, form, name)}---\n\n" + "\n\n".join(parts) + "\n"
+
+
+def _uses(form: str, with_code: bool) -> list[str]:
+    uses = {"Use": USES[form]}
+    if with_code:
+        uses["Use without the package"] = REMOTE_USES[form]
+    return [f"## {title}\n\n```python\n{code}\n```" for title, code in uses.items()]
 
 
 def _delta(checkpoint: PretrainedCheckpoint) -> list[str]:

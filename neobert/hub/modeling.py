@@ -38,9 +38,15 @@ def eager_attention(
     dropout: float = 0.0,
     **_: Any,
 ) -> tuple[Tensor, Tensor]:
-    """Attention by two products, with its weights; (rows, heads, tokens, head size) in, heads behind tokens out."""
+    """Attention by two products, with its weights; (rows, heads, tokens, head size) in, heads behind tokens out.
+
+    attention_mask: added to the scores, or boolean and true where a token is seen.
+    """
     scores = query @ key.transpose(-2, -1) * scaling
-    if attention_mask is not None:
+    if attention_mask is not None and attention_mask.dtype == torch.bool:
+        # The smallest number in place of −∞: a token that sees nothing makes no NaN.
+        scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
+    elif attention_mask is not None:
         scores = scores + attention_mask
     weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
     return (weights @ value).transpose(1, 2), weights
@@ -85,16 +91,16 @@ class NeoBERTPreTrainedModel(PreTrainedModel):
         """A model with the weights of a folder or of a repository on the hub, as transformers documents it.
 
         Raises:
-            ValueError: the weights are a pickle, or tensors of the encoder are missing or unknown.
+            ValueError: the weights are a pickle, or tensors of the encoder are missing, unknown or of another shape.
         """
         refuse_pickle(pretrained_model_name_or_path, options.get("use_safetensors"))
         wants_info = options.pop("output_loading_info", False)
-        options |= {"use_safetensors": True, "output_loading_info": True}
+        may_replace_head = bool(options.pop("ignore_mismatched_sizes", False))
+        # Tensors of other shapes are found below, where they are named in a sentence.
+        options |= {"use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
         loaded: Any = super().from_pretrained(pretrained_model_name_or_path, *arguments, **options)
         model, info = loaded
-        refuse_incomplete(
-            pretrained_model_name_or_path, info["missing_keys"], info["unexpected_keys"], cls._needs_decoder
-        )
+        refuse_incomplete(pretrained_model_name_or_path, info, cls._needs_decoder, may_replace_head)
         return (model, info) if wants_info else model
 
     @torch.no_grad()
@@ -165,13 +171,17 @@ class NeoBERTModel(NeoBERTPreTrainedModel):
 
         token_type_ids are accepted, so that BERT's tokenizers fit, and ignored. `kwargs` go to the attention function.
 
+        attention_mask: (rows, tokens), 1 or true at tokens; or (rows, 1 or heads, tokens, tokens), added to the scores
+            where it is floating, else true where a token is seen. position_ids: (rows, tokens), places from 0.
+
         Raises:
-            ValueError: not exactly one of input_ids and inputs_embeds; learned positions beyond the context; attentions
-                asked of an implementation that has none.
+            ValueError: not exactly one of input_ids and inputs_embeds; a mask of another shape; learned positions
+                beyond the context; attentions asked of an implementation that has none.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give exactly one of input_ids and inputs_embeds")
         embeddings = self.encoder(input_ids) if inputs_embeds is None else inputs_embeds
+        _check_mask(attention_mask, embeddings)
         positions = self._positions(embeddings, attention_mask, position_ids)
         wants_attentions = self.config.output_attentions if output_attentions is None else output_attentions
         attention = self._attention(embeddings, attention_mask, bool(wants_attentions), kwargs)
@@ -234,5 +244,18 @@ class NeoBERTModel(NeoBERTPreTrainedModel):
                 f'attn_implementation="eager" for output_attentions=True'
             )
         function = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention)
+        if mask is not None and mask.ndim == 4 and not mask.is_floating_point():
+            mask = mask.bool()
         visible = create_bidirectional_mask(config=self.config, inputs_embeds=embeddings, attention_mask=mask)
         return InterfaceAttention(function, self, visible, options)
+
+
+def _check_mask(mask: Tensor | None, embeddings: Tensor) -> None:
+    if mask is None or torch.compiler.is_compiling():
+        return
+    rows, tokens = embeddings.shape[:2]
+    if mask.ndim != 4 and mask.shape != (rows, tokens):
+        raise ValueError(
+            f"attention_mask has the shape {tuple(mask.shape)}: {rows} rows of {tokens} tokens need ({rows}, {tokens}), "
+            f"or ({rows}, 1, {tokens}, {tokens}) where each token sees others"
+        )
