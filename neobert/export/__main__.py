@@ -81,6 +81,7 @@ def export(run: Path, form: str, out: Path, step: int | None, with_code: bool = 
     if out.exists():
         raise ValueError(f"--out {out} exists: name a new folder or remove it")
     from neobert.export.card import model_card
+    from neobert.export.scores import write_evaluation_results
     from neobert.export.source import open_checkpoint
 
     checkpoint = open_checkpoint(run, step)
@@ -93,6 +94,7 @@ def export(run: Path, form: str, out: Path, step: int | None, with_code: bool = 
 
             parity |= write_remote_code(checkpoint, temporary)
         (temporary / "README.md").write_text(model_card(checkpoint, form, parity, with_code), encoding="utf-8")
+        write_evaluation_results(checkpoint, temporary)
         publish_folder(temporary, out.resolve())
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -6,6 +6,7 @@ from typing import Any
 
 from neobert.console import quantity
 from neobert.export.graph import OPSET
+from neobert.export.scores import scores_of
 from neobert.export.source import PretrainedCheckpoint
 from neobert.identity import plain
 from neobert.model.size import parameter_count
@@ -85,14 +86,7 @@ def _delta(checkpoint: PretrainedCheckpoint) -> list[str]:
 
 
 def _metadata(checkpoint: PretrainedCheckpoint, form: str, name: str) -> str:
-    results = [
-        {
-            "task": {"type": "text-classification" if task != "heldout" else "fill-mask"},
-            "dataset": {"name": dataset, "type": dataset},
-            "metrics": [{"type": metric, "value": value}],
-        }
-        for task, dataset, metric, value in _scores(checkpoint)
-    ]
+    results = [score.index_entry() for score in scores_of(checkpoint)]
     fields: dict[str, Any] = {
         "library_name": LIBRARIES[form],
         "license": "mit",
@@ -105,23 +99,21 @@ def _metadata(checkpoint: PretrainedCheckpoint, form: str, name: str) -> str:
     return "".join(f"{key}: {json.dumps(value)}\n" for key, value in fields.items())  # JSON is YAML
 
 
-def _scores(checkpoint: PretrainedCheckpoint) -> list[tuple[str, str, str, float]]:
-    """Task, data set, metric and value of everything recorded: held-out loss, and the best trial of each GLUE task."""
-    if checkpoint.record is None:
-        return []
-    heldout = checkpoint.record["scores"]["heldout_loss"]
-    found = [("heldout", corpus, "masked-token cross-entropy, nats", loss) for corpus, loss in heldout.items()]
-    best: dict[str, float] = {}
-    for record in checkpoint.glue_records():
-        task, score = record["config"]["task"], record["scores"]["score"]
-        if score is not None:  # a constant prediction has no correlation
-            best[task] = max(score, best.get(task, score))
-    return found + [(task, f"glue/{task}", "best validation score", best[task]) for task in sorted(best)]
-
-
 def _score_table(checkpoint: PretrainedCheckpoint) -> str:
-    rows = {f"{dataset}, {metric}": f"{value:.4f}" for _, dataset, metric, value in _scores(checkpoint)}
-    return _table(rows) if rows else "None are recorded for this step."
+    rows = [
+        (
+            f"{score.dataset}/{score.configuration}".rstrip("/"),
+            score.origin,
+            score.metric,
+            f"{score.value:.4f}",
+            score.notes,
+        )
+        for score in scores_of(checkpoint)
+    ]
+    if not rows:
+        return "None are recorded for this step."
+    lines = ["| | data | metric | value | |", "|---|---|---|---|---|"]
+    return "\n".join([*lines, *(f"| {' | '.join(_words([cell]) for cell in row)} |" for row in rows)])
 
 
 def _facts(checkpoint: PretrainedCheckpoint) -> dict[str, str]:

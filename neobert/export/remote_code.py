@@ -113,7 +113,9 @@ def relative(source: str) -> str:
         names = ", ".join(ast.unparse(alias) for alias in statement.names)
         new = [f"from .{file_name(modules[0])} import {names}"]
         if statement.module == PACKAGE:
-            new = [line for alias, module in zip(statement.names, modules, strict=True) for line in _whole(alias, module)]
+            new = [
+                line for alias, module in zip(statement.names, modules, strict=True) for line in _whole(alias, module)
+            ]
         assert statement.end_lineno is not None
         lines[statement.lineno - 1 : statement.end_lineno] = [indent + line for line in new]
     return "\n".join(lines) + "\n"

@@ -57,7 +57,9 @@ def _refuse_other_shapes(
         is_head = key.startswith(may_be_new)
         if is_head and may_replace_head:
             continue
-        advice = "pass ignore_mismatched_sizes=True for a new head" if is_head else "its config.json is of another model"
+        advice = (
+            "pass ignore_mismatched_sizes=True for a new head" if is_head else "its config.json is of another model"
+        )
         raise ValueError(
             f"the checkpoint {name} holds {key} as {tuple(found)}, but the configuration asks for {tuple(expected)}: "
             f"{advice}"
