@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from tiny_runs import tiny_run
 from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer
 
-import neobert.hub  # noqa: F401 - registers the classes
+import neobert.hub
 from neobert.errors import EXIT_DONE, EXIT_OFF, EXIT_REFUSED
 from neobert.export import remote_code
 from neobert.export.__main__ import main

@@ -30,11 +30,11 @@ tokens = AutoTokenizer.from_pretrained("FOLDER")(["a sentence"], return_tensors=
 hidden, vectors = onnxruntime.InferenceSession("FOLDER/embedding.onnx").run(None, dict(tokens))""",
 }
 REMOTE_USES = {
-    "hf": """from transformers import AutoModelForMaskedLM, AutoTokenizer  # needs torch and pydantic, not this package
+    "hf": """from transformers import AutoModelForMaskedLM, AutoTokenizer  # needs torch and pydantic too
 
 tokenizer = AutoTokenizer.from_pretrained("FOLDER")
 model = AutoModelForMaskedLM.from_pretrained("FOLDER", trust_remote_code=True)""",
-    "sentence-transformers": """from sentence_transformers import SentenceTransformer  # needs pydantic, not this package
+    "sentence-transformers": """from sentence_transformers import SentenceTransformer  # needs pydantic too
 
 model = SentenceTransformer("FOLDER", trust_remote_code=True)
 vectors = model.encode(["a sentence", "another one"])""",
@@ -158,4 +158,4 @@ def _table(rows: dict[str, str]) -> str:
 
 def _words(values: list[Any]) -> str:
     """Labels as plain words: nothing in them is markup."""
-    return ", ".join(re.sub(r"[^\w .:=@/+-]", "", str(value)) for value in values)
+    return ", ".join(re.sub(r"[^\w ,.:=@/+-]", "", str(value)) for value in values)

@@ -74,6 +74,7 @@ def _trials(checkpoint: PretrainedCheckpoint) -> dict[str, list[dict[str, Any]]]
 
 
 def _best(trials: list[dict[str, Any]]) -> Score:
+    metrics = sorted(trials[0]["scores"]["metrics"])
     best = max(trials, key=lambda record: (record["scores"]["score"], record["id"]))
     return Score(
         task="text-classification",
@@ -81,7 +82,7 @@ def _best(trials: list[dict[str, Any]]) -> Score:
         configuration=best["config"]["task"],
         split="validation",
         origin=best["inputs"]["task"],
-        metric=" and ".join(sorted(best["scores"]["metrics"])),
+        metric=metrics[0] if len(metrics) == 1 else f"mean of {' and '.join(metrics)}",
         value=best["scores"]["score"],
         notes=f"best of {len(trials)} fine-tuning trials, record {best['id']}",
     )
@@ -95,14 +96,15 @@ def write_evaluation_results(checkpoint: PretrainedCheckpoint, folder: Path) -> 
     from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
 
     entries = [
-        EvalResultEntry(repository[0], score.configuration, score.value, repository[1], notes=_described(score))
+        EvalResultEntry(
+            repository[0],
+            score.configuration,
+            score.value,
+            repository[1],
+            notes=f"{score.metric} on the {score.split} set, {score.notes}",
+        )
         for score in scores_of(checkpoint)
         if score.configuration and (repository := score.repository)
     ]
     if entries:
         replace_file(folder / EVALUATION_RESULTS, json_bytes(eval_result_entries_to_yaml(entries)))
-
-
-def _described(score: Score) -> str:
-    metric = f"mean of {score.metric}" if " and " in score.metric else score.metric
-    return f"{metric} on the {score.split} set, {score.notes}"

@@ -256,6 +256,6 @@ def _check_mask(mask: Tensor | None, embeddings: Tensor) -> None:
     rows, tokens = embeddings.shape[:2]
     if mask.ndim != 4 and mask.shape != (rows, tokens):
         raise ValueError(
-            f"attention_mask has the shape {tuple(mask.shape)}: {rows} rows of {tokens} tokens need ({rows}, {tokens}), "
-            f"or ({rows}, 1, {tokens}, {tokens}) where each token sees others"
+            f"attention_mask has the shape {tuple(mask.shape)}: {rows} rows of {tokens} tokens need "
+            f"({rows}, {tokens}), or ({rows}, 1, {tokens}, {tokens}) where each token sees others"
         )
