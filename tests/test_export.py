@@ -2,6 +2,7 @@
 
 import json
 import re
+import socket
 from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
@@ -267,6 +268,7 @@ def test_a_pushed_folder_is_uploaded_whole_to_a_private_repository(
 ) -> None:
     monkeypatch.setattr("huggingface_hub.HfApi", RecordingHub)
     monkeypatch.setattr(RecordingHub, "asked", [])
+    monkeypatch.setenv("HF_TOKEN", "hf_token")
     command = [str(trained), "--to", "hf", "--push", "someone/model", "--out"]
     assert main([*command, str(tmp_path / "one")]) == EXIT_DONE
     assert json.loads(capsys.readouterr().out)["pushed"] == "https://hub/commit"
@@ -278,3 +280,19 @@ def test_a_pushed_folder_is_uploaded_whole_to_a_private_repository(
     assert "two is exported, but the hub took no someone/model: no route" in capsys.readouterr().err
     assert main([str(trained), "--to", "hf", "--push", "no name", "--out", str(tmp_path / "three")]) == EXIT_REFUSED
     assert "names no repository" in capsys.readouterr().err and not (tmp_path / "three").exists()
+
+
+def test_a_push_without_a_token_or_a_connection_ends_in_a_sentence(trained, tmp_path, monkeypatch, capsys) -> None:
+    """Without a token nothing is computed; where nothing answers, the export stays."""
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
+    command = [str(trained), "--to", "hf", "--push", "someone/model", "--out", str(tmp_path / "out")]
+    assert main(command) == EXIT_REFUSED
+    assert "--push someone/model needs a token of the hub: run hf auth login" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: "hf_token")
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{unused.getsockname()[1]}")
+        assert main(command) == EXIT_RUN_FAILED
+    assert "out is exported, but the hub took no someone/model: " in capsys.readouterr().err
+    assert (tmp_path / "out" / "model.safetensors").exists()

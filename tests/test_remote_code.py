@@ -32,8 +32,10 @@ folder, out, saved = sys.argv[-3:]
 import torch, transformers
 from safetensors.torch import load_file, save_file
 from transformers import (AutoModel, AutoModelForMaskedLM, AutoModelForQuestionAnswering,
-                          AutoModelForSequenceClassification, AutoModelForTokenClassification)
+                          AutoModelForSequenceClassification, AutoModelForTokenClassification, AutoTokenizer)
 tokens = load_file(out)
+again = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)({texts!r}, padding=True, return_tensors="pt")
+assert torch.equal(again["input_ids"], tokens["input_ids"])
 states = AutoModel.from_pretrained(folder, trust_remote_code=True)(**tokens).last_hidden_state
 model = AutoModelForMaskedLM.from_pretrained(folder, trust_remote_code=True)
 eager = AutoModelForMaskedLM.from_pretrained(folder, trust_remote_code=True, attn_implementation="eager")
@@ -69,7 +71,16 @@ def test_it_loads_with_transformers_alone_to_equal_outputs(exported: Path, tmp_p
     tokens = dict(AutoTokenizer.from_pretrained(exported)(TEXTS, padding=True, return_tensors="pt"))
     save_file(tokens, out)
     paths = [str(Path(OLDEST).resolve())] * oldest if OLDEST else []
-    command = [sys.executable, "-I", "-S", "-W", "error::UserWarning", "-c", WITHOUT_THE_PACKAGE, *paths]
+    command = [
+        sys.executable,
+        "-I",
+        "-S",
+        "-W",
+        "error::UserWarning",
+        "-c",
+        WITHOUT_THE_PACKAGE.replace("{texts!r}", repr(TEXTS)),
+        *paths,
+    ]
     environment = os.environ | {"HF_MODULES_CACHE": str(tmp_path / "modules"), "HF_HUB_OFFLINE": "1"}
     process = subprocess.run(
         [*command, str(SITE_PACKAGES), str(exported), str(out), str(saved)],

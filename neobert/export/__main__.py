@@ -39,7 +39,7 @@ def build_parser() -> argparse.ArgumentParser:
     add(
         "--remote-code",
         action="store_true",
-        help="also put the model's code there, for use without this package with trust_remote_code=True",
+        help="also put the model's code there, for use without this package (trust_remote_code)",
     )
     add("--push", metavar="REPO", help="also upload the folder to this repository of the Hugging Face hub, user/model")
     return parser

@@ -32,7 +32,7 @@ hidden, vectors = onnxruntime.InferenceSession("FOLDER/embedding.onnx").run(None
 REMOTE_USES = {
     "hf": """from transformers import AutoModelForMaskedLM, AutoTokenizer  # needs torch and pydantic too
 
-tokenizer = AutoTokenizer.from_pretrained("FOLDER")
+tokenizer = AutoTokenizer.from_pretrained("FOLDER", trust_remote_code=True)
 model = AutoModelForMaskedLM.from_pretrained("FOLDER", trust_remote_code=True)""",
     "sentence-transformers": """from sentence_transformers import SentenceTransformer  # needs pydantic too
 
