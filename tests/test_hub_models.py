@@ -395,6 +395,14 @@ def test_auto_classes_and_reloading_are_exact(form: str, tmp_path) -> None:
     assert torch.equal(again(token_ids, mask).logits, model(token_ids, mask).logits)
 
 
-def test_the_outputs_of_bert_base_have_berts_shape() -> None:
-    config = NeoBERTConfig(num_hidden_layers=1, vocab_size=100)
-    assert NeoBERTModel(config)(torch.ones(1, 5, dtype=torch.int64)).last_hidden_state.shape == (1, 5, 768)
+def test_the_outputs_have_the_shapes_that_the_readme_says() -> None:
+    """At BERT-base's width and the published vocabulary."""
+    config = NeoBERTConfig(num_hidden_layers=1, num_labels=4)
+    tokens = torch.ones(2, 5, dtype=torch.int64)
+    assert set(NeoBERTModel(config)(tokens).keys()) == {"last_hidden_state"}
+    assert NeoBERTModel(config)(tokens).last_hidden_state.shape == (2, 5, 768)
+    assert NeoBERTForMaskedLM(config)(tokens).logits.shape == (2, 5, 30_522)
+    assert NeoBERTForSequenceClassification(config)(tokens).logits.shape == (2, 4)
+    assert NeoBERTForTokenClassification(config)(tokens).logits.shape == (2, 5, 4)
+    answers = NeoBERTForQuestionAnswering(config)(tokens)
+    assert answers.start_logits.shape == answers.end_logits.shape == (2, 5)

@@ -1,7 +1,6 @@
 """The encoder as a transformers model: the blocks of `neobert.model` under transformers' attention interface."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import logging
 from transformers.utils.generic import can_return_tuple
 
+from neobert.hub.attention import InterfaceAttention, eager_attention, refuse_mask
 from neobert.hub.configuration import NeoBERTConfig
 from neobert.hub.loading import HEADS, refuse_incomplete, refuse_pickle
 from neobert.model.attention import AttentionPlan
@@ -26,51 +26,6 @@ INITIALIZERS: dict[str, Callable[[Tensor, float], Any]] = {
     "uniform": lambda weight, scale: init.uniform_(weight, -scale, scale),
     "normal": lambda weight, scale: init.normal_(weight, mean=0.0, std=scale),
 }
-
-
-def eager_attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float,
-    dropout: float = 0.0,
-    **_: Any,
-) -> tuple[Tensor, Tensor]:
-    """Attention by two products, with its weights; (rows, heads, tokens, head size) in, heads behind tokens out.
-
-    attention_mask: added to the scores, or boolean and true where a token is seen.
-    """
-    scores = query @ key.transpose(-2, -1) * scaling
-    if attention_mask is not None and attention_mask.dtype == torch.bool:
-        # The smallest number in place of −∞: a token that sees nothing makes no NaN.
-        scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
-    elif attention_mask is not None:
-        scores = scores + attention_mask
-    weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
-    return (weights @ value).transpose(1, 2), weights
-
-
-@dataclass(frozen=True)
-class InterfaceAttention:
-    """Any function of transformers' attention interface, as a plan of `neobert.model` calls it."""
-
-    function: Callable[..., tuple[Tensor, Tensor | None]]
-    module: nn.Module
-    mask: Any
-    options: Mapping[str, Any]
-    weights: list[Any] = field(default_factory=list)
-
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """(rows, tokens, heads, head size) each; what the function says about its weights is kept, layer by layer."""
-        heads_first = (vectors.transpose(1, 2) for vectors in (query, key, value))
-        scaling = query.shape[-1] ** -0.5
-        attended, weights = self.function(
-            self.module, *heads_first, self.mask, dropout=0.0, scaling=scaling, **self.options
-        )
-        self.weights.append(weights)
-        return attended
 
 
 class NeoBERTPreTrainedModel(PreTrainedModel):
@@ -181,7 +136,7 @@ class NeoBERTModel(NeoBERTPreTrainedModel):
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give exactly one of input_ids and inputs_embeds")
         embeddings = self.encoder(input_ids) if inputs_embeds is None else inputs_embeds
-        _check_mask(attention_mask, embeddings)
+        refuse_mask(attention_mask, embeddings)
         positions = self._positions(embeddings, attention_mask, position_ids)
         wants_attentions = self.config.output_attentions if output_attentions is None else output_attentions
         attention = self._attention(embeddings, attention_mask, bool(wants_attentions), kwargs)
@@ -248,14 +203,3 @@ class NeoBERTModel(NeoBERTPreTrainedModel):
             mask = mask.bool()
         visible = create_bidirectional_mask(config=self.config, inputs_embeds=embeddings, attention_mask=mask)
         return InterfaceAttention(function, self, visible, options)
-
-
-def _check_mask(mask: Tensor | None, embeddings: Tensor) -> None:
-    if mask is None or torch.compiler.is_compiling():
-        return
-    rows, tokens = embeddings.shape[:2]
-    if mask.ndim != 4 and mask.shape != (rows, tokens):
-        raise ValueError(
-            f"attention_mask has the shape {tuple(mask.shape)}: {rows} rows of {tokens} tokens need "
-            f"({rows}, {tokens}), or ({rows}, 1, {tokens}, {tokens}) where each token sees others"
-        )
