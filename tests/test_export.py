@@ -70,6 +70,14 @@ def test_every_milestone_is_exported_with_its_own_weights(trained: Path, tmp_pat
     assert torch.equal(load_file(tmp_path / "out" / "model.safetensors")["decoder.bias"], expected["decoder.bias"])
 
 
+def test_the_answer_is_json_alone_whatever_libraries_print(trained: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    original = huggingface.masked_language_model
+    monkeypatch.setattr(huggingface, "masked_language_model", lambda found: print("chatter") or original(found))
+    assert main([str(trained), "--to", "hf", "--out", str(tmp_path / "out")]) == EXIT_DONE
+    said = capsys.readouterr()
+    assert json.loads(said.out)["step"] == STEPS and "chatter" in said.err
+
+
 def test_the_card_says_what_the_model_is(trained: Path, exported: Path, tmp_path: Path) -> None:
     card = (exported / "README.md").read_text()
     record = json.loads((trained / "done.json").read_text())

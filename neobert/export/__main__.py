@@ -10,6 +10,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,7 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     if options.remote_code and options.to == "onnx":
         raise ValueError("--remote-code is for --to hf or sentence-transformers: an ONNX graph needs no code")
-    print(json.dumps(_export_and_push(options)))
+    with redirect_stdout(sys.stderr):  # libraries talk, and the answer is one line of JSON
+        done = _export_and_push(options)
+    print(json.dumps(done))
     return EXIT_DONE
 
 
