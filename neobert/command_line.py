@@ -52,3 +52,17 @@ def count(text: str) -> int:
     if whole_number(text) == 0:
         raise argparse.ArgumentTypeError("0 is no whole number from 1")
     return int(text)
+
+
+def byte_count(text: str) -> int:
+    """A flag's value in bytes: 2000000, 500MB, 1.5TB."""
+    letters = text.upper().lstrip("0123456789.")
+    number = text[: len(text) - len(letters)]
+    factors = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+    try:
+        bytes_ = int(float(number) * factors[letters])
+    except (KeyError, ValueError):
+        raise argparse.ArgumentTypeError(f"{text!r} is no size such as 500MB, 20GB or 1.5TB") from None
+    if bytes_ < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} leaves nothing")
+    return bytes_
