@@ -60,9 +60,20 @@ def byte_count(text: str) -> int:
     number = text[: len(text) - len(letters)]
     factors = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
     try:
-        bytes_ = int(float(number) * factors[letters])
+        size = int(float(number) * factors[letters])
     except (KeyError, ValueError):
         raise argparse.ArgumentTypeError(f"{text!r} is no size such as 500MB, 20GB or 1.5TB") from None
-    if bytes_ < 1:
+    if size < 1:
         raise argparse.ArgumentTypeError(f"{text!r} leaves nothing")
-    return bytes_
+    return size
+
+
+def positive_number(text: str) -> float:
+    """A flag's value above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+    return value

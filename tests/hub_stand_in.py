@@ -186,7 +186,5 @@ def published_repositories() -> dict[str, StandInRepository]:
         "models/google-bert/bert-base-uncased": StandInRepository(
             {"tokenizer.json": tokenizer_json("wordpiece"), "config.json": b"{}"}, "e" * 40
         ),
-        "models/meta-llama/Llama-2-7b-hf": StandInRepository(
-            {"tokenizer.json": tokenizer_json("bpe")}, "f" * 40
-        ),
+        "models/meta-llama/Llama-2-7b-hf": StandInRepository({"tokenizer.json": tokenizer_json("bpe")}, "f" * 40),
     }
