@@ -36,12 +36,15 @@ class StandInRepository:
     files: dict[str, bytes]
     commit: str
     branch: str = "main"
+    newest: str | None = None
     gated: bool = False
     wrong: dict[str, bytes] = field(default_factory=dict)
 
-    def info(self) -> dict[str, Any]:
+    def info(self, revision: str) -> dict[str, Any]:
+        """The files; the branch may have moved on to a `newest` commit with the same ones."""
         siblings = [_sibling(name, content) for name, content in self.files.items()]
-        return {"id": "x", "sha": self.commit, "siblings": siblings}
+        commit = self.newest if revision == self.branch and self.newest else self.commit
+        return {"id": "x", "sha": commit, "siblings": siblings}
 
 
 def _is_large(name: str) -> bool:
@@ -107,7 +110,7 @@ class Handler(BaseHTTPRequestHandler):
         elif revision not in (repository.branch, repository.commit):
             self._send(404, b"{}", {"X-Error-Code": "RevisionNotFound"})
         else:
-            self._send(200, json.dumps(repository.info()).encode(), {"Content-Type": "application/json"})
+            self._send(200, json.dumps(repository.info(revision)).encode(), {"Content-Type": "application/json"})
 
     def _file(self, key: str, rest: str, *, with_body: bool) -> None:
         repository = self.hub.repositories[key]
