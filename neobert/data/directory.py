@@ -53,8 +53,15 @@ class DirectorySource:
         """What prefetch brought or is to bring; empty where it never wrote here."""
         return read_manifest(self.folder)
 
+    @cached_property
+    def _corpus_origins(self) -> dict[str, str]:
+        """Origins found so far: a plan asks for each many times, and a corpus may be thousands of files."""
+        return {}
+
     def corpus_origin(self, corpus: str) -> str:
-        return self._origin(self.corpus_files(corpus))
+        if corpus not in self._corpus_origins:
+            self._corpus_origins[corpus] = self._origin(self.corpus_files(corpus))
+        return self._corpus_origins[corpus]
 
     def documents(self, corpus: str) -> Iterator[str]:
         """The texts of a corpus file after file, empty ones included.

@@ -1,4 +1,4 @@
-"""The hub's file service: what a repository holds at a commit, and one file of it. The door of huggingface_hub for reading.
+"""The hub's file service: what a repository holds at a commit, and one file of it; reading goes through here alone.
 
 Addresses and tokens are the library's own: HF_ENDPOINT, HF_TOKEN or the stored login. Torch-free.
 """

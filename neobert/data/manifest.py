@@ -6,7 +6,7 @@ not on the disk. Torch-free.
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from neobert.errors import DamagedFile
@@ -80,7 +80,7 @@ class Manifest:
 
 
 def _is_below(name: str, folder: str) -> bool:
-    return PurePosixPath(name).is_relative_to(folder)
+    return name.startswith(f"{folder}/")
 
 
 def has_size(path: Path, entry: Entry) -> bool:

@@ -23,7 +23,7 @@ WORK_FOLDER = ".prefetch"
 FAILURES_PER_REPOSITORY = 3
 """So many files of a repository may fail before its others are left for the next call."""
 
-_WRITE_SECONDS = 2.0
+_WRITE_SECONDS = 10.0
 _REPORT_SECONDS = 10.0
 _RESERVE_BYTES = 1 << 28
 
