@@ -13,6 +13,8 @@ import json
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -97,16 +99,17 @@ def _bring(options: argparse.Namespace, needs: "Needs") -> int:
     from neobert.console import logs
     from neobert.data.hub_items import items_of
     from neobert.data.hub_selection import select
-    from neobert.data.prefetching import bring, require_room
+    from neobert.data.prefetching import bring, require_room, sole_prefetch
 
     folder: Path = options.data_dir
-    selection = select(folder, list(items_of(needs)), most_bytes=options.most_bytes)
-    _print_plan(selection, as_json=options.json)
     errors: list[Exception] = []
-    if options.dry_run:
+    with nullcontext() if options.dry_run else sole_prefetch(folder):
+        selection = select(folder, list(items_of(needs)), most_bytes=options.most_bytes)
+        _print_plan(selection, as_json=options.json)
         require_room(folder, selection.missing_bytes)
-    else:
-        errors = bring(folder, selection, workers=options.workers, report=lambda line: logs().print(line, markup=False))
+        if not options.dry_run:
+            report = partial(logs().print, markup=False)
+            errors = bring(folder, selection, workers=options.workers, report=report)
     for problem in [*selection.problems, *map(str, errors)]:
         print(f"prefetch.py: {problem}", file=sys.stderr)
     codes = {exit_code(error) for error in errors} | ({EXIT_MISSING} if selection.problems else set())

@@ -7,8 +7,9 @@ file in its place is always whole; the manifest is written before the first byte
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -83,26 +84,33 @@ def require_room(folder: Path, missing_bytes: int) -> None:
         )
 
 
-def bring(folder: Path, selection: Selection, *, workers: int, report: Callable[[str], None]) -> list[Exception]:
-    """Make the folder hold what the selection lists; what could not be brought, and why.
+@contextmanager
+def sole_prefetch(folder: Path) -> Iterator[None]:
+    """While it is open no other process selects for the folder or brings into it.
 
     Raises:
-        ValueError: the disk has too little room.
-        RunFailed: another process is at work on the folder.
-        OSError: the disk refuses.
+        RunFailed: another process is at it.
     """
-    require_room(folder, selection.missing_bytes)
     claim = acquire(folder / WORK_FOLDER / "claims")
     if claim is None:
         raise RunFailed(f"another prefetch is at work on {folder}: wait for its end")
     with claim:
-        staging = folder / WORK_FOLDER / "staging"
+        yield
+
+
+def bring(folder: Path, selection: Selection, *, workers: int, report: Callable[[str], None]) -> list[Exception]:
+    """Make the folder hold what the selection lists; what could not be brought, and why. Call it as the sole one.
+
+    Raises:
+        OSError: the disk refuses.
+    """
+    staging = folder / WORK_FOLDER / "staging"
+    shutil.rmtree(staging, ignore_errors=True)
+    write_manifest(folder, selection.manifest)
+    try:
+        return _bring_all(folder, selection, staging, workers, report)
+    finally:
         shutil.rmtree(staging, ignore_errors=True)
-        write_manifest(folder, selection.manifest)
-        try:
-            return _bring_all(folder, selection, staging, workers, report)
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
 
 
 def _bring_all(
