@@ -76,7 +76,7 @@ def test_heavy_packages_have_one_door() -> None:
         "from neobert.export.__main__ import build_parser; build_parser()",
         "from ablations.prefetch import build_parser; build_parser()",
         "import ablations.needs, neobert.data.prefetching, neobert.data.closure",
-        "import ablations.listing",
+        "import ablations.listing, ablations.plan_listing, ablations.validation",
         "import ablations.execution",
         "import neobert.glue.selection, neobert.grid.mirror, sweeps.outcome",
         "import reports.make_figures, reports.scores, reports.figure1, reports.table2, reports.table3",

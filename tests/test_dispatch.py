@@ -97,6 +97,9 @@ def test_what_is_recorded_is_not_submitted(slurm: FakeSlurm, runs: Path) -> None
     pretrain = submissions(runs)["pretrain1"]
     for job in slurm.submitted():
         slurm.end(job)
+    checkpoint = runs / pretrain.references[0] / "checkpoints" / "step-00005000"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "model.safetensors").touch()
     (runs / pretrain.references[0] / "done.json").write_text("{}")
     submit(runs)
     again = read_submissions(Layout(runs))[4:]

@@ -21,6 +21,7 @@ TEXT_COLUMN = "text"
 ORIGIN_DIGITS = 12
 
 _ROWS_PER_BATCH = 1024
+_FOOTERS_READ = 8
 
 
 @cache
@@ -74,6 +75,15 @@ class DirectorySource:
         for path, column in columns.items():
             require_columns(path, (column,))
         return _texts(columns)
+
+    def text_size(self, corpus: str) -> tuple[float, float]:
+        """About how many bytes of text before compression, and documents, a corpus has: some files' footers are read
+        and stand for the others by their sizes."""
+        files = self.corpus_files(corpus)
+        sample = files[:: -(-len(files) // _FOOTERS_READ)]
+        sizes = [_text_size(path, self.text_column(path)) for path in sample]
+        share = sum(path.stat().st_size for path in files) / sum(path.stat().st_size for path in sample)
+        return share * sum(size for size, _ in sizes), share * sum(documents for _, documents in sizes)
 
     def text_column(self, path: Path) -> str:
         """The column of a corpus file that holds its texts."""
@@ -209,6 +219,16 @@ def require_columns(path: Path, names: Sequence[str]) -> None:
         if name not in present:
             hint = did_you_mean(name, present)
             raise ValueError(f"{path} has no column {name!r} ({hint}): rename the column that holds it")
+
+
+def _text_size(path: Path, name: str) -> tuple[int, int]:
+    from pyarrow import parquet
+
+    require_columns(path, (name,))
+    footer = parquet.read_metadata(path)
+    column = footer.schema.to_arrow_schema().names.index(name)
+    groups = (footer.row_group(number).column(column) for number in range(footer.num_row_groups))
+    return sum(group.total_uncompressed_size for group in groups), footer.num_rows
 
 
 def _texts(columns: Mapping[Path, str]) -> Iterator[str]:
