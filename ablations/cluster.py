@@ -19,6 +19,7 @@ from neobert.launching.profile import Profile, read_profile
 from neobert.launching.slurm import answers, is_inside_job
 from neobert.launching.submissions import Submission
 from neobert.layout import Layout
+from neobert.offline import offline_environment
 from neobert.specifications import Execution
 
 Place = Literal["here", "slurm"]
@@ -91,7 +92,8 @@ def dispatch_of(options: argparse.Namespace, layout: Layout) -> tuple[Dispatch, 
     """How jobs are made under the flags, and how pre-training executes in them."""
     profile = profile_of(options)
     execution = execution_on(profile, execution_at(options.scale))
-    return Dispatch(layout, profile, thread_variables(execution.threads), options.max_running), execution
+    environment = thread_variables(execution.threads) | offline_environment()
+    return Dispatch(layout, profile, environment, options.max_running), execution
 
 
 def preview(options: argparse.Namespace, layout: Layout, rows: Sequence[Row]) -> str:

@@ -173,6 +173,13 @@ def test_jobs_run_the_code_as_it_was_submitted(slurm: FakeSlurm, runs: Path) -> 
     assert snapshot.name in own.stdout
 
 
+def test_jobs_ask_no_hub(slurm: FakeSlurm, runs: Path) -> None:
+    """Compute nodes often have no network: libraries are told so, instead of waiting for it."""
+    submit(runs)
+    for text in slurm.submitted().values():
+        assert 'export HF_HUB_OFFLINE="1"' in text
+
+
 def test_a_cluster_is_taken_where_there_is_one(slurm: FakeSlurm, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """auto: SLURM where it answers; inside a job, and where no controller answers, this machine."""
     from ablations.cluster import place_of
