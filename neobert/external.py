@@ -26,7 +26,7 @@ HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
 class ExternalModel(Value):
-    """A model that others trained. `name` and `folder` are how it was called and found last.
+    """A model that others trained. `name` (its folder's, or the hub's) and `folder` are how it was found last.
 
     origin: the SHA-256 of each file that decides it, or its hub `repository` and `revision` (a commit).
     context: tokens, specials included, that it reads at most; None where nothing bounds them.
@@ -103,7 +103,7 @@ def locate(name_or_folder: str) -> Located:
     if folder.is_dir():
         folder = folder.resolve()
         require_files(folder, name_or_folder)
-        return Located(name_or_folder, folder, file_origin(folder))
+        return Located(folder.name, folder, file_origin(folder))
     if not HUB_NAME.fullmatch(name_or_folder) or folder.exists():
         raise MissingData(f"there is no folder {name_or_folder}: --model takes a folder or a model of the hub")
     folder = _hub_snapshot(name_or_folder)
@@ -163,7 +163,7 @@ def adopt(layout: Layout, name_or_folder: str) -> ExternalModel:
         return read_model_file(layout, model_id).model_copy(update=place)
     from neobert.hub.external import examine
 
-    facts = examine(located.folder, located.name)
+    facts = examine(located.folder, name_or_folder)
     return ExternalModel(
         **place,
         origin=dict(located.origin),
