@@ -13,7 +13,7 @@ from neobert.external import ExternalModel, write_model_file
 from neobert.layout import Layout
 from neobert.progress import state_of
 from neobert.recipe import FineTuning, Grid, Pruning
-from neobert.specifications import Execution, GlueStudy, run_folder, write_run_file
+from neobert.specifications import Execution, run_folder, write_run_file
 from neobert.specifications import Source as SourceSpecification
 
 
@@ -26,9 +26,7 @@ class Baseline:
     units: tuple[PlannedUnit, ...]
     skipped: dict[str, str]
 
-    def write(
-        self, layout: Layout, source: Source, specification: SourceSpecification, execution: Execution
-    ) -> None:
+    def write(self, layout: Layout, source: Source, specification: SourceSpecification, execution: Execution) -> None:
         """Write model.json and every run.json, before anything starts."""
         write_model_file(layout, self.model)
         for unit in self.units:
@@ -37,7 +35,13 @@ class Baseline:
     def _labels(self, source: Source) -> dict[str, Any]:
         model = self.model
         named = {"model": model.name, "model_type": model.model_type, "parameters": model.parameters}
-        return {**named, "origin": model.origin, "scale": self.scale, "data": source.label, "unavailable_tasks": self.skipped}
+        return {
+            **named,
+            "origin": model.origin,
+            "scale": self.scale,
+            "data": source.label,
+            "unavailable_tasks": self.skipped,
+        }
 
 
 def plan_baseline(

@@ -61,12 +61,16 @@ def roberta() -> PreTrainedModel:
 
 def gpt2() -> PreTrainedModel:
     """A decoder."""
-    return GPT2Model(GPT2Config(vocab_size=specials()["vocab_size"], n_embd=16, n_layer=1, n_head=2, n_positions=CONTEXT))
+    return GPT2Model(
+        GPT2Config(vocab_size=specials()["vocab_size"], n_embd=16, n_layer=1, n_head=2, n_positions=CONTEXT)
+    )
 
 
 def t5() -> PreTrainedModel:
     """An encoder with a decoder."""
-    return T5Model(T5Config(vocab_size=specials()["vocab_size"], d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2))
+    return T5Model(
+        T5Config(vocab_size=specials()["vocab_size"], d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2)
+    )
 
 
 def save(model: PreTrainedModel, folder: Path, *, token_types: bool = False) -> Path:
