@@ -64,17 +64,12 @@ class ExternalModel(Value):
 
 @dataclass(frozen=True)
 class Located:
-    """A folder with a model's files, and what identifies them."""
+    """A folder with a model's files, and what identifies them; models with equal tokenizers share encoded tasks."""
 
     name: str
     folder: Path
     origin: Mapping[str, str]
-
-    @property
-    def tokenizer_origin(self) -> str:
-        """What identifies its tokenizer: two models with the same files share encoded tasks."""
-        digests = _digests(self.folder, (*VOCABULARIES, *TOKENIZER_SETTINGS))
-        return f"tokenizer:{identity(digests)}"
+    tokenizer_origin: str
 
 
 def external_id(origin: Mapping[str, str]) -> str:
@@ -103,12 +98,17 @@ def locate(name_or_folder: str) -> Located:
     if folder.is_dir():
         folder = folder.resolve()
         require_files(folder, name_or_folder)
-        return Located(folder.name, folder, file_origin(folder))
+        return Located(folder.name, folder, file_origin(folder), _tokenizer_origin(folder))
     if not HUB_NAME.fullmatch(name_or_folder) or folder.exists():
         raise MissingData(f"there is no folder {name_or_folder}: --model takes a folder or a model of the hub")
     folder = _hub_snapshot(name_or_folder)
     require_files(folder, name_or_folder)
-    return Located(name_or_folder, folder, {"repository": name_or_folder, "revision": folder.name})
+    origin = {"repository": name_or_folder, "revision": folder.name}
+    return Located(name_or_folder, folder, origin, _tokenizer_origin(folder))
+
+
+def _tokenizer_origin(folder: Path) -> str:
+    return f"tokenizer:{identity(_digests(folder, (*VOCABULARIES, *TOKENIZER_SETTINGS)))}"
 
 
 def _hub_snapshot(repository: str) -> Path:
