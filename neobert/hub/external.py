@@ -23,6 +23,7 @@ UNBOUNDED_TOKENS = 1_000_000
 NEVER_READ = ("pooler.",)
 """Tensors that a checkpoint may lack: what stands on hidden states is the protocol's own head."""
 
+LONGEST_CAUSE = 300
 PROBE_TOKENS = 8
 PADDING_TOLERANCE = 1e-3
 
@@ -144,7 +145,9 @@ def _loaded(name: str, load: Callable[[], Loaded]) -> Loaded:
     try:
         return load()
     except Exception as error:  # transformers, safetensors and tokenizers raise whatever they like
-        cause = " ".join(str(error).split())[:300] or type(error).__name__
+        cause = " ".join(str(error).split())[:LONGEST_CAUSE] or type(error).__name__
+        if "trust_remote_code" in str(error):
+            cause = "it brings code of its own, which is never run"
         raise ValueError(f"transformers cannot load {name}: {cause}") from error
 
 
