@@ -8,6 +8,8 @@ import torch
 from transformers import (
     BertConfig,
     BertModel,
+    ElectraConfig,
+    ElectraModel,
     GPT2Config,
     GPT2Model,
     ModernBertConfig,
@@ -57,6 +59,13 @@ def roberta() -> PreTrainedModel:
     """RoBERTa, whose positions start behind the padding id."""
     pad = tokenizer().ids.pad
     return RobertaModel(RobertaConfig(**{**SHAPE, **specials(), "max_position_embeddings": CONTEXT + pad + 1}))
+
+
+def electra() -> PreTrainedModel:
+    """ELECTRA, whose embedding is narrower or wider than its hidden states."""
+    return ElectraModel(
+        ElectraConfig(**{**SHAPE, **specials(), "max_position_embeddings": CONTEXT, "embedding_size": 24})
+    )
 
 
 def gpt2() -> PreTrainedModel:

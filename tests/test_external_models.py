@@ -36,7 +36,7 @@ from sweeps import glue_grid
 TOLERANCE = 1e-5
 """Between the flat engine and transformers' padded call, absolute, on logits and losses of order 1."""
 
-FAMILIES = {"bert": world.bert, "modernbert": world.modernbert, "roberta": world.roberta}
+FAMILIES = {"bert": world.bert, "modernbert": world.modernbert, "roberta": world.roberta, "electra": world.electra}
 LONG = ["sun " * 90, "a short one", "two of them"]
 
 

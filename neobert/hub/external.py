@@ -40,12 +40,16 @@ class ExternalEncoder(nn.Module):
 
     @property
     def width(self) -> int:
-        """Size of a hidden state."""
-        return self.embedding.embedding_dim
+        """Size of a hidden state, which is not that of the embedding in ELECTRA and ALBERT."""
+        return int(self.encoder.config.hidden_size)
 
     @property
     def embedding(self) -> nn.Embedding:
-        """The token embedding."""
+        """The token embedding.
+
+        Raises:
+            ValueError: there is none.
+        """
         found = self.encoder.get_input_embeddings()
         if not isinstance(found, nn.Embedding):
             raise ValueError(f"{type(self.encoder).__name__} reads no token ids: --model takes an encoder of text")
@@ -202,6 +206,7 @@ def _require_two_directions(encoder: ExternalEncoder, name: str, rows: int) -> N
     try:
         states, others = (encoder(ids, torch.ones_like(ids)) for ids in (tokens, other))
         masked = encoder(padded, mask)[:, : tokens.shape[1]]
+        assert masked.shape[-1] == encoder.width, f"hidden states of {masked.shape[-1]} are not {encoder.width} wide"
     except Exception as error:  # a model of images or sounds fails in its own way
         raise ValueError(
             f"{name} does not map token ids and mask to hidden states ({error}): give an encoder"
