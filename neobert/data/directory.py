@@ -22,6 +22,7 @@ TEXT_COLUMN = "text"
 ORIGIN_DIGITS = 12
 
 _ROWS_PER_BATCH = 1024
+_FOOTERS_READ = 8
 
 
 @cache
@@ -69,6 +70,15 @@ class DirectorySource:
         for path in files:
             _require_columns(path, (TEXT_COLUMN,))
         return _texts(files)
+
+    def text_size(self, corpus: str) -> tuple[float, float]:
+        """About how many bytes of text before compression, and documents, a corpus has: some files' footers are read
+        and stand for the others by their sizes."""
+        files = self._corpus_files(corpus)
+        sample = files[:: -(-len(files) // _FOOTERS_READ)]
+        sizes = [_text_size(path) for path in sample]
+        share = sum(path.stat().st_size for path in files) / sum(path.stat().st_size for path in sample)
+        return share * sum(size for size, _ in sizes), share * sum(documents for _, documents in sizes)
 
     def _corpus_files(self, corpus: str) -> list[Path]:
         folder = self.folder / "corpora" / known(corpus, CORPORA, "corpus")
@@ -161,6 +171,16 @@ def _require_columns(path: Path, names: Sequence[str]) -> None:
         if name not in present:
             hint = did_you_mean(name, present)
             raise ValueError(f"{path} has no column {name!r} ({hint}): rename the column that holds it")
+
+
+def _text_size(path: Path) -> tuple[int, int]:
+    from pyarrow import parquet
+
+    _require_columns(path, (TEXT_COLUMN,))
+    footer = parquet.read_metadata(path)
+    column = footer.schema.to_arrow_schema().names.index(TEXT_COLUMN)
+    groups = (footer.row_group(number).column(column) for number in range(footer.num_row_groups))
+    return sum(group.total_uncompressed_size for group in groups), footer.num_rows
 
 
 def _texts(files: Sequence[Path]) -> Iterator[str]:

@@ -1,0 +1,207 @@
+"""A real SLURM on this machine for tests: controller, accounting and emulated nodes with (fake) GPUs.
+
+    with Cluster(Options(nodes=2)) as cluster:
+        job = cluster.submit("hostname", "--nodelist=node1")
+        cluster.wait_for(job, {"COMPLETED"}, 30)
+
+Needs root, Linux and SLURM's own programs, and neither systemd nor cgroups. Nothing outside a temporary folder is
+written. Two clusters run side by side. Start and revive from the main thread: daemons end with the thread that
+started them, so that nothing is left when a test run is killed.
+"""
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from accounting import Accounting
+from clients import Clients
+from configuration import Options, free_ports, write_configuration
+from daemons import START_SECONDS, Daemon, Node, kill, start_daemon
+from waiting import until
+
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "munged", "munge", "unshare", "nsenter", "setpriv")
+ACCOUNTING_PROGRAMS = ("slurmdbd", "sacct", "mariadbd", "mariadb-install-db", "my_print_defaults")
+
+
+def reason_not_to_start(options: Options) -> str | None:
+    """Why no cluster can run here, in a sentence; None where one can."""
+    if sys.platform != "linux" or os.geteuid() != 0:
+        return "a SLURM cluster of one's own needs Linux and root"
+    wanted = (*PROGRAMS, *(ACCOUNTING_PROGRAMS if options.accounting else ()))
+    missing = [program for program in wanted if shutil.which(program, path=PATH) is None]
+    if missing:
+        return f"no {', '.join(missing)} here (the Debian packages are listed in .ci/run)"
+    namespaces = ["unshare", "--fork", "--pid", "--mount-proc", "--uts", "hostname", "node1"]
+    if subprocess.run(namespaces, env={"PATH": PATH}, capture_output=True, check=False).returncode:
+        return "this machine does not allow namespaces (unshare --pid --mount-proc --uts)"
+    return None
+
+
+@dataclass
+class Cluster(Clients):
+    """See the module; what jobs and nodes do is asked with the methods of :class:`Clients`.
+
+    Every method that waits raises TimeoutError after its limit, and names what it waited for.
+    """
+
+    options: Options = field(default_factory=Options)
+    nodes: dict[str, Node] = field(default_factory=dict, init=False)
+    accounting: Accounting | None = field(default=None, init=False)
+    _munged: Daemon | None = field(default=None, init=False)
+    _controller: Daemon | None = field(default=None, init=False)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    # Start and end
+
+    def start(self) -> None:
+        """Bring everything up and wait until all nodes are idle; takes about 5 s, of which accounting 4."""
+        self.folder = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))  # a socket's path must be short
+        self.folder.chmod(0o755)
+        ports = free_ports(self.options.nodes)
+        write_configuration(self.options, ports, self.folder)
+        self.nodes = {name: Node(name, self.folder, self._daemon_environment) for name in self.options.names}
+        try:
+            self._start_munged()
+            if self.options.accounting:
+                self.accounting = Accounting(self.folder, ports, self._daemon_environment)
+            self.restore()
+        except BaseException as error:
+            error.add_note(self.log_tails("*"))
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Kill everything, jobs included, and remove the folder."""
+        for node in self.nodes.values():
+            node.power_cut()
+        self.kill_controller()
+        if self.accounting is not None:
+            self.accounting.close()
+        kill(self._munged)
+        shutil.rmtree(self.folder)
+
+    def restore(self) -> None:
+        """Whatever a test has broken: everything runs again, no job or orphan is left and every node is idle."""
+        if self.accounting is not None:
+            self.accounting.start()
+        self.start_controller()
+        for name, node in self.nodes.items():
+            if not node.whole:
+                node.power_cut()
+                self.revive(name)
+        self._wait(self._is_quiet, START_SECONDS, "a cluster at rest")
+
+    # What a test does to it
+
+    def crash(self, node: str) -> None:
+        """A power cut: slurmd, step daemons and tasks are gone at once. The controller sees it after about 30 s."""
+        self.nodes[node].power_cut()
+
+    def kill_slurmd(self, node: str) -> None:
+        """kill −9 of slurmd: what runs on ``node`` runs on, out of sight. The controller sees it after about 30 s."""
+        self.nodes[node].kill_slurmd()
+
+    def declare_down(self, node: str) -> None:
+        """Spare a test the wait: the controller takes ``node`` for down now (NODE_FAIL, requeue). Until it is revived
+        nothing is started there."""
+        # Drained as well: an answer still on its way would bring a node that is down alone back into service.
+        for state in ("DRAIN", "DOWN"):
+            self.client("scontrol", "update", f"NodeName={node}", f"State={state}", "Reason=test")
+
+    def revive(self, node: str) -> None:
+        """After :meth:`crash` an empty node, after :meth:`kill_slurmd` a new slurmd beside the old tasks; once it has
+        registered. A controller that had not seen the loss learns of it now; one that is down is not waited for."""
+        if self._controller is None:
+            self.nodes[node].power_on()
+            return
+        before = self._registered(node)  # in whole seconds: the next start must fall into another one
+        until(lambda: datetime.now() > before + timedelta(seconds=1), 10, "a later second")
+        self.nodes[node].power_on()
+        until(lambda: self._registered(node) > before, START_SECONDS, f"{node} registered")
+        until(lambda: self._in_service(node), START_SECONDS, f"{node} in service")
+
+    def run_on(self, node: str, *command: str) -> str:
+        """What ``command`` prints, run on ``node`` (process ids are those of the jobs there); CalledProcessError."""
+        return self.nodes[node].run(*command)
+
+    def kill_controller(self) -> None:
+        """kill −9 of slurmctld. Jobs run on; clients hang for about 9 s and fail. What happened in the last seconds is
+        forgotten (a new job never was, a cancelled one lives), unless :meth:`wait_until_saved` came before."""
+        kill(self._controller)
+        self._controller = None
+
+    def start_controller(self) -> None:
+        """slurmctld with the state it had saved last; returns once it answers. Nothing to do where it runs."""
+        if self._controller is None:
+            output = self.folder / "log" / "slurmctld.out"
+            self._controller = start_daemon(["slurmctld", "-D"], output, self._daemon_environment)
+        until(lambda: not self.client("scontrol", "ping").returncode, START_SECONDS, "slurmctld")
+
+    def stop_accounting(self) -> None:
+        """sacct fails from here on; the controller keeps what it has to tell."""
+        assert self.accounting is not None, "this cluster was made without accounting"
+        self.accounting.stop()
+
+    def start_accounting(self) -> None:
+        """slurmdbd again, with the records it had."""
+        assert self.accounting is not None, "this cluster was made without accounting"
+        self.accounting.start()
+
+    # How
+
+    @property
+    def _daemon_environment(self) -> dict[str, str]:
+        return {"PATH": PATH, "SLURM_CONF": str(self.folder / "slurm.conf")}
+
+    def _start_munged(self) -> None:
+        key, socket = self.folder / "munge.key", self.folder / "munge.socket"
+        key.touch(mode=0o600)
+        key.write_bytes(os.urandom(1024))
+        command = ["munged", "--foreground", "--force", "--origin=127.0.0.1", f"--key-file={key}", f"--socket={socket}"]
+        command += [
+            f"--pid-file={self.folder}/munged.pid",
+            f"--seed-file={self.folder}/munged.seed",
+            "--num-threads=10",
+        ]
+        self._munged = start_daemon(command, self.folder / "log" / "munged.log", self._daemon_environment)
+        until(
+            lambda: not self.client("munge", "--no-input", "--socket", str(socket)).returncode, START_SECONDS, "munged"
+        )
+
+    def _is_quiet(self) -> bool:
+        """Whether every node is idle and nothing runs or waits, which is cancelled."""
+        active = self.client("squeue", "--noheader", "--format=%i").stdout
+        if active:
+            self.client("scancel", "--user=root")
+        serving = [name for name in self.nodes if self._in_service(name)]
+        return not active and len(serving) == len(self.nodes) and set(self.node_states().values()) == {"idle"}
+
+    def _in_service(self, node: str) -> bool:
+        """Whether jobs may start on ``node``; a drained one is resumed."""
+        state = self.node_states().get(node, "unknown")
+        if state.startswith("drain"):
+            self.client("scontrol", "update", f"NodeName={node}", "State=RESUME")
+        return state in {"idle", "mixed", "allocated", "completing"}
+
+    def _registered(self, node: str) -> datetime:
+        """When the slurmd started that the controller knows of."""
+        found = re.search(r" SlurmdStartTime=(\S+)", self.client("scontrol", "--oneliner", "show", "node", node).stdout)
+        with contextlib.suppress(ValueError):  # "None", "Unknown"
+            return datetime.fromisoformat(found[1]) if found else datetime.min
+        return datetime.min
