@@ -92,6 +92,8 @@ def test_an_owner_that_died_between_record_and_study_is_shown_complete(tmp_path:
         assert states(layout, storage, unit) == [(1, "RUNNING")], "a point in work belongs to its owner"
     view.synchronize()
     assert states(layout, storage, unit) == [(1, "COMPLETE")]
+    (trial,) = load(layout, storage).trials
+    assert len(trial.intermediate_values) == 2, "evaluations that did not reach the storage come from the record"
 
 
 def test_trials_of_dead_owners_are_told_fail(tmp_path: Path, storage: str) -> None:
