@@ -1,10 +1,11 @@
 """How the paper measures a model on GLUE: grids, fine-tuning protocol, transfer. Sources as in ladder.py."""
 
+from neobert.glue import closing
 from neobert.recipe import FineTuning, Grid, Pruning
 
 TRANSFER_TASK = "mnli"  # App. C: "the best MNLI checkpoint"
 TRANSFERRED_TASKS = ("rte", "stsb", "mrpc", "qnli")  # App. C; the code's mnli←snli and wnli←allnli are not in the paper
-SELECTION_RULE = "highest validation score; of equal scores the first point of the grid"
+SELECTION_RULE = closing.SELECTION_RULE  # App. C: the best; what is done about equal scores is not stated
 
 LIMITED_GRID = Grid(
     batch_sizes=(16, 32),  # §4

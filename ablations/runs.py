@@ -6,16 +6,21 @@ from ablations.modification import Recipe
 from ablations.protocol import SELECTION_RULE, TRANSFER_TASK, TRANSFERRED_TASKS
 from neobert.data.corpora import Source
 from neobert.glue.tasks import TASKS
-from neobert.recipe import Pretraining, Pruning
+from neobert.recipe import FineTuning, Point, Pretraining, Pruning
 from neobert.specifications import GlueStudy, PretrainingRun, Start
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A pre-trained model that is to be measured."""
+    """Pre-trained weights that are to be measured: their name, what they were trained on at last (`stage`, `context`
+    in tokens), and by which protocol, at which points and with which seed."""
 
-    run: PretrainingRun
-    recipe: Recipe
+    weights: str
+    stage: int
+    context: int
+    tokenizer_origin: str
+    protocol: FineTuning
+    points: tuple[Point, ...]
     seed: int
 
 
@@ -39,7 +44,18 @@ def pretraining_runs(recipe: Pretraining, seed: int, source: Source) -> list[Pre
 def measured_checkpoints(recipe: Recipe, runs: list[PretrainingRun], seed: int) -> list[Checkpoint]:
     """The checkpoints that the variant's GLUE grid runs on."""
     chosen = runs if recipe.checkpoints == "every_stage" else runs[-1:]
-    return [Checkpoint(run, recipe, seed) for run in chosen]
+    return [
+        Checkpoint(
+            weights=run.id,
+            stage=run.stage,
+            context=run.recipe.stages[-1].context,
+            tokenizer_origin=run.tokenizer_origin,
+            protocol=recipe.finetuning,
+            points=recipe.grid.points(),
+            seed=seed,
+        )
+        for run in chosen
+    ]
 
 
 def glue_studies(checkpoint: Checkpoint, source: Source, pruning: Pruning | None = None) -> list[GlueStudy]:
@@ -61,17 +77,16 @@ def glue_studies(checkpoint: Checkpoint, source: Source, pruning: Pruning | None
 
 
 def _study(checkpoint: Checkpoint, task: str, start: Start, source: Source, pruning: Pruning | None) -> GlueStudy:
-    run = checkpoint.run
     return GlueStudy(
         task=task,
-        weights=run.id,
-        stage=run.stage,
-        context=run.recipe.stages[-1].context,
-        protocol=checkpoint.recipe.finetuning,
-        points=checkpoint.recipe.grid.points(),
+        weights=checkpoint.weights,
+        stage=checkpoint.stage,
+        context=checkpoint.context,
+        protocol=checkpoint.protocol,
+        points=checkpoint.points,
         seed=checkpoint.seed,
         starts_from=start,
         task_origin=source.task_origin(task),
-        tokenizer_origin=run.tokenizer_origin,
+        tokenizer_origin=checkpoint.tokenizer_origin,
         pruning=pruning,
     )

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from ablations.modification import Recipe, validated
 from neobert.launching.here import available_cores
+from neobert.recipe import FineTuning, Grid
 from neobert.specifications import Execution
 
 Scale = Literal["smoke", "proxy", "paper"]
@@ -126,10 +127,25 @@ def scaled(recipe: Recipe, scale: Scale, vocabulary: Vocabulary) -> Recipe:
     pretraining["precision"] = rules.precision
     for stage in pretraining["stages"]:
         _shrink_stage(stage, rules)
-    tree["finetuning"].update(rules.finetuning)
-    tree["finetuning"]["max_tokens"] = _context(rules, tree["finetuning"]["max_tokens"])
-    tree["grid"] = {axis: _grid_axis(values, rules.grid[axis]) for axis, values in tree["grid"].items()}
+    tree["finetuning"] = _shrunk_finetuning(tree["finetuning"], rules)
+    tree["grid"] = _shrunk_grid(tree["grid"], rules)
     return validated(tree, f"scale {scale}")
+
+
+def scaled_measurement(protocol: FineTuning, grid: Grid, scale: Scale) -> tuple[FineTuning, Grid]:
+    """A protocol and a grid at a scale, as those of a variant."""
+    if scale == "paper":
+        return protocol, grid
+    finetuning = _shrunk_finetuning(protocol.model_dump(), RULES[scale])
+    return FineTuning.model_validate(finetuning), Grid.model_validate(_shrunk_grid(grid.model_dump(), RULES[scale]))
+
+
+def _shrunk_finetuning(finetuning: Mapping[str, Any], rules: Rules) -> dict[str, Any]:
+    return {**finetuning, **rules.finetuning, "max_tokens": _context(rules, finetuning["max_tokens"])}
+
+
+def _shrunk_grid(grid: Mapping[str, Any], rules: Rules) -> dict[str, Any]:
+    return {axis: _grid_axis(values, rules.grid[axis]) for axis, values in grid.items()}
 
 
 def _shrink_model(model: dict[str, Any], rules: Rules, vocabulary: Vocabulary) -> None:

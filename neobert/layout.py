@@ -18,6 +18,10 @@ class Layout:
         """A stage of pre-training: run.json, attempts/, checkpoints/, done.json."""
         return self.root / "pretraining" / run_id
 
+    def model(self, model_id: str) -> Path:
+        """Where a model from elsewhere lies, and which one it is."""
+        return self.root / "models" / model_id / "model.json"
+
     def study(self, task: str, study_id: str) -> Path:
         """A GLUE study (a grid on one model): run.json and, once closed, selection.json."""
         return self.root / "glue" / task / "studies" / study_id

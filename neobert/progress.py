@@ -9,7 +9,7 @@ from typing import Any, Literal
 from neobert.files import read_json
 from neobert.grid.claims import is_claimed
 from neobert.grid.points import GridPoint
-from neobert.identity import plain
+from neobert.identity import identity, plain
 from neobert.layout import Layout
 from neobert.recipe import Point
 from neobert.specifications import GlueStudy, PretrainingRun, run_folder
@@ -89,6 +89,12 @@ def trial_files(layout: Layout, study: GlueStudy) -> list[TrialFiles]:
 def selection_path(layout: Layout, study: GlueStudy) -> Path:
     """The write-once file that closes a study."""
     return run_folder(layout, study) / "selection.json"
+
+
+def encoded_path(layout: Layout, study: GlueStudy) -> Path:
+    """The task of a study in token ids, which studies with the same tokenizer share."""
+    decisive = {"task": study.task_origin, "tokenizer": study.tokenizer_origin, "max_tokens": study.protocol.max_tokens}
+    return layout.root / "data" / "glue" / f"{study.task}-{identity(decisive)}.safetensors"
 
 
 def state_of(layout: Layout, run: PretrainingRun | GlueStudy) -> State:

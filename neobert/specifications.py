@@ -13,6 +13,7 @@ from neobert.recipe import FineTuning, Point, Pretraining, Pruning, Value
 from neobert.records import SCHEMA, provenance
 
 PRETRAINING_MECHANISMS = ("tokenization", "batching", "masking", "model", "initialization", "optimization")
+EXTERNAL_PREFIX = "model-"  # of the ids of models that were not pre-trained here; run ids are hexadecimal digits
 GLUE_MECHANISMS = ("tokenization", "model", "finetuning", "metrics")
 
 
@@ -82,7 +83,10 @@ class Start(Value):
 
 
 class GlueStudy(Value):
-    """A grid of fine-tuning trials of one task on one pre-trained model with one seed."""
+    """A grid of fine-tuning trials of one task on one pre-trained model with one seed.
+
+    `weights` is the id of a pre-training run, or of a model from elsewhere (`neobert.external`).
+    """
 
     task: str
     weights: str
@@ -101,6 +105,11 @@ class GlueStudy(Value):
         """The study's name; one without pruning is named as before there was any."""
         decisive = {key: value for key, value in plain(self).items() if key != "pruning" or value is not None}
         return identity({"kind": "glue_study", "study": decisive, "numerics": _numerics(GLUE_MECHANISMS)})
+
+    @property
+    def is_external(self) -> bool:
+        """Whether the model was pre-trained elsewhere."""
+        return self.weights.startswith(EXTERNAL_PREFIX)
 
     def trial_id(self, point: Point) -> str:
         """A trial's name: it does not depend on which other points the grid has or which are given up, so grids

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from neobert.glue.tasks import TASKS
 from neobert.recipe import Point
-from reports.trials import Run, Trial
+from reports.trials import Trial
 
 POINTS_OF_SCORE = 100  # records hold 0..1, the paper prints points
 
@@ -64,13 +64,46 @@ class Cell:
         return self.score is not None and not (self.failed or self.missing)
 
 
+@dataclass(frozen=True)
+class Scored:
+    """Something with a cell for each task."""
+
+    cells: Mapping[str, Cell]
+
+    @property
+    def scored_tasks(self) -> tuple[str, ...]:
+        """The tasks that have a score, in the paper's order."""
+        return tuple(task for task, cell in self.cells.items() if cell.score is not None)
+
+    @property
+    def average(self) -> Estimate | None:
+        """The flat mean of the eight tasks; None unless some seed has all of them."""
+        return self.mean_over(tuple(TASKS))
+
+    @property
+    def is_best_of_whole_grid(self) -> bool:
+        """Whether every score was chosen among all points of the grid."""
+        return all(cell.is_best_of_whole_grid for cell in self.cells.values() if cell.score is not None)
+
+    def mean_over(self, tasks: Sequence[str]) -> Estimate | None:
+        """The flat mean of some tasks over the seeds that have all of them; None where there is no such seed."""
+        scores = [cell.score.by_seeds for cell in map(self.cells.__getitem__, tasks) if cell.score is not None]
+        if not tasks or len(scores) < len(tasks):
+            return None
+        complete = sorted(set.intersection(*(set(by_seeds) for by_seeds in scores)))
+        means = {seeds: statistics.fmean(by_seeds[seeds] for by_seeds in scores) for seeds in complete}
+        return Estimate(means) if means else None
+
+
 Grid = Sequence[Point]
 Repetition = dict[Point, Trial]
 Recorded = dict[str, dict[Seeds, Repetition]]
 
 
-def cells_of(grid: Grid, trials: Iterable[tuple[Run, Trial]]) -> tuple[dict[str, Cell], list[str]]:
+def cells_of(grid: Grid, trials: Iterable[tuple[int, Trial]]) -> tuple[dict[str, Cell], list[str]]:
     """A cell for every task, and one sentence for everything recorded that does not count.
+
+    Each trial comes with the seed of the pre-training that it is on.
 
     With several seeds the best point is the one with the highest mean over them. Only seeds that are equally far
     are counted together, so that a half-finished repetition changes no score.
@@ -86,14 +119,14 @@ def point_name(point: Point) -> str:
     return f"{point.batch_size}/{point.learning_rate:g}/{point.weight_decay:g}"
 
 
-def _recorded(trials: Iterable[tuple[Run, Trial]], notes: list[str]) -> Recorded:
-    by_task: dict[str, list[tuple[Run, Trial]]] = defaultdict(list)
-    for run, trial in trials:
-        by_task[trial.task].append((run, trial))
+def _recorded(trials: Iterable[tuple[int, Trial]], notes: list[str]) -> Recorded:
+    by_task: dict[str, list[tuple[int, Trial]]] = defaultdict(list)
+    for seed, trial in trials:
+        by_task[trial.task].append((seed, trial))
     return {task: _repetitions(task, by_task[task], notes) for task in TASKS}
 
 
-def _repetitions(task: str, trials: list[tuple[Run, Trial]], notes: list[str]) -> dict[Seeds, Repetition]:
+def _repetitions(task: str, trials: list[tuple[int, Trial]], notes: list[str]) -> dict[Seeds, Repetition]:
     """Trials by seeds and point: transferred before fallbacks, done before failed, then by id."""
     transferred = [pair for pair in trials if pair[1].start is not None]
     if transferred and len(transferred) < len(trials):
@@ -101,8 +134,8 @@ def _repetitions(task: str, trials: list[tuple[Run, Trial]], notes: list[str]) -
             f"{task}: {len(trials) - len(transferred)} trial(s) from pre-training are left out beside transferred ones"
         )
     repetitions: dict[Seeds, Repetition] = defaultdict(dict)
-    for run, trial in sorted(transferred or trials, key=lambda pair: (pair[1].state != "done", pair[1].id)):
-        points = repetitions[Seeds(run.seed, trial.seed)]
+    for seed, trial in sorted(transferred or trials, key=lambda pair: (pair[1].state != "done", pair[1].id)):
+        points = repetitions[Seeds(seed, trial.seed)]
         if trial.point in points:
             notes.append(f"{task}: trial {trial.id} repeats {points[trial.point].id} and is left out")
         else:

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from neobert.glue.tasks import TASKS
+from reports.baselines import BaselineRow
 from reports.cells import Cell
 from reports.scores import Group, Row
 
@@ -12,8 +13,10 @@ SHORT_LIST = 12
 PRINTED_AS = {"M10": "NeoBERT"}  # caption of Table 3: the two checkpoints under the larger grid
 
 
-def row_label(row: Row) -> str:
+def row_label(row: Row | BaselineRow) -> str:
     """The name of a row: the paper's own for the checkpoints it prints, with the context at this scale."""
+    if isinstance(row, BaselineRow):
+        return row.name
     printed = PRINTED_AS.get(row.variant.name)
     if printed is not None:
         return f"{printed}-{row.context} ({row.variant.name})"
@@ -29,10 +32,10 @@ def remarks(group: Group, short: bool) -> tuple[str, ...]:
     lines = [SMOKE_WARNING] if group.scale == "smoke" else []
     lines += _spread(group)
     without: dict[str, list[str]] = defaultdict(list)
-    for row in group.rows:
+    for row in group.all_rows:
         without[why_no_average(row, group)].append(row_label(row))
     lines += [f"{', '.join(labels)}: {why}." for why, labels in without.items() if why]
-    for row in group.rows:
+    for row in group.all_rows:
         lines += _grid_gaps(row, short)
         lines += [f"{row_label(row)}: {note}." for note in row.notes]
     return (*lines, *_fallbacks(group))
@@ -61,7 +64,7 @@ def _spread(group: Group) -> list[str]:
     return lines
 
 
-def why_no_average(row: Row, group: Group) -> str:
+def why_no_average(row: Row | BaselineRow, group: Group) -> str:
     """Why a row has no average; empty where it has one."""
     if not any(cell.trials for cell in row.cells.values()):
         return "pre-trained, but no GLUE record of its own grid" if row.losses else "no record"
@@ -80,7 +83,7 @@ def _absence(cell: Cell, task: str, group: Group) -> str:
     return group.unavailable_tasks.get(task, "no record")
 
 
-def _grid_gaps(row: Row, short: bool) -> list[str]:
+def _grid_gaps(row: Row | BaselineRow, short: bool) -> list[str]:
     gaps: dict[str, list[str]] = defaultdict(list)
     for task, cell in row.cells.items():
         states = [("failed", cell.failed, False), ("undefined", cell.undefined, False)]
@@ -101,7 +104,7 @@ def _listed(points: Sequence[str], cut: bool) -> str:
 
 def _fallbacks(group: Group) -> list[str]:
     affected: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for row in group.rows:
+    for row in group.all_rows:
         for task, cell in row.cells.items():
             if cell.fallback and cell.score is not None:
                 affected[(task, cell.fallback)].append(row_label(row))

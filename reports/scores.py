@@ -4,7 +4,6 @@ A row is a variant at one of its checkpoints. It takes every trial whose pre-tra
 grid point are the variant's own, whatever the record is labelled, so variants with equal recipes share records.
 """
 
-import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,12 +14,13 @@ from ablations.scales import Scale, Vocabulary, scaled
 from ablations.variant import Variant
 from neobert.glue.tasks import TASKS
 from neobert.specifications import GlueStudy
-from reports.cells import Cell, Estimate, Seeds, cells_of
+from reports.baselines import BaselineRow, baseline_rows
+from reports.cells import Estimate, Scored, Seeds, cells_of
 from reports.trials import Evidence, Run, Trial, weights_up_to
 
 
 @dataclass(frozen=True)
-class Row:
+class Row(Scored):
     """A variant at one checkpoint. `context` is in tokens; `losses` are held-out MLM losses by corpus.
 
     `is_started` says that a study with the variant's grid was begun on the checkpoint.
@@ -31,38 +31,13 @@ class Row:
     context: int
     is_last_stage: bool
     is_started: bool
-    cells: Mapping[str, Cell]
     losses: Mapping[str, Estimate]
     notes: tuple[str, ...]
-
-    @property
-    def scored_tasks(self) -> tuple[str, ...]:
-        """The tasks that have a score, in the paper's order."""
-        return tuple(task for task, cell in self.cells.items() if cell.score is not None)
-
-    @property
-    def average(self) -> Estimate | None:
-        """The flat mean of the eight tasks; None unless some seed has all of them."""
-        return self.mean_over(tuple(TASKS))
-
-    @property
-    def is_best_of_whole_grid(self) -> bool:
-        """Whether every score was chosen among all points of the grid."""
-        return all(cell.is_best_of_whole_grid for cell in self.cells.values() if cell.score is not None)
-
-    def mean_over(self, tasks: Sequence[str]) -> Estimate | None:
-        """The flat mean of some tasks over the seeds that have all of them; None where there is no such seed."""
-        scores = [cell.score.by_seeds for cell in map(self.cells.__getitem__, tasks) if cell.score is not None]
-        if not tasks or len(scores) < len(tasks):
-            return None
-        complete = sorted(set.intersection(*(set(by_seeds) for by_seeds in scores)))
-        means = {seeds: statistics.fmean(by_seeds[seeds] for by_seeds in scores) for seeds in complete}
-        return Estimate(means) if means else None
 
 
 @dataclass(frozen=True)
 class Group:
-    """All rows of one scale and source of data: one figure."""
+    """All rows of one scale and source of data: one figure. `baselines` are models that were pre-trained elsewhere."""
 
     scale: Scale
     data: str
@@ -70,6 +45,12 @@ class Group:
     rows: tuple[Row, ...]
     unavailable_tasks: Mapping[str, str]
     problems: tuple[str, ...]
+    baselines: tuple[BaselineRow, ...] = ()
+
+    @property
+    def all_rows(self) -> tuple[Row | BaselineRow, ...]:
+        """The variants, and behind them the models from elsewhere."""
+        return (*self.rows, *self.baselines)
 
     @property
     def shared_tasks(self) -> tuple[str, ...]:
@@ -85,7 +66,8 @@ class Group:
 def group_of(evidence: Evidence, scale: Scale, data: str) -> Group:
     """The rows of one (scale, data): every variant of the ladder, and alternatives (@) that have records."""
     vocabulary: Vocabulary = "trained" if data == "synthetic" else "published"
-    trials = tuple(trial for trial in evidence.trials if (trial.scale, trial.data) == (scale, data))
+    everything = tuple(trial for trial in evidence.trials if (trial.scale, trial.data) == (scale, data))
+    trials = tuple(trial for trial in everything if trial.model is None)
     used_runs = {trial.run_id for trial in trials}
     runs = tuple(run for run in evidence.runs if (run.scale, run.data) == (scale, data) or run.id in used_runs)
     collector = _Collector(runs, trials, evidence.studies, scale, vocabulary)
@@ -97,6 +79,7 @@ def group_of(evidence: Evidence, scale: Scale, data: str) -> Group:
         rows=tuple(row for row in rows if row.variant.name in ladder() or collector.has_own_records(row)),
         unavailable_tasks={task: run.unavailable_tasks[task] for run in runs for task in sorted(run.unavailable_tasks)},
         problems=tuple(collector.problems()),
+        baselines=baseline_rows(everything, evidence.studies),
     )
 
 
@@ -170,7 +153,7 @@ class _Collector:
         weights = weights_up_to(recipe.pretraining, stage)
         runs = [run for run in self._runs if run.stage == stage and run.weights == weights]
         self._taken_runs.update(run.id for run in runs)
-        trials = [(run, trial) for run in runs for trial in self._trials[run.id] if self._fits(trial, recipe)]
+        trials = [(run.seed, trial) for run in runs for trial in self._trials[run.id] if self._fits(trial, recipe)]
         is_started = self._has_study(recipe, runs)
         if is_started:
             self._taken.update(trial.id for _, trial in trials)

@@ -2,6 +2,7 @@
 
 from neobert.glue.tasks import TASKS
 from reports import published
+from reports.baselines import BaselineRow
 from reports.cells import Cell, Estimate, point_name
 from reports.formats import DASH, Table, csv_text, number, raw
 from reports.remarks import remarks, row_label
@@ -20,13 +21,14 @@ def table3(group: Group) -> Table:
     header += [f"Loss ({corpus})" for corpus in corpora]
     paper = [_paper_cells(row, len(header)) for row in published.table3()]
     ours = [_our_cells(row, shared, corpora) for row in group.rows]
+    others = [_our_cells(row, shared, corpora) for row in group.baselines]
     return Table(
         title=f"Table 3: GLUE development scores (scale {group.scale}, data {group.data})",
         header=tuple(header),
         alignment="ll" + "r" * (len(header) - 2),
-        rows=tuple(paper + ours),
+        rows=tuple(paper + ours + others),
         notes=(*_legend(group, shared, corpora), *remarks(group, short=True)),
-        rules=frozenset({len(paper)}),
+        rules=frozenset({len(paper), len(paper) + len(ours)} if others else {len(paper)}),
     )
 
 
@@ -37,7 +39,7 @@ def table3_csv(group: Group) -> str:
     header += ["shared_tasks", *(f"{task}_sd" for task in TASKS), *(f"{task}_point" for task in TASKS)]
     header += [f"heldout_loss_{corpus}" for corpus in corpora] + ["reference"]
     rows = [_paper_csv(row, header) for row in published.table3()]
-    rows += [_our_csv(row, shared, corpora) for row in group.rows]
+    rows += [_our_csv(row, shared, corpora) for row in group.all_rows]
     return csv_text(header, rows)
 
 
@@ -57,7 +59,7 @@ def _paper_cells(row: published.PublishedRow, columns: int) -> tuple[str, ...]:
     return tuple(cells + [""] * (columns - len(cells)))
 
 
-def _our_cells(row: Row, shared: tuple[str, ...], corpora: list[str]) -> tuple[str, ...]:
+def _our_cells(row: Row | BaselineRow, shared: tuple[str, ...], corpora: list[str]) -> tuple[str, ...]:
     average = row.average
     cells = [THIS_STUDY, row_label(row), *(_score(row.cells[task]) for task in TASKS), _estimate(average)]
     cells.append(DASH if average is None else str(len(average.by_seeds)))
@@ -84,7 +86,11 @@ def _legend(group: Group, shared: tuple[str, ...], corpora: list[str]) -> list[s
         "Rows of the paper are as printed there; rows of this study come from records alone. "
         f"Scores are in points; the average is the flat mean of all eight tasks, {DASH} where one is missing."
     ]
-    marked = [cell for row in group.rows for cell in row.cells.values() if cell.score is not None]
+    if group.baselines:
+        lines.append(
+            "Rows below the last rule are models that were pre-trained elsewhere, under this study's protocol and grid."
+        )
+    marked = [cell for row in group.all_rows for cell in row.cells.values() if cell.score is not None]
     if any(not cell.is_best_of_whole_grid for cell in marked):
         lines.append("† best of an incomplete grid: some points failed or are not recorded yet.")
     if shared:
@@ -102,17 +108,19 @@ def _paper_csv(row: published.PublishedRow, header: list[str]) -> list[str]:
     return [values.get(column, "") for column in header]
 
 
-def _our_csv(row: Row, shared: tuple[str, ...], corpora: list[str]) -> list[str]:
+def _our_csv(row: Row | BaselineRow, shared: tuple[str, ...], corpora: list[str]) -> list[str]:
     average, shared_mean = row.average, row.mean_over(shared)
     scores = [row.cells[task].score for task in TASKS]
-    cells = [THIS_STUDY, row_label(row), row.variant.name, str(row.stage), str(row.context)]
+    cells = [THIS_STUDY, row_label(row)]
+    cells += ["", "", ""] if isinstance(row, BaselineRow) else [row.variant.name, str(row.stage), str(row.context)]
     cells += [raw(score.mean if score else None) for score in scores]
     cells += [raw(average.mean), raw(average.spread)] if average else ["", ""]
     cells += [" ".join(map(str, average.by_seeds)) if average else "", raw(shared_mean.mean if shared_mean else None)]
     cells += [" ".join(shared), *(raw(score.spread if score else None) for score in scores)]
     cells += [_point(row.cells[task]) for task in TASKS]
     losses = [row.losses.get(corpus) for corpus in corpora]
-    return [*cells, *(raw(loss.mean if loss else None) for loss in losses), row.variant.source]
+    reference = row.id if isinstance(row, BaselineRow) else row.variant.source
+    return [*cells, *(raw(loss.mean if loss else None) for loss in losses), reference]
 
 
 def _point(cell: Cell) -> str:

@@ -37,7 +37,8 @@ class Trial:
 
     `state` is that of the record; "undefined" for a done trial whose metric has no value, "failed" for a trial that
     left an error and no record. `start` is the study whose best trial it started from, None where it started from
-    pre-training; `fallback` says why it did so although its task starts from another one.
+    pre-training; `fallback` says why it did so although its task starts from another one. `model` is the name of a
+    model that was pre-trained elsewhere, None for the runs of this study.
     """
 
     id: str
@@ -52,6 +53,7 @@ class Trial:
     scale: Scale
     data: str
     score: float | None
+    model: str | None = None
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,7 @@ def _trial(record: dict[str, Any]) -> Trial:
         scale=_known_scale(str(labels["scale"])),
         data=str(labels["data"]),
         score=score,
+        model=labels.get("model"),
     )
 
 
@@ -191,10 +194,10 @@ def _failed_trials(root: Path, run_files: Iterable[RunFile], recorded: set[str])
             trial_id = study.trial_id(point)
             if trial_id in errors:
                 errors.remove(trial_id)
-                yield _failed_trial(study, trial_id, point, scale, str(run_file.labels["data"]))
+                yield _failed_trial(study, trial_id, point, scale, run_file.labels)
 
 
-def _failed_trial(study: GlueStudy, trial_id: str, point: Point, scale: Scale, data: str) -> Trial:
+def _failed_trial(study: GlueStudy, trial_id: str, point: Point, scale: Scale, labels: Mapping[str, Any]) -> Trial:
     return Trial(
         id=trial_id,
         task=study.task,
@@ -206,8 +209,9 @@ def _failed_trial(study: GlueStudy, trial_id: str, point: Point, scale: Scale, d
         start=study.starts_from.study,
         fallback=study.starts_from.reason,
         scale=scale,
-        data=data,
+        data=str(labels["data"]),
         score=None,
+        model=labels.get("model"),
     )
 
 

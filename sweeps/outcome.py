@@ -4,7 +4,6 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from ablations.plan import Row
 from neobert.console import logs, output, table
 from neobert.data.corpora import Source
 from neobert.files import read_json
@@ -20,9 +19,10 @@ POINT_COLUMNS = ("task", "context", "seed", "batch_size", "learning_rate", "weig
 BEST_COLUMNS = ("task", "context", "batch_size", "learning_rate", "weight_decay", "seeds", "mean", "sd", "nested")
 
 
-def print_outcome(layout: Layout, row: Row, source: Source, *, as_json: bool) -> None:
-    """All points of the row's studies. In JSON the best point of each grid carries `best`, the others null there."""
-    grids = _grids(row)
+def print_outcome(layout: Layout, title: str, studies: Sequence[GlueStudy], source: Source, *, as_json: bool) -> None:
+    """All points of the studies of what `title` names. In JSON the best point of each grid carries `best`, the others
+    null there."""
+    grids = _grids(studies)
     for study in (study for studies in grids for study in studies if study.pruning is not None):
         logs().print(
             f"{study.task}, seed {study.seed}, pruned: {savings(layout, study)}", markup=False, highlight=False
@@ -31,7 +31,7 @@ def print_outcome(layout: Layout, row: Row, source: Source, *, as_json: bool) ->
     if as_json:
         print(json.dumps(entries, indent=1))
         return
-    title = f"{row.variant.name}, seed {row.seed}, {row.scale} scale: scores on the validation sets"
+    title = f"{title}: scores on the validation sets"
     output().print(table(title, POINT_COLUMNS, [[entry[column] for column in POINT_COLUMNS] for entry in entries]))
     best = {(e["task"], e["context"]): e | e["best"] for e in entries if e["best"] is not None}
     if best:
@@ -40,12 +40,11 @@ def print_outcome(layout: Layout, row: Row, source: Source, *, as_json: bool) ->
         output().print(table(title, BEST_COLUMNS, rows))
 
 
-def _grids(row: Row) -> list[list[GlueStudy]]:
+def _grids(studies: Sequence[GlueStudy]) -> list[list[GlueStudy]]:
     """Studies that differ in nothing but the seed, together."""
     grids: dict[tuple[str, str], list[GlueStudy]] = {}
-    for unit in row.units:
-        if isinstance(unit.run, GlueStudy):
-            grids.setdefault((unit.run.task, unit.run.weights), []).append(unit.run)
+    for study in studies:
+        grids.setdefault((study.task, study.weights), []).append(study)
     return list(grids.values())
 
 

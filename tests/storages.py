@@ -33,6 +33,34 @@ def _as_server_user(command: list[str]) -> list[str]:
     )
 
 
+def _control(folder: Path, *arguments: str) -> None:
+    programs = server_programs()
+    assert programs is not None
+    command = [str(programs / "pg_ctl"), "-D", str(folder / "data"), "-w", *arguments]
+    subprocess.run(_as_server_user(command), check=True, stdout=subprocess.DEVNULL, cwd=folder)
+
+
+def start_server(folder: Path) -> None:
+    """Start the server of a folder and wait for it."""
+    options = f"-k {folder} -c listen_addresses= -c fsync=off"
+    _control(folder, "-l", str(folder / "log"), "-o", options, "start")
+
+
+def stop_server(folder: Path) -> None:
+    """Stop it at once, as a power cut would."""
+    _control(folder, "-m", "immediate", "stop")
+
+
+def fresh_database(folder: Path) -> str:
+    """An empty database of a server, as the command takes it."""
+    import psycopg
+
+    name = f"grid_{uuid.uuid4().hex[:8]}"
+    with psycopg.connect(host=str(folder), user="postgres", dbname="postgres", autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    return f"postgresql://postgres@/{name}?host={folder}"
+
+
 @pytest.fixture(scope="session")
 def postgresql_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A server of its own that listens on a socket in a folder of its own; the folder."""
@@ -45,17 +73,13 @@ def postgresql_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path
     if os.geteuid() == 0:
         user = pwd.getpwnam("postgres")
         os.chown(folder, user.pw_uid, user.pw_gid)
-    data = str(folder / "data")
-    options = f"-k {folder} -c listen_addresses= -c fsync=off"
-    start = [str(programs / "pg_ctl"), "-D", data, "-w", "-l", str(folder / "log"), "-o", options, "start"]
-    stop = [str(programs / "pg_ctl"), "-D", data, "-w", "-m", "immediate", "stop"]
-    initialize = [str(programs / "initdb"), "-D", data, "-U", "postgres", "-A", "trust", "-N"]
-    for command in (initialize, start):
-        subprocess.run(_as_server_user(command), check=True, stdout=subprocess.DEVNULL, cwd=folder)
+    initialize = [str(programs / "initdb"), "-D", str(folder / "data"), "-U", "postgres", "-A", "trust", "-N"]
+    subprocess.run(_as_server_user(initialize), check=True, stdout=subprocess.DEVNULL, cwd=folder)
+    start_server(folder)
     try:
         yield folder
     finally:
-        subprocess.run(_as_server_user(stop), check=True, stdout=subprocess.DEVNULL, cwd=folder)
+        stop_server(folder)
         shutil.rmtree(folder)
 
 
@@ -65,10 +89,4 @@ def storage(request: pytest.FixtureRequest) -> str:
     pytest.importorskip("optuna", reason="optuna is not installed")
     if request.param != "postgresql":
         return str(request.param)
-    folder = request.getfixturevalue("postgresql_server")
-    import psycopg
-
-    name = f"grid_{uuid.uuid4().hex[:8]}"
-    with psycopg.connect(host=str(folder), user="postgres", dbname="postgres", autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-    return f"postgresql://postgres@/{name}?host={folder}"
+    return fresh_database(request.getfixturevalue("postgresql_server"))

@@ -28,6 +28,7 @@ DOORS = {
     "transformers": {
         "neobert/hub/__init__.py",
         "neobert/hub/configuration.py",
+        "neobert/hub/external.py",
         "neobert/hub/heads.py",
         "neobert/hub/modeling.py",
         "neobert/hub/tokenizer.py",

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from neobert.data.synthetic.tasks import TASK_SPLITS, task_examples
 from neobert.data.tokenizer_training import train_wordpiece
+from neobert.data.tokenizers import Framed
 from neobert.errors import DamagedFile, MissingData
 from neobert.glue.encoding import EncodedSplit, EncodedTask, encode_task, load_encoded, permutation, save_encoded
 from neobert.glue.tasks import TASKS
@@ -54,10 +55,40 @@ def test_an_encoded_task_comes_back_from_its_file_and_is_published_once(tmp_path
     loaded = load_encoded(path)
     assert loaded.task == encoded.task
     for split, content in encoded.splits.items():
-        for part, array in vars(content).items():
-            again = getattr(loaded.splits[split], part)
+        _assert_equal_arrays(loaded.splits[split], content)
+
+
+def _assert_equal_arrays(found, expected):
+    for part, array in vars(expected).items():
+        again = getattr(found, part)
+        assert (again is None) == (array is None)
+        if array is not None:
             assert again.dtype == array.dtype
             np.testing.assert_array_equal(again, array)
+
+
+def test_token_types_follow_their_tokens_into_the_file_and_into_subsets(tmp_path, tokenizer):
+    class Typed:
+        """Says which id is of a second text, as BERT's tokenizer does."""
+
+        def frame_all(self, columns, *, max_tokens):
+            framed = tokenizer.frame_all(columns, max_tokens=max_tokens)
+            return [
+                Framed(ids, [int(place > ids.index(tokenizer.ids.sep)) for place in range(len(ids))])
+                for ids, _ in framed
+            ]
+
+    encoded = encode_task(TASKS["rte"], examples_of("rte"), Typed(), 64)
+    save_encoded(tmp_path / "rte", encoded)
+    train = load_encoded(tmp_path / "rte").splits["train"]
+    _assert_equal_arrays(train, encoded.splits["train"])
+    chosen = train.take(np.array([2, 0]))
+    for row, example in enumerate((2, 0)):
+        tokens = chosen.tokens(row).tolist()
+        assert tokens == train.tokens(example).tolist()
+        assert chosen.types(row).tolist() == [
+            int(place > tokens.index(tokenizer.ids.sep)) for place in range(len(tokens))
+        ]
 
 
 def test_equal_examples_give_equal_bytes(tmp_path, tokenizer):

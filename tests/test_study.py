@@ -14,11 +14,13 @@ from grid_worlds import (
     fail_unit,
     load,
     start_worker,
+    started,
     survive_kills,
     units_of,
     view_of,
     wait_for,
 )
+from storages import fresh_database, start_server, stop_server
 
 from neobert.grid.claims import acquire
 from neobert.grid.mirror import Mirror, mirror_for_command
@@ -90,6 +92,8 @@ def test_an_owner_that_died_between_record_and_study_is_shown_complete(tmp_path:
         assert states(layout, storage, unit) == [(1, "RUNNING")], "a point in work belongs to its owner"
     view.synchronize()
     assert states(layout, storage, unit) == [(1, "COMPLETE")]
+    (trial,) = load(layout, storage).trials
+    assert len(trial.intermediate_values) == 2, "evaluations that did not reach the storage come from the record"
 
 
 def test_trials_of_dead_owners_are_told_fail(tmp_path: Path, storage: str) -> None:
@@ -153,6 +157,38 @@ def test_a_locked_database_never_stops_the_work(
     lock.close()
     mirror.close()
     assert_exactly_once(layout, POINTS, "sqlite")
+
+
+@pytest.mark.parametrize("returns", ["while workers work", "after they ended"])
+def test_a_postgresql_server_that_stops_in_the_middle_costs_nothing(
+    tmp_path: Path, postgresql_server: Path, capfd: pytest.CaptureFixture[str], returns: str
+) -> None:
+    """Workers go on by the files and say so; the study shows every point once when the server is back."""
+    layout, storage = Layout(tmp_path), fresh_database(postgresql_server)
+    view_of(layout, POINTS, storage).synchronize()
+    workers = [start_worker(layout, POINTS, 1.0, storage) for _ in range(2)]
+    try:
+        wait_for(lambda: recorded(layout) >= 2)
+        stop_server(postgresql_server)
+        assert recorded(layout) < POINTS - 4, "the grid was too short to be interrupted"
+        wait_for(lambda: recorded(layout) >= (POINTS - 4 if returns == "while workers work" else POINTS))
+        if returns == "after they ended":
+            assert {worker.wait(timeout=60) for worker in workers} == {0}
+    finally:
+        start_server(postgresql_server)
+    assert {worker.wait(timeout=60) for worker in workers} == {0}
+    said = capfd.readouterr().err
+    assert said.count("the work goes on without it") == 2 and "Traceback" not in said
+    assert started(layout) == POINTS, "a point was started twice"
+    if returns == "after they ended":
+        assert {trial.state.name for trial in load(layout, storage).trials} >= {"RUNNING"}
+        assert run_all(layout, storage) == 0
+    assert_exactly_once(layout, POINTS, storage)
+
+
+def recorded(layout: Layout) -> int:
+    """How many points have a record."""
+    return sum(unit.record_path.exists() for unit in units_of(layout, POINTS))
 
 
 def test_without_optuna_a_grid_runs_unseen_and_an_explicit_storage_is_refused(

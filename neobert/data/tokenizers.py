@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import replace_file
@@ -63,6 +63,13 @@ ROBERTA_SPECIALS = Specials(pad="<pad>", cls="<s>", sep="</s>", mask="<mask>", u
 """What the released code adds to any tokenizer that is not BERT's (tokenizer.py of the authors' repository)."""
 
 
+class Framed(NamedTuple):
+    """Ids of one or two texts with specials; `token_types` tells, for models that read it, which text an id is of."""
+
+    token_ids: list[int]
+    token_types: list[int] | None
+
+
 @dataclass(frozen=True)
 class TextTokenizer:
     """A tokenizer whose special tokens never come from text: "[MASK]" in a document is seven characters."""
@@ -97,6 +104,11 @@ class TextTokenizer:
         kept_first, kept_second = longest_first(len(first), len(second), max_tokens - specials)
         head = [self.ids.cls, *first[:kept_first], self.ids.sep]
         return [*head, *opening, *second[:kept_second], self.ids.sep]
+
+    def frame_all(self, columns: Sequence[Sequence[str]], *, max_tokens: int) -> list[Framed]:
+        """Texts, or pairs of two columns, as `encode` and `frame` give them; without token types."""
+        encoded = [self.encode(column) for column in columns]
+        return [Framed(self.frame(*texts, max_tokens=max_tokens), None) for texts in zip(*encoded, strict=True)]
 
     def require_rows(self, vocabulary_size: int) -> None:
         """Check that an embedding of `vocabulary_size` rows has a row for each id.

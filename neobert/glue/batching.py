@@ -1,9 +1,9 @@
 """Batches of examples as rows of tokens: a draw says which examples a step sees, and no result tells how they lie."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -45,6 +45,25 @@ class ExampleBatch:
     members: Tensor
     order: Tensor
     labels: Tensor
+
+
+class Batch(Protocol):
+    """Examples on a device, however they lie there."""
+
+    @property
+    def labels(self) -> Tensor:
+        """(examples) int64 class ids or float32 values."""
+
+
+BatchT = TypeVar("BatchT", bound=Batch)
+
+
+@dataclass(frozen=True)
+class Form(Generic[BatchT]):
+    """How a kind of encoder gets its examples, and what a classifier on it gives for them, (examples, labels)."""
+
+    lay_out: Callable[[EncodedSplit, Array, torch.device], BatchT]
+    logits: Callable[[Any, BatchT, Literal["cls", "mean"]], Tensor]
 
 
 def training_batches(split: EncodedSplit, batch_size: int, epochs: int, seed: int) -> Iterator[Array]:
@@ -135,9 +154,7 @@ def _plan(documents: Tensor, positions: Tensor, places: int, device: torch.devic
 def batch_logits(classifier: SequenceClassifier, batch: ExampleBatch, pooling: Literal["cls", "mean"]) -> Tensor:
     """What `classifier` gives for each example alone, (examples, labels): pooled example by example, then its head."""
     pooled = _pool_first(classifier, batch) if pooling == "cls" else _pool_mean(classifier, batch)
-    of_examples = classifier.dropout(pooled.flatten(0, 1).index_select(0, batch.order))
-    logits: Tensor = classifier.classifier(classifier.dropout(torch.tanh(classifier.dense(of_examples))))
-    return logits
+    return classifier.head(pooled.flatten(0, 1).index_select(0, batch.order))
 
 
 def _pool_first(classifier: SequenceClassifier, batch: ExampleBatch) -> Tensor:
@@ -150,3 +167,7 @@ def _pool_mean(classifier: SequenceClassifier, batch: ExampleBatch) -> Tensor:
     with torch.autocast(hidden.device.type, enabled=False):  # sums and lengths are not for bf16
         total = torch.bmm(batch.members, hidden.float())
         return (total / batch.members.sum(dim=2, keepdim=True).clamp(min=1)).to(hidden.dtype)
+
+
+SHARED_ROWS = Form(lay_out, batch_logits)
+"""The form of this package's own encoder."""

@@ -3,16 +3,21 @@
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from neobert.errors import DamagedFile, MissingData
 from neobert.files import json_bytes, publish_once
+from neobert.glue.tasks import task_named
 from neobert.grid.claims import Claim
 from neobert.grid.points import Report
 from neobert.identity import plain
 from neobert.layout import Layout
-from neobert.progress import TrialFiles, selection_path, trial_files
+from neobert.progress import TrialFiles, encoded_path, selection_path, trial_files
 from neobert.records import read_record
 from neobert.specifications import GlueStudy, read_run_file, run_folder
 from neobert.stopping import StopRequest
+
+SELECTION_RULE = "highest validation score; of equal scores the first point of the grid"
 
 
 @dataclass(frozen=True)
@@ -45,11 +50,37 @@ class SelectionUnit:
         return all(files.published is not None for files in trial_files(self.layout, self.study))
 
     def run(self, claim: Claim, stop: StopRequest, report: Report) -> None:
-        """Choose by the study's rule and publish the choice."""
+        """Choose by the study's rule and publish the choice, with everything that decided it."""
         best, score = _best(self.layout, self.study)
+        nested = _nested(self.layout, self.study)
         claim.check()
-        content = {"study": self.study.id, "trial": best.id, "point": plain(best.point), "score": score}
+        content = {
+            "study": self.study.id,
+            "trial": best.id,
+            "point": plain(best.point),
+            "score": score,
+            "rule": SELECTION_RULE,
+            "grid": plain(self.study.points),
+            "starts_from": plain(self.study.starts_from),
+            "scored_on": {"origin": self.study.task_origin, "splits": task_named(self.study.task).validation_splits},
+            "nested": nested,
+        }
         publish_once(selection_path(self.layout, self.study), json_bytes(content))
+
+
+def _nested(layout: Layout, study: GlueStudy) -> dict[str, Any]:
+    """The score without the bias of the best, and how the halves were made; None with a reason where the examples or
+    predictions of the trials are not kept."""
+    from neobert.glue.encoding import load_encoded
+    from neobert.glue.selection import HALVES, NESTED_RULE, best_of_grid
+
+    score, reason = None, None
+    try:
+        best = best_of_grid(layout, [study], load_encoded(encoded_path(layout, study)).labels)
+        score = None if best is None else best.nested
+    except (MissingData, DamagedFile, FileNotFoundError):
+        reason = "the encoded task or the stored predictions are not there"
+    return {"score": score, "reason": reason, "rule": NESTED_RULE, "halves": HALVES}
 
 
 def _best(layout: Layout, study: GlueStudy) -> tuple[TrialFiles, float | None]:

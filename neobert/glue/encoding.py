@@ -5,13 +5,13 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from neobert.data.tokenizers import TextTokenizer
+from neobert.data.tokenizers import Framed
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import publish_once
 from neobert.glue.tasks import TRAIN, Task, task_named
@@ -34,11 +34,13 @@ def permutation(count: int, key: tuple[int, int]) -> Array:
 @dataclass(frozen=True, eq=False)
 class EncodedSplit:
     """Examples one behind the other: `token_ids` (tokens) int32, `offsets` (examples + 1) int64, and `labels`
-    (examples), int64 class ids or float32 values."""
+    (examples), int64 class ids or float32 values. `token_types` (tokens) int8 is 1 in second texts; None where the
+    tokenizer tells none."""
 
     token_ids: Array
     offsets: Array
     labels: Array
+    token_types: Array | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -50,13 +52,21 @@ class EncodedSplit:
 
     def tokens(self, example: int) -> Array:
         """The token ids of one example."""
-        return self.token_ids[self.offsets[example] : self.offsets[example + 1]]
+        return self.token_ids[self._slots(example)]
+
+    def types(self, example: int) -> Array | None:
+        """The token types of one example."""
+        return None if self.token_types is None else self.token_types[self._slots(example)]
+
+    def _slots(self, example: int) -> slice:
+        return slice(self.offsets[example], self.offsets[example + 1])
 
     def take(self, examples: Array) -> "EncodedSplit":
         """The split made of these examples, in this order."""
-        token_ids = np.concatenate([self.tokens(example) for example in examples])
+        slots = np.concatenate([np.arange(*self.offsets[example : example + 2]) for example in examples])
         offsets = np.concatenate([[0], np.cumsum(self.lengths[examples])])
-        return EncodedSplit(token_ids, offsets, self.labels[examples])
+        types = None if self.token_types is None else self.token_types[slots]
+        return EncodedSplit(self.token_ids[slots], offsets, self.labels[examples], types)
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +94,14 @@ class EncodedTask:
         return split.take(permutation(len(split), CAP_KEY)[:examples])
 
 
-def encode_task(task: Task, splits: Mapping[str, Examples], tokenizer: TextTokenizer, max_tokens: int) -> EncodedTask:
+class Framing(Protocol):
+    """What turns texts into ids with specials."""
+
+    def frame_all(self, columns: Sequence[Sequence[str]], *, max_tokens: int) -> list[Framed]:
+        """One text or pair a row of `columns`, each cut to `max_tokens`."""
+
+
+def encode_task(task: Task, splits: Mapping[str, Examples], tokenizer: Framing, max_tokens: int) -> EncodedTask:
     """Tokenise the columns of every split of a task; examples longer than `max_tokens` are cut.
 
     Raises:
@@ -99,21 +116,25 @@ def encode_task(task: Task, splits: Mapping[str, Examples], tokenizer: TextToken
     )
 
 
-def _encode_split(task: Task, name: str, examples: Examples, tokenizer: TextTokenizer, max_tokens: int) -> EncodedSplit:
+def _encode_split(task: Task, name: str, examples: Examples, tokenizer: Framing, max_tokens: int) -> EncodedSplit:
     where = f"{task.title} {name}"
     _check_columns(task, where, examples)
     labels = _labels(task, where, examples["label"])
-    framed = [np.asarray(ids, dtype=np.int32) for ids in _framed(task, examples, tokenizer, max_tokens)]
-    offsets = np.concatenate([[0], np.cumsum([len(ids) for ids in framed])])
-    return EncodedSplit(np.concatenate(framed), offsets, labels)
+    token_ids, token_types, lengths = [], [], [0]
+    for framed in _framed(task, examples, tokenizer, max_tokens):
+        token_ids.append(np.asarray(framed.token_ids, dtype=np.int32))
+        lengths.append(len(framed.token_ids))
+        if framed.token_types is not None:
+            token_types.append(np.asarray(framed.token_types, dtype=np.int8))
+    types = np.concatenate(token_types) if token_types else None
+    return EncodedSplit(np.concatenate(token_ids), np.cumsum(lengths), labels, types)
 
 
-def _framed(task: Task, examples: Examples, tokenizer: TextTokenizer, max_tokens: int) -> Iterator[list[int]]:
+def _framed(task: Task, examples: Examples, tokenizer: Framing, max_tokens: int) -> Iterator[Framed]:
     for start in range(0, len(examples["label"]), _ENCODED_AT_ONCE):
         chunk = slice(start, start + _ENCODED_AT_ONCE)
-        encoded = [tokenizer.encode(list(examples[column][chunk])) for column in task.text_columns]
-        for texts in zip(*encoded, strict=True):
-            yield tokenizer.frame(*texts, max_tokens=max_tokens)
+        columns = [list(examples[column][chunk]) for column in task.text_columns]
+        yield from tokenizer.frame_all(columns, max_tokens=max_tokens)
 
 
 def _check_columns(task: Task, where: str, examples: Examples) -> None:
@@ -151,6 +172,7 @@ def save_encoded(path: Path, encoded: EncodedTask) -> bool:
         f"{split}/{part}": np.ascontiguousarray(array)
         for split, content in encoded.splits.items()
         for part, array in vars(content).items()
+        if array is not None
     }
     header = {"task": encoded.task.name, "sha256": _digest(arrays)}
     return publish_once(path, save(arrays, metadata={"encoded_task": json.dumps(header)}))
@@ -174,10 +196,12 @@ def load_encoded(path: Path) -> EncodedTask:
     if _digest(arrays) != header["sha256"]:
         raise DamagedFile(f"{path} does not match its checksum: remove it to encode the task again")
     task = task_named(header["task"])
-    parts = ("token_ids", "offsets", "labels")
-    return EncodedTask(
-        task, {name: EncodedSplit(*(arrays[f"{name}/{part}"] for part in parts)) for name in task.splits}
-    )
+    return EncodedTask(task, {name: _split_of(arrays, name) for name in task.splits})
+
+
+def _split_of(arrays: Mapping[str, Array], name: str) -> EncodedSplit:
+    token_ids, offsets, labels = (arrays[f"{name}/{part}"] for part in ("token_ids", "offsets", "labels"))
+    return EncodedSplit(token_ids, offsets, labels, arrays.get(f"{name}/token_types"))
 
 
 def _digest(arrays: Mapping[str, Array]) -> str:

@@ -10,13 +10,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from neobert.errors import RunFailed
-from neobert.glue.batching import ExampleBatch, batch_logits, evaluation_batches, lay_out, training_batches
+from neobert.glue.batching import SHARED_ROWS, Batch, Form, evaluation_batches, training_batches
 from neobert.glue.course import Course, Patience
 from neobert.glue.encoding import EncodedTask
 from neobert.glue.metrics import Scores, evaluate
 from neobert.grid.points import Report
 from neobert.model.build import initialize_classifier
-from neobert.model.heads import SequenceClassifier
+from neobert.model.heads import Classifier
 from neobert.recipe import FineTuning, Point
 from neobert.stopping import Stopped, StopRequest
 from neobert.training.engine import autocast
@@ -58,7 +58,8 @@ class FineTuner:
     """One model and one encoded task, for any number of points and seeds.
 
     Every run starts from `start`, the tensors of the encoder by their names in `classifier` ("model.…"), and from a
-    head drawn from its seed. `classifier` is moved to `device` and changed in place: one run at a time.
+    head drawn from its seed. `classifier` is moved to `device` and changed in place: one run at a time. `form` says how
+    examples come to its kind of encoder.
 
     Raises:
         ValueError: `start` has other names than the encoder.
@@ -66,22 +67,24 @@ class FineTuner:
 
     def __init__(
         self,
-        classifier: SequenceClassifier,
+        classifier: Classifier,
         start: Mapping[str, Tensor],
         encoded: EncodedTask,
         protocol: FineTuning,
         device: torch.device,
+        form: Form[Any] = SHARED_ROWS,
     ) -> None:
         _check_names(classifier, start)
         self.classifier = classifier.to(device)
         self.encoded = encoded
         self.protocol = protocol
         self.device = device
+        self.form = form
         self._start = {name: tensor.to(device, copy=True) for name, tensor in start.items()}
         self._train = encoded.train(protocol.train_examples)
         self._labels = encoded.labels
         self._validation = {
-            name: [(examples, lay_out(split, examples, self.device)) for examples in evaluation_batches(split)]
+            name: [(examples, form.lay_out(split, examples, device)) for examples in evaluation_batches(split)]
             for name, split in encoded.validation.items()
         }
 
@@ -144,9 +147,9 @@ class FineTuner:
             patience.best.score, patience.best.metrics, best_step, step, tuple(curve), best_predictions, best_weights
         )
 
-    def _batches(self, batch_size: int, seed: int) -> Iterator[ExampleBatch]:
+    def _batches(self, batch_size: int, seed: int) -> Iterator[Batch]:
         for examples in training_batches(self._train, batch_size, self.protocol.epochs, seed):
-            yield lay_out(self._train, examples, self.device)
+            yield self.form.lay_out(self._train, examples, self.device)
 
     def _optimizer(self, point: Point) -> torch.optim.AdamW:
         """Weight decay on all parameters, norms and biases too, and no clipping: as the released code."""
@@ -159,7 +162,7 @@ class FineTuner:
             fused=True,
         )
 
-    def _update(self, optimizer: torch.optim.AdamW, batch: ExampleBatch) -> Tensor:
+    def _update(self, optimizer: torch.optim.AdamW, batch: Batch) -> Tensor:
         self.classifier.train()
         optimizer.zero_grad(set_to_none=True)
         loss = self._loss(self._logits(batch), batch.labels)
@@ -167,9 +170,9 @@ class FineTuner:
         optimizer.step()
         return loss.detach()
 
-    def _logits(self, batch: ExampleBatch) -> Tensor:
+    def _logits(self, batch: Batch) -> Tensor:
         with autocast(self.device, self.protocol.precision):
-            return batch_logits(self.classifier, batch, self.protocol.pooling).float()
+            return self.form.logits(self.classifier, batch, self.protocol.pooling).float()
 
     def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Mean over the batch: squared error of the raw value, or cross-entropy."""
@@ -199,7 +202,7 @@ class FineTuner:
         return {name: tensor.to("cpu", copy=True) for name, tensor in self.classifier.state_dict().items()}
 
 
-def _check_names(classifier: SequenceClassifier, start: Mapping[str, Tensor]) -> None:
+def _check_names(classifier: Classifier, start: Mapping[str, Tensor]) -> None:
     expected = {name for name in classifier.state_dict() if name.startswith("model.")}
     if start.keys() != expected:
         first = min(start.keys() ^ expected)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from neobert.glue.encoding import permutation
 from neobert.glue.metrics import evaluate
 from neobert.glue.tasks import Task, task_named
 from neobert.layout import Layout
@@ -24,6 +25,10 @@ Labels = Mapping[str, Array]
 Scores = Mapping[Point, Mapping[int, float]]  # by point, in the order of the grid, and by seed; undefined ones left out
 
 HALVES_SEED = 0
+HALVES = (
+    f"first half of the order of Philox4x64's raw output with key ({HALVES_SEED}, number of examples), and the rest"
+)
+NESTED_RULE = "chosen on one half of the validation examples, reported on the other; mean of both ways round"
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,7 @@ def best_point(scores: Scores) -> Point | None:
 
 def halves(examples: int) -> tuple[Array, Array]:
     """Two disjoint halves of the numbers of examples, always the same for the same count."""
-    order = np.random.default_rng([HALVES_SEED, examples]).permutation(examples)
+    order = permutation(examples, (HALVES_SEED, examples))
     return np.sort(order[: examples // 2]), np.sort(order[examples // 2 :])
 
 

@@ -10,30 +10,25 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 
-from neobert.data.preparation import open_specified, text_tokenizer
-from neobert.errors import DamagedFile
+from neobert.data.preparation import open_specified
 from neobert.files import read_json, replace_file, sync_file, temporary_sibling
 from neobert.glue.closing import SelectionUnit, drop_beaten_weights, selection_of
 from neobert.glue.competition import Competition, TrialPruned
 from neobert.glue.encoding import EncodedTask, encode_task, load_encoded, save_encoded
 from neobert.glue.finetuning import FineTuner, Outcome
+from neobert.glue.measured import MeasuredModel, Weights, encoder_part, is_there, measured_model
 from neobert.glue.tasks import task_named
 from neobert.grid.claims import Claim, ClaimLost
 from neobert.grid.points import GridPoint, Report
-from neobert.identity import identity, plain
+from neobert.identity import plain
 from neobert.layout import Layout
-from neobert.model.build import build_classifier
-from neobert.progress import TrialFiles, trial_files
+from neobert.progress import TrialFiles, encoded_path, trial_files
 from neobert.recipe import Point
 from neobert.records import provenance, publish_record
 from neobert.specifications import GlueStudy, RunFile, read_run_file
 from neobert.stopping import StopRequest
-from neobert.training import checkpoints
 from neobert.training.device import default_device
-
-Weights = dict[str, Tensor]
 
 
 def trials_of_study(layout: Layout, task: str, study_id: str) -> "list[TrialUnit | SelectionUnit]":
@@ -81,7 +76,7 @@ class TrialUnit:
 
     def is_ready(self) -> bool:
         """Whether the weights it starts from are there."""
-        if not (self.layout.pretraining(self.study.weights) / "done.json").exists():
+        if not is_there(self.layout, self.study):
             return False
         start = self.study.starts_from
         return start.task is None or start.study is None or selection_of(self.layout, start.task, start.study).exists()
@@ -173,40 +168,29 @@ def _fine_tuner(layout: Layout, task_name: str, study_id: str) -> FineTuner:
     run_file = read_run_file(layout.study(task_name, study_id))
     study = run_file.study
     assert study is not None
-    pretraining = read_run_file(layout.pretraining(study.weights)).pretraining
-    assert pretraining is not None
-    task, protocol = task_named(study.task), study.protocol
-    model = pretraining.recipe.model
-    classifier = build_classifier(model, pretraining.context, task.labels, protocol.pooling, protocol.dropout)
-    start = _starting_weights(layout, study)
-    encoded = _encoded(layout, run_file, pretraining.recipe.data.tokenizer, model.vocabulary_size)
-    return FineTuner(classifier, start, encoded, protocol, default_device())
+    model = measured_model(layout, study)
+    start = _starting_weights(layout, study, model)
+    encoded = _encoded(layout, run_file, model)
+    return FineTuner(model.classifier, start, encoded, study.protocol, default_device(), model.form)
 
 
-def _starting_weights(layout: Layout, study: GlueStudy) -> Weights:
+def _starting_weights(layout: Layout, study: GlueStudy, model: MeasuredModel) -> Weights:
     """The encoder's tensors, named as in a classifier ("model.…")."""
     start = study.starts_from
     if start.task is None or start.study is None:
-        newest = checkpoints.newest(layout.pretraining(study.weights) / "checkpoints")
-        if newest is None:
-            raise DamagedFile(f"run {study.weights} is done but has no valid checkpoint: remove its folder to redo it")
-        weights = newest.weights()
-    else:
-        trial = read_json(selection_of(layout, start.task, start.study))["trial"]
-        weights = load_file(layout.trial(start.task, trial).with_suffix(".safetensors"))
-    return {name: tensor for name, tensor in weights.items() if name.startswith("model.")}
+        return model.weights()
+    trial = read_json(selection_of(layout, start.task, start.study))["trial"]
+    return encoder_part(load_file(layout.trial(start.task, trial).with_suffix(".safetensors")))
 
 
-def _encoded(layout: Layout, run_file: RunFile, tokenizer: str, vocabulary_size: int) -> EncodedTask:
+def _encoded(layout: Layout, run_file: RunFile, model: MeasuredModel) -> EncodedTask:
     """The task in token ids, encoded by whichever process comes first."""
     study = run_file.study
     assert study is not None
-    decisive = {"task": study.task_origin, "tokenizer": study.tokenizer_origin, "max_tokens": study.protocol.max_tokens}
-    path = layout.root / "data" / "glue" / f"{study.task}-{identity(decisive)}.safetensors"
+    path = encoded_path(layout, study)
     if not path.exists():
         source = open_specified(run_file.source)
         task = task_named(study.task)
         splits = {split: source.task_examples(study.task, split) for split in task.splits}
-        opened = text_tokenizer(layout, source, tokenizer, vocabulary_size)
-        save_encoded(path, encode_task(task, splits, opened, study.protocol.max_tokens))
+        save_encoded(path, encode_task(task, splits, model.framing(source), study.protocol.max_tokens))
     return load_encoded(path)

@@ -112,10 +112,14 @@ class StudyView:
             return
 
     def finish(self, number: int, record: Mapping[str, Any]) -> None:
-        """Tell a trial what its record says."""
+        """Tell a trial what its record says, evaluations that did not reach the storage included."""
         from optuna.trial import TrialState
 
         state, value, error = _outcome(record)
+        told = self.storage.get_trial(number).intermediate_values
+        for step, score in _curve(record).items():
+            if step not in told:
+                self.report(number, step, score)
         if state is TrialState.FAIL:
             self.fail(number, error or UNDEFINED)
         else:
@@ -216,8 +220,7 @@ class StudyView:
         described = self._described(point, record.get("claim"))
         if error is not None:
             described["user_attrs"]["error"] = error
-        curve = {int(step): float(score) for step, score in record["scores"]["curve"] if score is not None}
-        trial = create_trial(state=state, value=value, intermediate_values=curve, **described)
+        trial = create_trial(state=state, value=value, intermediate_values=_curve(record), **described)
         published = point.published
         assert published is not None
         trial.datetime_complete = datetime.fromtimestamp(published.stat().st_mtime)
@@ -244,6 +247,11 @@ def _files_of(point: GridPoint) -> tuple[dict[str, Any] | None, dict[str, Any] |
 def _settles(trial: Shown, record: Mapping[str, Any]) -> bool:
     """Whether a trial already shows a record."""
     return trial.state.is_finished() and trial.claim == record.get("claim")
+
+
+def _curve(record: Mapping[str, Any]) -> dict[int, float]:
+    """The evaluations of a record by step; undefined scores are not shown."""
+    return {int(step): float(score) for step, score in record["scores"]["curve"] if score is not None}
 
 
 def _outcome(record: Mapping[str, Any]) -> "tuple[TrialState, float | None, str | None]":

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from neobert import recipe
 from neobert.model.encoder import Block, Encoder
 from neobert.model.feedforward import FEEDFORWARDS
-from neobert.model.heads import MaskedLanguageModel, SequenceClassifier
+from neobert.model.heads import Classifier, MaskedLanguageModel, SequenceClassifier
 from neobert.model.normalization import NORMS
 from neobert.model.positions import POSITIONS, LearnedPositions
 
@@ -67,7 +67,7 @@ def _scale_of(owner: nn.Module, initialization: recipe.Initialization) -> float:
     return initialization.embedding_scale if isinstance(owner, nn.Embedding) else initialization.weight_scale
 
 
-def initialize_classifier(classifier: SequenceClassifier, scale: float, seed: int) -> None:
+def initialize_classifier(classifier: Classifier, scale: float, seed: int) -> None:
     """Set the head of `classifier` in place: matrices from N(0, scale²), biases 0. The encoder stays as it is."""
     for name, _, parameter in _parameters(classifier):
         if not name.startswith("model."):

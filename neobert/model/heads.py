@@ -53,18 +53,32 @@ def pool_mean(model: Encoder, token_ids: Tensor, plan: AttentionPlan) -> Tensor:
 POOLINGS: dict[str, Callable[[Encoder, Tensor, AttentionPlan], Tensor]] = {"cls": pool_first, "mean": pool_mean}
 
 
-class SequenceClassifier(nn.Module):
-    """Pooling, dropout, dense, tanh, dropout, classifier (released code). One label is a regression."""
+class Classifier(nn.Module):
+    """Any encoder under dropout, dense, tanh, dropout, classifier (released code). One label is a regression."""
 
-    def __init__(self, model: Encoder, labels: int, pooling: str, dropout: float) -> None:
+    model: nn.Module
+
+    def __init__(self, model: nn.Module, width: int, labels: int, dropout: float) -> None:
         super().__init__()
         self.model = model
-        self.pool = POOLINGS[pooling]
         self.dropout = nn.Dropout(dropout)
-        self.dense = nn.Linear(model.width, model.width)
-        self.classifier = nn.Linear(model.width, labels)
+        self.dense = nn.Linear(width, width)
+        self.classifier = nn.Linear(width, labels)
+
+    def head(self, pooled: Tensor) -> Tensor:
+        """Logits (texts, labels) of `pooled` (texts, width)."""
+        return self.classifier(self.dropout(torch.tanh(self.dense(self.dropout(pooled)))))
+
+
+class SequenceClassifier(Classifier):
+    """This package's encoder under pooling and the classifier's head."""
+
+    model: Encoder
+
+    def __init__(self, model: Encoder, labels: int, pooling: str, dropout: float) -> None:
+        super().__init__(model, model.width, labels, dropout)
+        self.pool = POOLINGS[pooling]
 
     def forward(self, token_ids: Tensor, plan: AttentionPlan) -> Tensor:
         """Logits (rows, labels) of `token_ids` (rows, tokens), one document a row."""
-        pooled = self.dropout(self.pool(self.model, token_ids, plan))
-        return self.classifier(self.dropout(torch.tanh(self.dense(pooled))))
+        return self.head(self.pool(self.model, token_ids, plan))

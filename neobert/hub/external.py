@@ -1,0 +1,218 @@
+"""Any encoder that transformers' AutoModel loads, as a function from ids and mask to hidden states; code of a
+checkpoint is never run."""
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import repeat
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel
+from transformers.utils import logging
+
+from neobert.data.tokenizers import Framed
+from neobert.hub.loading import SHOWN_KEYS
+
+UNBOUNDED_TOKENS = 1_000_000
+"""Tokenizers without a limit name a larger one."""
+
+NEVER_READ = ("pooler.",)
+"""Tensors that a checkpoint may lack: what stands on hidden states is the protocol's own head."""
+
+LONGEST_CAUSE = 300
+PROBE_TOKENS = 8
+PADDING_TOLERANCE = 1e-3
+
+Loaded = TypeVar("Loaded")
+
+
+class ExternalEncoder(nn.Module):
+    """An encoder of transformers; dropout inside is its configuration's."""
+
+    def __init__(self, encoder: PreTrainedModel) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.reads_token_types = _reads_token_types(encoder)
+
+    @property
+    def width(self) -> int:
+        """Size of a hidden state, which is not that of the embedding in ELECTRA and ALBERT."""
+        return int(self.encoder.config.hidden_size)
+
+    @property
+    def embedding(self) -> nn.Embedding:
+        """The token embedding.
+
+        Raises:
+            ValueError: there is none.
+        """
+        found = self.encoder.get_input_embeddings()
+        if not isinstance(found, nn.Embedding):
+            raise ValueError(f"{type(self.encoder).__name__} reads no token ids: --model takes an encoder of text")
+        return found
+
+    @property
+    def most_tokens(self) -> int | None:
+        """Tokens that its position table holds, or that it was trained on; None where nothing is said."""
+        positions = getattr(self.encoder.config, "max_position_embeddings", None)
+        if not isinstance(positions, int) or positions <= 0:
+            return None
+        tables = [module for name, module in self.encoder.named_modules() if name.endswith("position_embeddings")]
+        offsets = [table.padding_idx for table in tables if isinstance(table, nn.Embedding)]
+        # RoBERTa's family counts positions from behind the padding id, so the first rows of the table are never used.
+        return positions - max((offset + 1 for offset in offsets if offset is not None), default=0)
+
+    @property
+    def pad_id(self) -> int:
+        """The id that the model itself takes for padding, else 0, which the mask hides."""
+        return self.encoder.config.pad_token_id or 0
+
+    def forward(self, token_ids: Tensor, mask: Tensor, token_types: Tensor | None = None) -> Tensor:
+        """Hidden states (rows, tokens, width) of ids, mask and token types (rows, tokens)."""
+        inputs = {"input_ids": token_ids, "attention_mask": mask}
+        if token_types is not None and self.reads_token_types:
+            inputs["token_type_ids"] = token_types
+        hidden: Tensor = self.encoder(**inputs, return_dict=True).last_hidden_state
+        return hidden
+
+
+def _reads_token_types(encoder: PreTrainedModel) -> bool:
+    types = getattr(encoder.config, "type_vocab_size", None)
+    return isinstance(types, int) and types > 1 and "token_type_ids" in inspect.signature(encoder.forward).parameters
+
+
+@dataclass(frozen=True)
+class ExternalTokenizer:
+    """A tokenizer of transformers, which frames texts in its own way; special tokens never come from text."""
+
+    tokenizer: Any
+
+    @property
+    def most_tokens(self) -> int | None:
+        """Tokens that it cuts texts to by itself; None where it does not."""
+        limit = int(self.tokenizer.model_max_length)
+        return limit if limit < UNBOUNDED_TOKENS else None
+
+    def frame_all(self, columns: Sequence[Sequence[str]], *, max_tokens: int) -> list[Framed]:
+        """Texts, or pairs of two columns, with specials; the longer text of a pair is cut first."""
+        encoded = self.tokenizer(
+            *(list(column) for column in columns),
+            truncation="longest_first",
+            max_length=max_tokens,
+            split_special_tokens=True,
+            return_attention_mask=False,
+        )
+        types = encoded.get("token_type_ids") or repeat(None)
+        return [Framed(list(ids), kind) for ids, kind in zip(encoded["input_ids"], types, strict=False)]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a model is; `context` is in tokens, specials included, None where nothing bounds them."""
+
+    model_type: str
+    parameters: int
+    context: int | None
+
+
+def load_external(folder: Path, name: str) -> tuple[ExternalEncoder, ExternalTokenizer]:
+    """Encoder in fp32 and tokenizer of a folder; `name` is for errors.
+
+    Raises:
+        ValueError: transformers cannot load them, or tensors of the encoder are missing.
+    """
+    with _quiet():
+        configuration = _loaded(name, lambda: AutoConfig.from_pretrained(folder, **_TRUST_NOTHING))
+        if configuration.is_encoder_decoder:
+            raise ValueError(f"{name} is an encoder-decoder ({configuration.model_type}): --model takes an encoder")
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)  # what a checkpoint may lack starts equal in every process
+            encoder, report = _loaded(
+                name,
+                lambda: AutoModel.from_pretrained(
+                    folder, use_safetensors=True, dtype=torch.float32, output_loading_info=True, **_TRUST_NOTHING
+                ),
+            )
+        tokenizer = _loaded(name, lambda: AutoTokenizer.from_pretrained(folder, **_TRUST_NOTHING))
+    _refuse_missing(name, report["missing_keys"])
+    return ExternalEncoder(encoder), ExternalTokenizer(tokenizer)
+
+
+_TRUST_NOTHING = {"trust_remote_code": False, "local_files_only": True}
+
+
+def _loaded(name: str, load: Callable[[], Loaded]) -> Loaded:
+    try:
+        return load()
+    except Exception as error:  # transformers, safetensors and tokenizers raise whatever they like
+        cause = " ".join(str(error).split())[:LONGEST_CAUSE] or type(error).__name__
+        if "trust_remote_code" in str(error):
+            cause = "it brings code of its own, which is never run"
+        raise ValueError(f"transformers cannot load {name}: {cause}") from error
+
+
+def _refuse_missing(name: str, missing: Sequence[str]) -> None:
+    lacking = sorted(key for key in missing if not key.startswith(NEVER_READ))
+    if lacking:
+        more = f" and {len(lacking) - SHOWN_KEYS} more" if len(lacking) > SHOWN_KEYS else ""
+        named = f"{', '.join(lacking[:SHOWN_KEYS])}{more}"
+        raise ValueError(f"{name} lacks tensors {named}: it is incomplete or fits another config.json")
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No progress bars and load reports: what matters is raised."""
+    level, had_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if had_bars:
+            logging.enable_progress_bar()
+
+
+def examine(folder: Path, name: str) -> Facts:
+    """Load a model once and look at what it does, before a grid is built on it.
+
+    Raises:
+        ValueError: it cannot be loaded, reads from left to right only, is disturbed by padding, or its tokenizer has
+            more tokens than its embedding has rows.
+    """
+    encoder, tokenizer = load_external(folder, name)
+    encoder.eval()
+    rows = encoder.embedding.num_embeddings
+    highest = max(tokenizer.tokenizer.get_vocab().values(), default=-1)
+    if highest >= rows:
+        raise ValueError(f"the tokenizer of {name} has the id {highest}, but its embedding only {rows} rows")
+    _require_two_directions(encoder, name, rows)
+    limits = [limit for limit in (encoder.most_tokens, tokenizer.most_tokens) if limit is not None]
+    parameters = sum(parameter.numel() for parameter in encoder.parameters())
+    return Facts(str(encoder.encoder.config.model_type), parameters, min(limits, default=None))
+
+
+@torch.no_grad()
+def _require_two_directions(encoder: ExternalEncoder, name: str, rows: int) -> None:
+    """A first token must know the last one, and must not know padding."""
+    known = [number for number in range(rows) if number != encoder.pad_id][: PROBE_TOKENS + 1]
+    tokens, other = torch.tensor([known[:-1]]), torch.tensor([[*known[:-2], known[-1]]])
+    padded = torch.nn.functional.pad(tokens, (0, PROBE_TOKENS), value=encoder.pad_id)
+    mask = (torch.arange(padded.shape[1])[None] < tokens.shape[1]).long()
+    try:
+        states, others = (encoder(ids, torch.ones_like(ids)) for ids in (tokens, other))
+        masked = encoder(padded, mask)[:, : tokens.shape[1]]
+        assert masked.shape[-1] == encoder.width, f"hidden states of {masked.shape[-1]} are not {encoder.width} wide"
+    except Exception as error:  # a model of images or sounds fails in its own way
+        raise ValueError(
+            f"{name} does not map token ids and mask to hidden states ({error}): give an encoder"
+        ) from error
+    if torch.equal(states[0, 0], others[0, 0]):
+        raise ValueError(f"{name} is a decoder: its first token sees no later one; --model takes an encoder")
+    deviation = float((states - masked).abs().max() / states.abs().max())
+    if not deviation <= PADDING_TOLERANCE:
+        raise ValueError(f"padding changes what {name} computes (by {deviation:.0e}): batches would decide its scores")
