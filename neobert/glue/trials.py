@@ -22,10 +22,10 @@ from neobert.glue.finetuning import FineTuner, Outcome
 from neobert.glue.tasks import task_named
 from neobert.grid.claims import Claim, ClaimLost
 from neobert.grid.points import GridPoint, Report
-from neobert.identity import identity, plain
+from neobert.identity import plain
 from neobert.layout import Layout
 from neobert.model.build import build_classifier
-from neobert.progress import TrialFiles, trial_files
+from neobert.progress import TrialFiles, encoded_task_path, trial_files
 from neobert.recipe import Point
 from neobert.records import provenance, publish_record
 from neobert.specifications import GlueStudy, RunFile, read_run_file
@@ -201,8 +201,7 @@ def _encoded(layout: Layout, run_file: RunFile, tokenizer: str, vocabulary_size:
     """The task in token ids, encoded by whichever process comes first."""
     study = run_file.study
     assert study is not None
-    decisive = {"task": study.task_origin, "tokenizer": study.tokenizer_origin, "max_tokens": study.protocol.max_tokens}
-    path = layout.root / "data" / "glue" / f"{study.task}-{identity(decisive)}.safetensors"
+    path = encoded_task_path(layout, study)
     if not path.exists():
         source = open_specified(run_file.source)
         task = task_named(study.task)
