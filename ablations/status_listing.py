@@ -181,7 +181,10 @@ def _note(row: Row) -> str | None:
 
 
 def _cause_lines(cause: Cause) -> list[str]:
-    names = ", ".join(cause.names[:NAMES_SHOWN])
-    more = len(cause.names) - NAMES_SHOWN
-    lines = [f"{len(cause.names)} × {cause.error}", f"    {names}{f' and {more} more' if more > 0 else ''}"]
-    return [*lines, f"    logs: {', '.join(cause.logs)}"] if cause.logs else lines
+    lines = [f"{len(cause.names)} × {cause.error}", f"    {_first_of(cause.names)}"]
+    return [*lines, f"    logs: {_first_of(cause.logs)}"] if cause.logs else lines
+
+
+def _first_of(names: Sequence[str]) -> str:
+    more = len(names) - NAMES_SHOWN
+    return ", ".join(names[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -75,6 +75,7 @@ def test_heavy_packages_have_one_door() -> None:
         "from neobert.export.__main__ import build_parser; build_parser()",
         "import ablations.listing",
         "import ablations.execution",
+        "import ablations.status, ablations.status_listing, neobert.overview.rows",
         "import neobert.glue.selection, neobert.grid.mirror, sweeps.outcome",
         "import reports.make_figures, reports.scores, reports.figure1, reports.table2, reports.table3",
     ],

@@ -23,6 +23,8 @@ def study_row(tree: Tree, row: Row, content: dict[str, Any]) -> Row:
     selection = tree.layout.root / row.folder / "selection.json"
     if selection.exists():
         return replace(row, state="done", done=total, score=read_json(selection)["score"])
+    if "done.json" not in tree.names(tree.layout.pretraining(study["weights"])):  # before that no trial begins
+        return replace(row, state="waiting", note=f"after pretraining {row.weights}", done=0)
     parsed = GlueStudy.model_validate(study)
     if parsed.id != row.id:
         return replace(row, state="waiting", note="named by another numerics version: its points are not known here")
@@ -59,8 +61,6 @@ def _is_recorded(study: GlueStudy, trial: str, names: frozenset[str]) -> bool:
 
 
 def _waits_for(tree: Tree, study: GlueStudy) -> str:
-    if "done.json" not in tree.names(tree.layout.pretraining(study.weights)):
-        return f"after pretraining {study.weights}"
     start = study.starts_from
     if start.task is None or start.study is None:
         return ""
