@@ -4,7 +4,7 @@ BIN := .venv/bin
 RUNS ?= runs
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test test-slow test-compat drills lint environment
+.PHONY: demo test test-slurm test-slow test-compat drills lint environment
 
 ## environment and the main job on embedded data: one variant end to end, then the figures
 demo: environment
@@ -13,7 +13,11 @@ demo: environment
 
 ## environment and the tests
 test: environment
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow and not drill"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow and not drill and not slurm"
+
+## on a real SLURM with emulated nodes, started for the tests; as root, skipped with the reason where it cannot start
+test-slurm: environment
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "slurm and not drill" -rs tests/slurm
 
 ## minutes: does pre-training pay at smoke scale?
 test-slow: environment

@@ -10,7 +10,7 @@ from neobert.console import Watch, duration, logs
 from neobert.data.corpora import Source
 from neobert.errors import EXIT_RUN_FAILED
 from neobert.identity import difference
-from neobert.launching import work_here, worker_environment
+from neobert.launching.here import work_here, worker_environment
 from neobert.layout import Layout
 from neobert.model.size import parameter_count
 from neobert.progress import errors_of, last_step, state_of, trial_files

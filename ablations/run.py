@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 if __name__ == "__main__":  # a script's own folder would hide packages of the same names as its modules
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
+from ablations.cluster_flags import add_cluster_flags
 from neobert.command_line import count, guarded, parser_from, whole_number
 from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED
 
@@ -33,12 +34,13 @@ def build_parser() -> argparse.ArgumentParser:
     add("--data", default="synthetic", metavar="SOURCE", help="synthetic, hub, or a folder (default: synthetic)")
     add("--seed", nargs="+", action="extend", type=whole_number, metavar="N", help="one run a seed (default: 0)")
     add("--stages", nargs="+", choices=("pretrain", "glue"), default=["pretrain", "glue"], help="which parts to run")
-    add("--cluster", choices=("auto", "here"), default="auto", help="where to run; both mean this machine")
     add("--workers", type=count, metavar="N", help="processes side by side (default: cores / threads of the scale)")
     add("--runs", type=Path, default=Path("runs"), help="folder of runs (default: ./runs)")
     add("--dry-run", action="store_true", help="print the plan and stop")
     add("--list", action="store_true", help="print the ladder and stop")
+    add("--cancel", action="store_true", help="cancel the jobs that work on the variants named, and stop")
     add("--json", action="store_true", help="print JSON on stdout")
+    add_cluster_flags(parser)
     return parser
 
 
@@ -52,6 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from ablations.cluster import place_of, preview
     from ablations.listing import print_ladder, print_plan
     from ablations.plan import chosen_variants, plan
     from ablations.scales import synthetic_documents
@@ -66,10 +69,55 @@ def _run(options: argparse.Namespace) -> int:
     if options.list:
         print_ladder(rows, as_json=options.json)
         return EXIT_DONE
+    if options.cancel:
+        return _cancel(layout, rows)
     if options.dry_run:
+        jobs = preview(options, layout, rows) if options.cluster == "slurm" else ""
         print_plan(rows, source.label, as_json=options.json)
+        print(jobs, end="", file=sys.stderr if options.json else sys.stdout)
         return EXIT_DONE
+    if place_of(options) == "slurm":
+        return _submit(options, layout, rows, source, specification)
     return _carry_out(options, layout, rows, source, specification)
+
+
+def _cancel(layout: "Layout", rows: "list[Row]") -> int:
+    from ablations.dispatch import jobs_to_cancel
+    from neobert.console import logs
+    from neobert.launching.slurm import cancel
+
+    jobs = jobs_to_cancel(layout, rows)
+    if jobs:
+        cancel(jobs)
+    logs().print(f"{len(jobs)} job(s) cancelled {' '.join(jobs)}; what they finished or saved stays", markup=False)
+    return EXIT_DONE
+
+
+def _submit(
+    options: argparse.Namespace,
+    layout: "Layout",
+    rows: "list[Row]",
+    source: "OpenSource",
+    specification: "Source",
+) -> int:
+    """Send what is missing to SLURM and return at once."""
+    from ablations.cluster import dispatch_of, print_submissions
+    from ablations.dispatch import pieces_of
+    from ablations.execution import write_run_files
+
+    dispatch, execution = dispatch_of(options, layout)
+    _name_left_out(rows)
+    pieces = pieces_of(layout, rows, dispatch.profile)
+    write_run_files(layout, rows, source, specification, execution)
+    print_submissions(dispatch.send(pieces) if pieces else [], as_json=options.json)
+    return EXIT_DONE
+
+
+def _name_left_out(rows: "list[Row]") -> None:
+    from neobert.console import logs
+
+    for reason in dict.fromkeys(f"{task}: {why}" for row in rows for task, why in row.skipped.items()):
+        logs().print(f"left out: {reason}", markup=False)
 
 
 def _carry_out(
@@ -82,11 +130,9 @@ def _carry_out(
     from ablations.execution import carry_out, report_failures, unfinished_runs, write_run_files
     from ablations.listing import print_outcome
     from ablations.scales import execution_at, workers_here
-    from neobert.console import logs
 
     execution = execution_at(options.scale)
-    for reason in dict.fromkeys(f"{task}: {why}" for row in rows for task, why in row.skipped.items()):
-        logs().print(f"left out: {reason}", markup=False)
+    _name_left_out(rows)
     runs = unfinished_runs(layout, rows)
     code = EXIT_DONE
     if runs:

@@ -5,12 +5,12 @@ shape), so equal numbers stay equal and a scaled variant differs from its scaled
 declare. Numbers without a row in a table follow the scale's formula.
 """
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from ablations.modification import Recipe, validated
+from neobert.launching.here import available_cores
 from neobert.specifications import Execution
 
 Scale = Literal["smoke", "proxy", "paper"]
@@ -177,7 +177,7 @@ def synthetic_documents(scale: Scale) -> int:
 
 def workers_here(wanted: int | None, execution: Execution) -> int:
     """How many workers this machine gets: as many as wanted, else one for every `threads` cores."""
-    return wanted or max(1, (os.cpu_count() or 1) // execution.threads)
+    return wanted or max(1, available_cores() // execution.threads)
 
 
 def execution_at(scale: Scale) -> Execution:
@@ -185,5 +185,5 @@ def execution_at(scale: Scale) -> Execution:
     mostly burns time, and equal threads make equal bits."""
     if scale == "smoke":
         return Execution(threads=1, processes=1, micro_batch_tokens=1 << 14, checkpoint_interval_steps=200)
-    threads = os.cpu_count() or 1
+    threads = available_cores()
     return Execution(threads=threads, processes=1, micro_batch_tokens=1 << 16, checkpoint_interval_steps=1000)

@@ -56,3 +56,14 @@ def count(text: str) -> int:
     if whole_number(text) == 0:
         raise argparse.ArgumentTypeError("0 is no whole number from 1")
     return int(text)
+
+
+def positive_number(text: str) -> float:
+    """A flag's value above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+    return value

@@ -13,6 +13,7 @@ from neobert.errors import DamagedFile
 from neobert.files import json_bytes, publish_once, read_json
 
 SCHEMA = 1
+SNAPSHOT_FILE = "snapshot.json"
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scikit-learn", "scipy")
 RECORD_STATES = ("done", "pruned", "failed")
 
@@ -28,10 +29,17 @@ def _git(*arguments: str) -> str | None:
 
 
 @cache
-def _commit() -> tuple[str | None, bool | None]:
-    """The commit of the code and whether the tree differs from it; None where there is no repository."""
+def code_state() -> dict[str, Any]:
+    """The commit of the code and whether the tree differs from it, {commit, dirty}; None where nobody knows.
+
+    A snapshot of the code brings both in a file, since it is no repository itself.
+    """
+    snapshot = Path(__file__).resolve().parent.parent / SNAPSHOT_FILE
+    if snapshot.is_file():
+        known = read_json(snapshot)
+        return {"commit": known["commit"], "dirty": known["dirty"], "snapshot": known["id"]}
     status = _git("status", "--porcelain")
-    return _git("rev-parse", "HEAD"), None if status is None else bool(status)
+    return {"commit": _git("rev-parse", "HEAD"), "dirty": None if status is None else bool(status)}
 
 
 def _version(package: str) -> str | None:
@@ -53,10 +61,8 @@ def _machine() -> dict[str, Any]:
 
 def provenance() -> dict[str, Any]:
     """Which code, packages and machine made a record."""
-    commit, dirty = _commit()
     return {
-        "commit": commit,
-        "dirty": dirty,
+        **code_state(),
         "packages": {package: _version(package) for package in PACKAGES},
         "machine": _machine(),
     }

@@ -5,21 +5,40 @@ from types import FrameType
 
 from neobert.errors import RunFailed
 
+WARNINGS = frozenset({signal.SIGUSR1, signal.SIGUSR2})
+
 
 class Stopped(RunFailed):
-    """The work was asked to stop, saved what it had, and goes on when started again (exit code 75)."""
+    """The work was asked to stop, saved what it had, and goes on when started again (exit code 75).
+
+    `progressed` says whether it came further than where it began.
+    """
+
+    def __init__(self, reason: str, *, progressed: bool = False) -> None:
+        super().__init__(reason)
+        self.progressed = progressed
 
 
 class StopRequest:
     """Whether SIGINT (Ctrl-C), SIGTERM, SIGUSR1 or SIGUSR2 has arrived since `listen`."""
 
     def __init__(self) -> None:
-        self.requested = False
+        self.signals: set[int] = set()
+
+    @property
+    def requested(self) -> bool:
+        """Whether any of them arrived."""
+        return bool(self.signals)
+
+    @property
+    def was_warned(self) -> bool:
+        """Whether a scheduler announced the end: SIGUSR1 or SIGUSR2."""
+        return not self.signals.isdisjoint(WARNINGS)
 
     def listen(self) -> None:
         """Take the signals over; only the main thread of a process may call this."""
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+        for number in (signal.SIGINT, signal.SIGTERM, *WARNINGS):
             signal.signal(number, self._note)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self.requested = True
+        self.signals.add(number)

@@ -7,6 +7,7 @@ who does what, and a finished unit is never done twice.
 """
 
 import argparse
+import math
 import sys
 import time
 import traceback
@@ -24,6 +25,7 @@ from neobert.stopping import Stopped, StopRequest
 
 POLL_SECONDS = 0.25
 IDLE_POLLS = 8
+REFERENCES = ("corpus/<data id>/<pretraining id>", "pretraining/<id>", "glue/<task>/studies/<id>")
 
 
 class Unit(Protocol):
@@ -44,14 +46,21 @@ class Unit(Protocol):
 
 @dataclass
 class Worker:
-    """Works through units. A unit that failed since the worker started, in whatever process, is left alone."""
+    """Works through units.
+
+    A unit that failed after `failures_since` (the worker's start), in whatever process, is left alone. Where others
+    hold all that is left, the worker waits for `patience_seconds` and leaves. `progressed` says whether anything was
+    finished or saved.
+    """
 
     layout: Layout
     units: Sequence[Unit]
     stop: StopRequest
     observer: Observer = field(default_factory=Nobody)
     lease_seconds: float = LEASE_SECONDS
-    started: float = field(default_factory=time.time)
+    failures_since: float = field(default_factory=time.time)
+    patience_seconds: float = math.inf
+    progressed: bool = False
 
     def run(self) -> int:
         """Work until every unit is finished or cannot be; returns the exit code."""
@@ -61,7 +70,7 @@ class Worker:
             self.observer.close()
 
     def _work(self) -> int:
-        idle_polls = 0
+        idle_polls, taken = 0, time.monotonic()
         while not self.stop.requested:
             pending = [unit for unit in self.units if not unit.is_finished()]
             if not pending:
@@ -70,8 +79,10 @@ class Worker:
             unit, claim = self._take(candidates)
             if unit is not None and claim is not None:
                 self._attempt(unit, claim)
-                idle_polls = 0
+                idle_polls, taken = 0, time.monotonic()
             elif any(is_claimed(self.layout.claims(unit.id), self.lease_seconds) for unit in candidates):
+                if time.monotonic() - taken > self.patience_seconds:
+                    return EXIT_DONE
                 idle_polls = 0
                 time.sleep(POLL_SECONDS)
             elif idle_polls == IDLE_POLLS:
@@ -83,7 +94,7 @@ class Worker:
 
     def _has_failed(self, unit: Unit) -> bool:
         try:
-            return unit.error_path.stat().st_mtime > self.started
+            return unit.error_path.stat().st_mtime > self.failures_since
         except FileNotFoundError:
             return False
 
@@ -106,12 +117,14 @@ class Worker:
             try:
                 unit.run(claim, self.stop, self.observer.reported)
             except (ClaimLost, Stopped) as reason:
+                self.progressed |= isinstance(reason, Stopped) and reason.progressed
                 print(f"{unit.name}: {reason}", file=sys.stderr, flush=True)
                 self.observer.failed(str(reason))
             except Exception as error:
                 self._note_failure(unit, claim, error)
                 self.observer.failed(f"{type(error).__name__}: {error}")
             else:
+                self.progressed = True
                 unit.error_path.unlink(missing_ok=True)
                 self.observer.recorded()
 
@@ -129,11 +142,12 @@ class Worker:
 
 
 def open_units(layout: Layout, reference: str) -> list[Unit]:
-    """The units behind a reference: one for a stage of pre-training, one a trial for a study.
+    """The units behind a reference: one for a corpus or a stage of pre-training, one a trial for a study.
 
     Raises:
         RunFailed: the reference has no known form.
     """
+    from neobert.data.preparation import CorpusUnit
     from neobert.glue.trials import trials_of_study
     from neobert.training.pretraining import PretrainingUnit
 
@@ -142,24 +156,42 @@ def open_units(layout: Layout, reference: str) -> list[Unit]:
             return [PretrainingUnit.open(layout, run_id)]
         case ["glue", task, "studies", study_id]:
             return list(trials_of_study(layout, task, study_id))
-    raise RunFailed(f"{reference!r} names no unit: expected pretraining/<id> or glue/<task>/studies/<id>")
+        case ["corpus", _, run_id]:
+            return [CorpusUnit.open(layout, run_id)]
+    raise RunFailed(f"{reference!r} names no unit: expected {' or '.join(REFERENCES)}")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a worker ended: its exit code, and whether it finished or saved anything."""
+
+    code: int
+    progressed: bool
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns the exit code."""
+    return run(arguments, StopRequest()).code
+
+
+def run(arguments: Sequence[str] | None, stop: StopRequest) -> Ended:
+    """The command, ended early by `stop` or by a signal."""
     parser = argparse.ArgumentParser(prog="python -m neobert.work", description="Work on units of a folder of runs.")
     parser.add_argument("--runs", type=Path, required=True, help="folder of runs")
     parser.add_argument("--leave-failed", action="store_true", help="leave units alone that failed at any time before")
-    parser.add_argument("references", nargs="+", help="pretraining/<id> or glue/<task>/studies/<id>")
+    parser.add_argument("--failures-since", type=float, metavar="TIME", help="leave units alone that failed after")
+    parser.add_argument("--patience", type=float, default=math.inf, metavar="SECONDS", help="leave what others hold")
+    parser.add_argument("references", nargs="+", help=" or ".join(REFERENCES))
     options = parser.parse_args(arguments)
     layout = Layout(options.runs)
-    stop = StopRequest()
     stop.listen()
     units = [unit for reference in options.references for unit in open_units(layout, reference)]
-    worker = Worker(layout, units, stop, _observer(layout, units))
+    worker = Worker(layout, units, stop, _observer(layout, units), patience_seconds=options.patience)
     if options.leave_failed:
-        worker.started = 0.0
-    return worker.run()
+        worker.failures_since = 0.0
+    elif options.failures_since is not None:
+        worker.failures_since = options.failures_since
+    return Ended(worker.run(), worker.progressed)
 
 
 def _observer(layout: Layout, units: Sequence[Unit]) -> Observer:

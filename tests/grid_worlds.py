@@ -17,7 +17,7 @@ from neobert.grid.mirror import mirror_of_environment
 from neobert.grid.points import GridPoint, Report
 from neobert.grid.storages import STORAGE_VARIABLE, storage_address
 from neobert.grid.study import StudyView, open_storage
-from neobert.launching import REPOSITORY
+from neobert.launching.here import REPOSITORY
 from neobert.layout import Layout
 from neobert.records import publish_record, read_record
 from neobert.stopping import StopRequest

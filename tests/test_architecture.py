@@ -18,7 +18,7 @@ MAY_IMPORT = {
     "reports": {"reports", "ablations", "neobert"},
 }
 DOORS = {
-    "submitit": {"neobert/launching.py"},
+    "submitit": {"neobert/launching/slurm.py"},
     "deepspeed": {"neobert/training/engine.py"},
     "flash_attn": {"neobert/model/attention.py"},
     "mteb": {"neobert/embeddings/suite.py"},

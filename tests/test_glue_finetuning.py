@@ -1,6 +1,7 @@
 """Fine-tuning follows the paper's protocol, learns, leaks nothing, and gives equal bits for equal arguments."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -296,7 +297,7 @@ def test_a_request_to_stop_ends_a_run_between_steps():
     tuner, stop = fine_tuner(marked_task(train=64), epochs=2), StopRequest()
     run = tuner.evaluations(point(), seed=0, stop=stop)
     assert next(run).step == 1
-    stop.requested = True
+    stop.signals.add(signal.SIGTERM)
     with pytest.raises(Stopped, match="before step 2"):
         next(run)
 

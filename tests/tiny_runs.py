@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from neobert.launching import REPOSITORY
+from neobert.launching.here import REPOSITORY
 from neobert.layout import Layout
 from neobert.recipe import (
     Data,

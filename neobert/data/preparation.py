@@ -1,16 +1,20 @@
 """Tokenise what a run needs, once for all workers: whoever comes first does it, the others wait. Torch-free."""
 
 import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from neobert.data.corpora import SOURCES, Source, open_source
-from neobert.data.shards import prepare
+from neobert.data.shards import finished_shards, prepare
 from neobert.data.tokenized import MANIFEST, TokenizedCorpus, open_shards
 from neobert.data.tokenizers import TextTokenizer
-from neobert.grid.claims import acquire
+from neobert.grid.claims import Claim, acquire
+from neobert.grid.points import Report
 from neobert.layout import Layout
-from neobert.specifications import PretrainingRun
+from neobert.specifications import PretrainingRun, RunFile, read_run_file
 from neobert.specifications import Source as SourceSpecification
+from neobert.stopping import Stopped, StopRequest
 
 POLL_SECONDS = 0.2
 
@@ -46,22 +50,88 @@ def text_tokenizer(layout: Layout, source: Source, tokenizer: str, vocabulary_si
     return opened
 
 
-def tokenized_corpus(layout: Layout, run: PretrainingRun, specification: SourceSpecification) -> TokenizedCorpus:
-    """The run's corpus in its tokens, from disk or made now."""
+@dataclass(frozen=True)
+class CorpusUnit:
+    """The tokenised corpus of a stage of pre-training as a unit of work, for jobs that need no GPU."""
+
+    layout: Layout
+    run_file: RunFile
+
+    @classmethod
+    def open(cls, layout: Layout, run_id: str) -> "CorpusUnit":
+        """The corpus that the run of a folder with run.json reads."""
+        return cls(layout, read_run_file(layout.pretraining(run_id)))
+
+    @property
+    def run_specification(self) -> PretrainingRun:
+        assert self.run_file.pretraining is not None
+        return self.run_file.pretraining
+
+    @property
+    def id(self) -> str:
+        return f"corpus-{self.run_specification.data_id}"
+
+    @property
+    def name(self) -> str:
+        return f"tokenising the {self.run_specification.recipe.data.corpus} corpus {self.run_specification.data_id}"
+
+    @property
+    def error_path(self) -> Path:
+        return self.layout.root / "data" / "errors" / f"{self.run_specification.data_id}.json"
+
+    @property
+    def grid_point(self) -> None:
+        """None: a corpus is no point of a grid."""
+
+    def is_finished(self) -> bool:
+        return is_tokenized(self.layout, self.run_specification)
+
+    def is_ready(self) -> bool:
+        """Always: nothing comes before it."""
+        return True
+
+    def run(self, claim: Claim, stop: StopRequest, report: Report) -> None:
+        """Tokenise; what a killed job had finished of it is kept."""
+        tokenized_corpus(self.layout, self.run_specification, self.run_file.source, stop)
+
+
+def is_tokenized(layout: Layout, run: PretrainingRun) -> bool:
+    """Whether the corpus of a run lies ready."""
+    return (layout.data(run.data_id) / MANIFEST).exists()
+
+
+def tokenized_corpus(
+    layout: Layout, run: PretrainingRun, specification: SourceSpecification, stop: StopRequest | None = None
+) -> TokenizedCorpus:
+    """The run's corpus in its tokens, from disk or made now.
+
+    Raises:
+        Stopped: `stop` asked to while it was made; finished shards stay.
+    """
     folder = layout.data(run.data_id)
-    while not (folder / MANIFEST).exists():
+    while not is_tokenized(layout, run):
         claim = acquire(layout.claims(f"data-{run.data_id}"))
         if claim is None:
             time.sleep(POLL_SECONDS)
             continue
         with claim:
-            _tokenize(layout, run, specification)
+            _tokenize(layout, run, specification, stop or StopRequest())
     return open_shards(folder)
 
 
-def _tokenize(layout: Layout, run: PretrainingRun, specification: SourceSpecification) -> None:
+def _tokenize(layout: Layout, run: PretrainingRun, specification: SourceSpecification, stop: StopRequest) -> None:
     source = open_specified(specification)
     data, vocabulary_size = run.recipe.data, run.recipe.model.vocabulary_size
     tokenizer = text_tokenizer(layout, source, data.tokenizer, vocabulary_size)
     origins = {"corpus": run.corpus_origin, "tokenizer": run.tokenizer_origin}
-    prepare(source.documents(data.corpus), tokenizer, layout.data(run.data_id), origins=origins)
+    folder = layout.data(run.data_id)
+    prepare(_until_stopped(source.documents(data.corpus), folder, stop), tokenizer, folder, origins=origins)
+
+
+def _until_stopped(documents: Iterable[str], folder: Path, stop: StopRequest) -> Iterator[str]:
+    before = finished_shards(folder)
+    for document in documents:
+        if stop.requested:
+            finished = finished_shards(folder)
+            raise Stopped(f"tokenising was asked to stop after {finished} shards", progressed=finished > before)
+        yield document

@@ -39,6 +39,7 @@ LARGEST_VOCABULARY = 2**16
 _BATCH_TEXTS = 512
 _BATCH_CHARACTERS = 2**20
 _HEADER = "header.json"
+PARTIAL = ".partial"
 
 
 def prepare(
@@ -77,6 +78,11 @@ def prepare(
     return open_shards(folder)
 
 
+def finished_shards(folder: Path) -> int:
+    """How many shards of a corpus in work lie finished."""
+    return len(list(folder.with_name(folder.name + PARTIAL).glob("shard-*.json")))
+
+
 def _header(tokenizer: TextTokenizer, origins: Mapping[str, str], shard_tokens: int) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
@@ -89,7 +95,7 @@ def _header(tokenizer: TextTokenizer, origins: Mapping[str, str], shard_tokens: 
 
 def _partial_folder(folder: Path, header: Mapping[str, Any]) -> Path:
     """The growing folder; what somebody began with another header is thrown away."""
-    partial = folder.with_name(folder.name + ".partial")
+    partial = folder.with_name(folder.name + PARTIAL)
     if partial.exists() and not ((partial / _HEADER).is_file() and read_json(partial / _HEADER) == header):
         shutil.rmtree(partial)
     partial.mkdir(parents=True, exist_ok=True)

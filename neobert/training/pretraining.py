@@ -103,7 +103,7 @@ class PretrainingUnit:
             if step.number % interval == 0 or step.number in trainer.milestones or stop.requested:
                 trainer.save(step.number, claim)
             if stop.requested and step.number < steps:
-                raise Stopped(f"asked to stop; saved after step {step.number} of {steps}")
+                raise Stopped(f"asked to stop; saved after step {step.number} of {steps}", progressed=True)
         append_line(metrics, {"step": steps, "heldout_loss": trainer.heldout_loss()})
         return trainer.totals
 

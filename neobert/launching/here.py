@@ -10,15 +10,26 @@ from pathlib import Path
 from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED
 from neobert.layout import Layout
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
+
+
+def available_cores() -> int:
+    """Cores that this process may use: of the machine, or of its share where a scheduler limits it."""
+    share = os.environ.get("SLURM_CPUS_PER_TASK") or os.environ.get("SLURM_CPUS_ON_NODE")
+    own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(own, int(share)) if share else own
+
+
+def thread_variables(threads: int) -> dict[str, str]:
+    """The variables that pin the threads of a process, so that equal runs are equal to the bit."""
+    return {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
 
 
 def worker_environment(threads: int) -> dict[str, str]:
     """The environment of a worker: pinned threads, this copy of the code first, no talk from tokenizers."""
     known = os.environ.get("PYTHONPATH")
     return os.environ | {
-        "OMP_NUM_THREADS": str(threads),
-        "MKL_NUM_THREADS": str(threads),
+        **thread_variables(threads),
         "TOKENIZERS_PARALLELISM": "false",
         "PYTHONPATH": os.pathsep.join([str(REPOSITORY), *([known] if known else [])]),
     }

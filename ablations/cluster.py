@@ -1,0 +1,94 @@
+"""What follows from the flags that say where work runs. Torch-free."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from ablations.cluster_flags import FLAGS_OF_RESOURCES
+from ablations.dispatch import Dispatch, pieces_of
+from ablations.plan import Row
+from ablations.scales import execution_at
+from neobert.console import output, table
+from neobert.identity import plain
+from neobert.launching.here import REPOSITORY, thread_variables
+from neobert.launching.profile import Profile, read_profile
+from neobert.launching.slurm import answers, is_inside_job
+from neobert.launching.submissions import Submission
+from neobert.layout import Layout
+from neobert.specifications import Execution
+
+Place = Literal["here", "slurm"]
+
+
+def place_of(options: argparse.Namespace) -> Place:
+    """Where the work runs.
+
+    Raises:
+        ValueError: SLURM is asked for inside a job, or where none answers.
+    """
+    if options.cluster == "here" or (options.cluster == "auto" and is_inside_job()):
+        return "here"
+    if options.cluster == "slurm" and is_inside_job():
+        raise ValueError("--cluster slurm inside a job would submit jobs from a job: use --cluster here")
+    if answers():
+        return "slurm"
+    if options.cluster == "auto":
+        return "here"
+    raise ValueError(
+        "--cluster slurm: sbatch is not there or the controller does not answer (sinfo): use --cluster here"
+    )
+
+
+def profile_of(options: argparse.Namespace) -> Profile:
+    """The profile that flags and file make up.
+
+    Raises:
+        MissingData: there is no such file.
+        ValueError: a key or value is refused.
+    """
+    flags: dict[str, Any] = {field: getattr(options, flag) for flag, field in FLAGS_OF_RESOURCES.items()}
+    flags["sbatch"] = tuple(options.sbatch) if options.sbatch else None
+    name = options.cluster_profile
+    if name is None:
+        return read_profile(None, flags)
+    is_file = name.endswith(".toml") or "/" in name
+    return read_profile(Path(name) if is_file else REPOSITORY / "clusters" / f"{name}.toml", flags)
+
+
+def execution_on(profile: Profile, execution: Execution) -> Execution:
+    """How a run executes as the pre-training job of a profile."""
+    resources = profile.pretrain
+    changes: dict[str, Any] = {"processes": resources.tasks}
+    if resources.micro_batch_tokens is not None:
+        changes["micro_batch_tokens"] = resources.micro_batch_tokens
+    return execution.model_copy(update=changes)
+
+
+def dispatch_of(options: argparse.Namespace, layout: Layout) -> tuple[Dispatch, Execution]:
+    """How jobs are made under the flags, and how pre-training executes in them."""
+    profile = profile_of(options)
+    execution = execution_on(profile, execution_at(options.scale))
+    return Dispatch(layout, profile, thread_variables(execution.threads), options.max_running), execution
+
+
+def preview(options: argparse.Namespace, layout: Layout, rows: Sequence[Row]) -> str:
+    """The sbatch files that a submission would write."""
+    dispatch, _ = dispatch_of(options, layout)
+    return dispatch.preview(pieces_of(layout, rows, dispatch.profile))
+
+
+def print_submissions(submissions: Sequence[Submission], *, as_json: bool) -> None:
+    """What was submitted."""
+    if as_json:
+        print(json.dumps([plain(submission) for submission in submissions], indent=1))
+        return
+    cells = [
+        (each.job, each.kind, each.name, str(each.elements or 1), ", ".join(each.after) or "—", each.logs)
+        for each in submissions
+    ]
+    columns = ("job", "kind", "name", "workers", "after", "logs")
+    output().print(
+        table(f"{len(cells)} jobs submitted; python ablations/status.py shows how far they are", columns, cells)
+    )

@@ -1,0 +1,227 @@
+"""Send what a plan is missing to SLURM, once: corpora, stages of pre-training, the GLUE grid as arrays behind them."""
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ablations.plan import PlannedUnit, Row
+from ablations.protocol import TRANSFER_TASK
+from neobert.data.preparation import is_tokenized
+from neobert.grid.claims import acquire
+from neobert.launching.profile import JobKind, Profile
+from neobert.launching.slurm import Job, largest_array, live_jobs, sbatch_text, submit, test
+from neobert.launching.snapshot import take_snapshot
+from neobert.launching.submissions import SUBMISSION_UNIT, Submission, note_submission, read_submissions
+from neobert.layout import Layout
+from neobert.progress import state_of, trial_files
+from neobert.specifications import GlueStudy, PretrainingRun, run_folder
+
+PATIENCE_SECONDS = 150
+LOCK_POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Work that one job (or array) does: references, those that must be over before it, and how many workers."""
+
+    kind: JobKind
+    label: str
+    references: tuple[str, ...]
+    needs: tuple[str, ...]
+    workers: int
+
+
+def pieces_of(layout: Layout, rows: Sequence[Row], profile: Profile) -> list[Piece]:
+    """What the rows still miss, in an order in which nothing comes before what it needs."""
+    stages: dict[str, tuple[Row, PretrainingRun]] = {}
+    studies: dict[tuple[str, int], list[GlueStudy]] = {}
+    for row in rows:
+        for unit in row.units:
+            if state_of(layout, unit.run) == "done":
+                continue
+            if isinstance(unit.run, PretrainingRun):
+                stages.setdefault(unit.run.id, (row, unit.run))
+            elif unit.run not in studies.setdefault((unit.run.weights, unit.run.seed), []):
+                studies[unit.run.weights, unit.run.seed].append(unit.run)
+    names = {run.id: row.variant.name for row in rows for unit in row.units for run in (unit.run,)}
+    pieces = list(_pretraining_pieces(layout, list(stages.values())))
+    for group in studies.values():
+        pieces.extend(_grid_pieces(layout, names[group[0].weights], group, profile.glue.points_per_worker))
+    return pieces
+
+
+def _pretraining_pieces(layout: Layout, stages: Sequence[tuple[Row, PretrainingRun]]) -> Iterator[Piece]:
+    corpora: set[str] = set()
+    for row, run in stages:
+        label = f"{row.variant.name}-{run.id}"
+        needs = [] if run.previous is None else [f"pretraining/{run.previous}"]
+        if not is_tokenized(layout, run):
+            corpus = f"corpus/{run.data_id}/{run.id}"
+            if run.data_id not in corpora:
+                corpora.add(run.data_id)
+                yield Piece("prepare", f"{run.recipe.data.corpus}-{run.data_id}", (corpus,), (), 1)
+            needs.append(corpus)
+        yield Piece("pretrain", label, (f"pretraining/{run.id}",), tuple(needs), 1)
+
+
+def _grid_pieces(layout: Layout, name: str, studies: Sequence[GlueStudy], points_per_worker: int) -> Iterator[Piece]:
+    """One array for the tasks that start from pre-training, another behind it for those that start from a study."""
+    first = [study for study in studies if study.starts_from.study is None]
+    second = [study for study in studies if study.starts_from.study is not None]
+    needs = [f"pretraining/{studies[0].weights}"]
+    for suffix, group in (("", first), ("-transfer", second)):
+        if group:
+            label = f"{name}-{group[0].weights}{suffix}"
+            workers = math.ceil(_open_points(layout, group) / points_per_worker)
+            references = tuple(str(run_folder(layout, study).relative_to(layout.root)) for study in group)
+            yield Piece("glue", label, references, tuple(needs), max(1, workers))
+            needs.extend(reference for reference in references if reference.split("/")[1] == TRANSFER_TASK)
+
+
+def _open_points(layout: Layout, studies: Sequence[GlueStudy]) -> int:
+    return sum(files.published is None for study in studies for files in trial_files(layout, study))
+
+
+class AtWork:
+    """Which jobs work on what. A corpus may be named by any run that reads it."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, list[str]] = {}
+
+    def add(self, job: str, references: Sequence[str]) -> None:
+        """A job works on references."""
+        for reference in references:
+            self._jobs.setdefault(_work_of(reference), []).append(job)
+
+    def on(self, *references: str) -> tuple[str, ...]:
+        """The jobs on any of the references, each once."""
+        found = [job for reference in references for job in self._jobs.get(_work_of(reference), [])]
+        return tuple(dict.fromkeys(found))
+
+
+def _work_of(reference: str) -> str:
+    kind, name, *_ = reference.split("/")
+    return f"{kind}/{name}" if kind == "corpus" else reference
+
+
+@dataclass(frozen=True)
+class Dispatch:
+    """How pieces become jobs: resources of each kind, variables of their environment, limits of arrays."""
+
+    layout: Layout
+    profile: Profile
+    environment: Mapping[str, str]
+    most_running: int | None
+
+    def jobs(self, piece: Piece, number: int, largest: int) -> list[Job]:
+        """The job of a piece, or several where an array would be too long; numbered from `number`."""
+        sizes = _split(piece.workers, largest)
+        flags = ["--failures-since", f"{time.time():.0f}"]
+        if piece.kind == "glue":
+            flags += ["--patience", str(PATIENCE_SECONDS)]
+        environment = {**self.environment, "TOKENIZERS_PARALLELISM": str(piece.kind == "prepare").lower()}
+        job = Job("", piece.kind, piece.references, tuple(flags), self.profile.of(piece.kind), environment)
+        return [
+            replace(
+                job,
+                name=f"{piece.kind}-{piece.label}-{number + index:05d}",
+                elements=size if size > 1 else None,
+                most_running=self.most_running,
+            )
+            for index, size in enumerate(sizes)
+        ]
+
+    def send(self, pieces: Sequence[Piece]) -> list[Submission]:
+        """Submit every piece that no living job works on; each stage once, however many launchers there are.
+
+        Raises:
+            ValueError: SLURM would refuse a job; nothing is submitted then.
+            RunFailed: the controller does not answer.
+        """
+        with _locked(self.layout):
+            earlier = read_submissions(self.layout)
+            alive = live_jobs()
+            at_work = AtWork()
+            for submission in earlier:
+                if submission.job in alive:
+                    at_work.add(submission.job, submission.references)
+            new: list[Submission] = []
+            snapshot, largest = take_snapshot(self.layout.root / "snapshots"), largest_array()
+            for piece in {piece.kind: piece for piece in pieces}.values():
+                test(self.jobs(piece, 0, largest)[0], snapshot, self.layout.root)
+            for piece in pieces:
+                left = tuple(reference for reference in piece.references if not at_work.on(reference))
+                after = at_work.on(*piece.needs)
+                if left:
+                    for job in self.jobs(replace(piece, references=left), len(earlier) + len(new), largest):
+                        new.append(self._submit(job, snapshot, after))
+                        at_work.add(new[-1].job, left)
+            return new
+
+    def _submit(self, job: Job, snapshot: Path, after: tuple[str, ...]) -> Submission:
+        root = self.layout.root
+        logs = self.logs(job)
+        submission = Submission(
+            job=submit(job, root, snapshot, logs, after),
+            name=job.name,
+            kind=job.kind,
+            references=job.references,
+            after=after,
+            elements=job.elements,
+            logs=str(logs.relative_to(root)),
+            snapshot=str(snapshot.relative_to(root)),
+            resources=job.resources,
+            at=time.time(),
+        )
+        note_submission(self.layout, submission)
+        return submission
+
+    def logs(self, job: Job) -> Path:
+        """Where a job's output goes."""
+        return self.layout.root / "jobs" / job.name
+
+    def preview(self, pieces: Sequence[Piece]) -> str:
+        """The sbatch files of all pieces, with names of pieces where ids of jobs will stand."""
+        texts, at_work = [], AtWork()
+        snapshot = self.layout.root / "snapshots" / "…"
+        for number, piece in enumerate(pieces):
+            after = at_work.on(*piece.needs)
+            for job in self.jobs(piece, number, piece.workers):
+                texts.append(f"# {job.name}\n{sbatch_text(job, snapshot, self.logs(job), after)}")
+                at_work.add(f"<{job.name}>", piece.references)
+        return "\n".join(texts)
+
+
+def _split(workers: int, largest: int) -> list[int]:
+    """Sizes of arrays, as equal as can be, that add up to `workers`."""
+    parts = math.ceil(workers / largest)
+    return [workers // parts + (index < workers % parts) for index in range(parts)]
+
+
+@contextmanager
+def _locked(layout: Layout) -> Iterator[None]:
+    """Only one launcher of a folder of runs looks and submits at a time."""
+    while (claim := acquire(layout.claims(SUBMISSION_UNIT))) is None:
+        time.sleep(LOCK_POLL_SECONDS)
+    with claim:
+        yield
+
+
+def jobs_to_cancel(layout: Layout, rows: Sequence[Row]) -> list[str]:
+    """Living jobs that work on anything of the rows."""
+    alive, at_work = live_jobs(), AtWork()
+    for submission in read_submissions(layout):
+        if submission.job in alive:
+            at_work.add(submission.job, submission.references)
+    return list(
+        at_work.on(*(reference for row in rows for unit in row.units for reference in _references(layout, unit)))
+    )
+
+
+def _references(layout: Layout, unit: PlannedUnit) -> Iterator[str]:
+    yield str(unit.folder.relative_to(layout.root))
+    if isinstance(unit.run, PretrainingRun):
+        yield f"corpus/{unit.run.data_id}"

@@ -1,0 +1,124 @@
+"""What a cluster is asked for: a TOML file per cluster, and flags on top. Never part of a run's identity. Torch-free.
+
+A file holds keys of `Resources`; tables named after a kind of job (`[pretrain]`, `[glue]`, `[prepare]`) override them
+for that kind. Without a file nothing is asked for but time, and SLURM's own defaults decide.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
+
+from neobert.errors import MissingData, did_you_mean
+from neobert.recipe import Value
+
+JobKind = Literal["prepare", "pretrain", "glue"]
+KINDS: tuple[JobKind, ...] = ("prepare", "pretrain", "glue")
+
+
+class Resources(Value):
+    """What one job asks SLURM for; None leaves the choice to the cluster.
+
+    A job runs one task a GPU, `tasks_per_node` where it has none. `grace_seconds` is how long before the time limit
+    a job is warned to save. `gpu_memory_gb`, `gpu` and `tokens_per_second_per_gpu` are what a plan reckons with.
+    `sbatch` holds further lines such as "--mail-type=FAIL", `setup` shell lines that run before the job's tasks.
+    """
+
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    nodes: PositiveInt = 1
+    gpus_per_node: NonNegativeInt = 0
+    tasks_per_node: PositiveInt = 1
+    cpus_per_task: PositiveInt | None = None
+    memory_gb: PositiveFloat | None = None
+    hours: PositiveFloat = 24.0
+    grace_seconds: PositiveInt = 180
+    micro_batch_tokens: PositiveInt | None = None
+    points_per_worker: PositiveInt = 12
+    gpu: str | None = None
+    gpu_memory_gb: PositiveFloat | None = None
+    tokens_per_second_per_gpu: PositiveFloat | None = None
+    sbatch: tuple[str, ...] = ()
+    setup: tuple[str, ...] = ()
+
+    @property
+    def tasks_on_a_node(self) -> int:
+        """One task a GPU, or as many as were asked for where there are none."""
+        return self.gpus_per_node or self.tasks_per_node
+
+    @property
+    def tasks(self) -> int:
+        """Processes of the job."""
+        return self.nodes * self.tasks_on_a_node
+
+    def for_one_task(self, *, gpus: bool) -> "Resources":
+        """The same for a job of one task, with at most one GPU."""
+        used = min(1, self.gpus_per_node) if gpus else 0
+        return self.model_copy(update={"nodes": 1, "tasks_per_node": 1, "gpus_per_node": used})
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The resources of each kind of job on one cluster."""
+
+    prepare: Resources
+    pretrain: Resources
+    glue: Resources
+
+    def of(self, kind: JobKind) -> Resources:
+        """The resources of one kind."""
+        return {"prepare": self.prepare, "pretrain": self.pretrain, "glue": self.glue}[kind]
+
+
+def read_profile(path: Path | None, flags: Mapping[str, Any]) -> Profile:
+    """The profile of a file (None: an empty one) with the keys of `flags` that are not None on top.
+
+    Raises:
+        MissingData: there is no such file.
+        ValueError: it is no TOML, or a key or value in it is refused; names file, key and what was meant.
+    """
+    tree = {} if path is None else _read(path)
+    place = "flags" if path is None else str(path)
+    common = {key: value for key, value in tree.items() if key not in KINDS}
+    given = {key: value for key, value in flags.items() if value is not None}
+    chosen = {kind: _resources(common | _table(tree, kind, place) | given, place, kind) for kind in KINDS}
+    return Profile(
+        prepare=chosen["prepare"].for_one_task(gpus=False),
+        pretrain=chosen["pretrain"],
+        glue=chosen["glue"].for_one_task(gpus=True),
+    )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        known = sorted(file.stem for file in path.parent.glob("*.toml"))
+        raise MissingData(f"there is no cluster profile {path}: {did_you_mean(path.stem, known)}")
+    try:
+        return tomllib.loads(path.read_text())
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path} is no TOML: {error}") from error
+
+
+def _table(tree: Mapping[str, Any], kind: JobKind, place: str) -> dict[str, Any]:
+    table = tree.get(kind, {})
+    if not isinstance(table, dict):
+        raise ValueError(f"{place}: {kind} must be a table, [{kind}] with keys below it")
+    return table
+
+
+def _resources(tree: Mapping[str, Any], place: str, kind: JobKind) -> Resources:
+    for key, value in tree.items():
+        if key not in Resources.model_fields:
+            what = "table" if isinstance(value, dict) else "key"
+            raise ValueError(f"{place}: unknown {what} {key!r}: {did_you_mean(key, [*Resources.model_fields, *KINDS])}")
+    try:
+        return Resources.model_validate(tree)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{place} [{kind}]: {key} = {first['input']!r}: {first['msg']}") from error

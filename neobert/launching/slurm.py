@@ -1,0 +1,229 @@
+"""SLURM: render, submit, look up and cancel jobs. The only door to submitit; torch-free."""
+
+import math
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from neobert.errors import RunFailed
+from neobert.launching.job import Payload
+from neobert.launching.profile import JobKind, Resources
+
+CLIENT_SECONDS = 60
+CONTROLLER_RETRIES = 3
+RETRY_SECONDS = 5.0
+DEFAULT_LARGEST_ARRAY = 1001
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job that may be submitted: an array of `elements` workers with the same references, or a single one (None).
+
+    The name is unique among all submissions of a folder of runs, so that a lost job can be found by it.
+    """
+
+    name: str
+    kind: JobKind
+    references: tuple[str, ...]
+    flags: tuple[str, ...]
+    resources: Resources
+    environment: Mapping[str, str] = field(default_factory=dict)
+    elements: int | None = None
+    most_running: int | None = None
+
+
+def is_inside_job() -> bool:
+    """Whether this process is part of a job already."""
+    return "SLURM_JOB_ID" in os.environ
+
+
+def answers() -> bool:
+    """Whether there is a SLURM whose controller answers."""
+    if shutil.which("sbatch") is None:
+        return False
+    try:
+        return _client(["sinfo", "--noheader", "--format=%P"], seconds=10).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
+
+
+def live_jobs() -> set[str]:
+    """The ids (arrays: of the array) of this user's jobs that wait or run.
+
+    Raises:
+        RunFailed: the controller does not answer, so nobody can know.
+    """
+    answer = _client(["squeue", "--noheader", "--me", "--format=%F"])
+    if answer.returncode:
+        raise RunFailed(f"squeue does not answer ({answer.stderr.strip()}): nothing was submitted, try again later")
+    return set(answer.stdout.split())
+
+
+def largest_array() -> int:
+    """How many elements the cluster allows in one array."""
+    answer = _client(["scontrol", "show", "config"])
+    found = re.search(r"MaxArraySize\s*=\s*(\d+)", answer.stdout)
+    return int(found.group(1)) if found else DEFAULT_LARGEST_ARRAY
+
+
+def cancel(jobs: Sequence[str]) -> None:
+    """Cancel jobs; they save what they have within the cluster's grace.
+
+    Raises:
+        RunFailed: SLURM refuses.
+    """
+    answer = _client(["scancel", *jobs])
+    if answer.returncode:
+        raise RunFailed(f"scancel {' '.join(jobs)}: {answer.stderr.strip()}")
+
+
+def sbatch_text(job: Job, snapshot: Path, logs: Path, after: Sequence[str]) -> str:
+    """The sbatch file of a job, as it will be submitted."""
+    from submitit.slurm import slurm
+
+    command = f"{shlex.quote(sys.executable)} -u -m submitit.core._submit {shlex.quote(str(logs))}"
+    text: str = slurm._make_sbatch_string(
+        command=command, folder=logs, map_count=job.elements, **_parameters(job, snapshot, after)
+    )
+    return text
+
+
+def test(job: Job, snapshot: Path, logs: Path) -> None:
+    """Ask SLURM whether it would take a job, without submitting it.
+
+    Raises:
+        ValueError: it would not; its own words are in the sentence.
+        RunFailed: the controller does not answer.
+    """
+    text = sbatch_text(job, snapshot, logs, ())
+    answer = _client(["sbatch", "--test-only"], text=text)
+    if answer.returncode:
+        raise _refusal(job, _last_words(answer.stderr))
+
+
+def submit(job: Job, runs: Path, snapshot: Path, logs: Path, after: Sequence[str]) -> str:
+    """Submit a job and return its id.
+
+    Raises:
+        ValueError: SLURM refuses the request; its own words are in the sentence.
+        RunFailed: the controller does not answer.
+    """
+    import submitit
+
+    logs.mkdir(parents=True, exist_ok=True)
+    executor = submitit.SlurmExecutor(folder=logs)
+    executor.update_parameters(**_parameters(job, snapshot, after))
+    payload = Payload(str(snapshot), ("--runs", str(runs), *job.flags, *job.references))
+    for _ in range(CONTROLLER_RETRIES):
+        if lost := _jobs_named(job.name):  # a launcher died, or an answer was lost, before the job got its payload
+            cancel(lost)
+        try:
+            return _submit(executor, payload, job.elements)
+        except submitit.core.utils.FailedJobError as error:
+            reason = _last_words(str(error))
+        if not _is_silence(reason):
+            break
+        time.sleep(RETRY_SECONDS)
+    raise _refusal(job, reason)
+
+
+def _is_silence(reason: str) -> bool:
+    return re.search(r"contact|socket|timed out|connect", reason, re.IGNORECASE) is not None
+
+
+def _refusal(job: Job, reason: str) -> RunFailed | ValueError:
+    if _is_silence(reason):
+        return RunFailed(
+            f"SLURM's controller does not answer ({reason}): {job.name} was not submitted, try again later"
+        )
+    return ValueError(f"SLURM refuses {job.kind} jobs: {reason}; change the profile or flags ({_asked_for(job)})")
+
+
+def _submit(executor: Any, payload: Payload, elements: int | None) -> str:
+    if elements is None:
+        return str(executor.submit(payload).job_id)
+    with executor.batch():
+        jobs = [executor.submit(payload) for _ in range(elements)]
+    return str(jobs[0].job_id).partition("_")[0]
+
+
+def _jobs_named(name: str) -> list[str]:
+    answer = _client(["squeue", "--noheader", "--me", f"--name={name}", "--format=%F"])
+    return sorted(set(answer.stdout.split())) if answer.returncode == 0 else []
+
+
+def _parameters(job: Job, snapshot: Path, after: Sequence[str]) -> dict[str, Any]:
+    """What submitit is told; its names are sbatch's."""
+    resources = job.resources
+    parameters: dict[str, Any] = {
+        "job_name": job.name,
+        "time": math.ceil(resources.hours * 60),
+        "nodes": resources.nodes,
+        "ntasks_per_node": resources.tasks_on_a_node,
+        "partition": resources.partition,
+        "account": resources.account,
+        "qos": resources.qos,
+        "constraint": resources.constraint,
+        "cpus_per_task": resources.cpus_per_task,
+        "gpus_per_node": resources.gpus_per_node or None,
+        "mem": None if resources.memory_gb is None else f"{math.ceil(resources.memory_gb * 1024)}M",
+        "signal_delay_s": resources.grace_seconds,
+        "dependency": f"afterany:{':'.join(after)}" if after else None,
+        "array_parallelism": job.most_running or job.elements,
+        "setup": [*_exports(job, snapshot), *resources.setup],
+        "srun_args": _srun_arguments(resources),
+        "wckey": None,
+        "additional_parameters": {"requeue": True, **_extra_lines(resources.sbatch)},
+    }
+    return {key: value for key, value in parameters.items() if value is not None or key == "wckey"}
+
+
+def _exports(job: Job, snapshot: Path) -> list[str]:
+    """The snapshot's code first, and never that of whatever folder the job was submitted from (`python -m` adds it)."""
+    path = f'export PYTHONPATH="{snapshot}${{PYTHONPATH:+:$PYTHONPATH}}"'
+    return [
+        path,
+        "export PYTHONSAFEPATH=1",
+        *(f'export {name}="{value}"' for name, value in sorted(job.environment.items())),
+    ]
+
+
+def _srun_arguments(resources: Resources) -> list[str]:
+    """A task that dies takes the others with it; srun does not take over --cpus-per-task from sbatch by itself."""
+    cpus = [] if resources.cpus_per_task is None else [f"--cpus-per-task={resources.cpus_per_task}"]
+    return ["--kill-on-bad-exit=1", *cpus]
+
+
+def _extra_lines(lines: Iterable[str]) -> dict[str, Any]:
+    extra: dict[str, Any] = {}
+    for line in lines:
+        name, equals, value = line.removeprefix("#SBATCH").strip().lstrip("-").partition("=")
+        if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
+            raise ValueError(f"sbatch line {line!r} is not of the form --name or --name=value")
+        extra[name] = value if equals else True
+    return extra
+
+
+def _asked_for(job: Job) -> str:
+    given = job.resources.model_dump(exclude_defaults=True)
+    return ", ".join(f"{key} = {value}" for key, value in given.items() if key != "setup") or "nothing asked for"
+
+
+def _last_words(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if "error" in line.lower()]
+    words = lines[-1] if lines else text.strip().splitlines()[-1]
+    return re.sub(r"^.*?sbatch: error:\s*", "", words).rstrip(".")
+
+
+def _client(
+    command: Sequence[str], *, text: str | None = None, seconds: float = CLIENT_SECONDS
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, check=False, capture_output=True, input=text, text=True, timeout=seconds)

@@ -1,0 +1,316 @@
+"""A real SLURM on this machine for tests: controller, accounting and emulated nodes with (fake) GPUs.
+
+    with Cluster(Options(nodes=2)) as cluster:
+        job = cluster.submit("hostname", "--nodelist=node1")
+        cluster.wait_for(job, {"COMPLETED"}, 30)
+
+Needs root, Linux and SLURM's own programs, and neither systemd nor cgroups. Nothing outside a temporary folder is
+written. Two clusters run side by side. Start and revive from the main thread: daemons end with the thread that
+started them, so that nothing is left when a test run is killed.
+"""
+
+import contextlib
+import os
+import re
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from accounting import Accounting
+from configuration import Options, free_ports, write_configuration
+from daemons import Daemon, Node, kill, start_daemon
+from waiting import until
+
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "munged", "munge", "unshare", "nsenter", "setpriv")
+ACCOUNTING_PROGRAMS = ("slurmdbd", "sacct", "mariadbd", "mariadb-install-db", "my_print_defaults")
+ENDED = frozenset(
+    {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT"}
+)
+# States that a job leaves by itself for ever; PREEMPTED is not among them: SLURM may be about to requeue the job.
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job, or one element of an array, as the controller sees it."""
+
+    job: str
+    """``12``, or ``12_3`` for an element; the elements that wait together are one entry such as ``12_[4-7]``."""
+    name: str
+    state: str
+    nodes: str
+    """Where it runs or ran last, as SLURM writes it (``node[1-2]``); empty when it has not run."""
+    restarts: int
+    reason: str
+    exit_code: str
+    """``code:signal``"""
+
+
+def reason_not_to_start(options: Options) -> str | None:
+    """Why no cluster can run here, in a sentence; None where one can."""
+    if sys.platform != "linux" or os.geteuid() != 0:
+        return "a SLURM cluster of one's own needs Linux and root"
+    wanted = (*PROGRAMS, *(ACCOUNTING_PROGRAMS if options.accounting else ()))
+    missing = [program for program in wanted if shutil.which(program, path=PATH) is None]
+    if missing:
+        return f"no {', '.join(missing)} here (the Debian packages are listed in .ci/run)"
+    namespaces = ["unshare", "--fork", "--pid", "--mount-proc", "--uts", "hostname", "node1"]
+    if subprocess.run(namespaces, env={"PATH": PATH}, capture_output=True, check=False).returncode:
+        return "this machine does not allow namespaces (unshare --pid --mount-proc --uts)"
+    return None
+
+
+@dataclass
+class Cluster:
+    """See the module. Every method that waits raises TimeoutError after its limit, and names what it waited for."""
+
+    options: Options = field(default_factory=Options)
+    folder: Path = field(init=False)
+    """Of the cluster: ``log/``, ``jobs/`` (where :meth:`submit` runs its jobs), configuration; gone after close."""
+    nodes: dict[str, Node] = field(default_factory=dict, init=False)
+    accounting: Accounting | None = field(default=None, init=False)
+    _munged: Daemon | None = field(default=None, init=False)
+    _controller: Daemon | None = field(default=None, init=False)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    # Start and end
+
+    def start(self) -> None:
+        """Bring everything up and wait until all nodes are idle; takes about 5 s, of which accounting 4."""
+        self.folder = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))  # a socket's path must be short
+        self.folder.chmod(0o755)
+        ports = free_ports(self.options.nodes)
+        write_configuration(self.options, ports, self.folder)
+        self.nodes = {name: Node(name, self.folder, self._daemon_environment) for name in self.options.names}
+        try:
+            self._start_munged()
+            if self.options.accounting:
+                self.accounting = Accounting(self.folder, ports, self._daemon_environment)
+            self.restore()
+        except BaseException as error:
+            error.add_note(self.log_tails("*"))
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Kill everything, jobs included, and remove the folder."""
+        for node in self.nodes.values():
+            node.power_cut()
+        self.kill_controller()
+        if self.accounting is not None:
+            self.accounting.close()
+        kill(self._munged)
+        shutil.rmtree(self.folder)
+
+    def restore(self) -> None:
+        """Whatever a test has broken: everything runs again, no job or orphan is left and every node is idle."""
+        if self.accounting is not None:
+            self.accounting.start()
+        self.start_controller()
+        for name, node in self.nodes.items():
+            if not node.whole:
+                node.power_cut()
+                self.revive(name)
+        self._wait(self._is_quiet, 90, "a cluster at rest")
+
+    # What a test looks at
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """For a process that is to use this cluster: ours, without what a job outside has left in it."""
+        ours = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "SBATCH", "SRUN"))}
+        return ours | {"SLURM_CONF": str(self.folder / "slurm.conf")}
+
+    def client(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """Run one of SLURM's commands to its end, refused or not: the return code, ``stdout`` and ``stderr``."""
+        return subprocess.run(
+            command,
+            env=self.environment,
+            cwd=self.folder / "jobs",
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+        )
+
+    def submit(self, script: str, *options: str) -> str:
+        """The id of a new job that runs ``script`` with sh in ``folder/jobs``; RuntimeError with SLURM's words if refused."""
+        done = self.client("sbatch", "--parsable", *options, "--wrap", script)
+        if done.returncode:
+            raise RuntimeError(done.stderr.strip())
+        return done.stdout.strip().split(";")[0]
+
+    def jobs(self) -> dict[str, Job]:
+        """All jobs by id, those that ended in the last five minutes included; empty where the controller is down."""
+        lines = self.client("scontrol", "--oneliner", "--all", "show", "jobs").stdout.splitlines()
+        found = [_job(line) for line in lines if line.startswith("JobId=")]
+        return {job.job: job for job in found}
+
+    def states(self, job: str) -> set[str]:
+        """The states of ``job``, of each of its elements where it is an array; empty for a job nobody knows."""
+        return {found.state for name, found in self.jobs().items() if name == job or name.startswith(f"{job}_")}
+
+    def wait_for(self, job: str, states: Collection[str], seconds: float) -> None:
+        """Wait until ``job``, every element of it, is in one of ``states``. A state may be missed if it is short."""
+        self._wait(
+            lambda: bool(now := self.states(job)) and now <= set(states), seconds, f"job {job} {'|'.join(states)}"
+        )
+
+    def node_states(self) -> dict[str, str]:
+        """By node: ``idle``, ``mixed``, ``allocated``, ``completing``, ``down*`` … (``*``: it does not answer)."""
+        # Always of all nodes: asked for one, the controller answers with what it had counted before.
+        command = ("sinfo", "--Node", "--noheader", "--partition=main", "--format=%N %T")
+        return dict(line.split() for line in self.client(*command).stdout.splitlines())
+
+    def log_tails(self, pattern: str = "slurm*.log", lines: int = 15) -> str:
+        """The last lines of the daemons' logs, for a failed test to show."""
+        logs = {path.name: path.read_text(errors="replace") for path in sorted((self.folder / "log").glob(pattern))}
+        return "\n".join("\n".join([f"--- {name}", *text.splitlines()[-lines:]]) for name, text in logs.items() if text)
+
+    # What a test does to it
+
+    def signal(self, job: str, name: str) -> None:
+        """Send a signal, such as USR2, to the tasks of ``job`` (not to its batch script), as a time limit would."""
+        self.client("scancel", f"--signal={name}", job)
+
+    def crash(self, node: str) -> None:
+        """A power cut: slurmd, step daemons and tasks are gone at once. The controller sees it after about 30 s."""
+        self.nodes[node].power_cut()
+
+    def kill_slurmd(self, node: str) -> None:
+        """kill −9 of slurmd: what runs on ``node`` runs on, out of sight. The controller sees it after about 30 s."""
+        self.nodes[node].kill_slurmd()
+
+    def declare_down(self, node: str) -> None:
+        """Spare a test the wait: the controller takes ``node`` for down now (NODE_FAIL, requeue). Until it is revived
+        nothing is started there."""
+        # Drained as well: an answer still on its way would bring a node that is down alone back into service.
+        for state in ("DRAIN", "DOWN"):
+            self.client("scontrol", "update", f"NodeName={node}", f"State={state}", "Reason=test")
+
+    def revive(self, node: str) -> None:
+        """After :meth:`crash` an empty node, after :meth:`kill_slurmd` a new slurmd beside the old tasks; once it has
+        registered. A controller that had not seen the loss learns of it now; one that is down is not waited for."""
+        if self._controller is None:
+            self.nodes[node].power_on()
+            return
+        before = self._registered(node)  # in whole seconds: the next start must fall into another one
+        until(lambda: datetime.now() > before + timedelta(seconds=1), 10, "a later second")
+        self.nodes[node].power_on()
+        until(lambda: self._registered(node) > before, 60, f"{node} registered")
+        until(lambda: self._in_service(node), 60, f"{node} in service")
+
+    def run_on(self, node: str, *command: str) -> str:
+        """What ``command`` prints, run on ``node`` (process ids are those of the jobs there); CalledProcessError."""
+        return self.nodes[node].run(*command)
+
+    def wait_until_saved(self, job: str) -> None:
+        """Wait until the controller has written to disk what it knows of ``job`` now; it does so some 5 s late."""
+        token = secrets.token_hex(8)
+        self.client("scontrol", "update", f"JobId={job}", f"Comment={token}")
+        state = self.folder / "state" / "job_state"
+        until(lambda: state.exists() and token.encode() in state.read_bytes(), 60, f"saved state of job {job}")
+
+    def kill_controller(self) -> None:
+        """kill −9 of slurmctld. Jobs run on; clients hang for about 9 s and fail. What happened in the last seconds is
+        forgotten (a new job never was, a cancelled one lives), unless :meth:`wait_until_saved` came before."""
+        kill(self._controller)
+        self._controller = None
+
+    def start_controller(self) -> None:
+        """slurmctld with the state it had saved last; returns once it answers. Nothing to do where it runs."""
+        if self._controller is None:
+            output = self.folder / "log" / "slurmctld.out"
+            self._controller = start_daemon(["slurmctld", "-D"], output, self._daemon_environment)
+        until(lambda: not self.client("scontrol", "ping").returncode, 60, "slurmctld")
+
+    def stop_accounting(self) -> None:
+        """sacct fails from here on; the controller keeps what it has to tell."""
+        assert self.accounting is not None, "this cluster was made without accounting"
+        self.accounting.stop()
+
+    def start_accounting(self) -> None:
+        """slurmdbd again, with the records it had."""
+        assert self.accounting is not None, "this cluster was made without accounting"
+        self.accounting.start()
+
+    # How
+
+    @property
+    def _daemon_environment(self) -> dict[str, str]:
+        return {"PATH": PATH, "SLURM_CONF": str(self.folder / "slurm.conf")}
+
+    def _start_munged(self) -> None:
+        key, socket = self.folder / "munge.key", self.folder / "munge.socket"
+        key.touch(mode=0o600)
+        key.write_bytes(os.urandom(1024))
+        command = ["munged", "--foreground", "--force", f"--key-file={key}", f"--socket={socket}"]
+        command += [
+            f"--pid-file={self.folder}/munged.pid",
+            f"--seed-file={self.folder}/munged.seed",
+            "--num-threads=10",
+        ]
+        self._munged = start_daemon(command, self.folder / "log" / "munged.log", self._daemon_environment)
+        until(lambda: not self.client("munge", "--no-input", "--socket", str(socket)).returncode, 30, "munged")
+
+    def _wait(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
+        """As ``until``; a TimeoutError comes with what the controller says."""
+        try:
+            until(condition, seconds, what)
+        except TimeoutError as error:
+            for line in (*self.jobs().values(), self.node_states()):
+                error.add_note(str(line))
+            raise
+
+    def _is_quiet(self) -> bool:
+        """Whether every node is idle and nothing runs or waits, which is cancelled."""
+        active = [job for job in self.jobs().values() if job.state not in ENDED]
+        if active:
+            self.client("scancel", "--user=root")
+        serving = [name for name in self.nodes if self._in_service(name)]
+        return not active and len(serving) == len(self.nodes) and set(self.node_states().values()) == {"idle"}
+
+    def _in_service(self, node: str) -> bool:
+        """Whether jobs may start on ``node``; a drained one is resumed."""
+        state = self.node_states().get(node, "unknown")
+        if state.startswith("drain"):
+            self.client("scontrol", "update", f"NodeName={node}", "State=RESUME")
+        return state in {"idle", "mixed", "allocated", "completing"}
+
+    def _registered(self, node: str) -> datetime:
+        """When the slurmd started that the controller knows of."""
+        found = re.search(r" SlurmdStartTime=(\S+)", self.client("scontrol", "--oneliner", "show", "node", node).stdout)
+        with contextlib.suppress(ValueError):  # "None", "Unknown"
+            return datetime.fromisoformat(found[1]) if found else datetime.min
+        return datetime.min
+
+
+def _job(line: str) -> Job:
+    """A line of ``scontrol --oneliner show jobs``."""
+    fields = dict(re.findall(r"(\w+)=(\S*)", line))
+    array = fields.get("ArrayJobId")
+    element = fields.get("ArrayTaskId", "")
+    waiting = f"[{element}]" if not element.isdigit() else element
+    return Job(
+        job=f"{array}_{waiting}" if array else fields["JobId"],
+        name=fields["JobName"],
+        state=fields["JobState"],
+        nodes="" if fields["NodeList"] == "(null)" else fields["NodeList"],
+        restarts=int(fields["Restarts"]),
+        reason=fields["Reason"],
+        exit_code=fields["ExitCode"],
+    )

@@ -1,0 +1,149 @@
+"""Small studies that go to a cluster the way run.py sends them, and what they must have come to."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from cluster import Cluster
+from waiting import until
+
+from ablations.dispatch import Dispatch, Piece
+from neobert.files import read_lines
+from neobert.launching.here import REPOSITORY, thread_variables
+from neobert.launching.profile import Profile, Resources
+from neobert.launching.submissions import Submission
+from neobert.layout import Layout
+from neobert.specifications import PretrainingRun
+from tests.tiny_runs import finish, reference, tiny_run, tiny_stage, write_tiny_run
+
+STEPS = 1500
+INTERVAL = 50
+SHORT_HOURS = 0.2
+
+
+def long_run(steps: int = STEPS) -> PretrainingRun:
+    """A run of a tiny model that takes some ten seconds, so that it can be hit."""
+    return tiny_run(stages=(tiny_stage(steps=steps, decay_steps=steps - 10),))
+
+
+@dataclass(frozen=True)
+class Study:
+    """One run on one cluster."""
+
+    cluster: Cluster
+    root: Path
+    run: PretrainingRun
+    resources: Resources
+
+    @classmethod
+    def prepared(cls, cluster: Cluster, root: Path, run: PretrainingRun | None = None, **resources: Any) -> "Study":
+        """run.json written, nothing submitted."""
+        study = cls(
+            cluster, root, run or long_run(), Resources(**{"hours": SHORT_HOURS, "cpus_per_task": 1, **resources})
+        )
+        write_tiny_run(root, study.run, processes=study.resources.tasks, checkpoint_interval_steps=INTERVAL)
+        return study
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(self.root)
+
+    @property
+    def folder(self) -> Path:
+        return self.layout.pretraining(self.run.id)
+
+    def send(self) -> str:
+        """Submit the run the way run.py does; the id of its job."""
+        (submission,) = self.send_all()
+        return submission.job
+
+    def send_all(self) -> list[Submission]:
+        """Submit what is missing."""
+        profile = Profile(prepare=self.resources, pretrain=self.resources, glue=self.resources)
+        dispatch = Dispatch(self.layout, profile, thread_variables(1), None)
+        piece = Piece("pretrain", self.run.id, (reference(self.run),), (), 1)
+        with as_on_login_node(self.cluster):
+            return dispatch.send([] if self.is_done else [piece])
+
+    @property
+    def is_done(self) -> bool:
+        return (self.folder / "done.json").exists()
+
+    @property
+    def saved_steps(self) -> int:
+        """The newest checkpoint's step."""
+        names = [path.name for path in (self.folder / "checkpoints").glob("step-*")]
+        return max(
+            (int(name.removeprefix("step-")) for name in names if name.removeprefix("step-").isdigit()), default=0
+        )
+
+    @property
+    def owners(self) -> int:
+        """How many owners the run has had."""
+        return len([path for path in self.layout.claims(self.run.id).glob("*") if path.name.isdigit()])
+
+    def wait_until_underway(self, past: int = 0, seconds: float = 120) -> None:
+        """Until a checkpoint past a step is there: a resumed run would not begin anew."""
+        until(lambda: self.saved_steps > past or self.is_done, seconds, f"a checkpoint past step {past}")
+        assert not self.is_done, "the run ended before it could be disturbed: give it more steps"
+
+    def wait_until_done(self, seconds: float = 240) -> None:
+        """Until the record is there, whatever SLURM says."""
+        until(lambda: self.is_done, seconds, f"the record of run {self.run.id}\n{self.logs()}")
+
+    def logs(self) -> str:
+        """What the jobs said."""
+        return "\n".join(f"--- {path.name}\n{path.read_text()}" for path in sorted(self.root.glob("jobs/*/*log*")))
+
+    def record(self) -> dict[str, Any]:
+        content: dict[str, Any] = json.loads((self.folder / "done.json").read_text())
+        return content
+
+    def outcome(self) -> dict[str, Any]:
+        """All that must not depend on what happened on the way."""
+        checkpoint = self.folder / "checkpoints" / f"step-{self.run.recipe.stages[-1].steps}"
+        weights = {
+            path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in sorted(checkpoint.glob("*.safetensors"))
+        }
+        lines = list(read_lines(self.folder / "metrics.jsonl"))
+        steps = [line["step"] for line in lines if "loss" in line]
+        assert steps == sorted(set(steps)), "a metric line twice"
+        curve = [(line["step"], line["loss"], line["gradient_norm"]) for line in lines if "loss" in line]
+        assert len(weights) == 2 or checkpoint.is_dir(), sorted(checkpoint.parent.iterdir())
+        return {"weights": weights, "curve": curve, "scores": self.record()["scores"]}
+
+
+def undisturbed(root: Path, run: PretrainingRun) -> dict[str, Any]:
+    """What a run comes to when nothing happens to it, on this machine without any scheduler."""
+    write_tiny_run(root, run, checkpoint_interval_steps=INTERVAL)
+    code, said = finish(root, reference(run))
+    assert code == 0, said
+    return Study(None, root, run, Resources()).outcome()  # type: ignore[arg-type]
+
+
+@contextmanager
+def as_on_login_node(cluster: Cluster) -> Iterator[None]:
+    """This process sees the cluster."""
+    with patch.dict(os.environ, cluster.environment, clear=True):
+        yield
+
+
+def run_command(cluster: Cluster, *arguments: str, script: str = "ablations/run.py") -> "subprocess.Popen[str]":
+    """One of the project's commands on the login node."""
+    return subprocess.Popen(
+        [sys.executable, script, *arguments],
+        cwd=REPOSITORY,
+        env=cluster.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )

@@ -1,0 +1,178 @@
+"""Whatever happens to jobs and nodes: every result is published once and equals the undisturbed one to the bit."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster import Cluster
+from studies import Study, long_run, undisturbed
+
+Until = Callable[..., object]
+RUN = long_run()
+
+
+@pytest.fixture(scope="session")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The outcome of the run when nothing happens."""
+    return undisturbed(tmp_path_factory.mktemp("undisturbed"), RUN)
+
+
+def test_a_warned_job_saves_comes_back_and_goes_on(cluster: Cluster, tmp_path: Path, expected: dict[str, Any]) -> None:
+    """What SLURM sends before a time limit: the job is requeued once and ends with the undisturbed bits."""
+    study = Study.prepared(cluster, tmp_path, RUN)
+    job = study.send()
+    study.wait_until_underway()
+    cluster.signal(job, "USR2")
+    study.wait_until_done()
+    cluster.wait_for(job, {"COMPLETED"}, 60)
+    assert cluster.jobs()[job].restarts == 1
+    assert study.owners == 2
+    assert study.outcome() == expected
+
+
+@pytest.mark.drill
+def test_a_time_limit_ends_nothing(cluster: Cluster, tmp_path: Path) -> None:
+    """The real limit of a minute: warned, saved, requeued, as often as it takes."""
+    run = long_run(12_000)
+    study = Study.prepared(cluster, tmp_path, run, hours=1 / 60, grace_seconds=20)
+    job = study.send()
+    study.wait_until_done(600)
+    assert cluster.jobs()[job].restarts >= 1
+    assert study.outcome() == undisturbed(tmp_path / "undisturbed", run)
+
+
+def test_a_preempted_job_goes_on_where_it_was(cluster: Cluster, tmp_path: Path, expected: dict[str, Any]) -> None:
+    """A partition of higher priority takes the node; the job saves within the grace time and comes back."""
+    study = Study.prepared(cluster, tmp_path, RUN, sbatch=("nodelist=node1",))
+    job = study.send()
+    study.wait_until_underway()
+    cluster.submit("sleep 3", "--partition=high", "--nodelist=node1", "--exclusive")
+    study.wait_until_done()
+    assert cluster.jobs()[job].restarts == 1
+    assert study.outcome() == expected
+
+
+def test_a_killed_task_is_sent_again_by_the_same_command(
+    cluster: Cluster, tmp_path: Path, expected: dict[str, Any]
+) -> None:
+    """kill −9 of the task: SLURM does not requeue it; the command submits what has no record and it goes on."""
+    study = Study.prepared(cluster, tmp_path, RUN)
+    first = study.send()
+    study.wait_until_underway()
+    assert study.send_all() == []
+    cluster.signal(first, "KILL")
+    cluster.wait_for(first, {"FAILED", "CANCELLED"}, 60)
+    second = study.send()
+    assert second != first
+    study.wait_until_done()
+    assert study.outcome() == expected
+
+
+def test_a_cancelled_job_stays_cancelled(cluster: Cluster, tmp_path: Path) -> None:
+    study = Study.prepared(cluster, tmp_path, RUN)
+    job = study.send()
+    study.wait_until_underway()
+    cluster.client("scancel", job)
+    cluster.wait_for(job, {"CANCELLED"}, 60)
+    assert cluster.jobs()[job].restarts == 0
+    assert not study.is_done
+
+
+def test_a_job_without_progress_does_not_come_back(cluster: Cluster, tmp_path: Path, until: Until) -> None:
+    """Warned before anything was saved, it would waste every further time limit: it fails and says so."""
+    study = Study.prepared(cluster, tmp_path, RUN)
+    foreign = study.layout.claims(RUN.id)
+    foreign.mkdir(parents=True)
+    (foreign / "1").write_text('{"host": "elsewhere", "pid": 1, "birth": "1"}')  # an owner that lives, so it must wait
+    job = study.send()
+    cluster.wait_for(job, {"RUNNING"}, 60)
+    until(lambda: any((study.root / "jobs").glob("*/*_log.out")), 30, "its log")
+    until(lambda: "Loading pickle" in study.logs(), 30, "its start")
+    import time
+
+    time.sleep(6)  # torch is imported before signals are listened to
+    cluster.signal(job, "USR2")
+    cluster.wait_for(job, {"FAILED"}, 60)
+    assert "before any progress" in study.logs()
+
+
+def test_without_accounting_nothing_hangs(cluster: Cluster, tmp_path: Path, expected: dict[str, Any]) -> None:
+    """sacct is absent or late: records on disk decide, so nobody needs it."""
+    cluster.stop_accounting()
+    study = Study.prepared(cluster, tmp_path, RUN)
+    study.send()
+    study.wait_until_done()
+    assert study.outcome() == expected
+
+
+@pytest.mark.drill
+def test_a_node_that_loses_power_costs_a_checkpoint_interval(
+    cluster: Cluster, tmp_path: Path, expected: dict[str, Any]
+) -> None:
+    """NODE_FAIL: SLURM requeues the job elsewhere, the claim of the dead runs out, the work goes on."""
+    study = Study.prepared(cluster, tmp_path, RUN, sbatch=("nodelist=",)[:0])
+    job = study.send()
+    study.wait_until_underway()
+    node = cluster.jobs()[job].nodes
+    cluster.crash(node)
+    cluster.declare_down(node)
+    study.wait_until_done(300)
+    assert cluster.jobs()[job].restarts == 1
+    assert cluster.jobs()[job].nodes != node
+    assert study.owners == 2
+    assert study.outcome() == expected
+
+
+@pytest.mark.drill
+def test_an_orphan_and_its_requeued_copy_publish_once(
+    cluster: Cluster, tmp_path: Path, expected: dict[str, Any]
+) -> None:
+    """slurmd is killed: the old task runs on beside the copy. One of them publishes, nothing is mixed."""
+    study = Study.prepared(cluster, tmp_path, RUN)
+    job = study.send()
+    study.wait_until_underway()
+    node = cluster.jobs()[job].nodes
+    cluster.kill_slurmd(node)
+    cluster.declare_down(node)
+    study.wait_until_done(300)
+    cluster.wait_for(job, {"COMPLETED"}, 120)
+    assert study.outcome() == expected
+
+
+@pytest.mark.drill
+def test_a_frozen_orphan_that_wakes_up_publishes_nothing(
+    cluster: Cluster, tmp_path: Path, expected: dict[str, Any], until: Until
+) -> None:
+    """The old task is stopped past its lease while the copy goes on; awake again, it finds itself fenced."""
+    study = Study.prepared(cluster, tmp_path, long_run(6_000))
+    job = study.send()
+    study.wait_until_underway()
+    node = cluster.jobs()[job].nodes
+    pids = cluster.run_on(node, "pgrep", "-f", "submitit.core._submit").split()
+    cluster.kill_slurmd(node)
+    for pid in pids:
+        cluster.run_on(node, "kill", "-STOP", pid)
+    cluster.declare_down(node)
+    until(lambda: study.owners == 2, 240, "the copy's claim")
+    for pid in pids:
+        cluster.run_on(node, "kill", "-CONT", pid)
+    study.wait_until_done(300)
+    assert study.outcome() == undisturbed(tmp_path / "undisturbed", study.run)
+    assert "taken over" in study.logs()
+
+
+@pytest.mark.drill
+def test_a_controller_that_runs_a_job_twice_gets_one_result(
+    cluster: Cluster, tmp_path: Path, expected: dict[str, Any]
+) -> None:
+    """kill −9 of slurmctld just after the start: it comes back not knowing that the job runs, and starts it again."""
+    study = Study.prepared(cluster, tmp_path, RUN)
+    job = study.send()
+    cluster.wait_for(job, {"RUNNING"}, 60)
+    cluster.kill_controller()
+    cluster.start_controller()
+    study.wait_until_done(300)
+    assert study.outcome() == expected
+    starts = (study.root / "starts.jsonl").read_text().splitlines()
+    assert len(starts) <= study.owners
