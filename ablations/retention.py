@@ -11,34 +11,23 @@ whatever somebody works on. Where some run.json cannot be read, all that it migh
 
 import re
 import shutil
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
-from neobert.errors import MissingData
-from neobert.files import TEMPORARY_MARK, read_json, temporary_sibling
+from ablations.garbage import DAY_SECONDS, Garbage, age_seconds, garbage_at
+from ablations.leftovers import corpus_units, left_by_killed_writers
+from neobert.errors import DamagedFile, MissingData
+from neobert.files import read_json, temporary_sibling
 from neobert.grid.claims import acquire, is_claimed, last_owner
-from neobert.layout import Layout
+from neobert.launching.submissions import SUBMISSION_UNIT
+from neobert.layout import MANIFEST, PARTIAL, Layout
 from neobert.overview.tree import Submitted, Tree
 from neobert.records import SNAPSHOT_FILE, read_records
 from neobert.references import References, fingerprint, read_references
 
-DAY_SECONDS = 86_400.0
 MILESTONES = 4
 IDENTIFIER = re.compile(r"[0-9a-f]{12}")
-SUBMISSION_UNIT = "submission"
-
-
-@dataclass(frozen=True)
-class Garbage:
-    """A file or folder that may go. `units` are those whose claims guard it."""
-
-    path: Path
-    bytes: int
-    reason: str
-    units: tuple[str, ...] = ()
 
 
 def collectable(layout: Layout) -> list[Garbage]:
@@ -102,7 +91,7 @@ def _remove(path: Path) -> None:
 def _candidates(layout: Layout) -> list[Garbage]:
     """All garbage, whoever works; without what lies inside other garbage."""
     references = read_references(layout)
-    found = [*_superseded_checkpoints(layout, references), *_temporaries(layout)]
+    found = [*_superseded_checkpoints(layout, references), *left_by_killed_writers(layout)]
     if not references.unreadable:
         found += [
             *_abandoned_checkpoints(layout, references),
@@ -116,25 +105,10 @@ def _candidates(layout: Layout) -> list[Garbage]:
     return sorted(outermost, key=lambda garbage: garbage.path)
 
 
-def _garbage(path: Path, reason: str, *units: str) -> Garbage:
-    return Garbage(path, _size(path), reason, units)
-
-
-def _size(path: Path) -> int:
-    """Bytes of a file, or of all files in a folder; files that vanish meanwhile do not count."""
-    total = 0
-    for file in path.rglob("*") if path.is_dir() else [path]:
-        try:
-            total += file.lstat().st_size if not file.is_dir() else 0
-        except FileNotFoundError:
-            continue
-    return total
-
-
 def _folders(parent: Path) -> list[Path]:
     """The folders in a folder that are named by an id; links are left alone."""
     paths = sorted(parent.iterdir()) if parent.is_dir() else []
-    named = (path for path in paths if IDENTIFIER.fullmatch(path.name.removesuffix(".partial")))
+    named = (path for path in paths if IDENTIFIER.fullmatch(path.name.removesuffix(PARTIAL)))
     return [path for path in named if path.is_dir() and not path.is_symlink()]
 
 
@@ -151,14 +125,14 @@ def _superseded_checkpoints(layout: Layout, references: References) -> Iterator[
         if last not in on_disk or not _is_whole(on_disk[last]):
             continue  # the one before is what there is
         for step in on_disk.keys() - milestones(last):
-            yield _garbage(on_disk[step], "checkpoint between the milestones of a finished stage", run_id)
+            yield garbage_at(on_disk[step], "checkpoint between the milestones of a finished stage", run_id)
 
 
 def _is_whole(checkpoint: Path) -> bool:
     """Whether every file that the manifest names is there; their checksums are the reader's matter."""
     try:
-        return all((checkpoint / name).is_file() for name in read_json(checkpoint / "manifest.json")["sha256"])
-    except Exception:
+        return all((checkpoint / name).is_file() for name in read_json(checkpoint / MANIFEST)["sha256"])
+    except (DamagedFile, OSError, KeyError, TypeError):
         return False
 
 
@@ -167,64 +141,31 @@ def _abandoned_checkpoints(layout: Layout, references: References) -> Iterator[G
         is_described = (folder / "run.json").exists() or (folder / "done.json").exists()
         checkpoints = folder / "checkpoints"
         if not is_described and folder.name not in references.needed_runs and checkpoints.is_dir():
-            yield _garbage(checkpoints, "checkpoints of a run without run.json and record", folder.name)
+            yield garbage_at(checkpoints, "checkpoints of a run without run.json and record", folder.name)
 
 
 def _data(layout: Layout, references: References) -> Iterator[Garbage]:
     for folder in _folders(layout.root / "data"):
-        data_id = folder.name.removesuffix(".partial")
+        data_id = folder.name.removesuffix(PARTIAL)
         if data_id not in references.data_ids:
-            yield _garbage(folder, "tokenised corpus that no run.json refers to", f"data-{data_id}")
+            yield garbage_at(folder, "tokenised corpus that no run.json refers to", *corpus_units(data_id))
 
 
 def _encoded_tasks(layout: Layout, references: References) -> Iterator[Garbage]:
     for path in sorted((layout.root / "data" / "glue").glob("*.safetensors")):
         if path not in references.encoded_tasks:
-            yield _garbage(path, "encoded task that no study refers to")
+            yield garbage_at(path, "encoded task that no study refers to")
 
 
 def _trial_weights(layout: Layout, references: References) -> Iterator[Garbage]:
     needed = references.selected_trials | references.open_trials
     for path in sorted(layout.root.glob("glue/*/*.safetensors")):
         if IDENTIFIER.fullmatch(path.stem) and path.stem not in needed:
-            yield _garbage(path, "weights of a trial that is no study's best", path.stem)
-
-
-def _temporaries(layout: Layout) -> Iterator[Garbage]:
-    for path in sorted(layout.root.rglob(f"*{TEMPORARY_MARK}*")):
-        if _age_seconds(path) > DAY_SECONDS:
-            yield _garbage(path, "left by a killed writer", *_units_near(layout, path))
-
-
-def _age_seconds(path: Path) -> float:
-    """The age of the newest file of a folder, or of the file."""
-    try:
-        newest = max(file.lstat().st_mtime for file in (path, *(path.rglob("*") if path.is_dir() else ())))
-    except FileNotFoundError:
-        return 0.0
-    return time.time() - newest
-
-
-def _units_near(layout: Layout, path: Path) -> tuple[str, ...]:
-    """The units whose owners write in a file's folder."""
-    match path.relative_to(layout.root).parts:
-        case ["pretraining", run_id, _, *_]:
-            return (run_id,)
-        case ["glue", _, "studies", study_id, _, *_]:
-            return (f"{study_id}-selection",)
-        case ["glue", _, name]:
-            return (name.split(".")[0],)
-        case ["data", "tokenizers", *_]:
-            return tuple(sorted(unit.name for unit in (layout.root / "claims").glob("tokenizer-*")))
-        case ["data", name, *_]:
-            return (f"data-{name.split('.')[0]}",)
-        case ["snapshots", *_]:
-            return (SUBMISSION_UNIT,)
-    return ()
+            yield garbage_at(path, "weights of a trial that is no study's best", path.stem)
 
 
 def _snapshots(layout: Layout) -> Iterator[Garbage]:
-    old = [path for path in _folders(layout.root / "snapshots") if _age_seconds(path / SNAPSHOT_FILE) > DAY_SECONDS]
+    old = [path for path in _folders(layout.root / "snapshots") if age_seconds(path / SNAPSHOT_FILE) > DAY_SECONDS]
     tree = Tree(layout)
     submissions = tree.submissions
     if not old or tree.problems:
@@ -235,12 +176,12 @@ def _snapshots(layout: Layout) -> Iterator[Garbage]:
     for path in old:
         is_evidence = path.name in named and not _is_clean(path)
         if f"snapshots/{path.name}" not in needed and not is_evidence:
-            yield _garbage(path, "code that no submission of an unfinished run refers to", SUBMISSION_UNIT)
+            yield garbage_at(path, "code that no submission of an unfinished run refers to", SUBMISSION_UNIT)
 
 
 def _is_over(layout: Layout, submission: Submitted) -> bool:
-    closings = ("done.json", "selection.json")
-    runs = [layout.root / reference for reference in submission.references]
+    closings = ("done.json", "selection.json", MANIFEST)
+    runs = [layout.root / folder for folder in submission.folders]
     return bool(runs) and all(any((run / name).exists() for name in closings) for run in runs)
 
 
@@ -249,7 +190,7 @@ def _is_clean(snapshot: Path) -> bool:
     try:
         content = read_json(snapshot / SNAPSHOT_FILE)
         return bool(content["commit"]) and content["dirty"] is False
-    except Exception:
+    except (DamagedFile, OSError, KeyError, TypeError):
         return False
 
 

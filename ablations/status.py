@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 if __name__ == "__main__":  # a script's own folder would hide packages of the same names as its modules
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from neobert.command_line import guarded, parser_from
+from neobert.command_line import guarded, parser_from, positive_number
 from neobert.errors import EXIT_DONE
 from neobert.overview.row import ROW_STATES
 
@@ -43,23 +43,12 @@ def build_parser() -> argparse.ArgumentParser:
     add(
         "--watch",
         nargs="?",
-        type=interval,
+        type=positive_number,
         const=WATCH_SECONDS,
         metavar="SECONDS",
         help=f"draw again until all is done or Ctrl-C (default: every {WATCH_SECONDS:g} seconds)",
     )
     return parser
-
-
-def interval(text: str) -> float:
-    """A flag's value in seconds, above 0."""
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
-    return seconds
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -157,7 +157,7 @@ def _number(value: float | None, form: str) -> str | None:
 
 def _progress(row: Row) -> str | None:
     if row.total is None:
-        return None
+        return f"{row.done} {row.counted}" if row.done else None
     return f"{'?' if row.done is None else row.done}/{row.total} {row.counted}"
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import read_json
+from neobert.launching.submissions import submissions_path
 from neobert.layout import Layout
 from neobert.progress import encoded_task_path, trial_files
 from neobert.records import read_record
@@ -51,7 +52,7 @@ def read_references(layout: Layout) -> References:
 def fingerprint(layout: Layout) -> Fingerprint:
     """A value that changes when a run is declared or closed, or a job submitted."""
     names = sorted(str(path) for path in (*_run_files(layout), *_closing_files(layout)))
-    submissions = layout.root / "submissions.jsonl"
+    submissions = submissions_path(layout)
     return tuple(names), submissions.stat().st_size if submissions.exists() else 0
 
 

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from neobert.errors import DamagedFile, MissingData
-from neobert.files import read_json
+from neobert.files import TEMPORARY_MARK, read_json
 from neobert.grid.claims import LEASE_SECONDS
 from neobert.layout import Layout
+from neobert.overview.corpora import corpus_row
 from neobert.overview.pretraining import pretraining_row
 from neobert.overview.row import Row, RowState, Worker, age
 from neobert.overview.studies import study_row
@@ -35,29 +36,29 @@ def read_overview(layout: Layout) -> Overview:
     if not layout.root.is_dir():
         raise MissingData(f"there is no folder {layout.root}: name the folder of runs with --runs")
     tree = Tree(layout)
-    rows = [row_at(tree, reference) for reference in _references(tree)]
+    rows = [row_at(tree, folder) for folder in _row_folders(tree)]
     return Overview(tuple(rows), tuple(tree.problems))
 
 
-def _references(tree: Tree) -> list[str]:
-    """Every run that has a folder or was submitted, as workers are told about it."""
+def _row_folders(tree: Tree) -> list[str]:
+    """Where every run lies that has a folder or was submitted, relative to the folder of runs."""
     found = [f"pretraining/{name}" for name in sorted(tree.names(tree.layout.root / "pretraining"))]
     for task in sorted(tree.names(tree.layout.root / "glue")):
         studies = sorted(tree.names(tree.layout.root / "glue" / task / "studies"))
         found += [f"glue/{task}/studies/{name}" for name in studies]
-    return list(dict.fromkeys([*(name for name in found if ".tmp-" not in name), *tree.newest_submission]))
+    return list(dict.fromkeys([*(name for name in found if TEMPORARY_MARK not in name), *tree.newest_submission]))
 
 
-def row_at(tree: Tree, reference: str) -> Row:
+def row_at(tree: Tree, folder: str) -> Row:
     """The row of one run; what makes it unreadable is its note."""
-    match reference.split("/"):
+    match folder.split("/"):
         case ["pretraining", run_id]:
-            row, read = Row("pretraining", run_id, reference, "unreadable"), pretraining_row
+            return _told(tree, Row("pretraining", run_id, folder, "unreadable"), pretraining_row)
         case ["glue", task, "studies", run_id]:
-            row, read = Row("glue", run_id, reference, "unreadable", task=task, counted="points"), study_row
-        case _:
-            return Row("pretraining", reference, reference, "unreadable", note="a job was submitted for no known unit")
-    return _told(tree, row, read)
+            return _told(tree, Row("glue", run_id, folder, "unreadable", task=task, counted="points"), study_row)
+        case ["data", data_id]:
+            return explained(tree, corpus_row(tree, Row("corpus", data_id, folder, "missing", counted="shards")))
+    return Row("pretraining", folder, folder, "unreadable", note="a job was submitted for no known unit")
 
 
 def _told(tree: Tree, row: Row, read: Callable[[Tree, Row, dict[str, Any]], Row]) -> Row:

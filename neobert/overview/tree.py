@@ -12,17 +12,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from neobert.launching.submissions import submissions_path
 from neobert.layout import Layout
-
-SUBMISSIONS = "submissions.jsonl"
 
 
 @dataclass(frozen=True)
 class Submitted:
-    """What submissions.jsonl says of a job: which runs it is for, where it logs, how many GPUs it has."""
+    """What submissions.jsonl says of a job: the folders it fills, its logs, the code it runs, how many GPUs it has.
+
+    All paths are relative to the folder of runs.
+    """
 
     job: str
-    references: tuple[str, ...]
+    folders: tuple[str, ...]
     logs: str | None
     snapshot: str | None
     gpus: int | None
@@ -61,12 +63,12 @@ class Tree:
     @cached_property
     def submissions(self) -> list[Submitted]:
         """All submissions that can be read, oldest first."""
-        return list(self._read_submissions(self.layout.root / SUBMISSIONS))
+        return list(self._read_submissions(submissions_path(self.layout)))
 
     @cached_property
     def newest_submission(self) -> dict[str, Submitted]:
-        """The newest submission of each run by its reference."""
-        return {reference: one for one in self.submissions for reference in one.references}
+        """The newest submission of each run by its folder."""
+        return {folder: one for one in self.submissions for folder in one.folders}
 
     @cached_property
     def submission_of_job(self) -> dict[str, Submitted]:
@@ -111,5 +113,13 @@ def submitted(line: dict[str, Any]) -> Submitted:
     resources = line.get("resources") or {}
     per_node = resources.get("gpus_per_node")
     gpus = None if per_node is None else int(per_node) * int(resources.get("nodes") or 1)
-    references = tuple(str(reference) for reference in line["references"])
-    return Submitted(str(line["job"]), references, line.get("logs"), line.get("snapshot"), gpus, float(line["at"]))
+    folders = tuple(dict.fromkeys(_folder_of(str(reference)) for reference in line["references"]))
+    return Submitted(str(line["job"]), folders, line.get("logs"), line.get("snapshot"), gpus, float(line["at"]))
+
+
+def _folder_of(reference: str) -> str:
+    """Where the work of a reference ends up; a corpus may be named by any run that reads it."""
+    match reference.split("/"):
+        case ["corpus", data_id, _]:
+            return f"data/{data_id}"
+    return reference
