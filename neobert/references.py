@@ -44,7 +44,7 @@ def read_references(layout: Layout) -> References:
             if run_file.study is not None:
                 _add_study(references, layout, run_file.study, path.parent)
         except (DamagedFile, MissingData, OSError, KeyError, TypeError) as error:
-            references.unreadable.append(str(error))
+            references.unreadable.append(f"{path} is not readable: {type(error).__name__}: {error}")
     _add_selections(references, layout)
     return references
 

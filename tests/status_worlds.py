@@ -19,7 +19,6 @@ from neobert.specifications import Execution, GlueStudy, PretrainingRun, RunFile
 Run = PretrainingRun | GlueStudy
 EXECUTION = Execution(threads=1, processes=1, micro_batch_tokens=128, checkpoint_interval_steps=5)
 PRETRAINED = Start(kind="pretraining", task=None, study=None, rule=None, reason=None)
-DAY_SECONDS = 86_400.0
 
 
 def write(path: Path, content: Any) -> Path:
@@ -148,6 +147,7 @@ def submit(layout: Layout, job: str, *runs: Run, ago_seconds: float = 60.0, **fi
     references = [str(run_folder(layout, run).relative_to(layout.root)) for run in runs]
     line = {
         "job": job,
+        "name": f"pretrain-{job}",
         "kind": "pretrain",
         "references": references,
         "after": [],
@@ -201,6 +201,3 @@ def large_folder(root: Path, models: int, tasks: tuple[str, ...] = ("cola", "mnl
                 claim(layout, trial_files(layout, study)[4].id)
         submit(layout, str(seed), run, ago_seconds=3600)
     return models * (1 + len(tasks))
-
-
-__all__ = ["DAY_SECONDS", "tiny_run"]

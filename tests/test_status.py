@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from status_worlds import (
+    aged,
     checkpoint,
     claim,
     declare,
@@ -21,6 +22,8 @@ from status_worlds import (
     record_trial,
     study_of,
     submit,
+    tokenize,
+    write,
 )
 from tiny_runs import STEPS, tiny_run
 
@@ -132,6 +135,29 @@ def test_log_files_are_those_of_the_owners_element(layout: Layout) -> None:
         (logs / name).touch()
     claim(layout, run.id, job="12_2")
     assert only_row(layout)["logs"] == ("jobs/12/12_2_0_log.err", "jobs/12/12_2_0_log.out")
+
+
+def test_a_corpus_that_a_job_makes_is_a_row(layout: Layout) -> None:
+    """Whichever run the job names it by; shards count while it grows."""
+    run = tiny_run()
+    declare(layout, run)
+    submit(layout, "12", run, references=[f"corpus/{run.data_id}/{run.id}"])
+
+    def state() -> tuple[str, int | None]:
+        row = next(row for row in read_overview(layout).rows if row.kind == "corpus")
+        assert row.id == run.data_id
+        return row.state, row.done
+
+    assert state() == ("submitted", 0)
+    for shard in range(3):
+        write(layout.root / "data" / f"{run.data_id}.partial" / f"shard-0000{shard}.json", {})
+    claim(layout, f"corpus-{run.data_id}", job="12")
+    assert state() == ("running", 3)
+    aged(layout.claims(f"corpus-{run.data_id}") / "1", 300)
+    fail(layout.root / "data" / "errors" / f"{run.data_id}.json", run.data_id, "no")
+    assert state() == ("failed", 3)
+    tokenize(layout, run.data_id)
+    assert state()[0] == "done"
 
 
 def test_a_study_counts_points_and_names_its_workers(layout: Layout) -> None:
