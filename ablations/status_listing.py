@@ -37,12 +37,12 @@ NAMES_SHOWN = 3
 
 
 def print_json(overview: Overview, *, tracebacks: bool) -> None:
-    """The rows in the order of the folder; problems go to stderr."""
+    """The rows in the order of the folder, each on a line of its own; problems go to stderr."""
     rows = [row.as_json() for row in overview.rows]
     for failure in (failure for row in rows for failure in row["errors"]):
         if not tracebacks:
             del failure["traceback"]
-    print(json.dumps(rows, indent=1))
+    print("[" + ",\n ".join(map(json.dumps, rows)) + "]")
     _print_problems(overview)
 
 

@@ -98,7 +98,7 @@ def test_a_released_unit_has_no_lost_owner(layout: Layout) -> None:
     run = tiny_run()
     declare(layout, run)
     claim(layout, run.id, silent_seconds=300, released=True)
-    assert (only_row(layout)["note"], only_row(layout)["workers"]) == ("", ())
+    assert (only_row(layout)["note"], only_row(layout)["workers"]) == ("", [])
 
 
 def test_submitted_means_that_nobody_began_it_since(layout: Layout) -> None:
@@ -120,7 +120,7 @@ def test_a_submitted_job_hides_neither_a_failure_nor_a_record(layout: Layout) ->
     submit(layout, "12", run)
     assert only_row(layout)["state"] == "failed" and "job 12 submitted" in only_row(layout)["note"]
     finish_pretraining(layout, run)
-    assert (only_row(layout)["state"], only_row(layout)["note"], only_row(layout)["errors"]) == ("done", "", ())
+    assert (only_row(layout)["state"], only_row(layout)["note"], only_row(layout)["errors"]) == ("done", "", [])
 
 
 def test_log_files_are_those_of_the_owners_element(layout: Layout) -> None:

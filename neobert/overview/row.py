@@ -1,6 +1,6 @@
 """One run as an overview shows it. Torch-free."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 RowState = Literal["unreadable", "failed", "running", "submitted", "waiting", "missing", "done"]
@@ -79,8 +79,9 @@ class Row:
         return f"{self.kind} {self.id}" if self.stage is None else f"{self.kind} stage {self.stage} {self.id}"
 
     def as_json(self) -> dict[str, Any]:
-        """JSON's own types under the names of the fields."""
-        return asdict(self)
+        """The fields by name, workers and errors as mappings of theirs."""
+        workers = [dict(vars(worker)) for worker in self.workers]
+        return {**vars(self), "workers": workers, "errors": [dict(vars(failure)) for failure in self.errors]}
 
 
 def age(seconds: float) -> str:
