@@ -3,10 +3,12 @@
 import argparse
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 from ablations.cluster_flags import FLAGS_OF_RESOURCES
+from ablations.costs import Machine
 from ablations.dispatch import Dispatch, pieces_of
 from ablations.plan import Row
 from ablations.scales import execution_at
@@ -17,6 +19,7 @@ from neobert.launching.profile import Profile, read_profile
 from neobert.launching.slurm import answers, is_inside_job
 from neobert.launching.submissions import Submission
 from neobert.layout import Layout
+from neobert.offline import offline_environment
 from neobert.specifications import Execution
 
 Place = Literal["here", "slurm"]
@@ -58,19 +61,39 @@ def profile_of(options: argparse.Namespace) -> Profile:
 
 
 def execution_on(profile: Profile, execution: Execution) -> Execution:
-    """How a run executes as the pre-training job of a profile."""
+    """How a run executes as the pre-training job of a profile; a scale that pins one thread keeps it."""
     resources = profile.pretrain
     changes: dict[str, Any] = {"processes": resources.tasks}
+    if execution.threads > 1 and resources.cpus_per_task is not None:
+        changes["threads"] = resources.cpus_per_task
     if resources.micro_batch_tokens is not None:
         changes["micro_batch_tokens"] = resources.micro_batch_tokens
     return execution.model_copy(update=changes)
+
+
+def machine_on(profile: Profile, execution: Execution) -> Machine:
+    """What a plan reckons with: the GPUs of the profile's pre-training job."""
+    known = profile.pretrain
+    return replace(
+        Machine.of(execution),
+        gpu_memory_gb=known.gpu_memory_gb,
+        tokens_per_second_per_gpu=known.tokens_per_second_per_gpu,
+        gpu=known.gpu,
+    )
+
+
+def planned_machine(options: argparse.Namespace) -> Machine:
+    """The same for a plan that looks at no cluster: what flags and profile say unless this machine is meant."""
+    profile, execution = profile_of(options), execution_at(options.scale)
+    return machine_on(profile, execution if options.cluster == "here" else execution_on(profile, execution))
 
 
 def dispatch_of(options: argparse.Namespace, layout: Layout) -> tuple[Dispatch, Execution]:
     """How jobs are made under the flags, and how pre-training executes in them."""
     profile = profile_of(options)
     execution = execution_on(profile, execution_at(options.scale))
-    return Dispatch(layout, profile, thread_variables(execution.threads), options.max_running), execution
+    environment = thread_variables(execution.threads) | offline_environment()
+    return Dispatch(layout, profile, environment, options.max_running), execution
 
 
 def preview(options: argparse.Namespace, layout: Layout, rows: Sequence[Row]) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ablations.ladder import variants
+from ablations.needs import require_data
 from ablations.plan import Row, scaled_variant, sharing, vocabulary_of
 from ablations.scales import Scale, Vocabulary
 from neobert.console import Watch, duration, logs
@@ -35,7 +36,12 @@ def _cost(run: PretrainingRun) -> float:
 def write_run_files(
     layout: Layout, rows: Sequence[Row], source: Source, specification: SourceSpecification, execution: Execution
 ) -> None:
-    """Write run.json for every unit of the rows: who, from what, which commit, before anything starts."""
+    """Write run.json for every unit of the rows: who, from what, which commit, before anything starts.
+
+    Raises:
+        MissingData: the data is on the hub alone.
+    """
+    require_data(rows, source)
     for row in rows:
         names = sharing(row.recipe, row.scale, vocabulary_of(source))
         labels = {"variants": names, "scale": row.scale, "data": source.label, "unavailable_tasks": row.skipped}

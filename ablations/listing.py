@@ -1,14 +1,13 @@
-"""What run.py prints: the ladder, a plan, and what came out."""
+"""What run.py prints: the ladder, and what came out."""
 
 import json
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from rich.markup import escape
 
 from ablations.plan import PlannedUnit, Row
-from neobert.console import output, quantity, table
+from neobert.console import output, table
 from neobert.errors import DamagedFile
 from neobert.files import read_json
 from neobert.layout import Layout
@@ -71,27 +70,6 @@ def _ladder_entry(row: Row) -> dict[str, Any]:
         "glue_grid": len(row.recipe.grid.points()),
         "state": state_of_units(row.units),
     }
-
-
-def print_plan(rows: Sequence[Row], data: str, *, as_json: bool) -> None:
-    """The units of each variant with ids, sizes, states and folders."""
-    summaries = [row.summary() for row in rows]
-    if as_json:
-        print(json.dumps(summaries, indent=1))
-        return
-    console = output()
-    for row, summary in zip(rows, summaries, strict=True):
-        sizes = ", ".join(f"{quantity(summary[key])} {key}" for key in ("parameters", "tokens", "flops"))
-        title = f"{row.variant.name} ({row.variant.title}), seed {row.seed}, {row.scale} scale, {data} data: {sizes}"
-        console.print(escape(title), style="bold")
-        for path, change in row.delta.items():
-            console.print(f"  {escape(change_text(path, change))}")
-        cells = [(stage["kind"], stage["id"], stage["state"], stage["folder"]) for stage in summary["stages"]]
-        console.print(table("", ("unit", "id", "state", "folder"), cells))
-        for task, reason in row.skipped.items():
-            console.print(escape(f"  left out: {task}: {reason}"))
-    states = Counter(unit.state for row in rows for unit in row.units)
-    console.print(", ".join(f"{count} {state}" for state, count in sorted(states.items())))
 
 
 def print_outcome(layout: Layout, rows: Sequence[Row], *, as_json: bool) -> None:

@@ -68,9 +68,11 @@ def _clean(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from ablations.cluster import place_of, preview
-    from ablations.listing import print_ladder, print_plan
+    from ablations.cluster import place_of, planned_machine, preview
+    from ablations.fit import refuse_misfits
+    from ablations.listing import print_ladder
     from ablations.plan import chosen_variants, plan
+    from ablations.plan_listing import print_plan
     from ablations.scales import synthetic_documents
     from neobert.data.preparation import open_specified, specify
     from neobert.layout import Layout
@@ -87,8 +89,10 @@ def _run(options: argparse.Namespace) -> int:
         return _cancel(layout, rows)
     if options.dry_run:
         jobs = preview(options, layout, rows) if options.cluster == "slurm" else ""
-        print_plan(rows, source.label, as_json=options.json)
+        machine = planned_machine(options)
+        print_plan(rows, layout, source, machine, as_json=options.json)
         print(jobs, end="", file=sys.stderr if options.json else sys.stdout)
+        refuse_misfits(rows, machine)
         return EXIT_DONE
     if place_of(options) == "slurm":
         return _submit(options, layout, rows, source, specification)
@@ -115,11 +119,15 @@ def _submit(
     specification: "Source",
 ) -> int:
     """Send what is missing to SLURM and return at once."""
-    from ablations.cluster import dispatch_of, print_submissions
+    from ablations.cluster import dispatch_of, machine_on, print_submissions
     from ablations.dispatch import pieces_of
     from ablations.execution import write_run_files
+    from ablations.validation import refuse, validate
+    from neobert.console import logs
 
     dispatch, execution = dispatch_of(options, layout)
+    for remark in refuse(validate(rows, layout, source, machine_on(dispatch.profile, execution))):
+        logs().print(remark, markup=False)
     _name_left_out(rows)
     pieces = pieces_of(layout, rows, dispatch.profile)
     write_run_files(layout, rows, source, specification, execution)

@@ -58,6 +58,20 @@ def count(text: str) -> int:
     return int(text)
 
 
+def byte_count(text: str) -> int:
+    """A flag's value in bytes: 2000000, 500MB, 1.5TB."""
+    letters = text.upper().lstrip("0123456789.")
+    number = text[: len(text) - len(letters)]
+    factors = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+    try:
+        size = int(float(number) * factors[letters])
+    except (KeyError, ValueError):
+        raise argparse.ArgumentTypeError(f"{text!r} is no size such as 500MB, 20GB or 1.5TB") from None
+    if size < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} leaves nothing")
+    return size
+
+
 def positive_number(text: str) -> float:
     """A flag's value above 0."""
     try:

@@ -3,6 +3,7 @@
 import os
 
 import pytest
+from prefetch_worlds import hub  # noqa: F401  (fixture)
 from storages import postgresql_server, storage  # noqa: F401  (fixtures)
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

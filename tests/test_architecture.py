@@ -32,7 +32,8 @@ DOORS = {
         "neobert/hub/modeling.py",
         "neobert/hub/tokenizer.py",
     },
-    "datasets": {"neobert/data/hub.py"},
+    "datasets": set(),
+    "huggingface_hub": {"neobert/data/hub_files.py", "neobert/export/push.py"},
     "matplotlib": {"reports/bars.py", "reports/figure1.py"},
 }
 SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
@@ -73,7 +74,9 @@ def test_heavy_packages_have_one_door() -> None:
         "import neobert",
         "from ablations.run import build_parser; build_parser()",
         "from neobert.export.__main__ import build_parser; build_parser()",
-        "import ablations.listing",
+        "from ablations.prefetch import build_parser; build_parser()",
+        "import ablations.needs, neobert.data.prefetching, neobert.data.closure",
+        "import ablations.listing, ablations.plan_listing, ablations.validation",
         "import ablations.execution",
         "import ablations.status, ablations.status_listing, neobert.overview.rows",
         "import neobert.glue.selection, neobert.grid.mirror, sweeps.outcome",
@@ -91,12 +94,17 @@ def test_the_package_itself_is_light() -> None:
 
 
 def test_no_pickle_and_no_remote_code() -> None:
-    """Weights are safetensors, arrays are loaded without pickle, code of a checkpoint is never run."""
+    """Weights are safetensors, arrays are loaded without pickle, code of a checkpoint is never run.
+
+    The one exception: an export that carries code says so in its card, and tries it where this package cannot be found.
+    """
+    own_code = {"neobert/export/card.py", "neobert/export/remote_code.py"}
     wrong = [
         f"{path.relative_to(ROOT)}: {pattern}"
         for path in SOURCES
         for pattern in (r"\bimport pickle", r"torch\.(load|save)\(", r"trust_remote_code=True", r"allow_pickle=True")
         if re.search(pattern, path.read_text())
+        and not (pattern.startswith("trust") and path.relative_to(ROOT).as_posix() in own_code)
     ]
     assert not wrong
 

@@ -163,23 +163,18 @@ def test_the_hub_invents_no_revision() -> None:
     assert source.label == "hub" and not source.trains_tokenizers
     assert source.corpus_origin("web") == f"hub:{REFINEDWEB.name}@{UNRESOLVED}"
     assert set(source.tasks().values()) == {None}
-    with pytest.raises(MissingData, match="not looked up yet"):
-        next(source.documents("web"))
-    with pytest.raises(MissingData, match="not looked up yet"):
-        source.tokenizer("bpe", 32_064, Path())
+    for read in (
+        lambda: source.documents("web"),
+        lambda: source.tokenizer("bpe", 32_064, Path()),
+        lambda: source.task_examples("rte", "train"),
+    ):
+        with pytest.raises(MissingData, match=r"is not here: runs do not read the hub .*ablations/prefetch\.py"):
+            read()
 
 
 def test_the_hub_is_declared_for_every_word_of_a_recipe() -> None:
     assert set(CORPUS_REPOSITORIES) == set(CORPORA)
     assert set(TOKENIZER_REPOSITORIES) == {"wordpiece", "bpe"}
-
-
-def test_an_unreachable_hub_is_missing_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    import huggingface_hub.constants
-
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(MissingData, match=r"cannot be read from the hub.*go online"):
-        HubSource().resolved(REFINEDWEB)
 
 
 @pytest.mark.skipif(not REAL_DATA.is_dir(), reason="no real data beside the repository")

@@ -97,6 +97,9 @@ def test_what_is_recorded_is_not_submitted(slurm: FakeSlurm, runs: Path) -> None
     pretrain = submissions(runs)["pretrain1"]
     for job in slurm.submitted():
         slurm.end(job)
+    checkpoint = runs / pretrain.references[0] / "checkpoints" / "step-00005000"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "model.safetensors").touch()
     (runs / pretrain.references[0] / "done.json").write_text("{}")
     submit(runs)
     again = read_submissions(Layout(runs))[4:]
@@ -168,6 +171,13 @@ def test_jobs_run_the_code_as_it_was_submitted(slurm: FakeSlurm, runs: Path) -> 
         check=True,
     )
     assert snapshot.name in own.stdout
+
+
+def test_jobs_ask_no_hub(slurm: FakeSlurm, runs: Path) -> None:
+    """Compute nodes often have no network: libraries are told so, instead of waiting for it."""
+    submit(runs)
+    for text in slurm.submitted().values():
+        assert 'export HF_HUB_OFFLINE="1"' in text
 
 
 def test_a_cluster_is_taken_where_there_is_one(slurm: FakeSlurm, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,7 +258,7 @@ def test_a_controller_that_dies_between_is_no_refusal(
     monkeypatch.setattr("neobert.launching.slurm.RETRY_SECONDS", 0.01)
     (slurm.state / "refuse").write_text("Batch job submission failed: Unable to contact slurm controller")
     assert submit(runs) == 1
-    assert "try later" in capsys.readouterr().err
+    assert "try again later" in capsys.readouterr().err
     (slurm.state / "refuse").unlink()
     assert submit(runs) == 0
     assert len(read_submissions(Layout(runs))) == 4

@@ -2,6 +2,7 @@
 
 import json
 import re
+import socket
 from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
@@ -69,6 +70,14 @@ def test_every_milestone_is_exported_with_its_own_weights(trained: Path, tmp_pat
     assert torch.equal(load_file(tmp_path / "out" / "model.safetensors")["decoder.bias"], expected["decoder.bias"])
 
 
+def test_the_answer_is_json_alone_whatever_libraries_print(trained: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    original = huggingface.masked_language_model
+    monkeypatch.setattr(huggingface, "masked_language_model", lambda found: print("chatter") or original(found))
+    assert main([str(trained), "--to", "hf", "--out", str(tmp_path / "out")]) == EXIT_DONE
+    said = capsys.readouterr()
+    assert json.loads(said.out)["step"] == STEPS and "chatter" in said.err
+
+
 def test_the_card_says_what_the_model_is(trained: Path, exported: Path, tmp_path: Path) -> None:
     card = (exported / "README.md").read_text()
     record = json.loads((trained / "done.json").read_text())
@@ -87,24 +96,54 @@ def test_the_card_says_what_the_model_is(trained: Path, exported: Path, tmp_path
     assert "None are recorded" in early and "model-index" not in early and "checkpoint on the way" in early
 
 
-def test_the_card_has_the_best_trial_of_each_task_on_these_weights(trained: Path, tmp_path: Path) -> None:
-    for name, run, task, score in (
-        ("a", trained.name, "cola", 0.2),
-        ("b", trained.name, "cola", 0.4),
-        ("c", "x", "rte", 0.9),
+def publish_trial(trained: Path, name: str, run: str, task: str, score: float | None, origin: str) -> None:
+    record = {
+        "kind": "glue",
+        "id": name,
+        "state": "done",
+        "inputs": {"pretraining": run, "task": origin},
+        "config": {"task": task},
+        "scores": {
+            "score": score,
+            "metrics": {"f1": score, "accuracy": score} if task == "mrpc" else {"matthews": score},
+        },
+    }
+    publish_record(trained.parent.parent / "glue" / task / f"{name}.json", record)
+
+
+def test_scores_are_the_best_trials_on_these_weights_with_record_data_and_revision(trained: Path, tmp_path) -> None:
+    """Of data on the hub also in the hub's file of evaluation results; numbers on other data are no benchmark's."""
+    from huggingface_hub import EvalResultEntry, ModelCard, parse_eval_result_entries
+
+    hub, other = "hub:nyu-mll/glue@bcdcba79d07bc864c1c254ccfcedcce55bcc9a8c", "synthetic:tests"
+    for name, run, task, score, origin in (
+        ("a", trained.name, "cola", 0.2, hub),
+        ("b", trained.name, "cola", 0.4, hub),
+        ("c", "x", "rte", 0.9, hub),
+        ("d", trained.name, "mrpc", 0.8, hub),
+        ("e", trained.name, "sst2", 0.7, other),
+        ("f", trained.name, "qqp", None, hub),
     ):
-        record = {
-            "kind": "glue",
-            "id": name,
-            "state": "done",
-            "inputs": {"pretraining": run},
-            "config": {"task": task},
-            "scores": {"score": score},
-        }
-        publish_record(trained.parent.parent / "glue" / task / f"{name}.json", record)
-    assert main([str(trained), "--to", "hf", "--out", str(tmp_path / "out")]) == EXIT_DONE
-    card = (tmp_path / "out" / "README.md").read_text()
-    assert "| glue/cola, best validation score | 0.4000 |" in card and "glue/rte" not in card
+        publish_trial(trained, name, run, task, score, origin)
+    out = tmp_path / "out"
+    assert main([str(trained), "--to", "hf", "--out", str(out)]) == EXIT_DONE
+    card = (out / "README.md").read_text()
+    assert f"| glue/cola | {hub} | matthews | 0.4000 | best of 2 fine-tuning trials, record b |" in card
+    assert f"| glue/sst2 | {other} | matthews | 0.7000 | best of 1 fine-tuning trials, record e |" in card
+    assert "glue/rte" not in card and "glue/qqp" not in card
+    index = {result.dataset_config: result for result in ModelCard(card).data.eval_results}
+    assert index["cola"].metric_value == 0.4 and index["cola"].dataset_type == "nyu-mll/glue"
+    assert index["cola"].dataset_revision == hub.split("@")[1] and "record b" in index["cola"].metric_name
+    assert index["sst2"].dataset_type == other and index["sst2"].dataset_revision is None
+    entries = parse_eval_result_entries(json.loads((out / ".eval_results" / "glue.yaml").read_text()))
+    on_hub = {"dataset_id": "nyu-mll/glue", "dataset_revision": hub.split("@")[1]}
+    trials = "on the validation set, best of {} fine-tuning trials, record {}"
+    assert entries == [
+        EvalResultEntry(task_id="cola", value=0.4, notes="matthews " + trials.format(2, "b"), **on_hub),
+        EvalResultEntry(task_id="mrpc", value=0.8, notes="mean of accuracy and f1 " + trials.format(1, "d"), **on_hub),
+    ]
+    assert main([str(trained), "--to", "hf", "--out", str(tmp_path / "start"), "--step", "0"]) == EXIT_DONE
+    assert not (tmp_path / "start" / ".eval_results").exists()
 
 
 def test_labels_cannot_smuggle_markup_into_the_card(tmp_path: Path) -> None:
@@ -237,6 +276,7 @@ def test_a_pushed_folder_is_uploaded_whole_to_a_private_repository(
 ) -> None:
     monkeypatch.setattr("huggingface_hub.HfApi", RecordingHub)
     monkeypatch.setattr(RecordingHub, "asked", [])
+    monkeypatch.setenv("HF_TOKEN", "hf_token")
     command = [str(trained), "--to", "hf", "--push", "someone/model", "--out"]
     assert main([*command, str(tmp_path / "one")]) == EXIT_DONE
     assert json.loads(capsys.readouterr().out)["pushed"] == "https://hub/commit"
@@ -248,3 +288,19 @@ def test_a_pushed_folder_is_uploaded_whole_to_a_private_repository(
     assert "two is exported, but the hub took no someone/model: no route" in capsys.readouterr().err
     assert main([str(trained), "--to", "hf", "--push", "no name", "--out", str(tmp_path / "three")]) == EXIT_REFUSED
     assert "names no repository" in capsys.readouterr().err and not (tmp_path / "three").exists()
+
+
+def test_a_push_without_a_token_or_a_connection_ends_in_a_sentence(trained, tmp_path, monkeypatch, capsys) -> None:
+    """Without a token nothing is computed; where nothing answers, the export stays."""
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
+    command = [str(trained), "--to", "hf", "--push", "someone/model", "--out", str(tmp_path / "out")]
+    assert main(command) == EXIT_REFUSED
+    assert "--push someone/model needs a token of the hub: run hf auth login" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: "hf_token")
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{unused.getsockname()[1]}")
+        assert main(command) == EXIT_RUN_FAILED
+    assert "out is exported, but the hub took no someone/model: " in capsys.readouterr().err
+    assert (tmp_path / "out" / "model.safetensors").exists()

@@ -223,6 +223,26 @@ def test_extra_tensors_are_named(tmp_path: Path) -> None:
         NeoBERTForMaskedLM.from_pretrained(tmp_path)
 
 
+def test_tensors_of_another_shape_are_named_and_never_replaced(tmp_path: Path) -> None:
+    """Not even where transformers is told to ignore them; the one exception is a classification head."""
+    write_checkpoint(tmp_path, "published")
+    for ignoring in (False, True):
+        with pytest.raises(
+            ValueError, match=r"encoder\.weight as \(50, 24\), but the configuration asks for \(60, 24\)"
+        ):
+            NeoBERTModel.from_pretrained(tmp_path, vocab_size=60, ignore_mismatched_sizes=ignoring)
+        with pytest.raises(ValueError, match=r"its config\.json is of another model"):
+            NeoBERTForMaskedLM.from_pretrained(tmp_path, vocab_size=60, ignore_mismatched_sizes=ignoring)
+    classifier = NeoBERTForSequenceClassification.from_pretrained(tmp_path, num_labels=3)
+    classifier.save_pretrained(tmp_path / "three")
+    with pytest.raises(ValueError, match=r"classifier\.\w+ as .*: pass ignore_mismatched_sizes=True for a new head"):
+        AutoModelForSequenceClassification.from_pretrained(tmp_path / "three", num_labels=5)
+    again = AutoModelForSequenceClassification.from_pretrained(
+        tmp_path / "three", num_labels=5, ignore_mismatched_sizes=True
+    )
+    assert again.classifier.weight.shape == (5, WIDTH) and torch.equal(again.dense.weight, classifier.dense.weight)
+
+
 def test_pickled_weights_are_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(PUBLISHED_CONFIG))
     (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x04.")

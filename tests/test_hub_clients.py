@@ -11,6 +11,7 @@ from torch.utils.data import Dataset
 from transformers import (
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
     AutoTokenizer,
     DataCollatorWithPadding,
     pipeline,
@@ -156,3 +157,70 @@ def test_peft_attaches_lora_to_the_fused_projections(exported: Path, tmp_path: P
     again = peft.PeftModel.from_pretrained(AutoModelForMaskedLM.from_pretrained(exported), tmp_path).eval()
     torch.testing.assert_close(again(**tokens).logits, logits, rtol=0, atol=1e-6)
     torch.testing.assert_close(again.merge_and_unload()(**tokens).logits, logits, rtol=0, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")  # what peft calls
+def test_peft_keeps_a_new_classification_head_that_it_is_told_of(exported: Path, tmp_path: Path) -> None:
+    """By itself peft saves modules named classifier; the head has a dense layer too, which must be named."""
+    peft = pytest.importorskip("peft", reason="peft is not installed (extra export)")
+    tokens = AutoTokenizer.from_pretrained(exported)(SENTENCES, padding=True, return_tensors="pt")
+    config = peft.LoraConfig(
+        task_type="SEQ_CLS", r=2, target_modules=["qkv", "wo"], modules_to_save=["dense", "classifier"]
+    )
+    models = [AutoModelForSequenceClassification.from_pretrained(exported, num_labels=2) for _ in range(2)]
+    adapted = peft.get_peft_model(models[0], config)
+    optimizer = torch.optim.SGD([part for part in adapted.parameters() if part.requires_grad], lr=0.1)
+    adapted(**tokens, labels=torch.tensor([0, 1, 0])).loss.backward()
+    optimizer.step()
+    adapted.save_pretrained(tmp_path)
+    again = peft.PeftModel.from_pretrained(models[1], tmp_path).eval()
+    torch.testing.assert_close(again(**tokens).logits, adapted.eval()(**tokens).logits, rtol=0, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.* is deprecated:FutureWarning")
+def test_trainer_pretrains_it_further_in_bf16_with_checkpointing_and_resumes(exported: Path, tmp_path: Path) -> None:
+    """The collator of masked language modelling, activations recomputed; a run resumed from its checkpoint goes on."""
+    pytest.importorskip("accelerate", reason="accelerate is not installed (extra export)")
+    from transformers import DataCollatorForLanguageModeling, Trainer, TrainingArguments
+
+    tokenizer = AutoTokenizer.from_pretrained(exported)
+    rows = [tokenizer("the cat sleeps and a dog and a bird") for _ in range(8)]
+
+    def trainer(steps: int) -> Trainer:
+        arguments = TrainingArguments(
+            output_dir=str(tmp_path),
+            max_steps=steps,
+            per_device_train_batch_size=4,
+            bf16=True,
+            gradient_checkpointing=True,
+            save_steps=1,
+            report_to="none",
+            use_cpu=True,
+            disable_tqdm=True,
+            dataloader_pin_memory=False,
+        )
+        model = AutoModelForMaskedLM.from_pretrained(exported)
+        collator = DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.5)
+        return Trainer(model, arguments, train_dataset=rows, data_collator=collator, processing_class=tokenizer)
+
+    trainer(2).train()
+    again = trainer(3)
+    again.train(resume_from_checkpoint=True)
+    assert again.state.global_step == 3
+    assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-1", "checkpoint-2", "checkpoint-3"}
+    reloaded = AutoModelForMaskedLM.from_pretrained(tmp_path / "checkpoint-3")
+    for name, tensor in again.model.state_dict().items():
+        assert torch.equal(tensor, reloaded.state_dict()[name])
+
+
+def test_token_classification_serves_its_pipeline_with_offsets(exported: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(exported)
+    names = {0: "O", 1: "B", 2: "I"}
+    model = AutoModelForTokenClassification.from_pretrained(
+        exported, id2label=names, label2id={name: number for number, name in names.items()}
+    )
+    found = pipeline("token-classification", model=model, tokenizer=tokenizer, device="cpu", ignore_labels=[])(
+        SENTENCES[0]
+    )
+    assert [SENTENCES[0][token["start"] : token["end"]] for token in found][:2] == ["the", "cat"]
+    assert {token["entity"] for token in found} <= set(names.values())

@@ -188,6 +188,7 @@ def test_listing_and_planning_print_the_documented_json(tmp_path: Path) -> None:
     planned = command("--variant", "M7", "--dry-run", "--json", "--scale", "paper", "--runs", str(tmp_path))
     (row,) = json.loads(planned.stdout)
     assert {"variant", "seed", "scale", "parameters", "tokens", "flops", "delta", "stages"} <= set(row)
+    assert {"memory_gb_per_gpu", "gpu_hours", "gpu_hours_source", "disk_gb", "near_misses"} <= set(row)
     assert row["tokens"] == 131_072_000_000
     assert not list(tmp_path.iterdir()), "looking wrote something"
 

@@ -5,23 +5,23 @@ prefetched data keeps the hub's identity.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath
 
 from neobert.data.corpora import CORPORA, TASK_SPLITS, TOKENIZERS, known, known_split
 from neobert.data.hub import hub_origin
+from neobert.data.manifest import MANIFEST, Manifest, has_size, read_manifest
 from neobert.data.tokenizers import FOLDERS, TOKENIZER_FILE, TextTokenizer, load_tokenizer
 from neobert.errors import DamagedFile, MissingData, did_you_mean
-from neobert.files import read_json, sha256_of
+from neobert.files import sha256_of
 
-MANIFEST = "manifest.json"
 TEXT_COLUMN = "text"
 ORIGIN_DIGITS = 12
 
 _ROWS_PER_BATCH = 1024
+_FOOTERS_READ = 8
 
 
 @cache
@@ -50,29 +50,61 @@ class DirectorySource:
         return self.folder.resolve().name
 
     @cached_property
-    def _prefetched(self) -> Mapping[str, Mapping[str, Any]]:
-        """What the manifest says about each file, by its name below the folder; empty without a manifest."""
-        path = self.folder / MANIFEST
-        return dict(read_json(path)["files"]) if path.is_file() else {}
+    def manifest(self) -> Manifest:
+        """What prefetch brought or is to bring; empty where it never wrote here."""
+        return read_manifest(self.folder)
+
+    @cached_property
+    def _corpus_origins(self) -> dict[str, str]:
+        """Origins found so far: a plan asks for each many times, and a corpus may be thousands of files."""
+        return {}
 
     def corpus_origin(self, corpus: str) -> str:
-        return self._origin(self._corpus_files(corpus))
+        if corpus not in self._corpus_origins:
+            self._corpus_origins[corpus] = self._origin(self.corpus_files(corpus))
+        return self._corpus_origins[corpus]
 
     def documents(self, corpus: str) -> Iterator[str]:
         """The texts of a corpus file after file, empty ones included.
 
         Raises:
-            MissingData: the folder has no such corpus.
-            ValueError: a file has no column "text".
+            MissingData: the folder has no such corpus, or not all of it.
+            ValueError: a file has no column "text" (a prefetched one: the hub's column).
         """
-        files = self._corpus_files(corpus)
-        for path in files:
-            _require_columns(path, (TEXT_COLUMN,))
-        return _texts(files)
+        columns = {path: self.text_column(path) for path in self.corpus_files(corpus)}
+        for path, column in columns.items():
+            require_columns(path, (column,))
+        return _texts(columns)
 
-    def _corpus_files(self, corpus: str) -> list[Path]:
+    def text_size(self, corpus: str) -> tuple[float, float]:
+        """About how many bytes of text before compression, and documents, a corpus has: some files' footers are read
+        and stand for the others by their sizes."""
+        files = self.corpus_files(corpus)
+        sample = files[:: -(-len(files) // _FOOTERS_READ)]
+        sizes = [_text_size(path, self.text_column(path)) for path in sample]
+        share = sum(path.stat().st_size for path in files) / sum(path.stat().st_size for path in sample)
+        return share * sum(size for size, _ in sizes), share * sum(documents for _, documents in sizes)
+
+    def text_column(self, path: Path) -> str:
+        """The column of a corpus file that holds its texts."""
+        entry = self.manifest.files.get(path.relative_to(self.folder).as_posix())
+        return (entry.column if entry else None) or TEXT_COLUMN
+
+    def corpus_files(self, corpus: str) -> list[Path]:
+        """The files of a corpus in the order in which they are read.
+
+        Raises:
+            MissingData: there is none, or prefetch has not brought all of them.
+        """
         folder = self.folder / "corpora" / known(corpus, CORPORA, "corpus")
         files = sorted(folder.glob("*.parquet"))
+        wanted = self.manifest.below(f"corpora/{corpus}")
+        missing = [name for name in wanted if not (self.folder / name).is_file()]
+        if missing:
+            raise MissingData(
+                f"corpus {corpus} lacks {len(missing)} of the {len(wanted)} files that {self.folder / MANIFEST} lists "
+                f"(first: {missing[0]}): run ablations/prefetch.py again"
+            )
         if not files:
             raise MissingData(
                 f"there is no corpus {corpus} in {self.folder}: put parquet files with a column {TEXT_COLUMN!r} into "
@@ -81,14 +113,19 @@ class DirectorySource:
         return files
 
     def tokenizer_origin(self, tokenizer: str, vocabulary_size: int) -> str:
-        return self._origin([self._tokenizer_folder(tokenizer) / TOKENIZER_FILE])
+        return self._origin([self.tokenizer_folder(tokenizer) / TOKENIZER_FILE])
 
     def tokenizer(self, tokenizer: str, vocabulary_size: int, cache: Path) -> TextTokenizer:
-        loaded = load_tokenizer(self._tokenizer_folder(tokenizer))
+        loaded = load_tokenizer(self.tokenizer_folder(tokenizer))
         loaded.require_rows(vocabulary_size)
         return loaded
 
-    def _tokenizer_folder(self, tokenizer: str) -> Path:
+    def tokenizer_folder(self, tokenizer: str) -> Path:
+        """The folder of a tokenizer.
+
+        Raises:
+            MissingData: it holds none.
+        """
         folder = self.folder / "tokenizers" / FOLDERS[known(tokenizer, TOKENIZERS, "tokenizer")]
         if not (folder / TOKENIZER_FILE).is_file():
             raise MissingData(f"there is no tokenizer {tokenizer} in {self.folder}: put {TOKENIZER_FILE} into {folder}")
@@ -98,14 +135,14 @@ class DirectorySource:
         return {task: self._why_not(task) for task in TASK_SPLITS}
 
     def _why_not(self, task: str) -> str | None:
-        missing = [split for split in TASK_SPLITS[task] if not self._split_path(task, split).is_file()]
+        missing = [split for split in TASK_SPLITS[task] if not self.split_path(task, split).is_file()]
         if not missing:
             return None
         return f"{task} has no {', '.join(missing)} split in {self.folder / 'glue' / task}"
 
     def task_origin(self, task: str) -> str:
         known(task, tuple(TASK_SPLITS), "task")
-        paths = [self._split_path(task, split) for split in TASK_SPLITS[task]]
+        paths = [self.split_path(task, split) for split in TASK_SPLITS[task]]
         present = [path for path in paths if path.is_file()]
         if not present:
             raise MissingData(f"{self._why_not(task)}: put its parquet files there")
@@ -121,36 +158,57 @@ class DirectorySource:
         from pyarrow import parquet
 
         known_split(task, split)
-        path = self._split_path(task, split)
+        path = self.split_path(task, split)
         if not path.is_file():
             present = sorted(file.stem for file in path.parent.glob("*.parquet"))
             hint = did_you_mean(split, present) if present else "the folder has no parquet file"
             raise MissingData(f"{task} has no {split} split, {path} is missing ({hint})")
-        _require_columns(path, ("label",))
+        require_columns(path, ("label",))
         columns: dict[str, list[str | int | float]] = parquet.read_table(path).to_pydict()
         if not columns["label"]:
             raise ValueError(f"{path} has no rows: put the examples of {task} there")
         return columns
 
-    def _split_path(self, task: str, split: str) -> Path:
+    def split_path(self, task: str, split: str) -> Path:
+        """Where a split of a task lies."""
         return self.folder / "glue" / task / f"{split}.parquet"
 
     def _origin(self, files: Sequence[Path]) -> str:
-        """The hub's identity where the manifest knows every file, else a hash of names and contents."""
+        """The hub's identity where the manifest knows every file, else a hash of names and contents.
+
+        Part of what the hub publishes is not the whole: then the identity names the part.
+        """
         names = sorted(path.relative_to(self.folder).as_posix() for path in files)
-        if all(name in self._prefetched for name in names):
-            return hub_origin(self._revision(name) for name in names)
-        lines = "\n".join(f"{name} {content_sha256(self.folder / name)}" for name in names)
-        return f"directory:{hashlib.sha256(lines.encode()).hexdigest()[:ORIGIN_DIGITS]}"
+        prefetched = self.manifest.files
+        if not all(self._is_prefetched(name) for name in names):
+            return f"directory:{_digest(f'{name} {content_sha256(self.folder / name)}' for name in names)}"
+        for name in names:
+            if not has_size(self.folder / name, prefetched[name]):
+                raise DamagedFile(f"{self.folder / name} is not {prefetched[name].bytes} bytes long: prefetch it again")
+        origin = hub_origin((prefetched[name].repository, prefetched[name].revision) for name in names)
+        published = self.manifest.published.get(PurePosixPath(names[0]).parent.as_posix(), len(names))
+        if len(names) == published:
+            return origin
+        part = _digest(f"{prefetched[name].repository} {prefetched[name].file}" for name in names)
+        return f"{origin}#{len(names)}of{published}:{part}"
 
-    def _revision(self, name: str) -> tuple[str, str]:
-        entry = self._prefetched[name]
-        if (self.folder / name).stat().st_size != entry["bytes"]:
-            raise DamagedFile(f"{self.folder / name} is not {entry['bytes']} bytes long: prefetch it again")
-        return entry["repository"], entry["revision"]
+    def _is_prefetched(self, name: str) -> bool:
+        """Whether prefetch brought a file; one that it was to bring may be somebody's own with the same name."""
+        entry = self.manifest.files.get(name)
+        return entry is not None and (entry.sha256 is not None or has_size(self.folder / name, entry))
 
 
-def _require_columns(path: Path, names: Sequence[str]) -> None:
+def _digest(lines: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:ORIGIN_DIGITS]
+
+
+def require_columns(path: Path, names: Sequence[str]) -> None:
+    """Check that a parquet file can be opened and has these columns.
+
+    Raises:
+        DamagedFile: it cannot.
+        ValueError: a column is missing.
+    """
     from pyarrow import ArrowInvalid, parquet
 
     try:
@@ -163,10 +221,20 @@ def _require_columns(path: Path, names: Sequence[str]) -> None:
             raise ValueError(f"{path} has no column {name!r} ({hint}): rename the column that holds it")
 
 
-def _texts(files: Sequence[Path]) -> Iterator[str]:
+def _text_size(path: Path, name: str) -> tuple[int, int]:
     from pyarrow import parquet
 
-    for path in files:
+    require_columns(path, (name,))
+    footer = parquet.read_metadata(path)
+    column = footer.schema.to_arrow_schema().names.index(name)
+    groups = (footer.row_group(number).column(column) for number in range(footer.num_row_groups))
+    return sum(group.total_uncompressed_size for group in groups), footer.num_rows
+
+
+def _texts(columns: Mapping[Path, str]) -> Iterator[str]:
+    from pyarrow import parquet
+
+    for path, column in columns.items():
         with parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(_ROWS_PER_BATCH, columns=[TEXT_COLUMN]):
+            for batch in file.iter_batches(_ROWS_PER_BATCH, columns=[column]):
                 yield from (text or "" for text in batch.column(0).to_pylist())

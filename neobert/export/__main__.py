@@ -1,6 +1,7 @@
 """Export a checkpoint of a pre-training run, and check that the export computes what the run computes.
 
 python -m neobert.export runs/pretraining/0123456789ab --to hf --out exported
+python -m neobert.export runs/pretraining/0123456789ab --to hf --remote-code --out exported --push someone/model
 python -m neobert.export runs/pretraining/0123456789ab --to onnx --out exported --step 0
 """
 
@@ -9,6 +10,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,6 +37,11 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="N",
         help="a checkpoint on the way, 0 included (default: the finished run's last)",
     )
+    add(
+        "--remote-code",
+        action="store_true",
+        help="also put the model's code there, for use without this package (trust_remote_code)",
+    )
     add("--push", metavar="REPO", help="also upload the folder to this repository of the Hugging Face hub, user/model")
     return parser
 
@@ -46,22 +53,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    print(json.dumps(_export_and_push(options)))
+    if options.remote_code and options.to == "onnx":
+        raise ValueError("--remote-code is for --to hf or sentence-transformers: an ONNX graph needs no code")
+    with redirect_stdout(sys.stderr):  # libraries talk, and the answer is one line of JSON
+        done = _export_and_push(options)
+    print(json.dumps(done))
     return EXIT_DONE
 
 
 def _export_and_push(options: argparse.Namespace) -> dict[str, object]:
     if options.push is None:
-        return export(options.run, options.to, options.out, options.step)
+        return export(options.run, options.to, options.out, options.step, options.remote_code)
     from neobert.export.push import check_repository, push
 
     check_repository(options.push)
-    done = export(options.run, options.to, options.out, options.step)
+    done = export(options.run, options.to, options.out, options.step, options.remote_code)
     return done | {"pushed": push(options.out, options.push, f"Run {done['run']}, step {done['step']}")}
 
 
-def export(run: Path, form: str, out: Path, step: int | None) -> dict[str, object]:
+def export(run: Path, form: str, out: Path, step: int | None, with_code: bool = False) -> dict[str, object]:
     """Write `out`, whole or not at all; returns its name, the step and the deviations that were measured.
+
+    with_code: the model's code is put beside it.
 
     Raises:
         ValueError: `out` exists, or a package is not installed.
@@ -71,6 +84,7 @@ def export(run: Path, form: str, out: Path, step: int | None) -> dict[str, objec
     if out.exists():
         raise ValueError(f"--out {out} exists: name a new folder or remove it")
     from neobert.export.card import model_card
+    from neobert.export.scores import write_evaluation_results
     from neobert.export.source import open_checkpoint
 
     checkpoint = open_checkpoint(run, step)
@@ -78,7 +92,12 @@ def export(run: Path, form: str, out: Path, step: int | None) -> dict[str, objec
     temporary.mkdir(parents=True)
     try:
         parity = _writer(form)(checkpoint, temporary)
-        (temporary / "README.md").write_text(model_card(checkpoint, form, parity), encoding="utf-8")
+        if with_code:
+            from neobert.export.remote_code import write_remote_code
+
+            parity |= write_remote_code(checkpoint, temporary)
+        (temporary / "README.md").write_text(model_card(checkpoint, form, parity, with_code), encoding="utf-8")
+        write_evaluation_results(checkpoint, temporary)
         publish_folder(temporary, out.resolve())
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -6,6 +6,7 @@ from typing import Any
 
 from neobert.console import quantity
 from neobert.export.graph import OPSET
+from neobert.export.scores import scores_of
 from neobert.export.source import PretrainedCheckpoint
 from neobert.identity import plain
 from neobert.model.size import parameter_count
@@ -28,6 +29,17 @@ tokens = AutoTokenizer.from_pretrained("FOLDER")(["a sentence"], return_tensors=
 (logits,) = onnxruntime.InferenceSession("FOLDER/model.onnx").run(None, dict(tokens))
 hidden, vectors = onnxruntime.InferenceSession("FOLDER/embedding.onnx").run(None, dict(tokens))""",
 }
+REMOTE_USES = {
+    "hf": """from transformers import AutoModelForMaskedLM, AutoTokenizer  # needs torch and pydantic too
+
+tokenizer = AutoTokenizer.from_pretrained("FOLDER", trust_remote_code=True)
+model = AutoModelForMaskedLM.from_pretrained("FOLDER", trust_remote_code=True)""",
+    "sentence-transformers": """from sentence_transformers import SentenceTransformer  # needs pydantic too
+
+model = SentenceTransformer("FOLDER", trust_remote_code=True)
+vectors = model.encode(["a sentence", "another one"])""",
+}
+"""The same where the folder holds the model's code."""
 CITATION = """@article{lebreton2025neobert,
   title = {NeoBERT: A Next-Generation BERT},
   author = {Le Breton, Lola and Fournier, Quentin and Morris, John Xavier and El Mezouar, Mariam and Chandar, Sarath},
@@ -36,13 +48,13 @@ CITATION = """@article{lebreton2025neobert,
 }"""
 
 
-def model_card(checkpoint: PretrainedCheckpoint, form: str, parity: dict[str, float]) -> str:
-    """README.md of an export of the kind `form`, with the hub's metadata at its head."""
+def model_card(checkpoint: PretrainedCheckpoint, form: str, parity: dict[str, float], with_code: bool = False) -> str:
+    """README.md of an export of the kind `form`, `with_code` beside it, and the hub's metadata at its head."""
     name = _words(checkpoint.run_file.labels.get("variants", [])) or checkpoint.run_file.id
     parts = [
         f"# {name}, step {checkpoint.step:,}",
         "An encoder of the ablation study from BERT to NeoBERT, exported by the harness that trained it.",
-        f"## Use\n\n```python\n{USES[form]}\n```",
+        *_uses(form, with_code),
         f"## Model\n\n{_table(_facts(checkpoint))}",
         *_delta(checkpoint),
         f"## Scores\n\n{_score_table(checkpoint)}",
@@ -53,6 +65,13 @@ def model_card(checkpoint: PretrainedCheckpoint, form: str, parity: dict[str, fl
         f"## Citation\n\n```bibtex\n{CITATION}\n```",
     ]
     return f"---\n{_metadata(checkpoint, form, name)}---\n\n" + "\n\n".join(parts) + "\n"
+
+
+def _uses(form: str, with_code: bool) -> list[str]:
+    uses = {"Use": USES[form]}
+    if with_code:
+        uses["Use without the package"] = REMOTE_USES[form]
+    return [f"## {title}\n\n```python\n{code}\n```" for title, code in uses.items()]
 
 
 def _delta(checkpoint: PretrainedCheckpoint) -> list[str]:
@@ -67,14 +86,7 @@ def _delta(checkpoint: PretrainedCheckpoint) -> list[str]:
 
 
 def _metadata(checkpoint: PretrainedCheckpoint, form: str, name: str) -> str:
-    results = [
-        {
-            "task": {"type": "text-classification" if task != "heldout" else "fill-mask"},
-            "dataset": {"name": dataset, "type": dataset},
-            "metrics": [{"type": metric, "value": value}],
-        }
-        for task, dataset, metric, value in _scores(checkpoint)
-    ]
+    results = [score.index_entry() for score in scores_of(checkpoint)]
     fields: dict[str, Any] = {
         "library_name": LIBRARIES[form],
         "license": "mit",
@@ -87,23 +99,21 @@ def _metadata(checkpoint: PretrainedCheckpoint, form: str, name: str) -> str:
     return "".join(f"{key}: {json.dumps(value)}\n" for key, value in fields.items())  # JSON is YAML
 
 
-def _scores(checkpoint: PretrainedCheckpoint) -> list[tuple[str, str, str, float]]:
-    """Task, data set, metric and value of everything recorded: held-out loss, and the best trial of each GLUE task."""
-    if checkpoint.record is None:
-        return []
-    heldout = checkpoint.record["scores"]["heldout_loss"]
-    found = [("heldout", corpus, "masked-token cross-entropy, nats", loss) for corpus, loss in heldout.items()]
-    best: dict[str, float] = {}
-    for record in checkpoint.glue_records():
-        task, score = record["config"]["task"], record["scores"]["score"]
-        if score is not None:  # a constant prediction has no correlation
-            best[task] = max(score, best.get(task, score))
-    return found + [(task, f"glue/{task}", "best validation score", best[task]) for task in sorted(best)]
-
-
 def _score_table(checkpoint: PretrainedCheckpoint) -> str:
-    rows = {f"{dataset}, {metric}": f"{value:.4f}" for _, dataset, metric, value in _scores(checkpoint)}
-    return _table(rows) if rows else "None are recorded for this step."
+    rows = [
+        (
+            f"{score.dataset}/{score.configuration}".rstrip("/"),
+            score.origin,
+            score.metric,
+            f"{score.value:.4f}",
+            score.notes,
+        )
+        for score in scores_of(checkpoint)
+    ]
+    if not rows:
+        return "None are recorded for this step."
+    lines = ["| | data | metric | value | |", "|---|---|---|---|---|"]
+    return "\n".join([*lines, *(f"| {' | '.join(_words([cell]) for cell in row)} |" for row in rows)])
 
 
 def _facts(checkpoint: PretrainedCheckpoint) -> dict[str, str]:
@@ -148,4 +158,4 @@ def _table(rows: dict[str, str]) -> str:
 
 def _words(values: list[Any]) -> str:
     """Labels as plain words: nothing in them is markup."""
-    return ", ".join(re.sub(r"[^\w .:=@/+-]", "", str(value)) for value in values)
+    return ", ".join(re.sub(r"[^\w ,.:=@/+-]", "", str(value)) for value in values)

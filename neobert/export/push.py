@@ -6,11 +6,12 @@ from neobert.errors import RunFailed
 
 
 def check_repository(repository: str) -> None:
-    """Check a repository's name before anything is computed.
+    """Check a repository's name, and that somebody is logged in, before anything is computed.
 
     Raises:
-        ValueError: it is no name that the hub takes.
+        ValueError: it is no name that the hub takes, or there is no token.
     """
+    from huggingface_hub import get_token
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id
 
@@ -20,6 +21,8 @@ def check_repository(repository: str) -> None:
         raise ValueError(
             f"--push {repository!r} names no repository of the hub, such as user/model: {error}"
         ) from error
+    if get_token() is None:
+        raise ValueError(f"--push {repository} needs a token of the hub: run hf auth login, or set HF_TOKEN")
 
 
 def push(folder: Path, repository: str, message: str) -> str:
@@ -29,11 +32,11 @@ def push(folder: Path, repository: str, message: str) -> str:
         RunFailed: the hub refused, or was not reached; the folder stays.
     """
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub.errors import HTTPError  # that of the http library which the installed client uses
 
     api = HfApi()
     try:
         api.create_repo(repository, private=True, exist_ok=True)
         return str(api.upload_folder(repo_id=repository, folder_path=folder, commit_message=message).commit_url)
-    except (HfHubHTTPError, OSError) as error:
+    except (HTTPError, OSError) as error:
         raise RunFailed(f"{folder} is exported, but the hub took no {repository}: {error}") from error

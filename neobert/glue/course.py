@@ -1,10 +1,16 @@
-"""The course of one fine-tuning run: how many steps, when to evaluate, which rate, and when to give up (App. C)."""
+"""The course of one fine-tuning run: how many steps, when to evaluate, which rate, and when to give up (App. C).
+
+Loads no metrics, so that planning can count steps at once.
+"""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from neobert.glue.metrics import Scores
 from neobert.recipe import FineTuning
 from neobert.training.schedule import learning_rate
+
+if TYPE_CHECKING:
+    from neobert.glue.metrics import Scores
 
 
 @dataclass(frozen=True)
@@ -51,7 +57,7 @@ class Patience:
         self.best: Scores | None = None
         self.waited = 0
 
-    def improves(self, scores: Scores) -> bool:
+    def improves(self, scores: "Scores") -> bool:
         """Note an evaluation; True where it is strictly better than all before it. A first one always is."""
         better = scores.is_better_than(self.best)
         self.best = scores if better else self.best

@@ -126,7 +126,7 @@ class NeoBERTConfig(PreTrainedConfig):
         """Read published switches, refuse unknown keys and impossible values."""
         known = {key: value for key, value in self._without_published(kwargs).items() if key not in IGNORED_PUBLISHED}
         self._refuse_unknown(known)
-        super().__post_init__(**known)
+        super().__post_init__(**known, **self._own_auto_map(kwargs))
         self.to_recipe()
 
     @classmethod
@@ -151,6 +151,12 @@ class NeoBERTConfig(PreTrainedConfig):
             return recipe.Model.model_validate({**values, "initialization": start})
         except ValidationError as error:
             raise ValueError(f"config.json describes no model: {_first_problem(error)}") from error
+
+    def _own_auto_map(self, keys: dict[str, Any]) -> dict[str, Any]:
+        """The key auto_map where it names the file that this class stands in, as in a folder with its own code."""
+        own = f"{__name__.rpartition('.')[2]}.{type(self).__name__}"
+        named = (keys.get("auto_map") or {}).get("AutoConfig", "")
+        return {"auto_map": keys["auto_map"]} if named.rpartition("--")[2] == own else {}
 
     def _without_published(self, keys: dict[str, Any]) -> dict[str, Any]:
         """`keys` without the switches of the authors' repository, which become toggles here."""

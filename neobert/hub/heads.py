@@ -17,6 +17,7 @@ from transformers.utils.generic import can_return_tuple
 from neobert.hub.configuration import NeoBERTConfig
 from neobert.hub.modeling import NeoBERTModel, NeoBERTPreTrainedModel
 from neobert.model.heads import mean_over_tokens
+from neobert.model.slots import take
 
 
 class NeoBERTForMaskedLM(NeoBERTPreTrainedModel):
@@ -120,11 +121,14 @@ class NeoBERTForSequenceClassification(NewHeadModel):
         )
 
     def _pooled(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
-        if self.config.classifier_pooling == "cls":
-            return hidden[:, 0]
-        if mask is None:
-            return hidden.mean(dim=1)
-        return mean_over_tokens(hidden, mask.long() - 1)
+        if mask is not None and mask.ndim != 2:
+            raise ValueError(
+                "sequence classification needs a 2-D attention_mask, (rows, tokens), to know which tokens to pool"
+            )
+        if self.config.classifier_pooling == "mean":
+            return hidden.mean(dim=1) if mask is None else mean_over_tokens(hidden, mask.long() - 1)
+        # With padding on the left, [CLS] is not the first column.
+        return hidden[:, 0] if mask is None else take(hidden, mask.int().argmax(dim=1, keepdim=True))[:, 0]
 
 
 class NeoBERTForTokenClassification(NewHeadModel):

@@ -1,7 +1,6 @@
 """The encoder as a transformers model: the blocks of `neobert.model` under transformers' attention interface."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import logging
 from transformers.utils.generic import can_return_tuple
 
+from neobert.hub.attention import InterfaceAttention, eager_attention, refuse_mask
 from neobert.hub.configuration import NeoBERTConfig
 from neobert.hub.loading import HEADS, refuse_incomplete, refuse_pickle
 from neobert.model.attention import AttentionPlan
@@ -26,45 +26,6 @@ INITIALIZERS: dict[str, Callable[[Tensor, float], Any]] = {
     "uniform": lambda weight, scale: init.uniform_(weight, -scale, scale),
     "normal": lambda weight, scale: init.normal_(weight, mean=0.0, std=scale),
 }
-
-
-def eager_attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float,
-    dropout: float = 0.0,
-    **_: Any,
-) -> tuple[Tensor, Tensor]:
-    """Attention by two products, with its weights; (rows, heads, tokens, head size) in, heads behind tokens out."""
-    scores = query @ key.transpose(-2, -1) * scaling
-    if attention_mask is not None:
-        scores = scores + attention_mask
-    weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
-    return (weights @ value).transpose(1, 2), weights
-
-
-@dataclass(frozen=True)
-class InterfaceAttention:
-    """Any function of transformers' attention interface, as a plan of `neobert.model` calls it."""
-
-    function: Callable[..., tuple[Tensor, Tensor | None]]
-    module: nn.Module
-    mask: Any
-    options: Mapping[str, Any]
-    weights: list[Any] = field(default_factory=list)
-
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """(rows, tokens, heads, head size) each; what the function says about its weights is kept, layer by layer."""
-        heads_first = (vectors.transpose(1, 2) for vectors in (query, key, value))
-        scaling = query.shape[-1] ** -0.5
-        attended, weights = self.function(
-            self.module, *heads_first, self.mask, dropout=0.0, scaling=scaling, **self.options
-        )
-        self.weights.append(weights)
-        return attended
 
 
 class NeoBERTPreTrainedModel(PreTrainedModel):
@@ -85,16 +46,16 @@ class NeoBERTPreTrainedModel(PreTrainedModel):
         """A model with the weights of a folder or of a repository on the hub, as transformers documents it.
 
         Raises:
-            ValueError: the weights are a pickle, or tensors of the encoder are missing or unknown.
+            ValueError: the weights are a pickle, or tensors of the encoder are missing, unknown or of another shape.
         """
         refuse_pickle(pretrained_model_name_or_path, options.get("use_safetensors"))
         wants_info = options.pop("output_loading_info", False)
-        options |= {"use_safetensors": True, "output_loading_info": True}
+        may_replace_head = bool(options.pop("ignore_mismatched_sizes", False))
+        # Tensors of other shapes are found below, where they are named in a sentence.
+        options |= {"use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
         loaded: Any = super().from_pretrained(pretrained_model_name_or_path, *arguments, **options)
         model, info = loaded
-        refuse_incomplete(
-            pretrained_model_name_or_path, info["missing_keys"], info["unexpected_keys"], cls._needs_decoder
-        )
+        refuse_incomplete(pretrained_model_name_or_path, info, cls._needs_decoder, may_replace_head)
         return (model, info) if wants_info else model
 
     @torch.no_grad()
@@ -165,13 +126,17 @@ class NeoBERTModel(NeoBERTPreTrainedModel):
 
         token_type_ids are accepted, so that BERT's tokenizers fit, and ignored. `kwargs` go to the attention function.
 
+        attention_mask: (rows, tokens), 1 or true at tokens; or (rows, 1 or heads, tokens, tokens), added to the scores
+            where it is floating, else true where a token is seen. position_ids: (rows, tokens), places from 0.
+
         Raises:
-            ValueError: not exactly one of input_ids and inputs_embeds; learned positions beyond the context; attentions
-                asked of an implementation that has none.
+            ValueError: not exactly one of input_ids and inputs_embeds; a mask of another shape; learned positions
+                beyond the context; attentions asked of an implementation that has none.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give exactly one of input_ids and inputs_embeds")
         embeddings = self.encoder(input_ids) if inputs_embeds is None else inputs_embeds
+        refuse_mask(attention_mask, embeddings)
         positions = self._positions(embeddings, attention_mask, position_ids)
         wants_attentions = self.config.output_attentions if output_attentions is None else output_attentions
         attention = self._attention(embeddings, attention_mask, bool(wants_attentions), kwargs)
@@ -234,5 +199,7 @@ class NeoBERTModel(NeoBERTPreTrainedModel):
                 f'attn_implementation="eager" for output_attentions=True'
             )
         function = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention)
+        if mask is not None and mask.ndim == 4 and not mask.is_floating_point():
+            mask = mask.bool()
         visible = create_bidirectional_mask(config=self.config, inputs_embeds=embeddings, attention_mask=mask)
         return InterfaceAttention(function, self, visible, options)

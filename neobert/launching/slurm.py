@@ -87,10 +87,8 @@ def cancel(jobs: Sequence[str]) -> None:
 
 def sbatch_text(job: Job, snapshot: Path, logs: Path, after: Sequence[str]) -> str:
     """The sbatch file of a job, as it will be submitted."""
-    from submitit.slurm import slurm
-
     command = f"{shlex.quote(sys.executable)} -u -m submitit.core._submit {shlex.quote(str(logs))}"
-    text: str = slurm._make_sbatch_string(
+    text: str = _submitit().slurm.slurm._make_sbatch_string(
         command=command, folder=logs, map_count=job.elements, **_parameters(job, snapshot, after)
     )
     return text
@@ -116,8 +114,7 @@ def submit(job: Job, runs: Path, snapshot: Path, logs: Path, after: Sequence[str
         ValueError: SLURM refuses the request; its own words are in the sentence.
         RunFailed: the controller does not answer.
     """
-    import submitit
-
+    submitit = _submitit()
     logs.mkdir(parents=True, exist_ok=True)
     executor = submitit.SlurmExecutor(folder=logs)
     executor.update_parameters(**_parameters(job, snapshot, after))
@@ -145,6 +142,14 @@ def _refusal(job: Job, reason: str) -> RunFailed | ValueError:
             f"SLURM's controller does not answer ({reason}): {job.name} was not submitted, try again later"
         )
     return ValueError(f"SLURM refuses {job.kind} jobs: {reason}; change the profile or flags ({_asked_for(job)})")
+
+
+def _submitit() -> Any:
+    try:
+        import submitit
+    except ImportError as error:
+        raise ValueError("SLURM is reached through submitit: pip install 'submitit>=1.5.4'") from error
+    return submitit
 
 
 def _submit(executor: Any, payload: Payload, elements: int | None) -> str:

@@ -98,6 +98,14 @@ def whole_rows_plan(token_ids: Tensor) -> AttentionPlan:
     return AttentionPlan(torch.arange(tokens, device=token_ids.device).expand(rows, tokens))
 
 
+def is_flash_attn_available() -> bool:
+    """Whether the flash_attn package is installed.
+
+    By a name of this form transformers knows what follows as optional, where this file is a model's remote code.
+    """
+    return FLASH_ATTN_INSTALLED
+
+
 def attend(query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, query_slots: Tensor | None = None) -> Tensor:
     """Softmax attention in both directions, scaled by 1/√(head size).
 
@@ -151,7 +159,7 @@ def _variable_length_attention(plan: AttentionPlan) -> Kernel:
 
     def kernel(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         flat = query.flatten(0, 1), key.flatten(0, 1), value.flatten(0, 1)
-        if FLASH_ATTN_INSTALLED:
+        if is_flash_attn_available():
             from flash_attn import flash_attn_varlen_func
 
             attended = flash_attn_varlen_func(*flat, ends, ends, longest, longest, softmax_scale=scale)

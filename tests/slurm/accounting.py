@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from configuration import Ports, slurmdbd_conf
-from daemons import Daemon, kill, start_daemon
+from daemons import START_SECONDS, Daemon, kill, start_daemon
 from waiting import until
 
 
@@ -29,7 +29,7 @@ class Accounting:
         if self._slurmdbd is None:
             output = self.folder / "log" / "slurmdbd.out"
             self._slurmdbd = start_daemon(["slurmdbd", "-D"], output, self.environment)
-        until(self._answers, 60, "slurmdbd")
+        until(self._answers, START_SECONDS, "slurmdbd")
 
     def stop(self) -> None:
         """Kill slurmdbd: sacct fails from here on."""
@@ -64,7 +64,7 @@ class Accounting:
             "--performance-schema=OFF",
         ]
         self._database = start_daemon(command, self.folder / "log" / "database.out", self.environment)
-        until(self._listens, 60, "MariaDB")
+        until(self._listens, START_SECONDS, "MariaDB")
 
     def _create_database(self, data: Path) -> None:
         password = secrets.token_hex(16)
@@ -81,7 +81,9 @@ class Accounting:
         command = ["mariadb-install-db", "--no-defaults", "--user=root", f"--datadir={data}", "--skip-test-db"]
         command += ["--auth-root-authentication-method=socket"]
         with (self.folder / "log" / "database.out").open("ab") as output:
-            subprocess.run(command, env=self.environment, check=True, stdout=output, stderr=output, timeout=120)
+            subprocess.run(
+                command, env=self.environment, check=True, stdout=output, stderr=output, timeout=START_SECONDS
+            )
 
     def _listens(self) -> bool:
         with socket.socket() as client:

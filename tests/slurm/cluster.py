@@ -12,12 +12,10 @@ started them, so that nothing is left when a test run is killed.
 import contextlib
 import os
 import re
-import secrets
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -25,33 +23,14 @@ from types import TracebackType
 from typing import Self
 
 from accounting import Accounting
+from clients import Clients
 from configuration import Options, free_ports, write_configuration
-from daemons import Daemon, Node, kill, start_daemon
+from daemons import START_SECONDS, Daemon, Node, kill, start_daemon
 from waiting import until
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "munged", "munge", "unshare", "nsenter", "setpriv")
 ACCOUNTING_PROGRAMS = ("slurmdbd", "sacct", "mariadbd", "mariadb-install-db", "my_print_defaults")
-ENDED = frozenset(
-    {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT"}
-)
-# States that a job leaves by itself for ever; PREEMPTED is not among them: SLURM may be about to requeue the job.
-
-
-@dataclass(frozen=True)
-class Job:
-    """A job, or one element of an array, as the controller sees it."""
-
-    job: str
-    """``12``, or ``12_3`` for an element; the elements that wait together are one entry such as ``12_[4-7]``."""
-    name: str
-    state: str
-    nodes: str
-    """Where it runs or ran last, as SLURM writes it (``node[1-2]``); empty when it has not run."""
-    restarts: int
-    reason: str
-    exit_code: str
-    """``code:signal``"""
 
 
 def reason_not_to_start(options: Options) -> str | None:
@@ -69,12 +48,13 @@ def reason_not_to_start(options: Options) -> str | None:
 
 
 @dataclass
-class Cluster:
-    """See the module. Every method that waits raises TimeoutError after its limit, and names what it waited for."""
+class Cluster(Clients):
+    """See the module; what jobs and nodes do is asked with the methods of :class:`Clients`.
+
+    Every method that waits raises TimeoutError after its limit, and names what it waited for.
+    """
 
     options: Options = field(default_factory=Options)
-    folder: Path = field(init=False)
-    """Of the cluster: ``log/``, ``jobs/`` (where :meth:`submit` runs its jobs), configuration; gone after close."""
     nodes: dict[str, Node] = field(default_factory=dict, init=False)
     accounting: Accounting | None = field(default=None, init=False)
     _munged: Daemon | None = field(default=None, init=False)
@@ -125,67 +105,9 @@ class Cluster:
             if not node.whole:
                 node.power_cut()
                 self.revive(name)
-        self._wait(self._is_quiet, 90, "a cluster at rest")
-
-    # What a test looks at
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """For a process that is to use this cluster: ours, without what a job outside has left in it."""
-        ours = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "SBATCH", "SRUN"))}
-        return ours | {"SLURM_CONF": str(self.folder / "slurm.conf")}
-
-    def client(self, *command: str) -> subprocess.CompletedProcess[str]:
-        """Run one of SLURM's commands to its end, refused or not: the return code, ``stdout`` and ``stderr``."""
-        return subprocess.run(
-            command,
-            env=self.environment,
-            cwd=self.folder / "jobs",
-            capture_output=True,
-            text=True,
-            timeout=90,
-            check=False,
-        )
-
-    def submit(self, script: str, *options: str) -> str:
-        """The id of a new job that runs ``script`` with sh in ``folder/jobs``; RuntimeError with SLURM's words if refused."""
-        done = self.client("sbatch", "--parsable", *options, "--wrap", script)
-        if done.returncode:
-            raise RuntimeError(done.stderr.strip())
-        return done.stdout.strip().split(";")[0]
-
-    def jobs(self) -> dict[str, Job]:
-        """All jobs by id, those that ended in the last five minutes included; empty where the controller is down."""
-        lines = self.client("scontrol", "--oneliner", "--all", "show", "jobs").stdout.splitlines()
-        found = [_job(line) for line in lines if line.startswith("JobId=")]
-        return {job.job: job for job in found}
-
-    def states(self, job: str) -> set[str]:
-        """The states of ``job``, of each of its elements where it is an array; empty for a job nobody knows."""
-        return {found.state for name, found in self.jobs().items() if name == job or name.startswith(f"{job}_")}
-
-    def wait_for(self, job: str, states: Collection[str], seconds: float) -> None:
-        """Wait until ``job``, every element of it, is in one of ``states``. A state may be missed if it is short."""
-        self._wait(
-            lambda: bool(now := self.states(job)) and now <= set(states), seconds, f"job {job} {'|'.join(states)}"
-        )
-
-    def node_states(self) -> dict[str, str]:
-        """By node: ``idle``, ``mixed``, ``allocated``, ``completing``, ``down*`` … (``*``: it does not answer)."""
-        # Always of all nodes: asked for one, the controller answers with what it had counted before.
-        command = ("sinfo", "--Node", "--noheader", "--partition=main", "--format=%N %T")
-        return dict(line.split() for line in self.client(*command).stdout.splitlines())
-
-    def log_tails(self, pattern: str = "slurm*.log", lines: int = 15) -> str:
-        """The last lines of the daemons' logs, for a failed test to show."""
-        logs = {path.name: path.read_text(errors="replace") for path in sorted((self.folder / "log").glob(pattern))}
-        return "\n".join("\n".join([f"--- {name}", *text.splitlines()[-lines:]]) for name, text in logs.items() if text)
+        self._wait(self._is_quiet, START_SECONDS, "a cluster at rest")
 
     # What a test does to it
-
-    def signal(self, job: str, name: str) -> None:
-        """Send a signal, such as USR2, to the tasks of ``job`` (not to its batch script), as a time limit would."""
-        self.client("scancel", f"--signal={name}", job)
 
     def crash(self, node: str) -> None:
         """A power cut: slurmd, step daemons and tasks are gone at once. The controller sees it after about 30 s."""
@@ -211,19 +133,12 @@ class Cluster:
         before = self._registered(node)  # in whole seconds: the next start must fall into another one
         until(lambda: datetime.now() > before + timedelta(seconds=1), 10, "a later second")
         self.nodes[node].power_on()
-        until(lambda: self._registered(node) > before, 60, f"{node} registered")
-        until(lambda: self._in_service(node), 60, f"{node} in service")
+        until(lambda: self._registered(node) > before, START_SECONDS, f"{node} registered")
+        until(lambda: self._in_service(node), START_SECONDS, f"{node} in service")
 
     def run_on(self, node: str, *command: str) -> str:
         """What ``command`` prints, run on ``node`` (process ids are those of the jobs there); CalledProcessError."""
         return self.nodes[node].run(*command)
-
-    def wait_until_saved(self, job: str) -> None:
-        """Wait until the controller has written to disk what it knows of ``job`` now; it does so some 5 s late."""
-        token = secrets.token_hex(8)
-        self.client("scontrol", "update", f"JobId={job}", f"Comment={token}")
-        state = self.folder / "state" / "job_state"
-        until(lambda: state.exists() and token.encode() in state.read_bytes(), 60, f"saved state of job {job}")
 
     def kill_controller(self) -> None:
         """kill −9 of slurmctld. Jobs run on; clients hang for about 9 s and fail. What happened in the last seconds is
@@ -236,7 +151,7 @@ class Cluster:
         if self._controller is None:
             output = self.folder / "log" / "slurmctld.out"
             self._controller = start_daemon(["slurmctld", "-D"], output, self._daemon_environment)
-        until(lambda: not self.client("scontrol", "ping").returncode, 60, "slurmctld")
+        until(lambda: not self.client("scontrol", "ping").returncode, START_SECONDS, "slurmctld")
 
     def stop_accounting(self) -> None:
         """sacct fails from here on; the controller keeps what it has to tell."""
@@ -258,27 +173,20 @@ class Cluster:
         key, socket = self.folder / "munge.key", self.folder / "munge.socket"
         key.touch(mode=0o600)
         key.write_bytes(os.urandom(1024))
-        command = ["munged", "--foreground", "--force", f"--key-file={key}", f"--socket={socket}"]
+        command = ["munged", "--foreground", "--force", "--origin=127.0.0.1", f"--key-file={key}", f"--socket={socket}"]
         command += [
             f"--pid-file={self.folder}/munged.pid",
             f"--seed-file={self.folder}/munged.seed",
             "--num-threads=10",
         ]
         self._munged = start_daemon(command, self.folder / "log" / "munged.log", self._daemon_environment)
-        until(lambda: not self.client("munge", "--no-input", "--socket", str(socket)).returncode, 30, "munged")
-
-    def _wait(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
-        """As ``until``; a TimeoutError comes with what the controller says."""
-        try:
-            until(condition, seconds, what)
-        except TimeoutError as error:
-            for line in (*self.jobs().values(), self.node_states()):
-                error.add_note(str(line))
-            raise
+        until(
+            lambda: not self.client("munge", "--no-input", "--socket", str(socket)).returncode, START_SECONDS, "munged"
+        )
 
     def _is_quiet(self) -> bool:
         """Whether every node is idle and nothing runs or waits, which is cancelled."""
-        active = [job for job in self.jobs().values() if job.state not in ENDED]
+        active = self.client("squeue", "--noheader", "--format=%i").stdout
         if active:
             self.client("scancel", "--user=root")
         serving = [name for name in self.nodes if self._in_service(name)]
@@ -297,20 +205,3 @@ class Cluster:
         with contextlib.suppress(ValueError):  # "None", "Unknown"
             return datetime.fromisoformat(found[1]) if found else datetime.min
         return datetime.min
-
-
-def _job(line: str) -> Job:
-    """A line of ``scontrol --oneliner show jobs``."""
-    fields = dict(re.findall(r"(\w+)=(\S*)", line))
-    array = fields.get("ArrayJobId")
-    element = fields.get("ArrayTaskId", "")
-    waiting = f"[{element}]" if not element.isdigit() else element
-    return Job(
-        job=f"{array}_{waiting}" if array else fields["JobId"],
-        name=fields["JobName"],
-        state=fields["JobState"],
-        nodes="" if fields["NodeList"] == "(null)" else fields["NodeList"],
-        restarts=int(fields["Restarts"]),
-        reason=fields["Reason"],
-        exit_code=fields["ExitCode"],
-    )

@@ -180,4 +180,4 @@ def write_configuration(options: Options, ports: Ports, folder: Path) -> None:
     (folder / "slurm.conf").write_text(slurm_conf(options, ports, folder))
     (folder / "gres.conf").write_text(gres_conf(options, folder))
     known = Path("/etc/hosts").read_text()
-    (folder / "hosts").write_text(known.rstrip("\n") + "\n127.0.0.1 " + " ".join(options.names) + "\n")
+    (folder / "hosts").write_text(f"127.0.0.1 {' '.join(options.names)}\n{known}")

@@ -1,6 +1,6 @@
 """One cluster for all tests that want one, at rest at the start of each."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -44,7 +44,7 @@ def until() -> Callable[..., object]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """A failed test shows the ends of the daemons' logs."""
     report = yield
     running = getattr(item, "funcargs", {}).get("cluster")

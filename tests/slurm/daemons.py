@@ -1,5 +1,7 @@
 """Daemons that end with this process at the latest, and a node: namespaces of its own with a slurmd inside."""
 
+import os
+import signal
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,6 +10,8 @@ from pathlib import Path
 from waiting import until
 
 Daemon = subprocess.Popen[bytes]
+START_SECONDS = 300
+"""For a daemon to answer: a second or two, and minutes where other processes have taken every core."""
 
 
 def start_daemon(command: list[str], output: Path, environment: Mapping[str, str]) -> Daemon:
@@ -42,6 +46,7 @@ class Node:
     folder: Path
     environment: Mapping[str, str]
     _machine: Daemon | None = field(default=None, init=False)
+    _first: int = field(default=0, init=False)
     _slurmd: Daemon | None = field(default=None, init=False)
     _orphans: bool = field(default=False, init=False)
 
@@ -59,16 +64,19 @@ class Node:
             output.unlink(missing_ok=True)
             namespaces = ["unshare", "--fork", "--kill-child=KILL", "--pid", "--mount-proc", "--uts"]
             self._machine = start_daemon([*namespaces, "sh", "-c", first], output, self.environment)
-            until(lambda: output.read_text() == "up\n", 60, f"namespaces of {self.name}")
+            until(lambda: output.read_text() == "up\n", START_SECONDS, f"namespaces of {self.name}")
+            self._first = int(Path(f"/proc/{self._machine.pid}/task/{self._machine.pid}/children").read_text())
         if self._slurmd is None:
             output = self.folder / "log" / f"slurmd.{self.name}.out"
             self._slurmd = start_daemon(self._inside("slurmd", "-D", "-N", self.name), output, self.environment)
 
     def power_cut(self) -> None:
-        """Kill everything on the node at once."""
-        kill(self._machine)
+        """Kill everything on the node at once; nothing of it is left on return."""
+        if self._machine is not None:
+            os.kill(self._first, signal.SIGKILL)
+            self._machine.wait()  # unshare ends after its child, and the kernel lets that child end last of all
         if self._slurmd is not None:
-            self._slurmd.wait()  # has died with its namespace
+            self._slurmd.wait()
         self._machine = self._slurmd = None
         self._orphans = False
 

@@ -5,7 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cluster import Cluster
+from cluster import Cluster, reason_not_to_start
+from configuration import Options
 
 Until = Callable[[Callable[[], object], float, str], object]
 
@@ -33,6 +34,12 @@ def running(cluster: Cluster, script: str, *options: str) -> tuple[str, str]:
     job = cluster.submit(script, *options)
     cluster.wait_for(job, {"RUNNING"}, 60)
     return job, cluster.jobs()[job].nodes
+
+
+def wait_for_more(until: Until, path: Path) -> None:
+    """Wait until ``path`` has more lines than now."""
+    before = len(lines(path))
+    until(lambda: len(lines(path)) > before, 60, f"another line of {path.name}")
 
 
 def wait_for_requeue(cluster: Cluster, until: Until, job: str, seconds: float = 90) -> None:
@@ -96,7 +103,7 @@ def test_the_job_of_a_crashed_node_ends_unsignalled_and_runs_again_elsewhere(
     cluster: Cluster, folder: Path, until: Until
 ) -> None:
     job, lost = running(cluster, REQUEUES, "--signal=USR2@5")
-    until(lambda: lines(folder / lost), 60, "the first copy wrote")
+    wait_for_more(until, folder / lost)
     cluster.crash(lost)
     written = lines(folder / lost)
     cluster.declare_down(lost)
@@ -121,15 +128,14 @@ def test_the_task_of_a_killed_slurmd_runs_on_beside_its_requeued_copy(
     cluster: Cluster, folder: Path, until: Until
 ) -> None:
     job, lost = running(cluster, BEATS)
-    until(lambda: lines(folder / lost), 60, "the first copy wrote")
+    wait_for_more(until, folder / lost)
     cluster.kill_slurmd(lost)
     cluster.declare_down(lost)
     wait_for_requeue(cluster, until, job)
     second = cluster.jobs()[job].nodes
     assert second != lost
-    written = {node: len(lines(folder / node)) for node in (lost, second)}
-    for node in (lost, second):
-        until(lambda node=node: len(lines(folder / node)) > written[node], 60, f"the copy on {node} wrote again")
+    wait_for_more(until, folder / lost)
+    wait_for_more(until, folder / second)
     assert set(lines(folder / lost)) == {"none"}
     assert set(lines(folder / second)) == {"1"}
 
@@ -147,7 +153,7 @@ def test_a_preempted_job_is_told_and_runs_again_after_the_job_that_wanted_its_no
     cluster: Cluster, folder: Path, until: Until
 ) -> None:
     job, node = running(cluster, REQUEUES, "--exclusive", "--nodelist=node1", "--signal=USR2@5")
-    until(lambda: lines(folder / node), 60, "the first copy wrote")
+    wait_for_more(until, folder / node)
     urgent = cluster.submit("true", "--exclusive", f"--nodelist={node}", "--partition=high")
     cluster.wait_for(urgent, {"COMPLETED"}, 90)
     wait_for_requeue(cluster, until, job)
@@ -167,8 +173,7 @@ def test_jobs_outlive_their_controller(cluster: Cluster, folder: Path, until: Un
     next_job = cluster.submit("true", f"--dependency=afterany:{job}")
     cluster.wait_until_saved(next_job)
     cluster.kill_controller()
-    written = len(lines(folder / node))
-    until(lambda: len(lines(folder / node)) > written, 60, "the job wrote without a controller")
+    wait_for_more(until, folder / node)
     cluster.start_controller()
     (folder / "end").touch()
     cluster.wait_for(next_job, {"COMPLETED"}, 90)
@@ -182,6 +187,19 @@ def test_an_environment_for_subprocesses_holds_nothing_of_a_job_outside(
     monkeypatch.setenv("SLURM_JOB_ID", "1")
     monkeypatch.setenv("SBATCH_PARTITION", "none")
     assert [name for name in cluster.environment if name.startswith(("SLURM", "SBATCH"))] == ["SLURM_CONF"]
+
+
+def test_a_machine_without_slurm_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr("cluster.PATH", str(tmp_path))
+    reason = reason_not_to_start(Options(accounting=False))
+    assert reason is not None
+    assert "slurmctld" in reason and "slurmdbd" not in reason
+
+
+def test_only_root_can_start_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    assert "root" in (reason_not_to_start(Options()) or "")
 
 
 def test_two_clusters_run_side_by_side(cluster: Cluster) -> None:

@@ -133,6 +133,11 @@ TASK_SPLITS: dict[str, tuple[str, ...]] = {
 }
 
 
+def example_counts(task: str) -> tuple[int, int]:
+    """Examples of the train split and of all validation splits of a task together."""
+    return _TASKS[task][2], _VALIDATION_EXAMPLES * (len(TASK_SPLITS[task]) - 1)
+
+
 def task_examples(task: str, split: str, *, seed: int = 0) -> dict[str, list[Any]]:
     """Columns of one split of one task, by GLUE's names; no example occurs twice.
 

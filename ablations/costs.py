@@ -1,0 +1,233 @@
+"""What a plan costs before anything is spent: memory of a GPU, GPU-hours and disk of every unit. Torch-free.
+
+Only what is not done counts. Hours of pre-training take every slot for a token, where packing leaves none empty; hours
+of fine-tuning let no trial end early. Both are upper bounds at the throughput that is named beside them.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from ablations.disk import checkpoint_bytes, corpus_bytes, study_bytes, task_size
+from ablations.plan import Row
+from ablations.throughput import (
+    Record,
+    Throughput,
+    finished_runs,
+    measured_rate,
+    measured_throughput,
+    stated_throughput,
+)
+from neobert.data.corpora import Source
+from neobert.glue.sizes import TrialWork
+from neobert.glue.tasks import TASKS
+from neobert.layout import Layout
+from neobert.model.memory import EngineWord, MicroBatch, TrainingMemory, training_memory
+from neobert.model.size import training_flops_per_token
+from neobert.recipe import Point
+from neobert.specifications import Execution, GlueStudy, PretrainingRun
+
+GIGABYTE = 1e9
+SECONDS_PER_UPDATE = 0.03
+"""What a fine-tuning update takes at least: small batches wait for some 1,200 kernel launches (estimated)."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a plan reckons with: `gpus` that train one model together under an engine, and what is known of each.
+
+    `gpu` names one of `ablations.throughput.PEAK_FLOPS_PER_SECOND`. None stands for unknown.
+    """
+
+    gpu_memory_gb: float | None
+    gpus: int
+    engine: EngineWord
+    micro_batch_tokens: int
+    tokens_per_second_per_gpu: float | None
+    gpu: str | None
+
+    @classmethod
+    def of(cls, execution: Execution) -> "Machine":
+        """A machine of which nothing is known but how it will run."""
+        return cls(None, execution.processes, "ddp", execution.micro_batch_tokens, None, None)
+
+    def rows(self, run: PretrainingRun) -> int:
+        """Rows of a micro-batch of a stage."""
+        stage = run.recipe.stages[-1]
+        return min(max(1, self.micro_batch_tokens // stage.context), stage.tokens_per_step // stage.context)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one unit or several. None is unknown, 0 nothing to spend; `sources` say where the hours come from."""
+
+    memory_gb: float | None = None
+    gpu_hours: float | None = 0.0
+    sources: tuple[str, ...] = ()
+    disk_gb: float | None = 0.0
+
+    def summary(self) -> dict[str, Any]:
+        """The keys of `--dry-run --json`."""
+        return {
+            "memory_gb_per_gpu": _rounded(self.memory_gb),
+            "gpu_hours": _rounded(self.gpu_hours),
+            "gpu_hours_source": "; ".join(self.sources) or None,
+            "disk_gb": _rounded(self.disk_gb),
+        }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
+
+
+def together(costs: Iterable[Cost]) -> Cost:
+    """Memory is the most of all, the rest a sum; a sum with something unknown in it is unknown."""
+    listed = list(costs)
+    memories = [cost.memory_gb for cost in listed if cost.memory_gb is not None]
+    sources = dict.fromkeys(source for cost in listed for source in cost.sources)
+    return Cost(
+        max(memories, default=None),
+        _sum(cost.gpu_hours for cost in listed),
+        tuple(sources),
+        _sum(cost.disk_gb for cost in listed),
+    )
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    known = list(values)
+    return None if None in known else float(sum(value for value in known if value is not None))
+
+
+def stage_memory(run: PretrainingRun, machine: Machine, rows: int | None = None) -> TrainingMemory:
+    """What each GPU holds in a stage, with `rows` in a micro-batch (default: the machine's)."""
+    recipe, stage = run.recipe, run.recipe.stages[-1]
+    batch = MicroBatch.of(rows or machine.rows(run), stage.context, recipe.masking.rate)
+    return training_memory(recipe, run.context, batch, machine.engine, machine.gpus, stage.tokens_per_step)
+
+
+@dataclass(frozen=True)
+class Costs:
+    """The costs of a selection. Units that several rows share are counted in each row, and once in the total."""
+
+    layout: Layout
+    rows: Sequence[Row]
+    source: Source
+    machine: Machine
+
+    def unit(self, run: PretrainingRun | GlueStudy) -> Cost:
+        """One unit; a corpus that is still to be tokenised comes on top."""
+        return self._units[run.id]
+
+    def row(self, row: Row) -> Cost:
+        """One variant and seed."""
+        runs = [unit.run for unit in row.units]
+        corpora = {run.data_id for run in runs if isinstance(run, PretrainingRun)}
+        return together([*(self._units[run.id] for run in runs), *(self._corpora[data_id] for data_id in corpora)])
+
+    @property
+    def total(self) -> Cost:
+        """Everything once: trials that grids share too."""
+        studies = [run for run in self._missing.values() if isinstance(run, GlueStudy)]
+        trained = [self._units[run.id] for run in self._pretraining.values()]
+        return together([*trained, *self._corpora.values(), self._studies_together(studies)])
+
+    @cached_property
+    def _missing(self) -> dict[str, PretrainingRun | GlueStudy]:
+        return {unit.run.id: unit.run for row in self.rows for unit in row.units if unit.state != "done"}
+
+    @cached_property
+    def _pretraining(self) -> dict[str, PretrainingRun]:
+        runs = (unit.run for row in self.rows for unit in row.units)
+        return {run.id: run for run in runs if isinstance(run, PretrainingRun)}
+
+    @cached_property
+    def _units(self) -> dict[str, Cost]:
+        costs: dict[str, Cost] = {}
+        for unit in (unit for row in self.rows for unit in row.units):
+            if unit.run.id in costs:
+                continue
+            if unit.run.id not in self._missing:
+                costs[unit.run.id] = Cost()
+            elif isinstance(unit.run, PretrainingRun):
+                costs[unit.run.id] = self._stage(unit.run)
+            else:
+                costs[unit.run.id] = self._studies_together([unit.run])
+        return costs
+
+    @cached_property
+    def _corpora(self) -> dict[str, Cost]:
+        """What tokenising takes, by the name of the tokenised corpus."""
+        missing = {run.data_id: run for run in self._pretraining.values()}
+        return {data_id: self._corpus(run) for data_id, run in missing.items()}
+
+    def _corpus(self, run: PretrainingRun) -> Cost:
+        if run.id not in self._missing or (self.layout.data(run.data_id) / "manifest.json").exists():
+            return Cost()
+        size = corpus_bytes(self.source, run.recipe.data.corpus)
+        return Cost(disk_gb=None if size is None else size / GIGABYTE)
+
+    @cached_property
+    def _finished(self) -> list[Record]:
+        return finished_runs(self.layout)
+
+    @cached_property
+    def _stated(self) -> Throughput:
+        return stated_throughput(self.machine.gpu, self.machine.tokens_per_second_per_gpu)
+
+    def _stage(self, run: PretrainingRun) -> Cost:
+        recipe, stage = run.recipe, run.recipe.stages[-1]
+        throughput = measured_throughput(run, self._finished) or self._stated
+        flops = training_flops_per_token(recipe.model, stage.context, recipe.masking.rate) * stage.tokens
+        seconds = throughput.seconds(flops, stage.tokens)
+        return Cost(
+            memory_gb=stage_memory(run, self.machine).total / GIGABYTE,
+            gpu_hours=None if seconds is None else seconds / 3600,
+            sources=_named(throughput),
+            disk_gb=checkpoint_bytes(run) / GIGABYTE,
+        )
+
+    def _studies_together(self, studies: Sequence[GlueStudy]) -> Cost:
+        """Studies whose trials are counted once; the weights of each one's best trial stay."""
+        hours: dict[tuple[str, Point], float | None] = {}
+        sources: dict[str, None] = {}
+        disk = 0.0
+        for study in studies:
+            throughput = self._throughput_of(study)
+            sources.update(dict.fromkeys(_named(throughput)))
+            disk += study_bytes(study, self._pretraining[study.weights], self.source) / GIGABYTE
+            key = study.model_copy(update={"points": (), "pruning": None}).model_dump_json()
+            by_batch = {size: self._trial_hours(study, size, throughput) for size in _batch_sizes(study)}
+            hours.update({(key, point): by_batch[point.batch_size] for point in self._open_points(study)})
+        return Cost(gpu_hours=_sum(hours.values()), sources=tuple(sources), disk_gb=disk)
+
+    def _throughput_of(self, study: GlueStudy) -> Throughput:
+        return measured_rate(self._pretraining[study.weights], self._finished) or self._stated
+
+    def _trial_hours(self, study: GlueStudy, batch_size: int, throughput: Throughput) -> float | None:
+        model = self._pretraining[study.weights].recipe.model
+        size = task_size(self.source, study.task).capped(study.protocol)
+        work = TrialWork.of(study.task, size, study.protocol, batch_size)
+        length = size.tokens(study.task, study.protocol.max_tokens)
+        tokens = work.trained_tokens + work.evaluated_tokens / 3  # a forward pass is a third of the work
+        seconds = throughput.seconds(training_flops_per_token(model, length, 0) * tokens, tokens)
+        return None if seconds is None else max(seconds, SECONDS_PER_UPDATE * work.updates) / 3600
+
+    def _open_points(self, study: GlueStudy) -> list[Point]:
+        """The points of a grid that no record closes yet."""
+        recorded = self._recorded[study.task]
+        return [point for point in study.points if not recorded or study.trial_id(point) not in recorded]
+
+    @cached_property
+    def _recorded(self) -> dict[str, frozenset[str]]:
+        """The trials of each task that have a record."""
+        root = self.layout.root / "glue"
+        return {task: frozenset(path.stem for path in (root / task).glob("*.json")) for task in TASKS}
+
+
+def _named(throughput: Throughput) -> tuple[str, ...]:
+    return () if throughput.source is None else (throughput.source,)
+
+
+def _batch_sizes(study: GlueStudy) -> set[int]:
+    return {point.batch_size for point in study.points}

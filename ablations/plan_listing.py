@@ -1,0 +1,92 @@
+"""What `run.py --dry-run` prints: the units of a plan, what they cost, and why they are not runs that are there."""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+
+from rich.markup import escape
+
+from ablations.costs import Cost, Costs, Machine
+from ablations.listing import change_text
+from ablations.near_misses import NearMiss, NearMisses
+from ablations.plan import Row
+from neobert.console import output, quantity, table
+from neobert.data.corpora import Source
+from neobert.layout import Layout
+
+COLUMNS = ("unit", "id", "state", "GB a GPU", "GPU-hours", "disk GB", "folder")
+UNKNOWN_HOURS = (
+    "GPU-hours are not known: name the gpu or its tokens_per_second_per_gpu in a cluster profile, or finish a run of "
+    "the same shape on a GPU"
+)
+
+
+def print_plan(rows: Sequence[Row], layout: Layout, source: Source, machine: Machine, *, as_json: bool) -> None:
+    """The units of each variant with ids, sizes, states, folders and costs, and the total of the selection.
+
+    Raises:
+        ValueError: the machine names a GPU that is not known.
+    """
+    costs, near_misses = Costs(layout, rows, source, machine), near_misses_of(rows, layout)
+    if as_json:
+        summaries = [
+            {**row.summary(), **costs.row(row).summary(), "near_misses": [miss.summary() for miss in misses]}
+            for row, misses in zip(rows, near_misses, strict=True)
+        ]
+        print(json.dumps(summaries, indent=1))
+        return
+    for row, misses in zip(rows, near_misses, strict=True):
+        _print_row(row, costs, misses, source.label)
+    _print_total(rows, costs)
+
+
+def near_misses_of(rows: Sequence[Row], layout: Layout) -> list[list[NearMiss]]:
+    """For each row what is nearly there of its missing units; each unit is told once."""
+    search, told = NearMisses(layout), set[str]()
+    planned = {unit.run.id for row in rows for unit in row.units}
+    found = []
+    for row in rows:
+        missing = [unit for unit in row.units if unit.state == "missing" and unit.run.id not in told]
+        told |= {unit.run.id for unit in missing}
+        nearest = [search.nearest(unit.kind, unit.run, planned) for unit in missing]
+        found.append([miss for miss in nearest if miss is not None])
+    return found
+
+
+def _print_row(row: Row, costs: Costs, near_misses: Sequence[NearMiss], data: str) -> None:
+    console, summary = output(), row.summary()
+    sizes = ", ".join(f"{quantity(summary[key])} {key}" for key in ("parameters", "tokens", "flops"))
+    title = f"{row.variant.name} ({row.variant.title}), seed {row.seed}, {row.scale} scale, {data} data: {sizes}"
+    console.print(escape(title), style="bold")
+    for path, change in row.delta.items():
+        console.print(f"  {escape(change_text(path, change))}")
+    cells = [(unit.kind, unit.run.id, unit.state, *_numbers(costs.unit(unit.run)), unit.folder) for unit in row.units]
+    console.print(table("", COLUMNS, [*cells, ("all, data included", None, None, *_numbers(costs.row(row)), None)]))
+    for miss in near_misses:
+        console.print(escape(f"  {miss.kind}: {miss.sentence()}"))
+    for task, reason in row.skipped.items():
+        console.print(escape(f"  left out: {task}: {reason}"))
+
+
+def _numbers(cost: Cost) -> tuple[str | None, str | None, str | None]:
+    return _short(cost.memory_gb), _short(cost.gpu_hours), _short(cost.disk_gb)
+
+
+def _short(value: float | None) -> str | None:
+    """Three digits; None, which prints as a dash, where nobody knows."""
+    if value is None:
+        return None
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _print_total(rows: Sequence[Row], costs: Costs) -> None:
+    console, total, machine = output(), costs.total, costs.machine
+    states = Counter(unit.state for row in rows for unit in row.units)
+    console.print(", ".join(f"{count} {state}" for state, count in sorted(states.items())))
+    memory, hours, disk = (number or "unknown" for number in _numbers(total))
+    gpus = f"{machine.gpus} GPU{'s' if machine.gpus > 1 else ''} (engine {machine.engine})"
+    console.print(
+        f"to do, each unit once: GPU-hours {hours}, disk {disk} GB; on each of {gpus} up to {memory} GB with "
+        f"{machine.micro_batch_tokens} tokens in a micro-batch"
+    )
+    console.print(escape(f"GPU-hours at most, {'; '.join(total.sources)}" if total.sources else UNKNOWN_HOURS))

@@ -1,0 +1,159 @@
+"""Bring corpora, GLUE tasks, tokenizers and MTEB data from the hub into a folder for --data DIR; nodes need no network.
+
+python ablations/prefetch.py --variant all --data-dir DIR --dry-run     what would come, from where, how large
+python ablations/prefetch.py --variant all --data-dir DIR               bring it; the same command goes on after a kill
+python ablations/prefetch.py --variant all --data-dir DIR --check       does the folder hold all that the plan needs?
+
+Addresses and tokens are huggingface_hub's: HF_ENDPOINT, HF_TOKEN. Exit codes: 0 done, 2 refused,
+3 something is missing.
+"""
+
+import argparse
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if __name__ == "__main__":  # a script's own folder would hide packages of the same names as its modules
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+from neobert.command_line import byte_count, count, guarded, parser_from
+from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_RUN_FAILED, exit_code
+
+if TYPE_CHECKING:
+    from neobert.data.hub_items import Needs
+    from neobert.data.hub_selection import Row, Selection
+
+DOWNLOADS = 4
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command's flags."""
+    parser = parser_from("python ablations/prefetch.py", __doc__)
+    add = parser.add_argument
+    add("--variant", nargs="+", action="extend", required=True, metavar="NAME", help="names, M0..M5, or all")
+    add("--data-dir", type=Path, required=True, metavar="DIR", help="the folder that --data DIR will read")
+    add("--scale", choices=("smoke", "proxy", "paper"), default="smoke", help="whose plan (default: smoke)")
+    stages = ("pretrain", "glue", "mteb")
+    add("--stages", nargs="+", choices=stages, default=["pretrain", "glue"], help="data of which parts")
+    add("--most-bytes", type=byte_count, metavar="SIZE", help="cap each corpus to whole files (20GB, 1.5TB)")
+    add("--workers", type=count, default=DOWNLOADS, metavar="N", help=f"files at a time (default: {DOWNLOADS})")
+    add("--dry-run", action="store_true", help="print what would come and stop")
+    add(
+        "--check",
+        nargs="?",
+        const="contents",
+        choices=("contents", "sizes"),
+        help="ask no network: list what is missing; contents (default) reads all bytes, sizes none",
+    )
+    add("--json", action="store_true", help="print JSON on stdout")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code (0 done, 1 disk or damage, 2 refused, 3 something is missing)."""
+    options = build_parser().parse_args(arguments)
+    return guarded("prefetch.py", lambda: _run(options), options.data_dir)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from ablations.needs import needs_of
+    from ablations.plan import chosen_variants
+
+    needs = needs_of(chosen_variants(options.variant), options.scale, options.stages)
+    return _check(options, needs) if options.check else _bring(options, needs)
+
+
+def _check(options: argparse.Namespace, needs: "Needs") -> int:
+    from neobert.data.closure import gaps
+    from neobert.data.hub_items import items_of
+
+    found = gaps(options.data_dir, needs, contents=options.check == "contents")
+    command = _command(options)
+    if options.json:
+        entries = [
+            {"item": gap.item.name, "reason": gap.reason, "from": gap.item.repositories, "command": command}
+            for gap in found
+        ]
+        print(json.dumps(entries, indent=1))
+    else:
+        for gap in found:
+            print(f"missing: {gap.item.name}: {gap.reason} (from {gap.item.repositories})")
+        checked = sum(1 for _ in items_of(needs))
+        print(f"bring it with: {command}" if found else f"complete: {checked} items, read without a network")
+    return EXIT_MISSING if found else EXIT_DONE
+
+
+def _command(options: argparse.Namespace) -> str:
+    """The command that brings what the same plan lacks."""
+    flags = ["--variant", *options.variant, "--data-dir", str(options.data_dir), "--scale", options.scale]
+    cap = [] if options.most_bytes is None else ["--most-bytes", str(options.most_bytes)]
+    return shlex.join(["python", "ablations/prefetch.py", *flags, "--stages", *options.stages, *cap])
+
+
+def _bring(options: argparse.Namespace, needs: "Needs") -> int:
+    from neobert.console import logs
+    from neobert.data.hub_items import items_of
+    from neobert.data.hub_selection import select
+    from neobert.data.prefetching import bring, require_room, sole_prefetch
+
+    folder: Path = options.data_dir
+    errors: list[Exception] = []
+    with nullcontext() if options.dry_run else sole_prefetch(folder):
+        selection = select(folder, list(items_of(needs)), most_bytes=options.most_bytes)
+        _print_plan(selection, as_json=options.json)
+        require_room(folder, selection.missing_bytes)
+        if not options.dry_run:
+            report = partial(logs().print, markup=False)
+            errors = bring(folder, selection, workers=options.workers, report=report)
+    for problem in [*selection.problems, *map(str, errors)]:
+        print(f"prefetch.py: {problem}", file=sys.stderr)
+    codes = {exit_code(error) for error in errors} | ({EXIT_MISSING} if selection.problems else set())
+    return max(codes & {EXIT_MISSING, EXIT_RUN_FAILED}, default=EXIT_DONE)
+
+
+def _print_plan(selection: "Selection", *, as_json: bool) -> None:
+    from rich.markup import escape
+
+    from neobert.console import output, quantity, table
+
+    if as_json:
+        print(json.dumps([_summary(row) for row in selection.rows], indent=1))
+        return
+    cells = [
+        (
+            escape(row.item.name),
+            escape(row.item.repositories),
+            ", ".join(revision[:12] for revision in row.revisions) or None,
+            f"{row.files} of {row.published_files}" if row.files != row.published_files else row.files,
+            f"{quantity(row.bytes)}B",
+            f"{quantity(row.missing_bytes)}B",
+            row.state,
+        )
+        for row in selection.rows
+    ]
+    output().print(table("", ("item", "from", "commit", "files", "size", "to come", "state"), cells))
+    output().print(f"{quantity(selection.missing_bytes)}B to come")
+
+
+def _summary(row: "Row") -> dict[str, object]:
+    return {
+        "item": row.item.name,
+        "folder": row.item.folder,
+        "from": [part.repository.name for part in row.item.parts],
+        "revisions": list(row.revisions),
+        "files": row.files,
+        "published_files": row.published_files,
+        "bytes": row.bytes,
+        "missing_bytes": row.missing_bytes,
+        "state": row.state,
+        "problem": row.problem,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,117 @@
+"""manifest.json of a prefetched folder: which file came from which repository, at which commit, with which bytes.
+
+It is written before anything is fetched, so it also says what is still to come: such a file has no sha256 yet, or is
+not on the disk. Torch-free.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from neobert.errors import DamagedFile
+from neobert.files import json_bytes, read_json, replace_file
+
+MANIFEST = "manifest.json"
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One file: where it comes from and what it must hold.
+
+    `checksum` is the hub's own word, "sha256:…" or "git:…" (a blob's SHA-1); `sha256` is of the bytes that arrived and
+    None before; `modified_ns` is the time of the file that was hashed, so that it need not be hashed again; `column`
+    holds the text of a corpus.
+    """
+
+    repository: str
+    revision: str
+    bytes: int
+    sha256: str | None = None
+    repository_type: str = "dataset"
+    branch: str = "main"
+    file: str = ""
+    checksum: str | None = None
+    column: str | None = None
+    modified_ns: int | None = None
+
+    @property
+    def source(self) -> tuple[str, str, str, str | None]:
+        """What decides the bytes."""
+        return self.repository, self.revision, self.file, self.checksum
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """`files` by their path below the folder; `published` says how many files the hub has for a folder of them."""
+
+    files: Mapping[str, Entry] = field(default_factory=dict)
+    published: Mapping[str, int] = field(default_factory=dict)
+
+    def below(self, folder: str) -> dict[str, Entry]:
+        """The entries below one of the folders, in the order of their names."""
+        return {name: entry for name, entry in sorted(self.files.items()) if _is_below(name, folder)}
+
+    def revision_of(self, repository: str, branch: str) -> str | None:
+        """The commit that earlier files of the repository came from."""
+        entries = (entry for entry in self.files.values() if (entry.repository, entry.branch) == (repository, branch))
+        return next((entry.revision for entry in entries), None)
+
+    def with_folder(self, folder: str, entries: Mapping[str, Entry], published: int) -> "Manifest":
+        """The same with other entries below `folder`; what is known of unchanged files is kept."""
+        others = self.without(folder)
+        known = {name: self._known(name, entry) for name, entry in entries.items()}
+        return Manifest({**others.files, **known}, {**others.published, folder: published})
+
+    def without(self, folder: str) -> "Manifest":
+        """The same with nothing below `folder`."""
+        files = {name: entry for name, entry in self.files.items() if not _is_below(name, folder)}
+        return Manifest(files, {name: count for name, count in self.published.items() if name != folder})
+
+    def _known(self, name: str, entry: Entry) -> Entry:
+        before = self.files.get(name)
+        return before if before is not None and before.source == entry.source else entry
+
+    def with_file(self, name: str, sha256: str, modified_ns: int) -> "Manifest":
+        """The same with what a file turned out to hold."""
+        entry = replace(self.files[name], sha256=sha256, modified_ns=modified_ns)
+        return Manifest({**self.files, name: entry}, self.published)
+
+
+def _is_below(name: str, folder: str) -> bool:
+    return name.startswith(f"{folder}/")
+
+
+def has_size(path: Path, entry: Entry) -> bool:
+    """Whether the file is there and as long as it must be."""
+    return path.is_file() and path.stat().st_size == entry.bytes
+
+
+def missing_files(folder: Path, entries: Mapping[str, Entry]) -> list[str]:
+    """The files that are not there or have another length."""
+    return [name for name, entry in entries.items() if not has_size(folder / name, entry)]
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of a folder; an empty one where there is none.
+
+    Raises:
+        DamagedFile: it cannot be read.
+    """
+    path = folder / MANIFEST
+    if not path.is_file():
+        return Manifest()
+    content = read_json(path)
+    try:
+        files = {name: Entry(**entry) for name, entry in content["files"].items()}
+        return Manifest(files, dict(content.get("published", {})))
+    except (AttributeError, KeyError, TypeError) as error:
+        raise DamagedFile(f"{path} is no manifest of this version ({error}): remove it and prefetch again") from error
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Replace the manifest of a folder."""
+    files: dict[str, Any] = {name: asdict(entry) for name, entry in manifest.files.items()}
+    content = {"schema": SCHEMA, "files": files, "published": dict(manifest.published)}
+    replace_file(folder / MANIFEST, json_bytes(content))

@@ -1,0 +1,144 @@
+"""The modules of this package beside a model, for users of the hub who do not install it.
+
+transformers' loader of remote code knows flat folders only, and copies a file where another names it in the form
+`from .name import …`; so module neobert.a.b becomes the file neobert_a_b.py, with its imports of the package made
+relative. No model is written a second time: the files are the sources that the run was computed with.
+"""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+from safetensors.torch import load_file, save_file
+
+from neobert import __version__
+from neobert.errors import ParityOff
+from neobert.export.parity import flat_states, padded, probe_documents, require_close
+from neobert.export.source import PretrainedCheckpoint
+from neobert.files import replace_file
+
+PACKAGE = "neobert"
+CONFIGURATION, ENCODER, HEADS = "neobert.hub.configuration", "neobert.hub.modeling", "neobert.hub.heads"
+AUTO_CLASSES = {
+    "AutoConfig": (CONFIGURATION, "NeoBERTConfig"),
+    "AutoModel": (ENCODER, "NeoBERTModel"),
+    "AutoModelForMaskedLM": (HEADS, "NeoBERTForMaskedLM"),
+    "AutoModelForQuestionAnswering": (HEADS, "NeoBERTForQuestionAnswering"),
+    "AutoModelForSequenceClassification": (HEADS, "NeoBERTForSequenceClassification"),
+    "AutoModelForTokenClassification": (HEADS, "NeoBERTForTokenClassification"),
+}
+TOLERANCE = 1e-5
+
+STATES_WITHOUT_PACKAGE = """
+import sys
+sys.modules["neobert"] = None  # importing the package now fails: the folder must do without it
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel
+folder, inputs, states = sys.argv[1:]
+model = AutoModel.from_pretrained(folder, trust_remote_code=True)  # code that this export wrote a moment ago
+with torch.no_grad():
+    save_file({"states": model(**load_file(inputs)).last_hidden_state}, states)
+"""
+
+
+def write_remote_code(checkpoint: PretrainedCheckpoint, folder: Path) -> dict[str, float]:
+    """Add the modules to an exported folder and name them in its config.json; returns the deviation measured.
+
+    Raises:
+        ParityOff: the folder alone, without this package, does not compute what the run computes.
+    """
+    for name, content in remote_modules().items():
+        replace_file(folder / f"{name}.py", content.encode())
+    path = folder / "config.json"
+    auto_map = {auto: f"{file_name(module)}.{name}" for auto, (module, name) in AUTO_CLASSES.items()}
+    config = {**json.loads(path.read_text(encoding="utf-8")), "auto_map": auto_map}
+    replace_file(path, (json.dumps(config, indent=2, sort_keys=True) + "\n").encode())
+    return check_remote_code(checkpoint, folder)
+
+
+def check_remote_code(checkpoint: PretrainedCheckpoint, folder: Path) -> dict[str, float]:
+    """Compare the encoder that a new interpreter without this package loads from `folder` with the run.
+
+    Raises:
+        ParityOff: it does not load, or its hidden states differ by more than 1e-5.
+    """
+    documents = probe_documents(checkpoint.run.recipe.model.vocabulary_size, checkpoint.run.context)
+    token_ids, mask = padded(documents)
+    with tempfile.TemporaryDirectory() as scratch:
+        inputs, states = Path(scratch, "inputs.safetensors"), Path(scratch, "states.safetensors")
+        save_file({"input_ids": token_ids, "attention_mask": mask}, inputs)
+        command = [sys.executable, "-c", STATES_WITHOUT_PACKAGE, str(folder), str(inputs), str(states)]
+        environment = os.environ | {"HF_MODULES_CACHE": scratch, "HF_HUB_OFFLINE": "1"}
+        process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        if process.returncode != 0:
+            last = (process.stderr.strip().splitlines() or ["no message"])[-1]
+            raise ParityOff(f"the exported remote code does not load without this package: {last}")
+        found = load_file(states)["states"][mask.bool()]
+    return {"remote code": require_close("remote code", found, flat_states(checkpoint, documents), TOLERANCE)}
+
+
+def remote_modules() -> dict[str, str]:
+    """Name (without .py) and content of a file for every module of the package that the classes need."""
+    waiting, files = sorted({module for module, _ in AUTO_CLASSES.values()}), dict[str, str]()
+    while waiting:
+        module = waiting.pop()
+        if file_name(module) not in files:
+            source = _source(module)
+            files[file_name(module)] = f"# {module} of neobert-ablations {__version__}, MIT\n{relative(source)}"
+            waiting += [needed for _, modules in _package_imports(source) for needed in modules]
+    return files
+
+
+def file_name(module: str) -> str:
+    """The name of a module's file, without .py."""
+    return module.replace(".", "_")
+
+
+def relative(source: str) -> str:
+    """A module's source with its imports of the package made relative, in the form that transformers' loader follows.
+
+    Raises:
+        AssertionError: an import is of a form that has no such equivalent.
+    """
+    lines = source.splitlines()
+    for statement, modules in sorted(_package_imports(source), key=lambda found: -found[0].lineno):
+        indent = " " * statement.col_offset
+        names = ", ".join(ast.unparse(alias) for alias in statement.names)
+        new = [f"from .{file_name(modules[0])} import {names}"]
+        if statement.module == PACKAGE:
+            new = [
+                line for alias, module in zip(statement.names, modules, strict=True) for line in _whole(alias, module)
+            ]
+        assert statement.end_lineno is not None
+        lines[statement.lineno - 1 : statement.end_lineno] = [indent + line for line in new]
+    return "\n".join(lines) + "\n"
+
+
+def _whole(alias: ast.alias, module: str) -> list[str]:
+    """The import of a whole module; the loader does not see it in the first line's form, so there is a second."""
+    name = file_name(module)
+    return [f"from . import {name} as {alias.asname or alias.name}", f"from .{name} import __name__ as _"]
+
+
+def _package_imports(source: str) -> Iterator[tuple[ast.ImportFrom, list[str]]]:
+    """Each import of the package in a source, in no order, and the modules that it needs."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            assert not any(alias.name.split(".")[0] == PACKAGE for alias in node.names), ast.unparse(node)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == PACKAGE:
+            assert node.module is not None and node.level == 0
+            whole = node.module == PACKAGE
+            yield node, [f"{PACKAGE}.{alias.name}" for alias in node.names] if whole else [node.module]
+
+
+def _source(module: str) -> str:
+    specification = find_spec(module)
+    assert specification is not None and specification.origin is not None, f"{module} is no module"
+    return Path(specification.origin).read_text(encoding="utf-8")

@@ -1,0 +1,155 @@
+"""The memory formulas count what autograd really keeps, and behave as memory does."""
+
+import itertools
+import subprocess
+import sys
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from small_models import language_model, small_model
+from tiny_runs import tiny_model, tiny_recipe
+
+from neobert import recipe
+from neobert.model import memory
+from neobert.model.attention import KERNEL_HEAD_MULTIPLE, packed_plan
+from neobert.model.build import build_masked_language_model
+from neobert.model.memory import (
+    EngineWord,
+    MicroBatch,
+    logits_bytes,
+    saved_bytes,
+    training_memory,
+)
+from neobert.recipe import Precision
+
+ENGINES: tuple[EngineWord, ...] = ("ddp", "zero1", "zero2")
+FORMS = list(itertools.product(("learned", "rotary"), ("gelu", "swiglu", "geglu"), ("layer_norm", "rms_norm")))
+ROWS, CONTEXT, SLOTS = 2, 520, 80  # rows so long that attention on a CPU takes torch's flash kernel in bf16 too
+BATCH = MicroBatch(ROWS, CONTEXT, SLOTS)
+SHAPE = {"vocabulary_size": 53, "layers": 3, "width": 48, "heads": 3, "feedforward_width": 96}
+
+
+def counted_bytes(model: recipe.Model, precision: Precision) -> int:
+    """Bytes of the storages that a forward pass saves: without weights, their copies and the masks of attention, which
+    the variable-length kernels of CUDA do not have."""
+    network = build_masked_language_model(model, CONTEXT).train()
+    shapes = {tuple(p.shape) for p in network.parameters()} | {tuple(p.shape[::-1]) for p in network.parameters()}
+    width = model.width
+    shapes |= {(width, width), (width, 2 * width)}  # the last block's query, key and value
+    token_ids = torch.randint(model.vocabulary_size, (ROWS, CONTEXT))
+    places = torch.arange(CONTEXT).expand(ROWS, CONTEXT)
+    slots = torch.arange(SLOTS).expand(ROWS, SLOTS)
+    storages: dict[int, torch.UntypedStorage] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        is_mask = tensor.ndim == 4 and tensor.shape[1] == 1 and tensor.shape[-1] == CONTEXT
+        if tuple(tensor.shape) not in shapes and not is_mask and tensor.data_ptr() != token_ids.data_ptr():
+            storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage()
+        return tensor
+
+    with (
+        torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
+        torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"),
+    ):
+        network(token_ids, packed_plan(places // 100, places % 100), slots, slots % model.vocabulary_size)
+    return sum(storage.nbytes() for storage in storages.values())
+
+
+def other_kernels_bytes(model: recipe.Model, precision: Precision) -> int:
+    """What is known to differ: without fused norms the normalised input is kept too, dropout on a CPU keeps numbers and
+    not bits, and masks are counted apart."""
+    element = 2 if precision == "bf16" else 4
+    full, slots, width = (model.layers - 1) * ROWS * CONTEXT, ROWS * SLOTS, model.width
+    norms = 4 * width * (2 * full + ROWS * CONTEXT + 2 * slots) if model.norm == "rms_norm" else 0
+    dropout = 2 * (element - 1) * width * (full + slots) if model.dropout else 0
+    masks = element * CONTEXT * slots + (4 * CONTEXT * full if precision == "fp32" else 0)
+    return norms + dropout - masks
+
+
+@pytest.mark.parametrize(("positions", "feedforward", "norm"), FORMS)
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_activations_are_what_autograd_saves_within_one_percent(positions, feedforward, norm, precision, dropout):
+    model = small_model(positions=positions, feedforward=feedforward, norm=norm, dropout=dropout, **SHAPE)
+    log_probabilities = logits_bytes(model, BATCH) // 3
+    expected = saved_bytes(model, precision, BATCH) + log_probabilities + other_kernels_bytes(model, precision)
+    assert counted_bytes(model, precision) == pytest.approx(expected, rel=0.01)
+
+
+def memory_of(
+    engine: EngineWord = "single", processes: int = 1, rows: int = 4, **model: object
+) -> memory.TrainingMemory:
+    pretraining = tiny_recipe(model=tiny_model(**model))
+    return training_memory(pretraining, 32, MicroBatch.of(rows, 32, 0.2), engine, processes, step_tokens=256)
+
+
+@given(st.sampled_from(ENGINES), st.integers(1, 64), st.integers(1, 1 << 16))
+def test_memory_grows_with_the_micro_batch(engine, processes, rows):
+    assert memory_of(engine, processes, rows).total < memory_of(engine, processes, rows + 1).total
+
+
+@given(st.integers(1, 512), st.sampled_from([16, 64, 256, 1024]), st.integers(1, 24))
+def test_what_is_split_is_never_more_than_what_is_whole(processes, width, layers):
+    ddp, one, two = (memory_of(engine, processes, width=width, layers=layers).total for engine in ENGINES)
+    assert two <= one <= ddp
+    assert (two == ddp) == (processes == 1)
+
+
+def test_more_processes_hold_less_of_a_split_optimizer_each():
+    held = [memory_of("zero2", processes).optimizer for processes in (2, 4, 8)]
+    assert held == sorted(held, reverse=True) and held[0] == pytest.approx(4 * held[2], abs=8)
+
+
+def test_a_billion_parameters_take_sixteen_gigabytes_beside_activations():
+    """Weights, gradients and Adam's two moments in fp32: sixteen bytes a parameter (Rajbhandari et al. 2020)."""
+    held = memory_of(width=2048, layers=24, feedforward_width=8192, vocabulary_size=30_000)
+    parameters = held.weights / 4
+    assert parameters > 1e9
+    assert held.weights + held.gradients + held.optimizer == 16 * parameters
+
+
+@pytest.mark.parametrize("rate", [0.15, 0.2, 0.4])
+@pytest.mark.parametrize("context", [32, 512, 1024, 4096])
+def test_the_slots_hold_the_fullest_row(context, rate):
+    drawn = torch.rand(256, context, generator=torch.Generator().manual_seed(0)) < rate
+    assert int(drawn.sum(dim=1).max()) <= MicroBatch.of(256, context, rate).slots <= context
+
+
+def test_heads_of_a_size_that_kernels_dislike_are_counted_padded():
+    assert memory.KERNEL_HEAD_MULTIPLE == KERNEL_HEAD_MULTIPLE
+    shape = {"layers": 4, "width": 1008, "positions": "learned"}
+    odd, even = (memory_of(heads=heads, **shape).activations for heads in (12, 14))
+    assert odd > even
+
+
+def test_reckoning_imports_no_torch():
+    code = "import sys, neobert.model.memory; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("form", ["learned gelu layer_norm", "rotary swiglu rms_norm"])
+def test_an_accelerator_allocates_as_much_as_reckoned(form):
+    """Peak of a forward and backward pass, within 15 %: logits and activations of a bf16 model on a CUDA device."""
+    positions, feedforward, norm = form.split()
+    parts = {"positions": positions, "feedforward": feedforward, "norm": norm}
+    shape = {"vocabulary_size": 30_522, "layers": 6, "width": 768, "heads": 12, "feedforward_width": 3072}
+    network = language_model(context=512, **parts, **shape).cuda().train()
+    batch = MicroBatch.of(32, 512, 0.2)
+    token_ids = torch.randint(30_522, (batch.rows, batch.context), device="cuda")
+    places = torch.arange(batch.context, device="cuda").expand(batch.rows, batch.context)
+    slots = torch.arange(batch.slots, device="cuda").expand(batch.rows, batch.slots)
+    for parameter in network.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    with torch.autocast("cuda", torch.bfloat16):
+        network(token_ids, packed_plan(places * 0, places), slots, slots).backward()
+    model = small_model(**parts, **shape)
+    matrices = memory.body_weights(model) + model.vocabulary_size * model.width
+    reckoned = 2 * matrices + saved_bytes(model, "bf16", batch) + logits_bytes(model, batch)
+    assert torch.cuda.max_memory_allocated() - before == pytest.approx(reckoned, rel=0.15)

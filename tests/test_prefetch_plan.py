@@ -1,0 +1,196 @@
+"""Prefetch before and after the bytes: what is chosen, what is refused, and whether a folder closes a plan offline."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+from hub_stand_in import StandIn
+from prefetch_worlds import LLAMA, WEB, manifest, run
+
+from ablations import prefetch
+from ablations.plan import chosen_variants, plan
+from neobert.data import prefetching
+from neobert.data.directory import DirectorySource
+from neobert.data.hub import REFINEDWEB, HubSource
+from neobert.data.mteb_repositories import MTEB_REPOSITORIES
+from neobert.grid.claims import acquire
+from neobert.layout import Layout
+from neobert.offline import offline_environment
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever opens a socket fails."""
+
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise AssertionError("a socket was opened")
+
+    monkeypatch.setattr(socket, "socket", refuse)
+
+
+def test_a_corpus_is_capped_to_whole_files_and_its_part_has_an_identity_of_its_own(
+    hub: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = [len(content) for name, content in hub.repositories[WEB].files.items() if name.endswith(".parquet")]
+    folder = tmp_path / "data"
+    flags = ("--stages", "pretrain", "--most-bytes")
+    assert run(folder, *flags, str(sum(sizes[:2]) + 1)) == 0
+    assert list(DirectorySource(folder).documents("web")) == ["web 0", "page 0", "web 1", "page 1"]
+    part = DirectorySource(folder).corpus_origin("web")
+    whole = HubSource({REFINEDWEB.name: "a" * 40}).corpus_origin("web")
+    assert part.startswith(f"{whole}#2of3:")
+    assert run(folder, *flags, str(sizes[0])) == 2, "books alone are larger"
+    assert "less than the first file of corpus wikibook" in capsys.readouterr().err
+    assert prefetch.main(["--variant", "M2", "--data-dir", str(folder), *flags, str(sizes[0])]) == 0
+    assert DirectorySource(folder).corpus_origin("web") == part, "a smaller cap takes nothing away"
+    assert run(folder, "--stages", "pretrain") == 0
+    assert DirectorySource(folder).corpus_origin("web") == whole
+
+
+def test_a_plan_is_printed_before_anything_is_written(
+    hub: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path / "data", "--dry-run", "--json") == 0
+    rows = {row["item"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["corpus web"]["files"] == 3 and rows["corpus web"]["revisions"] == ["a" * 40]
+    assert rows["corpus web"]["missing_bytes"] == rows["corpus web"]["bytes"] > 0
+    assert not (tmp_path / "data").exists() and not hub.fetched
+
+
+@pytest.mark.parametrize("flags", [(), ("--dry-run",)])
+def test_a_disk_with_too_little_room_is_refused_before_the_first_byte(
+    hub: StandIn,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    flags: tuple[str, ...],
+) -> None:
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(prefetching.shutil, "disk_usage", lambda _: usage._replace(free=1000))
+    assert run(tmp_path / "data", *flags) == 2
+    assert "cap each corpus with --most-bytes" in capsys.readouterr().err
+    assert not hub.fetched
+
+
+def test_files_that_somebody_else_put_there_stay_as_they_are(hub: StandIn, tmp_path: Path) -> None:
+    """Even where an earlier call wanted to bring a file of that name and could not."""
+    folder = tmp_path / "data"
+    own = folder / "tokenizers/llama-2/tokenizer.json"
+    hub.repositories[LLAMA].gated = True
+    assert run(folder) == 3
+    own.parent.mkdir(parents=True)
+    own.write_bytes(hub.repositories[LLAMA].files["tokenizer.json"] + b"\n")
+    assert DirectorySource(folder).tokenizer_origin("bpe", 32_064).startswith("directory:")
+    assert run(folder, "--check") == 0
+    assert run(folder) == 0
+    assert own.read_bytes().endswith(b"\n")
+    assert "tokenizers/llama-2/tokenizer.json" not in manifest(folder)
+
+
+def test_two_prefetches_of_one_folder_do_not_mix(
+    hub: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    claim = acquire(tmp_path / "data/.prefetch/claims")
+    assert claim is not None
+    with claim:
+        assert run(tmp_path / "data") == 1
+    assert "another prefetch is at work" in capsys.readouterr().err and not hub.fetched
+
+
+@pytest.mark.usefixtures("no_network")
+def test_the_check_names_every_missing_item_and_what_brings_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path / "data", "--check", "--stages", "pretrain", "glue", "mteb", "--json") == 3
+    found = json.loads(capsys.readouterr().out)
+    items = {"corpus web", "corpus wikibook", "tokenizer bpe", "tokenizer wordpiece", "GLUE task stsb"}
+    assert items < {entry["item"] for entry in found} and len(found) == 12 + len(MTEB_REPOSITORIES)
+    assert found[-1]["from"] == REFINEDWEB.name
+    assert found[-1]["command"].startswith("python ablations/prefetch.py --variant all --data-dir")
+
+
+def test_a_checked_folder_closes_the_plan_without_a_network(
+    hub: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "data"
+    assert run(folder) == 0
+    monkeypatch.setattr(socket, "socket", None)
+    assert run(folder, "--check") == 0
+    assert "complete: 12 items" in capsys.readouterr().out
+    rows = plan(chosen_variants(["all"]), [0], "smoke", DirectorySource(folder), Layout(tmp_path / "runs"))
+    assert len(rows) == 11 and not any(row.skipped for row in rows)
+    (folder / "corpora/wikibook/bookcorpus--bookcorpus--0000.parquet").unlink()
+    assert run(folder, "--check") == 3
+    assert "missing: corpus wikibook: corpus wikibook lacks 1 of the 2 files" in capsys.readouterr().out
+
+
+def test_the_check_reads_every_byte_unless_sizes_are_asked_for(
+    hub: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "data"
+    assert run(folder) == 0
+    path = folder / "corpora/web/tiiuae--falcon-refinedweb--train-00000-of-00003-abc.parquet"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:4] + bytes([whole[4] ^ 1]) + whole[5:])
+    assert run(folder, "--check", "sizes") == 0
+    assert run(folder, "--check") == 3
+    assert "has other bytes than tiiuae/falcon-refinedweb" in capsys.readouterr().out
+    path.write_bytes(b"x" * len(whole))
+    assert run(folder, "--check", "sizes") == 3
+    assert "not readable as parquet" in capsys.readouterr().out
+    path.write_bytes(whole[:-1])
+    assert run(folder, "--check") == 3
+    assert f"is not there with its {len(whole)} bytes" in capsys.readouterr().out
+
+
+def test_the_mteb_table_is_what_mteb_says() -> None:
+    pytest.importorskip("mteb")
+    code = """
+import json, mteb
+tasks = mteb.get_benchmark("MTEB(eng, v1)").tasks
+single = [one for task in tasks for one in getattr(task, "tasks", None) or [task]]
+print(json.dumps({one.metadata.name: [one.metadata.dataset[key] for key in ("path", "revision")] for one in single}))
+"""
+    answer = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert json.loads(answer.stdout) == {task: list(place) for task, place in MTEB_REPOSITORIES.items()}
+
+
+def test_a_run_on_hub_data_names_what_is_missing_and_asks_no_network(tmp_path: Path) -> None:
+    """With the variables that jobs get, and with every connection refused: one sentence, exit 3, nothing written."""
+    blocked = "import socket, sys\ndef refuse(*_): raise AssertionError('connected')\nsocket.socket.connect = refuse\n"
+    code = f"{blocked}from ablations.run import main; sys.exit(main(sys.argv[1:]))"
+    arguments = ["--variant", "M2", "M3", "--data", "hub", "--cluster", "here", "--runs", str(tmp_path / "runs")]
+    answer = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        cwd=ROOT,
+        env=os.environ | offline_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert answer.returncode == 3
+    assert len(answer.stderr.splitlines()) == 1 and "Traceback" not in answer.stderr
+    for words in ("corpus web (tiiuae/falcon-refinedweb)", "tokenizer bpe", "--variant M2 M3", "pass --data DIR"):
+        assert words in answer.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_offline_variables_switch_the_hub_off() -> None:
+    code = "import huggingface_hub.constants as c; raise SystemExit(0 if c.HF_HUB_OFFLINE else 1)"
+    environment = os.environ | offline_environment()
+    assert subprocess.run([sys.executable, "-c", code], env=environment, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("size", ["0", "0.5", "many", "20XB", "GB"])
+def test_sizes_are_checked(size: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run(tmp_path, "--most-bytes", size)
+    assert "--most-bytes" in capsys.readouterr().err
