@@ -39,6 +39,8 @@ def build_parser() -> argparse.ArgumentParser:
     add("--dry-run", action="store_true", help="print the plan and stop")
     add("--list", action="store_true", help="print the ladder and stop")
     add("--cancel", action="store_true", help="cancel the jobs that work on the variants named, and stop")
+    add("--gc", action="store_true", help="print which checkpoints, data and code nothing refers to, and stop")
+    add("--delete", action="store_true", help="with --gc: remove them")
     add("--json", action="store_true", help="print JSON on stdout")
     add_cluster_flags(parser)
     return parser
@@ -48,9 +50,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit code (0 done, 1 a run failed, 2 refused, 3 missing data or run)."""
     parser = build_parser()
     options = parser.parse_args(arguments)
+    if options.delete and not options.gc:
+        parser.error("--delete goes with --gc")
+    if options.gc:
+        return guarded("run.py", lambda: _clean(options), options.runs)
     if not options.list and not options.variant:
         parser.error("name variants with --variant (M7, M0..M5, all) or look at them with --list")
     return guarded("run.py", lambda: _run(options), options.runs)
+
+
+def _clean(options: argparse.Namespace) -> int:
+    from ablations.cleaning import clean
+    from neobert.layout import Layout
+
+    clean(Layout(options.runs.resolve()), delete=options.delete, as_json=options.json)
+    return EXIT_DONE
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -1,11 +1,12 @@
 """What all commands share: errors as one sentence with the documented exit code, and flags that check themselves."""
 
 import argparse
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from neobert.errors import EXIT_RUN_FAILED, MissingData, ParityOff, RunFailed, exit_code
+from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED, MissingData, ParityOff, RunFailed, exit_code
 
 EXIT_INTERRUPTED = 130
 
@@ -20,6 +21,9 @@ def guarded(program: str, action: Callable[[], int], place: Path) -> int:
     except (ValueError, MissingData, RunFailed, ParityOff) as error:
         print(f"{program}: {error}", file=sys.stderr)
         return exit_code(error)
+    except BrokenPipeError:  # whoever read our output has seen enough: `… | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_DONE
     except OSError as error:
         where = error.filename or place
         print(f"{program}: {where}: {error.strerror or error}; nothing finished is lost", file=sys.stderr)

@@ -27,9 +27,11 @@ IDENTITY_DIGITS = 12
 
 def plain(value: Any) -> Any:
     """Recipe values, tuples and mappings as JSON's own types."""
+    if value is None or isinstance(value, (str, int, float)):  # most values; abstract classes are slow to ask for
+        return value
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
-    if isinstance(value, Mapping):
+    if isinstance(value, (dict, Mapping)):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]

@@ -3,6 +3,12 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+MANIFEST = "manifest.json"
+"""The file of a tokenised corpus that is written last."""
+
+PARTIAL = ".partial"
+"""What the name of a tokenised corpus ends with while it grows."""
+
 
 @dataclass(frozen=True)
 class Layout:

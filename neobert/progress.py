@@ -91,12 +91,6 @@ def selection_path(layout: Layout, study: GlueStudy) -> Path:
     return run_folder(layout, study) / "selection.json"
 
 
-def encoded_path(layout: Layout, study: GlueStudy) -> Path:
-    """The task of a study in token ids, which studies with the same tokenizer share."""
-    decisive = {"task": study.task_origin, "tokenizer": study.tokenizer_origin, "max_tokens": study.protocol.max_tokens}
-    return layout.root / "data" / "glue" / f"{study.task}-{identity(decisive)}.safetensors"
-
-
 def state_of(layout: Layout, run: PretrainingRun | GlueStudy) -> State:
     """The state of a stage of pre-training or of a whole study."""
     folder = run_folder(layout, run)
@@ -134,18 +128,28 @@ def set_failures_aside(layout: Layout, study: GlueStudy) -> int:
 
 
 def last_step(layout: Layout, run: PretrainingRun) -> dict[str, Any] | None:
-    """The newest metrics line of a run in progress; reads the end of one file."""
-    attempts = sorted((run_folder(layout, run) / "attempts").glob("*/metrics.jsonl"))
-    if not attempts:
-        return None
-    with attempts[-1].open("rb") as file:
-        file.seek(max(0, attempts[-1].stat().st_size - TAIL_BYTES))
-        lines = [line for line in file.read().splitlines(keepends=True) if line.endswith(b"}\n")]
-    for line in reversed(lines):
-        try:
-            content: dict[str, Any] = json.loads(line)
-        except ValueError:
-            continue
-        if "loss" in content:
-            return content
+    """The newest metrics line of a run in progress."""
+    return newest_step_line(run_folder(layout, run))
+
+
+def newest_step_line(folder: Path) -> dict[str, Any] | None:
+    """The newest whole metrics line of a step below a run's folder; reads the end of one file, of more where a new
+    attempt has none yet."""
+    for attempt in sorted((folder / "attempts").glob("*/metrics.jsonl"), reverse=True):
+        with attempt.open("rb") as file:
+            file.seek(max(0, attempt.stat().st_size - TAIL_BYTES))
+            lines = [line for line in file.read().splitlines(keepends=True) if line.endswith(b"}\n")]
+        for line in reversed(lines):
+            try:
+                content: dict[str, Any] = json.loads(line)
+            except ValueError:
+                continue
+            if "loss" in content:
+                return content
     return None
+
+
+def encoded_task_path(layout: Layout, study: GlueStudy) -> Path:
+    """Where the study's task lies in token ids; studies of equal task, tokenizer and length share it."""
+    decisive = {"task": study.task_origin, "tokenizer": study.tokenizer_origin, "max_tokens": study.protocol.max_tokens}
+    return layout.root / "data" / "glue" / f"{study.task}-{identity(decisive)}.safetensors"

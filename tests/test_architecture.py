@@ -79,6 +79,7 @@ def test_heavy_packages_have_one_door() -> None:
         "import ablations.needs, neobert.data.prefetching, neobert.data.closure",
         "import ablations.listing, ablations.plan_listing, ablations.validation",
         "import ablations.execution",
+        "import ablations.status, ablations.status_listing, neobert.overview.rows",
         "import neobert.glue.selection, neobert.grid.mirror, sweeps.outcome",
         "import reports.make_figures, reports.scores, reports.figure1, reports.table2, reports.table3",
     ],

@@ -106,3 +106,44 @@ def test_a_reused_pid_is_not_taken_for_the_owner(tmp_path: Path) -> None:
     owner = claim.folder / "1"
     owner.write_text(json.dumps(json.loads(owner.read_text()) | {"birth": "12"}))
     assert claims.acquire(tmp_path / "unit") is not None
+
+
+@pytest.mark.parametrize(
+    ("variables", "job"),
+    [
+        ({}, None),
+        ({"SLURM_JOB_ID": "12"}, "12"),
+        ({"SLURM_JOB_ID": "14", "SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "2"}, "12_2"),
+    ],
+)
+def test_a_claim_says_which_job_made_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], job: str | None
+) -> None:
+    """The job is named as SLURM's log files name it: an element of an array by array and element."""
+    for name in ("SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    claim = claims.acquire(tmp_path / "unit")
+    assert claim is not None
+    assert json.loads((tmp_path / "unit" / "1").read_text())["job"] == job
+    owner = claims.last_owner(tmp_path / "unit")
+    assert owner is not None and (owner.job, owner.is_live, owner.is_released) == (job, True, False)
+
+
+def test_the_last_owner_is_told_from_one_that_was_lost(tmp_path: Path) -> None:
+    """A claim of before jobs were noted reads as well; a torn one names nobody."""
+    folder = tmp_path / "unit"
+    assert claims.last_owner(folder) is None
+    folder.mkdir()
+    (folder / "1").write_text(json.dumps({"host": "elsewhere", "pid": 1, "birth": "1"}))
+    past = time.time() - 300
+    os.utime(folder / "1", (past, past))
+    lost = claims.last_owner(folder)
+    assert lost is not None and not lost.is_live and not lost.is_released and lost.job is None
+    assert 299 < lost.silent_seconds < 400
+    (folder / "1.released").touch()
+    released = claims.last_owner(folder)
+    assert released is not None and released.is_released
+    (folder / "2").write_text("{")
+    assert claims.last_owner(folder) is None

@@ -13,11 +13,12 @@ from small_corpora import corpus_of, texts
 
 from neobert.data import shards
 from neobert.data.shards import open_shards, prepare, text_hash
-from neobert.data.tokenized import MANIFEST, TokenizedCorpus
+from neobert.data.tokenized import TokenizedCorpus
 from neobert.data.tokenizer_training import train_wordpiece
 from neobert.data.tokenizers import TextTokenizer
 from neobert.data.views import HELDOUT_LEAST_TEXTS, HELDOUT_SHARE, Documents, all_documents
 from neobert.errors import DamagedFile, MissingData
+from neobert.layout import MANIFEST
 
 TEXTS = texts(300)
 ORIGINS = {"corpus": "test:texts", "tokenizer": "test:wordpiece"}

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from neobert.data.corpora import SOURCES, Source, open_source
 from neobert.data.shards import finished_shards, prepare
-from neobert.data.tokenized import MANIFEST, TokenizedCorpus, open_shards
+from neobert.data.tokenized import TokenizedCorpus, open_shards
 from neobert.data.tokenizers import TextTokenizer
 from neobert.grid.claims import Claim, acquire
 from neobert.grid.points import Report
-from neobert.layout import Layout
+from neobert.layout import MANIFEST, Layout
 from neobert.specifications import PretrainingRun, RunFile, read_run_file
 from neobert.specifications import Source as SourceSpecification
 from neobert.stopping import Stopped, StopRequest

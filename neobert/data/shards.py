@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from neobert.data.tokenized import DOCUMENT, MANIFEST, TOKEN, TokenizedCorpus, documents_name, open_shards, tokens_name
+from neobert.data.tokenized import DOCUMENT, TOKEN, TokenizedCorpus, documents_name, open_shards, tokens_name
 from neobert.data.tokenizers import TextTokenizer
 from neobert.errors import DamagedFile
 from neobert.files import (
@@ -27,6 +27,7 @@ from neobert.files import (
     sync_file,
     temporary_sibling,
 )
+from neobert.layout import MANIFEST, PARTIAL
 
 __all__ = ["LARGEST_VOCABULARY", "SHARD_TOKENS", "TokenizedCorpus", "open_shards", "prepare"]
 
@@ -39,7 +40,6 @@ LARGEST_VOCABULARY = 2**16
 _BATCH_TEXTS = 512
 _BATCH_CHARACTERS = 2**20
 _HEADER = "header.json"
-PARTIAL = ".partial"
 
 
 def prepare(

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from neobert.data.tokenizers import SpecialIds
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import read_json, sha256_of
+from neobert.layout import MANIFEST
 
-MANIFEST = "manifest.json"
 TOKEN = np.dtype("<u2")
 DOCUMENT = np.dtype([("length", "<i4"), ("text_hash", "<u8")])
 

@@ -12,7 +12,7 @@ from neobert.grid.claims import Claim
 from neobert.grid.points import Report
 from neobert.identity import plain
 from neobert.layout import Layout
-from neobert.progress import TrialFiles, encoded_path, selection_path, trial_files
+from neobert.progress import TrialFiles, encoded_task_path, selection_path, trial_files
 from neobert.records import read_record
 from neobert.specifications import GlueStudy, read_run_file, run_folder
 from neobert.stopping import StopRequest
@@ -76,7 +76,7 @@ def _nested(layout: Layout, study: GlueStudy) -> dict[str, Any]:
 
     score, reason = None, None
     try:
-        best = best_of_grid(layout, [study], load_encoded(encoded_path(layout, study)).labels)
+        best = best_of_grid(layout, [study], load_encoded(encoded_task_path(layout, study)).labels)
         score = None if best is None else best.nested
     except (MissingData, DamagedFile, FileNotFoundError):
         reason = "the encoded task or the stored predictions are not there"

@@ -23,7 +23,7 @@ from neobert.grid.claims import Claim, ClaimLost
 from neobert.grid.points import GridPoint, Report
 from neobert.identity import plain
 from neobert.layout import Layout
-from neobert.progress import TrialFiles, encoded_path, trial_files
+from neobert.progress import TrialFiles, encoded_task_path, trial_files
 from neobert.recipe import Point
 from neobert.records import provenance, publish_record
 from neobert.specifications import GlueStudy, RunFile, read_run_file
@@ -187,7 +187,7 @@ def _encoded(layout: Layout, run_file: RunFile, model: MeasuredModel) -> Encoded
     """The task in token ids, encoded by whichever process comes first."""
     study = run_file.study
     assert study is not None
-    path = encoded_path(layout, study)
+    path = encoded_task_path(layout, study)
     if not path.exists():
         source = open_specified(run_file.source)
         task = task_named(study.task)

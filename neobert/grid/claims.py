@@ -38,19 +38,41 @@ def _highest(folder: Path) -> int:
     return max(numbers, default=0)
 
 
-def _is_live(path: Path, lease_seconds: float) -> bool:
-    """Whether a claim's owner may still be at work."""
+def _job() -> str | None:
+    """The SLURM job that this process is part of, as SLURM's log files name it; None outside SLURM."""
+    array, element = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
+    return f"{array}_{element}" if array and element else os.environ.get("SLURM_JOB_ID") or None
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Who took a unit last. `silent_seconds` is the age of the last heartbeat.
+
+    `is_live` says that the owner may still be at work; one that neither is live nor released the unit was lost.
+    """
+
+    number: int
+    host: str
+    pid: int
+    job: str | None
+    silent_seconds: float
+    is_released: bool
+    is_live: bool
+
+
+def _read_owner(path: Path, lease_seconds: float) -> Owner | None:
+    """The owner that a claim file names; None where it is gone or torn."""
     try:
         content = json.loads(path.read_bytes())
-        age_seconds = time.time() - path.stat().st_mtime
-    except (FileNotFoundError, ValueError):
-        return False
-    if path.with_name(f"{path.name}.{RELEASED}").exists():
-        return False
-    same_host = content["host"] == socket.gethostname() and Path("/proc/self/stat").exists()
-    if same_host and _process_birth(content["pid"]) != content["birth"]:
-        return False
-    return age_seconds < lease_seconds
+        silent_seconds = max(0.0, time.time() - path.stat().st_mtime)
+        host, pid, birth = content["host"], content["pid"], content["birth"]
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
+    is_released = path.with_name(f"{path.name}.{RELEASED}").exists()
+    same_host = host == socket.gethostname() and Path("/proc/self/stat").exists()
+    is_dead = same_host and _process_birth(pid) != birth
+    is_live = not is_released and not is_dead and silent_seconds < lease_seconds
+    return Owner(int(path.name), host, pid, content.get("job"), silent_seconds, is_released, is_live)
 
 
 @dataclass
@@ -99,9 +121,20 @@ def acquire(folder: Path, lease_seconds: float = LEASE_SECONDS) -> Claim | None:
     number = _highest(folder)
     if number and _is_live(folder / str(number), lease_seconds):
         return None
-    content = {"host": socket.gethostname(), "pid": os.getpid(), "birth": _process_birth(os.getpid())}
+    content = {"host": socket.gethostname(), "pid": os.getpid(), "birth": _process_birth(os.getpid()), "job": _job()}
     taken = publish_once(folder / str(number + 1), json.dumps(content).encode())
     return Claim(folder, number + 1, lease_seconds) if taken else None
+
+
+def _is_live(path: Path, lease_seconds: float) -> bool:
+    last = _read_owner(path, lease_seconds)
+    return last is not None and last.is_live
+
+
+def last_owner(folder: Path, lease_seconds: float = LEASE_SECONDS) -> Owner | None:
+    """Who took a unit last, None where nobody ever did or the claim is torn; reads only."""
+    number = _highest(folder)
+    return _read_owner(folder / str(number), lease_seconds) if number else None
 
 
 def owner(folder: Path, lease_seconds: float = LEASE_SECONDS) -> int | None:

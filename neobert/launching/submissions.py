@@ -1,12 +1,12 @@
 """What was submitted to SLURM: one line a job in submissions.jsonl. A job's own state is never trusted over records."""
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from pydantic import NonNegativeFloat, PositiveInt
 
-from neobert.files import append_line, read_lines
+from neobert.files import append_line
 from neobert.identity import plain
 from neobert.launching.profile import JobKind, Resources
 from neobert.layout import Layout
@@ -41,13 +41,12 @@ def note_submission(layout: Layout, submission: Submission) -> None:
 
 
 def read_submissions(layout: Layout) -> list[Submission]:
-    """All submissions, oldest first; lines of another version are left out."""
-    return list(_readable(read_lines(submissions_path(layout))))
+    """All submissions, oldest first; torn lines and those of another version are left out."""
+    path = submissions_path(layout)
+    return list(_readable(path.read_bytes().splitlines())) if path.exists() else []
 
 
-def _readable(lines: Iterable[Any]) -> Iterator[Submission]:
+def _readable(lines: Iterable[bytes]) -> Iterator[Submission]:
     for line in lines:
-        try:
-            yield Submission.model_validate(line)
-        except ValueError:
-            continue
+        with suppress(ValueError):
+            yield Submission.model_validate_json(line)
