@@ -9,8 +9,7 @@ from typing import Any, Literal
 
 from ablations.cluster_flags import FLAGS_OF_RESOURCES
 from ablations.costs import Machine
-from ablations.dispatch import Dispatch, pieces_of
-from ablations.plan import Row
+from ablations.dispatch import Dispatch, NamedRun, pieces_of
 from ablations.scales import execution_at
 from neobert.console import output, table
 from neobert.identity import plain
@@ -96,10 +95,10 @@ def dispatch_of(options: argparse.Namespace, layout: Layout) -> tuple[Dispatch, 
     return Dispatch(layout, profile, environment, options.max_running), execution
 
 
-def preview(options: argparse.Namespace, layout: Layout, rows: Sequence[Row]) -> str:
+def preview(options: argparse.Namespace, layout: Layout, runs: Sequence[NamedRun]) -> str:
     """The sbatch files that a submission would write."""
     dispatch, _ = dispatch_of(options, layout)
-    return dispatch.preview(pieces_of(layout, rows, dispatch.profile))
+    return dispatch.preview(pieces_of(layout, runs, dispatch.profile))
 
 
 def print_submissions(submissions: Sequence[Submission], *, as_json: bool) -> None:

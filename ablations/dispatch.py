@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +23,9 @@ PATIENCE_SECONDS = 150
 LOCK_POLL_SECONDS = 0.2
 
 
+NamedRun = tuple[str, PretrainingRun | GlueStudy]
+
+
 @dataclass(frozen=True)
 class Piece:
     """Work that one job (or array) does: references, those that must be over before it, and how many workers."""
@@ -34,29 +37,38 @@ class Piece:
     workers: int
 
 
-def pieces_of(layout: Layout, rows: Sequence[Row], profile: Profile) -> list[Piece]:
-    """What the rows still miss, in an order in which nothing comes before what it needs."""
-    stages: dict[str, tuple[Row, PretrainingRun]] = {}
-    studies: dict[tuple[str, int], list[GlueStudy]] = {}
-    for row in rows:
-        for unit in row.units:
-            if state_of(layout, unit.run) == "done":
-                continue
-            if isinstance(unit.run, PretrainingRun):
-                stages.setdefault(unit.run.id, (row, unit.run))
-            elif unit.run not in studies.setdefault((unit.run.weights, unit.run.seed), []):
-                studies[unit.run.weights, unit.run.seed].append(unit.run)
-    names = {run.id: row.variant.name for row in rows for unit in row.units for run in (unit.run,)}
-    pieces = list(_pretraining_pieces(layout, list(stages.values())))
-    for group in studies.values():
-        pieces.extend(_grid_pieces(layout, names[group[0].weights], group, profile.glue.points_per_worker))
+def pieces_of(layout: Layout, named: Iterable[NamedRun], profile: Profile) -> list[Piece]:
+    """What the runs still miss, in an order in which nothing comes before what it needs; equal runs count once."""
+    stages: dict[str, tuple[str, PretrainingRun]] = {}
+    studies: dict[tuple[str, int], dict[str, GlueStudy]] = {}
+    names: dict[str, str] = {}
+    for name, run in named:
+        if isinstance(run, PretrainingRun):
+            stages.setdefault(run.id, (name, run))
+        else:
+            names.setdefault(run.weights, name)
+            studies.setdefault((run.weights, run.seed), {}).setdefault(run.id, run)
+    pieces = list(_pretraining_pieces(layout, [each for each in stages.values() if _is_open(layout, each[1])]))
+    for (weights, _), group in studies.items():
+        left = [study for study in group.values() if _is_open(layout, study)]
+        if left:
+            pieces.extend(_grid_pieces(layout, names[weights], left, profile.glue.points_per_worker))
     return pieces
 
 
-def _pretraining_pieces(layout: Layout, stages: Sequence[tuple[Row, PretrainingRun]]) -> Iterator[Piece]:
+def runs_of(rows: Sequence[Row]) -> list[NamedRun]:
+    """The runs of a plan under the names of their variants."""
+    return [(row.variant.name, unit.run) for row in rows for unit in row.units]
+
+
+def _is_open(layout: Layout, run: PretrainingRun | GlueStudy) -> bool:
+    return state_of(layout, run) != "done"
+
+
+def _pretraining_pieces(layout: Layout, stages: Sequence[tuple[str, PretrainingRun]]) -> Iterator[Piece]:
     corpora: set[str] = set()
-    for row, run in stages:
-        label = f"{row.variant.name}-{run.id}"
+    for name, run in stages:
+        label = f"{name}-{run.id}"
         needs = [] if run.previous is None else [f"pretraining/{run.previous}"]
         if not is_tokenized(layout, run):
             corpus = f"corpus/{run.data_id}/{run.id}"
@@ -109,17 +121,21 @@ def _work_of(reference: str) -> str:
 
 @dataclass(frozen=True)
 class Dispatch:
-    """How pieces become jobs: resources of each kind, variables of their environment, limits of arrays."""
+    """How pieces become jobs: resources of each kind, variables of their environment, limits of arrays.
+
+    What failed before the submission is tried again unless `leave_failed`.
+    """
 
     layout: Layout
     profile: Profile
     environment: Mapping[str, str]
     most_running: int | None
+    leave_failed: bool = False
 
     def jobs(self, piece: Piece, number: int, largest: int) -> list[Job]:
         """The job of a piece, or several where an array would be too long; numbered from `number`."""
         sizes = _split(piece.workers, largest)
-        flags = ["--failures-since", f"{time.time():.0f}"]
+        flags = ["--leave-failed"] if self.leave_failed else ["--failures-since", f"{time.time():.0f}"]
         if piece.kind == "glue":
             flags += ["--patience", str(PATIENCE_SECONDS)]
         environment = {**self.environment, "TOKENIZERS_PARALLELISM": str(piece.kind == "prepare").lower()}

@@ -69,6 +69,7 @@ def _clean(options: argparse.Namespace) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     from ablations.cluster import place_of, planned_machine, preview
+    from ablations.dispatch import runs_of
     from ablations.fit import refuse_misfits
     from ablations.listing import print_ladder
     from ablations.plan import chosen_variants, plan
@@ -88,7 +89,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.cancel:
         return _cancel(layout, rows)
     if options.dry_run:
-        jobs = preview(options, layout, rows) if options.cluster == "slurm" else ""
+        jobs = preview(options, layout, runs_of(rows)) if options.cluster == "slurm" else ""
         machine = planned_machine(options)
         print_plan(rows, layout, source, machine, as_json=options.json)
         print(jobs, end="", file=sys.stderr if options.json else sys.stdout)
@@ -120,7 +121,7 @@ def _submit(
 ) -> int:
     """Send what is missing to SLURM and return at once."""
     from ablations.cluster import dispatch_of, machine_on, print_submissions
-    from ablations.dispatch import pieces_of
+    from ablations.dispatch import pieces_of, runs_of
     from ablations.execution import write_run_files
     from ablations.validation import refuse, validate
     from neobert.console import logs
@@ -129,7 +130,7 @@ def _submit(
     for remark in refuse(validate(rows, layout, source, machine_on(dispatch.profile, execution))):
         logs().print(remark, markup=False)
     _name_left_out(rows)
-    pieces = pieces_of(layout, rows, dispatch.profile)
+    pieces = pieces_of(layout, runs_of(rows), dispatch.profile)
     write_run_files(layout, rows, source, specification, execution)
     print_submissions(dispatch.send(pieces) if pieces else [], as_json=options.json)
     return EXIT_DONE

@@ -8,14 +8,17 @@ optuna-dashboard sqlite:///runs/optuna.db                    to look at the stud
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if __name__ == "__main__":  # a script's own folder is on sys.path, the repository with the packages is not
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
+from ablations.cluster_flags import add_cluster_flags
 from neobert.command_line import count, guarded, parser_from, whole_number
 from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED
 
@@ -58,6 +61,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--retry-failed", action="store_true", help="run failed points again")
     add("--dry-run", action="store_true", help="print the points and their states, and stop")
     add("--json", action="store_true", help="print JSON on stdout")
+    add_cluster_flags(parser)
     return parser
 
 
@@ -68,6 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from ablations.cluster import place_of
     from ablations.execution import report_failures
     from ablations.scales import synthetic_documents
     from neobert.data.preparation import open_specified, specify
@@ -87,6 +92,8 @@ def _run(options: argparse.Namespace) -> int:
     if options.dry_run:
         print_outcome(layout, sweep.title, sweep.studies, source, as_json=options.json)
         return EXIT_DONE
+    if place_of(options) == "slurm":
+        return _submit(options, layout, sweep, source, specification)
     runs = sweep.unfinished(layout)
     code = _carry_out(options, layout, sweep, runs, source, specification)
     print_outcome(layout, sweep.title, sweep.studies, source, as_json=options.json)
@@ -128,6 +135,35 @@ def _carry_out(
     if mirror is not None:
         mirror.close()
     return code
+
+
+def _submit(
+    options: argparse.Namespace,
+    layout: "Layout",
+    sweep: "Sweep",
+    source: "Source",
+    specification: "SourceSpecification",
+) -> int:
+    """Send what is missing to SLURM and return at once. Optuna's study is a journal there unless another is named."""
+    from ablations.cluster import dispatch_of, print_submissions
+    from ablations.dispatch import pieces_of
+    from neobert.grid.mirror import mirror_for_command
+    from neobert.grid.storages import STORAGE_VARIABLE
+    from neobert.progress import trial_files
+
+    dispatch, execution = dispatch_of(options, layout)
+    points = [files.grid_point for study in sweep.studies for files in trial_files(layout, study)]
+    mirror = mirror_for_command(options.storage or "journal", layout, points)
+    _treat_failures(layout, sweep.studies, retry=options.retry_failed)
+    sweep.write(layout, source, specification, execution)
+    if mirror is not None:
+        os.environ[STORAGE_VARIABLE] = mirror.address  # jobs inherit it; an sbatch file would show its password
+        mirror.close()
+    named = [(sweep.name, unit.run) for unit in sweep.plan.units]
+    pieces = pieces_of(layout, named, dispatch.profile)
+    submissions = replace(dispatch, leave_failed=True).send(pieces) if pieces else []
+    print_submissions(submissions, as_json=options.json)
+    return EXIT_DONE
 
 
 def _treat_failures(layout: "Layout", studies: "Sequence[GlueStudy]", *, retry: bool) -> None:

@@ -33,6 +33,12 @@ class Sweep:
         """The studies, each behind the one it starts from."""
         return [unit.run for unit in self.plan.units if isinstance(unit.run, GlueStudy)]
 
+    @property
+    def name(self) -> str:
+        """A word for names of jobs."""
+        named = self.plan.variant.name if isinstance(self.plan, Row) else self.plan.model.id
+        return named.replace("@", "-")
+
     def unfinished(self, layout: Layout) -> list[Run]:
         """What is left to do."""
         if isinstance(self.plan, Row):
