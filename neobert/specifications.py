@@ -30,8 +30,8 @@ EngineWord = Literal["single", "ddp", "zero1", "zero2"]
 class Execution(Value):
     """Where and how fast a unit runs; nothing in here decides a result.
 
-    `engine` says how processes share a model: not at all (single), each with a whole copy (ddp), or with the optimizer's
-    state (zero1) and the gradients too (zero2) split between them. With one process all of them are the same.
+    `engine` says how processes share a model: not at all (single), each with a whole copy (ddp), or with the state of
+    the optimizer (zero1) and the gradients too (zero2) split between them. With one process all of them are the same.
     """
 
     threads: PositiveInt

@@ -1,0 +1,86 @@
+"""One go at a stage of pre-training, made by all of its processes together; the one with the claim writes."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from neobert.files import append_line
+from neobert.grid.claims import Claim
+from neobert.stopping import StopRequest
+from neobert.training.loop import Step
+from neobert.training.trainer import Totals, Trainer
+
+LOGGED_STEPS = 2000
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How far an attempt came: it began after step `begun` and ended after `step` of `steps`."""
+
+    totals: Totals
+    begun: int
+    step: int
+    steps: int
+
+
+def attempt(trainer: Trainer, stop: StopRequest, claim: Claim | None, folder: Path) -> Outcome:
+    """Train to the end of the stage, or until a process is asked to stop; every process saves at the same steps.
+
+    Args:
+        claim: None in a process that only takes part.
+        folder: gets the metrics of this attempt.
+
+    Raises:
+        ClaimLost: another process owns the run now.
+        RunFailed: a loss or gradient is not finite.
+    """
+    metrics = _Metrics(folder / "metrics.jsonl" if claim else None, trainer)
+    begun = step = trainer.restore()
+    if begun == 0:
+        trainer.save(0, claim)
+    for taken in trainer.steps(begun, stop):
+        step = taken.number
+        metrics.note(taken, first=step == begun + 1)
+        stopping = stop.requested if trainer.process.count == 1 else taken.stop
+        if step % trainer.run_file.execution.checkpoint_interval_steps == 0 or step in trainer.milestones or stopping:
+            trainer.save(step, claim)
+        if stopping:
+            stop.request()  # where another process was asked, this one is from now on
+            break
+    if step == trainer.stage.steps:
+        metrics.note_heldout_loss(step)
+    trainer.engine.close()
+    return Outcome(trainer.totals, begun, step, trainer.stage.steps)
+
+
+@dataclass
+class _Metrics:
+    """The lines of an attempt; without a path none are written, and nothing is computed for them."""
+
+    path: Path | None
+    trainer: Trainer
+
+    def note(self, step: Step, *, first: bool) -> None:
+        """A thinned-out curve of the loss, and the held-out loss at each milestone but the last."""
+        if self.path is None:
+            return
+        steps = self.trainer.stage.steps
+        if first or step.number % max(1, steps // LOGGED_STEPS) == 0 or step.number == steps:
+            append_line(self.path, _line(step))
+        if step.number in self.trainer.milestones and step.number < steps:
+            self.note_heldout_loss(step.number)
+
+    def note_heldout_loss(self, step: int) -> None:
+        if self.path is not None:
+            append_line(self.path, {"step": step, "heldout_loss": self.trainer.heldout_loss()})
+
+
+def _line(step: Step) -> dict[str, Any]:
+    return {
+        "step": step.number,
+        "loss": step.loss,
+        "learning_rate": step.learning_rate,
+        "gradient_norm": step.gradient_norm,
+        "real_tokens": step.real_tokens,
+        "seconds": round(step.seconds, 6),
+    }
