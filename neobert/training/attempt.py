@@ -15,9 +15,13 @@ LOGGED_STEPS = 2000
 
 @dataclass(frozen=True)
 class Outcome:
-    """How far an attempt came: it began after step `begun` and ended after `step` of `steps`."""
+    """How far an attempt came: it began after step `begun` and ended after `step` of `steps`.
+
+    `optimizer_state_bytes` is what this process alone held.
+    """
 
     totals: Totals
+    optimizer_state_bytes: int
     begun: int
     step: int
     steps: int
@@ -34,7 +38,13 @@ def attempt(trainer: Trainer, stop: StopRequest, claim: Claim | None, folder: Pa
         ClaimLost: another process owns the run now.
         RunFailed: a loss or gradient is not finite.
     """
-    metrics = _Metrics(folder / "metrics.jsonl" if claim else None, trainer)
+    try:
+        return _train(trainer, stop, claim, _Metrics(folder / "metrics.jsonl" if claim else None, trainer))
+    finally:
+        trainer.engine.close()
+
+
+def _train(trainer: Trainer, stop: StopRequest, claim: Claim | None, metrics: "_Metrics") -> Outcome:
     begun = step = trainer.restore()
     if begun == 0:
         trainer.save(0, claim)
@@ -49,8 +59,7 @@ def attempt(trainer: Trainer, stop: StopRequest, claim: Claim | None, folder: Pa
             break
     if step == trainer.stage.steps:
         metrics.note_heldout_loss(step)
-    trainer.engine.close()
-    return Outcome(trainer.totals, begun, step, trainer.stage.steps)
+    return Outcome(trainer.totals, trainer.engine.optimizer_state_bytes(), begun, step, trainer.stage.steps)
 
 
 @dataclass

@@ -143,5 +143,6 @@ class PretrainingUnit:
             "threads": torch.get_num_threads(),
             "processes": execution.processes,
             "engine": execution.engine,
+            "optimizer_state_bytes": outcome.optimizer_state_bytes,
             **provenance(),
         }

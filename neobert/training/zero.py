@@ -14,13 +14,13 @@ Models).
 import math
 import os
 import sys
+import warnings
 from collections.abc import Mapping
 from contextlib import redirect_stdout
 from types import ModuleType
 from typing import Any, ClassVar, TypeVar
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from neobert.errors import MissingData, RunFailed
@@ -32,14 +32,15 @@ BUCKET_ELEMENTS = 1 << 25
 STEP, MOMENTS = "step", ("exp_avg", "exp_avg_sq")
 
 
-def _deepspeed() -> ModuleType:
-    """The package, told to compile nothing and to log to stderr.
+def _deepspeed(device: torch.device) -> ModuleType:
+    """The package, told where to compute, to compile nothing and to log to stderr.
 
     Raises:
         MissingData: it is not installed.
     """
-    if not torch.cuda.is_available():
+    if device.type == "cpu":
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    os.environ["LOCAL_RANK"] = str(device.index or 0)
     try:
         with redirect_stdout(sys.stderr):  # its logger keeps the stream it finds
             import deepspeed
@@ -48,6 +49,7 @@ def _deepspeed() -> ModuleType:
             f"engines zero1 and zero2 need deepspeed ({error}): pip install 'neobert-ablations[deepspeed]', "
             "or choose engine ddp"
         ) from error
+    warnings.filterwarnings("ignore", r".*torch\.distributed\..* is deprecated", FutureWarning)
     deepspeed.utils.logger.setLevel("WARNING")
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # else compiled at first use
     module: ModuleType = deepspeed
@@ -85,7 +87,7 @@ class ZeroEngine(Engine[MicroBatch]):
             },
             "zero_allow_untested_optimizer": True,
         }
-        self._package = _deepspeed()
+        self._package = _deepspeed(self.device)
         self._deepspeed, self._sharded, _, _ = self._package.initialize(
             model=_Autocast(self.model, self.device, self.precision),
             optimizer=self.optimizer,
@@ -145,9 +147,8 @@ class ZeroEngine(Engine[MicroBatch]):
                 self._package.utils.safe_set_full_optimizer_state(parameter, full, moment)
 
     def close(self) -> None:
-        dist.barrier()
         self._deepspeed.destroy()
-        self._package.comm.destroy_process_group()
+        self._package.utils.groups._release_process_group_references(group=None)  # the next group is another one
 
 
 class ZeroOne(ZeroEngine[MicroBatch]):
