@@ -3,6 +3,7 @@
 import json
 import signal
 import socket
+import threading
 from datetime import timedelta
 from pathlib import Path
 
@@ -196,15 +197,25 @@ def test_a_helper_goes_home_when_the_first_process_has_ended(tmp_path: Path) -> 
 
 
 def test_a_helper_waits_longer_than_its_timeout_while_the_first_process_lives(tmp_path: Path) -> None:
-    """The first process may wait for another copy's claim for hours; it dies, and the helper knows at once."""
+    """The first process may wait for another copy's claim for hours."""
+    layout, answers = Layout(tmp_path), []
+    waiting = Waiting(layout, HELPER, timedelta(seconds=0.2))
+    with leading(layout, HELPER.key):
+        thread = threading.Thread(target=lambda: answers.append(waiting.next_meeting()))
+        thread.start()
+        thread.join(timeout=0.8)
+        assert thread.is_alive()
+    thread.join(timeout=30)
+    assert answers == [None]
+
+
+def test_a_helper_does_not_wait_for_a_first_process_that_is_dead(tmp_path: Path) -> None:
     layout = Layout(tmp_path)
-    waiting = Waiting(layout, HELPER, timedelta(seconds=0.3))
     folder = layout.meetings(HELPER.key)
     folder.mkdir(parents=True)
-    dead = {"host": socket.gethostname(), "pid": 1, "birth": "not its birth"}
-    (folder / "1").write_text(json.dumps(dead))
+    (folder / "1").write_text(json.dumps({"host": socket.gethostname(), "pid": 1, "birth": "not its birth"}))
     with pytest.raises(RunFailed, match="gave no sign of life"):
-        waiting.next_meeting()
+        Waiting(layout, HELPER, timedelta(seconds=0.3)).next_meeting()
 
 
 def test_one_copy_of_a_job_has_one_first_process(tmp_path: Path) -> None:

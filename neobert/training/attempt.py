@@ -4,10 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from neobert.errors import RunFailed
 from neobert.files import append_line
 from neobert.grid.claims import Claim
 from neobert.stopping import StopRequest
 from neobert.training.loop import Step
+from neobert.training.processes import said_by_first
 from neobert.training.trainer import Totals, Trainer
 
 LOGGED_STEPS = 2000
@@ -47,19 +49,31 @@ def attempt(trainer: Trainer, stop: StopRequest, claim: Claim | None, folder: Pa
 def _train(trainer: Trainer, stop: StopRequest, claim: Claim | None, metrics: "_Metrics") -> Outcome:
     begun = step = trainer.restore()
     if begun == 0:
-        trainer.save(0, claim)
+        _save(trainer, 0, claim)
     for taken in trainer.steps(begun, stop):
         step = taken.number
         metrics.note(taken, first=step == begun + 1)
         stopping = stop.requested if trainer.process.count == 1 else taken.stop
         if step % trainer.run_file.execution.checkpoint_interval_steps == 0 or step in trainer.milestones or stopping:
-            trainer.save(step, claim)
+            _save(trainer, step, claim)
         if stopping:
             stop.request()  # where another process was asked, this one is from now on
             break
     if step == trainer.stage.steps:
         metrics.note_heldout_loss(step)
     return Outcome(trainer.totals, trainer.engine.optimizer_state_bytes(), begun, step, trainer.stage.steps)
+
+
+def _save(trainer: Trainer, step: int, claim: Claim | None) -> None:
+    """Save together; where the first process cannot, the others learn it instead of waiting for it in vain."""
+    saved = False
+    try:
+        trainer.save(step, claim)
+        saved = True
+    finally:
+        first_saved = said_by_first(int(saved), trainer.process, trainer.device)
+    if not first_saved:
+        raise RunFailed(f"the first process could not save step {step}")
 
 
 @dataclass

@@ -18,22 +18,29 @@ from neobert.training.trainer import Trainer
 def help_along(layout: Layout, task: Task, stop: StopRequest, timeout: timedelta = TIMEOUT) -> int:
     """Go to one meeting after the other until the first process says that all is over; the exit code.
 
-    A group that breaks is no failure of this process: the first one decides what comes next. A request to stop is told
-    to the others within a step, and between meetings waited out: it is the first process that ends the work.
+    What all processes agree on (a loss that is not finite, a save that failed) ends a run, not this process. Any other
+    error does: only its end closes the connections, without which the others would wait for it until their time-out.
+    A request to stop is told to the others within a step, and between meetings waited out: the first process ends all.
     """
     waiting = Waiting(layout, task, timeout)
-    while True:
-        try:
-            meeting = waiting.next_meeting()
-        except RunFailed as error:
-            print(error, file=sys.stderr, flush=True)
-            return EXIT_RUN_FAILED
-        if meeting is None:
-            return EXIT_DONE
-        try:
-            _train_along(layout, task, meeting, stop)
-        except Exception as error:
-            _tell(task, meeting, error)
+    try:
+        while meeting := waiting.next_meeting():
+            _attend(layout, task, meeting, stop)
+    except RunFailed as error:
+        print(error, file=sys.stderr, flush=True)
+        return EXIT_RUN_FAILED
+    return EXIT_DONE
+
+
+def _attend(layout: Layout, task: Task, meeting: Meeting, stop: StopRequest) -> None:
+    where = f"process {task.process.rank} of {task.process.count}, run {meeting.run}"
+    try:
+        _train_along(layout, task, meeting, stop)
+    except Exception as error:
+        if type(error) is not RunFailed:
+            traceback.print_exception(error)
+            raise RunFailed(f"{where} ends: {error}") from error
+        print(f"{where}: {error}", file=sys.stderr, flush=True)
 
 
 def _train_along(layout: Layout, task: Task, meeting: Meeting, stop: StopRequest) -> None:
@@ -43,9 +50,3 @@ def _train_along(layout: Layout, task: Task, meeting: Meeting, stop: StopRequest
     with joined(meeting, task):
         corpus = open_shards(layout.data(run_file.pretraining.data_id), verify=False)  # the first process has verified
         attempt(Trainer(layout, run_file, task.process, corpus), stop, None, folder)
-
-
-def _tell(task: Task, meeting: Meeting, error: Exception) -> None:
-    where = f"process {task.process.rank} of {task.process.count}, run {meeting.run}"
-    traceback.print_exception(error, file=sys.stderr)
-    print(f"{where}: {error}", file=sys.stderr, flush=True)

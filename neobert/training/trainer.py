@@ -136,12 +136,12 @@ class Trainer:
         self.engine.adopt(previous.optimizer())
 
     def batches(self) -> Iterator[StepBatches[Batch]]:
-        """This process's share of every step that is left."""
+        """This process's share of every step that is left; one without rows gets a row of filler, to take part."""
         rank, ranks = self.process.rank, self.process.count
         for rows in self.rows:
             shares = micro_batches(rows, self._rows_per_micro_batch, rank=rank, ranks=ranks)
-            batches = [collate(share, self.corpus, self.run.recipe.masking).to(self.device) for share in shares]
-            yield StepBatches(batches, rows.real_tokens)
+            batches = [collate(share, self.corpus, self.run.recipe.masking, rows_at_least=1) for share in shares]
+            yield StepBatches([batch.to(self.device) for batch in batches], rows.real_tokens)
 
     def learning_rate(self, step: int) -> float:
         """The rate of a step of this stage."""
