@@ -34,7 +34,7 @@ from neobert.stopping import Stopped, StopRequest
 from neobert.training.device import default_device
 from neobert.training.helping import help_along
 from neobert.training.processes import hosted
-from neobert.training.tasks import Process, Task, Waiting, leading
+from neobert.training.tasks import Meeting, Process, Task, Waiting, leading
 from neobert.training.trainer import engine_class
 
 STEP = {
@@ -161,7 +161,7 @@ def test_a_stop_that_reaches_one_helper_alone_ends_all_after_the_same_step(
     assert codes == [75, 0] and "saved after step" in said, said
     last = [line["step"] for line in read_lines(root / reference(run) / "attempts" / "000001" / "metrics.jsonl")][-1]
     assert last < STEPS and (root / reference(run) / "checkpoints" / f"step-{last:08d}").exists()
-    codes, said = ends(slurm_tasks(root, reference(run), count=2))
+    codes, said = ends(slurm_tasks(root, reference(run), count=2, job="8"))
     assert codes == [0, 0], said
     assert_equal_weights(root, local[0], run)
 
@@ -176,7 +176,7 @@ def test_a_killed_helper_fails_the_attempt_and_the_next_start_goes_on(
     tasks[1].kill()
     codes, said = ends(tasks)
     assert codes == [1, -signal.SIGKILL] and (root / reference(run) / "error.json").exists(), said
-    codes, said = ends(slurm_tasks(root, reference(run), count=2))
+    codes, said = ends(slurm_tasks(root, reference(run), count=2, job="8"))
     assert codes == [0, 0], said
     assert_equal_weights(root, local[0], run)
 
@@ -216,6 +216,18 @@ def test_a_helper_does_not_wait_for_a_first_process_that_is_dead(tmp_path: Path)
     (folder / "1").write_text(json.dumps({"host": socket.gethostname(), "pid": 1, "birth": "not its birth"}))
     with pytest.raises(RunFailed, match="gave no sign of life"):
         Waiting(layout, HELPER, timedelta(seconds=0.3)).next_meeting()
+
+
+def test_the_note_of_a_killed_first_process_is_followed_by_nobody(tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+    folder = layout.meetings(HELPER.key)
+    folder.mkdir(parents=True)
+    note = Meeting(host="gone", port=1, run="r", claim=1, key=HELPER.key, execution=EXECUTION)
+    (folder / "r-1.json").write_text(note.model_dump_json())
+    with pytest.raises(RunFailed, match="gave no sign of life"):
+        Waiting(layout, HELPER, timedelta(seconds=0.3)).next_meeting()
+    with leading(layout, HELPER.key):
+        assert not list(folder.glob("*.json"))
 
 
 def test_one_copy_of_a_job_has_one_first_process(tmp_path: Path) -> None:

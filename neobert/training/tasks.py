@@ -119,7 +119,11 @@ def leading(layout: Layout, key: str) -> Iterator[None]:
     Raises:
         RunFailed: another process lives as the first task of this copy.
     """
-    claim = acquire(layout.meetings(key), TIMEOUT.total_seconds())
+    folder, lease_seconds = layout.meetings(key), TIMEOUT.total_seconds()
+    if owner(folder, lease_seconds) is None:
+        for note in folder.glob("*.json"):  # of a first process that was killed
+            note.unlink(missing_ok=True)
+    claim = acquire(folder, lease_seconds)
     if claim is None:
         raise RunFailed(f"two processes take themselves for the first task of {key}: only one may run")
     with claim:
@@ -143,15 +147,16 @@ class Waiting:
         """
         folder = self.layout.meetings(self.task.key)
         deadline, seen = time.monotonic() + self.timeout.total_seconds(), False
-        while (meeting := self._new_note(folder)) is None:
+        while True:
             if owner(folder, self.timeout.total_seconds()) is not None:
                 seen = True
+                if (meeting := self._new_note(folder)) is not None:
+                    return meeting
             elif any(folder.glob(f"*.{RELEASED}")):
                 return None
             elif seen or time.monotonic() > deadline:
                 raise RunFailed(self._given_up(seen))
             time.sleep(POLL_SECONDS)
-        return meeting
 
     def _new_note(self, folder: Path) -> Meeting | None:
         for note in sorted(folder.glob("*.json")):
