@@ -148,7 +148,7 @@ class Waiting:
         folder = self.layout.meetings(self.task.key)
         deadline, seen = time.monotonic() + self.timeout.total_seconds(), False
         while True:
-            if owner(folder, self.timeout.total_seconds()) is not None:
+            if owner(folder, TIMEOUT.total_seconds()) is not None:
                 seen = True
                 if (meeting := self._new_note(folder)) is not None:
                     return meeting
