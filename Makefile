@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUNS ?= runs
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
+# DeepSpeed installs in seconds as plain Python; nothing of it is compiled.
+export DS_BUILD_OPS = 0
 
 .PHONY: demo test test-slurm test-slow test-compat drills lint environment
 

@@ -40,6 +40,10 @@ class Layout:
         """The claims of one unit of work."""
         return self.root / "claims" / unit_id
 
+    def meetings(self, key: str) -> Path:
+        """Where the processes of one copy of a job find each other."""
+        return self.root / "meetings" / key
+
     @property
     def starts(self) -> Path:
         """One line for every start of every unit of work."""

@@ -1,12 +1,12 @@
 """Specifications of the units of work: all that decides a result, its identity, and its run.json. Torch-free."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import NonNegativeInt, PositiveInt, model_validator
 
 from neobert.errors import DamagedFile, MissingData
-from neobert.files import json_bytes, publish_once, read_json
+from neobert.files import json_bytes, publish_once, read_json, replace_file
 from neobert.identity import NUMERICS, identity, plain
 from neobert.layout import Layout
 from neobert.recipe import FineTuning, Point, Pretraining, Pruning, Value
@@ -15,6 +15,7 @@ from neobert.records import SCHEMA, provenance
 PRETRAINING_MECHANISMS = ("tokenization", "batching", "masking", "model", "initialization", "optimization")
 EXTERNAL_PREFIX = "model-"  # of the ids of models that were not pre-trained here; run ids are hexadecimal digits
 GLUE_MECHANISMS = ("tokenization", "model", "finetuning", "metrics")
+EXECUTION = "execution.json"
 
 
 class Source(Value):
@@ -24,13 +25,38 @@ class Source(Value):
     synthetic_documents: PositiveInt
 
 
+EngineWord = Literal["single", "ddp", "zero1", "zero2"]
+
+
 class Execution(Value):
-    """Where and how fast a unit runs; nothing in here decides a result."""
+    """Where and how fast a unit runs; nothing in here decides a result.
+
+    `engine` says how processes share a model: not at all (single), each with a whole copy (ddp), or with the state of
+    the optimizer (zero1) and the gradients too (zero2) split between them. With one process all of them are the same.
+    """
 
     threads: PositiveInt
     processes: PositiveInt
     micro_batch_tokens: PositiveInt
     checkpoint_interval_steps: PositiveInt
+    engine: EngineWord = "ddp"
+
+    @model_validator(mode="after")
+    def _engine_serves_all_processes(self) -> Self:
+        if self.engine == "single" and self.processes > 1:
+            raise ValueError(
+                f"engine 'single' trains in one process, not in {self.processes}: choose ddp, zero1 or zero2, "
+                "or give the run one process"
+            )
+        return self
+
+    def with_processes(self, processes: int) -> "Execution":
+        """The same with another number of processes.
+
+        Raises:
+            ValueError: the engine cannot serve so many.
+        """
+        return Execution.model_validate(plain(self) | {"processes": processes})
 
 
 class PretrainingRun(Value):
@@ -148,7 +174,10 @@ def run_folder(layout: Layout, run: PretrainingRun | GlueStudy) -> Path:
 def write_run_file(
     layout: Layout, run: PretrainingRun | GlueStudy, source: Source, execution: Execution, labels: dict[str, Any]
 ) -> Path:
-    """Write run.json before anything runs; one that is there already stays. Returns its folder."""
+    """Write run.json before anything runs; one that is there already stays. Returns its folder.
+
+    Execution is not part of a result: where it differs from what the folder says, the new one stands in execution.json.
+    """
     is_pretraining = isinstance(run, PretrainingRun)
     content = RunFile(
         kind="pretraining" if is_pretraining else "glue_study",
@@ -163,11 +192,13 @@ def write_run_file(
     path = folder / "run.json"
     if not path.exists():
         publish_once(path, json_bytes({"schema": SCHEMA, **plain(content), "provenance": provenance()}))
+    if read_run_file(folder).execution != execution:
+        replace_file(folder / EXECUTION, json_bytes({"schema": SCHEMA, **plain(execution)}))
     return folder
 
 
 def read_run_file(folder: Path) -> RunFile:
-    """What `write_run_file` wrote.
+    """What `write_run_file` wrote, with the newest execution.
 
     Raises:
         MissingData: there is no run.json.
@@ -176,11 +207,19 @@ def read_run_file(folder: Path) -> RunFile:
     path = folder / "run.json"
     if not path.exists():
         raise MissingData(f"{folder} holds no run.json: start the run with ablations/run.py")
-    content = read_json(path)
-    if content.pop("schema", None) != SCHEMA:
-        raise DamagedFile(f"{path} was written by another version: move the folder away and run the command again")
+    content = _read_versioned(path)
     content.pop("provenance")
+    newest = folder / EXECUTION
+    if newest.exists():
+        content["execution"] = _read_versioned(newest)
     try:
         return RunFile.model_validate(content)
     except ValueError as error:
         raise DamagedFile(f"{path} does not describe a run of this version: {error}") from error
+
+
+def _read_versioned(path: Path) -> dict[str, Any]:
+    content: dict[str, Any] = read_json(path)
+    if content.pop("schema", None) != SCHEMA:
+        raise DamagedFile(f"{path} was written by another version: move the folder away and run the command again")
+    return content

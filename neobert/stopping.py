@@ -11,11 +11,11 @@ WARNINGS = frozenset({signal.SIGUSR1, signal.SIGUSR2})
 class Stopped(RunFailed):
     """The work was asked to stop, saved what it had, and goes on when started again (exit code 75).
 
-    `progressed` says whether it came further than where it began.
+    `progressed` says whether this attempt got further than where it began, so that starting it again makes sense.
     """
 
-    def __init__(self, reason: str, *, progressed: bool = False) -> None:
-        super().__init__(reason)
+    def __init__(self, message: str, *, progressed: bool = False) -> None:
+        super().__init__(message)
         self.progressed = progressed
 
 
@@ -24,11 +24,12 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.signals: set[int] = set()
+        self._asked = False
 
     @property
     def requested(self) -> bool:
-        """Whether any of them arrived."""
-        return bool(self.signals)
+        """Whether any of them arrived, or another process asked."""
+        return self._asked or bool(self.signals)
 
     @property
     def was_warned(self) -> bool:
@@ -39,6 +40,10 @@ class StopRequest:
         """Take the signals over; only the main thread of a process may call this."""
         for number in (signal.SIGINT, signal.SIGTERM, *WARNINGS):
             signal.signal(number, self._note)
+
+    def request(self) -> None:
+        """Ask to stop, as a signal to another process of the same run does."""
+        self._asked = True
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.signals.add(number)

@@ -3,15 +3,18 @@
     python -m neobert.work --runs RUNS pretraining/<id> glue/<task>/studies/<id> …
 
 Any number of workers may be given the same references, be killed and started again: claims and records on disk decide
-who does what, and a finished unit is never done twice.
+who does what, and a finished unit is never done twice. Of the tasks of a SLURM step the first is the worker; the others
+help it to train whatever stage of pre-training it takes.
 """
 
 import argparse
 import math
+import os
 import sys
 import time
 import traceback
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -22,6 +25,7 @@ from neobert.grid.claims import LEASE_SECONDS, Claim, ClaimLost, acquire, is_cla
 from neobert.grid.points import GridPoint, Nobody, Observer, Report
 from neobert.layout import Layout
 from neobert.stopping import Stopped, StopRequest
+from neobert.training.tasks import Task, leading
 
 POLL_SECONDS = 0.25
 IDLE_POLLS = 8
@@ -185,6 +189,16 @@ def run(arguments: Sequence[str] | None, stop: StopRequest) -> Ended:
     options = parser.parse_args(arguments)
     layout = Layout(options.runs)
     stop.listen()
+    task = Task.of_environment(os.environ)
+    if task is not None and not task.process.writes:
+        from neobert.training.helping import help_along
+
+        return Ended(help_along(layout, task, stop), progressed=False)
+    with leading(layout, task.key) if task else nullcontext():
+        return _work(layout, options, stop)
+
+
+def _work(layout: Layout, options: argparse.Namespace, stop: StopRequest) -> Ended:
     units = [unit for reference in options.references for unit in open_units(layout, reference)]
     worker = Worker(layout, units, stop, _observer(layout, units), patience_seconds=options.patience)
     if options.leave_failed:

@@ -19,7 +19,7 @@ MAY_IMPORT = {
 }
 DOORS = {
     "submitit": {"neobert/launching/slurm.py"},
-    "deepspeed": {"neobert/training/engine.py"},
+    "deepspeed": {"neobert/training/zero.py"},
     "flash_attn": {"neobert/model/attention.py"},
     "mteb": {"neobert/embeddings/suite.py"},
     "optuna": {"neobert/grid/study.py"},

@@ -19,7 +19,7 @@ from neobert.grid.claims import acquire
 from neobert.identity import NUMERICS, identity
 from neobert.layout import Layout
 from neobert.specifications import PretrainingRun, read_run_file
-from neobert.training.processes import Process
+from neobert.training.tasks import Process
 from neobert.training.trainer import Trainer
 
 GOLDEN = Path(__file__).parent / "golden" / "losses.json"

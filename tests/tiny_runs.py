@@ -3,8 +3,14 @@
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Mapping
 from pathlib import Path
 
+import torch
+from safetensors.torch import load_file
+
+from neobert.files import read_lines
 from neobert.launching.here import REPOSITORY
 from neobert.layout import Layout
 from neobert.recipe import (
@@ -97,17 +103,59 @@ def tiny_run(previous: PretrainingRun | None = None, **changes: object) -> Pretr
     )
 
 
-def write_tiny_run(root: Path, run: PretrainingRun, **execution: int) -> Path:
+def write_tiny_run(root: Path, run: PretrainingRun, **execution: int | str) -> Path:
     """Put a run.json below `root`; returns its folder."""
     settings = {"threads": 1, "processes": 1, "micro_batch_tokens": 128, "checkpoint_interval_steps": 5}
     return write_run_file(Layout(root), run, SOURCE, Execution.model_validate({**settings, **execution}), LABELS)
 
 
-def worker(root: Path, *references: str) -> "subprocess.Popen[bytes]":
-    """The real worker command as a process."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
+def worker(root: Path, *references: str, variables: Mapping[str, str] | None = None) -> "subprocess.Popen[bytes]":
+    """The real worker command as a process; `variables` join its environment."""
+    alone = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
+    environment = alone | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)} | dict(variables or {})
     command = [sys.executable, "-m", "neobert.work", "--runs", str(root), *references]
     return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
+
+
+def slurm_tasks(
+    root: Path, *references: str, count: int, nodes: str = "node[1-2]", job: str = "7"
+) -> "list[subprocess.Popen[bytes]]":
+    """What srun starts: `count` times the same command, each with its variables."""
+    step = {"SLURM_JOB_ID": job, "SLURM_STEP_ID": "0", "SLURM_NTASKS": str(count), "SLURM_JOB_NODELIST": nodes}
+    ranks = [{"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)} for rank in range(count)]
+    return [worker(root, *references, variables=step | rank) for rank in ranks]
+
+
+def ends(processes: "list[subprocess.Popen[bytes]]") -> tuple[list[int], str]:
+    """Wait for processes; their exit codes and all that they said."""
+    said = "".join(process.communicate(timeout=300)[1].decode() for process in processes)
+    return [process.returncode for process in processes], said
+
+
+def beside(root: Path, corpus: Path) -> Path:
+    """A new folder of runs that shares the tokenised corpora of another."""
+    root.mkdir(parents=True, exist_ok=True)
+    (root / "data").symlink_to(corpus / "data")
+    return root
+
+
+def curve(root: Path, run: PretrainingRun) -> list[float]:
+    """The loss of each step."""
+    return [line["loss"] for line in read_lines(root / "pretraining" / run.id / "metrics.jsonl") if "loss" in line]
+
+
+def final_weights(root: Path, run: PretrainingRun) -> dict[str, torch.Tensor]:
+    """The last checkpoint's tensors."""
+    return load_file(root / "pretraining" / run.id / "checkpoints" / f"step-{STEPS:08d}" / "model.safetensors")
+
+
+def wait_for_steps(root: Path, run: PretrainingRun, count: int) -> None:
+    """Return as soon as the first attempt has noted so many steps."""
+    path = root / "pretraining" / run.id / "attempts" / "000001" / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while not path.exists() or path.read_bytes().count(b"\n") < count:
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.002)
 
 
 def finish(root: Path, *references: str) -> tuple[int, str]:

@@ -25,10 +25,15 @@ def thread_variables(threads: int) -> dict[str, str]:
     return {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
 
 
+def without_step(environment: Mapping[str, str]) -> dict[str, str]:
+    """An environment whose processes do not take themselves for tasks of the SLURM step that started this one."""
+    return {name: value for name, value in environment.items() if name not in ("SLURM_PROCID", "SLURM_STEP_ID")}
+
+
 def worker_environment(threads: int) -> dict[str, str]:
     """The environment of a worker: pinned threads, this copy of the code first, no talk from tokenizers."""
     known = os.environ.get("PYTHONPATH")
-    return os.environ | {
+    return without_step(os.environ) | {
         **thread_variables(threads),
         "TOKENIZERS_PARALLELISM": "false",
         "PYTHONPATH": os.pathsep.join([str(REPOSITORY), *([known] if known else [])]),

@@ -101,6 +101,11 @@ def newest(checkpoints: Path) -> Checkpoint | None:
     return None
 
 
+def at_step(checkpoints: Path, step: int) -> Checkpoint:
+    """A checkpoint that another process has verified."""
+    return Checkpoint(_folder(checkpoints, step), step)
+
+
 def load(checkpoints: Path, step: int) -> Checkpoint:
     """The checkpoint of one step.
 

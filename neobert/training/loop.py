@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 import torch
 
 from neobert.errors import RunFailed
+from neobert.stopping import StopRequest
 from neobert.training.engine import Engine
 
 MicroBatch = TypeVar("MicroBatch")
@@ -23,7 +24,10 @@ class StepBatches(Generic[MicroBatch]):
 
 @dataclass(frozen=True)
 class Step:
-    """One finished update. `number` counts from 1; `real_tokens` leaves padding out."""
+    """One finished update. `number` counts from 1; `real_tokens` leaves padding out.
+
+    `stop` is whether all processes have agreed to end after this step.
+    """
 
     number: int
     loss: float
@@ -31,6 +35,7 @@ class Step:
     gradient_norm: float
     real_tokens: int
     seconds: float
+    stop: bool = False
 
 
 def seed_step(seed: int, step: int, process: int) -> None:
@@ -47,8 +52,11 @@ def training_steps(
     last: int,
     seed: int,
     process: int = 0,
+    stop: StopRequest | None = None,
 ) -> Iterator[Step]:
     """Updates number `first` to `last` (inclusive).
+
+    A `stop` requested in any process is agreed on within a step; ending there, after saving, is the caller's.
 
     Raises:
         RunFailed: a loss or gradient is not finite; names step and module, the weights are those of the step before.
@@ -60,8 +68,8 @@ def training_steps(
         seed_step(seed, number, process)
         rate = learning_rate(number)
         try:
-            update = engine.step(batches.micro_batches, rate)
+            update = engine.step(batches.micro_batches, rate, stop=stop is not None and stop.requested)
         except RunFailed as error:
             raise RunFailed(f"step {number}: {error}") from error
         seconds = time.perf_counter() - started
-        yield Step(number, update.loss, rate, update.gradient_norm, batches.real_tokens, seconds)
+        yield Step(number, update.loss, rate, update.gradient_norm, batches.real_tokens, seconds, update.stop)

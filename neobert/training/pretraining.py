@@ -1,29 +1,28 @@
 """A stage of pre-training as a unit of work: claim, resume from the newest checkpoint, train, publish."""
 
-import gc
 import json
 import os
-import sys
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from neobert.files import append_line, clear_temporaries, read_lines, replace_file
+from neobert.data.preparation import tokenized_corpus
+from neobert.files import clear_temporaries, read_lines, replace_file
 from neobert.grid.claims import Claim
 from neobert.grid.points import Report
 from neobert.identity import plain
 from neobert.layout import Layout
 from neobert.model.size import training_flops_per_token
 from neobert.records import provenance, publish_record
-from neobert.specifications import PretrainingRun, RunFile, read_run_file
+from neobert.specifications import Execution, PretrainingRun, RunFile, read_run_file
 from neobert.stopping import Stopped, StopRequest
-from neobert.training.loop import Step
-from neobert.training.processes import Process, group, helpers
-from neobert.training.trainer import Totals, Trainer
-
-LOGGED_STEPS = 2000
+from neobert.training.attempt import Outcome, attempt
+from neobert.training.processes import helpers_here, hosted
+from neobert.training.tasks import Process, Task
+from neobert.training.trainer import Trainer
 
 
 @dataclass(frozen=True)
@@ -74,53 +73,51 @@ class PretrainingUnit:
 
     def run(self, claim: Claim, stop: StopRequest, report: Report) -> None:
         """Train from wherever the stage stands to its end, then publish done.json."""
-        count = self.run_file.execution.processes
-        attempt = self.folder / "attempts" / claim.token
-        attempt.mkdir(parents=True, exist_ok=True)
+        task = Task.of_environment(os.environ)
+        count = task.process.count if task else self.run_file.execution.processes
+        run_file = self.run_file.model_copy(update={"execution": self.run_file.execution.with_processes(count)})
         (self.folder / "checkpoints").mkdir(exist_ok=True)
         clear_temporaries(self.folder / "checkpoints")
-        meeting = attempt / "meeting"
-        process = Process(0, count)
-        with helpers(self.layout.root, self.id, meeting, count), group(process, meeting):
-            totals = self._train(Trainer(self.layout, self.run_file, process), attempt, claim, stop)
-            gc.collect()  # a group must not be destroyed while a wrapped model still refers to it
+        outcome = self._train(run_file, task, claim, stop)
+        if outcome.step < outcome.steps:
+            message = f"asked to stop; saved after step {outcome.step} of {outcome.steps}"
+            raise Stopped(message, progressed=outcome.step > outcome.begun)
         claim.check()
         metrics = self._merge_metrics()
-        publish_record(self.folder / "done.json", self._record(totals, metrics))
+        publish_record(self.folder / "done.json", self._record(outcome, run_file.execution, metrics))
 
-    def _train(self, trainer: Trainer, attempt: Path, claim: Claim, stop: StopRequest) -> Totals:
-        done = trainer.restore()
-        steps, interval = trainer.stage.steps, self.run_file.execution.checkpoint_interval_steps
-        logged_every = max(1, steps // LOGGED_STEPS)
-        metrics = attempt / "metrics.jsonl"
-        if done == 0:
-            trainer.save(0, claim)
-        for step in trainer.steps(done):
-            if step.number % logged_every == 0 or step.number in (done + 1, steps):
-                append_line(metrics, _line(step))
-            if step.number in trainer.milestones and step.number < steps:
-                append_line(metrics, {"step": step.number, "heldout_loss": trainer.heldout_loss()})
-            if step.number % interval == 0 or step.number in trainer.milestones or stop.requested:
-                trainer.save(step.number, claim)
-            if stop.requested and step.number < steps:
-                raise Stopped(f"asked to stop; saved after step {step.number} of {steps}", progressed=True)
-        append_line(metrics, {"step": steps, "heldout_loss": trainer.heldout_loss()})
-        return trainer.totals
+    def _train(self, run_file: RunFile, task: Task | None, claim: Claim, stop: StopRequest) -> Outcome:
+        """In one process, in those that SLURM started with this one, or in those started here."""
+        corpus = tokenized_corpus(self.layout, self.run_specification, run_file.source)
+        count = run_file.execution.processes
+
+        def go() -> Outcome:
+            trainer = Trainer(self.layout, run_file, Process(0, count), corpus)
+            return attempt(trainer, stop, claim, self.folder / "attempts" / claim.token)
+
+        if count == 1:
+            return go()
+        with (
+            helpers_here(self.layout, self.id, count) if task is None else nullcontext(task) as first,
+            hosted(self.layout, first, self.id, claim.number, run_file.execution, stop),
+        ):
+            return go()
 
     def _merge_metrics(self) -> list[dict[str, Any]]:
         """One metrics.jsonl of all attempts: of lines for the same step the last attempt's counts."""
         lines: dict[tuple[int, bool], Any] = {}
-        for attempt in sorted((self.folder / "attempts").glob("*/metrics.jsonl")):
-            for line in read_lines(attempt):
+        for path in sorted((self.folder / "attempts").glob("*/metrics.jsonl")):
+            for line in read_lines(path):
                 lines[line["step"], "loss" in line] = line
         ordered = [lines[key] for key in sorted(lines)]
         replace_file(self.folder / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in ordered).encode())
         return ordered
 
-    def _record(self, totals: Totals, metrics: list[dict[str, Any]]) -> dict[str, Any]:
+    def _record(self, outcome: Outcome, execution: Execution, metrics: list[dict[str, Any]]) -> dict[str, Any]:
         run = self.run_specification
         stage = run.recipe.stages[-1]
-        hours = totals.seconds / 3600 * self.run_file.execution.processes
+        totals = outcome.totals
+        hours = totals.seconds / 3600 * execution.processes
         flops = training_flops_per_token(run.recipe.model, stage.context, run.recipe.masking.rate)
         heldout = [line["heldout_loss"] for line in metrics if "heldout_loss" in line][-1]
         training = [line["loss"] for line in metrics if "loss" in line][-1]
@@ -144,31 +141,8 @@ class PretrainingUnit:
             "seconds": round(totals.seconds, 3),
             "gpu_hours": hours if torch.cuda.is_available() else 0.0,
             "threads": torch.get_num_threads(),
-            "processes": self.run_file.execution.processes,
+            "processes": execution.processes,
+            "engine": execution.engine,
+            "optimizer_state_bytes": outcome.optimizer_state_bytes,
             **provenance(),
         }
-
-
-def _line(step: Step) -> dict[str, Any]:
-    return {
-        "step": step.number,
-        "loss": step.loss,
-        "learning_rate": step.learning_rate,
-        "gradient_norm": step.gradient_norm,
-        "real_tokens": step.real_tokens,
-        "seconds": round(step.seconds, 6),
-    }
-
-
-def main(runs: str, run_id: str, meeting: str) -> None:
-    """A helper process: the same steps with its share of the data; it publishes nothing."""
-    process = Process(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
-    layout = Layout(Path(runs))
-    with group(process, Path(meeting)):
-        trainer = Trainer(layout, read_run_file(layout.pretraining(run_id)), process)
-        for _ in trainer.steps(trainer.restore()):
-            pass
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

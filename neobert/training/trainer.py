@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 import torch
 
@@ -16,14 +17,15 @@ from neobert.grid.claims import Claim
 from neobert.layout import Layout
 from neobert.model.attention import packed_plan
 from neobert.model.build import build_masked_language_model, initialize
-from neobert.specifications import PretrainingRun, RunFile
+from neobert.specifications import EngineWord, PretrainingRun, RunFile
+from neobert.stopping import StopRequest
 from neobert.training import checkpoints
 from neobert.training.device import default_device
 from neobert.training.engine import Engine
 from neobert.training.loop import Step, StepBatches, training_steps
-from neobert.training.optimization import optimizer_tensors, restore_optimizer
-from neobert.training.processes import Process
+from neobert.training.processes import said_by_first
 from neobert.training.schedule import learning_rate
+from neobert.training.tasks import Process
 
 HELDOUT_DOCUMENTS = 256
 MILESTONES = 4
@@ -41,6 +43,15 @@ def predicted_tokens(batch: Batch) -> int:
     return batch.predicted_tokens
 
 
+def engine_class(word: EngineWord, processes: int) -> type[Engine[Batch]]:
+    """The engine of a name; in one process there is nothing to split."""
+    if processes == 1 or word in ("single", "ddp"):
+        return Engine
+    from neobert.training.zero import ZERO_ENGINES
+
+    return ZERO_ENGINES[word]
+
+
 @dataclass
 class Totals:
     """Counts that go on over attempts."""
@@ -52,7 +63,9 @@ class Totals:
 class Trainer:
     """Model, data and optimizer of a stage in one process, at some step of it."""
 
-    def __init__(self, layout: Layout, run_file: RunFile, process: Process) -> None:
+    def __init__(
+        self, layout: Layout, run_file: RunFile, process: Process, corpus: TokenizedCorpus | None = None
+    ) -> None:
         assert run_file.pretraining is not None
         self.layout = layout
         self.run_file = run_file
@@ -63,19 +76,16 @@ class Trainer:
         recipe = self.run.recipe
         self.stage = recipe.stages[-1]
         self.folder = layout.pretraining(self.run.id)
+        self.corpus = corpus or tokenized_corpus(layout, self.run, run_file.source)
         self.model = build_masked_language_model(recipe.model, self.run.context)
-        self.engine = Engine(
+        engine = engine_class(run_file.execution.engine, process.count)
+        self.engine = engine(
             self.model, summed_loss, predicted_tokens, recipe.optimization, recipe.precision, self.device
         )
         self.rows = StepIterator(
             self.training_documents, self.stage, recipe.packing, seed=recipe.seed, stage_number=self.run.stage
         )
         self.totals = Totals()
-
-    @cached_property
-    def corpus(self) -> TokenizedCorpus:
-        """The tokenised corpus of the run."""
-        return tokenized_corpus(self.layout, self.run, self.run_file.source)
 
     @property
     def training_documents(self) -> Documents:
@@ -96,35 +106,42 @@ class Trainer:
 
     def restore(self) -> int:
         """Continue from the newest valid checkpoint, else from where the stage begins; the number of steps done."""
-        checkpoint = checkpoints.newest(self.folder / "checkpoints")
+        checkpoint = self._newest_checkpoint(self.folder / "checkpoints")
         if checkpoint is None:
             self._begin()
             return 0
         self.model.load_state_dict(checkpoint.weights())
-        restore_optimizer(self.engine.optimizer, self.model, checkpoint.optimizer())
+        self.engine.adopt(checkpoint.optimizer())
         state = checkpoint.state()
         self.rows.restore(state["data"])
         self.totals = Totals(**state["totals"])
         return checkpoint.step
 
+    def _newest_checkpoint(self, folder: Path) -> checkpoints.Checkpoint | None:
+        """What the first process finds and verifies, for all processes."""
+        found = checkpoints.newest(folder) if self.process.writes else None
+        step = said_by_first(-1 if found is None else found.step, self.process, self.device)
+        return None if step < 0 else found or checkpoints.at_step(folder, step)
+
     def _begin(self) -> None:
         """Weights and optimizer state of the previous stage, or fresh weights."""
         if self.run.previous is None:
             initialize(self.model, self.run.recipe.model.initialization, self.run.recipe.seed)
+            self.engine.adopt({})
             return
-        previous = checkpoints.newest(self.layout.pretraining(self.run.previous) / "checkpoints")
+        previous = self._newest_checkpoint(self.layout.pretraining(self.run.previous) / "checkpoints")
         if previous is None:
             raise MissingData(f"run {self.run.id} continues {self.run.previous}, which has no valid checkpoint")
         self.model.load_state_dict(previous.weights())
-        restore_optimizer(self.engine.optimizer, self.model, previous.optimizer())
+        self.engine.adopt(previous.optimizer())
 
     def batches(self) -> Iterator[StepBatches[Batch]]:
-        """This process's share of every step that is left."""
+        """This process's share of every step that is left; one without rows gets a row of filler, to take part."""
         rank, ranks = self.process.rank, self.process.count
         for rows in self.rows:
             shares = micro_batches(rows, self._rows_per_micro_batch, rank=rank, ranks=ranks)
-            batches = [collate(share, self.corpus, self.run.recipe.masking).to(self.device) for share in shares]
-            yield StepBatches(batches, rows.real_tokens)
+            batches = [collate(share, self.corpus, self.run.recipe.masking, rows_at_least=1) for share in shares]
+            yield StepBatches([batch.to(self.device) for batch in batches], rows.real_tokens)
 
     def learning_rate(self, step: int) -> float:
         """The rate of a step of this stage."""
@@ -138,8 +155,8 @@ class Trainer:
             shape=optimization.decay,
         )
 
-    def steps(self, done: int) -> Iterator[Step]:
-        """The steps of the stage that are left, counted in the totals."""
+    def steps(self, done: int, stop: StopRequest | None = None) -> Iterator[Step]:
+        """The steps of the stage that are left, counted in the totals; `stop` as `training_steps` has it."""
         for step in training_steps(
             self.engine,
             self.batches(),
@@ -148,16 +165,23 @@ class Trainer:
             last=self.stage.steps,
             seed=self.run.recipe.seed,
             process=self.process.rank,
+            stop=stop,
         ):
             self.totals.real_tokens += step.real_tokens
             self.totals.seconds += step.seconds
             yield step
 
-    def save(self, step: int, claim: Claim) -> None:
-        """Write a checkpoint and drop what retention does not keep."""
+    def save(self, step: int, claim: Claim | None) -> None:
+        """Write a checkpoint and drop what retention does not keep. All processes take part, who has the claim writes.
+
+        Raises:
+            ClaimLost: another process owns the run now.
+        """
+        tensors = self.engine.optimizer_tensors(wanted=claim is not None)
+        if claim is None:
+            return
         state = {"data": self.rows.state(), "totals": vars(self.totals), "step": step}
         folder = self.folder / "checkpoints"
-        tensors = optimizer_tensors(self.engine.optimizer, self.model)
         checkpoints.save(folder, step, self.model.state_dict(), tensors, state, claim)
         checkpoints.prune(folder, self.milestones)
 

@@ -1,0 +1,109 @@
+"""One go at a stage of pre-training, made by all of its processes together; the one with the claim writes."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from neobert.errors import RunFailed
+from neobert.files import append_line
+from neobert.grid.claims import Claim
+from neobert.stopping import StopRequest
+from neobert.training.loop import Step
+from neobert.training.processes import said_by_first
+from neobert.training.trainer import Totals, Trainer
+
+LOGGED_STEPS = 2000
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How far an attempt came: it began after step `begun` and ended after `step` of `steps`.
+
+    `optimizer_state_bytes` is what this process alone held.
+    """
+
+    totals: Totals
+    optimizer_state_bytes: int
+    begun: int
+    step: int
+    steps: int
+
+
+def attempt(trainer: Trainer, stop: StopRequest, claim: Claim | None, folder: Path) -> Outcome:
+    """Train to the end of the stage, or until a process is asked to stop; every process saves at the same steps.
+
+    Args:
+        claim: None in a process that only takes part.
+        folder: gets the metrics of this attempt.
+
+    Raises:
+        ClaimLost: another process owns the run now.
+        RunFailed: a loss or gradient is not finite.
+    """
+    try:
+        return _train(trainer, stop, claim, _Metrics(folder / "metrics.jsonl" if claim else None, trainer))
+    finally:
+        trainer.engine.close()
+
+
+def _train(trainer: Trainer, stop: StopRequest, claim: Claim | None, metrics: "_Metrics") -> Outcome:
+    begun = step = trainer.restore()
+    if begun == 0:
+        _save(trainer, 0, claim)
+    for taken in trainer.steps(begun, stop):
+        step = taken.number
+        metrics.note(taken, first=step == begun + 1)
+        stopping = stop.requested if trainer.process.count == 1 else taken.stop
+        if step % trainer.run_file.execution.checkpoint_interval_steps == 0 or step in trainer.milestones or stopping:
+            _save(trainer, step, claim)
+        if stopping:
+            stop.request()  # where another process was asked, this one is from now on
+            break
+    if step == trainer.stage.steps:
+        metrics.note_heldout_loss(step)
+    return Outcome(trainer.totals, trainer.engine.optimizer_state_bytes(), begun, step, trainer.stage.steps)
+
+
+def _save(trainer: Trainer, step: int, claim: Claim | None) -> None:
+    """Save together; where the first process cannot, the others learn it instead of waiting for it in vain."""
+    saved = False
+    try:
+        trainer.save(step, claim)
+        saved = True
+    finally:
+        first_saved = said_by_first(int(saved), trainer.process, trainer.device)
+    if not first_saved:
+        raise RunFailed(f"the first process could not save step {step}")
+
+
+@dataclass
+class _Metrics:
+    """The lines of an attempt; without a path none are written, and nothing is computed for them."""
+
+    path: Path | None
+    trainer: Trainer
+
+    def note(self, step: Step, *, first: bool) -> None:
+        """A thinned-out curve of the loss, and the held-out loss at each milestone but the last."""
+        if self.path is None:
+            return
+        steps = self.trainer.stage.steps
+        if first or step.number % max(1, steps // LOGGED_STEPS) == 0 or step.number == steps:
+            append_line(self.path, _line(step))
+        if step.number in self.trainer.milestones and step.number < steps:
+            self.note_heldout_loss(step.number)
+
+    def note_heldout_loss(self, step: int) -> None:
+        if self.path is not None:
+            append_line(self.path, {"step": step, "heldout_loss": self.trainer.heldout_loss()})
+
+
+def _line(step: Step) -> dict[str, Any]:
+    return {
+        "step": step.number,
+        "loss": step.loss,
+        "learning_rate": step.learning_rate,
+        "gradient_norm": step.gradient_norm,
+        "real_tokens": step.real_tokens,
+        "seconds": round(step.seconds, 6),
+    }

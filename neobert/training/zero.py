@@ -1,0 +1,166 @@
+"""DeepSpeed's ZeRO: the optimizer's state (stage 1) and the gradients too (stage 2) split over the processes.
+
+With P parameters and N processes each process holds, in bytes, beside 4·P of fp32 weights:
+
+            moments     second copy of the weights     gradients
+    ddp     8·P         0                              4·P (and DDP's buckets, 4·P)
+    zero1   8·P / N     4·P / N                        4·P
+    zero2   8·P / N     4·P / N                        4·P / N (and a bucket)
+
+The only door to deepspeed (Rajbhandari et al. 2020, ZeRO: Memory Optimizations Toward Training Trillion Parameter
+Models).
+"""
+
+import math
+import os
+import sys
+import warnings
+from collections.abc import Mapping
+from contextlib import redirect_stdout
+from types import ModuleType
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from neobert.errors import MissingData, RunFailed
+from neobert.recipe import Precision
+from neobert.training.engine import Engine, autocast
+
+MicroBatch = TypeVar("MicroBatch")
+BUCKET_ELEMENTS = 1 << 25
+STEP, MOMENTS = "step", ("exp_avg", "exp_avg_sq")
+
+
+def _deepspeed(device: torch.device) -> ModuleType:
+    """The package, told where to compute, to compile nothing and to log to stderr.
+
+    Raises:
+        MissingData: it is not installed.
+    """
+    if device.type == "cpu":
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    os.environ["LOCAL_RANK"] = str(device.index or 0)
+    try:
+        with redirect_stdout(sys.stderr):  # its logger keeps the stream it finds
+            import deepspeed
+    except ModuleNotFoundError as error:
+        raise MissingData(
+            f"engines zero1 and zero2 need deepspeed ({error}): pip install 'neobert-ablations[deepspeed]', "
+            "or choose engine ddp"
+        ) from error
+    warnings.filterwarnings("ignore", r".*torch\.distributed\..* is deprecated", FutureWarning)
+    deepspeed.utils.logger.setLevel("WARNING")
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # else compiled at first use
+    module: ModuleType = deepspeed
+    return module
+
+
+class _Autocast(nn.Module):
+    """The model under the recipe's precision, which DeepSpeed would switch off around its forward pass."""
+
+    def __init__(self, model: nn.Module, device: torch.device, precision: Precision) -> None:
+        super().__init__()
+        self.model = model
+        self.device = device
+        self.precision: Precision = precision
+
+    def forward(self, *inputs: Any) -> Any:
+        with autocast(self.device, self.precision):
+            return self.model(*inputs)
+
+
+class ZeroEngine(Engine[MicroBatch]):
+    """An engine over DeepSpeed. It wraps the optimizer, whose state is then that of one flat part of all parameters."""
+
+    stage: ClassVar[int]
+
+    def _shared(self) -> nn.Module:
+        settings = {
+            "train_micro_batch_size_per_gpu": 1,
+            "gradient_clipping": self.recipe.clip_norm,
+            "zero_optimization": {
+                "stage": self.stage,
+                "overlap_comm": False,
+                "reduce_bucket_size": BUCKET_ELEMENTS,
+                "allgather_bucket_size": BUCKET_ELEMENTS,
+            },
+            "zero_allow_untested_optimizer": True,
+        }
+        self._package = _deepspeed(self.device)
+        self._deepspeed, self._sharded, _, _ = self._package.initialize(
+            model=_Autocast(self.model, self.device, self.precision),
+            optimizer=self.optimizer,
+            config=settings,
+            dist_init_required=False,
+        )
+        network: nn.Module = self._deepspeed
+        return network
+
+    def _accumulate(self, batch: MicroBatch, total: Tensor, *, last: bool) -> Tensor:
+        self._deepspeed.set_gradient_accumulation_boundary(last)
+        share = self.objective(self.network, batch) / total
+        self._deepspeed.backward(share * self.processes)
+        return share.detach()
+
+    def _clip_and_update(self) -> float:
+        self._deepspeed.step()
+        norm = float(self._deepspeed.get_global_grad_norm())
+        if not math.isfinite(norm) or not self._deepspeed.was_step_applied():
+            raise RunFailed(f"the gradient's norm is {norm}; engine ddp names the parameter where it is first seen")
+        return norm
+
+    @property
+    def _flat(self) -> Tensor:
+        """This process's part of all parameters, which the wrapped optimizer updates."""
+        flat: Tensor = self._sharded.single_partition_of_fp32_groups[0]
+        return flat
+
+    def optimizer_tensors(self, *, wanted: bool = True) -> dict[str, Tensor]:
+        state = self.optimizer.state.get(self._flat, {})
+        tensors: dict[str, Tensor] = {}
+        for name, parameter in self.model.named_parameters() if state else ():
+            for moment in MOMENTS:  # one tensor at a time: only who wants the whole state needs room for it
+                full = self._package.utils.safe_get_full_optimizer_state(parameter, moment)
+                if wanted:
+                    tensors[f"{moment}/{name}"] = full.cpu()
+            if wanted:
+                tensors[f"{STEP}/{name}"] = state[STEP].detach().cpu().clone()
+        return tensors
+
+    def adopt(self, optimizer: Mapping[str, Tensor]) -> None:
+        self._sharded.refresh_fp32_params()
+        if not optimizer:
+            return
+        names = dict(self.model.named_parameters())
+        state = self.optimizer.state[self._flat]
+        steps = {float(optimizer[f"{STEP}/{name}"]) for name in names}
+        assert len(steps) == 1, "one flat state has one step"
+        device = "cpu" if self._flat.device.type == "cpu" else self._flat.device
+        state[STEP] = torch.tensor(steps.pop(), dtype=torch.float32, device=device)
+        for moment in MOMENTS:
+            state[moment] = torch.zeros_like(self._flat)
+        self._sharded._lazy_init_hp_params_optimizer_state()  # lets the full tensors find their parts
+        for name, parameter in names.items():
+            for moment in MOMENTS:
+                full = optimizer[f"{moment}/{name}"].to(self.device)
+                self._package.utils.safe_set_full_optimizer_state(parameter, full, moment)
+
+    def close(self) -> None:
+        self._deepspeed.destroy()
+        self._package.utils.groups._release_process_group_references(group=None)  # the next group is another one
+
+
+class ZeroOne(ZeroEngine[MicroBatch]):
+    """The optimizer's state is split."""
+
+    stage = 1
+
+
+class ZeroTwo(ZeroEngine[MicroBatch]):
+    """The optimizer's state and the gradients are split."""
+
+    stage = 2
+
+
+ZERO_ENGINES: dict[str, type[ZeroEngine[Any]]] = {"zero1": ZeroOne, "zero2": ZeroTwo}
