@@ -60,9 +60,15 @@ def profile_of(options: argparse.Namespace) -> Profile:
 
 
 def execution_on(profile: Profile, execution: Execution) -> Execution:
-    """How a run executes as the pre-training job of a profile; a scale that pins one thread keeps it."""
+    """How a run executes as the pre-training job of a profile; a scale that pins one thread keeps it.
+
+    Raises:
+        ValueError: the engine cannot serve so many processes.
+    """
     resources = profile.pretrain
-    changes: dict[str, Any] = {"processes": resources.tasks}
+    if resources.engine == "single" and resources.tasks > 1:
+        raise ValueError(f"engine single trains in one process, and the job has {resources.tasks}: ddp, zero1 or zero2")
+    changes: dict[str, Any] = {"processes": resources.tasks, "engine": resources.engine}
     if execution.threads > 1 and resources.cpus_per_task is not None:
         changes["threads"] = resources.cpus_per_task
     if resources.micro_batch_tokens is not None:

@@ -15,6 +15,7 @@ FLAGS_OF_RESOURCES = {
     "memory_gb": "memory_gb",
     "hours": "hours",
     "micro_batch_tokens": "micro_batch_tokens",
+    "engine": "engine",
 }
 
 
@@ -38,4 +39,5 @@ def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
     add("--memory-gb", type=positive_number, metavar="GB", help="memory of a node's share")
     add("--hours", type=positive_number, metavar="H", help="time limit; a job that hits it saves and comes back")
     add("--micro-batch-tokens", type=count, metavar="N", help="tokens a GPU computes at once")
+    add("--engine", choices=("single", "ddp", "zero1", "zero2"), help="how GPUs share a model (default: ddp)")
     add("--sbatch", action="append", metavar="LINE", help="a further line for sbatch, such as mail-type=FAIL")

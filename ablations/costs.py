@@ -23,10 +23,10 @@ from neobert.data.corpora import Source
 from neobert.glue.sizes import TrialWork
 from neobert.glue.tasks import TASKS
 from neobert.layout import Layout
-from neobert.model.memory import EngineWord, MicroBatch, TrainingMemory, training_memory
+from neobert.model.memory import MicroBatch, TrainingMemory, training_memory
 from neobert.model.size import training_flops_per_token
 from neobert.recipe import Point
-from neobert.specifications import Execution, GlueStudy, PretrainingRun
+from neobert.specifications import EngineWord, Execution, GlueStudy, PretrainingRun
 
 GIGABYTE = 1e9
 SECONDS_PER_UPDATE = 0.03
@@ -50,7 +50,7 @@ class Machine:
     @classmethod
     def of(cls, execution: Execution) -> "Machine":
         """A machine of which nothing is known but how it will run."""
-        return cls(None, execution.processes, "ddp", execution.micro_batch_tokens, None, None)
+        return cls(None, execution.processes, execution.engine, execution.micro_batch_tokens, None, None)
 
     def rows(self, run: PretrainingRun) -> int:
         """Rows of a micro-batch of a stage."""

@@ -5,8 +5,7 @@ from dataclasses import replace
 
 from ablations.costs import GIGABYTE, Machine, stage_memory
 from ablations.plan import Row
-from neobert.model.memory import EngineWord
-from neobert.specifications import PretrainingRun
+from neobert.specifications import EngineWord, PretrainingRun
 
 MOST_GPUS = 1024
 SPLITTING_ENGINES: tuple[EngineWord, ...] = ("zero1", "zero2")

@@ -27,8 +27,7 @@ from neobert.grid.claims import acquire
 from neobert.identity import plain
 from neobert.layout import Layout
 from neobert.model.build import build_masked_language_model
-from neobert.model.memory import EngineWord
-from neobert.specifications import GlueStudy, PretrainingRun
+from neobert.specifications import EngineWord, GlueStudy, PretrainingRun
 from neobert.training import checkpoints, trainer
 
 HUB = open_source("hub", synthetic_documents=100)

@@ -16,13 +16,13 @@ from neobert.model import memory
 from neobert.model.attention import KERNEL_HEAD_MULTIPLE, packed_plan
 from neobert.model.build import build_masked_language_model
 from neobert.model.memory import (
-    EngineWord,
     MicroBatch,
     logits_bytes,
     saved_bytes,
     training_memory,
 )
 from neobert.recipe import Precision
+from neobert.specifications import EngineWord
 
 ENGINES: tuple[EngineWord, ...] = ("ddp", "zero1", "zero2")
 FORMS = list(itertools.product(("learned", "rotary"), ("gelu", "swiglu", "geglu"), ("layer_norm", "rms_norm")))

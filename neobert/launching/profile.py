@@ -14,6 +14,7 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
 
 from neobert.errors import MissingData, did_you_mean
 from neobert.recipe import Value
+from neobert.specifications import EngineWord
 
 JobKind = Literal["prepare", "pretrain", "glue"]
 KINDS: tuple[JobKind, ...] = ("prepare", "pretrain", "glue")
@@ -39,6 +40,7 @@ class Resources(Value):
     hours: PositiveFloat = 24.0
     grace_seconds: PositiveInt = 180
     micro_batch_tokens: PositiveInt | None = None
+    engine: EngineWord = "ddp"
     points_per_worker: PositiveInt = 12
     gpu: str | None = None
     gpu_memory_gb: PositiveFloat | None = None

@@ -6,12 +6,10 @@ The formulas follow what the modules beside this one keep for the backward pass 
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 from neobert import recipe
 from neobert.model.size import body_weights, gated_width, is_gated, parameter_count
-
-EngineWord = Literal["single", "ddp", "zero1", "zero2"]
+from neobert.specifications import EngineWord
 
 RESERVE_BYTES = 2_500_000_000
 """The CUDA context, NCCL's and cuBLAS' buffers, and what the allocator cannot use: a round number, not measured."""
