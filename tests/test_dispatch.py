@@ -14,6 +14,8 @@ from ablations.run import main
 from neobert.launching.here import REPOSITORY
 from neobert.launching.submissions import read_submissions
 from neobert.layout import Layout
+from neobert.specifications import read_run_file
+from sweeps import glue_grid
 from tests.fake_slurm import FakeSlurm
 
 
@@ -94,17 +96,54 @@ def test_a_job_that_vanished_is_submitted_again(slurm: FakeSlurm, runs: Path) ->
 def test_what_is_recorded_is_not_submitted(slurm: FakeSlurm, runs: Path) -> None:
     """A finished stage neither runs again nor is waited for, though its job may linger in the queue."""
     submit(runs)
-    pretrain = submissions(runs)["pretrain1"]
-    for job in slurm.submitted():
-        slurm.end(job)
-    checkpoint = runs / pretrain.references[0] / "checkpoints" / "step-00005000"
-    checkpoint.mkdir(parents=True)
-    (checkpoint / "model.safetensors").touch()
-    (runs / pretrain.references[0] / "done.json").write_text("{}")
+    finish_pretraining(slurm, runs)
     submit(runs)
     again = read_submissions(Layout(runs))[4:]
     assert [each.kind for each in again] == ["glue", "glue"]
     assert again[0].after == ()
+
+
+def finish_pretraining(slurm: FakeSlurm, runs: Path) -> None:
+    """As if every job had run, and only pre-training had left a record."""
+    for job in slurm.submitted():
+        slurm.end(job)
+    folder = runs / submissions(runs)["pretrain1"].references[0]
+    checkpoint = folder / "checkpoints" / "step-00005000"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "model.safetensors").touch()
+    (folder / "done.json").write_text("{}")
+
+
+def test_a_sweep_goes_to_the_queue_as_well(slurm: FakeSlurm, runs: Path) -> None:
+    """CoLA alone is one array; RTE brings MNLI before it. Failed points wait for --retry-failed there, too."""
+    submit(runs)
+    finish_pretraining(slurm, runs)
+    sweep = ["--variant", "M0", "--cluster", "slurm", "--runs", str(runs), "--storage", "journal"]
+    assert glue_grid.main(["--task", "cola", *sweep]) == 0
+    assert glue_grid.main(["--task", "cola", "rte", *sweep]) == 0
+    cola, mnli, rte = read_submissions(Layout(runs))[4:]
+    assert [reference.split("/")[1] for each in (cola, mnli, rte) for reference in each.references] == [
+        "cola",
+        "mnli",
+        "rte",
+    ]
+    assert rte.after == (mnli.job,)
+    (pickled,) = (runs / cola.logs).glob("*_submitted.pkl")
+    assert b"--leave-failed" in pickled.read_bytes()
+
+
+@pytest.mark.parametrize(("engine", "code"), [("zero2", 0), ("single", 2)])
+def test_the_engine_goes_with_the_run(
+    slurm: FakeSlurm, runs: Path, capsys: pytest.CaptureFixture, engine: str, code: int
+) -> None:
+    """It stands beside run.json and is no part of the id; one that cannot serve eight processes is refused."""
+    assert submit(runs, "--gpus", "8", "--engine", engine) == code
+    if code:
+        assert "engine single trains in one process" in capsys.readouterr().err
+        return
+    reference = submissions(runs)["pretrain1"].references[0]
+    execution = read_run_file(runs / reference).execution
+    assert (execution.engine, execution.processes) == ("zero2", 8)
 
 
 def test_launchers_of_the_same_second_submit_each_stage_once(slurm: FakeSlurm, runs: Path) -> None:

@@ -163,6 +163,30 @@ def test_a_frozen_orphan_that_wakes_up_publishes_nothing(
 
 
 @pytest.mark.drill
+def test_half_a_job_that_is_lost_is_no_success(cluster: Cluster, tmp_path: Path, until: Until) -> None:
+    """One of two nodes dies: whatever SLURM calls the job, there is no record, and the same command goes on."""
+    run = long_run()
+    study = Study.prepared(cluster, tmp_path / "hit", run, nodes=2, sbatch=("no-kill", "nodelist=node1,node2"))
+    job = study.send()
+    study.wait_until_underway()
+    cluster.crash("node2")
+    cluster.declare_down("node2")
+    until(lambda: study.owners == 2 or job not in live(cluster), 120, "the end of the broken group")
+    if not study.is_done:
+        cluster.restore()
+        study.send_all()
+        study.wait_until_done(400)
+    whole = Study.prepared(cluster, tmp_path / "whole", run, nodes=2)
+    whole.send()
+    whole.wait_until_done(400)
+    assert study.outcome() == whole.outcome()
+
+
+def live(cluster: Cluster) -> set[str]:
+    return {job.job for job in cluster.jobs().values() if job.state in {"RUNNING", "PENDING", "COMPLETING"}}
+
+
+@pytest.mark.drill
 def test_a_controller_that_runs_a_job_twice_gets_one_result(
     cluster: Cluster, tmp_path: Path, expected: dict[str, Any]
 ) -> None:

@@ -1,6 +1,8 @@
 """The study as users send it: the real command, dependencies, several nodes, several launchers."""
 
 import json
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +14,7 @@ from safetensors.numpy import load_file
 from studies import Study, long_run, run_command
 
 from neobert.files import read_lines
+from neobert.launching.here import REPOSITORY
 from neobert.launching.submissions import read_submissions
 from neobert.layout import Layout
 from tests.tiny_runs import finish, reference, write_tiny_run
@@ -30,11 +33,14 @@ def test_the_ladders_foot_goes_through_the_queue(cluster: Cluster, tmp_path: Pat
     submissions = read_submissions(Layout(tmp_path))
     assert Counter(each.kind for each in submissions) == {"prepare": 2, "pretrain": 3, "glue": 6}
 
+    assert {row["state"] for row in status(tmp_path)} <= {"submitted", "running", "waiting"}
+
     until(lambda: len(list(tmp_path.glob("glue/*/studies/*/selection.json"))) == 3 * 8, STUDY_SECONDS, "24 grids")
     for submission in submissions:
         cluster.wait_for(submission.job, {"COMPLETED"}, 60)
     starts = Counter(line["unit"] for line in read_lines(tmp_path / "starts.jsonl"))
     assert set(starts.values()) == {1}
+    assert {row["state"] for row in status(tmp_path)} == {"done"}
     again = run_command(cluster, *flags, "--json")
     assert json.loads(again.communicate(timeout=120)[0]) == []
 
@@ -51,6 +57,14 @@ def test_two_nodes_with_two_tasks_each_train_what_one_process_trains(cluster: Cl
     one = weights(alone(tmp_path / "one", run, 1), run)
     for name, tensor in weights(study.root, run).items():
         np.testing.assert_allclose(tensor.array, one[name].array, rtol=0, atol=1e-5, err_msg=name)
+
+
+def status(root: Path) -> list[dict[str, Any]]:
+    """What the status command says, from files alone."""
+    command = [sys.executable, "ablations/status.py", "--json", "--runs", str(root)]
+    answer = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    rows: list[dict[str, Any]] = json.loads(answer.stdout)
+    return rows
 
 
 class Bits:
