@@ -78,7 +78,7 @@ class TrialFiles:
         """The trial as a point of its grid."""
         claims = self.layout.claims(self.id)
         pruned = None if self.study.pruning is None else self.pruned_record
-        return GridPoint(self.study.id, self.id, plain(self.point), self.record, self.error, claims, pruned)
+        return GridPoint(self.study.shown_name, self.id, plain(self.point), self.record, self.error, claims, pruned)
 
 
 def trial_files(layout: Layout, study: GlueStudy) -> list[TrialFiles]:

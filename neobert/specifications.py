@@ -137,6 +137,11 @@ class GlueStudy(Value):
         """Whether the model was pre-trained elsewhere."""
         return self.weights.startswith(EXTERNAL_PREFIX)
 
+    @property
+    def shown_name(self) -> str:
+        """How people find the study among many: task, weights, seed, and the name that decides."""
+        return f"{self.task} on {self.weights}, seed {self.seed} ({self.id})"
+
     def trial_id(self, point: Point) -> str:
         """A trial's name: it does not depend on which other points the grid has or which are given up, so grids
         share trials."""

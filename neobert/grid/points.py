@@ -8,7 +8,7 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class GridPoint:
-    """One trial of a study. `record`, `error` and `claims` are where its files lie, whether they exist or not."""
+    """One trial of a study, whose name people read. `record`, `error` and `claims` are where its files lie, whether they exist or not."""
 
     study: str
     trial: str

@@ -33,9 +33,9 @@ def test_a_warned_job_saves_comes_back_and_goes_on(cluster: Cluster, tmp_path: P
 
 @pytest.mark.drill
 def test_a_time_limit_ends_nothing(cluster: Cluster, tmp_path: Path) -> None:
-    """The real limit of a minute: warned, saved, requeued, as often as it takes."""
-    run = long_run(9_000)
-    study = Study.prepared(cluster, tmp_path, run, hours=1 / 60, grace_seconds=20)
+    """A real limit of two minutes (SLURM warns up to one early): warned, saved, requeued, as often as it takes."""
+    run = long_run(12_000)
+    study = Study.prepared(cluster, tmp_path, run, hours=2 / 60, grace_seconds=20)
     job = study.send()
     study.wait_until_done(900)
     assert cluster.jobs()[job].restarts >= 1
