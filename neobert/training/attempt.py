@@ -52,7 +52,7 @@ def _train(trainer: Trainer, stop: StopRequest, claim: Claim | None, metrics: "_
         _save(trainer, 0, claim)
     for taken in trainer.steps(begun, stop):
         step = taken.number
-        metrics.note(taken, first=step == begun + 1)
+        metrics.note(taken)
         stopping = stop.requested if trainer.process.count == 1 else taken.stop
         if step % trainer.run_file.execution.checkpoint_interval_steps == 0 or step in trainer.milestones or stopping:
             _save(trainer, step, claim)
@@ -83,12 +83,12 @@ class _Metrics:
     path: Path | None
     trainer: Trainer
 
-    def note(self, step: Step, *, first: bool) -> None:
-        """A thinned-out curve of the loss, and the held-out loss at each milestone but the last."""
+    def note(self, step: Step) -> None:
+        """A thinned-out curve of the loss, the same wherever attempts began, and the held-out loss at milestones."""
         if self.path is None:
             return
         steps = self.trainer.stage.steps
-        if first or step.number % max(1, steps // LOGGED_STEPS) == 0 or step.number == steps:
+        if step.number % max(1, steps // LOGGED_STEPS) == 0 or step.number in (1, steps):
             append_line(self.path, _line(step))
         if step.number in self.trainer.milestones and step.number < steps:
             self.note_heldout_loss(step.number)

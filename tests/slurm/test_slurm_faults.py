@@ -204,7 +204,7 @@ def test_a_controller_that_runs_a_job_twice_gets_one_result(
 
 @pytest.mark.drill
 def test_a_job_that_the_controller_forgot_is_sent_again(
-    cluster: Cluster, tmp_path: Path, expected: dict[str, Any]
+    cluster: Cluster, tmp_path: Path, expected: dict[str, Any], until: Until
 ) -> None:
     """kill −9 of slurmctld before it saved that there is a job: nothing will ever end it but the same command."""
     study = Study.prepared(cluster, tmp_path, RUN)
@@ -212,6 +212,7 @@ def test_a_job_that_the_controller_forgot_is_sent_again(
     cluster.wait_for(job, {"RUNNING"}, 60)
     cluster.kill_controller()
     cluster.start_controller()
+    until(lambda: "idle" in cluster.node_states().values(), 60, "nodes that are back")
     if job not in cluster.jobs():
         study.send()
     study.wait_until_done(300)
