@@ -8,7 +8,10 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class GridPoint:
-    """One trial of a study, whose name people read. `record`, `error` and `claims` are where its files lie, whether they exist or not."""
+    """One trial of a study, by the name under which people find the study.
+
+    `record`, `error` and `claims` are where the trial's files lie, whether they exist or not.
+    """
 
     study: str
     trial: str
