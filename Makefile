@@ -4,7 +4,7 @@ BIN := .venv/bin
 RUNS ?= runs
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test test-slow test-compat drills lint environment
+.PHONY: demo test test-slow test-compat drills bench lint environment
 
 ## environment and the main job on embedded data: one variant end to end, then the figures
 demo: environment
@@ -29,6 +29,10 @@ test-compat: environment
 ## long fault injection
 drills: environment
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m drill
+
+## measurements side by side; results and table in benchmarks/. DATA=folder adds those on real data
+bench: environment
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks $(if $(DATA),--data $(DATA))
 
 ## formatter, linter, type checker
 lint: environment
