@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from benchmarks.grid_world import SOURCE, TASK, pretrained_world
 from benchmarks.measuring import in_turns, load, median_ratio, seconds
@@ -22,17 +23,19 @@ from benchmarks.stacking import StackedTuner
 from neobert.data.preparation import open_specified, text_tokenizer
 from neobert.glue.encoding import EncodedTask, encode_task
 from neobert.glue.finetuning import FineTuner
+from neobert.glue.metrics import evaluate
 from neobert.glue.tasks import task_named
 from neobert.layout import Layout
 from neobert.model.build import build_classifier, initialize
 from neobert.recipe import FineTuning, Model, Point
 
 GOAL = Goal(2.0, "at least", "points a second trained stacked / one after the other ({device}; batch 2–8; best case)")
+SMOKE = "smoke model"
 BATCH_SIZES = (2, 4, 8)
 TRIALS = (2, 6, 12)
 EVALUATED_SHARE = 0.6
 """Validation examples per training example between two evaluations, as at smoke scale (300 to 500)."""
-FP32_TOLERANCE, BF16_TOLERANCE = 1e-4, 5e-2
+FP32_TOLERANCE = 1e-4
 """Largest accepted difference of a logit after a short course."""
 
 
@@ -90,9 +93,9 @@ def settings(device: torch.device) -> list[Setting]:
         tokenizer = text_tokenizer(Layout(world.root), source, recipe.data.tokenizer, recipe.model.vocabulary_size)
         splits = {split: source.task_examples(TASK, split) for split in task.splits}
         encoded = encode_task(task, splits, tokenizer, world.study.protocol.max_tokens)
-    smoke = Setting("smoke model", recipe.model, world.run.context, encoded, world.study.protocol, 32, device)
+    smoke = Setting(SMOKE, recipe.model, world.run.context, encoded, world.study.protocol, 32, device)
     wide = recipe.model.model_copy(update={"layers": 2, "width": 768, "heads": 12, "feedforward_width": 3072})
-    return [smoke, replace(smoke, name="2 layers of BERT-base's width", model=wide, steps=8)]
+    return [smoke, replace(smoke, name="2 layers of BERT-base's width", model=wide, steps=4)]
 
 
 def compared(setting: Setting, batch_size: int, trials: int, repetitions: int) -> dict[str, Any]:
@@ -127,56 +130,88 @@ def _finished(run: Callable[[], object], device: torch.device) -> Callable[[], N
     return whole
 
 
-def differences(setting: Setting, precision: str, dropout: float) -> dict[str, float]:
-    """How far six stacked trials are from the same ones trained separately after sixteen updates of four examples.
+@dataclass(frozen=True)
+class Trained:
+    """Six trials after sixteen updates of four examples: logits (trials, …), mean losses and scores (trials)."""
 
-    With dropout both see the same masks: equal seeds draw them, and the stacked trials share one draw.
-    """
+    logits: Tensor
+    losses: Tensor
+    scores: list[float | None]
+
+    def difference(self, other: "Trained") -> dict[str, Any]:
+        """How far two ways to train the same trials are apart."""
+        return {
+            "largest difference of a logit": float((self.logits - other.logits).abs().max()),
+            "largest difference of a mean loss": float((self.losses - other.losses).abs().max()),
+            "equal scores": sum(a == b for a, b in zip(self.scores, other.scores, strict=True)),
+            "trials": len(self.scores),
+        }
+
+
+def trained(setting: Setting, precision: str, dropout: float) -> tuple[Trained, Trained]:
+    """Separately, and stacked. With dropout both see the same masks: equal seeds draw them, and the stacked trials
+    share one draw."""
     separate, stacked = setting.tuners(setting.protocol_for(4, 16, precision=precision, dropout=dropout))
-    chosen = points(4, 6)
+    chosen, task = points(4, 6), separate.encoded
+    logits, losses, scores = [], [], []
+    for point in chosen:
+        *_, evaluation = separate.evaluations(point, seed=0)
+        (values,) = separate.predict().values()
+        logits.append(torch.from_numpy(values))
+        losses.append(evaluation.loss)
+        scores.append(evaluation.score)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*batching rule.*")  # slow, not wrong: torch's flash kernel on CPU
         outcome = stacked.run(chosen, seed=0)
-    logits = losses = 0.0
-    for trial, point in enumerate(chosen):
-        *_, evaluation = separate.evaluations(point, seed=0)
-        for split, values in separate.predict().items():
-            logits = max(logits, float((torch.from_numpy(values) - outcome.predictions[split][trial]).abs().max()))
-        losses = max(losses, abs(evaluation.loss - float(outcome.losses[trial])))
-    return {"largest difference of a logit": logits, "largest difference of a mean loss": losses}
+    ((split, predictions),) = outcome.predictions.items()
+    stacked_scores = [evaluate(task.task, {split: own.numpy()}, task.labels).score for own in predictions]
+    return (
+        Trained(torch.stack(logits), torch.tensor(losses), scores),
+        Trained(predictions, outcome.losses, stacked_scores),
+    )
 
 
-def checked_differences(setting: Setting) -> dict[str, dict[str, float]]:
-    """`differences` without and with dropout.
+def checked_differences(setting: Setting) -> dict[str, Any]:
+    """How far stacked trials are from separate ones, without and with dropout.
+
+    In fp32 they must be equal but for rounding. In bf16, where rounding is coarse and Adam turns it into whole steps,
+    the distance stands beside the one that bf16 itself makes.
 
     Raises:
         AssertionError: stacked training is not the separate one.
     """
-    found = {}
-    for precision, tolerance in (("fp32", FP32_TOLERANCE), ("bf16", BF16_TOLERANCE)):
-        for dropout in (0.0, 0.1):
-            figures = differences(setting, precision, dropout)
-            if max(figures.values()) > tolerance:
-                raise AssertionError(f"{setting.name}, {precision}, dropout {dropout}: {figures} exceed {tolerance}")
-            found[f"{precision}, dropout {dropout:g}"] = figures
+    found: dict[str, Any] = {}
+    for dropout in (0.0, 0.1):
+        (alone, stacked), (alone_bf16, stacked_bf16) = (trained(setting, kind, dropout) for kind in ("fp32", "bf16"))
+        figures = stacked.difference(alone)
+        if figures["largest difference of a logit"] > FP32_TOLERANCE:
+            raise AssertionError(f"{setting.name}, dropout {dropout}: {figures} exceeds {FP32_TOLERANCE}")
+        found[f"fp32, dropout {dropout:g}"] = figures
+        found[f"bf16, dropout {dropout:g}"] = stacked_bf16.difference(alone_bf16)
+        found[f"for comparison: bf16 from fp32, both separate, dropout {dropout:g}"] = alone_bf16.difference(alone)
     return found
 
 
 def measured(device: torch.device, repetitions: int, smoke_only: bool) -> tuple[float, dict[str, Any]]:
     """The best ratio on a device, and all figures."""
     figures: dict[str, Any] = {"load_before": load()}
-    best = 0.0
+    best, clock = 0.0, "processor" if device.type == "cpu" else "wall"
     for setting in settings(device)[: 1 if smoke_only else None]:
-        rows = [compared(setting, size, trials, repetitions) for size in BATCH_SIZES for trials in TRIALS]
-        best = max(best, *(row["points a second, ratio"]["wall"] for row in rows))
-        figures[setting.name] = {"equal to separate training": checked_differences(setting), "timings": rows}
+        equality = checked_differences(setting)
+        print(setting.name, equality, flush=True)
+        times = repetitions if setting.name == SMOKE else max(1, repetitions // 3)
+        rows = [compared(setting, size, trials, times) for size in BATCH_SIZES for trials in TRIALS]
+        best = max(best, *(row["points a second, ratio"][clock] for row in rows))
+        figures[setting.name] = {"equal to separate training": equality, "timings": rows}
     return best, figures | {"load_after": load()}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.grid_stacked", description=__doc__)
-    parser.add_argument("--repetitions", type=int, default=3, help="of each cell (default: 3)")
+    parser.add_argument(
+        "--repetitions", type=int, default=3, help="a cell, a third of it for the wider model (default: 3)"
+    )
     parser.add_argument("--smoke-only", action="store_true", help="leave the wider model out")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
