@@ -28,8 +28,8 @@ def _row(result: dict[str, Any]) -> tuple[str, ...]:
         f"{sign} {goal['bound']:g}",
         {True: "yes", False: "no", None: "–"}[result["met"]],
         goal["of"],
-        machine["gpu"] or f"{machine['processor']}, {machine['cores']} cores",
-        result["date"],
+        "–" if ratio is None else machine["gpu"] or f"{machine['processor']}, {machine['cores']} cores",
+        "–" if ratio is None else result["date"],
     )
 
 
