@@ -51,11 +51,11 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="of fine-tuning (default: 0)")
     options = parser.parse_args()
     pretrain(options.data, options.runs)
-    layout, specification = Layout(options.runs.resolve()), specify(options.data, synthetic_documents("smoke"))
+    specification = specify(options.data, synthetic_documents("smoke"))
     figures: dict[str, Any] = {"load_before": load(), "pruning": PRUNING.model_dump(), "variant": VARIANT}
     shares: dict[str, list[float]] = {name: [] for name in GRIDS}
     for name, grid in GRIDS.items():
-        rows = []
+        rows, layout = [], folder_of_grid(options.runs.resolve(), name)
         for study in studies(specification, grid, options.seeds):
             rows.append(compared(layout, study, specification))
             shares[name].append(rows[-1]["share of the full grid's steps"])
@@ -74,6 +74,16 @@ def pretrain(data: str, runs: Path) -> None:
     command = [sys.executable, str(REPOSITORY / "ablations" / "run.py"), "--variant", VARIANT, "--data", data]
     command += ["--scale", "smoke", "--stages", "pretrain", "--runs", str(runs), "--cluster", "here", "--workers", "1"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+def folder_of_grid(runs: Path, name: str) -> Layout:
+    """A folder of runs for one grid on the same weights: grids share trials, and here none may profit from another."""
+    root = runs / "grids" / name.replace(" ", "-")
+    root.mkdir(parents=True, exist_ok=True)
+    for shared in ("pretraining", "data"):
+        if not (root / shared).exists():
+            (root / shared).symlink_to(runs / shared, target_is_directory=True)
+    return Layout(root)
 
 
 def studies(specification: Source, grid: Grid, seeds: Sequence[int]) -> Iterator[GlueStudy]:
