@@ -6,7 +6,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # DeepSpeed installs in seconds as plain Python; nothing of it is compiled.
 export DS_BUILD_OPS = 0
 
-.PHONY: demo test test-slurm test-slow test-compat drills lint environment
+.PHONY: demo test test-slurm test-slow test-compat drills bench lint environment
 
 ## environment and the main job on embedded data: one variant end to end, then the figures
 demo: environment
@@ -35,6 +35,10 @@ test-compat: environment
 ## long fault injection
 drills: environment
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m drill
+
+## measurements side by side; results and table in benchmarks/. DATA=folder adds those on real data
+bench: environment
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks $(if $(DATA),--data $(DATA))
 
 ## formatter, linter, type checker
 lint: environment

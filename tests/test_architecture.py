@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("neobert", "ablations", "sweeps", "reports")
+PACKAGES = ("neobert", "ablations", "sweeps", "reports", "benchmarks")
 MAY_IMPORT = {
     "neobert": {"neobert"},
     "ablations": {"ablations", "neobert"},
     "sweeps": {"sweeps", "ablations", "neobert"},
     "reports": {"reports", "ablations", "neobert"},
+    "benchmarks": {"benchmarks", "reports", "sweeps", "ablations", "neobert"},
 }
 DOORS = {
     "submitit": {"neobert/launching/slurm.py"},

@@ -1,0 +1,33 @@
+"""Run the benchmarks one after the other, then write the table: python -m benchmarks [--data DIR]."""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+
+ALWAYS = ("grid_one_process", "grid_stacked")
+ON_DATA = ("pruning_real",)
+
+
+def main() -> int:
+    """The command; 1 where a benchmark did not run to its end. A missed goal is a result, not a failure."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--data", help="data folder of those that measure on real data (default: leave them out)")
+    options = parser.parse_args()
+    failed = [name for name in ALWAYS if not _runs(name)]
+    if options.data is None:
+        print(f"left out without --data: {', '.join(ON_DATA)}", file=sys.stderr)
+    else:
+        with tempfile.TemporaryDirectory() as runs:
+            failed += [name for name in ON_DATA if not _runs(name, "--data", options.data, "--runs", runs)]
+    _runs("table")
+    print(f"failed: {', '.join(failed)}" if failed else "all ran", file=sys.stderr)
+    return bool(failed)
+
+
+def _runs(name: str, *arguments: str) -> bool:
+    return subprocess.run([sys.executable, "-m", f"benchmarks.{name}", *arguments], check=False).returncode == 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,53 @@
+"""Result files of the benchmarks are complete, name no machine, and are what the table in the README shows."""
+
+import json
+import re
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from benchmarks.results import FOLDER, KEYS, Goal, read_results, write_result
+from benchmarks.table import README, table, with_table
+
+RESULTS = read_results()
+
+
+@pytest.mark.parametrize("result", RESULTS, ids=lambda result: str(result["name"]))
+def test_a_result_says_what_was_measured_where_and_with_what(result: dict[str, object]) -> None:
+    assert set(result) == set(KEYS)
+    assert (FOLDER / f"{result['name']}.json").exists()
+    assert isinstance(result["goal"], dict) and set(result["goal"]) == {"bound", "side", "of"}
+    assert isinstance(result["machine"], dict) and set(result["machine"]) == {"processor", "cores", "gpu", "system"}
+    assert isinstance(result["versions"], dict) and {"python", "torch", "commit"} <= set(result["versions"])
+    assert not re.search(r"(?<![\w.])/(work|root|home|tmp)/", json.dumps(result)), "a path of one machine"
+
+
+@pytest.mark.parametrize("result", RESULTS, ids=lambda result: str(result["name"]))
+def test_whether_a_goal_is_met_follows_from_the_ratio(result: dict[str, object]) -> None:
+    assert isinstance(result["goal"], dict)
+    ratio = result["ratio"]
+    assert ratio is None or isinstance(ratio, float)
+    assert Goal(**result["goal"]).is_met(ratio) == result["met"]
+
+
+def test_the_table_in_the_readme_is_that_of_the_result_files() -> None:
+    assert RESULTS and with_table(README.read_text(), RESULTS) == README.read_text()
+
+
+def test_what_was_not_measured_is_neither_met_nor_missed(tmp_path: Path) -> None:
+    write_result("nothing", None, Goal(2.0, "at least", "nothing"), {}, tmp_path)
+    (result,) = read_results(tmp_path)
+    assert result["ratio"] is None and result["met"] is None
+    assert "not measured" in table([result])
+
+
+@pytest.mark.parametrize(("side", "met"), [("at least", (False, True, True)), ("at most", (True, True, False))])
+def test_a_goal_includes_its_bound(side: Literal["at least", "at most"], met: tuple[bool, ...]) -> None:
+    goal = Goal(2.0, side, "two things")
+    assert tuple(goal.is_met(ratio) for ratio in (1.9, 2.0, 2.1)) == met
+
+
+def test_a_readme_without_the_marker_lines_is_refused() -> None:
+    with pytest.raises(ValueError, match="lacks the line"):
+        with_table("no table here", [])
