@@ -102,9 +102,9 @@ class Design:
 
 
 CLAIMS: Mapping[str, str] = {
-    "ladder": "Ladder: every delta is the effect of one step on top of all kept steps before it. Steps are cumulative, so "
-    "effects depend on their order; it supports claims about this path from M0 to M10, and none about a modification by "
-    "itself or about interactions.",
+    "ladder": "Ladder: every delta is the effect of one step on top of all kept steps before it. Steps are cumulative, "
+    "so effects depend on their order; it supports claims about this path from M0 to M10, and none about a "
+    "modification by itself or about interactions.",
     "leave-one-out": "Leave-one-out: every delta is what M9 owes to one modification in the presence of all others. It "
     "supports claims that M9 needs it; deltas do not add up where modifications overlap or depend on each other.",
     "add-one": "Add-one: every delta is what one modification does to M0 alone. It supports claims about the baseline; "
