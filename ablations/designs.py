@@ -215,6 +215,20 @@ def single_variants() -> dict[str, Variant]:
     return {variant.name: variant for variant in (*left_out, *added)}
 
 
+def variants_of_designs(labels: Iterable[str]) -> dict[str, Variant]:
+    """Every variant of a design that records may show, by name: those with one factor more or less, and all cells of
+    the factorials that the labels of records name."""
+    factorials = {switched_on for label in labels if (switched_on := factors_of_cell(label))}
+    over = [cell(each) for factors in whole_sets(factorials) for each in cells(factors) if each]
+    return single_variants() | {variant.name: variant for variant in over}
+
+
+def whole_sets(sets: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """The sets that no other one contains: the cell in which all factors of a factorial are on tells which they are."""
+    everyone = sorted(set(sets))
+    return [one for one in everyone if len(one) > 1 and not any(set(one) < set(other) for other in everyone)]
+
+
 def factors_of_cell(name: str) -> tuple[str, ...] | None:
     """The factors that are on in a cell of a factorial, from its name; None for any other name."""
     words = tuple(name.removeprefix(CELL).split("+"))

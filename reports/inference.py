@@ -1,7 +1,7 @@
 """Paired differences over seeds → interval, tests, correction for many tests, equivalence and a verdict in words.
 
-The unit is the seed of pre-training: a variant and its parent share it, and with it the initialisation, the order of the
-data and the masks, wherever their recipes allow. Arrays have seeds as their last axis, so that simulations use what
+The unit is the seed of pre-training: a variant and its parent share it, and with it the initialisation, the order of
+the data and the masks, wherever their recipes allow. Arrays have seeds as their last axis: simulations use what
 reports use.
 """
 

@@ -14,6 +14,7 @@ if not __package__:  # run as a script: its own folder is on sys.path, the repos
 
 if TYPE_CHECKING:
     from ablations.scales import Scale
+    from reports.predictions import StoredPredictions
     from reports.scores import Group
 
 
@@ -59,9 +60,11 @@ def _chosen(groups: "list[tuple[Scale, str]]", scale: str | None, data: str | No
     return chosen
 
 
-def _write(group: "Group", folder: Path) -> list[Path]:
+def _write(group: "Group", folder: Path, stored: "StoredPredictions") -> list[Path]:
     from neobert.files import replace_file
     from reports.bars import bars_of, figure1_csv
+    from reports.deltas import deltas_of
+    from reports.deltas_table import deltas_csv, deltas_table
     from reports.figure1 import figure1
     from reports.formats import booktabs, markdown
     from reports.remarks import remarks_page
@@ -69,6 +72,8 @@ def _write(group: "Group", folder: Path) -> list[Path]:
     from reports.table3 import table3, table3_csv
 
     bars, second, third = bars_of(group), table2(group), table3(group)
+    found = deltas_of(group, bars.tasks, stored)
+    deltas = deltas_table(found, group, bars.quantity)
     contents = {f"figure1.{suffix}": content for suffix, content in figure1(bars).items()}
     texts = {
         "figure1.csv": figure1_csv(bars),
@@ -78,6 +83,9 @@ def _write(group: "Group", folder: Path) -> list[Path]:
         "table3.md": markdown(third),
         "table3.tex": booktabs(third),
         "table3.csv": table3_csv(group),
+        "deltas.md": markdown(deltas),
+        "deltas.tex": booktabs(deltas),
+        "deltas.csv": deltas_csv(found, bars.quantity),
         "remarks.md": remarks_page(group),
     }
     contents |= {name: text.encode() for name, text in texts.items()}
@@ -112,16 +120,18 @@ def _print_summary(summary: dict[str, Any]) -> None:
 
 def _report(arguments: argparse.Namespace) -> int:
     from neobert.errors import EXIT_DONE
+    from reports.predictions import StoredPredictions
     from reports.scores import group_of
     from reports.trials import read_evidence
 
     evidence = read_evidence(arguments.runs)
     names = folder_names(evidence.groups())
+    stored = StoredPredictions(arguments.runs, evidence.studies)
     problems, summaries = list(evidence.problems), []
     for scale, data in _chosen(evidence.groups(), arguments.scale, arguments.data):
         group = group_of(evidence, scale, data)
         problems += group.problems
-        summaries.append(_summary(group, _write(group, arguments.out / names[(scale, data)])))
+        summaries.append(_summary(group, _write(group, arguments.out / names[(scale, data)], stored)))
     if problems:
         print(f"{len(problems)} finding(s) about records that are not counted:", file=sys.stderr)
         print("\n".join(f"  {problem}" for problem in problems), file=sys.stderr)

@@ -38,7 +38,7 @@ def test_sign_flips_are_counted_one_by_one(values: list[float]) -> None:
 @given(P_VALUES)
 def test_holm_is_the_textbooks_step_down(p_values: list[float]) -> None:
     """Rejecting at 0.05 is the same as walking up from the smallest p until one exceeds 0.05 over those left."""
-    rejected = {index: False for index in range(len(p_values))}
+    rejected = dict.fromkeys(range(len(p_values)), False)
     for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
         if p_values[index] * (len(p_values) - rank) > inference.ALPHA:
             break
