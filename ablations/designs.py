@@ -217,16 +217,19 @@ def single_variants() -> dict[str, Variant]:
 
 def variants_of_designs(labels: Iterable[str]) -> dict[str, Variant]:
     """Every variant of a design that records may show, by name: those with one factor more or less, and all cells of
-    the factorials that the labels of records name."""
-    factorials = {switched_on for label in labels if (switched_on := factors_of_cell(label))}
-    over = [cell(each) for factors in whole_sets(factorials) for each in cells(factors) if each]
+    the factorials that the labels of records speak of."""
+    factorials = possible_factorials(labels)
+    over = [cell(each) for factors in factorials for each in cells(factors) if each]
     return single_variants() | {variant.name: variant for variant in over}
 
 
-def whole_sets(sets: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """The sets that no other one contains: the cell in which all factors of a factorial are on tells which they are."""
-    everyone = sorted(set(sets))
-    return [one for one in everyone if len(one) > 1 and not any(set(one) < set(other) for other in everyone)]
+def possible_factorials(names: Iterable[str]) -> list[tuple[str, ...]]:
+    """The factors of factorials that names of cells may come from: all of them together first, since the cell in which
+    all are on may bear the name of the ladder's variant; then the sets that no other one contains."""
+    found = sorted({switched_on for name in names if (switched_on := factors_of_cell(name))})
+    together = tuple(factor for factor in FACTORS if any(factor in one for one in found))
+    largest = [one for one in found if len(one) > 1 and not any(set(one) < set(other) for other in found)]
+    return [each for each in dict.fromkeys([together, *largest]) if 1 < len(each) <= MOST_FACTORS]
 
 
 def factors_of_cell(name: str) -> tuple[str, ...] | None:

@@ -54,22 +54,24 @@ def _cells(delta: Delta) -> tuple[str, ...]:
     return (
         *names,
         str(found.seeds),
-        _signed(found.mean, digits),
-        _range(found.interval, digits),
-        _range(delta.examples, digits),
+        signed(found.mean, digits),
+        printed_range(found.interval, digits),
+        printed_range(delta.examples, digits),
         *(number(p, 3) for p in (found.p_t, delta.p_holm, found.p_sign_flip, delta.p_equivalence_holm)),
         number(found.detectable, digits),
         delta.verdict,
     )
 
 
-def _signed(value: float, digits: int) -> str:
+def signed(value: float, digits: int) -> str:
+    """A difference for people."""
     text = number(value, digits)
     return text if text.startswith("−") or float(text) == 0 else f"+{text}"
 
 
-def _range(interval: tuple[float, float] | None, digits: int) -> str:
-    return DASH if interval is None else f"{_signed(interval[0], digits)} to {_signed(interval[1], digits)}"
+def printed_range(interval: tuple[float, float] | None, digits: int) -> str:
+    """An interval for people."""
+    return DASH if interval is None else f"{signed(interval[0], digits)} to {signed(interval[1], digits)}"
 
 
 def _notes(deltas: Sequence[Delta], quantity: str) -> list[str]:

@@ -65,6 +65,8 @@ def _write(group: "Group", folder: Path, stored: "StoredPredictions") -> list[Pa
     from reports.bars import bars_of, figure1_csv
     from reports.deltas import deltas_of
     from reports.deltas_table import deltas_csv, deltas_table
+    from reports.effects import factorials_of
+    from reports.effects_table import effects_csv, effects_table
     from reports.figure1 import figure1
     from reports.formats import booktabs, markdown
     from reports.remarks import remarks_page
@@ -88,6 +90,13 @@ def _write(group: "Group", folder: Path, stored: "StoredPredictions") -> list[Pa
         "deltas.csv": deltas_csv(found, bars.quantity),
         "remarks.md": remarks_page(group),
     }
+    if factorials := factorials_of(group, bars.tasks):
+        effects = effects_table(factorials, group, bars.quantity)
+        texts |= {
+            "effects.md": markdown(effects),
+            "effects.tex": booktabs(effects),
+            "effects.csv": effects_csv(factorials),
+        }
     contents |= {name: text.encode() for name, text in texts.items()}
     for name, content in contents.items():
         replace_file(folder / name, content)

@@ -48,8 +48,8 @@ def glue_pair(variant: Row, base: Row, tasks: Sequence[str], group: Group) -> Pa
 
 def loss_pair(variant: Row, base: Row, group: Group) -> Pair:
     """Held-out losses in nats a token; only of models that read the same text in the same tokens and lengths."""
-    recipes = [_recipe(row.variant, group) for row in (variant, base)]
-    reason = _why_not_comparable(recipes[0], recipes[1])
+    recipes = [recipe_at(row.variant, group) for row in (variant, base)]
+    reason = why_losses_differ(recipes[0], recipes[1])
     corpus = recipes[0].pretraining.data.corpus
     losses = [row.losses.get(corpus) for row in (variant, base)]
     missing = [row.variant.name for row, loss in zip((variant, base), losses, strict=True) if loss is None]
@@ -60,11 +60,11 @@ def loss_pair(variant: Row, base: Row, group: Group) -> Pair:
     return replace(pair, ids=tuple(sorted(ids)))
 
 
-def _recipe(variant: Variant, group: Group) -> Recipe:
+def recipe_at(variant: Variant, group: Group) -> Recipe:
     return scaled(variant.recipe, group.scale, group.vocabulary)
 
 
-def _why_not_comparable(first: Recipe, second: Recipe) -> str:
+def why_losses_differ(first: Recipe, second: Recipe) -> str:
     """Why two held-out losses are on different things; empty where they are on the same."""
     ours, theirs = first.pretraining, second.pretraining
     if ours == theirs:
@@ -87,14 +87,19 @@ def _why_no_mean(row: Row, tasks: Sequence[str], group: Group) -> str:
 def _paired(quantity: str, variant: Row, base: Row, ours: Estimate, theirs: Estimate) -> Pair:
     common = sorted(ours.by_seeds.keys() & theirs.by_seeds.keys())
     notes = _left_out(variant, base, set(ours.by_seeds), set(theirs.by_seeds))
-    by_seed: dict[int, list[float]] = defaultdict(list)
-    for seeds in common:
-        by_seed[seeds.pretraining].append(ours.by_seeds[seeds] - theirs.by_seeds[seeds])
-    if len(common) > len(by_seed):
+    differences = by_pretraining_seed({seeds: ours.by_seeds[seeds] - theirs.by_seeds[seeds] for seeds in common})
+    if len(common) > len(differences):
         notes.append("fine-tuning seeds of one pre-training seed are averaged and count as one seed")
-    differences = {seed: statistics.fmean(values) for seed, values in by_seed.items()}
     reason = "" if differences else f"{variant.variant.name} and {base.variant.name} have no seed in common"
     return Pair(quantity, differences, tuple(common), reason, tuple(notes), ())
+
+
+def by_pretraining_seed(values: Mapping[Seeds, float]) -> dict[int, float]:
+    """The mean over the fine-tuning seeds of each pre-training: they tell nothing about other pre-trainings."""
+    grouped: dict[int, list[float]] = defaultdict(list)
+    for seeds, value in sorted(values.items()):
+        grouped[seeds.pretraining].append(value)
+    return {seed: statistics.fmean(own) for seed, own in grouped.items()}
 
 
 def _left_out(variant: Row, base: Row, ours: set[Seeds], theirs: set[Seeds]) -> list[str]:

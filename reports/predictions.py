@@ -56,7 +56,7 @@ class StoredPredictions:
         """
         path = self._layout.trial(task, trial_id).with_suffix(".npz")
         try:
-            with np.load(path, allow_pickle=False) as stored:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
                 return {split: stored[split] for split in TASKS[task].validation_splits}
         except FileNotFoundError:
             raise MissingData("predictions are not kept") from None

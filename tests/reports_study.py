@@ -8,8 +8,10 @@ from typing import Any, cast
 
 from ablations.ladder import ladder, variants
 from ablations.modification import Recipe
+from ablations.plan import chosen_variants
 from ablations.runs import glue_studies, measured_checkpoints, pretraining_runs
 from ablations.scales import Scale, scaled
+from ablations.variant import Variant
 from neobert.data.corpora import Source
 from neobert.files import json_bytes, publish_once
 from neobert.glue.tasks import TASKS
@@ -23,6 +25,14 @@ from neobert.specifications import Source as SourceName
 
 LEVELS = dict(zip(ladder(), (52.0, 54.1, 57.3, 55.2, 57.0, 56.1, 53.9, 58.4, 59.6, 61.0, 61.0), strict=True))
 TASK_SHIFTS = dict(zip(TASKS, (-4, 2, 6, -9, 8, 8, -16, 5), strict=True))  # they add up to 0
+
+
+def variant(name: str) -> Variant:
+    """A variant of the ladder, an alternative or one of a design."""
+    (found,) = chosen_variants([name])
+    return found
+
+
 EXECUTION = Execution(threads=1, processes=1, micro_batch_tokens=512, checkpoint_interval_steps=100)
 
 
@@ -68,7 +78,7 @@ class Study:
 
     def recipe(self, name: str) -> Recipe:
         """The recipe of a variant at the study's scale."""
-        return scaled(variants()[name].recipe, self.scale, "trained" if self.data == "synthetic" else "published")
+        return scaled(variant(name).recipe, self.scale, "trained" if self.data == "synthetic" else "published")
 
     def runs(self, name: str, seed: int = 0) -> list[PretrainingRun]:
         """The stages of a variant."""
@@ -96,6 +106,7 @@ class Study:
     def labels(self, name: str) -> dict[str, Any]:
         """Labels as runs carry them: every variant with equal pre-training, whatever its grid."""
         names = [other for other in variants() if self.recipe(other).pretraining == self.recipe(name).pretraining]
+        names += [] if name in names else [name]
         return {"variants": names, "scale": self.scale, "data": self.data, "unavailable_tasks": self.without}
 
     def pretrain(self, name: str, seed: int = 0, **changes: Any) -> None:
