@@ -112,7 +112,7 @@ def effects_of(values: Values, factors: Cell, quantity: str) -> tuple[Effect, ..
     margin = MARGINS[quantity][0]
     found = []
     for subset, alias in _contrasts(values, factors):
-        numbers = sum(values[on] * _sign(on, subset) for on in values) / (len(values) / 2)
+        numbers = np.sum([values[on] * _sign(on, subset) for on in values], axis=0) / (len(values) / 2)
         kind = "main" if len(subset) == 1 else "interaction"
         found.append(Effect(kind, subset, compared(list(numbers), margin), alias))
     of_difference = adjusted([effect.comparison.p_t for effect in found])

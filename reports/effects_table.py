@@ -10,8 +10,19 @@ from reports.inference import SEEDS_FOR_A_CLAIM
 from reports.remarks import SMOKE_WARNING
 from reports.scores import Group
 
-HEADER = ("Factorial", "Quantity", "Kind", "Effect of", "Seeds", "Estimate", "95 % over seeds", "p (t)", "p (Holm)")
-HEADER += ("Share", "Verdict")
+HEADER = (
+    "Factorial",
+    "Quantity",
+    "Kind",
+    "Effect of",
+    "Seeds",
+    "Estimate",
+    "95 % over seeds",
+    "p (t)",
+    "p (Holm)",
+    "Share",
+    "Verdict",
+)
 
 
 def effects_table(factorials: Sequence[Factorial], group: Group, quantity: str) -> Table:

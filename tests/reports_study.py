@@ -48,14 +48,19 @@ class MadeUpSource:
     def trains_tokenizers(self) -> bool:
         return self.label == "synthetic"
 
+    @property
+    def prefix(self) -> str:
+        """What the origins of published data start with."""
+        return "hub:" if self.label == "hub" else ""
+
     def corpus_origin(self, corpus: str) -> str:
-        return f"{corpus}:{self.version}"
+        return f"{self.prefix}{corpus}:{self.version}"
 
     def tokenizer_origin(self, tokenizer: str, vocabulary_size: int) -> str:
-        return f"{tokenizer}:{vocabulary_size}"
+        return f"{self.prefix}{tokenizer}:{vocabulary_size}"
 
     def task_origin(self, task: str) -> str:
-        return task
+        return f"{self.prefix}{task}"
 
     def tasks(self) -> dict[str, str | None]:
         return {task: self.without.get(task) for task in TASKS}
@@ -112,13 +117,14 @@ class Study:
     def pretrain(self, name: str, seed: int = 0, **changes: Any) -> None:
         """Publish the records of all stages; `changes` replaces top-level entries."""
         for run in self.runs(name, seed):
+            origins = {"corpus": run.corpus_origin, "tokenizer": run.tokenizer_origin}
             loss = round(6 - self.level(name) / 20 + seed / 100, 4)
             record = {
                 "kind": "pretraining",
                 "id": run.id,
                 "state": "done",
                 "inputs": {"data": run.data_id, "previous": run.previous},
-                "config": {"recipe": plain(run.recipe), "stage": run.stage, "origins": {}},
+                "config": {"recipe": plain(run.recipe), "stage": run.stage, "origins": origins},
                 "labels": self.labels(name),
                 "scores": {"heldout_loss": {run.recipe.data.corpus: loss}, "training_loss": loss},
                 "seed": run.recipe.seed,
