@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from ablations.designs import CLAIMS
 from reports.deltas import Delta
-from reports.formats import DASH, Table, csv_text, number, raw
+from reports.formats import DASH, Table, csv_text, number, p_value, raw
 from reports.inference import SEEDS_FOR_A_CLAIM
 from reports.pairs import MARGINS
 from reports.remarks import SMOKE_WARNING
@@ -57,7 +57,7 @@ def _cells(delta: Delta) -> tuple[str, ...]:
         signed(found.mean, digits),
         printed_range(found.interval, digits),
         printed_range(delta.examples, digits),
-        *(number(p, 3) for p in (found.p_t, delta.p_holm, found.p_sign_flip, delta.p_equivalence_holm)),
+        *map(p_value, (found.p_t, delta.p_holm, found.p_sign_flip, delta.p_equivalence_holm)),
         number(found.detectable, digits),
         delta.verdict,
     )

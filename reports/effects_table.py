@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from ablations.designs import CAUTIONS, CLAIMS
 from reports.deltas_table import DIGITS, printed_range, signed
 from reports.effects import MOST_FACTORS_FOR_SHAPLEY, Effect, Factorial
-from reports.formats import DASH, Table, csv_text, number, raw
+from reports.formats import DASH, Table, csv_text, number, p_value, raw
 from reports.inference import SEEDS_FOR_A_CLAIM
 from reports.remarks import SMOKE_WARNING
 from reports.scores import Group
@@ -66,8 +66,8 @@ def _cells(each: Factorial, effect: Effect) -> tuple[str, ...]:
         str(found.seeds),
         signed(found.mean, digits),
         printed_range(found.interval, digits),
-        number(found.p_t if tested else None, 3),
-        number(effect.p_holm, 3),
+        p_value(found.p_t if tested else None),
+        p_value(effect.p_holm),
         DASH if effect.share is None else f"{number(effect.share, 0)} %",
         effect.verdict or DASH,
     )

@@ -54,7 +54,8 @@ def weighted_metric(metric: Metric, true: Array, predicted: Array, weights: Arra
         return _of_confusion(metric, true == 1, predicted == 1, weights)
     if metric == "pearson":
         return _correlation(true, predicted, weights)
-    columns = [_correlation_of_ranks(true[:, 0], column, weights) for column in predicted.T]
+    ranks = _centred_ranks(true[:, 0], weights)
+    columns = [_correlation_of_ranks(ranks, _centred_ranks(column, weights), weights) for column in predicted.T]
     return np.stack(columns, axis=1)
 
 
@@ -82,21 +83,19 @@ def _correlation(true: Array, predicted: Array, weights: Array) -> Array:
     return np.divide(covariance, np.sqrt(variances), out=np.full_like(covariance, np.nan), where=variances > 1e-18)
 
 
-def _correlation_of_ranks(true: Array, predicted: Array, weights: Array) -> Array:
-    """Pearson's correlation of the ranks within each resample: (draws)."""
-    first, second = _ranks(true, weights), _ranks(predicted, weights)
-    total = weights.sum(axis=1, keepdims=True)
-    first, second = first - (total + 1) / 2, second - (total + 1) / 2  # the mean rank of every resample
+def _correlation_of_ranks(first: Array, second: Array, weights: Array) -> Array:
+    """Pearson's correlation of centred ranks (draws, patterns) within each resample: (draws)."""
     covariance = (weights * first * second).sum(axis=1)
     variances = (weights * first**2).sum(axis=1) * (weights * second**2).sum(axis=1)
     return np.divide(covariance, np.sqrt(variances), out=np.full_like(covariance, np.nan), where=variances > 1e-18)
 
 
-def _ranks(values: Array, weights: Array) -> Array:
-    """The mean rank of every value among the examples of each resample, ties included: (draws, patterns)."""
+def _centred_ranks(values: Array, weights: Array) -> Array:
+    """The rank of every value among the examples of each resample less the mean rank, (draws, patterns); ties share."""
     _, group = np.unique(values, return_inverse=True)
     order = np.argsort(group, kind="stable")
     starts = np.flatnonzero(np.diff(group[order], prepend=-1))
     in_group = np.add.reduceat(weights[:, order], starts, axis=1)
     before = np.cumsum(in_group, axis=1) - in_group
-    return (before + (in_group + 1) / 2)[:, group]
+    mean_rank = (weights.sum(axis=1, keepdims=True) + 1) / 2
+    return (before + (in_group + 1) / 2 - mean_rank)[:, group]

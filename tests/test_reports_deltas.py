@@ -2,6 +2,10 @@
 
 import csv
 import io
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +28,7 @@ from reports.scores import group_of
 from reports.trials import read_evidence
 
 EXAMPLES = 60
+REPOSITORY = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(autouse=True)
@@ -218,6 +223,30 @@ def test_predictions_that_cannot_be_read_are_named_and_the_rest_goes_on(study: S
     assert delta.comparison is not None and delta.examples is None
     words = {"gone": "predictions are not kept", "torn": "cannot be read", "labels": "labels of the examples"}
     assert f"No interval over examples: {delta.no_examples}" in page and words[damage] in delta.no_examples
+
+
+def test_statistics_are_the_same_bytes_whatever_order_the_records_come_in(study: Study, tmp_path: Path) -> None:
+    """Bootstraps start from the ids of records, so that neither order, hash seed nor locale moves a digit."""
+    with_predictions(study, ["M0", "M1", "M2"], ("cola", "stsb"))
+    for name in ("F:positions", "F:norm", "F:positions+norm"):
+        study.levels[name] = 54.0
+        study.pretrain(name)
+    copy = tmp_path / "copy"
+    for path in sorted(study.root.rglob("*"), reverse=True):
+        if path.is_file():
+            (copy / path.relative_to(study.root)).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, copy / path.relative_to(study.root))
+    outputs = []
+    for number, root in enumerate((study.root, copy)):
+        out = tmp_path / f"out{number}"
+        command = [sys.executable, "reports/make_figures.py", "--runs", str(root), "--out", str(out), "--compare"]
+        variables = {"PYTHONHASHSEED": str(number), "LC_ALL": ("C", "de_DE.UTF-8")[number], "OMP_NUM_THREADS": "1"}
+        subprocess.run(command, cwd=REPOSITORY, env=os.environ | variables, check=True, capture_output=True)
+        outputs.append({path.name: path.read_bytes() for path in (out / "smoke-synthetic").iterdir()})
+    names = {f"{name}.{suffix}" for name in ("deltas", "effects") for suffix in ("md", "tex", "csv")}
+    assert names | {f"comparison.{suffix}" for suffix in ("md", "csv", "json")} < set(outputs[0])
+    assert outputs[0] == outputs[1]
+    assert b"bootstrap over 3 seeds" in outputs[0]["comparison.md"]
 
 
 def test_variants_of_designs_are_compared_with_what_they_are_one_factor_from(study: Study) -> None:
