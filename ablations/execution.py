@@ -7,6 +7,7 @@ from ablations.ladder import variants
 from ablations.needs import require_data
 from ablations.plan import Row, scaled_variant, sharing, vocabulary_of
 from ablations.scales import Scale, Vocabulary
+from ablations.variant import Variant
 from neobert.console import Watch, duration, logs
 from neobert.data.corpora import Source
 from neobert.errors import EXIT_RUN_FAILED
@@ -44,16 +45,16 @@ def write_run_files(
     require_data(rows, source)
     for row in rows:
         names = sharing(row.recipe, row.scale, vocabulary_of(source))
+        names += [] if row.variant.name in names else [row.variant.name]
         labels = {"variants": names, "scale": row.scale, "data": source.label, "unavailable_tasks": row.skipped}
-        origin = _origin(names[0], row.scale, vocabulary_of(source))
+        origin = _origin(variants().get(names[0], row.variant), row.scale, vocabulary_of(source))
         for unit in row.units:
             told = labels | origin if isinstance(unit.run, PretrainingRun) else labels
             write_run_file(layout, unit.run, specification, execution, told)
 
 
-def _origin(name: str, scale: Scale, vocabulary: Vocabulary) -> dict[str, Any]:
+def _origin(variant: Variant, scale: Scale, vocabulary: Vocabulary) -> dict[str, Any]:
     """The parent of a variant and what its pre-training changes, for whoever reads the run without the ladder."""
-    variant = variants()[name]
     recipe, parent = scaled_variant(variant, scale, vocabulary)
     if variant.parent is None or parent is None:
         return {"parent": None, "delta": {}}

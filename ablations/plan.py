@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from ablations.designs import known_names, named
 from ablations.ladder import variants
 from ablations.modification import Recipe
 from ablations.runs import glue_studies, measured_checkpoints, pretraining_runs
@@ -87,7 +88,8 @@ class Row:
 
 
 def chosen_variants(names: Sequence[str]) -> list[Variant]:
-    """Variants by name, `all` (the ladder) or a range such as M0..M5, each once, in the order of the ladder.
+    """Variants by name, `all` (the ladder) or a range such as M0..M5, each once, in the order of the ladder; those of
+    designs (M9-norm, F:positions+norm) behind them.
 
     Raises:
         ValueError: a name is unknown.
@@ -95,6 +97,7 @@ def chosen_variants(names: Sequence[str]) -> list[Variant]:
     known = variants()
     on_ladder = [name for name in known if "@" not in name]
     chosen: set[str] = set()
+    of_designs: dict[str, Variant] = {}
     for name in names:
         first, dots, last = name.partition("..")
         if name == "all":
@@ -102,9 +105,11 @@ def chosen_variants(names: Sequence[str]) -> list[Variant]:
         elif dots:
             ends = [on_ladder.index(_known(end, on_ladder)) for end in (first, last)]
             chosen.update(on_ladder[ends[0] : ends[1] + 1])
+        elif name not in known and (variant := named(name)):
+            of_designs[name] = variant
         else:
-            chosen.add(_known(name, list(known)))
-    return [variant for name, variant in known.items() if name in chosen]
+            chosen.add(_known(name, [*known, *known_names()]))
+    return [*(variant for name, variant in known.items() if name in chosen), *of_designs.values()]
 
 
 def _known(name: str, names: Sequence[str]) -> str:

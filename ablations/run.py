@@ -3,6 +3,7 @@
 python ablations/run.py --list                        the ladder: lineage, sources, states
 python ablations/run.py --variant M7 --dry-run        what would run, with ids, sizes and states
 python ablations/run.py --variant M0..M5 --seed 0 1   run what is missing, on this machine
+python ablations/run.py --design factorial --factors positions norm --dry-run   what a design needs and has
 """
 
 import argparse
@@ -15,10 +16,12 @@ if __name__ == "__main__":  # a script's own folder would hide packages of the s
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from ablations.cluster_flags import add_cluster_flags
+from ablations.design_flags import add_design_flags
 from neobert.command_line import count, guarded, parser_from, whole_number
 from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED
 
 if TYPE_CHECKING:
+    from ablations.design_plan import ScaledDesign
     from ablations.plan import Row
     from neobert.data.corpora import Source as OpenSource
     from neobert.layout import Layout
@@ -42,6 +45,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--gc", action="store_true", help="print which checkpoints, data and code nothing refers to, and stop")
     add("--delete", action="store_true", help="with --gc: remove them")
     add("--json", action="store_true", help="print JSON on stdout")
+    add_design_flags(parser)
     add_cluster_flags(parser)
     return parser
 
@@ -54,8 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("--delete goes with --gc")
     if options.gc:
         return guarded("run.py", lambda: _clean(options), options.runs)
-    if not options.list and not options.variant:
-        parser.error("name variants with --variant (M7, M0..M5, all) or look at them with --list")
+    if not options.list and not options.variant and not options.design:
+        parser.error("name variants with --variant (M7, M0..M5, all) or --design, or look at them with --list")
     return guarded("run.py", lambda: _run(options), options.runs)
 
 
@@ -69,10 +73,11 @@ def _clean(options: argparse.Namespace) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     from ablations.cluster import place_of, planned_machine, preview
+    from ablations.design_plan import planned_design
     from ablations.dispatch import runs_of
     from ablations.fit import refuse_misfits
     from ablations.listing import print_ladder
-    from ablations.plan import chosen_variants, plan
+    from ablations.plan import chosen_variants, plan, vocabulary_of
     from ablations.plan_listing import print_plan
     from ablations.scales import synthetic_documents
     from neobert.data.preparation import open_specified, specify
@@ -81,10 +86,12 @@ def _run(options: argparse.Namespace) -> int:
     layout = Layout(options.runs.resolve())
     specification = specify(options.data, synthetic_documents(options.scale))
     source = open_specified(specification)
-    variants = chosen_variants(options.variant or ["all"])
+    design = planned_design(options, vocabulary_of(source))
+    variants = design.design.variants if design else chosen_variants(options.variant or ["all"])
     rows = plan(variants, options.seed or [0], options.scale, source, layout, options.stages)
     if options.list:
         print_ladder(rows, as_json=options.json)
+        _print_design(options, design, rows)
         return EXIT_DONE
     if options.cancel:
         return _cancel(layout, rows)
@@ -93,11 +100,20 @@ def _run(options: argparse.Namespace) -> int:
         machine = planned_machine(options)
         print_plan(rows, layout, source, machine, as_json=options.json)
         print(jobs, end="", file=sys.stderr if options.json else sys.stdout)
+        _print_design(options, design, rows)
         refuse_misfits(rows, machine)
         return EXIT_DONE
     if place_of(options) == "slurm":
         return _submit(options, layout, rows, source, specification)
     return _carry_out(options, layout, rows, source, specification)
+
+
+def _print_design(options: argparse.Namespace, design: "ScaledDesign | None", rows: "list[Row]") -> None:
+    from ablations.design_plan import design_lines
+
+    if design is not None:
+        lines = design_lines(design, rows)
+        print("\n".join(lines), file=sys.stderr if options.json else sys.stdout)
 
 
 def _cancel(layout: "Layout", rows: "list[Row]") -> int:

@@ -36,6 +36,11 @@ class Bars:
         return self.tasks == tuple(TASKS)
 
     @property
+    def quantity(self) -> str:
+        """What the score is the mean of."""
+        return "average of 8 tasks" if self.is_average else f"mean of shared tasks: {' '.join(self.tasks)}"
+
+    @property
     def missing(self) -> list[str]:
         """Variants without a bar."""
         return [bar.variant.name for bar in self.bars if bar.score is None]
@@ -80,9 +85,8 @@ def figure1_csv(bars: Bars) -> str:
 
 def _csv_row(bar: Bar, bars: Bars, corpora: list[str]) -> list[str]:
     variant, score, paper = bar.variant, bar.score, bar.paper
-    quantity = "average of 8 tasks" if bars.is_average else f"mean of shared tasks: {' '.join(bars.tasks)}"
     cells = [variant.name, variant.title, variant.parent.name if variant.parent else ""]
-    cells += ["yes" if variant.kept else "no", quantity]
+    cells += ["yes" if variant.kept else "no", bars.quantity]
     cells += [raw(score.mean), raw(score.spread)] if score else ["", ""]
     cells.append(str(len(score.by_seeds)) if score else "0")
     cells.append(" ".join(f"{seeds}:{value:.6f}" for seeds, value in score.by_seeds.items()) if score else "")

@@ -46,11 +46,13 @@ class Cell:
     """One task of one row, in points. Points of the grid without a score are named, seed by seed.
 
     `score` is None where no trial has one; `trials` counts all that ran, so 0 means that the task was never run.
-    A point is undefined where the metric has no value (a constant prediction has no correlation).
+    A point is undefined where the metric has no value (a constant prediction has no correlation). `ids` are the trials
+    that the score comes from.
     """
 
     score: Estimate | None
     point: Point | None
+    ids: Mapping[Seeds, str]
     trials: int
     failed: tuple[str, ...]
     undefined: tuple[str, ...]
@@ -170,6 +172,7 @@ def _cell(grid: Grid, repetitions: Mapping[Seeds, Repetition], counted: Sequence
     return Cell(
         score=None if best is None else Estimate(_scores_at(best, own)),
         point=best,
+        ids={} if best is None else {seeds: own[seeds][best].id for seeds in _scores_at(best, own)},
         trials=sum(map(len, own.values())),
         failed=_points_in_state("failed", grid, own),
         undefined=_points_in_state("undefined", grid, own),

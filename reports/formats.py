@@ -118,6 +118,11 @@ def signed_percent(value: float | None) -> str:
     return "0.0 %" if float(text) == 0 else f"{text.replace('-', '−')} %"
 
 
+def p_value(value: float | None) -> str:
+    """A p-value for people: three digits, and never 0; a dash where there is none."""
+    return "<0.001" if value is not None and value < 0.0005 else number(value, 3)
+
+
 def raw(value: float | None) -> str:
     """A number for machines: six digits behind the point, empty where there is none."""
     return "" if value is None else f"{value:.6f}"

@@ -14,20 +14,24 @@ if not __package__:  # run as a script: its own folder is on sys.path, the repos
 
 if TYPE_CHECKING:
     from ablations.scales import Scale
+    from reports.bars import Bars
+    from reports.predictions import StoredPredictions
     from reports.scores import Group
 
 
 def _arguments(given: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="make_figures.py",
-        description="Regenerate Figure 1, Table 2 and Table 3 from records. Every pair of scale and data is a figure "
-        "of its own, in the folder OUT/<scale>-<data>/.",
-        epilog="Exit codes: 0 done, 2 refused configuration, 3 no runs or no record that fits.",
+        description="Regenerate Figure 1, Tables 2 and 3 and the table of deltas from records. "
+        "Every pair of scale and data is a figure of its own, in the folder OUT/<scale>-<data>/.",
+        epilog="Exit codes: 0 done, 2 refused configuration, 3 no runs or no record that fits, 4 a number that can be "
+        "compared with the paper's is off (with --compare).",
     )
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of runs (default: ./runs)")
     parser.add_argument("--out", type=Path, default=Path("reports/out"), help="where to write (default: reports/out)")
     parser.add_argument("--scale", help="only records of this scale: smoke, proxy or paper")
     parser.add_argument("--data", help="only records of this source of data, as --data named it")
+    parser.add_argument("--compare", action="store_true", help="also write our numbers beside the paper's")
     parser.add_argument("--json", action="store_true", help="print what was written as JSON")
     return parser.parse_args(given)
 
@@ -59,7 +63,7 @@ def _chosen(groups: "list[tuple[Scale, str]]", scale: str | None, data: str | No
     return chosen
 
 
-def _write(group: "Group", folder: Path) -> list[Path]:
+def _write(group: "Group", folder: Path, stored: "StoredPredictions") -> list[Path]:
     from neobert.files import replace_file
     from reports.bars import bars_of, figure1_csv
     from reports.figure1 import figure1
@@ -78,12 +82,60 @@ def _write(group: "Group", folder: Path) -> list[Path]:
         "table3.md": markdown(third),
         "table3.tex": booktabs(third),
         "table3.csv": table3_csv(group),
+        **_statistics(group, bars, stored),
         "remarks.md": remarks_page(group),
     }
     contents |= {name: text.encode() for name, text in texts.items()}
     for name, content in contents.items():
         replace_file(folder / name, content)
     return [folder / name for name in contents]
+
+
+def _statistics(group: "Group", bars: "Bars", stored: "StoredPredictions") -> dict[str, str]:
+    """The table of deltas and, where there is a factorial, that of its effects."""
+    from reports.deltas import deltas_of
+    from reports.deltas_table import deltas_csv, deltas_table
+    from reports.effects import factorials_of
+    from reports.effects_table import effects_csv, effects_table
+    from reports.formats import booktabs, markdown
+
+    deltas = deltas_of(group, bars.tasks, stored)
+    table = deltas_table(deltas, group, bars.quantity)
+    texts = {
+        "deltas.md": markdown(table),
+        "deltas.tex": booktabs(table),
+        "deltas.csv": deltas_csv(deltas, bars.quantity),
+    }
+    factorials = factorials_of(group, bars.tasks)
+    if factorials:
+        table = effects_table(factorials, group, bars.quantity)
+        texts |= {"effects.md": markdown(table), "effects.tex": booktabs(table), "effects.csv": effects_csv(factorials)}
+    return texts
+
+
+def _compare(group: "Group", folder: Path) -> dict[str, Any]:
+    """Write the comparison with the paper; what of it belongs into the summary."""
+    from neobert.files import replace_file
+    from reports.bars import bars_of
+    from reports.comparison import compared_numbers
+    from reports.comparison_table import agreement_sentence, comparison_csv, comparison_json, comparison_table
+    from reports.formats import markdown
+    from reports.rank_agreement import rank_agreement
+
+    numbers, agreement = compared_numbers(group), rank_agreement(group, bars_of(group).tasks)
+    texts = {
+        "comparison.md": markdown(comparison_table(numbers, agreement, group)),
+        "comparison.csv": comparison_csv(numbers),
+        "comparison.json": comparison_json(numbers, agreement, group),
+    }
+    for name, text in texts.items():
+        replace_file(folder / name, text.encode())
+    return {
+        "files": [str(folder / name) for name in texts],
+        "verdicts": dict(sorted(Counter(each.verdict for each in numbers).items())),
+        "off": [each.name for each in numbers if each.is_off],
+        "rank_agreement": agreement_sentence(agreement),
+    }
 
 
 def _summary(group: "Group", files: list[Path]) -> dict[str, Any]:
@@ -108,20 +160,32 @@ def _print_summary(summary: dict[str, Any]) -> None:
         print(f"  no score: {', '.join(missing)}")
     for path in summary["files"]:
         print(f"  {path}")
+    if comparison := summary.get("comparison"):
+        counts = ", ".join(f"{count} {verdict}" for verdict, count in comparison["verdicts"].items())
+        print(f"  beside the paper: {counts or 'no number has a counterpart'}")
+        print(f"  {comparison['rank_agreement']}")
+        if comparison["off"]:
+            print(f"  off: {', '.join(comparison['off'])}")
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    from neobert.errors import EXIT_DONE
+    from neobert.errors import EXIT_DONE, EXIT_OFF
+    from reports.predictions import StoredPredictions
     from reports.scores import group_of
     from reports.trials import read_evidence
 
     evidence = read_evidence(arguments.runs)
     names = folder_names(evidence.groups())
+    stored = StoredPredictions(arguments.runs, evidence.studies)
     problems, summaries = list(evidence.problems), []
     for scale, data in _chosen(evidence.groups(), arguments.scale, arguments.data):
         group = group_of(evidence, scale, data)
         problems += group.problems
-        summaries.append(_summary(group, _write(group, arguments.out / names[(scale, data)])))
+        folder = arguments.out / names[(scale, data)]
+        summaries.append(_summary(group, _write(group, folder, stored)))
+        if arguments.compare:
+            summaries[-1]["comparison"] = comparison = _compare(group, folder)
+            summaries[-1]["files"] += comparison.pop("files")
     if problems:
         print(f"{len(problems)} finding(s) about records that are not counted:", file=sys.stderr)
         print("\n".join(f"  {problem}" for problem in problems), file=sys.stderr)
@@ -130,7 +194,8 @@ def _report(arguments: argparse.Namespace) -> int:
     else:
         for summary in summaries:
             _print_summary(summary)
-    return EXIT_DONE
+    is_off = any(summary["comparison"]["off"] for summary in summaries if arguments.compare)
+    return EXIT_OFF if is_off else EXIT_DONE
 
 
 def main(given: list[str] | None = None) -> int:

@@ -6,8 +6,9 @@ grid point are the variant's own, whatever the record is labelled, so variants w
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from ablations.designs import variants_of_designs
 from ablations.ladder import ladder, variants
 from ablations.modification import Recipe
 from ablations.scales import Scale, Vocabulary, scaled
@@ -23,7 +24,8 @@ from reports.trials import Evidence, Run, Trial, weights_up_to
 class Row(Scored):
     """A variant at one checkpoint. `context` is in tokens; `losses` are held-out MLM losses by corpus.
 
-    `is_started` says that a study with the variant's grid was begun on the checkpoint.
+    `is_started` says that a study with the variant's grid was begun on the checkpoint. `runs` are its pre-training
+    runs, one a seed, and `origins` is what identifies all data that it was trained and measured on.
     """
 
     variant: Variant
@@ -33,11 +35,19 @@ class Row(Scored):
     is_started: bool
     losses: Mapping[str, Estimate]
     notes: tuple[str, ...]
+    runs: tuple[Run, ...]
+    origins: tuple[str, ...]
+
+    @property
+    def has_records(self) -> bool:
+        """Whether anything at all is known of it."""
+        return bool(self.runs)
 
 
 @dataclass(frozen=True)
 class Group:
-    """All rows of one scale and source of data: one figure. `baselines` are models that were pre-trained elsewhere."""
+    """All rows of one scale and source of data: one figure. `baselines` are models that were pre-trained elsewhere,
+    `design_rows` the variants of designs at their last checkpoint, by name, where they have records."""
 
     scale: Scale
     data: str
@@ -46,6 +56,7 @@ class Group:
     unavailable_tasks: Mapping[str, str]
     problems: tuple[str, ...]
     baselines: tuple[BaselineRow, ...] = ()
+    design_rows: Mapping[str, Row] = field(default_factory=dict)
 
     @property
     def all_rows(self) -> tuple[Row | BaselineRow, ...]:
@@ -72,6 +83,8 @@ def group_of(evidence: Evidence, scale: Scale, data: str) -> Group:
     runs = tuple(run for run in evidence.runs if (run.scale, run.data) == (scale, data) or run.id in used_runs)
     collector = _Collector(runs, trials, evidence.studies, scale, vocabulary)
     rows = [row for variant in variants().values() for row in collector.rows(variant)]
+    of_designs = variants_of_designs({name for run in runs for name in run.labelled})
+    design_rows = {name: row for name, variant in of_designs.items() if (row := collector.last_row(variant))}
     return Group(
         scale=scale,
         data=data,
@@ -80,6 +93,7 @@ def group_of(evidence: Evidence, scale: Scale, data: str) -> Group:
         unavailable_tasks={task: run.unavailable_tasks[task] for run in runs for task in sorted(run.unavailable_tasks)},
         problems=tuple(collector.problems()),
         baselines=baseline_rows(everything, evidence.studies),
+        design_rows=design_rows,
     )
 
 
@@ -140,6 +154,18 @@ class _Collector:
         stages = range(len(recipe.pretraining.stages))
         return [self._row(variant, recipe, stage) for stage in measured_stages(recipe, stages)]
 
+    def last_row(self, variant: Variant) -> Row | None:
+        """The row of a design's variant at its last checkpoint; None where the scale cannot hold the variant, or where
+        nothing is recorded of it."""
+        try:
+            *_, row = self.rows(variant)
+        except ValueError:
+            return None
+        pretraining = self._scaled(variant).pretraining
+        earlier = [run for run in self._runs if run.stage < row.stage]
+        self._taken_runs.update(run.id for run in earlier if run.weights == weights_up_to(pretraining, run.stage))
+        return row if row.has_records else None
+
     def has_own_records(self, row: Row) -> bool:
         """Whether an alternative has something to show that no variant of the ladder shows already."""
         recipe, others = self._scaled(row.variant), [self._scaled(variant) for variant in ladder().values()]
@@ -167,7 +193,14 @@ class _Collector:
             cells=cells,
             losses=_losses(runs),
             notes=tuple(notes),
+            runs=tuple(runs),
+            origins=self._origins(runs),
         )
+
+    def _origins(self, runs: Sequence[Run]) -> tuple[str, ...]:
+        own = {run.id for run in runs}
+        of_tasks = {study.task_origin for study in self._studies.values() if study.weights in own}
+        return tuple(sorted(of_tasks.union(*(run.origins.values() for run in runs))))
 
     def _fits(self, trial: Trial, recipe: Recipe) -> bool:
         """Whether a trial is one of the variant's own: a transfer trial must start from a study of the same grid."""

@@ -19,7 +19,8 @@ from neobert.specifications import GlueStudy, RunFile, read_run_file
 
 @dataclass(frozen=True)
 class Run:
-    """A finished stage of pre-training. `weights` is its recipe up to this stage without the seed."""
+    """A finished stage of pre-training. `weights` is its recipe up to this stage without the seed, `origins` is what
+    identifies the bytes of its corpus and tokenizer, `labelled` are the variants that it was planned for."""
 
     id: str
     weights: Pretraining
@@ -29,6 +30,8 @@ class Run:
     data: str
     heldout_loss: Mapping[str, float]
     unavailable_tasks: Mapping[str, str]
+    origins: Mapping[str, str]
+    labelled: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,8 @@ def _run(record: dict[str, Any]) -> Run:
         data=str(labels["data"]),
         heldout_loss={str(corpus): float(loss) for corpus, loss in record["scores"]["heldout_loss"].items()},
         unavailable_tasks=dict(labels.get("unavailable_tasks", {})),
+        origins=dict(config.get("origins", {})),
+        labelled=tuple(labels.get("variants", ())),
     )
 
 

@@ -8,8 +8,10 @@ from typing import Any, cast
 
 from ablations.ladder import ladder, variants
 from ablations.modification import Recipe
+from ablations.plan import chosen_variants
 from ablations.runs import glue_studies, measured_checkpoints, pretraining_runs
 from ablations.scales import Scale, scaled
+from ablations.variant import Variant
 from neobert.data.corpora import Source
 from neobert.files import json_bytes, publish_once
 from neobert.glue.tasks import TASKS
@@ -23,6 +25,14 @@ from neobert.specifications import Source as SourceName
 
 LEVELS = dict(zip(ladder(), (52.0, 54.1, 57.3, 55.2, 57.0, 56.1, 53.9, 58.4, 59.6, 61.0, 61.0), strict=True))
 TASK_SHIFTS = dict(zip(TASKS, (-4, 2, 6, -9, 8, 8, -16, 5), strict=True))  # they add up to 0
+
+
+def variant(name: str) -> Variant:
+    """A variant of the ladder, an alternative or one of a design."""
+    (found,) = chosen_variants([name])
+    return found
+
+
 EXECUTION = Execution(threads=1, processes=1, micro_batch_tokens=512, checkpoint_interval_steps=100)
 
 
@@ -38,14 +48,19 @@ class MadeUpSource:
     def trains_tokenizers(self) -> bool:
         return self.label == "synthetic"
 
+    @property
+    def prefix(self) -> str:
+        """What the origins of published data start with."""
+        return "hub:" if self.label == "hub" else ""
+
     def corpus_origin(self, corpus: str) -> str:
-        return f"{corpus}:{self.version}"
+        return f"{self.prefix}{corpus}:{self.version}"
 
     def tokenizer_origin(self, tokenizer: str, vocabulary_size: int) -> str:
-        return f"{tokenizer}:{vocabulary_size}"
+        return f"{self.prefix}{tokenizer}:{vocabulary_size}"
 
     def task_origin(self, task: str) -> str:
-        return task
+        return f"{self.prefix}{task}"
 
     def tasks(self) -> dict[str, str | None]:
         return {task: self.without.get(task) for task in TASKS}
@@ -68,7 +83,7 @@ class Study:
 
     def recipe(self, name: str) -> Recipe:
         """The recipe of a variant at the study's scale."""
-        return scaled(variants()[name].recipe, self.scale, "trained" if self.data == "synthetic" else "published")
+        return scaled(variant(name).recipe, self.scale, "trained" if self.data == "synthetic" else "published")
 
     def runs(self, name: str, seed: int = 0) -> list[PretrainingRun]:
         """The stages of a variant."""
@@ -96,18 +111,20 @@ class Study:
     def labels(self, name: str) -> dict[str, Any]:
         """Labels as runs carry them: every variant with equal pre-training, whatever its grid."""
         names = [other for other in variants() if self.recipe(other).pretraining == self.recipe(name).pretraining]
+        names += [] if name in names else [name]
         return {"variants": names, "scale": self.scale, "data": self.data, "unavailable_tasks": self.without}
 
     def pretrain(self, name: str, seed: int = 0, **changes: Any) -> None:
         """Publish the records of all stages; `changes` replaces top-level entries."""
         for run in self.runs(name, seed):
+            origins = {"corpus": run.corpus_origin, "tokenizer": run.tokenizer_origin}
             loss = round(6 - self.level(name) / 20 + seed / 100, 4)
             record = {
                 "kind": "pretraining",
                 "id": run.id,
                 "state": "done",
                 "inputs": {"data": run.data_id, "previous": run.previous},
-                "config": {"recipe": plain(run.recipe), "stage": run.stage, "origins": {}},
+                "config": {"recipe": plain(run.recipe), "stage": run.stage, "origins": origins},
                 "labels": self.labels(name),
                 "scores": {"heldout_loss": {run.recipe.data.corpus: loss}, "training_loss": loss},
                 "seed": run.recipe.seed,

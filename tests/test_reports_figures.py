@@ -27,7 +27,9 @@ from reports.trials import Evidence, read_evidence
 REPOSITORY = Path(__file__).resolve().parent.parent
 GOLDEN = Path(__file__).resolve().parent / "golden"
 SCRIPT = Path("reports", "make_figures.py")
-FILES = {f"{name}.{suffix}" for name in ("table2", "table3") for suffix in ("md", "tex", "csv")} | {"remarks.md"}
+FILES = {f"{name}.{suffix}" for name in ("table2", "table3", "deltas") for suffix in ("md", "tex", "csv")} | {
+    "remarks.md"
+}
 FILES |= {f"figure1.{suffix}" for suffix in ("pdf", "svg", "png", "csv")}
 
 

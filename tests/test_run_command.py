@@ -1,5 +1,6 @@
 """The command end to end, on a ladder shrunk once more: from nothing to figures, and every refusal in one sentence."""
 
+import csv
 import json
 import os
 import shutil
@@ -20,6 +21,7 @@ from neobert.files import read_lines
 from neobert.glue.metrics import evaluate
 from neobert.glue.tasks import task_named
 from neobert.records import read_records
+from reports import make_figures
 
 ROOT = Path(__file__).parent.parent
 SHARED_DATA = ROOT.parent / "shared" / "data"
@@ -104,17 +106,30 @@ def test_m9_and_m10_run_from_nothing_to_figures(tmp_path: Path, capsys: pytest.C
 
     _assert_scores_follow_from_predictions(runs, found["glue"])
     _assert_only_best_weights_are_kept(runs, found["glue"])
-    figures = [
-        sys.executable,
-        str(ROOT / "reports" / "make_figures.py"),
-        "--runs",
-        str(runs),
-        "--out",
-        str(tmp_path / "out"),
-    ]
-    assert subprocess.run(figures, check=False, capture_output=True).returncode == 0
+    assert make_figures.main(["--runs", str(runs), "--out", str(tmp_path / "out")]) == 0
     table = (tmp_path / "out" / "smoke-synthetic" / "table3.md").read_text()
     assert "smoke" in table and "this study" in table
+    with (tmp_path / "out" / "smoke-synthetic" / "deltas.csv").open() as file:
+        rows = {(row["variant"], row["quantity"]): row for row in csv.DictReader(file)}
+    grid = rows["M10", "GLUE"]
+    assert not grid["left_out"], grid
+    assert float(grid["examples_low"]) <= float(grid["difference"]) <= float(grid["examples_high"])
+    assert rows["M10", "loss"]["left_out"] == "both have the same weights"
+
+
+@pytest.mark.usefixtures("toy_scale")
+def test_a_factorial_runs_from_nothing_to_its_effects(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Four cells, one of them M0, and the effects come from records that only carry the names of cells."""
+    runs = tmp_path / "runs"
+    arguments = ["--design", "factorial", "--factors", "norm", "masking", "--stages", "pretrain", "--runs", str(runs)]
+    assert run.main([*arguments, "--workers", "2"]) == 0
+    assert run.main([*arguments, "--dry-run"]) == 0
+    assert "need 4 pre-training stage(s) (4 done)" in " ".join(capsys.readouterr().out.split())
+    labels = {tuple(record["labels"]["variants"]) for record in records_by_kind(runs)["pretraining"]}
+    assert labels == {("M0",), ("F:norm",), ("F:masking",), ("F:norm+masking",)}
+    assert make_figures.main(["--runs", str(runs), "--out", str(tmp_path / "out")]) == 0
+    page = (tmp_path / "out" / "smoke-synthetic" / "effects.md").read_text()
+    assert "| norm, masking | loss | interaction | norm × masking | 1 |" in page
 
 
 @pytest.mark.usefixtures("toy_scale")

@@ -1,0 +1,250 @@
+"""Which variants answer a question: the ladder, leave-one-out, add-one, or a factorial over the same modifications.
+
+A factor is one or more of the ladder's modifications under a short name. Variants of designs have readable names from
+which they can be made again: `M9-norm` (all of M9 but one factor), `M0+masking` (the baseline and one), and
+`F:positions+norm` (a cell of a factorial). Runs are named by recipes, so equal cells and the ladder share them.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from typing import Literal
+
+from ablations import ladder
+from ablations.modification import Modification
+from ablations.variant import Variant
+from neobert.errors import did_you_mean
+
+DesignKind = Literal["ladder", "leave-one-out", "add-one", "factorial"]
+Fraction = Literal["full", "half"]
+MOST_FACTORS = 8  # 256 variants; nobody writes more by intention
+CELL = "F:"
+
+
+@dataclass(frozen=True)
+class Factor:
+    """A part of the recipe that a design switches on and off. `added` is what switching it on applies to M0, `removed`
+    what leaving it out of M9 omits; empty where that is impossible, for which `reason` is the sentence."""
+
+    name: str
+    added: tuple[Modification, ...]
+    removed: tuple[Modification, ...]
+    reason: str = ""
+
+
+def _both(name: str, *modifications: Modification) -> Factor:
+    return Factor(name, modifications, modifications)
+
+
+_NOT_IN_M9 = "the paper discarded it, so that M9 does not hold it and it cannot be left out"
+
+FACTORS: Mapping[str, Factor] = {
+    factor.name: factor
+    for factor in (  # in the order of the ladder, in which they are applied
+        _both("positions", ladder.ROTARY),
+        _both("feedforward", ladder.SWIGLU),
+        _both("norm", ladder.RMS_NORM),
+        _both("corpus", ladder.WEB),
+        Factor("tokenizer", (ladder.LLAMA_TOKENIZER,), (), _NOT_IN_M9),
+        _both("optimizer", ladder.ADAMW),
+        _both("schedule", ladder.COSINE),
+        _both("masking", ladder.MASKING_20),
+        Factor("packing", (ladder.PACKING_ACROSS_DOCUMENTS,), (), _NOT_IN_M9),
+        _both("size", ladder.SIZE_250M, ladder.DEEP_NARROW),
+        Factor(
+            "shape",
+            (),
+            (ladder.DEEP_NARROW,),
+            "size and shape are one ordered factor: the depth and width that shape sets are those of the larger model, "
+            "so that it cannot be added without size (size brings both; M9-shape takes shape back alone)",
+        ),
+        _both("batch", ladder.LARGE_BATCH),
+        _both("context", ladder.LONG_CONTEXT),
+        Factor(
+            "grid",
+            (),
+            (),
+            "the larger grid is no change of pre-training: M10 has M9's weights, and a larger search on some arms "
+            "would compare searches (its effect is M10 beside M9 on the ladder)",
+        ),
+    )
+}
+
+CAUTIONS: Mapping[str, str] = {
+    "size": "size and shape are one ordered factor: size switches both, and without it the model has M0's 12 × 768",
+    "batch": "batch brings the learning rate 6e-4 and the weight decay 0.1 of M9, which plain Adam adds to the "
+    "gradient: its effect depends on optimizer",
+    "corpus": "held-out losses on different corpora are not compared; GLUE is",
+}
+
+
+@dataclass(frozen=True)
+class Design:
+    """Variants and what can be learnt from them. `factors` are those that it varies, in the order of the ladder."""
+
+    kind: DesignKind
+    factors: tuple[str, ...]
+    fraction: Fraction
+    variants: tuple[Variant, ...]
+
+    @property
+    def title(self) -> str:
+        """What it is, in a few words."""
+        half = "half of the " if self.fraction == "half" else ""
+        return self.kind if self.kind == "ladder" else f"{half}{self.kind} over {', '.join(self.factors)}"
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Which claims it supports, and what a reader must know about its factors."""
+        claim = CLAIMS["half" if self.fraction == "half" else self.kind]
+        return (claim, *(CAUTIONS[name] for name in self.factors if name in CAUTIONS))
+
+
+CLAIMS: Mapping[str, str] = {
+    "ladder": "Ladder: every delta is the effect of one step on top of all kept steps before it. Steps are cumulative, "
+    "so effects depend on their order; it supports claims about this path from M0 to M10, and none about a "
+    "modification by itself or about interactions.",
+    "leave-one-out": "Leave-one-out: every delta is what M9 owes to one modification in the presence of all others. It "
+    "supports claims that M9 needs it; deltas do not add up where modifications overlap or depend on each other.",
+    "add-one": "Add-one: every delta is what one modification does to M0 alone. It supports claims about the baseline; "
+    "what it does to M9 may be another thing.",
+    "factorial": "Factorial: all combinations are there. It supports main effects (the mean over all settings of the "
+    "other factors), interactions, and Shapley shares that add up to the whole whatever the order; all over M0.",
+    "half": "Half factorial: every effect is mixed with the interaction of all other factors (I = their product). It "
+    "supports main effects where interactions of higher order are taken to be absent, and no Shapley shares.",
+}
+
+
+def design_of(kind: DesignKind, factors: Sequence[str] = (), fraction: Fraction = "full") -> Design:
+    """A design over factors by name; none stands for all that it can vary (a factorial must be told).
+
+    Raises:
+        ValueError: a name is unknown, a factor cannot be varied so, or there are too few or too many.
+    """
+    if fraction == "half" and kind != "factorial":
+        raise ValueError(f"--fraction half goes with --design factorial, not with {kind}")
+    for name in factors:
+        if name not in FACTORS:
+            raise ValueError(f"there is no factor {name!r}: {did_you_mean(name, FACTORS)}")
+    if kind == "ladder":
+        if factors:
+            raise ValueError("the ladder has an order and no --factors: choose leave-one-out, add-one or factorial")
+        return Design(kind, (), fraction, tuple(ladder.ladder().values()))
+    chosen = _varied(kind, factors)
+    return Design(kind, chosen, fraction, _VARIANTS[kind](chosen, fraction))
+
+
+def _varied(kind: DesignKind, wanted: Sequence[str]) -> tuple[str, ...]:
+    """The factors wanted in the order of the ladder, each once, checked."""
+    parts = {name: factor.removed if kind == "leave-one-out" else factor.added for name, factor in FACTORS.items()}
+    possible = tuple(name for name, modifications in parts.items() if modifications)
+    if kind == "factorial" and not wanted:
+        raise ValueError(f"a factorial needs --factors, its number of runs doubles with each: {', '.join(possible)}")
+    for name in wanted:
+        if name not in possible:
+            raise ValueError(f"{kind} cannot vary {name!r}: {FACTORS[name].reason}")
+    return tuple(name for name in possible if not wanted or name in wanted)
+
+
+def _leave_one_out(factors: Sequence[str], fraction: Fraction) -> tuple[Variant, ...]:
+    return (ladder.M9, *(without(name) for name in factors))
+
+
+def _add_one(factors: Sequence[str], fraction: Fraction) -> tuple[Variant, ...]:
+    return (ladder.M0, *(with_one(name) for name in factors))
+
+
+def _factorial(factors: Sequence[str], fraction: Fraction) -> tuple[Variant, ...]:
+    least = 3 if fraction == "half" else 2
+    if not least <= len(factors) <= MOST_FACTORS:
+        raise ValueError(f"a {fraction} factorial takes {least} to {MOST_FACTORS} factors, not {len(factors)}")
+    return tuple(cell(switched_on) for switched_on in cells(factors, fraction))
+
+
+_VARIANTS: Mapping[str, Callable[[Sequence[str], Fraction], tuple[Variant, ...]]] = {
+    "leave-one-out": _leave_one_out,
+    "add-one": _add_one,
+    "factorial": _factorial,
+}
+
+
+def cells(factors: Sequence[str], fraction: Fraction = "full") -> list[tuple[str, ...]]:
+    """The combinations of a factorial, by the factors that are on. The half holds those with an even number of factors
+    off, the whole set among them (defining relation I = the product of all factors)."""
+    settings = product((False, True), repeat=len(factors))
+    return [
+        tuple(name for name, is_on in zip(factors, setting, strict=True) if is_on)
+        for setting in settings
+        if fraction == "full" or setting.count(False) % 2 == 0
+    ]
+
+
+@cache
+def cell(switched_on: tuple[str, ...]) -> Variant:
+    """M0 with some factors on; M0 itself with none."""
+    if not switched_on:
+        return ladder.M0
+    modifications = [modification for name in switched_on for modification in FACTORS[name].added]
+    return ladder.M0.derive(f"{CELL}{'+'.join(switched_on)}", *modifications)
+
+
+@cache
+def with_one(name: str) -> Variant:
+    """M0 with one factor on."""
+    return ladder.M0.derive(f"{ladder.M0.name}+{name}", *FACTORS[name].added)
+
+
+@cache
+def without(name: str) -> Variant:
+    """M9 without one factor: derived anew from M0 with all of M9's modifications but the factor's."""
+    left = [modification for modification in modifications_of(ladder.M9) if modification not in FACTORS[name].removed]
+    title = f"{ladder.M9.name} without {', '.join(modification.title for modification in FACTORS[name].removed)}"
+    return ladder.M0.derive(f"{ladder.M9.name}-{name}", *left, title=title)
+
+
+def modifications_of(variant: Variant) -> list[Modification]:
+    """Every modification from the root to a variant, in order."""
+    return [*(modifications_of(variant.parent) if variant.parent else []), *variant.modifications]
+
+
+def single_variants() -> dict[str, Variant]:
+    """Every variant that leaves one factor out of M9 or adds one to M0, by name."""
+    left_out = [without(name) for name, factor in FACTORS.items() if factor.removed]
+    added = [with_one(name) for name, factor in FACTORS.items() if factor.added]
+    return {variant.name: variant for variant in (*left_out, *added)}
+
+
+def variants_of_designs(labels: Iterable[str]) -> dict[str, Variant]:
+    """Every variant of a design that records may show, by name: those with one factor more or less, and all cells of
+    the factorials that the labels of records speak of."""
+    factorials = possible_factorials(labels)
+    over = [cell(each) for factors in factorials for each in cells(factors) if each]
+    return single_variants() | {variant.name: variant for variant in over}
+
+
+def possible_factorials(names: Iterable[str]) -> list[tuple[str, ...]]:
+    """The factors of factorials that names of cells may come from: all of them together first, since the cell in which
+    all are on may bear the name of the ladder's variant; then the sets that no other one contains."""
+    found = sorted({switched_on for name in names if (switched_on := factors_of_cell(name))})
+    together = tuple(factor for factor in FACTORS if any(factor in one for one in found))
+    largest = [one for one in found if len(one) > 1 and not any(set(one) < set(other) for other in found)]
+    return [each for each in dict.fromkeys([together, *largest]) if 1 < len(each) <= MOST_FACTORS]
+
+
+def factors_of_cell(name: str) -> tuple[str, ...] | None:
+    """The factors that are on in a cell of a factorial, from its name; None for any other name."""
+    words = tuple(name.removeprefix(CELL).split("+"))
+    in_order = tuple(factor for factor in FACTORS if factor in words and FACTORS[factor].added)
+    return words if name.startswith(CELL) and words == in_order else None
+
+
+def named(name: str) -> Variant | None:
+    """The variant of a design, from its name alone; None where it is no such name."""
+    switched_on = factors_of_cell(name)
+    return single_variants().get(name) if switched_on is None else cell(switched_on)
+
+
+def known_names() -> Iterable[str]:
+    """Names of variants of designs, for suggestions; cells of factorials are too many."""
+    return single_variants()

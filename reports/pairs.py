@@ -1,0 +1,111 @@
+"""Two rows → differences over paired seeds: of GLUE scores, and of held-out losses where these can be compared."""
+
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ablations.modification import Recipe
+from ablations.scales import scaled
+from ablations.variant import Variant
+from neobert.glue.tasks import TASKS
+from reports.cells import Estimate, Seeds
+from reports.remarks import why_no_average
+from reports.scores import Group, Row
+
+MARGINS: Mapping[str, tuple[float, str]] = {
+    "GLUE": (0.5, "points: the smallest change between neighbours in the paper's Figure 1 (M2 → M4)"),
+    "loss": (0.01, "nats: one percent of perplexity"),
+}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A variant against what it is compared with, in one `quantity` (GLUE or loss), by seed of pre-training.
+
+    `differences` are empty where `reason` says why there is nothing to compare. `notes` name seeds that only one side
+    has, `seeds` are those that both have, `ids` are the records behind the numbers.
+    """
+
+    quantity: str
+    differences: Mapping[int, float]
+    seeds: tuple[Seeds, ...]
+    reason: str
+    notes: tuple[str, ...]
+    ids: tuple[str, ...]
+
+
+def glue_pair(variant: Row, base: Row, tasks: Sequence[str], group: Group) -> Pair:
+    """Mean scores over the tasks, in points. A side that lacks a task has no mean: nothing is filled in."""
+    scores = [row.mean_over(tasks) for row in (variant, base)]
+    lacking = [_why_no_mean(row, tasks, group) for row, score in zip((variant, base), scores, strict=True) if not score]
+    if scores[0] is None or scores[1] is None:
+        return Pair("GLUE", {}, (), "; ".join(lacking), (), ())
+    pair = _paired("GLUE", variant, base, scores[0], scores[1])
+    ids = {row.cells[task].ids[seeds] for row in (variant, base) for task in tasks for seeds in pair.seeds}
+    return replace(pair, ids=tuple(sorted(ids)))
+
+
+def loss_pair(variant: Row, base: Row, group: Group) -> Pair:
+    """Held-out losses in nats a token; only of models that read the same text in the same tokens and lengths."""
+    recipes = [recipe_at(row.variant, group) for row in (variant, base)]
+    reason = why_losses_differ(recipes[0], recipes[1])
+    corpus = recipes[0].pretraining.data.corpus
+    losses = [row.losses.get(corpus) for row in (variant, base)]
+    missing = [row.variant.name for row, loss in zip((variant, base), losses, strict=True) if loss is None]
+    if reason or losses[0] is None or losses[1] is None:
+        return Pair("loss", {}, (), reason or f"{' and '.join(missing)}: no record", (), ())
+    pair = _paired("loss", variant, base, losses[0], losses[1])
+    ids = {run.id for row in (variant, base) for run in row.runs if run.seed in pair.differences}
+    return replace(pair, ids=tuple(sorted(ids)))
+
+
+def recipe_at(variant: Variant, group: Group) -> Recipe:
+    return scaled(variant.recipe, group.scale, group.vocabulary)
+
+
+def why_losses_differ(first: Recipe, second: Recipe) -> str:
+    """Why two held-out losses are on different things; empty where they are on the same."""
+    ours, theirs = first.pretraining, second.pretraining
+    if ours == theirs:
+        return "both have the same weights"
+    if ours.data.corpus != theirs.data.corpus:
+        return f"losses on other text: {ours.data.corpus} and {theirs.data.corpus}"
+    if (ours.data.tokenizer, ours.model.vocabulary_size) != (theirs.data.tokenizer, theirs.model.vocabulary_size):
+        return f"losses on other tokens: {ours.data.tokenizer} and {theirs.data.tokenizer}"
+    contexts = [pretraining.stages[-1].context for pretraining in (ours, theirs)]
+    return "" if contexts[0] == contexts[1] else f"losses in other contexts: {contexts[0]} and {contexts[1]} tokens"
+
+
+def _why_no_mean(row: Row, tasks: Sequence[str], group: Group) -> str:
+    absent = [TASKS[task].title for task in tasks if row.cells[task].score is None]
+    if row.is_started and absent:
+        return f"{row.variant.name} has no score on {', '.join(absent)}"
+    return f"{row.variant.name}: {why_no_average(row, group) or 'no seed has all tasks'}"
+
+
+def _paired(quantity: str, variant: Row, base: Row, ours: Estimate, theirs: Estimate) -> Pair:
+    common = sorted(ours.by_seeds.keys() & theirs.by_seeds.keys())
+    notes = _left_out(variant, base, set(ours.by_seeds), set(theirs.by_seeds))
+    differences = by_pretraining_seed({seeds: ours.by_seeds[seeds] - theirs.by_seeds[seeds] for seeds in common})
+    if len(common) > len(differences):
+        notes.append("fine-tuning seeds of one pre-training seed are averaged and count as one seed")
+    reason = "" if differences else f"{variant.variant.name} and {base.variant.name} have no seed in common"
+    return Pair(quantity, differences, tuple(common), reason, tuple(notes), ())
+
+
+def by_pretraining_seed(values: Mapping[Seeds, float]) -> dict[int, float]:
+    """The mean over the fine-tuning seeds of each pre-training: they tell nothing about other pre-trainings."""
+    grouped: dict[int, list[float]] = defaultdict(list)
+    for seeds, value in sorted(values.items()):
+        grouped[seeds.pretraining].append(value)
+    return {seed: statistics.fmean(own) for seed, own in grouped.items()}
+
+
+def _left_out(variant: Row, base: Row, ours: set[Seeds], theirs: set[Seeds]) -> list[str]:
+    alone = ((variant, ours - theirs), (base, theirs - ours))
+    return [
+        f"seed {', '.join(map(str, sorted(seeds)))} of {row.variant.name} has no partner and is left out"
+        for row, seeds in alone
+        if seeds
+    ]

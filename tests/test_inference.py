@@ -1,0 +1,91 @@
+"""The pieces of inference against scipy, by definition, and at the edges: one seed, no spread, too many tests."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from reports import inference
+from reports.inference import adjusted, compared, holm, verdict
+
+DIFFERENCES = st.lists(st.floats(-5, 5), min_size=2, max_size=9).filter(lambda values: np.std(values) > 1e-3)
+P_VALUES = st.lists(st.floats(0, 1), min_size=1, max_size=12)
+
+
+@given(DIFFERENCES)
+def test_interval_and_p_are_scipys(values: list[float]) -> None:
+    expected = stats.ttest_1samp(values, 0.0)
+    found = compared(values, margin=0.5)
+    assert found.p_t == pytest.approx(expected.pvalue, rel=1e-6, abs=1e-12)
+    interval = expected.confidence_interval(0.95)
+    assert found.interval == pytest.approx((interval.low, interval.high))
+    lower = stats.ttest_1samp(values, -0.5, alternative="greater").pvalue
+    upper = stats.ttest_1samp(values, 0.5, alternative="less").pvalue
+    assert found.p_equivalence == pytest.approx(max(lower, upper), rel=1e-6, abs=1e-12)
+
+
+@given(DIFFERENCES)
+def test_sign_flips_are_counted_one_by_one(values: list[float]) -> None:
+    observed = abs(sum(values))
+    flips = [abs(np.dot(values, signs)) for signs in itertools.product((-1, 1), repeat=len(values))]
+    share = np.mean([flip >= observed - 1e-9 * sum(map(abs, values)) for flip in flips])
+    assert compared(values, margin=0.5).p_sign_flip == pytest.approx(share)
+
+
+@given(P_VALUES)
+def test_holm_is_the_textbooks_step_down(p_values: list[float]) -> None:
+    """Rejecting at 0.05 is the same as walking up from the smallest p until one exceeds 0.05 over those left."""
+    rejected = dict.fromkeys(range(len(p_values)), False)
+    for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        if p_values[index] * (len(p_values) - rank) > inference.ALPHA:
+            break
+        rejected[index] = True
+    assert [bool(p <= inference.ALPHA) for p in holm(np.array(p_values))] == list(rejected.values())
+
+
+def test_tests_that_there_are_not_do_not_count_in_the_family() -> None:
+    assert adjusted([None, 0.01, None, 0.04]) == [None, 0.02, None, 0.04]
+    assert adjusted([None]) == [None] and adjusted([]) == []
+
+
+def test_one_seed_has_a_mean_and_nothing_else() -> None:
+    found = compared([1.5], margin=0.5)
+    assert found.mean == 1.5 and found.seeds == 1
+    assert found.interval is found.p_t is found.p_sign_flip is found.p_equivalence is found.detectable is None
+    assert verdict(found, None, None) == "too few seeds"
+
+
+def test_equal_differences_that_are_not_zero_claim_nothing() -> None:
+    """RTE has 277 examples: two seeds often differ by the very same number, and that tells nothing about the spread."""
+    found = compared([0.361] * 7, margin=0.5)
+    assert found.p_t is None and verdict(found, *adjusted([found.p_t]), found.p_equivalence) == "too few seeds"
+
+
+def test_no_difference_at_all_is_equivalence() -> None:
+    found = compared([0.0] * 6, margin=0.5)
+    assert (found.p_t, found.p_equivalence, found.p_sign_flip) == (1.0, 0.0, 1.0)
+    assert verdict(found, found.p_t, found.p_equivalence) == "equivalent within ±0.5"
+
+
+@pytest.mark.parametrize(
+    ("p_difference", "p_equivalence", "words"),
+    [
+        (0.01, 0.9, "higher"),
+        (0.01, 0.01, "higher, yet equivalent within ±0.5"),
+        (0.3, 0.01, "equivalent within ±0.5"),
+        (0.3, 0.3, "within noise"),
+    ],
+)
+def test_words_of_six_seeds(p_difference: float, p_equivalence: float, words: str) -> None:
+    found = compared([0.1, 0.2, 0.3, 0.1, 0.2, 0.3], margin=0.5)
+    assert verdict(found, p_difference, p_equivalence) == words
+
+
+def test_below_six_seeds_the_words_name_what_is_lacking() -> None:
+    found = compared([-1.0, -1.1, -0.9], margin=0.5)
+    assert found.p_sign_flip == 0.25
+    assert verdict(found, found.p_t, found.p_equivalence) == "too few seeds (t test: lower)"
+    assert verdict(found, 0.2, 0.01) == "within noise"

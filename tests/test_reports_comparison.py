@@ -1,0 +1,150 @@
+"""Our numbers beside the paper's: verdicts only where they can be compared, and whether the order is the paper's."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from reports_study import TASK_SHIFTS, Study
+from scipy import stats
+
+from neobert.glue.tasks import TASKS
+from neobert.recipe import Point
+from neobert.specifications import GlueStudy
+from reports import make_figures, published
+from reports.comparison import average_tolerance, compared_numbers, task_error, tolerance_of
+from reports.comparison_table import agreement_sentence
+from reports.rank_agreement import kendall_tau, rank_agreement
+from reports.scores import Group, group_of
+from reports.trials import read_evidence
+
+PRINTED = {name: bar.average for name, bar in published.figure1().items()}
+
+
+@pytest.fixture(autouse=True)
+def no_waiting_for_disks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)
+
+
+class Replica(Study):
+    """A study at paper scale on published data that scores what the paper prints, plus what is asked for."""
+
+    shift_by_seed = (0.0,)
+
+    def score(self, name: str, study: GlueStudy, point: Point) -> float:
+        shift = TASK_SHIFTS[study.task] + self.shift_by_seed[study.seed % len(self.shift_by_seed)]
+        return (PRINTED[name] + self.off.get(name, 0.0) + shift) / 100
+
+    @property
+    def off(self) -> dict[str, float]:
+        return self.levels
+
+
+def replica(root: Path, off: dict[str, float] | None = None, data: str = "hub", scale: str = "paper") -> Replica:
+    return Replica(root, scale=scale, data=data, levels=dict.fromkeys(PRINTED, 0.0) | (off or {}))  # type: ignore[arg-type]
+
+
+def group(study: Study) -> Group:
+    return group_of(read_evidence(study.root), study.scale, study.data)
+
+
+def test_tolerances_follow_from_the_development_sets() -> None:
+    assert task_error("rte", 90.0) == pytest.approx(100 * math.sqrt(0.09 / 277))
+    assert task_error("stsb", 90.0) == pytest.approx(100 * 0.19 / math.sqrt(1500))
+    assert tolerance_of(1.0) == pytest.approx(1.96 * math.sqrt(2) + 0.05)
+    assert 0.9 < average_tolerance() < 1.2 < tolerance_of(task_error("rte", 91.3))
+
+
+def test_at_paper_scale_on_the_papers_data_a_replica_is_reproduced(tmp_path: Path) -> None:
+    study = replica(tmp_path)
+    study.write(["M0", "M1", "M2"])
+    numbers = {(each.where, each.name): each for each in compared_numbers(group(study))}
+    assert set(numbers) == {("Figure 1", name) for name in ("M0", "M1", "M2", "M2 against M1")}
+    assert {each.verdict for each in numbers.values()} == {"reproduced"}
+    assert numbers["Figure 1", "M0"].difference == pytest.approx(0) and len(numbers["Figure 1", "M0"].ids) == 8
+    change = numbers["Figure 1", "M2 against M1"]
+    assert change.ours == pytest.approx(100 * (84.0 / 81.1 - 1)) and change.unit == "percent"
+
+
+def test_a_number_off_by_more_than_the_tolerance_exits_4(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    study = replica(tmp_path / "runs", {"M1": 1.5})
+    study.write(["M0", "M1"])
+    arguments = ["--runs", str(study.root), "--out", str(tmp_path / "out")]
+    assert make_figures.main(arguments) == 0
+    assert make_figures.main([*arguments, "--compare"]) == 4
+    assert "off: M1" in capsys.readouterr().out
+    content = json.loads((tmp_path / "out" / "paper-hub" / "comparison.json").read_text())
+    assert content["off"] == ["M1"]
+    assert [each["verdict"] for each in content["numbers"]] == ["reproduced", "not reproduced"]
+    assert {path.suffix for path in (tmp_path / "out" / "paper-hub").glob("comparison.*")} == {".md", ".csv", ".json"}
+
+
+def test_another_scale_is_never_off(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    study = replica(tmp_path / "runs", scale="smoke", data="synthetic")
+    study.write(["M0", "M1", "M2"])
+    assert make_figures.main(["--runs", str(study.root), "--out", str(tmp_path / "out"), "--compare", "--json"]) == 0
+    (summary,) = json.loads(capsys.readouterr().out)
+    assert summary["comparison"]["verdicts"] == {"not comparable at this scale": 4}
+    assert all(Path(name).is_file() for name in summary["files"])
+
+
+def test_other_data_an_incomplete_grid_and_a_fallback_are_not_comparable(tmp_path: Path) -> None:
+    other = replica(tmp_path / "other", {"M0": 9.0}, data="texts")
+    other.write(["M0"])
+    (number,) = compared_numbers(group(other))
+    assert number.verdict == "not comparable" and number.obstacle.startswith("other data")
+
+    partial = replica(tmp_path / "partial", {"M0": 9.0})
+    partial.write(["M0"])
+    next(partial.root.glob("glue/cola/*.json")).unlink()
+    (number,) = compared_numbers(group(partial))
+    assert number.obstacle == "the grid of M0 is incomplete" and not number.is_off
+
+
+def test_table_3_is_compared_checkpoint_by_checkpoint(tmp_path: Path) -> None:
+    study = replica(tmp_path)
+    study.pretrain("M10")
+    for of_task in study.studies("M10"):
+        if of_task.task == "cola":
+            study.begin("M10", of_task)
+            for point in of_task.points:
+                study.trial("M10", of_task, point)
+    names = [each.name for each in compared_numbers(group(study))]
+    assert names == ["NeoBERT-1024 CoLA", "NeoBERT-4096 CoLA"]
+
+
+@given(st.integers(3, 9).flatmap(lambda count: st.permutations(range(count))))
+def test_tau_is_scipys_where_there_are_no_ties(values: list[float]) -> None:
+    other = list(range(len(values)))
+    assert kendall_tau(values, other) == pytest.approx(stats.kendalltau(values, other).statistic)
+
+
+def test_the_papers_own_order_agrees_fully_and_its_reverse_not_at_all(tmp_path: Path) -> None:
+    study = replica(tmp_path / "same")
+    study.write(["M0", "M1", "M2", "M4"])
+    agreement = rank_agreement(group(study), tuple(TASKS))
+    assert agreement is not None and (agreement.tau, agreement.pairwise_accuracy) == (1.0, 1.0)
+    assert agreement.decisions == (3, 3) and agreement.interval[0] < agreement.interval[1] == 1.0
+    assert "asymptotic, one seed" in agreement_sentence(agreement)
+    reverse = replica(tmp_path / "reverse", {name: 2 * (80 - value) for name, value in PRINTED.items()})
+    reverse.write(["M0", "M1", "M2", "M4"])
+    agreement = rank_agreement(group(reverse), tuple(TASKS))
+    assert agreement is not None and agreement.tau == -1.0 and agreement.decisions == (0, 3)
+
+
+def test_with_seeds_the_interval_is_drawn_from_them(tmp_path: Path) -> None:
+    study = Study(tmp_path, levels={"M0": 52.0, "M1": 52.2, "M2": 52.4, "M4": 52.1})
+    study.write(["M0", "M1", "M2", "M4"], seeds=(0, 1, 2))
+    agreement = rank_agreement(group(study), tuple(TASKS))
+    assert agreement is not None and agreement.method == "bootstrap over 3 seeds"
+    assert agreement.interval[0] <= agreement.tau <= agreement.interval[1]
+    assert rank_agreement(group(study), tuple(TASKS)) == agreement
+
+
+def test_two_variants_have_no_rank_agreement(tmp_path: Path) -> None:
+    study = replica(tmp_path)
+    study.write(["M0", "M1"])
+    assert rank_agreement(group(study), tuple(TASKS)) is None
+    assert "fewer than three" in agreement_sentence(None)

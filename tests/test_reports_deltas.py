@@ -1,0 +1,263 @@
+"""Records → deltas: who is paired with whom, what is left out and said, and that stored predictions are resampled."""
+
+import csv
+import io
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from reports_study import Study
+
+from neobert.data.tokenizers import Framed
+from neobert.glue.encoding import encode_task, save_encoded
+from neobert.glue.metrics import evaluate
+from neobert.glue.tasks import TASKS
+from neobert.layout import Layout
+from neobert.progress import TrialFiles, encoded_task_path
+from reports.bars import bars_of
+from reports.deltas import Delta, deltas_of
+from reports.deltas_table import deltas_csv, deltas_table
+from reports.formats import booktabs, markdown
+from reports.predictions import StoredPredictions
+from reports.scores import group_of
+from reports.trials import read_evidence
+
+EXAMPLES = 60
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(autouse=True)
+def no_waiting_for_disks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)
+
+
+def reported(study: Study) -> tuple[dict[tuple[str, str, str], Delta], str]:
+    """Deltas by (variant, base, quantity) and the printed page."""
+    evidence = read_evidence(study.root)
+    group = group_of(evidence, study.scale, study.data)
+    bars = bars_of(group)
+    found = deltas_of(group, bars.tasks, StoredPredictions(study.root, evidence.studies))
+    table = deltas_table(found, group, bars.quantity)
+    assert booktabs(table)
+    rows = list(csv.DictReader(io.StringIO(deltas_csv(found, bars.quantity))))
+    assert len(rows) == len(found)
+    return {(delta.variant, delta.base, delta.pair.quantity): delta for delta in found}, markdown(table)
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Study:
+    return Study(tmp_path / "runs")
+
+
+def test_a_delta_is_the_mean_over_paired_seeds_of_differences_of_averages(study: Study) -> None:
+    study.write(["M0", "M1"], seeds=(0, 1, 2))
+    deltas, page = reported(study)
+    delta = deltas["M1", "M0", "GLUE"]
+    rows = group_of(read_evidence(study.root), "smoke", "synthetic").last_rows()
+    ours, theirs = rows["M1"].average, rows["M0"].average
+    assert ours is not None and theirs is not None and delta.comparison is not None
+    by_seed = [ours.by_seeds[seeds] - theirs.by_seeds[seeds] for seeds in ours.by_seeds]
+    assert list(delta.pair.differences.values()) == pytest.approx(by_seed)
+    assert delta.comparison.interval is not None and delta.comparison.mean == pytest.approx(np.mean(by_seed))
+    assert delta.comparison.p_sign_flip is not None and delta.comparison.p_sign_flip >= 0.25
+    assert "the smallest p that an exact sign-flip test can reach is 0.25 with 3" in page
+    assert len(delta.pair.ids) == 2 * 3 * 8
+
+
+def test_one_seed_has_no_interval_and_says_so(study: Study) -> None:
+    study.write(["M0", "M1"])
+    deltas, page = reported(study)
+    found = deltas["M1", "M0", "GLUE"]
+    assert found.comparison is not None and found.comparison.interval is None and found.verdict == "too few seeds"
+    assert "One seed: no interval and no test" in page
+
+
+def test_a_seed_without_partner_is_named_and_left_out(study: Study) -> None:
+    study.write(["M0"], seeds=(0, 1, 2))
+    study.write(["M1"], seeds=(1, 2, 3))
+    deltas, page = reported(study)
+    assert list(deltas["M1", "M0", "GLUE"].pair.differences) == [1, 2]
+    assert "seed 3 of M1 has no partner and is left out" in page
+    assert "seed 0 of M0 has no partner and is left out" in page
+
+
+def test_a_missing_task_leaves_the_pair_out_with_its_name(study: Study) -> None:
+    study.write(["M0", "M1", "M2"])
+    for task in study.studies("M1"):
+        if task.task == "rte":
+            for point in task.points:
+                TrialFiles(Layout(study.root), task, point).record.unlink()
+    deltas, page = reported(study)
+    delta = deltas["M1", "M0", "GLUE"]
+    assert delta.comparison is None and "M1 has no score on RTE" in delta.pair.reason
+    assert "left out: M1 has no score on RTE" in page
+    assert deltas["M3", "M2", "GLUE"].pair.reason == "M3: no record"
+
+
+def test_losses_are_compared_only_where_they_are_on_the_same_text_in_the_same_tokens(study: Study) -> None:
+    study.write(["M0", "M1", "M2", "M3", "M8", "M9", "M10"])
+    deltas, _ = reported(study)
+    assert deltas["M1", "M0", "loss"].comparison is not None
+    reasons = {(a, b): deltas[a, b, "loss"].pair.reason for a, b in (("M2", "M1"), ("M3", "M2"), ("M10", "M9"))}
+    assert reasons["M2", "M1"] == "losses on other text: web and wikibook"
+    assert reasons["M3", "M2"] == "losses on other tokens: bpe and wordpiece"
+    assert reasons["M10", "M9"] == "both have the same weights"
+    assert "losses in other contexts" in deltas["M9", "M8", "loss"].pair.reason
+
+
+def test_fine_tuning_seeds_of_one_pre_training_are_no_further_seeds(study: Study) -> None:
+    """Three fine-tuning seeds on one pre-training tell nothing about other pre-trainings: n is 1."""
+    for name in ("M0", "M1"):
+        study.pretrain(name)
+        for of_task in study.studies(name):
+            for seed in (0, 1, 2):
+                repeated = of_task.model_copy(update={"seed": seed})
+                study.begin(name, repeated)
+                for point in repeated.points:
+                    study.trial(name, repeated, point)
+    deltas, page = reported(study)
+    delta = deltas["M1", "M0", "GLUE"]
+    assert len(delta.pair.seeds) == 3 and len(delta.pair.differences) == 1
+    assert delta.verdict == "too few seeds" and "are averaged and count as one seed" in page
+
+
+def test_holm_corrects_over_the_ladder_and_leaves_alternatives_to_themselves(study: Study) -> None:
+    names = ["M0", "M1", "M2", "M4", "M0@dropout"]
+    study.write(names, seeds=tuple(range(6)))
+    deltas, _ = reported(study)
+    of_ladder = [delta for delta in deltas.values() if delta.design == "ladder" and delta.pair.quantity == "GLUE"]
+    tested = sorted(delta.comparison.p_t for delta in of_ladder if delta.comparison and delta.comparison.p_t)
+    smallest = min(delta.p_holm for delta in of_ladder if delta.p_holm is not None)
+    assert len(tested) == 3 and smallest == pytest.approx(3 * tested[0])
+    other = deltas["M0@dropout", "M0", "GLUE"]
+    assert other.design == "alternatives" and other.comparison is not None
+    assert other.p_holm == other.comparison.p_t
+    assert {deltas["M1", "M0", "GLUE"].verdict} <= {"higher", "within noise"}
+
+
+class OneToken:
+    """Frames every text as one token: only labels matter here."""
+
+    def frame_all(self, columns: Any, *, max_tokens: int) -> list[Framed]:
+        return [Framed([1], None) for _ in columns[0]]
+
+
+def with_predictions(study: Study, names: list[str], tasks: tuple[str, ...]) -> dict[str, Any]:
+    """Trials of some tasks whose scores follow from stored predictions; the labels by task and split."""
+    random, labels = np.random.default_rng(0), {}
+    for task in tasks:
+        of_task = TASKS[task]
+        labels[task] = {
+            split: random.integers(0, 6, EXAMPLES) / 1.0 if of_task.is_regression else random.integers(0, 2, EXAMPLES)
+            for split in of_task.validation_splits
+        }
+    for name in names:
+        for seed in (0, 1, 2):
+            study.pretrain(name, seed)
+            for each in (each for each in study.studies(name, seed) if each.task in tasks):
+                study.begin(name, each)
+                _encode(study, each, labels[each.task])
+                for point in each.points:
+                    _predicted_trial(study, name, each, point, labels[each.task], random)
+    return labels
+
+
+def _encode(study: Study, of_task: Any, labels: dict[str, Any]) -> None:
+    task = TASKS[of_task.task]
+    splits = {"train": [0, 1], **{split: list(values) for split, values in labels.items()}}
+    texts = {
+        split: {column: ["x"] * len(values) for column in task.text_columns} | {"label": values}
+        for split, values in splits.items()
+    }
+    save_encoded(
+        encoded_task_path(Layout(study.root), of_task),
+        encode_task(task, texts, OneToken(), of_task.protocol.max_tokens),
+    )
+
+
+def _predicted_trial(study: Study, name: str, of_task: Any, point: Any, labels: dict[str, Any], random: Any) -> None:
+    task = TASKS[of_task.task]
+    noise = 1.0 if name == "M0" else 0.5
+    predictions = {}
+    for split, values in labels.items():
+        if task.is_regression:
+            predictions[split] = (values + random.normal(0, 3 * noise, EXAMPLES)).astype(np.float32)
+        else:
+            logits = np.eye(task.labels)[values] + random.normal(0, noise, (EXAMPLES, task.labels))
+            predictions[split] = logits.astype(np.float32)
+    score = evaluate(task, predictions, labels).score
+    path = study.trial(name, of_task, point, score=score)
+    np.savez_compressed(path.with_suffix(".npz"), allow_pickle=False, **predictions)
+
+
+def test_stored_predictions_give_an_interval_over_examples_around_the_difference(study: Study) -> None:
+    with_predictions(study, ["M0", "M1"], ("cola", "stsb", "mrpc"))
+    deltas, page = reported(study)
+    delta = deltas["M1", "M0", "GLUE"]
+    assert delta.comparison is not None and delta.examples is not None, delta.no_examples
+    low, high = delta.examples
+    assert low < delta.comparison.mean < high and 2 < high - low < 40
+    again, _ = reported(study)
+    assert again["M1", "M0", "GLUE"].examples == delta.examples
+    assert "No interval over examples" not in page
+
+
+@pytest.mark.parametrize("damage", ["gone", "torn", "labels"])
+def test_predictions_that_cannot_be_read_are_named_and_the_rest_goes_on(study: Study, damage: str) -> None:
+    with_predictions(study, ["M0", "M1"], ("cola",))
+    for path in sorted(study.root.glob("glue/cola/*.npz")):
+        if damage == "gone":
+            path.unlink()
+        elif damage == "torn":
+            path.write_bytes(path.read_bytes()[:50])
+    if damage == "labels":
+        for path in study.root.glob("data/glue/*.safetensors"):
+            path.unlink()
+    deltas, page = reported(study)
+    delta = deltas["M1", "M0", "GLUE"]
+    assert delta.comparison is not None and delta.examples is None
+    words = {"gone": "predictions are not kept", "torn": "cannot be read", "labels": "labels of the examples"}
+    assert f"No interval over examples: {delta.no_examples}" in page and words[damage] in delta.no_examples
+
+
+def test_statistics_are_the_same_bytes_whatever_order_the_records_come_in(study: Study, tmp_path: Path) -> None:
+    """Bootstraps start from the ids of records, so that neither order, hash seed nor locale moves a digit."""
+    with_predictions(study, ["M0", "M1", "M2"], ("cola", "stsb"))
+    for name in ("F:positions", "F:norm", "F:positions+norm"):
+        study.levels[name] = 54.0
+        study.pretrain(name)
+    copy = tmp_path / "copy"
+    for path in sorted(study.root.rglob("*"), reverse=True):
+        if path.is_file():
+            (copy / path.relative_to(study.root)).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, copy / path.relative_to(study.root))
+    outputs = []
+    for number, root in enumerate((study.root, copy)):
+        out = tmp_path / f"out{number}"
+        command = [sys.executable, "reports/make_figures.py", "--runs", str(root), "--out", str(out), "--compare"]
+        variables = {"PYTHONHASHSEED": str(number), "LC_ALL": ("C", "de_DE.UTF-8")[number], "OMP_NUM_THREADS": "1"}
+        subprocess.run(command, cwd=REPOSITORY, env=os.environ | variables, check=True, capture_output=True)
+        outputs.append({path.name: path.read_bytes() for path in (out / "smoke-synthetic").iterdir()})
+    names = {f"{name}.{suffix}" for name in ("deltas", "effects") for suffix in ("md", "tex", "csv")}
+    assert names | {f"comparison.{suffix}" for suffix in ("md", "csv", "json")} < set(outputs[0])
+    assert outputs[0] == outputs[1]
+    assert b"bootstrap over 3 seeds" in outputs[0]["comparison.md"]
+
+
+def test_variants_of_designs_are_compared_with_what_they_are_one_factor_from(study: Study) -> None:
+    study.write(["M0", "M9"])
+    for name in ("M9-norm", "M0+masking"):
+        study.levels[name] = 54.0
+        study.write([name])
+    deltas, page = reported(study)
+    assert deltas["M9", "M9-norm", "GLUE"].design == "leave-one-out"
+    assert deltas["M0+masking", "M0", "GLUE"].design == "add-one"
+    assert "every delta is what M9 owes to one modification" in page and "Add-one:" in page
+    group = group_of(read_evidence(study.root), "smoke", "synthetic")
+    assert set(group.design_rows) == {"M9-norm", "M0+masking"} and group.problems == ()
+    assert [bar.variant.name for bar in bars_of(group).bars] == [f"M{number}" for number in range(11)]

@@ -1,0 +1,89 @@
+"""The bootstrap over examples: its metrics are the task's own, whatever is drawn."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from neobert.glue.metrics import evaluate
+from neobert.glue.tasks import TASKS
+from reports.resampling import resampled_scores, weighted_metric
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def world(task: str, examples: int, seed: int) -> tuple[dict[str, Array], list[dict[str, Array]]]:
+    """Labels and two models' predictions; coarse values, so that there are ties."""
+    random, of_task = np.random.default_rng(seed), TASKS[task]
+    labels, models = {}, [{}, {}]  # type: ignore[var-annotated]
+    for split in of_task.validation_splits:
+        if of_task.is_regression:
+            labels[split] = random.integers(0, 6, examples).astype(np.float32)
+            for model in models:
+                model[split] = np.round(labels[split] + random.normal(0, 2, examples)).astype(np.float32)
+        else:
+            labels[split] = random.integers(0, of_task.labels, examples)
+            for model in models:
+                model[split] = random.normal(0, 1, (examples, of_task.labels)).astype(np.float32)
+    return labels, models
+
+
+@given(st.sampled_from(sorted(TASKS)), st.integers(2, 30), st.integers(0, 2**31))
+@settings(max_examples=60, deadline=None)
+def test_weights_count_as_copies_of_the_examples(task: str, examples: int, seed: int) -> None:
+    """A weighted metric is the metric of the examples repeated so often, by scikit-learn and scipy."""
+    labels, models = world(task, examples, seed)
+    weights = np.random.default_rng(seed).integers(0, 3, examples)
+    weights[0] += 1
+    for split in TASKS[task].validation_splits:
+        chosen = np.repeat(np.arange(examples), weights)
+        for model in models:
+            expected = evaluate(
+                TASKS[task],
+                {name: model[name][chosen] for name in labels},
+                {name: labels[name][chosen] for name in labels},
+            )
+            predicted = model[split] if TASKS[task].is_regression else model[split].argmax(axis=1)
+            suffix = split.removeprefix("validation") if len(labels) > 1 else ""
+            for metric in TASKS[task].metrics:
+                (found,) = weighted_metric(
+                    metric, labels[split][:, None], predicted[:, None], weights[None, :].astype(float)
+                )[:, 0]
+                value = expected.metrics[f"{metric}{suffix}"]
+                assert np.isnan(found) if value is None else found == pytest.approx(value, abs=1e-7)
+
+
+@pytest.mark.parametrize("task", ["cola", "mrpc", "mnli", "stsb"])
+def test_resamples_are_centred_and_spread_as_the_plain_bootstrap(task: str) -> None:
+    labels, models = world(task, 80, 3)
+    found = resampled_scores(TASKS[task], models, labels, 2000, np.random.default_rng(1))
+    assert found.shape == (2000, 2)
+    random, plain = np.random.default_rng(2), []
+    for _ in range(300):
+        chosen = {split: random.integers(0, 80, 80) for split in labels}
+        scores = [
+            evaluate(
+                TASKS[task], {s: model[s][chosen[s]] for s in labels}, {s: labels[s][chosen[s]] for s in labels}
+            ).score
+            for model in models
+        ]
+        plain.append(scores[0] - scores[1])  # type: ignore[operator]
+    differences = found[:, 0] - found[:, 1]
+    assert differences.std() == pytest.approx(np.std(plain), rel=0.15)
+    assert differences.mean() == pytest.approx(np.mean(plain), abs=4 * np.std(plain) / np.sqrt(300))
+
+
+def test_models_are_scored_on_the_same_examples() -> None:
+    """Equal predictions differ on no resample, however noisy the resamples are."""
+    labels, models = world("cola", 40, 0)
+    found = resampled_scores(TASKS["cola"], [models[0], models[0]], labels, 200, np.random.default_rng(0))
+    assert (found[:, 0] == found[:, 1]).all() and found[:, 0].std() > 0.01
+
+
+def test_predictions_of_another_number_of_examples_are_refused() -> None:
+    labels, models = world("rte", 10, 0)
+    shorter = {"validation": models[0]["validation"][:9]}
+    with pytest.raises(ValueError, match="RTE validation"):
+        resampled_scores(TASKS["rte"], [shorter], labels, 10, np.random.default_rng(0))
