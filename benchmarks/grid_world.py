@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ablations.ladder import variants
 from ablations.plan import scaled_variant
-from ablations.runs import Checkpoint, glue_studies, pretraining_runs
+from ablations.runs import glue_studies, measured_checkpoints, pretraining_runs
 from ablations.scales import execution_at
 from neobert.data.preparation import open_specified
 from neobert.launching.here import worker_environment
@@ -85,7 +85,8 @@ def pretrained_world(root: Path) -> World:
     short = {"steps": PRETRAINING_STEPS, "warmup_steps": 1, "decay_steps": PRETRAINING_STEPS}
     stage = recipe.pretraining.stages[0].model_copy(update=short)
     (run,) = pretraining_runs(recipe.pretraining.model_copy(update={"stages": (stage,)}), 0, source)
-    studies = {study.task: study for study in glue_studies(Checkpoint(run, recipe, 0), source)}
+    (checkpoint,) = measured_checkpoints(recipe, [run], 0)
+    studies = {study.task: study for study in glue_studies(checkpoint, source)}
     write_run_file(Layout(root), run, SOURCE, execution_at("smoke"), {"variants": [VARIANT]})
     world = World(root, run, studies[TASK])
     world.work(world.reference)

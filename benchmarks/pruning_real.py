@@ -18,7 +18,7 @@ from typing import Any
 from ablations.ladder import variants
 from ablations.plan import scaled_variant, vocabulary_of
 from ablations.protocol import EXTENDED_GRID, PRUNING
-from ablations.runs import Checkpoint, glue_studies, pretraining_runs
+from ablations.runs import glue_studies, measured_checkpoints, pretraining_runs
 from ablations.scales import execution_at, scaled, synthetic_documents
 from benchmarks.measuring import load
 from benchmarks.results import Goal, write_result
@@ -95,7 +95,8 @@ def studies(specification: Source, grid: Grid, seeds: Sequence[int]) -> Iterator
         grid = scaled(variant.recipe.model_copy(update={"grid": grid}), "smoke", vocabulary).grid
     run = pretraining_runs(recipe.pretraining, 0, source)[-1]
     for seed in seeds:
-        for study in glue_studies(Checkpoint(run, recipe, seed), source, PRUNING):
+        (checkpoint,) = measured_checkpoints(recipe, [run], seed)
+        for study in glue_studies(checkpoint, source, PRUNING):
             if study.task in TASKS:
                 yield study.model_copy(update={"points": grid.points(), "starts_from": FROM_PRETRAINING})
 
