@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 from ablations.cluster_flags import FLAGS_OF_RESOURCES
 from ablations.costs import Machine
-from ablations.dispatch import Dispatch, NamedRun, pieces_of
+from ablations.dispatch import Dispatch
+from ablations.pieces import NamedRun, pieces_of
 from ablations.scales import execution_at
 from neobert.console import output, table
 from neobert.identity import plain

@@ -74,9 +74,9 @@ def _clean(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     from ablations.cluster import place_of, planned_machine, preview
     from ablations.design_plan import planned_design
-    from ablations.dispatch import runs_of
     from ablations.fit import refuse_misfits
     from ablations.listing import print_ladder
+    from ablations.pieces import runs_of
     from ablations.plan import chosen_variants, plan, vocabulary_of
     from ablations.plan_listing import print_plan
     from ablations.scales import synthetic_documents
@@ -137,8 +137,8 @@ def _submit(
 ) -> int:
     """Send what is missing to SLURM and return at once."""
     from ablations.cluster import dispatch_of, machine_on, print_submissions
-    from ablations.dispatch import pieces_of, runs_of
     from ablations.execution import write_run_files
+    from ablations.pieces import pieces_of, runs_of
     from ablations.validation import refuse, validate
     from neobert.console import logs
 

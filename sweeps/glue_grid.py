@@ -146,7 +146,7 @@ def _submit(
 ) -> int:
     """Send what is missing to SLURM and return at once. Optuna's study is a journal there unless another is named."""
     from ablations.cluster import dispatch_of, print_submissions
-    from ablations.dispatch import pieces_of
+    from ablations.pieces import pieces_of
     from neobert.grid.mirror import mirror_for_command
     from neobert.grid.storages import STORAGE_VARIABLE
     from neobert.progress import trial_files

@@ -15,7 +15,8 @@ from unittest.mock import patch
 from cluster import Cluster
 from waiting import until
 
-from ablations.dispatch import Dispatch, Piece
+from ablations.dispatch import Dispatch
+from ablations.pieces import Piece
 from neobert.files import read_lines
 from neobert.launching.here import REPOSITORY, thread_variables
 from neobert.launching.profile import Profile, Resources
