@@ -26,7 +26,9 @@ from neobert.data.preparation import open_specified, specify
 from neobert.glue.competition import savings
 from neobert.launching.here import REPOSITORY, worker_environment
 from neobert.layout import Layout
+from neobert.progress import trial_files
 from neobert.recipe import Grid
+from neobert.records import read_record
 from neobert.specifications import GlueStudy, Source, Start, write_run_file
 
 VARIANT = "M5"
@@ -109,27 +111,31 @@ def compared(layout: Layout, pruned: GlueStudy, specification: Source) -> dict[s
         command = [sys.executable, "-m", "neobert.work", "--runs", str(layout.root), reference]
         subprocess.run(command, check=True, env=worker_environment(execution_at("smoke").threads))
     saved = savings(layout, pruned)
+    full = [read_record(files.record)["scores"]["score"] for files in trial_files(layout, pruned)]
     assert saved.full_steps is not None and saved.full_best is not None and saved.best is not None
     return {
         "task": pruned.task,
         "seed": pruned.seed,
         **asdict(saved),
         "share of the full grid's steps": round(saved.steps / saved.full_steps, 4),
-        "regret": saved.full_best - saved.best,
+        "regret": round(saved.full_best - saved.best, 4),
+        "scores of the full grid": full,
     }
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Mean share and regret by task."""
+    """Share, regret and, to measure the regret by, the standard deviation that the seed alone makes, by task."""
     answer = {}
     for task in TASKS:
         own = [row for row in rows if row["task"] == task]
+        shares, regrets = ([row[key] for row in own] for key in ("share of the full grid's steps", "regret"))
+        by_point = list(zip(*(row["scores of the full grid"] for row in own), strict=True))
+        deviations = [statistics.stdev(scores) for scores in by_point] if len(own) > 1 else []
         answer[task] = {
-            "mean share of the full grid's steps": round(
-                statistics.fmean(row["share of the full grid's steps"] for row in own), 4
-            ),
-            "mean regret": round(statistics.fmean(row["regret"] for row in own), 4),
-            "largest regret": round(max(row["regret"] for row in own), 4),
+            "mean share of the full grid's steps": round(statistics.fmean(shares), 4),
+            "mean regret": round(statistics.fmean(regrets), 4),
+            "largest regret": max(regrets),
+            "seed standard deviation of a point, mean": round(statistics.fmean(deviations), 4) if deviations else None,
         }
     return {"by task": answer}
 
