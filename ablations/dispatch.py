@@ -11,7 +11,7 @@ from ablations.pieces import Piece
 from ablations.plan import PlannedUnit, Row
 from neobert.grid.claims import acquire
 from neobert.launching.profile import Profile
-from neobert.launching.slurm import Job, largest_array, live_jobs, sbatch_text, submit, test
+from neobert.launching.slurm import Job, largest_array, live_jobs, release_stranded, sbatch_text, submit, test
 from neobert.launching.snapshot import take_snapshot
 from neobert.launching.submissions import SUBMISSION_UNIT, Submission, note_submission, read_submissions
 from neobert.layout import Layout
@@ -88,6 +88,7 @@ class Dispatch:
             for submission in earlier:
                 if submission.job in alive:
                     at_work.add(submission.job, submission.references)
+            release_stranded(each.job for each in earlier if each.job in alive)
             new: list[Submission] = []
             snapshot, largest = take_snapshot(self.layout.root / "snapshots"), largest_array()
             for piece in {piece.kind: piece for piece in pieces}.values():

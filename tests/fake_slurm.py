@@ -13,6 +13,7 @@ SCRIPTS = {
 name=""; for word in "$@"; do case "$word" in --name=*) name="${word#--name=}";; esac; done
 for file in "$STATE"/live/*; do
   [ -e "$file" ] || continue
+  case "$*" in *PENDING*) continue;; esac
   if [ -z "$name" ] || grep -q -- "--job-name=$name\\$" "$file"; then basename "$file"; fi
 done; exit 0""",
     "scontrol": 'echo "MaxArraySize            = $(cat "$STATE/largest")"',

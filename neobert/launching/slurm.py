@@ -61,10 +61,22 @@ def live_jobs() -> set[str]:
     Raises:
         RunFailed: the controller does not answer, so nobody can know.
     """
-    answer = _client(["squeue", "--noheader", "--me", "--format=%F"])
+    answer = _client(["squeue", "--noheader", "--me", "--format=%F %r"])
     if answer.returncode:
         raise RunFailed(f"squeue does not answer ({answer.stderr.strip()}): nothing was submitted, try again later")
-    return set(answer.stdout.split())
+    return {line.split()[0] for line in answer.stdout.splitlines() if line.strip()}
+
+
+def release_stranded(jobs: Iterable[str]) -> list[str]:
+    """Release those of the jobs that SLURM requeued and then held, as it does when a start fails: nobody else would."""
+    ours = set(jobs)
+    answer = _client(["squeue", "--noheader", "--me", "--states=PENDING", "--format=%F %i %r"])
+    lines = [line.split(maxsplit=2) for line in answer.stdout.splitlines()]
+    stranded = re.compile("requeued.held", re.IGNORECASE)
+    held = [job for family, job, reason in lines if family in ours and stranded.search(reason)]
+    if held:
+        _client(["scontrol", "release", *held])
+    return held
 
 
 def largest_array() -> int:
