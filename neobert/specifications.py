@@ -26,6 +26,7 @@ class Source(Value):
 
 
 EngineWord = Literal["single", "ddp", "zero1", "zero2"]
+CompileWord = Literal["auto", "on", "off"]
 
 
 class Execution(Value):
@@ -33,6 +34,8 @@ class Execution(Value):
 
     `engine` says how processes share a model: not at all (single), each with a whole copy (ddp), or with the state of
     the optimizer (zero1) and the gradients too (zero2) split between them. With one process all of them are the same.
+    `compile` says whether models are compiled; auto does where that earns itself back. Of `trace_steps` steps behind
+    the first few a trace is written.
     """
 
     threads: PositiveInt
@@ -40,6 +43,8 @@ class Execution(Value):
     micro_batch_tokens: PositiveInt
     checkpoint_interval_steps: PositiveInt
     engine: EngineWord = "ddp"
+    compile: CompileWord = "auto"
+    trace_steps: NonNegativeInt = 0
 
     @model_validator(mode="after")
     def _engine_serves_all_processes(self) -> Self:

@@ -1,9 +1,10 @@
 """Claims of batching: what a step holds, exact resumption, and tensors that are what the rows say."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, pairwise
 from unittest.mock import patch
 
 import numpy as np
@@ -16,6 +17,7 @@ from small_corpora import IDS, corpus_of, realistic_lengths, small_documents, st
 from neobert.data import streams
 from neobert.data.batching import Batch, StepIterator, collate, heldout_batches, micro_batches
 from neobert.data.rows import Pieces, Rows
+from neobert.data.shapes import Exact, Fixed
 from neobert.data.streams import STREAMS, WINDOW_DOCUMENTS, PackingWord
 from neobert.data.tokenized import TokenizedCorpus
 from neobert.data.views import Documents, all_documents
@@ -47,8 +49,9 @@ def framed(corpus: TokenizedCorpus, document: int) -> list[int]:
 
 def masks(batch: Batch) -> Iterator[tuple[int, int, int]]:
     """(row, column, target) of each predicted token."""
-    for row, slot in (batch.targets != -100).nonzero().tolist():
-        yield row, int(batch.slots[row, slot]), int(batch.targets[row, slot])
+    for place, target in zip(batch.slots.places.tolist(), batch.targets.tolist(), strict=True):
+        if target != -100:
+            yield *divmod(place, batch.token_ids.shape[1]), target
 
 
 def predicted_places(rows: Rows, batch: Batch) -> set[tuple[int, int, int]]:
@@ -170,7 +173,7 @@ def test_a_batch_is_what_its_rows_say(packing: PackingWord, seed: int, rate: flo
     documents = small_documents(50, seed=seed)
     rows = next(StepIterator(documents, stage(CONTEXT, 6), packing, seed=seed))
     masking = Masking(rate=rate, mask_share=0.8, random_share=0.1)
-    batch = collate(rows, documents.corpus, masking, rows_at_least=8)
+    batch = collate(rows, documents.corpus, masking, shapes=Exact(8))
     token_ids = np.full((8, CONTEXT), IDS.pad)
     numbers, positions = np.full((8, CONTEXT), -1), np.full((8, CONTEXT), -1)
     seen_in_row = [0] * 8
@@ -194,7 +197,7 @@ def test_a_batch_is_what_its_rows_say(packing: PackingWord, seed: int, rate: flo
     assert batch.positions.tolist() == positions.tolist()
     assert batch.real_tokens == rows.real_tokens == int((batch.positions >= 0).sum())
     assert batch.predicted_tokens == int((batch.targets != -100).sum()) > 0
-    assert batch.slots.shape == batch.targets.shape and batch.slots.shape[1] % 8 == 0
+    assert batch.slots.places.shape == batch.targets.shape and len(batch.targets) % 8 == 0
     assert len({(row, column) for row, column, _ in masks(batch)}) == batch.predicted_tokens
 
 
@@ -203,11 +206,40 @@ def test_slots_grow_in_eights_and_drop_no_target() -> None:
     rows = next(StepIterator(documents, stage(CONTEXT, 6), "packed", seed=0))
     few = collate(rows, documents.corpus, BERT)
     many = collate(rows, documents.corpus, Masking(rate=0.99, mask_share=1, random_share=0))
-    fixed = collate(rows, documents.corpus, BERT, slots_at_least=19)
-    assert few.slots.shape[1] < many.slots.shape[1] <= CONTEXT
+    assert few.slots.queries.shape[1] < many.slots.queries.shape[1] <= CONTEXT
+    assert few.predicted_tokens <= len(few.targets) < few.predicted_tokens + 8
     assert many.predicted_tokens > 0.85 * rows.real_tokens - 2 * len(rows.pieces.rows)
-    assert fixed.slots.shape[1] == 24
-    assert set(masks(fixed)) == set(masks(few))
+
+
+@packings
+def test_fixed_sizes_are_few_and_drop_no_target(packing: PackingWord) -> None:
+    documents = small_documents(400)
+    shapes = Fixed(8, CONTEXT, BERT.rate, float(documents.framed_lengths.mean()))
+    sizes = Counter()
+    for rows in StepIterator(documents, stage(CONTEXT, 8, steps=200), packing, seed=0):
+        batch, exact = (collate(rows, documents.corpus, BERT, shapes=kind) for kind in (shapes, Exact()))
+        assert list(masks(batch)) == list(masks(exact))
+        sizes[batch.token_ids.shape, batch.slots.queries.shape, batch.targets.shape] += 1
+    assert len({rows for (rows, _), _, _ in sizes}) <= 4
+    assert len(sizes) <= 12 and sum(count for _, count in sizes.most_common(4)) >= 150
+
+
+@given(packing=st.sampled_from(PACKINGS), seed=st.integers(0, 100), fixed=st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_one_run_of_tokens_holds_what_rows_hold(packing: PackingWord, seed: int, fixed: bool) -> None:
+    documents = small_documents(50, seed=seed)
+    rows = next(StepIterator(documents, stage(CONTEXT, 6), packing, seed=seed))
+    shapes = Fixed(6, CONTEXT, BERT.rate, float(documents.framed_lengths.mean())) if fixed else Exact()
+    batch, by_row = (collate(rows, documents.corpus, BERT, shapes=shapes, flat=flat) for flat in (True, False))
+    assert list(masks(batch)) == list(masks(by_row)) and torch.equal(batch.targets, by_row.targets)
+    assert batch.boundaries is not None and by_row.boundaries is None and batch.slots.boundaries is not None
+    flat = batch.documents.flatten()
+    owner = torch.bucketize(torch.arange(len(flat)), batch.boundaries, right=True)
+    for first, last in pairwise(batch.boundaries.tolist()):
+        assert len(set(flat[first:last].tolist())) <= 1 and last - first <= CONTEXT
+    asking = torch.bucketize(torch.arange(len(batch.targets)), batch.slots.boundaries, right=True)
+    assert torch.equal(asking, owner[batch.slots.places])
+    assert len(batch.boundaries) == len(batch.slots.boundaries)
 
 
 @packings
@@ -274,7 +306,7 @@ def test_ranks_share_a_step_in_equally_many_micro_batches(ranks: int, rows_per_m
     assert sum(part.count for part in parts) == rows.count
     documents_of = [number for part in parts for number in part.pieces.documents.tolist()]
     assert sorted(documents_of) == sorted(rows.pieces.documents.tolist())
-    batches = [collate(part, documents.corpus, BERT, rows_at_least=rows_per_micro_batch) for part in parts]
+    batches = [collate(part, documents.corpus, BERT, shapes=Exact(rows_per_micro_batch)) for part in parts]
     assert {batch.token_ids.shape for batch in batches} == {(rows_per_micro_batch, CONTEXT)}
     whole = collate(rows, documents.corpus, BERT)
     assert sum(batch.predicted_tokens for batch in batches) == whole.predicted_tokens
@@ -284,7 +316,7 @@ def test_ranks_share_a_step_in_equally_many_micro_batches(ranks: int, rows_per_m
 def test_an_empty_micro_batch_is_filler() -> None:
     documents = small_documents()
     rows = next(StepIterator(documents, stage(CONTEXT, 4), "packed", seed=0))
-    batch = collate(rows[4:8], documents.corpus, BERT, rows_at_least=4)
+    batch = collate(rows[4:8], documents.corpus, BERT, shapes=Exact(4))
     assert batch.real_tokens == batch.predicted_tokens == 0
     assert (batch.documents == -1).all() and (batch.targets == -100).all() and (batch.token_ids == IDS.pad).all()
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from neobert.model.attention import packed_plan, padded_plan, whole_rows_plan
 from neobert.model.heads import MaskedLanguageModel
+from neobert.model.slots import Slots, take_places
 
 NETWORKS = {name: language_model(**form) for name, form in FORMS.items()}
 CLOSE = {"rtol": 0.0, "atol": 1e-5}
@@ -90,13 +91,14 @@ def packed_batch() -> tuple[Tensor, Tensor, Tensor]:
     return pack(texts, CONTEXT)
 
 
-def slots_and_targets(token_ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Five slots a row, the last of them unused; the targets at the slots and at all tokens."""
-    slots = torch.tensor([[0, 6, 7, 21, 0], [3, 4, 9, 19, 0], [0, 0, 0, 0, 0]])
-    targets = (token_ids.gather(1, slots) + 1) % 50
-    targets[:, 4], targets[2] = -100, -100
+def slots_and_targets(token_ids: Tensor) -> tuple[Slots, Tensor, Tensor]:
+    """Four slots in each of two rows, then unused ones; the targets at the slots and at all tokens."""
+    columns = torch.tensor([[0, 6, 7, 21, 0], [3, 4, 9, 19, 0], [0, 0, 0, 0, 0]])
+    slots = Slots.at(columns, token_ids.shape[1], used=torch.tensor([0, 1, 2, 3, 5, 6, 7, 8, 0, 0]))
+    targets = (take_places(token_ids, slots.places) + 1) % 50
+    targets[8:] = -100
     everywhere = torch.full_like(token_ids, -100)
-    everywhere[:2] = everywhere[:2].scatter(1, slots[:2, :4], targets[:2, :4])
+    everywhere.view(-1)[slots.places[:8]] = targets[:8]
     return slots, targets, everywhere
 
 
@@ -117,7 +119,7 @@ def test_states_loss_and_gradients_at_slots_are_the_full_ones(network):
     slots, targets, everywhere = slots_and_targets(token_ids)
     states = network.model(token_ids, plan)
     at_slots = network.model(token_ids, plan, slots)
-    torch.testing.assert_close(at_slots, states.gather(1, slots[..., None].expand(at_slots.shape)), rtol=0, atol=2e-6)
+    torch.testing.assert_close(at_slots, take_places(states, slots.places), rtol=0, atol=2e-6)
     parameters = list(network.parameters())
     pruned, full = network(token_ids, plan, slots, targets), network(token_ids, plan, None, everywhere)
     torch.testing.assert_close(pruned, full, rtol=1e-6, atol=0)

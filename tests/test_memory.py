@@ -1,6 +1,7 @@
 """The memory formulas count what autograd really keeps, and behave as memory does."""
 
 import itertools
+import math
 import subprocess
 import sys
 
@@ -12,8 +13,9 @@ from small_models import language_model, small_model
 from tiny_runs import tiny_model, tiny_recipe
 
 from neobert import recipe
+from neobert.data.shapes import Fixed
 from neobert.model import memory
-from neobert.model.attention import KERNEL_HEAD_MULTIPLE, packed_plan
+from neobert.model.attention import KERNEL_HEAD_MULTIPLE, AttentionPlan, packed_plan
 from neobert.model.build import build_masked_language_model
 from neobert.model.memory import (
     MicroBatch,
@@ -21,13 +23,14 @@ from neobert.model.memory import (
     saved_bytes,
     training_memory,
 )
+from neobert.model.slots import Slots
 from neobert.recipe import Precision
 from neobert.specifications import EngineWord
 
 ENGINES: tuple[EngineWord, ...] = ("ddp", "zero1", "zero2")
 FORMS = list(itertools.product(("learned", "rotary"), ("gelu", "swiglu", "geglu"), ("layer_norm", "rms_norm")))
 ROWS, CONTEXT, SLOTS = 2, 520, 80  # rows so long that attention on a CPU takes torch's flash kernel in bf16 too
-BATCH = MicroBatch(ROWS, CONTEXT, SLOTS)
+BATCH = MicroBatch(ROWS, CONTEXT, ROWS * SLOTS)
 SHAPE = {"vocabulary_size": 53, "layers": 3, "width": 48, "heads": 3, "feedforward_width": 96}
 
 
@@ -40,7 +43,7 @@ def counted_bytes(model: recipe.Model, precision: Precision) -> int:
     shapes |= {(width, width), (width, 2 * width)}  # the last block's query, key and value
     token_ids = torch.randint(model.vocabulary_size, (ROWS, CONTEXT))
     places = torch.arange(CONTEXT).expand(ROWS, CONTEXT)
-    slots = torch.arange(SLOTS).expand(ROWS, SLOTS)
+    slots = Slots.at(torch.arange(SLOTS).expand(ROWS, SLOTS), CONTEXT)
     storages: dict[int, torch.UntypedStorage] = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
@@ -53,7 +56,7 @@ def counted_bytes(model: recipe.Model, precision: Precision) -> int:
         torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
         torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"),
     ):
-        network(token_ids, packed_plan(places // 100, places % 100), slots, slots % model.vocabulary_size)
+        network(token_ids, packed_plan(places // 100, places % 100), slots, slots.places % model.vocabulary_size)
     return sum(storage.nbytes() for storage in storages.values())
 
 
@@ -64,7 +67,7 @@ def other_kernels_bytes(model: recipe.Model, precision: Precision) -> int:
     full, slots, width = (model.layers - 1) * ROWS * CONTEXT, ROWS * SLOTS, model.width
     norms = 4 * width * (2 * full + ROWS * CONTEXT + 2 * slots) if model.norm == "rms_norm" else 0
     dropout = 2 * (element - 1) * width * (full + slots) if model.dropout else 0
-    masks = element * CONTEXT * slots + (4 * CONTEXT * full if precision == "fp32" else 0)
+    masks = 4 * CONTEXT * (full + slots) if precision == "fp32" else 0
     return norms + dropout - masks
 
 
@@ -112,9 +115,11 @@ def test_a_billion_parameters_take_sixteen_gigabytes_beside_activations():
 
 @pytest.mark.parametrize("rate", [0.15, 0.2, 0.4])
 @pytest.mark.parametrize("context", [32, 512, 1024, 4096])
-def test_the_slots_hold_the_fullest_row(context, rate):
-    drawn = torch.rand(256, context, generator=torch.Generator().manual_seed(0)) < rate
-    assert int(drawn.sum(dim=1).max()) <= MicroBatch.of(256, context, rate).slots <= context
+def test_a_micro_batch_has_the_slots_that_training_gives_it(context, rate):
+    reckoned = MicroBatch.of(16, context, rate).slots
+    drawn = torch.rand(16, context, generator=torch.Generator().manual_seed(0)) < rate
+    given = Fixed(16, context, rate, document_tokens=math.inf).slots(int(drawn.sum()), 16)
+    assert reckoned <= given <= 1.25 * reckoned + 8 and given >= int(drawn.sum())
 
 
 def test_heads_of_a_size_that_kernels_dislike_are_counted_padded():
@@ -141,14 +146,18 @@ def test_an_accelerator_allocates_as_much_as_reckoned(form):
     batch = MicroBatch.of(32, 512, 0.2)
     token_ids = torch.randint(30_522, (batch.rows, batch.context), device="cuda")
     places = torch.arange(batch.context, device="cuda").expand(batch.rows, batch.context)
-    slots = torch.arange(batch.slots, device="cuda").expand(batch.rows, batch.slots)
+    each = batch.slots // batch.rows
+    numbers = torch.arange(batch.rows + 1, dtype=torch.int32, device="cuda")
+    plan = AttentionPlan(places, None, numbers * batch.context, batch.context, places * 0)
+    queries = (numbers[:-1, None] * batch.context + torch.arange(each, device="cuda")).long().view(1, -1)
+    slots = Slots(queries, boundaries=numbers * each)
     for parameter in network.parameters():
         parameter.grad = torch.zeros_like(parameter)
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     with torch.autocast("cuda", torch.bfloat16):
-        network(token_ids, packed_plan(places * 0, places), slots, slots).backward()
+        network(token_ids, plan, slots, queries.flatten()).backward()
     model = small_model(**parts, **shape)
     matrices = memory.body_weights(model) + model.vocabulary_size * model.width
     reckoned = 2 * matrices + saved_bytes(model, "bf16", batch) + logits_bytes(model, batch)

@@ -27,8 +27,8 @@ from neobert.model.attention import (
 from neobert.model.encoder import query_key_value
 from neobert.model.feedforward import FEEDFORWARDS, GELUFeedForward, SwiGLU
 from neobert.model.normalization import NORMS, LayerNorm, RMSNorm
-from neobert.model.positions import LearnedPositions, NoRotation, RealRotation, RotaryPositions
-from neobert.model.slots import take
+from neobert.model.positions import HalvesRotation, LearnedPositions, NoRotation, RealRotation, RotaryPositions
+from neobert.model.slots import Slots, take_places
 
 ROWS, TOKENS, HEADS, HEAD_SIZE = 2, 11, 3, 8
 WIDTH = HEADS * HEAD_SIZE
@@ -73,12 +73,20 @@ def test_rotary_in_real_numbers_for_compilers_is_the_same(rotary, monkeypatch, d
     positions, vectors = torch.arange(TOKENS).expand(ROWS, TOKENS), normal(ROWS, TOKENS, HEADS, 2, HEAD_SIZE).to(dtype)
     eager = rotary.rotation(positions)
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    compiled = rotary.rotation(positions)
-    assert isinstance(compiled, RealRotation)
-    slots = torch.tensor([[0, 5], [10, 3]])
-    for one, other, of in ((eager, compiled, vectors), (eager.at(slots), compiled.at(slots), take(vectors, slots))):
-        assert one.turn(of).dtype == dtype
-        torch.testing.assert_close(one.turn(of).float(), other.turn(of).float(), rtol=0, atol=1e-6)
+    compiled, exported = rotary.rotation(positions), rotary.rotation(positions, real=True)
+    assert isinstance(compiled, HalvesRotation) and isinstance(exported, RealRotation)
+    places = torch.tensor([[0, 5], [10, 13]])
+    for kind in (compiled, exported):
+        at_places = eager.at(places), kind.at(places), take_places(vectors, places)
+        for one, other, of in ((eager, kind, vectors), at_places):
+            assert one.turn(of).dtype == other.turn(of).dtype == dtype
+            expected = even_first(one.turn(of)) if kind.even_first else one.turn(of)
+            turned = other.turn(even_first(of) if kind.even_first else of)
+            torch.testing.assert_close(turned.float(), expected.float(), rtol=0, atol=1e-6)
+
+
+def even_first(vectors: Tensor) -> Tensor:
+    return torch.cat((vectors[..., ::2], vectors[..., 1::2]), dim=-1)
 
 
 def test_rotary_scores_depend_on_distance_alone(rotary):
@@ -223,7 +231,7 @@ def vectors_of_attention(head_size: int = HEAD_SIZE, device: str = "cpu") -> lis
 def test_explicit_attention_equals_torchs_kernel_with_its_gradients(plan):
     inputs = vectors_of_attention()
     theirs = attend(*inputs, plan)
-    ours = explicit_attention(*(tensor.transpose(1, 2) for tensor in inputs), plan.bias).transpose(1, 2)
+    ours = explicit_attention(*(tensor.transpose(1, 2) for tensor in inputs), plan.with_bias().bias).transpose(1, 2)
     torch.testing.assert_close(ours, theirs, **CLOSE)
     direction = normal(*ours.shape, seed=9)
     for one, other in zip(
@@ -246,10 +254,11 @@ def test_low_precision_on_a_cpu_takes_the_explicit_kernel_up_to_its_longest_row(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_attention_at_query_slots_is_that_part_of_the_whole(plan, dtype):
     query, key, value = (tensor.detach().to(dtype) for tensor in vectors_of_attention())
-    slots = torch.tensor([[0, 4, 10], [9, 9, 2]])
-    at_slots = attend(take(query, slots), key, value, plan, slots)
+    slots = Slots.at(torch.tensor([[0, 4, 10], [9, 9, 2]]), TOKENS, used=torch.tensor([3, 0, 1, 5]))
+    at_slots = attend(take_places(query, slots.queries), key, value, plan, slots)
     tolerance = 1e-6 if dtype == torch.float32 else 2**-7
-    torch.testing.assert_close(at_slots, take(attend(query, key, value, plan), slots), rtol=0, atol=tolerance)
+    whole = attend(query, key, value, plan)
+    torch.testing.assert_close(at_slots, take_places(whole, slots.places), rtol=0, atol=tolerance)
 
 
 def test_a_plan_with_documents_in_place_of_a_bias_attends_the_same():
@@ -258,9 +267,9 @@ def test_a_plan_with_documents_in_place_of_a_bias_attends_the_same():
     boundaries, longest = attention._boundaries(documents)
     plan = AttentionPlan(packed().positions, None, boundaries, longest, documents)
     query, key, value = vectors_of_attention()
-    slots = torch.tensor([[0, 4, 10], [9, 9, 2]])
+    slots = Slots.at(torch.tensor([[0, 4, 10], [9, 9, 2]]), TOKENS)
     assert torch.equal(attend(query, key, value, plan), attend(query, key, value, packed()))
-    asking = take(query, slots)
+    asking = take_places(query, slots.queries)
     assert torch.equal(attend(asking, key, value, plan, slots), attend(asking, key, value, packed(), slots))
 
 
@@ -315,7 +324,11 @@ def test_variable_length_kernels_equal_the_cpu_with_their_gradients(head_size, d
     theirs = torch.autograd.grad(expected, on_cpu, direction)
     for one, other in zip(torch.autograd.grad(ours.float(), on_cuda, direction.cuda()), theirs, strict=True):
         torch.testing.assert_close(one.cpu(), other, rtol=0, atol=10 * tolerance["atol"])
-    slots = torch.tensor([[0, 4, 10], [9, 9, 2]])
     query, key, value = (tensor.detach().to(dtype) for tensor in on_cuda)
-    at_slots = attend(take(query, slots.cuda()), key, value, plan, slots.cuda())
-    torch.testing.assert_close(at_slots.float().cpu(), take(expected, slots).detach(), **tolerance)
+    boundaries = torch.tensor([0, 2, 3, 3, 5, 6, 6, 6, 6], dtype=torch.int32)
+    in_a_run = Slots(torch.tensor([[0, 3, 10, 13, 14, 20]]), boundaries=boundaries[: len(plan.boundaries)])
+    by_row = Slots.at(torch.tensor([[0, 4, 10], [9, 9, 2]]), TOKENS)
+    for slots in (by_row, in_a_run)[: 1 if dtype == torch.float32 else 2]:
+        there = slots.mapped(Tensor.cuda)
+        at_slots = attend(take_places(query, there.queries), key, value, plan, there)
+        torch.testing.assert_close(at_slots.float().cpu(), take_places(expected, slots.places).detach(), **tolerance)

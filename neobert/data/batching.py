@@ -1,25 +1,26 @@
-"""Rows become tensors: token ids with masks, document borders, positions and targets. The only module with torch."""
+"""Rows become tensors: token ids with masks, document borders, positions and targets."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from neobert.data.masking import counter_hash, mask_tokens
+from neobert.data.predicted import document_boundaries, padded_targets, slots_by_row, slots_in_a_run
 from neobert.data.rows import Integers, Rows, whole_documents
+from neobert.data.shapes import Exact, Shapes
 from neobert.data.steps import StepIterator
 from neobert.data.tokenized import TokenizedCorpus
 from neobert.data.views import Documents
+from neobert.model.attention import AttentionPlan
+from neobert.model.slots import Slots
 from neobert.recipe import Masking
 
 __all__ = ["Batch", "Rows", "StepIterator", "collate", "heldout_batches", "micro_batches"]
 
-IGNORED = -100
-"""Target of a slot without a predicted token, as torch's cross-entropy has it."""
-
-SLOT_MULTIPLE = 8
+EXACT = Exact()
 
 HELDOUT_MASKING = Masking(rate=0.15, mask_share=1.0, random_share=0.0)
 HELDOUT_SEED = 20_250_226
@@ -28,39 +29,47 @@ HELDOUT_SEED = 20_250_226
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """One micro-batch; all tensors int64.
+    """One micro-batch; tensors int64.
 
     `token_ids` (rows, context): what the model reads; `documents` (rows, context): number of the attention document
     within its row, -1 at filler; `positions` (rows, context): place inside it from 0, -1 at filler;
-    `slots` (rows, slots): columns of the predicted tokens, 0 where unused; `targets` (rows, slots): their ids,
-    -100 where unused. `real_tokens` counts no filler, `predicted_tokens` the targets.
+    `slots`: the predicted tokens, unused ones at the end; `targets` (slots,): their ids, -100 where unused;
+    `boundaries`: for variable-length kernels, int32 cumulated lengths of the documents and of the fillers of the rows.
+    `real_tokens` counts no filler, `predicted_tokens` the targets.
     """
 
     token_ids: Tensor
     documents: Tensor
     positions: Tensor
-    slots: Tensor
+    slots: Slots
     targets: Tensor
+    boundaries: Tensor | None
     real_tokens: int
     predicted_tokens: int
 
-    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Batch":
-        """The batch on a device; from pinned memory the copy can be asynchronous."""
-        return self._mapped(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+    @property
+    def plan(self) -> AttentionPlan:
+        """Who sees whom."""
+        longest = self.token_ids.shape[1]
+        return AttentionPlan(self.positions, None, self.boundaries, longest, self.documents)
+
+    def to(self, device: torch.device | str) -> "Batch":
+        """The batch on a device; from pinned memory the copy is asynchronous."""
+        return self._mapped(lambda part: part.to(device, non_blocking=True))
 
     def pin_memory(self) -> "Batch":
         """The batch in page-locked memory (CUDA only)."""
-        return self._mapped(lambda tensor: tensor.pin_memory())
+        return self._mapped(lambda part: part.pin_memory())
 
     def _mapped(self, change: Callable[[Tensor], Tensor]) -> "Batch":
-        return Batch(
+        return replace(
+            self,
             token_ids=change(self.token_ids),
             documents=change(self.documents),
             positions=change(self.positions),
-            slots=change(self.slots),
+            slots=self.slots.mapped(change),
             targets=change(self.targets),
-            real_tokens=self.real_tokens,
-            predicted_tokens=self.predicted_tokens,
+            boundaries=None if self.boundaries is None else change(self.boundaries),
         )
 
 
@@ -89,32 +98,33 @@ def micro_batches(rows: Rows, rows_per_micro_batch: int, *, rank: int = 0, ranks
 
 
 def collate(
-    rows: Rows,
-    corpus: TokenizedCorpus,
-    masking: Masking,
-    *,
-    rows_at_least: int = 0,
-    slots_at_least: int = SLOT_MULTIPLE,
+    rows: Rows, corpus: TokenizedCorpus, masking: Masking, *, shapes: Shapes = EXACT, flat: bool = False
 ) -> Batch:
     """Read the rows' tokens and mask them.
 
-    `rows_at_least` adds rows of filler and `slots_at_least` unused slots, so that shapes stay fixed; where a row has
-    more predicted tokens, slots grow to the next multiple of 8 that holds them all.
+    `shapes` says how many rows of filler and unused slots are added. `flat` is the form for variable-length kernels,
+    which take the rows as one run of tokens.
     """
     tokens = _read(rows, corpus)
-    count, context = max(rows.count, rows_at_least), rows.context
+    count, context = shapes.rows(rows.count), rows.context
     keys = rows.pieces.keys[tokens.pieces]
     masked, predicted = mask_tokens(tokens.token_ids, keys, tokens.framed - 1, masking, corpus.ids)
-    documents, positions = _borders(rows, tokens)
-    slots, targets = _slots(tokens.places[predicted], tokens.token_ids[predicted], count, context, slots_at_least)
+    numbers, positions = _borders(rows, tokens)
+    places, documents = tokens.places[predicted], _grid(numbers, tokens.places, (count, context), -1)
+    boundaries = document_boundaries(documents, shapes) if flat else None
+    if boundaries is None:
+        slots = slots_by_row(places, count, context, shapes)
+    else:
+        slots = slots_in_a_run(places, boundaries, count, shapes)
     return Batch(
-        token_ids=_grid(masked, tokens.places, (count, context), corpus.ids.pad),
-        documents=_grid(documents, tokens.places, (count, context), -1),
-        positions=_grid(positions, tokens.places, (count, context), -1),
-        slots=torch.from_numpy(slots),
-        targets=torch.from_numpy(targets),
+        token_ids=torch.from_numpy(_grid(masked, tokens.places, (count, context), corpus.ids.pad)),
+        documents=torch.from_numpy(documents),
+        positions=torch.from_numpy(_grid(positions, tokens.places, (count, context), -1)),
+        slots=slots,
+        targets=padded_targets(tokens.token_ids[predicted], shapes.slots(len(places), count)),
+        boundaries=None if boundaries is None else torch.from_numpy(boundaries.astype(np.int32)),
         real_tokens=len(tokens.token_ids),
-        predicted_tokens=int(predicted.sum()),
+        predicted_tokens=len(places),
     )
 
 
@@ -142,23 +152,10 @@ def _borders(rows: Rows, tokens: _Tokens) -> tuple[Integers, Integers]:
     return (numbers - first_of_row)[tokens.pieces], tokens.framed
 
 
-def _slots(places: Integers, token_ids: Integers, rows: int, context: int, at_least: int) -> tuple[Integers, Integers]:
-    """(rows, slots) columns and targets of the predicted tokens at ascending `places`."""
-    row, column = np.divmod(places, context)
-    counts = np.bincount(row, minlength=rows)
-    needed = max(int(counts.max(initial=0)), at_least)
-    slots = np.zeros((rows, -(-needed // SLOT_MULTIPLE) * SLOT_MULTIPLE), dtype=np.int64)
-    targets = np.full_like(slots, IGNORED)
-    slot = np.arange(len(places)) - (np.cumsum(counts) - counts)[row]
-    slots[row, slot] = column
-    targets[row, slot] = token_ids
-    return slots, targets
-
-
-def _grid(values: Integers, places: Integers, shape: tuple[int, int], filler: int) -> Tensor:
+def _grid(values: Integers, places: Integers, shape: tuple[int, int], filler: int) -> Integers:
     flat = np.full(shape[0] * shape[1], filler, dtype=np.int64)
     flat[places] = values
-    return torch.from_numpy(flat).view(shape)
+    return flat.reshape(shape)
 
 
 def heldout_batches(
@@ -174,4 +171,4 @@ def heldout_batches(
     keys = counter_hash(HELDOUT_SEED, (hashes[chosen] & np.uint64(0xFFFFFFFF)).astype(np.int64))
     rows = whole_documents(documents, chosen, keys, context)
     for part in micro_batches(rows, rows_per_batch):
-        yield collate(part, documents.corpus, HELDOUT_MASKING, rows_at_least=rows_per_batch)
+        yield collate(part, documents.corpus, HELDOUT_MASKING, shapes=Exact(rows_per_batch))

@@ -12,6 +12,7 @@ from torch import Tensor
 from neobert.glue.encoding import EncodedSplit, permutation
 from neobert.model.attention import AttentionPlan, packed_plan, padded_plan
 from neobert.model.heads import SequenceClassifier
+from neobert.model.slots import Slots
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Rows = list[list[int]]
@@ -153,20 +154,21 @@ def _plan(documents: Tensor, positions: Tensor, places: int, device: torch.devic
 
 def batch_logits(classifier: SequenceClassifier, batch: ExampleBatch, pooling: Literal["cls", "mean"]) -> Tensor:
     """What `classifier` gives for each example alone, (examples, labels): pooled example by example, then its head."""
-    pooled = _pool_first(classifier, batch) if pooling == "cls" else _pool_mean(classifier, batch)
-    return classifier.head(pooled.flatten(0, 1).index_select(0, batch.order))
+    return classifier.head(_first_tokens(classifier, batch) if pooling == "cls" else _means(classifier, batch))
 
 
-def _pool_first(classifier: SequenceClassifier, batch: ExampleBatch) -> Tensor:
-    hidden: Tensor = classifier.model(batch.token_ids, batch.plan, batch.starts)
+def _first_tokens(classifier: SequenceClassifier, batch: ExampleBatch) -> Tensor:
+    slots = Slots.at(batch.starts, batch.token_ids.shape[1], batch.order)
+    hidden: Tensor = classifier.model(batch.token_ids, batch.plan, slots)
     return hidden
 
 
-def _pool_mean(classifier: SequenceClassifier, batch: ExampleBatch) -> Tensor:
+def _means(classifier: SequenceClassifier, batch: ExampleBatch) -> Tensor:
     hidden: Tensor = classifier.model(batch.token_ids, batch.plan)
     with torch.autocast(hidden.device.type, enabled=False):  # sums and lengths are not for bf16
         total = torch.bmm(batch.members, hidden.float())
-        return (total / batch.members.sum(dim=2, keepdim=True).clamp(min=1)).to(hidden.dtype)
+        mean = (total / batch.members.sum(dim=2, keepdim=True).clamp(min=1)).to(hidden.dtype)
+    return mean.flatten(0, 1).index_select(0, batch.order)
 
 
 SHARED_ROWS = Form(lay_out, batch_logits)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from neobert.model.slots import take
+from neobert.model.slots import Slots, take_places
 
 FLASH_ATTN_INSTALLED = find_spec("flash_attn") is not None
 
@@ -36,8 +36,9 @@ class AttentionPlan:
 
     positions: (rows, tokens) int64, place inside the document from 0, −1 at padding.
     bias: float32, added to the scores: (rows, 1, tokens, tokens) packed, (rows, 1, 1, tokens) padded.
-    boundaries, longest: int32 cumulative document lengths over the flattened rows, and a bound on the longest document,
-        for variable-length kernels; then `documents` (rows, tokens) stands in for the bias.
+    documents: (rows, tokens) number of the document in its row, −1 at filler, in place of a packed bias.
+    boundaries, longest: beside `documents`, for variable-length kernels: int32 cumulative document lengths over the
+        flattened rows, and a bound on the longest document.
     attention: the caller's own attention function, which knows who sees whom and replaces all of the above but the
         positions.
     With none of bias, boundaries and attention every token sees its whole row.
@@ -49,6 +50,12 @@ class AttentionPlan:
     longest: int = 0
     documents: Tensor | None = None
     attention: Attention | None = None
+
+    def with_bias(self) -> Self:
+        """The plan with its bias computed once for all blocks, where no variable-length kernel makes it needless."""
+        if self.documents is None or self.boundaries is not None:
+            return self
+        return replace(self, bias=_same_document(self.documents, self.documents), documents=None)
 
     def to(self, device: torch.device) -> Self:
         """The plan with its tensors on `device`, without waiting for the copy."""
@@ -78,7 +85,7 @@ def packed_plan(documents: Tensor, positions: Tensor, device: torch.device | Non
     if device.type == "cuda":
         boundaries, longest = _boundaries(documents)
         return AttentionPlan(positions, None, boundaries, longest, documents).to(device)
-    return AttentionPlan(positions, _same_document(documents, documents)).to(device)
+    return AttentionPlan(positions, documents=documents).to(device)
 
 
 def padded_plan(mask: Tensor) -> AttentionPlan:
@@ -106,18 +113,25 @@ def is_flash_attn_available() -> bool:
     return FLASH_ATTN_INSTALLED
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, query_slots: Tensor | None = None) -> Tensor:
+def attend(query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, slots: Slots | None = None) -> Tensor:
     """Softmax attention in both directions, scaled by 1/√(head size).
 
-    query: (rows, tokens, heads, head size), or (rows, slots, heads, head size) for the tokens at `query_slots`
-        (rows, slots) alone; key and value: (rows, tokens, heads, head size). Returns the shape of the query.
+    query: (rows, tokens, heads, head size), or (rows, most, heads, head size) for the queries of `slots` alone; key and
+        value: (rows, tokens, heads, head size). Returns the shape of the query, with slots (slots, heads, head size).
     """
+    if slots is not None:
+        return slots.wanted(_attend(query, key, value, plan, slots))
+    return _attend(query, key, value, plan, None)
+
+
+def _attend(query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, slots: Slots | None) -> Tensor:
     if plan.attention is not None:
-        assert query_slots is None, "a caller's own attention function computes all tokens"
+        assert slots is None, "a caller's own attention function computes all tokens"
         return plan.attention(query, key, value)
-    if plan.boundaries is not None and query_slots is None and query.dtype in LOW_PRECISION:
-        return _kernel_sized(_variable_length_attention(plan), query, key, value)
-    bias = _bias(plan, query_slots)
+    asking = plan.boundaries if slots is None else slots.boundaries
+    if asking is not None and query.dtype in LOW_PRECISION:
+        return _kernel_sized(_variable_length_attention(plan, asking), query, key, value)
+    bias = _bias(plan, slots)
     heads_first = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
     if query.device.type != "cpu":
         attended = _kernel_sized(_scaled_dot_product_attention(bias), *heads_first)
@@ -152,21 +166,21 @@ def _scaled_dot_product_attention(bias: Tensor | None) -> Kernel:
     return kernel
 
 
-def _variable_length_attention(plan: AttentionPlan) -> Kernel:
-    """flash_attn where it is installed, else the flash kernels inside torch."""
-    ends, longest = plan.boundaries, plan.longest
-    assert ends is not None
+def _variable_length_attention(plan: AttentionPlan, asking: Tensor) -> Kernel:
+    """flash_attn where it is installed, else the flash kernels inside torch; `asking` are the queries' boundaries."""
+    asked, longest = plan.boundaries, plan.longest
+    assert asked is not None
 
     def kernel(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         flat = query.flatten(0, 1), key.flatten(0, 1), value.flatten(0, 1)
         if is_flash_attn_available():
             from flash_attn import flash_attn_varlen_func
 
-            attended = flash_attn_varlen_func(*flat, ends, ends, longest, longest, softmax_scale=scale)
+            attended = flash_attn_varlen_func(*flat, asking, asked, longest, longest, softmax_scale=scale)
         else:
             from torch.nn.attention.varlen import varlen_attn
 
-            attended = varlen_attn(*flat, ends, ends, longest, longest, scale=scale)
+            attended = varlen_attn(*flat, asking, asked, longest, longest, scale=scale)
         return attended.view(query.shape)
 
     return kernel
@@ -183,14 +197,14 @@ def _kernel_sized(kernel: Kernel, query: Tensor, key: Tensor, value: Tensor) -> 
     return kernel(query, key, value, scale)[..., :head_size]
 
 
-def _bias(plan: AttentionPlan, query_slots: Tensor | None) -> Tensor | None:
-    """The bias for all queries or those at `query_slots`: (rows, 1, queries or 1, tokens)."""
+def _bias(plan: AttentionPlan, slots: Slots | None) -> Tensor | None:
+    """The bias for all queries or those of `slots`: (rows, 1, queries or 1, tokens)."""
     if plan.documents is not None:
-        asking = plan.documents if query_slots is None else take(plan.documents, query_slots)
+        asking = plan.documents if slots is None else take_places(plan.documents, slots.queries)
         return _same_document(asking, plan.documents)
-    if plan.bias is None or query_slots is None or plan.bias.shape[2] == 1:
+    if plan.bias is None or slots is None or plan.bias.shape[2] == 1:
         return plan.bias
-    return take(plan.bias.squeeze(1), query_slots).unsqueeze(1)
+    return take_places(plan.bias.squeeze(1), slots.queries).unsqueeze(1)
 
 
 def _same_document(asking: Tensor, asked: Tensor) -> Tensor:

@@ -6,37 +6,52 @@ load as they are. Blocks receive their parts and ask for no configuration.
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from neobert.model.attention import AttentionPlan, attend
 from neobert.model.positions import Positions, Rotation
-from neobert.model.slots import take
+from neobert.model.slots import Slots, take_places
 
 
 def query_key_value(
-    qkv: nn.Linear, heads: int, hidden: Tensor, rotation: Rotation, slots: Tensor | None = None
+    qkv: nn.Linear, heads: int, hidden: Tensor, rotation: Rotation, slots: Slots | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Query, key and value of `hidden` (rows, tokens, width), each (rows, tokens, heads, head size), rotated.
 
     qkv: the fused projection; its rows are grouped by head, and within a head by query, key, value. It is called as the
-        plain linear layer that it is, so that adapters and hooks can stand in its place.
-    slots: with (rows, slots) the query is computed there only: (rows, slots, heads, head size).
+        plain linear layer that it is, so that adapters and hooks can stand in its place, unless the rotation wants the
+        numbers of a head in another order.
+    slots: with these the query is computed there only: (rows, most, heads, head size).
     """
     if slots is not None:
-        return _with_queries_at(slots, qkv.weight, heads, hidden, rotation)
-    fused = qkv(hidden).unflatten(-1, (heads, 3, -1))
+        return _with_queries_at(slots, _by_head(qkv.weight, heads, rotation), hidden, rotation)
+    if rotation.even_first:
+        fused = functional.linear(hidden, _by_head(qkv.weight, heads, rotation).flatten(0, 2))
+    else:
+        fused = qkv(hidden)
+    fused = fused.unflatten(-1, (heads, 3, -1))
     query, key = rotation.turn(fused[..., :2, :]).unbind(dim=-2)
     return query, key, fused[..., 2, :]
 
 
-def _with_queries_at(
-    slots: Tensor, weight: Tensor, heads: int, hidden: Tensor, rotation: Rotation
-) -> tuple[Tensor, Tensor, Tensor]:
+def _by_head(weight: Tensor, heads: int, rotation: Rotation) -> Tensor:
+    """The weight of the fused projection as (heads, 3, head size, width), in the order that the rotation wants."""
     of_head = weight.unflatten(0, (heads, 3, -1))
-    query = functional.linear(take(hidden, slots), of_head[:, :1].flatten(0, 2)).unflatten(-1, (heads, 1, -1))
+    if not rotation.even_first:
+        return of_head
+    query_and_key = of_head[:, :2].unflatten(2, (-1, 2)).transpose(2, 3).flatten(2, 3)
+    return torch.cat((query_and_key, of_head[:, 2:]), dim=1)
+
+
+def _with_queries_at(
+    slots: Slots, of_head: Tensor, hidden: Tensor, rotation: Rotation
+) -> tuple[Tensor, Tensor, Tensor]:
+    heads, asking = of_head.shape[0], take_places(hidden, slots.queries)
+    query = functional.linear(asking, of_head[:, :1].flatten(0, 2)).unflatten(-1, (heads, 1, -1))
     fused = functional.linear(hidden, of_head[:, 1:].flatten(0, 2)).unflatten(-1, (heads, 2, -1))
-    turned_query, turned_key = rotation.at(slots).turn(query), rotation.turn(fused[..., :1, :])
+    turned_query, turned_key = rotation.at(slots.queries).turn(query), rotation.turn(fused[..., :1, :])
     return turned_query.squeeze(-2), turned_key.squeeze(-2), fused[..., 1, :]
 
 
@@ -62,14 +77,14 @@ class Block(nn.Module):
         self.ffn = ffn
         self.dropout = dropout
 
-    def forward(self, hidden: Tensor, plan: AttentionPlan, rotation: Rotation, slots: Tensor | None = None) -> Tensor:
-        """(rows, tokens, width) to the same shape, or with `slots` (rows, slots) to (rows, slots, width), exactly.
+    def forward(self, hidden: Tensor, plan: AttentionPlan, rotation: Rotation, slots: Slots | None = None) -> Tensor:
+        """(rows, tokens, width) to the same shape, or with `slots` to (slots, width), exactly.
 
         Keys and values are computed everywhere, all else at the slots only.
         """
         query, key, value = query_key_value(self.qkv, self.heads, self.attention_norm(hidden), rotation, slots)
         attended = attend(query, key, value, plan, slots).flatten(-2)
-        residual = hidden if slots is None else take(hidden, slots)
+        residual = hidden if slots is None else take_places(hidden, slots.places)
         residual = residual + self.dropout(self.wo(attended))
         return residual + self.dropout(self.ffn(self.ffn_norm(residual)))
 
@@ -89,12 +104,13 @@ class Encoder(nn.Module):
         """Size of a hidden state."""
         return self.encoder.embedding_dim
 
-    def forward(self, token_ids: Tensor, plan: AttentionPlan, slots: Tensor | None = None) -> Tensor:
+    def forward(self, token_ids: Tensor, plan: AttentionPlan, slots: Slots | None = None) -> Tensor:
         """Hidden states (rows, tokens, width) of `token_ids` (rows, tokens) under the last norm.
 
-        With `slots` (rows, slots) int64 only those of the tokens there, (rows, slots, width), equal to the full ones:
-        the last block then computes nothing else but keys and values.
+        With `slots` only those of the tokens there, (slots, width), equal to the full ones: the last block then
+        computes nothing else but keys and values.
         """
+        plan = plan.with_bias()
         hidden = self.positional_embedding.add(self.encoder(token_ids), plan.positions)
         rotation = self.positional_embedding.rotation(plan.positions)
         *blocks, last = self.transformer_encoder

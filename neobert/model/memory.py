@@ -28,7 +28,7 @@ FP32 = 4
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """`rows` of `context` tokens, of which each has `slots` predicted ones."""
+    """`rows` of `context` tokens, with room for `slots` predicted ones in all."""
 
     rows: int
     context: int
@@ -36,10 +36,9 @@ class MicroBatch:
 
     @classmethod
     def of(cls, rows: int, context: int, rate: float) -> "MicroBatch":
-        """The fullest row has about four standard deviations more predicted tokens than the mean one."""
-        most = rate * context + 4 * math.sqrt(context * rate * (1 - rate))
-        slots = min(context, math.ceil(most))
-        return cls(rows, context, math.ceil(slots / SLOT_MULTIPLE) * SLOT_MULTIPLE)
+        """With as many slots as training gives it when sizes are fixed (`neobert.data.shapes`)."""
+        mean = rate * rows * context
+        return cls(rows, context, math.ceil((mean + math.sqrt(mean)) / SLOT_MULTIPLE) * SLOT_MULTIPLE)
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,7 @@ def _shared_bytes(parameters: int, engine: EngineWord, processes: int) -> dict[s
 
 def logits_bytes(model: recipe.Model, batch: MicroBatch) -> int:
     """The log-probabilities of all predicted slots and two gradients of that size, in fp32."""
-    return 3 * FP32 * batch.rows * batch.slots * model.vocabulary_size
+    return 3 * FP32 * batch.slots * model.vocabulary_size
 
 
 def saved_bytes(model: recipe.Model, precision: recipe.Precision, batch: MicroBatch) -> int:
@@ -117,11 +116,11 @@ def saved_bytes(model: recipe.Model, precision: recipe.Precision, batch: MicroBa
 
     The last block computes keys and values everywhere, all else at the slots.
     """
-    tokens, slots = batch.rows * batch.context, batch.rows * batch.slots
+    tokens, slots = batch.rows * batch.context, batch.slots
     parts = _Parts(model, 2 if precision == "bf16" else FP32)
     bias = 0 if precision == "bf16" else FP32 * batch.context  # fp32 has no variable-length kernel
     block = parts.norm + parts.attention + bias + parts.residual_branches + parts.norm + parts.feedforward
-    at_slots = parts.queries + parts.element * batch.context + parts.residual_branches + 2 * 8
+    at_slots = parts.queries + bias + parts.residual_branches + 2 * 8
     at_slots += parts.norm + parts.feedforward + parts.norm
     positions = 4 * parts.head_size if model.positions == "rotary" else 8
     kept = tokens * (positions + (model.layers - 1) * block + parts.norm + parts.keys_and_values)

@@ -55,10 +55,13 @@ def _train(trainer: Trainer, stop: StopRequest, claim: Claim | None, metrics: "_
         metrics.note(taken)
         stopping = stop.requested if trainer.process.count == 1 else taken.stop
         if step % trainer.run_file.execution.checkpoint_interval_steps == 0 or step in trainer.milestones or stopping:
+            taken.measured()  # what is not finite is not saved
+            metrics.write()
             _save(trainer, step, claim)
         if stopping:
             stop.request()  # where another process was asked, this one is from now on
             break
+    metrics.write()
     if step == trainer.stage.steps:
         metrics.note_heldout_loss(step)
     return Outcome(trainer.totals, trainer.engine.optimizer_state_bytes(), begun, step, trainer.stage.steps)
@@ -78,20 +81,30 @@ def _save(trainer: Trainer, step: int, claim: Claim | None) -> None:
 
 @dataclass
 class _Metrics:
-    """The lines of an attempt; without a path none are written, and nothing is computed for them."""
+    """The lines of an attempt; without a path none are written, and nothing is computed for them.
+
+    A step's line is written when the next step is under way, so that the device need not wait for the host.
+    """
 
     path: Path | None
     trainer: Trainer
+    pending: Step | None = None
 
     def note(self, step: Step) -> None:
         """A thinned-out curve of the loss, the same wherever attempts began, and the held-out loss at milestones."""
-        if self.path is None:
-            return
+        self.write()
         steps = self.trainer.stage.steps
         if step.number % max(1, steps // LOGGED_STEPS) == 0 or step.number in (1, steps):
-            append_line(self.path, _line(step))
+            self.pending = step
         if step.number in self.trainer.milestones and step.number < steps:
+            self.write()
             self.note_heldout_loss(step.number)
+
+    def write(self) -> None:
+        """Write the line that is pending."""
+        step, self.pending = self.pending, None
+        if step is not None and self.path is not None:
+            append_line(self.path, _line(step))
 
     def note_heldout_loss(self, step: int) -> None:
         if self.path is not None:
@@ -99,11 +112,14 @@ class _Metrics:
 
 
 def _line(step: Step) -> dict[str, Any]:
+    measured = step.measured()
     return {
         "step": step.number,
-        "loss": step.loss,
+        "loss": measured.loss,
         "learning_rate": step.learning_rate,
-        "gradient_norm": step.gradient_norm,
+        "gradient_norm": measured.gradient_norm,
         "real_tokens": step.real_tokens,
+        "slots": step.slots,
         "seconds": round(step.seconds, 6),
+        "phase_seconds": {phase: round(seconds, 6) for phase, seconds in step.phase_seconds().items()},
     }

@@ -14,13 +14,17 @@ from torch.nn.parallel import DistributedDataParallel
 from neobert.errors import RunFailed
 from neobert.recipe import Optimization, Precision
 from neobert.training.optimization import build_optimizer, optimizer_tensors, restore_optimizer, set_learning_rate
+from neobert.training.readings import Phases, Reading, on_device
 
 MicroBatch = TypeVar("MicroBatch")
 
+CLIP_EPSILON = 1e-6
+"""As torch's own clipping adds it to the norm."""
+
 
 @dataclass(frozen=True)
-class Update:
-    """What an update measured: the mean loss over all predicted items of all processes, and the gradient's norm.
+class Measured:
+    """The mean loss over all predicted items of all processes, and the gradient's norm before clipping.
 
     `stop` is whether any process was asked to stop before the update; all processes get the same answer.
     """
@@ -28,6 +32,30 @@ class Update:
     loss: float
     gradient_norm: float
     stop: bool
+
+
+class Update:
+    """An update under way: what it measures comes from the device when it is asked for.
+
+    `explain` finds out where a number that is not finite was first seen. `phases` tells where the time went.
+    """
+
+    def __init__(self, reading: Reading, explain: Callable[[], str], phases: Phases) -> None:
+        self._reading = reading
+        self._explain = explain
+        self.phases = phases
+
+    def measured(self) -> Measured:
+        """The numbers.
+
+        Raises:
+            RunFailed: loss or gradient is not finite; neither this update nor a later one has changed the weights.
+        """
+        loss, norm, stop = self._reading.values()
+        if math.isfinite(loss) and math.isfinite(norm):
+            return Measured(loss, norm, stop > 0)
+        what = f"the gradient's norm is {norm}" if math.isfinite(loss) else f"the loss is {loss}"
+        raise RunFailed(f"{what}, first seen in {self._explain()}")
 
 
 def autocast(device: torch.device, precision: Precision) -> AbstractContextManager[object]:
@@ -61,43 +89,50 @@ class Engine(Generic[MicroBatch]):
         self.device = device
         self.processes = dist.get_world_size() if dist.is_initialized() else 1
         self.optimizer = build_optimizer(self.model.parameters(), recipe)
+        self.failed = torch.zeros((), device=device)
         self.network = self._shared()
 
     def _shared(self) -> nn.Module:
         return DistributedDataParallel(self.model) if self.processes > 1 else self.model
 
     def step(self, batches: Sequence[MicroBatch], learning_rate: float, *, stop: bool = False) -> Update:
-        """Accumulate the gradient of all micro-batches, clip it, update the weights.
+        """Accumulate the gradient of all micro-batches, clip it, update the weights; nothing waits for the device.
 
         All processes must call it together, with equally many micro-batches. `stop` tells the others that this process
         was asked to stop; it travels with the count, so that agreeing costs nothing.
-
-        Raises:
-            RunFailed: loss or gradient is not finite; the weights are left as they were.
         """
-        mine = torch.tensor([float(sum(map(self.count, batches))), float(stop)], device=self.device)
+        phases = Phases(self.device)
+        mine = on_device([float(sum(map(self.count, batches))), float(stop)], self.device)
         total, stopping = self._over_processes(mine)
         loss = torch.zeros((), device=self.device)
         for index, batch in enumerate(batches):
-            loss += self._accumulate(batch, total.clamp(min=1), last=index == len(batches) - 1)
-        mean_loss = self._over_processes(loss).item()
-        if not math.isfinite(mean_loss):
-            raise RunFailed(f"the loss is {mean_loss}, first seen in {self._first_non_finite_module(batches)}")
+            loss += self._accumulate(batch, total.clamp(min=1), phases, last=index == len(batches) - 1)
         set_learning_rate(self.optimizer, learning_rate)
-        return Update(mean_loss, self._clip_and_update(), stopping.item() > 0)
+        loss = self._over_processes(loss)
+        norm = self._clip_and_update(loss)
+        phases.end("optimizer")
+        return Update(Reading(torch.stack([loss, norm, stopping])), lambda: self._first_non_finite(batches), phases)
 
-    def _accumulate(self, batch: MicroBatch, total: Tensor, *, last: bool) -> Tensor:
+    def _accumulate(self, batch: MicroBatch, total: Tensor, phases: Phases, *, last: bool) -> Tensor:
         """Add a micro-batch's gradient; its share of the mean loss."""
         with self._synchronised(last=last), autocast(self.device, self.precision):
             share = self.objective(self.network, batch) / total
+            phases.end("forward")
             (share * self.processes).backward()  # processes are averaged over; the sum is wanted
+            phases.end("backward")
         return share.detach()
 
-    def _clip_and_update(self) -> float:
-        """Update the weights by the accumulated gradient; its norm before clipping."""
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip_norm).item()
-        if not math.isfinite(norm):
-            raise RunFailed(f"the gradient's norm is {norm}, first seen in {self._first_non_finite_gradient()}")
+    def _clip_and_update(self, loss: Tensor) -> Tensor:
+        """Update the weights by the accumulated gradient, and never again once something is not finite; its norm
+        before clipping.
+
+        The fused kernels take both as a loss scaler gives them to it: a divisor, and a reason to change nothing.
+        """
+        gradients = [weight.grad for weight in self.model.parameters() if weight.grad is not None]
+        norm = nn.utils.get_total_norm(gradients, foreach=True)
+        self.failed = torch.maximum(self.failed, 1 - (norm + loss).isfinite().float())
+        scale = ((norm + CLIP_EPSILON) / self.recipe.clip_norm).clamp(min=1)
+        self.optimizer.grad_scale, self.optimizer.found_inf = scale, self.failed  # type: ignore[attr-defined]
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return norm
@@ -131,24 +166,26 @@ class Engine(Generic[MicroBatch]):
             return self.network.no_sync()
         return nullcontext()
 
-    @torch.no_grad()
-    def _first_non_finite_module(self, batches: Sequence[MicroBatch]) -> str:
+    def _first_non_finite(self, batches: Sequence[MicroBatch]) -> str:
+        """Compute the gradient of `batches` again, without the other processes, and look."""
         found: list[str] = []
         handles = [
             module.register_forward_hook(_note_non_finite(name, found))
             for name, module in self.model.named_modules()
             if not list(module.children())
         ]
-        for batch in batches:
-            self.objective(self.model, batch)
+        with autocast(self.device, self.precision), torch.compiler.set_stance("force_eager"):
+            losses = [self.objective(self.model, batch) for batch in batches]
         for handle in handles:
             handle.remove()
-        return f"module {found[0]}" if found else "the loss itself"
+        return f"module {found[0]}" if found else self._first_non_finite_gradient(losses)
 
-    def _first_non_finite_gradient(self) -> str:
-        for name, parameter in self.model.named_parameters():
-            if parameter.grad is not None and not parameter.grad.isfinite().all():
-                return f"parameter {name}"
+    def _first_non_finite_gradient(self, losses: Sequence[Tensor]) -> str:
+        names, weights = zip(*self.model.named_parameters(), strict=True)
+        for loss in losses:
+            for name, gradient in zip(names, torch.autograd.grad(loss, weights, allow_unused=True), strict=True):
+                if gradient is not None and not gradient.isfinite().all():
+                    return f"parameter {name}"
         return "the sum of squares"
 
 

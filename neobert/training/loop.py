@@ -1,41 +1,65 @@
 """The training loop: a generator of steps, the same for every objective; logging and saving are the caller's."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 
 from neobert.errors import RunFailed
 from neobert.stopping import StopRequest
-from neobert.training.engine import Engine
+from neobert.training.engine import Engine, Measured, Update
 
 MicroBatch = TypeVar("MicroBatch")
 
 
 @dataclass(frozen=True)
 class StepBatches(Generic[MicroBatch]):
-    """A process's share of one optimizer step; `real_tokens` counts the step over all processes."""
+    """A process's share of one optimizer step.
+
+    `real_tokens` and `slots` (those without a token included) count the step over all processes; `state` is where the
+    data stand behind it.
+    """
 
     micro_batches: Sequence[MicroBatch]
     real_tokens: int
+    slots: int
+    state: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Step:
-    """One finished update. `number` counts from 1; `real_tokens` leaves padding out.
+    """One update. `number` counts from 1; `seconds` go by between it and the step before, `data_seconds` of them
+    waiting for its batches.
 
     `stop` is whether all processes have agreed to end after this step.
     """
 
     number: int
-    loss: float
     learning_rate: float
-    gradient_norm: float
     real_tokens: int
+    slots: int
+    data: Mapping[str, Any]
     seconds: float
-    stop: bool = False
+    data_seconds: float
+    stop: bool
+    update: Update
+
+    def measured(self) -> Measured:
+        """Loss and gradient's norm, as soon as the device has them.
+
+        Raises:
+            RunFailed: one of them is not finite; the weights are those of the step before.
+        """
+        try:
+            return self.update.measured()
+        except RunFailed as error:
+            raise RunFailed(f"step {self.number}: {error}") from error
+
+    def phase_seconds(self) -> dict[str, float]:
+        """Where the time of the step went."""
+        return {"data": self.data_seconds, **self.update.phases.seconds()}
 
 
 def seed_step(seed: int, step: int, process: int) -> None:
@@ -56,20 +80,35 @@ def training_steps(
 ) -> Iterator[Step]:
     """Updates number `first` to `last` (inclusive).
 
-    A `stop` requested in any process is agreed on within a step; ending there, after saving, is the caller's.
+    A step is looked at when the next one is under way, so that the device always has work. A `stop` requested in any
+    process is agreed on within two steps; ending there, after saving, is the caller's.
 
     Raises:
         RunFailed: a loss or gradient is not finite; names step and module, the weights are those of the step before.
     """
     engine.model.train()
+    agreed = False
+    previous: Step | None = None
     for number in range(first, last + 1):
         started = time.perf_counter()
         batches = next(data)
+        waited = time.perf_counter() - started
         seed_step(seed, number, process)
         rate = learning_rate(number)
-        try:
-            update = engine.step(batches.micro_batches, rate, stop=stop is not None and stop.requested)
-        except RunFailed as error:
-            raise RunFailed(f"step {number}: {error}") from error
-        seconds = time.perf_counter() - started
-        yield Step(number, update.loss, rate, update.gradient_norm, batches.real_tokens, seconds, update.stop)
+        update = engine.step(batches.micro_batches, rate, stop=stop is not None and stop.requested)
+        if previous is not None:
+            agreed = previous.measured().stop
+        previous = Step(
+            number=number,
+            learning_rate=rate,
+            real_tokens=batches.real_tokens,
+            slots=batches.slots,
+            data=batches.state,
+            seconds=time.perf_counter() - started,
+            data_seconds=waited,
+            stop=agreed,
+            update=update,
+        )
+        yield previous
+    if previous is not None:
+        previous.measured()

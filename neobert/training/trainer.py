@@ -1,13 +1,16 @@
 """A stage of pre-training in one process: model, data and optimizer at some step of it."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 
-from neobert.data.batching import Batch, StepIterator, collate, heldout_batches, micro_batches
+from neobert.data.batching import Batch, StepIterator, heldout_batches
 from neobert.data.preparation import tokenized_corpus
 from neobert.data.tokenized import TokenizedCorpus
 from neobert.data.views import Documents, all_documents
@@ -15,14 +18,16 @@ from neobert.errors import MissingData
 from neobert.evaluation.heldout import heldout_loss
 from neobert.grid.claims import Claim
 from neobert.layout import Layout
-from neobert.model.attention import packed_plan
 from neobert.model.build import build_masked_language_model, initialize
 from neobert.specifications import EngineWord, PretrainingRun, RunFile
 from neobert.stopping import StopRequest
 from neobert.training import checkpoints
+from neobert.training.ahead import ahead
+from neobert.training.compiling import Trial, compiled, pays
 from neobert.training.device import default_device
 from neobert.training.engine import Engine
-from neobert.training.loop import Step, StepBatches, training_steps
+from neobert.training.feeding import Feeding
+from neobert.training.loop import Step, training_steps
 from neobert.training.processes import said_by_first
 from neobert.training.schedule import learning_rate
 from neobert.training.tasks import Process
@@ -33,8 +38,7 @@ MILESTONES = 4
 
 def summed_loss(network: torch.nn.Module, batch: Batch) -> torch.Tensor:
     """Cross-entropy summed over the predicted tokens of a micro-batch."""
-    plan = packed_plan(batch.documents, batch.positions)
-    loss: torch.Tensor = network(batch.token_ids, plan, batch.slots, batch.targets)
+    loss: torch.Tensor = network(batch.token_ids, batch.plan, batch.slots, batch.targets)
     return loss
 
 
@@ -57,6 +61,7 @@ class Totals:
     """Counts that go on over attempts."""
 
     real_tokens: int = 0
+    slots: int = 0
     seconds: float = 0.0
 
 
@@ -85,7 +90,9 @@ class Trainer:
         self.rows = StepIterator(
             self.training_documents, self.stage, recipe.packing, seed=recipe.seed, stage_number=self.run.stage
         )
+        self.data_state: Mapping[str, Any] = self.rows.state()
         self.totals = Totals()
+        self.compiled = False
 
     @property
     def training_documents(self) -> Documents:
@@ -105,16 +112,22 @@ class Trainer:
         return max(1, self.run_file.execution.micro_batch_tokens // self.stage.context)
 
     def restore(self) -> int:
-        """Continue from the newest valid checkpoint, else from where the stage begins; the number of steps done."""
+        """Continue from the newest valid checkpoint, else from where the stage begins; the number of steps done.
+
+        What began compiled goes on compiled, and what did not does not: the same bits come out of it.
+        """
         checkpoint = self._newest_checkpoint(self.folder / "checkpoints")
         if checkpoint is None:
             self._begin()
+            self._compile(self._compile_pays())
             return 0
         self.model.load_state_dict(checkpoint.weights())
         self.engine.adopt(checkpoint.optimizer())
         state = checkpoint.state()
         self.rows.restore(state["data"])
+        self.data_state = state["data"]
         self.totals = Totals(**state["totals"])
+        self._compile(state.get("compiled", False))
         return checkpoint.step
 
     def _newest_checkpoint(self, folder: Path) -> checkpoints.Checkpoint | None:
@@ -135,13 +148,48 @@ class Trainer:
         self.model.load_state_dict(previous.weights())
         self.engine.adopt(previous.optimizer())
 
-    def batches(self) -> Iterator[StepBatches[Batch]]:
-        """This process's share of every step that is left; one without rows gets a row of filler, to take part."""
-        rank, ranks = self.process.rank, self.process.count
-        for rows in self.rows:
-            shares = micro_batches(rows, self._rows_per_micro_batch, rank=rank, ranks=ranks)
-            batches = [collate(share, self.corpus, self.run.recipe.masking, rows_at_least=1) for share in shares]
-            yield StepBatches([batch.to(self.device) for batch in batches], rows.real_tokens)
+    def feeding(self) -> Feeding:
+        """How this process gets its micro-batches."""
+        return Feeding(
+            corpus=self.corpus,
+            masking=self.run.recipe.masking,
+            most_rows=self._rows_per_micro_batch,
+            context=self.stage.context,
+            document_tokens=self._mean_document_tokens,
+            process=self.process,
+            device=self.device,
+            flat=self.device.type == "cuda" and self.run.recipe.precision == "bf16",
+            fixed=self.compiled,
+        )
+
+    @property
+    def _mean_document_tokens(self) -> float:
+        return float(np.minimum(self.training_documents.framed_lengths, self.stage.context).mean())
+
+    def _compile_pays(self) -> bool:
+        """What the first process decides for all."""
+        word = self.run_file.execution.compile
+        if word != "auto":
+            return word == "on"
+        decided = False
+        if self.process.writes:
+            micro_batches = math.ceil(self.stage.tokens_per_step / self.run_file.execution.micro_batch_tokens)
+            left = self.stage.steps * max(1, micro_batches // self.process.count)
+            decided = pays(self._trial(), self.run.recipe.model.layers, left)
+        return bool(said_by_first(int(decided), self.process, self.device))
+
+    def _compile(self, wanted: bool) -> None:
+        self.compiled = wanted
+        if wanted:
+            self.compiled = compiled(self._trial(), self.run_file.execution.compile)
+
+    def _trial(self) -> Trial:
+        """The first micro-batch of the stage, as every step has them."""
+        rows = StepIterator(
+            self.training_documents, self.stage, self.run.recipe.packing, seed=0, stage_number=self.run.stage
+        )
+        batch = next(self.feeding().steps(rows)).micro_batches[0]
+        return Trial(self.model, lambda: summed_loss(self.model, batch), self.run.recipe.precision, self.device)
 
     def learning_rate(self, step: int) -> float:
         """The rate of a step of this stage."""
@@ -159,7 +207,7 @@ class Trainer:
         """The steps of the stage that are left, counted in the totals; `stop` as `training_steps` has it."""
         for step in training_steps(
             self.engine,
-            self.batches(),
+            ahead(self.feeding().steps(self.rows)),
             self.learning_rate,
             first=done + 1,
             last=self.stage.steps,
@@ -168,7 +216,9 @@ class Trainer:
             stop=stop,
         ):
             self.totals.real_tokens += step.real_tokens
+            self.totals.slots += step.slots
             self.totals.seconds += step.seconds
+            self.data_state = step.data
             yield step
 
     def save(self, step: int, claim: Claim | None) -> None:
@@ -180,7 +230,7 @@ class Trainer:
         tensors = self.engine.optimizer_tensors(wanted=claim is not None)
         if claim is None:
             return
-        state = {"data": self.rows.state(), "totals": vars(self.totals), "step": step}
+        state = {"data": self.data_state, "totals": vars(self.totals), "step": step, "compiled": self.compiled}
         folder = self.folder / "checkpoints"
         checkpoints.save(folder, step, self.model.state_dict(), tensors, state, claim)
         checkpoints.prune(folder, self.milestones)

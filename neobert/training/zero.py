@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from neobert.errors import MissingData, RunFailed
 from neobert.recipe import Precision
 from neobert.training.engine import Engine, autocast
+from neobert.training.readings import Phases, on_device
 
 MicroBatch = TypeVar("MicroBatch")
 BUCKET_ELEMENTS = 1 << 25
@@ -97,18 +98,23 @@ class ZeroEngine(Engine[MicroBatch]):
         network: nn.Module = self._deepspeed
         return network
 
-    def _accumulate(self, batch: MicroBatch, total: Tensor, *, last: bool) -> Tensor:
+    def _accumulate(self, batch: MicroBatch, total: Tensor, phases: Phases, *, last: bool) -> Tensor:
         self._deepspeed.set_gradient_accumulation_boundary(last)
         share = self.objective(self.network, batch) / total
+        phases.end("forward")
         self._deepspeed.backward(share * self.processes)
+        phases.end("backward")
         return share.detach()
 
-    def _clip_and_update(self) -> float:
+    def _clip_and_update(self, loss: Tensor) -> Tensor:
+        """DeepSpeed clips and updates; it tells the norm to the host, so that this waits for the device."""
+        if not loss.isfinite():
+            raise RunFailed(f"the loss is {loss.item()}; engine ddp names the module where it is first seen")
         self._deepspeed.step()
         norm = float(self._deepspeed.get_global_grad_norm())
         if not math.isfinite(norm) or not self._deepspeed.was_step_applied():
             raise RunFailed(f"the gradient's norm is {norm}; engine ddp names the parameter where it is first seen")
-        return norm
+        return on_device([norm], self.device).squeeze()
 
     @property
     def _flat(self) -> Tensor:

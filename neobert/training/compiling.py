@@ -1,0 +1,72 @@
+"""Whether a model is compiled for training, and the first run of the compiled one."""
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch._dynamo.exc import BackendCompilerFailed
+
+from neobert.errors import RunFailed
+from neobert.recipe import Precision
+from neobert.specifications import CompileWord
+from neobert.training.engine import autocast
+
+SAVED_SHARE = {("cpu", "fp32"): 0.2, ("cpu", "bf16"): 0.35, ("cuda", "fp32"): 0.15, ("cuda", "bf16"): 0.25}
+"""Share of an eager step's time that a compiled one spares: CPU measured (benchmarks/), GPU a cautious guess."""
+
+COMPILE_SECONDS, COMPILE_SECONDS_PER_LAYER = 20.0, 8.0
+"""What compiling forward and backward pass takes on two slow cores; much less where the compiler's cache has it."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A micro-batch to try a model on: `loss` is the objective on it; nothing of it stays."""
+
+    model: nn.Module
+    loss: Callable[[], Tensor]
+    precision: Precision
+    device: torch.device
+
+    def seconds(self) -> float:
+        """How long forward and backward pass take."""
+        self._synchronize()
+        started = time.perf_counter()
+        with autocast(self.device, self.precision):
+            # Not `backward`: engines may send gradients away as soon as they are accumulated.
+            torch.autograd.grad(self.loss(), list(self.model.parameters()))
+        self._synchronize()
+        return time.perf_counter() - started
+
+    def _synchronize(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+def pays(trial: Trial, layers: int, micro_batches_left: int) -> bool:
+    """Whether compiling earns itself back in what is left to do."""
+    trial.seconds()
+    left = micro_batches_left * trial.seconds()
+    saved = left * SAVED_SHARE[trial.device.type, trial.precision]
+    return saved > COMPILE_SECONDS + COMPILE_SECONDS_PER_LAYER * layers
+
+
+def compiled(trial: Trial, word: CompileWord) -> bool:
+    """Compile the model in place and try it; False where that fails and is not insisted on.
+
+    Raises:
+        RunFailed: `word` is on, and there is no compiler that works.
+    """
+    trial.model.compile(dynamic=False)
+    try:
+        trial.seconds()
+    except BackendCompilerFailed as error:
+        reason = str(error).strip().splitlines()[0]
+        trial.model._compiled_call_impl = None
+        if word == "on":
+            raise RunFailed(f"the model cannot be compiled here ({reason}): take --compile off or auto") from error
+        print(f"the model cannot be compiled here ({reason}): training goes on without", file=sys.stderr, flush=True)
+        return False
+    return True
