@@ -27,6 +27,7 @@ DOORS = {
     "onnxruntime": {"neobert/export/graph.py"},
     "sentence_transformers": {"neobert/export/sentence.py"},
     "transformers": {
+        "benchmarks/peers.py",
         "neobert/hub/__init__.py",
         "neobert/hub/configuration.py",
         "neobert/hub/external.py",
