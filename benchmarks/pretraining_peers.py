@@ -13,7 +13,7 @@ import torch
 
 from benchmarks.contenders import MODES, Course, Mode, compiling_anew, contender_name, in_all_modes, neobert_recipe
 from benchmarks.documents import beta_lengths, masked_documents
-from benchmarks.measuring import load
+from benchmarks.measuring import load, wait_passively
 from benchmarks.own import NAME
 from benchmarks.peers import Peer
 from benchmarks.race import Race, race
@@ -131,4 +131,5 @@ def _is_chosen(name: str, parts: Sequence[str] | None) -> bool:
 
 
 if __name__ == "__main__":
+    wait_passively("benchmarks.pretraining_peers")
     sys.exit(main())
