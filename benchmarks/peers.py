@@ -96,16 +96,13 @@ def peer_step(
 ) -> Callable[[], int]:
     """A function that makes one update on the next batch and returns the real tokens of it.
 
-    Mean loss of the class, autocast, gradients clipped as Trainer does by default, fused AdamW; where batches differ
-    in width a compiled model is compiled for any.
+    Mean loss of the class, autocast, gradients clipped as Trainer does by default, fused AdamW.
     """
     module = module.to(device).train()
-    on_device = [batch.to(device) for batch in batches]
-    widths = {batch.input_ids.shape[1] for batch in batches}
-    network = torch.compile(module, dynamic=True if len(widths) > 1 else None) if compiled else module
+    network: Callable[..., Any] = _compiled_for(batches, module) if compiled else module
     rate, decay = recipe.optimization.peak_learning_rate, recipe.optimization.weight_decay
     optimizer = torch.optim.AdamW(module.parameters(), lr=rate, weight_decay=decay, fused=True)
-    turns = cycle(on_device)
+    turns = cycle([batch.to(device) for batch in batches])
 
     def step() -> int:
         batch = next(turns)
@@ -118,3 +115,10 @@ def peer_step(
         return batch.real_tokens
 
     return step
+
+
+def _compiled_for(batches: Sequence[PeerBatch], module: nn.Module) -> Callable[..., Any]:
+    """For the one width that batches have, else for any."""
+    widths = {batch.input_ids.shape[1] for batch in batches}
+    compiled: Callable[..., Any] = torch.compile(module, dynamic=True if len(widths) > 1 else None)
+    return compiled
