@@ -5,6 +5,7 @@ Torch-free.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -63,7 +64,12 @@ class MaskedDocuments:
         """Mean over the tokens of how many tokens each sees: its own document."""
         return float((self.lengths**2).sum() / self.lengths.sum())
 
-    def __iter__(self) -> Iterator[MaskedDocument]:
+    @cached_property
+    def shown(self) -> list[MaskedDocument]:
+        """All documents as a model sees them one by one."""
+        return list(self._masked())
+
+    def _masked(self) -> Iterator[MaskedDocument]:
         corpus = self.view.corpus
         for number, length, key in zip(self.view.numbers, self.lengths, self.keys, strict=True):
             text = corpus.read(corpus.starts[number] + np.arange(length - FRAME_TOKENS))

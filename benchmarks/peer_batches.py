@@ -51,7 +51,7 @@ def peer_batches(documents: MaskedDocuments, batching: Batching, documents_per_s
 
 def padded(documents: MaskedDocuments, documents_per_step: int) -> list[PeerBatch]:
     """One document a row, every row as wide as the context."""
-    shown = list(documents)
+    shown = documents.shown
     groups = [shown[first : first + documents_per_step] for first in range(0, len(shown), documents_per_step)]
     return [_stacked(group, documents.context) for group in groups]
 
@@ -59,7 +59,7 @@ def padded(documents: MaskedDocuments, documents_per_step: int) -> list[PeerBatc
 def bucketed(documents: MaskedDocuments, documents_per_step: int) -> list[PeerBatch]:
     """Documents of like lengths together, so that little is padded; neighbouring steps differ in width, so that any
     few of them in turn are a fair sample of all."""
-    shown = sorted(documents, key=lambda document: len(document.token_ids))
+    shown = sorted(documents.shown, key=lambda document: len(document.token_ids))
     groups = [shown[first : first + documents_per_step] for first in range(0, len(shown), documents_per_step)]
     widths = [-(-len(group[-1].token_ids) // WIDTH_MULTIPLE) * WIDTH_MULTIPLE for group in groups]
     turns = np.argsort(np.argsort(np.arange(len(groups)) * GOLDEN_RATIO % 1))
@@ -88,8 +88,10 @@ def concatenated(documents: MaskedDocuments, rows_about: int) -> list[PeerBatch]
     steps = -(-documents.real_tokens // size)
     input_ids = torch.zeros(steps * size, dtype=torch.int64)
     labels = torch.full_like(input_ids, IGNORED)
-    input_ids[: documents.real_tokens] = torch.from_numpy(np.concatenate([shown.token_ids for shown in documents]))
-    labels[: documents.real_tokens] = torch.from_numpy(np.concatenate([shown.labels for shown in documents]))
+    input_ids[: documents.real_tokens] = torch.from_numpy(
+        np.concatenate([shown.token_ids for shown in documents.shown])
+    )
+    labels[: documents.real_tokens] = torch.from_numpy(np.concatenate([shown.labels for shown in documents.shown]))
     real = [min(size, documents.real_tokens - step * size) for step in range(steps)]
     grids = zip(input_ids.view(steps, -1, context), labels.view(steps, -1, context), real, strict=True)
     return [PeerBatch(ids, targets, None, count) for ids, targets, count in grids]

@@ -61,7 +61,7 @@ def test_peers_read_and_predict_the_same_tokens_as_we_do(documents: MaskedDocume
 
 
 def test_a_fifth_of_the_text_is_predicted_and_all_of_that_is_masked(documents: MaskedDocuments) -> None:
-    shown = list(documents)
+    shown = documents.shown
     labels = np.concatenate([document.labels for document in shown])
     token_ids = np.concatenate([document.token_ids for document in shown])
     mask = documents.view.corpus.ids.mask
@@ -128,6 +128,14 @@ def test_a_peer_of_another_size_is_refused(course: Course) -> None:
 
 def _gpu_course(recipe: Pretraining) -> Course:
     return gpu_course(recipe, 64, 256, CPU)
+
+
+def test_packed_rows_hold_half_as_much_again_as_padded_ones() -> None:
+    """Long documents alone in a row bound the fill; packing the window of 4,096 that training packs gives no more."""
+    documents = small_course(480).documents
+    slots = sum(batch.token_ids.numel() for batch in own_batches(documents, 32))
+    assert documents.padded_fill == pytest.approx(0.59, abs=0.02)
+    assert documents.real_tokens / slots > 1.5 * documents.padded_fill
 
 
 @pytest.mark.parametrize("rows", [1, 19, 97, 450])
