@@ -5,7 +5,13 @@ import subprocess
 import sys
 import tempfile
 
-ALWAYS = ("grid_one_process", "grid_stacked")
+ALWAYS = (
+    "grid_one_process",
+    "grid_stacked",
+    "pretraining_peers",
+    "pretraining_gpu",
+    "scaling_processes",
+)
 ON_DATA = ("pruning_real",)
 
 

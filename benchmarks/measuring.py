@@ -3,6 +3,7 @@
 import os
 import resource
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,16 @@ def timed(run: Callable[[], None]) -> Timing:
 def _processor_seconds() -> float:
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def wait_passively(module: str) -> None:
+    """Start the command `module` anew, so that its threads sleep where they wait for each other, unless they do.
+
+    On shared cores threads that spin instead keep out the one that they wait for, and both clocks tell of that alone.
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        environment = os.environ | {"OMP_WAIT_POLICY": "PASSIVE"}
+        os.execve(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]], environment)
 
 
 def in_turns(contenders: Mapping[str, Callable[[], None]], repetitions: int) -> dict[str, list[Timing]]:

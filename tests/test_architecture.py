@@ -27,6 +27,7 @@ DOORS = {
     "onnxruntime": {"neobert/export/graph.py"},
     "sentence_transformers": {"neobert/export/sentence.py"},
     "transformers": {
+        "benchmarks/peers.py",
         "neobert/hub/__init__.py",
         "neobert/hub/configuration.py",
         "neobert/hub/external.py",
@@ -89,6 +90,7 @@ def test_heavy_packages_have_one_door() -> None:
         "import neobert.glue.selection, neobert.grid.mirror, sweeps.outcome",
         "import reports.make_figures, reports.scores, reports.figure1, reports.table2, reports.table3",
         "import reports.deltas_table, reports.effects_table, reports.comparison_table, ablations.design_plan",
+        "import benchmarks.documents",
     ],
 )
 def test_what_lists_plans_or_reports_imports_no_torch(statement: str) -> None:

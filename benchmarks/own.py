@@ -1,0 +1,52 @@
+"""This project's contender: the engine's own step on the data package's own batches."""
+
+from collections.abc import Callable, Sequence
+from itertools import cycle
+
+import numpy as np
+import torch
+
+from benchmarks.documents import MASKING, SEED, MaskedDocuments, rows_per_step
+from neobert.data.batching import Batch, collate, micro_batches
+from neobert.data.rows import reordered, whole_documents
+from neobert.data.streams import shuffled
+from neobert.model.build import build_masked_language_model, initialize
+from neobert.recipe import Pretraining
+from neobert.training.engine import Engine
+from neobert.training.trainer import predicted_tokens, summed_loss
+
+NAME = "ours, packed"
+COMPILES = False
+"""Whether a compiled contender is another one than the eager one."""
+
+
+def own_batches(documents: MaskedDocuments, documents_per_step: int) -> list[Batch]:
+    """All documents once, packed with borders and masked by this project, in steps of about equally many tokens."""
+    numbers = np.arange(len(documents), dtype=np.int64)
+    packed = whole_documents(documents.view, numbers, documents.keys, documents.context)
+    rows = reordered(packed, shuffled(packed.count, SEED))
+    size = rows_per_step(rows.count, round(documents_per_step * documents.padded_fill))
+    return [collate(part, documents.view.corpus, MASKING, rows_at_least=size) for part in micro_batches(rows, size)]
+
+
+def own_engine(recipe: Pretraining, context: int, device: torch.device, *, compiled: bool) -> Engine[Batch]:
+    """The engine as a run of the recipe has it, on fresh weights; compiled where `COMPILES`."""
+    model = build_masked_language_model(recipe.model, context)
+    initialize(model, recipe.model.initialization, recipe.seed)
+    model.train()
+    return Engine(model, summed_loss, predicted_tokens, recipe.optimization, recipe.precision, device)
+
+
+def own_step(
+    recipe: Pretraining, batches: Sequence[Batch], device: torch.device, *, compiled: bool
+) -> Callable[[], int]:
+    """A function that makes one update on the next batch and returns the real tokens of it."""
+    engine = own_engine(recipe, batches[0].token_ids.shape[1], device, compiled=compiled)
+    turns = cycle([batch.to(device) for batch in batches])
+
+    def step() -> int:
+        batch = next(turns)
+        engine.step([batch], recipe.optimization.peak_learning_rate)
+        return batch.real_tokens
+
+    return step
