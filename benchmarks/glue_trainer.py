@@ -20,8 +20,9 @@ import torch
 
 from benchmarks.grid_world import SOURCE, World, pretrained_world
 from benchmarks.measuring import in_turns, load, median_ratio, seconds
-from benchmarks.results import Goal, write_result, write_unmeasured
+from benchmarks.results import FOLDER, Goal, write_result, write_unmeasured
 from benchmarks.trainer_peer import Job
+from neobert.command_line import guarded
 from neobert.data.preparation import open_specified, specify, text_tokenizer
 from neobert.export.__main__ import export
 from neobert.glue.encoding import EncodedTask, encode_task
@@ -58,6 +59,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         write_unmeasured(NAME, GOAL)
         write_unmeasured(f"{NAME}_gpu", GPU_GOAL)
         return 0
+    return guarded("benchmarks.glue_trainer", lambda: measure(options), FOLDER)
+
+
+def measure(options: argparse.Namespace) -> int:
+    """Write both results."""
     with tempfile.TemporaryDirectory() as folder:
         contest = Contest.prepared(Path(folder), options.data, options.train_examples)
         figures = contest.measured(options.repetitions, ON_CPU)
