@@ -12,6 +12,7 @@ ALWAYS = (
     "pretraining_gpu",
     "scaling_processes",
 )
+ON_DATA_OR_SYNTHETIC = ("encoding", "glue_trainer")
 ON_DATA = ("pruning_real",)
 
 
@@ -20,12 +21,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--data", help="data folder of those that measure on real data (default: leave them out)")
     options = parser.parse_args()
+    data = [] if options.data is None else ["--data", options.data]
     failed = [name for name in ALWAYS if not _runs(name)]
+    failed += [name for name in ON_DATA_OR_SYNTHETIC if not _runs(name, *data)]
     if options.data is None:
         print(f"left out without --data: {', '.join(ON_DATA)}", file=sys.stderr)
     else:
         with tempfile.TemporaryDirectory() as runs:
-            failed += [name for name in ON_DATA if not _runs(name, "--data", options.data, "--runs", runs)]
+            failed += [name for name in ON_DATA if not _runs(name, *data, "--runs", runs)]
     _runs("table")
     print(f"failed: {', '.join(failed)}" if failed else "all ran", file=sys.stderr)
     return bool(failed)

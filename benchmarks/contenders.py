@@ -12,7 +12,7 @@ import torch
 
 from ablations.ladder import variants
 from benchmarks.documents import MaskedDocuments
-from benchmarks.own import COMPILES, NAME, own_batches, own_step
+from benchmarks.own import NAME, own_batches, own_step
 from benchmarks.peer_batches import peer_batches
 from benchmarks.peers import Peer, parameters, peer_step
 from benchmarks.race import Step
@@ -72,10 +72,9 @@ class Course:
 
     def _own(self, recipe: Pretraining, mode: Mode) -> Callable[[], Step]:
         def make() -> Step:
-            if mode == "compiled" and not COMPILES:
-                raise NotImplementedError("our training step has no compiled form")
-            batches = own_batches(self.documents, self.documents_per_step)
-            return own_step(recipe, batches, self.device, compiled=mode == "compiled")
+            compiled = mode == "compiled"
+            batches = own_batches(self.documents, self.documents_per_step, fixed=compiled)
+            return own_step(recipe, batches, self.device, compiled=compiled)
 
         return make
 

@@ -4,12 +4,12 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ablations.ladder import variants
-from ablations.plan import scaled_variant
+from ablations.plan import scaled_variant, vocabulary_of
 from ablations.runs import glue_studies, measured_checkpoints, pretraining_runs
 from ablations.scales import execution_at
 from neobert.data.preparation import open_specified
@@ -31,11 +31,22 @@ WIDE_GRID = Grid(
 
 @dataclass(frozen=True)
 class World:
-    """A folder with a pre-trained model of the smoke scale, and its GLUE study over the variant's own grid."""
+    """A folder with a pre-trained model of the smoke scale, and its GLUE `studies` by task; one of them is at work."""
 
     root: Path
     run: PretrainingRun
-    study: GlueStudy
+    source: Source
+    studies: Mapping[str, GlueStudy]
+    task: str = TASK
+
+    @property
+    def study(self) -> GlueStudy:
+        """That of the task, over the variant's own grid."""
+        return self.studies[self.task]
+
+    def on(self, task: str) -> "World":
+        """The same with another task at work."""
+        return replace(self, task=task)
 
     @property
     def reference(self) -> str:
@@ -45,18 +56,19 @@ class World:
     def copied_to(self, root: Path) -> "World":
         """The same without any GLUE trial, in another folder."""
         shutil.copytree(self.root, root, ignore=shutil.ignore_patterns("glue", "claims"))
-        return World(root, self.run, self.study)
+        return replace(self, root=root)
 
     def write_study(self, points: Sequence[Point]) -> str:
         """Put a study of these points into the folder; returns how a worker is told about it."""
         study = self.study.model_copy(update={"points": tuple(points)})
-        write_run_file(Layout(self.root), study, SOURCE, execution_at("smoke"), {"variants": [VARIANT]})
+        write_run_file(Layout(self.root), study, self.source, execution_at("smoke"), {"variants": [VARIANT]})
         return f"glue/{study.task}/studies/{study.id}"
 
-    def work(self, reference: str) -> None:
-        """Run the real worker in a process of its own."""
-        command = [sys.executable, "-m", "neobert.work", "--runs", str(self.root), reference]
-        subprocess.run(command, check=True, env=worker_environment(execution_at("smoke").threads))
+    def work(self, *references: str, variables: Mapping[str, str] | None = None) -> None:
+        """Run the real worker in a process of its own; `variables` join its environment."""
+        command = [sys.executable, "-m", "neobert.work", "--runs", str(self.root), *references]
+        environment = worker_environment(execution_at("smoke").threads) | dict(variables or {})
+        subprocess.run(command, check=True, env=environment)
 
     def forget_encoded_tasks(self) -> None:
         """Remove the cached token ids of the tasks."""
@@ -77,17 +89,17 @@ def _scores(record: Path) -> str:
     return json.dumps(json.loads(record.read_bytes())["scores"], sort_keys=True)
 
 
-def pretrained_world(root: Path) -> World:
+def pretrained_world(root: Path, specification: Source = SOURCE) -> World:
     """Pre-train a few steps at smoke scale in `root` with the real worker: the weights are those of no paper, the
     shapes and the task those of the smoke scale."""
-    source = open_specified(SOURCE)
-    recipe, _ = scaled_variant(variants()[VARIANT], "smoke", "trained")
+    source = open_specified(specification)
+    recipe, _ = scaled_variant(variants()[VARIANT], "smoke", vocabulary_of(source))
     short = {"steps": PRETRAINING_STEPS, "warmup_steps": 1, "decay_steps": PRETRAINING_STEPS}
     stage = recipe.pretraining.stages[0].model_copy(update=short)
     (run,) = pretraining_runs(recipe.pretraining.model_copy(update={"stages": (stage,)}), 0, source)
     (checkpoint,) = measured_checkpoints(recipe, [run], 0)
     studies = {study.task: study for study in glue_studies(checkpoint, source)}
-    write_run_file(Layout(root), run, SOURCE, execution_at("smoke"), {"variants": [VARIANT]})
-    world = World(root, run, studies[TASK])
+    write_run_file(Layout(root), run, specification, execution_at("smoke"), {"variants": [VARIANT]})
+    world = World(root, run, specification, studies)
     world.work(world.reference)
     return world

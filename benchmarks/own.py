@@ -9,6 +9,7 @@ import torch
 from benchmarks.documents import MASKING, SEED, MaskedDocuments, rows_per_step
 from neobert.data.batching import Batch, collate, micro_batches
 from neobert.data.rows import reordered, whole_documents
+from neobert.data.shapes import Exact, Fixed
 from neobert.data.streams import shuffled
 from neobert.model.build import build_masked_language_model, initialize
 from neobert.recipe import Pretraining
@@ -16,24 +17,32 @@ from neobert.training.engine import Engine
 from neobert.training.trainer import predicted_tokens, summed_loss
 
 NAME = "ours, packed"
-COMPILES = False
-"""Whether a compiled contender is another one than the eager one."""
 
 
-def own_batches(documents: MaskedDocuments, documents_per_step: int) -> list[Batch]:
-    """All documents once, packed with borders and masked by this project, in steps of about equally many tokens."""
+def own_batches(documents: MaskedDocuments, documents_per_step: int, *, fixed: bool = False) -> list[Batch]:
+    """All documents once, packed with borders and masked by this project, in steps of about equally many tokens.
+
+    With `fixed` sizes, as a compiled model gets them.
+    """
     numbers = np.arange(len(documents), dtype=np.int64)
     packed = whole_documents(documents.view, numbers, documents.keys, documents.context)
     rows = reordered(packed, shuffled(packed.count, SEED))
     size = rows_per_step(rows.count, round(documents_per_step * documents.padded_fill))
-    return [collate(part, documents.view.corpus, MASKING, rows_at_least=size) for part in micro_batches(rows, size)]
+    tokens = float(documents.view.framed_lengths.mean())
+    shapes = Fixed(size, documents.context, MASKING.rate, tokens) if fixed else Exact(size)
+    flat = torch.cuda.is_available()
+    return [
+        collate(part, documents.view.corpus, MASKING, shapes=shapes, flat=flat) for part in micro_batches(rows, size)
+    ]
 
 
 def own_engine(recipe: Pretraining, context: int, device: torch.device, *, compiled: bool) -> Engine[Batch]:
-    """The engine as a run of the recipe has it, on fresh weights; compiled where `COMPILES`."""
+    """The engine as a run of the recipe has it, on fresh weights."""
     model = build_masked_language_model(recipe.model, context)
     initialize(model, recipe.model.initialization, recipe.seed)
     model.train()
+    if compiled:
+        model.compile(dynamic=False)
     return Engine(model, summed_loss, predicted_tokens, recipe.optimization, recipe.precision, device)
 
 
@@ -46,7 +55,7 @@ def own_step(
 
     def step() -> int:
         batch = next(turns)
-        engine.step([batch], recipe.optimization.peak_learning_rate)
+        engine.step([batch], recipe.optimization.peak_learning_rate).measured()
         return batch.real_tokens
 
     return step

@@ -47,6 +47,12 @@ def write_result(name: str, ratio: float | None, goal: Goal, figures: dict[str, 
     return path
 
 
+def write_unmeasured(name: str, goal: Goal, folder: Path = FOLDER) -> None:
+    """Note that something was not measured; a measurement that is there already stays."""
+    if not (folder / f"{name}.json").exists():
+        write_result(name, None, goal, {}, folder)
+
+
 def read_results(folder: Path = FOLDER) -> list[dict[str, Any]]:
     """All result files, by name."""
     return [read_json(path) for path in sorted(folder.glob("*.json"))]

@@ -25,9 +25,10 @@ DOORS = {
     "mteb": {"neobert/embeddings/suite.py"},
     "optuna": {"neobert/grid/study.py"},
     "onnxruntime": {"neobert/export/graph.py"},
-    "sentence_transformers": {"neobert/export/sentence.py"},
+    "sentence_transformers": {"benchmarks/encoding.py", "neobert/export/sentence.py"},
     "transformers": {
         "benchmarks/peers.py",
+        "benchmarks/trainer_peer.py",
         "neobert/hub/__init__.py",
         "neobert/hub/configuration.py",
         "neobert/hub/external.py",

@@ -7,7 +7,8 @@ from typing import Literal
 
 import pytest
 
-from benchmarks.results import FOLDER, KEYS, Goal, read_results, write_result
+from benchmarks.encoding_texts import BLOCK_TEXTS, samples, short_samples
+from benchmarks.results import FOLDER, KEYS, Goal, read_results, write_result, write_unmeasured
 from benchmarks.table import README, table, with_table
 
 RESULTS = read_results()
@@ -40,6 +41,26 @@ def test_what_was_not_measured_is_neither_met_nor_missed(tmp_path: Path) -> None
     (result,) = read_results(tmp_path)
     assert result["ratio"] is None and result["met"] is None
     assert "not measured" in table([result])
+
+
+def test_a_measurement_stays_where_it_cannot_be_measured_again(tmp_path: Path) -> None:
+    goal = Goal(2.0, "at least", "nothing")
+    write_unmeasured("never", goal, tmp_path)
+    write_result("once", 3.0, goal, {}, tmp_path)
+    write_unmeasured("once", goal, tmp_path)
+    assert {result["name"]: result["ratio"] for result in read_results(tmp_path)} == {"never": None, "once": 3.0}
+
+
+def test_texts_of_a_sample_are_neighbours_in_length_in_the_whole_data_set() -> None:
+    """So that batches have the padding that they have with all texts."""
+    sets = {"Banking77": ["x" * number for number in range(10 * BLOCK_TEXTS)], "IMDB": ["y"] * 4 * BLOCK_TEXTS}
+    sample = samples(sets)
+    lengths = sorted(map(len, sample["Banking77"]))
+    assert len(lengths) == 2 * BLOCK_TEXTS
+    for block in (lengths[:BLOCK_TEXTS], lengths[BLOCK_TEXTS:]):
+        assert block == list(range(block[0], block[0] + BLOCK_TEXTS))
+    assert [len(sample["IMDB"]), len(short_samples(sets)["Banking77"])] == [BLOCK_TEXTS, BLOCK_TEXTS]
+    assert "IMDB" not in short_samples(sets)
 
 
 @pytest.mark.parametrize(("side", "met"), [("at least", (False, True, True)), ("at most", (True, True, False))])

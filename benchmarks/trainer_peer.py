@@ -1,0 +1,156 @@
+"""One point of a grid as a user of transformers fine-tunes it: a script around `Trainer`, in a process of its own.
+
+python -m benchmarks.trainer_peer JOB.json      prints {"scores", "losses", "steps", "seconds"} as JSON
+"""
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from neobert.glue.course import Course
+from neobert.glue.tasks import Task, task_named
+from neobert.recipe import FineTuning, Point, Value
+from neobert.specifications import Source
+
+EVALUATION_BATCH_SIZE = 64
+
+Rows = list[dict[str, Any]]
+
+
+class Job(Value):
+    """What to train: the exported `model`, and the same protocol and point as a worker gets."""
+
+    model: str
+    task: str
+    source: Source
+    protocol: FineTuning
+    point: Point
+    seed: int
+
+
+def main() -> int:
+    """The command."""
+    started = time.perf_counter()
+    job = Job.model_validate_json(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = trainer_of(job, folder)
+        ready = time.perf_counter()
+        trainer.train()
+    ended = time.perf_counter()
+    history = trainer.state.log_history
+    outcome = {
+        "scores": [entry["eval_score"] for entry in history if "eval_score" in entry],
+        "losses": [entry["loss"] for entry in history if "loss" in entry],
+        "steps": trainer.state.global_step,
+        "seconds": {"before training": round(ready - started, 2), "training": round(ended - ready, 2)},
+    }
+    print(json.dumps(outcome))
+    return 0
+
+
+def trainer_of(job: Job, folder: str) -> Any:
+    """Model, rows and arguments in a `Trainer`."""
+    import torch
+    from transformers import AutoTokenizer, DataCollatorWithPadding, Trainer, set_seed
+
+    set_seed(job.seed)
+    task, tokenizer = task_named(job.task), AutoTokenizer.from_pretrained(job.model)
+    train, validation = task_rows(job, task, tokenizer)
+    return Trainer(
+        classifier(job, task),
+        arguments(job, folder, len(train), has_gpu=torch.cuda.is_available()),
+        train_dataset=train,
+        eval_dataset=validation,
+        data_collator=DataCollatorWithPadding(tokenizer),
+        processing_class=tokenizer,
+        compute_metrics=lambda predicted: metrics(task, *predicted),
+    )
+
+
+def classifier(job: Job, task: Task) -> Any:
+    """The exported encoder under a new head, as the protocol has it."""
+    import torch
+    from transformers import AutoModelForSequenceClassification
+
+    import neobert.hub  # noqa: F401 - registers the classes
+
+    return AutoModelForSequenceClassification.from_pretrained(
+        job.model,
+        dtype=torch.float32,
+        num_labels=task.labels,
+        classifier_pooling=job.protocol.pooling,
+        classifier_dropout=job.protocol.dropout,
+        classifier_init_range=job.protocol.classifier_scale,
+    )
+
+
+def task_rows(job: Job, task: Task, tokenizer: Any) -> tuple[Rows, Rows]:
+    """The same examples that a worker trains and evaluates on, tokenised by the exported tokenizer."""
+    from neobert.data.preparation import open_specified
+    from neobert.glue.encoding import CAP_KEY, permutation
+
+    source = open_specified(job.source)
+    train, validation = (
+        rows(task, source.task_examples(job.task, split), tokenizer, job.protocol.max_tokens) for split in task.splits
+    )
+    return [train[number] for number in permutation(len(train), CAP_KEY)[: job.protocol.train_examples]], validation
+
+
+def rows(task: Task, examples: Mapping[str, Sequence[Any]], tokenizer: Any, max_tokens: int) -> Rows:
+    """Token ids and label of each example."""
+    columns = [list(examples[column]) for column in task.text_columns]
+    token_ids = tokenizer(*columns, truncation=True, max_length=max_tokens)["input_ids"]
+    return [{"input_ids": ids, "labels": int(label)} for ids, label in zip(token_ids, examples["label"], strict=True)]
+
+
+def arguments(job: Job, folder: str, examples: int, *, has_gpu: bool) -> Any:
+    """As many steps and evaluations as a worker makes; batches of neighbours in length, padded to their longest."""
+    from transformers import TrainingArguments
+
+    protocol, point = job.protocol, job.point
+    course = Course.of(protocol, examples, point.batch_size)
+    return TrainingArguments(
+        output_dir=folder,
+        num_train_epochs=protocol.epochs,
+        per_device_train_batch_size=point.batch_size,
+        per_device_eval_batch_size=EVALUATION_BATCH_SIZE,
+        learning_rate=point.learning_rate,
+        weight_decay=point.weight_decay,
+        adam_beta1=protocol.beta1,
+        adam_beta2=protocol.beta2,
+        adam_epsilon=protocol.epsilon,
+        max_grad_norm=0.0,
+        lr_scheduler_type="linear",
+        warmup_steps=course.warmup_steps,
+        train_sampling_strategy="group_by_length",
+        bf16=protocol.precision == "bf16",
+        optim="adamw_torch_fused",
+        eval_strategy="steps",
+        eval_steps=course.evaluation_interval,
+        logging_steps=course.evaluation_interval,
+        save_strategy="no",
+        seed=job.seed,
+        report_to="none",
+        disable_tqdm=True,
+        use_cpu=not has_gpu,
+        dataloader_pin_memory=has_gpu,
+    )
+
+
+def metrics(task: Task, logits: Any, labels: Any) -> dict[str, float]:
+    """The task's score."""
+    from neobert.glue.metrics import evaluate
+
+    (split,) = task.validation_splits
+    score = evaluate(task, {split: np.asarray(logits)}, {split: np.asarray(labels)}).score
+    return {"score": float("nan") if score is None else score}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

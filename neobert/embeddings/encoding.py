@@ -1,0 +1,185 @@
+"""Texts to vectors, fast: tokenised in chunks ahead of the model, sorted by length, encoded without padding."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import astuple, dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+
+from neobert.data.tokenizers import TextTokenizer
+from neobert.embeddings.flat import flat_batch, mean_vectors, slices
+from neobert.errors import RunFailed
+from neobert.model.encoder import Encoder
+from neobert.recipe import Precision
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+SPECIALS = 2
+"""[CLS] and [SEP]."""
+
+CHUNK_TEXTS = 4096
+"""Texts that are tokenised together, one chunk ahead of the model."""
+
+BATCH_TOKENS = {"cpu": 1024, "cuda": 32_768}
+"""Tokens of a batch. On a CPU tensors stay in caches, and below the size from which memory is mapped anew for each."""
+
+DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class TextCounts:
+    """How many texts were asked for; how many of these repeat another of the same call, are blank, or were cut to the
+    context; and the tokens that were computed, specials included."""
+
+    texts: int = 0
+    repeated: int = 0
+    empty: int = 0
+    cut: int = 0
+    tokens: int = 0
+
+    def __add__(self, other: "TextCounts") -> "TextCounts":
+        return TextCounts(*(own + more for own, more in zip(astuple(self), astuple(other), strict=True)))
+
+
+@dataclass(frozen=True, eq=False)
+class TokenizedTexts:
+    """Framed texts one behind the other, the longest first: `token_ids` (tokens) int64 and `lengths` (texts) int64.
+
+    numbers: (texts) int64, which text each of them is; is_cut: (texts), whether it was longer than the context.
+    """
+
+    token_ids: Array
+    lengths: Array
+    numbers: Array
+    is_cut: Array
+
+
+def default_precision(device: torch.device) -> Precision:
+    """Half precision on a GPU, fp32 on a CPU."""
+    return "bf16" if device.type == "cuda" else "fp32"
+
+
+class TextEncoder:
+    """An encoder as a function from texts to vectors: the mean hidden state of a text's tokens, specials included.
+
+    `encoder` is moved to `device`, cast to `precision` and changed in place. Texts are cut to `context` tokens with
+    specials; a text without tokens is encoded as [CLS] [SEP]. `counts` tells what was encoded since it was last set.
+
+    Raises:
+        ValueError: the tokenizer has more tokens than the encoder, or the context has no room beside the specials.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        tokenizer: TextTokenizer,
+        context: int,
+        *,
+        precision: Precision,
+        device: torch.device,
+        batch_tokens: int | None = None,
+    ) -> None:
+        tokenizer.require_rows(encoder.encoder.num_embeddings)
+        tokenizer.frame([], max_tokens=context)
+        self.dtype = DTYPES[precision]
+        self.encoder = encoder.to(device, self.dtype).eval()
+        self.tokenizer = tokenizer
+        self.context = context
+        self.device = device
+        self.batch_tokens = batch_tokens or BATCH_TOKENS[device.type]
+        self.counts = TextCounts()
+
+    @torch.inference_mode()
+    def encode(self, texts: Sequence[str], *, prompt: str = "", normalize: bool = False) -> Array:
+        """Vectors (texts, width) float32 in the order of `texts`; a repeated text is computed once.
+
+        prompt: stands before every text. normalize: to length 1.
+
+        Raises:
+            ValueError: an item of `texts` is no text, or no valid Unicode.
+            RunFailed: a vector is not finite.
+        """
+        distinct, numbers = _distinct(texts)
+        vectors = np.empty((len(distinct), self.encoder.width), np.float32)
+        is_cut = np.zeros(len(distinct), bool)
+        tokens = 0
+        for part in self._tokenized(distinct, prompt):
+            vectors[part.numbers] = self._vectors(part)
+            is_cut[part.numbers] = part.is_cut
+            tokens += len(part.token_ids)
+        _require_finite(vectors, numbers)
+        empty = sum(not text.strip() for text in texts)
+        repeated = len(texts) - len(distinct)
+        self.counts += TextCounts(len(texts), repeated, empty, int(is_cut[numbers].sum()), tokens)
+        if normalize:
+            vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+        return vectors[numbers] if repeated else vectors
+
+    def _vectors(self, texts: TokenizedTexts) -> Array:
+        starts, parts = np.cumsum(texts.lengths) - texts.lengths, []
+        for members in slices(texts.lengths, self.batch_tokens):
+            lengths, start = texts.lengths[members], starts[members.start]
+            token_ids = texts.token_ids[start : start + lengths.sum()]
+            parts.append(mean_vectors(self.encoder, flat_batch(token_ids, lengths, self.device, self.dtype)))
+        vectors: Array = torch.cat(parts).cpu().numpy()
+        return vectors
+
+    def _tokenized(self, texts: Sequence[str], prompt: str) -> Iterator[TokenizedTexts]:
+        """The texts in chunks, those of most characters first; while one is encoded the next is tokenised."""
+        order = np.argsort([-len(text) for text in texts], kind="stable")
+        chunks = (order[start : start + CHUNK_TEXTS] for start in range(0, len(order), CHUNK_TEXTS))
+        with ThreadPoolExecutor(max_workers=1) as thread:
+            yield from _one_ahead(thread.submit(self._tokenize, texts, prompt, chunk) for chunk in chunks)
+
+    def _tokenize(self, texts: Sequence[str], prompt: str, chunk: Array) -> TokenizedTexts:
+        encoded = self.tokenizer.encode([prompt + texts[number] for number in chunk])
+        lengths = np.minimum([len(ids) + SPECIALS for ids in encoded], self.context)
+        order = np.argsort(-lengths, kind="stable")
+        framed = (self.tokenizer.frame(encoded[place], max_tokens=self.context) for place in order)
+        token_ids = np.fromiter(chain.from_iterable(framed), np.int64, int(lengths.sum()))
+        is_cut = np.array([len(encoded[place]) + SPECIALS > self.context for place in order])
+        return TokenizedTexts(token_ids, lengths[order], chunk[order], is_cut)
+
+
+def _one_ahead(futures: Iterable[Future[TokenizedTexts]]) -> Iterator[TokenizedTexts]:
+    waiting: Future[TokenizedTexts] | None = None
+    for future in futures:
+        if waiting is not None:
+            yield waiting.result()
+        waiting = future
+    if waiting is not None:
+        yield waiting.result()
+
+
+def _distinct(texts: Sequence[str]) -> tuple[list[str], Array]:
+    """The different texts, and which of them each text is: (texts) int64."""
+    seen: dict[str, int] = {}
+    numbers = np.empty(len(texts), np.int64)
+    for place, text in enumerate(texts):
+        _require_text(text, place)
+        numbers[place] = seen.setdefault(text, len(seen))
+    return list(seen), numbers
+
+
+def _require_text(text: object, place: int) -> None:
+    if not isinstance(text, str):
+        raise ValueError(f"text {place} is {text!r}, not a text: leave it out or give an empty text")
+    if text.isascii():
+        return
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        character = text[error.start]
+        raise ValueError(
+            f"text {place} holds {character!r}, half of a surrogate pair and no character: decode its source anew"
+        ) from error
+
+
+def _require_finite(vectors: Array, numbers: Array) -> None:
+    broken = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+    if len(broken):
+        place = int(np.flatnonzero(np.isin(numbers, broken))[0])
+        raise RunFailed(f"the vector of text {place} is not finite: the weights or the precision do not serve")

@@ -1,0 +1,189 @@
+"""The text encoder gives each text the vector that it has alone, and counts what it had to cut or found empty."""
+
+from itertools import chain, pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from exported_runs import m0_folder, write_checkpoints
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_runs import tiny_model, tiny_run
+
+from neobert.data.corpora import SyntheticSource
+from neobert.data.tokenizers import TextTokenizer
+from neobert.embeddings import encoding
+from neobert.embeddings.encoding import TextCounts, TextEncoder, default_precision
+from neobert.embeddings.flat import slices
+from neobert.errors import EXIT_DONE, RunFailed
+from neobert.export.__main__ import main
+from neobert.export.source import open_checkpoint
+from neobert.model.attention import whole_rows_plan
+from neobert.model.build import build_encoder, initialize
+from neobert.model.heads import pool_mean
+
+CPU = torch.device("cpu")
+CONTEXT = 24
+WORDS = ("the", "cat", "a", "dog", "sleeps", "and", "bird", "stone", ".")
+BF16_BOUND = 0.03
+"""Largest difference of a bf16 vector from the fp32 one, as a share of its length (eight bits of mantissa)."""
+
+texts = st.lists(st.lists(st.sampled_from(WORDS), max_size=40).map(" ".join), max_size=30)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory) -> TextTokenizer:
+    return SyntheticSource(10).tokenizer("wordpiece", 512, tmp_path_factory.mktemp("tokenizers"))
+
+
+def encoder(tokenizer: TextTokenizer, positions: str = "rotary", **options) -> TextEncoder:
+    model = tiny_model(positions=positions, width=32)
+    built = build_encoder(model, CONTEXT)
+    initialize(built, model.initialization, 0)
+    return TextEncoder(built, tokenizer, CONTEXT, **{"precision": "fp32", "device": CPU, **options})
+
+
+@torch.no_grad()
+def alone(by: TextEncoder, text: str) -> np.ndarray:
+    """What the classifier's own mean pooling gives for one text in a row of its own."""
+    ids = by.tokenizer.frame(by.tokenizer.encode([text])[0], max_tokens=by.context)
+    row = torch.tensor([ids])
+    return pool_mean(by.encoder, row, whole_rows_plan(row))[0].float().numpy()
+
+
+@pytest.mark.parametrize("positions", ["rotary", "learned"])
+@settings(max_examples=40, deadline=None)
+@given(given_texts=texts, batch_tokens=st.sampled_from([1, 30, 100, 10_000]), chunk=st.sampled_from([1, 7, 4096]))
+def test_a_vector_does_not_depend_on_the_other_texts(tokenizer, positions, given_texts, batch_tokens, chunk):
+    by = encoder(tokenizer, positions, batch_tokens=batch_tokens)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(encoding, "CHUNK_TEXTS", chunk)
+        vectors = by.encode(given_texts)
+    assert vectors.shape == (len(given_texts), 32) and vectors.dtype == np.float32
+    for text, vector in zip(given_texts, vectors, strict=True):
+        np.testing.assert_allclose(vector, alone(by, text), atol=1e-5, rtol=0)
+
+
+@given(st.lists(st.integers(1, 50), max_size=30), st.integers(1, 120))
+def test_batches_hold_each_text_once_and_are_full(lengths, most_tokens):
+    sizes = np.array(lengths, np.int64)
+    parts = [sizes[part].tolist() for part in slices(sizes, most_tokens)]
+    assert list(chain(*parts)) == lengths
+    assert all(sum(part) <= most_tokens or len(part) == 1 for part in parts)
+    assert all(sum(part) + after[0] > most_tokens for part, after in pairwise(parts))
+
+
+@pytest.mark.parametrize("form", ["NeoBERT form", "M0 form"])
+def test_vectors_are_those_of_sentence_transformers_on_the_exported_checkpoint(form: str, tmp_path: Path) -> None:
+    library = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
+    run = m0_folder(tmp_path) if form == "M0 form" else write_checkpoints(tmp_path, tiny_run(), 0)
+    out = tmp_path / "exported"
+    assert main([str(run), "--to", "sentence-transformers", "--out", str(out), "--step", "0"]) == EXIT_DONE
+    checkpoint = open_checkpoint(run, 0)
+    by = TextEncoder(
+        checkpoint.network.model, checkpoint.tokenizer, checkpoint.run.context, precision="fp32", device=CPU
+    )
+    asked = ["the cat sleeps", "", "a dog and a cat " * 20, "x", "Ünïcode – 猫", "the cat sleeps"]
+    other = library.SentenceTransformer(str(out), device="cpu")
+    np.testing.assert_allclose(by.encode(asked), other.encode(asked), atol=1e-5, rtol=0)
+    np.testing.assert_allclose(
+        by.encode(asked, prompt="query: ", normalize=True),
+        other.encode(asked, prompt="query: ", normalize_embeddings=True),
+        atol=1e-5,
+        rtol=0,
+    )
+
+
+def test_empty_and_overlong_texts_have_vectors_and_are_counted(tokenizer) -> None:
+    by = encoder(tokenizer)
+    long = " ".join(WORDS * 10)
+    asked = ["", " \n", "the cat", long, long + " bird", "the cat", long]
+    vectors = by.encode(asked)
+    assert np.isfinite(vectors).all()
+    frame = torch.tensor([[tokenizer.ids.cls, tokenizer.ids.sep]])
+    with torch.no_grad():
+        np.testing.assert_allclose(vectors[0], by.encoder(frame, whole_rows_plan(frame))[0].mean(0), atol=1e-5)
+    np.testing.assert_allclose(vectors[0], vectors[1], atol=1e-5)
+    np.testing.assert_allclose(vectors[3], vectors[4], atol=1e-5)
+    computed = 2 + 2 + (2 + len(tokenizer.encode(["the cat"])[0])) + 2 * CONTEXT
+    assert by.counts == TextCounts(texts=7, repeated=2, empty=2, cut=3, tokens=computed)
+    by.encode([long])
+    assert by.counts == TextCounts(texts=8, repeated=2, empty=2, cut=4, tokens=computed + CONTEXT)
+
+
+def test_repeated_texts_have_the_same_vector_to_the_bit(tokenizer) -> None:
+    vectors = encoder(tokenizer).encode(["the cat", "a dog sleeps", "the cat", "bird", "the cat"])
+    assert np.array_equal(vectors[0], vectors[2]) and np.array_equal(vectors[0], vectors[4])
+
+
+def test_no_text_has_no_vector(tokenizer) -> None:
+    by = encoder(tokenizer)
+    assert by.encode([]).shape == (0, 32)
+    assert by.encode([], normalize=True).shape == (0, 32)
+
+
+def test_a_prompt_stands_before_every_text_and_a_blank_text_is_the_prompt(tokenizer) -> None:
+    by = encoder(tokenizer)
+    with_prompt = by.encode(["cat", "", "dog sleeps"], prompt="the bird and a ")
+    without = by.encode(["the bird and a cat", "the bird and a", "the bird and a dog sleeps"])
+    np.testing.assert_allclose(with_prompt, without, atol=1e-5)
+
+
+def test_normalized_vectors_have_length_one(tokenizer) -> None:
+    by = encoder(tokenizer)
+    plain, normalized = by.encode(list(WORDS)), by.encode(list(WORDS), normalize=True)
+    np.testing.assert_allclose(np.linalg.norm(normalized, axis=1), 1, atol=1e-6)
+    np.testing.assert_allclose(normalized * np.linalg.norm(plain, axis=1, keepdims=True), plain, atol=1e-5)
+
+
+def test_bf16_stays_within_its_bound_of_fp32(tokenizer) -> None:
+    asked = [" ".join(WORDS[: n % 9 + 1] * (n % 4 + 1)) for n in range(40)]
+    exact, rounded = (encoder(tokenizer, precision=precision).encode(asked) for precision in ("fp32", "bf16"))
+    assert rounded.dtype == np.float32
+    distance = np.linalg.norm(rounded - exact, axis=1) / np.linalg.norm(exact, axis=1)
+    assert 0 < distance.max() < BF16_BOUND
+
+
+def test_precision_by_default_is_half_on_a_gpu_alone() -> None:
+    assert default_precision(CPU) == "fp32"
+    assert default_precision(torch.device("cuda")) == "bf16"
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"), [(None, "text 1 is None"), (3.5, "text 1 is 3.5"), ("a \ud800", "text 1 holds")]
+)
+def test_what_is_no_text_is_refused_by_its_number(tokenizer, bad, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        encoder(tokenizer).encode(["fine", bad])
+
+
+def test_a_context_without_room_for_a_token_is_refused(tokenizer) -> None:
+    built = build_encoder(tiny_model(), CONTEXT)
+    with pytest.raises(ValueError, match="no room"):
+        TextEncoder(built, tokenizer, 2, precision="fp32", device=CPU)
+
+
+def test_a_tokenizer_with_more_tokens_than_the_encoder_is_refused(tokenizer) -> None:
+    built = build_encoder(tiny_model(vocabulary_size=100), CONTEXT)
+    with pytest.raises(ValueError, match="vocabulary_size"):
+        TextEncoder(built, tokenizer, CONTEXT, precision="fp32", device=CPU)
+
+
+def test_broken_weights_end_in_an_error_and_not_in_nan(tokenizer) -> None:
+    by = encoder(tokenizer)
+    with torch.no_grad():
+        by.encoder.encoder.weight[tokenizer.encode(["cat"])[0][0]] = float("nan")
+    with pytest.raises(RunFailed, match="text 1 is not finite"):
+        by.encode(["dog", "cat"])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_gpu_gives_the_vectors_of_the_cpu(tokenizer, precision) -> None:
+    asked = [" ".join(WORDS[: n % 9 + 1] * (n % 4 + 1)) for n in range(40)]
+    exact = encoder(tokenizer).encode(asked)
+    found = encoder(tokenizer, precision=precision, device=torch.device("cuda")).encode(asked)
+    distance = np.linalg.norm(found - exact, axis=1) / np.linalg.norm(exact, axis=1)
+    assert distance.max() < (1e-3 if precision == "fp32" else BF16_BOUND)
