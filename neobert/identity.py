@@ -19,6 +19,7 @@ NUMERICS = {
     "initialization": 1,
     "optimization": 1,
     "finetuning": 1,
+    "contrastive": 1,
     "metrics": 1,
 }
 

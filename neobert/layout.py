@@ -24,6 +24,19 @@ class Layout:
         """A stage of pre-training: run.json, attempts/, checkpoints/, done.json."""
         return self.root / "pretraining" / run_id
 
+    def contrastive(self, run_id: str) -> Path:
+        """A run of contrastive fine-tuning: the same files as a stage of pre-training."""
+        return self.root / "contrastive" / run_id
+
+    def trained(self, run_id: str) -> Path:
+        """The folder of a run that processes train together, of whichever kind it is."""
+        contrastive = self.contrastive(run_id)
+        return contrastive if contrastive.exists() else self.pretraining(run_id)
+
+    def pairs(self, pairs_id: str) -> Path:
+        """A data set of pairs in token ids."""
+        return self.root / "data" / "pairs" / pairs_id
+
     def model(self, model_id: str) -> Path:
         """Where a model from elsewhere lies, and which one it is."""
         return self.root / "models" / model_id / "model.json"

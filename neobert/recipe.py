@@ -190,6 +190,41 @@ class FineTuning(Value):
     precision: Precision
 
 
+class Contrastive(Value):
+    """The protocol of contrastive fine-tuning: InfoNCE on cosines, each step on pairs of one data set.
+
+    A step holds about `texts_per_step` texts; data sets of n pairs are drawn with probability ~ n^`sampling_exponent`.
+    `most_negatives` hard negatives of a pair are taken at most, None takes all. Whether a text that is known to belong
+    to a query (its document again, or that of an equal query) may stand among its negatives is in `false_negatives`.
+    The rate rises over `warmup_steps` and falls until `decay_steps`, as in a stage of pre-training.
+    """
+
+    steps: PositiveInt
+    texts_per_step: PositiveInt
+    warmup_steps: NonNegativeInt
+    decay_steps: NonNegativeInt
+    temperature: PositiveFloat
+    sampling_exponent: NonNegativeFloat
+    most_negatives: NonNegativeInt | None
+    false_negatives: Literal["left_out", "kept"]
+    max_tokens: PositiveInt
+    pooling: Literal["mean"]
+    instructed: Literal["nothing", "queries", "queries_and_documents"]
+    optimization: Optimization
+    precision: Precision
+    seed: NonNegativeInt
+
+    @model_validator(mode="after")
+    def _is_possible(self) -> Self:
+        if self.decay_steps and self.decay_steps <= self.warmup_steps:
+            raise ValueError(f"decay_steps {self.decay_steps} must lie behind warmup_steps {self.warmup_steps} or be 0")
+        if self.texts_per_step < 4:
+            raise ValueError(
+                f"texts_per_step {self.texts_per_step} holds no two pairs, so no negative: give at least 4"
+            )
+        return self
+
+
 class Pruning(Value):
     """When a trial of a grid is given up: at each of `rungs`, shares of its course, the best 1 / `reduction` go on."""
 

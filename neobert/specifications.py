@@ -5,6 +5,7 @@ from typing import Any, Literal, Self
 
 from pydantic import NonNegativeInt, PositiveInt, model_validator
 
+from neobert.embeddings.specification import ContrastiveRun
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import json_bytes, publish_once, read_json, replace_file
 from neobert.identity import NUMERICS, identity, plain
@@ -167,33 +168,37 @@ def data_identity(corpus: str, corpus_origin: str, tokenizer_origin: str) -> str
 class RunFile(Value):
     """What run.json holds: enough to run the unit alone."""
 
-    kind: Literal["pretraining", "glue_study"]
+    kind: Literal["pretraining", "glue_study", "contrastive"]
     id: str
     pretraining: PretrainingRun | None
     study: GlueStudy | None
+    contrastive: ContrastiveRun | None = None
     source: Source
     execution: Execution
     labels: dict[str, Any]
 
 
-def run_folder(layout: Layout, run: PretrainingRun | GlueStudy) -> Path:
+Run = PretrainingRun | GlueStudy | ContrastiveRun
+
+
+def run_folder(layout: Layout, run: Run) -> Path:
     """Where a run or study lies."""
-    return layout.pretraining(run.id) if isinstance(run, PretrainingRun) else layout.study(run.task, run.id)
+    if isinstance(run, GlueStudy):
+        return layout.study(run.task, run.id)
+    return layout.pretraining(run.id) if isinstance(run, PretrainingRun) else layout.contrastive(run.id)
 
 
-def write_run_file(
-    layout: Layout, run: PretrainingRun | GlueStudy, source: Source, execution: Execution, labels: dict[str, Any]
-) -> Path:
+def write_run_file(layout: Layout, run: Run, source: Source, execution: Execution, labels: dict[str, Any]) -> Path:
     """Write run.json before anything runs; one that is there already stays. Returns its folder.
 
     Execution is not part of a result: where it differs from what the folder says, the new one stands in execution.json.
     """
-    is_pretraining = isinstance(run, PretrainingRun)
     content = RunFile(
-        kind="pretraining" if is_pretraining else "glue_study",
+        kind=_kind(run),
         id=run.id,
         pretraining=run if isinstance(run, PretrainingRun) else None,
-        study=None if isinstance(run, PretrainingRun) else run,
+        study=run if isinstance(run, GlueStudy) else None,
+        contrastive=run if isinstance(run, ContrastiveRun) else None,
         source=source,
         execution=execution,
         labels=labels,
@@ -205,6 +210,12 @@ def write_run_file(
     if read_run_file(folder).execution != execution:
         replace_file(folder / EXECUTION, json_bytes({"schema": SCHEMA, **plain(execution)}))
     return folder
+
+
+def _kind(run: Run) -> Literal["pretraining", "glue_study", "contrastive"]:
+    if isinstance(run, GlueStudy):
+        return "glue_study"
+    return "pretraining" if isinstance(run, PretrainingRun) else "contrastive"
 
 
 def read_run_file(folder: Path) -> RunFile:

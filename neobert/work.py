@@ -29,7 +29,7 @@ from neobert.training.tasks import Task, leading
 
 POLL_SECONDS = 0.25
 IDLE_POLLS = 8
-REFERENCES = ("corpus/<data id>/<pretraining id>", "pretraining/<id>", "glue/<task>/studies/<id>")
+REFERENCES = ("corpus/<data id>/<pretraining id>", "pretraining/<id>", "glue/<task>/studies/<id>", "contrastive/<id>")
 
 
 class Unit(Protocol):
@@ -152,6 +152,7 @@ def open_units(layout: Layout, reference: str) -> list[Unit]:
         RunFailed: the reference has no known form.
     """
     from neobert.data.preparation import CorpusUnit
+    from neobert.embeddings.unit import ContrastiveUnit
     from neobert.glue.trials import trials_of_study
     from neobert.training.pretraining import PretrainingUnit
 
@@ -160,6 +161,8 @@ def open_units(layout: Layout, reference: str) -> list[Unit]:
             return [PretrainingUnit.open(layout, run_id)]
         case ["glue", task, "studies", study_id]:
             return list(trials_of_study(layout, task, study_id))
+        case ["contrastive", run_id]:
+            return [ContrastiveUnit.open(layout, run_id)]
         case ["corpus", _, run_id]:
             return [CorpusUnit.open(layout, run_id)]
     raise RunFailed(f"{reference!r} names no unit: expected {' or '.join(REFERENCES)}")

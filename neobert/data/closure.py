@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from neobert.data.corpora import TASK_SPLITS
-from neobert.data.directory import DirectorySource, require_columns
+from neobert.data.directory import DirectorySource
 from neobert.data.hub_files import matches
 from neobert.data.hub_items import Item, Needs, items_of
 from neobert.data.manifest import Entry, has_size
+from neobert.data.parquet import require_columns
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import sha256_of
 

@@ -10,6 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Protocol
 
+from neobert.data.pairs import Pair
 from neobert.data.tokenizer_training import train_bpe, train_wordpiece
 from neobert.data.tokenizers import TOKENIZER_FILE, TextTokenizer, load_tokenizer
 from neobert.errors import MissingData, did_you_mean
@@ -58,6 +59,18 @@ class Source(Protocol):
 
     def task_examples(self, task: str, split: str) -> dict[str, list[str | int | float]]:
         """The columns of one split, with nyu-mll/glue's names."""
+
+    def pair_sets(self) -> tuple[str, ...]:
+        """The data sets of pairs that are here, or for the hub those that it publishes."""
+
+    def pair_origin(self, name: str) -> str:
+        """What identifies the pairs of a data set."""
+
+    def pair_instruction(self, name: str) -> str | None:
+        """What an encoder is told to do with the queries of a data set, where anything is."""
+
+    def pairs(self, name: str) -> Iterator[Pair]:
+        """The pairs of a data set, in a fixed order."""
 
 
 def known(word: str, words: tuple[str, ...], what: str) -> str:
@@ -129,6 +142,25 @@ class SyntheticSource:
 
         known_split(task, split)
         return synthetic.task_examples(task, split)
+
+    def pair_sets(self) -> tuple[str, ...]:
+        from neobert.data import synthetic
+
+        return synthetic.PAIR_SETS
+
+    def pair_origin(self, name: str) -> str:
+        known(name, self.pair_sets(), "data set of pairs")
+        return self._world()
+
+    def pair_instruction(self, name: str) -> str | None:
+        from neobert.data import synthetic
+
+        return synthetic.pair_instruction(known(name, self.pair_sets(), "data set of pairs"))
+
+    def pairs(self, name: str) -> Iterator[Pair]:
+        from neobert.data import synthetic
+
+        return synthetic.pairs(known(name, self.pair_sets(), "data set of pairs"))
 
     def _world(self) -> str:
         from neobert.data import synthetic

@@ -5,7 +5,7 @@ prefetched data keeps the hub's identity.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path, PurePosixPath
@@ -13,6 +13,9 @@ from pathlib import Path, PurePosixPath
 from neobert.data.corpora import CORPORA, TASK_SPLITS, TOKENIZERS, known, known_split
 from neobert.data.hub import hub_origin
 from neobert.data.manifest import MANIFEST, Manifest, has_size, read_manifest
+from neobert.data.pair_repositories import DECLARED_SETS
+from neobert.data.pairs import Pair, own_instructions, own_pairs
+from neobert.data.parquet import require_columns, text_size, texts_of
 from neobert.data.tokenizers import FOLDERS, TOKENIZER_FILE, TextTokenizer, load_tokenizer
 from neobert.errors import DamagedFile, MissingData, did_you_mean
 from neobert.files import sha256_of
@@ -20,7 +23,6 @@ from neobert.files import sha256_of
 TEXT_COLUMN = "text"
 ORIGIN_DIGITS = 12
 
-_ROWS_PER_BATCH = 1024
 _FOOTERS_READ = 8
 
 
@@ -74,14 +76,14 @@ class DirectorySource:
         columns = {path: self.text_column(path) for path in self.corpus_files(corpus)}
         for path, column in columns.items():
             require_columns(path, (column,))
-        return _texts(columns)
+        return texts_of(columns)
 
     def text_size(self, corpus: str) -> tuple[float, float]:
         """About how many bytes of text before compression, and documents, a corpus has: some files' footers are read
         and stand for the others by their sizes."""
         files = self.corpus_files(corpus)
         sample = files[:: -(-len(files) // _FOOTERS_READ)]
-        sizes = [_text_size(path, self.text_column(path)) for path in sample]
+        sizes = [text_size(path, self.text_column(path)) for path in sample]
         share = sum(path.stat().st_size for path in files) / sum(path.stat().st_size for path in sample)
         return share * sum(size for size, _ in sizes), share * sum(documents for _, documents in sizes)
 
@@ -173,6 +175,43 @@ class DirectorySource:
         """Where a split of a task lies."""
         return self.folder / "glue" / task / f"{split}.parquet"
 
+    def pair_sets(self) -> tuple[str, ...]:
+        own = {path.stem for path in (self.folder / "pairs").glob("*.parquet")}
+        return tuple(sorted(own | {name for name in DECLARED_SETS if self._published_pairs(name)}))
+
+    def pair_origin(self, name: str) -> str:
+        return self._origin(self.pair_files(name))
+
+    def pair_instruction(self, name: str) -> str | None:
+        instructions = own_instructions(self.folder / "pairs")
+        return instructions.get(name, DECLARED_SETS[name].instruction if name in DECLARED_SETS else None)
+
+    def pairs(self, name: str) -> Iterator[Pair]:
+        """The pairs of a data set.
+
+        Raises:
+            MissingData: it is not here.
+            DamagedFile, ValueError: a file is not what it should be.
+        """
+        files = self.pair_files(name)
+        return own_pairs(files[0]) if files[0].parent.name == "pairs" else DECLARED_SETS[name].read(files)
+
+    def pair_files(self, name: str) -> list[Path]:
+        """The files of a data set of pairs: a person's own one, or those that prefetch brought.
+
+        Raises:
+            MissingData: there is none.
+        """
+        own = self.folder / "pairs" / f"{name}.parquet"
+        files = [own] if own.is_file() else self._published_pairs(name)
+        if not files:
+            hint = did_you_mean(name, [*self.pair_sets(), *DECLARED_SETS])
+            raise MissingData(f"there is no data set of pairs {name} in {self.folder / 'pairs'} ({hint})")
+        return files
+
+    def _published_pairs(self, name: str) -> list[Path]:
+        return sorted((self.folder / "pairs" / name).rglob("*.parquet")) if name in DECLARED_SETS else []
+
     def _origin(self, files: Sequence[Path]) -> str:
         """The hub's identity where the manifest knows every file, else a hash of names and contents.
 
@@ -200,41 +239,3 @@ class DirectorySource:
 
 def _digest(lines: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:ORIGIN_DIGITS]
-
-
-def require_columns(path: Path, names: Sequence[str]) -> None:
-    """Check that a parquet file can be opened and has these columns.
-
-    Raises:
-        DamagedFile: it cannot.
-        ValueError: a column is missing.
-    """
-    from pyarrow import ArrowInvalid, parquet
-
-    try:
-        present = parquet.read_schema(path).names
-    except ArrowInvalid as error:
-        raise DamagedFile(f"{path} is not readable as parquet ({error}): fetch it again") from error
-    for name in names:
-        if name not in present:
-            hint = did_you_mean(name, present)
-            raise ValueError(f"{path} has no column {name!r} ({hint}): rename the column that holds it")
-
-
-def _text_size(path: Path, name: str) -> tuple[int, int]:
-    from pyarrow import parquet
-
-    require_columns(path, (name,))
-    footer = parquet.read_metadata(path)
-    column = footer.schema.to_arrow_schema().names.index(name)
-    groups = (footer.row_group(number).column(column) for number in range(footer.num_row_groups))
-    return sum(group.total_uncompressed_size for group in groups), footer.num_rows
-
-
-def _texts(columns: Mapping[Path, str]) -> Iterator[str]:
-    from pyarrow import parquet
-
-    for path, column in columns.items():
-        with parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(_ROWS_PER_BATCH, columns=[column]):
-                yield from (text or "" for text in batch.column(0).to_pylist())

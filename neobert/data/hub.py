@@ -10,21 +10,13 @@ from pathlib import Path
 from typing import NoReturn
 
 from neobert.data.corpora import CORPORA, TASK_SPLITS, TOKENIZERS, known, known_split
+from neobert.data.pair_repositories import DECLARED_SETS, DeclaredSet
+from neobert.data.pairs import Pair
+from neobert.data.repositories import Repository
 from neobert.data.tokenizers import TOKENIZER_FILE, TextTokenizer
 from neobert.errors import MissingData
 
 UNRESOLVED = "unresolved"
-
-
-@dataclass(frozen=True)
-class Repository:
-    """A dataset or model repository: which of its branches (or commits), which files, which column holds the text."""
-
-    name: str
-    files: str
-    column: str | None = None
-    branch: str = "main"
-    kind: str = "dataset"
 
 
 WIKIPEDIA = Repository("legacy-datasets/wikipedia", "data/20220301.en/train-*.parquet", "text")
@@ -99,9 +91,30 @@ class HubSource:
         known_split(task, split)
         _refuse(f"GLUE task {task}", [GLUE])
 
+    def pair_sets(self) -> tuple[str, ...]:
+        return tuple(DECLARED_SETS)
+
+    def pair_origin(self, name: str) -> str:
+        return self._origin(_declared(name).repositories[:1])
+
+    def pair_instruction(self, name: str) -> str | None:
+        return _declared(name).instruction
+
+    def pairs(self, name: str) -> Iterator[Pair]:
+        """None.
+
+        Raises:
+            MissingData: always; it says what brings the data set.
+        """
+        _refuse(f"data set of pairs {name}", _declared(name).repositories[:1])
+
     def _origin(self, repositories: Iterable[Repository]) -> str:
         names = [repository.name for repository in repositories]
         return hub_origin((name, self.revisions.get(name, UNRESOLVED)) for name in names)
+
+
+def _declared(name: str) -> DeclaredSet:
+    return DECLARED_SETS[known(name, tuple(DECLARED_SETS), "data set of pairs")]
 
 
 def _refuse(item: str, repositories: Iterable[Repository]) -> NoReturn:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from neobert.data.hub import Repository
+from neobert.data.repositories import Repository
 from neobert.errors import MissingData, RunFailed
 
 

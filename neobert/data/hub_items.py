@@ -1,4 +1,4 @@
-"""What a plan needs from the hub, as items: a corpus, a tokenizer, a GLUE task, an MTEB task. Torch-free.
+"""What a plan needs from the hub, as items: corpora, tokenizers, GLUE and MTEB tasks, data sets of pairs. Torch-free.
 
 An item names its repositories and the place of each of their files in the DIRECTORY layout.
 """
@@ -9,8 +9,10 @@ from pathlib import PurePosixPath
 from typing import Literal
 
 from neobert.data.corpora import CORPORA, TASK_SPLITS, TOKENIZERS, known
-from neobert.data.hub import CORPUS_REPOSITORIES, GLUE, TOKENIZER_REPOSITORIES, Repository
+from neobert.data.hub import CORPUS_REPOSITORIES, GLUE, TOKENIZER_REPOSITORIES
 from neobert.data.mteb_repositories import MTEB_REPOSITORIES
+from neobert.data.pair_repositories import DECLARED_SETS
+from neobert.data.repositories import Repository
 from neobert.data.tokenizers import FOLDERS
 
 
@@ -22,6 +24,7 @@ class Needs:
     tokenizers: Mapping[str, int] = field(default_factory=dict)
     tasks: tuple[str, ...] = ()
     embedding_tasks: tuple[str, ...] = ()
+    pair_sets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class Item:
     `embedding_rows` is what a tokenizer's vocabulary must fit into.
     """
 
-    kind: Literal["corpus", "tokenizer", "GLUE task", "MTEB task"]
+    kind: Literal["corpus", "tokenizer", "GLUE task", "MTEB task", "data set of pairs"]
     word: str
     folder: str
     parts: tuple[Part, ...]
@@ -75,6 +78,9 @@ def items_of(needs: Needs) -> Iterator[Item]:
     for word in needs.embedding_tasks:
         name, commit = MTEB_REPOSITORIES[known(word, tuple(MTEB_REPOSITORIES), "MTEB task")]
         yield Item("MTEB task", word, f"mteb/{word}", (Part(Repository(name, "*", branch=commit)),))
+    for word in needs.pair_sets:
+        declared = DECLARED_SETS[known(word, tuple(DECLARED_SETS), "data set of pairs")]
+        yield Item("data set of pairs", word, f"pairs/{word}", tuple(map(Part, declared.repositories)))
     for word in needs.corpora:
         repositories = CORPUS_REPOSITORIES[known(word, CORPORA, "corpus")]
         parts = tuple(Part(repository, with_repository=True) for repository in repositories)

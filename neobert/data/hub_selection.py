@@ -5,10 +5,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from neobert.data.hub import Repository
 from neobert.data.hub_files import HubFile, HubUnreachable, Listing, list_repository
 from neobert.data.hub_items import Item, Part
 from neobert.data.manifest import Entry, Manifest, has_size, missing_files, read_manifest
+from neobert.data.repositories import Repository
 from neobert.errors import MissingData, RunFailed
 
 State = Literal["here", "to bring", "not brought by prefetch, left as it is", "unavailable"]

@@ -1,4 +1,4 @@
-"""One go at a stage of pre-training, made by all of its processes together; the one with the claim writes."""
+"""One go at a course of training, made by all of its processes together; the one with the claim writes."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,9 +8,9 @@ from neobert.errors import RunFailed
 from neobert.files import append_line
 from neobert.grid.claims import Claim
 from neobert.stopping import StopRequest
+from neobert.training.course import Course, Totals
 from neobert.training.loop import Step
 from neobert.training.processes import said_by_first
-from neobert.training.trainer import Totals, Trainer
 
 LOGGED_STEPS = 2000
 
@@ -29,7 +29,7 @@ class Outcome:
     steps: int
 
 
-def attempt(trainer: Trainer, stop: StopRequest, claim: Claim | None, folder: Path) -> Outcome:
+def attempt(trainer: Course[Any], stop: StopRequest, claim: Claim | None, folder: Path) -> Outcome:
     """Train to the end of the stage, or until a process is asked to stop; every process saves at the same steps.
 
     Args:
@@ -46,7 +46,7 @@ def attempt(trainer: Trainer, stop: StopRequest, claim: Claim | None, folder: Pa
         trainer.engine.close()
 
 
-def _train(trainer: Trainer, stop: StopRequest, claim: Claim | None, metrics: "_Metrics") -> Outcome:
+def _train(trainer: Course[Any], stop: StopRequest, claim: Claim | None, metrics: "_Metrics") -> Outcome:
     begun = step = trainer.restore()
     if begun == 0:
         _save(trainer, 0, claim)
@@ -67,7 +67,7 @@ def _train(trainer: Trainer, stop: StopRequest, claim: Claim | None, metrics: "_
     return Outcome(trainer.totals, trainer.engine.optimizer_state_bytes(), begun, step, trainer.stage.steps)
 
 
-def _save(trainer: Trainer, step: int, claim: Claim | None) -> None:
+def _save(trainer: Course[Any], step: int, claim: Claim | None) -> None:
     """Save together; where the first process cannot, the others learn it instead of waiting for it in vain."""
     saved = False
     try:
@@ -87,7 +87,7 @@ class _Metrics:
     """
 
     path: Path | None
-    trainer: Trainer
+    trainer: Course[Any]
     pending: Step | None = None
 
     def note(self, step: Step) -> None:
@@ -108,7 +108,7 @@ class _Metrics:
 
     def note_heldout_loss(self, step: int) -> None:
         if self.path is not None:
-            append_line(self.path, {"step": step, "heldout_loss": self.trainer.heldout_loss()})
+            append_line(self.path, {"step": step, **self.trainer.heldout_scores()})
 
 
 def _line(step: Step) -> dict[str, Any]:

@@ -70,6 +70,8 @@ class Engine(Generic[MicroBatch]):
 
     `objective(network, batch)` returns the *sum* of the losses of a micro-batch's items and `count(batch)` how many
     these are, so that the loss is normalised by the global count whatever the split into micro-batches and processes.
+    Where the loss of an item needs other micro-batches, `prepare(model, batches)` sees all of a step, of this process,
+    and gives those that are then computed one by one.
     """
 
     def __init__(
@@ -80,10 +82,12 @@ class Engine(Generic[MicroBatch]):
         recipe: Optimization,
         precision: Precision,
         device: torch.device,
+        prepare: Callable[[nn.Module, Sequence[MicroBatch]], Sequence[MicroBatch]] | None = None,
     ) -> None:
         self.model = model.to(device)
         self.objective = objective
         self.count = count
+        self.prepare = prepare
         self.recipe = recipe
         self.precision: Precision = precision
         self.device = device
@@ -104,6 +108,10 @@ class Engine(Generic[MicroBatch]):
         phases = Phases(self.device)
         mine = on_device([float(sum(map(self.count, batches))), float(stop)], self.device)
         total, stopping = self._over_processes(mine)
+        if self.prepare is not None:
+            with autocast(self.device, self.precision):
+                batches = self.prepare(self.model, batches)
+            phases.end("prepare")
         loss = torch.zeros((), device=self.device)
         for index, batch in enumerate(batches):
             loss += self._accumulate(batch, total.clamp(min=1), phases, last=index == len(batches) - 1)

@@ -3,15 +3,17 @@
 import sys
 import traceback
 from datetime import timedelta
+from typing import Any
 
 from neobert.data.tokenized import open_shards
 from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED, RunFailed
 from neobert.layout import Layout
-from neobert.specifications import read_run_file
+from neobert.specifications import RunFile, read_run_file
 from neobert.stopping import StopRequest
 from neobert.training.attempt import attempt
+from neobert.training.course import Course
 from neobert.training.processes import joined
-from neobert.training.tasks import TIMEOUT, Meeting, Task, Waiting
+from neobert.training.tasks import TIMEOUT, Meeting, Process, Task, Waiting
 from neobert.training.trainer import Trainer
 
 
@@ -44,9 +46,17 @@ def _attend(layout: Layout, task: Task, meeting: Meeting, stop: StopRequest) -> 
 
 
 def _train_along(layout: Layout, task: Task, meeting: Meeting, stop: StopRequest) -> None:
-    folder = layout.pretraining(meeting.run)
+    folder = layout.trained(meeting.run)
     run_file = read_run_file(folder).model_copy(update={"execution": meeting.execution})
-    assert run_file.pretraining is not None
     with joined(meeting, task):
-        corpus = open_shards(layout.data(run_file.pretraining.data_id), verify=False)  # the first process has verified
-        attempt(Trainer(layout, run_file, task.process, corpus), stop, None, folder)
+        attempt(_course(layout, run_file, task.process), stop, None, folder)
+
+
+def _course(layout: Layout, run_file: RunFile, process: Process) -> Course[Any]:
+    if run_file.contrastive is not None:
+        from neobert.embeddings.contrast import ContrastiveCourse
+
+        return ContrastiveCourse(layout, run_file, process)
+    assert run_file.pretraining is not None
+    corpus = open_shards(layout.data(run_file.pretraining.data_id), verify=False)  # the first process has verified
+    return Trainer(layout, run_file, process, corpus)

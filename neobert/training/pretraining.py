@@ -1,8 +1,5 @@
 """A stage of pre-training as a unit of work: claim, resume from the newest checkpoint, train, publish."""
 
-import json
-import os
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +7,6 @@ from typing import Any
 import torch
 
 from neobert.data.preparation import tokenized_corpus
-from neobert.files import clear_temporaries, read_lines, replace_file
 from neobert.grid.claims import Claim
 from neobert.grid.points import Report
 from neobert.identity import plain
@@ -18,11 +14,10 @@ from neobert.layout import Layout
 from neobert.model.size import training_flops_per_token
 from neobert.records import provenance, publish_record
 from neobert.specifications import Execution, PretrainingRun, RunFile, read_run_file
-from neobert.stopping import Stopped, StopRequest
-from neobert.training.attempt import Outcome, attempt
-from neobert.training.processes import helpers_here, hosted
-from neobert.training.tasks import Process, Task
+from neobert.stopping import StopRequest
+from neobert.training.attempt import Outcome
 from neobert.training.trainer import Trainer
+from neobert.training.units import merge_metrics, train, with_processes_here
 
 
 @dataclass(frozen=True)
@@ -73,45 +68,18 @@ class PretrainingUnit:
 
     def run(self, claim: Claim, stop: StopRequest, report: Report) -> None:
         """Train from wherever the stage stands to its end, then publish done.json."""
-        task = Task.of_environment(os.environ)
-        count = task.process.count if task else self.run_file.execution.processes
-        run_file = self.run_file.model_copy(update={"execution": self.run_file.execution.with_processes(count)})
-        (self.folder / "checkpoints").mkdir(exist_ok=True)
-        clear_temporaries(self.folder / "checkpoints")
-        outcome = self._train(run_file, task, claim, stop)
-        if outcome.step < outcome.steps:
-            message = f"asked to stop; saved after step {outcome.step} of {outcome.steps}"
-            raise Stopped(message, progressed=outcome.step > outcome.begun)
-        claim.check()
-        metrics = self._merge_metrics()
-        publish_record(self.folder / "done.json", self._record(outcome, run_file.execution, metrics))
-
-    def _train(self, run_file: RunFile, task: Task | None, claim: Claim, stop: StopRequest) -> Outcome:
-        """In one process, in those that SLURM started with this one, or in those started here."""
+        run_file = with_processes_here(self.run_file)
         corpus = tokenized_corpus(self.layout, self.run_specification, run_file.source)
-        count = run_file.execution.processes
-
-        def go() -> Outcome:
-            trainer = Trainer(self.layout, run_file, Process(0, count), corpus)
-            return attempt(trainer, stop, claim, self.folder / "attempts" / claim.token)
-
-        if count == 1:
-            return go()
-        with (
-            helpers_here(self.layout, self.id, count) if task is None else nullcontext(task) as first,
-            hosted(self.layout, first, self.id, claim.number, run_file.execution, stop),
-        ):
-            return go()
-
-    def _merge_metrics(self) -> list[dict[str, Any]]:
-        """One metrics.jsonl of all attempts: of lines for the same step the last attempt's counts."""
-        lines: dict[tuple[int, bool], Any] = {}
-        for path in sorted((self.folder / "attempts").glob("*/metrics.jsonl")):
-            for line in read_lines(path):
-                lines[line["step"], "loss" in line] = line
-        ordered = [lines[key] for key in sorted(lines)]
-        replace_file(self.folder / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in ordered).encode())
-        return ordered
+        outcome = train(
+            self.layout,
+            run_file,
+            lambda process: Trainer(self.layout, run_file, process, corpus),
+            self.folder,
+            claim,
+            stop,
+        )
+        metrics = merge_metrics(self.folder)
+        publish_record(self.folder / "done.json", self._record(outcome, run_file.execution, metrics))
 
     def _record(self, outcome: Outcome, execution: Execution, metrics: list[dict[str, Any]]) -> dict[str, Any]:
         run = self.run_specification

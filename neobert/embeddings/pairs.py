@@ -1,0 +1,187 @@
+"""A data set of pairs in token ids: framed once for a tokenizer, a length and an instruction, and memory-mapped."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from neobert.data.pairs import Pair
+from neobert.data.tokenizers import Framed
+from neobert.errors import DamagedFile
+from neobert.files import clear_temporaries, json_bytes, publish_folder, read_json, temporary_sibling
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+MANIFEST = "manifest.json"
+PARTS = ("queries", "documents", "negatives")
+_FRAMED_AT_ONCE = 4096
+
+
+class Framing(Protocol):
+    """What turns texts, or pairs of two columns, into ids with specials."""
+
+    def frame_all(self, columns: Sequence[Sequence[str]], *, max_tokens: int) -> list[Framed]: ...
+
+
+@dataclass(frozen=True)
+class PairCounts:
+    """Pairs that were read and kept, those left out because query or document is blank, blank negatives left out, and
+    texts that were cut to the context."""
+
+    read: int = 0
+    kept: int = 0
+    empty: int = 0
+    empty_negatives: int = 0
+    cut: int = 0
+
+    def __add__(self, other: "PairCounts") -> "PairCounts":
+        return PairCounts(*(own + more for own, more in zip(astuple(self), astuple(other), strict=True)))
+
+
+@dataclass(frozen=True, eq=False)
+class FramedTexts:
+    """Texts one behind the other: `token_ids` (tokens) int32, `offsets` (texts + 1) int64, and `token_types` (tokens)
+    int8, all 0 where the tokenizer tells none."""
+
+    token_ids: Array
+    offsets: Array
+    token_types: Array
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def text(self, number: int) -> tuple[Array, Array]:
+        """Ids and types of one text."""
+        tokens = slice(self.offsets[number], self.offsets[number + 1])
+        return self.token_ids[tokens], self.token_types[tokens]
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedPairs:
+    """Queries, their documents, and hard negatives: those of pair i are `first_negatives`[i] up to that of i + 1."""
+
+    queries: FramedTexts
+    documents: FramedTexts
+    negatives: FramedTexts
+    first_negatives: Array
+    counts: PairCounts
+
+    def __len__(self) -> int:
+        return len(self.queries)
+
+    def negatives_of(self, pair: int, most: int | None) -> range:
+        """The numbers of the first `most` negatives of a pair; None stands for all."""
+        first, end = int(self.first_negatives[pair]), int(self.first_negatives[pair + 1])
+        return range(first, end if most is None else min(end, first + most))
+
+    def texts_per_pair(self, most: int | None) -> int:
+        """Texts of the pair that has most, itself included."""
+        negatives = int(np.diff(self.first_negatives).max(initial=0))
+        return 2 + (negatives if most is None else min(most, negatives))
+
+
+@dataclass(frozen=True)
+class Instructing:
+    """What stands before texts, as a first text of its own (released code: instruction, separator, text)."""
+
+    queries: str | None
+    documents: str | None
+
+
+def encode_pairs(pairs: Iterable[Pair], framing: Framing, instructing: Instructing, max_tokens: int) -> EncodedPairs:
+    """Frame pairs; those with a blank query or document are left out, longer texts are cut, both counted."""
+    parts: dict[str, list[tuple[Array, Array]]] = {part: [] for part in PARTS}
+    counts, negatives = PairCounts(), [0]
+    stream = iter(pairs)
+    while chunk := list(islice(stream, _FRAMED_AT_ONCE)):
+        kept = [pair for pair in chunk if pair.query.strip() and pair.document.strip()]
+        hard = [[text for text in pair.negatives if text.strip()] for pair in kept]
+        negatives += [len(texts) for texts in hard]
+        columns = (
+            [pair.query for pair in kept],
+            [pair.document for pair in kept],
+            [text for of in hard for text in of],
+        )
+        cut = 0
+        for part, texts in zip(PARTS, columns, strict=True):
+            instruction = instructing.queries if part == "queries" else instructing.documents
+            framed, was_cut = _framed(texts, framing, instruction, max_tokens)
+            parts[part] += framed
+            cut += was_cut
+        blank = sum(len(pair.negatives) for pair in kept) - len(columns[2])
+        counts += PairCounts(len(chunk), len(kept), len(chunk) - len(kept), blank, cut)
+    texts_of = {part: _joined(texts) for part, texts in parts.items()}
+    return EncodedPairs(**texts_of, first_negatives=np.cumsum(negatives), counts=counts)
+
+
+def _framed(
+    texts: list[str], framing: Framing, instruction: str | None, max_tokens: int
+) -> tuple[list[tuple[Array, Array]], int]:
+    """(ids, types) of each text, and how many were cut: one token more than there is room for tells."""
+    if not texts:
+        return [], 0
+    before = [] if instruction is None else [[instruction] * len(texts)]
+    framed = framing.frame_all([*before, texts], max_tokens=max_tokens + 1)
+    long = [number for number, text in enumerate(framed) if len(text.token_ids) > max_tokens]
+    if long:
+        columns = [[column[number] for number in long] for column in (*before, texts)]
+        for number, text in zip(long, framing.frame_all(columns, max_tokens=max_tokens), strict=True):
+            framed[number] = text
+    return [_arrays(text) for text in framed], len(long)
+
+
+def _arrays(text: Framed) -> tuple[Array, Array]:
+    ids = np.asarray(text.token_ids, np.int32)
+    return ids, np.zeros(len(ids), np.int8) if text.token_types is None else np.asarray(text.token_types, np.int8)
+
+
+def _joined(texts: list[tuple[Array, Array]]) -> FramedTexts:
+    offsets = np.cumsum([0, *(len(ids) for ids, _ in texts)], dtype=np.int64)
+    ids = np.concatenate([np.empty(0, np.int32), *(ids for ids, _ in texts)])
+    return FramedTexts(ids, offsets, np.concatenate([np.empty(0, np.int8), *(types for _, types in texts)]))
+
+
+def save_pairs(folder: Path, pairs: EncodedPairs) -> None:
+    """Write a data set as a folder of arrays, whole or not at all; only for whoever owns its claim."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = temporary_sibling(folder)
+    temporary.mkdir()
+    for name, array in _files(pairs).items():
+        np.save(temporary / f"{name}.npy", array, allow_pickle=False)
+    (temporary / MANIFEST).write_bytes(json_bytes({"counts": asdict(pairs.counts)}))
+    publish_folder(temporary, folder)
+
+
+def _files(pairs: EncodedPairs) -> Mapping[str, Array]:
+    texts = {f"{part}.{name}": array for part in PARTS for name, array in vars(getattr(pairs, part)).items()}
+    return {**texts, "first_negatives": pairs.first_negatives}
+
+
+def open_pairs(folder: Path) -> EncodedPairs:
+    """What `save_pairs` wrote, memory-mapped.
+
+    Raises:
+        DamagedFile: a file is torn or absent.
+    """
+    try:
+        counts = PairCounts(**read_json(folder / MANIFEST)["counts"])
+        parts = {part: FramedTexts(*_read(folder, part)) for part in PARTS}
+        first = np.load(folder / "first_negatives.npy", allow_pickle=False)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DamagedFile(f"{folder} is no data set of pairs ({error}): remove it to encode them again") from error
+    return EncodedPairs(**parts, first_negatives=first, counts=counts)
+
+
+def _read(folder: Path, part: str) -> Iterator[Array]:
+    for name in ("token_ids", "offsets", "token_types"):
+        path = folder / f"{part}.{name}.npy"
+        yield np.load(path, mmap_mode="r" if path.stat().st_size > 4096 else None, allow_pickle=False)
+
+
+def clear_unfinished(folder: Path) -> None:
+    """Remove what killed writers left beside a data set; only for whoever owns its claim."""
+    if folder.parent.is_dir():
+        clear_temporaries(folder.parent)

@@ -1,0 +1,67 @@
+"""What decides the result of contrastive fine-tuning: the encoder, the data sets of pairs, the protocol. Torch-free."""
+
+from typing import Self
+
+from pydantic import PositiveInt, model_validator
+
+from neobert.identity import NUMERICS, identity, plain
+from neobert.recipe import Contrastive, Value
+
+MECHANISMS = ("tokenization", "model", "optimization", "contrastive")
+
+
+class PairSet(Value):
+    """A data set of pairs as a run reads it.
+
+    origin: identifies its bytes. texts_per_pair: how many texts of a step one pair counts for; None counts its own.
+    """
+
+    name: str
+    origin: str
+    instruction: str | None
+    texts_per_pair: PositiveInt | None
+
+
+class ContrastiveRun(Value):
+    """Contrastive fine-tuning of one encoder.
+
+    `weights` is the id of a pre-training run, or of a model from elsewhere (`neobert.external`), which reads at most
+    `context` tokens.
+    """
+
+    weights: str
+    context: PositiveInt
+    protocol: Contrastive
+    sets: tuple[PairSet, ...]
+    tokenizer_origin: str
+
+    @model_validator(mode="after")
+    def _has_sets(self) -> Self:
+        names = [pairs.name for pairs in self.sets]
+        if not names or len(set(names)) < len(names):
+            raise ValueError(f"contrastive fine-tuning needs data sets, each once, not {names}")
+        return self
+
+    @property
+    def id(self) -> str:
+        """The run's name."""
+        numerics = {mechanism: NUMERICS[mechanism] for mechanism in MECHANISMS}
+        return identity({"kind": "contrastive", "run": self, "numerics": numerics})
+
+    @property
+    def max_tokens(self) -> int:
+        """Tokens of a text, specials and instruction included."""
+        return min(self.context, self.protocol.max_tokens)
+
+    def pairs_id(self, pairs: PairSet) -> str:
+        """The name of a data set in token ids; runs of equal tokenizer, length and instructions share it."""
+        instructed = self.protocol.instructed
+        decisive = {
+            "pairs": {key: value for key, value in plain(pairs).items() if key in ("name", "origin")},
+            "instruction": None if instructed == "nothing" else pairs.instruction,
+            "instructed": instructed,
+            "tokenizer": self.tokenizer_origin,
+            "max_tokens": self.max_tokens,
+            "numerics": NUMERICS["tokenization"],
+        }
+        return f"{pairs.name}-{identity(decisive)}"

@@ -1,0 +1,81 @@
+"""What units of work that train a model have in common: the processes they train in, and the curve they leave."""
+
+import json
+import os
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from neobert.files import clear_temporaries, read_lines, replace_file
+from neobert.grid.claims import Claim
+from neobert.layout import Layout
+from neobert.specifications import RunFile
+from neobert.stopping import Stopped, StopRequest
+from neobert.training.attempt import Outcome, attempt
+from neobert.training.course import Course
+from neobert.training.processes import helpers_here, hosted
+from neobert.training.tasks import Process, Task
+
+
+def with_processes_here(run_file: RunFile) -> RunFile:
+    """The same with as many processes as this one's job has."""
+    task = Task.of_environment(os.environ)
+    count = task.process.count if task else run_file.execution.processes
+    return run_file.model_copy(update={"execution": run_file.execution.with_processes(count)})
+
+
+def train(
+    layout: Layout,
+    run_file: RunFile,
+    course: Callable[[Process], Course[Any]],
+    folder: Path,
+    claim: Claim,
+    stop: StopRequest,
+) -> Outcome:
+    """Train to the end, in one process, in those that SLURM started with this one, or in those started here.
+
+    Raises:
+        Stopped: `stop` asked to before the end; all that was done is saved.
+    """
+    (folder / "checkpoints").mkdir(exist_ok=True)
+    clear_temporaries(folder / "checkpoints")
+    outcome = _train(layout, run_file, course, folder, claim, stop)
+    if outcome.step < outcome.steps:
+        message = f"asked to stop; saved after step {outcome.step} of {outcome.steps}"
+        raise Stopped(message, progressed=outcome.step > outcome.begun)
+    claim.check()
+    return outcome
+
+
+def _train(
+    layout: Layout,
+    run_file: RunFile,
+    course: Callable[[Process], Course[Any]],
+    folder: Path,
+    claim: Claim,
+    stop: StopRequest,
+) -> Outcome:
+    count, task = run_file.execution.processes, Task.of_environment(os.environ)
+
+    def go() -> Outcome:
+        return attempt(course(Process(0, count)), stop, claim, folder / "attempts" / claim.token)
+
+    if count == 1:
+        return go()
+    with (
+        helpers_here(layout, run_file.id, count) if task is None else nullcontext(task) as first,
+        hosted(layout, first, run_file.id, claim.number, run_file.execution, stop),
+    ):
+        return go()
+
+
+def merge_metrics(folder: Path) -> list[dict[str, Any]]:
+    """One metrics.jsonl of all attempts: of lines for the same step the last attempt's counts."""
+    lines: dict[tuple[int, bool], Any] = {}
+    for path in sorted((folder / "attempts").glob("*/metrics.jsonl")):
+        for line in read_lines(path):
+            lines[line["step"], "loss" in line] = line
+    ordered = [lines[key] for key in sorted(lines)]
+    replace_file(folder / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in ordered).encode())
+    return ordered
