@@ -6,10 +6,12 @@ from typing import Any
 
 import torch
 
+from neobert.data.preparation import open_specified
 from neobert.embeddings.contrast import ContrastiveCourse
 from neobert.embeddings.pairs import open_pairs
+from neobert.embeddings.preparation import prepared_pairs
 from neobert.embeddings.specification import ContrastiveRun
-from neobert.embeddings.starting import is_there
+from neobert.embeddings.starting import is_there, starting_point
 from neobert.grid.claims import Claim
 from neobert.grid.points import Report
 from neobert.identity import plain
@@ -68,6 +70,7 @@ class ContrastiveUnit:
     def run(self, claim: Claim, stop: StopRequest, report: Report) -> None:
         """Train from wherever the run stands to its end, then publish done.json."""
         run_file = with_processes_here(self.run_file)
+        self._prepare(stop)
         outcome = train(
             self.layout,
             run_file,
@@ -78,6 +81,13 @@ class ContrastiveUnit:
         )
         record = self._record(outcome, run_file.execution, merge_metrics(self.folder))
         publish_record(self.folder / "done.json", record)
+
+    def _prepare(self, stop: StopRequest) -> None:
+        """Encode the pairs before any other process waits for this one."""
+        run, source = self.run_specification, self.run_file.source
+        if not all(self.layout.pairs(run.pairs_id(pairs)).exists() for pairs in run.sets):
+            framing = starting_point(self.layout, run, source, torch.device("cpu")).framing
+            prepared_pairs(self.layout, run, open_specified(source), framing, stop)
 
     def _record(self, outcome: Outcome, execution: Execution, metrics: list[dict[str, Any]]) -> dict[str, Any]:
         run, totals = self.run_specification, outcome.totals

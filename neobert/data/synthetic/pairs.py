@@ -28,9 +28,9 @@ def _entailment(rng: random.Random, words: Lexicon) -> Pair:
 
 def _said(rng: random.Random, query: Clause, document: Clause, negative: Clause) -> Pair:
     wording = Wording(rng)
+    said = sentence(active(query, wording))
     varied = wording.varied(VARIATION_RATE)
-    said = [sentence(active(clause, by)) for clause, by in ((query, wording), (document, varied), (negative, varied))]
-    return Pair(said[0], said[1], (said[2],))
+    return Pair(said, sentence(active(document, varied)), (sentence(active(negative, varied)),))
 
 
 def _answer(rng: random.Random, words: Lexicon) -> Pair:

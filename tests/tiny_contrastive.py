@@ -1,0 +1,85 @@
+"""A contrastive run of seconds from a tiny encoder on synthetic pairs, for tests that start, kill and compare runs."""
+
+from pathlib import Path
+
+from exported_runs import write_checkpoints
+from tiny_runs import SOURCE, tiny_model, tiny_run
+
+from neobert.data.corpora import SyntheticSource
+from neobert.embeddings.specification import ContrastiveRun, PairSet
+from neobert.layout import Layout
+from neobert.recipe import Contrastive, Optimization
+from neobert.specifications import Execution, PretrainingRun, write_run_file
+
+STEPS = 12
+WORLD = SyntheticSource(10)
+
+
+def tiny_protocol(**changes: object) -> Contrastive:
+    """Twelve steps of 24 texts."""
+    fields = {
+        "steps": STEPS,
+        "texts_per_step": 24,
+        "warmup_steps": 2,
+        "decay_steps": 0,
+        "temperature": 0.07,
+        "sampling_exponent": 0.5,
+        "most_negatives": 1,
+        "false_negatives": "left_out",
+        "max_tokens": 32,
+        "pooling": "mean",
+        "instructed": "queries",
+        "optimization": Optimization(
+            optimizer="adamw",
+            beta1=0.9,
+            beta2=0.95,
+            epsilon=1e-8,
+            weight_decay=0.01,
+            clip_norm=1.0,
+            peak_learning_rate=2e-3,
+            decay="cosine",
+            floor_fraction=1.0,
+        ),
+        "precision": "fp32",
+        "seed": 0,
+    }
+    return Contrastive.model_validate({**fields, **changes})
+
+
+def pair_set(name: str, **changes: object) -> PairSet:
+    """A synthetic data set of pairs."""
+    fields = {
+        "name": name,
+        "origin": WORLD.pair_origin(name),
+        "instruction": WORLD.pair_instruction(name),
+        "texts_per_pair": None,
+    }
+    return PairSet.model_validate({**fields, **changes})
+
+
+def write_encoder(root: Path, dropout: float = 0.1) -> PretrainingRun:
+    """A pre-training run that counts as done, with initial weights."""
+    run = tiny_run(model=tiny_model(dropout=dropout, width=32))
+    folder = write_checkpoints(root, run, 0)
+    (folder / "done.json").write_text("{}")
+    return run
+
+
+def tiny_contrastive(
+    weights: str, sets: tuple[str, ...] = ("paraphrases", "answers"), **changes: object
+) -> ContrastiveRun:
+    """Contrastive fine-tuning of an encoder with the synthetic tokenizer."""
+    return ContrastiveRun(
+        weights=weights,
+        context=32,
+        protocol=tiny_protocol(**changes),
+        sets=tuple(pair_set(name) for name in sets),
+        tokenizer_origin="synthetic:tests",
+    )
+
+
+def write_tiny_contrastive(root: Path, run: ContrastiveRun, **execution: int | str) -> Path:
+    """Put a run.json below `root`; returns its folder."""
+    settings = {"threads": 1, "processes": 1, "micro_batch_tokens": 100, "checkpoint_interval_steps": 4}
+    execution_here = Execution.model_validate({**settings, **execution})
+    return write_run_file(Layout(root), run, SOURCE, execution_here, {"variants": ["T"]})
