@@ -20,13 +20,14 @@ from ablations.throughput import (
     stated_throughput,
 )
 from neobert.data.corpora import Source
+from neobert.embeddings.specification import ContrastiveRun
 from neobert.glue.sizes import TrialWork
 from neobert.glue.tasks import TASKS
 from neobert.layout import Layout
 from neobert.model.memory import MicroBatch, TrainingMemory, training_memory
 from neobert.model.size import training_flops_per_token
 from neobert.recipe import Point
-from neobert.specifications import EngineWord, Execution, GlueStudy, PretrainingRun
+from neobert.specifications import EngineWord, Execution, GlueStudy, PretrainingRun, Run
 
 GIGABYTE = 1e9
 SECONDS_PER_UPDATE = 0.03
@@ -115,7 +116,7 @@ class Costs:
     source: Source
     machine: Machine
 
-    def unit(self, run: PretrainingRun | GlueStudy) -> Cost:
+    def unit(self, run: Run) -> Cost:
         """One unit; a corpus that is still to be tokenised comes on top."""
         return self._units[run.id]
 
@@ -130,10 +131,11 @@ class Costs:
         """Everything once: trials that grids share too."""
         studies = [run for run in self._missing.values() if isinstance(run, GlueStudy)]
         trained = [self._units[run.id] for run in self._pretraining.values()]
-        return together([*trained, *self._corpora.values(), self._studies_together(studies)])
+        contrastive = [self._units[run.id] for run in self._missing.values() if isinstance(run, ContrastiveRun)]
+        return together([*trained, *contrastive, *self._corpora.values(), self._studies_together(studies)])
 
     @cached_property
-    def _missing(self) -> dict[str, PretrainingRun | GlueStudy]:
+    def _missing(self) -> dict[str, Run]:
         return {unit.run.id: unit.run for row in self.rows for unit in row.units if unit.state != "done"}
 
     @cached_property
@@ -151,8 +153,10 @@ class Costs:
                 costs[unit.run.id] = Cost()
             elif isinstance(unit.run, PretrainingRun):
                 costs[unit.run.id] = self._stage(unit.run)
-            else:
+            elif isinstance(unit.run, GlueStudy):
                 costs[unit.run.id] = self._studies_together([unit.run])
+            else:
+                costs[unit.run.id] = self._contrastive(unit.run)
         return costs
 
     @cached_property
@@ -186,6 +190,11 @@ class Costs:
             sources=_named(throughput),
             disk_gb=checkpoint_bytes(run) / GIGABYTE,
         )
+
+    def _contrastive(self, run: ContrastiveRun) -> Cost:
+        """Nobody knows how long texts are before they are encoded."""
+        stage = self._pretraining.get(run.weights)
+        return Cost(gpu_hours=None, disk_gb=None if stage is None else checkpoint_bytes(stage) / GIGABYTE)
 
     def _studies_together(self, studies: Sequence[GlueStudy]) -> Cost:
         """Studies whose trials are counted once; the weights of each one's best trial stay."""

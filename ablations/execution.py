@@ -10,16 +10,15 @@ from ablations.scales import Scale, Vocabulary
 from ablations.variant import Variant
 from neobert.console import Watch, duration, logs
 from neobert.data.corpora import Source
+from neobert.embeddings.specification import ContrastiveRun
 from neobert.errors import EXIT_RUN_FAILED
 from neobert.identity import difference
 from neobert.launching.here import work_here, worker_environment
 from neobert.layout import Layout
 from neobert.model.size import parameter_count
 from neobert.progress import errors_of, last_step, state_of, trial_files
-from neobert.specifications import Execution, GlueStudy, PretrainingRun, run_folder, write_run_file
+from neobert.specifications import Execution, GlueStudy, PretrainingRun, Run, run_folder, write_run_file
 from neobert.specifications import Source as SourceSpecification
-
-Run = PretrainingRun | GlueStudy
 
 
 def unfinished_runs(layout: Layout, rows: Sequence[Row]) -> list[Run]:
@@ -111,16 +110,23 @@ def _progress_row(layout: Layout, run: Run) -> list[str]:
         files = trial_files(layout, run)
         done = sum(file.published is not None for file in files)
         return [f"{run.task} on {run.weights}", f"{done}/{len(files)} points", "—", "—", "—"]
-    steps = run.recipe.stages[-1].steps
+    name, steps = _course(run)
     line = last_step(layout, run)
     if line is None:
-        return [f"pre-training {run.id}", f"0/{steps}", "—", "—", "—"]
+        return [name, f"0/{steps}", "—", "—", "—"]
     left_seconds = (steps - line["step"]) * line["seconds"]
     rate = line["real_tokens"] / line["seconds"]
     return [
-        f"pre-training {run.id}",
+        name,
         f"{line['step']}/{steps}",
         f"{line['loss']:.3f}",
         f"{rate:,.0f}",
         duration(left_seconds),
     ]
+
+
+def _course(run: PretrainingRun | ContrastiveRun) -> tuple[str, int]:
+    """What a run is called, and its steps."""
+    if isinstance(run, ContrastiveRun):
+        return f"contrastive {run.id}", run.protocol.steps
+    return f"pre-training {run.id}", run.recipe.stages[-1].steps

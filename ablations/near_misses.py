@@ -5,17 +5,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from neobert.embeddings.specification import ContrastiveRun
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import read_json
 from neobert.identity import canonical, leaves, plain
 from neobert.layout import Layout
 from neobert.progress import state_of
-from neobert.specifications import GlueStudy, PretrainingRun, read_run_file
+from neobert.specifications import GlueStudy, Run, read_run_file, run_folder
 
 MOST_LEAVES = 5
 NUMERICS = "numerics version"
 
-Run = PretrainingRun | GlueStudy
 Items = frozenset[tuple[str, str]]
 
 
@@ -67,7 +67,7 @@ class NearMisses:
         for existing in self._existing(run):
             if existing.folder.name in left_out:
                 continue
-            if isinstance(run, GlueStudy) and existing.specification.get("weights") != run.weights:
+            if isinstance(run, GlueStudy | ContrastiveRun) and existing.specification.get("weights") != run.weights:
                 continue
             count = len({path for path, _ in wanted ^ existing.items})
             if count <= MOST_LEAVES and (best is None or count < best[0]):
@@ -75,7 +75,7 @@ class NearMisses:
         return None if best is None else self._described(kind, run, best[1])
 
     def _existing(self, run: Run) -> Sequence[_Existing]:
-        pattern = f"glue/{run.task}/studies/*/run.json" if isinstance(run, GlueStudy) else "pretraining/*/run.json"
+        pattern = str(run_folder(Layout(Path()), run).with_name("*") / "run.json")
         if pattern not in self._read:
             self._read[pattern] = list(_read(sorted(self.layout.root.glob(pattern))))
         return self._read[pattern]
@@ -93,7 +93,7 @@ class NearMisses:
             file = read_run_file(folder)
         except (DamagedFile, MissingData):
             return "of another version", False
-        run = file.pretraining or file.study
+        run = file.pretraining or file.study or file.contrastive
         assert run is not None
         return ("done" if _closed(folder) else state_of(self.layout, run)), run.id == folder.name
 
@@ -108,7 +108,7 @@ def _read(paths: Iterable[Path]) -> Iterable[_Existing]:
             content = read_json(path)
         except DamagedFile:
             continue
-        specification = content.get("pretraining") or content.get("study")
+        specification = content.get("pretraining") or content.get("study") or content.get("contrastive")
         if specification:
             yield _Existing(path.parent, specification, _items(specification))
 

@@ -10,11 +10,13 @@ from neobert.data.corpora import TASK_SPLITS, Source
 from neobert.data.hub import HubSource
 from neobert.data.hub_items import Needs, items_of
 from neobert.data.mteb_repositories import MTEB_REPOSITORIES
+from neobert.data.pair_repositories import DECLARED_SETS
+from neobert.embeddings.specification import ContrastiveRun
 from neobert.errors import MissingData
 from neobert.specifications import GlueStudy
 
-NeededPart = Literal["pretrain", "glue", "mteb"]
-NEEDED_PARTS: tuple[NeededPart, ...] = ("pretrain", "glue", "mteb")
+NeededPart = Literal["pretrain", "glue", "contrastive", "mteb"]
+NEEDED_PARTS: tuple[NeededPart, ...] = ("pretrain", "glue", "contrastive", "mteb")
 
 
 def needs_of(chosen: Sequence[Variant], scale: Scale, parts: Sequence[NeededPart]) -> Needs:
@@ -31,6 +33,7 @@ def needs_of(chosen: Sequence[Variant], scale: Scale, parts: Sequence[NeededPart
         tokenizers=tokenizers,
         tasks=tuple(TASK_SPLITS) if "glue" in parts else (),
         embedding_tasks=tuple(MTEB_REPOSITORIES) if "mteb" in parts else (),
+        pair_sets=tuple(DECLARED_SETS) if {"contrastive", "mteb"} & set(parts) else (),
     )
 
 
@@ -42,8 +45,10 @@ def require_data(rows: Sequence[Row], source: Source) -> None:
     """
     if not isinstance(source, HubSource) or not rows:
         return
-    has_tasks = any(isinstance(unit.run, GlueStudy) for row in rows for unit in row.units)
-    parts: list[NeededPart] = ["pretrain", "glue"] if has_tasks else ["pretrain"]
+    runs = [unit.run for row in rows for unit in row.units]
+    parts: list[NeededPart] = ["pretrain"]
+    parts += ["glue"] if any(isinstance(run, GlueStudy) for run in runs) else []
+    parts += ["contrastive"] if any(isinstance(run, ContrastiveRun) for run in runs) else []
     chosen = {row.variant.name: row.variant for row in rows}
     items = items_of(needs_of(list(chosen.values()), rows[0].scale, parts))
     names = ", ".join(f"{item.name} ({item.repositories})" for item in items)

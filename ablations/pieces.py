@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from ablations.plan import Row
 from ablations.protocol import TRANSFER_TASK
 from neobert.data.preparation import is_tokenized
+from neobert.embeddings.specification import ContrastiveRun
 from neobert.launching.profile import JobKind, Profile
 from neobert.layout import Layout
 from neobert.progress import state_of, trial_files
-from neobert.specifications import GlueStudy, PretrainingRun, run_folder
+from neobert.specifications import GlueStudy, PretrainingRun, Run, run_folder
 
-NamedRun = tuple[str, PretrainingRun | GlueStudy]
+NamedRun = tuple[str, Run]
 
 
 @dataclass(frozen=True)
@@ -30,9 +31,12 @@ def pieces_of(layout: Layout, named: Iterable[NamedRun], profile: Profile) -> li
     """What the runs still miss, in an order in which nothing comes before what it needs; equal runs count once."""
     stages: dict[str, tuple[str, PretrainingRun]] = {}
     studies: dict[tuple[str, int], dict[str, GlueStudy]] = {}
+    contrastive: dict[str, tuple[str, ContrastiveRun]] = {}
     names: dict[str, str] = {}
     for name, run in named:
-        if isinstance(run, PretrainingRun):
+        if isinstance(run, ContrastiveRun):
+            contrastive.setdefault(run.id, (name, run))
+        elif isinstance(run, PretrainingRun):
             stages.setdefault(run.id, (name, run))
         else:
             names.setdefault(run.weights, name)
@@ -42,6 +46,10 @@ def pieces_of(layout: Layout, named: Iterable[NamedRun], profile: Profile) -> li
         left = [study for study in group.values() if _is_open(layout, study)]
         if left:
             pieces.extend(_grid_pieces(layout, names[weights], left, profile.glue.points_per_worker))
+    for name, run in contrastive.values():
+        if _is_open(layout, run):
+            needs = (f"pretraining/{run.weights}",)
+            pieces.append(Piece("pretrain", f"{name}-contrastive-{run.id}", (f"contrastive/{run.id}",), needs, 1))
     return pieces
 
 
@@ -50,7 +58,7 @@ def runs_of(rows: Sequence[Row]) -> list[NamedRun]:
     return [(row.variant.name, unit.run) for row in rows for unit in row.units]
 
 
-def _is_open(layout: Layout, run: PretrainingRun | GlueStudy) -> bool:
+def _is_open(layout: Layout, run: Run) -> bool:
     return state_of(layout, run) != "done"
 
 

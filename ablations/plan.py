@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from ablations.contrastive import contrastive_run, pair_sets
 from ablations.designs import known_names, named
 from ablations.ladder import variants
 from ablations.modification import Recipe
@@ -12,23 +13,24 @@ from ablations.runs import glue_studies, measured_checkpoints, pretraining_runs
 from ablations.scales import Scale, Vocabulary, scaled
 from ablations.variant import Variant, prove_scaled
 from neobert.data.corpora import Source
-from neobert.errors import did_you_mean
+from neobert.embeddings.specification import ContrastiveRun
+from neobert.errors import MissingData, did_you_mean
 from neobert.identity import difference
 from neobert.layout import Layout
 from neobert.model.size import parameter_count, training_flops_per_token
 from neobert.progress import State, state_of
 from neobert.recipe import Pruning
-from neobert.specifications import GlueStudy, PretrainingRun, run_folder
+from neobert.specifications import GlueStudy, Run, run_folder
 
-Part = Literal["pretrain", "glue"]
+Part = Literal["pretrain", "glue", "contrastive"]
 PARTS: tuple[Part, ...] = ("pretrain", "glue")
 
 
 @dataclass(frozen=True)
 class PlannedUnit:
-    """A stage of pre-training or a GLUE study, where it lies and how far it is."""
+    """A stage of pre-training, a GLUE study or a run of contrastive fine-tuning, where it lies and how far it is."""
 
-    run: PretrainingRun | GlueStudy
+    run: Run
     folder: Path
     state: State
 
@@ -37,6 +39,8 @@ class PlannedUnit:
         """The word for it in listings."""
         if isinstance(self.run, GlueStudy):
             return f"glue {self.run.task}"
+        if isinstance(self.run, ContrastiveRun):
+            return "contrastive"
         return f"pretraining stage {self.run.stage + 1}"
 
 
@@ -142,23 +146,35 @@ def plan(
     parts: Sequence[Part] = PARTS,
     finetuning_seeds: Sequence[int] | None = None,
     pruning: Pruning | None = None,
+    pair_names: Sequence[str] | None = None,
 ) -> list[Row]:
     """One row a variant and seed. Never fails for missing data: the state says so.
 
     `finetuning_seeds` are those of fine-tuning; None stands for the seed of pre-training.
+    `pair_names` are the data sets of contrastive fine-tuning; None stands for all that the source has.
     """
     rows = []
     for variant in chosen:
         recipe, parent = scaled_variant(variant, scale, vocabulary_of(source))
         for seed in seeds:
             runs = pretraining_runs(recipe.pretraining, seed, source)
-            units: list[PretrainingRun | GlueStudy] = [*runs]
+            units: list[Run] = [*runs]
             if "glue" in parts:
                 for finetuning_seed in finetuning_seeds or [seed]:
                     for checkpoint in measured_checkpoints(recipe, runs, finetuning_seed):
                         units.extend(glue_studies(checkpoint, source, pruning))
+            skipped: dict[str, str] = {}
+            if "glue" in parts:
+                skipped = {task: reason for task, reason in source.tasks().items() if reason}
+            if "contrastive" in parts:
+                try:
+                    sets = pair_sets(source, pair_names)
+                    units += [contrastive_run(runs[-1], scale, each, sets) for each in finetuning_seeds or [seed]]
+                except MissingData as error:
+                    if pair_names is not None:
+                        raise
+                    skipped["contrastive"] = str(error)
             planned = tuple(PlannedUnit(run, run_folder(layout, run), state_of(layout, run)) for run in units)
-            skipped = {task: reason for task, reason in source.tasks().items() if reason} if "glue" in parts else {}
             rows.append(Row(variant, seed, scale, recipe, parent, planned, skipped))
     return rows
 

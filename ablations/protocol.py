@@ -1,7 +1,7 @@
-"""How the paper measures a model on GLUE: grids, fine-tuning protocol, transfer. Sources as in ladder.py."""
+"""How the paper measures a model on GLUE and as an embedder: grids, protocols, transfer. Sources as in ladder.py."""
 
 from neobert.glue import closing
-from neobert.recipe import FineTuning, Grid, Pruning
+from neobert.recipe import Contrastive, FineTuning, Grid, Optimization, Pruning
 
 TRANSFER_TASK = "mnli"  # App. C: "the best MNLI checkpoint"
 TRANSFERRED_TASKS = ("rte", "stsb", "mrpc", "qnli")  # App. C; the code's mnli←snli and wnli←allnli are not in the paper
@@ -45,4 +45,31 @@ GLUE_PROTOCOL = FineTuning(
 PRUNING = Pruning(  # not in the paper: `--prune` only; regret and steps are measured in tests/test_pruning.py
     rungs=(0.07, 0.2),  # none before the warm-up ends (6 % of the course): until then rates tell nothing
     reduction=5,
+)
+
+CONTRASTIVE_PROTOCOL = Contrastive(
+    steps=2000,  # App. D.2: more steps gain little
+    texts_per_step=128,  # code conf/finetuning.yaml target_bsz, for each process; its job script has 32
+    warmup_steps=2000,  # code conf/scheduler: so the rate rises all the way
+    decay_steps=50_000,  # code conf/scheduler: never reached
+    temperature=0.07,  # §5.2.1 and App. D.2
+    sampling_exponent=0.5,  # App. D.2; the code's job script has 0.1
+    most_negatives=None,  # code contrastive/datasets.py: as many as a data set has
+    false_negatives="left_out",  # §5.2.1: negatives are not the positive; the code keeps copies of it in the batch
+    max_tokens=1024,  # code conf/tokenizer max_length
+    pooling="mean",  # §5.2
+    instructed="queries",  # App. D.2 and Table 7: one for each data set; the code's trainer adds none
+    optimization=Optimization(
+        optimizer="adamw",  # code conf/optimizer/adamw.yaml
+        beta1=0.9,  # code conf/optimizer/adamw.yaml
+        beta2=0.95,  # code conf/optimizer/adamw.yaml
+        epsilon=1e-8,  # code conf/optimizer/adamw.yaml
+        weight_decay=0.01,  # code conf/optimizer/adamw.yaml
+        clip_norm=1.0,  # code contrastive/trainer.py
+        peak_learning_rate=1e-4,  # code conf/optimizer/adamw.yaml
+        decay="cosine",  # code conf/scheduler
+        floor_fraction=0.1,  # code conf/scheduler
+    ),
+    precision="bf16",  # code: accelerate's mixed precision
+    seed=0,
 )

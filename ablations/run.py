@@ -36,7 +36,14 @@ def build_parser() -> argparse.ArgumentParser:
     add("--scale", choices=("smoke", "proxy", "paper"), default="smoke", help="how large (default: smoke)")
     add("--data", default="synthetic", metavar="SOURCE", help="synthetic, hub, or a folder (default: synthetic)")
     add("--seed", nargs="+", action="extend", type=whole_number, metavar="N", help="one run a seed (default: 0)")
-    add("--stages", nargs="+", choices=("pretrain", "glue"), default=["pretrain", "glue"], help="which parts to run")
+    add(
+        "--stages",
+        nargs="+",
+        choices=("pretrain", "glue", "contrastive"),
+        default=["pretrain", "glue"],
+        help="which parts to run",
+    )
+    add("--pairs", nargs="+", action="extend", metavar="SET", help="data sets for contrastive (default: all there are)")
     add("--workers", type=count, metavar="N", help="processes side by side (default: cores / threads of the scale)")
     add("--runs", type=Path, default=Path("runs"), help="folder of runs (default: ./runs)")
     add("--dry-run", action="store_true", help="print the plan and stop")
@@ -88,7 +95,7 @@ def _run(options: argparse.Namespace) -> int:
     source = open_specified(specification)
     design = planned_design(options, vocabulary_of(source))
     variants = design.design.variants if design else chosen_variants(options.variant or ["all"])
-    rows = plan(variants, options.seed or [0], options.scale, source, layout, options.stages)
+    rows = plan(variants, options.seed or [0], options.scale, source, layout, options.stages, pair_names=options.pairs)
     if options.list:
         print_ladder(rows, as_json=options.json)
         _print_design(options, design, rows)

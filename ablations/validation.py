@@ -44,7 +44,7 @@ def validate(rows: Sequence[Row], layout: Layout, source: Source, machine: Machi
             name = f"{row.variant.name}'s {unit.kind}"
             if isinstance(unit.run, PretrainingRun):
                 problems += _of_stage(name, unit.run, layout, planned, machine)
-            else:
+            elif isinstance(unit.run, GlueStudy):
                 problems += _of_study(name, unit.run, layout, planned)
     problems += _of_models(rows)
     return list({problem.sentence: problem for problem in problems}.values())

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from neobert.embeddings.specification import ContrastiveRun
 from neobert.files import read_json
 from neobert.grid.claims import is_claimed
 from neobert.grid.points import GridPoint
 from neobert.identity import identity, plain
 from neobert.layout import Layout
 from neobert.recipe import Point
-from neobert.specifications import GlueStudy, PretrainingRun, run_folder
+from neobert.specifications import GlueStudy, PretrainingRun, Run, run_folder
 
 State = Literal["missing", "waiting", "running", "failed", "done"]
 TAIL_BYTES = 4096
@@ -91,13 +92,13 @@ def selection_path(layout: Layout, study: GlueStudy) -> Path:
     return run_folder(layout, study) / "selection.json"
 
 
-def state_of(layout: Layout, run: PretrainingRun | GlueStudy) -> State:
-    """The state of a stage of pre-training or of a whole study."""
+def state_of(layout: Layout, run: Run) -> State:
+    """The state of a run, or of a whole study."""
     folder = run_folder(layout, run)
-    if isinstance(run, PretrainingRun):
-        closing, units = folder / "done.json", [(run.id, folder / "error.json")]
-    else:
+    if isinstance(run, GlueStudy):
         closing, units = selection_path(layout, run), [(files.id, files.error) for files in trial_files(layout, run)]
+    else:
+        closing, units = folder / "done.json", [(run.id, folder / "error.json")]
     if closing.exists():
         return "done"
     if any(is_claimed(layout.claims(unit_id)) for unit_id, _ in units):
@@ -107,12 +108,12 @@ def state_of(layout: Layout, run: PretrainingRun | GlueStudy) -> State:
     return "waiting" if (folder / "run.json").exists() else "missing"
 
 
-def errors_of(layout: Layout, run: PretrainingRun | GlueStudy) -> Iterator[dict[str, Any]]:
+def errors_of(layout: Layout, run: Run) -> Iterator[dict[str, Any]]:
     """The last failure of each unit of a run."""
-    if isinstance(run, PretrainingRun):
-        paths = [run_folder(layout, run) / "error.json"]
-    else:
+    if isinstance(run, GlueStudy):
         paths = [files.error for files in trial_files(layout, run)]
+    else:
+        paths = [run_folder(layout, run) / "error.json"]
     for path in paths:
         if path.exists():
             yield read_json(path)
@@ -127,7 +128,7 @@ def set_failures_aside(layout: Layout, study: GlueStudy) -> int:
     return len(failed)
 
 
-def last_step(layout: Layout, run: PretrainingRun) -> dict[str, Any] | None:
+def last_step(layout: Layout, run: PretrainingRun | ContrastiveRun) -> dict[str, Any] | None:
     """The newest metrics line of a run in progress."""
     return newest_step_line(run_folder(layout, run))
 

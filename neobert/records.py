@@ -92,6 +92,7 @@ def record_paths(root: Path) -> Iterator[Path]:
     """Every record file below a folder of runs, in a stable order."""
     yield from sorted(root.glob("pretraining/*/done.json"))
     yield from sorted(root.glob("glue/*/*.json"))
+    yield from sorted(root.glob("contrastive/*/done.json"))
 
 
 def read_records(root: Path) -> tuple[list[dict[str, Any]], list[str]]:

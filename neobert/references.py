@@ -43,6 +43,8 @@ def read_references(layout: Layout) -> References:
                 _add_stage(references, run_file.pretraining, path.parent)
             if run_file.study is not None:
                 _add_study(references, layout, run_file.study, path.parent)
+            if run_file.contrastive is not None:
+                references.needed_runs.add(run_file.contrastive.weights)
         except (DamagedFile, MissingData, OSError, KeyError, TypeError) as error:
             references.unreadable.append(f"{path} is not readable: {type(error).__name__}: {error}")
     _add_selections(references, layout)
@@ -58,7 +60,13 @@ def fingerprint(layout: Layout) -> Fingerprint:
 
 def _run_files(layout: Layout) -> list[Path]:
     root = layout.root
-    return sorted([*root.glob("pretraining/*/run.json"), *root.glob("glue/*/studies/*/run.json")])
+    return sorted(
+        [
+            *root.glob("pretraining/*/run.json"),
+            *root.glob("glue/*/studies/*/run.json"),
+            *root.glob("contrastive/*/run.json"),
+        ]
+    )
 
 
 def _closing_files(layout: Layout) -> list[Path]:

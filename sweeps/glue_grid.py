@@ -25,7 +25,7 @@ from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED
 if TYPE_CHECKING:
     from neobert.data.corpora import Source
     from neobert.layout import Layout
-    from neobert.specifications import GlueStudy, PretrainingRun
+    from neobert.specifications import GlueStudy, Run
     from neobert.specifications import Source as SourceSpecification
     from sweeps.planning import Sweep
 
@@ -104,7 +104,7 @@ def _carry_out(
     options: argparse.Namespace,
     layout: "Layout",
     sweep: "Sweep",
-    runs: "list[PretrainingRun | GlueStudy]",
+    runs: "list[Run]",
     source: "Source",
     specification: "SourceSpecification",
 ) -> int:

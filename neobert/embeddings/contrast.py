@@ -49,6 +49,7 @@ class ContrastiveCourse(Course[TextBatch]):
             contrast.prepare,
         )
         self.done = 0
+        self.data_state = {"step": 0}
 
     @property
     def sampling(self) -> Sampling:
