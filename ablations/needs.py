@@ -33,7 +33,7 @@ def needs_of(chosen: Sequence[Variant], scale: Scale, parts: Sequence[NeededPart
         tokenizers=tokenizers,
         tasks=tuple(TASK_SPLITS) if "glue" in parts else (),
         embedding_tasks=tuple(MTEB_REPOSITORIES) if "mteb" in parts else (),
-        pair_sets=tuple(DECLARED_SETS) if {"contrastive", "mteb"} & set(parts) else (),
+        pair_sets=tuple(DECLARED_SETS) if "contrastive" in parts else (),
     )
 
 

@@ -1,0 +1,177 @@
+"""Contrastive fine-tuning in plans: the protocol's numbers, the nineteen data sets, and what a command refuses."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from small_corpora import REAL_DATA
+from tiny_contrastive import tiny_contrastive, write_encoder, write_tiny_contrastive
+
+from ablations.contrastive import contrastive_run, pair_sets, scaled_contrastive
+from ablations.pieces import pieces_of
+from ablations.plan import chosen_variants, plan
+from ablations.protocol import CONTRASTIVE_PROTOCOL
+from ablations.run import main
+from neobert.data.corpora import SyntheticSource, open_source
+from neobert.data.directory import DirectorySource
+from neobert.data.hub import HubSource
+from neobert.data.hub_items import Needs, items_of
+from neobert.data.pair_repositories import DECLARED_SETS
+from neobert.data.pairs import Pair
+from neobert.embeddings.specification import ContrastiveRun
+from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED
+from neobert.launching.profile import Profile, Resources
+from neobert.layout import Layout
+from neobert.records import record_paths
+from neobert.references import read_references
+
+INSTRUCTIONS = REAL_DATA.parent / "reference" / "paper" / "table7v2_finetune_instructions.csv"
+
+_JUDGED = {
+    "default/train": {"query-id": ["q"], "corpus-id": ["d"], "score": [1]},
+    "queries/queries": {"_id": ["q", "x"], "text": ["Q", "X"]},
+    "corpus/corpus": {"_id": ["d", "y"], "text": ["D", "Y"], "title": ["", ""]},
+}
+_SIMILAR = {"default/train": {"sentence1": ["Q", "a"], "sentence2": ["D", "b"], "score": [4.5, 4.0]}}
+PUBLISHED: dict[str, dict[str, dict[str, list[Any]]]] = {
+    "AGNEWS": {"pair/train": {"title": ["Q"], "description": ["D"]}},
+    "ALLNLI": {"triplet/train": {"anchor": ["Q"], "positive": ["D"], "negative": ["N"]}},
+    "AMAZONQA": {"default/train": {"query": ["Q"], "pos": [["D", "E"]]}},
+    "CONCURRENTQA": {
+        "default/train": {"question": ["Q"], "pos_paras": [[{"text": "D"}]], "neg_paras": [[{"text": "N"}]]}
+    },
+    "FEVER": _JUDGED,
+    "GITHUBISSUE": {"positive/train": {"anchor": ["Q"], "positive": ["D"]}},
+    "GOOAQ": {"triplet-5/train": {"question": ["Q"], "answer": ["D"], **{f"negative_{i}": ["N"] for i in range(1, 6)}}},
+    "MEDMCQA": {"default/train": {"question": ["Q"], "exp": ["D"]}},
+    "MSMARCO": _JUDGED,
+    "NPR": {"pair/train": {"title": ["Q"], "body": ["D"]}},
+    "PUBMEDQA": {
+        "triplet-20/train": {"anchor": ["Q"], "positive": ["D"], **{f"negative_{i}": ["N"] for i in range(1, 21)}}
+    },
+    "SENTENCECOMP": {"default/train": {"set": [["D", "Q"]]}},
+    "STACKEXCHANGE": {
+        "body-body-pair/train": {"body1": ["Q"], "body2": ["D"]},
+        "post-post-pair/train": {"post1": ["Q"], "post2": ["D"]},
+    },
+    "STACKOVERFLOW": {"default/train": {"query": ["Q"], "positive": [["D"]], "negative": [["N", "N"]]}},
+    "STS12": _SIMILAR,
+    "STSBENCHMARK": _SIMILAR,
+    "TRIVIAQA": {"triplet/train": {"anchor": ["Q"], "positive": ["D"], "negative": ["N"]}},
+    "WIKIHOW": {"default/train": {"text": ["Q"], "summary": ["D"]}},
+    "YAHOO": {"title-answer-pair/train": {"title": ["Q"], "answer": ["D"]}},
+}
+NEGATIVES = {"ALLNLI": 1, "CONCURRENTQA": 1, "GOOAQ": 5, "PUBMEDQA": 20, "STACKOVERFLOW": 2, "TRIVIAQA": 1}
+
+
+def write_published(folder: Path, name: str) -> None:
+    """A data set as prefetch lays it down."""
+    for place, columns in PUBLISHED[name].items():
+        path = folder / "pairs" / name / place / "0000.parquet"
+        path.parent.mkdir(parents=True)
+        pq.write_table(pa.table(columns), path)
+
+
+def test_all_named_sets_are_declared_once() -> None:
+    assert len(DECLARED_SETS) == 19 and PUBLISHED.keys() == DECLARED_SETS.keys()
+    assert {name for name, declared in DECLARED_SETS.items() if not declared.released} == {
+        "AGNEWS",
+        "MEDMCQA",
+        "NPR",
+        "YAHOO",
+    }
+
+
+@pytest.mark.parametrize("name", sorted(PUBLISHED))
+def test_published_rows_become_pairs(tmp_path: Path, name: str) -> None:
+    write_published(tmp_path, name)
+    source = DirectorySource(tmp_path)
+    assert source.pair_sets() == (name,) and source.pair_instruction(name) == DECLARED_SETS[name].instruction
+    found = list(source.pairs(name))
+    assert found == [Pair("Q", "D", ("N",) * NEGATIVES.get(name, 0))] * (2 if name == "STACKEXCHANGE" else 1)
+
+
+@pytest.mark.skipif(not INSTRUCTIONS.is_file(), reason="the paper's table is not here")
+def test_instructions_are_those_of_table_7() -> None:
+    with INSTRUCTIONS.open(newline="") as file:
+        table = {row["dataset"]: row["instruction"] for row in csv.DictReader(file)}
+    table["YAHOO"] = table.pop("YAHOOCLUST")
+    assert {name: table[name] for name in DECLARED_SETS} == {
+        name: declared.instruction for name, declared in DECLARED_SETS.items()
+    }
+
+
+def test_the_hub_is_asked_for_every_pattern_and_its_revision_stays_unknown() -> None:
+    items = list(items_of(Needs(pair_sets=("FEVER", "ALLNLI"))))
+    assert [item.folder for item in items] == ["pairs/FEVER", "pairs/ALLNLI"]
+    assert [len(item.parts) for item in items] == [3, 1]
+    assert HubSource().pair_origin("FEVER") == "hub:mteb/fever@unresolved"
+
+
+def test_the_papers_scale_changes_nothing_of_the_protocol() -> None:
+    assert scaled_contrastive("paper", 0) == CONTRASTIVE_PROTOCOL
+    assert (CONTRASTIVE_PROTOCOL.steps, CONTRASTIVE_PROTOCOL.temperature) == (2000, 0.07)
+    assert CONTRASTIVE_PROTOCOL.sampling_exponent == 0.5
+    assert scaled_contrastive("smoke", 3).seed == 3 and scaled_contrastive("smoke", 0).steps < 2000
+
+
+def test_a_variant_is_planned_up_to_its_contrastive_run(tmp_path: Path) -> None:
+    source, layout = SyntheticSource(100), Layout(tmp_path)
+    (row,) = plan(chosen_variants(["M9"]), [0], "smoke", source, layout, ["pretrain", "contrastive"])
+    *stages, last = row.units
+    assert isinstance(last.run, ContrastiveRun) and last.run.weights == stages[-1].run.id
+    assert (last.kind, last.state) == ("contrastive", "missing")
+    assert last.run.max_tokens == min(row.recipe.pretraining.longest_context, last.run.protocol.max_tokens)
+    assert [pairs.name for pairs in last.run.sets] == list(source.pair_sets())
+
+
+def test_slurm_gets_the_run_behind_its_encoder(tmp_path: Path) -> None:
+    layout, source = Layout(tmp_path), SyntheticSource(100)
+    (row,) = plan(chosen_variants(["M8"]), [0], "smoke", source, layout, ["pretrain", "contrastive"])
+    pieces = pieces_of(layout, [("M8", unit.run) for unit in row.units], Profile(*(Resources(),) * 3))
+    last = row.units[-1].run
+    assert isinstance(last, ContrastiveRun)
+    assert (pieces[-1].references, pieces[-1].needs) == ((f"contrastive/{last.id}",), (f"pretraining/{last.weights}",))
+
+
+def test_missing_sets_are_named_before_anything_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = ["--runs", str(tmp_path / "runs")]
+    common = ["--variant", "M8", "--stages", "pretrain", "contrastive", *runs]
+    assert main([*common, "--pairs", "paraphrase"]) == EXIT_REFUSED
+    assert "did you mean 'paraphrases'?" in capsys.readouterr().err
+    assert main([*common, "--data", "hub", "--scale", "paper"]) == EXIT_MISSING
+    said = capsys.readouterr().err
+    assert all(declared.hub_name in said for declared in DECLARED_SETS.values()) and "prefetch.py" in said
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_dry_run_shows_the_run_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--variant", "M8", "--stages", "pretrain", "contrastive", "--pairs", "answers", "--dry-run", "--json"]
+    assert main([*flags, "--runs", str(tmp_path)]) == EXIT_DONE
+    (row,) = json.loads(capsys.readouterr().out)
+    assert [stage["kind"] for stage in row["stages"]] == ["pretraining stage 1", "contrastive"]
+
+
+def test_the_encoder_of_a_contrastive_run_is_kept(tmp_path: Path) -> None:
+    encoder = write_encoder(tmp_path)
+    run = tiny_contrastive(encoder.id)
+    folder = write_tiny_contrastive(tmp_path, run)
+    (folder / "done.json").write_text("{}")
+    assert encoder.id in read_references(Layout(tmp_path)).needed_runs
+    assert folder / "done.json" in list(record_paths(tmp_path))
+
+
+@pytest.mark.skipif(not (REAL_DATA / "pairs").is_dir(), reason="the real pairs are not here")
+def test_the_real_pairs_are_read(tmp_path: Path) -> None:
+    source = open_source(str(REAL_DATA), synthetic_documents=1)
+    names = [pairs.name for pairs in pair_sets(source, None)]
+    assert {"snli_triplets", "labelled_positive_pairs"} <= set(names)
+    first = next(iter(source.pairs("snli_triplets")))
+    assert first.query and first.document and len(first.negatives) == 1
+    (row,) = plan(chosen_variants(["M8"]), [0], "smoke", source, Layout(tmp_path), ["pretrain", "contrastive"])
+    assert isinstance(row.units[-1].run, ContrastiveRun)
+    assert row.units[-1].run == contrastive_run(row.units[0].run, "smoke", 0, pair_sets(source, None))
