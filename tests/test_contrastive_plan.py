@@ -26,6 +26,7 @@ from neobert.embeddings.specification import ContrastiveRun
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED
 from neobert.launching.profile import Profile, Resources
 from neobert.layout import Layout
+from neobert.overview.rows import read_overview
 from neobert.records import record_paths
 from neobert.references import read_references
 
@@ -175,3 +176,16 @@ def test_the_real_pairs_are_read(tmp_path: Path) -> None:
     (row,) = plan(chosen_variants(["M8"]), [0], "smoke", source, Layout(tmp_path), ["pretrain", "contrastive"])
     assert isinstance(row.units[-1].run, ContrastiveRun)
     assert row.units[-1].run == contrastive_run(row.units[0].run, "smoke", 0, pair_sets(source, None))
+
+
+def test_status_shows_the_run_and_what_it_waits_for(tmp_path: Path) -> None:
+    run = tiny_contrastive("0123456789ab")
+    folder = write_tiny_contrastive(tmp_path, run)
+    (row,) = read_overview(Layout(tmp_path)).rows
+    assert (row.kind, row.id, row.state, row.total) == ("contrastive", run.id, "waiting", run.protocol.steps)
+    assert row.note == "after pretraining 0123456789ab"
+    record = {"schema": 1, "kind": "contrastive", "id": run.id, "steps": 12, "real_tokens": 10, "seconds": 2.0}
+    scores = {"heldout_loss": {"paraphrases": 1.0, "answers": 2.0}}
+    (folder / "done.json").write_text(json.dumps({**record, "gpu_hours": 0.0, "scores": scores}))
+    (row,) = read_overview(Layout(tmp_path)).rows
+    assert (row.state, row.heldout_loss, row.tokens_per_second) == ("done", 1.5, 5.0)

@@ -8,17 +8,19 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
 from external_models import bert, modernbert, save, seeded
 from safetensors.torch import load_file
-from tiny_contrastive import STEPS, pair_set, tiny_contrastive, write_encoder, write_tiny_contrastive
+from tiny_contrastive import STEPS, WORLD, pair_set, tiny_contrastive, write_encoder, write_tiny_contrastive
 from tiny_runs import finish, worker
 
 from neobert.data.corpora import open_source
 from neobert.embeddings.contrast import ContrastiveCourse
+from neobert.embeddings.opening import open_contrastive
 from neobert.embeddings.specification import ContrastiveRun, PairSet
 from neobert.errors import MissingData
 from neobert.external import adopt, write_model_file
@@ -84,6 +86,25 @@ def test_a_run_leaves_a_record_a_curve_and_checkpoints(undisturbed: tuple[Path, 
     assert len(losses(root, run)) == STEPS
     assert {name.split(".")[0] for name in weights(root, run)} == {"model"}, "names are those of pre-training"
     assert finish(root, reference(run))[0] == 0 and (root / "starts.jsonl").read_text().count("\n") == 1
+
+
+def test_what_it_ended_with_encodes_texts_as_it_was_trained(undisturbed: tuple[Path, ContrastiveRun]) -> None:
+    """A query behind its instruction has the vector that the loss saw, and so has a document without one."""
+    root, run = undisturbed
+    encoder = open_contrastive(Layout(root), run.id, torch.device("cpu"))
+    course = ContrastiveCourse(Layout(root), read_run_file(root / reference(run)), Process(0, 1))
+    assert course.restore() == STEPS
+    course.model.eval()
+    pairs, encoded = list(WORLD.pairs("answers"))[:5], course.sets[1]
+    for texts, framed, instruction in (
+        ([pair.query for pair in pairs], encoded.queries, run.sets[1].instruction),
+        ([pair.document for pair in pairs], encoded.documents, None),
+    ):
+        ours = encoder.encode(texts, instruction=instruction)
+        for number, vector in enumerate(ours):
+            batch = course.start.form.lay_out([framed.text(number)])
+            with torch.no_grad():
+                assert np.allclose(vector, course.model(batch)[0].numpy(), atol=1e-5)
 
 
 @pytest.mark.parametrize("kill_after_lines", [1, 5, 10])

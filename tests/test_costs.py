@@ -28,7 +28,7 @@ from neobert.identity import plain
 from neobert.layout import Layout
 from neobert.model.build import build_masked_language_model
 from neobert.specifications import EngineWord, GlueStudy, PretrainingRun
-from neobert.training import checkpoints, trainer
+from neobert.training import checkpoints, course
 
 HUB = open_source("hub", synthetic_documents=100)
 SYNTHETIC = open_source("synthetic", synthetic_documents=100)
@@ -207,7 +207,7 @@ def test_a_micro_batch_is_never_larger_than_a_step(tmp_path: Path, engine: Engin
 
 
 def test_kept_checkpoints_are_those_of_training() -> None:
-    assert (disk.MILESTONES, disk.NEWEST_KEPT) == (trainer.MILESTONES, checkpoints.NEWEST_KEPT)
+    assert (disk.MILESTONES, disk.NEWEST_KEPT) == (course.MILESTONES, checkpoints.NEWEST_KEPT)
 
 
 def test_a_finished_stage_keeps_what_was_reckoned(tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ def test_a_finished_stage_keeps_what_was_reckoned(tmp_path: Path) -> None:
     optimizer = {f"{moment}/{name}": tensor.clone() for moment in ("m", "v") for name, tensor in weights.items()}
     claim = acquire(tmp_path / "claims")
     assert claim is not None
-    milestones = frozenset(24 * part // trainer.MILESTONES for part in range(trainer.MILESTONES + 1))
+    milestones = frozenset(24 * part // course.MILESTONES for part in range(course.MILESTONES + 1))
     for step in range(0, 25, 2):
         checkpoints.save(tmp_path / "c", step, weights, optimizer, {}, claim)
         checkpoints.prune(tmp_path / "c", milestones)

@@ -20,6 +20,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 SPECIALS = 2
 """[CLS] and [SEP]."""
 
+UNBOUNDED = 1 << 30
+"""More tokens than any text has."""
+
 CHUNK_TEXTS = 4096
 """Texts that are tokenised together, one chunk ahead of the model."""
 
@@ -93,10 +96,13 @@ class TextEncoder:
         self.counts = TextCounts()
 
     @torch.inference_mode()
-    def encode(self, texts: Sequence[str], *, prompt: str = "", normalize: bool = False) -> Array:
+    def encode(
+        self, texts: Sequence[str], *, prompt: str = "", instruction: str | None = None, normalize: bool = False
+    ) -> Array:
         """Vectors (texts, width) float32 in the order of `texts`; a repeated text is computed once.
 
-        prompt: stands before every text. normalize: to length 1.
+        prompt: stands before every text, as a part of it. instruction: stands before every text as a first text of its
+            own, as in contrastive fine-tuning. normalize: to length 1.
 
         Raises:
             ValueError: an item of `texts` is no text, or no valid Unicode.
@@ -106,7 +112,7 @@ class TextEncoder:
         vectors = np.empty((len(distinct), self.encoder.width), np.float32)
         is_cut = np.zeros(len(distinct), bool)
         tokens = 0
-        for part in self._tokenized(distinct, prompt):
+        for part in self._tokenized(distinct, prompt, instruction):
             vectors[part.numbers] = self._vectors(part)
             is_cut[part.numbers] = part.is_cut
             tokens += len(part.token_ids)
@@ -127,21 +133,30 @@ class TextEncoder:
         vectors: Array = torch.cat(parts).cpu().numpy()
         return vectors
 
-    def _tokenized(self, texts: Sequence[str], prompt: str) -> Iterator[TokenizedTexts]:
+    def _tokenized(self, texts: Sequence[str], prompt: str, instruction: str | None) -> Iterator[TokenizedTexts]:
         """The texts in chunks, those of most characters first; while one is encoded the next is tokenised."""
         order = np.argsort([-len(text) for text in texts], kind="stable")
+        before = None if instruction is None else self.tokenizer.encode([instruction])[0]
         chunks = (order[start : start + CHUNK_TEXTS] for start in range(0, len(order), CHUNK_TEXTS))
         with ThreadPoolExecutor(max_workers=1) as thread:
-            yield from _one_ahead(thread.submit(self._tokenize, texts, prompt, chunk) for chunk in chunks)
+            yield from _one_ahead(thread.submit(self._tokenize, texts, prompt, before, chunk) for chunk in chunks)
 
-    def _tokenize(self, texts: Sequence[str], prompt: str, chunk: Array) -> TokenizedTexts:
+    def _tokenize(
+        self, texts: Sequence[str], prompt: str, before: Sequence[int] | None, chunk: Array
+    ) -> TokenizedTexts:
         encoded = self.tokenizer.encode([prompt + texts[number] for number in chunk])
-        lengths = np.minimum([len(ids) + SPECIALS for ids in encoded], self.context)
+        framed_tokens = SPECIALS if before is None else len(self.tokenizer.frame(before, [], max_tokens=UNBOUNDED))
+        uncut = np.array([len(ids) + framed_tokens for ids in encoded], np.int64)
+        lengths = np.minimum(uncut, self.context)
         order = np.argsort(-lengths, kind="stable")
-        framed = (self.tokenizer.frame(encoded[place], max_tokens=self.context) for place in order)
+        framed = (self._frame(before, encoded[place]) for place in order)
         token_ids = np.fromiter(chain.from_iterable(framed), np.int64, int(lengths.sum()))
-        is_cut = np.array([len(encoded[place]) + SPECIALS > self.context for place in order])
-        return TokenizedTexts(token_ids, lengths[order], chunk[order], is_cut)
+        return TokenizedTexts(token_ids, lengths[order], chunk[order], uncut[order] > self.context)
+
+    def _frame(self, before: Sequence[int] | None, ids: Sequence[int]) -> list[int]:
+        if before is None:
+            return self.tokenizer.frame(ids, max_tokens=self.context)
+        return self.tokenizer.frame(before, ids, max_tokens=self.context)
 
 
 def _one_ahead(futures: Iterable[Future[TokenizedTexts]]) -> Iterator[TokenizedTexts]:

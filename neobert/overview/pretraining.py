@@ -1,4 +1,4 @@
-"""The row of a stage of pre-training."""
+"""The rows of runs that train a model: stages of pre-training, and contrastive fine-tuning."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +11,7 @@ from neobert.overview.tree import Tree
 from neobert.overview.units import failure_at, heartbeat_of, owners_of, workers_of
 from neobert.progress import newest_step_line
 from neobert.records import read_record
+from neobert.specifications import EXTERNAL_PREFIX
 
 
 def pretraining_row(tree: Tree, row: Row, content: dict[str, Any]) -> Row:
@@ -23,15 +24,30 @@ def pretraining_row(tree: Tree, row: Row, content: dict[str, Any]) -> Row:
     run = content["pretraining"]
     stages = run["recipe"]["stages"]
     row = replace(row, stage=len(stages), seed=run["recipe"]["seed"], total=stages[-1]["steps"])
+    return _trained(tree, row, run["previous"], run["recipe"]["data"]["corpus"])
+
+
+def contrastive_row(tree: Tree, row: Row, content: dict[str, Any]) -> Row:
+    """The row of contrastive fine-tuning; an encoder from elsewhere needs no other run.
+
+    Raises:
+        DamagedFile, KeyError, TypeError, ValueError: as `pretraining_row`.
+    """
+    run = content["contrastive"]
+    row = replace(row, seed=run["protocol"]["seed"], total=run["protocol"]["steps"])
+    encoder = None if run["weights"].startswith(EXTERNAL_PREFIX) else run["weights"]
+    return _trained(tree, row, encoder, None)
+
+
+def _trained(tree: Tree, row: Row, previous: str | None, corpus: str | None) -> Row:
     folder = tree.layout.root / row.folder
     owners = owners_of(tree, [row.id]) if not (folder / "done.json").exists() else {}
     if (folder / "done.json").exists():  # asked again: the record may have come while the claim was read
-        return _finished(row, read_record(folder / "done.json"), run["recipe"]["data"]["corpus"])
+        return _finished(row, read_record(folder / "done.json"), corpus)
     failure = failure_at(folder / "error.json", row.id)
     workers = workers_of(owners)
     live = [worker for worker in workers if worker.is_live]
     state: RowState = "running" if live else "failed" if failure else "waiting"
-    previous = run["previous"]
     is_ready = previous is None or (tree.layout.pretraining(previous) / "done.json").exists()
     row = replace(
         row,
@@ -44,14 +60,16 @@ def pretraining_row(tree: Tree, row: Row, content: dict[str, Any]) -> Row:
     return _with_progress(row, folder, _gpus(tree, row))
 
 
-def _finished(row: Row, record: dict[str, Any], corpus: str) -> Row:
+def _finished(row: Row, record: dict[str, Any], corpus: str | None) -> Row:
+    """The row of a run with a record; the held-out loss is that on a corpus, or the mean over data sets of pairs."""
+    losses = record["scores"]["heldout_loss"]
     seconds = record["seconds"]
     return replace(
         row,
         state="done",
         done=record["steps"],
         tokens_per_second=record["real_tokens"] / seconds if seconds else None,
-        heldout_loss=record["scores"]["heldout_loss"].get(corpus),
+        heldout_loss=losses.get(corpus) if corpus is not None else sum(losses.values()) / len(losses),
         seconds=seconds,
         gpu_hours=record["gpu_hours"],
     )

@@ -31,19 +31,19 @@ class Failure:
 
 @dataclass(frozen=True)
 class Row:
-    """A stage of pre-training, a GLUE study, or a corpus that a job was submitted for; None: no file says.
+    """A stage of pre-training, a GLUE study, contrastive fine-tuning, or a corpus that a job was submitted for.
 
-    `stage` counts from 1; that of a study is the stage of its weights. `state` is the records' word: "submitted" is
-    a waiting run that a SLURM job was submitted for and nobody has begun since, "unreadable" one whose files are torn
-    or of another version. `done` of `total` count `counted`. `loss` is the newest training loss of unfinished
-    pre-training, `heldout_loss` that of the record, both in nats; `score` is that of a study's selected point.
+    None: no file says. `stage` counts from 1; that of a study is the stage of its weights. `state` is the records'
+    word: "submitted" is a waiting run that a SLURM job was submitted for and nobody has begun since, "unreadable" one
+    whose files are torn or of another version. `done` of `total` count `counted`. `loss` is the newest training loss of
+    unfinished training, `heldout_loss` that of the record, both in nats; `score` is that of a study's selected point.
     `seconds` is computing time so far. `gpu_hours` of unfinished runs is known where their job says how many GPUs it
     has; of studies never, since their records do not tell. `workers` are those at work and those that went silent;
     `heartbeat_at` (Unix seconds) is the last sign of anybody. `job` and `submitted_at` (Unix seconds) are those of the
     newest submission. `logs` are relative to the folder of runs, as is `folder`.
     """
 
-    kind: Literal["corpus", "pretraining", "glue"]
+    kind: Literal["corpus", "pretraining", "glue", "contrastive"]
     id: str
     folder: str
     state: RowState

@@ -10,7 +10,7 @@ from neobert.files import TEMPORARY_MARK, read_json
 from neobert.grid.claims import LEASE_SECONDS
 from neobert.layout import Layout
 from neobert.overview.corpora import corpus_row
-from neobert.overview.pretraining import pretraining_row
+from neobert.overview.pretraining import contrastive_row, pretraining_row
 from neobert.overview.row import Row, RowState, Worker, age
 from neobert.overview.studies import study_row
 from neobert.overview.tree import Submitted, Tree
@@ -43,6 +43,7 @@ def read_overview(layout: Layout) -> Overview:
 def _row_folders(tree: Tree) -> list[str]:
     """Where every run lies that has a folder or was submitted, relative to the folder of runs."""
     found = [f"pretraining/{name}" for name in sorted(tree.names(tree.layout.root / "pretraining"))]
+    found += [f"contrastive/{name}" for name in sorted(tree.names(tree.layout.root / "contrastive"))]
     for task in sorted(tree.names(tree.layout.root / "glue")):
         studies = sorted(tree.names(tree.layout.root / "glue" / task / "studies"))
         found += [f"glue/{task}/studies/{name}" for name in studies]
@@ -54,6 +55,8 @@ def row_at(tree: Tree, folder: str) -> Row:
     match folder.split("/"):
         case ["pretraining", run_id]:
             return _told(tree, Row("pretraining", run_id, folder, "unreadable"), pretraining_row)
+        case ["contrastive", run_id]:
+            return _told(tree, Row("contrastive", run_id, folder, "unreadable"), contrastive_row)
         case ["glue", task, "studies", run_id]:
             return _told(tree, Row("glue", run_id, folder, "unreadable", task=task, counted="points"), study_row)
         case ["data", data_id]:
