@@ -13,7 +13,7 @@ from ablations.runs import glue_studies, measured_checkpoints, pretraining_runs
 from ablations.scales import Scale, Vocabulary, scaled
 from ablations.variant import Variant, prove_scaled
 from neobert.data.corpora import Source
-from neobert.embeddings.specification import ContrastiveRun
+from neobert.embeddings.specification import ContrastiveRun, PairSet
 from neobert.errors import MissingData, did_you_mean
 from neobert.identity import difference
 from neobert.layout import Layout
@@ -152,6 +152,9 @@ def plan(
 
     `finetuning_seeds` are those of fine-tuning; None stands for the seed of pre-training.
     `pair_names` are the data sets of contrastive fine-tuning; None stands for all that the source has.
+
+    Raises:
+        MissingData, ValueError: one of `pair_names` is not there.
     """
     rows = []
     for variant in chosen:
@@ -159,24 +162,29 @@ def plan(
         for seed in seeds:
             runs = pretraining_runs(recipe.pretraining, seed, source)
             units: list[Run] = [*runs]
+            skipped: dict[str, str] = {}
             if "glue" in parts:
+                skipped.update({task: reason for task, reason in source.tasks().items() if reason})
                 for finetuning_seed in finetuning_seeds or [seed]:
                     for checkpoint in measured_checkpoints(recipe, runs, finetuning_seed):
                         units.extend(glue_studies(checkpoint, source, pruning))
-            skipped: dict[str, str] = {}
-            if "glue" in parts:
-                skipped = {task: reason for task, reason in source.tasks().items() if reason}
             if "contrastive" in parts:
-                try:
-                    sets = pair_sets(source, pair_names)
-                    units += [contrastive_run(runs[-1], scale, each, sets) for each in finetuning_seeds or [seed]]
-                except MissingData as error:
-                    if pair_names is not None:
-                        raise
-                    skipped["contrastive"] = str(error)
+                sets, reason = _pair_sets(source, pair_names)
+                skipped.update({"contrastive": reason} if reason else {})
+                units += [contrastive_run(runs[-1], scale, each, sets) for each in finetuning_seeds or [seed] if sets]
             planned = tuple(PlannedUnit(run, run_folder(layout, run), state_of(layout, run)) for run in units)
             rows.append(Row(variant, seed, scale, recipe, parent, planned, skipped))
     return rows
+
+
+def _pair_sets(source: Source, names: Sequence[str] | None) -> tuple[tuple[PairSet, ...], str]:
+    """The data sets of pairs, or why there are none; one that is named must be there."""
+    try:
+        return pair_sets(source, names), ""
+    except MissingData as error:
+        if names is not None:
+            raise
+        return (), str(error)
 
 
 def sharing(recipe: Recipe, scale: Scale, vocabulary: Vocabulary) -> list[str]:

@@ -7,19 +7,25 @@ and Yahoo! Answers: for these `released` is False, and which files the paper use
 that the hub itself converted to parquet. Revisions are unknown until prefetch asks for them.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from neobert.data.pair_readers import (
+    Reader,
+    by_row,
+    columns,
+    judged,
+    numbered,
+    paragraphs,
+    similarity,
+    stack_exchange,
+    text_lists,
+)
 from neobert.data.pairs import Pair, checked
-from neobert.data.parquet import rows_of
 from neobert.data.repositories import Repository
 
 CONVERTED = "refs/convert/parquet"
-
-Row = Mapping[str, Any]
-Reader = Callable[[Sequence[Path]], Iterator[Pair]]
 
 
 @dataclass(frozen=True)
@@ -56,88 +62,6 @@ class DeclaredSet:
             yield checked(pair, f"{self.title}, pair {number}")
 
 
-def _by_row(make: Callable[[Row], Pair], *needed: str) -> Reader:
-    def read(files: Sequence[Path]) -> Iterator[Pair]:
-        for path in files:
-            yield from map(make, rows_of(path, needed))
-
-    return read
-
-
-def _columns(query: str, document: str, *negatives: str) -> Reader:
-    """Texts in columns, each negative in one of its own."""
-    return _by_row(
-        lambda row: Pair(row[query] or "", row[document] or "", tuple(row[name] for name in negatives if row[name])),
-        *(query, document, *negatives),
-    )
-
-
-def _text_lists(query: str, documents: str, negatives: str | None = None) -> Reader:
-    """The first of a list of documents, and a list of negatives."""
-    return _by_row(
-        lambda row: Pair(row[query] or "", _first(row[documents]), tuple(row[negatives] or ()) if negatives else ()),
-        *(query, documents, *([negatives] if negatives else [])),
-    )
-
-
-def _first(texts: Sequence[str] | None) -> str:
-    return texts[0] if texts else ""
-
-
-def _similar(row: Row) -> bool:
-    """Released code: a pair of a similarity task counts above 4 of 5."""
-    return float(row["score"]) > 4
-
-
-def _similarity(files: Sequence[Path]) -> Iterator[Pair]:
-    for path in files:
-        rows = rows_of(path, ("sentence1", "sentence2", "score"))
-        yield from (Pair(row["sentence1"], row["sentence2"]) for row in rows if _similar(row))
-
-
-def _paragraphs(row: Row) -> Pair:
-    negatives = tuple(paragraph["text"] for paragraph in row["neg_paras"] or ())
-    return Pair(row["question"], _first([paragraph["text"] for paragraph in row["pos_paras"] or ()]), negatives)
-
-
-def _set_of_triplet(row: Row) -> Pair:
-    return Pair(row["set"]["query"], _first(row["set"]["pos"]), tuple(row["set"]["neg"] or ()))
-
-
-def _judged(files: Sequence[Path]) -> Iterator[Pair]:
-    """Queries and documents by id, as retrieval tasks of MTEB lie: default/train, queries/queries, corpus/corpus."""
-    parts = {name: [path for path in files if name in path.parts] for name in ("default", "queries", "corpus")}
-    judged = [
-        (str(row["query-id"]), str(row["corpus-id"]))
-        for row in _rows(parts["default"], "query-id", "corpus-id")
-        if row.get("score", 1) > 0
-    ]
-    queries = _texts_by_id(parts["queries"], {query for query, _ in judged})
-    documents = _texts_by_id(parts["corpus"], {document for _, document in judged})
-    for query, document in judged:
-        if query in queries and document in documents:
-            yield Pair(queries[query], documents[document])
-
-
-def _texts_by_id(files: Iterable[Path], wanted: set[str]) -> dict[str, str]:
-    return {str(row["_id"]): row["text"] or "" for row in _rows(files, "_id", "text") if str(row["_id"]) in wanted}
-
-
-def _rows(files: Iterable[Path], *needed: str) -> Iterator[Row]:
-    for path in files:
-        yield from rows_of(path, needed)
-
-
-def _stack_exchange(files: Sequence[Path]) -> Iterator[Pair]:
-    for path in files:
-        kind = "body" if "body-body-pair" in path.parts else "post"
-        yield from _columns(f"{kind}1", f"{kind}2")([path])
-
-
-def _numbered(count: int) -> tuple[str, ...]:
-    return tuple(f"negative_{number}" for number in range(1, count + 1))
-
-
 _TRAIN = ("default/train/*.parquet",)
 _JUDGED = ("default/train/*.parquet", "queries/queries/*.parquet", "corpus/corpus/*.parquet")
 
@@ -146,7 +70,7 @@ DECLARED_SETS: Mapping[str, DeclaredSet] = {
         "AG-News",
         "sentence-transformers/agnews",
         ("pair/train/*.parquet",),
-        _columns("title", "description"),
+        columns("title", "description"),
         "Given a news title, retrieve relevant articles.",
         None,
     ),
@@ -154,7 +78,7 @@ DECLARED_SETS: Mapping[str, DeclaredSet] = {
         "All-NLI",
         "sentence-transformers/all-nli",
         ("triplet/train/*.parquet",),
-        _columns("anchor", "positive", "negative"),
+        columns("anchor", "positive", "negative"),
         "Given a premise, retrieve a hypothesis that is entailed by the premise.",
         2,
     ),
@@ -162,7 +86,7 @@ DECLARED_SETS: Mapping[str, DeclaredSet] = {
         "AmazonQA",
         "embedding-data/Amazon-QA",
         _TRAIN,
-        _text_lists("query", "pos"),
+        text_lists("query", "pos"),
         "Given a question, retrieve Amazon posts that answer the question.",
         2,
     ),
@@ -170,7 +94,7 @@ DECLARED_SETS: Mapping[str, DeclaredSet] = {
         "ConcurrentQA",
         "stanfordnlp/concurrentqa-retrieval",
         _TRAIN,
-        _by_row(_paragraphs, "question", "pos_paras", "neg_paras"),
+        by_row(paragraphs, "question", "pos_paras", "neg_paras"),
         "Given a multi-hop question, retrieve documents that can help answer the question.",
         21,
     ),
@@ -178,7 +102,7 @@ DECLARED_SETS: Mapping[str, DeclaredSet] = {
         "FEVER",
         "mteb/fever",
         _JUDGED,
-        _judged,
+        judged,
         "Given a claim, retrieve documents that support or refute the claim.",
         2,
     ),
@@ -186,7 +110,7 @@ DECLARED_SETS: Mapping[str, DeclaredSet] = {
         "GitHub Issues",
         "WhereIsAI/github-issue-similarity",
         ("positive/train/*.parquet",),
-        _columns("anchor", "positive"),
+        columns("anchor", "positive"),
         "Given a question, retrieve questions from Github that are duplicates to the given question.",
         2,
     ),
@@ -194,7 +118,7 @@ DECLARED_SETS: Mapping[str, DeclaredSet] = {
         "GooAQ",
         "tomaarsen/gooaq-hard-negatives",
         ("triplet-5/train/*.parquet",),
-        _columns("question", "answer", *_numbered(5)),
+        columns("question", "answer", *numbered(5)),
         "Given a question, retrieve relevant documents that best answer the question.",
         7,
     ),
@@ -202,7 +126,7 @@ DECLARED_SETS: Mapping[str, DeclaredSet] = {
         "MedMCQA",
         "openlifescienceai/medmcqa",
         _TRAIN,
-        _columns("question", "exp"),
+        columns("question", "exp"),
         "Given a medical question, retrieve relevant passages that answer the question.",
         None,
     ),
@@ -210,7 +134,7 @@ DECLARED_SETS: Mapping[str, DeclaredSet] = {
         "MS MARCO",
         "mteb/msmarco",
         _JUDGED,
-        _judged,
+        judged,
         "Given a web search query, retrieve relevant passages that answer the query.",
         2,
     ),
@@ -218,7 +142,7 @@ DECLARED_SETS: Mapping[str, DeclaredSet] = {
         "NPR",
         "sentence-transformers/npr",
         ("pair/train/*.parquet",),
-        _columns("title", "body"),
+        columns("title", "body"),
         "Given a news title, retrieve relevant articles.",
         None,
     ),
@@ -226,7 +150,7 @@ DECLARED_SETS: Mapping[str, DeclaredSet] = {
         "PubMedQA",
         "sentence-transformers/pubmedqa",
         ("triplet-20/train/*.parquet",),
-        _columns("anchor", "positive", *_numbered(20)),
+        columns("anchor", "positive", *numbered(20)),
         "Given a medical question, retrieve documents that best answer the question.",
         22,
     ),
@@ -234,7 +158,7 @@ DECLARED_SETS: Mapping[str, DeclaredSet] = {
         "SentenceCompression",
         "embedding-data/sentence-compression",
         _TRAIN,
-        _by_row(lambda row: Pair(row["set"][1], row["set"][0]), "set"),
+        by_row(lambda row: Pair(row["set"][1], row["set"][0]), "set"),
         "Given a sentence, retrieve semantically equivalent summaries.",
         2,
     ),
@@ -242,7 +166,7 @@ DECLARED_SETS: Mapping[str, DeclaredSet] = {
         "StackExchange",
         "sentence-transformers/stackexchange-duplicates",
         ("body-body-pair/train/*.parquet", "post-post-pair/train/*.parquet"),
-        _stack_exchange,
+        stack_exchange,
         "Given a Stack Exchange post, retrieve posts that are duplicates to the given post.",
         2,
     ),
@@ -250,19 +174,19 @@ DECLARED_SETS: Mapping[str, DeclaredSet] = {
         "StackOverflowDupQuestions",
         "mteb/stackoverflowdupquestions-reranking",
         _TRAIN,
-        _text_lists("query", "positive", "negative"),
+        text_lists("query", "positive", "negative"),
         "Retrieve duplicate questions from StackOverflow forum.",
         50,
     ),
-    "STS12": DeclaredSet("STS12", "mteb/sts12-sts", _TRAIN, _similarity, "Retrieve semantically similar text.", 2),
+    "STS12": DeclaredSet("STS12", "mteb/sts12-sts", _TRAIN, similarity, "Retrieve semantically similar text.", 2),
     "STSBENCHMARK": DeclaredSet(
-        "STSBenchmark", "mteb/stsbenchmark-sts", _TRAIN, _similarity, "Retrieve semantically similar text.", 2
+        "STSBenchmark", "mteb/stsbenchmark-sts", _TRAIN, similarity, "Retrieve semantically similar text.", 2
     ),
     "TRIVIAQA": DeclaredSet(
         "TriviaQA",
         "sentence-transformers/trivia-qa-triplet",
         ("triplet/train/*.parquet",),
-        _columns("anchor", "positive", "negative"),
+        columns("anchor", "positive", "negative"),
         "Given a question, retrieve documents that answer the question.",
         3,
     ),
@@ -270,7 +194,7 @@ DECLARED_SETS: Mapping[str, DeclaredSet] = {
         "WikiHow",
         "sentence-transformers/wikihow",
         _TRAIN,
-        _columns("text", "summary"),
+        columns("text", "summary"),
         "Given a Wikihow post, retrieve titles that best summarize the post.",
         2,
     ),
@@ -278,7 +202,7 @@ DECLARED_SETS: Mapping[str, DeclaredSet] = {
         "Yahoo! Answers",
         "sentence-transformers/yahoo-answers",
         ("title-answer-pair/train/*.parquet",),
-        _columns("title", "answer"),
+        columns("title", "answer"),
         "Identify the main topic of Yahoo posts based on their titles and answers.",
         None,
     ),

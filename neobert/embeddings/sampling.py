@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from neobert.data.streams import shuffled
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _SETS, _PAIRS, _HELDOUT = 11, 12, 13
+_ORDERS_KEPT = 32
 MOST_HELDOUT = 64
 HELDOUT_SHARE = 10
 FEWEST_PAIRS = 2
@@ -30,6 +31,12 @@ def probabilities(sizes: Sequence[int], exponent: float) -> Array:
     weights = np.asarray(sizes, np.float64) ** exponent
     shares: Array = weights / weights.sum()
     return shares
+
+
+@lru_cache(maxsize=_ORDERS_KEPT)
+def _order(size: int, *words: int) -> Array:
+    """One of the last orders: sorting millions of pairs anew for each step would take longer than the step."""
+    return shuffled(size, *words)
 
 
 @dataclass(frozen=True)
@@ -58,7 +65,7 @@ class Sampling:
         of_set = int(self.sets[step - 1])
         size, count = self.sizes[of_set], min(self.pairs_per_step[of_set], self.sizes[of_set])
         epoch, round_ = divmod(int((self.sets[: step - 1] == of_set).sum()), size // count)
-        order = shuffled(size, self.seed, _PAIRS, of_set, epoch)
+        order = _order(size, self.seed, _PAIRS, of_set, epoch)
         return Draw(of_set, order[round_ * count : (round_ + 1) * count])
 
 
