@@ -1,5 +1,6 @@
 """Claims of the tokenised corpus: nothing lost, resumable, damage found, and views that copy nothing."""
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain, islice
@@ -11,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_corpora import corpus_of, texts
 
-from neobert.data import shards
-from neobert.data.shards import open_shards, prepare, text_hash
+from neobert.data import encoding
+from neobert.data.encoding import text_hash
+from neobert.data.shards import open_shards, prepare
 from neobert.data.tokenized import TokenizedCorpus
 from neobert.data.tokenizer_training import train_wordpiece
 from neobert.data.tokenizers import TextTokenizer
@@ -31,7 +33,7 @@ def tokenizer() -> TextTokenizer:
 
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards, "_BATCH_TEXTS", 16)
+    monkeypatch.setattr(encoding, "BATCH_TEXTS", 16)
 
 
 def made(folder: Path, tokenizer: TextTokenizer, shard_tokens: int = 1000) -> TokenizedCorpus:
@@ -103,7 +105,7 @@ def test_finished_shards_are_not_tokenised_again(
 
     monkeypatch.setattr(TextTokenizer, "encode", counting)
     corpus = made(tmp_path / "c", tokenizer)
-    assert encoded == TEXTS[len(TEXTS) - len(encoded) :]
+    assert sorted(encoded) == sorted(TEXTS[len(TEXTS) - len(encoded) :])
     assert len(encoded) < 200 and corpus.documents == len(TEXTS)
 
 
@@ -233,3 +235,23 @@ def test_views_count_the_specials() -> None:
         documents.at_least(33)
     with pytest.raises(ValueError, match="no room"):
         documents.truncated(2)
+
+
+@pytest.mark.parametrize("before", [None, "false"])
+def test_the_library_uses_its_threads_while_a_corpus_is_made_and_not_after(
+    tmp_path: Path, tokenizer: TextTokenizer, monkeypatch: pytest.MonkeyPatch, before: str | None
+) -> None:
+    monkeypatch.delenv("TOKENIZERS_PARALLELISM", raising=False)
+    if before is not None:
+        monkeypatch.setenv("TOKENIZERS_PARALLELISM", before)
+    seen: set[str | None] = set()
+    original = TextTokenizer.encode
+
+    def looking(self: TextTokenizer, batch: list[str]) -> list[list[int]]:
+        seen.add(os.environ.get("TOKENIZERS_PARALLELISM"))
+        return original(self, batch)
+
+    monkeypatch.setattr(TextTokenizer, "encode", looking)
+    made(tmp_path / "c", tokenizer)
+    assert seen == {"true"}
+    assert os.environ.get("TOKENIZERS_PARALLELISM") == before
