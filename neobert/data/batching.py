@@ -106,7 +106,8 @@ def collate(
     keys = rows.pieces.keys[tokens.pieces]
     masked, predicted = mask_tokens(tokens.token_ids, keys, tokens.framed - 1, masking, corpus.ids)
     documents, positions = _borders(rows, tokens)
-    slots, targets = _slots(tokens.places[predicted], tokens.token_ids[predicted], count, context, slots_at_least)
+    chosen = np.flatnonzero(predicted)
+    slots, targets = _slots(tokens.places[chosen], tokens.token_ids[chosen], count, context, slots_at_least)
     return Batch(
         token_ids=_grid(masked, tokens.places, (count, context), corpus.ids.pad),
         documents=_grid(documents, tokens.places, (count, context), -1),
@@ -114,22 +115,24 @@ def collate(
         slots=torch.from_numpy(slots),
         targets=torch.from_numpy(targets),
         real_tokens=len(tokens.token_ids),
-        predicted_tokens=int(predicted.sum()),
+        predicted_tokens=len(chosen),
     )
 
 
 def _read(rows: Rows, corpus: TokenizedCorpus) -> _Tokens:
     pieces = rows.pieces
-    owner = np.repeat(np.arange(len(pieces.tokens)), pieces.tokens)
-    first_of_piece = np.cumsum(pieces.tokens) - pieces.tokens
-    within = np.arange(len(owner)) - first_of_piece[owner]
-    framed = pieces.first[owner] + within
-    addresses = (corpus.starts[pieces.documents] - 1)[owner] + framed
-    # The specials' addresses belong to other documents or to none; what is read there is overwritten.
-    token_ids = corpus.read(np.clip(addresses, 0, corpus.tokens - 1))
-    token_ids[framed == 0] = corpus.ids.cls
-    token_ids[framed == (pieces.framed_lengths - 1)[owner]] = corpus.ids.sep
-    places = (pieces.rows * rows.context + pieces.columns)[owner] + within
+    ends = np.cumsum(pieces.tokens)
+    begins = ends - pieces.tokens
+    numbers = np.arange(pieces.tokens.sum())
+    owner = np.repeat(np.arange(len(begins)), pieces.tokens)
+    framed = numbers + (pieces.first - begins)[owner]
+    places = numbers + (pieces.rows * rows.context + pieces.columns - begins)[owner]
+    opens, closes = pieces.first == 0, pieces.first + pieces.tokens == pieces.framed_lengths
+    token_ids = np.empty(len(numbers), dtype=np.int64)
+    token_ids[begins[opens]] = corpus.ids.cls
+    token_ids[ends[closes] - 1] = corpus.ids.sep
+    first_addresses = corpus.starts[pieces.documents] + pieces.first - 1 + opens
+    corpus.copy(first_addresses, pieces.tokens - opens - closes, token_ids, begins + opens)
     return _Tokens(token_ids, owner, framed, places)
 
 
@@ -144,13 +147,14 @@ def _borders(rows: Rows, tokens: _Tokens) -> tuple[Integers, Integers]:
 
 def _slots(places: Integers, token_ids: Integers, rows: int, context: int, at_least: int) -> tuple[Integers, Integers]:
     """(rows, slots) columns and targets of the predicted tokens at ascending `places`."""
-    row, column = np.divmod(places, context)
-    counts = np.bincount(row, minlength=rows)
+    firsts = np.searchsorted(places, np.arange(rows + 1) * context)
+    counts = np.diff(firsts)
+    row = np.repeat(np.arange(rows), counts)
     needed = max(int(counts.max(initial=0)), at_least)
     slots = np.zeros((rows, -(-needed // SLOT_MULTIPLE) * SLOT_MULTIPLE), dtype=np.int64)
     targets = np.full_like(slots, IGNORED)
-    slot = np.arange(len(places)) - (np.cumsum(counts) - counts)[row]
-    slots[row, slot] = column
+    slot = np.arange(len(places)) - firsts[row]
+    slots[row, slot] = places - row * context
     targets[row, slot] = token_ids
     return slots, targets
 

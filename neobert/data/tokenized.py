@@ -18,6 +18,8 @@ from neobert.errors import DamagedFile, MissingData
 from neobert.files import read_json, sha256_of
 from neobert.layout import MANIFEST
 
+Integers = NDArray[np.int64]
+
 TOKEN = np.dtype("<u2")
 DOCUMENT = np.dtype([("length", "<i4"), ("text_hash", "<u8")])
 
@@ -63,16 +65,16 @@ class TokenizedCorpus:
         """Tokens without specials."""
         return sum(len(shard) for shard in self.shards)
 
-    def read(self, addresses: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Token ids at addresses of the concatenated shards, any shape."""
-        if len(self.shards) == 1:
-            return self.shards[0][addresses].astype(np.int64)
-        shard_numbers = np.searchsorted(self._shard_starts, addresses, side="right") - 1
-        token_ids = np.empty(addresses.shape, dtype=np.int64)
-        for number in np.unique(shard_numbers):
-            here = shard_numbers == number
-            token_ids[here] = self.shards[number][addresses[here] - self._shard_starts[number]]
-        return token_ids
+    def copy(self, starts: Integers, counts: Integers, into: Integers, places: Integers) -> None:
+        """Copy runs of `counts` tokens from addresses `starts` of the concatenated shards to `places` of `into`.
+
+        All (runs,) int64. A run is of one document, so it lies in one shard.
+        """
+        numbers = np.searchsorted(self._shard_starts, starts, side="right") - 1
+        first = starts - self._shard_starts[numbers]
+        columns = (numbers, first, first + counts, places, places + counts)
+        for shard, begin, end, place, stop in zip(*(column.tolist() for column in columns), strict=True):
+            into[place:stop] = self.shards[shard][begin:end]
 
 
 def open_shards(folder: Path, *, verify: bool = True) -> TokenizedCorpus:
