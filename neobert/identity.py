@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 NUMERICS = {
     "tokenization": 1,
-    "batching": 1,
+    "batching": 2,
     "masking": 1,
     "model": 1,
     "initialization": 1,

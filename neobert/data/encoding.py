@@ -1,7 +1,7 @@
 """Texts become arrays of ids, some batches ahead of whoever writes them. Torch-free.
 
-The tokenizers library encodes a batch on all cores without the interpreter's lock. Two batches are under way at once, so
-that the cores have work while a batch ends, is copied into arrays, and the next texts are read.
+The tokenizers library encodes a batch on all cores without the interpreter's lock. Two batches are under way at once,
+so that the cores have work while a batch ends, is copied into arrays, and the next texts are read.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ _PARALLELISM = "TOKENIZERS_PARALLELISM"
 
 @dataclass(frozen=True, eq=False)
 class EncodedTexts:
-    """A batch: `texts` were read; `token_ids` of all of them, flat; `documents`, a `DOCUMENT` each that is not empty."""
+    """A batch: `texts` read, `token_ids` of all of them, flat, and `documents`, a `DOCUMENT` each that is not empty."""
 
     texts: int
     token_ids: NDArray[np.uint16]
