@@ -27,6 +27,7 @@ DOORS = {
     "onnxruntime": {"neobert/export/graph.py"},
     "sentence_transformers": {"neobert/export/sentence.py"},
     "transformers": {
+        "benchmarks/data_contenders.py",
         "neobert/hub/__init__.py",
         "neobert/hub/configuration.py",
         "neobert/hub/external.py",
@@ -34,7 +35,7 @@ DOORS = {
         "neobert/hub/modeling.py",
         "neobert/hub/tokenizer.py",
     },
-    "datasets": set(),
+    "datasets": {"benchmarks/data_contenders.py"},
     "huggingface_hub": {
         "neobert/data/hub_files.py",
         "neobert/export/push.py",

@@ -7,7 +7,7 @@ so that the cores have work while a batch ends, is copied into arrays, and the n
 import hashlib
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class EncodedTexts:
     documents: NDArray[Any]
 
 
-def encoded(texts: Iterable[str], tokenizer: TextTokenizer) -> Iterator[EncodedTexts]:
+def encoded(texts: Iterable[str], tokenizer: TextTokenizer) -> Generator[EncodedTexts, None, None]:
     """All texts in order, encoded in batches."""
     under_way: deque[Future[EncodedTexts]] = deque()
     pool = ThreadPoolExecutor(_UNDER_WAY, thread_name_prefix="encode")
