@@ -5,7 +5,7 @@ import subprocess
 import sys
 import tempfile
 
-ALWAYS = ("grid_one_process", "grid_stacked")
+ALWAYS = ("data_loader", "data_scaling", "data_tokenize", "grid_one_process", "grid_stacked")
 ON_DATA = ("pruning_real",)
 
 

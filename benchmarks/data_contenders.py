@@ -4,6 +4,7 @@ python -m benchmarks.data_contenders ours|bare|datasets FOLDER OUT [PROCESSES BA
 """
 
 import sys
+import time
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
@@ -33,33 +34,26 @@ def main() -> int:
 
 def ours(paths: list[Path], folder: Path, out: Path) -> Callable[[], dict[str, Any]]:
     """Shards, then one epoch of packed rows written out as training would read them, masks included."""
+    from benchmarks.data_loader import NEOBERT_MASKING, stage
     from neobert.data.batching import StepIterator, collate
     from neobert.data.shards import prepare
     from neobert.data.tokenized import TOKEN
     from neobert.data.views import all_documents
-    from neobert.recipe import Masking, Stage, Subset
 
     def run() -> dict[str, Any]:
+        begun = time.perf_counter()
         corpus = prepare(read_texts(paths), load_tokenizer(folder), out / "corpus", origins={})
-        stage = Stage(
-            context=CONTEXT,
-            tokens_per_step=CONTEXT * ROWS_PER_STEP,
-            steps=10**9,
-            warmup_steps=0,
-            decay_steps=0,
-            mixture=(Subset(minimum_tokens=0, share=1.0),),
-        )
-        masking = Masking(rate=0.2, mask_share=1.0, random_share=0.0)
-        steps = StepIterator(all_documents(corpus), stage, "packed", seed=0)
+        tokenised = time.perf_counter() - begun
+        steps = StepIterator(all_documents(corpus), stage(CONTEXT, ROWS_PER_STEP), "packed", seed=0)
         documents = slots = tokens = 0
         with (out / "rows.bin").open("wb") as file:
             while documents < corpus.documents:
                 rows = next(steps)
-                batch = collate(rows, corpus, masking)
+                batch = collate(rows, corpus, NEOBERT_MASKING)
                 file.write(batch.token_ids.numpy().astype(TOKEN).tobytes())
                 documents += len(rows.pieces.documents)
                 slots, tokens = slots + rows.count * CONTEXT, tokens + rows.real_tokens
-        return {"rows": slots // CONTEXT, "fill": round(tokens / slots, 4)}
+        return {"rows": slots // CONTEXT, "fill": round(tokens / slots, 4), "tokenised": tokenised}
 
     return run
 
