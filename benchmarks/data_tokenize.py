@@ -26,7 +26,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.data_tokenize", description=__doc__)
     parser.add_argument("--data", help="data folder with corpora and tokenizers (default: synthetic text)")
     parser.add_argument("--megabytes", type=float, default=8, help="of text (default: 8)")
-    parser.add_argument("--repetitions", type=int, default=3, help="default: 3")
+    parser.add_argument("--repetitions", type=int, default=5, help="default: 5")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
