@@ -14,8 +14,11 @@ from benchmarks.data_texts import child, timing_of, write_texts, write_tokenizer
 from benchmarks.measuring import Timing, load, median_ratio, seconds, turns
 from benchmarks.results import Goal, write_result
 
-GOAL = Goal(2.0, "at least", "MB/s tokenised and packed, from text files to rows on disk: ours / datasets.map (clock)")
+GOAL = Goal(
+    2.0, "at least", "MB/s from text files to packed rows on the disk, the best of five runs each: ours / datasets.map"
+)
 OURS, BARE, PEER = "ours", "encode_batch_fast alone", "datasets.map"
+RATE = "best MB/s"
 PEERS = {
     f"{processes} processes, batches of {batch}": (processes, batch) for processes in (1, 2) for batch in (1000, 4000)
 }
@@ -39,7 +42,7 @@ def main() -> int:
         ways = {OURS: ("ours",), BARE: ("bare",), PEER: ("datasets", *map(str, PEERS[best]))}
         figures |= compared(folder, ways, options.repetitions, figures["megabytes"])
         figures["load_after"] = load()
-    print(write_result("data_tokenize", figures["ratio"]["wall"], GOAL, figures).read_text())
+    print(write_result("data_tokenize", figures[OURS][RATE] / figures[PEER][RATE], GOAL, figures).read_text())
     return 0
 
 
@@ -54,15 +57,14 @@ def compared(folder: Path, ways: dict[str, tuple[str, ...]], repetitions: int, m
         alone += [said[way]["tokenised"]] if way == OURS else []
         print(f"  {way}: {timings[way][-1].wall:.2f} s", flush=True)
     return {
-        "ratio": median_ratio(timings[PEER], timings[OURS]),
+        "median of paired ratios": median_ratio(timings[PEER], timings[OURS]),
         "bare rate reached, rows and masks included": median_ratio(timings[BARE], timings[OURS]),
         "bare rate reached by tokenising alone (clock)": shares(timings[BARE], alone),
         "fill": said[OURS]["fill"],
         "version of datasets": said[PEER]["version"],
         "rows": {OURS: said[OURS]["rows"], PEER: said[PEER]["rows"]},
         **{
-            way: seconds(timings[way]) | {"best MB/s": round(megabytes / min(t.wall for t in timings[way]), 2)}
-            for way in ways
+            way: seconds(timings[way]) | {RATE: round(megabytes / min(t.wall for t in timings[way]), 2)} for way in ways
         },
     }
 
