@@ -6,6 +6,9 @@ import sys
 import tempfile
 
 ALWAYS = (
+    "data_loader",
+    "data_scaling",
+    "data_tokenize",
     "grid_one_process",
     "grid_stacked",
     "pretraining_peers",
