@@ -86,15 +86,16 @@ class _Tokens:
     places: Integers
 
 
-def micro_batches(rows: Rows, rows_per_micro_batch: int, *, rank: int = 0, ranks: int = 1) -> Iterator[Rows]:
-    """A rank's share of a step: every `ranks`-th run of rows, the same number of runs on all ranks.
+def micro_batches(rows: Rows, most_rows: int, *, rank: int = 0, ranks: int = 1) -> Iterator[Rows]:
+    """A rank's share of a step: every `ranks`-th run of at most `most_rows` rows, the same number of runs on all ranks.
 
-    The last runs may hold fewer rows or none; `collate` fills them up.
+    All runs are of one size; the last ones may hold fewer rows or none, and `collate` fills them up.
     """
-    assert 0 <= rank < ranks and rows_per_micro_batch > 0
-    rounds = max(1, -(-rows.count // (rows_per_micro_batch * ranks)))
+    assert 0 <= rank < ranks and most_rows > 0
+    rounds = max(1, -(-rows.count // (most_rows * ranks)))
+    size = -(-rows.count // (rounds * ranks))
     for number in range(rank, rounds * ranks, ranks):
-        yield rows[number * rows_per_micro_batch : (number + 1) * rows_per_micro_batch]
+        yield rows[number * size : (number + 1) * size]
 
 
 def collate(
