@@ -9,6 +9,7 @@ ALWAYS = (
     "data_loader",
     "data_scaling",
     "data_tokenize",
+    "engine_memory",
     "grid_one_process",
     "grid_stacked",
     "pretraining_peers",
