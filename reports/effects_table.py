@@ -117,11 +117,13 @@ def effects_csv(factorials: Sequence[Factorial]) -> str:
         "verdict",
         "by_seed",
         "left_out",
+        "records",
     ]
     rows = [_csv_row(each, effect) for each in factorials for effect in each.effects]
     empty = [each for each in factorials if not each.effects]
     rows += [
-        [" ".join(each.factors), each.fraction, each.quantity, *[""] * (len(header) - 4), each.reason] for each in empty
+        [" ".join(each.factors), each.fraction, each.quantity, *[""] * (len(header) - 5), each.reason, ""]
+        for each in empty
     ]
     return csv_text(header, rows)
 
@@ -134,4 +136,4 @@ def _csv_row(each: Factorial, effect: Effect) -> list[str]:
     by_seed = " ".join(f"{seed}:{value:.6f}" for seed, value in zip(each.seeds, found.differences, strict=True))
     cells = [" ".join(each.factors), each.fraction, each.quantity, effect.kind, "*".join(effect.factors)]
     cells += ["*".join(effect.alias), str(found.seeds), *map(raw, numbers), effect.verdict, by_seed]
-    return [*cells, "; ".join(each.notes)]
+    return [*cells, "; ".join(each.notes), " ".join(each.ids)]

@@ -64,6 +64,13 @@ class Group:
         return (*self.rows, *self.baselines)
 
     @property
+    def recorded_rows(self) -> tuple[Row | BaselineRow, ...]:
+        """Every row with records: the ladder's, those of designs that are not in it, and models from elsewhere."""
+        own = {row.variant.name for row in self.rows}
+        designs = [row for name, row in self.design_rows.items() if name not in own]
+        return (*(row for row in (*self.rows, *designs) if row.has_records), *self.baselines)
+
+    @property
     def shared_tasks(self) -> tuple[str, ...]:
         """The tasks that every row with any score has."""
         scored = [set(row.scored_tasks) for row in self.rows if row.scored_tasks]

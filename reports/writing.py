@@ -1,0 +1,63 @@
+"""Every file that a study's records give, as bytes by name."""
+
+from collections.abc import Mapping
+
+from reports.bars import figure1_csv
+from reports.comparison import ComparedNumber
+from reports.comparison_table import comparison_csv, comparison_json, comparison_table
+from reports.deltas_table import deltas_csv, deltas_table
+from reports.effects_table import effects_csv, effects_table
+from reports.figure1 import figure1
+from reports.findings import Findings
+from reports.formats import Table, booktabs, markdown
+from reports.rank_agreement import RankAgreement
+from reports.remarks import remarks_page
+from reports.table2 import table2, table2_csv
+from reports.table3 import table3, table3_csv
+
+Contents = dict[str, bytes]
+
+
+def contents(findings: Findings) -> Contents:
+    """Figures, tables and remarks of one scale and source of data."""
+    group, bars = findings.group, findings.bars
+    return {
+        **{f"figure1.{suffix}": content for suffix, content in figure1(bars).items()},
+        "figure1.csv": figure1_csv(bars).encode(),
+        **table_files("table2", table2(group), table2_csv(group)),
+        **table_files("table3", table3(group), table3_csv(group)),
+        **_statistics(findings),
+        "remarks.md": remarks_page(group).encode(),
+    }
+
+
+def table_files(name: str, table: Table, csv: str) -> Contents:
+    """A table as Markdown, LaTeX and CSV."""
+    return {
+        f"{name}.md": markdown(table).encode(),
+        f"{name}.tex": booktabs(table).encode(),
+        f"{name}.csv": csv.encode(),
+    }
+
+
+def _statistics(findings: Findings) -> Contents:
+    """The table of deltas and, where there is a factorial, that of its effects."""
+    group, quantity = findings.group, findings.bars.quantity
+    table = deltas_table(findings.deltas, group, quantity)
+    files = table_files("deltas", table, deltas_csv(findings.deltas, quantity))
+    if findings.factorials:
+        table = effects_table(findings.factorials, group, quantity)
+        files |= table_files("effects", table, effects_csv(findings.factorials))
+    return files
+
+
+def comparison_contents(
+    numbers: tuple[ComparedNumber, ...], agreement: RankAgreement | None, findings: Findings
+) -> Mapping[str, bytes]:
+    """Our numbers beside the paper's."""
+    table = comparison_table(numbers, agreement, findings.group)
+    return {
+        "comparison.md": markdown(table).encode(),
+        "comparison.csv": comparison_csv(numbers).encode(),
+        "comparison.json": comparison_json(numbers, agreement, findings.group).encode(),
+    }
