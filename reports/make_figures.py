@@ -141,8 +141,10 @@ def _report(arguments: argparse.Namespace) -> int:
         study.folder: [Path(path).name for path in summary["files"]]
         for study, summary in zip(studies, summaries, strict=True)
     }
-    text = page(studies, evidence, Curves(arguments.runs, evidence.runs), written, problems)
+    curves = Curves(arguments.runs, evidence.runs)
+    text = page(studies, evidence, curves, written, problems)
     (index,) = _write(arguments.out, {PAGE: text.encode()})
+    problems += curves.problems
     if problems:
         print(f"{len(problems)} finding(s) about records that are not counted:", file=sys.stderr)
         print("\n".join(f"  {problem}" for problem in problems), file=sys.stderr)

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import time
 from base64 import b64decode
 from pathlib import Path
@@ -24,6 +25,13 @@ FLAGS = (
     "--disable-dev-shm-usage",
     "--remote-debugging-pipe",
 )
+LAUNCH = """
+import fcntl, os, sys
+commands, answers = (fcntl.fcntl(int(end), fcntl.F_DUPFD, 10) for end in sys.argv[1:3])
+os.dup2(commands, 3)
+os.dup2(answers, 4)
+os.execv(sys.argv[3], sys.argv[3:])
+"""  # the browser reads commands from descriptor 3 and answers on 4
 PATIENCE_SECONDS = 60.0
 KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
 
@@ -34,7 +42,10 @@ def browser() -> str | None:
 
 
 class Chromium:
-    """One page. `complaints` has every console message, exception and request that failed or left for a network."""
+    """One page, at `page` once somebody has set it. `complaints` has every console message, every exception, and
+    every request that failed or left for a network."""
+
+    page: Path
 
     def __init__(self, profile: Path) -> None:
         program = browser()
@@ -44,10 +55,11 @@ class Chromium:
         user = f"--user-data-dir={profile}"
         self._process = subprocess.Popen(
             [
-                "sh",
+                sys.executable,
                 "-c",
-                f'exec "$@" 3<&{read_commands} 4>&{write_answers}',
-                "sh",
+                LAUNCH,
+                str(read_commands),
+                str(write_answers),
                 program,
                 *FLAGS,
                 user,
@@ -162,7 +174,7 @@ class Chromium:
         self.send("Input.dispatchMouseEvent", type="mouseReleased", **place)
 
     def show_as(self, width: int, height: int, *, dark: bool = False, media: str = "screen") -> None:
-        """Set the size of the window in CSS pixels and the colour scheme."""
+        """Set the size of the window in CSS pixels and the colour scheme; nothing scrolls smoothly."""
         self.send(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -170,8 +182,9 @@ class Chromium:
             deviceScaleFactor=1,
             mobile=width < 600,
         )
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.send("Emulation.setEmulatedMedia", media=media, features=[scheme])
+        wishes = {"prefers-color-scheme": "dark" if dark else "light", "prefers-reduced-motion": "reduce"}
+        features = [{"name": name, "value": value} for name, value in wishes.items()]
+        self.send("Emulation.setEmulatedMedia", media=media, features=features)
 
     def screenshot(self, path: Path, *, whole: bool = False) -> None:
         """What is visible, or the whole page, as PNG."""
