@@ -262,9 +262,9 @@ def test_each_scale_and_data_has_its_own_folder_and_can_be_chosen(
         Study(runs, data=data).pretrain("M0")
     common = ["--runs", str(runs), "--out", str(out)]
     assert make_figures.main([*common, "--data", "./texts/corpus"]) == 0
-    assert [path.name for path in out.iterdir()] == ["smoke-corpus"]
+    assert sorted(path.name for path in out.iterdir()) == ["index.html", "smoke-corpus"]
     assert make_figures.main(common) == 0
-    assert sorted(path.name for path in out.iterdir()) == ["smoke-corpus", "smoke-synthetic"]
+    assert sorted(path.name for path in out.iterdir()) == ["index.html", "smoke-corpus", "smoke-synthetic"]
     assert make_figures.main([*common, "--scale", "paper"]) == 3
     assert make_figures.main([*common, "--scale", "papre"]) == 2
     errors = capsys.readouterr().err
