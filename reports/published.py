@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from neobert.glue.tasks import TASKS
+from neobert.recipe import Point
 
 FOLDER = Path(__file__).resolve().parent / "published"
 NAMES = ("figure1", "table3", "table4", "table5", "table9")
@@ -69,3 +70,31 @@ def table3() -> tuple[PublishedRow, ...]:
         )
         for row in cells("table3")
     )
+
+
+@dataclass(frozen=True)
+class PublishedOptima:
+    """One model of Table 5: the best point of the grid by task."""
+
+    model: str
+    points: dict[str, Point]
+    source: str
+
+
+def table5() -> tuple[PublishedOptima, ...]:
+    """The models of Table 5 in the paper's order."""
+    rows = cells("table5")
+    models = dict.fromkeys(row["model"] for row in rows)
+    return tuple(_optima(model, [row for row in rows if row["model"] == model]) for model in models)
+
+
+def _optima(model: str, rows: list[dict[str, str]]) -> PublishedOptima:
+    points = {
+        row["task"]: Point(
+            batch_size=int(row["batch_size"]),
+            learning_rate=float(row["learning_rate"]),
+            weight_decay=float(row["weight_decay"]),
+        )
+        for row in rows
+    }
+    return PublishedOptima(model, {task: points[task] for task in TASKS}, rows[0]["source"])

@@ -39,6 +39,11 @@ class Row(Scored):
     origins: tuple[str, ...]
 
     @property
+    def run_ids(self) -> tuple[str, ...]:
+        """The pre-training runs behind its held-out losses."""
+        return tuple(sorted(run.id for run in self.runs))
+
+    @property
     def has_records(self) -> bool:
         """Whether anything at all is known of it."""
         return bool(self.runs)

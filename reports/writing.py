@@ -14,6 +14,7 @@ from reports.rank_agreement import RankAgreement
 from reports.remarks import remarks_page
 from reports.table2 import table2, table2_csv
 from reports.table3 import table3, table3_csv
+from reports.table5 import table5, table5_csv
 
 Contents = dict[str, bytes]
 
@@ -26,6 +27,7 @@ def contents(findings: Findings) -> Contents:
         "figure1.csv": figure1_csv(bars).encode(),
         **table_files("table2", table2(group), table2_csv(group)),
         **table_files("table3", table3(group), table3_csv(group)),
+        **table_files("table5", table5(group), table5_csv(group)),
         **_statistics(findings),
         "remarks.md": remarks_page(group).encode(),
     }

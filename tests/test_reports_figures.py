@@ -1,6 +1,7 @@
 """Figure 1, Tables 2 and 3, and the command that writes them: equal records give equal bytes."""
 
 import csv
+import io
 import json
 import os
 import shutil
@@ -16,18 +17,20 @@ from ablations.ladder import ladder
 from ablations.scales import scaled
 from neobert.glue.tasks import TASKS
 from reports import make_figures, published
-from reports.bars import Bars, bars_of
+from reports.bars import Bars, bars_of, figure1_csv
+from reports.cells import point_name
 from reports.figure1 import figure1
 from reports.formats import markdown
 from reports.scores import Group, group_of
 from reports.table2 import table2, table2_csv
-from reports.table3 import table3
+from reports.table3 import table3, table3_csv
+from reports.table5 import table5, table5_csv
 from reports.trials import Evidence, read_evidence
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 GOLDEN = Path(__file__).resolve().parent / "golden"
 SCRIPT = Path("reports", "make_figures.py")
-FILES = {f"{name}.{suffix}" for name in ("table2", "table3", "deltas") for suffix in ("md", "tex", "csv")} | {
+FILES = {f"{name}.{suffix}" for name in ("table2", "table3", "table5", "deltas") for suffix in ("md", "tex", "csv")} | {
     "remarks.md"
 }
 FILES |= {f"figure1.{suffix}" for suffix in ("pdf", "svg", "png", "csv")}
@@ -178,6 +181,31 @@ def test_table_3_keeps_the_papers_rows_and_ours_apart(partial: Study) -> None:
     assert {row[1] for row in rows if row[0] == "this study"} >= {"M0", "NeoBERT-96 (M10)", "NeoBERT-192 (M10)"}
     missing = next(row for row in rows if row[1] == "M3")
     assert set(missing[2:]) == {"—"}
+
+
+def test_table_5_has_the_chosen_points_beside_the_papers(partial: Study) -> None:
+    rows = {(row[0], row[1]): row for row in table5(group(partial)).rows}
+    assert rows["paper", "NeoBERT-1024"][2] == "16/6e-06/0.01" and rows["paper", "NeoBERT-4096"][7] == "2/1e-05/1e-05"
+    cells = group(partial).last_rows()["M0"].cells
+    assert rows["this study", "M0"][2:] == tuple(point_name(cell.point) for cell in cells.values() if cell.point)
+    assert all(point.endswith("†") for point in rows["this study", "M5"][2:])
+    assert ("this study", "M3") not in rows
+
+
+def test_every_row_of_ours_names_its_records(partial: Study) -> None:
+    found = group(partial)
+    known = {path.stem for path in partial.root.glob("glue/*/*.json")}
+    runs = {path.parent.name for path in partial.root.glob("pretraining/*/done.json")}
+    for text in (table3_csv(found), table5_csv(found), figure1_csv(bars_of(found))):
+        ours = [row for row in csv.DictReader(io.StringIO(text)) if row.get("source", "this study") == "this study"]
+        for row in ours:
+            ids = {name: set(value.split()) for name, value in row.items() if name.endswith("records")}
+            losses = ids.pop("loss_records", set())
+            assert losses <= runs and set().union(*ids.values()) <= known
+            scored = any(value for name, value in row.items() if name in ("score", *TASKS))
+            assert bool(set().union(*ids.values())) == scored
+            measured = any(value for name, value in row.items() if name.startswith("heldout_loss"))
+            assert bool(losses) == measured
 
 
 def test_table_3_is_golden(tmp_path: Path) -> None:
