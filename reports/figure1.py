@@ -3,36 +3,19 @@
 Matplotlib is imported inside the functions; its own defaults are used, whatever the user's style file says.
 """
 
-import io
 import textwrap
 from typing import TYPE_CHECKING, Any
 
 from neobert.glue.tasks import TASKS
 from reports.bars import Bar, Bars
+from reports.drawing import DISCARDED, INK, KEPT, PAPER_INK, PAPER_MARK, drawn, headline
 from reports.formats import DASH, number, signed_percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-KEPT, DISCARDED = "#2F6690", "#C9C9C9"  # dark blue and light grey: apart for every colour vision and on grey paper
-INK, PAPER_MARK, PAPER_INK = "#222222", "#F2A541", "#8A4F00"
-STYLE: Any = {
-    "font.family": "DejaVu Sans",  # comes with matplotlib
-    "font.size": 7.5,
-    "pdf.fonttype": 42,
-    "svg.fonttype": "path",
-    "svg.hashsalt": "neobert-ablations",
-    "hatch.linewidth": 0.6,
-    "axes.linewidth": 0.6,
-    "path.simplify": False,
-}
-NO_DATES: dict[str, dict[str, str | None]] = {
-    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
-    "svg": {"Date": None, "Creator": None},
-    "png": {"Software": None},
-}
-INCHES_PER_BAR, HEIGHT_INCHES, DOTS_PER_INCH = 0.66, 3.9, 300
+INCHES_PER_BAR, HEIGHT_INCHES = 0.66, 3.9
 LEFT_INCHES, RIGHT_INCHES = 0.66, 0.12
 BAR_WIDTH = 0.74
 ALTERNATIVES_GAP = 0.35  # in bars, before the first variant with an @
@@ -41,19 +24,7 @@ FOOT_SHARE = 0.30  # of the axis, kept free below the lowest value for the numbe
 
 def figure1(bars: Bars) -> dict[str, bytes]:
     """The figure as {"pdf": …, "svg": …, "png": …}."""
-    import matplotlib
-
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(STYLE)
-        figure = _draw(bars)
-        return {suffix: _saved(figure, suffix) for suffix in NO_DATES}
-
-
-def _saved(figure: "Figure", suffix: str) -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format=suffix, dpi=DOTS_PER_INCH, metadata=NO_DATES[suffix])
-    return buffer.getvalue()
+    return drawn(lambda: _draw(bars))
 
 
 def _draw(bars: Bars) -> "Figure":
@@ -171,7 +142,7 @@ def _print_title(axes: "Axes", place: float, bar: Bar, follows: str) -> None:
 
 def _caption(figure: "Figure", bars: Bars, width: float) -> None:
     left = LEFT_INCHES / width
-    figure.text(left, 0.95, _title(bars), fontsize=9.5, weight="bold", color=INK)
+    figure.text(left, 0.95, headline("GLUE along the ladder", bars.group), fontsize=9.5, weight="bold", color=INK)
     figure.text(left, 0.905, _subtitle(bars), fontsize=7, color="#444444")
     handles = _legend_handles(bars)
     figure.legend(
@@ -189,12 +160,6 @@ _LEGEND: dict[str, Any] = {
     "handlelength": 1.3,
     "borderaxespad": 0.0,
 }
-
-
-def _title(bars: Bars) -> str:
-    group = bars.group
-    what = "Pipeline check, not evidence" if group.scale == "smoke" else "GLUE along the ladder"
-    return f"{what} — scale {group.scale}, data {group.data}"
 
 
 def _subtitle(bars: Bars) -> str:

@@ -6,8 +6,11 @@ from functools import cached_property
 from reports.bars import Bars, bars_of
 from reports.deltas import Delta, deltas_of
 from reports.effects import Factorial, factorials_of
+from reports.embeddings import Embeddings, embeddings_of
+from reports.perplexity import PerplexityLine, perplexity_lines
 from reports.predictions import StoredPredictions
 from reports.scores import Group
+from reports.trials import Evidence
 
 
 @dataclass(frozen=True)
@@ -17,6 +20,7 @@ class Findings:
     group: Group
     folder: str
     stored: StoredPredictions
+    evidence: Evidence
 
     @cached_property
     def bars(self) -> Bars:
@@ -32,3 +36,18 @@ class Findings:
     def factorials(self) -> tuple[Factorial, ...]:
         """Effects in factorials, where there are any."""
         return factorials_of(self.group, self.bars.tasks)
+
+    @cached_property
+    def embeddings(self) -> Embeddings:
+        """Scores on embedding tasks, where there are any."""
+        return embeddings_of(self.group, self.evidence)
+
+    @cached_property
+    def perplexities(self) -> tuple[PerplexityLine, ...]:
+        """Pseudo-perplexity over lengths, where it was measured."""
+        return perplexity_lines(self.group, self.evidence)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """One sentence for everything that is not counted in here."""
+        return (*self.group.problems, *self.embeddings.problems)

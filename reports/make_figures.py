@@ -15,6 +15,7 @@ if not __package__:  # run as a script: its own folder is on sys.path, the repos
 if TYPE_CHECKING:
     from ablations.scales import Scale
     from reports.findings import Findings
+    from reports.trials import Evidence
 
 
 def _arguments(given: list[str] | None) -> argparse.Namespace:
@@ -121,41 +122,58 @@ def _print_summary(summary: dict[str, Any]) -> None:
             print(f"  off: {', '.join(comparison['off'])}")
 
 
+def _studies(arguments: argparse.Namespace, evidence: "Evidence") -> "list[Findings]":
+    from reports.findings import Findings
+    from reports.predictions import StoredPredictions
+    from reports.scores import group_of
+
+    groups = evidence.groups()
+    names, stored = folder_names(groups), StoredPredictions(arguments.runs, evidence.studies)
+    if not (groups or arguments.scale or arguments.data):
+        return []  # throughput alone, which belongs to no scale
+    chosen = _chosen(groups, arguments.scale, arguments.data)
+    return [Findings(group_of(evidence, *group), names[group], stored, evidence) for group in chosen]
+
+
 def _report(arguments: argparse.Namespace) -> int:
     from neobert.errors import EXIT_DONE, EXIT_OFF
     from reports.curves import Curves
-    from reports.findings import Findings
     from reports.page.rendering import PAGE, page
-    from reports.predictions import StoredPredictions
-    from reports.scores import group_of
+    from reports.throughput import FOLDER, throughput_lines
     from reports.trials import read_evidence
+    from reports.writing import throughput_contents
 
     evidence = read_evidence(arguments.runs)
-    names = folder_names(evidence.groups())
-    stored = StoredPredictions(arguments.runs, evidence.studies)
-    chosen = _chosen(evidence.groups(), arguments.scale, arguments.data)
-    studies = [Findings(group_of(evidence, *group), names[group], stored) for group in chosen]
-    problems = [*evidence.problems, *(problem for study in studies for problem in study.group.problems)]
+    studies, curves = _studies(arguments, evidence), Curves(arguments.runs, evidence.runs)
+    speeds, replaced = throughput_lines(evidence.measurements.throughputs)
+    problems = [*evidence.problems, *(problem for study in studies for problem in study.problems), *replaced]
     summaries = [_study(study, arguments.out, arguments.compare) for study in studies]
-    written = {
-        study.folder: [Path(path).name for path in summary["files"]]
-        for study, summary in zip(studies, summaries, strict=True)
-    }
-    curves = Curves(arguments.runs, evidence.runs)
-    text = page(studies, evidence, curves, written, problems)
-    (index,) = _write(arguments.out, {PAGE: text.encode()})
-    problems += curves.problems
+    others = _write(arguments.out / FOLDER, throughput_contents(speeds))
+    written = {study.folder: summary["files"] for study, summary in zip(studies, summaries, strict=True)}
+    files = {folder: [Path(path).name for path in paths] for folder, paths in {**written, FOLDER: others}.items()}
+    text = page(studies, speeds, evidence, curves, files, problems)
+    others += _write(arguments.out, {PAGE: text.encode()})
+    _print_problems([*problems, *curves.problems])
+    _print_summaries(summaries, others, as_json=arguments.json)
+    is_off = any(summary["comparison"]["off"] for summary in summaries if arguments.compare)
+    return EXIT_OFF if is_off else EXIT_DONE
+
+
+def _print_summaries(summaries: list[dict[str, Any]], others: list[Path], *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(summaries, indent=1))
+        return
+    for summary in summaries:
+        _print_summary(summary)
+    print("for everything together:")
+    for path in others:
+        print(f"  {path}")
+
+
+def _print_problems(problems: Sequence[str]) -> None:
     if problems:
         print(f"{len(problems)} finding(s) about records that are not counted:", file=sys.stderr)
         print("\n".join(f"  {problem}" for problem in problems), file=sys.stderr)
-    if arguments.json:
-        print(json.dumps(summaries, indent=1))
-    else:
-        for summary in summaries:
-            _print_summary(summary)
-        print(f"the study at a glance: {index}")
-    is_off = any(summary["comparison"]["off"] for summary in summaries if arguments.compare)
-    return EXIT_OFF if is_off else EXIT_DONE
 
 
 def main(given: list[str] | None = None) -> int:

@@ -1,13 +1,10 @@
 """Records as typed values: pre-training runs and GLUE trials, with one sentence for each that is left out."""
 
-import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
-
-from pydantic import ValidationError
+from typing import Any
 
 from ablations.scales import Scale
 from neobert.errors import MissingData
@@ -16,6 +13,8 @@ from neobert.recipe import FineTuning, Point, Pretraining
 from neobert.records import RECORD_STATES, read_records
 from neobert.specifications import GlueStudy
 from reports.made import NOTHING_SAID, Made, known_scale, made
+from reports.measurements import NOTHING_MEASURED, Measurements, measurements
+from reports.parsing import parsed, without_duplicates
 from reports.unfinished import FailedTrial, begun_studies, failed_trials, unfinished_runs
 
 
@@ -73,19 +72,12 @@ class Evidence:
     trials: tuple[Trial, ...]
     studies: Mapping[str, GlueStudy]
     problems: tuple[str, ...]
+    measurements: Measurements = NOTHING_MEASURED
 
     def groups(self) -> list[tuple[Scale, str]]:
         """Every (scale, data) that has records."""
-        of_runs = {(run.scale, run.data) for run in self.runs}
+        of_runs = {(run.scale, run.data) for run in self.runs} | self.measurements.groups()
         return sorted(of_runs | {(trial.scale, trial.data) for trial in self.trials})
-
-
-class _Identified(Protocol):
-    @property
-    def id(self) -> str: ...
-
-
-Item = TypeVar("Item", bound=_Identified)
 
 
 def weights_up_to(pretraining: Pretraining, stage: int) -> Pretraining:
@@ -153,39 +145,6 @@ def _trial(record: dict[str, Any]) -> Trial:
     )
 
 
-def _without_duplicates(records: Iterable[dict[str, Any]], problems: list[str]) -> list[dict[str, Any]]:
-    """One record an id; of several the first in sorted order, so that the order of files decides nothing."""
-    kept: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {}
-    for record in records:
-        name, text = (str(record["kind"]), str(record["id"])), json.dumps(record, sort_keys=True)
-        if name not in kept:
-            kept[name] = (text, record)
-            continue
-        same = text == kept[name][0]
-        what = "the same" if same else "another content"
-        problems.append(f"a second file holds {name[0]} record {name[1]} with {what}: it is counted once")
-        kept[name] = min(kept[name], (text, record), key=lambda pair: pair[0])
-    return [record for _, record in kept.values()]
-
-
-def _parsed(
-    records: Iterable[dict[str, Any]], parse: Callable[[dict[str, Any]], Item], problems: list[str]
-) -> tuple[Item, ...]:
-    values = []
-    for record in records:
-        try:
-            values.append(parse(record))
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            problems.append(f"{record['kind']} record {record['id']} is left out: {_finding(error)}")
-    return tuple(sorted(values, key=lambda value: value.id))
-
-
-def _finding(error: Exception) -> str:
-    if isinstance(error, ValidationError):
-        return "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
-    return f"it lacks {error}" if isinstance(error, KeyError) else str(error)
-
-
 def _failed(trial: FailedTrial) -> Trial:
     study = trial.study
     return Trial(
@@ -214,14 +173,16 @@ def read_evidence(root: Path) -> Evidence:
     if not root.is_dir():
         raise MissingData(f"there is no folder of runs at {root}: run python ablations/run.py first or give --runs")
     records, problems = read_records(root)
-    records = _without_duplicates(records, problems)
-    runs = _parsed([record for record in records if record["kind"] == "pretraining"], _run, problems)
-    trials = _parsed([record for record in records if record["kind"] == "glue"], _trial, problems)
-    if not runs and not trials:
+    records = without_duplicates(records, problems)
+    runs = parsed([record for record in records if record["kind"] == "pretraining"], _run, problems)
+    trials = parsed([record for record in records if record["kind"] == "glue"], _trial, problems)
+    measured = measurements(records, problems)
+    if not runs and not trials and measured == NOTHING_MEASURED:
         found = f"only {len(problems)} unusable one(s), the first: {sorted(problems)[0]}" if problems else "none"
         raise MissingData(f"{root} holds no finished record ({found}): run python ablations/run.py first")
     run_files = begun_studies(root, problems)
     problems += unfinished_runs(root)
     failed = tuple(map(_failed, failed_trials(root, run_files, {trial.id for trial in trials})))
     studies = {run_file.id: run_file.study for run_file in run_files if run_file.study is not None}
-    return Evidence(runs, tuple(sorted(trials + failed, key=lambda trial: trial.id)), studies, tuple(sorted(problems)))
+    everything = tuple(sorted(trials + failed, key=lambda trial: trial.id))
+    return Evidence(runs, everything, studies, tuple(sorted(problems)), measured)

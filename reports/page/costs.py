@@ -39,9 +39,9 @@ class Costs:
     unknown: int
 
 
-def costs(findings: Findings, evidence: Evidence, register: Register) -> Costs:
+def costs(findings: Findings, register: Register) -> Costs:
     """Costs as the records say them; `unknown` counts records that do not."""
-    group = findings.group
+    group, evidence = findings.group, findings.evidence
     known = {run.id: run for run in evidence.runs}
     rows = {row.variant.name: row for row in (*group.design_rows.values(), *group.last_rows().values())}
     everything = _of_group(findings, evidence)

@@ -13,10 +13,11 @@ from reports.page.facts import Fact, Files, facts, listed_files, order_in_words,
 from reports.page.grids import Grid, grids
 from reports.page.ladder import STRIP_WIDTH, LadderChart, ladder_chart
 from reports.page.numbers import Register
-from reports.page.records import described_records, descriptions
+from reports.page.records import described_records
 from reports.page.scores import ScoreTable, score_table
-from reports.page.tables import PageTable, statistics_tables
+from reports.page.tables import PageTable, embedding_tables, statistics_tables, throughput_tables
 from reports.remarks import SMOKE_WARNING
+from reports.throughput import FOLDER, ThroughputLine
 from reports.trials import Evidence
 
 TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
@@ -28,7 +29,8 @@ PARTS = tuple(
 
 @dataclass(frozen=True)
 class Section:
-    """One scale and source of data. `id` is also the name of its folder; `warning` is empty where there is none."""
+    """One scale and source of data. `id` is also the name of its folder; `warning` is empty where there is none;
+    `parts` are the ends of the ids of its parts, with their names."""
 
     id: str
     title: str
@@ -41,39 +43,41 @@ class Section:
     grids: tuple[Grid, ...]
     costs: Costs
     statistics: tuple[PageTable, ...]
+    embeddings: tuple[PageTable, ...]
     remarks: tuple[str, ...]
     files: tuple[Files, ...]
+    parts: tuple[tuple[str, str], ...]
 
 
 def page(
     studies: Sequence[Findings],
+    speeds: Sequence[ThroughputLine],
     evidence: Evidence,
     curves: Curves,
     files: Mapping[str, Sequence[str]],
     problems: Sequence[str],
 ) -> str:
-    """The page over all studies. `files` are the names of what was written into each study's folder; `problems` has a
-    sentence for everything that is not counted."""
+    """The page over all studies. `files` are the names of what was written, by folder; `problems` has a sentence for
+    everything that is not counted."""
     register = Register()
-    sections = [_section(study, evidence, curves, files[study.folder], register) for study in studies]
+    content: dict[str, Any] = {
+        "sections": [_section(study, curves, files[study.folder], register) for study in studies],
+        "throughput": throughput_tables(speeds, register),
+        "throughput_files": listed_files(FOLDER, files.get(FOLDER, ())),
+        "problems": sorted([*problems, *curves.problems]),
+        "strip_width": STRIP_WIDTH,
+        "counted": counted,
+    }
     shown = {(study.group.scale, study.group.data) for study in studies}
     for run in evidence.runs:
         if (run.scale, run.data) in shown:
             register.mention(run.id)
-    records = described_records(register, descriptions(evidence, register.ids))
-    content: dict[str, Any] = {
-        "sections": sections,
-        "problems": sorted([*problems, *curves.problems]),
-        "register": register.plain(records),
-        "strip_width": STRIP_WIDTH,
-        "parts": PARTS,
-        "counted": counted,
-    }
-    return _rendered(content)
+    return _rendered({**content, "register": register.plain(described_records(register, evidence))})
 
 
-def _section(study: Findings, evidence: Evidence, curves: Curves, files: Sequence[str], register: Register) -> Section:
-    group, spent = study.group, costs(study, evidence, register)
+def _section(study: Findings, curves: Curves, files: Sequence[str], register: Register) -> Section:
+    group, spent = study.group, costs(study, register)
+    embeddings = embedding_tables(study, register)
     return Section(
         id=study.folder,
         title=f"Scale {group.scale}, data {group.data}",
@@ -86,6 +90,8 @@ def _section(study: Findings, evidence: Evidence, curves: Curves, files: Sequenc
         grids=grids(study, register),
         costs=spent,
         statistics=statistics_tables(study, register),
+        embeddings=embeddings,
+        parts=tuple(part for part in PARTS if embeddings or part[0] != "embeddings"),
         remarks=remarks_of(study),
         files=listed_files(study.folder, files),
     )

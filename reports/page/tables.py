@@ -3,11 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from reports import published
 from reports.deltas_table import deltas_table
 from reports.effects_table import effects_table
 from reports.findings import Findings
 from reports.formats import DASH, Table
 from reports.page.numbers import Number, Register
+from reports.perplexity import perplexity_table
+from reports.table4 import embedding_table, table4
+from reports.throughput import ThroughputLine, table9
 
 TEXT = "lc"
 
@@ -47,3 +51,27 @@ def statistics_tables(findings: Findings, register: Register) -> tuple[PageTable
         ids = [each.ids for each in findings.factorials for _ in each.effects or [None]]
         tables.append(page_table(effects_table(findings.factorials, group, quantity), ids, register))
     return tuple(tables)
+
+
+def embedding_tables(findings: Findings, register: Register) -> tuple[PageTable, ...]:
+    """Embeddings after fine-tuning and zero-shot, and pseudo-perplexity, as far as there are records."""
+    group, embeddings, lines = findings.group, findings.embeddings, findings.perplexities
+    tables = []
+    if rows := embeddings.of("contrastive"):
+        ids = [*[()] * len(published.table4()), *(row.records(row.scores) for row in rows)]
+        tables.append(page_table(table4(embeddings, group), ids, register))
+    if rows := embeddings.of("zero_shot"):
+        table = embedding_table(rows, group, "Zero-shot embeddings", ())
+        tables.append(page_table(table, [row.records(row.scores) for row in rows], register))
+    if lines:
+        ids = [(line.id,) for line in lines for _ in line.points]
+        tables.append(page_table(perplexity_table(lines, group), ids, register))
+    return tuple(tables)
+
+
+def throughput_tables(lines: Sequence[ThroughputLine], register: Register) -> tuple[PageTable, ...]:
+    """Table 9, where there are records."""
+    if not lines:
+        return ()
+    ids = [*[()] * len(published.table9()), *(tuple(each.id for each in line.results.values()) for line in lines)]
+    return (page_table(table9(lines), ids, register),)
