@@ -4,6 +4,7 @@ Matplotlib is imported inside the functions; its own defaults are used, whatever
 """
 
 import io
+import textwrap
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ STYLE: Any = {
     "hatch.linewidth": 0.6,
     "axes.linewidth": 0.6,
     "path.simplify": False,
+    "text.parse_math": False,  # a $ in a name is only ever a dollar
 }
 NO_DATES: dict[str, dict[str, str | None]] = {
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
@@ -53,10 +55,10 @@ def _saved(figure: "Figure", suffix: str) -> bytes:
     return buffer.getvalue()
 
 
-def headline(what: str, group: Group) -> str:
-    """The title of a figure: at smoke scale it says what it is not."""
-    shown = "Pipeline check, not evidence" if group.scale == "smoke" else what
-    return f"{shown} — scale {group.scale}, data {group.data}"
+def provenance_line(group: Group) -> str:
+    """Which scale and data a figure is of; at smoke scale also what it is not."""
+    warning = "Pipeline check, not evidence — " if group.scale == "smoke" else ""
+    return f"{warning}scale {group.scale}, data {group.data}"
 
 
 def line_style(index: int) -> dict[str, Any]:
@@ -64,11 +66,36 @@ def line_style(index: int) -> dict[str, Any]:
     return {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)], "ms": 4, "lw": 1.2}
 
 
-def dressed(axes: "Axes", title: str, across: str, up: str) -> None:
-    """Title, labels and a quiet grid."""
-    axes.set_title(title, fontsize=9.5, weight="bold", color=INK, loc="left", pad=10)
+def dressed(axes: "Axes", titles: tuple[str, str], across: str, up: str) -> None:
+    """Title and what stands below it, labels, and a quiet grid."""
+    axes.set_title(f"{titles[0]}\n", fontsize=9.5, weight="bold", color=INK, loc="left")
+    axes.annotate(
+        textwrap.shorten(titles[1], 90, placeholder=" …"),
+        (0, 1),
+        xytext=(0, 5),
+        xycoords="axes fraction",
+        textcoords="offset points",
+        fontsize=7,
+        color="#444444",
+    )
     axes.set_xlabel(across, color=INK)
     axes.set_ylabel(up, color=INK)
-    axes.grid(color="#DDDDDD", lw=0.5, zorder=0)
+    axes.grid(axis="y", color="#DDDDDD", lw=0.5, zorder=0)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def logarithmic(axes: "Axes") -> None:
+    """A logarithmic axis upwards with plain numbers at 1, 2 and 5."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, place: f"{value:g}"))
+    axes.yaxis.set_minor_locator(NullLocator())
+
+
+def legend_below(figure: "Figure", columns: int) -> None:
+    """The legend of the only axes, below them, where it covers nothing."""
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=6.4)

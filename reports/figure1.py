@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from neobert.glue.tasks import TASKS
 from reports.bars import Bar, Bars
-from reports.drawing import DISCARDED, INK, KEPT, PAPER_INK, PAPER_MARK, drawn, headline
+from reports.drawing import DISCARDED, INK, KEPT, PAPER_INK, PAPER_MARK, drawn, provenance_line
 from reports.formats import DASH, number, signed_percent
+from reports.scores import Group
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -142,7 +143,7 @@ def _print_title(axes: "Axes", place: float, bar: Bar, follows: str) -> None:
 
 def _caption(figure: "Figure", bars: Bars, width: float) -> None:
     left = LEFT_INCHES / width
-    figure.text(left, 0.95, headline("GLUE along the ladder", bars.group), fontsize=9.5, weight="bold", color=INK)
+    figure.text(left, 0.95, _title(bars.group), fontsize=9.5, weight="bold", color=INK)
     figure.text(left, 0.905, _subtitle(bars), fontsize=7, color="#444444")
     handles = _legend_handles(bars)
     figure.legend(
@@ -160,6 +161,11 @@ _LEGEND: dict[str, Any] = {
     "handlelength": 1.3,
     "borderaxespad": 0.0,
 }
+
+
+def _title(group: Group) -> str:
+    what = "" if group.scale == "smoke" else "GLUE along the ladder — "
+    return what + provenance_line(group)
 
 
 def _subtitle(bars: Bars) -> str:

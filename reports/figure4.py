@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from reports import published
-from reports.drawing import COLOURS, INK, KEPT, PAPER_MARK, drawn, dressed, headline
+from reports.drawing import COLOURS, INK, KEPT, PAPER_MARK, drawn, dressed, legend_below, provenance_line
 from reports.embeddings import ALL_TASKS, EmbeddingRow, shared_tasks
 from reports.formats import number
 from reports.scores import Group
@@ -28,7 +28,7 @@ def _draw_zero_shot(rows: Sequence[EmbeddingRow], group: Group) -> "Figure":
 
     shared = shared_tasks(rows)
     means = [row.mean_over(shared) if shared else row.average for row in rows]
-    figure = Figure(figsize=(max(3.2, 1.1 + 0.8 * len(rows)), 3.4), layout="constrained")
+    figure = Figure(figsize=(max(4.4, 1.1 + 0.8 * len(rows)), 3.4), layout="constrained")
     axes = figure.add_subplot()
     for place, mean in enumerate(means):
         if mean is None:
@@ -38,7 +38,7 @@ def _draw_zero_shot(rows: Sequence[EmbeddingRow], group: Group) -> "Figure":
         axes.text(place, 0, number(mean.mean), ha="center", va="bottom", color="white", weight="bold", zorder=4)
     axes.set_xticks(range(len(rows)), [row.label.replace(", ", ",\n") for row in rows], fontsize=6)
     what = f"mean of {len(shared)} shared tasks" if shared else f"average of {ALL_TASKS} tasks"
-    dressed(axes, headline("Zero-shot embeddings", group), "", f"{what} (points)")
+    dressed(axes, ("Zero-shot embeddings", provenance_line(group)), "", f"{what} (points)")
     return figure
 
 
@@ -59,8 +59,8 @@ def _draw_categories(rows: Sequence[EmbeddingRow], group: Group) -> "Figure":
     label = f"{PAPER_MODEL}, printed in the paper at its own scale and data"
     axes.plot(range(len(TITLES)), [printed.categories[each] for each in TITLES], zorder=6, label=label, **diamonds)
     axes.set_xticks(range(len(TITLES)), list(TITLES.values()))
-    dressed(axes, headline("Embeddings by category", group), "", "mean main score (points; small: tasks)")
-    axes.legend(frameon=False, fontsize=6.2)
+    dressed(axes, ("Embeddings by category", provenance_line(group)), "", "mean main score (points; small: tasks)")
+    legend_below(figure, 2)
     return figure
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from neobert.result_records import PerplexityAtLength
-from reports.drawing import drawn, dressed, headline, line_style
+from reports.drawing import drawn, dressed, legend_below, line_style, logarithmic, provenance_line
 from reports.embeddings import labels_of_runs
 from reports.formats import Table, csv_text, number, raw
 from reports.scores import Group
@@ -49,7 +49,7 @@ def figure2(lines: Sequence[PerplexityLine], group: Group) -> dict[str, bytes]:
 def _draw(lines: Sequence[PerplexityLine], group: Group) -> "Figure":
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(5.6, 3.6), layout="constrained")
+    figure = Figure(figsize=(5.6, 4.0), layout="constrained")
     axes = figure.add_subplot()
     for index, line in enumerate(lines):
         style = line_style(index)
@@ -60,10 +60,10 @@ def _draw(lines: Sequence[PerplexityLine], group: Group) -> "Figure":
         axes.plot(tokens, values, label=f"{line.label} ({line.text})", zorder=3, **style)
     values = [point.pseudo_perplexity for line in lines for point in line.points]
     if max(values) > LINEAR_UP_TO * min(values):
-        axes.set_yscale("log")
-    title = headline("Pseudo-perplexity by length", group)
-    dressed(axes, title, "sequence length (tokens)", "pseudo-perplexity (band: 95 %)")
-    axes.legend(frameon=False, fontsize=6.6)
+        logarithmic(axes)
+    titles = "Pseudo-perplexity by length", provenance_line(group)
+    dressed(axes, titles, "sequence length (tokens)", "pseudo-perplexity (band: 95 %)")
+    legend_below(figure, 2)
     return figure
 
 

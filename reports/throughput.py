@@ -6,7 +6,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from reports import published
-from reports.drawing import DISCARDED, PAPER_INK, drawn, dressed, line_style
+from reports.drawing import DISCARDED, PAPER_INK, drawn, dressed, legend_below, line_style, logarithmic
 from reports.formats import DASH, Table, csv_text, number, raw
 from reports.measurements import ThroughputResult
 from reports.table3 import PAPER, THIS_STUDY
@@ -118,7 +118,7 @@ def figure3(lines: Sequence[ThroughputLine]) -> dict[str, bytes]:
 def _draw(lines: Sequence[ThroughputLine]) -> "Figure":
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(5.8, 3.8), layout="constrained")
+    figure = Figure(figsize=(5.8, 4.2), layout="constrained")
     axes = figure.add_subplot()
     for row in published.table9():
         values = [thousands for thousands, _ in row.thousands.values()]
@@ -129,10 +129,10 @@ def _draw(lines: Sequence[ThroughputLine]) -> "Figure":
         medians, spreads = [s.tokens_per_second / THOUSAND for s in scores], [s.spread / THOUSAND for s in scores]
         axes.errorbar(list(line.results), medians, spreads, label=line.label, capsize=2, zorder=3, **line_style(index))
     axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
+    logarithmic(axes)
     lengths = _lengths(lines)
     axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
-    title = f"Throughput by length (dashed: the paper's, on {PAPER_DEVICE})"
-    dressed(axes, title, "sequence length (tokens)", "thousands of tokens a second")
-    axes.legend(frameon=False, fontsize=6.6)
+    titles = "Throughput by length", f"dashed: printed in the paper, on {PAPER_DEVICE}"
+    dressed(axes, titles, "sequence length (tokens)", "thousands of tokens a second")
+    legend_below(figure, 2)
     return figure

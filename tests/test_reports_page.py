@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from reports_measurements import embed, perplexity, throughput
 from reports_study import Study
 
 from ablations.designs import cell, cells
@@ -19,7 +20,7 @@ from reports.page.costs import powers, short
 from reports.scores import group_of
 from reports.trials import read_evidence
 
-HOSTILE = '<img src=x onerror=alert(1)> & $\\alpha_1$ "quoted" \'</script><script>alert(2)</script>'
+HOSTILE = '<img src=x onerror=alert(1)> & $\\alpha_1 \\undefined{$ "quoted" \'</script><script>alert(2)</script>'
 
 
 @pytest.fixture(autouse=True)
@@ -150,6 +151,9 @@ def test_costs_count_a_shared_run_once_in_the_total(tmp_path: Path) -> None:
 def test_names_with_html_or_latex_are_only_ever_text(tmp_path: Path) -> None:
     study = Study(tmp_path / "runs", data=HOSTILE, without={"mnli": HOSTILE}, version=HOSTILE)
     study.write(["M0"])
+    perplexity(study, "M0", (8.0, 900.0))
+    embed(study, "M0", HOSTILE.replace("/", ""), "sts", 0.5)
+    throughput(study, HOSTILE, 512, 1000.0)
     (study.root / "glue" / "cola" / "<b>torn.json").write_text("{")
     text = written(study, tmp_path / "out")
     page = Outline(text)
@@ -157,7 +161,7 @@ def test_names_with_html_or_latex_are_only_ever_text(tmp_path: Path) -> None:
     assert f"data {HOSTILE}" in "".join(page.words) and "<b>torn.json" in "".join(page.words)
     assert any(HOSTILE in word for word in page.register["words"])
     latex = next((tmp_path / "out").glob("*/table3.tex")).read_text()
-    assert "\\alpha" not in latex and "\\textbackslash{}alpha\\_1\\$" in latex
+    assert "\\alpha" not in latex and "\\$\\textbackslash{}alpha\\_1 \\textbackslash{}undefined\\{\\$" in latex
 
 
 def test_every_link_leads_somewhere(tmp_path: Path) -> None:
