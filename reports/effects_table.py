@@ -93,32 +93,10 @@ def _notes(factorials: Sequence[Factorial], quantity: str) -> list[str]:
 
 
 def effects_csv(factorials: Sequence[Factorial]) -> str:
-    """Every number unrounded, seed by seed."""
-    header = [
-        "factorial",
-        "fraction",
-        "quantity",
-        "kind",
-        "effect",
-        "alias",
-        "seeds",
-        "estimate",
-        "sd",
-        "t_low",
-        "t_high",
-    ]
-    header += [
-        "p_t",
-        "p_holm",
-        "p_sign_flip",
-        "p_tost_holm",
-        "margin",
-        "share_percent",
-        "verdict",
-        "by_seed",
-        "left_out",
-        "records",
-    ]
+    """Every number unrounded, seed by seed, with the ids of the records behind it."""
+    header = ["factorial", "fraction", "quantity", "kind", "effect", "alias", "seeds", "estimate", "sd", "t_low"]
+    header += ["t_high", "p_t", "p_holm", "p_sign_flip", "p_tost_holm", "margin", "share_percent", "verdict"]
+    header += ["by_seed", "left_out", "records"]
     rows = [_csv_row(each, effect) for each in factorials for effect in each.effects]
     empty = [each for each in factorials if not each.effects]
     rows += [

@@ -263,6 +263,7 @@ def test_everything_is_written_in_all_formats_and_named_on_the_page(study: Study
     assert all((outs[0] / name).read_bytes() == (outs[1] / name).read_bytes() for name in files)
     page = (outs[0] / "index.html").read_text()
     assert all(f'href="{name}"' in page for name in own)
+    assert 'href="#smoke-synthetic-embeddings"' in page and 'href="#throughput"' in page
     for number in (2, 4, 5):
         svg = (outs[0] / f"smoke-synthetic/figure{number}.svg").read_text()
         assert "Pipeline check, not evidence" in svg and "<dc:date>" not in svg

@@ -146,6 +146,12 @@ def test_from_a_trial_to_its_run_and_its_recipe(page: Chromium, study: Study) ->
     assert not is_open(page)
 
 
+def test_a_number_of_the_paper_says_where_it_is_printed(page: Chromium) -> None:
+    page.click("[id$=-ladder] .published .n")
+    assert "printed in the paper: Figure 1" in dialog_text(page)
+    assert page.evaluate("document.querySelectorAll('dialog .ids button, dialog dd').length") == 0
+
+
 def test_everything_works_by_keyboard_alone(page: Chromium) -> None:
     page.press("Tab")
     assert focused(page) == "Skip to the content"

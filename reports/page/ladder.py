@@ -43,7 +43,7 @@ class Line:
     score: Number
     interval: str
     strip: Mark | None
-    paper: str
+    paper: Number
     delta: Number
     delta_percent: str
     delta_interval: str
@@ -130,7 +130,7 @@ class _Lines:
             strip=mark(self._scores, bar.score.mean, list(bar.score.by_seeds.values()), interval)
             if bar.score
             else None,
-            paper=_printed(bar),
+            paper=_printed(bar, self._register),
             delta=self._delta(delta),
             delta_percent="" if bar.delta_percent is None else signed_percent(bar.delta_percent),
             delta_interval="" if found is None or found.interval is None else printed_range(found.interval, 1),
@@ -168,12 +168,13 @@ class _Lines:
         return loss_number(self._register, row, corpus, row.losses[corpus])
 
 
-def _printed(bar: Bar) -> str:
+def _printed(bar: Bar, register: Register) -> Number:
     """What the paper prints: the average and, where it has one, the relative change."""
     if bar.paper is None:
-        return ""
+        return Number("")
     change = bar.paper.printed_delta_percent
-    return number(bar.paper.average) + ("" if change is None else f" ({signed_percent(change)})")
+    text = number(bar.paper.average) + ("" if change is None else f" ({signed_percent(change)})")
+    return register.published(text, f"{bar.variant.name}: GLUE average in the paper", bar.paper.source)
 
 
 def loss_number(register: Register, row: Row, corpus: str, loss: Estimate) -> Number:

@@ -29,8 +29,17 @@ class Register:
     def number(self, text: str, title: str, how: str, ids: Sequence[str]) -> Number:
         """A number with its title, how it was computed, and the ids of its records; without any, or as a dash, it has
         no key."""
-        if not ids or text == DASH:
-            return Number(text)
+        return self._entered(text, title, how, ids) if ids and text != DASH else Number(text)
+
+    def published(self, text: str, title: str, source: str) -> Number:
+        """A number that the paper prints, with the place where it does; without a text it has no key."""
+        return (
+            self._entered(text, title, f"printed in the paper: {source}", ())
+            if text not in ("", DASH)
+            else Number(text)
+        )
+
+    def _entered(self, text: str, title: str, how: str, ids: Sequence[str]) -> Number:
         places = tuple(self._ids.setdefault(each, len(self._ids)) for each in ids)
         entry = self.word(title), self.word(how), places
         return Number(text, self._entries.setdefault(entry, len(self._entries)))

@@ -7,7 +7,7 @@ from reports import published
 from reports.deltas_table import deltas_table
 from reports.effects_table import effects_table
 from reports.findings import Findings
-from reports.formats import DASH, Table
+from reports.formats import Table
 from reports.page.numbers import Number, Register
 from reports.perplexity import perplexity_table
 from reports.table4 import embedding_table, table4
@@ -27,19 +27,25 @@ class PageTable:
     notes: tuple[str, ...]
 
 
-def page_table(table: Table, ids: Sequence[Sequence[str]], register: Register) -> PageTable:
-    """A table with the ids of the records behind each row; right-aligned cells are its numbers."""
+def page_table(table: Table, origins: Sequence[Sequence[str]], register: Register) -> PageTable:
+    """A table with the ids of the records behind each row, or with the place where the paper prints it (a string);
+    right-aligned cells are its numbers."""
     rows = []
-    for index, (cells, own) in enumerate(zip(table.rows, ids, strict=True)):
+    for index, (cells, origin) in enumerate(zip(table.rows, origins, strict=True)):
         title = ", ".join(cell for cell, side in zip(cells, table.alignment, strict=True) if side in TEXT and cell)
-        numbers = tuple(
-            Number(cell)
-            if side in TEXT or cell in ("", DASH)
-            else register.number(cell, f"{title}: {name}", table.title, own)
-            for cell, side, name in zip(cells, table.alignment, table.header, strict=True)
-        )
-        rows.append((index in table.rules, numbers))
+        columns = zip(cells, table.alignment, table.header, strict=True)
+        numbers = [
+            Number(cell) if side in TEXT else _number(cell, f"{title}: {name}", table.title, origin, register)
+            for cell, side, name in columns
+        ]
+        rows.append((index in table.rules, tuple(numbers)))
     return PageTable(table.title, table.header, table.alignment, tuple(rows), table.notes)
+
+
+def _number(cell: str, title: str, how: str, origin: Sequence[str], register: Register) -> Number:
+    if isinstance(origin, str):
+        return register.published(cell, title, origin)
+    return register.number(cell, title, how, origin) if cell else Number(cell)
 
 
 def statistics_tables(findings: Findings, register: Register) -> tuple[PageTable, ...]:
@@ -58,7 +64,7 @@ def embedding_tables(findings: Findings, register: Register) -> tuple[PageTable,
     group, embeddings, lines = findings.group, findings.embeddings, findings.perplexities
     tables = []
     if rows := embeddings.of("contrastive"):
-        ids = [*[()] * len(published.table4()), *(row.records(row.scores) for row in rows)]
+        ids = [*(row.source for row in published.table4()), *(row.records(row.scores) for row in rows)]
         tables.append(page_table(table4(embeddings, group), ids, register))
     if rows := embeddings.of("zero_shot"):
         table = embedding_table(rows, group, "Zero-shot embeddings", ())
@@ -73,5 +79,8 @@ def throughput_tables(lines: Sequence[ThroughputLine], register: Register) -> tu
     """Table 9, where there are records."""
     if not lines:
         return ()
-    ids = [*[()] * len(published.table9()), *(tuple(each.id for each in line.results.values()) for line in lines)]
+    ids = [
+        *(row.source for row in published.table9()),
+        *(tuple(each.id for each in line.results.values()) for line in lines),
+    ]
     return (page_table(table9(lines), ids, register),)

@@ -32,13 +32,14 @@
 
   const show = (title, members, how) => {
     dialog.querySelector("h2").textContent = title;
-    dialog.querySelector(".how").textContent = [how, `${members.length} record${members.length === 1 ? "" : "s"}`].filter(Boolean).join("; ");
+    const count = members.length ? `${members.length} record${members.length === 1 ? "" : "s"}` : "";
+    dialog.querySelector(".how").textContent = [how, count].filter(Boolean).join("; ");
     dialog.querySelector(".ids").replaceChildren(...members.map((place) => {
       const button = element("button", register.ids[place], { type: "button", className: "plainbutton" });
       button.addEventListener("click", () => { describe(place); });
       return button;
     }));
-    describe(members[0]);
+    if (members.length) { describe(members[0]); } else { dialog.querySelector("dl").replaceChildren(); }
     if (!dialog.open) { dialog.showModal(); }
     dialog.scrollTop = 0;
   };
