@@ -58,7 +58,8 @@ class Curves:
                 self._lines[run.id] = [_checked(line) for line in read_lines(path)]
             except (ValueError, TypeError, AttributeError, KeyError) as error:
                 self._lines[run.id] = []
-                self.problems.append(f"the curve of {path} is left out: {error}")
+                where = path.relative_to(self._layout.root)
+                self.problems.append(f"the curve of {where} is left out: {error}")
         return self._lines[run.id]
 
 

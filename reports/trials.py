@@ -1,6 +1,7 @@
 """Records as typed values: pre-training runs and GLUE trials, with one sentence for each that is left out."""
 
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -185,4 +186,5 @@ def read_evidence(root: Path) -> Evidence:
     failed = tuple(map(_failed, failed_trials(root, run_files, {trial.id for trial in trials})))
     studies = {run_file.id: run_file.study for run_file in run_files if run_file.study is not None}
     everything = tuple(sorted(trials + failed, key=lambda trial: trial.id))
-    return Evidence(runs, everything, studies, tuple(sorted(problems)), measured)
+    named = sorted(problem.replace(f"{root}{os.sep}", "") for problem in problems)  # the same wherever the folder lies
+    return Evidence(runs, everything, studies, tuple(named), measured)

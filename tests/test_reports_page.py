@@ -276,12 +276,17 @@ def test_same_records_in_another_order_give_the_same_page(tmp_path: Path) -> Non
     study = Study(tmp_path / "runs")
     study.write(["M0", "M1"], seeds=(0, 1))
     study.metrics("M0")
+    (study.root / "glue" / "cola" / "torn.json").write_text("{")
+    (run,) = study.runs("M1")
+    (Layout(study.root).pretraining(run.id) / "metrics.jsonl").write_text("[]\n")
     elsewhere = tmp_path / "elsewhere"
     for path in sorted(study.root.rglob("*"), reverse=True):
         if path.is_file():
             (elsewhere / path.relative_to(study.root)).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, elsewhere / path.relative_to(study.root))
-    assert written(study, tmp_path / "a") == written(Study(elsewhere), tmp_path / "b")
+    first = written(study, tmp_path / "a")
+    assert first == written(Study(elsewhere), tmp_path / "b")
+    assert "torn.json" in first and "the curve of pretraining/" in first and str(tmp_path) not in first
 
 
 def test_axes_hold_their_values_and_have_round_ticks() -> None:

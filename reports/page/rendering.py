@@ -23,7 +23,8 @@ from reports.trials import Evidence
 TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
 PAGE = "index.html"
 PARTS = tuple(
-    (name.lower(), name) for name in ("Ladder", "Scores", "Curves", "Grids", "Costs", "Statistics", "Embeddings", "Remarks", "Files")
+    (name.lower(), name)
+    for name in ("Ladder", "Scores", "Curves", "Grids", "Costs", "Statistics", "Embeddings", "Remarks", "Files")
 )
 
 
