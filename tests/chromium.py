@@ -2,11 +2,13 @@
 
 import json
 import os
+import select
 import shutil
 import subprocess
 import sys
 import time
 from base64 import b64decode
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -36,9 +38,13 @@ PATIENCE_SECONDS = 60.0
 KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
 
 
+@cache
 def browser() -> str | None:
-    """The program, where one is installed."""
-    return next(filter(None, map(shutil.which, NAMES)), None)
+    """The program, where one is installed that starts: a name may stand for a note on how to install it."""
+    for program in filter(None, map(shutil.which, NAMES)):
+        if subprocess.run([program, "--version"], capture_output=True, check=False).returncode == 0:
+            return program
+    return None
 
 
 class Chromium:
@@ -113,6 +119,8 @@ class Chromium:
 
     def _receive(self) -> dict[str, Any]:
         while b"\0" not in self._rest:
+            if not select.select([self._answers], [], [], PATIENCE_SECONDS)[0]:
+                raise RuntimeError("the browser does not answer")
             piece = os.read(self._answers, 1 << 20)
             if not piece:
                 raise RuntimeError("the browser has ended")
