@@ -22,6 +22,12 @@ class Bar:
     delta_percent: float | None
     paper: published.PublishedBar | None
 
+    @property
+    def loss(self) -> tuple[str, Estimate] | None:
+        """The held-out MLM loss on the corpus that the variant was trained on, and that corpus."""
+        corpora = sorted({run.weights.data.corpus for run in self.row.runs} & set(self.row.losses))
+        return (corpora[0], self.row.losses[corpora[0]]) if corpora else None
+
 
 @dataclass(frozen=True)
 class Bars:

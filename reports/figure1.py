@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-INCHES_PER_BAR, HEIGHT_INCHES = 0.66, 3.9
+INCHES_PER_BAR, HEIGHT_INCHES = 0.66, 4.05
 LEFT_INCHES, RIGHT_INCHES = 0.66, 0.12
 BAR_WIDTH = 0.74
 ALTERNATIVES_GAP = 0.35  # in bars, before the first variant with an @
@@ -34,7 +34,7 @@ def _draw(bars: Bars) -> "Figure":
     places = _places(bars)
     width = LEFT_INCHES + RIGHT_INCHES + INCHES_PER_BAR * (places[-1] + 1)
     figure = Figure(figsize=(width, HEIGHT_INCHES))
-    axes = figure.add_axes((LEFT_INCHES / width, 0.295, 1 - (LEFT_INCHES + RIGHT_INCHES) / width, 0.535))
+    axes = figure.add_axes((LEFT_INCHES / width, 0.32, 1 - (LEFT_INCHES + RIGHT_INCHES) / width, 0.515))
     low, high = _limits(bars)
     for place, bar in zip(places, bars.bars, strict=True):
         _draw_bar(axes, place, bar, low)
@@ -119,6 +119,7 @@ def _dress(axes: "Axes", bars: Bars, places: list[float]) -> None:
     names = ["", *(bar.variant.name for bar in bars.bars)]
     for place, bar, follows in zip(places, bars.bars, names[:-1], strict=True):
         _print_paper(axes, place, bar)
+        _print_loss(axes, place, bar)
         _print_title(axes, place, bar, follows)
 
 
@@ -131,6 +132,13 @@ def _print_paper(axes: "Axes", place: float, bar: Bar) -> None:
         axes.text(place, -0.085, text.replace(" %", "%"), fontsize=5.4, color=PAPER_INK, **below)
 
 
+def _print_loss(axes: "Axes", place: float, bar: Bar) -> None:
+    """The continuous readout, in a line of its own below the paper's."""
+    if bar.loss is not None:
+        below: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "ha": "center", "va": "top"}
+        axes.text(place, -0.133, f"loss {number(bar.loss[1].mean, 3)}", fontsize=5.4, color="#444444", **below)
+
+
 def _print_title(axes: "Axes", place: float, bar: Bar, follows: str) -> None:
     """What the variant changes, and its parent where that is not the bar to the left."""
     parent = bar.variant.parent.name if bar.variant.parent else ""
@@ -138,7 +146,7 @@ def _print_title(axes: "Axes", place: float, bar: Bar, follows: str) -> None:
     lines += [f"(vs {parent})"] if parent and parent != follows else []
     colour = "#333333" if bar.variant.kept else "#777777"
     text: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "ha": "center", "va": "top"}
-    axes.text(place, -0.145, "\n".join(lines), linespacing=1.15, fontsize=5.9, color=colour, **text)
+    axes.text(place, -0.19, "\n".join(lines), linespacing=1.15, fontsize=5.9, color=colour, **text)
 
 
 def _caption(figure: "Figure", bars: Bars, width: float) -> None:
@@ -231,4 +239,6 @@ def _foot(bars: Bars) -> str:
         parts.append(f"One seed, spread unknown: {', '.join(single)}.")
     if bars.incomplete:
         parts.append(f"Best of an incomplete grid: {', '.join(bars.incomplete)}.")
+    if any(bar.loss for bar in bars.bars):
+        parts.append("Loss: held-out MLM loss, nats a token; not comparable between corpora or tokenizers.")
     return " ".join(parts)

@@ -109,6 +109,16 @@ def test_figure_says_what_it_is_and_what_is_missing(bars: Bars) -> None:
         assert sentence in " ".join(words.split())
 
 
+def test_heldout_loss_stands_beside_every_bar(bars: Bars) -> None:
+    words = drawn(bars)
+    for bar in bars.bars:
+        assert (bar.loss is None) == (not bar.row.runs)
+        if bar.loss is not None:
+            corpus, loss = bar.loss
+            assert corpus == bar.variant.recipe.pretraining.data.corpus and f"loss {loss.mean:.3f}" in words
+    assert "Loss: held-out MLM loss" in " ".join(words.split())
+
+
 def test_one_seed_has_no_error_bar_and_says_that_the_spread_is_unknown(tmp_path: Path) -> None:
     study = Study(tmp_path / "runs")
     study.write(["M0"])

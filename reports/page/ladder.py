@@ -136,7 +136,7 @@ class _Lines:
             delta_interval="" if found is None or found.interval is None else printed_range(found.interval, 1),
             forest=None if found is None else mark(self._deltas, found.mean, found.differences, found.interval),
             verdict=delta.verdict if delta else "",
-            loss=self.loss(bar.row),
+            loss=loss_number(self._register, bar.row, *bar.loss) if bar.loss else NO_NUMBER,
             loss_delta=self._delta(of_loss),
             loss_why=of_loss.pair.reason.partition(":")[0] if of_loss else "",
             why="" if bar.score else why_no_average(bar.row, self._findings.group),
@@ -158,14 +158,6 @@ class _Lines:
         how = f"mean over paired seeds of {delta.variant} less {delta.base}"
         title = f"{delta.variant} against {delta.base}: {quantity} {signed(delta.comparison.mean, DIGITS[quantity])}"
         return self._register.number(text, title, how, delta.pair.ids)
-
-    def loss(self, row: Row) -> Number:
-        """The held-out loss on the variant's own corpus."""
-        corpora = {run.weights.data.corpus for run in row.runs} & set(row.losses)
-        if not corpora:
-            return NO_NUMBER
-        corpus = min(corpora)
-        return loss_number(self._register, row, corpus, row.losses[corpus])
 
 
 def _printed(bar: Bar, register: Register) -> Number:
