@@ -203,6 +203,22 @@ def test_designs_stand_in_scores_costs_and_statistics(tmp_path: Path) -> None:
     assert rows[0].endswith(",records") and len(rows[1].rsplit(",", 1)[1].split()) == 4 * 2 * 8
 
 
+def test_models_from_elsewhere_stand_in_scores_grids_and_table_5(tmp_path: Path) -> None:
+    study = Study(tmp_path / "runs")
+    study.write(["M0"])
+    of_task = study.study("M0", "cola").model_copy(update={"weights": "model-0123456789ab"})
+    study.begin("M0", of_task)
+    for point in of_task.points:
+        study.trial("M0", of_task, point, labels=study.labels("M0") | {"model": "org/<i>bert</i>"})
+    text = written(study, tmp_path / "out")
+    name = "org/&lt;i&gt;bert&lt;/i&gt;"
+    assert f'class="first">{name}</th>' in text and f"<summary>{name}<small>" in text
+    page = Outline(text)
+    described = [page.described(each) for each in page.register["ids"]]
+    assert {"org/<i>bert</i>"} <= {each.get("Pre-training") for each in described}
+    assert "| this study | org/<i>bert</i> |" in next((tmp_path / "out").glob("*/table5.md")).read_text()
+
+
 def test_curves_are_drawn_from_metrics_and_said_to_be_absent_without(tmp_path: Path) -> None:
     study = Study(tmp_path / "runs")
     study.write(["M0"])
