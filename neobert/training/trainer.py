@@ -1,8 +1,8 @@
 """A stage of pre-training in one process: model, data and optimizer at some step of it."""
 
 import math
+import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from neobert.model.build import build_masked_language_model, initialize
 from neobert.specifications import EngineWord, PretrainingRun, RunFile
 from neobert.stopping import StopRequest
 from neobert.training import checkpoints
+from neobert.training.accounting import Totals
 from neobert.training.ahead import ahead
 from neobert.training.compiling import Trial, compiled, pays
 from neobert.training.device import default_device
@@ -54,15 +55,6 @@ def engine_class(word: EngineWord, processes: int) -> type[Engine[Batch]]:
     from neobert.training.zero import ZERO_ENGINES
 
     return ZERO_ENGINES[word]
-
-
-@dataclass
-class Totals:
-    """Counts that go on over attempts."""
-
-    real_tokens: int = 0
-    slots: int = 0
-    seconds: float = 0.0
 
 
 class Trainer:
@@ -126,7 +118,7 @@ class Trainer:
         state = checkpoint.state()
         self.rows.restore(state["data"])
         self.data_state = state["data"]
-        self.totals = Totals(**state["totals"])
+        self.totals = Totals.restored(state["totals"])
         self._compile(state.get("compiled", False))
         return checkpoint.step
 
@@ -180,8 +172,12 @@ class Trainer:
 
     def _compile(self, wanted: bool) -> None:
         self.compiled = wanted
-        if wanted:
-            self.compiled = compiled(self._trial(), self.run_file.execution.compile)
+        if not wanted:
+            return
+        trial = self._trial()
+        started = time.perf_counter()
+        self.compiled = compiled(trial, self.run_file.execution.compile)
+        self.totals.compile_seconds += time.perf_counter() - started
 
     def _trial(self) -> Trial:
         """The first micro-batch of the stage, as every step has them."""
@@ -215,9 +211,7 @@ class Trainer:
             process=self.process.rank,
             stop=stop,
         ):
-            self.totals.real_tokens += step.real_tokens
-            self.totals.slots += step.slots
-            self.totals.seconds += step.seconds
+            self.totals.add(step)
             self.data_state = step.data
             yield step
 
