@@ -17,10 +17,11 @@ from neobert.training.loop import Step
 
 @dataclass
 class Totals:
-    """Counts that go on over attempts; what an attempt did behind its last checkpoint is done, and counted, again.
+    """Counts that go on over attempts; what one did behind its last checkpoint is done again, and counted then.
 
     `counted_tokens` are the real tokens of those steps whose `slots` and `attended_tokens` were counted, which
-    checkpoints of older versions did not do. `compile_seconds` is what the first compile of each attempt took.
+    checkpoints of older versions did not do. `compile_seconds` is what compiling took, most of it before the
+    first step, some within the `seconds` of steps.
     """
 
     real_tokens: int = 0

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch._dynamo.exc import TorchDynamoException
+from torch._dynamo.utils import calculate_time_spent
 
 from neobert.errors import RunFailed
 from neobert.recipe import Precision
@@ -47,6 +48,11 @@ class Trial:
     def _synchronize(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+
+def compile_seconds() -> float:
+    """What this process has spent on compiling so far."""
+    return calculate_time_spent().get("total_wall_time", 0.0)
 
 
 def pays(trial: Trial, layers: int, micro_batches_left: int) -> bool:

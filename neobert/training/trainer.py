@@ -1,7 +1,7 @@
 """A stage of pre-training in one process: model, data and optimizer at some step of it."""
 
 import math
-import time
+import sys
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +24,7 @@ from neobert.stopping import StopRequest
 from neobert.training import checkpoints
 from neobert.training.accounting import Totals
 from neobert.training.ahead import ahead
-from neobert.training.compiling import Trial, compiled, pays
+from neobert.training.compiling import Trial, compile_seconds, compiled, pays
 from neobert.training.device import default_device
 from neobert.training.engine import Engine
 from neobert.training.feeding import Feeding
@@ -85,6 +85,7 @@ class Trainer:
         self.data_state: Mapping[str, Any] = self.rows.state()
         self.totals = Totals()
         self.compiled = False
+        self._compile_seconds = compile_seconds()
 
     @property
     def training_documents(self) -> Documents:
@@ -119,8 +120,16 @@ class Trainer:
         self.rows.restore(state["data"])
         self.data_state = state["data"]
         self.totals = Totals.restored(state["totals"])
-        self._compile(state.get("compiled", False))
+        self._compile(self._began_compiled(state))
         return checkpoint.step
+
+    def _began_compiled(self, state: Mapping[str, Any]) -> bool:
+        began = bool(state.get("compiled", False))
+        word = self.run_file.execution.compile
+        if self.process.writes and word == ("off" if began else "on"):
+            form = "compiled" if began else "without compiling"
+            print(f"run {self.run.id} goes on {form}, as it began: --compile {word} is for new runs", file=sys.stderr)
+        return began
 
     def _newest_checkpoint(self, folder: Path) -> checkpoints.Checkpoint | None:
         """What the first process finds and verifies, for all processes."""
@@ -174,10 +183,13 @@ class Trainer:
         self.compiled = wanted
         if not wanted:
             return
-        trial = self._trial()
-        started = time.perf_counter()
-        self.compiled = compiled(trial, self.run_file.execution.compile)
-        self.totals.compile_seconds += time.perf_counter() - started
+        self.compiled = compiled(self._trial(), self.run_file.execution.compile)
+        self._count_compiling()
+
+    def _count_compiling(self) -> None:
+        """Sizes that come for the first time are compiled within a step."""
+        before, self._compile_seconds = self._compile_seconds, compile_seconds()
+        self.totals.compile_seconds += self._compile_seconds - before
 
     def _trial(self) -> Trial:
         """The first micro-batch of the stage, as every step has them."""
@@ -212,6 +224,7 @@ class Trainer:
             stop=stop,
         ):
             self.totals.add(step)
+            self._count_compiling()
             self.data_state = step.data
             yield step
 
