@@ -180,7 +180,7 @@ def test_drill_kill_9_of_a_compiled_run_changes_nothing(corpus: Path, tmp_path: 
     for root in roots:
         write_tiny_run(root, run, compile="on")
     process = worker(roots[1], reference(run))
-    wait_for_steps(roots[1], run, 7)
+    wait_for_steps(roots[1], run, 7, seconds=600)
     process.kill()
     process.communicate()
     for root in roots:
