@@ -17,6 +17,7 @@ if __name__ == "__main__":  # a script's own folder would hide packages of the s
 
 from ablations.cluster_flags import add_cluster_flags
 from ablations.design_flags import add_design_flags
+from ablations.execution_flags import add_execution_flags, with_execution_flags
 from neobert.command_line import count, guarded, parser_from, whole_number
 from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED
 
@@ -46,6 +47,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--delete", action="store_true", help="with --gc: remove them")
     add("--json", action="store_true", help="print JSON on stdout")
     add_design_flags(parser)
+    add_execution_flags(parser)
     add_cluster_flags(parser)
     return parser
 
@@ -139,10 +141,12 @@ def _submit(
     from ablations.cluster import dispatch_of, machine_on, print_submissions
     from ablations.execution import write_run_files
     from ablations.pieces import pieces_of, runs_of
+    from ablations.scales import execution_at
     from ablations.validation import refuse, validate
     from neobert.console import logs
 
-    dispatch, execution = dispatch_of(options, layout)
+    here = with_execution_flags(execution_at(options.scale), options)
+    dispatch, execution = dispatch_of(options, layout, here)
     for remark in refuse(validate(rows, layout, source, machine_on(dispatch.profile, execution))):
         logs().print(remark, markup=False)
     _name_left_out(rows)
@@ -170,7 +174,7 @@ def _carry_out(
     from ablations.listing import print_outcome
     from ablations.scales import execution_at, workers_here
 
-    execution = execution_at(options.scale)
+    execution = with_execution_flags(execution_at(options.scale), options)
     _name_left_out(rows)
     runs = unfinished_runs(layout, rows)
     code = EXIT_DONE

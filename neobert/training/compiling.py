@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch._dynamo.exc import BackendCompilerFailed
+from torch._dynamo.exc import TorchDynamoException
+from torch._dynamo.utils import calculate_time_spent
 
 from neobert.errors import RunFailed
 from neobert.recipe import Precision
@@ -19,6 +20,10 @@ SAVED_SHARE = {("cpu", "fp32"): 0.2, ("cpu", "bf16"): 0.35, ("cuda", "fp32"): 0.
 
 COMPILE_SECONDS, COMPILE_SECONDS_PER_LAYER = 20.0, 8.0
 """What compiling forward and backward pass takes on two slow cores; much less where the compiler's cache has it."""
+
+MOST_SIZES = 64
+"""Different sizes of micro-batches that are compiled. Behind torch's own limit of 8 a step would run without, and which
+sizes come first depends on where an attempt began: resuming would change bits."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,11 @@ class Trial:
             torch.cuda.synchronize(self.device)
 
 
+def compile_seconds() -> float:
+    """What this process has spent on compiling so far."""
+    return calculate_time_spent().get("total_wall_time", 0.0)
+
+
 def pays(trial: Trial, layers: int, micro_batches_left: int) -> bool:
     """Whether compiling earns itself back in what is left to do."""
     trial.seconds()
@@ -59,10 +69,11 @@ def compiled(trial: Trial, word: CompileWord) -> bool:
     Raises:
         RunFailed: `word` is on, and there is no compiler that works.
     """
+    torch._dynamo.config.recompile_limit = MOST_SIZES
     trial.model.compile(dynamic=False)
     try:
         trial.seconds()
-    except BackendCompilerFailed as error:
+    except TorchDynamoException as error:
         reason = str(error).strip().splitlines()[0]
         trial.model._compiled_call_impl = None
         if word == "on":

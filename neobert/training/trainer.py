@@ -1,8 +1,8 @@
 """A stage of pre-training in one process: model, data and optimizer at some step of it."""
 
 import math
+import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,9 @@ from neobert.model.build import build_masked_language_model, initialize
 from neobert.specifications import EngineWord, PretrainingRun, RunFile
 from neobert.stopping import StopRequest
 from neobert.training import checkpoints
+from neobert.training.accounting import Totals
 from neobert.training.ahead import ahead
-from neobert.training.compiling import Trial, compiled, pays
+from neobert.training.compiling import Trial, compile_seconds, compiled, pays
 from neobert.training.device import default_device
 from neobert.training.engine import Engine
 from neobert.training.feeding import Feeding
@@ -56,15 +57,6 @@ def engine_class(word: EngineWord, processes: int) -> type[Engine[Batch]]:
     return ZERO_ENGINES[word]
 
 
-@dataclass
-class Totals:
-    """Counts that go on over attempts."""
-
-    real_tokens: int = 0
-    slots: int = 0
-    seconds: float = 0.0
-
-
 class Trainer:
     """Model, data and optimizer of a stage in one process, at some step of it."""
 
@@ -93,6 +85,7 @@ class Trainer:
         self.data_state: Mapping[str, Any] = self.rows.state()
         self.totals = Totals()
         self.compiled = False
+        self._compile_seconds = compile_seconds()
 
     @property
     def training_documents(self) -> Documents:
@@ -126,9 +119,17 @@ class Trainer:
         state = checkpoint.state()
         self.rows.restore(state["data"])
         self.data_state = state["data"]
-        self.totals = Totals(**state["totals"])
-        self._compile(state.get("compiled", False))
+        self.totals = Totals.restored(state["totals"])
+        self._compile(self._began_compiled(state))
         return checkpoint.step
+
+    def _began_compiled(self, state: Mapping[str, Any]) -> bool:
+        began = bool(state.get("compiled", False))
+        word = self.run_file.execution.compile
+        if self.process.writes and word == ("off" if began else "on"):
+            form = "compiled" if began else "without compiling"
+            print(f"run {self.run.id} goes on {form}, as it began: --compile {word} is for new runs", file=sys.stderr)
+        return began
 
     def _newest_checkpoint(self, folder: Path) -> checkpoints.Checkpoint | None:
         """What the first process finds and verifies, for all processes."""
@@ -180,8 +181,15 @@ class Trainer:
 
     def _compile(self, wanted: bool) -> None:
         self.compiled = wanted
-        if wanted:
-            self.compiled = compiled(self._trial(), self.run_file.execution.compile)
+        if not wanted:
+            return
+        self.compiled = compiled(self._trial(), self.run_file.execution.compile)
+        self._count_compiling()
+
+    def _count_compiling(self) -> None:
+        """Sizes that come for the first time are compiled within a step."""
+        before, self._compile_seconds = self._compile_seconds, compile_seconds()
+        self.totals.compile_seconds += self._compile_seconds - before
 
     def _trial(self) -> Trial:
         """The first micro-batch of the stage, as every step has them."""
@@ -215,9 +223,8 @@ class Trainer:
             process=self.process.rank,
             stop=stop,
         ):
-            self.totals.real_tokens += step.real_tokens
-            self.totals.slots += step.slots
-            self.totals.seconds += step.seconds
+            self.totals.add(step)
+            self._count_compiling()
             self.data_state = step.data
             yield step
 
