@@ -28,6 +28,7 @@ DOORS = {
     "sentence_transformers": {"benchmarks/encoding.py", "neobert/export/sentence.py"},
     "transformers": {
         "benchmarks/peers.py",
+        "benchmarks/throughput_models.py",
         "benchmarks/trainer_peer.py",
         "neobert/hub/__init__.py",
         "neobert/hub/configuration.py",
