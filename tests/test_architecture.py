@@ -93,6 +93,8 @@ def test_heavy_packages_have_one_door() -> None:
         "import reports.make_figures, reports.scores, reports.figure1, reports.table2, reports.table3",
         "import reports.deltas_table, reports.effects_table, reports.comparison_table, ablations.design_plan",
         "import benchmarks.documents",
+        "from neobert.evaluation.pseudo_perplexity import build_parser; build_parser()",
+        "import neobert.result_records, neobert.evaluation.passages, ablations.perplexity",
     ],
 )
 def test_what_lists_plans_or_reports_imports_no_torch(statement: str) -> None:

@@ -16,6 +16,7 @@ import torch
 from small_models import FORMS, language_model
 from tiny_runs import finish, reference, tiny_model, tiny_run, tiny_stage, write_tiny_run
 
+from ablations.perplexity import measure_perplexity
 from neobert.data.tokenized import TokenizedCorpus
 from neobert.data.tokenizers import SpecialIds
 from neobert.data.views import Documents, all_documents
@@ -304,6 +305,18 @@ def test_lengths_that_cannot_be_measured_are_refused_in_one_sentence(
     root, run = finished
     said = command(root, "--run", run.id, "--lengths", *lengths)
     assert said.returncode == code and sentence in said.stderr and "Traceback" not in said.stderr
+
+
+def test_the_stage_of_run_py_measures_each_run_and_tells_the_worst_code(
+    finished: tuple[Path, PretrainingRun], capfd: pytest.CaptureFixture[str]
+) -> None:
+    root, run = finished
+    before = len(read_records(root)[0])
+    code = measure_perplexity(Layout(root), ["0123456789ab", run.id], threads=1, as_json=True)
+    said = capfd.readouterr()
+    assert code == EXIT_MISSING and "no pre-training run 0123456789ab" in said.err
+    assert said.out == "" and run.id in said.err
+    assert len(read_records(root)[0]) == before + 1
 
 
 def test_learned_positions_bound_the_lengths(tmp_path: Path) -> None:
