@@ -6,6 +6,10 @@ import sys
 import tempfile
 
 ALWAYS = (
+    "data_loader",
+    "data_scaling",
+    "data_tokenize",
+    "engine_memory",
     "grid_one_process",
     "grid_stacked",
     "pretraining_peers",

@@ -65,7 +65,7 @@ class Rows:
 
 def whole_documents(documents: Documents, indices: Integers, keys: Integers, context: int) -> Rows:
     """Documents `indices` of a truncated view, best-fit packed with borders, fullest rows first."""
-    lengths = documents.framed_lengths[indices]
+    lengths = documents.framed(indices)
     packing = best_fit_decreasing(lengths, context)
     pieces = Pieces(
         rows=packing.rows,

@@ -54,6 +54,7 @@ def _readable(
 
 
 def _framed(corpus: TokenizedCorpus, number: int, tokens: int) -> Integers:
-    begin = int(corpus.starts[number])
-    text = corpus.read(np.arange(begin, begin + tokens - FRAME_TOKENS, dtype=np.int64))
-    return np.concatenate(([corpus.ids.cls], text, [corpus.ids.sep])).astype(np.int64)
+    token_ids = np.empty(tokens, dtype=np.int64)
+    token_ids[0], token_ids[-1] = corpus.ids.cls, corpus.ids.sep
+    corpus.copy(corpus.starts[[number]], np.array([tokens - FRAME_TOKENS]), token_ids, np.array([1]))
+    return token_ids
