@@ -20,7 +20,7 @@ from neobert.progress import State, state_of
 from neobert.recipe import Pruning
 from neobert.specifications import GlueStudy, PretrainingRun, run_folder
 
-Part = Literal["pretrain", "glue"]
+Part = Literal["pretrain", "glue", "perplexity"]
 PARTS: tuple[Part, ...] = ("pretrain", "glue")
 
 

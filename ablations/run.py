@@ -37,7 +37,8 @@ def build_parser() -> argparse.ArgumentParser:
     add("--scale", choices=("smoke", "proxy", "paper"), default="smoke", help="how large (default: smoke)")
     add("--data", default="synthetic", metavar="SOURCE", help="synthetic, hub, or a folder (default: synthetic)")
     add("--seed", nargs="+", action="extend", type=whole_number, metavar="N", help="one run a seed (default: 0)")
-    add("--stages", nargs="+", choices=("pretrain", "glue"), default=["pretrain", "glue"], help="which parts to run")
+    stages = ("pretrain", "glue", "perplexity")
+    add("--stages", nargs="+", choices=stages, default=["pretrain", "glue"], help="which parts to run")
     add("--workers", type=count, metavar="N", help="processes side by side (default: cores / threads of the scale)")
     add("--runs", type=Path, default=Path("runs"), help="folder of runs (default: ./runs)")
     add("--dry-run", action="store_true", help="print the plan and stop")
@@ -150,6 +151,8 @@ def _submit(
     for remark in refuse(validate(rows, layout, source, machine_on(dispatch.profile, execution))):
         logs().print(remark, markup=False)
     _name_left_out(rows)
+    if "perplexity" in options.stages:
+        logs().print("pseudo-perplexity is no job: when all is done, run this with --cluster here", markup=False)
     pieces = pieces_of(layout, runs_of(rows), dispatch.profile)
     write_run_files(layout, rows, source, specification, execution)
     print_submissions(dispatch.send(pieces) if pieces else [], as_json=options.json)
@@ -183,6 +186,10 @@ def _carry_out(
         workers = workers_here(options.workers, execution)
         code = carry_out(layout, runs, workers=workers, threads=execution.threads)
     print_outcome(layout, rows, as_json=options.json)
+    if code == EXIT_DONE and "perplexity" in options.stages:
+        from ablations.perplexity import measure_perplexity, pretraining_ids
+
+        return measure_perplexity(layout, pretraining_ids(rows), threads=execution.threads, as_json=options.json)
     return report_failures(layout, runs) if code == EXIT_RUN_FAILED else code
 
 

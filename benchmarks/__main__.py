@@ -15,6 +15,7 @@ ALWAYS = (
     "pretraining_peers",
     "pretraining_gpu",
     "scaling_processes",
+    "throughput",
 )
 ON_DATA_OR_SYNTHETIC = ("encoding", "glue_trainer")
 ON_DATA = ("pruning_real",)

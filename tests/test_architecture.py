@@ -28,6 +28,7 @@ DOORS = {
     "sentence_transformers": {"benchmarks/encoding.py", "neobert/export/sentence.py"},
     "transformers": {
         "benchmarks/peers.py",
+        "benchmarks/throughput_models.py",
         "benchmarks/trainer_peer.py",
         "benchmarks/data_contenders.py",
         "neobert/hub/__init__.py",
@@ -100,6 +101,8 @@ def test_heavy_packages_have_one_door() -> None:
         "import reports.make_figures, reports.scores, reports.figure1, reports.table2, reports.table3",
         "import reports.deltas_table, reports.effects_table, reports.comparison_table, ablations.design_plan",
         "import benchmarks.documents",
+        "from neobert.evaluation.pseudo_perplexity import build_parser; build_parser()",
+        "import neobert.result_records, neobert.evaluation.passages, ablations.perplexity",
         "import reports.page.rendering, reports.writing",
     ],
 )
