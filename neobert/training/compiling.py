@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -53,13 +54,17 @@ def pays(trial: Trial, layers: int, micro_batches_left: int) -> bool:
     return saved > COMPILE_SECONDS + COMPILE_SECONDS_PER_LAYER * layers
 
 
-def compiled(trial: Trial, word: CompileWord) -> bool:
-    """Compile the model in place and try it; False where that fails and is not insisted on.
+def compiled(
+    trial: Trial, word: CompileWord, *, backend: str | Callable[..., Any] = "inductor", mode: str | None = None
+) -> bool:
+    """Compile the model in place, each shape for itself, and try it; False where that fails and is not insisted on.
+
+    backend, mode: as torch.compile has them.
 
     Raises:
         RunFailed: `word` is on, and there is no compiler that works.
     """
-    trial.model.compile(dynamic=False)
+    trial.model.compile(dynamic=False, backend=backend, mode=mode)
     try:
         trial.seconds()
     except BackendCompilerFailed as error:
