@@ -94,17 +94,17 @@ def planned_machine(options: argparse.Namespace) -> Machine:
     return machine_on(profile, execution if options.cluster == "here" else execution_on(profile, execution))
 
 
-def dispatch_of(options: argparse.Namespace, layout: Layout) -> tuple[Dispatch, Execution]:
-    """How jobs are made under the flags, and how pre-training executes in them."""
+def dispatch_of(options: argparse.Namespace, layout: Layout, execution: Execution) -> tuple[Dispatch, Execution]:
+    """How jobs are made under the flags, and how what would execute so here does in them."""
     profile = profile_of(options)
-    execution = execution_on(profile, execution_at(options.scale))
+    execution = execution_on(profile, execution)
     environment = thread_variables(execution.threads) | offline_environment()
     return Dispatch(layout, profile, environment, options.max_running), execution
 
 
 def preview(options: argparse.Namespace, layout: Layout, runs: Sequence[NamedRun]) -> str:
     """The sbatch files that a submission would write."""
-    dispatch, _ = dispatch_of(options, layout)
+    dispatch, _ = dispatch_of(options, layout, execution_at(options.scale))
     return dispatch.preview(pieces_of(layout, runs, dispatch.profile))
 
 

@@ -1,7 +1,8 @@
 """What a plan costs before anything is spent: memory of a GPU, GPU-hours and disk of every unit. Torch-free.
 
-Only what is not done counts. Hours of pre-training take every slot for a token, where packing leaves none empty; hours
-of fine-tuning let no trial end early. Both are upper bounds at the throughput that is named beside them.
+Only what is not done counts. Hours of pre-training take every slot for a token, where packing leaves none empty, and
+let each token see a whole context, where the record of a run counts its documents' lengths; hours of fine-tuning let no
+trial end early. Both are upper bounds at the throughput that is named beside them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -38,7 +39,7 @@ SECONDS_PER_UPDATE = 0.03
 class Machine:
     """What a plan reckons with: `gpus` that train one model together under an engine, and what is known of each.
 
-    `gpu` names one of `ablations.throughput.PEAK_FLOPS_PER_SECOND`. None stands for unknown.
+    `gpu` names one of `neobert.model.peaks.PEAK_FLOPS_PER_SECOND`. None stands for unknown.
     """
 
     gpu_memory_gb: float | None

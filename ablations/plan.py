@@ -22,7 +22,7 @@ from neobert.progress import State, state_of
 from neobert.recipe import Pruning
 from neobert.specifications import GlueStudy, Run, run_folder
 
-Part = Literal["pretrain", "glue", "contrastive"]
+Part = Literal["pretrain", "glue", "contrastive", "perplexity"]
 PARTS: tuple[Part, ...] = ("pretrain", "glue")
 
 

@@ -17,6 +17,7 @@ if __name__ == "__main__":  # a script's own folder would hide packages of the s
 
 from ablations.cluster_flags import add_cluster_flags
 from ablations.design_flags import add_design_flags
+from ablations.execution_flags import add_execution_flags, with_execution_flags
 from neobert.command_line import count, guarded, parser_from, whole_number
 from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED
 
@@ -39,7 +40,7 @@ def build_parser() -> argparse.ArgumentParser:
     add(
         "--stages",
         nargs="+",
-        choices=("pretrain", "glue", "contrastive"),
+        choices=("pretrain", "glue", "contrastive", "perplexity"),
         default=["pretrain", "glue"],
         help="which parts to run",
     )
@@ -53,6 +54,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--delete", action="store_true", help="with --gc: remove them")
     add("--json", action="store_true", help="print JSON on stdout")
     add_design_flags(parser)
+    add_execution_flags(parser)
     add_cluster_flags(parser)
     return parser
 
@@ -146,13 +148,17 @@ def _submit(
     from ablations.cluster import dispatch_of, machine_on, print_submissions
     from ablations.execution import write_run_files
     from ablations.pieces import pieces_of, runs_of
+    from ablations.scales import execution_at
     from ablations.validation import refuse, validate
     from neobert.console import logs
 
-    dispatch, execution = dispatch_of(options, layout)
+    here = with_execution_flags(execution_at(options.scale), options)
+    dispatch, execution = dispatch_of(options, layout, here)
     for remark in refuse(validate(rows, layout, source, machine_on(dispatch.profile, execution))):
         logs().print(remark, markup=False)
     _name_left_out(rows)
+    if "perplexity" in options.stages:
+        logs().print("pseudo-perplexity is no job: when all is done, run this with --cluster here", markup=False)
     pieces = pieces_of(layout, runs_of(rows), dispatch.profile)
     write_run_files(layout, rows, source, specification, execution)
     print_submissions(dispatch.send(pieces) if pieces else [], as_json=options.json)
@@ -177,7 +183,7 @@ def _carry_out(
     from ablations.listing import print_outcome
     from ablations.scales import execution_at, workers_here
 
-    execution = execution_at(options.scale)
+    execution = with_execution_flags(execution_at(options.scale), options)
     _name_left_out(rows)
     runs = unfinished_runs(layout, rows)
     code = EXIT_DONE
@@ -186,6 +192,10 @@ def _carry_out(
         workers = workers_here(options.workers, execution)
         code = carry_out(layout, runs, workers=workers, threads=execution.threads)
     print_outcome(layout, rows, as_json=options.json)
+    if code == EXIT_DONE and "perplexity" in options.stages:
+        from ablations.perplexity import measure_perplexity, pretraining_ids
+
+        return measure_perplexity(layout, pretraining_ids(rows), threads=execution.threads, as_json=options.json)
     return report_failures(layout, runs) if code == EXIT_RUN_FAILED else code
 
 

@@ -7,11 +7,9 @@ from typing import Any
 from neobert.errors import DamagedFile, did_you_mean
 from neobert.identity import plain
 from neobert.layout import Layout
+from neobert.model.peaks import PEAK_FLOPS_PER_SECOND
 from neobert.records import read_record
 from neobert.specifications import PretrainingRun
-
-PEAK_FLOPS_PER_SECOND = {"A100": 312e12, "B200": 2250e12, "H100": 989e12, "H200": 989e12, "L40S": 362e12}
-"""Dense bf16 of NVIDIA's data sheets (SXM modules where there are several)."""
 
 STATED_UTILIZATION = 0.25
 """Share of the peak that encoders of this size reach on Hopper: NeoBERT itself 16 % (2.1T tokens in 6,000 H100-hours),

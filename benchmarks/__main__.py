@@ -6,11 +6,16 @@ import sys
 import tempfile
 
 ALWAYS = (
+    "data_loader",
+    "data_scaling",
+    "data_tokenize",
+    "engine_memory",
     "grid_one_process",
     "grid_stacked",
     "pretraining_peers",
     "pretraining_gpu",
     "scaling_processes",
+    "throughput",
 )
 ON_DATA_OR_SYNTHETIC = ("encoding", "glue_trainer")
 ON_DATA = ("pruning_real",)

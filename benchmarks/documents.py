@@ -72,8 +72,10 @@ class MaskedDocuments:
     def _masked(self) -> Iterator[MaskedDocument]:
         corpus = self.view.corpus
         for number, length, key in zip(self.view.numbers, self.lengths, self.keys, strict=True):
-            text = corpus.read(corpus.starts[number] + np.arange(length - FRAME_TOKENS))
-            token_ids = np.concatenate([[corpus.ids.cls], text, [corpus.ids.sep]])
+            token_ids = np.full(length, corpus.ids.cls, dtype=np.int64)
+            token_ids[-1] = corpus.ids.sep
+            starts, counts = corpus.starts[[number]], np.array([length - FRAME_TOKENS])
+            corpus.copy(starts, counts, token_ids, np.array([1]))
             keys, offsets = np.full(length, key), np.arange(length) - 1
             masked, predicted = mask_tokens(token_ids, keys, offsets, MASKING, corpus.ids)
             yield MaskedDocument(masked, np.where(predicted, token_ids, -100))

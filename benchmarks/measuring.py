@@ -5,7 +5,7 @@ import resource
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,12 +43,16 @@ def wait_passively(module: str) -> None:
 def in_turns(contenders: Mapping[str, Callable[[], None]], repetitions: int) -> dict[str, list[Timing]]:
     """Time every contender once a repetition; the order turns round each time, so that none always goes first."""
     timings: dict[str, list[Timing]] = {name: [] for name in contenders}
-    for repetition in range(repetitions):
-        names = list(contenders) if repetition % 2 == 0 else list(contenders)[::-1]
-        for name in names:
-            timings[name].append(timed(contenders[name]))
-            print(f"  {name}: {timings[name][-1].wall:.2f} s, load {os.getloadavg()[0]:.1f}", flush=True)
+    for name in turns(list(contenders), repetitions):
+        timings[name].append(timed(contenders[name]))
+        print(f"  {name}: {timings[name][-1].wall:.2f} s, load {os.getloadavg()[0]:.1f}", flush=True)
     return timings
+
+
+def turns(names: Sequence[str], repetitions: int) -> Iterator[str]:
+    """Every name once a repetition, forwards and backwards in turn."""
+    for repetition in range(repetitions):
+        yield from names if repetition % 2 == 0 else names[::-1]
 
 
 def median_ratio(own: Sequence[Timing], other: Sequence[Timing]) -> dict[str, float]:

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from ablations.throughput import PEAK_FLOPS_PER_SECOND
 from benchmarks.contenders import MODES, Course, Mode, compiling_anew, in_all_modes, neobert_recipe
 from benchmarks.documents import MASKING, SHORTEST, masked_documents, web_lengths
 from benchmarks.own import NAME
@@ -19,6 +18,7 @@ from benchmarks.peers import Peer
 from benchmarks.race import Race, race
 from benchmarks.results import FOLDER, Goal, write_result
 from neobert.model.attention import is_flash_attn_available
+from neobert.model.peaks import PEAK_FLOPS_PER_SECOND
 from neobert.model.size import training_flops_per_token
 from neobert.recipe import Pretraining
 

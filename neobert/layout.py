@@ -49,6 +49,18 @@ class Layout:
         """The record of one GLUE trial; its predictions and weights are siblings with other suffixes."""
         return self.root / "glue" / task / f"{trial_id}.json"
 
+    def embedding_task(self, task: str, result_id: str) -> Path:
+        """The record of one embedding task on one encoder."""
+        return self.root / "mteb" / task / f"{result_id}.json"
+
+    def pseudo_perplexity(self, result_id: str) -> Path:
+        """The record of one checkpoint's pseudo-perplexity."""
+        return self.root / "pseudo_perplexity" / f"{result_id}.json"
+
+    def throughput(self, result_id: str) -> Path:
+        """The record of one model's speed at one length."""
+        return self.root / "throughput" / f"{result_id}.json"
+
     def claims(self, unit_id: str) -> Path:
         """The claims of one unit of work."""
         return self.root / "claims" / unit_id

@@ -91,8 +91,10 @@ def read_record(path: Path) -> dict[str, Any]:
 def record_paths(root: Path) -> Iterator[Path]:
     """Every record file below a folder of runs, in a stable order."""
     yield from sorted(root.glob("pretraining/*/done.json"))
-    yield from sorted(root.glob("glue/*/*.json"))
-    yield from sorted(root.glob("contrastive/*/done.json"))
+    for pattern in ("contrastive/*/done.json", "glue/*/*.json", "mteb/*/*.json"):
+        yield from sorted(root.glob(pattern))
+    for pattern in ("pseudo_perplexity/*.json", "throughput/*.json"):
+        yield from sorted(root.glob(pattern))
 
 
 def read_records(root: Path) -> tuple[list[dict[str, Any]], list[str]]:

@@ -7,6 +7,7 @@ from neobert.glue.tasks import TASKS
 from reports import published
 from reports.cells import Estimate
 from reports.formats import csv_text, raw
+from reports.intervals import trial_ids
 from reports.remarks import why_no_average
 from reports.scores import Group, Row
 
@@ -20,6 +21,12 @@ class Bar:
     score: Estimate | None
     delta_percent: float | None
     paper: published.PublishedBar | None
+
+    @property
+    def loss(self) -> tuple[str, Estimate] | None:
+        """The held-out MLM loss on the corpus that the variant was trained on, and that corpus."""
+        corpora = sorted({run.weights.data.corpus for run in self.row.runs} & set(self.row.losses))
+        return (corpora[0], self.row.losses[corpora[0]]) if corpora else None
 
 
 @dataclass(frozen=True)
@@ -75,11 +82,11 @@ def _delta_percent(variant: Variant, scores: dict[str, Estimate | None]) -> floa
 
 
 def figure1_csv(bars: Bars) -> str:
-    """What the figure shows, unrounded; a variant without a bar says why."""
+    """What the figure shows, unrounded, with the ids of the records behind it; a variant without a bar says why."""
     corpora = sorted({corpus for bar in bars.bars for corpus in bar.row.losses})
     header = ["variant", "title", "parent", "kept", "quantity", "score", "sd", "seeds", "scores_by_seed"]
     header += ["delta_percent", "whole_grid", "paper_score", "paper_printed_delta_percent"]
-    header += [f"heldout_loss_{corpus}" for corpus in corpora] + ["remark"]
+    header += [f"heldout_loss_{corpus}" for corpus in corpora] + ["remark", "records", "loss_records"]
     return csv_text(header, [_csv_row(bar, bars, corpora) for bar in bars.bars])
 
 
@@ -99,4 +106,6 @@ def _csv_row(bar: Bar, bars: Bars, corpora: list[str]) -> list[str]:
         *cells,
         *(raw(loss.mean if loss else None) for loss in losses),
         "" if score else why_no_average(bar.row, bars.group),
+        " ".join(trial_ids(bar.row, bars.tasks)),
+        " ".join(bar.row.run_ids),
     ]

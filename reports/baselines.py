@@ -12,13 +12,14 @@ from reports.trials import Trial
 
 @dataclass(frozen=True)
 class BaselineRow(Scored):
-    """One model from elsewhere on the largest grid that was begun on it; `losses` is empty, as nothing was
-    pre-trained."""
+    """One model from elsewhere on the largest grid that was begun on it; `losses` and `run_ids` are empty, as nothing
+    was pre-trained."""
 
     id: str
     name: str
     losses: Mapping[str, Estimate]
     notes: tuple[str, ...]
+    run_ids: tuple[str, ...] = ()
 
 
 def baseline_rows(trials: Sequence[Trial], studies: Mapping[str, GlueStudy]) -> tuple[BaselineRow, ...]:

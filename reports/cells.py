@@ -47,7 +47,7 @@ class Cell:
 
     `score` is None where no trial has one; `trials` counts all that ran, so 0 means that the task was never run.
     A point is undefined where the metric has no value (a constant prediction has no correlation). `ids` are the trials
-    that the score comes from.
+    that the score comes from, `recorded` all trials of the seeds that count.
     """
 
     score: Estimate | None
@@ -59,6 +59,7 @@ class Cell:
     pruned: tuple[str, ...]
     missing: tuple[str, ...]
     fallback: str | None
+    recorded: Mapping[Seeds, Mapping[Point, Trial]]
 
     @property
     def is_best_of_whole_grid(self) -> bool:
@@ -179,6 +180,7 @@ def _cell(grid: Grid, repetitions: Mapping[Seeds, Repetition], counted: Sequence
         pruned=_points_in_state("pruned", grid, own),
         missing=_points_in_state(None, grid, own),
         fallback="; ".join(fallbacks) or None,
+        recorded=own,
     )
 
 

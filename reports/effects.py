@@ -43,7 +43,8 @@ class Effect:
 
 @dataclass(frozen=True)
 class Factorial:
-    """The effects of one factorial in one quantity; none where `reason` says why. `seeds` are those of all cells."""
+    """The effects of one factorial in one quantity; none where `reason` says why. `seeds` are those of all cells, `ids`
+    the records behind them."""
 
     factors: Cell
     fraction: Fraction
@@ -52,6 +53,7 @@ class Factorial:
     effects: tuple[Effect, ...]
     reason: str
     notes: tuple[str, ...]
+    ids: tuple[str, ...] = ()
 
 
 def factorials_of(group: Group, tasks: Sequence[str]) -> tuple[Factorial, ...]:
@@ -87,7 +89,16 @@ def _factorial(group: Group, factors: Cell, tasks: Sequence[str], quantity: str)
     values = {on: np.array([scores[on][seed] for seed in seeds]) for on in wanted}
     left_out = sorted({seed for by_seed in scores.values() for seed in by_seed} - set(seeds))
     notes = [f"seed {seed} lacks some cells and is left out" for seed in left_out]
-    return Factorial(factors, fraction, quantity, tuple(seeds), effects_of(values, factors, quantity), "", tuple(notes))
+    effects, ids = effects_of(values, factors, quantity), _ids([rows[on] for on in wanted], seeds, tasks, quantity)
+    return Factorial(factors, fraction, quantity, tuple(seeds), effects, "", tuple(notes), ids)
+
+
+def _ids(rows: Sequence[Row], seeds: Sequence[int], tasks: Sequence[str], quantity: str) -> tuple[str, ...]:
+    """The records behind the cells: trials for GLUE, runs of pre-training for the loss."""
+    if quantity == "GLUE":
+        trials = (row.cells[task].ids.items() for row in rows for task in tasks)
+        return tuple(sorted({each for own in trials for key, each in own if key.pretraining in seeds}))
+    return tuple(sorted({run.id for row in rows for run in row.runs if run.seed in seeds}))
 
 
 def _row(group: Group, switched_on: Cell) -> Row | None:

@@ -93,35 +93,15 @@ def _notes(factorials: Sequence[Factorial], quantity: str) -> list[str]:
 
 
 def effects_csv(factorials: Sequence[Factorial]) -> str:
-    """Every number unrounded, seed by seed."""
-    header = [
-        "factorial",
-        "fraction",
-        "quantity",
-        "kind",
-        "effect",
-        "alias",
-        "seeds",
-        "estimate",
-        "sd",
-        "t_low",
-        "t_high",
-    ]
-    header += [
-        "p_t",
-        "p_holm",
-        "p_sign_flip",
-        "p_tost_holm",
-        "margin",
-        "share_percent",
-        "verdict",
-        "by_seed",
-        "left_out",
-    ]
+    """Every number unrounded, seed by seed, with the ids of the records behind it."""
+    header = ["factorial", "fraction", "quantity", "kind", "effect", "alias", "seeds", "estimate", "sd", "t_low"]
+    header += ["t_high", "p_t", "p_holm", "p_sign_flip", "p_tost_holm", "margin", "share_percent", "verdict"]
+    header += ["by_seed", "left_out", "records"]
     rows = [_csv_row(each, effect) for each in factorials for effect in each.effects]
     empty = [each for each in factorials if not each.effects]
     rows += [
-        [" ".join(each.factors), each.fraction, each.quantity, *[""] * (len(header) - 4), each.reason] for each in empty
+        [" ".join(each.factors), each.fraction, each.quantity, *[""] * (len(header) - 5), each.reason, ""]
+        for each in empty
     ]
     return csv_text(header, rows)
 
@@ -134,4 +114,4 @@ def _csv_row(each: Factorial, effect: Effect) -> list[str]:
     by_seed = " ".join(f"{seed}:{value:.6f}" for seed, value in zip(each.seeds, found.differences, strict=True))
     cells = [" ".join(each.factors), each.fraction, each.quantity, effect.kind, "*".join(effect.factors)]
     cells += ["*".join(effect.alias), str(found.seeds), *map(raw, numbers), effect.verdict, by_seed]
-    return [*cells, "; ".join(each.notes)]
+    return [*cells, "; ".join(each.notes), " ".join(each.ids)]

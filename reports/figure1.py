@@ -3,36 +3,20 @@
 Matplotlib is imported inside the functions; its own defaults are used, whatever the user's style file says.
 """
 
-import io
 import textwrap
 from typing import TYPE_CHECKING, Any
 
 from neobert.glue.tasks import TASKS
 from reports.bars import Bar, Bars
+from reports.drawing import DISCARDED, INK, KEPT, PAPER_INK, PAPER_MARK, drawn, provenance_line
 from reports.formats import DASH, number, signed_percent
+from reports.scores import Group
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-KEPT, DISCARDED = "#2F6690", "#C9C9C9"  # dark blue and light grey: apart for every colour vision and on grey paper
-INK, PAPER_MARK, PAPER_INK = "#222222", "#F2A541", "#8A4F00"
-STYLE: Any = {
-    "font.family": "DejaVu Sans",  # comes with matplotlib
-    "font.size": 7.5,
-    "pdf.fonttype": 42,
-    "svg.fonttype": "path",
-    "svg.hashsalt": "neobert-ablations",
-    "hatch.linewidth": 0.6,
-    "axes.linewidth": 0.6,
-    "path.simplify": False,
-}
-NO_DATES: dict[str, dict[str, str | None]] = {
-    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
-    "svg": {"Date": None, "Creator": None},
-    "png": {"Software": None},
-}
-INCHES_PER_BAR, HEIGHT_INCHES, DOTS_PER_INCH = 0.66, 3.9, 300
+INCHES_PER_BAR, HEIGHT_INCHES = 0.66, 4.05
 LEFT_INCHES, RIGHT_INCHES = 0.66, 0.12
 BAR_WIDTH = 0.74
 ALTERNATIVES_GAP = 0.35  # in bars, before the first variant with an @
@@ -41,19 +25,7 @@ FOOT_SHARE = 0.30  # of the axis, kept free below the lowest value for the numbe
 
 def figure1(bars: Bars) -> dict[str, bytes]:
     """The figure as {"pdf": …, "svg": …, "png": …}."""
-    import matplotlib
-
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(STYLE)
-        figure = _draw(bars)
-        return {suffix: _saved(figure, suffix) for suffix in NO_DATES}
-
-
-def _saved(figure: "Figure", suffix: str) -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format=suffix, dpi=DOTS_PER_INCH, metadata=NO_DATES[suffix])
-    return buffer.getvalue()
+    return drawn(lambda: _draw(bars))
 
 
 def _draw(bars: Bars) -> "Figure":
@@ -62,7 +34,7 @@ def _draw(bars: Bars) -> "Figure":
     places = _places(bars)
     width = LEFT_INCHES + RIGHT_INCHES + INCHES_PER_BAR * (places[-1] + 1)
     figure = Figure(figsize=(width, HEIGHT_INCHES))
-    axes = figure.add_axes((LEFT_INCHES / width, 0.295, 1 - (LEFT_INCHES + RIGHT_INCHES) / width, 0.535))
+    axes = figure.add_axes((LEFT_INCHES / width, 0.32, 1 - (LEFT_INCHES + RIGHT_INCHES) / width, 0.515))
     low, high = _limits(bars)
     for place, bar in zip(places, bars.bars, strict=True):
         _draw_bar(axes, place, bar, low)
@@ -147,6 +119,7 @@ def _dress(axes: "Axes", bars: Bars, places: list[float]) -> None:
     names = ["", *(bar.variant.name for bar in bars.bars)]
     for place, bar, follows in zip(places, bars.bars, names[:-1], strict=True):
         _print_paper(axes, place, bar)
+        _print_loss(axes, place, bar)
         _print_title(axes, place, bar, follows)
 
 
@@ -159,6 +132,13 @@ def _print_paper(axes: "Axes", place: float, bar: Bar) -> None:
         axes.text(place, -0.085, text.replace(" %", "%"), fontsize=5.4, color=PAPER_INK, **below)
 
 
+def _print_loss(axes: "Axes", place: float, bar: Bar) -> None:
+    """The continuous readout, in a line of its own below the paper's."""
+    if bar.loss is not None:
+        below: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "ha": "center", "va": "top"}
+        axes.text(place, -0.133, f"loss {number(bar.loss[1].mean, 3)}", fontsize=5.4, color="#444444", **below)
+
+
 def _print_title(axes: "Axes", place: float, bar: Bar, follows: str) -> None:
     """What the variant changes, and its parent where that is not the bar to the left."""
     parent = bar.variant.parent.name if bar.variant.parent else ""
@@ -166,12 +146,12 @@ def _print_title(axes: "Axes", place: float, bar: Bar, follows: str) -> None:
     lines += [f"(vs {parent})"] if parent and parent != follows else []
     colour = "#333333" if bar.variant.kept else "#777777"
     text: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "ha": "center", "va": "top"}
-    axes.text(place, -0.145, "\n".join(lines), linespacing=1.15, fontsize=5.9, color=colour, **text)
+    axes.text(place, -0.19, "\n".join(lines), linespacing=1.15, fontsize=5.9, color=colour, **text)
 
 
 def _caption(figure: "Figure", bars: Bars, width: float) -> None:
     left = LEFT_INCHES / width
-    figure.text(left, 0.95, _title(bars), fontsize=9.5, weight="bold", color=INK)
+    figure.text(left, 0.95, _title(bars.group), fontsize=9.5, weight="bold", color=INK)
     figure.text(left, 0.905, _subtitle(bars), fontsize=7, color="#444444")
     handles = _legend_handles(bars)
     figure.legend(
@@ -191,10 +171,9 @@ _LEGEND: dict[str, Any] = {
 }
 
 
-def _title(bars: Bars) -> str:
-    group = bars.group
-    what = "Pipeline check, not evidence" if group.scale == "smoke" else "GLUE along the ladder"
-    return f"{what} — scale {group.scale}, data {group.data}"
+def _title(group: Group) -> str:
+    what = "" if group.scale == "smoke" else "GLUE along the ladder — "
+    return what + provenance_line(group)
 
 
 def _subtitle(bars: Bars) -> str:
@@ -260,4 +239,6 @@ def _foot(bars: Bars) -> str:
         parts.append(f"One seed, spread unknown: {', '.join(single)}.")
     if bars.incomplete:
         parts.append(f"Best of an incomplete grid: {', '.join(bars.incomplete)}.")
+    if any(bar.loss for bar in bars.bars):
+        parts.append("Loss: held-out MLM loss, nats a token; not comparable between corpora or tokenizers.")
     return " ".join(parts)

@@ -5,7 +5,7 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,16 +14,15 @@ if not __package__:  # run as a script: its own folder is on sys.path, the repos
 
 if TYPE_CHECKING:
     from ablations.scales import Scale
-    from reports.bars import Bars
-    from reports.predictions import StoredPredictions
-    from reports.scores import Group
+    from reports.findings import Findings
+    from reports.trials import Evidence
 
 
 def _arguments(given: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="make_figures.py",
-        description="Regenerate Figure 1, Tables 2 and 3 and the table of deltas from records. "
-        "Every pair of scale and data is a figure of its own, in the folder OUT/<scale>-<data>/.",
+        description="Regenerate the figures, the tables and the page OUT/index.html from records. "
+        "Every pair of scale and data has a folder of its own, OUT/<scale>-<data>/, and a section of the page.",
         epilog="Exit codes: 0 done, 2 refused configuration, 3 no runs or no record that fits, 4 a number that can be "
         "compared with the paper's is off (with --compare).",
     )
@@ -63,91 +62,46 @@ def _chosen(groups: "list[tuple[Scale, str]]", scale: str | None, data: str | No
     return chosen
 
 
-def _write(group: "Group", folder: Path, stored: "StoredPredictions") -> list[Path]:
+def _write(folder: Path, contents: Mapping[str, bytes]) -> list[Path]:
     from neobert.files import replace_file
-    from reports.bars import bars_of, figure1_csv
-    from reports.figure1 import figure1
-    from reports.formats import booktabs, markdown
-    from reports.remarks import remarks_page
-    from reports.table2 import table2, table2_csv
-    from reports.table3 import table3, table3_csv
 
-    bars, second, third = bars_of(group), table2(group), table3(group)
-    contents = {f"figure1.{suffix}": content for suffix, content in figure1(bars).items()}
-    texts = {
-        "figure1.csv": figure1_csv(bars),
-        "table2.md": markdown(second),
-        "table2.tex": booktabs(second),
-        "table2.csv": table2_csv(group),
-        "table3.md": markdown(third),
-        "table3.tex": booktabs(third),
-        "table3.csv": table3_csv(group),
-        **_statistics(group, bars, stored),
-        "remarks.md": remarks_page(group),
-    }
-    contents |= {name: text.encode() for name, text in texts.items()}
     for name, content in contents.items():
         replace_file(folder / name, content)
     return [folder / name for name in contents]
 
 
-def _statistics(group: "Group", bars: "Bars", stored: "StoredPredictions") -> dict[str, str]:
-    """The table of deltas and, where there is a factorial, that of its effects."""
-    from reports.deltas import deltas_of
-    from reports.deltas_table import deltas_csv, deltas_table
-    from reports.effects import factorials_of
-    from reports.effects_table import effects_csv, effects_table
-    from reports.formats import booktabs, markdown
-
-    deltas = deltas_of(group, bars.tasks, stored)
-    table = deltas_table(deltas, group, bars.quantity)
-    texts = {
-        "deltas.md": markdown(table),
-        "deltas.tex": booktabs(table),
-        "deltas.csv": deltas_csv(deltas, bars.quantity),
-    }
-    factorials = factorials_of(group, bars.tasks)
-    if factorials:
-        table = effects_table(factorials, group, bars.quantity)
-        texts |= {"effects.md": markdown(table), "effects.tex": booktabs(table), "effects.csv": effects_csv(factorials)}
-    return texts
-
-
-def _compare(group: "Group", folder: Path) -> dict[str, Any]:
+def _compare(findings: "Findings", folder: Path) -> dict[str, Any]:
     """Write the comparison with the paper; what of it belongs into the summary."""
-    from neobert.files import replace_file
-    from reports.bars import bars_of
     from reports.comparison import compared_numbers
-    from reports.comparison_table import agreement_sentence, comparison_csv, comparison_json, comparison_table
-    from reports.formats import markdown
+    from reports.comparison_table import agreement_sentence
     from reports.rank_agreement import rank_agreement
+    from reports.writing import comparison_contents
 
-    numbers, agreement = compared_numbers(group), rank_agreement(group, bars_of(group).tasks)
-    texts = {
-        "comparison.md": markdown(comparison_table(numbers, agreement, group)),
-        "comparison.csv": comparison_csv(numbers),
-        "comparison.json": comparison_json(numbers, agreement, group),
-    }
-    for name, text in texts.items():
-        replace_file(folder / name, text.encode())
+    group = findings.group
+    numbers, agreement = compared_numbers(group), rank_agreement(group, findings.bars.tasks)
     return {
-        "files": [str(folder / name) for name in texts],
+        "files": _write(folder, comparison_contents(numbers, agreement, findings)),
         "verdicts": dict(sorted(Counter(each.verdict for each in numbers).items())),
         "off": [each.name for each in numbers if each.is_off],
         "rank_agreement": agreement_sentence(agreement),
     }
 
 
-def _summary(group: "Group", files: list[Path]) -> dict[str, Any]:
-    from reports.bars import bars_of
+def _study(findings: "Findings", out: Path, compare: bool) -> dict[str, Any]:
+    """Write all files of one scale and source of data; what is printed about them."""
+    from reports.writing import contents
 
-    bars = bars_of(group)
+    group, bars, folder = findings.group, findings.bars, out / findings.folder
+    files = _write(folder, contents(findings))
+    comparison = _compare(findings, folder) if compare else None
+    files += comparison.pop("files") if comparison else []
     return {
         "scale": group.scale,
         "data": group.data,
         "quantity": "average" if bars.is_average else f"mean of {' '.join(bars.tasks)}",
         "scores": {bar.variant.name: bar.score.mean if bar.score else None for bar in bars.bars},
         "files": [str(path) for path in files],
+        **({"comparison": comparison} if comparison else {}),
     }
 
 
@@ -168,34 +122,58 @@ def _print_summary(summary: dict[str, Any]) -> None:
             print(f"  off: {', '.join(comparison['off'])}")
 
 
-def _report(arguments: argparse.Namespace) -> int:
-    from neobert.errors import EXIT_DONE, EXIT_OFF
+def _studies(arguments: argparse.Namespace, evidence: "Evidence") -> "list[Findings]":
+    from reports.findings import Findings
     from reports.predictions import StoredPredictions
     from reports.scores import group_of
+
+    groups = evidence.groups()
+    names, stored = folder_names(groups), StoredPredictions(arguments.runs, evidence.studies)
+    if not (groups or arguments.scale or arguments.data):
+        return []  # throughput alone, which belongs to no scale
+    chosen = _chosen(groups, arguments.scale, arguments.data)
+    return [Findings(group_of(evidence, *group), names[group], stored, evidence) for group in chosen]
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from neobert.errors import EXIT_DONE, EXIT_OFF
+    from reports.curves import Curves
+    from reports.page.rendering import PAGE, page
+    from reports.throughput import FOLDER, throughput_lines
     from reports.trials import read_evidence
+    from reports.writing import throughput_contents
 
     evidence = read_evidence(arguments.runs)
-    names = folder_names(evidence.groups())
-    stored = StoredPredictions(arguments.runs, evidence.studies)
-    problems, summaries = list(evidence.problems), []
-    for scale, data in _chosen(evidence.groups(), arguments.scale, arguments.data):
-        group = group_of(evidence, scale, data)
-        problems += group.problems
-        folder = arguments.out / names[(scale, data)]
-        summaries.append(_summary(group, _write(group, folder, stored)))
-        if arguments.compare:
-            summaries[-1]["comparison"] = comparison = _compare(group, folder)
-            summaries[-1]["files"] += comparison.pop("files")
+    studies, curves = _studies(arguments, evidence), Curves(arguments.runs, evidence.runs)
+    speeds, replaced = throughput_lines(evidence.measurements.throughputs)
+    problems = [*evidence.problems, *(problem for study in studies for problem in study.problems), *replaced]
+    summaries = [_study(study, arguments.out, arguments.compare) for study in studies]
+    others = _write(arguments.out / FOLDER, throughput_contents(speeds))
+    written = {study.folder: summary["files"] for study, summary in zip(studies, summaries, strict=True)}
+    files = {folder: [Path(path).name for path in paths] for folder, paths in {**written, FOLDER: others}.items()}
+    text = page(studies, speeds, evidence, curves, files, problems)
+    others += _write(arguments.out, {PAGE: text.encode()})
+    _print_problems([*problems, *curves.problems])
+    _print_summaries(summaries, others, as_json=arguments.json)
+    is_off = any(summary["comparison"]["off"] for summary in summaries if arguments.compare)
+    return EXIT_OFF if is_off else EXIT_DONE
+
+
+def _print_summaries(summaries: list[dict[str, Any]], others: list[Path], *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(summaries, indent=1))
+        return
+    for summary in summaries:
+        _print_summary(summary)
+    print("for everything together:")
+    for path in others:
+        print(f"  {path}")
+
+
+def _print_problems(problems: Sequence[str]) -> None:
     if problems:
         print(f"{len(problems)} finding(s) about records that are not counted:", file=sys.stderr)
         print("\n".join(f"  {problem}" for problem in problems), file=sys.stderr)
-    if arguments.json:
-        print(json.dumps(summaries, indent=1))
-    else:
-        for summary in summaries:
-            _print_summary(summary)
-    is_off = any(summary["comparison"]["off"] for summary in summaries if arguments.compare)
-    return EXIT_OFF if is_off else EXIT_DONE
 
 
 def main(given: list[str] | None = None) -> int:

@@ -39,6 +39,11 @@ class Row(Scored):
     origins: tuple[str, ...]
 
     @property
+    def run_ids(self) -> tuple[str, ...]:
+        """The pre-training runs behind its held-out losses."""
+        return tuple(sorted(run.id for run in self.runs))
+
+    @property
     def has_records(self) -> bool:
         """Whether anything at all is known of it."""
         return bool(self.runs)
@@ -62,6 +67,13 @@ class Group:
     def all_rows(self) -> tuple[Row | BaselineRow, ...]:
         """The variants, and behind them the models from elsewhere."""
         return (*self.rows, *self.baselines)
+
+    @property
+    def recorded_rows(self) -> tuple[Row | BaselineRow, ...]:
+        """Every row with records: the ladder's, those of designs that are not in it, and models from elsewhere."""
+        own = {row.variant.name for row in self.rows}
+        designs = [row for name, row in self.design_rows.items() if name not in own]
+        return (*(row for row in (*self.rows, *designs) if row.has_records), *self.baselines)
 
     @property
     def shared_tasks(self) -> tuple[str, ...]:

@@ -33,11 +33,12 @@ def table3(group: Group) -> Table:
 
 
 def table3_csv(group: Group) -> str:
-    """Every number of the table unrounded, with the chosen points and the spread."""
+    """Every number of the table unrounded, with the chosen points, the spread and the ids of the records behind it."""
     corpora, shared = _corpora(group), _shared_if_needed(group)
     header = ["source", "model", "variant", "stage", "context", *TASKS, "average", "average_sd", "seeds", "shared_mean"]
     header += ["shared_tasks", *(f"{task}_sd" for task in TASKS), *(f"{task}_point" for task in TASKS)]
     header += [f"heldout_loss_{corpus}" for corpus in corpora] + ["reference"]
+    header += [*(f"{task}_records" for task in TASKS), "loss_records"]
     rows = [_paper_csv(row, header) for row in published.table3()]
     rows += [_our_csv(row, shared, corpora) for row in group.all_rows]
     return csv_text(header, rows)
@@ -120,7 +121,8 @@ def _our_csv(row: Row | BaselineRow, shared: tuple[str, ...], corpora: list[str]
     cells += [_point(row.cells[task]) for task in TASKS]
     losses = [row.losses.get(corpus) for corpus in corpora]
     reference = row.id if isinstance(row, BaselineRow) else row.variant.source
-    return [*cells, *(raw(loss.mean if loss else None) for loss in losses), reference]
+    ids = [" ".join(sorted(row.cells[task].ids.values())) for task in TASKS] + [" ".join(row.run_ids)]
+    return [*cells, *(raw(loss.mean if loss else None) for loss in losses), reference, *ids]
 
 
 def _point(cell: Cell) -> str:

@@ -1,26 +1,29 @@
 """Records as typed values: pre-training runs and GLUE trials, with one sentence for each that is left out."""
 
-import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
-from pydantic import ValidationError
-
-from ablations.scales import SCALES, Scale
-from neobert.errors import DamagedFile, MissingData, did_you_mean
+from ablations.scales import Scale
+from neobert.errors import MissingData
 from neobert.glue.tasks import TASKS
 from neobert.recipe import FineTuning, Point, Pretraining
 from neobert.records import RECORD_STATES, read_records
-from neobert.specifications import GlueStudy, RunFile, read_run_file
+from neobert.specifications import GlueStudy
+from reports.made import NOTHING_SAID, Made, known_scale, made
+from reports.measurements import NOTHING_MEASURED, Measurements, measurements
+from reports.parsing import parsed, without_duplicates
+from reports.unfinished import FailedTrial, begun_studies, failed_trials, unfinished_runs
 
 
 @dataclass(frozen=True)
 class Run:
     """A finished stage of pre-training. `weights` is its recipe up to this stage without the seed, `origins` is what
-    identifies the bytes of its corpus and tokenizer, `labelled` are the variants that it was planned for."""
+    identifies the bytes of its corpus and tokenizer, `labelled` are the variants that it was planned for, `previous` is
+    the stage before it."""
 
     id: str
     weights: Pretraining
@@ -32,6 +35,8 @@ class Run:
     unavailable_tasks: Mapping[str, str]
     origins: Mapping[str, str]
     labelled: tuple[str, ...]
+    previous: str | None
+    made: Made
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,7 @@ class Trial:
     data: str
     score: float | None
     model: str | None = None
+    made: Made = NOTHING_SAID
 
 
 @dataclass(frozen=True)
@@ -67,31 +73,17 @@ class Evidence:
     trials: tuple[Trial, ...]
     studies: Mapping[str, GlueStudy]
     problems: tuple[str, ...]
+    measurements: Measurements = NOTHING_MEASURED
 
     def groups(self) -> list[tuple[Scale, str]]:
         """Every (scale, data) that has records."""
-        of_runs = {(run.scale, run.data) for run in self.runs}
+        of_runs = {(run.scale, run.data) for run in self.runs} | self.measurements.groups()
         return sorted(of_runs | {(trial.scale, trial.data) for trial in self.trials})
-
-
-class _Identified(Protocol):
-    @property
-    def id(self) -> str: ...
-
-
-Item = TypeVar("Item", bound=_Identified)
 
 
 def weights_up_to(pretraining: Pretraining, stage: int) -> Pretraining:
     """What decides a checkpoint's weights apart from the seed: the recipe cut behind a stage."""
     return pretraining.model_copy(update={"seed": 0, "stages": pretraining.stages[: stage + 1]})
-
-
-def _known_scale(scale: str) -> Scale:
-    for known in SCALES:
-        if known == scale:
-            return known
-    raise ValueError(f"it is labelled with the unknown scale {scale!r}: {did_you_mean(scale, SCALES)}")
 
 
 def _run(record: dict[str, Any]) -> Run:
@@ -103,13 +95,22 @@ def _run(record: dict[str, Any]) -> Run:
         weights=weights_up_to(pretraining, stage),
         stage=stage,
         seed=int(record["seed"]),
-        scale=_known_scale(str(labels["scale"])),
+        scale=known_scale(str(labels["scale"])),
         data=str(labels["data"]),
-        heldout_loss={str(corpus): float(loss) for corpus, loss in record["scores"]["heldout_loss"].items()},
+        heldout_loss={str(corpus): _loss(loss) for corpus, loss in record["scores"]["heldout_loss"].items()},
         unavailable_tasks=dict(labels.get("unavailable_tasks", {})),
         origins=dict(config.get("origins", {})),
         labelled=tuple(labels.get("variants", ())),
+        previous=record["inputs"]["previous"],
+        made=made(record),
     )
+
+
+def _loss(value: Any) -> float:
+    loss = float(value)
+    if not math.isfinite(loss):
+        raise ValueError(f"its held-out loss {loss} is no number")
+    return loss
 
 
 def _score(record: dict[str, Any]) -> float | None:
@@ -137,86 +138,30 @@ def _trial(record: dict[str, Any]) -> Trial:
         protocol=FineTuning.model_validate({name: config[name] for name in FineTuning.model_fields}),
         start=start.get("study"),
         fallback=start.get("reason"),
-        scale=_known_scale(str(labels["scale"])),
+        scale=known_scale(str(labels["scale"])),
         data=str(labels["data"]),
         score=score,
         model=labels.get("model"),
+        made=made(record),
     )
 
 
-def _without_duplicates(records: Iterable[dict[str, Any]], problems: list[str]) -> list[dict[str, Any]]:
-    """One record an id; of several the first in sorted order, so that the order of files decides nothing."""
-    kept: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {}
-    for record in records:
-        name, text = (str(record["kind"]), str(record["id"])), json.dumps(record, sort_keys=True)
-        if name not in kept:
-            kept[name] = (text, record)
-            continue
-        same = text == kept[name][0]
-        what = "the same" if same else "another content"
-        problems.append(f"a second file holds {name[0]} record {name[1]} with {what}: it is counted once")
-        kept[name] = min(kept[name], (text, record), key=lambda pair: pair[0])
-    return [record for _, record in kept.values()]
-
-
-def _parsed(
-    records: Iterable[dict[str, Any]], parse: Callable[[dict[str, Any]], Item], problems: list[str]
-) -> tuple[Item, ...]:
-    values = []
-    for record in records:
-        try:
-            values.append(parse(record))
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            problems.append(f"{record['kind']} record {record['id']} is left out: {_finding(error)}")
-    return tuple(sorted(values, key=lambda value: value.id))
-
-
-def _finding(error: Exception) -> str:
-    if isinstance(error, ValidationError):
-        return "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
-    return f"it lacks {error}" if isinstance(error, KeyError) else str(error)
-
-
-def _run_files(root: Path, problems: list[str]) -> list[RunFile]:
-    run_files = []
-    for path in sorted(root.glob("glue/*/studies/*/run.json")):
-        try:
-            run_file = read_run_file(path.parent)
-            _known_scale(str(run_file.labels["scale"]))
-            run_files.append(run_file)
-        except (DamagedFile, KeyError, TypeError, AttributeError, ValueError) as error:
-            problems.append(f"the study of {path} is left out: {error}")
-    return run_files
-
-
-def _failed_trials(root: Path, run_files: Iterable[RunFile], recorded: set[str]) -> Iterator[Trial]:
-    """Trials that left an error and no record, from the studies that planned them."""
-    errors = {path.stem for path in root.glob("glue/*/errors/*.json")} - recorded
-    for run_file in run_files if errors else ():
-        study, scale = run_file.study, _known_scale(str(run_file.labels["scale"]))
-        assert study is not None
-        for point in study.points:
-            trial_id = study.trial_id(point)
-            if trial_id in errors:
-                errors.remove(trial_id)
-                yield _failed_trial(study, trial_id, point, scale, run_file.labels)
-
-
-def _failed_trial(study: GlueStudy, trial_id: str, point: Point, scale: Scale, labels: Mapping[str, Any]) -> Trial:
+def _failed(trial: FailedTrial) -> Trial:
+    study = trial.study
     return Trial(
-        id=trial_id,
+        id=trial.id,
         task=study.task,
         state="failed",
         run_id=study.weights,
-        point=point,
+        point=trial.point,
         seed=study.seed,
         protocol=study.protocol,
         start=study.starts_from.study,
         fallback=study.starts_from.reason,
-        scale=scale,
-        data=str(labels["data"]),
+        scale=trial.scale,
+        data=str(trial.labels["data"]),
         score=None,
-        model=labels.get("model"),
+        model=trial.labels.get("model"),
     )
 
 
@@ -229,13 +174,17 @@ def read_evidence(root: Path) -> Evidence:
     if not root.is_dir():
         raise MissingData(f"there is no folder of runs at {root}: run python ablations/run.py first or give --runs")
     records, problems = read_records(root)
-    records = _without_duplicates(records, problems)
-    runs = _parsed([record for record in records if record["kind"] == "pretraining"], _run, problems)
-    trials = _parsed([record for record in records if record["kind"] == "glue"], _trial, problems)
-    if not runs and not trials:
+    records = without_duplicates(records, problems)
+    runs = parsed([record for record in records if record["kind"] == "pretraining"], _run, problems)
+    trials = parsed([record for record in records if record["kind"] == "glue"], _trial, problems)
+    measured = measurements(records, problems)
+    if not runs and not trials and measured == NOTHING_MEASURED:
         found = f"only {len(problems)} unusable one(s), the first: {sorted(problems)[0]}" if problems else "none"
         raise MissingData(f"{root} holds no finished record ({found}): run python ablations/run.py first")
-    run_files = _run_files(root, problems)
-    failed = tuple(_failed_trials(root, run_files, {trial.id for trial in trials}))
+    run_files = begun_studies(root, problems)
+    problems += unfinished_runs(root)
+    failed = tuple(map(_failed, failed_trials(root, run_files, {trial.id for trial in trials})))
     studies = {run_file.id: run_file.study for run_file in run_files if run_file.study is not None}
-    return Evidence(runs, tuple(sorted(trials + failed, key=lambda trial: trial.id)), studies, tuple(sorted(problems)))
+    everything = tuple(sorted(trials + failed, key=lambda trial: trial.id))
+    named = sorted(problem.replace(f"{root}{os.sep}", "") for problem in problems)  # the same wherever the folder lies
+    return Evidence(runs, everything, studies, tuple(named), measured)

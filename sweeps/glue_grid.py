@@ -147,11 +147,12 @@ def _submit(
     """Send what is missing to SLURM and return at once. Optuna's study is a journal there unless another is named."""
     from ablations.cluster import dispatch_of, print_submissions
     from ablations.pieces import pieces_of
+    from ablations.scales import execution_at
     from neobert.grid.mirror import mirror_for_command
     from neobert.grid.storages import STORAGE_VARIABLE
     from neobert.progress import trial_files
 
-    dispatch, execution = dispatch_of(options, layout)
+    dispatch, execution = dispatch_of(options, layout, execution_at(options.scale))
     points = [files.grid_point for study in sweep.studies for files in trial_files(layout, study)]
     mirror = mirror_for_command(options.storage or "journal", layout, points)
     _treat_failures(layout, sweep.studies, retry=options.retry_failed)

@@ -1,5 +1,6 @@
 """Made-up records of a whole study for the tests of reports: real specifications and identities, invented scores."""
 
+import json
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -130,6 +131,22 @@ class Study:
                 "seed": run.recipe.seed,
             }
             publish_record(Layout(self.root).pretraining(run.id) / "done.json", record | changes)
+
+    def metrics(self, name: str, seed: int = 0, lines: int = 200) -> None:
+        """Write the metrics.jsonl of all stages: a loss that falls, at a rate that varies a little."""
+        noise = random.Random(f"{name}{seed}")
+        for run in self.runs(name, seed):
+            steps = run.recipe.stages[-1].steps
+            rows = []
+            for step in range(steps // lines, steps + 1, steps // lines):
+                loss = 6 - self.level(name) / 20 + 4 / (1 + 20 * step / steps) + noise.gauss(0, 0.05)
+                rate = 60_000 - 300 * self.level(name) + noise.gauss(0, 1500)
+                tokens = run.recipe.stages[-1].tokens_per_step
+                rows.append({"step": step, "loss": loss, "real_tokens": tokens, "seconds": tokens / rate})
+            rows.append({"step": steps, "heldout_loss": 6 - self.level(name) / 20})
+            path = Layout(self.root).pretraining(run.id) / "metrics.jsonl"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     def begin(self, name: str, study: GlueStudy) -> None:
         """Write the run.json of a study."""

@@ -29,7 +29,7 @@ def corpus_of(lengths: Sequence[int], seed: int = 0) -> TokenizedCorpus:
     generator = np.random.default_rng(seed)
     tokens = generator.integers(IDS.first_text_id, IDS.end_text_id, size=sum(lengths)).astype(np.uint16)
     tokens[generator.random(len(tokens)) < 0.02] = IDS.unk
-    half = len(tokens) // 2
+    half = sum(lengths[: len(lengths) // 2])
     return TokenizedCorpus(
         ids=IDS,
         lengths=np.array(lengths, dtype=np.int64),

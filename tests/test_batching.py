@@ -304,6 +304,8 @@ def test_ranks_share_a_step_in_equally_many_micro_batches(ranks: int, rows_per_m
     assert len({len(share) for share in shares}) == 1
     parts = [part for share in shares for part in share]
     assert sum(part.count for part in parts) == rows.count
+    assert max(part.count for part in parts) <= rows_per_micro_batch
+    assert max(part.count for share in shares for part in share) <= -(-rows.count // len(parts))
     documents_of = [number for part in parts for number in part.pieces.documents.tolist()]
     assert sorted(documents_of) == sorted(rows.pieces.documents.tolist())
     batches = [collate(part, documents.corpus, BERT, shapes=Exact(rows_per_micro_batch)) for part in parts]

@@ -7,7 +7,9 @@ from typing import Literal
 
 import pytest
 
+from benchmarks.data_contenders import CONTEXT, grouped
 from benchmarks.encoding_texts import BLOCK_TEXTS, samples, short_samples
+from benchmarks.measuring import turns
 from benchmarks.results import FOLDER, KEYS, Goal, read_results, write_result, write_unmeasured
 from benchmarks.table import README, table, with_table
 
@@ -72,3 +74,16 @@ def test_a_goal_includes_its_bound(side: Literal["at least", "at most"], met: tu
 def test_a_readme_without_the_marker_lines_is_refused() -> None:
     with pytest.raises(ValueError, match="lacks the line"):
         with_table("no table here", [])
+
+
+def test_contenders_take_the_first_place_in_turn() -> None:
+    assert list(turns(["a", "b", "c"], 3)) == ["a", "b", "c", "c", "b", "a", "a", "b", "c"]
+
+
+def test_the_grouping_that_is_compared_with_joins_all_columns_and_drops_what_is_left_over() -> None:
+    lengths = (300, 500, 400)
+    ids = [list(range(100 * number, 100 * number + length)) for number, length in enumerate(lengths)]
+    rows = grouped({"input_ids": ids, "attention_mask": [[1] * length for length in lengths]})
+    joined = [token for document in ids for token in document]
+    assert rows["input_ids"] == [joined[:CONTEXT], joined[CONTEXT : 2 * CONTEXT]]
+    assert rows["attention_mask"] == [[1] * CONTEXT] * 2

@@ -15,7 +15,7 @@ from transformers.models.llama.modeling_llama import (
     LlamaRotaryEmbedding,
 )
 
-from neobert.model import attention
+from neobert.model import attention, normalization
 from neobert.model.attention import (
     AttentionPlan,
     attend,
@@ -26,7 +26,7 @@ from neobert.model.attention import (
 )
 from neobert.model.encoder import query_key_value
 from neobert.model.feedforward import FEEDFORWARDS, GELUFeedForward, SwiGLU
-from neobert.model.normalization import NORMS, LayerNorm, RMSNorm
+from neobert.model.normalization import NORMS, FewKernelsRMSNorm, LayerNorm, RMSNorm
 from neobert.model.positions import HalvesRotation, LearnedPositions, NoRotation, RealRotation, RotaryPositions
 from neobert.model.slots import Slots, take_places
 
@@ -53,6 +53,46 @@ def llama() -> LlamaConfig:
 @pytest.fixture(scope="module")
 def rotary() -> RotaryPositions:
     return RotaryPositions(small_model(), CONTEXT)
+
+
+# Norms
+
+
+def test_the_rms_norm_of_few_kernels_has_the_right_gradients():
+    x, weight = normal(3, 5, WIDTH).double().requires_grad_(), normal(WIDTH, seed=1).double().requires_grad_()
+    assert torch.autograd.gradcheck(lambda *given: FewKernelsRMSNorm.apply(*given, 1e-5), (x, weight))
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.bfloat16, 2e-2)])
+def test_the_rms_norm_of_few_kernels_is_that_of_torch(dtype, tolerance, autocast):
+    """Value and both gradients, relative to the largest number; backward under autocast too, as pre-training has it."""
+    shape, weight = (4, 12, WIDTH), (1 + normal(WIDTH, seed=1) / 4).to(dtype)
+    gradient = normal(*shape, seed=2).to(dtype)
+    results = []
+    for norm in (FewKernelsRMSNorm.apply, plain_rms_norm):
+        given = (3 * normal(*shape)).to(dtype).requires_grad_(), weight.clone().requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            normed = norm(*given, 1e-5)
+            results.append((normed, *torch.autograd.grad(normed, given, gradient)))
+    for own, reference in zip(*results, strict=True):
+        assert own.dtype == dtype
+        assert (own - reference).abs().max() <= tolerance * reference.abs().max()
+
+
+def plain_rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    return functional.rms_norm(x, (WIDTH,), weight, epsilon)
+
+
+def test_compiled_and_vectorised_the_rms_norm_is_the_plain_composition(monkeypatch):
+    """A compiler sees one graph without calls back into Python, and vmap sees operations that it knows."""
+    monkeypatch.setattr(normalization, "FEW_KERNELS_NUMBERS", 0)
+    norm, x = RMSNorm(WIDTH, 1e-5), normal(2, 3, WIDTH)
+    expected = norm(x)
+    assert "FewKernels" in type(expected.grad_fn).__name__
+    for other in (torch.compile(norm, backend="eager", fullgraph=True)(x), torch.vmap(norm)(x)):
+        assert "FewKernels" not in type(other.grad_fn).__name__
+        torch.testing.assert_close(other, expected, rtol=0, atol=1e-6)
 
 
 # Rotary positions

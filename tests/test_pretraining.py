@@ -24,7 +24,13 @@ from neobert.training.tasks import Process
 from neobert.training.trainer import Trainer
 
 GOLDEN = Path(__file__).parent / "golden" / "losses.json"
-WITHOUT_TIME = ("seconds", "gpu_hours", "commit", "dirty")
+OF_TIME = ("seconds", "per_second")
+"""How the keys of a line end that differ from attempt to attempt."""
+
+WITHOUT_TIME = (
+    *("seconds", "tokens_per_second", "phase_seconds", "compile_seconds", "gpu_hours"),
+    *("model_flops_utilization", "peak_memory_bytes", "commit", "dirty"),
+)
 
 
 def weights(root: Path, run: PretrainingRun) -> dict[str, torch.Tensor]:
@@ -33,7 +39,7 @@ def weights(root: Path, run: PretrainingRun) -> dict[str, torch.Tensor]:
 
 def metrics(root: Path, run: PretrainingRun) -> list[dict[str, Any]]:
     lines = list(read_lines(root / "pretraining" / run.id / "metrics.jsonl"))
-    return [{key: value for key, value in line.items() if not key.endswith("seconds")} for line in lines]
+    return [{key: value for key, value in line.items() if not key.endswith(OF_TIME)} for line in lines]
 
 
 def record(root: Path, run: PretrainingRun) -> dict[str, Any]:

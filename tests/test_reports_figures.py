@@ -1,6 +1,7 @@
 """Figure 1, Tables 2 and 3, and the command that writes them: equal records give equal bytes."""
 
 import csv
+import io
 import json
 import os
 import shutil
@@ -16,18 +17,20 @@ from ablations.ladder import ladder
 from ablations.scales import scaled
 from neobert.glue.tasks import TASKS
 from reports import make_figures, published
-from reports.bars import Bars, bars_of
+from reports.bars import Bars, bars_of, figure1_csv
+from reports.cells import point_name
 from reports.figure1 import figure1
 from reports.formats import markdown
 from reports.scores import Group, group_of
 from reports.table2 import table2, table2_csv
-from reports.table3 import table3
+from reports.table3 import table3, table3_csv
+from reports.table5 import table5, table5_csv
 from reports.trials import Evidence, read_evidence
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 GOLDEN = Path(__file__).resolve().parent / "golden"
 SCRIPT = Path("reports", "make_figures.py")
-FILES = {f"{name}.{suffix}" for name in ("table2", "table3", "deltas") for suffix in ("md", "tex", "csv")} | {
+FILES = {f"{name}.{suffix}" for name in ("table2", "table3", "table5", "deltas") for suffix in ("md", "tex", "csv")} | {
     "remarks.md"
 }
 FILES |= {f"figure1.{suffix}" for suffix in ("pdf", "svg", "png", "csv")}
@@ -106,6 +109,16 @@ def test_figure_says_what_it_is_and_what_is_missing(bars: Bars) -> None:
         assert sentence in " ".join(words.split())
 
 
+def test_heldout_loss_stands_beside_every_bar(bars: Bars) -> None:
+    words = drawn(bars)
+    for bar in bars.bars:
+        assert (bar.loss is None) == (not bar.row.runs)
+        if bar.loss is not None:
+            corpus, loss = bar.loss
+            assert corpus == bar.variant.recipe.pretraining.data.corpus and f"loss {loss.mean:.3f}" in words
+    assert "Loss: held-out MLM loss" in " ".join(words.split())
+
+
 def test_one_seed_has_no_error_bar_and_says_that_the_spread_is_unknown(tmp_path: Path) -> None:
     study = Study(tmp_path / "runs")
     study.write(["M0"])
@@ -180,6 +193,31 @@ def test_table_3_keeps_the_papers_rows_and_ours_apart(partial: Study) -> None:
     assert set(missing[2:]) == {"—"}
 
 
+def test_table_5_has_the_chosen_points_beside_the_papers(partial: Study) -> None:
+    rows = {(row[0], row[1]): row for row in table5(group(partial)).rows}
+    assert rows["paper", "NeoBERT-1024"][2] == "16/6e-06/0.01" and rows["paper", "NeoBERT-4096"][7] == "2/1e-05/1e-05"
+    cells = group(partial).last_rows()["M0"].cells
+    assert rows["this study", "M0"][2:] == tuple(point_name(cell.point) for cell in cells.values() if cell.point)
+    assert all(point.endswith("†") for point in rows["this study", "M5"][2:])
+    assert ("this study", "M3") not in rows
+
+
+def test_every_row_of_ours_names_its_records(partial: Study) -> None:
+    found = group(partial)
+    known = {path.stem for path in partial.root.glob("glue/*/*.json")}
+    runs = {path.parent.name for path in partial.root.glob("pretraining/*/done.json")}
+    for text in (table3_csv(found), table5_csv(found), figure1_csv(bars_of(found))):
+        ours = [row for row in csv.DictReader(io.StringIO(text)) if row.get("source", "this study") == "this study"]
+        for row in ours:
+            ids = {name: set(value.split()) for name, value in row.items() if name.endswith("records")}
+            losses = ids.pop("loss_records", set())
+            assert losses <= runs and set().union(*ids.values()) <= known
+            scored = any(value for name, value in row.items() if name in ("score", *TASKS))
+            assert bool(set().union(*ids.values())) == scored
+            measured = any(value for name, value in row.items() if name.startswith("heldout_loss"))
+            assert bool(losses) == measured
+
+
 def test_table_3_is_golden(tmp_path: Path) -> None:
     study = Study(tmp_path / "runs", scale="paper", data="hub", levels={"M0": 79.2, "M1": 81.1})
     study.write(["M0"], seeds=(0, 1))
@@ -203,7 +241,7 @@ def test_same_records_give_the_same_bytes_whatever_the_process(partial: Study, t
     assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
     folders = [tmp_path / name / "smoke-synthetic" for name in ("a", "b")]
     assert {path.name for path in folders[0].iterdir()} == FILES
-    for name in sorted(FILES):
+    for name in sorted(FILES | {"../index.html"}):
         assert (folders[0] / name).read_bytes() == (folders[1] / name).read_bytes(), name
 
 
@@ -262,9 +300,9 @@ def test_each_scale_and_data_has_its_own_folder_and_can_be_chosen(
         Study(runs, data=data).pretrain("M0")
     common = ["--runs", str(runs), "--out", str(out)]
     assert make_figures.main([*common, "--data", "./texts/corpus"]) == 0
-    assert [path.name for path in out.iterdir()] == ["smoke-corpus"]
+    assert sorted(path.name for path in out.iterdir()) == ["index.html", "smoke-corpus"]
     assert make_figures.main(common) == 0
-    assert sorted(path.name for path in out.iterdir()) == ["smoke-corpus", "smoke-synthetic"]
+    assert sorted(path.name for path in out.iterdir()) == ["index.html", "smoke-corpus", "smoke-synthetic"]
     assert make_figures.main([*common, "--scale", "paper"]) == 3
     assert make_figures.main([*common, "--scale", "papre"]) == 2
     errors = capsys.readouterr().err

@@ -134,3 +134,11 @@ def test_numbers_have_a_true_minus_sign_and_no_negative_zero(value: float, text:
 @pytest.mark.parametrize(("value", "text"), [(3.58, "+3.6 %"), (-2.14, "−2.1 %"), (-0.01, "0.0 %")])
 def test_relative_changes_carry_their_sign(value: float, text: str) -> None:
     assert signed_percent(value) == text
+
+
+def test_table_5_has_a_point_of_the_extended_grid_for_every_task_of_both_checkpoints() -> None:
+    optima = published.table5()
+    assert [row.model for row in optima] == ["NeoBERT-1024", "NeoBERT-4096"]
+    grid = ladder()["M10"].recipe.grid.points()
+    for row in optima:
+        assert list(row.points) == list(TASKS) and all(point in grid for point in row.points.values())

@@ -65,6 +65,24 @@ def records_by_kind(root: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 @pytest.mark.usefixtures("toy_scale")
+def test_the_stage_perplexity_measures_both_stages_of_pretraining_once(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--variant", "M9", "--stages", "pretrain", "perplexity", "--runs", str(tmp_path), "--json"]
+    assert run.main(arguments) == 0
+    said = capfd.readouterr()
+    trained = [outcome["pretraining"] for outcome in json.loads(said.out)]
+    measured = [record for record in read_records(tmp_path)[0] if record["kind"] == "pseudo_perplexity"]
+    assert {record["inputs"]["pretraining"]: record["config"]["stage"] for record in measured} == dict(
+        zip(trained, (0, 1), strict=True)
+    )
+    assert all(record["scores"]["lengths"] for record in measured) and "Pseudo-perplexity" in said.err
+    starts = (tmp_path / "starts.jsonl").read_text()
+    assert run.main(arguments) == 0
+    assert (tmp_path / "starts.jsonl").read_text() == starts
+
+
+@pytest.mark.usefixtures("toy_scale")
 def test_m9_and_m10_run_from_nothing_to_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Two stages once, MNLI before what starts from it, both checkpoints for M10, and the same command is a no-op."""
     runs = tmp_path / "runs"

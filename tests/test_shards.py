@@ -1,5 +1,7 @@
 """Claims of the tokenised corpus: nothing lost, resumable, damage found, and views that copy nothing."""
 
+import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain, islice
@@ -11,11 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_corpora import corpus_of, texts
 
-from neobert.data import shards
-from neobert.data.shards import open_shards, prepare, text_hash
+from neobert.data import encoding, verification
+from neobert.data.encoding import text_hash
+from neobert.data.shards import open_shards, prepare
 from neobert.data.tokenized import TokenizedCorpus
 from neobert.data.tokenizer_training import train_wordpiece
 from neobert.data.tokenizers import TextTokenizer
+from neobert.data.verification import VERIFIED
 from neobert.data.views import HELDOUT_LEAST_TEXTS, HELDOUT_SHARE, Documents, all_documents
 from neobert.errors import DamagedFile, MissingData
 from neobert.layout import MANIFEST
@@ -31,7 +35,7 @@ def tokenizer() -> TextTokenizer:
 
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards, "_BATCH_TEXTS", 16)
+    monkeypatch.setattr(encoding, "BATCH_TEXTS", 16)
 
 
 def made(folder: Path, tokenizer: TextTokenizer, shard_tokens: int = 1000) -> TokenizedCorpus:
@@ -39,11 +43,14 @@ def made(folder: Path, tokenizer: TextTokenizer, shard_tokens: int = 1000) -> To
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    """All files but what was remembered of this copy."""
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != VERIFIED}
 
 
 def read_all(corpus: TokenizedCorpus) -> list[int]:
-    return corpus.read(np.arange(corpus.tokens)).tolist()
+    token_ids = np.empty(corpus.tokens, dtype=np.int64)
+    corpus.copy(corpus.starts, corpus.lengths, token_ids, corpus.starts)
+    return token_ids.tolist()
 
 
 def test_a_corpus_holds_every_token_of_every_text_in_order(tmp_path: Path, tokenizer: TextTokenizer) -> None:
@@ -103,7 +110,7 @@ def test_finished_shards_are_not_tokenised_again(
 
     monkeypatch.setattr(TextTokenizer, "encode", counting)
     corpus = made(tmp_path / "c", tokenizer)
-    assert encoded == TEXTS[len(TEXTS) - len(encoded) :]
+    assert sorted(encoded) == sorted(TEXTS[len(TEXTS) - len(encoded) :])
     assert len(encoded) < 200 and corpus.documents == len(TEXTS)
 
 
@@ -161,6 +168,67 @@ def test_a_truncated_or_missing_file_is_found_without_reading_all(
     path.unlink()
     with pytest.raises(DamagedFile, match=name):
         open_shards(tmp_path / "c", verify=False)
+
+
+def hashed_files(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of files that are read in full from now on, as they come."""
+    names: list[str] = []
+    original = verification.sha256_of
+
+    def noting(path: Path) -> str:
+        names.append(path.name)
+        return original(path)
+
+    monkeypatch.setattr(verification, "sha256_of", noting)
+    return names
+
+
+def test_what_was_verified_is_not_read_again_until_it_is_another_file(
+    tmp_path: Path, tokenizer: TextTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed = hashed_files(monkeypatch)
+    made(tmp_path / "c", tokenizer)
+    assert sorted(set(hashed)) == sorted(set(contents(tmp_path / "c")) - {MANIFEST})
+    hashed.clear()
+    open_shards(tmp_path / "c")
+    assert hashed == []
+    (tmp_path / "c" / "tokens-00000.bin").touch()
+    open_shards(tmp_path / "c")
+    assert hashed == ["tokens-00000.bin"]
+    shutil.copytree(tmp_path / "c", tmp_path / "copy")
+    hashed.clear()
+    open_shards(tmp_path / "copy")
+    assert len(hashed) == len(contents(tmp_path / "copy")) - 1
+
+
+def test_a_changed_byte_under_an_unchanged_size_and_date_is_found(tmp_path: Path, tokenizer: TextTokenizer) -> None:
+    made(tmp_path / "c", tokenizer)
+    path = tmp_path / "c" / "tokens-00001.bin"
+    status, content = path.stat(), bytearray(path.read_bytes())
+    content[0] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert path.stat().st_mtime_ns == status.st_mtime_ns and path.stat().st_size == status.st_size
+    with pytest.raises(DamagedFile, match=path.name):
+        open_shards(tmp_path / "c")
+
+
+@pytest.mark.parametrize("memory", [b"", b"[1]", b'{"tokens-00001.bin": 7}'])
+def test_a_torn_memory_of_what_was_verified_is_made_anew(
+    tmp_path: Path, tokenizer: TextTokenizer, monkeypatch: pytest.MonkeyPatch, memory: bytes
+) -> None:
+    made(tmp_path / "c", tokenizer)
+    (tmp_path / "c" / VERIFIED).write_bytes(memory)
+    hashed = hashed_files(monkeypatch)
+    open_shards(tmp_path / "c")
+    assert len(hashed) == len(contents(tmp_path / "c")) - 1
+    open_shards(tmp_path / "c")
+    assert len(hashed) == len(contents(tmp_path / "c")) - 1
+
+
+def test_a_shard_of_nothing_but_empty_texts_is_opened(tmp_path: Path, tokenizer: TextTokenizer) -> None:
+    corpus = prepare(["the cat"] * 16 + [""] * 40, tokenizer, tmp_path / "c", origins=ORIGINS, shard_tokens=1)
+    assert corpus.documents == 16 and len(corpus.shards) == 2 and len(corpus.shards[1]) == 0
 
 
 def test_an_unfinished_folder_is_missing_data(tmp_path: Path, tokenizer: TextTokenizer) -> None:
@@ -233,3 +301,23 @@ def test_views_count_the_specials() -> None:
         documents.at_least(33)
     with pytest.raises(ValueError, match="no room"):
         documents.truncated(2)
+
+
+@pytest.mark.parametrize("before", [None, "false"])
+def test_the_library_uses_its_threads_while_a_corpus_is_made_and_not_after(
+    tmp_path: Path, tokenizer: TextTokenizer, monkeypatch: pytest.MonkeyPatch, before: str | None
+) -> None:
+    monkeypatch.delenv("TOKENIZERS_PARALLELISM", raising=False)
+    if before is not None:
+        monkeypatch.setenv("TOKENIZERS_PARALLELISM", before)
+    seen: set[str | None] = set()
+    original = TextTokenizer.encode
+
+    def looking(self: TextTokenizer, batch: list[str]) -> list[list[int]]:
+        seen.add(os.environ.get("TOKENIZERS_PARALLELISM"))
+        return original(self, batch)
+
+    monkeypatch.setattr(TextTokenizer, "encode", looking)
+    made(tmp_path / "c", tokenizer)
+    assert seen == {"true"}
+    assert os.environ.get("TOKENIZERS_PARALLELISM") == before

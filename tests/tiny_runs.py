@@ -149,10 +149,10 @@ def final_weights(root: Path, run: PretrainingRun) -> dict[str, torch.Tensor]:
     return load_file(root / "pretraining" / run.id / "checkpoints" / f"step-{STEPS:08d}" / "model.safetensors")
 
 
-def wait_for_steps(root: Path, run: PretrainingRun, count: int) -> None:
+def wait_for_steps(root: Path, run: PretrainingRun, count: int, seconds: float = 120) -> None:
     """Return as soon as the first attempt has noted so many steps."""
     path = root / "pretraining" / run.id / "attempts" / "000001" / "metrics.jsonl"
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + seconds
     while not path.exists() or path.read_bytes().count(b"\n") < count:
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.002)

@@ -86,15 +86,16 @@ class _Tokens:
     places: Integers
 
 
-def micro_batches(rows: Rows, rows_per_micro_batch: int, *, rank: int = 0, ranks: int = 1) -> Iterator[Rows]:
-    """A rank's share of a step: every `ranks`-th run of rows, the same number of runs on all ranks.
+def micro_batches(rows: Rows, most_rows: int, *, rank: int = 0, ranks: int = 1) -> Iterator[Rows]:
+    """A rank's share of a step: every `ranks`-th run of at most `most_rows` rows, the same number of runs on all ranks.
 
-    The last runs may hold fewer rows or none; `collate` fills them up.
+    All runs are of one size; the last ones may hold fewer rows or none, and `collate` fills them up.
     """
-    assert 0 <= rank < ranks and rows_per_micro_batch > 0
-    rounds = max(1, -(-rows.count // (rows_per_micro_batch * ranks)))
+    assert 0 <= rank < ranks and most_rows > 0
+    rounds = max(1, -(-rows.count // (most_rows * ranks)))
+    size = -(-rows.count // (rounds * ranks))
     for number in range(rank, rounds * ranks, ranks):
-        yield rows[number * rows_per_micro_batch : (number + 1) * rows_per_micro_batch]
+        yield rows[number * size : (number + 1) * size]
 
 
 def collate(
@@ -110,7 +111,8 @@ def collate(
     keys = rows.pieces.keys[tokens.pieces]
     masked, predicted = mask_tokens(tokens.token_ids, keys, tokens.framed - 1, masking, corpus.ids)
     numbers, positions = _borders(rows, tokens)
-    places, documents = tokens.places[predicted], _grid(numbers, tokens.places, (count, context), -1)
+    chosen = np.flatnonzero(predicted)
+    places, documents = tokens.places[chosen], _grid(numbers, tokens.places, (count, context), -1)
     boundaries = document_boundaries(documents, shapes) if flat else None
     if boundaries is None:
         slots = slots_by_row(places, count, context, shapes)
@@ -121,7 +123,7 @@ def collate(
         documents=torch.from_numpy(documents),
         positions=torch.from_numpy(_grid(positions, tokens.places, (count, context), -1)),
         slots=slots,
-        targets=padded_targets(tokens.token_ids[predicted], shapes.slots(len(places), count)),
+        targets=padded_targets(tokens.token_ids[chosen], shapes.slots(len(places), count)),
         boundaries=None if boundaries is None else torch.from_numpy(boundaries.astype(np.int32)),
         real_tokens=len(tokens.token_ids),
         predicted_tokens=len(places),
@@ -130,16 +132,18 @@ def collate(
 
 def _read(rows: Rows, corpus: TokenizedCorpus) -> _Tokens:
     pieces = rows.pieces
-    owner = np.repeat(np.arange(len(pieces.tokens)), pieces.tokens)
-    first_of_piece = np.cumsum(pieces.tokens) - pieces.tokens
-    within = np.arange(len(owner)) - first_of_piece[owner]
-    framed = pieces.first[owner] + within
-    addresses = (corpus.starts[pieces.documents] - 1)[owner] + framed
-    # The specials' addresses belong to other documents or to none; what is read there is overwritten.
-    token_ids = corpus.read(np.clip(addresses, 0, corpus.tokens - 1))
-    token_ids[framed == 0] = corpus.ids.cls
-    token_ids[framed == (pieces.framed_lengths - 1)[owner]] = corpus.ids.sep
-    places = (pieces.rows * rows.context + pieces.columns)[owner] + within
+    ends = np.cumsum(pieces.tokens)
+    begins = ends - pieces.tokens
+    numbers = np.arange(pieces.tokens.sum())
+    owner = np.repeat(np.arange(len(begins)), pieces.tokens)
+    framed = numbers + (pieces.first - begins)[owner]
+    places = numbers + (pieces.rows * rows.context + pieces.columns - begins)[owner]
+    opens, closes = pieces.first == 0, pieces.first + pieces.tokens == pieces.framed_lengths
+    token_ids = np.empty(len(numbers), dtype=np.int64)
+    token_ids[begins[opens]] = corpus.ids.cls
+    token_ids[ends[closes] - 1] = corpus.ids.sep
+    first_addresses = corpus.starts[pieces.documents] + pieces.first - 1 + opens
+    corpus.copy(first_addresses, pieces.tokens - opens - closes, token_ids, begins + opens)
     return _Tokens(token_ids, owner, framed, places)
 
 

@@ -7,6 +7,9 @@ packing, micro-batch, process or device, and a rate of 15 % nests in one of 20 %
 
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from neobert.data.tokenizers import SpecialIds
 from neobert.recipe import Masking
 
@@ -36,7 +39,27 @@ def mix(values: Array) -> Array:
 
 def fold(state: Array, word: Array) -> Array:
     """A 32-bit state with one more number (modulo 2^32) in it."""
+    if isinstance(state, np.ndarray) or isinstance(word, np.ndarray):
+        return _fold_arrays(state, word)
     return mix((state + _times(word & _BITS, _GOLDEN) + _GOLDEN) & _BITS)
+
+
+def _fold_arrays(state: Array, word: Array) -> NDArray[np.int64]:
+    """`fold` in 32 bits, where products and sums of arrays wrap by themselves: a fifth of the time."""
+    mixed = _low_bits(word) * np.uint32(_GOLDEN) + _low_bits(state)
+    mixed += np.uint32(_GOLDEN)
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        mixed ^= mixed >> np.uint32(shift)
+        mixed *= np.uint32(factor)
+    mixed ^= mixed >> np.uint32(16)
+    return mixed.astype(np.int64)
+
+
+def _low_bits(values: Array) -> NDArray[np.uint32]:
+    """Integers modulo 2^32; a single one as an array, since numpy warns where a scalar wraps."""
+    if isinstance(values, np.ndarray):
+        return values.astype(np.uint32)
+    return np.array([values & _BITS], dtype=np.uint32)
 
 
 def counter_hash(*words: Array) -> Array:
@@ -74,16 +97,25 @@ def mask_tokens(
     the text's ids, the rest stay (Devlin 2019 §3.1; the NeoBERT paper §3.3 masks all).
     """
     predicted = predicted_tokens(token_ids, keys, offsets, masking.rate, ids)
+    places = _places(predicted)
+    masked = token_ids + 0
     if masking.mask_share == 1:
-        return _choose(predicted, ids.mask, token_ids), predicted
+        masked[places] = ids.mask
+        return masked, predicted
+    keys, offsets, originals = keys[places], offsets[places], token_ids[places]
     draw = token_hash(keys, offsets, REPLACEMENT)
     masks = threshold(masking.mask_share)
     randoms = threshold(masking.mask_share + masking.random_share)
     text_ids = ids.end_text_id - ids.first_text_id
     random_ids = ids.first_text_id + ((token_hash(keys, offsets, RANDOM_TOKEN) * text_ids) >> 32)
-    masked = _choose(predicted & (draw < masks), ids.mask, token_ids)
-    masked = _choose(predicted & (draw >= masks) & (draw < randoms), random_ids, masked)
+    masked[places] = _choose(draw < masks, ids.mask, _choose(draw < randoms, random_ids, originals))
     return masked, predicted
+
+
+def _places(predicted: Array) -> Array:
+    """Where a boolean array is true: the few predicted tokens are cheaper than all."""
+    found = predicted.nonzero()
+    return found[0] if isinstance(found, tuple) else found[:, 0]
 
 
 def _choose(condition: Array, yes: Array, no: Array) -> Array:

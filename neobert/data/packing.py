@@ -4,6 +4,7 @@ Lengths are at most the context, so a document is placed by length, not by token
 together, and the smallest gap that fits is the lowest set bit of an integer.
 """
 
+from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,8 +23,8 @@ class Packing:
 class _Gaps:
     """Rows by the room they have left."""
 
-    def __init__(self, context: int) -> None:
-        self.rows: list[list[int]] = [[] for _ in range(context + 1)]
+    def __init__(self) -> None:
+        self.rows: defaultdict[int, list[int]] = defaultdict(list)
         self.present = 0
 
     def add(self, room: int, row: int) -> None:
@@ -55,7 +56,7 @@ def best_fit_decreasing(lengths: NDArray[np.int64], context: int) -> Packing:
         )
     order = np.argsort(-lengths, kind="stable")
     distinct, counts = np.unique(lengths, return_counts=True)
-    gaps = _Gaps(context)
+    gaps = _Gaps()
     rows_in_order: list[int] = []
     count = 0
     for length, documents in zip(distinct[::-1].tolist(), counts[::-1].tolist(), strict=True):

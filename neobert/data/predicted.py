@@ -24,11 +24,12 @@ def slots_by_row(places: Integers, rows: int, context: int, shapes: Shapes) -> S
 
     An unused query asks at the first token of its row, an unused slot takes the first query.
     """
-    row = places // context
-    counts = np.bincount(row, minlength=rows)
+    firsts = np.searchsorted(places, np.arange(rows + 1) * context)
+    counts = np.diff(firsts)
+    row = np.repeat(np.arange(rows), counts)
     most = shapes.row_slots(int(counts.max(initial=0)), context)
     queries = np.repeat(np.arange(rows)[:, None] * context, most, axis=1)
-    within = np.arange(len(places)) - (np.cumsum(counts) - counts)[row]
+    within = np.arange(len(places)) - firsts[row]
     queries[row, within] = places
     used = np.zeros(shapes.slots(len(places), rows), dtype=np.int64)
     used[: len(places)] = row * most + within

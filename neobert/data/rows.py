@@ -54,6 +54,16 @@ class Rows:
         """Share of the slots that hold a real token."""
         return self.real_tokens / max(1, self.count * self.context)
 
+    @property
+    def attended_tokens(self) -> int:
+        """How many tokens the real tokens see, all together: the squares of the lengths of what sees itself."""
+        lengths = self.pieces.tokens if self.isolated else self._tokens_by_row
+        return int((lengths**2).sum())
+
+    @property
+    def _tokens_by_row(self) -> Integers:
+        return np.bincount(self.pieces.rows, self.pieces.tokens, self.count).astype(np.int64)
+
     def __getitem__(self, chosen: slice) -> "Rows":
         """Consecutive rows, numbered from 0 again; beyond the end there are none."""
         start, stop, _ = chosen.indices(self.count)
@@ -65,7 +75,7 @@ class Rows:
 
 def whole_documents(documents: Documents, indices: Integers, keys: Integers, context: int) -> Rows:
     """Documents `indices` of a truncated view, best-fit packed with borders, fullest rows first."""
-    lengths = documents.framed_lengths[indices]
+    lengths = documents.framed(indices)
     packing = best_fit_decreasing(lengths, context)
     pieces = Pieces(
         rows=packing.rows,

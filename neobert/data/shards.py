@@ -7,14 +7,17 @@ behind the last one. `neobert.data.tokenized` has the format and reads it.
 import hashlib
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 
-from neobert.data.tokenized import DOCUMENT, TOKEN, TokenizedCorpus, documents_name, open_shards, tokens_name
+from neobert.data.encoding import EncodedTexts, encoded
+from neobert.data.tokenized import TokenizedCorpus, documents_name, open_shards, tokens_name
 from neobert.data.tokenizers import TextTokenizer
 from neobert.errors import DamagedFile
 from neobert.files import (
@@ -37,8 +40,6 @@ SHARD_TOKENS = 2**27
 
 LARGEST_VOCABULARY = 2**16
 
-_BATCH_TEXTS = 512
-_BATCH_CHARACTERS = 2**20
 _HEADER = "header.json"
 
 
@@ -50,7 +51,7 @@ def prepare(
     origins: Mapping[str, str],
     shard_tokens: int = SHARD_TOKENS,
 ) -> TokenizedCorpus:
-    """Tokenise `texts` into `folder`, or open what is there. Memory is bounded by a batch of texts.
+    """Tokenise `texts` into `folder`, or open what is there. Memory is bounded by a few batches of texts.
 
     Empty documents are dropped and counted. `origins` ({"corpus": …, "tokenizer": …}) go into the manifest. Call it
     again after a kill: finished shards are kept, and their texts are skipped without tokenising.
@@ -69,9 +70,10 @@ def prepare(
     header = _header(tokenizer, origins, shard_tokens)
     partial = _partial_folder(folder, header)
     shards = _finished_shards(partial)
-    batches = _batches(islice(texts, sum(shard["texts"] for shard in shards), None))
-    while (shard := _write_shard(partial, len(shards), batches, tokenizer, shard_tokens)) is not None:
-        shards.append(shard)
+    left = islice(texts, sum(shard["texts"] for shard in shards), None)
+    with closing(encoded(left, tokenizer)) as batches:
+        while (shard := _write_shard(partial, len(shards), batches, shard_tokens)) is not None:
+            shards.append(shard)
     if not any(shard["documents"] for shard in shards):
         raise ValueError(f"corpus {origins.get('corpus', folder.name)} holds no text: there is nothing to train on")
     _publish(partial, folder, header, shards)
@@ -123,20 +125,6 @@ def _differs(path: Path, sha256: str) -> bool:
     return not path.is_file() or sha256_of(path) != sha256
 
 
-def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Texts in lists of bounded size."""
-    batch: list[str] = []
-    characters = 0
-    for text in texts:
-        batch.append(text)
-        characters += len(text)
-        if len(batch) == _BATCH_TEXTS or characters >= _BATCH_CHARACTERS:
-            yield batch
-            batch, characters = [], 0
-    if batch:
-        yield batch
-
-
 @dataclass
 class _Growing:
     """A shard on its way to the disk."""
@@ -144,28 +132,20 @@ class _Growing:
     file: BinaryIO
     texts: int = 0
     tokens: int = 0
-    documents: list[np.ndarray[Any, Any]] = field(default_factory=list)
+    documents: list[NDArray[Any]] = field(default_factory=list)
+    digest: Any = field(default_factory=hashlib.sha256)
 
-    def add(self, texts: list[str], tokenizer: TextTokenizer) -> None:
-        encoded = tokenizer.encode(texts)
-        lengths = np.fromiter(map(len, encoded), dtype=np.int64, count=len(texts))
-        flat = np.fromiter(chain.from_iterable(encoded), dtype=TOKEN, count=int(lengths.sum()))
-        records = np.empty(len(texts), dtype=DOCUMENT)
-        records["length"] = lengths
-        records["text_hash"] = [text_hash(text) for text in texts]
-        self.file.write(flat.tobytes())
-        self.documents.append(records[lengths > 0])
-        self.texts += len(texts)
-        self.tokens += len(flat)
-
-
-def text_hash(text: str) -> int:
-    """64 bits of a text's BLAKE2b: equal texts, equal hashes, whatever tokenizes them."""
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+    def add(self, encoded: EncodedTexts) -> None:
+        content = encoded.token_ids.tobytes()
+        self.file.write(content)
+        self.digest.update(content)
+        self.documents.append(encoded.documents)
+        self.texts += encoded.texts
+        self.tokens += len(encoded.token_ids)
 
 
 def _write_shard(
-    partial: Path, number: int, batches: Iterator[list[str]], tokenizer: TextTokenizer, shard_tokens: int
+    partial: Path, number: int, batches: Iterator[EncodedTexts], shard_tokens: int
 ) -> dict[str, Any] | None:
     """Fill one shard from the batches and record it; None where no text is left."""
     path = partial / tokens_name(number)
@@ -174,7 +154,7 @@ def _write_shard(
         with temporary.open("xb") as file:
             growing = _Growing(file)
             while growing.tokens < shard_tokens and (batch := next(batches, None)) is not None:
-                growing.add(batch, tokenizer)
+                growing.add(batch)
         if growing.texts == 0:
             return None
         sync_file(temporary)
@@ -194,7 +174,7 @@ def _record_shard(partial: Path, number: int, growing: _Growing) -> dict[str, An
         "texts": growing.texts,
         "documents": len(documents),
         "tokens": growing.tokens,
-        "files": {path.name: sha256_of(path) for path in (partial / tokens_name(number), index)},
+        "files": {tokens_name(number): growing.digest.hexdigest(), index.name: sha256_of(index)},
     }
     replace_file(_record_path(partial, number), json_bytes(shard))
     return shard

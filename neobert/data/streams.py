@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neobert.data.masking import counter_hash
+from neobert.data.permutation import permuted
 from neobert.data.rows import Integers, Pieces, Rows, joined, reordered, whole_documents
-from neobert.data.views import Documents
+from neobert.data.views import FRAME_TOKENS, Documents
 
 PackingWord = Literal["padded", "packed", "packed_across_documents"]
 
@@ -32,29 +33,12 @@ class Order:
     def __init__(self, documents: Documents, words: tuple[int, ...]) -> None:
         self.documents = documents
         self.words = words
-        self._epoch = -1
-        self._permutation: Integers = np.empty(0, dtype=np.int64)
 
     def take(self, start: int, count: int) -> tuple[Integers, Integers]:
         """(indices into the view, mask keys) of `count` positions from `start`, both (count,)."""
-        size = len(self.documents)
-        indices, epochs = [], []
-        position, stop = start, start + count
-        while position < stop:
-            epoch, place = divmod(position, size)
-            part = self._of_epoch(epoch)[place : place + stop - position]
-            indices.append(part)
-            epochs.append(np.full(len(part), epoch, dtype=np.int64))
-            position += len(part)
-        chosen = np.concatenate(indices)
-        keys = counter_hash(*self.words, np.concatenate(epochs), self.documents.numbers[chosen])
-        return chosen, keys
-
-    def _of_epoch(self, epoch: int) -> Integers:
-        if epoch != self._epoch:
-            self._permutation = shuffled(len(self.documents), *self.words, _DOCUMENT_ORDER, epoch)
-            self._epoch = epoch
-        return self._permutation
+        epochs, places = np.divmod(np.arange(start, start + count), len(self.documents))
+        chosen = permuted(places, len(self.documents), counter_hash(*self.words, _DOCUMENT_ORDER, epochs))
+        return chosen, counter_hash(*self.words, epochs, self.documents.numbers[chosen])
 
 
 class Stream(Protocol):
@@ -140,11 +124,12 @@ class AcrossStream:
         self.order = Order(documents, words)
         self.position = 0
         self.offset = 0
+        self._mean_tokens = float(documents.lengths.mean()) + FRAME_TOKENS
 
     def take(self, rows: int) -> Rows:
         wanted = rows * self.context
         indices, keys, ends = self._documents_for(self.offset + wanted)
-        lengths = self.order.documents.framed_lengths[indices]
+        lengths = self.order.documents.framed(indices)
         starts = ends - lengths - self.offset
         borders = starts[(starts > 0) & (starts < wanted)]
         cuts = np.union1d(borders, np.arange(0, wanted, self.context))
@@ -163,11 +148,10 @@ class AcrossStream:
 
     def _documents_for(self, tokens: int) -> tuple[Integers, Integers, Integers]:
         """(indices, keys, cumulated tokens) of documents from here on that have at least `tokens` together."""
-        mean = float(self.order.documents.framed_lengths.mean())
-        count = int(tokens / mean) + 16
+        count = int(tokens / self._mean_tokens) + 16
         while True:
             indices, keys = self.order.take(self.position, count)
-            ends: NDArray[np.int64] = np.cumsum(self.order.documents.framed_lengths[indices])
+            ends: NDArray[np.int64] = np.cumsum(self.order.documents.framed(indices))
             if ends[-1] >= tokens:
                 return indices, keys, ends
             count *= 2

@@ -1,7 +1,7 @@
 """A tokenised corpus on disk, memory-mapped: uncut documents, two bytes a token. Torch-free.
 
 A folder holds tokens-00000.bin (uint16) and documents-00000.npy (a `DOCUMENT` record each) for every shard and
-manifest.json, written last, with the SHA-256 of each.
+manifest.json, written last, with the SHA-256 of each. `neobert.data.verification` remembers there what it compared.
 """
 
 from collections.abc import Mapping
@@ -14,9 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neobert.data.tokenizers import SpecialIds
+from neobert.data.verification import require_files
+from neobert.data.verification import verify as verify_files
 from neobert.errors import DamagedFile, MissingData
-from neobert.files import read_json, sha256_of
+from neobert.files import read_json
 from neobert.layout import MANIFEST
+
+Integers = NDArray[np.int64]
 
 TOKEN = np.dtype("<u2")
 DOCUMENT = np.dtype([("length", "<i4"), ("text_hash", "<u8")])
@@ -63,20 +67,20 @@ class TokenizedCorpus:
         """Tokens without specials."""
         return sum(len(shard) for shard in self.shards)
 
-    def read(self, addresses: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Token ids at addresses of the concatenated shards, any shape."""
-        if len(self.shards) == 1:
-            return self.shards[0][addresses].astype(np.int64)
-        shard_numbers = np.searchsorted(self._shard_starts, addresses, side="right") - 1
-        token_ids = np.empty(addresses.shape, dtype=np.int64)
-        for number in np.unique(shard_numbers):
-            here = shard_numbers == number
-            token_ids[here] = self.shards[number][addresses[here] - self._shard_starts[number]]
-        return token_ids
+    def copy(self, starts: Integers, counts: Integers, into: Integers, places: Integers) -> None:
+        """Copy runs of `counts` tokens from addresses `starts` of the concatenated shards to `places` of `into`.
+
+        All (runs,) int64. A run is of one document, so it lies in one shard.
+        """
+        numbers = np.searchsorted(self._shard_starts, starts, side="right") - 1
+        first = starts - self._shard_starts[numbers]
+        columns = (numbers, first, first + counts, places, places + counts)
+        for shard, begin, end, place, stop in zip(*(column.tolist() for column in columns), strict=True):
+            into[place:stop] = self.shards[shard][begin:end]
 
 
 def open_shards(folder: Path, *, verify: bool = True) -> TokenizedCorpus:
-    """Memory-map a tokenised corpus; `verify` reads every byte and compares checksums.
+    """Memory-map a tokenised corpus; `verify` compares checksums, of files that did not change since once only.
 
     Raises:
         MissingData: there is no finished corpus in the folder.
@@ -85,13 +89,12 @@ def open_shards(folder: Path, *, verify: bool = True) -> TokenizedCorpus:
     if not (folder / MANIFEST).is_file():
         raise MissingData(f"there is no tokenised corpus in {folder}: prepare it first")
     manifest = read_json(folder / MANIFEST)
-    for shard in manifest["shards"]:
-        for name, sha256 in shard["files"].items():
-            _check(folder / name, sha256 if verify else None)
+    checksums = {name: sha256 for shard in manifest["shards"] for name, sha256 in shard["files"].items()}
+    (verify_files if verify else require_files)(folder, checksums)
     documents = [_documents(folder / documents_name(number)) for number in range(len(manifest["shards"]))]
     corpus = TokenizedCorpus(
         ids=SpecialIds(**manifest["special_ids"]),
-        lengths=np.concatenate([records["length"] for records in documents]).astype(np.int64),
+        lengths=np.concatenate([records["length"] for records in documents], dtype=np.int64),
         text_hashes=np.concatenate([records["text_hash"] for records in documents]),
         shards=tuple(
             _tokens(folder / tokens_name(number), shard["tokens"]) for number, shard in enumerate(manifest["shards"])
@@ -103,16 +106,9 @@ def open_shards(folder: Path, *, verify: bool = True) -> TokenizedCorpus:
     return corpus
 
 
-def _check(path: Path, sha256: str | None) -> None:
-    if not path.is_file():
-        raise DamagedFile(f"{path} is missing: remove its folder to tokenise again")
-    if sha256 is not None and sha256_of(path) != sha256:
-        raise DamagedFile(f"{path} does not match its checksum: remove its folder to tokenise again")
-
-
 def _documents(path: Path) -> NDArray[Any]:
     try:
-        records: NDArray[Any] = np.load(path, allow_pickle=False)
+        records: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError) as error:
         raise DamagedFile(f"{path} is not readable ({error}): remove its folder to tokenise again") from error
     if records.dtype != DOCUMENT:

@@ -11,6 +11,7 @@ FRAME_TOKENS = 2
 """Every document stands between two specials, [CLS] and [SEP]."""
 
 HELDOUT_SHARE = 0.01
+_SHARE_BOUND = np.uint64(int(HELDOUT_SHARE * 2**64))
 HELDOUT_LEAST_TEXTS = 32
 """A small corpus holds out this many different texts, but never more than a tenth of them (and at least one)."""
 
@@ -31,8 +32,12 @@ class Documents:
 
     @property
     def framed_lengths(self) -> NDArray[np.int64]:
-        """(documents,) tokens with both specials."""
+        """(documents,) tokens with both specials; a new array of all."""
         return self.lengths + FRAME_TOKENS
+
+    def framed(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """(indices,) tokens with both specials of some documents of the view."""
+        return self.lengths[indices] + FRAME_TOKENS
 
     def truncated(self, context: int) -> "Documents":
         """The documents cut to `context` tokens, specials included; the rest is never seen, as in the released code.
@@ -70,7 +75,7 @@ class Documents:
             ValueError: there are fewer than two different texts.
         """
         hashes = self.corpus.text_hashes[self.numbers]
-        bound = _heldout_bound(np.unique(hashes))
+        bound = _heldout_bound(hashes)
         return self._where(hashes > bound), self._where(hashes <= bound)
 
     def _where(self, chosen: NDArray[np.bool_]) -> "Documents":
@@ -78,10 +83,18 @@ class Documents:
 
 
 def _heldout_bound(hashes: NDArray[np.uint64]) -> np.uint64:
-    """The largest hash of a held-out text, given the sorted hashes of all."""
+    """The largest hash of a held-out text, given the hashes of all."""
+    in_share = hashes[hashes <= _SHARE_BOUND]
+    if len(in_share) < len(hashes) and len(np.unique(in_share)) >= HELDOUT_LEAST_TEXTS:
+        return np.uint64(in_share.max())
+    return _bound_of_few(np.unique(hashes))
+
+
+def _bound_of_few(hashes: NDArray[np.uint64]) -> np.uint64:
+    """The same where the share holds too few texts; `hashes` are sorted and different."""
     if len(hashes) < 2:
         raise ValueError(f"the corpus has {len(hashes)} different texts, too few to hold one out: take more text")
-    in_share = int(np.searchsorted(hashes, np.uint64(int(HELDOUT_SHARE * 2**64)), side="right"))
+    in_share = int(np.searchsorted(hashes, _SHARE_BOUND, side="right"))
     least = max(1, min(HELDOUT_LEAST_TEXTS, len(hashes) // 10))
     return np.uint64(hashes[min(max(in_share, least), len(hashes) - 1) - 1])
 

@@ -76,7 +76,9 @@ class TextFeeding:
             groups = self._groups(of_step.lengths)
             real_tokens = int(of_step.lengths.sum())
             slots = sum(self.form.slots(of_step.lengths[group]) for group in groups)
-            yield StepBatches(self._batches(of_step, groups, self.process), real_tokens, slots, {"step": step})
+            attended = int((of_step.lengths**2).sum())
+            batches = self._batches(of_step, groups, self.process)
+            yield StepBatches(batches, real_tokens, slots, attended, {"step": step})
 
     def whole(self, of_step: StepTexts) -> list[TextBatch]:
         """All micro-batches of a step in this process."""

@@ -20,6 +20,9 @@ Rows = list[list[int]]
 ROW_MULTIPLE = 8
 """Row lengths are multiples of this, as kernels like them."""
 
+LEAST_FIXED_TOKENS = 16
+"""Rows in fixed sizes have this many tokens or a power of two times as many."""
+
 PACKED_ROW_LENGTHS = (1.0, 1.5)
 """Lengths of shared rows that are tried, in units of the longest example; the one with the fewest slots is taken."""
 
@@ -61,10 +64,14 @@ BatchT = TypeVar("BatchT", bound=Batch)
 
 @dataclass(frozen=True)
 class Form(Generic[BatchT]):
-    """How a kind of encoder gets its examples, and what a classifier on it gives for them, (examples, labels)."""
+    """How a kind of encoder gets its examples, and what a classifier on it gives for them, (examples, labels).
+
+    fixed: the layout in few sizes for a compiled encoder, told how many rows there are; without it none is compiled.
+    """
 
     lay_out: Callable[[EncodedSplit, Array, torch.device], BatchT]
     logits: Callable[[Any, BatchT, Literal["cls", "mean"]], Tensor]
+    fixed: Callable[[EncodedSplit, Array, torch.device, int], BatchT] | None = None
 
 
 def training_batches(split: EncodedSplit, batch_size: int, epochs: int, seed: int) -> Iterator[Array]:
@@ -120,8 +127,24 @@ def arrange(lengths: Sequence[int]) -> tuple[Rows, int]:
 
 def lay_out(split: EncodedSplit, examples: Array, device: torch.device) -> ExampleBatch:
     """One batch of these examples on `device`."""
-    lengths = (split.offsets[examples + 1] - split.offsets[examples]).tolist()
-    rows, row_tokens = arrange(lengths)
+    rows, row_tokens = arrange(split.lengths[examples].tolist())
+    return _laid_out(split, examples, rows, row_tokens, device)
+
+
+def lay_out_fixed(split: EncodedSplit, examples: Array, device: torch.device, rows: int) -> ExampleBatch:
+    """The same in `rows` rows, an example in each of the first ones, of as many tokens as few other batches have."""
+    row_tokens = fixed_row_tokens(int(split.lengths[examples].max()))
+    alone: Rows = [[example] for example in range(len(examples))]
+    return _laid_out(split, examples, alone + [[]] * (rows - len(examples)), row_tokens, device)
+
+
+def fixed_row_tokens(longest: int) -> int:
+    """Tokens of a row in fixed sizes that holds an example of `longest` tokens."""
+    return max(LEAST_FIXED_TOKENS, 1 << (longest - 1).bit_length())
+
+
+def _laid_out(split: EncodedSplit, examples: Array, rows: Rows, row_tokens: int, device: torch.device) -> ExampleBatch:
+    lengths = split.lengths[examples]
     places = max(map(len, rows))
     token_ids = np.zeros((len(rows), row_tokens), np.int64)
     documents, positions = np.full_like(token_ids, -1), np.full_like(token_ids, -1)
@@ -158,9 +181,10 @@ def batch_logits(classifier: SequenceClassifier, batch: ExampleBatch, pooling: L
 
 
 def _first_tokens(classifier: SequenceClassifier, batch: ExampleBatch) -> Tensor:
-    slots = Slots.at(batch.starts, batch.token_ids.shape[1], batch.order)
+    shared = batch.starts.shape[1] > 1
+    slots = Slots.at(batch.starts, batch.token_ids.shape[1], batch.order if shared else None)
     hidden: Tensor = classifier.model(batch.token_ids, batch.plan, slots)
-    return hidden
+    return hidden if shared else hidden[: len(batch.order)]  # rows without an example stand last
 
 
 def _means(classifier: SequenceClassifier, batch: ExampleBatch) -> Tensor:
@@ -171,5 +195,5 @@ def _means(classifier: SequenceClassifier, batch: ExampleBatch) -> Tensor:
     return mean.flatten(0, 1).index_select(0, batch.order)
 
 
-SHARED_ROWS = Form(lay_out, batch_logits)
+SHARED_ROWS = Form(lay_out, batch_logits, lay_out_fixed)
 """The form of this package's own encoder."""

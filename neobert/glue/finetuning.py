@@ -1,6 +1,7 @@
 """Fine-tuning on a GLUE task by the paper's protocol (App. C): one point of a grid, one seed, one curve of scores."""
 
 from collections.abc import Generator, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch.nn import functional
 
 from neobert.errors import RunFailed
 from neobert.glue.batching import SHARED_ROWS, Batch, Form, evaluation_batches, training_batches
+from neobert.glue.compiling import NEVER, Candidate, Compiling
 from neobert.glue.course import Course, Patience
 from neobert.glue.encoding import EncodedTask
 from neobert.glue.metrics import Scores, evaluate
@@ -61,6 +63,9 @@ class FineTuner:
     head drawn from its seed. `classifier` is moved to `device` and changed in place: one run at a time. `form` says how
     examples come to its kind of encoder.
 
+    `compiled` tells whether updates run compiled: decided at the first run, for all. Evaluations never do, since their
+    shapes come seldom.
+
     Raises:
         ValueError: `start` has other names than the encoder.
     """
@@ -73,6 +78,7 @@ class FineTuner:
         protocol: FineTuning,
         device: torch.device,
         form: Form[Any] = SHARED_ROWS,
+        compiling: Compiling = NEVER,
     ) -> None:
         _check_names(classifier, start)
         self.classifier = classifier.to(device)
@@ -80,6 +86,8 @@ class FineTuner:
         self.protocol = protocol
         self.device = device
         self.form = form
+        self.compiling = compiling
+        self.compiled: bool | None = None
         self._start = {name: tensor.to(device, copy=True) for name, tensor in start.items()}
         self._train = encoded.train(protocol.train_examples)
         self._labels = encoded.labels
@@ -119,6 +127,8 @@ class FineTuner:
             RunFailed: a loss or prediction is not finite; names the step.
             Stopped: `stop` was requested; nothing is kept.
         """
+        if self.compiled is None:
+            self.compiled = self._compile(point)
         self.classifier.load_state_dict(self._start, strict=False)  # the head is drawn, not loaded
         initialize_classifier(self.classifier, self.protocol.classifier_scale, seed)
         course = Course.of(self.protocol, len(self._train), point.batch_size)
@@ -147,9 +157,26 @@ class FineTuner:
             patience.best.score, patience.best.metrics, best_step, step, tuple(curve), best_predictions, best_weights
         )
 
+    def _compile(self, point: Point) -> bool:
+        """Compile the encoder if that is asked for or pays; whether it is."""
+        self.classifier.train()
+        candidate = Candidate(
+            encoder=self.classifier.model,
+            train=self._train,
+            form=self.form,
+            loss=lambda batch: self._loss(self._logits(batch), batch.labels),
+            course_steps=self.course_steps,
+            precision=self.protocol.precision,
+            device=self.device,
+        )
+        return candidate.compiled(self.compiling, point.batch_size)
+
     def _batches(self, batch_size: int, seed: int) -> Iterator[Batch]:
         for examples in training_batches(self._train, batch_size, self.protocol.epochs, seed):
-            yield self.form.lay_out(self._train, examples, self.device)
+            if self.compiled and self.form.fixed is not None:
+                yield self.form.fixed(self._train, examples, self.device, batch_size)
+            else:
+                yield self.form.lay_out(self._train, examples, self.device)
 
     def _optimizer(self, point: Point) -> torch.optim.AdamW:
         """Weight decay on all parameters, norms and biases too, and no clipping: as the released code."""
@@ -164,6 +191,8 @@ class FineTuner:
 
     def _update(self, optimizer: torch.optim.AdamW, batch: Batch) -> Tensor:
         self.classifier.train()
+        if self.compiled:
+            torch.compiler.cudagraph_mark_step_begin()
         optimizer.zero_grad(set_to_none=True)
         loss = self._loss(self._logits(batch), batch.labels)
         loss.backward()
@@ -194,7 +223,8 @@ class FineTuner:
         for name, batches in self._validation.items():
             values = np.empty((len(self._labels[name]), self.encoded.task.labels), np.float32)
             for examples, batch in batches:
-                values[examples] = self._logits(batch).cpu().numpy()
+                with torch.compiler.set_stance("force_eager") if self.compiled else nullcontext():
+                    values[examples] = self._logits(batch).cpu().numpy()
             predictions[name] = values.squeeze(1) if self.encoded.task.is_regression else values
         return predictions
 

@@ -15,6 +15,7 @@ from neobert.data.preparation import open_specified
 from neobert.files import read_json, replace_file, sync_file, temporary_sibling
 from neobert.glue.closing import SelectionUnit, drop_beaten_weights, selection_of
 from neobert.glue.competition import Competition, TrialPruned
+from neobert.glue.compiling import Compiling
 from neobert.glue.encoding import EncodedTask, encode_task, load_encoded, save_encoded
 from neobert.glue.finetuning import FineTuner, Outcome
 from neobert.glue.measured import MeasuredModel, Weights, encoder_part, is_there, measured_model
@@ -93,14 +94,14 @@ class TrialUnit:
         except TrialPruned as pruned:
             assert isinstance(told, Competition)
             claim.check()
-            fields = {"pruning": plain(self.study.pruning), "pruned_at": pruned.rung, "seconds": _since(started)}
+            fields = {"pruning": plain(self.study.pruning), "pruned_at": pruned.rung, **_how(tuner, started)}
             self._publish(self.files.pruned_record, told.outcome | common | fields)
             return
         claim.check()
         self._publish_predictions(outcome)
         self._publish_weights(outcome.weights)
         claim.check()
-        self._publish(self.files.record, _told(outcome) | common | {"seconds": _since(started)})
+        self._publish(self.files.record, _told(outcome) | common | _how(tuner, started))
         drop_beaten_weights(self.layout, self.study)
 
     def _publish(self, path: Path, fields: dict[str, Any]) -> None:
@@ -158,8 +159,9 @@ def _told(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _since(started: float) -> float:
-    return round(time.perf_counter() - started, 3)
+def _how(tuner: FineTuner, started: float) -> dict[str, Any]:
+    """What a record says about how a trial that began at `started` ran."""
+    return {"compiled": tuner.compiled, "seconds": round(time.perf_counter() - started, 3)}
 
 
 @lru_cache(maxsize=1)
@@ -171,7 +173,9 @@ def _fine_tuner(layout: Layout, task_name: str, study_id: str) -> FineTuner:
     model = measured_model(layout, study)
     start = _starting_weights(layout, study, model)
     encoded = _encoded(layout, run_file, model)
-    return FineTuner(model.classifier, start, encoded, study.protocol, default_device(), model.form)
+    left = tuple(files.point for files in trial_files(layout, study) if files.published is None)
+    compiling = Compiling(run_file.execution.compile, left)
+    return FineTuner(model.classifier, start, encoded, study.protocol, default_device(), model.form, compiling)
 
 
 def _starting_weights(layout: Layout, study: GlueStudy, model: MeasuredModel) -> Weights:

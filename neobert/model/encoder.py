@@ -31,9 +31,10 @@ def query_key_value(
         fused = functional.linear(hidden, _by_head(qkv.weight, heads, rotation).flatten(0, 2))
     else:
         fused = qkv(hidden)
-    fused = fused.unflatten(-1, (heads, 3, -1))
-    query, key = rotation.turn(fused[..., :2, :]).unbind(dim=-2)
-    return query, key, fused[..., 2, :]
+    # Parts of a split put their gradients together in one piece; slices would each fill a whole one with zeros.
+    query_and_key, value = fused.unflatten(-1, (heads, 3, -1)).split((2, 1), dim=-2)
+    query, key = rotation.turn(query_and_key).unbind(dim=-2)
+    return query, key, value.squeeze(-2)
 
 
 def _by_head(weight: Tensor, heads: int, rotation: Rotation) -> Tensor:
@@ -51,8 +52,9 @@ def _with_queries_at(
     heads, asking = of_head.shape[0], take_places(hidden, slots.queries)
     query = functional.linear(asking, of_head[:, :1].flatten(0, 2)).unflatten(-1, (heads, 1, -1))
     fused = functional.linear(hidden, of_head[:, 1:].flatten(0, 2)).unflatten(-1, (heads, 2, -1))
-    turned_query, turned_key = rotation.at(slots.queries).turn(query), rotation.turn(fused[..., :1, :])
-    return turned_query.squeeze(-2), turned_key.squeeze(-2), fused[..., 1, :]
+    key, value = fused.split(1, dim=-2)
+    turned_query, turned_key = rotation.at(slots.queries).turn(query), rotation.turn(key)
+    return turned_query.squeeze(-2), turned_key.squeeze(-2), value.squeeze(-2)
 
 
 class Block(nn.Module):

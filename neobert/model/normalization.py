@@ -1,10 +1,14 @@
 """Norms over the last dimension. Their result has the dtype of what comes in, under autocast too."""
 
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+FEW_KERNELS_NUMBERS = 1 << 15
+"""Numbers of an input from which fewer kernels on a CPU outweigh that they are called from Python."""
 
 
 class LayerNorm(nn.LayerNorm):
@@ -23,7 +27,42 @@ class RMSNorm(nn.RMSNorm):
         """`x` (…, width) normalized, in its own dtype."""
         # A weight of another dtype than the activations' misses the fused kernel.
         weight = cast(Tensor, self.weight).to(x.dtype)
+        if x.is_cpu and x.numel() >= FEW_KERNELS_NUMBERS and not _is_traced():
+            return cast(Tensor, FewKernelsRMSNorm.apply(x, weight, self.eps))
         return functional.rms_norm(x, self.normalized_shape, weight, self.eps).to(x.dtype)
+
+
+def _is_traced() -> bool:
+    """Whether a compiler, an exporter or a transform such as vmap looks at the operations."""
+    transformed: bool = torch._C._are_functorch_transforms_active()
+    return torch.compiler.is_compiling() or torch.jit.is_tracing() or transformed
+
+
+class FewKernelsRMSNorm(torch.autograd.Function):
+    """The RMS norm for eager CPUs, where torch has no kernel of its own: it takes a dozen there, a third of the speed.
+
+    Backward is that of the layer norm with a mean of 0, less what comes from subtracting a mean.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+        """`x` (…, width) normalized; sums are in fp32 or better."""
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=dtype)
+        inverse = norm.square_().mul_(1 / x.shape[-1]).add_(epsilon).rsqrt_()
+        ctx.save_for_backward(x, weight, inverse)
+        return (x * inverse).mul_(weight).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        """The gradients of input and weight."""
+        x, weight, inverse = ctx.saved_tensors
+        wide_x, wide_weight, gradient = (tensor.to(inverse.dtype) for tensor in (x, weight, gradient))
+        of_x, of_weight, _ = torch.ops.aten.native_layer_norm_backward(
+            gradient, wide_x, [x.shape[-1]], torch.zeros_like(inverse), inverse, wide_weight, None, [True, True, False]
+        )
+        of_x += (gradient * wide_weight).mean(dim=-1, keepdim=True).mul_(inverse)
+        return of_x.to(x.dtype), of_weight.to(weight.dtype), None
 
 
 NORMS: dict[str, Callable[[int, float], nn.Module]] = {"layer_norm": LayerNorm, "rms_norm": RMSNorm}

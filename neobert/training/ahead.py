@@ -38,7 +38,8 @@ def ahead(items: Iterator[Item], depth: int = DEPTH) -> Iterator[Item]:
         with suppress(Empty):
             while True:
                 ready.get_nowait()
-        thread.join()
+        if threading.current_thread() is not thread:  # the collector may let go of the result in any thread
+            thread.join()
 
 
 def _make(items: Iterator[Item], ready: "Queue[Item | _End]", closing: threading.Event) -> None:

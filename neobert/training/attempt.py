@@ -1,5 +1,6 @@
 """One go at a course of training, made by all of its processes together; the one with the claim writes."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,11 @@ from neobert.errors import RunFailed
 from neobert.files import append_line
 from neobert.grid.claims import Claim
 from neobert.stopping import StopRequest
-from neobert.training.course import Course, Totals
+from neobert.training.accounting import Totals, forget_peak_memory
+from neobert.training.course import Course
 from neobert.training.loop import Step
 from neobert.training.processes import said_by_first
+from neobert.training.tracing import traced
 
 LOGGED_STEPS = 2000
 
@@ -19,11 +22,12 @@ LOGGED_STEPS = 2000
 class Outcome:
     """How far an attempt came: it began after step `begun` and ended after `step` of `steps`.
 
-    `optimizer_state_bytes` is what this process alone held.
+    `optimizer_state_bytes` is what this process alone held, `compiled` whether its model was.
     """
 
     totals: Totals
     optimizer_state_bytes: int
+    compiled: bool
     begun: int
     step: int
     steps: int
@@ -34,23 +38,25 @@ def attempt(trainer: Course[Any], stop: StopRequest, claim: Claim | None, folder
 
     Args:
         claim: None in a process that only takes part.
-        folder: gets the metrics of this attempt.
+        folder: gets the metrics of this attempt, and a trace where one is wanted.
 
     Raises:
         ClaimLost: another process owns the run now.
         RunFailed: a loss or gradient is not finite.
     """
+    forget_peak_memory(trainer.device)
     try:
-        return _train(trainer, stop, claim, _Metrics(folder / "metrics.jsonl" if claim else None, trainer))
+        return _train(trainer, stop, claim, folder)
     finally:
         trainer.engine.close()
 
 
-def _train(trainer: Course[Any], stop: StopRequest, claim: Claim | None, metrics: "_Metrics") -> Outcome:
+def _train(trainer: Course[Any], stop: StopRequest, claim: Claim | None, folder: Path) -> Outcome:
+    metrics = _Metrics(folder / "metrics.jsonl" if claim else None, trainer)
     begun = step = trainer.restore()
     if begun == 0:
         _save(trainer, 0, claim)
-    for taken in trainer.steps(begun, stop):
+    for taken in _steps(trainer, begun, stop, folder / "trace.json" if claim else None):
         step = taken.number
         metrics.note(taken)
         stopping = stop.requested if trainer.process.count == 1 else taken.stop
@@ -64,7 +70,13 @@ def _train(trainer: Course[Any], stop: StopRequest, claim: Claim | None, metrics
     metrics.write()
     if step == trainer.stage.steps:
         metrics.note_heldout_loss(step)
-    return Outcome(trainer.totals, trainer.engine.optimizer_state_bytes(), begun, step, trainer.stage.steps)
+    held = trainer.engine.optimizer_state_bytes()
+    return Outcome(trainer.totals, held, trainer.compiled, begun, step, trainer.stage.steps)
+
+
+def _steps(trainer: Course[Any], begun: int, stop: StopRequest, trace: Path | None) -> Iterator[Step]:
+    steps, count = trainer.steps(begun, stop), trainer.run_file.execution.trace_steps
+    return steps if trace is None or count == 0 else traced(steps, count, trace, trainer.device)
 
 
 def _save(trainer: Course[Any], step: int, claim: Claim | None) -> None:
@@ -120,6 +132,7 @@ def _line(step: Step) -> dict[str, Any]:
         "gradient_norm": measured.gradient_norm,
         "real_tokens": step.real_tokens,
         "slots": step.slots,
+        "tokens_per_second": round(step.real_tokens / step.seconds, 3),
         "seconds": round(step.seconds, 6),
         "phase_seconds": {phase: round(seconds, 6) for phase, seconds in step.phase_seconds().items()},
     }

@@ -4,10 +4,12 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._dynamo.exc import BackendCompilerFailed
+from torch._dynamo.exc import TorchDynamoException
+from torch._dynamo.utils import calculate_time_spent
 
 from neobert.errors import RunFailed
 from neobert.recipe import Precision
@@ -19,6 +21,10 @@ SAVED_SHARE = {("cpu", "fp32"): 0.2, ("cpu", "bf16"): 0.35, ("cuda", "fp32"): 0.
 
 COMPILE_SECONDS, COMPILE_SECONDS_PER_LAYER = 20.0, 8.0
 """What compiling forward and backward pass takes on two slow cores; much less where the compiler's cache has it."""
+
+MOST_SIZES = 128
+"""Different sizes of micro-batches that are compiled. Behind torch's own limit of 8 a step would run without, and which
+sizes come first depends on where an attempt began: resuming would change bits. A GLUE grid has more than 8 too."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,11 @@ class Trial:
             torch.cuda.synchronize(self.device)
 
 
+def compile_seconds() -> float:
+    """What this process has spent on compiling so far."""
+    return calculate_time_spent().get("total_wall_time", 0.0)
+
+
 def pays(trial: Trial, layers: int, micro_batches_left: int) -> bool:
     """Whether compiling earns itself back in what is left to do."""
     trial.seconds()
@@ -53,16 +64,21 @@ def pays(trial: Trial, layers: int, micro_batches_left: int) -> bool:
     return saved > COMPILE_SECONDS + COMPILE_SECONDS_PER_LAYER * layers
 
 
-def compiled(trial: Trial, word: CompileWord) -> bool:
-    """Compile the model in place and try it; False where that fails and is not insisted on.
+def compiled(
+    trial: Trial, word: CompileWord, *, backend: str | Callable[..., Any] = "inductor", mode: str | None = None
+) -> bool:
+    """Compile the model in place, each shape for itself, and try it; False where that fails and is not insisted on.
+
+    backend, mode: as torch.compile has them.
 
     Raises:
         RunFailed: `word` is on, and there is no compiler that works.
     """
-    trial.model.compile(dynamic=False)
+    torch._dynamo.config.recompile_limit = MOST_SIZES
+    trial.model.compile(dynamic=False, backend=backend, mode=mode)
     try:
         trial.seconds()
-    except BackendCompilerFailed as error:
+    except TorchDynamoException as error:
         reason = str(error).strip().splitlines()[0]
         trial.model._compiled_call_impl = None
         if word == "on":

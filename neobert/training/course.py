@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -14,7 +13,9 @@ from neobert.recipe import Contrastive, Optimization, Stage
 from neobert.specifications import EngineWord, RunFile
 from neobert.stopping import StopRequest
 from neobert.training import checkpoints
+from neobert.training.accounting import Totals
 from neobert.training.ahead import ahead
+from neobert.training.compiling import compile_seconds
 from neobert.training.device import default_device
 from neobert.training.engine import Engine
 from neobert.training.loop import Step, StepBatches, training_steps
@@ -34,15 +35,6 @@ def engine_class(word: EngineWord, processes: int) -> type[Engine[Any]]:
     from neobert.training.zero import ZERO_ENGINES
 
     return ZERO_ENGINES[word]
-
-
-@dataclass
-class Totals:
-    """Counts that go on over attempts."""
-
-    real_tokens: int = 0
-    slots: int = 0
-    seconds: float = 0.0
 
 
 class Course(ABC, Generic[MicroBatch]):
@@ -66,6 +58,7 @@ class Course(ABC, Generic[MicroBatch]):
         self.data_state: Mapping[str, Any] = {}
         self.totals = Totals()
         self.compiled = False
+        self._compile_seconds = compile_seconds()
 
     @abstractmethod
     def begin(self) -> None:
@@ -105,7 +98,7 @@ class Course(ABC, Generic[MicroBatch]):
         state = checkpoint.state()
         self.go_to(state["data"])
         self.data_state = state["data"]
-        self.totals = Totals(**state["totals"])
+        self.totals = Totals.restored(state["totals"])
         self.arrange(state.get("compiled", False))
         return checkpoint.step
 
@@ -138,11 +131,15 @@ class Course(ABC, Generic[MicroBatch]):
             process=self.process.rank,
             stop=stop,
         ):
-            self.totals.real_tokens += step.real_tokens
-            self.totals.slots += step.slots
-            self.totals.seconds += step.seconds
+            self.totals.add(step)
+            self.count_compiling()
             self.data_state = step.data
             yield step
+
+    def count_compiling(self) -> None:
+        """Sizes that come for the first time are compiled within a step."""
+        before, self._compile_seconds = self._compile_seconds, compile_seconds()
+        self.totals.compile_seconds += self._compile_seconds - before
 
     def save(self, step: int, claim: Claim | None) -> None:
         """Write a checkpoint and drop what retention does not keep. All processes take part, who has the claim writes.

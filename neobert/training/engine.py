@@ -109,25 +109,24 @@ class Engine(Generic[MicroBatch]):
         mine = on_device([float(sum(map(self.count, batches))), float(stop)], self.device)
         total, stopping = self._over_processes(mine)
         if self.prepare is not None:
-            with autocast(self.device, self.precision):
+            with phases.during("prepare"), autocast(self.device, self.precision):
                 batches = self.prepare(self.model, batches)
-            phases.end("prepare")
         loss = torch.zeros((), device=self.device)
         for index, batch in enumerate(batches):
             loss += self._accumulate(batch, total.clamp(min=1), phases, last=index == len(batches) - 1)
-        set_learning_rate(self.optimizer, learning_rate)
-        loss = self._over_processes(loss)
-        norm = self._clip_and_update(loss)
-        phases.end("optimizer")
+        with phases.during("optimizer"):
+            set_learning_rate(self.optimizer, learning_rate)
+            loss = self._over_processes(loss)
+            norm = self._clip_and_update(loss)
         return Update(Reading(torch.stack([loss, norm, stopping])), lambda: self._first_non_finite(batches), phases)
 
     def _accumulate(self, batch: MicroBatch, total: Tensor, phases: Phases, *, last: bool) -> Tensor:
         """Add a micro-batch's gradient; its share of the mean loss."""
         with self._synchronised(last=last), autocast(self.device, self.precision):
-            share = self.objective(self.network, batch) / total
-            phases.end("forward")
-            (share * self.processes).backward()  # processes are averaged over; the sum is wanted
-            phases.end("backward")
+            with phases.during("forward"):
+                share = self.objective(self.network, batch) / total
+            with phases.during("backward"):
+                (share * self.processes).backward()  # processes are averaged over; the sum is wanted
         return share.detach()
 
     def _clip_and_update(self, loss: Tensor) -> Tensor:

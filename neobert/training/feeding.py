@@ -44,10 +44,15 @@ class Feeding:
         """This process's share of every step that is left."""
         for of_step in rows:
             batches = [self._batch(share) for share in self._shares(of_step)]
-            yield StepBatches(batches, of_step.real_tokens, of_step.count * self.context, rows.state())
+            slots = self.context * sum(self.shapes.rows(share.count) for share in self._shares_of_all(of_step))
+            yield StepBatches(batches, of_step.real_tokens, slots, of_step.attended_tokens, rows.state())
 
     def _shares(self, rows: Rows) -> Iterator[Rows]:
         return micro_batches(rows, self.most_rows, rank=self.process.rank, ranks=self.process.count)
+
+    def _shares_of_all(self, rows: Rows) -> Iterator[Rows]:
+        for rank in range(self.process.count):
+            yield from micro_batches(rows, self.most_rows, rank=rank, ranks=self.process.count)
 
     def _batch(self, rows: Rows) -> Batch:
         batch = collate(rows, self.corpus, self.masking, shapes=self.shapes, flat=self.flat)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import torch
+from torch.profiler import record_function
 
 from neobert.errors import RunFailed
 from neobert.stopping import StopRequest
@@ -18,13 +19,14 @@ MicroBatch = TypeVar("MicroBatch")
 class StepBatches(Generic[MicroBatch]):
     """A process's share of one optimizer step.
 
-    `real_tokens` and `slots` (those without a token included) count the step over all processes; `state` is where the
-    data stand behind it.
+    `real_tokens`, `slots` (those without a token included) and `attended_tokens` (how many tokens the real ones see,
+    all together) count the step over all processes; `state` is where the data stand behind it.
     """
 
     micro_batches: Sequence[MicroBatch]
     real_tokens: int
     slots: int
+    attended_tokens: int
     state: Mapping[str, Any]
 
 
@@ -40,6 +42,7 @@ class Step:
     learning_rate: float
     real_tokens: int
     slots: int
+    attended_tokens: int
     data: Mapping[str, Any]
     seconds: float
     data_seconds: float
@@ -91,7 +94,8 @@ def training_steps(
     previous: Step | None = None
     for number in range(first, last + 1):
         started = time.perf_counter()
-        batches = next(data)
+        with record_function("data"):
+            batches = next(data)
         waited = time.perf_counter() - started
         seed_step(seed, number, process)
         rate = learning_rate(number)
@@ -103,6 +107,7 @@ def training_steps(
             learning_rate=rate,
             real_tokens=batches.real_tokens,
             slots=batches.slots,
+            attended_tokens=batches.attended_tokens,
             data=batches.state,
             seconds=time.perf_counter() - started,
             data_seconds=waited,

@@ -11,11 +11,12 @@ from neobert.grid.claims import Claim
 from neobert.grid.points import Report
 from neobert.identity import plain
 from neobert.layout import Layout
-from neobert.model.size import training_flops_per_token
 from neobert.records import provenance, publish_record
 from neobert.specifications import Execution, PretrainingRun, RunFile, read_run_file
 from neobert.stopping import StopRequest
+from neobert.training.accounting import accounts
 from neobert.training.attempt import Outcome
+from neobert.training.device import default_device
 from neobert.training.trainer import Trainer
 from neobert.training.units import merge_metrics, train, with_processes_here
 
@@ -86,7 +87,6 @@ class PretrainingUnit:
         stage = run.recipe.stages[-1]
         totals = outcome.totals
         hours = totals.seconds / 3600 * execution.processes
-        flops = training_flops_per_token(run.recipe.model, stage.context, run.recipe.masking.rate)
         heldout = [line["heldout_loss"] for line in metrics if "heldout_loss" in line][-1]
         training = [line["loss"] for line in metrics if "loss" in line][-1]
         return {
@@ -105,8 +105,8 @@ class PretrainingUnit:
             "steps": stage.steps,
             "tokens": stage.tokens,
             "real_tokens": totals.real_tokens,
-            "flops": flops * totals.real_tokens,
-            "seconds": round(totals.seconds, 3),
+            **accounts(totals, run.recipe, execution.processes, default_device(), metrics),
+            "compiled": outcome.compiled,
             "gpu_hours": hours if torch.cuda.is_available() else 0.0,
             "threads": torch.get_num_threads(),
             "processes": execution.processes,

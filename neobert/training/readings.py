@@ -2,11 +2,13 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 
 import torch
 from torch import Tensor
+from torch.profiler import record_function
 
 
 def on_device(values: Sequence[float], device: torch.device) -> Tensor:
@@ -41,10 +43,16 @@ class Phases:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._marks: list[tuple[str, torch.cuda.Event | float]] = []
-        self.end("")
+        self._mark("")
 
-    def end(self, phase: str) -> None:
-        """What came since the last end belongs to `phase`."""
+    @contextmanager
+    def during(self, phase: str) -> Iterator[None]:
+        """What comes until the end of this, and came since the last end, belongs to `phase`; traces show its name."""
+        with record_function(phase):
+            yield
+        self._mark(phase)
+
+    def _mark(self, phase: str) -> None:
         event = _event(self._device, timed=True)
         if event is not None:
             event.record()

@@ -1,6 +1,7 @@
 """A stage of pre-training in one process: model, data and optimizer at some step of it."""
 
 import math
+import sys
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
@@ -97,7 +98,14 @@ class Trainer(Course[Batch]):
         self.rows.restore(dict(data_state))
 
     def arrange(self, compiled: bool | None) -> None:
-        self._compile(self._compile_pays() if compiled is None else compiled)
+        self._compile(self._compile_pays() if compiled is None else self._as_begun(compiled))
+
+    def _as_begun(self, began: bool) -> bool:
+        word = self.run_file.execution.compile
+        if self.process.writes and word == ("off" if began else "on"):
+            form = "compiled" if began else "without compiling"
+            print(f"run {self.run.id} goes on {form}, as it began: --compile {word} is for new runs", file=sys.stderr)
+        return began
 
     def data(self) -> Iterator[StepBatches[Batch]]:
         return self.feeding().steps(self.rows)
@@ -134,8 +142,10 @@ class Trainer(Course[Batch]):
 
     def _compile(self, wanted: bool) -> None:
         self.compiled = wanted
-        if wanted:
-            self.compiled = compiled(self._trial(), self.run_file.execution.compile)
+        if not wanted:
+            return
+        self.compiled = compiled(self._trial(), self.run_file.execution.compile)
+        self.count_compiling()
 
     def _trial(self) -> Trial:
         """The first micro-batch of the stage, as every step has them."""

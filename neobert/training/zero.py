@@ -100,10 +100,10 @@ class ZeroEngine(Engine[MicroBatch]):
 
     def _accumulate(self, batch: MicroBatch, total: Tensor, phases: Phases, *, last: bool) -> Tensor:
         self._deepspeed.set_gradient_accumulation_boundary(last)
-        share = self.objective(self.network, batch) / total
-        phases.end("forward")
-        self._deepspeed.backward(share * self.processes)
-        phases.end("backward")
+        with phases.during("forward"):
+            share = self.objective(self.network, batch) / total
+        with phases.during("backward"):
+            self._deepspeed.backward(share * self.processes)
         return share.detach()
 
     def _clip_and_update(self, loss: Tensor) -> Tensor:

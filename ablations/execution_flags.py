@@ -1,0 +1,33 @@
+"""Flags that say how models are trained, wherever they are. Imports nothing heavy, so that --help is quick."""
+
+import argparse
+from typing import TYPE_CHECKING
+
+from neobert.command_line import whole_number
+
+if TYPE_CHECKING:
+    from neobert.specifications import Execution
+
+
+def add_execution_flags(parser: argparse.ArgumentParser) -> None:
+    """`--compile` and `--trace-steps`, in a group of their own."""
+    group = parser.add_argument_group("pre-training", "how it executes; none of it decides an id")
+    add = group.add_argument
+    add(
+        "--compile",
+        choices=("auto", "on", "off"),
+        default="auto",
+        help="compile models; auto does where the steps that are left earn it back (default: auto)",
+    )
+    add(
+        "--trace-steps",
+        type=whole_number,
+        default=0,
+        metavar="N",
+        help="write a trace of N steps behind the first few to attempts/*/trace.json of each run (default: 0, none)",
+    )
+
+
+def with_execution_flags(execution: "Execution", options: argparse.Namespace) -> "Execution":
+    """The execution of a scale as the flags want it."""
+    return execution.model_copy(update={"compile": options.compile, "trace_steps": options.trace_steps})

@@ -1,0 +1,34 @@
+"""The stage `perplexity` of run.py: pseudo-perplexity of all pre-training of a plan, once each. Torch-free."""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from ablations.plan import Row
+from neobert.launching.here import worker_environment
+from neobert.layout import Layout
+from neobert.specifications import PretrainingRun
+
+COMMAND = "neobert.evaluation.pseudo_perplexity"
+STDERR = 2
+
+
+def pretraining_ids(rows: Sequence[Row]) -> list[str]:
+    """The stages of pre-training of a plan, each once."""
+    return list(
+        dict.fromkeys(unit.run.id for row in rows for unit in row.units if isinstance(unit.run, PretrainingRun))
+    )
+
+
+def measure_perplexity(layout: Layout, run_ids: Sequence[str], *, threads: int, as_json: bool) -> int:
+    """Measure every finished stage with the command's own defaults, one after the other; the worst exit code.
+
+    With `as_json` its tables go to stderr, so that stdout stays what it is.
+    """
+    flags = [sys.executable, "-m", COMMAND, "--runs", str(layout.root), "--run"]
+    where = STDERR if as_json else None
+    done = [
+        subprocess.run([*flags, run_id], env=worker_environment(threads), stdout=where, check=False)
+        for run_id in run_ids
+    ]
+    return max((process.returncode for process in done), default=0)

@@ -1,0 +1,203 @@
+"""The pseudo-perplexity of one finished stage of pre-training as a unit of work, with one record."""
+
+import time
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import NonNegativeInt, PositiveInt
+
+from neobert.data.preparation import tokenized_corpus
+from neobert.data.tokenized import TokenizedCorpus
+from neobert.data.views import FRAME_TOKENS, all_documents
+from neobert.errors import MissingData
+from neobert.evaluation.masked_alone import MaskedAlone
+from neobert.evaluation.passages import Passage, passages
+from neobert.evaluation.perplexity_interval import LEAST_DOCUMENTS, DocumentLoss, pseudo_perplexity
+from neobert.files import append_line, read_lines
+from neobert.grid.claims import Claim
+from neobert.grid.points import Report
+from neobert.identity import NUMERICS, identity, plain
+from neobert.layout import Layout
+from neobert.model.build import build_masked_language_model
+from neobert.recipe import Value
+from neobert.records import provenance, publish_record
+from neobert.result_records import PerplexityConfig, PerplexityScores
+from neobert.specifications import PretrainingRun, RunFile
+from neobert.stopping import Stopped, StopRequest
+from neobert.training import checkpoints
+from neobert.training.device import default_device
+
+BATCH_TOKENS = {"cpu": 4096, "cuda": 131_072}
+
+VERSION = 1
+"""Raised by hand whenever other numbers are computed; what models and tokenizers compute has versions of its own."""
+
+
+class PerplexityMeasurement(Value):
+    """What decides the result: the run, the lengths in tokens, how many documents a length, how many positions of each
+    (None: all), and the seed of their draw."""
+
+    run: str
+    lengths: tuple[PositiveInt, ...]
+    documents: PositiveInt
+    sampled_positions: PositiveInt | None
+    seed: NonNegativeInt
+
+    @property
+    def id(self) -> str:
+        """The measurement's name."""
+        numerics = {mechanism: NUMERICS[mechanism] for mechanism in ("tokenization", "model")}
+        decisive = {"measurement": self, "numerics": numerics, "version": VERSION}
+        return identity({"kind": "pseudo_perplexity", **decisive})
+
+
+@dataclass(frozen=True)
+class PerplexityUnit:
+    """One measurement on the last checkpoint of a finished run; `batch_tokens` decides nothing but speed."""
+
+    layout: Layout
+    run_file: RunFile
+    measurement: PerplexityMeasurement
+    batch_tokens: int | None = None
+
+    @property
+    def run_specification(self) -> PretrainingRun:
+        """The stage of pre-training that is measured."""
+        assert self.run_file.pretraining is not None
+        return self.run_file.pretraining
+
+    @property
+    def id(self) -> str:
+        return self.measurement.id
+
+    @property
+    def name(self) -> str:
+        return f"pseudo-perplexity {self.id} of pre-training {self.measurement.run}"
+
+    @property
+    def record_path(self) -> Path:
+        """Where the record is published."""
+        return self.layout.pseudo_perplexity(self.id)
+
+    @property
+    def error_path(self) -> Path:
+        return self.record_path.parent / "errors" / f"{self.id}.json"
+
+    @property
+    def documents_path(self) -> Path:
+        """One line for each length and document: what a stopped measurement goes on from."""
+        return self.record_path.with_suffix(".jsonl")
+
+    @property
+    def grid_point(self) -> None:
+        """None: a measurement is no point of a grid."""
+
+    def is_finished(self) -> bool:
+        return self.record_path.exists()
+
+    def is_ready(self) -> bool:
+        """Whether the run has its last checkpoint."""
+        return (self.layout.pretraining(self.measurement.run) / "done.json").exists()
+
+    @cached_property
+    def corpus(self) -> TokenizedCorpus:
+        """The tokens of the run's corpus."""
+        return tokenized_corpus(self.layout, self.run_specification, self.run_file.source)
+
+    @cached_property
+    def passages(self) -> dict[int, list[Passage]]:
+        """What is read, by length; a length with too few documents has none."""
+        asked, heldout = self.measurement, all_documents(self.corpus).split_heldout()[1]
+        found = {
+            tokens: passages(heldout, tokens, asked.documents, asked.sampled_positions, asked.seed)
+            for tokens in asked.lengths
+        }
+        return {tokens: read for tokens, read in found.items() if len(read) >= LEAST_DOCUMENTS}
+
+    @cached_property
+    def left_out(self) -> dict[str, str]:
+        """Why a length is not measured."""
+        longest = int(all_documents(self.corpus).split_heldout()[1].framed_lengths.max())
+        reason = f"fewer than {LEAST_DOCUMENTS} held-out documents are that long (the longest has {longest} tokens)"
+        return {str(tokens): reason for tokens in self.measurement.lengths if tokens not in self.passages}
+
+    def refuse_impossible(self) -> None:
+        """Check what is asked for before anything is computed.
+
+        Raises:
+            ValueError: a length leaves no room for text, or is beyond the model's learned positions.
+            MissingData: no length has enough documents.
+        """
+        shortest, longest = min(self.measurement.lengths), max(self.measurement.lengths)
+        if shortest <= FRAME_TOKENS:
+            raise ValueError(
+                f"{shortest} tokens have no room beside {FRAME_TOKENS} special tokens: name a longer length"
+            )
+        table = self.run_specification.position_table
+        if table is not None and longest > table:
+            raise ValueError(
+                f"run {self.measurement.run} has learned positions for {table} tokens, not for {longest}: "
+                f"name lengths up to {table}"
+            )
+        if not self.passages:
+            raise MissingData(f"nothing to read at {shortest} tokens or more: {self.left_out[str(shortest)]}")
+
+    def run(self, claim: Claim, stop: StopRequest, report: Report) -> None:
+        """Measure what no earlier attempt measured, then publish the record."""
+        started = time.perf_counter()
+        device = default_device()
+        done, instrument = self._done_before(), self._instrument(device)
+        for tokens, texts in self.passages.items():
+            for passage in texts:
+                if (tokens, passage.text_hash) in done:
+                    continue
+                if stop.requested:
+                    raise Stopped(f"asked to stop after {len(done)} documents, which are kept", progressed=bool(done))
+                measured = DocumentLoss(float(instrument.losses(passage).mean()), len(passage.places))
+                done[tokens, passage.text_hash] = measured
+                line = {"tokens": tokens, "text_hash": passage.text_hash, **vars(measured)}
+                append_line(self.documents_path, line)
+        claim.check()
+        publish_record(self.record_path, self._record(done, device, time.perf_counter() - started))
+
+    def _done_before(self) -> dict[tuple[int, int], DocumentLoss]:
+        lines = read_lines(self.documents_path)
+        return {(line["tokens"], line["text_hash"]): DocumentLoss(line["loss"], line["positions"]) for line in lines}
+
+    def _instrument(self, device: torch.device) -> MaskedAlone:
+        run = self.run_specification
+        folder = self.layout.pretraining(self.measurement.run) / "checkpoints"
+        model = build_masked_language_model(run.recipe.model, run.context)
+        model.load_state_dict(checkpoints.load(folder, run.recipe.stages[-1].steps).weights())
+        batch_tokens = self.batch_tokens or BATCH_TOKENS[device.type]
+        return MaskedAlone(model.to(device).eval(), self.corpus.ids.mask, run.recipe.precision, device, batch_tokens)
+
+    def _record(
+        self, done: dict[tuple[int, int], DocumentLoss], device: torch.device, seconds: float
+    ) -> dict[str, Any]:
+        run, asked = self.run_specification, self.measurement
+        lengths = tuple(
+            pseudo_perplexity(tokens, [done[tokens, passage.text_hash] for passage in texts])
+            for tokens, texts in self.passages.items()
+        )
+        text = f"held-out {run.recipe.data.corpus}"
+        config = PerplexityConfig(stage=run.stage, text=text, sampled_positions=asked.sampled_positions)
+        return {
+            "kind": "pseudo_perplexity",
+            "id": self.id,
+            "state": "done",
+            "inputs": {"pretraining": asked.run, "data": run.data_id},
+            "config": plain(config),
+            "labels": self.run_file.labels,
+            "scores": plain(PerplexityScores(lengths=lengths)),
+            "seed": asked.seed,
+            "left_out": self.left_out,
+            "most_documents": asked.documents,
+            "precision": run.recipe.precision,
+            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+            "seconds": round(seconds, 3),
+            **provenance(),
+        }

@@ -1,0 +1,150 @@
+"""Pseudo-perplexity of pre-trained checkpoints over lengths: each token masked alone, exp of the mean loss (Figure 2).
+
+python -m neobert.evaluation.pseudo_perplexity --runs runs --run 0123456789ab
+python -m neobert.evaluation.pseudo_perplexity --runs runs --run STAGE1 STAGE2 --lengths 1024 2048 4096 --sample 32
+python -m neobert.evaluation.pseudo_perplexity --runs runs --run 0123456789ab --sample all --documents 8
+
+Text is the beginning of held-out documents, the same ones for every run of a corpus. The cost grows with positions
+times length. What is there already is not measured again; a stopped command goes on from the last document.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from neobert.command_line import count, guarded, parser_from, whole_number
+from neobert.errors import EXIT_DONE, MissingData, did_you_mean
+
+if TYPE_CHECKING:
+    from neobert.evaluation.perplexity_unit import PerplexityUnit
+    from neobert.layout import Layout
+    from neobert.specifications import PretrainingRun, RunFile
+
+PROGRAM = "neobert.evaluation.pseudo_perplexity"
+
+
+def _sample(text: str) -> int | None:
+    return None if text == "all" else count(text)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command's flags."""
+    parser = parser_from(f"python -m {PROGRAM}", __doc__)
+    add = parser.add_argument
+    add("--runs", type=Path, default=Path("runs"), help="folder of runs (default: ./runs)")
+    add("--run", nargs="+", required=True, metavar="ID", help="finished stages of pre-training, by id")
+    add(
+        "--lengths",
+        nargs="+",
+        type=count,
+        metavar="TOKENS",
+        help="specials included (default: a quarter, half and all of the stage's context, with rotary positions also "
+        "twice and four times as long)",
+    )
+    add("--sample", type=_sample, default=64, metavar="N", help="positions of a document, or all (default: 64)")
+    add("--documents", type=count, default=64, metavar="N", help="at most, at each length (default: 64)")
+    add("--seed", type=whole_number, default=0, metavar="N", help="of the sample (default: 0)")
+    add("--batch-tokens", type=count, metavar="N", help="tokens of a batch; decides speed alone")
+    add("--json", action="store_true", help="print the records on stdout")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code (0 done, 1 failed, 2 refused, 3 missing data or run, 75 stopped)."""
+    options = build_parser().parse_args(arguments)
+    return guarded(PROGRAM, lambda: _measure(options), options.runs)
+
+
+def _measure(options: argparse.Namespace) -> int:
+    from neobert.layout import Layout
+    from neobert.records import read_record
+    from neobert.stopping import StopRequest
+    from neobert.work import Worker
+
+    layout = Layout(options.runs.resolve())
+    files = [finished_run(layout, name) for name in dict.fromkeys(options.run)]
+    units = [_unit(layout, run_file, options) for run_file in files]
+    for unit in units:
+        if not unit.is_finished():
+            unit.refuse_impossible()
+    stop = StopRequest()
+    stop.listen()
+    code = Worker(layout, units, stop).run()
+    if code == EXIT_DONE:
+        _show([read_record(unit.record_path) for unit in units], as_json=options.json)
+    return code
+
+
+def _unit(layout: "Layout", run_file: "RunFile", options: argparse.Namespace) -> "PerplexityUnit":
+    from neobert.evaluation.perplexity_unit import PerplexityMeasurement, PerplexityUnit
+
+    assert run_file.pretraining is not None
+    measurement = PerplexityMeasurement(
+        run=run_file.id,
+        lengths=tuple(sorted(set(options.lengths or usual_lengths(run_file.pretraining)))),
+        documents=options.documents,
+        sampled_positions=options.sample,
+        seed=options.seed,
+    )
+    return PerplexityUnit(layout, run_file, measurement, options.batch_tokens)
+
+
+def finished_run(layout: "Layout", name: str) -> "RunFile":
+    """The run.json of a finished stage of pre-training.
+
+    Raises:
+        MissingData: there is no such run, or it is not finished.
+    """
+    from neobert.specifications import read_run_file
+
+    folder = layout.pretraining(name)
+    known = sorted(path.parent.name for path in layout.root.glob("pretraining/*/run.json"))
+    if name not in known:
+        nearest = did_you_mean(name, known) if known else "there is no run at all"
+        raise MissingData(f"{layout.root} holds no pre-training run {name}: {nearest}")
+    if not (folder / "done.json").exists():
+        raise MissingData(f"run {name} is not finished: the command that started it goes on with it")
+    return read_run_file(folder)
+
+
+def usual_lengths(run: "PretrainingRun") -> list[int]:
+    """Lengths around the context of the stage; beyond it only where positions are not learned."""
+    context = run.recipe.stages[-1].context
+    lengths = [context // 4, context // 2, context]
+    return lengths if run.position_table is not None else [*lengths, 2 * context, 4 * context]
+
+
+def _show(records: Sequence[dict[str, Any]], *, as_json: bool) -> None:
+    from neobert.console import logs, output, table
+
+    for record in records:
+        for tokens, reason in record["left_out"].items():
+            logs().print(f"{record['inputs']['pretraining']}: {tokens} tokens left out, {reason}", markup=False)
+    if as_json:
+        print(json.dumps(records, indent=1))
+        return
+    columns = ("run", "stage", "tokens", "pseudo-perplexity", "95 %", "positions", "documents")
+    output().print(table("Pseudo-perplexity", columns, [row for record in records for row in _rows(record)]))
+
+
+def _rows(record: dict[str, Any]) -> list[tuple[object, ...]]:
+    run, stage = record["inputs"]["pretraining"], record["config"]["stage"] + 1
+    return [
+        (
+            run,
+            stage,
+            point["tokens"],
+            f"{point['pseudo_perplexity']:.4g}",
+            f"{point['low']:.4g} to {point['high']:.4g}",
+            point["positions"],
+            point["documents"],
+        )
+        for point in record["scores"]["lengths"]
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

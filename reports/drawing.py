@@ -1,0 +1,101 @@
+"""What all figures share: a style of their own, and files whose bytes are equal where the numbers are.
+
+Matplotlib is imported inside the functions; its own defaults are used, whatever the user's style file says.
+"""
+
+import io
+import textwrap
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from reports.scores import Group
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+KEPT, DISCARDED = "#2F6690", "#C9C9C9"  # dark blue and light grey: apart for every colour vision and on grey paper
+INK, PAPER_MARK, PAPER_INK = "#222222", "#F2A541", "#8A4F00"
+COLOURS = ("#006BA4", "#FF800E", "#595959", "#5F9ED1", "#C85200", "#898989", "#A2C8EC", "#FFBC79")
+"""Of matplotlib's tableau-colorblind10 those that differ most."""
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+STYLE: Any = {
+    "font.family": "DejaVu Sans",  # comes with matplotlib
+    "font.size": 7.5,
+    "pdf.fonttype": 42,
+    "svg.fonttype": "path",
+    "svg.hashsalt": "neobert-ablations",
+    "hatch.linewidth": 0.6,
+    "axes.linewidth": 0.6,
+    "path.simplify": False,
+    "text.parse_math": False,  # a $ in a name is only ever a dollar
+}
+NO_DATES: dict[str, dict[str, str | None]] = {
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+    "svg": {"Date": None, "Creator": None},
+    "png": {"Software": None},
+}
+DOTS_PER_INCH = 300
+
+
+def drawn(draw: "Callable[[], Figure]") -> dict[str, bytes]:
+    """A figure as {"pdf": …, "svg": …, "png": …}."""
+    import matplotlib
+
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(STYLE)
+        figure = draw()
+        return {suffix: _saved(figure, suffix) for suffix in NO_DATES}
+
+
+def _saved(figure: "Figure", suffix: str) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=suffix, dpi=DOTS_PER_INCH, metadata=NO_DATES[suffix])
+    return buffer.getvalue()
+
+
+def provenance_line(group: Group) -> str:
+    """Which scale and data a figure is of; at smoke scale also what it is not."""
+    warning = "Pipeline check, not evidence — " if group.scale == "smoke" else ""
+    return f"{warning}scale {group.scale}, data {group.data}"
+
+
+def line_style(index: int) -> dict[str, Any]:
+    """Colour and marker of the line with an index: apart for every colour vision, and by the marker on grey paper."""
+    return {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)], "ms": 4, "lw": 1.2}
+
+
+def dressed(axes: "Axes", titles: tuple[str, str], across: str, up: str) -> None:
+    """Title and what stands below it, labels, and a quiet grid."""
+    axes.set_title(f"{titles[0]}\n", fontsize=9.5, weight="bold", color=INK, loc="left")
+    axes.annotate(
+        textwrap.shorten(titles[1], 90, placeholder=" …"),
+        (0, 1),
+        xytext=(0, 5),
+        xycoords="axes fraction",
+        textcoords="offset points",
+        fontsize=7,
+        color="#444444",
+    )
+    axes.set_xlabel(across, color=INK)
+    axes.set_ylabel(up, color=INK)
+    axes.grid(axis="y", color="#DDDDDD", lw=0.5, zorder=0)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def logarithmic(axes: "Axes") -> None:
+    """A logarithmic axis upwards with plain numbers at 1, 2 and 5."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, place: f"{value:g}"))
+    axes.yaxis.set_minor_locator(NullLocator())
+
+
+def legend_below(figure: "Figure", columns: int) -> None:
+    """The legend of the only axes, below them, where it covers nothing."""
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=6.4)

@@ -1,0 +1,112 @@
+"""Small multiples of pre-training: loss and tokens a second of each variant, its parent's in grey behind."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from reports.curves import Curve, Curves, Points
+from reports.findings import Findings
+from reports.page.charts import Axis, axis_over, path
+from reports.page.costs import counted, short
+from reports.page.numbers import Number, Register
+from reports.scores import Row
+
+WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 236.0, 128.0, 34.0, 108.0, 8.0
+SKIPPED_SHARE = 0.02  # of a curve's start, where the loss falls from that of guessing, left out of the axis
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One variant in one quantity. Lines are SVG paths: own ones a seed, the parent's first seed behind them."""
+
+    name: str
+    kept: bool
+    lines: tuple[str, ...]
+    behind: str
+    dots: tuple[tuple[float, float], ...]
+    across: tuple[tuple[float, str], ...]
+    summary: str
+    runs: Number
+
+
+@dataclass(frozen=True)
+class CurveChart:
+    """All panels of one quantity; they share the axis upwards. Variants with the same runs share a panel."""
+
+    title: str
+    note: str
+    up: tuple[tuple[float, str], ...]
+    panels: tuple[Panel, ...]
+
+
+def curve_charts(findings: Findings, curves: Curves, register: Register) -> tuple[CurveChart, ...]:
+    """Loss and tokens a second; empty where no run keeps its metrics."""
+    rows = {row.variant.name: row for row in findings.group.last_rows().values() if row.runs}
+    first_of = {tuple(run.id for run in row.runs): name for name, row in reversed(rows.items())}
+    known = {name: [curve for run in rows[name].runs if (curve := curves.of(run))] for name in rows}
+    drawn = {name: own for name, own in known.items() if own and name in first_of.values()}
+    if not drawn:
+        return ()
+    maker = _Panels(rows, drawn, register)
+    return maker.loss(), maker.rate()
+
+
+class _Panels:
+    """Makes panels; remembers what all of them share."""
+
+    def __init__(self, rows: dict[str, Row], drawn: dict[str, list[Curve]], register: Register) -> None:
+        self._rows, self._drawn, self._register = rows, drawn, register
+
+    def loss(self) -> CurveChart:
+        tails = [value for curve in self._all() for value in _tail(curve.loss)]
+        up = axis_over([*tails, *(value for curve in self._all() for _, value in curve.heldout)], BOTTOM, TOP)
+        panels = [self._panel(name, [c.loss for c in own], up, "loss") for name, own in self._drawn.items()]
+        note = "training loss in nats a token; dots: held-out loss; grey: the parent; steps count over all stages"
+        return CurveChart("Loss", note, tuple(up.ticks()), tuple(panels))
+
+    def rate(self) -> CurveChart:
+        values = [value for curve in self._all() for _, value in curve.tokens_per_second]
+        up = axis_over([0.0, *values], BOTTOM, TOP, padding=0.0)
+        panels = [
+            self._panel(name, [c.tokens_per_second for c in own], up, "rate") for name, own in self._drawn.items()
+        ]
+        ticks = tuple((place, short(float(label.replace(",", "")))) for place, label in up.ticks())
+        return CurveChart("Tokens a second", "real tokens, medians; grey: the parent", ticks, tuple(panels))
+
+    def _all(self) -> Iterable[Curve]:
+        return [curve for own in self._drawn.values() for curve in own]
+
+    def _panel(self, name: str, lines: Sequence[Points], up: Axis, quantity: str) -> Panel:
+        row, own = self._rows[name], self._drawn[name]
+        parent = row.variant.parent.name if row.variant.parent else ""
+        behind = [_points(curve, quantity) for curve in self._drawn.get(parent, [])[:1]]
+        across = Axis(0.0, max(step for line in (*lines, *behind) for step, _ in line), LEFT, WIDTH - 6)
+        dots = [point for curve in own for point in curve.heldout] if quantity == "loss" else []
+        ids = [run.id for run in row.runs]
+        same = [other for other, each in self._rows.items() if [run.id for run in each.runs] == ids]
+        return Panel(
+            name=", ".join(same),
+            kept=row.variant.kept,
+            lines=tuple(path(line, across, up) for line in lines),
+            behind="".join(path(line, across, up) for line in behind),
+            dots=tuple((across.at(step), up.at(value)) for step, value in dots),
+            across=tuple((place, short(float(label.replace(",", "")))) for place, label in across.ticks(3)),
+            summary=_summary(lines, quantity),
+            runs=self._register.number(counted(len(ids), "run"), f"{name}: curves", "metrics.jsonl of the runs", ids),
+        )
+
+
+def _points(curve: Curve, quantity: str) -> Points:
+    return curve.loss if quantity == "loss" else curve.tokens_per_second
+
+
+def _tail(points: Points) -> list[float]:
+    """Values behind the first fall."""
+    return [value for _, value in points[int(len(points) * SKIPPED_SHARE) + (len(points) > 1) :]]
+
+
+def _summary(lines: Sequence[Points], quantity: str) -> str:
+    """What the panel shows, for those who cannot see it."""
+    last = [line[-1][1] for line in lines if line]
+    if quantity == "loss":
+        return f"training loss ends at {min(last):.3g}" + (f" to {max(last):.3g}" if len(last) > 1 else "")
+    return f"about {short(max(last))} tokens a second at the end"

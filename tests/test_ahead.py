@@ -1,0 +1,117 @@
+"""Items made ahead are the same ones, in a thread that ends with whoever takes them."""
+
+import gc
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from neobert.training.ahead import ahead
+
+
+def threads() -> int:
+    """Threads that make items now."""
+    return sum(thread.name == "ahead" for thread in threading.enumerate())
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.001)
+
+
+class Made:
+    """Counts up, and knows how far it is."""
+
+    def __init__(self, fails_at: int | None = None) -> None:
+        self.count = 0
+        self.fails_at = fails_at
+
+    def __iter__(self) -> Iterator[int]:
+        return self
+
+    def __next__(self) -> int:
+        if self.count == self.fails_at:
+            raise OSError("the shard is gone")
+        self.count += 1
+        return self.count
+
+
+@given(items=st.lists(st.none() | st.integers()), depth=st.integers(1, 5))
+def test_the_items_are_the_same(items: list[int | None], depth: int) -> None:
+    assert list(ahead(iter(items), depth)) == items
+    assert threads() == 0
+
+
+@given(before=st.integers(0, 6), depth=st.integers(1, 4))
+def test_an_error_comes_where_it_arose(before: int, depth: int) -> None:
+    taken = []
+    with pytest.raises(OSError, match="the shard is gone"):
+        for item in ahead(Made(fails_at=before), depth):
+            taken.append(item)
+    assert taken == list(range(1, before + 1))
+    assert threads() == 0
+
+
+@given(taken=st.integers(1, 6), depth=st.integers(1, 4))
+def test_no_more_is_made_than_fits_and_one_in_hand(taken: int, depth: int) -> None:
+    made = Made()
+    items = ahead(made, depth)
+    for _ in range(taken):
+        next(items)
+    wait_until(lambda: made.count == taken + depth + 1)
+    assert made.count <= taken + depth + 1
+    items.close()  # type: ignore[attr-defined]
+
+
+def test_nothing_is_made_before_the_first_is_asked_for() -> None:
+    made = Made()
+    items = ahead(made)
+    assert made.count == 0 and threads() == 0
+    assert next(items) == 1
+
+
+@pytest.mark.parametrize("taken", [1, 5])
+def test_closing_ends_the_thread(taken: int) -> None:
+    items = ahead(Made())
+    for _ in range(taken):
+        next(items)
+    assert threads() == 1
+    items.close()  # type: ignore[attr-defined]
+    assert threads() == 0
+
+
+def test_letting_go_ends_the_thread() -> None:
+    items = ahead(Made())
+    next(items)
+    assert threads() == 1
+    del items
+    gc.collect()
+    assert threads() == 0
+
+
+def test_the_collector_may_let_go_in_the_thread_itself() -> None:
+    """A cycle keeps the result alive until a collection, which runs in whatever thread comes by."""
+    let_go = threading.Event()
+
+    class Collecting(Made):
+        def __next__(self) -> int:
+            if self.count == 1:
+                assert let_go.wait(30)
+                gc.collect()
+            return super().__next__()
+
+    gc.disable()
+    try:
+        held: list[object] = [ahead(Collecting())]
+        held.append(held)
+        next(held[0])  # type: ignore[call-overload]
+        del held
+        let_go.set()
+        wait_until(lambda: threads() == 0)
+    finally:
+        gc.enable()

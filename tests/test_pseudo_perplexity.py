@@ -1,0 +1,329 @@
+"""Pseudo-perplexity: equal to masking one token after the other, with an interval that covers, once for each run."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small_models import FORMS, language_model
+from tiny_runs import finish, reference, tiny_model, tiny_run, tiny_stage, write_tiny_run
+
+from ablations.perplexity import measure_perplexity
+from neobert.data.tokenized import TokenizedCorpus
+from neobert.data.tokenizers import SpecialIds
+from neobert.data.views import Documents, all_documents
+from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED, MissingData, RunFailed
+from neobert.evaluation.masked_alone import MaskedAlone
+from neobert.evaluation.passages import Passage, passages
+from neobert.evaluation.perplexity_interval import DocumentLoss, pseudo_perplexity
+from neobert.evaluation.perplexity_unit import PerplexityMeasurement, PerplexityUnit
+from neobert.evaluation.pseudo_perplexity import finished_run, usual_lengths
+from neobert.grid.claims import acquire
+from neobert.launching.here import REPOSITORY
+from neobert.layout import Layout
+from neobert.model.attention import whole_rows_plan
+from neobert.model.heads import MaskedLanguageModel
+from neobert.records import read_record, read_records
+from neobert.result_records import PerplexityConfig, PerplexityScores
+from neobert.specifications import PretrainingRun
+from neobert.stopping import Stopped, StopRequest
+
+IDS = SpecialIds(pad=0, cls=2, sep=3, mask=4, unk=1, first_text_id=5, end_text_id=50)
+CPU = torch.device("cpu")
+
+
+def corpus_of(*texts: list[int], hashes: list[int] | None = None) -> TokenizedCorpus:
+    """A corpus of these token ids; texts hash to 10, 20, … unless told."""
+    lengths = np.array([len(text) for text in texts], dtype=np.int64)
+    given = hashes or [10 * (number + 1) for number in range(len(texts))]
+    tokens = np.array([token for text in texts for token in text], dtype=np.uint16)
+    return TokenizedCorpus(IDS, lengths, np.array(given, dtype=np.uint64), (tokens,), {})
+
+
+def documents_of(*texts: list[int], hashes: list[int] | None = None) -> Documents:
+    """All of such a corpus."""
+    return all_documents(corpus_of(*texts, hashes=hashes))
+
+
+def text_of(length: int, seed: int = 0) -> list[int]:
+    """`length` ordinary token ids."""
+    return np.random.default_rng([seed, length]).integers(5, 50, length).tolist()
+
+
+def instrument(model: MaskedLanguageModel, batch_tokens: int = 64) -> MaskedAlone:
+    """The model in fp32 on the CPU."""
+    return MaskedAlone(model.eval(), IDS.mask, "fp32", CPU, batch_tokens)
+
+
+@torch.no_grad()
+def one_by_one(model: MaskedLanguageModel, passage: Passage) -> list[float]:
+    """−log p by the definition: a whole forward pass for each token, scores of all tokens."""
+    losses = []
+    for place in passage.places.tolist():
+        token_ids = torch.from_numpy(passage.token_ids)[None].clone()
+        token_ids[0, place] = IDS.mask
+        logits = model.logits(token_ids, whole_rows_plan(token_ids))[0, place]
+        losses.append(-float(logits.double().log_softmax(dim=0)[int(passage.token_ids[place])]))
+    return losses
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
+def test_every_loss_is_that_of_masking_one_token_after_the_other(form: dict[str, str]) -> None:
+    model = language_model(**form)
+    (passage,) = passages(documents_of(text_of(30)), 20, 1, None, 0)
+    losses = instrument(model).losses(passage)
+    assert len(losses) == 18
+    assert losses == pytest.approx(one_by_one(model.eval(), passage), abs=1e-6)
+    assert losses.std() > 0.1, "all alike would hide a wrong place"
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 20, 41, 10_000])
+def test_the_size_of_a_batch_decides_nothing(batch_tokens: int) -> None:
+    model = language_model()
+    (passage,) = passages(documents_of(text_of(18)), 20, 1, None, 0)
+    losses = instrument(model, batch_tokens).losses(passage)
+    assert losses == pytest.approx(instrument(model, 100).losses(passage), abs=1e-6)
+
+
+def test_no_batch_is_larger_than_allowed_and_scores_are_computed_at_one_token_a_copy() -> None:
+    model, rows, scored = language_model(), [], []
+    model.model.register_forward_pre_hook(lambda _, given: rows.append(tuple(given[0].shape)))
+    model.decoder.register_forward_pre_hook(lambda _, given: scored.append(tuple(given[0].shape)))
+    (passage,) = passages(documents_of(text_of(18)), 20, 1, None, 0)
+    instrument(model, 100).losses(passage)
+    assert rows == [(5, 20), (5, 20), (5, 20), (3, 20)]
+    assert scored == [(count, 24) for count, _ in rows]
+
+
+def test_a_model_that_knows_nothing_has_the_vocabulary_size() -> None:
+    model = language_model()
+    torch.nn.init.zeros_(model.decoder.weight)
+    torch.nn.init.zeros_(model.decoder.bias)
+    read = passages(documents_of(*(text_of(18, seed) for seed in range(3))), 20, 3, None, 0)
+    losses = [DocumentLoss(float(instrument(model).losses(passage).mean()), 18) for passage in read]
+    result = pseudo_perplexity(20, losses)
+    assert result.pseudo_perplexity == pytest.approx(50, rel=1e-5)
+    assert (result.positions, result.documents) == (54, 3)
+    assert result.low == pytest.approx(50, rel=1e-5) and result.high == pytest.approx(50, rel=1e-5)
+
+
+def test_special_and_unknown_tokens_are_never_masked_and_a_text_of_nothing_else_is_passed_over() -> None:
+    text = [7, IDS.unk, 8, IDS.mask, 9, IDS.sep]
+    (passage,) = passages(documents_of([IDS.unk] * 8, text), 8, 5, None, 0)
+    assert passage.token_ids.tolist() == [IDS.cls, *text, IDS.sep]
+    assert passage.places.tolist() == [1, 3, 5]
+
+
+def test_texts_are_those_with_the_smallest_hashes_of_all_that_are_long_enough_each_once() -> None:
+    """Whatever the order in the corpus; equal texts have one hash."""
+    texts = [text_of(length, seed) for seed, length in enumerate([30, 9, 30, 18, 30])]
+    view = documents_of(*texts, texts[2], hashes=[50, 10, 40, 20, 30, 40])
+    assert [passage.text_hash for passage in passages(view, 20, 9, None, 0)] == [20, 30, 40, 50]
+    assert [passage.text_hash for passage in passages(view, 20, 2, None, 0)] == [20, 30]
+    first = passages(view, 20, 1, None, 0)[0]
+    assert first.token_ids.tolist() == [IDS.cls, *texts[3][:18], IDS.sep]
+
+
+def test_a_sample_of_all_positions_is_all_positions() -> None:
+    view = documents_of(text_of(30))
+    (whole,), (sampled,) = passages(view, 20, 1, None, 0), passages(view, 20, 1, 18, 0)
+    assert whole.places.tolist() == sampled.places.tolist() == list(range(1, 19))
+
+
+def test_a_sample_is_drawn_by_the_seed_alone() -> None:
+    view = documents_of(*(text_of(30, seed) for seed in range(20)))
+
+    def drawn(seed: int) -> list[list[int]]:
+        return [passage.places.tolist() for passage in passages(view, 32, 20, 6, seed)]
+
+    assert drawn(0) == drawn(0) != drawn(1)
+    assert all(len(set(places)) == 6 and places == sorted(places) for places in drawn(0))
+    assert len({tuple(places) for places in drawn(0)}) > 10, "documents share no draw"
+    assert {place for places in drawn(0) for place in places} == set(range(1, 31))
+
+
+def simulated_loss(random: np.random.Generator, positions: int) -> DocumentLoss:
+    """A document whose tokens' losses scatter around a mean of its own, which scatters around 2."""
+    return DocumentLoss(float(random.normal(random.normal(2.0, 0.3), 1.0, positions).mean()), positions)
+
+
+@pytest.mark.parametrize(("documents", "positions"), [(3, 4), (12, 64)])
+def test_the_interval_covers_the_full_value_as_often_as_it_says(documents: int, positions: int) -> None:
+    """95 % of 2,000 simulated measurements; three standard errors of that share are 1.5 %."""
+    random = np.random.default_rng(7)
+    results = [
+        pseudo_perplexity(20, [simulated_loss(random, positions) for _ in range(documents)]) for _ in range(2000)
+    ]
+    covered = np.mean([result.low <= math.exp(2.0) <= result.high for result in results])
+    assert covered == pytest.approx(0.95, abs=0.015)
+
+
+def test_a_loss_that_is_not_finite_is_named() -> None:
+    with pytest.raises(RunFailed, match="at 20 tokens is not finite"):
+        pseudo_perplexity(20, [DocumentLoss(1.0, 3), DocumentLoss(math.nan, 3)])
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, PretrainingRun]:
+    """A folder with a run of seconds that is done."""
+    root, run = tmp_path_factory.mktemp("runs"), tiny_run()
+    write_tiny_run(root, run)
+    assert finish(root, reference(run))[0] == 0
+    return root, run
+
+
+def command(root: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """The real command."""
+    line = [sys.executable, "-m", "neobert.evaluation.pseudo_perplexity", "--runs", str(root), *arguments]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
+    return subprocess.run(line, env=environment, capture_output=True, text=True, check=False, timeout=120)
+
+
+def unit_of(root: Path, run: PretrainingRun, lengths: tuple[int, ...] = (8, 16), **changes: Any) -> PerplexityUnit:
+    """A small measurement of a run."""
+    layout = Layout(root)
+    fields = {"run": run.id, "lengths": lengths, "documents": 4, "sampled_positions": 3, "seed": 0} | changes
+    return PerplexityUnit(layout, finished_run(layout, run.id), PerplexityMeasurement.model_validate(fields))
+
+
+def test_the_command_publishes_one_record_that_reports_read_and_measures_nothing_twice(
+    finished: tuple[Path, PretrainingRun],
+) -> None:
+    root, run = finished
+    flags = ("--run", run.id, "--lengths", "16", "8", "5000", "--documents", "5", "--sample", "all", "--json")
+    first = command(root, *flags)
+    assert first.returncode == EXIT_DONE, first.stderr
+    (record,) = json.loads(first.stdout)
+    assert read_record(Layout(root).pseudo_perplexity(record["id"])) == record
+    assert record in read_records(root)[0]
+    assert PerplexityConfig.model_validate(record["config"]).text == "held-out web"
+    lengths = PerplexityScores.model_validate(record["scores"]).lengths
+    assert [(point.tokens, point.documents) for point in lengths] == [(8, 5), (16, 5)]
+    assert all(point.positions <= 5 * (point.tokens - 2) for point in lengths)
+    assert list(record["left_out"]) == ["5000"] and "5000 tokens left out" in first.stderr
+    assert record["inputs"] == {"pretraining": run.id, "data": run.data_id} and "commit" in record
+    starts = (root / "starts.jsonl").read_text()
+    assert json.loads(command(root, *flags).stdout) == [record]
+    assert (root / "starts.jsonl").read_text() == starts
+
+
+def test_a_record_holds_what_the_definition_gives(finished: tuple[Path, PretrainingRun]) -> None:
+    root, run = finished
+    unit = unit_of(root, run, (12,), sampled_positions=None)
+    claim = acquire(Layout(root).claims(unit.id))
+    assert claim is not None
+    with claim:
+        unit.run(claim, StopRequest(), lambda step, score: None)
+    (point,) = read_record(unit.record_path)["scores"]["lengths"]
+    model, mask = unit._instrument(CPU).model, unit.corpus.ids.mask
+    assert mask == IDS.mask
+    means = [np.mean(one_by_one(model, passage)) for passage in unit.passages[12]]
+    assert point["pseudo_perplexity"] == pytest.approx(math.exp(np.mean(means)), rel=1e-6)
+
+
+def test_a_stopped_measurement_goes_on_from_the_last_document(finished: tuple[Path, PretrainingRun]) -> None:
+    root, run = finished
+    unit, stop = unit_of(root, run, seed=1), StopRequest()
+    whole = unit_of(root, run, seed=1)
+    measured: list[int] = []
+
+    class Stopping(StopRequest):
+        @property
+        def requested(self) -> bool:
+            measured.append(0)
+            return len(measured) > 3
+
+    for attempt, request in enumerate((Stopping(), stop)):
+        claim = acquire(Layout(root).claims(unit.id))
+        assert claim is not None
+        with claim:
+            if attempt == 0:
+                with pytest.raises(Stopped, match="3 documents"):
+                    unit.run(claim, request, lambda step, score: None)
+                kept = unit.documents_path.read_text()
+                assert kept.count("\n") == 3 and not unit.is_finished()
+            else:
+                unit.run(claim, request, lambda step, score: None)
+    assert unit.documents_path.read_text().startswith(kept) and whole.is_finished()
+    assert unit.documents_path.read_text().count("\n") == 8
+
+
+def test_a_signal_ends_the_command_with_the_code_for_more_to_do(finished: tuple[Path, PretrainingRun]) -> None:
+    root, run = finished
+    line = [sys.executable, "-m", "neobert.evaluation.pseudo_perplexity", "--runs", str(root), "--run", run.id]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
+    flags = ["--sample", "all", "--batch-tokens", "1", "--seed", "2"]
+    process = subprocess.Popen([*line, *flags], env=environment, stderr=subprocess.PIPE, text=True)
+    before = (root / "starts.jsonl").read_text()
+    while (root / "starts.jsonl").read_text() == before and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    said = process.communicate(timeout=120)[1]
+    assert process.returncode == 75 and "which are kept" in said
+
+
+def test_what_decides_the_numbers_decides_the_name_and_a_batch_does_not(finished: tuple[Path, PretrainingRun]) -> None:
+    root, run = finished
+    unit = unit_of(root, run)
+    others = [unit_of(root, run, **{name: value}) for name, value in [("documents", 5), ("sampled_positions", 4)]]
+    others += [unit_of(root, run, seed=1), unit_of(root, run, (8, 17))]
+    assert len({unit.id, *(other.id for other in others)}) == 5
+    assert PerplexityUnit(unit.layout, unit.run_file, unit.measurement, batch_tokens=7).id == unit.id
+
+
+def test_an_unknown_or_unfinished_run_is_named(finished: tuple[Path, PretrainingRun], tmp_path: Path) -> None:
+    root, run = finished
+    said = command(root, "--run", f"{run.id[:10]}xx")
+    assert said.returncode == EXIT_MISSING and f"did you mean '{run.id}'?" in said.stderr
+    assert "Traceback" not in said.stderr
+    write_tiny_run(tmp_path, run)
+    with pytest.raises(MissingData, match="is not finished"):
+        finished_run(Layout(tmp_path), run.id)
+    with pytest.raises(MissingData, match="no run at all"):
+        finished_run(Layout(tmp_path / "empty"), run.id)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "code", "sentence"),
+    [
+        (("9000", "8000"), EXIT_MISSING, "nothing to read at 8000 tokens or more: fewer than 2 held-out documents"),
+        (("2", "8"), EXIT_REFUSED, "2 tokens have no room"),
+        (("0",), EXIT_REFUSED, "0 is no whole number from 1"),
+    ],
+)
+def test_lengths_that_cannot_be_measured_are_refused_in_one_sentence(
+    finished: tuple[Path, PretrainingRun], lengths: tuple[str, ...], code: int, sentence: str
+) -> None:
+    root, run = finished
+    said = command(root, "--run", run.id, "--lengths", *lengths)
+    assert said.returncode == code and sentence in said.stderr and "Traceback" not in said.stderr
+
+
+def test_the_stage_of_run_py_measures_each_run_and_tells_the_worst_code(
+    finished: tuple[Path, PretrainingRun], capfd: pytest.CaptureFixture[str]
+) -> None:
+    root, run = finished
+    before = len(read_records(root)[0])
+    code = measure_perplexity(Layout(root), ["0123456789ab", run.id], threads=1, as_json=True)
+    said = capfd.readouterr()
+    assert code == EXIT_MISSING and "no pre-training run 0123456789ab" in said.err
+    assert said.out == "" and run.id in said.err
+    assert len(read_records(root)[0]) == before + 1
+
+
+def test_learned_positions_bound_the_lengths(tmp_path: Path) -> None:
+    run = tiny_run(model=tiny_model(positions="learned"), stages=(tiny_stage(context=32),))
+    folder = write_tiny_run(tmp_path, run)
+    (folder / "done.json").write_text("{}")
+    with pytest.raises(ValueError, match="has learned positions for 32 tokens, not for 33"):
+        unit_of(tmp_path, run, (8, 33)).refuse_impossible()
+    assert usual_lengths(run) == [8, 16, 32]
+    assert usual_lengths(tiny_run()) == [8, 16, 32, 64, 128]

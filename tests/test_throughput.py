@@ -1,0 +1,246 @@
+"""The benchmark of throughput counts real tokens, finds a batch size, names what it leaves out, and says all of it."""
+
+import statistics
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import throughput
+from benchmarks.batch_search import MARGIN, Found, best_batch
+from benchmarks.measuring import Timing
+from benchmarks.results import read_results
+from benchmarks.throughput import build_parser, figures_of, measure, measured, ratio_of
+from benchmarks.throughput_models import BUILDERS, NEOBERT, PAPER_ENCODERS, EncoderShape, Family, real_tokens, sequences
+from benchmarks.throughput_records import throughput_record, write_throughput
+from benchmarks.throughput_settings import CPU_NAME, GPU_NAME, Setting, cpu_setting, gpu_setting
+from benchmarks.throughput_timing import WARM_UP_STEPS, Running, Speed
+from neobert.records import read_records
+from neobert.result_records import ThroughputConfig, ThroughputScores
+
+CPU = torch.device("cpu")
+FAMILIES: tuple[Family, ...] = ("neobert", "bert", "roberta", "modernbert")
+
+
+def small(family: Family) -> EncoderShape:
+    """Two layers of 64; all but ours have 32 positions."""
+    return EncoderShape(f"small {family}", family, 2, 64, 96, 1100, None if family == "neobert" else 32)
+
+
+SMALL = tuple(small(family) for family in FAMILIES)
+SETTING = replace(
+    cpu_setting(),
+    encoders=SMALL,
+    lengths=(16, 32, 64),
+    steps=4,
+    turns=2,
+    most_rows=4,
+    most_tokens=64,
+    own="small neobert",
+    other="small modernbert",
+    compared=32,
+)
+
+
+def running(shape: EncoderShape) -> Running:
+    """On the CPU in fp32."""
+    return Running.of(shape, "sdpa", CPU, "fp32")
+
+
+@pytest.mark.parametrize("shape", SMALL, ids=FAMILIES)
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@torch.inference_mode()
+def test_every_family_gives_hidden_states_up_to_its_last_position(shape: EncoderShape, precision: str) -> None:
+    model = Running.of(shape, "sdpa", CPU, "bf16" if precision == "bf16" else "fp32")
+    hidden = model.forward(sequences(3, 32, shape.vocabulary_size))
+    assert hidden.shape == (3, 32, 64) and hidden.isfinite().all()
+    assert hidden.dtype == (torch.bfloat16 if precision == "bf16" else torch.float32)
+
+
+@torch.inference_mode()
+def test_dropout_is_off() -> None:
+    token_ids = sequences(2, 32, 1100)
+    for shape in SMALL:
+        forward = running(shape).forward
+        assert torch.equal(forward(token_ids), forward(token_ids)), shape.name
+
+
+def test_sequences_are_as_long_as_their_rows_and_padding_does_not_count() -> None:
+    token_ids = sequences(5, 24, 1100)
+    assert real_tokens(token_ids) == 5 * 24
+    token_ids[1, 20:] = 0
+    assert real_tokens(token_ids) == 5 * 24 - 4
+
+
+def test_a_step_is_one_forward_pass_over_all_rows_and_the_first_ones_do_not_count() -> None:
+    seen: list[tuple[int, ...]] = []
+
+    def forward(token_ids: torch.Tensor) -> torch.Tensor:
+        assert torch.is_inference_mode_enabled()
+        seen.append(tuple(token_ids.shape))
+        return token_ids
+
+    timings = replace(running(SMALL[0]), forward=forward).timed(3, 16, 5)
+    assert len(timings) == 5 and seen == [(3, 16)] * (5 + WARM_UP_STEPS)
+    assert all(timing.wall > 0 for timing in timings)
+
+
+def test_time_is_told_for_a_real_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.throughput_timing.timed", lambda run: (run(), Timing(4.8, 2.4))[1])
+    assert running(SMALL[0]).timed(3, 16, 2) == [Timing(4.8 / 48, 2.4 / 48)] * 2
+
+
+def speeds(*of_doubling: float) -> Callable[[int], float]:
+    """Tokens a second of batch 1, 2, 4, …; out of memory behind the last."""
+
+    def speed(rows: int) -> float:
+        if rows.bit_length() > len(of_doubling):
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has …")
+        return of_doubling[rows.bit_length() - 1]
+
+    return speed
+
+
+@pytest.mark.parametrize(
+    ("of_doubling", "most", "best", "tried", "ended"),
+    [
+        ((1, 2, 4, 4 * (1 - MARGIN) - 0.1, 9), 512, 4, 4, "slower at batch 8"),
+        ((1, 2, 4, 4 * (1 - MARGIN) + 0.1, 9), 512, 16, 5, "out of memory at batch 32: CUDA out of memory"),
+        ((1, 2, 4, 8), 4, 4, 3, "batch 4 is the largest that was allowed"),
+        ((5,), 1, 1, 1, "batch 1 is the largest that was allowed"),
+        ((), 8, None, 0, "out of memory at batch 1: CUDA out of memory"),
+    ],
+)
+def test_the_batch_doubles_until_that_is_slower_or_memory_is_out(
+    of_doubling: tuple[float, ...], most: int, best: int | None, tried: int, ended: str
+) -> None:
+    found = best_batch(speeds(*of_doubling), most)
+    assert (found.best, len(found.tried), found.ended) == (best, tried, ended)
+
+
+def test_another_error_is_no_lack_of_memory() -> None:
+    def broken(rows: int) -> float:
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+    with pytest.raises(RuntimeError, match="device-side"):
+        best_batch(broken, 8)
+
+
+def test_lengths_beyond_the_positions_and_models_without_memory_are_left_out_by_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    timed = Running.timed
+
+    def scarce(model: Running, rows: int, tokens: int, steps: int) -> list[Timing]:
+        if model.encoder.family == "bert" or rows * tokens > 32:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB")
+        return timed(model, rows, tokens, steps)
+
+    monkeypatch.setattr(Running, "timed", scarce)
+    left_out: dict[str, str] = {}
+    found = list(measured(SETTING, left_out))
+    assert left_out == {
+        "small bert at 16 tokens": "out of memory at batch 1: CUDA out of memory",
+        "small bert at 32 tokens": "out of memory at batch 1: CUDA out of memory",
+        "small bert at 64 tokens": "it has 32 positions",
+        "small roberta at 64 tokens": "it has 32 positions",
+        "small modernbert at 64 tokens": "it has 32 positions",
+        "small neobert at 64 tokens": "out of memory at batch 1: CUDA out of memory",
+    }
+    assert {(speed.encoder.family, speed.tokens) for speed in found} == {
+        (family, tokens) for family in ("neobert", "roberta", "modernbert") for tokens in (16, 32)
+    }
+    assert all(len(speed.per_token) == 4 for speed in found)
+
+
+def test_an_attention_that_is_not_installed_leaves_its_models_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(shape: EncoderShape, attention: str) -> torch.nn.Module:
+        raise ImportError(f"{attention} has not been found\nInstall it")
+
+    monkeypatch.setitem(BUILDERS, "bert", missing)
+    left_out: dict[str, str] = {}
+    setting = replace(SETTING, lengths=(16,), attention="sdpa")
+    assert len(list(measured(setting, left_out))) == 3
+    assert left_out == {"small bert": "sdpa has not been found"}
+
+
+def made(name: str, tokens: int, *walls: float) -> Speed:
+    """A speed with these times of a token."""
+    shape = replace(SMALL[0], name=name)
+    timings = tuple(Timing(wall, wall / 2) for wall in walls)
+    return Speed(shape, 1234, tokens, Found({1: 3.0, 2: 5.0, 4: 4.0}, "slower at batch 4"), timings)
+
+
+def test_the_ratio_is_that_of_speeds_at_the_compared_length_in_pairs() -> None:
+    found = [made("small neobert", 32, 1.0, 1.0, 4.0), made("small modernbert", 32, 3.0, 2.0, 20.0)]
+    found += [made("small neobert", 16, 9.0), made("small bert", 32, 0.1)]
+    assert ratio_of(found, SETTING) == {"wall": 3.0, "processor": 3.0}
+    assert ratio_of(found[:1], SETTING) is None
+    assert figures_of(SETTING, found[:1], {})["ratio"] is None
+
+
+def test_a_record_is_complete_and_read_by_the_reports(tmp_path: Path) -> None:
+    speed = made("small neobert", 32, 0.5, 0.25, 0.2, 0.125)
+    record = throughput_record(speed, SETTING)
+    write_throughput(tmp_path, speed, SETTING)
+    (read,), problems = read_records(tmp_path)
+    assert not problems and {key: value for key, value in read.items() if key != "schema"} == record
+    config = ThroughputConfig.model_validate(record["config"])
+    assert (config.model, config.sequence_tokens, config.batch_size, config.steps) == ("small neobert", 32, 2, 4)
+    scores = ThroughputScores.model_validate(record["scores"])
+    assert scores.tokens_per_second == statistics.median([2, 4, 5, 8])
+    assert scores.spread == pytest.approx(statistics.stdev([2, 4, 5, 8]))
+    assert record["quartiles"] == {"low": 3.5, "high": 5.75}
+    assert {"device", "date", "packages", "machine", "commit"} <= record.keys()
+    assert "forward" in record["labels"]["pass"] and record["search"]["ended"] == "slower at batch 4"
+
+
+def test_a_newer_measurement_takes_the_place_of_an_older_one_alone(tmp_path: Path) -> None:
+    write_throughput(tmp_path, made("small neobert", 32, 0.5, 0.5), SETTING)
+    write_throughput(tmp_path, made("small neobert", 16, 0.5, 0.5), SETTING)
+    write_throughput(tmp_path, made("small neobert", 32, 0.25, 0.25), SETTING)
+    write_throughput(tmp_path, made("small neobert", 32, 0.25, 0.25), replace(SETTING, precision="bf16"))
+    rates = sorted(record["scores"]["tokens_per_second"] for record in read_records(tmp_path)[0])
+    assert rates == [2.0, 4.0, 4.0]
+
+
+def test_without_a_gpu_the_small_models_are_measured_and_the_real_ones_said_not_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(throughput, "cpu_setting", lambda: SETTING)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert measure(build_parser().parse_args(["--folder", str(tmp_path), "--lengths", "16", "32"])) == 0
+    ours, real = read_results(tmp_path)
+    assert (ours["name"], real["name"]) == (CPU_NAME, GPU_NAME)
+    assert real["ratio"] is None and ours["ratio"] == ours["figures"]["ratio"]["processor"] > 0
+    assert len(list((tmp_path / "throughput").glob("*.json"))) == 4 * 2
+    medians = ours["figures"]["tokens per second, median"]
+    assert {name: set(of) for name, of in medians.items()} == {shape.name: {"16", "32"} for shape in SMALL}
+
+
+@pytest.mark.parametrize("setting", [cpu_setting(), gpu_setting()], ids=["cpu", "gpu"])
+def test_a_setting_compares_two_of_its_models_at_a_length_that_both_read(setting: Setting) -> None:
+    encoders = {encoder.name: encoder for encoder in setting.encoders}
+    assert setting.compared in setting.lengths
+    assert encoders[setting.own].family == "neobert" and encoders[setting.other].family == "modernbert"
+    assert all(encoders[name].reads(setting.compared) for name in (setting.own, setting.other))
+
+
+def test_real_sizes_have_the_parameters_that_are_published_for_them() -> None:
+    """Without their heads; NeoBERT's 221.7 million and the rest to a hundredth."""
+    millions = [221.7, 108.9, 124.1, 149.0, 334.1, 354.3, 394.8]
+    with torch.device("meta"):
+        for shape, expected in zip(PAPER_ENCODERS, millions, strict=True):
+            module = shape.build("sdpa")[0]
+            count = sum(parameter.numel() for parameter in module.parameters()) / 1e6
+            assert count == pytest.approx(expected, rel=0.01), shape.name
+
+
+def test_scaling_down_keeps_the_ratio_of_depth_and_width() -> None:
+    quarter = NEOBERT.scaled_down(4)
+    assert (quarter.layers, quarter.width, quarter.heads, quarter.feedforward_width) == (7, 192, 3, 768)
+    assert quarter.name == "NeoBERT (7 × 192)"
+    with pytest.raises(AssertionError, match="has no 5th"):
+        NEOBERT.scaled_down(5)
