@@ -127,11 +127,15 @@ def _group(store: Store, process: Process, timeout: timedelta) -> Iterator[None]
 
 
 def said_by_first(value: int, process: Process, device: torch.device) -> int:
-    """What the first process says in place of `value`; the processes must ask together."""
+    """What the first process says in place of `value`; the processes must ask together.
+
+    A sum, to which the others add nothing: the first process hears from all of them, and notices where one is gone. A
+    broadcast to a process that was killed just before may wait for it until the time-out.
+    """
     if process.count == 1:
         return value
-    said = torch.tensor(value, device=device)
-    dist.broadcast(said, src=0)
+    said = torch.tensor(value if process.rank == 0 else 0, device=device)
+    dist.all_reduce(said)
     return int(said.item())
 
 
