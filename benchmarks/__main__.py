@@ -11,7 +11,6 @@ ALWAYS = (
     "data_tokenize",
     "engine_memory",
     "grid_one_process",
-    "grid_stacked",
     "pretraining_peers",
     "pretraining_gpu",
     "scaling_processes",

@@ -34,7 +34,7 @@ WAYS: Mapping[Peer, Sequence[Mode]] = {
     BERT_PADDED: MODES,
     Peer("bert", "bucketed"): ("eager",),
     BERT_CONCATENATED: MODES,
-    MODERN_PADDED: MODES,
+    MODERN_PADDED: ("eager",),
     Peer("modernbert", "padded", sparse=True): ("eager",),
     MODERN_BUCKETED: MODES,
 }
