@@ -12,6 +12,9 @@ from neobert.layout import Layout
 from reports.trials import Run
 
 PIECES = 80
+READ = ("step", "loss", "real_tokens", "seconds", "heldout_loss")
+"""What is read of a line; others may stand in it."""
+
 Points = tuple[tuple[float, float], ...]
 
 
@@ -72,7 +75,7 @@ def stages_up_to(run: Run, runs: Mapping[str, Run]) -> list[Run]:
 
 
 def _checked(line: dict[str, Any]) -> dict[str, float]:
-    values = {name: float(value) for name, value in line.items()}
+    values = {name: float(line[name]) for name in READ if name in line}
     wrong = sorted(name for name, value in values.items() if not math.isfinite(value))
     if wrong or "step" not in values or ("loss" in values and "real_tokens" not in values):
         raise ValueError(f"a line has no usable {', '.join(wrong) or 'step and real_tokens'}")
