@@ -19,8 +19,9 @@ from neobert.training.engine import autocast
 SAVED_SHARE = {("cpu", "fp32"): 0.2, ("cpu", "bf16"): 0.35, ("cuda", "fp32"): 0.15, ("cuda", "bf16"): 0.25}
 """Share of an eager step's time that a compiled one spares: CPU measured (benchmarks/), GPU a cautious guess."""
 
-COMPILE_SECONDS, COMPILE_SECONDS_PER_LAYER = 20.0, 8.0
-"""What compiling forward and backward pass takes on two slow cores; much less where the compiler's cache has it."""
+COMPILE_SECONDS, COMPILE_SECONDS_PER_LAYER = 60.0, 20.0
+"""Twice what compiling forward and backward pass took on two cores (28 to 80 s with 4 layers): the gain must be clear,
+and other processes may compile beside this one."""
 
 MOST_SIZES = 128
 """Different sizes of micro-batches that are compiled. Behind torch's own limit of 8 a step would run without, and which
@@ -37,18 +38,18 @@ class Trial:
     device: torch.device
 
     def seconds(self) -> float:
-        """How long forward and backward pass take."""
-        self._synchronize()
-        started = time.perf_counter()
+        """How long forward and backward pass take; on a CPU without what other processes take of it."""
+        started = self._now()
         with autocast(self.device, self.precision):
             # Not `backward`: engines may send gradients away as soon as they are accumulated.
             torch.autograd.grad(self.loss(), list(self.model.parameters()))
-        self._synchronize()
-        return time.perf_counter() - started
+        return self._now() - started
 
-    def _synchronize(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+    def _now(self) -> float:
+        if self.device.type == "cpu":
+            return time.process_time() / torch.get_num_threads()
+        torch.cuda.synchronize(self.device)
+        return time.perf_counter()
 
 
 def compile_seconds() -> float:
