@@ -14,12 +14,13 @@ from neobert.specifications import PretrainingRun
 
 SCALED: Mapping[Scale, Mapping[str, Any]] = {
     "smoke": {"steps": 300, "texts_per_step": 96, "warmup_steps": 30, "decay_steps": 300, "max_tokens": 64},
+    "laptop": {"steps": 500, "texts_per_step": 128, "warmup_steps": 50, "decay_steps": 500, "max_tokens": 128},
     "proxy": {"steps": 1000, "texts_per_step": 128, "warmup_steps": 100, "decay_steps": 1000, "max_tokens": 256},
     "paper": {},
 }
 """What a scale changes of the protocol. Short courses have no time to warm up all the way, so they also fall."""
 
-PEAK_LEARNING_RATES: Mapping[Scale, float] = {"smoke": 1e-3, "proxy": 2e-4}
+PEAK_LEARNING_RATES: Mapping[Scale, float] = {"smoke": 1e-3, "laptop": 1e-3, "proxy": 2e-4}
 
 
 def scaled_contrastive(scale: Scale, seed: int, protocol: Contrastive = CONTRASTIVE_PROTOCOL) -> Contrastive:

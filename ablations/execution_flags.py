@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def add_execution_flags(parser: argparse.ArgumentParser) -> None:
-    """`--compile` and `--trace-steps`, in a group of their own."""
+    """`--compile`, `--trace-steps` and `--heldout`, in a group of their own."""
     group = parser.add_argument_group("pre-training", "how it executes; none of it decides an id")
     add = group.add_argument
     add(
@@ -26,8 +26,15 @@ def add_execution_flags(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="write a trace of N steps behind the first few to attempts/*/trace.json of each run (default: 0, none)",
     )
+    add(
+        "--heldout",
+        choices=("own", "all"),
+        default="own",
+        help="measure the held-out loss on the corpus of each run, or on all corpora of the source (default: own)",
+    )
 
 
 def with_execution_flags(execution: "Execution", options: argparse.Namespace) -> "Execution":
     """The execution of a scale as the flags want it."""
-    return execution.model_copy(update={"compile": options.compile, "trace_steps": options.trace_steps})
+    chosen = {"compile": options.compile, "trace_steps": options.trace_steps, "heldout": options.heldout}
+    return execution.model_copy(update=chosen)

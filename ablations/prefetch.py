@@ -37,7 +37,7 @@ def build_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--variant", nargs="+", action="extend", required=True, metavar="NAME", help="names, M0..M5, or all")
     add("--data-dir", type=Path, required=True, metavar="DIR", help="the folder that --data DIR will read")
-    add("--scale", choices=("smoke", "proxy", "paper"), default="smoke", help="whose plan (default: smoke)")
+    add("--scale", choices=("smoke", "laptop", "proxy", "paper"), default="smoke", help="whose plan (default: smoke)")
     stages = ("pretrain", "glue", "contrastive", "mteb")
     add("--stages", nargs="+", choices=stages, default=["pretrain", "glue"], help="data of which parts")
     add("--most-bytes", type=byte_count, metavar="SIZE", help="cap each corpus to whole files (20GB, 1.5TB)")

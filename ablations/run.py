@@ -34,7 +34,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = parser_from("python ablations/run.py", __doc__)
     add = parser.add_argument
     add("--variant", nargs="+", action="extend", metavar="NAME", help="names, M0..M5, or all")
-    add("--scale", choices=("smoke", "proxy", "paper"), default="smoke", help="how large (default: smoke)")
+    add("--scale", choices=("smoke", "laptop", "proxy", "paper"), default="smoke", help="how large (default: smoke)")
     add("--data", default="synthetic", metavar="SOURCE", help="synthetic, hub, or a folder (default: synthetic)")
     add("--seed", nargs="+", action="extend", type=whole_number, metavar="N", help="one run a seed (default: 0)")
     add(

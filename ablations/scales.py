@@ -6,107 +6,21 @@ declare. Numbers without a row in a table follow the scale's formula.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from ablations.modification import Recipe, validated
+from ablations.scale_rules import LAPTOP, PROXY, SMOKE, Rules, Shape, Vocabulary
 from neobert.launching.here import available_cores
 from neobert.recipe import FineTuning, Grid
 from neobert.specifications import Execution
 
-Scale = Literal["smoke", "proxy", "paper"]
-Vocabulary = Literal["trained", "published"]
-Shape = tuple[int, int]
-SCALES: tuple[Scale, ...] = ("smoke", "proxy", "paper")
+__all__ = ["SCALES", "Scale", "Shape", "Vocabulary", "execution_at", "scaled", "scaled_measurement", "workers_here"]
+
+Scale = Literal["smoke", "laptop", "proxy", "paper"]
+SCALES: tuple[Scale, ...] = ("smoke", "laptop", "proxy", "paper")
 
 
-@dataclass(frozen=True)
-class Rules:
-    """The tables of one scale; shapes are (layers, width)."""
-
-    shapes: Mapping[Vocabulary, Mapping[Shape, Shape]]
-    shape_divisors: Shape
-    heads: int
-    contexts: Mapping[int, int]
-    tokens_per_step: Mapping[int, int]
-    steps: Mapping[int, int]
-    warmup_fraction: float
-    peak_learning_rates: Mapping[float, float]
-    grid: Mapping[str, Mapping[float, float]]
-    model: Mapping[str, Any]
-    optimization: Mapping[str, Any]
-    finetuning: Mapping[str, Any]
-    precision: str
-
-
-SMOKE_VOCABULARY_SIZE = 1024
-
-SMOKE = Rules(
-    # Trained vocabularies are small, so that blocks hold nearly all parameters; with a published one the two embedding
-    # tables weigh more and M8 must be deeper to have M7's size.
-    shapes={
-        "trained": {(12, 768): (3, 128), (16, 1056): (4, 144), (16, 1008): (4, 136), (28, 768): (6, 120)},
-        "published": {(12, 768): (3, 128), (16, 1056): (4, 144), (16, 1008): (4, 136), (28, 768): (7, 136)},
-    },
-    shape_divisors=(4, 6),
-    heads=4,
-    contexts={512: 64, 1024: 96, 2048: 128, 4096: 192},
-    tokens_per_step={131_072: 512, 2_097_152: 768},
-    steps={1_000_000: 5000, 50_000: 250},
-    warmup_fraction=0.1,
-    peak_learning_rates={1e-4: 2e-3, 6e-4: 2.5e-3},
-    grid={
-        "batch_sizes": {32: 32},
-        "learning_rates": {2e-5: 1e-3, 3e-5: 1.5e-3},
-        "weight_decays": {1e-2: 1e-2, 1e-5: 1e-5},
-    },
-    # The released ±0.02 uniform start learns no relation between words in so few tokens; these scales do. Learned
-    # positions must stay small beside them.
-    model={
-        "initialization": {
-            "distribution": "normal",
-            "weight_scale": 0.05,
-            "embedding_scale": 1.0,
-            "position_scale": 0.05,
-        }
-    },
-    optimization={},
-    finetuning={
-        "epochs": 4,
-        "train_examples": 1000,
-        "pooling": "mean",
-        "classifier_scale": 0.05,
-        "evaluations_per_epoch": 2,
-    },
-    precision="bf16",
-)
-
-PROXY_SHAPES = {(12, 768): (6, 384), (16, 1056): (8, 512), (16, 1008): (8, 480), (28, 768): (12, 448)}
-
-PROXY = Rules(
-    shapes={
-        "trained": PROXY_SHAPES,
-        "published": PROXY_SHAPES,
-    },
-    shape_divisors=(2, 2),
-    heads=8,
-    contexts={512: 128, 1024: 256, 2048: 512, 4096: 1024},
-    tokens_per_step={131_072: 65_536, 2_097_152: 262_144},
-    steps={1_000_000: 20_000, 50_000: 1_000},
-    warmup_fraction=0.02,
-    peak_learning_rates={1e-4: 1e-3, 6e-4: 2e-3},
-    grid={
-        "batch_sizes": {16: 16, 32: 32},
-        "learning_rates": {1e-5: 2e-5, 2e-5: 5e-5, 3e-5: 1e-4},
-        "weight_decays": {1e-2: 1e-2, 1e-5: 1e-5},
-    },
-    model={},
-    optimization={},
-    finetuning={"epochs": 3},
-    precision="bf16",
-)
-
-RULES: Mapping[Scale, Rules] = {"smoke": SMOKE, "proxy": PROXY}
+RULES: Mapping[Scale, Rules] = {"smoke": SMOKE, "laptop": LAPTOP, "proxy": PROXY}
 
 
 def scaled(recipe: Recipe, scale: Scale, vocabulary: Vocabulary) -> Recipe:
@@ -155,8 +69,8 @@ def _shrink_model(model: dict[str, Any], rules: Rules, vocabulary: Vocabulary) -
     )
     model.update(rules.model)
     model.update(layers=layers, width=width, heads=rules.heads, feedforward_width=round(ratio * width))
-    if rules is SMOKE and vocabulary == "trained":
-        model["vocabulary_size"] = SMOKE_VOCABULARY_SIZE
+    if rules.trained_vocabulary_size is not None and vocabulary == "trained":
+        model["vocabulary_size"] = rules.trained_vocabulary_size
 
 
 def _formula_shape(layers: int, width: int, rules: Rules) -> Shape:
@@ -188,7 +102,7 @@ def _grid_axis(values: tuple[float, ...], table: Mapping[float, float]) -> tuple
 
 def synthetic_documents(scale: Scale) -> int:
     """Documents a corpus of the synthetic source holds at a scale."""
-    return {"smoke": 16_000, "proxy": 400_000, "paper": 4_000_000}[scale]
+    return {"smoke": 16_000, "laptop": 100_000, "proxy": 400_000, "paper": 4_000_000}[scale]
 
 
 def workers_here(wanted: int | None, execution: Execution) -> int:
@@ -197,9 +111,9 @@ def workers_here(wanted: int | None, execution: Execution) -> int:
 
 
 def execution_at(scale: Scale) -> Execution:
-    """How a scale runs on one machine unless flags say otherwise. One thread a worker: at smoke scale a second thread
+    """How a scale runs on one machine unless flags say otherwise. One thread a worker: for small models a second thread
     mostly burns time, and equal threads make equal bits."""
-    if scale == "smoke":
+    if scale in ("smoke", "laptop"):
         return Execution(threads=1, processes=1, micro_batch_tokens=1 << 14, checkpoint_interval_steps=200)
     threads = available_cores()
     return Execution(threads=threads, processes=1, micro_batch_tokens=1 << 16, checkpoint_interval_steps=1000)

@@ -27,6 +27,7 @@ class Source(Value):
 
 
 EngineWord = Literal["single", "ddp", "zero1", "zero2"]
+HeldoutWord = Literal["own", "all"]
 CompileWord = Literal["auto", "on", "off"]
 
 
@@ -36,7 +37,7 @@ class Execution(Value):
     `engine` says how processes share a model: not at all (single), each with a whole copy (ddp), or with the state of
     the optimizer (zero1) and the gradients too (zero2) split between them. With one process all of them are the same.
     `compile` says whether models are compiled; auto does where that earns itself back. Of `trace_steps` steps behind
-    the first few a trace is written.
+    the first few a trace is written. `heldout` says on which corpora of the source the held-out loss is measured.
     """
 
     threads: PositiveInt
@@ -46,6 +47,7 @@ class Execution(Value):
     engine: EngineWord = "ddp"
     compile: CompileWord = "auto"
     trace_steps: NonNegativeInt = 0
+    heldout: HeldoutWord = "own"
 
     @model_validator(mode="after")
     def _engine_serves_all_processes(self) -> Self:

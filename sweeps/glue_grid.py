@@ -43,7 +43,12 @@ def build_parser() -> argparse.ArgumentParser:
         choices=("limited", "extended"),
         help="six or sixty points at paper scale (default: the variant's; limited)",
     )
-    add("--scale", choices=("smoke", "proxy", "paper"), default="smoke", help="of the variant (default: smoke)")
+    add(
+        "--scale",
+        choices=("smoke", "laptop", "proxy", "paper"),
+        default="smoke",
+        help="of the variant (default: smoke)",
+    )
     add("--data", default="synthetic", metavar="SOURCE", help="synthetic, hub, or a folder (default: synthetic)")
     add(
         "--seed",

@@ -1,6 +1,7 @@
 """Claims of the sources of text: layout, origins, and one clear sentence for whatever is missing."""
 
 import json
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,24 @@ def test_tasks_tell_which_can_be_fine_tuned_and_why_not(folder: Path) -> None:
     assert tasks["sst2"] is None
     assert tasks["mnli"] is not None and "mnli has no train, validation_mismatched split" in tasks["mnli"]
     assert tasks["cola"] is not None
+
+
+def test_a_folder_without_tokenizers_has_them_trained_on_its_text(folder: Path, tmp_path: Path) -> None:
+    """The same in every process, named by the text, and a character that stands once takes no room."""
+    shutil.rmtree(folder / "tokenizers")
+    signs = " ".join(chr(0x4E00 + number) for number in range(50))
+    write_parquet(folder / "corpora" / "wikibook" / "a.parquet", {"text": [*texts(200), signs, signs, "one snowman ☃"]})
+    source = DirectorySource(folder)
+    assert source.trains_tokenizers
+    origins = {source.tokenizer_origin(*each) for each in (("bpe", 400), ("bpe", 401), ("wordpiece", 400))}
+    assert len(origins) == 3
+    for name in ("wordpiece", "bpe"):
+        first, again = (source.tokenizer(name, 400, tmp_path / cache) for cache in ("first", "again"))
+        assert first.tokenizer.to_str() == again.tokenizer.to_str()
+        assert "☃" not in first.tokenizer.get_vocab()
+        assert 300 < first.vocabulary_size <= 400
+    write_parquet(folder / "corpora" / "web" / "c.parquet", {"text": ["more"]})
+    assert DirectorySource(folder).tokenizer_origin("bpe", 400) not in origins
 
 
 def test_missing_things_are_one_clear_sentence(folder: Path) -> None:

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from tiny_runs import STEPS, finish, reference, tiny_model, tiny_run, tiny_stage, worker, write_tiny_run
 
 from neobert.data import synthetic
+from neobert.data.preparation import measured_runs
 from neobert.errors import RunFailed
 from neobert.files import read_lines
 from neobert.grid.claims import acquire
@@ -106,6 +107,27 @@ def test_losses_are_the_golden_ones(undisturbed: tuple[Path, PretrainingRun], wr
     golden = json.loads(GOLDEN.read_text())
     assert golden["versions"] == versions, "versions changed: write the losses anew with --write-golden"
     assert losses == pytest.approx(golden["losses"], rel=1e-4)
+
+
+def test_the_loss_is_measured_on_all_corpora_where_that_is_wanted(
+    undisturbed: tuple[Path, PretrainingRun], tmp_path: Path
+) -> None:
+    """Own training and own loss stay what they are; the other corpus is measured as a run on it measures its own."""
+    root, run = undisturbed
+    folder = write_tiny_run(tmp_path, run, heldout="all")
+    assert finish(tmp_path, reference(run)) == (0, "")
+    assert all(torch.equal(tensor, weights(root, run)[name]) for name, tensor in weights(tmp_path, run).items())
+    losses = record(tmp_path, run)["scores"]["heldout_loss"]
+    assert losses.keys() == {"web", "wikibook"}
+    assert losses["web"] == record(root, run)["scores"]["heldout_loss"]["web"] != losses["wikibook"]
+    run_file = read_run_file(folder)
+    other = measured_runs(run_file)[1]
+    alone = run_file.model_copy(
+        update={"pretraining": other, "execution": read_run_file(root / folder.relative_to(tmp_path)).execution}
+    )
+    trainer = Trainer(Layout(tmp_path), alone, Process(0, 1))
+    trainer.model.load_state_dict(weights(tmp_path, run))
+    assert trainer.heldout_scores()["heldout_losses"] == {"wikibook": losses["wikibook"]}
 
 
 def test_a_finished_run_is_not_started_again(undisturbed: tuple[Path, PretrainingRun]) -> None:

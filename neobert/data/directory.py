@@ -16,6 +16,7 @@ from neobert.data.manifest import MANIFEST, Manifest, has_size, read_manifest
 from neobert.data.pair_repositories import DECLARED_SETS
 from neobert.data.pairs import Pair, own_instructions, own_pairs
 from neobert.data.parquet import require_columns, text_size, texts_of
+from neobert.data.text_tokenizers import trained_origin, trained_tokenizer
 from neobert.data.tokenizers import FOLDERS, TOKENIZER_FILE, TextTokenizer, load_tokenizer
 from neobert.errors import DamagedFile, MissingData, did_you_mean
 from neobert.files import sha256_of
@@ -45,7 +46,10 @@ class DirectorySource:
 
     folder: Path
 
-    trains_tokenizers = False
+    @property
+    def trains_tokenizers(self) -> bool:
+        """Tokenizers are trained on the corpora of a folder that has none and is to get none."""
+        return not (self.folder / "tokenizers").is_dir() and not self.manifest.below("tokenizers")
 
     @property
     def label(self) -> str:
@@ -115,9 +119,13 @@ class DirectorySource:
         return files
 
     def tokenizer_origin(self, tokenizer: str, vocabulary_size: int) -> str:
+        if self.trains_tokenizers:
+            return trained_origin(self, known(tokenizer, TOKENIZERS, "tokenizer"), vocabulary_size)
         return self._origin([self.tokenizer_folder(tokenizer) / TOKENIZER_FILE])
 
     def tokenizer(self, tokenizer: str, vocabulary_size: int, cache: Path) -> TextTokenizer:
+        if self.trains_tokenizers:
+            return trained_tokenizer(self, tokenizer, vocabulary_size, cache)
         loaded = load_tokenizer(self.tokenizer_folder(tokenizer))
         loaded.require_rows(vocabulary_size)
         return loaded

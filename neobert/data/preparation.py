@@ -5,10 +5,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from neobert.data.corpora import SOURCES, Source, open_source
+from neobert.data.corpora import CORPORA, SOURCES, Source, open_source
 from neobert.data.shards import finished_shards, prepare
 from neobert.data.tokenized import TokenizedCorpus, open_shards
 from neobert.data.tokenizers import TextTokenizer
+from neobert.errors import MissingData
 from neobert.grid.claims import Claim, acquire
 from neobert.grid.points import Report
 from neobert.layout import MANIFEST, Layout
@@ -84,7 +85,7 @@ class CorpusUnit:
         """None: a corpus is no point of a grid."""
 
     def is_finished(self) -> bool:
-        return is_tokenized(self.layout, self.run_specification)
+        return all(is_tokenized(self.layout, run) for run in measured_runs(self.run_file))
 
     def is_ready(self) -> bool:
         """Always: nothing comes before it."""
@@ -92,7 +93,30 @@ class CorpusUnit:
 
     def run(self, claim: Claim, stop: StopRequest, report: Report) -> None:
         """Tokenise; what a killed job had finished of it is kept."""
-        tokenized_corpus(self.layout, self.run_specification, self.run_file.source, stop)
+        for each in measured_runs(self.run_file):
+            tokenized_corpus(self.layout, each, self.run_file.source, stop)
+
+
+def measured_runs(run_file: RunFile) -> list[PretrainingRun]:
+    """The run, and what it would be on each other corpus of its source whose held-out documents it is measured on."""
+    run = run_file.pretraining
+    assert run is not None
+    if run_file.execution.heldout == "own":
+        return [run]
+    source = open_specified(run_file.source)
+    others = [_on_corpus(run, corpus, source) for corpus in CORPORA if corpus != run.recipe.data.corpus]
+    return [run, *(other for other in others if other is not None)]
+
+
+def _on_corpus(run: PretrainingRun, corpus: str, source: Source) -> PretrainingRun | None:
+    """The run on another corpus; None where the source has no such corpus."""
+    try:
+        origin = source.corpus_origin(corpus)
+    except MissingData:
+        return None
+    data = run.recipe.data.model_copy(update={"corpus": corpus})
+    recipe = run.recipe.model_copy(update={"data": data})
+    return run.model_copy(update={"recipe": recipe, "corpus_origin": origin})
 
 
 def is_tokenized(layout: Layout, run: PretrainingRun) -> bool:

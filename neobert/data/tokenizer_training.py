@@ -1,6 +1,7 @@
 """Train a WordPiece and a byte-fallback BPE tokenizer; equal texts give equal bytes in every process. Torch-free."""
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +57,14 @@ def train_bpe(texts: Sequence[str], size: int) -> TextTokenizer:
     trained = _empty_bpe(vocabulary, _merges(tokenizer))
     trained.add_special_tokens([*_BPE_SPECIALS, ROBERTA_SPECIALS.pad, ROBERTA_SPECIALS.mask])
     return adopt(trained, "the trained BPE tokenizer")
+
+
+def with_frequent_characters(texts: Sequence[str], most: int) -> list[str]:
+    """The texts without all but their `most` frequent characters, so that rare ones take no room of a vocabulary."""
+    counts = Counter(character for text in texts for character in text)
+    frequent = {character for character, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:most]}
+    rare = str.maketrans(dict.fromkeys((character for character in counts if character not in frequent), " "))
+    return [text.translate(rare) for text in texts]
 
 
 def _empty_wordpiece(vocabulary: dict[str, int]) -> "Tokenizer":

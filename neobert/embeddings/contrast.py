@@ -83,13 +83,9 @@ class ContrastiveCourse(Course[TextBatch]):
     def data(self) -> Iterator[StepBatches[TextBatch]]:
         return self.feeding.steps(self.sets, self.sampling, self.members, self.protocol, self.done)
 
-    def heldout_loss(self) -> float:
-        """The mean over data sets of the loss on their held-out pairs, in nats."""
-        return float(self.heldout_scores()["heldout_loss"])
-
     def heldout_scores(self) -> dict[str, Any]:
-        """For each data set the loss on its held-out pairs, and the share of queries that find their document; where a
-        set is too small to hold any out, on all of its pairs."""
+        """For each data set the loss in nats on its held-out pairs, and the share of queries that find their document;
+        where a set is too small to hold any out, on all of its pairs. `heldout_loss` is the mean over data sets."""
         measured = {pairs.name: self._measured(number) for number, pairs in enumerate(self.run.sets)}
         losses = {name: loss for name, (loss, _) in measured.items()}
         return {

@@ -73,12 +73,8 @@ class Course(ABC, Generic[MicroBatch]):
         """This process's share of every step that is left."""
 
     @abstractmethod
-    def heldout_loss(self) -> float:
-        """Loss on held-out data in nats."""
-
     def heldout_scores(self) -> dict[str, Any]:
-        """What the curve notes of held-out data, `heldout_loss` at least."""
-        return {"heldout_loss": self.heldout_loss()}
+        """What the curve notes of held-out data: `heldout_loss` in nats at least."""
 
     def arrange(self, compiled: bool | None) -> None:
         """Get ready to step; `compiled` is what earlier attempts did, None at the start."""

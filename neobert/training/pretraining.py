@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from neobert.data.preparation import tokenized_corpus
+from neobert.data.preparation import measured_runs, tokenized_corpus
 from neobert.grid.claims import Claim
 from neobert.grid.points import Report
 from neobert.identity import plain
@@ -70,7 +70,7 @@ class PretrainingUnit:
     def run(self, claim: Claim, stop: StopRequest, report: Report) -> None:
         """Train from wherever the stage stands to its end, then publish done.json."""
         run_file = with_processes_here(self.run_file)
-        corpus = tokenized_corpus(self.layout, self.run_specification, run_file.source)
+        corpus, *_ = [tokenized_corpus(self.layout, each, run_file.source) for each in measured_runs(run_file)]
         outcome = train(
             self.layout,
             run_file,
@@ -87,7 +87,7 @@ class PretrainingUnit:
         stage = run.recipe.stages[-1]
         totals = outcome.totals
         hours = totals.seconds / 3600 * execution.processes
-        heldout = [line["heldout_loss"] for line in metrics if "heldout_loss" in line][-1]
+        heldout = [line["heldout_losses"] for line in metrics if "heldout_losses" in line][-1]
         training = [line["loss"] for line in metrics if "loss" in line][-1]
         return {
             "kind": "pretraining",
@@ -100,7 +100,7 @@ class PretrainingUnit:
                 "origins": {"corpus": run.corpus_origin, "tokenizer": run.tokenizer_origin},
             },
             "labels": self.run_file.labels,
-            "scores": {"heldout_loss": {run.recipe.data.corpus: heldout}, "training_loss": training},
+            "scores": {"heldout_loss": heldout, "training_loss": training},
             "seed": run.recipe.seed,
             "steps": stage.steps,
             "tokens": stage.tokens,

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from neobert.data.batching import Batch, StepIterator, heldout_batches
-from neobert.data.preparation import tokenized_corpus
+from neobert.data.preparation import measured_runs, tokenized_corpus
 from neobert.data.tokenized import TokenizedCorpus
 from neobert.data.views import Documents, all_documents
 from neobert.errors import MissingData
@@ -71,9 +71,15 @@ class Trainer(Course[Batch]):
         return all_documents(self.corpus).split_heldout()[0]
 
     @cached_property
-    def heldout(self) -> list[Batch]:
-        """The held-out documents under fixed masks."""
-        documents = all_documents(self.corpus).split_heldout()[1]
+    def heldout(self) -> dict[str, list[Batch]]:
+        """The held-out documents under fixed masks, by corpus."""
+        own, *others = measured_runs(self.run_file)
+        opened = {run.recipe.data.corpus: tokenized_corpus(self.layout, run, self.run_file.source) for run in others}
+        corpora = {own.recipe.data.corpus: self.corpus, **opened}
+        return {name: self._heldout_batches(corpus) for name, corpus in corpora.items()}
+
+    def _heldout_batches(self, corpus: TokenizedCorpus) -> list[Batch]:
+        documents = all_documents(corpus).split_heldout()[1]
         return list(
             heldout_batches(documents, self.stage.context, self._rows_per_micro_batch, most_documents=HELDOUT_DOCUMENTS)
         )
@@ -155,6 +161,8 @@ class Trainer(Course[Batch]):
         batch = next(self.feeding().steps(rows)).micro_batches[0]
         return Trial(self.model, lambda: summed_loss(self.model, batch), self.run.recipe.precision, self.device)
 
-    def heldout_loss(self) -> float:
-        """Loss on the held-out documents in nats."""
-        return heldout_loss(self.model, self.heldout, self.run.recipe.precision, self.device)
+    def heldout_scores(self) -> dict[str, Any]:
+        """Loss in nats on the held-out documents of each measured corpus, and of the run's own one."""
+        precision, device = self.run.recipe.precision, self.device
+        losses = {name: heldout_loss(self.model, batches, precision, device) for name, batches in self.heldout.items()}
+        return {"heldout_loss": losses[self.run.recipe.data.corpus], "heldout_losses": losses}
