@@ -12,27 +12,56 @@ import numpy as np
 import pytest
 from cluster import Cluster
 from safetensors.numpy import load_file
-from studies import Study, run_command
+from status_worlds import EXECUTION, study_of
+from studies import SHORT_HOURS, Study, as_on_login_node, run_command
 
+from ablations.dispatch import Dispatch
+from ablations.pieces import pieces_of
 from neobert.files import read_lines
-from neobert.launching.here import REPOSITORY
+from neobert.launching.here import REPOSITORY, thread_variables
+from neobert.launching.profile import Profile, Resources
 from neobert.launching.submissions import read_submissions
 from neobert.layout import Layout
-from tests.tiny_runs import finish, reference, tiny_model, tiny_run, write_tiny_run
+from neobert.specifications import run_folder, write_run_file
+from tests.tiny_runs import SOURCE, finish, reference, tiny_model, tiny_run, write_tiny_run
 
 Until = Callable[..., object]
 STUDY_SECONDS = 900
 
 
-def test_grids_follow_pre_training_that_others_sent(cluster: Cluster, tmp_path: Path, until: Until) -> None:
-    """M0 to M2 sent by three launchers at once, then M0 with its grid: the grid waits for a job of theirs."""
+def test_several_launchers_send_every_job_once_and_grids_wait_for_theirs(
+    cluster: Cluster, tmp_path: Path, until: Until
+) -> None:
+    """M0 to M2 sent by three launchers at once, then M0 with its grid, which waits; one command takes all back."""
     flags = ("--cluster", "slurm", "--runs", str(tmp_path), "--cpus", "1", "--hours", "1")
     launch(cluster, 3, "--variant", "M0..M2", "--stages", "pretrain", *flags)
     launch(cluster, 1, "--variant", "M0", *flags)
-    kinds = Counter(each.kind for each in read_submissions(Layout(tmp_path)))
-    assert kinds == {"prepare": 2, "pretrain": 3, "glue": 2}
-    assert_all_is_done_once(cluster, tmp_path, until, grids=8)
+    submissions = read_submissions(Layout(tmp_path))
+    assert Counter(each.kind for each in submissions) == {"prepare": 2, "pretrain": 3, "glue": 2}
+    grids = [each.job for each in submissions if each.kind == "glue"]
+    assert all(cluster.states(job) == {"PENDING"} for job in grids)
     assert json.loads(launch(cluster, 1, "--variant", "M0", *flags, "--json")) == []
+    launch(cluster, 1, "--variant", "M0..M2", "--cancel", "--runs", str(tmp_path))
+    pretraining = [each.job for each in submissions if each.kind == "pretrain"]
+    until(lambda: all(cluster.states(job) == {"CANCELLED"} for job in grids + pretraining), 60, "cancelled jobs")
+
+
+def test_a_grid_runs_behind_the_pre_training_that_it_needs(cluster: Cluster, tmp_path: Path, until: Until) -> None:
+    """A run of seconds and its grid, sent together: both end done, every unit has started once."""
+    layout, run = Layout(tmp_path), tiny_run()
+    study = study_of(run, "rte")
+    write_tiny_run(tmp_path, run)
+    write_run_file(layout, study, SOURCE, EXECUTION, {"variants": ["T"]})
+    resources = Resources(hours=SHORT_HOURS, cpus_per_task=1)
+    profile = Profile(prepare=resources, pretrain=resources, glue=resources)
+    with as_on_login_node(cluster):
+        Dispatch(layout, profile, thread_variables(1), None).send(
+            pieces_of(layout, [("T", run), ("T", study)], profile)
+        )
+    selection = run_folder(layout, study) / "selection.json"
+    until(selection.exists, STUDY_SECONDS, "the grid's selection")
+    starts = Counter(line["unit"] for line in read_lines(tmp_path / "starts.jsonl"))
+    assert set(starts.values()) == {1} and len(starts) == 1 + 1 + len(study.points)
 
 
 @pytest.mark.drill
