@@ -65,7 +65,7 @@ def measure_task(
     """Measure one task, or read what was measured of it before with the same weights, data and prompts.
 
     `results` is a folder in the layout of mteb's ResultCache. `prompts` has what an encoder is told of texts, by
-    "query" (also where a task has no documents) and "document"; `neobert.embeddings.prompts` has a task's own.
+    "query" (also where a task has no documents) and "document"; `task_prompts` gives a task's own.
 
     Raises:
         MissingData, DamagedFile, ValueError: the task's data are not there, or not what they should be.

@@ -7,7 +7,7 @@ released evaluation code applies none.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import get_args
+from typing import Literal, get_args
 
 from neobert.errors import MissingData, did_you_mean
 from neobert.result_records import ENGLISH_SUITE, Category
@@ -156,7 +156,18 @@ MTEB_ENGLISH_V1: tuple[EmbeddingTask, ...] = tuple(
 )
 """The 56 tasks of Table 4, category by category; CQADupstack's twelve forums count as one (paper, Table 4)."""
 
+Instructed = Literal["nothing", "queries", "queries_and_documents"]
+"""Which texts stand behind an instruction; what contrastive fine-tuning was done with (`Contrastive.instructed`)."""
+
 OFFICIAL_TASKS: Mapping[str, EmbeddingTask] = {task.name: task for task in MTEB_ENGLISH_V1}
+
+
+def task_prompts(task: EmbeddingTask, instructed: Instructed) -> dict[str, str]:
+    """What an encoder is told of a task's texts, by "query" (also where it has no documents) and "document"."""
+    if instructed == "nothing" or task.instruction is None:
+        return {}
+    documents = {"document": task.instruction} if instructed == "queries_and_documents" else {}
+    return {"query": task.instruction, **documents}
 
 
 def chosen_tasks(
