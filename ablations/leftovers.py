@@ -34,7 +34,7 @@ def _units_near(layout: Layout, path: Path) -> tuple[str, ...]:
             units = (run_id,)
         case ["glue", _, "studies", study_id, _, *_]:
             units = (f"{study_id}-selection",)
-        case ["glue", _, name]:
+        case ["glue" | "mteb", _, name]:
             units = (name.split(".")[0],)
         case ["data", "tokenizers", *_]:
             units = tuple(sorted(unit.name for unit in (layout.root / "claims").glob("tokenizer-*")))

@@ -1,6 +1,7 @@
 """What the units of a plan read, by the words of the variants' recipes."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 from ablations.plan import Row, scaled_variant
@@ -12,6 +13,7 @@ from neobert.data.hub_items import Needs, items_of
 from neobert.data.mteb_repositories import MTEB_REPOSITORIES
 from neobert.data.pair_repositories import DECLARED_SETS
 from neobert.embeddings.specification import ContrastiveRun
+from neobert.embeddings.suite_specification import EmbeddingEvaluation
 from neobert.errors import MissingData
 from neobert.specifications import GlueStudy
 
@@ -37,6 +39,12 @@ def needs_of(chosen: Sequence[Variant], scale: Scale, parts: Sequence[NeededPart
     )
 
 
+def _members(evaluations: Sequence[EmbeddingEvaluation]) -> tuple[str, ...]:
+    """mteb's own tasks behind those of evaluations, each once."""
+    tasks = (task for evaluation in evaluations for task in evaluation.tasks)
+    return tuple(dict.fromkeys(member for task in tasks for member in task.members or (task.name,)))
+
+
 def require_data(rows: Sequence[Row], source: Source) -> None:
     """Check, before anything is written or started, that the data of a plan lies here; runs do not read the hub.
 
@@ -49,8 +57,11 @@ def require_data(rows: Sequence[Row], source: Source) -> None:
     parts: list[NeededPart] = ["pretrain"]
     parts += ["glue"] if any(isinstance(run, GlueStudy) for run in runs) else []
     parts += ["contrastive"] if any(isinstance(run, ContrastiveRun) for run in runs) else []
+    evaluations = [run for run in runs if isinstance(run, EmbeddingEvaluation)]
+    parts += ["mteb"] if evaluations else []
     chosen = {row.variant.name: row.variant for row in rows}
-    items = items_of(needs_of(list(chosen.values()), rows[0].scale, parts))
+    needs = needs_of(list(chosen.values()), rows[0].scale, parts)
+    items = items_of(replace(needs, embedding_tasks=_members(evaluations)))
     names = ", ".join(f"{item.name} ({item.repositories})" for item in items)
     raise MissingData(
         f"runs do not read the hub, and this is not here: {names}; bring it with `python ablations/prefetch.py "

@@ -25,8 +25,10 @@ from neobert.identity import IDENTITY_DIGITS
 from neobert.launching.submissions import SUBMISSION_UNIT
 from neobert.layout import MANIFEST, PARTIAL, Layout
 from neobert.overview.tree import Submitted, Tree
+from neobert.progress import state_of
 from neobert.records import SNAPSHOT_FILE, read_records
 from neobert.references import References, fingerprint, read_references
+from neobert.specifications import read_run_file
 
 MILESTONES = 4
 IDENTIFIER = re.compile(r"[0-9a-f]{12}")
@@ -199,7 +201,18 @@ def _snapshots(layout: Layout) -> Iterator[Garbage]:
 def _is_over(layout: Layout, submission: Submitted) -> bool:
     closings = ("done.json", "selection.json", MANIFEST)
     runs = [layout.root / folder for folder in submission.folders]
-    return bool(runs) and all(any((run / name).exists() for name in closings) for run in runs)
+    return bool(runs) and all(
+        any((run / name).exists() for name in closings) or _is_evaluated(layout, run) for run in runs
+    )
+
+
+def _is_evaluated(layout: Layout, folder: Path) -> bool:
+    """Whether a folder is that of an evaluation whose tasks all have records."""
+    try:
+        evaluation = read_run_file(folder).mteb
+    except (DamagedFile, MissingData):
+        return False
+    return evaluation is not None and state_of(layout, evaluation) == "done"
 
 
 def _is_clean(snapshot: Path) -> bool:

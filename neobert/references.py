@@ -20,10 +20,10 @@ Fingerprint = tuple[tuple[str, ...], int]
 class References:
     """Everything that some run.json, record or selection names.
 
-    `finished` are stages with a record, by id. `needed_runs` are those that a study, a later stage or contrastive
-    fine-tuning starts from. `finished_contrastive` are contrastive runs with a record; `pairs` are the names of data
-    sets of pairs in token ids. `selected_trials` are the best ones of closed studies, `open_trials` all of those that
-    are not closed. `unreadable` holds a sentence for each file that may name anything.
+    `finished` are stages with a record, by id. `needed_runs` are those that a study, a later stage, contrastive
+    fine-tuning or an evaluation starts from. `finished_contrastive` are contrastive runs with a record; `pairs` are the
+    names of data sets of pairs in token ids. `selected_trials` are the best ones of closed studies, `open_trials` all
+    of those that are not closed. `unreadable` holds a sentence for each file that may name anything.
     """
 
     finished: dict[str, PretrainingRun] = field(default_factory=dict)
@@ -49,6 +49,8 @@ def read_references(layout: Layout) -> References:
                 _add_study(references, layout, run_file.study, path.parent)
             if run_file.contrastive is not None:
                 _add_contrastive(references, run_file.contrastive, path.parent)
+            if run_file.mteb is not None:
+                references.needed_runs.update((run_file.mteb.weights, run_file.mteb.encoder.pretraining))
         except (DamagedFile, MissingData, OSError, KeyError, TypeError) as error:
             references.unreadable.append(f"{path} is not readable: {type(error).__name__}: {error}")
     _add_selections(references, layout)
@@ -69,6 +71,7 @@ def _run_files(layout: Layout) -> list[Path]:
             *root.glob("pretraining/*/run.json"),
             *root.glob("glue/*/studies/*/run.json"),
             *root.glob("contrastive/*/run.json"),
+            *root.glob("mteb/evaluations/*/run.json"),
         ]
     )
 
