@@ -1,8 +1,8 @@
-"""The tasks of embeddings: the 56 of MTEB(eng, v1), and what a task of any suite says of itself. Torch-free, mteb-free.
+"""The tasks of embeddings: the 56 of MTEB(eng, v1), and what a task of any suite is. Torch-free, mteb-free.
 
-Names, metrics, splits and instructions are those of mteb 2.26.24's own metadata; tests compare them with the mteb that is
-installed. The paper evaluates with instructions (App. D, Tables 8 and 9), whose wording for each task is mteb's; the
-released evaluation code applies none.
+Names, metrics, splits and instructions are those of mteb 2.26.24's own metadata; a test compares them with the mteb
+that is installed. The paper evaluates with an instruction for each task (App. D, Tables 8 and 9); here an encoder gets
+it that was fine-tuned with instructions, and the released evaluation code applies none.
 """
 
 from collections.abc import Mapping, Sequence
@@ -78,9 +78,7 @@ _OWN_INSTRUCTIONS: Mapping[Category, Mapping[str, str | None]] = {
             "Classify the emotion expressed in the given Twitter message into one of the six emotions: anger, fear, "
             "joy, love, sadness, and surprise"
         ),
-        "ImdbClassification": (
-            "Classify the sentiment expressed in the given movie review text from the IMDB dataset"
-        ),
+        "ImdbClassification": ("Classify the sentiment expressed in the given movie review text from the IMDB dataset"),
         "MassiveIntentClassification": "Given a user utterance as query, find the user intents",
         "MassiveScenarioClassification": "Given a user utterance as query, find the user scenarios",
         "MTOPDomainClassification": "Classify the intent domain of the given utterance in task-oriented conversation",
@@ -102,7 +100,9 @@ _OWN_INSTRUCTIONS: Mapping[Category, Mapping[str, str | None]] = {
         "RedditClustering": "Identify the topic or theme of Reddit posts based on the titles",
         "RedditClusteringP2P": "Identify the topic or theme of Reddit posts based on the titles and posts",
         "StackExchangeClustering": "Identify the topic or theme of StackExchange posts based on the titles",
-        "StackExchangeClusteringP2P": "Identify the topic or theme of StackExchange posts based on the given paragraphs",
+        "StackExchangeClusteringP2P": (
+            "Identify the topic or theme of StackExchange posts based on the given paragraphs"
+        ),
         "TwentyNewsgroupsClustering": "Identify the topic or theme of the given news articles",
     },
     "pair_classification": {
@@ -168,6 +168,11 @@ def task_prompts(task: EmbeddingTask, instructed: Instructed) -> dict[str, str]:
         return {}
     documents = {"document": task.instruction} if instructed == "queries_and_documents" else {}
     return {"query": task.instruction, **documents}
+
+
+def member_names(task: EmbeddingTask) -> tuple[str, ...]:
+    """mteb's own tasks that are measured for a task: its members, or itself."""
+    return task.members or (task.name,)
 
 
 def chosen_tasks(
