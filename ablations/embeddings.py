@@ -3,14 +3,13 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from ablations.contrastive import contrastive_run, pair_sets, scaled_contrastive
+from ablations.contrastive import Encoder, context_of, contrastive_run, pair_sets, scaled_contrastive
 from ablations.scales import Scale
 from neobert.data.corpora import Source
 from neobert.embeddings.specification import ContrastiveRun, PairSet
 from neobert.embeddings.suite_specification import EmbeddingEvaluation, MeasuredEncoder, TaskOnData
 from neobert.embeddings.tasks import EmbeddingTask, Instructed, chosen_tasks, task_prompts
 from neobert.errors import MissingData
-from neobert.external import ExternalModel
 from neobert.specifications import PretrainingRun
 
 
@@ -29,34 +28,33 @@ EVERYTHING = EmbeddingChoice()
 
 
 def embedding_runs(
-    run: PretrainingRun,
+    encoder: Encoder,
     scale: Scale,
     seeds: Sequence[int],
     source: Source,
     parts: Collection[str],
     choice: EmbeddingChoice,
 ) -> tuple[list[ContrastiveRun | EmbeddingEvaluation], dict[str, str]]:
-    """Contrastive fine-tuning of what a stage ends with, once a seed, and the evaluations behind it; and why there is
-    no fine-tuning where the data for it are missing.
+    """Contrastive fine-tuning of an encoder, once a seed, and the evaluations behind it; and why there is none of it
+    where the data for it are missing.
 
     Raises:
         MissingData: pairs that are named are not there, or data that an evaluation needs.
         ValueError: a name is nobody's.
     """
     is_measured = "mteb" in parts
-    if "contrastive" not in parts and (choice.zero_shot or not is_measured):
-        tuned, reason = [], ""
-    else:
-        sets, reason = _pair_sets(source, choice.pairs)
-        tuned = [contrastive_run(run, scale, seed, sets) for seed in seeds if sets]
+    is_tuned = "contrastive" in parts or (is_measured and not choice.zero_shot)
+    sets, reason = _pair_sets(source, choice.pairs) if is_tuned else ((), "")
+    tuned = [contrastive_run(encoder, scale, seed, sets) for seed in seeds if sets]
+    skipped = {"contrastive": reason} if reason else {}
     if not is_measured:
-        return [*tuned], {"contrastive": reason} if reason else {}
+        return [*tuned], skipped
+    if reason and not choice.zero_shot:
+        raise MissingData(f"{reason}; mteb measures what contrastive fine-tuning ends with (--zero-shot: without it)")
     tasks = wanted_tasks(source, choice.tasks, choice.categories)
     if choice.zero_shot:
-        return [*tuned, zero_shot_evaluation(run, scale, tasks, source)], {"contrastive": reason} if reason else {}
-    if reason:
-        raise MissingData(f"{reason}; mteb measures what contrastive fine-tuning ends with (--zero-shot: without it)")
-    return [*tuned, *(evaluation_after(each, tasks, source) for each in tuned)], {}
+        return [*tuned, zero_shot_evaluation(encoder, scale, tasks, source)], skipped
+    return [*tuned, *(evaluation_after(run, tasks, source) for run in tuned)], skipped
 
 
 def _pair_sets(source: Source, names: Sequence[str] | None) -> tuple[tuple[PairSet, ...], str]:
@@ -90,7 +88,7 @@ def evaluation_after(run: ContrastiveRun, tasks: Sequence[EmbeddingTask], source
     Raises:
         MissingData: a task's data are not there.
     """
-    encoder = MeasuredEncoder(
+    measured = MeasuredEncoder(
         weights=run.id,
         pretraining=run.weights,
         protocol="contrastive",
@@ -98,44 +96,29 @@ def evaluation_after(run: ContrastiveRun, tasks: Sequence[EmbeddingTask], source
         tokenizer_origin=run.tokenizer_origin,
         seed=run.protocol.seed,
     )
-    return EmbeddingEvaluation(encoder=encoder, tasks=_on_data(tasks, source, run.protocol.instructed))
+    return EmbeddingEvaluation(encoder=measured, tasks=_on_data(tasks, source, run.protocol.instructed))
 
 
 def zero_shot_evaluation(
-    run: PretrainingRun, scale: Scale, tasks: Sequence[EmbeddingTask], source: Source
+    encoder: Encoder, scale: Scale, tasks: Sequence[EmbeddingTask], source: Source
 ) -> EmbeddingEvaluation:
-    """Tasks on what a stage of pre-training ends with.
+    """Tasks on what a stage of pre-training ends with, or on a model from elsewhere.
 
     Texts are as long as after contrastive fine-tuning; an encoder that never saw an instruction is told none.
 
     Raises:
         MissingData: a task's data are not there.
     """
-    encoder = MeasuredEncoder(
-        weights=run.id,
-        pretraining=run.id,
-        protocol="zero_shot",
-        context=min(run.recipe.longest_context, scaled_contrastive(scale, 0).max_tokens),
-        tokenizer_origin=run.tokenizer_origin,
-        seed=run.recipe.seed,
-    )
-    return EmbeddingEvaluation(encoder=encoder, tasks=_on_data(tasks, source, "nothing"))
-
-
-def zero_shot_evaluation_of_model(
-    model: ExternalModel, scale: Scale, tasks: Sequence[EmbeddingTask], source: Source
-) -> EmbeddingEvaluation:
-    """Tasks on a model from elsewhere; texts are no longer than it reads."""
     most_tokens = scaled_contrastive(scale, 0).max_tokens
-    encoder = MeasuredEncoder(
-        weights=model.id,
-        pretraining=model.id,
+    measured = MeasuredEncoder(
+        weights=encoder.id,
+        pretraining=encoder.id,
         protocol="zero_shot",
-        context=min(model.context or most_tokens, most_tokens),
-        tokenizer_origin=model.tokenizer_origin,
-        seed=0,
+        context=min(context_of(encoder, most_tokens), most_tokens),
+        tokenizer_origin=encoder.tokenizer_origin,
+        seed=encoder.recipe.seed if isinstance(encoder, PretrainingRun) else 0,
     )
-    return EmbeddingEvaluation(encoder=encoder, tasks=_on_data(tasks, source, "nothing"))
+    return EmbeddingEvaluation(encoder=measured, tasks=_on_data(tasks, source, "nothing"))
 
 
 def _on_data(tasks: Sequence[EmbeddingTask], source: Source, instructed: Instructed) -> tuple[TaskOnData, ...]:

@@ -102,7 +102,7 @@ def _newest(folder: Path) -> checkpoints.Checkpoint:
 
 def _identity(name: str, encoder: MeasuredEncoder, model: nn.Module, width: int) -> EncoderIdentity:
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    return EncoderIdentity(name, encoder.weights, width, encoder.context, parameters)
+    return EncoderIdentity(name, encoder.revision, width, encoder.context, parameters)
 
 
 def _told(labels: dict[str, Any]) -> str:

@@ -10,9 +10,6 @@ from neobert.result_records import Category, Protocol
 
 MECHANISMS = ("tokenization", "model")
 
-VERSION = 1
-"""Raised by hand whenever other scores are computed; what models and tokenizers compute has versions of its own."""
-
 
 class TaskOnData(Value):
     """A task of embeddings as it is measured: `neobert.embeddings.tasks.EmbeddingTask` with `origin`, which identifies
@@ -50,6 +47,12 @@ class MeasuredEncoder(Value):
             raise ValueError(f"protocol {self.protocol} does not go with weights {self.weights} of {self.pretraining}")
         return self
 
+    @property
+    def revision(self) -> str:
+        """What mteb's cache tells encoders apart by: the weights and, where their name does not decide it, how many
+        tokens of a text they read."""
+        return self.weights if self.protocol == "contrastive" else f"{self.weights}-{self.context}"
+
 
 class EmbeddingRun(Value):
     """One task on one encoder: a unit of work with one record."""
@@ -60,7 +63,7 @@ class EmbeddingRun(Value):
     @property
     def id(self) -> str:
         """The result's name: it does not depend on which other tasks are measured."""
-        return identity({"kind": "mteb", "run": self, **_versions()})
+        return identity({"kind": "mteb", "run": self, "numerics": _numerics()})
 
 
 class EmbeddingEvaluation(Value):
@@ -79,7 +82,7 @@ class EmbeddingEvaluation(Value):
     @property
     def id(self) -> str:
         """The name of the evaluation."""
-        return identity({"kind": "embedding_evaluation", "evaluation": self, **_versions()})
+        return identity({"kind": "embedding_evaluation", "evaluation": self, "numerics": _numerics()})
 
     @property
     def weights(self) -> str:
@@ -91,5 +94,5 @@ class EmbeddingEvaluation(Value):
         return tuple(EmbeddingRun(encoder=self.encoder, task=task) for task in self.tasks)
 
 
-def _versions() -> dict[str, object]:
-    return {"numerics": {mechanism: NUMERICS[mechanism] for mechanism in MECHANISMS}, "version": VERSION}
+def _numerics() -> dict[str, int]:
+    return {mechanism: NUMERICS[mechanism] for mechanism in MECHANISMS}

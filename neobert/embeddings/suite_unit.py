@@ -96,20 +96,13 @@ class EmbeddingTaskUnit:
 
     def run(self, claim: Claim, stop: StopRequest, report: Report) -> None:
         """Measure the task, or take what mteb's cache has of it, then publish the record."""
-        layout, source = self.files.layout, open_specified(self.run_file.source)
-        task = self.specification.task
-        require_same_data(source, task)
-        encoder, identity = _opened(layout, self.run_file.id)
-        measured = measure_task(
-            StoppableEncoder(encoder, stop),
-            identity,
-            task_of(task),
-            source,
-            layout.embedding_results,
-            task.prompts,
-        )
+        task, results = self.specification.task, self.files.layout.embedding_results
+        opened = _opened(self.files.layout, self.run_file.id)
+        require_same_data(opened.source, task)
+        encoder = StoppableEncoder(opened.encoder, stop)
+        measured = measure_task(encoder, opened.identity, task_of(task), opened.source, results, task.prompts)
         claim.check()
-        if not publish_record(self.files.record, self._record(measured, identity)):
+        if not publish_record(self.files.record, self._record(measured, opened.identity)):
             raise ClaimLost(f"task {self.id} was recorded by another process; this result is dropped")
 
     def _record(self, measured: Measured, identity: EncoderIdentity) -> dict[str, Any]:
@@ -185,7 +178,17 @@ def require_same_data(source: Source, task: TaskOnData) -> None:
         )
 
 
+@dataclass(frozen=True)
+class _Opened:
+    """An encoder, what mteb is told of it, and where the tasks' data are."""
+
+    encoder: SupportsEncode
+    identity: EncoderIdentity
+    source: Source
+
+
 @lru_cache(maxsize=1)
-def _opened(layout: Layout, evaluation_id: str) -> tuple[SupportsEncode, EncoderIdentity]:
-    """The encoder of an evaluation, opened once a process and used for all of its tasks."""
-    return open_measured(layout, read_run_file(layout.embedding_evaluation(evaluation_id)), default_device())
+def _opened(layout: Layout, evaluation_id: str) -> _Opened:
+    """What an evaluation needs, opened once a process and used for all of its tasks."""
+    run_file = read_run_file(layout.embedding_evaluation(evaluation_id))
+    return _Opened(*open_measured(layout, run_file, default_device()), open_specified(run_file.source))
