@@ -104,6 +104,9 @@ def test_heavy_packages_have_one_door() -> None:
         "from neobert.evaluation.pseudo_perplexity import build_parser; build_parser()",
         "import neobert.result_records, neobert.evaluation.passages, ablations.perplexity",
         "import reports.page.rendering, reports.writing",
+        "import ablations.embeddings, ablations.embedding_outcome, ablations.paper_models, sweeps.embedding_outcome",
+        "from sweeps.mteb_suite import build_parser; build_parser()",
+        "import neobert.overview.evaluations",
     ],
 )
 def test_what_lists_plans_or_reports_imports_no_torch(statement: str) -> None:
