@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -35,6 +36,9 @@ NO_PROMPTS: Mapping[str, str] = {}
 
 LOADED_TEXTS = 1024
 """Texts that mteb hands over in a batch; all batches of a call are encoded together."""
+
+KEPT_DIGITS = 6
+"""Of scores, as mteb keeps them; a perfect score may come out above 1 by a rounding error."""
 
 COUNTS = "encoded"
 """What mteb's file of a result has beside mteb's own keys."""
@@ -89,9 +93,11 @@ def measure_task(
     "query" (also where a task has no documents) and "document"; `task_prompts` gives a task's own.
 
     Raises:
-        MissingData, DamagedFile, ValueError: the task's data are not there, or not what they should be.
+        MissingData, DamagedFile, ValueError: the task's data are not there, or not what they should be; or mteb is not.
         RunFailed: a score is not a number of −1..1.
     """
+    if find_spec("mteb") is None:
+        raise ValueError("tasks of embeddings need mteb: install the extra with pip install -e '.[eval]'")
     origin = source.embedding_task_origin(task.name)
     data = source.embedding_task_data(task.name)
     with _quietly(results):
@@ -163,7 +169,7 @@ def _scored(model: "SuiteModel", task: "AbsTask") -> ScoredTask:
 
 def _require_score(result: "TaskResult") -> None:
     score = result.get_score()
-    if not -1 <= score <= 1:
+    if not -1 <= round(score, KEPT_DIGITS) <= 1:
         raise RunFailed(
             f"task {result.task_name} gives the score {score}, which is none of −1 … 1: look at the vectors, an "
             "encoder that gives all texts the same one cannot be measured"
