@@ -170,8 +170,8 @@ def plan(
             if "glue" in parts:
                 skipped.update({task: reason for task, reason in source.tasks().items() if reason})
                 for finetuning_seed in finetuning_seeds or [seed]:
-                    for checkpoint in measured_checkpoints(recipe, runs, finetuning_seed):
-                        units.extend(glue_studies(checkpoint, source, pruning))
+                    checkpoints = measured_checkpoints(recipe, runs, finetuning_seed)
+                    units += [study for each in checkpoints for study in glue_studies(each, source, pruning)]
             embedded, reasons = embedding_runs(runs[-1], scale, finetuning_seeds or [seed], source, parts, choice)
             units += embedded
             skipped |= reasons

@@ -107,15 +107,6 @@ class EmbeddingTaskUnit:
 
     def _record(self, measured: Measured, identity: EncoderIdentity) -> dict[str, Any]:
         encoder, task = self.specification.encoder, self.specification.task
-        config = EmbeddingConfig(
-            task=task.name,
-            category=task.category,
-            suite=task.suite,
-            protocol=encoder.protocol,
-            metric=task.metric,
-            split=measured.split,
-            revision=measured.revision,
-        )
         return {
             "kind": "mteb",
             "id": self.id,
@@ -127,7 +118,7 @@ class EmbeddingTaskUnit:
                 "task": task.origin,
                 "tokenizer": encoder.tokenizer_origin,
             },
-            "config": plain(config),
+            "config": plain(self._config(measured)),
             "labels": self.run_file.labels,
             "scores": plain(EmbeddingScores(score=measured.score, metrics=measured.metrics)),
             "seed": encoder.seed,
@@ -141,6 +132,18 @@ class EmbeddingTaskUnit:
             "device": default_device().type,
             **provenance(),
         }
+
+    def _config(self, measured: Measured) -> EmbeddingConfig:
+        task = self.specification.task
+        return EmbeddingConfig(
+            task=task.name,
+            category=task.category,
+            suite=task.suite,
+            protocol=self.specification.encoder.protocol,
+            metric=task.metric,
+            split=measured.split,
+            revision=measured.revision,
+        )
 
 
 def units_of_evaluation(layout: Layout, evaluation_id: str) -> list[EmbeddingTaskUnit]:
