@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -95,7 +96,7 @@ class TaskFiles:
     layout: Layout
     run: EmbeddingRun
 
-    @property
+    @cached_property
     def id(self) -> str:
         """The result's name."""
         return self.run.id
