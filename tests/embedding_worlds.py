@@ -15,7 +15,7 @@ from neobert.embeddings.encoding import TextCounts
 from neobert.embeddings.suite import EncoderIdentity
 
 WIDTH = 96
-_OWN, _KINDS, _OPINION = 0, WIDTH - 8, WIDTH - 1
+_KINDS, _OPINION = WIDTH - 8, WIDTH - 1
 KIND_WEIGHT = 3.0
 
 SENTENCES = tuple(f"the cat number {number} sleeps" for number in range(12))
@@ -62,9 +62,11 @@ class KnowsTheWorld(RandomVectors):
         self.known |= {word: np.eye(WIDTH, dtype=np.float32)[_OPINION] * 50 * sign for word, sign in opinions.items()}
 
     def vector(self, text: str) -> np.ndarray:
-        words = [word for word in text.split() if word in self.known]
-        total = np.sum([self.known[word] for word in words], axis=0) if words else seeded(text)
-        return np.asarray(-total if "not" in text.split() and "," not in text else total, np.float32)
+        total, sign = 1e-3 * seeded(text), 1
+        for word in text.split():
+            sign = -1 if word == "not" else sign
+            total = total + sign * self.known.get(word, np.float32(0))
+        return total
 
 
 def identity(revision: str = "0123456789ab", width: int = WIDTH) -> EncoderIdentity:

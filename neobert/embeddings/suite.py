@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from mteb import TaskResult
     from mteb.abstasks import AbsTask
     from mteb.models import ModelMeta
+    from mteb.types import EncodeKwargs
 
     from neobert.embeddings.suite_model import SuiteModel
 
@@ -101,14 +102,14 @@ def measure_task(
     origin = source.embedding_task_origin(task.name)
     data = source.embedding_task_data(task.name)
     with _quietly(results):
-        from neobert.embeddings.suite_data import mteb_tasks, official_task
+        from neobert.embeddings.suite_data import joined_result, mteb_tasks
         from neobert.embeddings.suite_model import SuiteModel
 
         model = SuiteModel(encoder, identity, prompts)
         parts = [_kept_or_now(model, part, results) for part in mteb_tasks(task, data, origin)]
         counts = sum((part.counts for part in parts), TextCounts())
         if task.members:
-            joined = official_task(task.name).combine_task_results([part.result for part in parts])
+            joined = joined_result(task.name, [part.result for part in parts])
             whole = _publish(ScoredTask(joined, counts), model.mteb_model_meta, results)
         else:
             whole = parts[0]
@@ -157,7 +158,7 @@ def _scored(model: "SuiteModel", task: "AbsTask") -> ScoredTask:
     from mteb import evaluate
 
     model.encoder.counts = TextCounts()
-    encode_options = {"batch_size": LOADED_TEXTS, "show_progress_bar": False}
+    encode_options: EncodeKwargs = {"batch_size": LOADED_TEXTS, "show_progress_bar": False}
     try:
         found = evaluate(
             model, task, cache=None, encode_kwargs=encode_options, co2_tracker=False, show_progress_bar=False

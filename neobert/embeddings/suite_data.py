@@ -15,13 +15,15 @@ from mteb.abstasks import (
     AbsTaskSTS,
     AbsTaskSummarization,
 )
-from mteb.abstasks.task_metadata import TaskMetadata
+from mteb.abstasks.aggregated_task import AbsTaskAggregate
+from mteb.abstasks.task_metadata import TaskMetadata, TaskType
+from mteb.results import TaskResult
 
 from neobert.data.embedding_tables import PublishedTask, Table, TaskTables
 from neobert.embeddings.tasks import EmbeddingTask, member_names
 from neobert.result_records import ENGLISH_SUITE, Category
 
-FORMS: Mapping[Category, tuple[str, type[AbsTask]]] = {
+FORMS: Mapping[Category, tuple[TaskType, type[AbsTask]]] = {
     "classification": ("Classification", AbsTaskClassification),
     "clustering": ("Clustering", AbsTaskClusteringLegacy),
     "pair_classification": ("PairClassification", AbsTaskPairClassification),
@@ -51,8 +53,15 @@ def mteb_tasks(task: EmbeddingTask, data: TaskTables | PublishedTask, origin: st
 def official_task(name: str) -> AbsTask:
     """A copy of one of MTEB(eng, v1)'s own tasks, or of a member of one, with the splits and languages of the suite."""
     tasks = mteb.get_benchmark(ENGLISH_SUITE).tasks
-    members = [member for task in tasks if task.is_aggregate for member in task.metadata.tasks]
+    members = [member for task in tasks if isinstance(task, AbsTaskAggregate) for member in task.metadata.tasks]
     return copy(next(task for task in (*tasks, *members) if task.metadata.name == name))
+
+
+def joined_result(name: str, members: list[TaskResult]) -> TaskResult:
+    """The result of a task that has members, by mteb's own rule."""
+    task = official_task(name)
+    assert isinstance(task, AbsTaskAggregate)
+    return task.combine_task_results(members)
 
 
 def _published(task: AbsTask, folder: str) -> AbsTask:

@@ -1,25 +1,21 @@
 """An encoder of this package as a model of mteb. Imports mteb."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any, Unpack
 
 import numpy as np
+from mteb.abstasks.task_metadata import TaskMetadata
 from mteb.models import ModelMeta
 from mteb.models.abs_encoder import AbsEncoder
 from mteb.models.model_meta import ScoringFunction
-from mteb.types import PromptType
+from mteb.types import BatchedInput, EncodeKwargs, PromptType
+from torch.utils.data import DataLoader
 
 from neobert.embeddings.suite import EncoderIdentity, SupportsEncode
 from neobert.errors import RunFailed
 from neobert.identity import identity as identity_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
-
-
-class TextLoader(Protocol):
-    """mteb's batches of texts: mappings with the key "text"."""
-
-    def __iter__(self) -> Any: ...
 
 
 def model_metadata(identity: EncoderIdentity, prompts: Mapping[str, str]) -> ModelMeta:
@@ -41,8 +37,10 @@ def model_metadata(identity: EncoderIdentity, prompts: Mapping[str, str]) -> Mod
     )
 
 
-class SuiteModel(AbsEncoder):  # type: ignore[misc]
+class SuiteModel(AbsEncoder):
     """mteb asks for the vectors of all texts of a part of a task at once, so that they can be sorted by length."""
+
+    mteb_model_meta: ModelMeta
 
     def __init__(self, encoder: SupportsEncode, identity: EncoderIdentity, prompts: Mapping[str, str]) -> None:
         self.encoder = encoder
@@ -50,13 +48,22 @@ class SuiteModel(AbsEncoder):  # type: ignore[misc]
         self.prompts = prompts
         self.mteb_model_meta = model_metadata(identity, prompts)
 
-    def encode(self, inputs: TextLoader, *, prompt_type: PromptType | None = None, **_: Any) -> Array:
+    def encode(
+        self,
+        inputs: DataLoader[BatchedInput],
+        *,
+        task_metadata: TaskMetadata,
+        hf_split: str,
+        hf_subset: str,
+        prompt_type: PromptType | None = None,
+        **kwargs: Unpack[EncodeKwargs],
+    ) -> Array:
         """Vectors (texts, width) of all texts of a loader.
 
         Raises:
             RunFailed: they are not finite, or not of the encoder's width.
         """
-        texts: Sequence[str] = [text for batch in inputs for text in batch["text"]]
+        texts = [text for batch in inputs for text in batch["text"]]
         role = "document" if prompt_type == PromptType.document else "query"
         vectors = self.encoder.encode(texts, instruction=self.prompts.get(role))
         expected = (len(texts), self.identity.width)
