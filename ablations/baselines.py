@@ -1,9 +1,11 @@
-"""Models from elsewhere under the variants' protocol and grids, so that Table 3's baselines can be run again."""
+"""Models from elsewhere under the variants' protocol and grids, so that baselines of Tables 3 and 4 run again."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ablations.embeddings import EmbeddingChoice, embedding_runs
+from ablations.needs import require_data_of_model
 from ablations.plan import PlannedUnit
 from ablations.protocol import GLUE_PROTOCOL
 from ablations.runs import Checkpoint, glue_studies
@@ -19,7 +21,7 @@ from neobert.specifications import Source as SourceSpecification
 
 @dataclass(frozen=True)
 class Baseline:
-    """The studies of one external model; `skipped` names tasks without data and why."""
+    """The studies or evaluations of one external model; `skipped` names tasks without data and why."""
 
     model: ExternalModel
     scale: Scale
@@ -27,7 +29,12 @@ class Baseline:
     skipped: dict[str, str]
 
     def write(self, layout: Layout, source: Source, specification: SourceSpecification, execution: Execution) -> None:
-        """Write model.json and every run.json, before anything starts."""
+        """Write model.json and every run.json, before anything starts.
+
+        Raises:
+            MissingData: tasks of embeddings, or the pairs before them, are on the hub alone.
+        """
+        require_data_of_model([unit.run for unit in self.units], self.scale, source)
         write_model_file(layout, self.model)
         for unit in self.units:
             write_run_file(layout, unit.run, specification, execution, self._labels(source))
@@ -62,6 +69,24 @@ def plan_baseline(
     ]
     units = tuple(PlannedUnit(study, run_folder(layout, study), state_of(layout, study)) for study in studies)
     return Baseline(model, scale, units, {task: reason for task, reason in source.tasks().items() if reason})
+
+
+def plan_embeddings_of(
+    model: ExternalModel,
+    scale: Scale,
+    seeds: Sequence[int],
+    source: Source,
+    layout: Layout,
+    choice: EmbeddingChoice,
+) -> Baseline:
+    """Contrastive fine-tuning of a model, once a seed, and its evaluations; with `choice.zero_shot` one evaluation.
+
+    Raises:
+        MissingData, ValueError: as `embedding_runs`.
+    """
+    runs, _ = embedding_runs(model, scale, list(dict.fromkeys(seeds)), source, ("mteb",), choice)
+    units = tuple(PlannedUnit(run, run_folder(layout, run), state_of(layout, run)) for run in runs)
+    return Baseline(model, scale, units, {})
 
 
 def _checkpoint(model: ExternalModel, protocol: FineTuning, grid: Grid, seed: int) -> Checkpoint:

@@ -9,8 +9,11 @@ from neobert.data.corpora import Source
 from neobert.data.pair_repositories import DECLARED_SETS
 from neobert.embeddings.specification import ContrastiveRun, PairSet
 from neobert.errors import MissingData
+from neobert.external import ExternalModel
 from neobert.recipe import Contrastive
 from neobert.specifications import PretrainingRun
+
+Encoder = PretrainingRun | ExternalModel
 
 SCALED: Mapping[Scale, Mapping[str, Any]] = {
     "smoke": {"steps": 300, "texts_per_step": 96, "warmup_steps": 30, "decay_steps": 300, "max_tokens": 64},
@@ -53,15 +56,21 @@ def pair_sets(source: Source, names: Sequence[str] | None) -> tuple[PairSet, ...
     )
 
 
-def contrastive_run(run: PretrainingRun, scale: Scale, seed: int, sets: Sequence[PairSet]) -> ContrastiveRun:
-    """Contrastive fine-tuning of what a stage of pre-training ends with.
+def context_of(encoder: Encoder, most_tokens: int) -> int:
+    """Tokens that an encoder reads: as many as its pre-training taught, or those of a model from elsewhere, which may
+    bound nothing: then `most_tokens`."""
+    if isinstance(encoder, PretrainingRun):
+        return encoder.recipe.longest_context
+    return encoder.context or most_tokens
 
-    Texts are as long as the stages before it taught.
-    """
+
+def contrastive_run(encoder: Encoder, scale: Scale, seed: int, sets: Sequence[PairSet]) -> ContrastiveRun:
+    """Contrastive fine-tuning of what a stage of pre-training ends with, or of a model from elsewhere."""
+    protocol = scaled_contrastive(scale, seed)
     return ContrastiveRun(
-        weights=run.id,
-        context=run.recipe.longest_context,
-        protocol=scaled_contrastive(scale, seed),
+        weights=encoder.id,
+        context=context_of(encoder, protocol.max_tokens),
+        protocol=protocol,
         sets=tuple(sets),
-        tokenizer_origin=run.tokenizer_origin,
+        tokenizer_origin=encoder.tokenizer_origin,
     )

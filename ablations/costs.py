@@ -2,14 +2,15 @@
 
 Only what is not done counts. Hours of pre-training take every slot for a token, where packing leaves none empty, and
 let each token see a whole context, where the record of a run counts its documents' lengths; hours of fine-tuning let no
-trial end early. Both are upper bounds at the throughput that is named beside them.
+trial end early; those of contrastive fine-tuning take every text to be as long as texts may be. All are upper bounds at
+the throughput that is named beside them. Tasks of embeddings are not counted.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
+from ablations.cost import Cost, sum_of_known, together
 from ablations.disk import checkpoint_bytes, corpus_bytes, study_bytes, task_size
 from ablations.plan import Row
 from ablations.throughput import (
@@ -22,6 +23,7 @@ from ablations.throughput import (
 )
 from neobert.data.corpora import Source
 from neobert.embeddings.specification import ContrastiveRun
+from neobert.embeddings.suite_specification import EmbeddingEvaluation
 from neobert.glue.sizes import TrialWork
 from neobert.glue.tasks import TASKS
 from neobert.layout import Layout
@@ -33,6 +35,9 @@ from neobert.specifications import EngineWord, Execution, GlueStudy, Pretraining
 GIGABYTE = 1e9
 SECONDS_PER_UPDATE = 0.03
 """What a fine-tuning update takes at least: small batches wait for some 1,200 kernel launches (estimated)."""
+
+CACHED_GRADIENTS = 4 / 3
+"""Work on a text whose gradients are cached: a forward pass, a third of the work, comes before forward and backward."""
 
 
 @dataclass(frozen=True)
@@ -58,47 +63,6 @@ class Machine:
         """Rows of a micro-batch of a stage."""
         stage = run.recipe.stages[-1]
         return min(max(1, self.micro_batch_tokens // stage.context), stage.tokens_per_step // stage.context)
-
-
-@dataclass(frozen=True)
-class Cost:
-    """Of one unit or several. None is unknown, 0 nothing to spend; `sources` say where the hours come from."""
-
-    memory_gb: float | None = None
-    gpu_hours: float | None = 0.0
-    sources: tuple[str, ...] = ()
-    disk_gb: float | None = 0.0
-
-    def summary(self) -> dict[str, Any]:
-        """The keys of `--dry-run --json`."""
-        return {
-            "memory_gb_per_gpu": _rounded(self.memory_gb),
-            "gpu_hours": _rounded(self.gpu_hours),
-            "gpu_hours_source": "; ".join(self.sources) or None,
-            "disk_gb": _rounded(self.disk_gb),
-        }
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 3)
-
-
-def together(costs: Iterable[Cost]) -> Cost:
-    """Memory is the most of all, the rest a sum; a sum with something unknown in it is unknown."""
-    listed = list(costs)
-    memories = [cost.memory_gb for cost in listed if cost.memory_gb is not None]
-    sources = dict.fromkeys(source for cost in listed for source in cost.sources)
-    return Cost(
-        max(memories, default=None),
-        _sum(cost.gpu_hours for cost in listed),
-        tuple(sources),
-        _sum(cost.disk_gb for cost in listed),
-    )
-
-
-def _sum(values: Iterable[float | None]) -> float | None:
-    known = list(values)
-    return None if None in known else float(sum(value for value in known if value is not None))
 
 
 def stage_memory(run: PretrainingRun, machine: Machine, rows: int | None = None) -> TrainingMemory:
@@ -132,8 +96,12 @@ class Costs:
         """Everything once: trials that grids share too."""
         studies = [run for run in self._missing.values() if isinstance(run, GlueStudy)]
         trained = [self._units[run.id] for run in self._pretraining.values()]
-        contrastive = [self._units[run.id] for run in self._missing.values() if isinstance(run, ContrastiveRun)]
-        return together([*trained, *contrastive, *self._corpora.values(), self._studies_together(studies)])
+        embedded = [
+            self._units[run.id]
+            for run in self._missing.values()
+            if isinstance(run, ContrastiveRun | EmbeddingEvaluation)
+        ]
+        return together([*trained, *embedded, *self._corpora.values(), self._studies_together(studies)])
 
     @cached_property
     def _missing(self) -> dict[str, Run]:
@@ -156,8 +124,10 @@ class Costs:
                 costs[unit.run.id] = self._stage(unit.run)
             elif isinstance(unit.run, GlueStudy):
                 costs[unit.run.id] = self._studies_together([unit.run])
-            else:
+            elif isinstance(unit.run, ContrastiveRun):
                 costs[unit.run.id] = self._contrastive(unit.run)
+            else:
+                costs[unit.run.id] = Cost(uncounted=("mteb",))
         return costs
 
     @cached_property
@@ -193,9 +163,15 @@ class Costs:
         )
 
     def _contrastive(self, run: ContrastiveRun) -> Cost:
-        """Nobody knows how long texts are before they are encoded."""
-        stage = self._pretraining.get(run.weights)
-        return Cost(gpu_hours=None, disk_gb=None if stage is None else checkpoint_bytes(stage) / GIGABYTE)
+        """As if every text were as long as texts may be; of an encoder outside the plan nobody knows anything."""
+        stage, protocol = self._pretraining.get(run.weights), run.protocol
+        if stage is None:
+            return Cost(gpu_hours=None, disk_gb=None)
+        throughput = measured_rate(stage, self._finished) or self._stated
+        tokens = protocol.steps * protocol.texts_per_step * run.max_tokens * CACHED_GRADIENTS
+        seconds = throughput.seconds(training_flops_per_token(stage.recipe.model, run.max_tokens, 0) * tokens, tokens)
+        hours = None if seconds is None else seconds / 3600
+        return Cost(gpu_hours=hours, sources=_named(throughput), disk_gb=checkpoint_bytes(stage) / GIGABYTE)
 
     def _studies_together(self, studies: Sequence[GlueStudy]) -> Cost:
         """Studies whose trials are counted once; the weights of each one's best trial stay."""
@@ -209,7 +185,7 @@ class Costs:
             key = study.model_copy(update={"points": (), "pruning": None}).model_dump_json()
             by_batch = {size: self._trial_hours(study, size, throughput) for size in _batch_sizes(study)}
             hours.update({(key, point): by_batch[point.batch_size] for point in self._open_points(study)})
-        return Cost(gpu_hours=_sum(hours.values()), sources=tuple(sources), disk_gb=disk)
+        return Cost(gpu_hours=sum_of_known(hours.values()), sources=tuple(sources), disk_gb=disk)
 
     def _throughput_of(self, study: GlueStudy) -> Throughput:
         return measured_rate(self._pretraining[study.weights], self._finished) or self._stated

@@ -1,4 +1,4 @@
-"""Send what a plan is missing to SLURM, once: corpora, stages of pre-training, the GLUE grid as arrays behind them."""
+"""Send what a plan is missing to SLURM, once: corpora, training, behind it GLUE and tasks of embeddings as arrays."""
 
 import math
 import time
@@ -19,6 +19,8 @@ from neobert.specifications import PretrainingRun
 
 PATIENCE_SECONDS = 150
 LOCK_POLL_SECONDS = 0.2
+SHARED_KINDS = ("glue", "mteb")
+"""What the elements of an array share; one that finds nothing left leaves."""
 
 
 class AtWork:
@@ -60,7 +62,7 @@ class Dispatch:
         """The job of a piece, or several where an array would be too long; numbered from `number`."""
         sizes = _split(piece.workers, largest)
         flags = ["--leave-failed"] if self.leave_failed else ["--failures-since", f"{time.time():.0f}"]
-        if piece.kind == "glue":
+        if piece.kind in SHARED_KINDS:
             flags += ["--patience", str(PATIENCE_SECONDS)]
         environment = {**self.environment, "TOKENIZERS_PARALLELISM": str(piece.kind == "prepare").lower()}
         job = Job("", piece.kind, piece.references, tuple(flags), self.profile.of(piece.kind), environment)

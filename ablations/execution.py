@@ -11,12 +11,13 @@ from ablations.variant import Variant
 from neobert.console import Watch, duration, logs
 from neobert.data.corpora import Source
 from neobert.embeddings.specification import ContrastiveRun
+from neobert.embeddings.suite_specification import EmbeddingEvaluation
 from neobert.errors import EXIT_RUN_FAILED
 from neobert.identity import difference
 from neobert.launching.here import work_here, worker_environment
 from neobert.layout import Layout
 from neobert.model.size import parameter_count
-from neobert.progress import errors_of, last_step, state_of, trial_files
+from neobert.progress import errors_of, last_step, state_of, task_files, trial_files
 from neobert.specifications import Execution, GlueStudy, PretrainingRun, Run, run_folder, write_run_file
 from neobert.specifications import Source as SourceSpecification
 
@@ -110,6 +111,9 @@ def _progress_row(layout: Layout, run: Run) -> list[str]:
         files = trial_files(layout, run)
         done = sum(file.published is not None for file in files)
         return [f"{run.task} on {run.weights}", f"{done}/{len(files)} points", "—", "—", "—"]
+    if isinstance(run, EmbeddingEvaluation):
+        recorded = [file.record.exists() for file in task_files(layout, run)]
+        return [f"mteb on {run.weights}", f"{sum(recorded)}/{len(recorded)} tasks", "—", "—", "—"]
     name, steps = _course(run)
     line = last_step(layout, run)
     if line is None:

@@ -21,20 +21,27 @@ def corpus_units(data_id: str) -> tuple[str, ...]:
     return f"corpus-{data_id}", f"data-{data_id}"
 
 
+def pairs_unit(pairs_id: str) -> str:
+    """The unit of work that writes a data set of pairs in token ids."""
+    return f"pairs-{pairs_id}"
+
+
 def _units_near(layout: Layout, path: Path) -> tuple[str, ...]:
     """The units whose owners write where a file lies."""
     units: tuple[str, ...] = ()
     match path.relative_to(layout.root).parts:
-        case ["pretraining", run_id, _, *_]:
+        case ["pretraining" | "contrastive", run_id, _, *_]:
             units = (run_id,)
         case ["glue", _, "studies", study_id, _, *_]:
             units = (f"{study_id}-selection",)
-        case ["glue", _, name]:
+        case ["glue" | "mteb", _, name]:
             units = (name.split(".")[0],)
         case ["data", "tokenizers", *_]:
             units = tuple(sorted(unit.name for unit in (layout.root / "claims").glob("tokenizer-*")))
         case ["data", "glue" | "errors", *_]:
             pass
+        case ["data", "pairs", name, *_]:
+            units = (pairs_unit(name.split(TEMPORARY_MARK)[0]),)
         case ["data", name, *_]:
             units = corpus_units(name.split(".")[0])
         case ["snapshots", *_]:

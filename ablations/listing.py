@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.markup import escape
 
+from ablations.embedding_outcome import embedding_outcome, print_embeddings
 from ablations.plan import PlannedUnit, Row
 from neobert.console import output, table
 from neobert.errors import DamagedFile
@@ -73,7 +74,7 @@ def _ladder_entry(row: Row) -> dict[str, Any]:
 
 
 def print_outcome(layout: Layout, rows: Sequence[Row], *, as_json: bool) -> None:
-    """Held-out loss and the best GLUE scores of each variant and checkpoint, as far as they exist."""
+    """Held-out loss, best GLUE scores and those of embeddings of each variant and checkpoint, as far as they exist."""
     outcomes = [outcome for row in rows for outcome in _outcomes(layout, row)]
     if as_json:
         print(json.dumps(outcomes, indent=1))
@@ -91,6 +92,7 @@ def print_outcome(layout: Layout, rows: Sequence[Row], *, as_json: bool) -> None
         for outcome in outcomes
     ]
     output().print(table("Best of grid on the validation sets, ×100", columns, cells))
+    print_embeddings(outcomes)
 
 
 def _number(value: float | None, digits: int, factor: float = 1) -> str | None:
@@ -114,6 +116,7 @@ def _outcomes(layout: Layout, row: Row) -> list[dict[str, Any]]:
                 "state": state_of(layout, unit.run),
                 "heldout_loss": _heldout_loss(layout, unit.run),
                 "glue": {study.task: _best_score(layout, study) for study in studies if study.weights == unit.run.id},
+                **embedding_outcome(layout, row, unit.run),
             }
         )
     return outcomes

@@ -5,16 +5,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from neobert.embeddings.specification import ContrastiveRun
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import read_json
 from neobert.identity import canonical, leaves, plain
 from neobert.layout import Layout
 from neobert.progress import state_of
-from neobert.specifications import GlueStudy, Run, read_run_file, run_folder
+from neobert.specifications import Run, read_run_file, run_folder
 
 MOST_LEAVES = 5
 NUMERICS = "numerics version"
+PARTS = ("pretraining", "study", "contrastive", "mteb")
+"""The keys of run.json under which a specification may lie."""
 
 Items = frozenset[tuple[str, str]]
 
@@ -60,14 +61,14 @@ class NearMisses:
     def nearest(self, kind: str, run: Run, planned: Iterable[str]) -> NearMiss | None:
         """The run with the fewest differing leaves, at most `MOST_LEAVES`; those of the plan itself are left out.
 
-        Studies are compared on the same weights: that these differ is told of the pre-training.
+        Studies and evaluations are compared on the same weights: that these differ is told of the pre-training.
         """
         wanted, left_out = _items(plain(run)), set(planned) | {run.id}
         best: tuple[int, _Existing] | None = None
         for existing in self._existing(run):
             if existing.folder.name in left_out:
                 continue
-            if isinstance(run, GlueStudy | ContrastiveRun) and existing.specification.get("weights") != run.weights:
+            if _weights(existing.specification) != _weights(plain(run)):
                 continue
             count = len({path for path, _ in wanted ^ existing.items})
             if count <= MOST_LEAVES and (best is None or count < best[0]):
@@ -93,7 +94,7 @@ class NearMisses:
             file = read_run_file(folder)
         except (DamagedFile, MissingData):
             return "of another version", False
-        run = file.pretraining or file.study or file.contrastive
+        run = file.pretraining or file.study or file.contrastive or file.mteb
         assert run is not None
         return ("done" if _closed(folder) else state_of(self.layout, run)), run.id == folder.name
 
@@ -108,9 +109,14 @@ def _read(paths: Iterable[Path]) -> Iterable[_Existing]:
             content = read_json(path)
         except DamagedFile:
             continue
-        specification = content.get("pretraining") or content.get("study") or content.get("contrastive")
+        specification = next((content[part] for part in PARTS if content.get(part)), None)
         if specification:
             yield _Existing(path.parent, specification, _items(specification))
+
+
+def _weights(specification: Mapping[str, Any]) -> str | None:
+    """The weights that a run starts from; None for pre-training."""
+    return specification.get("weights") or specification.get("encoder", {}).get("weights")
 
 
 def _leaves(specification: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,9 @@
 """What the units of a plan read, by the words of the variants' recipes."""
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import Literal, NoReturn
 
 from ablations.plan import Row, scaled_variant
 from ablations.scales import Scale
@@ -12,8 +14,9 @@ from neobert.data.hub_items import Needs, items_of
 from neobert.data.mteb_repositories import MTEB_REPOSITORIES
 from neobert.data.pair_repositories import DECLARED_SETS
 from neobert.embeddings.specification import ContrastiveRun
+from neobert.embeddings.suite_specification import EmbeddingEvaluation
 from neobert.errors import MissingData
-from neobert.specifications import GlueStudy
+from neobert.specifications import GlueStudy, Run
 
 NeededPart = Literal["pretrain", "glue", "contrastive", "mteb"]
 NEEDED_PARTS: tuple[NeededPart, ...] = ("pretrain", "glue", "contrastive", "mteb")
@@ -38,22 +41,61 @@ def needs_of(chosen: Sequence[Variant], scale: Scale, parts: Sequence[NeededPart
 
 
 def require_data(rows: Sequence[Row], source: Source) -> None:
-    """Check, before anything is written or started, that the data of a plan lies here; runs do not read the hub.
+    """Check, before anything is written or started, that what a plan reads lies here; runs do not read the hub.
 
     Raises:
-        MissingData: it is on the hub alone; the items are named.
+        MissingData: it is on the hub alone (the items are named), or mteb is not installed.
     """
+    runs = [unit.run for row in rows for unit in row.units]
+    require_mteb(runs)
     if not isinstance(source, HubSource) or not rows:
         return
-    runs = [unit.run for row in rows for unit in row.units]
     parts: list[NeededPart] = ["pretrain"]
     parts += ["glue"] if any(isinstance(run, GlueStudy) for run in runs) else []
-    parts += ["contrastive"] if any(isinstance(run, ContrastiveRun) for run in runs) else []
     chosen = {row.variant.name: row.variant for row in rows}
-    items = items_of(needs_of(list(chosen.values()), rows[0].scale, parts))
-    names = ", ".join(f"{item.name} ({item.repositories})" for item in items)
+    embedding = _embedding_parts(runs)
+    needs = needs_of(list(chosen.values()), rows[0].scale, [*parts, *embedding])
+    _refuse_hub(replace(needs, embedding_tasks=_members(runs)), chosen, rows[0].scale, [*parts, *embedding])
+
+
+def require_data_of_model(runs: Sequence[Run], scale: Scale, source: Source) -> None:
+    """The same for tasks of embeddings on a model from elsewhere, which brings its own tokenizer.
+
+    Raises:
+        MissingData: as `require_data`.
+    """
+    require_mteb(runs)
+    parts = _embedding_parts(runs)
+    if isinstance(source, HubSource) and parts:
+        pairs = tuple(DECLARED_SETS) if "contrastive" in parts else ()
+        _refuse_hub(Needs(embedding_tasks=_members(runs), pair_sets=pairs), ["all"], scale, parts)
+
+
+def require_mteb(runs: Sequence[Run]) -> None:
+    """Check that mteb is installed where a plan measures by it.
+
+    Raises:
+        MissingData: it is not.
+    """
+    if any(isinstance(run, EmbeddingEvaluation) for run in runs) and find_spec("mteb") is None:
+        raise MissingData("tasks of embeddings are measured by mteb, which is not installed: pip install -e '.[eval]'")
+
+
+def _embedding_parts(runs: Sequence[Run]) -> list[NeededPart]:
+    parts: list[NeededPart] = ["contrastive"] if any(isinstance(run, ContrastiveRun) for run in runs) else []
+    return [*parts, "mteb"] if any(isinstance(run, EmbeddingEvaluation) for run in runs) else parts
+
+
+def _members(runs: Sequence[Run]) -> tuple[str, ...]:
+    """mteb's own tasks behind those of evaluations, each once."""
+    tasks = (task for run in runs if isinstance(run, EmbeddingEvaluation) for task in run.tasks)
+    return tuple(dict.fromkeys(member for task in tasks for member in task.members or (task.name,)))
+
+
+def _refuse_hub(needs: Needs, variants: Iterable[str], scale: Scale, parts: Sequence[NeededPart]) -> NoReturn:
+    names = ", ".join(f"{item.name} ({item.repositories})" for item in items_of(needs))
     raise MissingData(
         f"runs do not read the hub, and this is not here: {names}; bring it with `python ablations/prefetch.py "
-        f"--variant {' '.join(chosen)} --scale {rows[0].scale} --stages {' '.join(parts)} --data-dir DIR` where there "
+        f"--variant {' '.join(variants)} --scale {scale} --stages {' '.join(parts)} --data-dir DIR` where there "
         f"is a network, and pass --data DIR"
     )

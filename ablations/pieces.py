@@ -1,4 +1,4 @@
-"""What a plan is missing, cut into pieces of work that follow each other: corpora, stages, grids. Torch-free."""
+"""What a plan is missing, cut into pieces of work that follow each other: corpora, stages, grids, tasks. Torch-free."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -8,10 +8,11 @@ from ablations.plan import Row
 from ablations.protocol import TRANSFER_TASK
 from neobert.data.preparation import is_tokenized
 from neobert.embeddings.specification import ContrastiveRun
+from neobert.embeddings.suite_specification import EmbeddingEvaluation
 from neobert.launching.profile import JobKind, Profile
 from neobert.layout import Layout
-from neobert.progress import state_of, trial_files
-from neobert.specifications import GlueStudy, PretrainingRun, Run, run_folder
+from neobert.progress import state_of, task_files, trial_files
+from neobert.specifications import EXTERNAL_PREFIX, GlueStudy, PretrainingRun, Run, run_folder
 
 NamedRun = tuple[str, Run]
 
@@ -29,28 +30,16 @@ class Piece:
 
 def pieces_of(layout: Layout, named: Iterable[NamedRun], profile: Profile) -> list[Piece]:
     """What the runs still miss, in an order in which nothing comes before what it needs; equal runs count once."""
-    stages: dict[str, tuple[str, PretrainingRun]] = {}
-    studies: dict[tuple[str, int], dict[str, GlueStudy]] = {}
-    contrastive: dict[str, tuple[str, ContrastiveRun]] = {}
-    names: dict[str, str] = {}
+    runs: dict[str, NamedRun] = {}
     for name, run in named:
-        if isinstance(run, ContrastiveRun):
-            contrastive.setdefault(run.id, (name, run))
-        elif isinstance(run, PretrainingRun):
-            stages.setdefault(run.id, (name, run))
-        else:
-            names.setdefault(run.weights, name)
-            studies.setdefault((run.weights, run.seed), {}).setdefault(run.id, run)
-    pieces = list(_pretraining_pieces(layout, [each for each in stages.values() if _is_open(layout, each[1])]))
-    for (weights, _), group in studies.items():
-        left = [study for study in group.values() if _is_open(layout, study)]
-        if left:
-            pieces.extend(_grid_pieces(layout, names[weights], left, profile.glue.points_per_worker))
-    for name, run in contrastive.values():
-        if _is_open(layout, run):
-            needs = (f"pretraining/{run.weights}",)
-            pieces.append(Piece("pretrain", f"{name}-contrastive-{run.id}", (f"contrastive/{run.id}",), needs, 1))
-    return pieces
+        runs.setdefault(run.id, (name, run))
+    missing = [each for each in runs.values() if _is_open(layout, each[1])]
+    return [
+        *_pretraining_pieces(layout, [(name, run) for name, run in missing if isinstance(run, PretrainingRun)]),
+        *_glue_pieces(layout, list(runs.values()), profile.glue.points_per_worker),
+        *(_contrastive_piece(name, run) for name, run in missing if isinstance(run, ContrastiveRun)),
+        *(_embedding_piece(layout, name, run) for name, run in missing if isinstance(run, EmbeddingEvaluation)),
+    ]
 
 
 def runs_of(rows: Sequence[Row]) -> list[NamedRun]:
@@ -74,6 +63,38 @@ def _pretraining_pieces(layout: Layout, stages: Sequence[tuple[str, PretrainingR
                 yield Piece("prepare", f"{run.recipe.data.corpus}-{run.data_id}", (corpus,), (), 1)
             needs.append(corpus)
         yield Piece("pretrain", label, (f"pretraining/{run.id}",), tuple(needs), 1)
+
+
+def _contrastive_piece(name: str, run: ContrastiveRun) -> Piece:
+    return Piece("pretrain", f"{name}-contrastive-{run.id}", (f"contrastive/{run.id}",), _weights(run.weights), 1)
+
+
+def _embedding_piece(layout: Layout, name: str, evaluation: EmbeddingEvaluation) -> Piece:
+    """An array with an element for each task that is left: tasks differ in size a thousandfold."""
+    is_tuned = evaluation.encoder.protocol == "contrastive"
+    needs = (f"contrastive/{evaluation.weights}",) if is_tuned else _weights(evaluation.weights)
+    left = sum(not files.record.exists() for files in task_files(layout, evaluation))
+    reference = str(run_folder(layout, evaluation).relative_to(layout.root))
+    return Piece("mteb", f"{name}-{evaluation.weights}", (reference,), needs, max(1, left))
+
+
+def _weights(run_id: str) -> tuple[str, ...]:
+    """The work behind weights; nobody works on a model from elsewhere."""
+    return () if run_id.startswith(EXTERNAL_PREFIX) else (f"pretraining/{run_id}",)
+
+
+def _glue_pieces(layout: Layout, named: Sequence[NamedRun], points_per_worker: int) -> Iterator[Piece]:
+    """The arrays of every model and seed, under the name that the model came with first."""
+    names: dict[str, str] = {}
+    grids: dict[tuple[str, int], list[GlueStudy]] = {}
+    for name, run in named:
+        if isinstance(run, GlueStudy):
+            names.setdefault(run.weights, name)
+            grids.setdefault((run.weights, run.seed), []).append(run)
+    for (weights, _), group in grids.items():
+        left = [study for study in group if _is_open(layout, study)]
+        if left:
+            yield from _grid_pieces(layout, names[weights], left, points_per_worker)
 
 
 def _grid_pieces(layout: Layout, name: str, studies: Sequence[GlueStudy], points_per_worker: int) -> Iterator[Piece]:

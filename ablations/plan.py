@@ -5,16 +5,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ablations.contrastive import contrastive_run, pair_sets
 from ablations.designs import known_names, named
+from ablations.embeddings import EVERYTHING, EmbeddingChoice, embedding_runs
 from ablations.ladder import variants
 from ablations.modification import Recipe
 from ablations.runs import glue_studies, measured_checkpoints, pretraining_runs
 from ablations.scales import Scale, Vocabulary, scaled
 from ablations.variant import Variant, prove_scaled
 from neobert.data.corpora import Source
-from neobert.embeddings.specification import ContrastiveRun, PairSet
-from neobert.errors import MissingData, did_you_mean
+from neobert.embeddings.specification import ContrastiveRun
+from neobert.embeddings.suite_specification import EmbeddingEvaluation
+from neobert.errors import did_you_mean
 from neobert.identity import difference
 from neobert.layout import Layout
 from neobert.model.size import parameter_count, training_flops_per_token
@@ -22,13 +23,14 @@ from neobert.progress import State, state_of
 from neobert.recipe import Pruning
 from neobert.specifications import GlueStudy, Run, run_folder
 
-Part = Literal["pretrain", "glue", "contrastive", "perplexity"]
+Part = Literal["pretrain", "glue", "contrastive", "mteb", "perplexity"]
 PARTS: tuple[Part, ...] = ("pretrain", "glue")
 
 
 @dataclass(frozen=True)
 class PlannedUnit:
-    """A stage of pre-training, a GLUE study or a run of contrastive fine-tuning, where it lies and how far it is."""
+    """A stage of pre-training, a GLUE study, a run of contrastive fine-tuning or an evaluation on tasks of embeddings,
+    where it lies and how far it is."""
 
     run: Run
     folder: Path
@@ -41,6 +43,8 @@ class PlannedUnit:
             return f"glue {self.run.task}"
         if isinstance(self.run, ContrastiveRun):
             return "contrastive"
+        if isinstance(self.run, EmbeddingEvaluation):
+            return f"mteb {self.run.encoder.protocol}"
         return f"pretraining stage {self.run.stage + 1}"
 
 
@@ -146,15 +150,15 @@ def plan(
     parts: Sequence[Part] = PARTS,
     finetuning_seeds: Sequence[int] | None = None,
     pruning: Pruning | None = None,
-    pair_names: Sequence[str] | None = None,
+    choice: EmbeddingChoice = EVERYTHING,
 ) -> list[Row]:
-    """One row a variant and seed. Never fails for missing data: the state says so.
+    """One row a variant and seed. Never fails for missing data but of what `choice` names and of what mteb reads.
 
     `finetuning_seeds` are those of fine-tuning; None stands for the seed of pre-training.
-    `pair_names` are the data sets of contrastive fine-tuning; None stands for all that the source has.
+    `choice` says which pairs and tasks of embeddings.
 
     Raises:
-        MissingData, ValueError: one of `pair_names` is not there.
+        MissingData, ValueError: as `embedding_runs`.
     """
     rows = []
     for variant in chosen:
@@ -166,25 +170,14 @@ def plan(
             if "glue" in parts:
                 skipped.update({task: reason for task, reason in source.tasks().items() if reason})
                 for finetuning_seed in finetuning_seeds or [seed]:
-                    for checkpoint in measured_checkpoints(recipe, runs, finetuning_seed):
-                        units.extend(glue_studies(checkpoint, source, pruning))
-            if "contrastive" in parts:
-                sets, reason = _pair_sets(source, pair_names)
-                skipped.update({"contrastive": reason} if reason else {})
-                units += [contrastive_run(runs[-1], scale, each, sets) for each in finetuning_seeds or [seed] if sets]
+                    checkpoints = measured_checkpoints(recipe, runs, finetuning_seed)
+                    units += [study for each in checkpoints for study in glue_studies(each, source, pruning)]
+            embedded, reasons = embedding_runs(runs[-1], scale, finetuning_seeds or [seed], source, parts, choice)
+            units += embedded
+            skipped |= reasons
             planned = tuple(PlannedUnit(run, run_folder(layout, run), state_of(layout, run)) for run in units)
             rows.append(Row(variant, seed, scale, recipe, parent, planned, skipped))
     return rows
-
-
-def _pair_sets(source: Source, names: Sequence[str] | None) -> tuple[tuple[PairSet, ...], str]:
-    """The data sets of pairs, or why there are none; one that is named must be there."""
-    try:
-        return pair_sets(source, names), ""
-    except MissingData as error:
-        if names is not None:
-            raise
-        return (), str(error)
 
 
 def sharing(recipe: Recipe, scale: Scale, vocabulary: Vocabulary) -> list[str]:

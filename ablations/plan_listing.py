@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from rich.markup import escape
 
-from ablations.costs import Cost, Costs, Machine
+from ablations.cost import Cost
+from ablations.costs import Costs, Machine
 from ablations.listing import change_text
 from ablations.near_misses import NearMiss, NearMisses
 from ablations.plan import Row
@@ -69,7 +70,8 @@ def _print_row(row: Row, costs: Costs, near_misses: Sequence[NearMiss], data: st
 
 
 def _numbers(cost: Cost) -> tuple[str | None, str | None, str | None]:
-    return _short(cost.memory_gb), _short(cost.gpu_hours), _short(cost.disk_gb)
+    hours = None if cost.uncounted and not cost.gpu_hours else cost.gpu_hours
+    return _short(cost.memory_gb), _short(hours), _short(cost.disk_gb)
 
 
 def _short(value: float | None) -> str | None:
@@ -89,4 +91,8 @@ def _print_total(rows: Sequence[Row], costs: Costs) -> None:
         f"to do, each unit once: GPU-hours {hours}, disk {disk} GB; on each of {gpus} up to {memory} GB with "
         f"{machine.micro_batch_tokens} tokens in a micro-batch"
     )
+    if total.uncounted:
+        console.print(
+            f"GPU-hours without {', '.join(total.uncounted)}: nobody knows before how many texts its tasks have"
+        )
     console.print(escape(f"GPU-hours at most, {'; '.join(total.sources)}" if total.sources else UNKNOWN_HOURS))

@@ -1,9 +1,10 @@
 """What may go from a folder of runs, because no run needs it, and its removal. Torch-free.
 
-May go: checkpoints of finished stages between the milestones (step 0, quarters and the end stay: they are results) and
-those of folders without run.json that nothing starts from; tokenised corpora and encoded tasks that no run.json refers
-to; weights of trials that are no closed study's best and belong to no open study; code snapshots that no submission of
-an unfinished run refers to and that no record needs to say which code made it; what killed writers left a day ago.
+May go: checkpoints of finished stages and of finished contrastive fine-tuning between the milestones (step 0, quarters
+and the end stay: they are results) and those of folders without run.json that nothing starts from; tokenised corpora,
+encoded pairs and encoded tasks that no run.json refers to; weights of trials that are no closed study's best and belong
+to no open study; code snapshots that no submission of an unfinished run refers to and that no record needs to say which
+code made it; what killed writers left a day ago.
 
 Never: run.json, records, selections, metrics, predictions, claims, tokenizers, checkpoints of unfinished stages, and
 whatever somebody works on. Where some run.json cannot be read, all that it might refer to stays.
@@ -16,15 +17,18 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from ablations.garbage import DAY_SECONDS, Garbage, age_seconds, garbage_at
-from ablations.leftovers import corpus_units, left_by_killed_writers
+from ablations.leftovers import corpus_units, left_by_killed_writers, pairs_unit
 from neobert.errors import DamagedFile, MissingData
-from neobert.files import read_json, temporary_sibling
+from neobert.files import TEMPORARY_MARK, read_json, temporary_sibling
 from neobert.grid.claims import acquire, is_claimed, last_owner
+from neobert.identity import IDENTITY_DIGITS
 from neobert.launching.submissions import SUBMISSION_UNIT
 from neobert.layout import MANIFEST, PARTIAL, Layout
 from neobert.overview.tree import Submitted, Tree
+from neobert.progress import state_of
 from neobert.records import SNAPSHOT_FILE, read_records
 from neobert.references import References, fingerprint, read_references
+from neobert.specifications import read_run_file
 
 MILESTONES = 4
 IDENTIFIER = re.compile(r"[0-9a-f]{12}")
@@ -96,6 +100,7 @@ def _candidates(layout: Layout) -> list[Garbage]:
         found += [
             *_abandoned_checkpoints(layout, references),
             *_data(layout, references),
+            *_pairs(layout, references),
             *_encoded_tasks(layout, references),
             *_trial_weights(layout, references),
         ]
@@ -118,14 +123,21 @@ def milestones(steps: int) -> frozenset[int]:
 
 
 def _superseded_checkpoints(layout: Layout, references: References) -> Iterator[Garbage]:
-    for run_id, run in references.finished.items():
-        folder = layout.pretraining(run_id) / "checkpoints"
-        last = run.recipe.stages[-1].steps
+    for run_folder, last, what in _finished(layout, references):
+        folder = run_folder / "checkpoints"
         on_disk = {int(p.name[5:]): p for p in folder.glob("step-*") if p.name[5:].isdigit() and not p.is_symlink()}
         if last not in on_disk or not _is_whole(on_disk[last]):
             continue  # the one before is what there is
         for step in on_disk.keys() - milestones(last):
-            yield garbage_at(on_disk[step], "checkpoint between the milestones of a finished stage", run_id)
+            yield garbage_at(on_disk[step], f"checkpoint between the milestones of {what}", run_folder.name)
+
+
+def _finished(layout: Layout, references: References) -> Iterator[tuple[Path, int, str]]:
+    """The folder of every run of training with a record, its last step, and what it is."""
+    for run_id, stage in references.finished.items():
+        yield layout.pretraining(run_id), stage.recipe.stages[-1].steps, "a finished stage"
+    for run_id, run in references.finished_contrastive.items():
+        yield layout.contrastive(run_id), run.protocol.steps, "finished contrastive fine-tuning"
 
 
 def _is_whole(checkpoint: Path) -> bool:
@@ -137,7 +149,7 @@ def _is_whole(checkpoint: Path) -> bool:
 
 
 def _abandoned_checkpoints(layout: Layout, references: References) -> Iterator[Garbage]:
-    for folder in _folders(layout.root / "pretraining"):
+    for folder in (*_folders(layout.root / "pretraining"), *_folders(layout.root / "contrastive")):
         is_described = (folder / "run.json").exists() or (folder / "done.json").exists()
         checkpoints = folder / "checkpoints"
         if not is_described and folder.name not in references.needed_runs and checkpoints.is_dir():
@@ -149,6 +161,13 @@ def _data(layout: Layout, references: References) -> Iterator[Garbage]:
         data_id = folder.name.removesuffix(PARTIAL)
         if data_id not in references.data_ids:
             yield garbage_at(folder, "tokenised corpus that no run.json refers to", *corpus_units(data_id))
+
+
+def _pairs(layout: Layout, references: References) -> Iterator[Garbage]:
+    for folder in sorted((layout.root / "data" / "pairs").glob("*")):
+        is_encoded = IDENTIFIER.fullmatch(folder.name[-IDENTITY_DIGITS:]) and TEMPORARY_MARK not in folder.name
+        if is_encoded and folder.name not in references.pairs and folder.is_dir() and not folder.is_symlink():
+            yield garbage_at(folder, "encoded pairs that no run.json refers to", pairs_unit(folder.name))
 
 
 def _encoded_tasks(layout: Layout, references: References) -> Iterator[Garbage]:
@@ -182,7 +201,18 @@ def _snapshots(layout: Layout) -> Iterator[Garbage]:
 def _is_over(layout: Layout, submission: Submitted) -> bool:
     closings = ("done.json", "selection.json", MANIFEST)
     runs = [layout.root / folder for folder in submission.folders]
-    return bool(runs) and all(any((run / name).exists() for name in closings) for run in runs)
+    return bool(runs) and all(
+        any((run / name).exists() for name in closings) or _is_evaluated(layout, run) for run in runs
+    )
+
+
+def _is_evaluated(layout: Layout, folder: Path) -> bool:
+    """Whether a folder is that of an evaluation whose tasks all have records."""
+    try:
+        evaluation = read_run_file(folder).mteb
+    except (DamagedFile, MissingData):
+        return False
+    return evaluation is not None and state_of(layout, evaluation) == "done"
 
 
 def _is_clean(snapshot: Path) -> bool:

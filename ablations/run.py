@@ -40,11 +40,12 @@ def build_parser() -> argparse.ArgumentParser:
     add(
         "--stages",
         nargs="+",
-        choices=("pretrain", "glue", "contrastive", "perplexity"),
+        choices=("pretrain", "glue", "contrastive", "mteb", "perplexity"),
         default=["pretrain", "glue"],
-        help="which parts to run",
+        help="which parts to run; mteb (Table 4) brings contrastive with it",
     )
     add("--pairs", nargs="+", action="extend", metavar="SET", help="data sets for contrastive (default: all there are)")
+    add("--zero-shot", action="store_true", help="with mteb: measure encoders as they were pre-trained (Figure 4)")
     add("--workers", type=count, metavar="N", help="processes side by side (default: cores / threads of the scale)")
     add("--runs", type=Path, default=Path("runs"), help="folder of runs (default: ./runs)")
     add("--dry-run", action="store_true", help="print the plan and stop")
@@ -65,6 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.delete and not options.gc:
         parser.error("--delete goes with --gc")
+    if options.zero_shot and "mteb" not in options.stages:
+        parser.error("--zero-shot goes with --stages … mteb")
     if options.gc:
         return guarded("run.py", lambda: _clean(options), options.runs)
     if not options.list and not options.variant and not options.design:
@@ -83,6 +86,7 @@ def _clean(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     from ablations.cluster import place_of, planned_machine, preview
     from ablations.design_plan import planned_design
+    from ablations.embeddings import EmbeddingChoice
     from ablations.fit import refuse_misfits
     from ablations.listing import print_ladder
     from ablations.pieces import runs_of
@@ -97,7 +101,8 @@ def _run(options: argparse.Namespace) -> int:
     source = open_specified(specification)
     design = planned_design(options, vocabulary_of(source))
     variants = design.design.variants if design else chosen_variants(options.variant or ["all"])
-    rows = plan(variants, options.seed or [0], options.scale, source, layout, options.stages, pair_names=options.pairs)
+    choice = EmbeddingChoice(pairs=options.pairs, zero_shot=options.zero_shot)
+    rows = plan(variants, options.seed or [0], options.scale, source, layout, options.stages, choice=choice)
     if options.list:
         print_ladder(rows, as_json=options.json)
         _print_design(options, design, rows)

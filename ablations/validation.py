@@ -9,6 +9,7 @@ from ablations.plan import PlannedUnit, Row
 from neobert.data.corpora import Source
 from neobert.data.hub import UNRESOLVED
 from neobert.data.tokenized import MANIFEST
+from neobert.embeddings.suite_specification import EmbeddingEvaluation
 from neobert.errors import MissingData
 from neobert.identity import canonical
 from neobert.layout import Layout
@@ -46,6 +47,8 @@ def validate(rows: Sequence[Row], layout: Layout, source: Source, machine: Machi
                 problems += _of_stage(name, unit.run, layout, planned, machine)
             elif isinstance(unit.run, GlueStudy):
                 problems += _of_study(name, unit.run, layout, planned)
+            elif isinstance(unit.run, EmbeddingEvaluation):
+                problems += _of_evaluation(name, unit.run, layout, planned)
     problems += _of_models(rows)
     return list({problem.sentence: problem for problem in problems}.values())
 
@@ -94,6 +97,13 @@ def _of_study(name: str, study: GlueStudy, layout: Layout, planned: set[str]) ->
     if not (layout.study(start.task, start.study) / "selection.json").exists():
         sentence = f"{name} starts from study {start.study} of {start.task}, which is neither planned nor closed"
         yield Problem(study.id, sentence, missing=True)
+
+
+def _of_evaluation(name: str, evaluation: EmbeddingEvaluation, layout: Layout, planned: set[str]) -> Iterator[Problem]:
+    weights = evaluation.weights
+    is_tuned = (layout.contrastive(weights) / "done.json").exists()
+    if not (is_tuned or layout.model(weights).exists() or _is_coming(layout, weights, planned)):
+        yield Problem(evaluation.id, f"{name} needs {weights}, which is neither planned nor done", missing=True)
 
 
 def _is_coming(layout: Layout, run_id: str, planned: set[str]) -> bool:

@@ -22,6 +22,8 @@ CONFIGURATION = "config.json"
 WEIGHTS = ("model.safetensors", "model-*.safetensors", "model.safetensors.index.json")
 VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "*.model")
 TOKENIZER_SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+POOLING = "1_Pooling/config.json"
+POOLING_FLAG = "pooling_mode_"
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
@@ -172,6 +174,19 @@ def adopt(layout: Layout, name_or_folder: str) -> ExternalModel:
         parameters=facts.parameters,
         context=facts.context,
     )
+
+
+def declared_pooling(folder: Path) -> str | None:
+    """How a folder of sentence-transformers makes one vector of a text; None where it does not say."""
+    path = folder / POOLING
+    if not path.is_file():
+        return None
+    content = read_json(path)
+    newer = content.get("pooling_mode")
+    flags = [name for name, is_used in content.items() if name.startswith(POOLING_FLAG) and is_used is True]
+    older = " and ".join(name.removeprefix(POOLING_FLAG).removesuffix("_tokens") for name in flags)
+    modes = newer if isinstance(newer, str) else older
+    return modes or None
 
 
 def write_model_file(layout: Layout, model: ExternalModel) -> None:

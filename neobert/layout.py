@@ -53,6 +53,15 @@ class Layout:
         """The record of one embedding task on one encoder."""
         return self.root / "mteb" / task / f"{result_id}.json"
 
+    def embedding_evaluation(self, evaluation_id: str) -> Path:
+        """Tasks of embeddings on one encoder: run.json, which names the records that are to come."""
+        return self.root / "mteb" / "evaluations" / evaluation_id
+
+    @property
+    def embedding_results(self) -> Path:
+        """What mteb itself writes, as its ResultCache lays it out."""
+        return self.root / "mteb" / "result_cache"
+
     def pseudo_perplexity(self, result_id: str) -> Path:
         """The record of one checkpoint's pseudo-perplexity."""
         return self.root / "pseudo_perplexity" / f"{result_id}.json"

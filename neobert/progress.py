@@ -3,10 +3,12 @@
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 from neobert.embeddings.specification import ContrastiveRun
+from neobert.embeddings.suite_specification import EmbeddingEvaluation, EmbeddingRun
 from neobert.files import read_json
 from neobert.grid.claims import is_claimed
 from neobert.grid.points import GridPoint
@@ -87,19 +89,50 @@ def trial_files(layout: Layout, study: GlueStudy) -> list[TrialFiles]:
     return [TrialFiles(layout, study, point) for point in study.points]
 
 
+@dataclass(frozen=True)
+class TaskFiles:
+    """Where one task of embeddings on one encoder leaves its files."""
+
+    layout: Layout
+    run: EmbeddingRun
+
+    @cached_property
+    def id(self) -> str:
+        """The result's name."""
+        return self.run.id
+
+    @property
+    def record(self) -> Path:
+        """The record, written last."""
+        return self.layout.embedding_task(self.run.task.name, self.id)
+
+    @property
+    def error(self) -> Path:
+        """The last failure."""
+        return self.record.parent / "errors" / f"{self.id}.json"
+
+
+def task_files(layout: Layout, evaluation: EmbeddingEvaluation) -> list[TaskFiles]:
+    """The files of all tasks of an evaluation, in its order."""
+    return [TaskFiles(layout, run) for run in evaluation.runs()]
+
+
 def selection_path(layout: Layout, study: GlueStudy) -> Path:
     """The write-once file that closes a study."""
     return run_folder(layout, study) / "selection.json"
 
 
 def state_of(layout: Layout, run: Run) -> State:
-    """The state of a run, or of a whole study."""
-    folder = run_folder(layout, run)
+    """The state of a run, of a whole study, or of all tasks of an evaluation."""
+    folder, closings = run_folder(layout, run), [run_folder(layout, run) / "done.json"]
     if isinstance(run, GlueStudy):
-        closing, units = selection_path(layout, run), [(files.id, files.error) for files in trial_files(layout, run)]
+        closings, units = [selection_path(layout, run)], [(each.id, each.error) for each in trial_files(layout, run)]
+    elif isinstance(run, EmbeddingEvaluation):
+        open_tasks = [files for files in task_files(layout, run) if not files.record.exists()]
+        closings, units = [files.record for files in open_tasks], [(files.id, files.error) for files in open_tasks]
     else:
-        closing, units = folder / "done.json", [(run.id, folder / "error.json")]
-    if closing.exists():
+        units = [(run.id, folder / "error.json")]
+    if all(closing.exists() for closing in closings):
         return "done"
     if any(is_claimed(layout.claims(unit_id)) for unit_id, _ in units):
         return "running"
@@ -112,6 +145,8 @@ def errors_of(layout: Layout, run: Run) -> Iterator[dict[str, Any]]:
     """The last failure of each unit of a run."""
     if isinstance(run, GlueStudy):
         paths = [files.error for files in trial_files(layout, run)]
+    elif isinstance(run, EmbeddingEvaluation):
+        paths = [files.error for files in task_files(layout, run) if not files.record.exists()]
     else:
         paths = [run_folder(layout, run) / "error.json"]
     for path in paths:

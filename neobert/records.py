@@ -14,7 +14,7 @@ from neobert.files import json_bytes, publish_once, read_json
 
 SCHEMA = 1
 SNAPSHOT_FILE = "snapshot.json"
-PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scikit-learn", "scipy")
+PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scikit-learn", "scipy", "mteb")
 RECORD_STATES = ("done", "pruned", "failed")
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from neobert.embeddings.specification import ContrastiveRun
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import read_json
 from neobert.launching.submissions import submissions_path
@@ -19,13 +20,16 @@ Fingerprint = tuple[tuple[str, ...], int]
 class References:
     """Everything that some run.json, record or selection names.
 
-    `finished` are stages with a record, by id. `needed_runs` are those that a study or a later stage starts from.
-    `selected_trials` are the best ones of closed studies, `open_trials` all of those that are not closed. `unreadable`
-    holds a sentence for each file that may name anything.
+    `finished` are stages with a record, by id. `needed_runs` are those that a study, a later stage, contrastive
+    fine-tuning or an evaluation starts from. `finished_contrastive` are contrastive runs with a record; `pairs` are the
+    names of data sets of pairs in token ids. `selected_trials` are the best ones of closed studies, `open_trials` all
+    of those that are not closed. `unreadable` holds a sentence for each file that may name anything.
     """
 
     finished: dict[str, PretrainingRun] = field(default_factory=dict)
+    finished_contrastive: dict[str, ContrastiveRun] = field(default_factory=dict)
     needed_runs: set[str] = field(default_factory=set)
+    pairs: set[str] = field(default_factory=set)
     data_ids: set[str] = field(default_factory=set)
     encoded_tasks: set[Path] = field(default_factory=set)
     selected_trials: set[str] = field(default_factory=set)
@@ -44,7 +48,9 @@ def read_references(layout: Layout) -> References:
             if run_file.study is not None:
                 _add_study(references, layout, run_file.study, path.parent)
             if run_file.contrastive is not None:
-                references.needed_runs.add(run_file.contrastive.weights)
+                _add_contrastive(references, run_file.contrastive, path.parent)
+            if run_file.mteb is not None:
+                references.needed_runs.update((run_file.mteb.weights, run_file.mteb.encoder.pretraining))
         except (DamagedFile, MissingData, OSError, KeyError, TypeError) as error:
             references.unreadable.append(f"{path} is not readable: {type(error).__name__}: {error}")
     _add_selections(references, layout)
@@ -65,13 +71,15 @@ def _run_files(layout: Layout) -> list[Path]:
             *root.glob("pretraining/*/run.json"),
             *root.glob("glue/*/studies/*/run.json"),
             *root.glob("contrastive/*/run.json"),
+            *root.glob("mteb/evaluations/*/run.json"),
         ]
     )
 
 
 def _closing_files(layout: Layout) -> list[Path]:
     root = layout.root
-    return sorted([*root.glob("pretraining/*/done.json"), *root.glob("glue/*/studies/*/selection.json")])
+    patterns = ("pretraining/*/done.json", "contrastive/*/done.json", "glue/*/studies/*/selection.json")
+    return sorted(path for pattern in patterns for path in root.glob(pattern))
 
 
 def _add_stage(references: References, run: PretrainingRun, folder: Path) -> None:
@@ -83,6 +91,16 @@ def _add_stage(references: References, run: PretrainingRun, folder: Path) -> Non
         references.finished[folder.name] = run
     elif run.id != folder.name:
         references.unreadable.append(f"{folder} was named by another numerics version: which data it has is not known")
+
+
+def _add_contrastive(references: References, run: ContrastiveRun, folder: Path) -> None:
+    references.needed_runs.add(run.weights)
+    references.pairs.update(run.pairs_id(pairs) for pairs in run.sets)
+    if (folder / "done.json").exists():
+        references.pairs.update(read_record(folder / "done.json")["inputs"]["pairs"])
+        references.finished_contrastive[folder.name] = run
+    elif run.id != folder.name:
+        references.unreadable.append(f"{folder} was named by another numerics version: which pairs it has is not known")
 
 
 def _add_study(references: References, layout: Layout, study: GlueStudy, folder: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any, Literal, Self
 from pydantic import NonNegativeInt, PositiveInt, model_validator
 
 from neobert.embeddings.specification import ContrastiveRun
+from neobert.embeddings.suite_specification import EmbeddingEvaluation
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import json_bytes, publish_once, read_json, replace_file
 from neobert.identity import NUMERICS, identity, plain
@@ -167,26 +168,32 @@ def data_identity(corpus: str, corpus_origin: str, tokenizer_origin: str) -> str
     return identity({"corpus": corpus, "origin": corpus_origin, "tokenizer": tokenizer_origin, "numerics": numerics})
 
 
+RunKind = Literal["pretraining", "glue_study", "contrastive", "mteb"]
+
+
 class RunFile(Value):
     """What run.json holds: enough to run the unit alone."""
 
-    kind: Literal["pretraining", "glue_study", "contrastive"]
+    kind: RunKind
     id: str
     pretraining: PretrainingRun | None
     study: GlueStudy | None
     contrastive: ContrastiveRun | None = None
+    mteb: EmbeddingEvaluation | None = None
     source: Source
     execution: Execution
     labels: dict[str, Any]
 
 
-Run = PretrainingRun | GlueStudy | ContrastiveRun
+Run = PretrainingRun | GlueStudy | ContrastiveRun | EmbeddingEvaluation
 
 
 def run_folder(layout: Layout, run: Run) -> Path:
-    """Where a run or study lies."""
+    """Where a run, study or evaluation lies."""
     if isinstance(run, GlueStudy):
         return layout.study(run.task, run.id)
+    if isinstance(run, EmbeddingEvaluation):
+        return layout.embedding_evaluation(run.id)
     return layout.pretraining(run.id) if isinstance(run, PretrainingRun) else layout.contrastive(run.id)
 
 
@@ -201,6 +208,7 @@ def write_run_file(layout: Layout, run: Run, source: Source, execution: Executio
         pretraining=run if isinstance(run, PretrainingRun) else None,
         study=run if isinstance(run, GlueStudy) else None,
         contrastive=run if isinstance(run, ContrastiveRun) else None,
+        mteb=run if isinstance(run, EmbeddingEvaluation) else None,
         source=source,
         execution=execution,
         labels=labels,
@@ -214,9 +222,11 @@ def write_run_file(layout: Layout, run: Run, source: Source, execution: Executio
     return folder
 
 
-def _kind(run: Run) -> Literal["pretraining", "glue_study", "contrastive"]:
+def _kind(run: Run) -> RunKind:
     if isinstance(run, GlueStudy):
         return "glue_study"
+    if isinstance(run, EmbeddingEvaluation):
+        return "mteb"
     return "pretraining" if isinstance(run, PretrainingRun) else "contrastive"
 
 

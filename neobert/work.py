@@ -29,7 +29,13 @@ from neobert.training.tasks import Task, leading
 
 POLL_SECONDS = 0.25
 IDLE_POLLS = 8
-REFERENCES = ("corpus/<data id>/<pretraining id>", "pretraining/<id>", "glue/<task>/studies/<id>", "contrastive/<id>")
+REFERENCES = (
+    "corpus/<data id>/<pretraining id>",
+    "pretraining/<id>",
+    "glue/<task>/studies/<id>",
+    "contrastive/<id>",
+    "mteb/evaluations/<id>",
+)
 
 
 class Unit(Protocol):
@@ -146,12 +152,14 @@ class Worker:
 
 
 def open_units(layout: Layout, reference: str) -> list[Unit]:
-    """The units behind a reference: one for a corpus or a stage of pre-training, one a trial for a study.
+    """The units behind a reference: one for a corpus or a run of training, one a trial for a study, one a task for an
+    evaluation.
 
     Raises:
         RunFailed: the reference has no known form.
     """
     from neobert.data.preparation import CorpusUnit
+    from neobert.embeddings.suite_unit import units_of_evaluation
     from neobert.embeddings.unit import ContrastiveUnit
     from neobert.glue.trials import trials_of_study
     from neobert.training.pretraining import PretrainingUnit
@@ -163,6 +171,8 @@ def open_units(layout: Layout, reference: str) -> list[Unit]:
             return list(trials_of_study(layout, task, study_id))
         case ["contrastive", run_id]:
             return [ContrastiveUnit.open(layout, run_id)]
+        case ["mteb", "evaluations", evaluation_id]:
+            return list(units_of_evaluation(layout, evaluation_id))
         case ["corpus", _, run_id]:
             return [CorpusUnit.open(layout, run_id)]
     raise RunFailed(f"{reference!r} names no unit: expected {' or '.join(REFERENCES)}")

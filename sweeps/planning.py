@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from ablations.baselines import Baseline, plan_baseline
 from ablations.execution import Run, unfinished_runs, write_run_files
+from ablations.paper_models import folder_or_repository
 from ablations.plan import PlannedUnit, Row, chosen_variants, plan
 from ablations.protocol import EXTENDED_GRID, LIMITED_GRID, PRUNING
 from ablations.variant import Variant
@@ -88,7 +89,7 @@ def sweep_of_model(options: argparse.Namespace, layout: Layout, source: Source) 
     if options.pretraining_seed:
         raise ValueError("--pretraining-seed belongs to a variant: leave it out with --model")
     _require_data(options.task, {task: reason for task, reason in source.tasks().items() if reason})
-    model = adopt(layout, options.model)
+    model = adopt(layout, folder_or_repository(options.model))
     baseline = plan_baseline(
         model,
         GRIDS[options.grid or "limited"],

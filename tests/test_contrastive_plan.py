@@ -133,7 +133,7 @@ def test_a_variant_is_planned_up_to_its_contrastive_run(tmp_path: Path) -> None:
 def test_slurm_gets_the_run_behind_its_encoder(tmp_path: Path) -> None:
     layout, source = Layout(tmp_path), SyntheticSource(100)
     (row,) = plan(chosen_variants(["M8"]), [0], "smoke", source, layout, ["pretrain", "contrastive"])
-    pieces = pieces_of(layout, [("M8", unit.run) for unit in row.units], Profile(*(Resources(),) * 3))
+    pieces = pieces_of(layout, [("M8", unit.run) for unit in row.units], Profile(*(Resources(),) * 4))
     last = row.units[-1].run
     assert isinstance(last, ContrastiveRun)
     assert (pieces[-1].references, pieces[-1].needs) == ((f"contrastive/{last.id}",), (f"pretraining/{last.weights}",))

@@ -12,7 +12,8 @@ from pyarrow import parquet
 from tiny_runs import tiny_run
 
 from ablations import disk
-from ablations.costs import Cost, Costs, Machine, stage_memory, together
+from ablations.cost import Cost, together
+from ablations.costs import Costs, Machine, stage_memory
 from ablations.fit import misfits, refuse_misfits
 from ablations.plan import Row, chosen_variants, plan
 from ablations.scales import Scale

@@ -26,6 +26,8 @@ from status_worlds import (
     tokenize,
     write,
 )
+from tiny_contrastive import STEPS as CONTRASTIVE_STEPS
+from tiny_contrastive import tiny_contrastive, write_tiny_contrastive
 from tiny_runs import STEPS, tiny_run
 
 from ablations import retention, run
@@ -116,6 +118,36 @@ def test_checkpoints_that_nothing_describes_or_starts_from_go(layout: Layout) ->
     assert paths(layout) == set()
     (following / "run.json").unlink()
     finish_pretraining(layout, made)
+    assert paths(layout) == set()
+
+
+def test_of_finished_contrastive_fine_tuning_the_milestones_stay(layout: Layout) -> None:
+    """Its pairs stay while any run.json names them; pairs of a name that nobody has any more go."""
+    encoder = trained(layout)
+    tuned = tiny_contrastive(encoder.id)
+    folder = write_tiny_contrastive(layout.root, tuned)
+    for step in (*milestones(CONTRASTIVE_STEPS), 4):
+        write(folder / "checkpoints" / f"step-{step:08d}" / "manifest.json", {"sha256": {}})
+    encoded = [tuned.pairs_id(pairs) for pairs in tuned.sets]
+    for name in (*encoded, f"paraphrases-{NOBODY}"):
+        write(layout.pairs(name) / "pairs.json", {})
+    write(layout.root / "data" / "pairs" / "my own" / "x.json", {})
+    lost, between = f"data/pairs/paraphrases-{NOBODY}", f"contrastive/{tuned.id}/checkpoints/step-00000004"
+    before = paths(layout) - {f"pretraining/{encoder.id}/checkpoints/step-00000020"}
+    assert before == {lost}, "an unfinished run keeps every checkpoint"
+    write(folder / "done.json", {"schema": 1, "kind": "contrastive", "id": tuned.id, "inputs": {"pairs": encoded}})
+    assert {lost, between} < paths(layout)
+    collect(layout, collectable(layout))
+    assert not layout.pairs(f"paraphrases-{NOBODY}").exists() and all(layout.pairs(name).exists() for name in encoded)
+    (folder / "run.json").unlink()
+    (folder / "done.json").unlink()
+    assert f"contrastive/{tuned.id}/checkpoints" in paths(layout), "nothing describes it any more"
+
+
+def test_pairs_that_somebody_encodes_stay(layout: Layout) -> None:
+    name = f"paraphrases-{NOBODY}"
+    write(layout.pairs(name) / "pairs.json", {})
+    claim(layout, f"pairs-{name}")
     assert paths(layout) == set()
 
 

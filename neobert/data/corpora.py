@@ -10,9 +10,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Protocol
 
+from neobert.data.embedding_tables import PublishedTask, TaskTables
 from neobert.data.pairs import Pair
 from neobert.data.tokenizer_training import train_bpe, train_wordpiece
 from neobert.data.tokenizers import TOKENIZER_FILE, TextTokenizer, load_tokenizer
+from neobert.embeddings.tasks import EmbeddingTask
 from neobert.errors import MissingData, did_you_mean
 
 CORPORA = ("wikibook", "web")
@@ -71,6 +73,15 @@ class Source(Protocol):
 
     def pairs(self, name: str) -> Iterator[Pair]:
         """The pairs of a data set, in a fixed order."""
+
+    def embedding_tasks(self) -> tuple[EmbeddingTask, ...]:
+        """The tasks of embeddings that are here, or for the hub the 56 of MTEB(eng, v1)."""
+
+    def embedding_task_origin(self, name: str) -> str:
+        """What identifies the data of a task; where they are here, they are checked first."""
+
+    def embedding_task_data(self, name: str) -> TaskTables | PublishedTask:
+        """The data of a task."""
 
 
 def known(word: str, words: tuple[str, ...], what: str) -> str:
@@ -161,6 +172,20 @@ class SyntheticSource:
         from neobert.data import synthetic
 
         return synthetic.pairs(known(name, self.pair_sets(), "data set of pairs"))
+
+    def embedding_tasks(self) -> tuple[EmbeddingTask, ...]:
+        from neobert.data import synthetic
+
+        return synthetic.EMBEDDING_TASKS
+
+    def embedding_task_origin(self, name: str) -> str:
+        known(name, tuple(task.name for task in self.embedding_tasks()), "task")
+        return self._world()
+
+    def embedding_task_data(self, name: str) -> TaskTables:
+        from neobert.data import synthetic
+
+        return synthetic.embedding_tables(known(name, tuple(task.name for task in self.embedding_tasks()), "task"))
 
     def _world(self) -> str:
         from neobert.data import synthetic

@@ -11,6 +11,8 @@ from functools import cache, cached_property
 from pathlib import Path, PurePosixPath
 
 from neobert.data.corpora import CORPORA, TASK_SPLITS, TOKENIZERS, known, known_split
+from neobert.data.embedding_folder import FolderTasks
+from neobert.data.embedding_tables import PublishedTask, TaskTables
 from neobert.data.hub import hub_origin
 from neobert.data.manifest import MANIFEST, Manifest, has_size, read_manifest
 from neobert.data.pair_repositories import DECLARED_SETS
@@ -18,6 +20,7 @@ from neobert.data.pairs import Pair, own_instructions, own_pairs
 from neobert.data.parquet import require_columns, text_size, texts_of
 from neobert.data.text_tokenizers import trained_origin, trained_tokenizer
 from neobert.data.tokenizers import FOLDERS, TOKENIZER_FILE, TextTokenizer, load_tokenizer
+from neobert.embeddings.tasks import EmbeddingTask
 from neobert.errors import DamagedFile, MissingData, did_you_mean
 from neobert.files import sha256_of
 
@@ -219,6 +222,19 @@ class DirectorySource:
 
     def _published_pairs(self, name: str) -> list[Path]:
         return sorted((self.folder / "pairs" / name).rglob("*.parquet")) if name in DECLARED_SETS else []
+
+    @cached_property
+    def _embedding(self) -> FolderTasks:
+        return FolderTasks(self.folder, self.manifest, self._origin)
+
+    def embedding_tasks(self) -> tuple[EmbeddingTask, ...]:
+        return tuple(found.task for found in self._embedding.tasks.values())
+
+    def embedding_task_origin(self, name: str) -> str:
+        return self._embedding.origin(name)
+
+    def embedding_task_data(self, name: str) -> TaskTables | PublishedTask:
+        return self._embedding.data(name)
 
     def _origin(self, files: Sequence[Path]) -> str:
         """The hub's identity where the manifest knows every file, else a hash of names and contents.

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from neobert.data.corpora import CORPORA, TASK_SPLITS, TOKENIZERS, known, known_split
+from neobert.data.mteb_repositories import MTEB_REPOSITORIES
 from neobert.data.pair_repositories import DECLARED_SETS, DeclaredSet
 from neobert.data.pairs import Pair
 from neobert.data.repositories import Repository
 from neobert.data.tokenizers import TOKENIZER_FILE, TextTokenizer
+from neobert.embeddings.tasks import MTEB_ENGLISH_V1, OFFICIAL_TASKS, EmbeddingTask, member_names
 from neobert.errors import MissingData
 
 UNRESOLVED = "unresolved"
@@ -108,6 +110,21 @@ class HubSource:
         """
         _refuse(f"data set of pairs {name}", _declared(name).repositories[:1])
 
+    def embedding_tasks(self) -> tuple[EmbeddingTask, ...]:
+        return MTEB_ENGLISH_V1
+
+    def embedding_task_origin(self, name: str) -> str:
+        return hub_origin(_mteb_repositories(name))
+
+    def embedding_task_data(self, name: str) -> NoReturn:
+        """None.
+
+        Raises:
+            MissingData: always; it says what brings the task.
+        """
+        repositories = [Repository(repository, "*") for repository, _ in _mteb_repositories(name)]
+        _refuse(f"task {name}", repositories, " --stages mteb")
+
     def _origin(self, repositories: Iterable[Repository]) -> str:
         names = [repository.name for repository in repositories]
         return hub_origin((name, self.revisions.get(name, UNRESOLVED)) for name in names)
@@ -117,9 +134,15 @@ def _declared(name: str) -> DeclaredSet:
     return DECLARED_SETS[known(name, tuple(DECLARED_SETS), "data set of pairs")]
 
 
-def _refuse(item: str, repositories: Iterable[Repository]) -> NoReturn:
+def _mteb_repositories(name: str) -> list[tuple[str, str]]:
+    """(repository, commit) of each of mteb's own tasks that a task is made of."""
+    task = OFFICIAL_TASKS[known(name, tuple(OFFICIAL_TASKS), "task")]
+    return [MTEB_REPOSITORIES[member] for member in member_names(task)]
+
+
+def _refuse(item: str, repositories: Iterable[Repository], stages: str = "") -> NoReturn:
     names = " and ".join(repository.name for repository in repositories)
     raise MissingData(
         f"{item} is not here: runs do not read the hub ({names}), so bring it with `python ablations/prefetch.py "
-        f"--variant all --data-dir DIR` where there is a network and pass --data DIR"
+        f"--variant all{stages} --data-dir DIR` where there is a network and pass --data DIR"
     )

@@ -108,17 +108,17 @@ class TextEncoder:
             ValueError: an item of `texts` is no text, or no valid Unicode.
             RunFailed: a vector is not finite.
         """
-        distinct, numbers = _distinct(texts)
-        vectors = np.empty((len(distinct), self.encoder.width), np.float32)
-        is_cut = np.zeros(len(distinct), bool)
+        different, numbers = distinct(texts)
+        vectors = np.empty((len(different), self.encoder.width), np.float32)
+        is_cut = np.zeros(len(different), bool)
         tokens = 0
-        for part in self._tokenized(distinct, prompt, instruction):
+        for part in self._tokenized(different, prompt, instruction):
             vectors[part.numbers] = self._vectors(part)
             is_cut[part.numbers] = part.is_cut
             tokens += len(part.token_ids)
-        _require_finite(vectors, numbers)
+        require_finite(vectors, numbers)
         empty = sum(not text.strip() for text in texts)
-        repeated = len(texts) - len(distinct)
+        repeated = len(texts) - len(different)
         self.counts += TextCounts(len(texts), repeated, empty, int(is_cut[numbers].sum()), tokens)
         if normalize:
             vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny)
@@ -169,7 +169,7 @@ def _one_ahead(futures: Iterable[Future[TokenizedTexts]]) -> Iterator[TokenizedT
         yield waiting.result()
 
 
-def _distinct(texts: Sequence[str]) -> tuple[list[str], Array]:
+def distinct(texts: Sequence[str]) -> tuple[list[str], Array]:
     """The different texts, and which of them each text is: (texts) int64."""
     seen: dict[str, int] = {}
     numbers = np.empty(len(texts), np.int64)
@@ -193,7 +193,12 @@ def _require_text(text: object, place: int) -> None:
         ) from error
 
 
-def _require_finite(vectors: Array, numbers: Array) -> None:
+def require_finite(vectors: Array, numbers: Array) -> None:
+    """Check the vectors of distinct texts, where `numbers` (texts) tells which of them each text has.
+
+    Raises:
+        RunFailed: one is not finite; names the first text.
+    """
     broken = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
     if len(broken):
         place = int(np.flatnonzero(np.isin(numbers, broken))[0])

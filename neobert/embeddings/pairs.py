@@ -108,29 +108,29 @@ def encode_pairs(pairs: Iterable[Pair], framing: Framing, instructing: Instructi
         cut = 0
         for part, texts in zip(PARTS, columns, strict=True):
             instruction = instructing.queries if part == "queries" else instructing.documents
-            framed, was_cut = _framed(texts, framing, instruction, max_tokens)
+            framed, was_cut = framed_texts(texts, framing, instruction, max_tokens)
             parts[part] += framed
-            cut += was_cut
+            cut += len(was_cut)
         blank = sum(len(pair.negatives) for pair in kept) - len(columns[2])
         counts += PairCounts(len(chunk), len(kept), len(chunk) - len(kept), blank, cut)
     texts_of = {part: _joined(texts) for part, texts in parts.items()}
     return EncodedPairs(**texts_of, first_negatives=np.cumsum(negatives), counts=counts)
 
 
-def _framed(
+def framed_texts(
     texts: list[str], framing: Framing, instruction: str | None, max_tokens: int
-) -> tuple[list[tuple[Array, Array]], int]:
-    """(ids, types) of each text, and how many were cut: one token more than there is room for tells."""
+) -> tuple[list[tuple[Array, Array]], list[int]]:
+    """(ids, types) of each text behind its instruction, and the numbers of those that were cut to `max_tokens`."""
     if not texts:
-        return [], 0
+        return [], []
     before = [] if instruction is None else [[instruction] * len(texts)]
-    framed = framing.frame_all([*before, texts], max_tokens=max_tokens + 1)
+    framed = framing.frame_all([*before, texts], max_tokens=max_tokens + 1)  # one token more tells that a text is cut
     long = [number for number, text in enumerate(framed) if len(text.token_ids) > max_tokens]
     if long:
         columns = [[column[number] for number in long] for column in (*before, texts)]
         for number, text in zip(long, framing.frame_all(columns, max_tokens=max_tokens), strict=True):
             framed[number] = text
-    return [_arrays(text) for text in framed], len(long)
+    return [_arrays(text) for text in framed], long
 
 
 def _arrays(text: Framed) -> tuple[Array, Array]:

@@ -1,7 +1,7 @@
 """What a cluster is asked for: a TOML file per cluster, and flags on top. Never part of a run's identity. Torch-free.
 
-A file holds keys of `Resources`; tables named after a kind of job (`[pretrain]`, `[glue]`, `[prepare]`) override them
-for that kind. Without a file nothing is asked for but time, and SLURM's own defaults decide.
+A file holds keys of `Resources`; tables named after a kind of job (`[pretrain]`, `[glue]`, `[mteb]`, `[prepare]`)
+override them for that kind. Without a file nothing is asked for but time, and SLURM's own defaults decide.
 """
 
 import tomllib
@@ -16,8 +16,8 @@ from neobert.errors import MissingData, did_you_mean
 from neobert.recipe import Value
 from neobert.specifications import EngineWord
 
-JobKind = Literal["prepare", "pretrain", "glue"]
-KINDS: tuple[JobKind, ...] = ("prepare", "pretrain", "glue")
+JobKind = Literal["prepare", "pretrain", "glue", "mteb"]
+KINDS: tuple[JobKind, ...] = ("prepare", "pretrain", "glue", "mteb")
 
 
 class Resources(Value):
@@ -71,10 +71,11 @@ class Profile:
     prepare: Resources
     pretrain: Resources
     glue: Resources
+    mteb: Resources
 
     def of(self, kind: JobKind) -> Resources:
         """The resources of one kind."""
-        return {"prepare": self.prepare, "pretrain": self.pretrain, "glue": self.glue}[kind]
+        return {"prepare": self.prepare, "pretrain": self.pretrain, "glue": self.glue, "mteb": self.mteb}[kind]
 
 
 def read_profile(path: Path | None, flags: Mapping[str, Any]) -> Profile:
@@ -93,6 +94,7 @@ def read_profile(path: Path | None, flags: Mapping[str, Any]) -> Profile:
         prepare=chosen["prepare"].for_one_task(gpus=False),
         pretrain=chosen["pretrain"],
         glue=chosen["glue"].for_one_task(gpus=True),
+        mteb=chosen["mteb"].for_one_task(gpus=True),
     )
 
 

@@ -31,19 +31,21 @@ class Failure:
 
 @dataclass(frozen=True)
 class Row:
-    """A stage of pre-training, a GLUE study, contrastive fine-tuning, or a corpus that a job was submitted for.
+    """A stage of pre-training, a GLUE study, contrastive fine-tuning, an evaluation on tasks of embeddings, or a corpus
+    that a job was submitted for.
 
-    None: no file says. `stage` counts from 1; that of a study is the stage of its weights. `state` is the records'
-    word: "submitted" is a waiting run that a SLURM job was submitted for and nobody has begun since, "unreadable" one
-    whose files are torn or of another version. `done` of `total` count `counted`. `loss` is the newest training loss of
-    unfinished training, `heldout_loss` that of the record, both in nats; `score` is that of a study's selected point.
-    `seconds` is computing time so far. `gpu_hours` of unfinished runs is known where their job says how many GPUs it
-    has; of studies never, since their records do not tell. `workers` are those at work and those that went silent;
-    `heartbeat_at` (Unix seconds) is the last sign of anybody. `job` and `submitted_at` (Unix seconds) are those of the
-    newest submission. `logs` are relative to the folder of runs, as is `folder`.
+    None: no file says. `stage` counts from 1; that of a study is the stage of its weights. `task` of an evaluation is
+    its protocol. `state` is the records' word: "submitted" is a waiting run that a SLURM job was submitted for and
+    nobody has begun since, "unreadable" one whose files are torn or of another version. `done` of `total` count
+    `counted`. `loss` is the newest training loss of unfinished training, `heldout_loss` that of the record, both in
+    nats; `score` is that of a study's selected point. `seconds` is computing time so far. `gpu_hours` of unfinished
+    runs is known where their job says how many GPUs it has; of studies never, since their records do not tell.
+    `workers` are those at work and those that went silent; `heartbeat_at` (Unix seconds) is the last sign of anybody.
+    `job` and `submitted_at` (Unix seconds) are those of the newest submission. `logs` are relative to the folder of
+    runs, as is `folder`.
     """
 
-    kind: Literal["corpus", "pretraining", "glue", "contrastive"]
+    kind: Literal["corpus", "pretraining", "glue", "contrastive", "mteb"]
     id: str
     folder: str
     state: RowState
@@ -57,7 +59,7 @@ class Row:
     weights: str | None = None
     done: int | None = None
     total: int | None = None
-    counted: Literal["steps", "points", "shards"] = "steps"
+    counted: Literal["steps", "points", "shards", "tasks"] = "steps"
     tokens_per_second: float | None = None
     loss: float | None = None
     heldout_loss: float | None = None
@@ -74,8 +76,8 @@ class Row:
     @property
     def name(self) -> str:
         """The run as `--dry-run` calls it, with its id."""
-        if self.kind == "glue":
-            return f"glue {self.task} {self.id}"
+        if self.kind in ("glue", "mteb"):
+            return " ".join(filter(None, (self.kind, self.task, self.id)))
         return f"{self.kind} {self.id}" if self.stage is None else f"{self.kind} stage {self.stage} {self.id}"
 
     def as_json(self) -> dict[str, Any]:

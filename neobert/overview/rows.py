@@ -10,6 +10,7 @@ from neobert.files import TEMPORARY_MARK, read_json
 from neobert.grid.claims import LEASE_SECONDS
 from neobert.layout import Layout
 from neobert.overview.corpora import corpus_row
+from neobert.overview.evaluations import evaluation_row
 from neobert.overview.pretraining import contrastive_row, pretraining_row
 from neobert.overview.row import Row, RowState, Worker, age
 from neobert.overview.studies import study_row
@@ -47,6 +48,8 @@ def _row_folders(tree: Tree) -> list[str]:
     for task in sorted(tree.names(tree.layout.root / "glue")):
         studies = sorted(tree.names(tree.layout.root / "glue" / task / "studies"))
         found += [f"glue/{task}/studies/{name}" for name in studies]
+    evaluations = sorted(tree.names(tree.layout.root / "mteb" / "evaluations"))
+    found += [f"mteb/evaluations/{name}" for name in evaluations]
     return list(dict.fromkeys([*(name for name in found if TEMPORARY_MARK not in name), *tree.newest_submission]))
 
 
@@ -59,6 +62,8 @@ def row_at(tree: Tree, folder: str) -> Row:
             return _told(tree, Row("contrastive", run_id, folder, "unreadable"), contrastive_row)
         case ["glue", task, "studies", run_id]:
             return _told(tree, Row("glue", run_id, folder, "unreadable", task=task, counted="points"), study_row)
+        case ["mteb", "evaluations", run_id]:
+            return _told(tree, Row("mteb", run_id, folder, "unreadable", counted="tasks"), evaluation_row)
         case ["data", data_id]:
             return explained(tree, corpus_row(tree, Row("corpus", data_id, folder, "missing", counted="shards")))
     return Row("pretraining", folder, folder, "unreadable", note="a job was submitted for no known unit")

@@ -68,7 +68,7 @@ class Study:
 
     def send_all(self) -> list[Submission]:
         """Submit what is missing."""
-        profile = Profile(prepare=self.resources, pretrain=self.resources, glue=self.resources)
+        profile = Profile(prepare=self.resources, pretrain=self.resources, glue=self.resources, mteb=self.resources)
         dispatch = Dispatch(self.layout, profile, thread_variables(1), None)
         piece = Piece("pretrain", self.run.id, (reference(self.run),), (), 1)
         with as_on_login_node(self.cluster):

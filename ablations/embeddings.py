@@ -1,0 +1,137 @@
+"""From an encoder to its evaluation on a source's tasks of embeddings, after contrastive fine-tuning or zero-shot."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from ablations.contrastive import Encoder, context_of, contrastive_run, pair_sets, scaled_contrastive
+from ablations.scales import Scale
+from neobert.data.corpora import Source
+from neobert.embeddings.specification import ContrastiveRun, PairSet
+from neobert.embeddings.suite_specification import EmbeddingEvaluation, MeasuredEncoder, TaskOnData
+from neobert.embeddings.tasks import EmbeddingTask, Instructed, chosen_tasks, task_prompts
+from neobert.errors import MissingData
+from neobert.specifications import PretrainingRun
+
+
+@dataclass(frozen=True)
+class EmbeddingChoice:
+    """What the stages contrastive and mteb read, by names; None stands for all that the source has. `zero_shot`
+    measures what pre-training ends with, without contrastive fine-tuning."""
+
+    pairs: Sequence[str] | None = None
+    tasks: Sequence[str] | None = None
+    categories: Sequence[str] | None = None
+    zero_shot: bool = False
+
+
+EVERYTHING = EmbeddingChoice()
+
+
+def embedding_runs(
+    encoder: Encoder,
+    scale: Scale,
+    seeds: Sequence[int],
+    source: Source,
+    parts: Collection[str],
+    choice: EmbeddingChoice,
+) -> tuple[list[ContrastiveRun | EmbeddingEvaluation], dict[str, str]]:
+    """Contrastive fine-tuning of an encoder, once a seed, and the evaluations behind it; and why there is none of it
+    where the data for it are missing.
+
+    Raises:
+        MissingData: pairs that are named are not there, or data that an evaluation needs.
+        ValueError: a name is nobody's.
+    """
+    is_measured = "mteb" in parts
+    is_tuned = "contrastive" in parts or (is_measured and not choice.zero_shot)
+    sets, reason = _pair_sets(source, choice.pairs) if is_tuned else ((), "")
+    tuned = [contrastive_run(encoder, scale, seed, sets) for seed in seeds if sets]
+    skipped = {"contrastive": reason} if reason else {}
+    if not is_measured:
+        return [*tuned], skipped
+    if reason and not choice.zero_shot:
+        raise MissingData(f"{reason}; mteb measures what contrastive fine-tuning ends with (--zero-shot: without it)")
+    tasks = wanted_tasks(source, choice.tasks, choice.categories)
+    if choice.zero_shot:
+        return [*tuned, zero_shot_evaluation(encoder, scale, tasks, source)], skipped
+    return [*tuned, *(evaluation_after(run, tasks, source) for run in tuned)], skipped
+
+
+def _pair_sets(source: Source, names: Sequence[str] | None) -> tuple[tuple[PairSet, ...], str]:
+    """The data sets of pairs, or why there are none; one that is named must be there."""
+    try:
+        return pair_sets(source, names), ""
+    except MissingData as error:
+        if names is not None:
+            raise
+        return (), str(error)
+
+
+def wanted_tasks(
+    source: Source, names: Sequence[str] | None, categories: Sequence[str] | None
+) -> tuple[EmbeddingTask, ...]:
+    """The tasks of a source that are asked for; None stands for all.
+
+    Raises:
+        MissingData: the source has none, or not one that is named.
+        ValueError: a name is nobody's.
+    """
+    available = source.embedding_tasks()
+    if not available:
+        raise MissingData(f"{source.label} holds no tasks of embeddings: put their data into its folder mteb/")
+    return chosen_tasks(available, names, categories)
+
+
+def evaluation_after(run: ContrastiveRun, tasks: Sequence[EmbeddingTask], source: Source) -> EmbeddingEvaluation:
+    """Tasks on what contrastive fine-tuning ends with, told as it was told in training.
+
+    Raises:
+        MissingData: a task's data are not there.
+    """
+    measured = MeasuredEncoder(
+        weights=run.id,
+        pretraining=run.weights,
+        protocol="contrastive",
+        context=run.max_tokens,
+        tokenizer_origin=run.tokenizer_origin,
+        seed=run.protocol.seed,
+    )
+    return EmbeddingEvaluation(encoder=measured, tasks=_on_data(tasks, source, run.protocol.instructed))
+
+
+def zero_shot_evaluation(
+    encoder: Encoder, scale: Scale, tasks: Sequence[EmbeddingTask], source: Source
+) -> EmbeddingEvaluation:
+    """Tasks on what a stage of pre-training ends with, or on a model from elsewhere.
+
+    Texts are as long as after contrastive fine-tuning; an encoder that never saw an instruction is told none.
+
+    Raises:
+        MissingData: a task's data are not there.
+    """
+    most_tokens = scaled_contrastive(scale, 0).max_tokens
+    measured = MeasuredEncoder(
+        weights=encoder.id,
+        pretraining=encoder.id,
+        protocol="zero_shot",
+        context=min(context_of(encoder, most_tokens), most_tokens),
+        tokenizer_origin=encoder.tokenizer_origin,
+        seed=encoder.recipe.seed if isinstance(encoder, PretrainingRun) else 0,
+    )
+    return EmbeddingEvaluation(encoder=measured, tasks=_on_data(tasks, source, "nothing"))
+
+
+def _on_data(tasks: Sequence[EmbeddingTask], source: Source, instructed: Instructed) -> tuple[TaskOnData, ...]:
+    return tuple(
+        TaskOnData(
+            name=task.name,
+            category=task.category,
+            suite=task.suite,
+            metric=task.metric,
+            split=task.split,
+            members=task.members,
+            origin=source.embedding_task_origin(task.name),
+            prompts=task_prompts(task, instructed),
+        )
+        for task in tasks
+    )

@@ -1,0 +1,151 @@
+"""Tasks as mteb wants them: its own ones, and others declared with their tables. Imports mteb."""
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from typing import Any
+
+import mteb
+from datasets import Dataset, DatasetDict
+from mteb.abstasks import (
+    AbsTask,
+    AbsTaskClassification,
+    AbsTaskClusteringLegacy,
+    AbsTaskPairClassification,
+    AbsTaskRetrieval,
+    AbsTaskSTS,
+    AbsTaskSummarization,
+)
+from mteb.abstasks.aggregated_task import AbsTaskAggregate
+from mteb.abstasks.task_metadata import TaskMetadata, TaskType
+from mteb.results import TaskResult
+
+from neobert.data.embedding_tables import PublishedTask, Table, TaskTables
+from neobert.embeddings.tasks import EmbeddingTask, member_names
+from neobert.result_records import ENGLISH_SUITE, Category
+
+FORMS: Mapping[Category, tuple[TaskType, type[AbsTask]]] = {
+    "classification": ("Classification", AbsTaskClassification),
+    "clustering": ("Clustering", AbsTaskClusteringLegacy),
+    "pair_classification": ("PairClassification", AbsTaskPairClassification),
+    "reranking": ("Reranking", AbsTaskRetrieval),
+    "retrieval": ("Retrieval", AbsTaskRetrieval),
+    "sts": ("STS", AbsTaskSTS),
+    "summarization": ("Summarization", AbsTaskSummarization),
+}
+"""mteb's name of each category, and the form of its tasks in MTEB(eng, v1)."""
+
+GOLD_RANGE = (0, 5)
+"""Of gold scores; what is measured is a correlation with them, so that any other range gives the same."""
+
+
+def mteb_tasks(task: EmbeddingTask, data: TaskTables | PublishedTask, origin: str) -> list[AbsTask]:
+    """mteb's tasks that a task is made of, with their data or the folder that they are in."""
+    if isinstance(data, PublishedTask):
+        return [_published(official_task(name), str(data.folders[name])) for name in member_names(task)]
+    found = official_task(task.name) if task.suite == ENGLISH_SUITE else _declared(task)
+    dataset = {**found.metadata.dataset, "revision": origin}
+    found.metadata = found.metadata.model_copy(update={"dataset": dataset})
+    found.dataset = _DATASETS[task.category](data.tables)
+    found.data_loaded = True
+    return [found]
+
+
+def official_task(name: str) -> AbsTask:
+    """A copy of one of MTEB(eng, v1)'s own tasks, or of a member of one, with the splits and languages of the suite."""
+    tasks = mteb.get_benchmark(ENGLISH_SUITE).tasks
+    members = [member for task in tasks if isinstance(task, AbsTaskAggregate) for member in task.metadata.tasks]
+    return copy(next(task for task in (*tasks, *members) if task.metadata.name == name))
+
+
+def joined_result(name: str, members: list[TaskResult]) -> TaskResult:
+    """The result of a task that has members, by mteb's own rule."""
+    task = official_task(name)
+    assert isinstance(task, AbsTaskAggregate)
+    return task.combine_task_results(members)
+
+
+def _published(task: AbsTask, folder: str) -> AbsTask:
+    dataset = {**task.metadata.dataset, "path": folder}
+    task.metadata = task.metadata.model_copy(update={"dataset": dataset})
+    return task
+
+
+def _declared(task: EmbeddingTask) -> AbsTask:
+    name, form = FORMS[task.category]
+    metadata = TaskMetadata(
+        name=task.name,
+        description=f"{task.name} ({task.suite}), no task of mteb",
+        type=name,
+        category="t2c" if task.category in ("classification", "clustering") else "t2t",
+        main_score=task.metric,
+        eval_splits=[task.split],
+        eval_langs=["eng-Latn"],
+        dataset={"path": task.suite, "revision": "declared"},
+    )
+    minimum, maximum = GOLD_RANGE
+    found: AbsTask = type(form.__name__, (form,), {"metadata": metadata, "min_score": minimum, "max_score": maximum})()
+    return found
+
+
+def _dataset(table: Table, *columns: str) -> Dataset:
+    return Dataset.from_dict({column: list(table[column]) for column in columns})
+
+
+def _labelled(tables: Mapping[str, Table]) -> Any:
+    return DatasetDict({name: _dataset(table, "text", "label") for name, table in tables.items()})
+
+
+def _one_set(tables: Mapping[str, Table]) -> Any:
+    """All texts of a clustering task as one set."""
+    test = tables["test"]
+    return DatasetDict(test=Dataset.from_dict({name: [list(test[name])] for name in ("sentences", "labels")}))
+
+
+def _tested(*columns: str) -> Callable[[Mapping[str, Table]], Any]:
+    return lambda tables: DatasetDict(test=_dataset(tables["test"], *columns))
+
+
+def _searched(tables: Mapping[str, Table]) -> Any:
+    corpus, queries, judged = (tables[name] for name in ("corpus", "queries_test", "qrels_test"))
+    relevant: dict[str, dict[str, int]] = {}
+    for query, document, score in zip(judged["query-id"], judged["corpus-id"], judged["score"], strict=True):
+        relevant.setdefault(str(query), {})[str(document)] = int(score)
+    titles = corpus.get("title") or [""] * len(corpus["_id"])
+    return _search(_texts_by_id(corpus, title=titles), _texts_by_id(queries), relevant, None)
+
+
+def _texts_by_id(table: Table, **others: Sequence[str]) -> Dataset:
+    return Dataset.from_dict({"id": list(map(str, table["_id"])), "text": list(table["text"]), **others})
+
+
+def _reranked(tables: Mapping[str, Table]) -> Any:
+    """Each query with its own candidates; a text that comes more than once is one document."""
+    test = tables["test"]
+    documents: dict[str, str] = {}
+    relevant: dict[str, dict[str, int]] = {}
+    candidates: dict[str, list[str]] = {}
+    for number, (positives, negatives) in enumerate(zip(test["positive"], test["negative"], strict=True)):
+        names = [documents.setdefault(text, f"d{len(documents)}") for text in (*positives, *negatives)]
+        relevant[f"q{number}"] = dict.fromkeys(names[: len(positives)], 1)
+        candidates[f"q{number}"] = list(dict.fromkeys(names))
+    corpus = Dataset.from_dict({"id": list(documents.values()), "text": list(documents)})
+    queries = Dataset.from_dict({"id": list(candidates), "text": list(test["query"])})
+    return _search(corpus, queries, relevant, candidates)
+
+
+def _search(
+    corpus: Dataset, queries: Dataset, relevant: dict[str, dict[str, int]], candidates: dict[str, list[str]] | None
+) -> Any:
+    parts = {"corpus": corpus, "queries": queries, "relevant_docs": relevant, "top_ranked": candidates}
+    return {"default": {"test": parts}}
+
+
+_DATASETS: Mapping[Category, Callable[[Mapping[str, Table]], Any]] = {
+    "classification": _labelled,
+    "clustering": _one_set,
+    "pair_classification": _tested("sentence1", "sentence2", "labels"),
+    "reranking": _reranked,
+    "retrieval": _searched,
+    "sts": _tested("sentence1", "sentence2", "score"),
+    "summarization": _tested("text", "human_summaries", "machine_summaries", "relevance"),
+}

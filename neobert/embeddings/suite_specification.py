@@ -1,0 +1,98 @@
+"""What decides the scores of an encoder on tasks of embeddings: weights, protocol, tasks, their data. Torch-free."""
+
+from typing import Self
+
+from pydantic import NonNegativeInt, PositiveInt, model_validator
+
+from neobert.identity import NUMERICS, identity
+from neobert.recipe import Value
+from neobert.result_records import Category, Protocol
+
+MECHANISMS = ("tokenization", "model")
+
+
+class TaskOnData(Value):
+    """A task of embeddings as it is measured: `neobert.embeddings.tasks.EmbeddingTask` with `origin`, which identifies
+    its data, and `prompts`, what an encoder is told of its texts ("query", "document"); none where it is told nothing.
+    """
+
+    name: str
+    category: Category
+    suite: str
+    metric: str
+    split: str
+    members: tuple[str, ...]
+    origin: str
+    prompts: dict[str, str]
+
+
+class MeasuredEncoder(Value):
+    """The encoder behind scores.
+
+    `weights` is the id of a contrastive run, or where there was none (zero-shot) that of `pretraining`: a run, or a
+    model from elsewhere (`neobert.external`). Texts are cut to `context` tokens, specials included. `seed` tells equal
+    encoders of other seeds apart.
+    """
+
+    weights: str
+    pretraining: str
+    protocol: Protocol
+    context: PositiveInt
+    tokenizer_origin: str
+    seed: NonNegativeInt
+
+    @model_validator(mode="after")
+    def _is_told_by_its_protocol(self) -> Self:
+        if (self.weights == self.pretraining) != (self.protocol == "zero_shot"):
+            raise ValueError(f"protocol {self.protocol} does not go with weights {self.weights} of {self.pretraining}")
+        return self
+
+    @property
+    def revision(self) -> str:
+        """What mteb's cache tells encoders apart by: the weights and, where their name does not decide it, how many
+        tokens of a text they read."""
+        return self.weights if self.protocol == "contrastive" else f"{self.weights}-{self.context}"
+
+
+class EmbeddingRun(Value):
+    """One task on one encoder: a unit of work with one record."""
+
+    encoder: MeasuredEncoder
+    task: TaskOnData
+
+    @property
+    def id(self) -> str:
+        """The result's name: it does not depend on which other tasks are measured."""
+        return identity({"kind": "mteb", "run": self, "numerics": _numerics()})
+
+
+class EmbeddingEvaluation(Value):
+    """The tasks that one encoder is to be measured on."""
+
+    encoder: MeasuredEncoder
+    tasks: tuple[TaskOnData, ...]
+
+    @model_validator(mode="after")
+    def _has_tasks(self) -> Self:
+        names = [task.name for task in self.tasks]
+        if not names or len(set(names)) < len(names):
+            raise ValueError(f"an evaluation needs tasks, each once, not {names}")
+        return self
+
+    @property
+    def id(self) -> str:
+        """The name of the evaluation."""
+        return identity({"kind": "embedding_evaluation", "evaluation": self, "numerics": _numerics()})
+
+    @property
+    def weights(self) -> str:
+        """The weights that are measured."""
+        return self.encoder.weights
+
+    def runs(self) -> tuple[EmbeddingRun, ...]:
+        """One for each task."""
+        return tuple(EmbeddingRun(encoder=self.encoder, task=task) for task in self.tasks)
+
+
+def _numerics() -> dict[str, int]:
+    return {mechanism: NUMERICS[mechanism] for mechanism in MECHANISMS}

@@ -1,0 +1,79 @@
+"""What mteb_suite.py runs: an encoder's contrastive fine-tuning, where it is not done, and its evaluation."""
+
+import argparse
+from pathlib import Path
+
+from ablations.baselines import plan_embeddings_of
+from ablations.embeddings import EmbeddingChoice
+from ablations.paper_models import folder_or_repository
+from ablations.plan import chosen_variants, plan
+from neobert.console import logs
+from neobert.data.corpora import Source
+from neobert.embeddings.suite_specification import EmbeddingEvaluation
+from neobert.errors import MissingData
+from neobert.external import adopt, declared_pooling
+from neobert.layout import Layout
+from neobert.specifications import PretrainingRun
+from sweeps.planning import Sweep
+
+MEAN = "mean"
+"""The pooling of the protocol, as sentence-transformers names it (paper, 5.2)."""
+
+
+def choice_of(options: argparse.Namespace) -> EmbeddingChoice:
+    """What the flags ask for."""
+    return EmbeddingChoice(options.pairs, options.tasks, options.categories, options.zero_shot)
+
+
+def evaluations_of(sweep: Sweep) -> list[EmbeddingEvaluation]:
+    """The evaluations of a plan."""
+    return [unit.run for unit in sweep.plan.units if isinstance(unit.run, EmbeddingEvaluation)]
+
+
+def evaluation_of_model(options: argparse.Namespace, layout: Layout, source: Source) -> Sweep:
+    """The evaluation of `--model`, after its contrastive fine-tuning unless `--zero-shot`.
+
+    Raises:
+        MissingData, ValueError: the model is not there or no encoder, or as `embedding_runs`.
+    """
+    if options.pretraining_seed:
+        raise ValueError("--pretraining-seed belongs to a variant: leave it out with --model")
+    model = adopt(layout, folder_or_repository(options.model))
+    if remark := pooling_remark(model.name, declared_pooling(Path(model.folder))):
+        logs().print(remark, markup=False)
+    seeds = options.seed or [0]
+    baseline = plan_embeddings_of(model, options.scale, seeds, source, layout, choice_of(options))
+    return Sweep(f"{model.name} ({model.id}), {options.scale} scale", baseline)
+
+
+def pooling_remark(name: str, pooling: str | None) -> str | None:
+    """What to say where an encoder does not take the mean itself; None where it does."""
+    if pooling == MEAN:
+        return None
+    declared = "declares no pooling" if pooling is None else f"declares the pooling {pooling}"
+    return f"{name} {declared}: the mean over all tokens is taken, as of every encoder here"
+
+
+def evaluation_of_variant(options: argparse.Namespace, layout: Layout, source: Source, *, pretrains: bool) -> Sweep:
+    """The evaluation of a variant's last checkpoint, after contrastive fine-tuning unless `--zero-shot`; its
+    pre-training only where it may be run.
+
+    Raises:
+        MissingData: the variant is not pre-trained, or as `embedding_runs`.
+    """
+    (variant,) = chosen_variants([options.variant])
+    (row,) = plan(
+        [variant],
+        [options.pretraining_seed],
+        options.scale,
+        source,
+        layout,
+        ["pretrain", "mteb"],
+        finetuning_seeds=list(dict.fromkeys(options.seed or [])) or None,
+        choice=choice_of(options),
+    )
+    unfinished = [unit for unit in row.units if isinstance(unit.run, PretrainingRun) and unit.state != "done"]
+    if unfinished and not pretrains and not options.dry_run:
+        command = f"python ablations/run.py --variant {variant.name} --scale {options.scale} --runs {options.runs}"
+        raise MissingData(f"{variant.name} is not pre-trained ({unfinished[0].state}): run `{command}` first")
+    return Sweep(f"{variant.name}, seed {row.seed}, {row.scale} scale", row)

@@ -1,0 +1,135 @@
+"""Measure an encoder on tasks of embeddings (Table 4): contrastive fine-tuning where it is not done, then every task.
+
+python sweeps/mteb_suite.py --variant M10                     every task that --data has, after contrastive fine-tuning
+python sweeps/mteb_suite.py --variant M10 --zero-shot         as it was pre-trained (Figure 4)
+python sweeps/mteb_suite.py --model BERT-base --data DIR --scale paper    a model of Table 4; --model list names them
+python sweeps/mteb_suite.py --model DIR --categories sts retrieval --data DIR   any encoder, the mean over its tokens
+python sweeps/mteb_suite.py --variant M8 --tasks STS12 STS13 --data DIR --dry-run
+
+The same command starts, resumes and retries; each task has one record, and mteb's own files of results lie in
+RUNS/mteb/result_cache.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if __name__ == "__main__":  # a script's own folder is on sys.path, the repository with the packages is not
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+from ablations.cluster_flags import add_cluster_flags
+from neobert.command_line import count, guarded, parser_from, whole_number
+from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED
+
+if TYPE_CHECKING:
+    from neobert.data.corpora import Source
+    from neobert.layout import Layout
+    from neobert.specifications import Run
+    from neobert.specifications import Source as SourceSpecification
+    from sweeps.planning import Sweep
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command's flags."""
+    parser = parser_from("python sweeps/mteb_suite.py", __doc__)
+    add = parser.add_argument
+    measured = parser.add_mutually_exclusive_group()
+    measured.add_argument("--variant", metavar="NAME", help="a pre-trained variant (default: the newest finished run)")
+    measured.add_argument(
+        "--model", metavar="DIR_OR_ID", help="an encoder from elsewhere: a folder, a hub model, or a word of list"
+    )
+    add("--tasks", nargs="+", action="extend", metavar="NAME", help="only these (default: all that --data has)")
+    add("--categories", nargs="+", action="extend", metavar="NAME", help="only those of these: sts, retrieval, …")
+    add("--zero-shot", action="store_true", help="as it was pre-trained, without contrastive fine-tuning")
+    add("--pairs", nargs="+", action="extend", metavar="SET", help="data sets of fine-tuning (default: all there are)")
+    add("--scale", choices=("smoke", "proxy", "paper"), default="smoke", help="of the variant (default: smoke)")
+    add("--data", default="synthetic", metavar="SOURCE", help="synthetic, hub, or a folder (default: synthetic)")
+    add("--seed", type=whole_number, nargs="+", action="extend", metavar="N", help="of fine-tuning (as trained)")
+    add("--pretraining-seed", type=whole_number, default=0, metavar="N", help="of the variant (default: 0)")
+    add("--workers", type=count, metavar="N", help="processes side by side (default: cores / threads of the scale)")
+    add("--runs", type=Path, default=Path("runs"), help="folder of runs (default: ./runs)")
+    add("--dry-run", action="store_true", help="print the tasks and their states, and stop")
+    add("--json", action="store_true", help="print JSON on stdout")
+    add_cluster_flags(parser)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code (0 done, 1 a task failed, 2 refused, 3 missing data or run)."""
+    options = build_parser().parse_args(arguments)
+    return guarded("mteb_suite.py", lambda: _run(options), options.runs)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from ablations.cluster import place_of
+    from ablations.execution import report_failures
+    from ablations.paper_models import LISTED, print_paper_models
+    from ablations.scales import synthetic_documents
+    from neobert.data.preparation import open_specified, specify
+    from neobert.layout import Layout
+    from sweeps.embedding_outcome import print_outcome
+    from sweeps.embedding_planning import evaluation_of_model, evaluation_of_variant
+    from sweeps.planning import take_newest_run
+
+    if options.model == LISTED:
+        print_paper_models()
+        return EXIT_DONE
+    layout = Layout(options.runs.resolve())
+    pretrains = options.variant is None and options.model is None and take_newest_run(options, layout)
+    specification = specify(options.data, synthetic_documents(options.scale))
+    source = open_specified(specification)
+    if options.model is not None:
+        sweep = evaluation_of_model(options, layout, source)
+    else:
+        sweep = evaluation_of_variant(options, layout, source, pretrains=pretrains)
+    if options.dry_run:
+        print_outcome(layout, sweep, source, as_json=options.json)
+        return EXIT_DONE
+    if place_of(options) == "slurm":
+        return _submit(options, layout, sweep, source, specification)
+    runs = sweep.unfinished(layout)
+    code = _carry_out(options, layout, sweep, runs, source, specification) if runs else EXIT_DONE
+    print_outcome(layout, sweep, source, as_json=options.json)
+    return report_failures(layout, runs) if code == EXIT_RUN_FAILED else code
+
+
+def _carry_out(
+    options: argparse.Namespace,
+    layout: "Layout",
+    sweep: "Sweep",
+    runs: "list[Run]",
+    source: "Source",
+    specification: "SourceSpecification",
+) -> int:
+    from ablations.execution import carry_out
+    from ablations.scales import execution_at, workers_here
+
+    execution = execution_at(options.scale)
+    sweep.write(layout, source, specification, execution)
+    workers = workers_here(options.workers, execution)
+    return carry_out(layout, runs, workers=workers, threads=execution.threads)
+
+
+def _submit(
+    options: argparse.Namespace,
+    layout: "Layout",
+    sweep: "Sweep",
+    source: "Source",
+    specification: "SourceSpecification",
+) -> int:
+    """Send what is missing to SLURM and return at once: fine-tuning, and behind it an array with an element a task."""
+    from ablations.cluster import dispatch_of, print_submissions
+    from ablations.pieces import pieces_of
+    from ablations.scales import execution_at
+
+    dispatch, execution = dispatch_of(options, layout, execution_at(options.scale))
+    sweep.write(layout, source, specification, execution)
+    pieces = pieces_of(layout, [(sweep.name, unit.run) for unit in sweep.plan.units], dispatch.profile)
+    print_submissions(dispatch.send(pieces) if pieces else [], as_json=options.json)
+    return EXIT_DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

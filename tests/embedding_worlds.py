@@ -1,0 +1,134 @@
+"""Encoders that know all or nothing of the synthetic world, and folders of tasks of embeddings, small and whole."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from neobert.data.mteb_repositories import MTEB_REPOSITORIES
+from neobert.data.synthetic.lexicon import lexicon
+from neobert.embeddings.encoding import TextCounts
+from neobert.embeddings.suite import EncoderIdentity
+
+WIDTH = 96
+_KINDS, _OPINION = WIDTH - 8, WIDTH - 1
+KIND_WEIGHT = 3.0
+
+SENTENCES = tuple(f"the cat number {number} sleeps" for number in range(12))
+
+
+class RandomVectors:
+    """A vector of its own for each text, whatever it says."""
+
+    def __init__(self) -> None:
+        self.counts = TextCounts()
+        self.instructions: set[str | None] = set()
+
+    def encode(self, texts: Sequence[str], *, instruction: str | None = None) -> np.ndarray:
+        self.counts += TextCounts(len(texts), empty=sum(not text.strip() for text in texts))
+        self.instructions.add(instruction)
+        return np.stack([self.vector(f"{instruction or ''}{text}") for text in texts])
+
+    def vector(self, text: str) -> np.ndarray:
+        return seeded(text)
+
+
+def seeded(word: str) -> np.ndarray:
+    """(WIDTH,) numbers that a word always has."""
+    generator = np.random.default_rng(list(word.encode()) or [0])
+    return generator.normal(size=WIDTH).astype(np.float32)
+
+
+class KnowsTheWorld(RandomVectors):
+    """A text is what it names: concepts whatever they are called, their kinds, and whether things are good."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        words = lexicon(web=True)
+        concepts = (*words.nouns, *words.transitive_verbs, *words.intransitive_verbs, *words.places)
+        kinds = sorted({noun.hypernym or "" for noun in words.nouns})
+        self.known: dict[str, np.ndarray] = {}
+        for concept in concepts:
+            vector = seeded(concept.name)
+            vector[_KINDS:] = 0
+            if concept.hypernym:
+                vector[_KINDS + kinds.index(concept.hypernym)] = KIND_WEIGHT * np.sqrt(WIDTH)
+            self.known |= {form: vector for synonym in concept.synonyms for form in synonym}
+        opinions = dict.fromkeys(words.praise, 1.0) | dict.fromkeys(words.blame, -1.0)
+        self.known |= {word: np.eye(WIDTH, dtype=np.float32)[_OPINION] * 50 * sign for word, sign in opinions.items()}
+
+    def vector(self, text: str) -> np.ndarray:
+        total, sign = 1e-3 * seeded(text), 1
+        for word in text.split():
+            sign = -1 if word == "not" else sign
+            total = total + sign * self.known.get(word, np.float32(0))
+        return total
+
+
+def identity(revision: str = "0123456789ab", width: int = WIDTH) -> EncoderIdentity:
+    """What a test's encoder is called."""
+    return EncoderIdentity("neobert/tested", revision, width, 128, 1000)
+
+
+def write_table(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
+    """A parquet file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(dict(columns)), path)
+
+
+def own_tables() -> dict[str, dict[str, dict[str, Any]]]:
+    """A task of each category in small: folder below mteb/, table, columns."""
+    halves = SENTENCES[:6], SENTENCES[6:]
+    labels = [number % 2 for number in range(12)]
+    summaries = {"human_summaries": [["a"], ["b", "c"]], "machine_summaries": [["a", "d"], ["e", "b"]]}
+    return {
+        "Classification/Cats": {part: {"text": SENTENCES, "label": labels} for part in ("train", "test")},
+        "Clustering/Cats2": {"test": {"sentences": SENTENCES, "labels": labels}},
+        "PairClassification/Pairs": {"test": {"sentence1": halves[0], "sentence2": halves[1], "labels": labels[:6]}},
+        "Reranking/Answers": {
+            "test": {"query": ["q", "r"], "positive": [["the q"], ["the r"]], "negative": [["a", "b"], ["c"]]}
+        },
+        "Retrieval/Found": {
+            "corpus": {"_id": ["d0", "d1", "d2"], "title": ["", None, "t"], "text": ["the q", "", "the r"]},
+            "queries_test": {"_id": ["q0", "q1"], "text": ["q", "r"]},
+            "qrels_test": {"query-id": ["q0", "q1"], "corpus-id": ["d0", "d2"], "score": [1, 1]},
+        },
+        "STS/Similar": {"test": {"sentence1": halves[0], "sentence2": halves[1], "score": [0.0, 1.5, 2, 3, 4, 5]}},
+        "Summarization/Short": {"test": {"text": ["t", "u"], "relevance": [[5.0, 1.0], [2.0, 4.0]], **summaries}},
+    }
+
+
+def write_own_tasks(folder: Path) -> None:
+    """The tasks of `own_tables` as files."""
+    for place, tables in own_tables().items():
+        for table, columns in tables.items():
+            write_table(folder / "mteb" / place / f"{table}.parquet", columns)
+
+
+def write_published(folder: Path, task: str, tables: Mapping[str, Mapping[str, Sequence[Any]]], card: str) -> None:
+    """A repository of the hub below mteb/, and prefetch's word for it: path of a file, its columns; and its card."""
+    place = folder / "mteb" / task
+    for name, columns in tables.items():
+        write_table(place / name, columns)
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "README.md").write_text(card)
+    repository, revision = MTEB_REPOSITORIES[task]
+    path = folder / "manifest.json"
+    known = json.loads(path.read_text()) if path.exists() else {"schema": 1, "files": {}, "published": {}}
+    for file in (file for file in place.rglob("*") if file.is_file()):
+        entry = {"repository": repository, "revision": revision, "bytes": file.stat().st_size, "sha256": "0" * 64}
+        known["files"][file.relative_to(folder).as_posix()] = entry
+    path.write_text(json.dumps(known))
+
+
+def card_of(**files: str) -> str:
+    """A card that says which file belongs to which configuration and split: config__split=path."""
+    lines = ["---", "configs:"]
+    for name, path in files.items():
+        config, _, split = name.partition("__")
+        lines += [f"- config_name: {config}", "  data_files:", f"  - split: {split}", f"    path: {path}"]
+    return "\n".join([*lines, "---", ""])

@@ -1,0 +1,298 @@
+"""Tasks of embeddings in plans: what the stage mteb brings, what names a result, and what commands refuse."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from external_models import bert, save, seeded
+from fake_slurm import FakeSlurm
+from status_worlds import claim, fail
+from tiny_runs import tiny_run
+from tiny_suite import reference, write_evaluation, write_zero_shot, zero_shot
+
+from ablations.costs import Costs, Machine
+from ablations.embeddings import EVERYTHING, EmbeddingChoice, embedding_runs
+from ablations.paper_models import TABLE4_BASELINES, folder_or_repository
+from ablations.pieces import pieces_of
+from ablations.plan import Row, chosen_variants, plan
+from ablations.retention import collectable
+from ablations.run import main
+from neobert.data.corpora import SyntheticSource
+from neobert.data.directory import DirectorySource
+from neobert.embeddings.specification import ContrastiveRun
+from neobert.embeddings.suite_specification import EmbeddingEvaluation, EmbeddingRun
+from neobert.embeddings.tasks import CATEGORIES
+from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED, MissingData
+from neobert.identity import leaves
+from neobert.launching.profile import Profile, Resources
+from neobert.launching.submissions import read_submissions
+from neobert.layout import Layout
+from neobert.overview.rows import read_overview
+from neobert.progress import state_of, task_files
+from neobert.references import read_references
+from neobert.specifications import PretrainingRun
+from reports import published
+from sweeps import mteb_suite
+
+SYNTHETIC = SyntheticSource(100)
+STAGES = ["--stages", "pretrain", "glue", "mteb"]
+
+
+def planned(root: Path, name: str = "M8", choice: EmbeddingChoice = EVERYTHING) -> Row:
+    (row,) = plan(chosen_variants([name]), [0], "smoke", SYNTHETIC, Layout(root), ["pretrain", "mteb"], choice=choice)
+    return row
+
+
+def evaluation_of(row: Row) -> EmbeddingEvaluation:
+    run = row.units[-1].run
+    assert isinstance(run, EmbeddingEvaluation)
+    return run
+
+
+def test_mteb_brings_contrastive_fine_tuning_of_the_last_stage(tmp_path: Path) -> None:
+    row = planned(tmp_path, "M10")
+    tuned, evaluation = row.units[-2].run, evaluation_of(row)
+    assert isinstance(tuned, ContrastiveRun) and tuned.weights == row.units[1].run.id
+    assert (evaluation.encoder.weights, evaluation.encoder.pretraining) == (tuned.id, tuned.weights)
+    assert evaluation.encoder.context == tuned.max_tokens
+    assert {task.category for task in evaluation.tasks} == set(CATEGORIES)
+    assert all(set(task.prompts) == {"query"} for task in evaluation.tasks), "as its queries were in fine-tuning"
+
+
+def test_zero_shot_measures_pretraining_alone_and_tells_it_nothing(tmp_path: Path) -> None:
+    row = planned(tmp_path, choice=EmbeddingChoice(zero_shot=True))
+    evaluation = evaluation_of(row)
+    assert [type(unit.run) for unit in row.units] == [PretrainingRun, EmbeddingEvaluation]
+    assert evaluation.encoder.weights == evaluation.encoder.pretraining == row.units[0].run.id
+    assert evaluation.encoder.context == evaluation_of(planned(tmp_path)).encoder.context
+    assert not any(task.prompts for task in evaluation.tasks)
+
+
+def test_a_result_has_one_name_whatever_else_is_measured(tmp_path: Path) -> None:
+    whole = evaluation_of(planned(tmp_path))
+    alone = evaluation_of(planned(tmp_path, choice=EmbeddingChoice(tasks=[whole.tasks[2].name])))
+    assert [run.id for run in alone.runs()] == [whole.runs()[2].id] and alone.id != whole.id
+
+
+def test_every_leaf_of_a_task_and_its_encoder_decides_the_name(tmp_path: Path) -> None:
+    run = evaluation_of(planned(tmp_path)).runs()[0]
+    changed = 0
+    for path, leaf in leaves(run).items():
+        *parents, last = path.split(".")
+        tree: Any = run.model_dump(mode="json")
+        place = tree
+        for part in parents:
+            place = place[part]
+        place[last] = leaf + "x" if isinstance(leaf, str) else leaf + 1
+        try:
+            other = EmbeddingRun.model_validate(tree)
+        except ValueError:
+            continue  # a protocol or a category that there is not
+        assert other.id != run.id, path
+        changed += 1
+    assert changed >= 10
+
+
+def test_the_dry_run_shows_tasks_that_nobody_can_count_hours_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--variant", "M8", *STAGES, "--dry-run", "--runs", str(tmp_path), "--cluster", "here"]
+    assert main([*flags, "--json"]) == EXIT_DONE
+    (row,) = json.loads(capsys.readouterr().out)
+    assert [stage["kind"] for stage in row["stages"]][-2:] == ["contrastive", "mteb contrastive"]
+    assert row["gpu_hours_without"] == ["mteb"]
+    assert main([*flags, "--zero-shot"]) == EXIT_DONE
+    said = capsys.readouterr().out
+    assert "mteb zero_shot" in said and "GPU-hours without mteb" in said and "contrastive" not in said
+
+
+def test_hours_of_fine_tuning_are_bounded_where_a_throughput_is_stated(tmp_path: Path) -> None:
+    row = planned(tmp_path)
+    machine = Machine(None, 1, "ddp", 4096, 1000.0, None)
+    cost = Costs(Layout(tmp_path), [row], SYNTHETIC, machine).unit(row.units[1].run)
+    tuned = row.units[1].run
+    assert isinstance(tuned, ContrastiveRun) and cost.gpu_hours is not None
+    assert cost.gpu_hours * 3600 == pytest.approx(
+        tuned.protocol.steps * tuned.protocol.texts_per_step * tuned.max_tokens * 4 / 3 / 1000
+    )
+
+
+def test_an_array_has_an_element_for_each_task_that_is_left(tmp_path: Path) -> None:
+    layout, profile = Layout(tmp_path), Profile(*(Resources(),) * 4)
+    row = planned(tmp_path)
+    evaluation, named = evaluation_of(row), [("M8", unit.run) for unit in row.units]
+    last = pieces_of(layout, named, profile)[-1]
+    assert (last.kind, last.references) == ("mteb", (f"mteb/evaluations/{evaluation.id}",))
+    assert (last.needs, last.workers) == ((f"contrastive/{evaluation.weights}",), len(evaluation.tasks))
+    for files in task_files(layout, evaluation)[:-2]:
+        files.record.parent.mkdir(parents=True)
+        files.record.write_text("{}")
+    assert pieces_of(layout, named, profile)[-1].workers == 2
+    zero_shot_row = planned(tmp_path, choice=EmbeddingChoice(zero_shot=True))
+    last = pieces_of(layout, [("M8", unit.run) for unit in zero_shot_row.units], profile)[-1]
+    assert last.needs == (f"pretraining/{zero_shot_row.units[0].run.id}",)
+
+
+def test_slurm_gets_fine_tuning_and_behind_it_an_array(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is sent twice, and --cancel of the same plan takes all of it."""
+    slurm, runs = FakeSlurm.make(tmp_path / "slurm"), tmp_path / "runs"
+    monkeypatch.setenv("PATH", slurm.path_variable)
+    for name in ("SLURM_JOB_ID", "SLURM_CONF"):
+        monkeypatch.delenv(name, raising=False)
+    command = ["--variant", "M8", "--stages", "pretrain", "mteb", "--cluster", "slurm", "--runs", str(runs)]
+    assert main(command) == EXIT_DONE and main(command) == EXIT_DONE
+    _, pretrain, tuned, suite = read_submissions(Layout(runs))
+    assert [pretrain.kind, tuned.kind, suite.kind] == ["pretrain", "pretrain", "mteb"]
+    assert (tuned.after, suite.after, suite.elements) == (
+        (pretrain.job,),
+        (tuned.job,),
+        len(SYNTHETIC.embedding_tasks()),
+    )
+    pickled = list((runs / suite.logs).glob("*_submitted.pkl"))
+    assert pickled and all(b"--patience" in path.read_bytes() for path in pickled)
+    rows = {row.kind: row for row in read_overview(Layout(runs)).rows}
+    assert (rows["mteb"].state, rows["mteb"].job) == ("submitted", suite.job)
+    capsys.readouterr()
+    assert main([*command, "--cancel"]) == EXIT_DONE
+    assert set((slurm.state / "cancelled").read_text().split()) == set(slurm.submitted())
+
+
+def test_status_shows_how_many_tasks_have_a_record(tmp_path: Path) -> None:
+    layout, evaluation = Layout(tmp_path), write_zero_shot(tmp_path)
+    total = len(evaluation.tasks)
+
+    def shown() -> Any:
+        return next(row for row in read_overview(layout).rows if row.kind == "mteb")
+
+    row = shown()
+    assert (row.state, row.done, row.total, row.counted, row.note) == ("waiting", 0, total, "tasks", "")
+    assert row.name == f"mteb zero_shot {evaluation.id}" and row.variants == ("T",)
+    first, second, *others = task_files(layout, evaluation)
+    claim(layout, first.id)
+    assert (shown().state, state_of(layout, evaluation)) == ("running", "running")
+    first.record.parent.mkdir(parents=True)
+    first.record.write_text("{}")
+    fail(second.error, second.id, "RunFailed: no")
+    row = shown()
+    assert (row.state, row.done, row.errors[0].error) == ("failed", 1, "RunFailed: no")
+    for files in (second, *others):
+        files.record.parent.mkdir(parents=True, exist_ok=True)
+        files.record.write_text("{}")
+    assert (shown().state, shown().done, state_of(layout, evaluation)) == ("done", total, "done")
+
+
+def test_an_evaluation_waits_for_its_weights_and_keeps_them(tmp_path: Path) -> None:
+    layout, run = Layout(tmp_path), tiny_run()
+    evaluation = zero_shot(run)
+    write_evaluation(tmp_path, evaluation)
+    (row,) = read_overview(layout).rows
+    assert row.note == f"after pretraining {run.id}"
+    (layout.pretraining(run.id) / "checkpoints" / "step-00000024").mkdir(parents=True)
+    assert run.id in read_references(layout).needed_runs and not collectable(layout)
+    shutil.rmtree(layout.root / reference(evaluation))
+    assert [str(found.path.relative_to(tmp_path)) for found in collectable(layout)] == [
+        f"pretraining/{run.id}/checkpoints"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "sentence"),
+    [
+        (["--tasks", "SyntheticOpinionClasification"], EXIT_REFUSED, "did you mean 'SyntheticOpinionClassification'"),
+        (["--tasks", "STS112"], EXIT_REFUSED, "did you mean 'STS12'"),
+        (["--categories", "retreival"], EXIT_REFUSED, "did you mean 'retrieval'"),
+        (["--tasks", "STS12"], EXIT_MISSING, "task STS12 of MTEB(eng, v1) is not in this data"),
+        (["--pairs", "paraphrase"], EXIT_REFUSED, "did you mean 'paraphrases'"),
+        ([], EXIT_MISSING, "M8 is not pre-trained (missing): run `python ablations/run.py --variant M8"),
+        (["--data", "hub", "--scale", "paper"], EXIT_MISSING, "M8 is not pre-trained"),
+    ],
+)
+def test_what_cannot_be_measured_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], code: int, sentence: str
+) -> None:
+    runs = tmp_path / "runs"
+    assert mteb_suite.main(["--variant", "M8", "--runs", str(runs), *flags]) == code
+    said = capsys.readouterr().err
+    assert sentence in said and "Traceback" not in said and said.count("\n") == 1 and not runs.exists()
+
+
+def test_missing_data_are_named_before_anything_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On the hub alone: every data set. In a folder: a file that is not there, or that there are no tasks or pairs."""
+    runs, folder = tmp_path / "runs", tmp_path / "data"
+    common = ["--variant", "M8", "--stages", "pretrain", "mteb", "--runs", str(runs)]
+    assert main([*common, "--data", "hub", "--scale", "paper"]) == EXIT_MISSING
+    said = capsys.readouterr().err
+    assert "MTEB task STS12 (mteb/sts12-sts)" in said and "CQADupstackAndroidRetrieval" in said
+    assert "--stages pretrain contrastive mteb" in said
+    (folder / "mteb" / "STS" / "Mine").mkdir(parents=True)
+    with pytest.raises(MissingData, match=r"Mine lacks .*test\.parquet"):
+        embedding_runs(tiny_run(), "smoke", [0], DirectorySource(folder), ("mteb",), EmbeddingChoice(zero_shot=True))
+    with pytest.raises(MissingData, match=r"no data sets of pairs.*--zero-shot: without it"):
+        embedding_runs(tiny_run(), "smoke", [0], DirectorySource(folder), ("mteb",), EVERYTHING)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(MissingData, match="holds no tasks of embeddings"):
+        choice = EmbeddingChoice(zero_shot=True)
+        embedding_runs(tiny_run(), "smoke", [0], DirectorySource(tmp_path / "empty"), ("mteb",), choice)
+    assert not runs.exists()
+
+
+def test_zero_shot_without_mteb_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--variant", "M8", "--zero-shot", "--runs", str(tmp_path)])
+    assert ended.value.code == EXIT_REFUSED and "--stages" in capsys.readouterr().err
+
+
+def test_a_plan_without_mteb_installed_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("ablations.needs.find_spec", lambda name: None)
+    command = ["--variant", "M8", "--stages", "pretrain", "mteb", "--runs", str(tmp_path / "runs")]
+    assert main([*command, "--cluster", "here"]) == EXIT_MISSING
+    assert "pip install -e '.[eval]'" in capsys.readouterr().err and not (tmp_path / "runs").exists()
+
+
+def test_the_models_of_table_4_are_declared_once_and_without_invented_revisions() -> None:
+    printed = [(row.model, row.size) for row in published.table4() if not row.model.startswith("NeoBERT")]
+    assert [(model.model, model.size) for model in TABLE4_BASELINES] == printed
+    assert all(model.revision is None for model in TABLE4_BASELINES)
+    assert len({model.repository for model in TABLE4_BASELINES}) == len(printed)
+
+
+def test_a_word_of_the_list_means_its_repository_unless_a_folder_has_that_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert folder_or_repository("BERT-base") == "google-bert/bert-base-uncased"
+    assert folder_or_repository("my/own") == "my/own"
+    (tmp_path / "BERT-base").mkdir()
+    assert folder_or_repository("BERT-base") == "BERT-base"
+    assert mteb_suite.main(["--model", "list"]) == EXIT_DONE
+    said = capsys.readouterr().out
+    assert all(model.word in said and model.repository in said for model in TABLE4_BASELINES)
+
+
+def test_a_model_from_elsewhere_is_planned_with_fine_tuning_and_without(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that makes its vectors otherwise is told so; the plan writes nothing."""
+    folder, runs = save(seeded(bert), tmp_path / "tiny-bert"), tmp_path / "runs"
+    command = ["--model", str(folder), "--runs", str(runs), "--dry-run"]
+    capsys.readouterr()
+    assert mteb_suite.main([*command, "--json", "--seed", "0", "1"]) == EXIT_DONE
+    told = capsys.readouterr()
+    suites = json.loads(told.out)
+    assert "tiny-bert declares no pooling: the mean over all tokens is taken" in told.err
+    assert [{entry["seed"] for entry in suite["tasks"]} for suite in suites] == [{0}, {1}]
+    assert {entry["state"] for suite in suites for entry in suite["tasks"]} == {"missing"}
+    assert all(mean["score"] is None and mean["tasks"] == 0 for suite in suites for mean in suite["means"])
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_cls_token": true, "pooling_mode_mean": false}')
+    assert mteb_suite.main([*command, "--zero-shot"]) == EXIT_DONE
+    told = capsys.readouterr()
+    assert "declares the pooling cls_token" in told.err and re.search(r"zero_shot.*missing", told.out)
+    assert not runs.exists()

@@ -1,0 +1,214 @@
+"""Evaluations through the real worker and the real command: shared, killed, from any encoder, up to Table 4."""
+
+import json
+import signal
+import time
+from collections import Counter
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from external_models import bert, save, seeded
+from test_run_command import toy_scale  # noqa: F401  (a fixture)
+from tiny_contrastive import tiny_contrastive, write_tiny_contrastive
+from tiny_runs import worker
+from tiny_suite import SOURCE_HERE, reference, write_evaluation, write_zero_shot
+
+from ablations import contrastive, run
+from ablations.embeddings import EmbeddingChoice, embedding_runs, evaluation_after
+from neobert.embeddings import suite_unit
+from neobert.embeddings.measured import open_measured
+from neobert.embeddings.suite_unit import StoppableEncoder, units_of_evaluation
+from neobert.embeddings.tasks import CATEGORIES
+from neobert.embeddings.unit import ContrastiveUnit
+from neobert.external import adopt, write_model_file
+from neobert.files import read_lines
+from neobert.grid.claims import acquire
+from neobert.layout import Layout
+from neobert.progress import task_files
+from neobert.records import read_record
+from neobert.result_records import EmbeddingConfig, EmbeddingScores
+from neobert.specifications import read_run_file
+from neobert.stopping import Stopped, StopRequest
+from neobert.training.device import default_device
+from neobert.work import Worker
+from reports import make_figures
+from reports.formats import DASH
+from sweeps import mteb_suite
+
+pytestmark = pytest.mark.skipif(find_spec("mteb") is None, reason="mteb is not installed")
+
+STS = "SyntheticSentenceSimilarity"
+
+
+def starts(root: Path) -> Counter[str]:
+    """How often each unit was started."""
+    return Counter(line["unit"] for line in read_lines(root / "starts.jsonl"))
+
+
+def records(root: Path) -> list[Path]:
+    return sorted(root.glob("mteb/*/*.json"))
+
+
+def test_kill_9_loses_nothing_and_repeats_no_finished_task(tmp_path: Path) -> None:
+    """The real worker is killed after its first record; what it was in is done anew, what it had recorded is not."""
+    evaluation = write_zero_shot(tmp_path, [STS, "SyntheticThingClustering", "SyntheticSummaryQuality"])
+    killed = worker(tmp_path, reference(evaluation))
+    deadline = time.monotonic() + 240
+    while not records(tmp_path) and killed.poll() is None:
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.002)
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+    finished = {path: path.stat().st_mtime_ns for path in records(tmp_path)}
+    assert 0 < len(finished) < len(evaluation.tasks)
+    assert work(tmp_path, reference(evaluation)) == 0
+    assert len(records(tmp_path)) == len(evaluation.tasks) == len(starts(tmp_path))
+    assert all(path.stat().st_mtime_ns == written for path, written in finished.items())
+    again = [unit for unit, count in starts(tmp_path).items() if count > 1]
+    assert len(again) <= 1 and not {path.stem for path in finished} & set(again)
+    _assert_records_are_whole(tmp_path)
+
+
+def _assert_records_are_whole(root: Path) -> None:
+    """Of the documented form, with scores that are numbers and texts that are counted."""
+    for record in map(read_record, records(root)):
+        config = EmbeddingConfig.model_validate(record["config"])
+        assert EmbeddingScores.model_validate(record["scores"]).metrics[config.metric] == record["scores"]["score"]
+        assert record["inputs"]["pretraining"] and record["inputs"]["weights"]
+        assert record["texts"]["texts"] > 0 and record["texts"].keys() >= {"empty", "cut", "repeated"}
+        assert record["labels"].keys() >= {"scale", "data"} and record["seconds"] >= 0 and record["packages"]["mteb"]
+
+
+def test_what_mteb_keeps_spares_a_task_whose_record_was_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process killed between mteb's file and the record: the next one encodes nothing."""
+    evaluation = write_zero_shot(tmp_path, [STS])
+    work(tmp_path, reference(evaluation))
+    (path,) = records(tmp_path)
+    before = read_record(path)
+    path.unlink()
+    monkeypatch.setattr(StoppableEncoder, "encode", lambda *_, **__: pytest.fail("a text was encoded"))
+    work(tmp_path, reference(evaluation))
+    assert read_record(path)["scores"] == before["scores"]
+
+
+def work(root: Path, *references: str) -> int:
+    """A worker in this process, where mteb is imported already; its exit code."""
+    suite_unit._opened.cache_clear()
+    layout = Layout(root)
+    units = [unit for each in references for unit in units_of_evaluation(layout, each.split("/")[-1])]
+    return Worker(layout, units, StopRequest()).run()
+
+
+def test_a_request_to_stop_ends_a_task_without_a_record_or_an_error(tmp_path: Path) -> None:
+    evaluation = write_zero_shot(tmp_path, [STS])
+    (unit,) = units_of_evaluation(Layout(tmp_path), evaluation.id)
+    stop, claim = StopRequest(), acquire(Layout(tmp_path).claims(unit.id))
+    stop.request()
+    assert claim is not None
+    with claim, pytest.raises(Stopped):
+        unit.run(claim, stop, lambda *_: None)
+    assert not records(tmp_path) and not unit.error_path.exists()
+
+
+def test_changed_data_are_refused_by_name(tmp_path: Path) -> None:
+    evaluation = write_zero_shot(tmp_path, [STS])
+    (task,) = evaluation.tasks
+    stale = evaluation.model_copy(update={"tasks": (task.model_copy(update={"origin": "synthetic:v0"}),)})
+    write_evaluation(tmp_path, stale)
+    assert work(tmp_path, reference(stale)) == 1
+    (files,) = task_files(Layout(tmp_path), stale)
+    assert f"the data of {STS} have changed" in json.loads(files.error.read_text())["error"]
+
+
+def test_any_encoder_of_transformers_is_measured_as_it_was_trained(tmp_path: Path) -> None:
+    """Zero-shot it gives the mean of its own hidden states; after fine-tuning the weights are those of the run."""
+    layout, folder = Layout(tmp_path), save(seeded(bert), tmp_path / "tiny-bert", token_types=True)
+    model = adopt(layout, str(folder))
+    write_model_file(layout, model)
+    tuned = tiny_contrastive(model.id, ("paraphrases",)).model_copy(
+        update={"context": 48, "tokenizer_origin": model.tokenizer_origin}
+    )
+    write_tiny_contrastive(tmp_path, tuned)
+    assert Worker(layout, [ContrastiveUnit.open(layout, tuned.id)], StopRequest()).run() == 0
+    choice = EmbeddingChoice(tasks=[STS], zero_shot=True)
+    (plain,), _ = embedding_runs(model, "smoke", [0], SOURCE_HERE, ("mteb",), choice)
+    after = evaluation_after(tuned, [task for task in SOURCE_HERE.embedding_tasks() if task.name == STS], SOURCE_HERE)
+    for evaluation in (plain, after):
+        write_evaluation(tmp_path, evaluation)
+        assert work(tmp_path, reference(evaluation)) == 0
+    assert [record["inputs"]["pretraining"] for record in map(read_record, records(tmp_path))] == [model.id] * 2
+    _assert_vectors_are_means(tmp_path, plain.id, folder)
+    told = [_vectors(tmp_path, evaluation.id) for evaluation in (plain, after)]
+    assert not np.allclose(*told, atol=1e-3), "fine-tuning changed nothing"
+
+
+TEXTS = ["the cat sleeps .", "", "a dog " * 60, "the cat sleeps ."]
+
+
+def _vectors(root: Path, evaluation_id: str) -> Any:
+    run_file = read_run_file(Layout(root).embedding_evaluation(evaluation_id))
+    encoder, _ = open_measured(Layout(root), run_file, default_device())
+    vectors = encoder.encode(TEXTS)
+    counts = encoder.counts
+    assert (counts.texts, counts.repeated, counts.empty, counts.cut) == (4, 1, 1, 1)
+    return vectors
+
+
+def _assert_vectors_are_means(root: Path, evaluation_id: str, folder: Path) -> None:
+    """One text at a time, without padding, by transformers itself."""
+    import torch
+    from transformers import AutoModel, AutoTokenizer
+
+    model, tokenizer = AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    for text, vector in zip(TEXTS, _vectors(root, evaluation_id), strict=True):
+        with torch.no_grad():
+            hidden = model(**tokenizer(text, truncation=True, max_length=48, return_tensors="pt")).last_hidden_state
+        assert np.allclose(hidden[0].mean(dim=0).numpy(), vector, atol=1e-5)
+
+
+@pytest.fixture
+def toy_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contrastive fine-tuning of a few steps."""
+    toy = {**contrastive.SCALED["smoke"], "steps": 4, "texts_per_step": 24, "warmup_steps": 1, "decay_steps": 4}
+    monkeypatch.setitem(contrastive.SCALED, "smoke", toy)  # type: ignore[index]
+
+
+@pytest.mark.usefixtures("toy_scale", "toy_tuning")
+def test_m8_runs_from_nothing_to_a_row_of_table_4(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Pre-training, fine-tuning and seven tasks by one command; again it does nothing; the row says its suite."""
+    runs, out = tmp_path / "runs", tmp_path / "out"
+    command = ["--variant", "M8", "--stages", "pretrain", "mteb", "--runs", str(runs), "--cluster", "here"]
+    command += ["--workers", "2"]
+    assert run.main([*command, "--json"]) == 0
+    (outcome,) = json.loads(capsys.readouterr().out)
+    (tuned,), (measured,) = outcome["contrastive"], outcome["mteb"]
+    assert (tuned["state"], measured["state"]) == ("done", "done") and 0 <= tuned["heldout_accuracy"] <= 1
+    means = {mean["category"]: mean for mean in measured["means"]}
+    assert set(means) == {*CATEGORIES, None} and means[None]["tasks"] == means[None]["expected"] == 7
+    assert max(starts(runs).values()) == 1, "two workers shared the tasks"
+    _assert_records_are_whole(runs)
+    before = sorted((path, path.stat().st_mtime_ns) for path in runs.rglob("*.json"))
+    assert run.main(command) == 0
+    assert sorted((path, path.stat().st_mtime_ns) for path in runs.rglob("*.json")) == before
+    said = capsys.readouterr().out
+    assert "Contrastive fine-tuning" in said and "(7 of 7)" in said
+    assert mteb_suite.main(["--variant", "M8", "--runs", str(runs), "--categories", "sts", "--cluster", "here"]) == 0
+    said = capsys.readouterr().out
+    assert "1 of 7" in said and max(starts(runs).values()) == 1, "what one command measured the other shows"
+    assert make_figures.main(["--runs", str(runs), "--out", str(out)]) == 0
+    _assert_row_of_table_4(out / "smoke-synthetic" / "table4.md", means)
+
+
+def _assert_row_of_table_4(path: Path, means: dict[str | None, dict[str, Any]]) -> None:
+    header, *rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in path.read_text().splitlines()
+        if line.startswith("|")
+    ]
+    (own,) = (dict(zip(header, row, strict=True)) for row in rows if row[0] == "this study")
+    assert (own["Model"], own["Suite"], own["Tasks"]) == ("M8", "synthetic", "7, none of the 56")
+    assert own["Average"] == DASH and own["STS"] == f"{means['sts']['score'] * 100:.1f} (1)"
+    assert own["Mean of 7 shared"] == f"{means[None]['score'] * 100:.1f}"
