@@ -17,6 +17,7 @@ from external_models import bert, modernbert, save, seeded
 from safetensors.torch import load_file
 from tiny_contrastive import STEPS, WORLD, pair_set, tiny_contrastive, write_encoder, write_tiny_contrastive
 from tiny_runs import finish, worker
+from transformers import AutoTokenizer
 
 from neobert.data.corpora import open_source
 from neobert.embeddings.contrast import ContrastiveCourse
@@ -201,6 +202,15 @@ def test_any_encoder_of_transformers_is_trained(tmp_path: Path, build: Any) -> N
     trained = weights(tmp_path, run)
     assert {name.removeprefix("model.encoder.") for name in trained} == start.keys()
     assert all(tensor.isfinite().all() for tensor in trained.values())
+    encoder = build().eval()
+    encoder.load_state_dict({name.removeprefix("model.encoder."): tensor for name, tensor in trained.items()})
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+    tokens = tokenizer("find the same", "the cat sleeps", return_tensors="pt")
+    opened = open_contrastive(Layout(tmp_path), run.id, torch.device("cpu"))
+    found = opened.encode(["the cat sleeps"], instruction="find the same")
+    with torch.no_grad():
+        np.testing.assert_allclose(found, encoder(**tokens).last_hidden_state.mean(1), atol=1e-5, rtol=0)
+    assert opened.context == run.max_tokens == 32
 
 
 @pytest.fixture

@@ -1,8 +1,10 @@
-"""Texts to vectors, fast: tokenised in chunks ahead of the model, sorted by length, encoded without padding."""
+"""Texts to vectors, fast: tokenised in chunks ahead of the model and sorted by length, those of this package's encoders
+without padding."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -52,12 +54,14 @@ class TokenizedTexts:
     """Framed texts one behind the other, the longest first: `token_ids` (tokens) int64 and `lengths` (texts) int64.
 
     numbers: (texts) int64, which text each of them is; is_cut: (texts), whether it was longer than the context.
+    token_types: (tokens) int8 for encoders that read them.
     """
 
     token_ids: Array
     lengths: Array
     numbers: Array
     is_cut: Array
+    token_types: Array | None = None
 
 
 def default_precision(device: torch.device) -> Precision:
@@ -65,35 +69,33 @@ def default_precision(device: torch.device) -> Precision:
     return "bf16" if device.type == "cuda" else "fp32"
 
 
-class TextEncoder:
-    """An encoder as a function from texts to vectors: the mean hidden state of a text's tokens, specials included.
+class Embedder(ABC):
+    """A function from texts to vectors: the mean hidden state of a text's tokens, specials included.
 
-    `encoder` is moved to `device`, cast to `precision` and changed in place. Texts are cut to `context` tokens with
-    specials; a text without tokens is encoded as [CLS] [SEP]. `counts` tells what was encoded since it was last set.
-
-    Raises:
-        ValueError: the tokenizer has more tokens than the encoder, or the context has no room beside the specials.
+    Texts are cut to `context` tokens with specials. `counts` tells what was encoded since it was last set.
     """
 
     def __init__(
-        self,
-        encoder: Encoder,
-        tokenizer: TextTokenizer,
-        context: int,
-        *,
-        precision: Precision,
-        device: torch.device,
-        batch_tokens: int | None = None,
+        self, context: int, device: torch.device, precision: Precision, batch_tokens: int | None = None
     ) -> None:
-        tokenizer.require_rows(encoder.encoder.num_embeddings)
-        tokenizer.frame([], max_tokens=context)
-        self.dtype = DTYPES[precision]
-        self.encoder = encoder.to(device, self.dtype).eval()
-        self.tokenizer = tokenizer
         self.context = context
         self.device = device
+        self.dtype = DTYPES[precision]
         self.batch_tokens = batch_tokens or BATCH_TOKENS[device.type]
         self.counts = TextCounts()
+
+    @property
+    @abstractmethod
+    def width(self) -> int:
+        """Size of a vector."""
+
+    @abstractmethod
+    def _tokenize(self, texts: Sequence[str], instruction: str | None) -> TokenizedTexts:
+        """Framed texts, the longest first; `numbers` are their places in `texts`."""
+
+    @abstractmethod
+    def _vectors(self, texts: TokenizedTexts) -> Array:
+        """Vectors (texts, width) float32 in the order of `texts`."""
 
     @torch.inference_mode()
     def encode(
@@ -109,7 +111,7 @@ class TextEncoder:
             RunFailed: a vector is not finite.
         """
         distinct, numbers = _distinct(texts)
-        vectors = np.empty((len(distinct), self.encoder.width), np.float32)
+        vectors = np.empty((len(distinct), self.width), np.float32)
         is_cut = np.zeros(len(distinct), bool)
         tokens = 0
         for part in self._tokenized(distinct, prompt, instruction):
@@ -124,6 +126,49 @@ class TextEncoder:
             vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny)
         return vectors[numbers] if repeated else vectors
 
+    def _tokenized(self, texts: Sequence[str], prompt: str, instruction: str | None) -> Iterator[TokenizedTexts]:
+        """The texts in chunks, those of most characters first; while one is encoded the next is tokenised."""
+        order = np.argsort([-len(text) for text in texts], kind="stable")
+        chunks = (order[start : start + CHUNK_TEXTS] for start in range(0, len(order), CHUNK_TEXTS))
+
+        def tokenize(chunk: Array) -> TokenizedTexts:
+            found = self._tokenize([prompt + texts[number] for number in chunk], instruction)
+            return replace(found, numbers=chunk[found.numbers])
+
+        with ThreadPoolExecutor(max_workers=1) as thread:
+            yield from _one_ahead(thread.submit(tokenize, chunk) for chunk in chunks)
+
+
+class TextEncoder(Embedder):
+    """An encoder of this package, which reads texts without padding.
+
+    `encoder` is moved to `device`, cast to `precision` and changed in place. A text without tokens is encoded as
+    [CLS] [SEP].
+
+    Raises:
+        ValueError: the tokenizer has more tokens than the encoder, or the context has no room beside the specials.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        tokenizer: TextTokenizer,
+        context: int,
+        *,
+        precision: Precision,
+        device: torch.device,
+        batch_tokens: int | None = None,
+    ) -> None:
+        super().__init__(context, device, precision, batch_tokens)
+        tokenizer.require_rows(encoder.encoder.num_embeddings)
+        tokenizer.frame([], max_tokens=context)
+        self.encoder = encoder.to(device, self.dtype).eval()
+        self.tokenizer = tokenizer
+
+    @property
+    def width(self) -> int:
+        return self.encoder.width
+
     def _vectors(self, texts: TokenizedTexts) -> Array:
         starts, parts = np.cumsum(texts.lengths) - texts.lengths, []
         for members in slices(texts.lengths, self.batch_tokens):
@@ -133,25 +178,16 @@ class TextEncoder:
         vectors: Array = torch.cat(parts).cpu().numpy()
         return vectors
 
-    def _tokenized(self, texts: Sequence[str], prompt: str, instruction: str | None) -> Iterator[TokenizedTexts]:
-        """The texts in chunks, those of most characters first; while one is encoded the next is tokenised."""
-        order = np.argsort([-len(text) for text in texts], kind="stable")
+    def _tokenize(self, texts: Sequence[str], instruction: str | None) -> TokenizedTexts:
         before = None if instruction is None else self.tokenizer.encode([instruction])[0]
-        chunks = (order[start : start + CHUNK_TEXTS] for start in range(0, len(order), CHUNK_TEXTS))
-        with ThreadPoolExecutor(max_workers=1) as thread:
-            yield from _one_ahead(thread.submit(self._tokenize, texts, prompt, before, chunk) for chunk in chunks)
-
-    def _tokenize(
-        self, texts: Sequence[str], prompt: str, before: Sequence[int] | None, chunk: Array
-    ) -> TokenizedTexts:
-        encoded = self.tokenizer.encode([prompt + texts[number] for number in chunk])
+        encoded = self.tokenizer.encode(list(texts))
         framed_tokens = SPECIALS if before is None else len(self.tokenizer.frame(before, [], max_tokens=UNBOUNDED))
         uncut = np.array([len(ids) + framed_tokens for ids in encoded], np.int64)
         lengths = np.minimum(uncut, self.context)
         order = np.argsort(-lengths, kind="stable")
         framed = (self._frame(before, encoded[place]) for place in order)
         token_ids = np.fromiter(chain.from_iterable(framed), np.int64, int(lengths.sum()))
-        return TokenizedTexts(token_ids, lengths[order], chunk[order], uncut[order] > self.context)
+        return TokenizedTexts(token_ids, lengths[order], order, uncut[order] > self.context)
 
     def _frame(self, before: Sequence[int] | None, ids: Sequence[int]) -> list[int]:
         if before is None:

@@ -108,21 +108,21 @@ def encode_pairs(pairs: Iterable[Pair], framing: Framing, instructing: Instructi
         cut = 0
         for part, texts in zip(PARTS, columns, strict=True):
             instruction = instructing.queries if part == "queries" else instructing.documents
-            framed, was_cut = _framed(texts, framing, instruction, max_tokens)
+            framed, long = framed_texts(texts, framing, instruction, max_tokens)
             parts[part] += framed
-            cut += was_cut
+            cut += len(long)
         blank = sum(len(pair.negatives) for pair in kept) - len(columns[2])
         counts += PairCounts(len(chunk), len(kept), len(chunk) - len(kept), blank, cut)
     texts_of = {part: _joined(texts) for part, texts in parts.items()}
     return EncodedPairs(**texts_of, first_negatives=np.cumsum(negatives), counts=counts)
 
 
-def _framed(
+def framed_texts(
     texts: list[str], framing: Framing, instruction: str | None, max_tokens: int
-) -> tuple[list[tuple[Array, Array]], int]:
-    """(ids, types) of each text, and how many were cut: one token more than there is room for tells."""
+) -> tuple[list[tuple[Array, Array]], list[int]]:
+    """(ids, types) of each text, and which were cut: one token more than there is room for tells."""
     if not texts:
-        return [], 0
+        return [], []
     before = [] if instruction is None else [[instruction] * len(texts)]
     framed = framing.frame_all([*before, texts], max_tokens=max_tokens + 1)
     long = [number for number, text in enumerate(framed) if len(text.token_ids) > max_tokens]
@@ -130,7 +130,7 @@ def _framed(
         columns = [[column[number] for number in long] for column in (*before, texts)]
         for number, text in zip(long, framing.frame_all(columns, max_tokens=max_tokens), strict=True):
             framed[number] = text
-    return [_arrays(text) for text in framed], len(long)
+    return [_arrays(text) for text in framed], long
 
 
 def _arrays(text: Framed) -> tuple[Array, Array]:
