@@ -1,9 +1,11 @@
-"""Models from elsewhere under the variants' protocol and grids, so that Table 3's baselines can be run again."""
+"""Models from elsewhere under the variants' protocols and grids, so that the baselines of Tables 3 and 4 can be run
+again."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ablations.contrastive import contrastive_run_of, pair_sets
 from ablations.plan import PlannedUnit
 from ablations.protocol import GLUE_PROTOCOL
 from ablations.runs import Checkpoint, glue_studies
@@ -19,7 +21,7 @@ from neobert.specifications import Source as SourceSpecification
 
 @dataclass(frozen=True)
 class Baseline:
-    """The studies of one external model; `skipped` names tasks without data and why."""
+    """The studies or contrastive runs of one external model; `skipped` names tasks without data and why."""
 
     model: ExternalModel
     scale: Scale
@@ -62,6 +64,25 @@ def plan_baseline(
     ]
     units = tuple(PlannedUnit(study, run_folder(layout, study), state_of(layout, study)) for study in studies)
     return Baseline(model, scale, units, {task: reason for task, reason in source.tasks().items() if reason})
+
+
+def plan_contrastive(
+    model: ExternalModel,
+    scale: Scale,
+    seeds: Sequence[int],
+    source: Source,
+    layout: Layout,
+    pair_names: Sequence[str] | None = None,
+) -> Baseline:
+    """Contrastive fine-tuning of a model on `pair_names`, or on all data sets of pairs that the source has.
+
+    Raises:
+        MissingData, ValueError: one of them is not there, or there is none.
+    """
+    sets = pair_sets(source, pair_names)
+    runs = [contrastive_run_of(model, scale, seed, sets) for seed in dict.fromkeys(seeds)]
+    units = tuple(PlannedUnit(run, run_folder(layout, run), state_of(layout, run)) for run in runs)
+    return Baseline(model, scale, units, {})
 
 
 def _checkpoint(model: ExternalModel, protocol: FineTuning, grid: Grid, seed: int) -> Checkpoint:

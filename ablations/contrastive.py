@@ -9,6 +9,7 @@ from neobert.data.corpora import Source
 from neobert.data.pair_repositories import DECLARED_SETS
 from neobert.embeddings.specification import ContrastiveRun, PairSet
 from neobert.errors import MissingData
+from neobert.external import ExternalModel
 from neobert.recipe import Contrastive
 from neobert.specifications import PretrainingRun
 
@@ -63,4 +64,16 @@ def contrastive_run(run: PretrainingRun, scale: Scale, seed: int, sets: Sequence
         protocol=scaled_contrastive(scale, seed),
         sets=tuple(sets),
         tokenizer_origin=run.tokenizer_origin,
+    )
+
+
+def contrastive_run_of(model: ExternalModel, scale: Scale, seed: int, sets: Sequence[PairSet]) -> ContrastiveRun:
+    """The same of a model from elsewhere, with texts as long as it reads."""
+    protocol = scaled_contrastive(scale, seed)
+    return ContrastiveRun(
+        weights=model.id,
+        context=model.context or protocol.max_tokens,
+        protocol=protocol,
+        sets=tuple(sets),
+        tokenizer_origin=model.tokenizer_origin,
     )

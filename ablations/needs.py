@@ -1,6 +1,6 @@
 """What the units of a plan read, by the words of the variants' recipes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from ablations.plan import Row, scaled_variant
@@ -8,7 +8,7 @@ from ablations.scales import Scale
 from ablations.variant import Variant
 from neobert.data.corpora import TASK_SPLITS, Source
 from neobert.data.hub import HubSource
-from neobert.data.hub_items import Needs, items_of
+from neobert.data.hub_items import Item, Needs, items_of
 from neobert.data.mteb_repositories import MTEB_REPOSITORIES
 from neobert.data.pair_repositories import DECLARED_SETS
 from neobert.embeddings.specification import ContrastiveRun
@@ -51,9 +51,22 @@ def require_data(rows: Sequence[Row], source: Source) -> None:
     parts += ["contrastive"] if any(isinstance(run, ContrastiveRun) for run in runs) else []
     chosen = {row.variant.name: row.variant for row in rows}
     items = items_of(needs_of(list(chosen.values()), rows[0].scale, parts))
+    raise _not_here(items, f"--variant {' '.join(chosen)} --scale {rows[0].scale} --stages {' '.join(parts)}")
+
+
+def require_pairs(names: Sequence[str], source: Source) -> None:
+    """The same for data sets of pairs alone.
+
+    Raises:
+        MissingData: they are on the hub alone; all are named.
+    """
+    if isinstance(source, HubSource):
+        raise _not_here(items_of(Needs(pair_sets=tuple(names))), "--variant M9 --stages contrastive")
+
+
+def _not_here(items: Iterable[Item], flags: str) -> MissingData:
     names = ", ".join(f"{item.name} ({item.repositories})" for item in items)
-    raise MissingData(
-        f"runs do not read the hub, and this is not here: {names}; bring it with `python ablations/prefetch.py "
-        f"--variant {' '.join(chosen)} --scale {rows[0].scale} --stages {' '.join(parts)} --data-dir DIR` where there "
-        f"is a network, and pass --data DIR"
+    return MissingData(
+        f"runs do not read the hub, and this is not here: {names}; bring it with `python ablations/prefetch.py {flags} "
+        f"--data-dir DIR` where there is a network, and pass --data DIR"
     )

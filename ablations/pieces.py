@@ -48,7 +48,7 @@ def pieces_of(layout: Layout, named: Iterable[NamedRun], profile: Profile) -> li
             pieces.extend(_grid_pieces(layout, names[weights], left, profile.glue.points_per_worker))
     for name, run in contrastive.values():
         if _is_open(layout, run):
-            needs = (f"pretraining/{run.weights}",)
+            needs = () if run.is_external else (f"pretraining/{run.weights}",)
             pieces.append(Piece("pretrain", f"{name}-contrastive-{run.id}", (f"contrastive/{run.id}",), needs, 1))
     return pieces
 

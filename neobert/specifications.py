@@ -5,7 +5,7 @@ from typing import Any, Literal, Self
 
 from pydantic import NonNegativeInt, PositiveInt, model_validator
 
-from neobert.embeddings.specification import ContrastiveRun
+from neobert.embeddings.specification import EXTERNAL_PREFIX, ContrastiveRun
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import json_bytes, publish_once, read_json, replace_file
 from neobert.identity import NUMERICS, identity, plain
@@ -14,7 +14,6 @@ from neobert.recipe import FineTuning, Point, Pretraining, Pruning, Value
 from neobert.records import SCHEMA, provenance
 
 PRETRAINING_MECHANISMS = ("tokenization", "batching", "masking", "model", "initialization", "optimization")
-EXTERNAL_PREFIX = "model-"  # of the ids of models that were not pre-trained here; run ids are hexadecimal digits
 GLUE_MECHANISMS = ("tokenization", "model", "finetuning", "metrics")
 EXECUTION = "execution.json"
 

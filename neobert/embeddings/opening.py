@@ -13,7 +13,7 @@ from neobert.external import ExternalModel, read_model_file
 from neobert.layout import Layout
 from neobert.model.build import build_encoder
 from neobert.recipe import Precision
-from neobert.specifications import EXTERNAL_PREFIX, PretrainingRun, RunFile, Source, read_run_file
+from neobert.specifications import PretrainingRun, RunFile, Source, read_run_file
 
 PREFIX = "model."
 
@@ -30,7 +30,7 @@ def open_contrastive(layout: Layout, run_id: str, device: torch.device, precisio
     run = run_file.contrastive
     assert run is not None
     weights = last_weights(folder)
-    if run.weights.startswith(EXTERNAL_PREFIX):
+    if run.is_external:
         return _external(read_model_file(layout, run.weights), weights, device, precision, run.max_tokens)
     pretraining = read_run_file(layout.pretraining(run.weights)).pretraining
     assert pretraining is not None

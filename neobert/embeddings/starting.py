@@ -16,7 +16,7 @@ from neobert.external import read_model_file
 from neobert.glue.measured import encoder_part
 from neobert.layout import Layout
 from neobert.model.build import build_encoder
-from neobert.specifications import EXTERNAL_PREFIX, Source, read_run_file
+from neobert.specifications import Source, read_run_file
 from neobert.training import checkpoints
 
 
@@ -42,14 +42,13 @@ def starting_point(layout: Layout, run: ContrastiveRun, source: Source, device: 
     Raises:
         MissingData, DamagedFile: its files are not there, or not the ones that the run names.
     """
-    is_external = run.weights.startswith(EXTERNAL_PREFIX)
-    return _external(layout, run, device) if is_external else _own(layout, run, source, device)
+    return _external(layout, run, device) if run.is_external else _own(layout, run, source, device)
 
 
 def is_there(layout: Layout, run: ContrastiveRun) -> bool:
     """Whether the encoder is pre-trained, or was found elsewhere."""
-    is_external = run.weights.startswith(EXTERNAL_PREFIX)
-    return (layout.model(run.weights) if is_external else layout.pretraining(run.weights) / "done.json").exists()
+    done = layout.pretraining(run.weights) / "done.json"
+    return (layout.model(run.weights) if run.is_external else done).exists()
 
 
 def _own(layout: Layout, run: ContrastiveRun, source: Source, device: torch.device) -> StartingPoint:
