@@ -36,7 +36,7 @@ def run_model(options: argparse.Namespace) -> int:
     """
     _refuse_flags(options)
     layout = Layout(options.runs.resolve())
-    specification = specify(options.data, synthetic_documents(options.scale))
+    specification = specify(options.data, synthetic_documents(options.scale), options.without_texts_of or [])
     source = open_specified(specification)
     model = adopt(layout, options.model)
     baseline = plan_contrastive(model, options.scale, options.seed or [0], source, layout, options.pairs)

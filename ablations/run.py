@@ -47,6 +47,13 @@ def build_parser() -> argparse.ArgumentParser:
         help="which parts to run",
     )
     add("--pairs", nargs="+", action="extend", metavar="SET", help="data sets for contrastive (default: all there are)")
+    add(
+        "--without-texts-of",
+        nargs="+",
+        action="extend",
+        metavar="PATH",
+        help="leave out pairs that share a text with these parquet files or folders, case and punctuation aside",
+    )
     add("--workers", type=count, metavar="N", help="processes side by side (default: cores / threads of the scale)")
     add("--runs", type=Path, default=Path("runs"), help="folder of runs (default: ./runs)")
     add("--dry-run", action="store_true", help="print the plan and stop")
@@ -104,7 +111,7 @@ def _run(options: argparse.Namespace) -> int:
 
     refuse_execution_flags(options)
     layout = Layout(options.runs.resolve())
-    specification = specify(options.data, synthetic_documents(options.scale))
+    specification = specify(options.data, synthetic_documents(options.scale), options.without_texts_of or [])
     source = open_specified(specification)
     design = planned_design(options, vocabulary_of(source))
     variants = design.design.variants if design else chosen_variants(options.variant or ["all"])

@@ -19,10 +19,12 @@ EXECUTION = "execution.json"
 
 
 class Source(Value):
-    """Where the bytes come from: a name or folder that `open_source` understands, and how much synthetic text."""
+    """Where the bytes come from: a name or folder that `open_source` understands, how much synthetic text, and which
+    files or folders hold texts that no pair may share."""
 
     name: str
     synthetic_documents: PositiveInt
+    unseen: tuple[str, ...] = ()
 
 
 EngineWord = Literal["single", "ddp", "zero1", "zero2"]

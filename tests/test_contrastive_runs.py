@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import time
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from transformers import AutoTokenizer
 from neobert.data.corpora import open_source
 from neobert.embeddings.contrast import ContrastiveCourse
 from neobert.embeddings.opening import open_contrastive
+from neobert.embeddings.pairs import PairCounts
 from neobert.embeddings.specification import ContrastiveRun, PairSet
 from neobert.errors import MissingData
 from neobert.external import adopt, write_model_file
@@ -30,6 +32,7 @@ from neobert.layout import Layout
 from neobert.specifications import Execution, Source, read_run_file, write_run_file
 from neobert.training.tasks import Process
 
+COUNTED = tuple(field.name for field in fields(PairCounts))
 WITHOUT_TIME = ("seconds", "gpu_hours", "commit", "dirty")
 
 
@@ -83,7 +86,7 @@ def test_a_run_leaves_a_record_a_curve_and_checkpoints(undisturbed: tuple[Path, 
     assert (content["kind"], content["id"], content["steps"]) == ("contrastive", run.id, STEPS)
     assert content["inputs"]["weights"] == run.weights
     assert content["scores"]["heldout_accuracy"].keys() == {"paraphrases", "answers"}
-    assert content["pairs"]["paraphrases"] == {"read": 2000, "kept": 2000, "empty": 0, "empty_negatives": 0, "cut": 0}
+    assert content["pairs"]["paraphrases"] == {**dict.fromkeys(COUNTED, 0), "read": 2000, "kept": 2000}
     assert len(losses(root, run)) == STEPS
     assert {name.split(".")[0] for name in weights(root, run)} == {"model"}, "names are those of pre-training"
     assert finish(root, reference(run))[0] == 0 and (root / "starts.jsonl").read_text().count("\n") == 1
@@ -239,7 +242,8 @@ def test_blank_and_long_texts_are_counted_and_lead_to_no_nan(tmp_path: Path, own
     code, said = finish(tmp_path, reference(run))
     assert code == 0, said
     content = record(tmp_path, run)
-    assert content["pairs"]["mine"] == {"read": 5, "kept": 3, "empty": 2, "empty_negatives": 1, "cut": 1}
+    counted = {"read": 5, "kept": 3, "empty": 2, "empty_negatives": 1, "cut": 1}
+    assert content["pairs"]["mine"] == {**dict.fromkeys(COUNTED, 0), **counted}
     assert content["scores"]["heldout_loss"]["mine"] < 100
 
 

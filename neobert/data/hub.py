@@ -108,6 +108,9 @@ class HubSource:
         """
         _refuse(f"data set of pairs {name}", _declared(name).repositories[:1])
 
+    def leaves_out(self, pair: Pair) -> bool:
+        return False
+
     def _origin(self, repositories: Iterable[Repository]) -> str:
         names = [repository.name for repository in repositories]
         return hub_origin((name, self.revisions.get(name, UNRESOLVED)) for name in names)
