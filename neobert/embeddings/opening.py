@@ -14,22 +14,25 @@ from neobert.layout import Layout
 from neobert.model.build import build_encoder
 from neobert.recipe import Precision
 from neobert.specifications import PretrainingRun, RunFile, Source, read_run_file
+from neobert.training import checkpoints
 
 PREFIX = "model."
 
 
-def open_contrastive(layout: Layout, run_id: str, device: torch.device, precision: Precision | None = None) -> Embedder:
-    """What a finished contrastive run ended with; texts are as long as it was trained on.
+def open_contrastive(
+    layout: Layout, run_id: str, device: torch.device, precision: Precision | None = None, step: int | None = None
+) -> Embedder:
+    """What a finished contrastive run ended with, or what any had at `step`; texts are as long as it was trained on.
 
     Raises:
-        MissingData: the run is not finished, or the model from elsewhere that it trained is gone.
-        DamagedFile: its last checkpoint is, or that model has changed.
+        MissingData: the run is not finished or has no such step, or the model from elsewhere that it trained is gone.
+        DamagedFile: the checkpoint is, or that model has changed.
     """
     folder = layout.contrastive(run_id)
-    run_file = _finished(folder, f"contrastive fine-tuning {run_id}")
+    run_file = read_run_file(folder) if step is not None else _finished(folder, f"contrastive fine-tuning {run_id}")
     run = run_file.contrastive
     assert run is not None
-    weights = last_weights(folder)
+    weights = last_weights(folder) if step is None else checkpoints.load(folder / "checkpoints", step).weights()
     if run.is_external:
         return _external(read_model_file(layout, run.weights), weights, device, precision, run.max_tokens)
     pretraining = read_run_file(layout.pretraining(run.weights)).pretraining
