@@ -26,9 +26,14 @@ from transformers import AutoTokenizer
 tokens = AutoTokenizer.from_pretrained("FOLDER")(["a sentence"], return_tensors="np")
 hidden, vectors = onnxruntime.InferenceSession("FOLDER/embedding.onnx").run(None, dict(tokens))""",
 }
+INSTRUCTED = {
+    "nothing": "no text",
+    "queries": "each query, and before no document,",
+    "queries_and_documents": "each query and document",
+}
 INSTRUCTIONS = (
-    "In training an instruction stood before each query as a first text of its own, and before no document. The "
-    "prompts below do the same as plain text; a set without one has an instruction that no text can stand for here."
+    "In training the instruction of a data set stood before {} as a first text of its own. The prompts below do the "
+    "same as plain text; a set that is not among them had none, or one that no text can stand for here."
 )
 
 
@@ -42,7 +47,7 @@ def contrastive_card(checkpoint: ContrastiveCheckpoint, form: str, parity: dict[
         "A text encoder: the mean of its hidden states over all tokens, compared by cosine.",
         f"## Use\n\n```python\n{use}\n```",
         f"## Model\n\n{table_of(_facts(checkpoint))}",
-        f"## Instructions\n\n{INSTRUCTIONS}\n\n```json\n{json.dumps(checkpoint.prompts, indent=1)}\n```",
+        f"## Instructions\n\n{_instructions(checkpoint)}",
         f"## Scores\n\n{_score_table(checkpoint)}",
         f"## Protocol\n\n```json\n{json.dumps(plain(checkpoint.run.protocol), indent=1)}\n```",
         f"## Limits\n\n{_limits(checkpoint)}",
@@ -69,6 +74,11 @@ def _facts(checkpoint: ContrastiveCheckpoint) -> dict[str, str]:
         "tokenizer": words([run.tokenizer_origin]),
     }
     return facts | {f"pairs {words([pairs.name])}": words([pairs.origin]) for pairs in run.sets}
+
+
+def _instructions(checkpoint: ContrastiveCheckpoint) -> str:
+    told = INSTRUCTIONS.format(INSTRUCTED[checkpoint.run.protocol.instructed])
+    return f"{told}\n\n```json\n{json.dumps(checkpoint.prompts, indent=1)}\n```"
 
 
 def _score_table(checkpoint: ContrastiveCheckpoint) -> str:
