@@ -11,6 +11,7 @@ from ablations.protocol import GLUE_PROTOCOL
 from ablations.runs import Checkpoint, glue_studies
 from ablations.scales import Scale, scaled_measurement
 from neobert.data.corpora import Source
+from neobert.errors import MissingData
 from neobert.external import ExternalModel, write_model_file
 from neobert.layout import Layout
 from neobert.progress import state_of
@@ -21,7 +22,7 @@ from neobert.specifications import Source as SourceSpecification
 
 @dataclass(frozen=True)
 class Baseline:
-    """The studies or evaluations of one external model; `skipped` names tasks without data and why."""
+    """The runs and evaluations of one external model; `skipped` names tasks without data and why."""
 
     model: ExternalModel
     scale: Scale
@@ -78,13 +79,16 @@ def plan_embeddings_of(
     source: Source,
     layout: Layout,
     choice: EmbeddingChoice,
+    parts: Sequence[str] = ("mteb",),
 ) -> Baseline:
     """Contrastive fine-tuning of a model, once a seed, and its evaluations; with `choice.zero_shot` one evaluation.
 
     Raises:
-        MissingData, ValueError: as `embedding_runs`.
+        MissingData, ValueError: as `embedding_runs`, or there are no pairs.
     """
-    runs, _ = embedding_runs(model, scale, list(dict.fromkeys(seeds)), source, ("mteb",), choice)
+    runs, skipped = embedding_runs(model, scale, list(dict.fromkeys(seeds)), source, parts, choice)
+    if not runs:
+        raise MissingData("; ".join(skipped.values()))
     units = tuple(PlannedUnit(run, run_folder(layout, run), state_of(layout, run)) for run in runs)
     return Baseline(model, scale, units, {})
 

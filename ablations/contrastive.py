@@ -74,3 +74,15 @@ def contrastive_run(encoder: Encoder, scale: Scale, seed: int, sets: Sequence[Pa
         sets=tuple(sets),
         tokenizer_origin=encoder.tokenizer_origin,
     )
+
+
+def contrastive_run_of(model: ExternalModel, scale: Scale, seed: int, sets: Sequence[PairSet]) -> ContrastiveRun:
+    """The same of a model from elsewhere, with texts as long as it reads."""
+    protocol = scaled_contrastive(scale, seed)
+    return ContrastiveRun(
+        weights=model.id,
+        context=model.context or protocol.max_tokens,
+        protocol=protocol,
+        sets=tuple(sets),
+        tokenizer_origin=model.tokenizer_origin,
+    )

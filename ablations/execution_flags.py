@@ -11,20 +11,22 @@ if TYPE_CHECKING:
 
 def add_execution_flags(parser: argparse.ArgumentParser) -> None:
     """`--compile`, `--trace-steps` and `--heldout`, in a group of their own."""
-    group = parser.add_argument_group("pre-training", "how it executes; none of it decides an id")
+    group = parser.add_argument_group("training", "how it executes; none of it decides an id")
     add = group.add_argument
     add(
         "--compile",
         choices=("auto", "on", "off"),
         default="auto",
-        help="compile models; auto does where the steps that are left earn it back (default: auto)",
+        help="compile models; auto does where the steps that are left earn it back, never in contrastive fine-tuning "
+        "(default: auto)",
     )
     add(
         "--trace-steps",
         type=whole_number,
         default=0,
         metavar="N",
-        help="write a trace of N steps behind the first few to attempts/*/trace.json of each run (default: 0, none)",
+        help="write a trace of N steps behind the first few to attempts/*/trace.json of each run of pre-training or "
+        "contrastive fine-tuning (default: 0, none)",
     )
     add(
         "--heldout",
@@ -32,6 +34,19 @@ def add_execution_flags(parser: argparse.ArgumentParser) -> None:
         default="own",
         help="measure the held-out loss on the corpus of each run, or on all corpora of the source (default: own)",
     )
+
+
+def refuse_execution_flags(options: argparse.Namespace) -> None:
+    """Check that the stages can do what the flags ask for.
+
+    Raises:
+        ValueError: contrastive fine-tuning is to be compiled.
+    """
+    if options.compile == "on" and "contrastive" in options.stages:
+        raise ValueError(
+            "--compile on does not reach contrastive fine-tuning, in which no two micro-batches have the same lengths: "
+            "run the other stages with it first, and contrastive without"
+        )
 
 
 def with_execution_flags(execution: "Execution", options: argparse.Namespace) -> "Execution":

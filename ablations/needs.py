@@ -59,7 +59,7 @@ def require_data(rows: Sequence[Row], source: Source) -> None:
 
 
 def require_data_of_model(runs: Sequence[Run], scale: Scale, source: Source) -> None:
-    """The same for tasks of embeddings on a model from elsewhere, which brings its own tokenizer.
+    """The same for pairs and tasks of embeddings of a model from elsewhere, which brings its own tokenizer.
 
     Raises:
         MissingData: as `require_data`.
@@ -67,8 +67,9 @@ def require_data_of_model(runs: Sequence[Run], scale: Scale, source: Source) -> 
     require_mteb(runs)
     parts = _embedding_parts(runs)
     if isinstance(source, HubSource) and parts:
-        pairs = tuple(DECLARED_SETS) if "contrastive" in parts else ()
-        _refuse_hub(Needs(embedding_tasks=_members(runs), pair_sets=pairs), ["all"], scale, parts)
+        sets = (pairs.name for run in runs if isinstance(run, ContrastiveRun) for pairs in run.sets)
+        needs = Needs(embedding_tasks=_members(runs), pair_sets=tuple(dict.fromkeys(sets)))
+        _refuse_hub(needs, ["M9"], scale, parts)
 
 
 def require_mteb(runs: Sequence[Run]) -> None:

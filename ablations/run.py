@@ -3,6 +3,7 @@
 python ablations/run.py --list                        the ladder: lineage, sources, states
 python ablations/run.py --variant M7 --dry-run        what would run, with ids, sizes and states
 python ablations/run.py --variant M0..M5 --seed 0 1   run what is missing, on this machine
+python ablations/run.py --stages contrastive --model DIR     contrastive fine-tuning of an encoder from elsewhere
 python ablations/run.py --design factorial --factors positions norm --dry-run   what a design needs and has
 """
 
@@ -17,7 +18,7 @@ if __name__ == "__main__":  # a script's own folder would hide packages of the s
 
 from ablations.cluster_flags import add_cluster_flags
 from ablations.design_flags import add_design_flags
-from ablations.execution_flags import add_execution_flags, with_execution_flags
+from ablations.execution_flags import add_execution_flags, refuse_execution_flags, with_execution_flags
 from neobert.command_line import count, guarded, parser_from, whole_number
 from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED
 
@@ -34,6 +35,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = parser_from("python ablations/run.py", __doc__)
     add = parser.add_argument
     add("--variant", nargs="+", action="extend", metavar="NAME", help="names, M0..M5, or all")
+    add("--model", metavar="DIR_OR_ID", help="instead of variants an encoder from elsewhere: a folder or a hub model")
     add("--scale", choices=("smoke", "laptop", "proxy", "paper"), default="smoke", help="how large (default: smoke)")
     add("--data", default="synthetic", metavar="SOURCE", help="synthetic, hub, or a folder (default: synthetic)")
     add("--seed", nargs="+", action="extend", type=whole_number, metavar="N", help="one run a seed (default: 0)")
@@ -46,6 +48,13 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add("--pairs", nargs="+", action="extend", metavar="SET", help="data sets for contrastive (default: all there are)")
     add("--zero-shot", action="store_true", help="with mteb: measure encoders as they were pre-trained (Figure 4)")
+    add(
+        "--without-texts-of",
+        nargs="+",
+        action="extend",
+        metavar="PATH",
+        help="leave out pairs that share a text with these parquet files or folders, case and punctuation aside",
+    )
     add("--workers", type=count, metavar="N", help="processes side by side (default: cores / threads of the scale)")
     add("--runs", type=Path, default=Path("runs"), help="folder of runs (default: ./runs)")
     add("--dry-run", action="store_true", help="print the plan and stop")
@@ -68,10 +77,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("--delete goes with --gc")
     if options.zero_shot and "mteb" not in options.stages:
         parser.error("--zero-shot goes with --stages … mteb")
+    if options.model is not None:
+        return guarded("run.py", lambda: _run_model(options), options.runs)
     if options.gc:
         return guarded("run.py", lambda: _clean(options), options.runs)
     if not options.list and not options.variant and not options.design:
-        parser.error("name variants with --variant (M7, M0..M5, all) or --design, or look at them with --list")
+        parser.error("name variants with --variant (M7, M0..M5, all), --design or --model, or see them with --list")
     return guarded("run.py", lambda: _run(options), options.runs)
 
 
@@ -81,6 +92,12 @@ def _clean(options: argparse.Namespace) -> int:
 
     clean(Layout(options.runs.resolve()), delete=options.delete, as_json=options.json)
     return EXIT_DONE
+
+
+def _run_model(options: argparse.Namespace) -> int:
+    from ablations.model_runs import run_model
+
+    return run_model(options)
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -96,8 +113,9 @@ def _run(options: argparse.Namespace) -> int:
     from neobert.data.preparation import open_specified, specify
     from neobert.layout import Layout
 
+    refuse_execution_flags(options)
     layout = Layout(options.runs.resolve())
-    specification = specify(options.data, synthetic_documents(options.scale))
+    specification = specify(options.data, synthetic_documents(options.scale), options.without_texts_of or [])
     source = open_specified(specification)
     design = planned_design(options, vocabulary_of(source))
     variants = design.design.variants if design else chosen_variants(options.variant or ["all"])

@@ -56,10 +56,10 @@ class ExternalModel(Value):
         """
         folder = Path(self.folder)
         if not (folder / CONFIGURATION).is_file():
-            raise MissingData(f"{self.name} is no longer in {folder}: give its new place to glue_grid.py --model")
+            raise MissingData(f"{self.name} is no longer in {folder}: give its new place to --model")
         if "revision" not in self.origin and self.origin != file_origin(folder):
             raise DamagedFile(
-                f"the files in {folder} have changed since {self.id} was named: run glue_grid.py --model {folder} again"
+                f"the files in {folder} have changed since {self.id} was named: give --model {folder} again"
             )
         return folder
 
@@ -206,7 +206,7 @@ def read_model_file(layout: Layout, model_id: str) -> ExternalModel:
     """
     path = layout.model(model_id)
     if not path.exists():
-        raise MissingData(f"{path} is not there: run glue_grid.py --model with the folder of {model_id}")
+        raise MissingData(f"{path} is not there: give --model the folder of {model_id}")
     try:
         return ExternalModel.model_validate(read_json(path))
     except ValueError as error:

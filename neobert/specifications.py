@@ -5,7 +5,7 @@ from typing import Any, Literal, Self
 
 from pydantic import NonNegativeInt, PositiveInt, model_validator
 
-from neobert.embeddings.specification import ContrastiveRun
+from neobert.embeddings.specification import EXTERNAL_PREFIX, ContrastiveRun
 from neobert.embeddings.suite_specification import EmbeddingEvaluation
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import json_bytes, publish_once, read_json, replace_file
@@ -15,16 +15,17 @@ from neobert.recipe import FineTuning, Point, Pretraining, Pruning, Value
 from neobert.records import SCHEMA, provenance
 
 PRETRAINING_MECHANISMS = ("tokenization", "batching", "masking", "model", "initialization", "optimization")
-EXTERNAL_PREFIX = "model-"  # of the ids of models that were not pre-trained here; run ids are hexadecimal digits
 GLUE_MECHANISMS = ("tokenization", "model", "finetuning", "metrics")
 EXECUTION = "execution.json"
 
 
 class Source(Value):
-    """Where the bytes come from: a name or folder that `open_source` understands, and how much synthetic text."""
+    """Where the bytes come from: a name or folder that `open_source` understands, how much synthetic text, and which
+    files or folders hold texts that no pair may share."""
 
     name: str
     synthetic_documents: PositiveInt
+    unseen: tuple[str, ...] = ()
 
 
 EngineWord = Literal["single", "ddp", "zero1", "zero2"]

@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import time
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ from external_models import bert, modernbert, save, seeded
 from safetensors.torch import load_file
 from tiny_contrastive import STEPS, WORLD, pair_set, tiny_contrastive, write_encoder, write_tiny_contrastive
 from tiny_runs import finish, worker
+from transformers import AutoTokenizer
 
 from neobert.data.corpora import open_source
 from neobert.embeddings.contrast import ContrastiveCourse
 from neobert.embeddings.opening import open_contrastive
+from neobert.embeddings.pairs import PairCounts
 from neobert.embeddings.specification import ContrastiveRun, PairSet
 from neobert.errors import MissingData
 from neobert.external import adopt, write_model_file
@@ -29,6 +32,7 @@ from neobert.layout import Layout
 from neobert.specifications import Execution, Source, read_run_file, write_run_file
 from neobert.training.tasks import Process
 
+COUNTED = tuple(field.name for field in fields(PairCounts))
 WITHOUT_TIME = ("seconds", "gpu_hours", "commit", "dirty")
 
 
@@ -82,7 +86,7 @@ def test_a_run_leaves_a_record_a_curve_and_checkpoints(undisturbed: tuple[Path, 
     assert (content["kind"], content["id"], content["steps"]) == ("contrastive", run.id, STEPS)
     assert content["inputs"]["weights"] == run.weights
     assert content["scores"]["heldout_accuracy"].keys() == {"paraphrases", "answers"}
-    assert content["pairs"]["paraphrases"] == {"read": 2000, "kept": 2000, "empty": 0, "empty_negatives": 0, "cut": 0}
+    assert content["pairs"]["paraphrases"] == {**dict.fromkeys(COUNTED, 0), "read": 2000, "kept": 2000}
     assert len(losses(root, run)) == STEPS
     assert {name.split(".")[0] for name in weights(root, run)} == {"model"}, "names are those of pre-training"
     assert finish(root, reference(run))[0] == 0 and (root / "starts.jsonl").read_text().count("\n") == 1
@@ -201,6 +205,15 @@ def test_any_encoder_of_transformers_is_trained(tmp_path: Path, build: Any) -> N
     trained = weights(tmp_path, run)
     assert {name.removeprefix("model.encoder.") for name in trained} == start.keys()
     assert all(tensor.isfinite().all() for tensor in trained.values())
+    encoder = build().eval()
+    encoder.load_state_dict({name.removeprefix("model.encoder."): tensor for name, tensor in trained.items()})
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+    tokens = tokenizer("find the same", "the cat sleeps", return_tensors="pt")
+    opened = open_contrastive(Layout(tmp_path), run.id, torch.device("cpu"))
+    found = opened.encode(["the cat sleeps"], instruction="find the same")
+    with torch.no_grad():
+        np.testing.assert_allclose(found, encoder(**tokens).last_hidden_state.mean(1), atol=1e-5, rtol=0)
+    assert opened.context == run.max_tokens == 32
 
 
 @pytest.fixture
@@ -229,7 +242,8 @@ def test_blank_and_long_texts_are_counted_and_lead_to_no_nan(tmp_path: Path, own
     code, said = finish(tmp_path, reference(run))
     assert code == 0, said
     content = record(tmp_path, run)
-    assert content["pairs"]["mine"] == {"read": 5, "kept": 3, "empty": 2, "empty_negatives": 1, "cut": 1}
+    counted = {"read": 5, "kept": 3, "empty": 2, "empty_negatives": 1, "cut": 1}
+    assert content["pairs"]["mine"] == {**dict.fromkeys(COUNTED, 0), **counted}
     assert content["scores"]["heldout_loss"]["mine"] < 100
 
 

@@ -4,7 +4,7 @@ A recipe says "wikibook" or "web", "wordpiece" or "bpe", and names GLUE tasks; a
 gives each a content identity (an origin), which goes into the identity of every run that reads them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -73,6 +73,9 @@ class Source(Protocol):
 
     def pairs(self, name: str) -> Iterator[Pair]:
         """The pairs of a data set, in a fixed order."""
+
+    def leaves_out(self, pair: Pair) -> bool:
+        """Whether training must not see a pair."""
 
     def embedding_tasks(self) -> tuple[EmbeddingTask, ...]:
         """The tasks of embeddings that are here, or for the hub the 56 of MTEB(eng, v1)."""
@@ -173,6 +176,9 @@ class SyntheticSource:
 
         return synthetic.pairs(known(name, self.pair_sets(), "data set of pairs"))
 
+    def leaves_out(self, pair: Pair) -> bool:
+        return False
+
     def embedding_tasks(self) -> tuple[EmbeddingTask, ...]:
         from neobert.data import synthetic
 
@@ -193,15 +199,20 @@ class SyntheticSource:
         return f"synthetic:v{synthetic.VERSION}"
 
 
-def open_source(name_or_folder: str, *, synthetic_documents: int) -> Source:
-    """The source that `--data` names: "synthetic", "hub" or a folder.
+def open_source(name_or_folder: str, *, synthetic_documents: int, unseen: Sequence[str] = ()) -> Source:
+    """The source that `--data` names: "synthetic", "hub" or a folder, there without pairs that share a text with the
+    files or folders `unseen`.
 
     Raises:
-        MissingData: it is none of these words and no folder.
+        MissingData: it is none of these words and no folder, or one of `unseen` holds no parquet files.
+        ValueError: `unseen` is for a folder alone.
     """
     from neobert.data.directory import DirectorySource
     from neobert.data.hub import HubSource
+    from neobert.data.unseen import UnseenTexts
 
+    if unseen and name_or_folder in SOURCES:
+        raise ValueError(f"--without-texts-of looks through the pairs of a folder: leave it out with {name_or_folder}")
     if name_or_folder == "synthetic":
         return SyntheticSource(synthetic_documents)
     if name_or_folder == "hub":
@@ -211,4 +222,4 @@ def open_source(name_or_folder: str, *, synthetic_documents: int) -> Source:
         raise MissingData(
             f"--data {name_or_folder} is neither a folder nor a source: {did_you_mean(name_or_folder, SOURCES)}"
         )
-    return DirectorySource(folder)
+    return DirectorySource(folder, UnseenTexts.at(map(Path, unseen)) if unseen else None)

@@ -20,6 +20,7 @@ from neobert.data.pairs import Pair, own_instructions, own_pairs
 from neobert.data.parquet import require_columns, text_size, texts_of
 from neobert.data.text_tokenizers import trained_origin, trained_tokenizer
 from neobert.data.tokenizers import FOLDERS, TOKENIZER_FILE, TextTokenizer, load_tokenizer
+from neobert.data.unseen import UnseenTexts
 from neobert.embeddings.tasks import EmbeddingTask
 from neobert.errors import DamagedFile, MissingData, did_you_mean
 from neobert.files import sha256_of
@@ -45,9 +46,10 @@ def content_sha256(path: Path) -> str:
 
 @dataclass(frozen=True)
 class DirectorySource:
-    """Corpora, tasks and tokenizers below `folder`."""
+    """Corpora, tasks and tokenizers below `folder`; pairs that share a text with `unseen` are left out."""
 
     folder: Path
+    unseen: UnseenTexts | None = None
 
     @property
     def trains_tokenizers(self) -> bool:
@@ -191,7 +193,8 @@ class DirectorySource:
         return tuple(sorted(own | {name for name in DECLARED_SETS if self._published_pairs(name)}))
 
     def pair_origin(self, name: str) -> str:
-        return self._origin(self.pair_files(name))
+        origin = self._origin(self.pair_files(name))
+        return origin if self.unseen is None else f"{origin} without {self.unseen.origin}"
 
     def pair_instruction(self, name: str) -> str | None:
         instructions = own_instructions(self.folder / "pairs")
@@ -206,6 +209,9 @@ class DirectorySource:
         """
         files = self.pair_files(name)
         return own_pairs(files[0]) if files[0].parent.name == "pairs" else DECLARED_SETS[name].read(files)
+
+    def leaves_out(self, pair: Pair) -> bool:
+        return self.unseen is not None and self.unseen.shares(pair)
 
     def pair_files(self, name: str) -> list[Path]:
         """The files of a data set of pairs: a person's own one, or those that prefetch brought.

@@ -110,6 +110,9 @@ class HubSource:
         """
         _refuse(f"data set of pairs {name}", _declared(name).repositories[:1])
 
+    def leaves_out(self, pair: Pair) -> bool:
+        return False
+
     def embedding_tasks(self) -> tuple[EmbeddingTask, ...]:
         return MTEB_ENGLISH_V1
 

@@ -20,15 +20,18 @@ from neobert.stopping import Stopped, StopRequest
 POLL_SECONDS = 0.2
 
 
-def specify(data: str, synthetic_documents: int) -> SourceSpecification:
-    """What a run.json says of `--data`; folders as absolute paths, since workers and jobs may start elsewhere."""
+def specify(data: str, synthetic_documents: int, unseen: Iterable[str] = ()) -> SourceSpecification:
+    """What a run.json says of `--data` and `--without-texts-of`; folders as absolute paths, since workers and jobs may
+    start elsewhere."""
     name = data if data in SOURCES else str(Path(data).resolve())
-    return SourceSpecification(name=name, synthetic_documents=synthetic_documents)
+    places = tuple(str(Path(place).resolve()) for place in unseen)
+    return SourceSpecification(name=name, synthetic_documents=synthetic_documents, unseen=places)
 
 
 def open_specified(specification: SourceSpecification) -> Source:
     """The source that a run.json names."""
-    return open_source(specification.name, synthetic_documents=specification.synthetic_documents)
+    documents, unseen = specification.synthetic_documents, specification.unseen
+    return open_source(specification.name, synthetic_documents=documents, unseen=unseen)
 
 
 def text_tokenizer(layout: Layout, source: Source, tokenizer: str, vocabulary_size: int) -> TextTokenizer:

@@ -1,8 +1,10 @@
-"""Texts to vectors, fast: tokenised in chunks ahead of the model, sorted by length, encoded without padding."""
+"""Texts to vectors, fast: tokenised in chunks ahead of the model and sorted by length, those of this package's encoders
+without padding."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -52,12 +54,14 @@ class TokenizedTexts:
     """Framed texts one behind the other, the longest first: `token_ids` (tokens) int64 and `lengths` (texts) int64.
 
     numbers: (texts) int64, which text each of them is; is_cut: (texts), whether it was longer than the context.
+    token_types: (tokens) int8 for encoders that read them.
     """
 
     token_ids: Array
     lengths: Array
     numbers: Array
     is_cut: Array
+    token_types: Array | None = None
 
 
 def default_precision(device: torch.device) -> Precision:
@@ -65,11 +69,91 @@ def default_precision(device: torch.device) -> Precision:
     return "bf16" if device.type == "cuda" else "fp32"
 
 
-class TextEncoder:
-    """An encoder as a function from texts to vectors: the mean hidden state of a text's tokens, specials included.
+def parameters_of(module: torch.nn.Module) -> int:
+    """How many parameters a module has."""
+    return sum(parameter.numel() for parameter in module.parameters())
 
-    `encoder` is moved to `device`, cast to `precision` and changed in place. Texts are cut to `context` tokens with
-    specials; a text without tokens is encoded as [CLS] [SEP]. `counts` tells what was encoded since it was last set.
+
+class Embedder(ABC):
+    """A function from texts to vectors: the mean hidden state of a text's tokens, specials included.
+
+    Texts are cut to `context` tokens with specials. `counts` tells what was encoded since it was last set.
+    """
+
+    def __init__(
+        self, context: int, device: torch.device, precision: Precision, batch_tokens: int | None = None
+    ) -> None:
+        self.context = context
+        self.device = device
+        self.dtype = DTYPES[precision]
+        self.batch_tokens = batch_tokens or BATCH_TOKENS[device.type]
+        self.counts = TextCounts()
+
+    @property
+    @abstractmethod
+    def width(self) -> int:
+        """Size of a vector."""
+
+    @property
+    @abstractmethod
+    def parameters(self) -> int:
+        """How many parameters the encoder has."""
+
+    @abstractmethod
+    def _tokenize(self, texts: Sequence[str], instruction: str | None) -> TokenizedTexts:
+        """Framed texts, the longest first; `numbers` are their places in `texts`."""
+
+    @abstractmethod
+    def _vectors(self, texts: TokenizedTexts) -> Array:
+        """Vectors (texts, width) float32 in the order of `texts`."""
+
+    @torch.inference_mode()
+    def encode(
+        self, texts: Sequence[str], *, prompt: str = "", instruction: str | None = None, normalize: bool = False
+    ) -> Array:
+        """Vectors (texts, width) float32 in the order of `texts`; a repeated text is computed once.
+
+        prompt: stands before every text, as a part of it. instruction: stands before every text as a first text of its
+            own, as in contrastive fine-tuning. normalize: to length 1.
+
+        Raises:
+            ValueError: an item of `texts` is no text, or no valid Unicode.
+            RunFailed: a vector is not finite.
+        """
+        distinct, numbers = _distinct(texts)
+        vectors = np.empty((len(distinct), self.width), np.float32)
+        is_cut = np.zeros(len(distinct), bool)
+        tokens = 0
+        for part in self._tokenized(distinct, prompt, instruction):
+            vectors[part.numbers] = self._vectors(part)
+            is_cut[part.numbers] = part.is_cut
+            tokens += len(part.token_ids)
+        _require_finite(vectors, numbers)
+        empty = sum(not text.strip() for text in texts)
+        repeated = len(texts) - len(distinct)
+        self.counts += TextCounts(len(texts), repeated, empty, int(is_cut[numbers].sum()), tokens)
+        if normalize:
+            vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+        return vectors[numbers] if repeated else vectors
+
+    def _tokenized(self, texts: Sequence[str], prompt: str, instruction: str | None) -> Iterator[TokenizedTexts]:
+        """The texts in chunks, those of most characters first; while one is encoded the next is tokenised."""
+        order = np.argsort([-len(text) for text in texts], kind="stable")
+        chunks = (order[start : start + CHUNK_TEXTS] for start in range(0, len(order), CHUNK_TEXTS))
+
+        def tokenize(chunk: Array) -> TokenizedTexts:
+            found = self._tokenize([prompt + texts[number] for number in chunk], instruction)
+            return replace(found, numbers=chunk[found.numbers])
+
+        with ThreadPoolExecutor(max_workers=1) as thread:
+            yield from _one_ahead(thread.submit(tokenize, chunk) for chunk in chunks)
+
+
+class TextEncoder(Embedder):
+    """An encoder of this package, which reads texts without padding.
+
+    `encoder` is moved to `device`, cast to `precision` and changed in place. A text without tokens is encoded as
+    [CLS] [SEP].
 
     Raises:
         ValueError: the tokenizer has more tokens than the encoder, or the context has no room beside the specials.
@@ -85,44 +169,19 @@ class TextEncoder:
         device: torch.device,
         batch_tokens: int | None = None,
     ) -> None:
+        super().__init__(context, device, precision, batch_tokens)
         tokenizer.require_rows(encoder.encoder.num_embeddings)
         tokenizer.frame([], max_tokens=context)
-        self.dtype = DTYPES[precision]
         self.encoder = encoder.to(device, self.dtype).eval()
         self.tokenizer = tokenizer
-        self.context = context
-        self.device = device
-        self.batch_tokens = batch_tokens or BATCH_TOKENS[device.type]
-        self.counts = TextCounts()
 
-    @torch.inference_mode()
-    def encode(
-        self, texts: Sequence[str], *, prompt: str = "", instruction: str | None = None, normalize: bool = False
-    ) -> Array:
-        """Vectors (texts, width) float32 in the order of `texts`; a repeated text is computed once.
+    @property
+    def width(self) -> int:
+        return self.encoder.width
 
-        prompt: stands before every text, as a part of it. instruction: stands before every text as a first text of its
-            own, as in contrastive fine-tuning. normalize: to length 1.
-
-        Raises:
-            ValueError: an item of `texts` is no text, or no valid Unicode.
-            RunFailed: a vector is not finite.
-        """
-        different, numbers = distinct(texts)
-        vectors = np.empty((len(different), self.encoder.width), np.float32)
-        is_cut = np.zeros(len(different), bool)
-        tokens = 0
-        for part in self._tokenized(different, prompt, instruction):
-            vectors[part.numbers] = self._vectors(part)
-            is_cut[part.numbers] = part.is_cut
-            tokens += len(part.token_ids)
-        require_finite(vectors, numbers)
-        empty = sum(not text.strip() for text in texts)
-        repeated = len(texts) - len(different)
-        self.counts += TextCounts(len(texts), repeated, empty, int(is_cut[numbers].sum()), tokens)
-        if normalize:
-            vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny)
-        return vectors[numbers] if repeated else vectors
+    @property
+    def parameters(self) -> int:
+        return parameters_of(self.encoder)
 
     def _vectors(self, texts: TokenizedTexts) -> Array:
         starts, parts = np.cumsum(texts.lengths) - texts.lengths, []
@@ -133,25 +192,16 @@ class TextEncoder:
         vectors: Array = torch.cat(parts).cpu().numpy()
         return vectors
 
-    def _tokenized(self, texts: Sequence[str], prompt: str, instruction: str | None) -> Iterator[TokenizedTexts]:
-        """The texts in chunks, those of most characters first; while one is encoded the next is tokenised."""
-        order = np.argsort([-len(text) for text in texts], kind="stable")
+    def _tokenize(self, texts: Sequence[str], instruction: str | None) -> TokenizedTexts:
         before = None if instruction is None else self.tokenizer.encode([instruction])[0]
-        chunks = (order[start : start + CHUNK_TEXTS] for start in range(0, len(order), CHUNK_TEXTS))
-        with ThreadPoolExecutor(max_workers=1) as thread:
-            yield from _one_ahead(thread.submit(self._tokenize, texts, prompt, before, chunk) for chunk in chunks)
-
-    def _tokenize(
-        self, texts: Sequence[str], prompt: str, before: Sequence[int] | None, chunk: Array
-    ) -> TokenizedTexts:
-        encoded = self.tokenizer.encode([prompt + texts[number] for number in chunk])
+        encoded = self.tokenizer.encode(list(texts))
         framed_tokens = SPECIALS if before is None else len(self.tokenizer.frame(before, [], max_tokens=UNBOUNDED))
         uncut = np.array([len(ids) + framed_tokens for ids in encoded], np.int64)
         lengths = np.minimum(uncut, self.context)
         order = np.argsort(-lengths, kind="stable")
         framed = (self._frame(before, encoded[place]) for place in order)
         token_ids = np.fromiter(chain.from_iterable(framed), np.int64, int(lengths.sum()))
-        return TokenizedTexts(token_ids, lengths[order], chunk[order], uncut[order] > self.context)
+        return TokenizedTexts(token_ids, lengths[order], order, uncut[order] > self.context)
 
     def _frame(self, before: Sequence[int] | None, ids: Sequence[int]) -> list[int]:
         if before is None:
@@ -169,7 +219,7 @@ def _one_ahead(futures: Iterable[Future[TokenizedTexts]]) -> Iterator[TokenizedT
         yield waiting.result()
 
 
-def distinct(texts: Sequence[str]) -> tuple[list[str], Array]:
+def _distinct(texts: Sequence[str]) -> tuple[list[str], Array]:
     """The different texts, and which of them each text is: (texts) int64."""
     seen: dict[str, int] = {}
     numbers = np.empty(len(texts), np.int64)
@@ -193,12 +243,7 @@ def _require_text(text: object, place: int) -> None:
         ) from error
 
 
-def require_finite(vectors: Array, numbers: Array) -> None:
-    """Check the vectors of distinct texts, where `numbers` (texts) tells which of them each text has.
-
-    Raises:
-        RunFailed: one is not finite; names the first text.
-    """
+def _require_finite(vectors: Array, numbers: Array) -> None:
     broken = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
     if len(broken):
         place = int(np.flatnonzero(np.isin(numbers, broken))[0])

@@ -102,4 +102,4 @@ class PaddedForm:
         return len(lengths) * self._row_tokens(int(lengths.max()))
 
     def _row_tokens(self, longest: int) -> int:
-        return min(self.most_tokens, -(-longest // ROW_MULTIPLE) * ROW_MULTIPLE)
+        return min(self.most_tokens, max(1, -(-longest // ROW_MULTIPLE)) * ROW_MULTIPLE)

@@ -1,45 +1,116 @@
-"""The encoder that a run of contrastive fine-tuning ended with, as a function from texts to vectors."""
+"""Encoders as functions from texts to vectors: what a contrastive run ended with, what it began with, and any other."""
+
+from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from neobert.data.preparation import open_specified, text_tokenizer
-from neobert.embeddings.encoding import TextEncoder, default_precision
-from neobert.errors import DamagedFile, MissingData
+from neobert.embeddings.encoding import Embedder, TextEncoder, default_precision
+from neobert.embeddings.starting import last_weights
+from neobert.errors import MissingData
+from neobert.external import ExternalModel, read_model_file
 from neobert.layout import Layout
 from neobert.model.build import build_encoder
 from neobert.recipe import Precision
-from neobert.specifications import EXTERNAL_PREFIX, read_run_file
+from neobert.specifications import PretrainingRun, RunFile, Source, read_run_file
 from neobert.training import checkpoints
 
 PREFIX = "model."
 
 
 def open_contrastive(
-    layout: Layout, run_id: str, device: torch.device, precision: Precision | None = None
+    layout: Layout, run_id: str, device: torch.device, precision: Precision | None = None, step: int | None = None
+) -> Embedder:
+    """What a finished contrastive run ended with, or what any had at `step`; texts are as long as it was trained on.
+
+    Raises:
+        MissingData: the run is not finished or has no such step, or the model from elsewhere that it trained is gone.
+        DamagedFile: the checkpoint is, or that model has changed.
+    """
+    folder = layout.contrastive(run_id)
+    run_file = read_run_file(folder) if step is not None else _finished(folder, f"contrastive fine-tuning {run_id}")
+    run = run_file.contrastive
+    assert run is not None
+    weights = last_weights(folder) if step is None else checkpoints.load(folder / "checkpoints", step).weights()
+    if run.is_external:
+        return _external(read_model_file(layout, run.weights), weights, device, precision, run.max_tokens)
+    pretraining = read_run_file(layout.pretraining(run.weights)).pretraining
+    assert pretraining is not None
+    return _own(layout, pretraining, run_file.source, weights, device, precision, run.max_tokens)
+
+
+def open_pretrained(
+    layout: Layout,
+    run_id: str,
+    device: torch.device,
+    precision: Precision | None = None,
+    max_tokens: int | None = None,
 ) -> TextEncoder:
-    """The text encoder of a finished run.
+    """What a finished pre-training run ended with; texts are cut to `max_tokens`, and to what its stages taught.
 
     Raises:
         MissingData: the run is not finished.
         DamagedFile: its last checkpoint is.
-        ValueError: its encoder comes from elsewhere, and is opened by transformers.
     """
-    folder = layout.contrastive(run_id)
-    run_file = read_run_file(folder)
-    run = run_file.contrastive
+    folder = layout.pretraining(run_id)
+    run_file = _finished(folder, f"pre-training {run_id}")
+    run = run_file.pretraining
     assert run is not None
+    longest = run.recipe.longest_context
+    context = min(max_tokens or longest, longest)
+    return _own(layout, run, run_file.source, last_weights(folder), device, precision, context)
+
+
+def open_external(
+    model: ExternalModel, device: torch.device, precision: Precision | None = None, max_tokens: int | None = None
+) -> Embedder:
+    """A model from elsewhere as it is; texts are cut to `max_tokens`, and to what it reads.
+
+    Raises:
+        MissingData: it is gone.
+        DamagedFile: it has changed.
+        ValueError: transformers cannot load it.
+    """
+    return _external(model, None, device, precision, max_tokens)
+
+
+def _finished(folder: Path, name: str) -> RunFile:
+    run_file = read_run_file(folder)
     if not (folder / "done.json").exists():
-        raise MissingData(f"contrastive fine-tuning {run_id} is not finished: run it to its end first")
-    if run.weights.startswith(EXTERNAL_PREFIX):
-        raise ValueError(f"{run.weights} is no encoder of this package: load the checkpoint with transformers")
-    pretraining = read_run_file(layout.pretraining(run.weights)).pretraining
-    assert pretraining is not None
-    newest = checkpoints.newest(folder / "checkpoints")
-    if newest is None:
-        raise DamagedFile(f"run {run_id} is done but has no valid checkpoint: remove its folder to redo it")
-    model, data = pretraining.recipe.model, pretraining.recipe.data
-    encoder = build_encoder(model, pretraining.context)
-    encoder.load_state_dict({name.removeprefix(PREFIX): tensor for name, tensor in newest.weights().items()})
-    tokenizer = text_tokenizer(layout, open_specified(run_file.source), data.tokenizer, model.vocabulary_size)
+        raise MissingData(f"{name} is not finished: run it to its end first")
+    return run_file
+
+
+def _own(
+    layout: Layout,
+    run: PretrainingRun,
+    source: Source,
+    weights: dict[str, Tensor],
+    device: torch.device,
+    precision: Precision | None,
+    context: int,
+) -> TextEncoder:
+    model, data = run.recipe.model, run.recipe.data
+    encoder = build_encoder(model, run.context)
+    encoder.load_state_dict({name.removeprefix(PREFIX): tensor for name, tensor in weights.items()})
+    tokenizer = text_tokenizer(layout, open_specified(source), data.tokenizer, model.vocabulary_size)
+    return TextEncoder(encoder, tokenizer, context, precision=precision or default_precision(device), device=device)
+
+
+def _external(
+    described: ExternalModel,
+    weights: dict[str, Tensor] | None,
+    device: torch.device,
+    precision: Precision | None,
+    max_tokens: int | None,
+) -> Embedder:
+    from neobert.embeddings.external_encoding import ExternalTextEncoder
+    from neobert.hub.external import load_external
+
+    encoder, tokenizer = load_external(described.require_unchanged(), described.name)
+    if weights is not None:
+        encoder.load_state_dict({name.removeprefix(PREFIX): tensor for name, tensor in weights.items()})
+    context = min((limit for limit in (max_tokens, described.context) if limit is not None), default=None)
     precision = precision or default_precision(device)
-    return TextEncoder(encoder, tokenizer, run.max_tokens, precision=precision, device=device)
+    return ExternalTextEncoder(encoder, tokenizer, context, precision=precision, device=device)

@@ -1,6 +1,6 @@
 """A data set of pairs in token ids: framed once for a tokenizer, a length and an instruction, and memory-mapped."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass
 from itertools import islice
 from pathlib import Path
@@ -28,14 +28,15 @@ class Framing(Protocol):
 
 @dataclass(frozen=True)
 class PairCounts:
-    """Pairs that were read and kept, those left out because query or document is blank, blank negatives left out, and
-    texts that were cut to the context."""
+    """Pairs that were read and kept, those left out because query or document is blank, blank negatives left out,
+    texts that were cut to the context, and pairs left out because they share a text with what must stay unseen."""
 
     read: int = 0
     kept: int = 0
     empty: int = 0
     empty_negatives: int = 0
     cut: int = 0
+    shared: int = 0
 
     def __add__(self, other: "PairCounts") -> "PairCounts":
         return PairCounts(*(own + more for own, more in zip(astuple(self), astuple(other), strict=True)))
@@ -91,13 +92,20 @@ class Instructing:
     documents: str | None
 
 
-def encode_pairs(pairs: Iterable[Pair], framing: Framing, instructing: Instructing, max_tokens: int) -> EncodedPairs:
-    """Frame pairs; those with a blank query or document are left out, longer texts are cut, both counted."""
+def encode_pairs(
+    pairs: Iterable[Pair],
+    framing: Framing,
+    instructing: Instructing,
+    max_tokens: int,
+    leaves_out: Callable[[Pair], bool] = lambda pair: False,
+) -> EncodedPairs:
+    """Frame pairs; those with a blank query or document and those that `leaves_out` names are left out, longer texts
+    are cut, all counted."""
     parts: dict[str, list[tuple[Array, Array]]] = {part: [] for part in PARTS}
     counts, negatives = PairCounts(), [0]
     stream = iter(pairs)
     while chunk := list(islice(stream, _FRAMED_AT_ONCE)):
-        kept = [pair for pair in chunk if pair.query.strip() and pair.document.strip()]
+        kept, left_out = _kept(chunk, leaves_out)
         hard = [[text for text in pair.negatives if text.strip()] for pair in kept]
         negatives += [len(texts) for texts in hard]
         columns = (
@@ -112,9 +120,16 @@ def encode_pairs(pairs: Iterable[Pair], framing: Framing, instructing: Instructi
             parts[part] += framed
             cut += len(was_cut)
         blank = sum(len(pair.negatives) for pair in kept) - len(columns[2])
-        counts += PairCounts(len(chunk), len(kept), len(chunk) - len(kept), blank, cut)
+        counts += left_out + PairCounts(len(chunk), len(kept), empty_negatives=blank, cut=cut)
     texts_of = {part: _joined(texts) for part, texts in parts.items()}
     return EncodedPairs(**texts_of, first_negatives=np.cumsum(negatives), counts=counts)
+
+
+def _kept(pairs: list[Pair], leaves_out: Callable[[Pair], bool]) -> tuple[list[Pair], PairCounts]:
+    """The pairs to train on, and how many of the others there are for which reason."""
+    written = [pair for pair in pairs if pair.query.strip() and pair.document.strip()]
+    kept = [pair for pair in written if not leaves_out(pair)]
+    return kept, PairCounts(empty=len(pairs) - len(written), shared=len(written) - len(kept))
 
 
 def framed_texts(

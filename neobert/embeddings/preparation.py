@@ -49,7 +49,8 @@ def _prepared(
             if not folder.exists():
                 clear_unfinished(folder)
                 texts = _until_stopped(source.pairs(pairs.name), pairs.name, stop)
-                save_pairs(folder, encode_pairs(texts, framing, _instructing(run, pairs), run.max_tokens))
+                instructing = _instructing(run, pairs)
+                save_pairs(folder, encode_pairs(texts, framing, instructing, run.max_tokens, source.leaves_out))
     encoded = open_pairs(folder)
     if len(encoded) < FEWEST_PAIRS:
         raise ValueError(

@@ -7,6 +7,9 @@ from pydantic import PositiveInt, model_validator
 from neobert.identity import NUMERICS, identity, plain
 from neobert.recipe import Contrastive, Value
 
+EXTERNAL_PREFIX = "model-"
+"""Of the ids of models that were not pre-trained here; run ids are hexadecimal digits."""
+
 MECHANISMS = ("tokenization", "model", "optimization", "contrastive")
 
 
@@ -47,6 +50,11 @@ class ContrastiveRun(Value):
         """The run's name."""
         numerics = {mechanism: NUMERICS[mechanism] for mechanism in MECHANISMS}
         return identity({"kind": "contrastive", "run": self, "numerics": numerics})
+
+    @property
+    def is_external(self) -> bool:
+        """Whether the encoder was pre-trained elsewhere."""
+        return self.weights.startswith(EXTERNAL_PREFIX)
 
     @property
     def max_tokens(self) -> int:

@@ -1,11 +1,13 @@
 """The encoder that contrastive fine-tuning starts from: a pre-training run's, or a model from elsewhere."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from neobert.data.preparation import open_specified, text_tokenizer
+from neobert.embeddings.encoding import DTYPES
 from neobert.embeddings.forms import FlatForm, FlatVectors, Form, PaddedForm, PaddedVectors
 from neobert.embeddings.pairs import Framing
 from neobert.embeddings.specification import ContrastiveRun
@@ -14,11 +16,8 @@ from neobert.external import read_model_file
 from neobert.glue.measured import encoder_part
 from neobert.layout import Layout
 from neobert.model.build import build_encoder
-from neobert.recipe import Precision
-from neobert.specifications import EXTERNAL_PREFIX, Source, read_run_file
+from neobert.specifications import Source, read_run_file
 from neobert.training import checkpoints
-
-DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,30 +42,38 @@ def starting_point(layout: Layout, run: ContrastiveRun, source: Source, device: 
     Raises:
         MissingData, DamagedFile: its files are not there, or not the ones that the run names.
     """
-    is_external = run.weights.startswith(EXTERNAL_PREFIX)
-    return _external(layout, run, device) if is_external else _own(layout, run, source, device)
+    return _external(layout, run, device) if run.is_external else _own(layout, run, source, device)
 
 
 def is_there(layout: Layout, run: ContrastiveRun) -> bool:
     """Whether the encoder is pre-trained, or was found elsewhere."""
-    is_external = run.weights.startswith(EXTERNAL_PREFIX)
-    return (layout.model(run.weights) if is_external else layout.pretraining(run.weights) / "done.json").exists()
+    done = layout.pretraining(run.weights) / "done.json"
+    return (layout.model(run.weights) if run.is_external else done).exists()
 
 
 def _own(layout: Layout, run: ContrastiveRun, source: Source, device: torch.device) -> StartingPoint:
     folder = layout.pretraining(run.weights)
     pretraining = read_run_file(folder).pretraining
     assert pretraining is not None
-    newest = checkpoints.newest(folder / "checkpoints")
-    if newest is None:
-        raise DamagedFile(f"run {folder.name} is done but has no valid checkpoint: remove its folder to redo it")
     model, data = pretraining.recipe.model, pretraining.recipe.data
     return StartingPoint(
         model=FlatVectors(build_encoder(model, pretraining.context)),
         form=FlatForm(device, DTYPES[run.protocol.precision]),
         framing=text_tokenizer(layout, open_specified(source), data.tokenizer, model.vocabulary_size),
-        weights=encoder_part(newest.weights()),
+        weights=last_weights(folder),
     )
+
+
+def last_weights(folder: Path) -> dict[str, Tensor]:
+    """The tensors of the encoder that a finished run ended with, named "model.…".
+
+    Raises:
+        DamagedFile: the run has no checkpoint that is whole.
+    """
+    newest = checkpoints.newest(folder / "checkpoints")
+    if newest is None:
+        raise DamagedFile(f"run {folder.name} is done but has no valid checkpoint: remove its folder to redo it")
+    return encoder_part(newest.weights())
 
 
 def _external(layout: Layout, run: ContrastiveRun, device: torch.device) -> StartingPoint:

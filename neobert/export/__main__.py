@@ -1,8 +1,9 @@
-"""Export a checkpoint of a pre-training run, and check that the export computes what the run computes.
+"""Export a checkpoint of a pre-training or contrastive run, and check that the export computes what the run computes.
 
 python -m neobert.export runs/pretraining/0123456789ab --to hf --out exported
 python -m neobert.export runs/pretraining/0123456789ab --to hf --remote-code --out exported --push someone/model
 python -m neobert.export runs/pretraining/0123456789ab --to onnx --out exported --step 0
+python -m neobert.export runs/contrastive/0123456789ab --to sentence-transformers --out exported
 """
 
 import argparse
@@ -11,6 +12,7 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,7 +30,7 @@ def build_parser() -> argparse.ArgumentParser:
     """The command's flags."""
     parser = parser_from("python -m neobert.export", __doc__)
     add = parser.add_argument
-    add("run", type=Path, metavar="RUN", help="folder of a pre-training run, runs/pretraining/<id>")
+    add("run", type=Path, metavar="RUN", help="folder of a run, runs/pretraining/<id> or contrastive/<id>")
     add("--to", choices=FORMS, required=True, help="what the folder is for")
     add("--out", type=Path, required=True, metavar="DIR", help="folder to write; it must not exist")
     add(
@@ -77,31 +79,44 @@ def export(run: Path, form: str, out: Path, step: int | None, with_code: bool = 
     with_code: the model's code is put beside it.
 
     Raises:
-        ValueError: `out` exists, or a package is not installed.
+        ValueError: `out` exists, a package is not installed, or the run is of another kind.
         MissingData: there is no such run or step.
         ParityOff: the export does not compute what the run computes.
     """
     if out.exists():
         raise ValueError(f"--out {out} exists: name a new folder or remove it")
+    from neobert.specifications import read_run_file
+
+    is_contrastive = read_run_file(run.resolve()).contrastive is not None
+    if is_contrastive and with_code:
+        raise ValueError("--remote-code is for pre-training runs: export a contrastive run without it")
+    export_to = _export_contrastive if is_contrastive else partial(_export_pretrained, with_code=with_code)
+    temporary = temporary_sibling(out.resolve())
+    temporary.mkdir(parents=True)
+    try:
+        done = export_to(run.resolve(), form, step, temporary)
+        publish_folder(temporary, out.resolve())
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return {"folder": str(out), **done}
+
+
+def _export_pretrained(
+    run: Path, form: str, step: int | None, folder: Path, *, with_code: bool = False
+) -> dict[str, object]:
     from neobert.export.card import model_card
     from neobert.export.scores import write_evaluation_results
     from neobert.export.source import open_checkpoint
 
     checkpoint = open_checkpoint(run, step)
-    temporary = temporary_sibling(out.resolve())
-    temporary.mkdir(parents=True)
-    try:
-        parity = _writer(form)(checkpoint, temporary)
-        if with_code:
-            from neobert.export.remote_code import write_remote_code
+    parity = _writer(form)(checkpoint, folder)
+    if with_code:
+        from neobert.export.remote_code import write_remote_code
 
-            parity |= write_remote_code(checkpoint, temporary)
-        (temporary / "README.md").write_text(model_card(checkpoint, form, parity, with_code), encoding="utf-8")
-        write_evaluation_results(checkpoint, temporary)
-        publish_folder(temporary, out.resolve())
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-    return {"folder": str(out), "run": checkpoint.run_file.id, "step": checkpoint.step, "parity": parity}
+        parity |= write_remote_code(checkpoint, folder)
+    (folder / "README.md").write_text(model_card(checkpoint, form, parity, with_code), encoding="utf-8")
+    write_evaluation_results(checkpoint, folder)
+    return {"run": checkpoint.run_file.id, "step": checkpoint.step, "parity": parity}
 
 
 def _writer(form: str) -> "Callable[[PretrainedCheckpoint, Path], dict[str, float]]":
@@ -110,6 +125,16 @@ def _writer(form: str) -> "Callable[[PretrainedCheckpoint, Path], dict[str, floa
     from neobert.export.sentence import write_sentence_transformers
 
     return {"hf": write_transformers, "sentence-transformers": write_sentence_transformers, "onnx": write_onnx}[form]
+
+
+def _export_contrastive(run: Path, form: str, step: int | None, folder: Path) -> dict[str, object]:
+    from neobert.export.contrastive import open_contrastive_checkpoint, write_contrastive
+    from neobert.export.contrastive_card import contrastive_card
+
+    checkpoint = open_contrastive_checkpoint(run, step)
+    parity = write_contrastive(checkpoint, form, folder)
+    (folder / "README.md").write_text(contrastive_card(checkpoint, form, parity), encoding="utf-8")
+    return {"run": checkpoint.run_file.id, "step": checkpoint.step, "parity": parity}
 
 
 if __name__ == "__main__":

@@ -50,17 +50,17 @@ CITATION = """@article{lebreton2025neobert,
 
 def model_card(checkpoint: PretrainedCheckpoint, form: str, parity: dict[str, float], with_code: bool = False) -> str:
     """README.md of an export of the kind `form`, `with_code` beside it, and the hub's metadata at its head."""
-    name = _words(checkpoint.run_file.labels.get("variants", [])) or checkpoint.run_file.id
+    name = words(checkpoint.run_file.labels.get("variants", [])) or checkpoint.run_file.id
     parts = [
         f"# {name}, step {checkpoint.step:,}",
         "An encoder of the ablation study from BERT to NeoBERT, exported by the harness that trained it.",
         *_uses(form, with_code),
-        f"## Model\n\n{_table(_facts(checkpoint))}",
+        f"## Model\n\n{table_of(_facts(checkpoint))}",
         *_delta(checkpoint),
         f"## Scores\n\n{_score_table(checkpoint)}",
         f"## Recipe\n\n```json\n{json.dumps(plain(checkpoint.run.recipe), indent=1)}\n```",
         f"## Limits\n\n{_limits(checkpoint)}",
-        f"## Parity\n\nMeasured against the training engine at export: {_parity(parity)}.",
+        f"## Parity\n\nMeasured against the training engine at export: {parity_text(parity)}.",
         "## Licence\n\nMIT for these files, as the harness; the texts that it was trained on keep their own terms.",
         f"## Citation\n\n```bibtex\n{CITATION}\n```",
     ]
@@ -80,9 +80,9 @@ def _delta(checkpoint: PretrainedCheckpoint) -> list[str]:
     if not labels.get("parent"):
         return []
     changes = {
-        _words([path]): f"{_words([before])} → {_words([after])}" for path, (before, after) in labels["delta"].items()
+        words([path]): f"{words([before])} → {words([after])}" for path, (before, after) in labels["delta"].items()
     }
-    return [f"## Changes against {_words([labels['parent']])}\n\n{_table(changes)}"]
+    return [f"## Changes against {words([labels['parent']])}\n\n{table_of(changes)}"]
 
 
 def _metadata(checkpoint: PretrainedCheckpoint, form: str, name: str) -> str:
@@ -113,7 +113,7 @@ def _score_table(checkpoint: PretrainedCheckpoint) -> str:
     if not rows:
         return "None are recorded for this step."
     lines = ["| | data | metric | value | |", "|---|---|---|---|---|"]
-    return "\n".join([*lines, *(f"| {' | '.join(_words([cell]) for cell in row)} |" for row in rows)])
+    return "\n".join([*lines, *(f"| {' | '.join(words([cell]) for cell in row)} |" for row in rows)])
 
 
 def _facts(checkpoint: PretrainedCheckpoint) -> dict[str, str]:
@@ -122,11 +122,11 @@ def _facts(checkpoint: PretrainedCheckpoint) -> dict[str, str]:
     before = sum(earlier.tokens for earlier in run.recipe.stages[:-1])
     facts = {
         "run": checkpoint.run_file.id,
-        "scale": _words([labels.get("scale", "not recorded")]),
+        "scale": words([labels.get("scale", "not recorded")]),
         "parameters": f"{parameter_count(run.recipe.model, run.context).total:,}",
         "context": f"{run.context} tokens",
-        "data": f"{run.recipe.data.corpus} ({_words([run.corpus_origin])})",
-        "tokenizer": f"{run.recipe.data.tokenizer} ({_words([run.tokenizer_origin])})",
+        "data": f"{run.recipe.data.corpus} ({words([run.corpus_origin])})",
+        "tokenizer": f"{run.recipe.data.tokenizer} ({words([run.tokenizer_origin])})",
         "token slots read": quantity(before + stage.tokens_per_step * checkpoint.step),
     }
     if record is not None:
@@ -148,14 +148,16 @@ def _limits(checkpoint: PretrainedCheckpoint) -> str:
     return f"English text only; it reproduces the biases of its corpus, and generates no text. {reach}{unfinished}"
 
 
-def _parity(parity: dict[str, float]) -> str:
+def parity_text(parity: dict[str, float]) -> str:
+    """What was compared, and how far it is off."""
     return ", ".join(f"{what} within {deviation:.1e}" for what, deviation in parity.items())
 
 
-def _table(rows: dict[str, str]) -> str:
+def table_of(rows: dict[str, str]) -> str:
+    """A table of names and values."""
     return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())])
 
 
-def _words(values: list[Any]) -> str:
+def words(values: list[Any]) -> str:
     """Labels as plain words: nothing in them is markup."""
     return ", ".join(re.sub(r"[^\w ,.:=@/+-]", "", str(value)) for value in values)

@@ -11,7 +11,7 @@ from neobert.export.huggingface import masked_language_model
 from neobert.export.parity import flat_logits, flat_means, flat_states, padded, probe_documents, require_close
 from neobert.export.requirements import require_packages
 from neobert.export.source import PretrainedCheckpoint
-from neobert.hub import NeoBERTForMaskedLM
+from neobert.hub import NeoBERTForMaskedLM, NeoBERTModel
 from neobert.hub.tokenizer import transformers_tokenizer
 from neobert.model.heads import mean_over_tokens
 
@@ -40,9 +40,9 @@ class Embedding(nn.Module):
 
     outputs = ("last_hidden_state", "sentence_embedding")
 
-    def __init__(self, model: NeoBERTForMaskedLM) -> None:
+    def __init__(self, model: NeoBERTModel) -> None:
         super().__init__()
-        self.model = model.model
+        self.model = model
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
         """Both (rows, tokens) int64."""
@@ -61,7 +61,7 @@ def write_onnx(checkpoint: PretrainedCheckpoint, folder: Path) -> dict[str, floa
     model = masked_language_model(checkpoint)
     folder.mkdir(parents=True, exist_ok=True)
     write_graph(Logits(model), model.config.max_length, folder / LANGUAGE_MODEL)
-    write_graph(Embedding(model), model.config.max_length, folder / EMBEDDING)
+    write_graph(Embedding(model.model), model.config.max_length, folder / EMBEDDING)
     model.config.save_pretrained(folder)
     transformers_tokenizer(checkpoint.tokenizer, checkpoint.run.context).save_pretrained(folder)
     return check_onnx(checkpoint, folder)

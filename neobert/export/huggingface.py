@@ -4,6 +4,7 @@ from pathlib import Path
 
 import torch
 
+from neobert.data.tokenizers import TextTokenizer
 from neobert.export.parity import (
     flat_logits,
     padded,
@@ -15,13 +16,19 @@ from neobert.export.parity import (
 from neobert.export.source import PretrainedCheckpoint
 from neobert.hub import NeoBERTConfig, NeoBERTForMaskedLM
 from neobert.hub.tokenizer import load_transformers_tokenizer, transformers_tokenizer
+from neobert.specifications import PretrainingRun
 
 TOLERANCE = 1e-5
 
 
 def configuration(checkpoint: PretrainedCheckpoint) -> NeoBERTConfig:
     """The run's config.json."""
-    run, ids = checkpoint.run, checkpoint.tokenizer.ids
+    return configuration_of(checkpoint.run, checkpoint.tokenizer)
+
+
+def configuration_of(run: PretrainingRun, tokenizer: TextTokenizer) -> NeoBERTConfig:
+    """The config.json of what a pre-training run built."""
+    ids = tokenizer.ids
     special_ids = {"pad_token_id": ids.pad, "cls_token_id": ids.cls, "sep_token_id": ids.sep}
     return NeoBERTConfig.from_recipe(run.recipe.model, run.context, dtype="float32", **special_ids)
 

@@ -1,11 +1,14 @@
-"""A folder for sentence-transformers: the encoder, mean pooling, and empty prompts to fill in."""
+"""A folder for sentence-transformers: the encoder, mean pooling, and prompts, empty ones to fill in among them."""
 
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 
-from neobert.export.huggingface import configuration, masked_language_model
+from neobert.export.huggingface import masked_language_model
 from neobert.export.parity import TEXTS, flat_means, require_close, require_equal_tokens
 from neobert.export.requirements import require_packages
 from neobert.export.source import PretrainedCheckpoint
@@ -21,17 +24,35 @@ def write_sentence_transformers(checkpoint: PretrainedCheckpoint, folder: Path) 
         ValueError: sentence-transformers is not installed.
         ParityOff: the reloaded encoder's sentence vectors are not the run's.
     """
+    tokenizer = transformers_tokenizer(checkpoint.tokenizer, checkpoint.run.context)
+    save_modules(masked_language_model(checkpoint).model, tokenizer, folder, {})
+    return check_sentence_transformers(checkpoint, folder)
+
+
+def save_modules(encoder: Any, tokenizer: Any, folder: Path, prompts: Mapping[str, str]) -> None:
+    """Write an encoder and a tokenizer of transformers with mean pooling; `prompts` stand before texts, by name.
+
+    Raises:
+        ValueError: sentence-transformers is not installed.
+    """
     require_packages("sentence_transformers")
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
     with tempfile.TemporaryDirectory() as scratch:
-        masked_language_model(checkpoint).model.save_pretrained(scratch)
-        transformers_tokenizer(checkpoint.tokenizer, checkpoint.run.context).save_pretrained(scratch)
-        pooling = Pooling(configuration(checkpoint).hidden_size, "mean")
-        model = SentenceTransformer(modules=[Transformer(scratch), pooling], device="cpu")
+        encoder.save_pretrained(scratch)
+        tokenizer.save_pretrained(scratch)
+        modules = [Transformer(scratch), Pooling(encoder.config.hidden_size, "mean")]
+        model = SentenceTransformer(modules=modules, device="cpu", prompts=dict(prompts))
         model.save_pretrained(str(folder), create_model_card=False)
-    return check_sentence_transformers(checkpoint, folder)
+
+
+def reloaded_vectors(folder: Path, texts: Sequence[str], prompt_name: str | None = None) -> Tensor:
+    """What sentence-transformers gives for texts (texts, width), behind a prompt of the folder where one is named."""
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(str(folder), device="cpu")
+    return torch.from_numpy(model.encode(list(texts), prompt_name=prompt_name, show_progress_bar=False))
 
 
 def check_sentence_transformers(checkpoint: PretrainedCheckpoint, folder: Path) -> dict[str, float]:
@@ -40,11 +61,8 @@ def check_sentence_transformers(checkpoint: PretrainedCheckpoint, folder: Path) 
     Raises:
         ParityOff: they differ.
     """
-    from sentence_transformers import SentenceTransformer
-
     require_equal_tokens(load_transformers_tokenizer(folder), checkpoint)
-    model = SentenceTransformer(str(folder), device="cpu")
-    found = torch.from_numpy(model.encode(list(TEXTS), show_progress_bar=False))
+    found = reloaded_vectors(folder, TEXTS)
     tokenizer = checkpoint.tokenizer
     framed = [tokenizer.frame(ids, max_tokens=checkpoint.run.context) for ids in tokenizer.encode(TEXTS)]
     expected = flat_means(checkpoint, [torch.tensor(ids) for ids in framed])

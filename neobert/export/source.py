@@ -78,13 +78,21 @@ def open_checkpoint(folder: Path, step: int | None) -> PretrainedCheckpoint:
     folder = folder.resolve()
     run_file = read_run_file(folder)
     if run_file.pretraining is None:
-        raise ValueError(f"{folder} is a {run_file.kind}: give the folder of a pre-training run")
-    steps = run_file.pretraining.recipe.stages[-1].steps
+        raise ValueError(f"{folder} is a {run_file.kind}: give the folder of a pre-training or contrastive run")
+    chosen, record = chosen_step(folder, run_file.pretraining.recipe.stages[-1].steps, step)
+    weights = checkpoints.load(folder / "checkpoints", chosen).weights()
+    return PretrainedCheckpoint(folder, run_file, chosen, weights, record)
+
+
+def chosen_step(folder: Path, steps: int, step: int | None) -> tuple[int, dict[str, Any] | None]:
+    """The step that is meant of a run of `steps`, and the record where that is a finished run's last.
+
+    Raises:
+        MissingData: the run is unfinished and no step is named.
+    """
     is_done = (folder / "done.json").exists()
     if step is None and not is_done:
         known = ", ".join(map(str, checkpoints.steps_on_disk(folder / "checkpoints"))) or "none"
         raise MissingData(f"{folder} is not finished: name a checkpoint with --step (there: {known})")
     chosen = steps if step is None else step
-    weights = checkpoints.load(folder / "checkpoints", chosen).weights()
-    record = read_record(folder / "done.json") if is_done and chosen == steps else None
-    return PretrainedCheckpoint(folder, run_file, chosen, weights, record)
+    return chosen, read_record(folder / "done.json") if is_done and chosen == steps else None

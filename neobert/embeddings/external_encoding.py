@@ -1,0 +1,71 @@
+"""Texts to vectors by an encoder of transformers: padded rows of texts that are neighbours in length."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from neobert.embeddings.encoding import UNBOUNDED, Embedder, TokenizedTexts, parameters_of
+from neobert.embeddings.forms import PaddedForm, PaddedVectors
+from neobert.embeddings.pairs import framed_texts
+from neobert.hub.external import ExternalEncoder, ExternalTokenizer
+from neobert.recipe import Precision
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class ExternalTextEncoder(Embedder):
+    """An encoder from elsewhere with its own tokenizer.
+
+    `encoder` is moved to `device`, cast to `precision` and changed in place. Without a `context` no text is cut.
+    """
+
+    def __init__(
+        self,
+        encoder: ExternalEncoder,
+        tokenizer: ExternalTokenizer,
+        context: int | None,
+        *,
+        precision: Precision,
+        device: torch.device,
+        batch_tokens: int | None = None,
+    ) -> None:
+        super().__init__(context or UNBOUNDED, device, precision, batch_tokens)
+        self.encoder = encoder
+        self.model = PaddedVectors(encoder).to(device, self.dtype).eval()
+        self.tokenizer = tokenizer
+        self.form = PaddedForm(device, encoder.pad_id, self.context)
+
+    @property
+    def width(self) -> int:
+        return self.encoder.width
+
+    @property
+    def parameters(self) -> int:
+        return parameters_of(self.encoder)
+
+    def _vectors(self, texts: TokenizedTexts) -> Array:
+        assert texts.token_types is not None
+        ends = np.cumsum(texts.lengths)[:-1]
+        framed = list(zip(np.split(texts.token_ids, ends), np.split(texts.token_types, ends), strict=True))
+        rows = padded_slices(texts.lengths, self.batch_tokens)
+        vectors: Array = torch.cat([self.model(self.form.lay_out(framed[members])) for members in rows]).cpu().numpy()
+        return vectors
+
+    def _tokenize(self, texts: Sequence[str], instruction: str | None) -> TokenizedTexts:
+        framed, long = framed_texts(list(texts), self.tokenizer, instruction, self.context)
+        lengths = np.array([len(ids) for ids, _ in framed], np.int64)
+        order = np.argsort(-lengths, kind="stable")
+        ids, types = (np.concatenate([framed[place][part] for place in order]) for part in (0, 1))
+        return TokenizedTexts(ids.astype(np.int64), lengths[order], order, np.isin(order, long), types)
+
+
+def padded_slices(lengths: Array, most_slots: int) -> Iterator[slice]:
+    """Neighbours of `lengths` (texts), the longest first, that padded to the first have at most `most_slots`; a longer
+    text stands alone."""
+    start = 0
+    while start < len(lengths):
+        stop = start + max(1, most_slots // max(1, int(lengths[start])))
+        yield slice(start, stop)
+        start = stop
