@@ -157,14 +157,16 @@ def _kept(model: "ModelMeta", task: "AbsTask", results: Path) -> ScoredTask | No
 def _scored(model: "SuiteModel", task: "AbsTask") -> ScoredTask:
     from mteb import evaluate
 
+    from neobert.embeddings.suite_data import fresh_tables, load_published
+
     model.encoder.counts = TextCounts()
-    encode_options: EncodeKwargs = {"batch_size": LOADED_TEXTS, "show_progress_bar": False}
-    try:
-        found = evaluate(
-            model, task, cache=None, encode_kwargs=encode_options, co2_tracker=False, show_progress_bar=False
-        )
-    except ValueError as error:
-        raise ValueError(f"task {task.metadata.name}: {error}") from error
+    options: EncodeKwargs = {"batch_size": LOADED_TEXTS, "show_progress_bar": False}
+    with fresh_tables():
+        load_published(task)
+        try:
+            found = evaluate(model, task, cache=None, encode_kwargs=options, co2_tracker=False, show_progress_bar=False)
+        except ValueError as error:
+            raise ValueError(f"task {task.metadata.name}: {error}") from error
     return ScoredTask(found.task_results[0], model.encoder.counts)
 
 

@@ -1,11 +1,16 @@
 """Tasks as mteb wants them: its own ones, and others declared with their tables. Imports mteb."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import datasets
 import mteb
 from datasets import Dataset, DatasetDict
+from datasets.exceptions import DatasetsError
 from mteb.abstasks import (
     AbsTask,
     AbsTaskClassification,
@@ -21,6 +26,7 @@ from mteb.results import TaskResult
 
 from neobert.data.embedding_tables import PublishedTask, Table, TaskTables
 from neobert.embeddings.tasks import EmbeddingTask, member_names
+from neobert.errors import DamagedFile
 from neobert.result_records import ENGLISH_SUITE, Category
 
 FORMS: Mapping[Category, tuple[TaskType, type[AbsTask]]] = {
@@ -38,16 +44,43 @@ GOLD_RANGE = (0, 5)
 """Of gold scores; what is measured is a correlation with them, so that any other range gives the same."""
 
 
-def mteb_tasks(task: EmbeddingTask, data: TaskTables | PublishedTask, origin: str) -> list[AbsTask]:
-    """mteb's tasks that a task is made of, with their data or the folder that they are in."""
+def mteb_tasks(task: EmbeddingTask, data: TaskTables | PublishedTask, origin: str) -> Iterator[AbsTask]:
+    """mteb's tasks that a task is made of, one after the other, with their data or the folder that these are in."""
     if isinstance(data, PublishedTask):
-        return [_published(official_task(name), str(data.folders[name])) for name in member_names(task)]
+        yield from (_published(official_task(name), str(data.folders[name])) for name in member_names(task))
+        return
     found = official_task(task.name) if task.suite == ENGLISH_SUITE else _declared(task)
     dataset = {**found.metadata.dataset, "revision": origin}
     found.metadata = found.metadata.model_copy(update={"dataset": dataset})
     found.dataset = _DATASETS[task.category](data.tables)
     found.data_loaded = True
-    return [found]
+    yield found
+
+
+@contextmanager
+def fresh_tables() -> Iterator[None]:
+    """A cache of tables for this time alone: datasets knows a local folder by its name, whatever is in it, and would
+    take the tables of another folder of that name, or its earlier ones, for its own."""
+    usual = datasets.config.HF_DATASETS_CACHE
+    with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        datasets.config.HF_DATASETS_CACHE = Path(folder)
+        try:
+            yield
+        finally:
+            datasets.config.HF_DATASETS_CACHE = usual
+
+
+def load_published(task: AbsTask) -> None:
+    """Read the data of a task from its folder, where that was not done.
+
+    Raises:
+        DamagedFile: they are not what mteb expects there.
+    """
+    try:
+        task.load_data()
+    except (DatasetsError, OSError, ValueError) as error:
+        folder, reason = task.metadata.dataset["path"], str(error).partition("\n")[0]
+        raise DamagedFile(f"{task.metadata.name} in {folder} cannot be read ({reason}): prefetch it again") from error
 
 
 def official_task(name: str) -> AbsTask:
