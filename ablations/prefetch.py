@@ -1,4 +1,4 @@
-"""Bring corpora, GLUE tasks, tokenizers and MTEB data from the hub into a folder for --data DIR; nodes need no network.
+"""Bring corpora, tasks, tokenizers, pairs and models from the hub into a folder for --data DIR; nodes need no network.
 
 python ablations/prefetch.py --variant all --data-dir DIR --dry-run     what would come, from where, how large
 python ablations/prefetch.py --variant all --data-dir DIR               bring it; the same command goes on after a kill
@@ -14,6 +14,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,6 +41,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--scale", choices=("smoke", "laptop", "proxy", "paper"), default="smoke", help="whose plan (default: smoke)")
     stages = ("pretrain", "glue", "contrastive", "mteb")
     add("--stages", nargs="+", choices=stages, default=["pretrain", "glue"], help="data of which parts")
+    add("--models", nargs="+", action="extend", default=[], metavar="NAME", help="models of Table 4, or all of them")
     add("--most-bytes", type=byte_count, metavar="SIZE", help="cap each corpus to whole files (20GB, 1.5TB)")
     add("--workers", type=count, default=DOWNLOADS, metavar="N", help=f"files at a time (default: {DOWNLOADS})")
     add("--dry-run", action="store_true", help="print what would come and stop")
@@ -62,9 +64,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     from ablations.needs import needs_of
+    from ablations.paper_models import chosen_models
     from ablations.plan import chosen_variants
 
     needs = needs_of(chosen_variants(options.variant), options.scale, options.stages)
+    needs = replace(needs, models=chosen_models(options.models))
     return _check(options, needs) if options.check else _bring(options, needs)
 
 
@@ -91,8 +95,9 @@ def _check(options: argparse.Namespace, needs: "Needs") -> int:
 def _command(options: argparse.Namespace) -> str:
     """The command that brings what the same plan lacks."""
     flags = ["--variant", *options.variant, "--data-dir", str(options.data_dir), "--scale", options.scale]
+    models = ["--models", *options.models] if options.models else []
     cap = [] if options.most_bytes is None else ["--most-bytes", str(options.most_bytes)]
-    return shlex.join(["python", "ablations/prefetch.py", *flags, "--stages", *options.stages, *cap])
+    return shlex.join(["python", "ablations/prefetch.py", *flags, "--stages", *options.stages, *models, *cap])
 
 
 def _bring(options: argparse.Namespace, needs: "Needs") -> int:

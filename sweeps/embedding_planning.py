@@ -38,7 +38,7 @@ def evaluation_of_model(options: argparse.Namespace, layout: Layout, source: Sou
     """
     if options.pretraining_seed:
         raise ValueError("--pretraining-seed belongs to a variant: leave it out with --model")
-    model = adopt(layout, folder_or_repository(options.model))
+    model = adopt(layout, folder_or_repository(options.model, options.data))
     if remark := pooling_remark(model.name, declared_pooling(Path(model.folder))):
         logs().print(remark, markup=False)
     seeds = options.seed or [0]

@@ -74,7 +74,7 @@ def _run(options: argparse.Namespace) -> int:
     from sweeps.planning import take_newest_run
 
     if options.model == LISTED:
-        print_paper_models()
+        print_paper_models(options.data)
         return EXIT_DONE
     layout = Layout(options.runs.resolve())
     pretrains = options.variant is None and options.model is None and take_newest_run(options, layout)

@@ -89,7 +89,7 @@ def sweep_of_model(options: argparse.Namespace, layout: Layout, source: Source) 
     if options.pretraining_seed:
         raise ValueError("--pretraining-seed belongs to a variant: leave it out with --model")
     _require_data(options.task, {task: reason for task, reason in source.tasks().items() if reason})
-    model = adopt(layout, folder_or_repository(options.model))
+    model = adopt(layout, folder_or_repository(options.model, options.data))
     baseline = plan_baseline(
         model,
         GRIDS[options.grid or "limited"],

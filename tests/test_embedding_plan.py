@@ -256,10 +256,9 @@ def test_a_plan_without_mteb_installed_says_what_to_install(
     assert "pip install -e '.[eval]'" in capsys.readouterr().err and not (tmp_path / "runs").exists()
 
 
-def test_the_models_of_table_4_are_declared_once_and_without_invented_revisions() -> None:
+def test_the_models_of_table_4_are_declared_once() -> None:
     printed = [(row.model, row.size) for row in published.table4() if not row.model.startswith("NeoBERT")]
     assert [(model.model, model.size) for model in TABLE4_BASELINES] == printed
-    assert all(model.revision is None for model in TABLE4_BASELINES)
     assert len({model.repository for model in TABLE4_BASELINES}) == len(printed)
 
 
@@ -267,10 +266,10 @@ def test_a_word_of_the_list_means_its_repository_unless_a_folder_has_that_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert folder_or_repository("BERT-base") == "google-bert/bert-base-uncased"
-    assert folder_or_repository("my/own") == "my/own"
+    assert folder_or_repository("BERT-base", "hub") == "google-bert/bert-base-uncased"
+    assert folder_or_repository("my/own", "hub") == "my/own"
     (tmp_path / "BERT-base").mkdir()
-    assert folder_or_repository("BERT-base") == "BERT-base"
+    assert folder_or_repository("BERT-base", "hub") == "BERT-base"
     assert mteb_suite.main(["--model", "list"]) == EXIT_DONE
     said = capsys.readouterr().out
     assert all(model.word in said and model.repository in said for model in TABLE4_BASELINES)

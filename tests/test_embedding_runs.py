@@ -40,6 +40,7 @@ from sweeps import mteb_suite
 
 pytestmark = pytest.mark.skipif(find_spec("mteb") is None, reason="mteb is not installed")
 
+PAIRS = ("--pairs", "paraphrases")
 STS = "SyntheticSentenceSimilarity"
 
 
@@ -181,7 +182,7 @@ def test_m8_runs_from_nothing_to_a_row_of_table_4(tmp_path: Path, capsys: pytest
     """Pre-training, fine-tuning and seven tasks by one command; again it does nothing; the row says its suite."""
     runs, out = tmp_path / "runs", tmp_path / "out"
     command = ["--variant", "M8", "--stages", "pretrain", "mteb", "--runs", str(runs), "--cluster", "here"]
-    command += ["--workers", "2"]
+    command += ["--workers", "2", *PAIRS]
     assert run.main([*command, "--json"]) == 0
     (outcome,) = json.loads(capsys.readouterr().out)
     (tuned,), (measured,) = outcome["contrastive"], outcome["mteb"]
@@ -195,7 +196,7 @@ def test_m8_runs_from_nothing_to_a_row_of_table_4(tmp_path: Path, capsys: pytest
     assert sorted((path, path.stat().st_mtime_ns) for path in runs.rglob("*.json")) == before
     said = capsys.readouterr().out
     assert "Contrastive fine-tuning" in said and "(7 of 7)" in said
-    assert mteb_suite.main(["--variant", "M8", "--runs", str(runs), "--categories", "sts", "--cluster", "here"]) == 0
+    assert mteb_suite.main(["--variant", "M8", "--runs", str(runs), "--categories", "sts", *PAIRS]) == 0
     said = capsys.readouterr().out
     assert "1 of 7" in said and max(starts(runs).values()) == 1, "what one command measured the other shows"
     assert make_figures.main(["--runs", str(runs), "--out", str(out)]) == 0

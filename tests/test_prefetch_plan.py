@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from hub_stand_in import StandIn
+from hub_stand_in import StandIn, StandInRepository
 from prefetch_worlds import LLAMA, WEB, manifest, run
 
 from ablations import prefetch
+from ablations.paper_models import folder_or_repository
 from ablations.plan import chosen_variants, plan
 from neobert.data import prefetching
 from neobert.data.directory import DirectorySource
@@ -22,6 +23,7 @@ from neobert.data.mteb_repositories import MTEB_REPOSITORIES
 from neobert.grid.claims import acquire
 from neobert.layout import Layout
 from neobert.offline import offline_environment
+from sweeps import mteb_suite
 
 ROOT = Path(__file__).parent.parent
 
@@ -194,3 +196,22 @@ def test_sizes_are_checked(size: str, tmp_path: Path, capsys: pytest.CaptureFixt
     with pytest.raises(SystemExit):
         run(tmp_path, "--most-bytes", size)
     assert "--most-bytes" in capsys.readouterr().err
+
+
+def test_models_of_table_4_are_brought_by_name_and_their_commits_noted(
+    hub: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No pickles; what was brought is what --model finds in the folder."""
+    files = {"config.json": b"{}", "model.safetensors": b"x", "tokenizer.json": b"{}", "pytorch_model.bin": b"p"}
+    folder = tmp_path / "data"
+    hub.repositories["models/google-bert/bert-large-uncased"] = StandInRepository(files, "b" * 40)
+    assert run(folder, "--stages", "contrastive", "--models", "BERT-lagre", "--dry-run") == 2
+    assert "did you mean 'BERT-large'" in capsys.readouterr().err
+    assert run(folder, "--stages", "pretrain", "--models", "BERT-large") == 0
+    brought = folder / "models" / "BERT-large"
+    assert sorted(path.name for path in brought.iterdir()) == ["config.json", "model.safetensors", "tokenizer.json"]
+    assert folder_or_repository("BERT-large", str(folder)) == str(brought)
+    capsys.readouterr()
+    assert mteb_suite.main(["--model", "list", "--data", str(folder)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if "b" * 40 in line] == [line for line in lines if "bert-large-uncased" in line]

@@ -1,4 +1,4 @@
-"""What a plan needs from the hub, as items: corpora, tokenizers, GLUE and MTEB tasks, data sets of pairs. Torch-free.
+"""What a plan needs from the hub, as items: corpora, tokenizers, tasks, data sets of pairs, models. Torch-free.
 
 An item names its repositories and the place of each of their files in the DIRECTORY layout.
 """
@@ -15,16 +15,24 @@ from neobert.data.pair_repositories import DECLARED_SETS
 from neobert.data.repositories import Repository
 from neobert.data.tokenizers import FOLDERS
 
+MODELS = "models"
+"""The folder of models from elsewhere."""
+
+MODEL_FILES = ("config.json", "model*.safetensors", "tokenizer*")
+"""What is read of a model: no pickles, no code."""
+
 
 @dataclass(frozen=True)
 class Needs:
-    """What the units of a plan read, by the recipes' words; a tokenizer with the rows that an embedding has for it."""
+    """What the units of a plan read, by the recipes' words; a tokenizer with the rows that an embedding has for it, a
+    model from elsewhere with its repository."""
 
     corpora: tuple[str, ...] = ()
     tokenizers: Mapping[str, int] = field(default_factory=dict)
     tasks: tuple[str, ...] = ()
     embedding_tasks: tuple[str, ...] = ()
     pair_sets: tuple[str, ...] = ()
+    models: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -51,7 +59,7 @@ class Item:
     `embedding_rows` is what a tokenizer's vocabulary must fit into.
     """
 
-    kind: Literal["corpus", "tokenizer", "GLUE task", "MTEB task", "data set of pairs"]
+    kind: Literal["corpus", "tokenizer", "GLUE task", "MTEB task", "data set of pairs", "model"]
     word: str
     folder: str
     parts: tuple[Part, ...]
@@ -81,6 +89,9 @@ def items_of(needs: Needs) -> Iterator[Item]:
     for word in needs.pair_sets:
         declared = DECLARED_SETS[known(word, tuple(DECLARED_SETS), "data set of pairs")]
         yield Item("data set of pairs", word, f"pairs/{word}", tuple(map(Part, declared.repositories)))
+    for word, name in needs.models.items():
+        parts = tuple(Part(Repository(name, files, kind="model")) for files in MODEL_FILES)
+        yield Item("model", word, f"{MODELS}/{word}", parts)
     for word in needs.corpora:
         repositories = CORPUS_REPOSITORIES[known(word, CORPORA, "corpus")]
         parts = tuple(Part(repository, with_repository=True) for repository in repositories)
