@@ -13,7 +13,8 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
 from ablations import contrastive
-from ablations.baselines import plan_contrastive
+from ablations.baselines import plan_embeddings_of
+from ablations.embeddings import EVERYTHING
 from ablations.pieces import pieces_of
 from ablations.run import main
 from neobert.data.corpora import SyntheticSource
@@ -154,6 +155,7 @@ def test_pairs_of_the_hub_are_named_with_what_brings_them(tmp_path: Path, capsys
 def test_slurm_waits_for_nothing_before_a_model_from_elsewhere(tmp_path: Path) -> None:
     layout = Layout(tmp_path / "runs")
     model = adopt(layout, str(world.save(world.seeded(world.bert), tmp_path / "model")))
-    baseline = plan_contrastive(model, "smoke", [0], SyntheticSource(100), layout)
-    (piece,) = pieces_of(layout, [(model.id, unit.run) for unit in baseline.units], Profile(*(Resources(),) * 3))
+    source, parts = SyntheticSource(100), ("contrastive",)
+    baseline = plan_embeddings_of(model, "smoke", [0], source, layout, EVERYTHING, parts)
+    (piece,) = pieces_of(layout, [(model.id, unit.run) for unit in baseline.units], Profile(*(Resources(),) * 4))
     assert piece.references == (f"contrastive/{baseline.units[0].run.id}",) and piece.needs == ()

@@ -53,7 +53,7 @@ def test_a_grid_runs_behind_the_pre_training_that_it_needs(cluster: Cluster, tmp
     write_tiny_run(tmp_path, run)
     write_run_file(layout, study, SOURCE, EXECUTION, {"variants": ["T"]})
     resources = Resources(hours=SHORT_HOURS, cpus_per_task=1)
-    profile = Profile(prepare=resources, pretrain=resources, glue=resources)
+    profile = Profile(prepare=resources, pretrain=resources, glue=resources, mteb=resources)
     with as_on_login_node(cluster):
         Dispatch(layout, profile, thread_variables(1), None).send(
             pieces_of(layout, [("T", run), ("T", study)], profile)
