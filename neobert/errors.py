@@ -43,7 +43,7 @@ def exit_code(error: BaseException) -> int:
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A half-sentence with the nearest known words, or the whole list where none is near."""
-    names = list(known)
+    names = list(dict.fromkeys(known))
     near = difflib.get_close_matches(word, names, n=2, cutoff=0.5)
     if near:
         return f"did you mean {' or '.join(repr(name) for name in near)}?"

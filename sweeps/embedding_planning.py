@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from ablations.baselines import plan_embeddings_of
-from ablations.embeddings import EmbeddingChoice
+from ablations.embeddings import EmbeddingChoice, wanted_tasks
 from ablations.paper_models import folder_or_repository
 from ablations.plan import chosen_variants, plan
 from neobert.console import logs
@@ -38,11 +38,12 @@ def evaluation_of_model(options: argparse.Namespace, layout: Layout, source: Sou
     """
     if options.pretraining_seed:
         raise ValueError("--pretraining-seed belongs to a variant: leave it out with --model")
+    choice = choice_of(options)
+    wanted_tasks(source, choice.tasks, choice.categories)  # a wrong name is told before a model is loaded
     model = adopt(layout, folder_or_repository(options.model, options.data))
+    baseline = plan_embeddings_of(model, options.scale, options.seed or [0], source, layout, choice)
     if remark := pooling_remark(model.name, declared_pooling(Path(model.folder))):
         logs().print(remark, markup=False)
-    seeds = options.seed or [0]
-    baseline = plan_embeddings_of(model, options.scale, seeds, source, layout, choice_of(options))
     return Sweep(f"{model.name} ({model.id}), {options.scale} scale", baseline)
 
 

@@ -204,7 +204,7 @@ def test_an_evaluation_waits_for_its_weights_and_keeps_them(tmp_path: Path) -> N
     ("flags", "code", "sentence"),
     [
         (["--tasks", "SyntheticOpinionClasification"], EXIT_REFUSED, "did you mean 'SyntheticOpinionClassification'"),
-        (["--tasks", "STS112"], EXIT_REFUSED, "did you mean 'STS12'"),
+        (["--tasks", "STS112"], EXIT_REFUSED, "there is no task 'STS112': did you mean 'STS12'"),
         (["--categories", "retreival"], EXIT_REFUSED, "did you mean 'retrieval'"),
         (["--tasks", "STS12"], EXIT_MISSING, "task STS12 of MTEB(eng, v1) is not in this data"),
         (["--pairs", "paraphrase"], EXIT_REFUSED, "did you mean 'paraphrases'"),
@@ -219,6 +219,9 @@ def test_what_cannot_be_measured_is_one_sentence(
     assert mteb_suite.main(["--variant", "M8", "--runs", str(runs), *flags]) == code
     said = capsys.readouterr().err
     assert sentence in said and "Traceback" not in said and said.count("\n") == 1 and not runs.exists()
+    if "--tasks" in flags or "--categories" in flags:
+        assert mteb_suite.main(["--model", str(tmp_path), "--runs", str(runs), *flags]) == code
+        assert capsys.readouterr().err == said, "before a model is looked at"
 
 
 def test_missing_data_are_named_before_anything_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
