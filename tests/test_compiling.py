@@ -101,6 +101,7 @@ def test_the_more_is_left_the_sooner_compiling_pays(
 def test_a_short_rest_does_not_pay_and_a_long_one_does() -> None:
     trial = Timed(0.5, "fp32")
     assert not pays(trial, 12, 100) and pays(trial, 12, 100_000)
+    assert not pays(trial, 1, 7200) and pays(trial, 1, 7201)  # an hour is the least on a CPU
 
 
 def test_auto_leaves_a_tiny_run_alone(corpus: Path) -> None:

@@ -23,6 +23,10 @@ COMPILE_SECONDS, COMPILE_SECONDS_PER_LAYER = 60.0, 20.0
 """Twice what compiling forward and backward pass took on two cores (28 to 80 s with 4 layers): the gain must be clear,
 and other processes may compile beside this one."""
 
+LEAST_SECONDS_LEFT = {"cpu": 3600.0, "cuda": 0.0}
+"""With less to do, `auto` does not compile: processors that others keep busy compile more slowly than any estimate
+says, and in less than an hour there is little to win."""
+
 MOST_SIZES = 128
 """Different sizes of micro-batches that are compiled. Behind torch's own limit of 8 a step would run without, and which
 sizes come first depends on where an attempt began: resuming would change bits. A GLUE grid has more than 8 too."""
@@ -62,7 +66,8 @@ def pays(trial: Trial, layers: int, micro_batches_left: int) -> bool:
     trial.seconds()
     left = micro_batches_left * trial.seconds()
     saved = left * SAVED_SHARE[trial.device.type, trial.precision]
-    return saved > COMPILE_SECONDS + COMPILE_SECONDS_PER_LAYER * layers
+    enough = left > LEAST_SECONDS_LEFT[trial.device.type]
+    return enough and saved > COMPILE_SECONDS + COMPILE_SECONDS_PER_LAYER * layers
 
 
 def compiled(
