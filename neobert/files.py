@@ -121,9 +121,9 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def clear_temporaries(folder: Path) -> None:
-    """Remove what killed writers left; call it only while owning the folder's claim."""
-    for path in folder.glob(f"*{TEMPORARY_MARK}*"):
+def clear_temporaries(folder: Path, of: str = "*") -> None:
+    """Remove what killed writers left in a folder, all or `of` one name; only for whoever owns the claim of that."""
+    for path in folder.glob(f"{of}{TEMPORARY_MARK}*"):
         if path.is_dir():
             shutil.rmtree(path)
         else:

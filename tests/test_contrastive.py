@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,8 +19,9 @@ from neobert.embeddings.caching import CachedContrast, TextBatch, query_count
 from neobert.embeddings.feeding import StepTexts, TextFeeding, step_texts
 from neobert.embeddings.forms import FlatForm, FlatVectors, PaddedForm
 from neobert.embeddings.loss import Comparison, compared, contrastive_losses
-from neobert.embeddings.pairs import Instructing, PairCounts, encode_pairs
+from neobert.embeddings.pairs import Instructing, PairCounts, clear_unfinished, encode_pairs
 from neobert.embeddings.sampling import Sampling, probabilities, split_heldout
+from neobert.files import temporary_sibling
 from neobert.model.build import build_encoder, initialize
 from neobert.training.engine import Engine
 from neobert.training.tasks import Process
@@ -276,3 +278,11 @@ def test_impossible_protocols_are_refused() -> None:
         tiny_protocol(texts_per_step=3)
     with pytest.raises(ValueError, match="needs data sets, each once"):
         tiny_contrastive("abc", ()).model_validate({**tiny_contrastive("abc").model_dump(), "sets": ()})
+
+
+def test_what_another_writer_is_writing_beside_a_data_set_stays(tmp_path: Path) -> None:
+    own, others = (temporary_sibling(tmp_path / name) for name in ("0123", "4567"))
+    own.mkdir()
+    others.mkdir()
+    clear_unfinished(tmp_path / "0123")
+    assert not own.exists() and others.exists()

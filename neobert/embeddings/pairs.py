@@ -197,6 +197,6 @@ def _read(folder: Path, part: str) -> Iterator[Array]:
 
 
 def clear_unfinished(folder: Path) -> None:
-    """Remove what killed writers left beside a data set; only for whoever owns its claim."""
+    """Remove what killed writers left of a data set; only for whoever owns its claim."""
     if folder.parent.is_dir():
-        clear_temporaries(folder.parent)
+        clear_temporaries(folder.parent, folder.name)
