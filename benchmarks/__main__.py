@@ -10,7 +10,6 @@ ALWAYS = (
     "data_scaling",
     "data_tokenize",
     "engine_memory",
-    "grid_one_process",
     "pretraining_peers",
     "pretraining_gpu",
     "scaling_processes",

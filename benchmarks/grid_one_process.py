@@ -26,7 +26,7 @@ ONE, EACH, UNCACHED = "one process", "one process a point", "one process a point
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.grid_one_process", description=__doc__)
-    parser.add_argument("--repetitions", type=int, default=3, help="of the small grid (default: 3)")
+    parser.add_argument("--repetitions", type=int, default=1, help="of the small grid (default: 1)")
     parser.add_argument("--wide-repetitions", type=int, default=0, help="of the wide grid (default: 0)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

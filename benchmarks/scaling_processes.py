@@ -117,7 +117,7 @@ def _figures(run: PretrainingRun, rows: int, speeds: dict[int, list[Speed]]) -> 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scaling_processes", description=__doc__)
-    parser.add_argument("--repetitions", type=int, default=3, help="of each number of processes (default: 3)")
+    parser.add_argument("--repetitions", type=int, default=2, help="of each number of processes (default: 2)")
     options = parser.parse_args(arguments)
     if available_cores() < PROCESSES:
         write_result("scaling_processes", None, GOAL, {"reason": f"fewer than {PROCESSES} cores"})
