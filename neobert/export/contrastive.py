@@ -145,13 +145,13 @@ def _write_sentence_transformers(checkpoint: ContrastiveCheckpoint, folder: Path
 
 
 def _write_onnx(checkpoint: ContrastiveCheckpoint, folder: Path) -> dict[str, float]:
-    require_packages("onnx", "onnxscript", "onnxruntime")
     encoder, tokenizer = checkpoint.encoder, checkpoint.tokenizer
     if not isinstance(encoder, NeoBERTModel):
         raise ValueError(
             f"{type(encoder).__name__} is not written as an ONNX graph here: export it with --to hf, and convert that "
             "folder with optimum-cli"
         )
+    require_packages("onnx", "onnxscript", "onnxruntime")
     folder.mkdir(parents=True, exist_ok=True)
     write_graph(Embedding(encoder), encoder.config.max_length, folder / EMBEDDING)
     encoder.config.save_pretrained(folder)
