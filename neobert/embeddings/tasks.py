@@ -178,13 +178,15 @@ def member_names(task: EmbeddingTask) -> tuple[str, ...]:
 def chosen_tasks(
     available: Sequence[EmbeddingTask], names: Sequence[str] | None, categories: Sequence[str] | None
 ) -> tuple[EmbeddingTask, ...]:
-    """The available tasks that are named, of the categories that are named, in their own order; None stands for all.
+    """The available tasks that are named, of the categories that are named, in their own order; None or "all" stands
+    for all.
 
     Raises:
         ValueError: no suite has such a task, there is no such category, or nothing is left.
         MissingData: one of the 56 is not among the available ones.
     """
     known = {task.name: task for task in available}
+    names = None if names is not None and "all" in names else names
     for category in categories or ():
         if category not in CATEGORIES:
             raise ValueError(f"there is no category {category!r} of tasks: {did_you_mean(category, CATEGORIES)}")
