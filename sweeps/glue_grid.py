@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 if __name__ == "__main__":  # a script's own folder is on sys.path, the repository with the packages is not
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from ablations.cluster_flags import add_cluster_flags
-from neobert.command_line import count, guarded, parser_from, whole_number
+from neobert.command_line import guarded, parser_from
 from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED
+from sweeps.flags import add_common_flags
 
 if TYPE_CHECKING:
     from neobert.data.corpora import Source
@@ -43,30 +43,10 @@ def build_parser() -> argparse.ArgumentParser:
         choices=("limited", "extended"),
         help="six or sixty points at paper scale (default: the variant's; limited)",
     )
-    add(
-        "--scale",
-        choices=("smoke", "laptop", "proxy", "paper"),
-        default="smoke",
-        help="of the variant (default: smoke)",
-    )
-    add("--data", default="synthetic", metavar="SOURCE", help="synthetic, hub, or a folder (default: synthetic)")
-    add(
-        "--seed",
-        type=whole_number,
-        nargs="+",
-        action="extend",
-        metavar="N",
-        help="of fine-tuning (default: as trained)",
-    )
-    add("--pretraining-seed", type=whole_number, default=0, metavar="N", help="of the variant (default: 0)")
-    add("--workers", type=count, metavar="N", help="processes side by side (default: cores / threads of the scale)")
-    add("--runs", type=Path, default=Path("runs"), help="folder of runs (default: ./runs)")
     add("--storage", metavar="WHERE", help="of the Optuna study: sqlite (default), journal, or postgresql://…")
     add("--prune", action="store_true", help="give up points that fall behind (not the paper's protocol)")
     add("--retry-failed", action="store_true", help="run failed points again")
-    add("--dry-run", action="store_true", help="print the points and their states, and stop")
-    add("--json", action="store_true", help="print JSON on stdout")
-    add_cluster_flags(parser)
+    add_common_flags(parser, "points")
     return parser
 
 

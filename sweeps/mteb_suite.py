@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 if __name__ == "__main__":  # a script's own folder is on sys.path, the repository with the packages is not
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from ablations.cluster_flags import add_cluster_flags
-from neobert.command_line import count, guarded, parser_from, whole_number
+from neobert.command_line import guarded, parser_from
 from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED
+from sweeps.flags import add_common_flags
 
 if TYPE_CHECKING:
     from neobert.data.corpora import Source
@@ -44,15 +44,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--categories", nargs="+", action="extend", metavar="NAME", help="only those of these: sts, retrieval, …")
     add("--zero-shot", action="store_true", help="as it was pre-trained, without contrastive fine-tuning")
     add("--pairs", nargs="+", action="extend", metavar="SET", help="data sets of fine-tuning (default: all there are)")
-    add("--scale", choices=("smoke", "proxy", "paper"), default="smoke", help="of the variant (default: smoke)")
-    add("--data", default="synthetic", metavar="SOURCE", help="synthetic, hub, or a folder (default: synthetic)")
-    add("--seed", type=whole_number, nargs="+", action="extend", metavar="N", help="of fine-tuning (as trained)")
-    add("--pretraining-seed", type=whole_number, default=0, metavar="N", help="of the variant (default: 0)")
-    add("--workers", type=count, metavar="N", help="processes side by side (default: cores / threads of the scale)")
-    add("--runs", type=Path, default=Path("runs"), help="folder of runs (default: ./runs)")
-    add("--dry-run", action="store_true", help="print the tasks and their states, and stop")
-    add("--json", action="store_true", help="print JSON on stdout")
-    add_cluster_flags(parser)
+    add_common_flags(parser, "tasks")
     return parser
 
 
