@@ -14,7 +14,17 @@ from neobert.launching.here import available_cores
 from neobert.recipe import FineTuning, Grid
 from neobert.specifications import Execution
 
-__all__ = ["SCALES", "Scale", "Shape", "Vocabulary", "execution_at", "scaled", "scaled_measurement", "workers_here"]
+__all__ = [
+    "SCALES",
+    "Scale",
+    "Shape",
+    "Vocabulary",
+    "execution_at",
+    "scaled",
+    "scaled_measurement",
+    "trained_vocabulary_size",
+    "workers_here",
+]
 
 Scale = Literal["smoke", "laptop", "proxy", "paper"]
 SCALES: tuple[Scale, ...] = ("smoke", "laptop", "proxy", "paper")
@@ -44,6 +54,11 @@ def scaled(recipe: Recipe, scale: Scale, vocabulary: Vocabulary) -> Recipe:
     tree["finetuning"] = _shrunk_finetuning(tree["finetuning"], rules)
     tree["grid"] = _shrunk_grid(tree["grid"], rules)
     return validated(tree, f"scale {scale}")
+
+
+def trained_vocabulary_size(scale: Scale) -> int | None:
+    """The size of vocabularies that are trained at a scale; None where they have the size of the published ones."""
+    return None if scale == "paper" else RULES[scale].trained_vocabulary_size
 
 
 def scaled_measurement(protocol: FineTuning, grid: Grid, scale: Scale) -> tuple[FineTuning, Grid]:

@@ -13,7 +13,7 @@ from neobert.glue.tasks import TASKS
 from neobert.identity import identity
 from reports.cells import Seeds
 from reports.inference import Comparison, adjusted, compared, verdict
-from reports.pairs import MARGINS, Pair, glue_pair, loss_pair
+from reports.pairs import MARGINS, Pair, glue_pair, loss_pairs
 from reports.predictions import StoredPredictions
 from reports.resampling import DRAWS, resampled_scores
 from reports.scores import Group, Row
@@ -25,7 +25,8 @@ Interval = tuple[float, float]
 class Delta:
     """A variant less its base in one quantity. `comparison` is None where `pair.reason` says why there is none.
 
-    `p_holm` and `p_equivalence_holm` are corrected over all deltas of the same design and quantity. `examples` is the
+    `p_holm` and `p_equivalence_holm` are corrected over all deltas of the same design and quantity, a loss on
+    each corpus by itself. `examples` is the
     95 % interval over development examples at these seeds; None where `no_examples` says why.
     """
 
@@ -49,11 +50,11 @@ def deltas_of(group: Group, tasks: Sequence[str], stored: StoredPredictions) -> 
     """All deltas in the order of the ladder: GLUE means over `tasks`, then held-out losses, then the designs."""
     found = []
     for design, variant, base in _compared_rows(group):
-        for pair in (glue_pair(variant, base, tasks, group), loss_pair(variant, base, group)):
+        for pair in (glue_pair(variant, base, tasks, group), *loss_pairs(variant, base, group)):
             found.append(_delta(design, variant, base, pair, tasks, stored))
     families: dict[tuple[str, str], list[Delta]] = defaultdict(list)
     for delta in found:
-        families[delta.design, delta.pair.quantity].append(delta)
+        families[delta.design, delta.pair.measured].append(delta)
     return tuple(delta for family in families.values() for delta in _corrected(family))
 
 

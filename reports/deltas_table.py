@@ -6,7 +6,7 @@ from ablations.designs import CLAIMS
 from reports.deltas import Delta
 from reports.formats import DASH, Table, csv_text, number, p_value, raw
 from reports.inference import SEEDS_FOR_A_CLAIM
-from reports.pairs import MARGINS
+from reports.pairs import MARGINS, measured_name
 from reports.remarks import SMOKE_WARNING
 from reports.scores import Group
 
@@ -43,11 +43,11 @@ def deltas_table(deltas: Sequence[Delta], group: Group, quantity: str) -> Table:
 
 
 def _family(delta: Delta) -> tuple[str, str]:
-    return delta.design, delta.pair.quantity
+    return delta.design, delta.pair.measured
 
 
 def _cells(delta: Delta) -> tuple[str, ...]:
-    names = delta.design, delta.variant, delta.base, delta.pair.quantity
+    names = delta.design, delta.variant, delta.base, delta.pair.measured
     found, digits = delta.comparison, DIGITS[delta.pair.quantity]
     if found is None:
         return (*names, "0", *[DASH] * (len(HEADER) - 6), f"left out: {delta.pair.reason}")
@@ -77,8 +77,8 @@ def printed_range(interval: tuple[float, float] | None, digits: int) -> str:
 def _notes(deltas: Sequence[Delta], quantity: str) -> list[str]:
     margins = ", ".join(f"±{margin:g} {reason} ({name})" for name, (margin, reason) in MARGINS.items())
     lines = [
-        f"GLUE: {quantity}, in points; loss: held-out MLM loss in nats a token, lower is better. Pairs share the seed "
-        "of pre-training, which is the unit; nothing missing is filled in.",
+        f"GLUE: {quantity}, in points; loss: held-out MLM loss in nats a token on a corpus that both were measured on, "
+        "lower is better. Pairs share the seed of pre-training, which is the unit; nothing missing is filled in.",
         "Over seeds: t interval of the mean difference, df = seeds − 1. Over examples: percentile bootstrap of "
         "development examples at these seeds; it tells nothing about other seeds.",
         "p (t): paired t test; Holm: corrected over all deltas of the same design and quantity; sign flips: exact, "
@@ -90,7 +90,7 @@ def _notes(deltas: Sequence[Delta], quantity: str) -> list[str]:
     ]
     designs = list(dict.fromkeys(delta.design for delta in deltas))
     lines += [CLAIMS[design] for design in designs if design in CLAIMS]
-    lines += [f"{d.variant} against {d.base} ({d.pair.quantity}): {note}." for d in deltas for note in d.pair.notes]
+    lines += [f"{d.variant} against {d.base} ({d.pair.measured}): {note}." for d in deltas for note in d.pair.notes]
     without = {d.no_examples for d in deltas if d.no_examples}
     return [*lines, *(f"No interval over examples: {reason}." for reason in sorted(without))]
 
@@ -121,7 +121,7 @@ def deltas_csv(deltas: Sequence[Delta], quantity: str) -> str:
 
 def _csv_row(delta: Delta, quantity: str) -> list[str]:
     pair, found = delta.pair, delta.comparison
-    measured = quantity if pair.quantity == "GLUE" else "held-out loss"
+    measured = quantity if pair.quantity == "GLUE" else measured_name("held-out loss", pair.corpus)
     cells = [delta.design, delta.variant, delta.base, pair.quantity, measured, str(len(pair.differences))]
     if found is None:
         return [*cells, *[""] * 15, pair.reason, ""]

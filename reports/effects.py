@@ -4,6 +4,7 @@ In a full factorial the contrast of cells is the least-squares estimate in a mod
 blocks; taken within each seed, its interval needs no model of the noise but the seeds' own spread.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -12,13 +13,16 @@ from math import factorial, prod
 import numpy as np
 
 from ablations.designs import Fraction, cell, cells, possible_factorials
+from reports.cells import Estimate
 from reports.inference import Comparison, adjusted, compared, verdict
-from reports.pairs import MARGINS, by_pretraining_seed, recipe_at, why_losses_differ
+from reports.pairs import MARGINS, by_pretraining_seed, measured_name, recipe_at, shared_corpora, why_losses_differ
 from reports.scores import Group, Row
 
 MOST_FACTORS_FOR_SHAPLEY = 6
 Cell = tuple[str, ...]
 Values = Mapping[Cell, np.ndarray[tuple[int], np.dtype[np.float64]]]  # by the factors that are on: one number a seed
+
+Records = Mapping[int, Sequence[str]]  # ids by seed of pre-training
 
 
 @dataclass(frozen=True)
@@ -43,8 +47,8 @@ class Effect:
 
 @dataclass(frozen=True)
 class Factorial:
-    """The effects of one factorial in one quantity; none where `reason` says why. `seeds` are those of all cells, `ids`
-    the records behind them."""
+    """The effects of one factorial in one quantity, a loss on one `corpus`; none where `reason` says why. `seeds` are
+    those of all cells, `ids` the records behind them."""
 
     factors: Cell
     fraction: Fraction
@@ -54,6 +58,12 @@ class Factorial:
     reason: str
     notes: tuple[str, ...]
     ids: tuple[str, ...] = ()
+    corpus: str = ""
+
+    @property
+    def measured(self) -> str:
+        """The quantity, with the corpus of a loss."""
+        return measured_name(self.quantity, self.corpus)
 
 
 def factorials_of(group: Group, tasks: Sequence[str]) -> tuple[Factorial, ...]:
@@ -61,7 +71,23 @@ def factorials_of(group: Group, tasks: Sequence[str]) -> tuple[Factorial, ...]:
     is complete, the smaller ones in it are not told by themselves."""
     possible = possible_factorials(group.design_rows)
     shown = possible[:1] if possible and _is_complete(group, possible[0]) else possible[1:] or possible
-    return tuple(_factorial(group, factors, tasks, quantity) for factors in shown for quantity in MARGINS)
+    return tuple(each for factors in shown for each in _of_factors(group, factors, tasks))
+
+
+def _of_factors(group: Group, factors: Cell, tasks: Sequence[str]) -> Iterator[Factorial]:
+    """One factorial in GLUE, and in the loss on every corpus that all its cells were measured on."""
+    there = {on: row for on in cells(factors) if (row := _row(group, on)) is not None}
+    fraction: Fraction = "half" if set(there) <= set(cells(factors, "half")) and len(factors) > 2 else "full"
+    rows = {on: there[on] for on in cells(factors, fraction) if on in there}
+    empty = Factorial(factors, fraction, "GLUE", (), (), "", ())
+    yield _factorial(empty, {on: row.mean_over(tasks) for on, row in rows.items()}, _trials_of(rows, tasks))
+    empty, corpora = replace(empty, quantity="loss"), shared_corpora(list(rows.values()))
+    if reason := _why_not_comparable(group, cells(factors, fraction), corpora):
+        yield replace(empty, reason=reason)
+        return
+    for corpus in corpora:
+        losses = {on: row.losses[corpus] for on, row in rows.items()}
+        yield _factorial(replace(empty, corpus=corpus), losses, _runs_of(rows))
 
 
 def _is_complete(group: Group, factors: Cell) -> bool:
@@ -70,35 +96,45 @@ def _is_complete(group: Group, factors: Cell) -> bool:
     return len(there) == 2 ** len(factors) or (len(factors) > 2 and there >= set(cells(factors, "half")))
 
 
-def _factorial(group: Group, factors: Cell, tasks: Sequence[str], quantity: str) -> Factorial:
-    rows = {on: row for on in cells(factors) if (row := _row(group, on)) is not None}
-    fraction: Fraction = "half" if set(rows) <= set(cells(factors, "half")) and len(factors) > 2 else "full"
-    wanted = cells(factors, fraction)
-    scores = {on: _by_seed(rows[on], tasks, quantity) for on in wanted if on in rows}
-    missing = [cell(on).name for on in wanted if not scores.get(on)]
-    reason = _why_not_comparable(group, wanted) if quantity == "loss" else ""
-    seeds = sorted(set.intersection(*(set(by_seed) for by_seed in scores.values()))) if not missing else []
+def _factorial(empty: Factorial, estimates: Mapping[Cell, Estimate | None], records: Records) -> Factorial:
+    """The effects, from the seeds that all cells have; without any where a cell has no estimate."""
+    wanted = cells(empty.factors, empty.fraction)
+    scores = {on: by_pretraining_seed(estimate.by_seeds) for on, estimate in estimates.items() if estimate}
+    missing = [cell(on).name for on in wanted if on not in scores]
     if missing:
-        reason = (
-            reason or f"{len(wanted) - len(missing)} of {len(wanted)} cells have scores; missing: {', '.join(missing)}"
-        )
-    elif not seeds:
-        reason = reason or "no seed has all cells"
-    if reason:
-        return Factorial(factors, fraction, quantity, (), (), reason, ())
+        counts = f"{len(wanted) - len(missing)} of {len(wanted)} cells have scores"
+        return replace(empty, reason=f"{counts}; missing: {', '.join(missing)}")
+    seeds = sorted(set.intersection(*map(set, scores.values())))
+    if not seeds:
+        return replace(empty, reason="no seed has all cells")
     values = {on: np.array([scores[on][seed] for seed in seeds]) for on in wanted}
     left_out = sorted({seed for by_seed in scores.values() for seed in by_seed} - set(seeds))
-    notes = [f"seed {seed} lacks some cells and is left out" for seed in left_out]
-    effects, ids = effects_of(values, factors, quantity), _ids([rows[on] for on in wanted], seeds, tasks, quantity)
-    return Factorial(factors, fraction, quantity, tuple(seeds), effects, "", tuple(notes), ids)
+    return replace(
+        empty,
+        seeds=tuple(seeds),
+        effects=effects_of(values, empty.factors, empty.quantity),
+        notes=tuple(f"seed {seed} lacks some cells and is left out" for seed in left_out),
+        ids=tuple(sorted({record for seed in seeds for record in records[seed]})),
+    )
 
 
-def _ids(rows: Sequence[Row], seeds: Sequence[int], tasks: Sequence[str], quantity: str) -> tuple[str, ...]:
-    """The records behind the cells: trials for GLUE, runs of pre-training for the loss."""
-    if quantity == "GLUE":
-        trials = (row.cells[task].ids.items() for row in rows for task in tasks)
-        return tuple(sorted({each for own in trials for key, each in own if key.pretraining in seeds}))
-    return tuple(sorted({run.id for row in rows for run in row.runs if run.seed in seeds}))
+def _trials_of(rows: Mapping[Cell, Row], tasks: Sequence[str]) -> Records:
+    """The trials behind the scores of all cells, by seed of pre-training."""
+    found: dict[int, list[str]] = defaultdict(list)
+    for row in rows.values():
+        for task in tasks:
+            for seeds, trial in row.cells[task].ids.items():
+                found[seeds.pretraining].append(trial)
+    return found
+
+
+def _runs_of(rows: Mapping[Cell, Row]) -> Records:
+    """The runs behind the losses of all cells, by seed."""
+    found: dict[int, list[str]] = defaultdict(list)
+    for row in rows.values():
+        for run in row.runs:
+            found[run.seed].append(run.id)
+    return found
 
 
 def _row(group: Group, switched_on: Cell) -> Row | None:
@@ -106,14 +142,10 @@ def _row(group: Group, switched_on: Cell) -> Row | None:
     return row if row is not None and row.has_records else None
 
 
-def _by_seed(row: Row, tasks: Sequence[str], quantity: str) -> dict[int, float]:
-    corpus = row.runs[0].weights.data.corpus
-    estimate = row.mean_over(tasks) if quantity == "GLUE" else row.losses.get(corpus)
-    return {} if estimate is None else by_pretraining_seed(estimate.by_seeds)
-
-
-def _why_not_comparable(group: Group, wanted: Sequence[Cell]) -> str:
+def _why_not_comparable(group: Group, wanted: Sequence[Cell], corpora: Sequence[str]) -> str:
     recipes = [recipe_at(cell(on), group) for on in wanted]
+    if not corpora:
+        return f"losses on other text: {' and '.join(sorted({recipe.pretraining.data.corpus for recipe in recipes}))}"
     others = [recipe for recipe in recipes[1:] if recipe.pretraining != recipes[0].pretraining]
     return next(filter(None, (why_losses_differ(recipe, recipes[0]) for recipe in others)), "")
 

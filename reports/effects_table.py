@@ -52,7 +52,7 @@ def _name(effect: Effect) -> str:
 
 
 def _empty(each: Factorial) -> tuple[str, ...]:
-    return (_title(each), each.quantity, *[DASH] * (len(HEADER) - 3), f"left out: {each.reason}")
+    return (_title(each), each.measured, *[DASH] * (len(HEADER) - 3), f"left out: {each.reason}")
 
 
 def _cells(each: Factorial, effect: Effect) -> tuple[str, ...]:
@@ -60,7 +60,7 @@ def _cells(each: Factorial, effect: Effect) -> tuple[str, ...]:
     tested = effect.verdict != ""
     return (
         _title(each),
-        each.quantity,
+        each.measured,
         effect.kind,
         _name(effect),
         str(found.seeds),
@@ -89,7 +89,7 @@ def _notes(factorials: Sequence[Factorial], quantity: str) -> list[str]:
     lines += [CLAIMS["half" if half else "factorial"] for half in sorted({f.fraction == "half" for f in factorials})]
     factors = dict.fromkeys(name for each in factorials for name in each.factors)
     lines += [CAUTIONS[name] for name in factors if name in CAUTIONS]
-    return [*lines, *(f"{_title(each)} ({each.quantity}): {note}." for each in factorials for note in each.notes)]
+    return [*lines, *(f"{_title(each)} ({each.measured}): {note}." for each in factorials for note in each.notes)]
 
 
 def effects_csv(factorials: Sequence[Factorial]) -> str:
@@ -100,7 +100,7 @@ def effects_csv(factorials: Sequence[Factorial]) -> str:
     rows = [_csv_row(each, effect) for each in factorials for effect in each.effects]
     empty = [each for each in factorials if not each.effects]
     rows += [
-        [" ".join(each.factors), each.fraction, each.quantity, *[""] * (len(header) - 5), each.reason, ""]
+        [" ".join(each.factors), each.fraction, each.measured, *[""] * (len(header) - 5), each.reason, ""]
         for each in empty
     ]
     return csv_text(header, rows)
@@ -112,6 +112,6 @@ def _csv_row(each: Factorial, effect: Effect) -> list[str]:
     numbers = [found.mean, found.deviation, low, high, found.p_t, effect.p_holm, found.p_sign_flip]
     numbers += [effect.p_equivalence_holm, found.margin, effect.share]
     by_seed = " ".join(f"{seed}:{value:.6f}" for seed, value in zip(each.seeds, found.differences, strict=True))
-    cells = [" ".join(each.factors), each.fraction, each.quantity, effect.kind, "*".join(effect.factors)]
+    cells = [" ".join(each.factors), each.fraction, each.measured, effect.kind, "*".join(effect.factors)]
     cells += ["*".join(effect.alias), str(found.seeds), *map(raw, numbers), effect.verdict, by_seed]
     return [*cells, "; ".join(each.notes), " ".join(each.ids)]

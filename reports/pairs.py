@@ -23,6 +23,7 @@ MARGINS: Mapping[str, tuple[float, str]] = {
 class Pair:
     """A variant against what it is compared with, in one `quantity` (GLUE or loss), by seed of pre-training.
 
+    `corpus` is what a loss was measured on; empty for GLUE, and where no corpus was measured on both sides.
     `differences` are empty where `reason` says why there is nothing to compare. `notes` name seeds that only one side
     has, `seeds` are those that both have, `ids` are the records behind the numbers.
     """
@@ -33,6 +34,17 @@ class Pair:
     reason: str
     notes: tuple[str, ...]
     ids: tuple[str, ...]
+    corpus: str = ""
+
+    @property
+    def measured(self) -> str:
+        """The quantity, with the corpus of a loss."""
+        return measured_name(self.quantity, self.corpus)
+
+
+def measured_name(quantity: str, corpus: str) -> str:
+    """GLUE, or loss with the corpus that it was measured on."""
+    return f"{quantity} on {corpus}" if corpus else quantity
 
 
 def glue_pair(variant: Row, base: Row, tasks: Sequence[str], group: Group) -> Pair:
@@ -46,18 +58,34 @@ def glue_pair(variant: Row, base: Row, tasks: Sequence[str], group: Group) -> Pa
     return replace(pair, ids=tuple(sorted(ids)))
 
 
-def loss_pair(variant: Row, base: Row, group: Group) -> Pair:
-    """Held-out losses in nats a token; only of models that read the same text in the same tokens and lengths."""
-    recipes = [recipe_at(row.variant, group) for row in (variant, base)]
-    reason = why_losses_differ(recipes[0], recipes[1])
-    corpus = recipes[0].pretraining.data.corpus
-    losses = [row.losses.get(corpus) for row in (variant, base)]
-    missing = [row.variant.name for row, loss in zip((variant, base), losses, strict=True) if loss is None]
-    if reason or losses[0] is None or losses[1] is None:
-        return Pair("loss", {}, (), reason or f"{' and '.join(missing)}: no record", (), ())
-    pair = _paired("loss", variant, base, losses[0], losses[1])
+def loss_pairs(variant: Row, base: Row, group: Group) -> tuple[Pair, ...]:
+    """Held-out losses in nats a token on every corpus that both were measured on, the variant's own first; only of
+    models that read it in the same tokens and lengths. Where nothing can be compared, one pair that says why."""
+    first, second = (recipe_at(row.variant, group) for row in (variant, base))
+    shared = shared_corpora([variant, base])
+    reason = why_losses_differ(first, second) or ("" if shared else _why_no_shared_loss(variant, base, first, second))
+    if reason:
+        return (Pair("loss", {}, (), reason, (), ()),)
+    return tuple(_loss_pair(variant, base, corpus) for corpus in shared)
+
+
+def shared_corpora(rows: Sequence[Row]) -> list[str]:
+    """The corpora that all rows were measured on: the one that the first was trained on, then the others by name."""
+    shared = set.intersection(*(set(row.losses) for row in rows)) if rows else set()
+    return sorted(shared, key=lambda corpus: (corpus != rows[0].variant.recipe.pretraining.data.corpus, corpus))
+
+
+def _loss_pair(variant: Row, base: Row, corpus: str) -> Pair:
+    pair = _paired("loss", variant, base, variant.losses[corpus], base.losses[corpus])
     ids = {run.id for row in (variant, base) for run in row.runs if run.seed in pair.differences}
-    return replace(pair, ids=tuple(sorted(ids)))
+    return replace(pair, ids=tuple(sorted(ids)), corpus=corpus)
+
+
+def _why_no_shared_loss(variant: Row, base: Row, first: Recipe, second: Recipe) -> str:
+    missing = [row.variant.name for row in (variant, base) if not row.losses]
+    if missing:
+        return f"{' and '.join(missing)}: no record"
+    return f"losses on other text: {first.pretraining.data.corpus} and {second.pretraining.data.corpus}"
 
 
 def recipe_at(variant: Variant, group: Group) -> Recipe:
@@ -65,12 +93,10 @@ def recipe_at(variant: Variant, group: Group) -> Recipe:
 
 
 def why_losses_differ(first: Recipe, second: Recipe) -> str:
-    """Why two held-out losses are on different things; empty where they are on the same."""
+    """Why two losses on one text are of different things; empty where they are of the same."""
     ours, theirs = first.pretraining, second.pretraining
     if ours == theirs:
         return "both have the same weights"
-    if ours.data.corpus != theirs.data.corpus:
-        return f"losses on other text: {ours.data.corpus} and {theirs.data.corpus}"
     if (ours.data.tokenizer, ours.model.vocabulary_size) != (theirs.data.tokenizer, theirs.model.vocabulary_size):
         return f"losses on other tokens: {ours.data.tokenizer} and {theirs.data.tokenizer}"
     contexts = [pretraining.stages[-1].context for pretraining in (ours, theirs)]

@@ -88,7 +88,7 @@ class Group:
 
 def group_of(evidence: Evidence, scale: Scale, data: str) -> Group:
     """The rows of one (scale, data): every variant of the ladder, and alternatives (@) that have records."""
-    vocabulary: Vocabulary = "trained" if data == "synthetic" else "published"
+    vocabulary = evidence.vocabulary(scale, data)
     everything = tuple(trial for trial in evidence.trials if (trial.scale, trial.data) == (scale, data))
     trials = tuple(trial for trial in everything if trial.model is None)
     used_runs = {trial.run_id for trial in trials}

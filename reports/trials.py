@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ablations.scales import Scale
+from ablations.scales import Scale, Vocabulary, trained_vocabulary_size
 from neobert.errors import MissingData
 from neobert.glue.tasks import TASKS
 from neobert.recipe import FineTuning, Point, Pretraining
@@ -37,6 +37,12 @@ class Run:
     labelled: tuple[str, ...]
     previous: str | None
     made: Made
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Whether its tokenizer has the size of those that its scale trains."""
+        size = trained_vocabulary_size(self.scale)
+        return "trained" if self.weights.model.vocabulary_size == size else "published"
 
 
 @dataclass(frozen=True)
@@ -79,6 +85,11 @@ class Evidence:
         """Every (scale, data) that has records."""
         of_runs = {(run.scale, run.data) for run in self.runs} | self.measurements.groups()
         return sorted(of_runs | {(trial.scale, trial.data) for trial in self.trials})
+
+    def vocabulary(self, scale: Scale, data: str) -> Vocabulary:
+        """Whether the tokenizers of most runs were trained on their data."""
+        own = [run.vocabulary for run in self.runs if (run.scale, run.data) == (scale, data)]
+        return "trained" if 2 * own.count("trained") > len(own) else "published"
 
 
 def weights_up_to(pretraining: Pretraining, stage: int) -> Pretraining:

@@ -44,10 +44,7 @@ class MadeUpSource:
     label: str
     version: str
     without: dict[str, str]
-
-    @property
-    def trains_tokenizers(self) -> bool:
-        return self.label == "synthetic"
+    trains_tokenizers: bool
 
     @property
     def prefix(self) -> str:
@@ -69,7 +66,9 @@ class MadeUpSource:
 
 @dataclass
 class Study:
-    """Writes records of variants below a folder of runs. `without` names tasks that the source cannot fine-tune."""
+    """Writes records of variants below a folder of runs. `without` names tasks that the source cannot fine-tune,
+    `trained` says that tokenizers are trained on the data, `measured` on which corpora losses are, if not a run's own.
+    """
 
     root: Path
     scale: Scale = "smoke"
@@ -77,14 +76,20 @@ class Study:
     without: dict[str, str] = field(default_factory=dict)
     levels: dict[str, float] = field(default_factory=lambda: dict(LEVELS))
     version: str = "1"
+    trained: bool | None = None
+    measured: tuple[str, ...] = ()
+
+    @property
+    def trains_tokenizers(self) -> bool:
+        return self.data == "synthetic" if self.trained is None else self.trained
 
     @property
     def source(self) -> Source:
-        return cast(Source, MadeUpSource(self.data, self.version, self.without))
+        return cast(Source, MadeUpSource(self.data, self.version, self.without, self.trains_tokenizers))
 
     def recipe(self, name: str) -> Recipe:
         """The recipe of a variant at the study's scale."""
-        return scaled(variant(name).recipe, self.scale, "trained" if self.data == "synthetic" else "published")
+        return scaled(variant(name).recipe, self.scale, "trained" if self.trains_tokenizers else "published")
 
     def runs(self, name: str, seed: int = 0) -> list[PretrainingRun]:
         """The stages of a variant."""
@@ -120,6 +125,8 @@ class Study:
         for run in self.runs(name, seed):
             origins = {"corpus": run.corpus_origin, "tokenizer": run.tokenizer_origin}
             loss = round(6 - self.level(name) / 20 + seed / 100, 4)
+            corpora = self.measured or (run.recipe.data.corpus,)
+            losses = {corpus: round(loss + (corpus == "web") / 2, 4) for corpus in corpora}
             record = {
                 "kind": "pretraining",
                 "id": run.id,
@@ -127,7 +134,7 @@ class Study:
                 "inputs": {"data": run.data_id, "previous": run.previous},
                 "config": {"recipe": plain(run.recipe), "stage": run.stage, "origins": origins},
                 "labels": self.labels(name),
-                "scores": {"heldout_loss": {run.recipe.data.corpus: loss}, "training_loss": loss},
+                "scores": {"heldout_loss": losses, "training_loss": loss},
                 "seed": run.recipe.seed,
             }
             publish_record(Layout(self.root).pretraining(run.id) / "done.json", record | changes)

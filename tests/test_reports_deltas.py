@@ -37,7 +37,7 @@ def no_waiting_for_disks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def reported(study: Study) -> tuple[dict[tuple[str, str, str], Delta], str]:
-    """Deltas by (variant, base, quantity) and the printed page."""
+    """Deltas by (variant, base, what was measured) and the printed page."""
     evidence = read_evidence(study.root)
     group = group_of(evidence, study.scale, study.data)
     bars = bars_of(group)
@@ -46,7 +46,7 @@ def reported(study: Study) -> tuple[dict[tuple[str, str, str], Delta], str]:
     assert booktabs(table)
     rows = list(csv.DictReader(io.StringIO(deltas_csv(found, bars.quantity))))
     assert len(rows) == len(found)
-    return {(delta.variant, delta.base, delta.pair.quantity): delta for delta in found}, markdown(table)
+    return {(delta.variant, delta.base, delta.pair.measured): delta for delta in found}, markdown(table)
 
 
 @pytest.fixture
@@ -102,12 +102,33 @@ def test_a_missing_task_leaves_the_pair_out_with_its_name(study: Study) -> None:
 def test_losses_are_compared_only_where_they_are_on_the_same_text_in_the_same_tokens(study: Study) -> None:
     study.write(["M0", "M1", "M2", "M3", "M8", "M9", "M10"])
     deltas, _ = reported(study)
-    assert deltas["M1", "M0", "loss"].comparison is not None
+    assert deltas["M1", "M0", "loss on wikibook"].comparison is not None
     reasons = {(a, b): deltas[a, b, "loss"].pair.reason for a, b in (("M2", "M1"), ("M3", "M2"), ("M10", "M9"))}
     assert reasons["M2", "M1"] == "losses on other text: web and wikibook"
     assert reasons["M3", "M2"] == "losses on other tokens: bpe and wordpiece"
     assert reasons["M10", "M9"] == "both have the same weights"
     assert "losses in other contexts" in deltas["M9", "M8", "loss"].pair.reason
+
+
+def test_losses_on_every_corpus_that_both_were_measured_on_are_compared_apart(study: Study) -> None:
+    study.measured = ("web", "wikibook")
+    study.write(["M0", "M1", "M2", "M3"], seeds=(0, 1))
+    deltas, page = reported(study)
+    for corpus in ("web", "wikibook"):
+        delta = deltas["M2", "M1", f"loss on {corpus}"]
+        expected = [-(study.levels["M2"] - study.levels["M1"]) / 20] * 2
+        assert list(delta.pair.differences.values()) == pytest.approx(expected, abs=1e-3)
+        assert len(delta.pair.ids) == 4 and f"loss on {corpus}" in page
+    assert deltas["M3", "M2", "loss"].pair.reason == "losses on other tokens: bpe and wordpiece"
+
+
+def test_a_corpus_that_one_side_was_not_measured_on_is_not_compared(study: Study) -> None:
+    study.measured = ("web", "wikibook")
+    study.write(["M2"])
+    study.measured = ()
+    study.write(["M1"])
+    deltas, _ = reported(study)
+    assert ("M2", "M1", "loss on wikibook") in deltas and ("M2", "M1", "loss on web") not in deltas
 
 
 def test_fine_tuning_seeds_of_one_pre_training_are_no_further_seeds(study: Study) -> None:

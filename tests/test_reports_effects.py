@@ -136,6 +136,18 @@ def test_losses_on_other_text_are_no_factorial_of_losses(tmp_path: Path) -> None
     assert found["loss"].reason.startswith("losses on other text")
 
 
+def test_losses_on_both_corpora_are_a_factorial_each(tmp_path: Path) -> None:
+    study = Study(tmp_path / "runs", measured=("web", "wikibook"))
+    write(study, cells(("positions", "corpus")), (0, 1))
+    group = group_of(read_evidence(study.root), study.scale, study.data)
+    found = factorials_of(group, bars_of(group).tasks)
+    assert [each.measured for each in found] == ["GLUE", "loss on wikibook", "loss on web"]
+    for each in found[1:]:
+        effects = {effect.factors: effect for effect in each.effects if effect.kind == "main"}
+        assert effects[("positions",)].comparison.mean == pytest.approx(-2.0 / 20, abs=1e-4)
+        assert len(each.ids) == 2 * 4
+
+
 def test_a_cell_that_is_a_variant_of_the_ladder_needs_no_run_of_its_own(tmp_path: Path) -> None:
     factors = ("positions", "feedforward", "norm")
     study = Study(tmp_path / "runs")

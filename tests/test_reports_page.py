@@ -95,6 +95,19 @@ def test_an_arm_stands_before_the_trunk_goes_on(tmp_path: Path) -> None:
     assert names[6:9] == ["M6", "M7@code", "M7"]
 
 
+def test_the_tree_shows_deltas_to_the_parent_whatever_else_a_design_compares(tmp_path: Path) -> None:
+    study = Study(tmp_path / "runs", measured=("web", "wikibook"))
+    study.levels["M9-norm"] = 40.0
+    study.write(["M1", "M2", "M8", "M9", "M9-norm"], seeds=(0, 1))
+    page = Outline(written(study, tmp_path / "out"))
+    titles = [page.register["words"][page.register["numbers"][key][0]] for key in page.keys]
+    ladder = titles[: titles.index("M9-norm: CoLA")]
+    assert [title for title in ladder if title.startswith("M9 against")] and not [
+        title for title in ladder if "against M9-norm" in title
+    ]
+    assert [title for title in ladder if title.startswith("M2 against M1: loss on web")]
+
+
 def test_every_number_knows_records_that_the_page_describes(tmp_path: Path) -> None:
     study = Study(tmp_path / "runs")
     study.write(["M0", "M1"], seeds=(0, 1))

@@ -338,6 +338,16 @@ def test_a_missing_or_empty_folder_of_runs_is_missing_data(tmp_path: Path, make:
         read_evidence(root)
 
 
+@pytest.mark.parametrize("trained", [True, False])
+def test_runs_on_a_folder_are_their_variants_whichever_tokenizers_it_has(tmp_path: Path, trained: bool) -> None:
+    """The shapes of a scale depend on whether tokenizers are trained, which records alone can tell."""
+    study = Study(tmp_path / "runs", scale="laptop", data="texts", trained=trained)
+    study.write(["M0", "M8"])
+    found = group_of(read_evidence(study.root), "laptop", "texts")
+    assert found.problems == () and found.vocabulary == ("trained" if trained else "published")
+    assert [row.variant.name for row in found.rows if row.average] == ["M0", "M8"]
+
+
 def test_groups_of_scale_and_data_are_never_mixed(study: Study) -> None:
     study.write(["M0"])
     Study(study.root, data="corpus").write(["M0"])

@@ -68,13 +68,27 @@ class LadderChart:
 def ladder_chart(findings: Findings, register: Register) -> LadderChart:
     """The tree of everything that Figure 1 shows."""
     bars = {bar.variant.name: bar for bar in findings.bars.bars}
-    deltas = {(delta.variant, delta.pair.quantity): delta for delta in findings.deltas if delta.variant in bars}
+    deltas = {
+        (bar.variant.name, quantity): delta for bar in bars.values() for quantity, delta in _to_parent(bar, findings)
+    }
     order = list(_in_tree_order(findings.group.last_rows()))
     scores = axis_over(_seed_scores(bars), EDGE, STRIP_WIDTH - EDGE)
     changes = axis_over([0.0, *_seed_deltas(deltas)], EDGE, STRIP_WIDTH - EDGE)
     maker = _Lines(findings, register, scores, changes)
     lines = [maker.line(bars[name], _place(order, index), deltas) for index, (name, _) in enumerate(order)]
     return LadderChart(tuple(lines), scores, changes, findings.bars.quantity)
+
+
+def _to_parent(bar: Bar, findings: Findings) -> Iterator[tuple[str, Delta]]:
+    """The deltas of a variant to its parent, one a quantity: in loss on the corpus that its own loss is shown on, else
+    on another that both were measured on."""
+    parent = bar.variant.parent
+    own = [d for d in findings.deltas if parent and (d.variant, d.base) == (bar.variant.name, parent.name)]
+    yield from ((delta.pair.quantity, delta) for delta in own if delta.pair.quantity == "GLUE")
+    losses = [delta for delta in own if delta.pair.quantity == "loss"]
+    shown = bar.loss[0] if bar.loss else ""
+    if losses:
+        yield "loss", min(losses, key=lambda delta: delta.pair.corpus != shown)
 
 
 def _seed_scores(bars: Mapping[str, Bar]) -> Iterator[float]:
@@ -156,7 +170,8 @@ class _Lines:
         quantity = delta.pair.quantity
         text = signed(delta.comparison.mean, 1 if quantity == "GLUE" else 3)
         how = f"mean over paired seeds of {delta.variant} less {delta.base}"
-        title = f"{delta.variant} against {delta.base}: {quantity} {signed(delta.comparison.mean, DIGITS[quantity])}"
+        change = signed(delta.comparison.mean, DIGITS[quantity])
+        title = f"{delta.variant} against {delta.base}: {delta.pair.measured} {change}"
         return self._register.number(text, title, how, delta.pair.ids)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from ablations.ladder import M0
 from ablations.modification import Recipe
-from ablations.scales import Scale, scaled
+from ablations.scales import Scale, Vocabulary, scaled
 from neobert.identity import difference, plain
 from reports.cells import POINTS_OF_SCORE, point_name
 from reports.formats import DASH, number
@@ -41,7 +41,7 @@ def descriptions(evidence: Evidence) -> Iterator[tuple[str, Callable[[], Describ
 
 
 def _of_run(run: Run) -> Described:
-    changes = difference(_base(run.scale, run.data).pretraining, run.weights)
+    changes = difference(_base(run.scale, run.vocabulary).pretraining, run.weights)
     losses = ", ".join(f"{number(loss, 4)} on {corpus}" for corpus, loss in run.heldout_loss.items())
     return {
         "Record": "pre-training",
@@ -60,7 +60,7 @@ def _of_run(run: Run) -> Described:
 
 
 def _of_trial(trial: Trial, run: Run | None) -> Described:
-    protocol = _base(trial.scale, trial.data).finetuning
+    protocol = _base(trial.scale, "published").finetuning
     score = DASH if trial.score is None else f"{number(trial.score * POINTS_OF_SCORE, 2)} points"
     return {
         "Record": f"GLUE trial, {trial.task}",
@@ -123,8 +123,8 @@ def _of_throughput(result: ThroughputResult) -> Described:
 
 
 @cache
-def _base(scale: Scale, data: str) -> Recipe:
-    return scaled(M0.recipe, scale, "trained" if data == "synthetic" else "published")
+def _base(scale: Scale, vocabulary: Vocabulary) -> Recipe:
+    return scaled(M0.recipe, scale, vocabulary)
 
 
 def _changes_in_words(changes: Mapping[str, Sequence[Any]], leave_out: str = "") -> str:
