@@ -34,12 +34,22 @@ class StoredPredictions:
         origins = sorted({study.task_origin for study in own})
         if len(origins) != 1:
             raise MissingData(f"the labels of {TASKS[task].title} are not known")
-        if (task, origins[0]) not in self._labels:
-            self._labels[task, origins[0]] = self._read_labels(task, origins[0])
-        return self._labels[task, origins[0]]
+        return self.labels_of(task, origins[0])
+
+    def labels_of(self, task: str, origin: str) -> Mapping[str, Array]:
+        """The same for the bytes of a task.
+
+        Raises:
+            MissingData: it is not there or cannot be read.
+        """
+        if (task, origin) not in self._labels:
+            self._labels[task, origin] = self._read_labels(task, origin)
+        return self._labels[task, origin]
 
     def _read_labels(self, task: str, origin: str) -> Mapping[str, Array]:
-        """From any encoding of the same examples: tokenizer and length change no label."""
+        """As a collected folder has them, else from any encoding of the same examples: tokenizers change no label."""
+        if (collected := self._layout.labels(task, origin)).is_file():
+            return _arrays(collected, task)
         same = [study for study in self._studies.values() if (study.task, study.task_origin) == (task, origin)]
         for path in sorted({encoded_task_path(self._layout, study) for study in same}):
             try:
@@ -54,11 +64,19 @@ class StoredPredictions:
         Raises:
             MissingData: it is not there or cannot be read.
         """
-        path = self._layout.trial(task, trial_id).with_suffix(".npz")
-        try:
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-                return {split: stored[split] for split in TASKS[task].validation_splits}
-        except FileNotFoundError:
-            raise MissingData("predictions are not kept") from None
-        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-            raise MissingData(f"{path.name} cannot be read: {error}") from error
+        return _arrays(self._layout.trial(task, trial_id).with_suffix(".npz"), task)
+
+
+def _arrays(path: Path, task: str) -> Mapping[str, Array]:
+    """An array a validation split.
+
+    Raises:
+        MissingData: the file is not there or cannot be read.
+    """
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+            return {split: stored[split] for split in TASKS[task].validation_splits}
+    except FileNotFoundError:
+        raise MissingData("predictions are not kept") from None
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise MissingData(f"{path.name} cannot be read: {error}") from error

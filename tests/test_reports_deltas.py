@@ -7,18 +7,14 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from reports_predictions import with_predictions
 from reports_study import Study
 
-from neobert.data.tokenizers import Framed
-from neobert.glue.encoding import encode_task, save_encoded
-from neobert.glue.metrics import evaluate
-from neobert.glue.tasks import TASKS
 from neobert.layout import Layout
-from neobert.progress import TrialFiles, encoded_task_path
+from neobert.progress import TrialFiles
 from reports.bars import bars_of
 from reports.deltas import Delta, deltas_of
 from reports.deltas_table import deltas_csv, deltas_table
@@ -27,7 +23,6 @@ from reports.predictions import StoredPredictions
 from reports.scores import group_of
 from reports.trials import read_evidence
 
-EXAMPLES = 60
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
@@ -159,61 +154,6 @@ def test_holm_corrects_over_the_ladder_and_leaves_alternatives_to_themselves(stu
     assert other.design == "alternatives" and other.comparison is not None
     assert other.p_holm == other.comparison.p_t
     assert {deltas["M1", "M0", "GLUE"].verdict} <= {"higher", "within noise"}
-
-
-class OneToken:
-    """Frames every text as one token: only labels matter here."""
-
-    def frame_all(self, columns: Any, *, max_tokens: int) -> list[Framed]:
-        return [Framed([1], None) for _ in columns[0]]
-
-
-def with_predictions(study: Study, names: list[str], tasks: tuple[str, ...]) -> dict[str, Any]:
-    """Trials of some tasks whose scores follow from stored predictions; the labels by task and split."""
-    random, labels = np.random.default_rng(0), {}
-    for task in tasks:
-        of_task = TASKS[task]
-        labels[task] = {
-            split: random.integers(0, 6, EXAMPLES) / 1.0 if of_task.is_regression else random.integers(0, 2, EXAMPLES)
-            for split in of_task.validation_splits
-        }
-    for name in names:
-        for seed in (0, 1, 2):
-            study.pretrain(name, seed)
-            for each in (each for each in study.studies(name, seed) if each.task in tasks):
-                study.begin(name, each)
-                _encode(study, each, labels[each.task])
-                for point in each.points:
-                    _predicted_trial(study, name, each, point, labels[each.task], random)
-    return labels
-
-
-def _encode(study: Study, of_task: Any, labels: dict[str, Any]) -> None:
-    task = TASKS[of_task.task]
-    splits = {"train": [0, 1], **{split: list(values) for split, values in labels.items()}}
-    texts = {
-        split: {column: ["x"] * len(values) for column in task.text_columns} | {"label": values}
-        for split, values in splits.items()
-    }
-    save_encoded(
-        encoded_task_path(Layout(study.root), of_task),
-        encode_task(task, texts, OneToken(), of_task.protocol.max_tokens),
-    )
-
-
-def _predicted_trial(study: Study, name: str, of_task: Any, point: Any, labels: dict[str, Any], random: Any) -> None:
-    task = TASKS[of_task.task]
-    noise = 1.0 if name == "M0" else 0.5
-    predictions = {}
-    for split, values in labels.items():
-        if task.is_regression:
-            predictions[split] = (values + random.normal(0, 3 * noise, EXAMPLES)).astype(np.float32)
-        else:
-            logits = np.eye(task.labels)[values] + random.normal(0, noise, (EXAMPLES, task.labels))
-            predictions[split] = logits.astype(np.float32)
-    score = evaluate(task, predictions, labels).score
-    path = study.trial(name, of_task, point, score=score)
-    np.savez_compressed(path.with_suffix(".npz"), allow_pickle=False, **predictions)
 
 
 def test_stored_predictions_give_an_interval_over_examples_around_the_difference(study: Study) -> None:

@@ -1,0 +1,113 @@
+"""A folder of runs → the part of it that reports read, without weights, texts, tokens and paths of the machine."""
+
+import io
+import json
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from neobert.errors import DamagedFile, MissingData
+from neobert.files import json_bytes, read_json, read_lines
+from neobert.layout import Layout
+from neobert.records import record_paths
+from reports.curves import PIECES
+from reports.predictions import StoredPredictions
+from reports.trials import Evidence
+
+File = tuple[Path, bytes]
+LEFT_OUT = frozenset({"traceback"})  # of failures: the sentence says it, the lines name folders of the machine
+SUMMED = ("real_tokens", "seconds")
+
+
+class Collection:
+    """What of a folder of runs is copied; `problems` has a sentence for each file that cannot be."""
+
+    def __init__(self, root: Path, evidence: Evidence) -> None:
+        self._layout, self._evidence = Layout(root), evidence
+        self.problems: list[str] = []
+
+    def files(self) -> Iterator[File]:
+        """Where each file lies below the copy, and its content."""
+        for path, content in (*self._documents(), *self._curves(), *self._predictions(), *self._labels()):
+            yield path.relative_to(self._layout.root), content
+
+    def _documents(self) -> Iterator[File]:
+        """Records and what says how they were planned, chosen or lost."""
+        root = self._layout.root
+        run_files = [path for path in sorted(root.glob("*/**/run.json")) if "attempts" not in path.parts]
+        others = ("glue/*/studies/*/selection.json", "glue/*/errors/*.json", "models/*/model.json")
+        paths = [*record_paths(root), *run_files, *(path for each in others for path in sorted(root.glob(each)))]
+        contents = dict(self._read(paths))
+        names = dict(_data_folders(contents[path] for path in run_files if path in contents))
+        yield from ((path, json_bytes(without_paths(content, names))) for path, content in contents.items())
+
+    def _read(self, paths: Iterable[Path]) -> Iterator[tuple[Path, Any]]:
+        for path in paths:
+            try:
+                yield path, read_json(path)
+            except DamagedFile as error:
+                self.problems.append(str(error))
+
+    def _curves(self) -> Iterator[File]:
+        for path in sorted(self._layout.root.glob("pretraining/*/metrics.jsonl")):
+            try:
+                lines = list(thinned(list(read_lines(path))))
+            except (ValueError, TypeError, AttributeError, KeyError) as error:
+                self.problems.append(f"the curve of {path}: {error}")
+                continue
+            yield path, "".join(json.dumps(line, sort_keys=True) + "\n" for line in lines).encode()
+
+    def _predictions(self) -> Iterator[File]:
+        for trial in self._evidence.trials:
+            path = self._layout.trial(trial.task, trial.id).with_suffix(".npz")
+            if path.is_file():
+                yield path, path.read_bytes()
+
+    def _labels(self) -> Iterator[File]:
+        """The labels of every task whose predictions are copied, once."""
+        stored = StoredPredictions(self._layout.root, self._evidence.studies)
+        tasks = sorted({(study.task, study.task_origin) for study in self._evidence.studies.values()})
+        for task, origin in tasks:
+            try:
+                labels = stored.labels_of(task, origin)
+            except MissingData:
+                continue  # not encoded yet: nothing was fine-tuned on it either
+            buffer = io.BytesIO()
+            np.savez_compressed(buffer, allow_pickle=False, **labels)
+            yield self._layout.labels(task, origin), buffer.getvalue()
+
+
+def _data_folders(run_files: Iterable[Any]) -> Iterator[tuple[str, str]]:
+    """The folders that runs read, as run files write them, and their names."""
+    for content in run_files:
+        source = content.get("source", {}) if isinstance(content, dict) else {}
+        for path in (source.get("name", ""), *source.get("unseen", ())):
+            if "/" in path:
+                yield path, Path(path).name
+
+
+def without_paths(value: Any, names: Mapping[str, str]) -> Any:
+    """A JSON value with the name of each folder in place of its path, the longest paths first."""
+    if isinstance(value, dict):
+        return {key: without_paths(each, names) for key, each in value.items() if key not in LEFT_OUT}
+    if isinstance(value, list):
+        return [without_paths(each, names) for each in value]
+    if isinstance(value, str):
+        for path in sorted(names, key=len, reverse=True):
+            value = value.replace(path, names[path])
+    return value
+
+
+def thinned(lines: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The lines of a metrics.jsonl with steps joined to as many stretches as a picture shows: of each the middle step,
+    the mean loss, and the sums of tokens and seconds. Held-out losses stay as they are."""
+    steps = [line for line in lines if "loss" in line]
+    size = max(1, -(-len(steps) // PIECES))
+    for start in range(0, len(steps), size):
+        piece = steps[start : start + size]
+        means = {name: statistics.fmean(line[name] for line in piece) for name in ("step", "loss")}
+        yield means | {name: sum(line[name] for line in piece) for name in SUMMED if name in piece[0]}
+    yield from (dict(line) for line in lines if "heldout_loss" in line)
