@@ -1,4 +1,4 @@
-"""A collected folder gives the figures of the whole one, is small, names no folder of the machine, and takes others in."""
+"""A collected folder gives the figures of the whole one, is small, names no folder of the machine, and can be joined."""
 
 import json
 from pathlib import Path
