@@ -1,4 +1,4 @@
-"""A collected folder gives the figures of the whole one, is small, names no folder of the machine, and can be joined."""
+"""A collected folder gives the figures of the whole one, is small, names no folder of the machine, and joins others."""
 
 import json
 from pathlib import Path
