@@ -12,7 +12,7 @@ from reports.rank_agreement import RankAgreement
 from reports.scores import Group
 
 
-def comparison_table(numbers: Sequence[ComparedNumber], agreement: RankAgreement | None, group: Group) -> Table:
+def comparison_table(numbers: Sequence[ComparedNumber], agreements: Sequence[RankAgreement], group: Group) -> Table:
     """One line a published number that has a counterpart."""
     rules = {index for index in range(1, len(numbers)) if numbers[index].where != numbers[index - 1].where}
     return Table(
@@ -33,34 +33,37 @@ def comparison_table(numbers: Sequence[ComparedNumber], agreement: RankAgreement
             )
             for each in numbers
         ),
-        notes=tuple(_notes(numbers, agreement)),
+        notes=tuple(_notes(numbers, agreements)),
         rules=frozenset(rules),
     )
 
 
-def _notes(numbers: Sequence[ComparedNumber], agreement: RankAgreement | None) -> list[str]:
+def _notes(numbers: Sequence[ComparedNumber], agreements: Sequence[RankAgreement]) -> list[str]:
     counts = Counter(each.verdict for each in numbers)
     listed = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items())) or "none"
     return [
         f"{len(numbers)} of {published_numbers()} published numbers have a counterpart: {listed}. Only paper scale on "
         "the paper's data is comparable; nothing in this study is tuned to these numbers.",
-        agreement_sentence(agreement),
+        *agreement_sentences(agreements),
         TOLERANCE_REASON,
         "Not compared: rows of Table 3 that the paper copied from others (other protocols), and Tables 4, 5 and 9.",
     ]
 
 
-def agreement_sentence(agreement: RankAgreement | None) -> str:
-    """The agreement of the orders in words."""
-    if agreement is None:
-        return "Rank agreement: fewer than three variants have scores on the same tasks."
-    low, high = agreement.interval
+def agreement_sentences(agreements: Sequence[RankAgreement]) -> list[str]:
+    """The agreement of the orders in words, a sentence for each readout."""
+    none = "Rank agreement: fewer than three variants have numbers that can be compared with each other."
+    return [_agreement_sentence(each) for each in agreements] or [none]
+
+
+def _agreement_sentence(agreement: RankAgreement) -> str:
+    low, high = (number(end, 2) for end in agreement.interval)
     alike, steps = agreement.decisions
     right, pairs = agreement.pairs
     return (
-        f"Rank agreement over {len(agreement.variants)} variants: Kendall's τ {number(agreement.tau, 2)} "
-        f"(95 %: {number(low, 2)} to {number(high, 2)}, {agreement.method}); {right:g} of {pairs} pairs ordered as in "
-        f"the paper (decision accuracy {100 * agreement.pairwise_accuracy:.0f} %), {alike} of {steps} steps "
+        f"Rank agreement in {agreement.readout} over {', '.join(agreement.variants)}: Kendall's τ "
+        f"{number(agreement.tau, 2)} (95 %: {low} to {high}, {agreement.method}); {right:g} of {pairs} pairs ordered as "
+        f"in the paper (decision accuracy {100 * agreement.pairwise_accuracy:.0f} %), {alike} of {steps} steps "
         "help or hurt as there."
     )
 
@@ -77,15 +80,15 @@ def comparison_csv(numbers: Sequence[ComparedNumber]) -> str:
     return csv_text(header, rows)
 
 
-def comparison_json(numbers: Sequence[ComparedNumber], agreement: RankAgreement | None, group: Group) -> str:
-    """The same as JSON, with the rank agreement."""
+def comparison_json(numbers: Sequence[ComparedNumber], agreements: Sequence[RankAgreement], group: Group) -> str:
+    """The same as JSON, with the rank agreements."""
     content: dict[str, Any] = {
         "scale": group.scale,
         "data": group.data,
         "published_numbers": published_numbers(),
         "off": [each.name for each in numbers if each.is_off],
         "numbers": [_entry(each) for each in numbers],
-        "rank_agreement": None if agreement is None else vars(agreement),
+        "rank_agreements": [vars(each) for each in agreements],
         "tolerances": TOLERANCE_REASON,
     }
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"

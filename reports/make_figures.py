@@ -73,17 +73,17 @@ def _write(folder: Path, contents: Mapping[str, bytes]) -> list[Path]:
 def _compare(findings: "Findings", folder: Path) -> dict[str, Any]:
     """Write the comparison with the paper; what of it belongs into the summary."""
     from reports.comparison import compared_numbers
-    from reports.comparison_table import agreement_sentence
-    from reports.rank_agreement import rank_agreement
+    from reports.comparison_table import agreement_sentences
+    from reports.rank_agreement import rank_agreements
     from reports.writing import comparison_contents
 
     group = findings.group
-    numbers, agreement = compared_numbers(group), rank_agreement(group, findings.bars.tasks)
+    numbers, agreements = compared_numbers(group), rank_agreements(group, findings.bars.tasks)
     return {
-        "files": _write(folder, comparison_contents(numbers, agreement, findings)),
+        "files": _write(folder, comparison_contents(numbers, agreements, findings)),
         "verdicts": dict(sorted(Counter(each.verdict for each in numbers).items())),
         "off": [each.name for each in numbers if each.is_off],
-        "rank_agreement": agreement_sentence(agreement),
+        "rank_agreements": agreement_sentences(agreements),
     }
 
 
@@ -117,7 +117,7 @@ def _print_summary(summary: dict[str, Any]) -> None:
     if comparison := summary.get("comparison"):
         counts = ", ".join(f"{count} {verdict}" for verdict, count in comparison["verdicts"].items())
         print(f"  beside the paper: {counts or 'no number has a counterpart'}")
-        print(f"  {comparison['rank_agreement']}")
+        print("\n".join(f"  {sentence}" for sentence in comparison["rank_agreements"]))
         if comparison["off"]:
             print(f"  off: {', '.join(comparison['off'])}")
 

@@ -1,6 +1,7 @@
 """Does the ladder come out in the paper's order? Kendall's τ, and how many decisions would have been the same."""
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -9,7 +10,7 @@ import numpy as np
 
 from neobert.identity import identity
 from reports import published
-from reports.pairs import by_pretraining_seed
+from reports.pairs import by_pretraining_seed, recipe_at
 from reports.scores import Group
 
 DRAWS = 1000
@@ -19,9 +20,11 @@ LEAST_SEEDS = 2
 
 @dataclass(frozen=True)
 class RankAgreement:
-    """Our order of variants beside the paper's. `interval` is the 95 % interval of τ by `method`; `pairs` and
-    `decisions` are (alike, all): pairs ordered as in the paper, and steps that help or hurt as in the paper."""
+    """Our order of variants in one `readout` beside the paper's order. `interval` is the 95 % interval of τ by
+    `method`; `pairs` and `decisions` are (alike, all): pairs ordered as in the paper, and steps that help or hurt as in
+    the paper."""
 
+    readout: str
     variants: tuple[str, ...]
     seeds: int
     tau: float
@@ -36,28 +39,55 @@ class RankAgreement:
         return self.pairs[0] / self.pairs[1]
 
 
+def rank_agreements(group: Group, tasks: Sequence[str]) -> tuple[RankAgreement, ...]:
+    """In GLUE means over `tasks`, then in the held-out loss on each corpus; only where three variants or more have
+    numbers that can be compared with each other."""
+    corpora = sorted({corpus for row in group.last_rows().values() for corpus in row.losses})
+    found = [rank_agreement(group, tasks), *(_loss_agreement(group, corpus) for corpus in corpora)]
+    return tuple(each for each in found if each is not None)
+
+
 def rank_agreement(group: Group, tasks: Sequence[str]) -> RankAgreement | None:
     """The agreement over the variants that have a mean over `tasks`; None where they are fewer than three."""
-    printed = {name: bar.average for name, bar in published.figure1().items()}
+    means = {name: group.last_rows()[name].mean_over(tasks) for name in published.figure1()}
+    scores = {name: by_pretraining_seed(mean.by_seeds) for name, mean in means.items() if mean is not None}
+    return _agreement("GLUE", scores, group)
+
+
+def _loss_agreement(group: Group, corpus: str) -> RankAgreement | None:
+    """The same by held-out loss, a lower one for a better variant, over the most variants that read the corpus in the
+    same tokens and lengths; of variants with the same weights the first."""
     rows = group.last_rows()
-    scores = {
-        name: by_pretraining_seed(mean.by_seeds)
-        for name in printed
-        if (mean := rows[name].mean_over(tasks)) is not None
-    }
+    alike: dict[tuple[str, int, int], list[str]] = defaultdict(list)
+    for name in published.figure1():
+        pretraining = recipe_at(rows[name].variant, group).pretraining
+        tokens = pretraining.data.tokenizer, pretraining.model.vocabulary_size, pretraining.stages[-1].context
+        known = {run for other in alike[tokens] for run in rows[other].run_ids}
+        if corpus in rows[name].losses and known.isdisjoint(rows[name].run_ids):
+            alike[tokens].append(name)
+    most = max(alike.values(), key=len, default=[])
+    losses = {name: by_pretraining_seed(rows[name].losses[corpus].by_seeds) for name in most}
+    scores = {name: {seed: -loss for seed, loss in by_seed.items()} for name, by_seed in losses.items()}
+    return _agreement(f"held-out loss on {corpus}", scores, group)
+
+
+def _agreement(readout: str, scores: Mapping[str, Mapping[int, float]], group: Group) -> RankAgreement | None:
+    """The agreement of numbers of which the higher is the better, by variant and seed of pre-training."""
     if len(scores) < LEAST_VARIANTS:
         return None
+    printed = {name: bar.average for name, bar in published.figure1().items()}
     seeds = sorted(set.intersection(*(set(by_seed) for by_seed in scores.values())))
     ours = {name: float(np.mean([by_seed[seed] for seed in seeds or by_seed])) for name, by_seed in scores.items()}
     paper = [printed[name] for name in scores]
     tau = kendall_tau(list(ours.values()), paper)
     if len(seeds) >= LEAST_SEEDS:
-        ids = sorted(run.id for name in scores for run in rows[name].runs)
+        ids = sorted(run.id for name in scores for run in group.last_rows()[name].runs)
         interval, method = _over_seeds(scores, seeds, paper, ids), f"bootstrap over {len(seeds)} seeds"
     else:
         interval, method = _asymptotic(tau, len(scores)), "asymptotic, one seed: noise between seeds is not in it"
     count = math.comb(len(scores), 2)
     return RankAgreement(
+        readout=readout,
         variants=tuple(scores),
         seeds=max(1, len(seeds)),
         tau=tau,

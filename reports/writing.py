@@ -85,12 +85,12 @@ def figure_files(name: str, images: Mapping[str, bytes], csv: str) -> Contents:
 
 
 def comparison_contents(
-    numbers: tuple[ComparedNumber, ...], agreement: RankAgreement | None, findings: Findings
+    numbers: Sequence[ComparedNumber], agreements: Sequence[RankAgreement], findings: Findings
 ) -> Mapping[str, bytes]:
     """Our numbers beside the paper's."""
-    table = comparison_table(numbers, agreement, findings.group)
+    table = comparison_table(numbers, agreements, findings.group)
     return {
         "comparison.md": markdown(table).encode(),
         "comparison.csv": comparison_csv(numbers).encode(),
-        "comparison.json": comparison_json(numbers, agreement, findings.group).encode(),
+        "comparison.json": comparison_json(numbers, agreements, findings.group).encode(),
     }

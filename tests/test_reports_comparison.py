@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 from reports_study import TASK_SHIFTS, Study
 from scipy import stats
 
+from ablations.ladder import ladder
 from neobert.glue.tasks import TASKS
 from neobert.recipe import Point
 from neobert.specifications import GlueStudy
 from reports import make_figures, published
 from reports.comparison import average_tolerance, compared_numbers, task_error, tolerance_of
-from reports.comparison_table import agreement_sentence
-from reports.rank_agreement import kendall_tau, rank_agreement
+from reports.comparison_table import agreement_sentences
+from reports.rank_agreement import kendall_tau, rank_agreement, rank_agreements
 from reports.scores import Group, group_of
 from reports.trials import read_evidence
 
@@ -127,7 +128,7 @@ def test_the_papers_own_order_agrees_fully_and_its_reverse_not_at_all(tmp_path: 
     agreement = rank_agreement(group(study), tuple(TASKS))
     assert agreement is not None and (agreement.tau, agreement.pairwise_accuracy) == (1.0, 1.0)
     assert agreement.decisions == (3, 3) and agreement.interval[0] < agreement.interval[1] == 1.0
-    assert "asymptotic, one seed" in agreement_sentence(agreement)
+    assert "asymptotic, one seed" in agreement_sentences([agreement])[0]
     reverse = replica(tmp_path / "reverse", {name: 2 * (80 - value) for name, value in PRINTED.items()})
     reverse.write(["M0", "M1", "M2", "M4"])
     agreement = rank_agreement(group(reverse), tuple(TASKS))
@@ -147,4 +148,21 @@ def test_two_variants_have_no_rank_agreement(tmp_path: Path) -> None:
     study = replica(tmp_path)
     study.write(["M0", "M1"])
     assert rank_agreement(group(study), tuple(TASKS)) is None
-    assert "fewer than three" in agreement_sentence(None)
+    assert "fewer than three" in agreement_sentences([])[0]
+
+
+def test_held_out_losses_order_the_variants_that_read_the_same_tokens_in_the_same_lengths(tmp_path: Path) -> None:
+    """M3 has other tokens, M9 and M10 other lengths; lower is better, so that levels come out in their own order."""
+    study = Study(tmp_path, measured=("web", "wikibook"))
+    for name in ladder():
+        study.pretrain(name)
+        study.pretrain(name, seed=1)
+    found = {each.readout: each for each in rank_agreements(group(study), tuple(TASKS))}
+    assert set(found) == {"held-out loss on web", "held-out loss on wikibook"}
+    expected = ("M0", "M1", "M2", "M4", "M5", "M6", "M7", "M8")
+    levels, printed = [study.levels[name] for name in expected], [PRINTED[name] for name in expected]
+    for each in found.values():
+        assert each.variants == expected and each.method == "bootstrap over 2 seeds"
+        assert each.tau == pytest.approx(kendall_tau(levels, printed))
+    sentences = agreement_sentences(list(found.values()))
+    assert sentences[0].startswith("Rank agreement in held-out loss on web over M0, M1, M2, M4, M5, M6, M7, M8: ")

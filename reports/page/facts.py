@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ablations.ladder import ladder
-from reports.comparison_table import agreement_sentence
+from reports.comparison_table import agreement_sentences
 from reports.findings import Findings
 from reports.page.costs import Costs
 from reports.page.numbers import Number
-from reports.rank_agreement import rank_agreement
+from reports.rank_agreement import rank_agreements
 from reports.remarks import remarks
 
 TITLES = {
@@ -64,10 +64,10 @@ def facts(findings: Findings, costs: Costs) -> tuple[Fact, ...]:
     )
 
 
-def order_in_words(findings: Findings) -> str:
-    """How far the order of the ladder is the paper's; empty where too few variants have scores."""
-    agreement = rank_agreement(findings.group, findings.bars.tasks)
-    return "" if agreement is None else agreement_sentence(agreement)
+def order_in_words(findings: Findings) -> tuple[str, ...]:
+    """How far the order of the ladder is the paper's, a sentence a readout; none for too few variants."""
+    agreements = rank_agreements(findings.group, findings.bars.tasks)
+    return tuple(agreement_sentences(agreements)) if agreements else ()
 
 
 def remarks_of(findings: Findings) -> tuple[str, ...]:

@@ -36,7 +36,7 @@ class Section:
     id: str
     title: str
     warning: str
-    order: str
+    order: tuple[str, ...]
     facts: tuple[Fact, ...]
     ladder: LadderChart
     scores: ScoreTable
