@@ -62,8 +62,8 @@ def _agreement_sentence(agreement: RankAgreement) -> str:
     right, pairs = agreement.pairs
     return (
         f"Rank agreement in {agreement.readout} over {', '.join(agreement.variants)}: Kendall's τ "
-        f"{number(agreement.tau, 2)} (95 %: {low} to {high}, {agreement.method}); {right:g} of {pairs} pairs ordered as "
-        f"in the paper (decision accuracy {100 * agreement.pairwise_accuracy:.0f} %), {alike} of {steps} steps "
+        f"{number(agreement.tau, 2)} (95 %: {low} to {high}, {agreement.method}); {right:g} of {pairs} pairs ordered "
+        f"as in the paper (decision accuracy {100 * agreement.pairwise_accuracy:.0f} %), {alike} of {steps} steps "
         "help or hurt as there."
     )
 

@@ -46,7 +46,8 @@ def _title(each: Factorial) -> str:
     return ("half of " if each.fraction == "half" else "") + ", ".join(each.factors)
 
 
-def _name(effect: Effect) -> str:
+def effect_name(effect: Effect) -> str:
+    """An effect for people, with what a half factorial cannot tell it from."""
     alias = f" (or {' × '.join(effect.alias)})" if effect.alias else ""
     return ("all" if effect.kind == "whole" else " × ".join(effect.factors)) + alias
 
@@ -62,7 +63,7 @@ def _cells(each: Factorial, effect: Effect) -> tuple[str, ...]:
         _title(each),
         each.measured,
         effect.kind,
-        _name(effect),
+        effect_name(effect),
         str(found.seeds),
         signed(found.mean, digits),
         printed_range(found.interval, digits),

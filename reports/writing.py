@@ -6,6 +6,7 @@ from reports.bars import figure1_csv
 from reports.comparison import ComparedNumber
 from reports.comparison_table import comparison_csv, comparison_json, comparison_table
 from reports.deltas_table import deltas_csv, deltas_table
+from reports.differences import deltas_figure, effects_figure
 from reports.effects_table import effects_csv, effects_table
 from reports.figure1 import figure1
 from reports.figure4 import figure4, figure5
@@ -51,9 +52,13 @@ def _statistics(findings: Findings) -> Contents:
     group, quantity = findings.group, findings.bars.quantity
     table = deltas_table(findings.deltas, group, quantity)
     files = table_files("deltas", table, deltas_csv(findings.deltas, quantity))
+    if any(delta.comparison for delta in findings.deltas):
+        files |= _named("deltas", deltas_figure(findings.deltas, group))
     if findings.factorials:
         table = effects_table(findings.factorials, group, quantity)
         files |= table_files("effects", table, effects_csv(findings.factorials))
+    if any(each.effects for each in findings.factorials):
+        files |= _named("effects", effects_figure(findings.factorials, group))
     return files
 
 
@@ -81,7 +86,11 @@ def throughput_contents(lines: Sequence[ThroughputLine]) -> Contents:
 
 def figure_files(name: str, images: Mapping[str, bytes], csv: str) -> Contents:
     """A figure in all its formats, and what it shows as CSV."""
-    return {f"{name}.{suffix}": content for suffix, content in images.items()} | {f"{name}.csv": csv.encode()}
+    return _named(name, images) | {f"{name}.csv": csv.encode()}
+
+
+def _named(name: str, images: Mapping[str, bytes]) -> Contents:
+    return {f"{name}.{suffix}": content for suffix, content in images.items()}
 
 
 def comparison_contents(

@@ -33,7 +33,7 @@ SCRIPT = Path("reports", "make_figures.py")
 FILES = {f"{name}.{suffix}" for name in ("table2", "table3", "table5", "deltas") for suffix in ("md", "tex", "csv")} | {
     "remarks.md"
 }
-FILES |= {f"figure1.{suffix}" for suffix in ("pdf", "svg", "png", "csv")}
+FILES |= {f"{name}.{suffix}" for name in ("figure1", "deltas") for suffix in ("pdf", "svg", "png", "csv")}
 
 
 @pytest.fixture(autouse=True)
