@@ -7,7 +7,7 @@ from reports.deltas import Delta
 from reports.formats import DASH, Table, csv_text, number, p_value, raw
 from reports.inference import SEEDS_FOR_A_CLAIM
 from reports.pairs import MARGINS, measured_name
-from reports.remarks import SMOKE_WARNING
+from reports.remarks import warnings
 from reports.scores import Group
 
 DIGITS = {"GLUE": 2, "loss": 4}
@@ -37,7 +37,7 @@ def deltas_table(deltas: Sequence[Delta], group: Group, quantity: str) -> Table:
         header=HEADER,
         alignment="llllr" + "r" * (len(HEADER) - 6) + "l",
         rows=tuple(_cells(delta) for delta in deltas),
-        notes=(*([SMOKE_WARNING] if group.scale == "smoke" else []), *_notes(deltas, quantity)),
+        notes=(*warnings(group), *_notes(deltas, quantity)),
         rules=frozenset(rules),
     )
 

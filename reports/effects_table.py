@@ -7,7 +7,7 @@ from reports.deltas_table import DIGITS, printed_range, signed
 from reports.effects import MOST_FACTORS_FOR_SHAPLEY, Effect, Factorial
 from reports.formats import DASH, Table, csv_text, number, p_value, raw
 from reports.inference import SEEDS_FOR_A_CLAIM
-from reports.remarks import SMOKE_WARNING
+from reports.remarks import warnings
 from reports.scores import Group
 
 HEADER = (
@@ -37,7 +37,7 @@ def effects_table(factorials: Sequence[Factorial], group: Group, quantity: str) 
         header=HEADER,
         alignment="llll" + "r" * (len(HEADER) - 5) + "l",
         rows=tuple(rows),
-        notes=(*([SMOKE_WARNING] if group.scale == "smoke" else []), *_notes(factorials, quantity)),
+        notes=(*warnings(group), *_notes(factorials, quantity)),
         rules=frozenset(rules),
     )
 

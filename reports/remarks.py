@@ -1,16 +1,28 @@
 """What a reader must know beside the numbers, in sentences: what is missing, incomplete or started elsewhere."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from ablations.scales import Scale
 from neobert.glue.tasks import TASKS
 from reports.baselines import BaselineRow
 from reports.cells import Cell
 from reports.scores import Group, Row
 
-SMOKE_WARNING = "Pipeline check at smoke scale: these numbers are not evidence about the modifications."
+_SMALL = "small models on little text: what differs here need not differ at the paper's scale, nor the other way round."
+WARNINGS: Mapping[Scale, str] = {
+    "smoke": "Pipeline check at smoke scale: these numbers are not evidence about the modifications.",
+    "laptop": f"Laptop scale: {_SMALL}",
+    "proxy": f"Proxy scale: {_SMALL}",
+}
+"""What must stand beside numbers of a scale; the paper's own needs no warning."""
 SHORT_LIST = 12
 PRINTED_AS = {"M10": "NeoBERT"}  # caption of Table 3: the two checkpoints under the larger grid
+
+
+def warnings(group: Group) -> list[str]:
+    """The warning of the group's scale, if it has one."""
+    return [WARNINGS[group.scale]] if group.scale in WARNINGS else []
 
 
 def row_label(row: Row | BaselineRow) -> str:
@@ -29,7 +41,7 @@ def row_label(row: Row | BaselineRow) -> str:
 
 def remarks(group: Group, short: bool) -> tuple[str, ...]:
     """All remarks on a group. `short` cuts long lists of missing points; failed ones are always named in full."""
-    lines = [SMOKE_WARNING] if group.scale == "smoke" else []
+    lines = warnings(group)
     lines += _spread(group)
     without: dict[str, list[str]] = defaultdict(list)
     for row in group.all_rows:

@@ -8,7 +8,7 @@ from reports import published
 from reports.cells import Estimate
 from reports.embeddings import ALL_TASKS, CategoryMean, EmbeddingRow, Embeddings, shared_tasks
 from reports.formats import DASH, Table, csv_text, number, raw
-from reports.remarks import SMOKE_WARNING
+from reports.remarks import warnings
 from reports.scores import Group
 from reports.table3 import PAPER, THIS_STUDY
 
@@ -78,8 +78,7 @@ def printed(estimate: Estimate | None) -> str:
 
 
 def _notes(rows: Sequence[EmbeddingRow], shared: Sequence[str], group: Group) -> Iterator[str]:
-    if group.scale == "smoke":
-        yield SMOKE_WARNING
+    yield from warnings(group)
     yield (
         "Main scores in points. The average is the flat mean of all 56 tasks, "
         f"{DASH} where one is missing; a category that lacks tasks says how many it has."

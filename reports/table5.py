@@ -8,7 +8,7 @@ from reports import published
 from reports.baselines import BaselineRow
 from reports.cells import Cell, point_name
 from reports.formats import DASH, Table, csv_text, raw
-from reports.remarks import SMOKE_WARNING, row_label
+from reports.remarks import row_label, warnings
 from reports.scores import Group, Row
 from reports.table3 import PAPER, THIS_STUDY
 
@@ -58,8 +58,7 @@ def _printed(cell: Cell) -> str:
 
 
 def _notes(group: Group) -> Iterator[str]:
-    if group.scale == "smoke":
-        yield SMOKE_WARNING
+    yield from warnings(group)
     yield "Points as batch size/learning rate/weight decay. The paper's rows are as printed there, from its own grid."
     yield "Ours is the point with the highest mean over seeds; of equal ones the first in the grid."
     if group.scale != "paper":

@@ -16,7 +16,7 @@ from reports.page.numbers import Register
 from reports.page.records import described_records
 from reports.page.scores import ScoreTable, score_table
 from reports.page.tables import PageTable, embedding_tables, statistics_tables, throughput_tables
-from reports.remarks import SMOKE_WARNING
+from reports.remarks import warnings
 from reports.throughput import FOLDER, ThroughputLine
 from reports.trials import Evidence
 
@@ -82,7 +82,7 @@ def _section(study: Findings, curves: Curves, files: Sequence[str], register: Re
     return Section(
         id=study.folder,
         title=f"Scale {group.scale}, data {group.data}",
-        warning=SMOKE_WARNING if group.scale == "smoke" else "",
+        warning=" ".join(warnings(group)),
         order=order_in_words(study),
         facts=facts(study, spent),
         ladder=ladder_chart(study, register),
