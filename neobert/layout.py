@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from neobert.identity import identity
-
 MANIFEST = "manifest.json"
 """The file of a tokenised corpus that is written last."""
 
@@ -51,9 +49,9 @@ class Layout:
         """The record of one GLUE trial; its predictions and weights are siblings with other suffixes."""
         return self.root / "glue" / task / f"{trial_id}.json"
 
-    def labels(self, task: str, origin: str) -> Path:
-        """The labels of a task's validation splits alone, as a collected folder has them in place of the texts."""
-        return self.root / "glue" / task / "labels" / f"{identity(origin)}.npz"
+    def resampled(self, task: str, trial_id: str) -> Path:
+        """A trial's score on resamples of its examples, as a collected folder has it in place of predictions."""
+        return self.root / "glue" / task / f"{trial_id}.resampled.npz"
 
     def embedding_task(self, task: str, result_id: str) -> Path:
         """The record of one embedding task on one encoder."""

@@ -12,9 +12,9 @@ if not __package__:  # run as a script: its own folder is on sys.path, the repos
 def _arguments(given: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="collect.py",
-        description="Copy what make_figures.py reads of a folder of runs: records, run files, thinned curves, "
-        "predictions and the labels they are scored on. Weights, texts and tokens stay where they are, and of paths of "
-        "data folders the names are kept. Several folders can be collected into one: runs are named by what they are.",
+        description="Copy what make_figures.py reads of a folder of runs: records, run files, thinned curves, scores "
+        "on resamples in place of predictions. Weights, texts and labels stay where they are, and of paths of data "
+        "folders the names are kept. Several folders can be collected into one: runs are named by what they are.",
         epilog="Exit codes: 0 done, 2 refused, 3 no runs or no record that can be read.",
     )
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of runs (default: ./runs)")

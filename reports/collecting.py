@@ -1,4 +1,4 @@
-"""A folder of runs → the part of it that reports read, without weights, texts, tokens and paths of the machine."""
+"""A folder of runs → the part of it that reports read, without weights, texts, labels and paths of the machine."""
 
 import io
 import json
@@ -14,7 +14,7 @@ from neobert.files import json_bytes, read_json, read_lines
 from neobert.layout import Layout
 from neobert.records import record_paths
 from reports.curves import PIECES
-from reports.predictions import StoredPredictions
+from reports.predictions import RESAMPLED, StoredPredictions
 from reports.trials import Evidence
 
 File = tuple[Path, bytes]
@@ -31,7 +31,7 @@ class Collection:
 
     def files(self) -> Iterator[File]:
         """Where each file lies below the copy, and its content."""
-        for path, content in (*self._documents(), *self._curves(), *self._predictions(), *self._labels()):
+        for path, content in (*self._documents(), *self._curves(), *self._resamples()):
             yield path.relative_to(self._layout.root), content
 
     def _documents(self) -> Iterator[File]:
@@ -60,24 +60,17 @@ class Collection:
                 continue
             yield path, "".join(json.dumps(line, sort_keys=True) + "\n" for line in lines).encode()
 
-    def _predictions(self) -> Iterator[File]:
-        for trial in self._evidence.trials:
-            path = self._layout.trial(trial.task, trial.id).with_suffix(".npz")
-            if path.is_file():
-                yield path, path.read_bytes()
-
-    def _labels(self) -> Iterator[File]:
-        """The labels of every task whose predictions are copied, once."""
+    def _resamples(self) -> Iterator[File]:
+        """Scores on resamples in place of predictions, which are worth little without the labels of the examples."""
         stored = StoredPredictions(self._layout.root, self._evidence.studies)
-        tasks = sorted({(study.task, study.task_origin) for study in self._evidence.studies.values()})
-        for task, origin in tasks:
+        for trial in self._evidence.trials:
             try:
-                labels = stored.labels_of(task, origin)
+                scores = stored.resampled(trial.task, trial.id, trial.run_id)
             except MissingData:
-                continue  # not encoded yet: nothing was fine-tuned on it either
+                continue  # a failed or pruned trial has none; for others the reports will say that none are kept
             buffer = io.BytesIO()
-            np.savez_compressed(buffer, allow_pickle=False, **labels)
-            yield self._layout.labels(task, origin), buffer.getvalue()
+            np.savez_compressed(buffer, allow_pickle=False, **{RESAMPLED: scores})
+            yield self._layout.resampled(trial.task, trial.id), buffer.getvalue()
 
 
 def _data_folders(run_files: Iterable[Any]) -> Iterator[tuple[str, str]]:

@@ -3,21 +3,20 @@
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from ablations.designs import FACTORS
 from ablations.ladder import M0, M9
 from neobert.errors import MissingData
-from neobert.glue.tasks import TASKS
-from neobert.identity import identity
-from reports.cells import Seeds
+from reports.cells import POINTS_OF_SCORE, Seeds
 from reports.inference import Comparison, adjusted, compared, verdict
 from reports.pairs import MARGINS, Pair, glue_pair, loss_pairs
 from reports.predictions import StoredPredictions
-from reports.resampling import DRAWS, resampled_scores
 from reports.scores import Group, Row
 
+Array = np.ndarray[Any, np.dtype[Any]]
 Interval = tuple[float, float]
 
 
@@ -102,35 +101,21 @@ def bootstrap_interval(
 ) -> Interval:
     """The 95 % percentile interval of a GLUE delta over development examples, in points: the seeds stay as they are.
 
-    The same examples are drawn for both sides and all seeds; the generator starts from the ids of the trials.
+    The same examples are drawn for both sides and all seeds.
 
     Raises:
         MissingData: predictions or labels of some trial are not there.
     """
-    random = np.random.default_rng(int(identity(pair.ids), 16))
-    draws = [_resampled_difference(variant, base, task, stored, pair.seeds, random) for task in tasks]
-    differences = 100 * np.mean(draws, axis=0)
-    low, high = np.nanpercentile(differences, (2.5, 97.5))
+    differences = [_resampled(variant, task, stored, pair) - _resampled(base, task, stored, pair) for task in tasks]
+    low, high = np.nanpercentile(POINTS_OF_SCORE * np.mean(differences, axis=0), (2.5, 97.5))
     return float(low), float(high)
 
 
-def _resampled_difference(
-    variant: Row,
-    base: Row,
-    task: str,
-    stored: StoredPredictions,
-    seeds: Sequence[Seeds],
-    random: np.random.Generator,
-) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    sides = variant.cells[task].ids, base.cells[task].ids
-    models = [stored.of(task, side[each]) for side in sides for each in seeds]
-    labels = stored.labels(task, variant.runs[0].id)
-    try:
-        scores = resampled_scores(TASKS[task], models, labels, DRAWS, random)
-    except ValueError as error:
-        raise MissingData(str(error)) from error
-    weights = _weights_of(seeds)
-    return np.asarray(scores[:, : len(seeds)] @ weights - scores[:, len(seeds) :] @ weights)
+def _resampled(row: Row, task: str, stored: StoredPredictions, pair: Pair) -> Array:
+    """A row's score on each resample, the mean over the pair's seeds: (DRAWS)."""
+    ids, weights = row.cells[task].ids, row.runs[0].id
+    scores = np.stack([stored.resampled(task, ids[seeds], weights) for seeds in pair.seeds], axis=1)
+    return np.asarray(scores @ _weights_of(pair.seeds))
 
 
 def _weights_of(seeds: Sequence[Seeds]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

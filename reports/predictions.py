@@ -1,7 +1,7 @@
-"""Stored predictions and the labels they are scored on, as far as they lie below a folder of runs."""
+"""What trials predicted on development examples, scored on resamples of them, as far as a folder of runs has it."""
 
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,11 @@ from neobert.glue.tasks import TASKS
 from neobert.layout import Layout
 from neobert.progress import encoded_task_path
 from neobert.specifications import GlueStudy
+from reports.resampling import resampled_scores
 
 Array = np.ndarray[Any, np.dtype[Any]]
+RESAMPLED = "score"
+"""The array of a collected trial: its score on each resample."""
 
 
 class StoredPredictions:
@@ -23,6 +26,7 @@ class StoredPredictions:
     def __init__(self, root: Path, studies: Mapping[str, GlueStudy]) -> None:
         self._layout, self._studies = Layout(root), studies
         self._labels: dict[tuple[str, str], Mapping[str, Array]] = {}
+        self._resampled: dict[str, Array] = {}
 
     def labels(self, task: str, weights: str) -> Mapping[str, Array]:
         """The true labels of a task's validation splits, from the task as the studies on these weights encoded it.
@@ -34,22 +38,12 @@ class StoredPredictions:
         origins = sorted({study.task_origin for study in own})
         if len(origins) != 1:
             raise MissingData(f"the labels of {TASKS[task].title} are not known")
-        return self.labels_of(task, origins[0])
-
-    def labels_of(self, task: str, origin: str) -> Mapping[str, Array]:
-        """The same for the bytes of a task.
-
-        Raises:
-            MissingData: it is not there or cannot be read.
-        """
-        if (task, origin) not in self._labels:
-            self._labels[task, origin] = self._read_labels(task, origin)
-        return self._labels[task, origin]
+        if (task, origins[0]) not in self._labels:
+            self._labels[task, origins[0]] = self._read_labels(task, origins[0])
+        return self._labels[task, origins[0]]
 
     def _read_labels(self, task: str, origin: str) -> Mapping[str, Array]:
-        """As a collected folder has them, else from any encoding of the same examples: tokenizers change no label."""
-        if (collected := self._layout.labels(task, origin)).is_file():
-            return _arrays(collected, task)
+        """From any encoding of the same examples: tokenizer and length change no label."""
         same = [study for study in self._studies.values() if (study.task, study.task_origin) == (task, origin)]
         for path in sorted({encoded_task_path(self._layout, study) for study in same}):
             try:
@@ -58,24 +52,37 @@ class StoredPredictions:
                 continue
         raise MissingData("labels of the examples are not kept")
 
-    def of(self, task: str, trial_id: str) -> Mapping[str, Array]:
-        """What a trial predicted, by validation split.
+    def resampled(self, task: str, trial_id: str, weights: str) -> Array:
+        """The score of a trial on each resample of the development examples, 0..1: (DRAWS). From a collected folder,
+        else from its predictions.
 
         Raises:
-            MissingData: it is not there or cannot be read.
+            MissingData: these are not there or cannot be read.
         """
-        return _arrays(self._layout.trial(task, trial_id).with_suffix(".npz"), task)
+        if trial_id not in self._resampled:
+            self._resampled[trial_id] = self._resample(task, trial_id, weights)
+        return self._resampled[trial_id]
+
+    def _resample(self, task: str, trial_id: str, weights: str) -> Array:
+        collected = self._layout.resampled(task, trial_id)
+        if collected.is_file():
+            return _arrays(collected, [RESAMPLED])[RESAMPLED]
+        predictions = _arrays(self._layout.trial(task, trial_id).with_suffix(".npz"), TASKS[task].validation_splits)
+        try:
+            return resampled_scores(TASKS[task], predictions, self.labels(task, weights))
+        except ValueError as error:
+            raise MissingData(str(error)) from error
 
 
-def _arrays(path: Path, task: str) -> Mapping[str, Array]:
-    """An array a validation split.
+def _arrays(path: Path, names: Sequence[str]) -> Mapping[str, Array]:
+    """The named arrays of a file.
 
     Raises:
         MissingData: the file is not there or cannot be read.
     """
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-            return {split: stored[split] for split in TASKS[task].validation_splits}
+            return {name: stored[name] for name in names}
     except FileNotFoundError:
         raise MissingData("predictions are not kept") from None
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:

@@ -1,15 +1,17 @@
 """The bootstrap over development examples: every metric of a task recomputed for each resample, exactly and at once.
 
-A resample is a weight an example. Examples with equal label and equal predictions of all models are one pattern, and
-the counts of patterns in a resample are multinomial: forty thousand examples of a classification become a few dozen.
+A resample is a number of copies of each example. It depends on the task and its number of examples alone, so all models
+are scored on the same resamples, whoever computes them. Examples with equal label and prediction are one pattern.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from neobert.glue.tasks import Metric, Task
+from neobert.identity import identity
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Predictions = Mapping[str, Array]  # by validation split: logits (examples, classes) or values (examples)
@@ -17,25 +19,42 @@ Predictions = Mapping[str, Array]  # by validation split: logits (examples, clas
 DRAWS = 1000
 
 
-def resampled_scores(
-    task: Task, models: Sequence[Predictions], labels: Predictions, draws: int, random: np.random.Generator
-) -> Array:
-    """The task's score, 0..1, of every model on `draws` resamples, the same examples for all models: (draws, models).
-
-    NaN where a metric has no value on a resample. Splits are resampled each by itself.
+def resampled_scores(task: Task, predictions: Predictions, labels: Predictions, draws: int = DRAWS) -> Array:
+    """The task's score, 0..1, on each resample: (draws). NaN where a metric has no value on a resample. Splits are
+    resampled each by itself.
 
     Raises:
         ValueError: predictions and labels have different numbers of examples.
     """
     metrics = []
     for split in task.validation_splits:
-        columns = [np.asarray(labels[split]), *(_decided(task, model[split]) for model in models)]
-        if len({len(column) for column in columns}) > 1:
-            raise ValueError(f"{task.title} {split}: {sorted({len(c) for c in columns})} examples do not fit together")
-        patterns, counts = np.unique(np.stack(columns, axis=1), axis=0, return_counts=True)
-        weights = random.multinomial(counts.sum(), counts / counts.sum(), size=draws).astype(np.float64)
-        metrics += [weighted_metric(metric, patterns[:, :1], patterns[:, 1:], weights) for metric in task.metrics]
+        true, predicted = np.asarray(labels[split]), _decided(task, predictions[split])
+        if len(true) != len(predicted):
+            raise ValueError(f"{task.title} {split}: {len(true)} and {len(predicted)} examples do not fit together")
+        patterns, place = np.unique(np.stack([true, predicted], axis=1), axis=0, return_inverse=True)
+        weights = _pattern_weights(copies_of_examples(task.name, split, len(true), draws), place.ravel())
+        metrics += [weighted_metric(metric, patterns[:, :1], patterns[:, 1:], weights)[:, 0] for metric in task.metrics]
     return np.asarray(sum(metrics) / len(metrics))
+
+
+@lru_cache(maxsize=8)
+def copies_of_examples(task: str, split: str, examples: int, draws: int) -> Array:
+    """How often each example is in each resample: (draws, examples)."""
+    random = np.random.default_rng(int(identity([task, split, examples]), 16))
+    return np.stack(
+        [
+            np.bincount(random.integers(0, examples, examples), minlength=examples).astype(np.uint16)
+            for _ in range(draws)
+        ]
+    )
+
+
+def _pattern_weights(copies: Array, place: Array) -> Array:
+    """How often each pattern is in each resample, (draws, patterns), from the pattern of each example."""
+    patterns = int(place.max()) + 1
+    if patterns == len(place):
+        return copies[:, np.argsort(place)].astype(np.float64)
+    return np.stack([np.bincount(place, weights=row, minlength=patterns) for row in copies])
 
 
 def _decided(task: Task, predictions: Array) -> Array:

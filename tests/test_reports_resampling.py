@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from neobert.glue.metrics import evaluate
 from neobert.glue.tasks import TASKS
-from reports.resampling import resampled_scores, weighted_metric
+from reports.resampling import copies_of_examples, resampled_scores, weighted_metric
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -58,8 +58,8 @@ def test_weights_count_as_copies_of_the_examples(task: str, examples: int, seed:
 @pytest.mark.parametrize("task", ["cola", "mrpc", "mnli", "stsb"])
 def test_resamples_are_centred_and_spread_as_the_plain_bootstrap(task: str) -> None:
     labels, models = world(task, 80, 3)
-    found = resampled_scores(TASKS[task], models, labels, 2000, np.random.default_rng(1))
-    assert found.shape == (2000, 2)
+    first, second = (resampled_scores(TASKS[task], model, labels, 2000) for model in models)
+    assert first.shape == (2000,)
     random, plain = np.random.default_rng(2), []
     for _ in range(300):
         chosen = {split: random.integers(0, 80, 80) for split in labels}
@@ -70,20 +70,38 @@ def test_resamples_are_centred_and_spread_as_the_plain_bootstrap(task: str) -> N
             for model in models
         ]
         plain.append(scores[0] - scores[1])  # type: ignore[operator]
-    differences = found[:, 0] - found[:, 1]
+    differences = first - second
     assert differences.std() == pytest.approx(np.std(plain), rel=0.15)
     assert differences.mean() == pytest.approx(np.mean(plain), abs=4 * np.std(plain) / np.sqrt(300))
 
 
+@pytest.mark.parametrize("task", ["cola", "mnli", "stsb"])
+def test_a_resample_is_so_many_copies_of_each_example(task: str) -> None:
+    """Scores on a resample are those of the task's own metrics on the examples that it repeats."""
+    labels, models = world(task, 30, 1)
+    found = resampled_scores(TASKS[task], models[0], labels, 5)
+    for draw in range(5):
+        chosen = {split: np.repeat(np.arange(30), copies_of_examples(task, split, 30, 5)[draw]) for split in labels}
+        assert all(len(each) == 30 for each in chosen.values())
+        expected = evaluate(
+            TASKS[task],
+            {split: models[0][split][chosen[split]] for split in labels},
+            {split: labels[split][chosen[split]] for split in labels},
+        )
+        assert found[draw] == pytest.approx(expected.score, abs=1e-7)
+
+
 def test_models_are_scored_on_the_same_examples() -> None:
-    """Equal predictions differ on no resample, however noisy the resamples are."""
+    """Equal predictions differ on no resample, however noisy the resamples are, in another process too."""
     labels, models = world("cola", 40, 0)
-    found = resampled_scores(TASKS["cola"], [models[0], models[0]], labels, 200, np.random.default_rng(0))
-    assert (found[:, 0] == found[:, 1]).all() and found[:, 0].std() > 0.01
+    first = resampled_scores(TASKS["cola"], models[0], labels, 200)
+    copies_of_examples.cache_clear()
+    second = resampled_scores(TASKS["cola"], models[0], labels, 200)
+    assert (first == second).all() and first.std() > 0.01
 
 
 def test_predictions_of_another_number_of_examples_are_refused() -> None:
     labels, models = world("rte", 10, 0)
     shorter = {"validation": models[0]["validation"][:9]}
     with pytest.raises(ValueError, match="RTE validation"):
-        resampled_scores(TASKS["rte"], [shorter], labels, 10, np.random.default_rng(0))
+        resampled_scores(TASKS["rte"], shorter, labels, 10)
