@@ -18,9 +18,9 @@ SEEDS = "line: 95 % t interval over paired seeds; rings: seeds"
 CUT = "An interval much wider than all seeds is cut at the edge; numbers and tests are in the table of the same name."
 
 
-def deltas_figure(deltas: Sequence[Delta], group: Group) -> dict[str, bytes]:
-    """All deltas as {"pdf": …, "svg": …, "png": …}; some must be compared."""
-    return drawn(lambda: forest_drawn(forest_of_deltas(deltas, group)))
+def deltas_figure(deltas: Sequence[Delta], group: Group, quantity: str) -> dict[str, bytes]:
+    """All deltas as {"pdf": …, "svg": …, "png": …}; `quantity` says over which tasks GLUE is averaged."""
+    return drawn(lambda: forest_drawn(forest_of_deltas(deltas, group, quantity)))
 
 
 def effects_figure(factorials: Sequence[Factorial], group: Group) -> dict[str, bytes]:
@@ -28,7 +28,7 @@ def effects_figure(factorials: Sequence[Factorial], group: Group) -> dict[str, b
     return drawn(lambda: forest_drawn(forest_of_effects(factorials, group)))
 
 
-def forest_of_deltas(deltas: Sequence[Delta], group: Group) -> Forest:
+def forest_of_deltas(deltas: Sequence[Delta], group: Group, quantity: str) -> Forest:
     """A line for every pair of variants, a column for each quantity in which some pair is compared."""
     pairs = list(dict.fromkeys((delta.variant, delta.base) for delta in deltas))
     units = {delta.pair.measured: UNITS[delta.pair.quantity] for delta in deltas if delta.comparison is not None}
@@ -38,7 +38,10 @@ def forest_of_deltas(deltas: Sequence[Delta], group: Group) -> Forest:
             if delta.pair.measured == measured or (delta.comparison is None and unit == UNITS[delta.pair.quantity]):
                 cells[pairs.index((delta.variant, delta.base)), place] = _strip(delta)
     lines = [(f"{variant} − {base}", _changes(variant, base)) for variant, base in pairs]
-    foot = f"Diamond: mean, grey of discarded variants; {SEEDS}; thin line: 95 % over development examples. {CUT}"
+    foot = (
+        f"GLUE: {quantity}. Diamond: mean, grey of discarded variants; {SEEDS}; thin line: 95 % over development "
+        f"examples. {CUT}"
+    )
     return Forest(tuple(lines), tuple(units.items()), cells, _title("Differences", group), foot)
 
 

@@ -53,7 +53,7 @@ def _statistics(findings: Findings) -> Contents:
     table = deltas_table(findings.deltas, group, quantity)
     files = table_files("deltas", table, deltas_csv(findings.deltas, quantity))
     if any(delta.comparison for delta in findings.deltas):
-        files |= _named("deltas", deltas_figure(findings.deltas, group))
+        files |= _named("deltas", deltas_figure(findings.deltas, group, quantity))
     if findings.factorials:
         table = effects_table(findings.factorials, group, quantity)
         files |= table_files("effects", table, effects_csv(findings.factorials))

@@ -46,7 +46,7 @@ def at(forest: Forest, line: str, column: str) -> Strip | str:
 
 def test_every_delta_has_a_line_and_every_quantity_a_column(study: Study) -> None:
     group, deltas = read(study)
-    forest = forest_of_deltas(deltas, group)
+    forest = forest_of_deltas(deltas, group, "average of 8 tasks")
     assert [name for name, _ in forest.lines][:4] == ["M1 − M0", "M2 − M1", "M3 − M2", "M4 − M2"]
     assert forest.columns == (
         ("GLUE", "points, higher is better"),
@@ -63,7 +63,7 @@ def test_every_delta_has_a_line_and_every_quantity_a_column(study: Study) -> Non
 
 def test_what_is_not_compared_says_why_in_its_place(study: Study) -> None:
     group, deltas = read(study)
-    forest = forest_of_deltas(deltas, group)
+    forest = forest_of_deltas(deltas, group, "average of 8 tasks")
     assert str(at(forest, "M3 − M2", "loss on web")).startswith("losses on other tokens")
     assert str(at(forest, "M4 − M2", "GLUE")).startswith("M4: no record")
     assert isinstance(at(forest, "M3 − M2", "GLUE"), Strip)
@@ -75,7 +75,7 @@ def test_discarded_variants_and_interactions_are_grey(study: Study) -> None:
         study.pretrain(cell(on).name)
         study.pretrain(cell(on).name, seed=1)
     group, deltas = read(study)
-    forest = forest_of_deltas(deltas, group)
+    forest = forest_of_deltas(deltas, group, "average of 8 tasks")
     of_ladder = {line: at(forest, line, "GLUE") for line in ("M2 − M1", "M3 − M2")}
     assert {line: strip.quiet for line, strip in of_ladder.items() if isinstance(strip, Strip)} == {
         "M2 − M1": False,
@@ -104,6 +104,6 @@ def test_axes_hold_zero_all_seeds_and_intervals_that_do_not_dwarf_them(lines: li
 
 
 def test_equal_deltas_give_equal_bytes(study: Study) -> None:
-    first, second = (deltas_figure(read(study)[1], read(study)[0]) for _ in range(2))
+    first, second = (deltas_figure(read(study)[1], read(study)[0], "average of 8 tasks") for _ in range(2))
     assert first == second and set(first) == {"pdf", "svg", "png"}
     assert b"/Type /Font" in first["pdf"] and b"CreationDate" not in first["pdf"]
