@@ -48,13 +48,16 @@ class Files:
 
 def facts(findings: Findings, costs: Costs) -> tuple[Fact, ...]:
     """What a reader asks first."""
+    group, spent = findings.group, costs.total
     scored = [bar for bar in findings.bars.bars if bar.score and bar.variant.name in ladder()]
-    seeds = sorted({len({each.pretraining for each in bar.score.by_seeds}) for bar in scored if bar.score})
-    spent = costs.total
-    counted = Number("–".join(dict.fromkeys(map(str, (seeds[0], seeds[-1])))) if seeds else "0")
+    rows = {**group.design_rows, **group.last_rows()}
+    seeds = sorted(count for count in {len({run.seed for run in row.runs}) for row in rows.values()} if count)
+    pretrained = sum(row.has_records for row in rows.values())
     return (
-        Fact("variants with scores", Number(f"{len(scored)} of {len(ladder())}")),
-        Fact("seeds a variant", counted),
+        Fact("variants with scores", Number(f"{len(scored)} of {len(ladder())}"))
+        if scored
+        else Fact("variants, all without scores", Number(str(pretrained))),
+        Fact("seeds a variant", Number("–".join(dict.fromkeys(map(str, seeds[:1] + seeds[-1:]))) or "0")),
         Fact("stages of pre-training", spent.runs),
         Fact("GLUE trials", spent.trials),
         Fact("tokens read", spent.real_tokens),

@@ -1,0 +1,124 @@
+"""The committed study on real text: complete, from clean code, without paths, and the source of what is told of it."""
+
+import csv
+import json
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from ablations.designs import cell, cells
+from ablations.ladder import ladder
+from neobert.identity import plain
+from reports import make_figures
+from reports.deltas_table import DIGITS, printed_range, signed
+from reports.scores import Group, group_of
+from reports.trials import Evidence, read_evidence
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+RECORDS, MADE = REPOSITORY / "reports" / "study", REPOSITORY / "docs" / "study"
+FACTORS = ("positions", "feedforward", "norm", "masking")
+SEEDS = (0, 1, 2)
+TASKS_OF_THE_STUDY = ("rte", "sst2", "mrpc", "cola", "stsb")
+COMPRESSED = {".png", ".pdf"}  # their bytes also depend on the machine's compression library
+
+
+@pytest.fixture(scope="module")
+def evidence() -> Evidence:
+    return read_evidence(RECORDS)
+
+
+@pytest.fixture(scope="module")
+def group(evidence: Evidence) -> Group:
+    return group_of(evidence, "laptop", "real_text")
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def readme() -> str:
+    return (REPOSITORY / "README.md").read_text(encoding="utf-8")
+
+
+def test_records_give_the_committed_figures_tables_and_page(tmp_path: Path) -> None:
+    outs = [tmp_path / "first", tmp_path / "second"]
+    for out in outs:
+        assert make_figures.main(["--runs", str(RECORDS), "--out", str(out), "--compare"]) == 0
+    first, second, committed = files(outs[0]), files(outs[1]), files(MADE)
+    assert first == second
+    assert set(first) == set(committed)
+    assert not [name for name in first if Path(name).suffix not in COMPRESSED and first[name] != committed[name]]
+
+
+def test_every_variant_has_every_seed_and_every_task(evidence: Evidence, group: Group) -> None:
+    assert evidence.problems == () and group.problems == ()
+    rows = group.last_rows()
+    assert set(rows) == set(ladder())
+    for row in rows.values():
+        assert {run.seed for run in row.runs} >= set(SEEDS) and set(row.losses) == {"web", "wikibook"}
+        assert row.scored_tasks == TASKS_OF_THE_STUDY and row.is_best_of_whole_grid
+        for task in TASKS_OF_THE_STUDY:
+            score = row.cells[task].score
+            assert score is not None and {seeds.pretraining for seeds in score.by_seeds} == set(SEEDS)
+
+
+def test_every_cell_of_the_factorial_has_every_seed(evidence: Evidence) -> None:
+    smoke = group_of(evidence, "smoke", "real_text")
+    rows = {**smoke.design_rows, **smoke.last_rows()}
+    assert len(cells(FACTORS)) == 16
+    for on in cells(FACTORS):
+        assert {run.seed for run in rows[cell(on).name].runs} == set(SEEDS)
+
+
+def test_records_come_from_committed_code_and_name_no_folder_of_a_machine(evidence: Evidence) -> None:
+    made = [run.made for run in evidence.runs] + [trial.made for trial in evidence.trials]
+    assert {each.dirty for each in made} == {False} and len({each.commit for each in made}) == 1
+    texts = [path.read_text(encoding="utf-8") for path in RECORDS.rglob("*") if path.suffix in (".json", ".jsonl")]
+    assert not [text for text in texts if re.search(r"(^|[\"' ])/[a-z]+/", text)]
+
+
+def test_recipes_are_those_of_the_declared_variants(group: Group) -> None:
+    """No run belongs to no variant, and runs of a seed share what pairs them: seed, corpus where it is the same."""
+    seeds = Counter(run.seed for row in group.rows for run in row.runs)
+    assert set(SEEDS) <= set(seeds)
+    for row in group.rows:
+        recipes = {json.dumps(plain(run.weights), sort_keys=True) for run in row.runs}
+        assert len(recipes) == 1
+
+
+def test_numbers_of_the_readme_are_those_of_the_records() -> None:
+    """Each line of the README's table of differences, from deltas.csv as committed."""
+    lines = list(csv.DictReader((MADE / "laptop-real_text" / "deltas.csv").open(encoding="utf-8")))
+    by_name = {(line["variant"], line["against"], line["measured"]): line for line in lines}
+    printed = re.findall(
+        r"^\| (M\d+) − (M\d+) \|[^|]*\|([^|]*)\|([^|]*)\|([^|]*)\|[^|]*\|$", readme(), flags=re.MULTILINE
+    )
+    assert len(printed) == len(ladder()) - 1
+    quantities = {line["measured"] for line in lines if line["quantity"] == "GLUE"}
+    assert len(quantities) == 1
+    for variant, base, *shown in printed:
+        for measured, text in zip(
+            (*quantities, "held-out loss on web", "held-out loss on wikibook"), shown, strict=True
+        ):
+            line = by_name.get((variant, base, measured))
+            quantity = "GLUE" if measured in quantities else "loss"
+            expected = "—" if line is None or not line["difference"] else in_words(line, DIGITS[quantity] - 1)
+            assert text.strip() == expected, (variant, base, measured)
+
+
+def in_words(line: dict[str, str], digits: int) -> str:
+    interval = printed_range((float(line["t_low"]), float(line["t_high"])), digits)
+    return f"{signed(float(line['difference']), digits)} ({interval})"
+
+
+def test_costs_of_the_readme_are_the_sums_of_the_records(evidence: Evidence) -> None:
+    hours = sum(run.made.hours or 0 for run in evidence.runs) + sum(trial.made.hours or 0 for trial in evidence.trials)
+    flops = sum(run.made.flops or 0 for run in evidence.runs)
+    found = re.search(
+        r"(\d+) runs of pre-training and (\d+) of fine-tuning, ([\d.]+) core-hours, ([\d.]+) × 10¹⁵", readme()
+    )
+    assert found is not None
+    assert (int(found[1]), int(found[2])) == (len(evidence.runs), len(evidence.trials))
+    assert (found[3], found[4]) == (f"{hours:.1f}", f"{flops / 1e15:.2f}")
