@@ -6,6 +6,7 @@ from typing import Any
 
 from ablations.embeddings import EmbeddingChoice, embedding_runs
 from ablations.needs import require_data_of_model
+from ablations.pieces import NamedRun
 from ablations.plan import PlannedUnit
 from ablations.protocol import GLUE_PROTOCOL
 from ablations.runs import Checkpoint, glue_studies
@@ -16,7 +17,7 @@ from neobert.external import ExternalModel, write_model_file
 from neobert.layout import Layout
 from neobert.progress import state_of
 from neobert.recipe import FineTuning, Grid, Pruning
-from neobert.specifications import Execution, run_folder, write_run_file
+from neobert.specifications import Execution, Run, run_folder, write_run_file
 from neobert.specifications import Source as SourceSpecification
 
 
@@ -28,6 +29,14 @@ class Baseline:
     scale: Scale
     units: tuple[PlannedUnit, ...]
     skipped: dict[str, str]
+
+    def unfinished(self, layout: Layout) -> list[Run]:
+        """Every run that was not done when the plan was made."""
+        return [unit.run for unit in self.units if unit.state != "done"]
+
+    def named_runs(self) -> list[NamedRun]:
+        """The runs under the model's id."""
+        return [(self.model.id, unit.run) for unit in self.units]
 
     def write(self, layout: Layout, source: Source, specification: SourceSpecification, execution: Execution) -> None:
         """Write model.json and every run.json, before anything starts.

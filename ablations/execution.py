@@ -1,10 +1,12 @@
 """Carry a plan out on this machine: write what is to be run, start workers, show how far they are."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ablations.ladder import variants
 from ablations.needs import require_data
+from ablations.pieces import NamedRun
 from ablations.plan import Row, scaled_variant, sharing, vocabulary_of
 from ablations.scales import Scale, Vocabulary
 from ablations.variant import Variant
@@ -22,35 +24,42 @@ from neobert.specifications import Execution, GlueStudy, PretrainingRun, Run, ru
 from neobert.specifications import Source as SourceSpecification
 
 
-def unfinished_runs(layout: Layout, rows: Sequence[Row]) -> list[Run]:
-    """Every run of the rows once that is not done, costly pre-training first, so that workers end together."""
-    runs: dict[str, Run] = {unit.run.id: unit.run for row in rows for unit in row.units}
-    pending = [run for run in runs.values() if state_of(layout, run) != "done"]
-    return sorted(pending, key=lambda run: -_cost(run) if isinstance(run, PretrainingRun) else 0.0)
+@dataclass(frozen=True)
+class PlannedRows:
+    """The rows of a plan as work."""
+
+    rows: Sequence[Row]
+
+    def unfinished(self, layout: Layout) -> list[Run]:
+        """Every run once that is not done, costly pre-training first, so that workers end together."""
+        runs: dict[str, Run] = {unit.run.id: unit.run for row in self.rows for unit in row.units}
+        pending = [run for run in runs.values() if state_of(layout, run) != "done"]
+        return sorted(pending, key=lambda run: -_cost(run) if isinstance(run, PretrainingRun) else 0.0)
+
+    def named_runs(self) -> list[NamedRun]:
+        """The runs under the names of their variants."""
+        return [(row.variant.name, unit.run) for row in self.rows for unit in row.units]
+
+    def write(self, layout: Layout, source: Source, specification: SourceSpecification, execution: Execution) -> None:
+        """Write run.json for every unit of the rows: who, from what, which commit, before anything starts.
+
+        Raises:
+            MissingData: the data is on the hub alone.
+        """
+        require_data(self.rows, source)
+        for row in self.rows:
+            names = sharing(row.recipe, row.scale, vocabulary_of(source))
+            names += [] if row.variant.name in names else [row.variant.name]
+            labels = {"variants": names, "scale": row.scale, "data": source.label, "unavailable_tasks": row.skipped}
+            origin = _origin(variants().get(names[0], row.variant), row.scale, vocabulary_of(source))
+            for unit in row.units:
+                told = labels | origin if isinstance(unit.run, PretrainingRun) else labels
+                write_run_file(layout, unit.run, specification, execution, told)
 
 
 def _cost(run: PretrainingRun) -> float:
     recipe = run.recipe
     return float(parameter_count(recipe.model, run.context).body * recipe.stages[-1].tokens)
-
-
-def write_run_files(
-    layout: Layout, rows: Sequence[Row], source: Source, specification: SourceSpecification, execution: Execution
-) -> None:
-    """Write run.json for every unit of the rows: who, from what, which commit, before anything starts.
-
-    Raises:
-        MissingData: the data is on the hub alone.
-    """
-    require_data(rows, source)
-    for row in rows:
-        names = sharing(row.recipe, row.scale, vocabulary_of(source))
-        names += [] if row.variant.name in names else [row.variant.name]
-        labels = {"variants": names, "scale": row.scale, "data": source.label, "unavailable_tasks": row.skipped}
-        origin = _origin(variants().get(names[0], row.variant), row.scale, vocabulary_of(source))
-        for unit in row.units:
-            told = labels | origin if isinstance(unit.run, PretrainingRun) else labels
-            write_run_file(layout, unit.run, specification, execution, told)
 
 
 def _origin(variant: Variant, scale: Scale, vocabulary: Vocabulary) -> dict[str, Any]:

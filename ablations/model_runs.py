@@ -5,23 +5,20 @@ import json
 from typing import Any
 
 from ablations.baselines import Baseline, plan_embeddings_of
-from ablations.cluster import dispatch_of, place_of, print_submissions
+from ablations.cluster import dispatch_of, place_of
 from ablations.embeddings import EmbeddingChoice
-from ablations.execution import carry_out, report_failures
+from ablations.execution import report_failures
 from ablations.execution_flags import refuse_execution_flags, with_execution_flags
-from ablations.pieces import pieces_of
 from ablations.plan import PlannedUnit
-from ablations.scales import execution_at, synthetic_documents, workers_here
+from ablations.scales import execution_at
+from ablations.workplace import open_workplace, send, work_here
 from neobert.console import output, table
-from neobert.data.corpora import Source
-from neobert.data.preparation import open_specified, specify
 from neobert.embeddings.specification import ContrastiveRun
 from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED
 from neobert.external import adopt
 from neobert.layout import Layout
 from neobert.progress import state_of
 from neobert.records import read_record
-from neobert.specifications import Source as SourceSpecification
 
 STAGES_OF_MODELS = ("contrastive",)
 COLUMNS = ("model", "seed", "run", "state", "heldout_loss", "heldout_accuracy")
@@ -35,19 +32,22 @@ def run_model(options: argparse.Namespace) -> int:
         MissingData: the model or a data set of pairs is not there.
     """
     _refuse_flags(options)
-    layout = Layout(options.runs.resolve())
-    specification = specify(options.data, synthetic_documents(options.scale), options.without_texts_of or [])
-    source = open_specified(specification)
+    execution = with_execution_flags(execution_at(options.scale), options)
+    workplace = open_workplace(options, execution, options.without_texts_of or [])
+    layout = workplace.layout
     model = adopt(layout, options.model)
     choice = EmbeddingChoice(pairs=options.pairs)
     seeds, parts = options.seed or [0], STAGES_OF_MODELS
-    baseline = plan_embeddings_of(model, options.scale, seeds, source, layout, choice, parts)
+    baseline = plan_embeddings_of(model, options.scale, seeds, workplace.source, layout, choice, parts)
     if options.dry_run:
         print_outcome(layout, baseline, as_json=options.json)
         return EXIT_DONE
     if place_of(options) == "slurm":
-        return _submit(options, layout, baseline, source, specification)
-    return _carry_out(options, layout, baseline, source, specification)
+        return send(workplace, baseline, *dispatch_of(options, layout, execution))
+    runs = baseline.unfinished(layout)
+    code = work_here(workplace, baseline, runs)
+    print_outcome(layout, baseline, as_json=options.json)
+    return report_failures(layout, runs) if code == EXIT_RUN_FAILED else code
 
 
 def _refuse_flags(options: argparse.Namespace) -> None:
@@ -61,40 +61,6 @@ def _refuse_flags(options: argparse.Namespace) -> None:
                 "(others of a model: sweeps/glue_grid.py and sweeps/mteb_suite.py, each with --model)"
             )
     refuse_execution_flags(options)
-
-
-def _submit(
-    options: argparse.Namespace,
-    layout: Layout,
-    baseline: Baseline,
-    source: Source,
-    specification: SourceSpecification,
-) -> int:
-    """Send what is missing to SLURM and return at once."""
-    here = with_execution_flags(execution_at(options.scale), options)
-    dispatch, execution = dispatch_of(options, layout, here)
-    baseline.write(layout, source, specification, execution)
-    pieces = pieces_of(layout, [(baseline.model.id, unit.run) for unit in baseline.units], dispatch.profile)
-    print_submissions(dispatch.send(pieces) if pieces else [], as_json=options.json)
-    return EXIT_DONE
-
-
-def _carry_out(
-    options: argparse.Namespace,
-    layout: Layout,
-    baseline: Baseline,
-    source: Source,
-    specification: SourceSpecification,
-) -> int:
-    execution = with_execution_flags(execution_at(options.scale), options)
-    runs = [unit.run for unit in baseline.units if unit.state != "done"]
-    code = EXIT_DONE
-    if runs:
-        baseline.write(layout, source, specification, execution)
-        workers = workers_here(options.workers, execution)
-        code = carry_out(layout, runs, workers=workers, threads=execution.threads)
-    print_outcome(layout, baseline, as_json=options.json)
-    return report_failures(layout, runs) if code == EXIT_RUN_FAILED else code
 
 
 def print_outcome(layout: Layout, baseline: Baseline, *, as_json: bool) -> None:

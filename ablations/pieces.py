@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ablations.plan import Row
 from ablations.protocol import TRANSFER_TASK
 from neobert.data.preparation import is_tokenized
 from neobert.embeddings.specification import ContrastiveRun
@@ -40,11 +39,6 @@ def pieces_of(layout: Layout, named: Iterable[NamedRun], profile: Profile) -> li
         *(_contrastive_piece(name, run) for name, run in missing if isinstance(run, ContrastiveRun)),
         *(_embedding_piece(layout, name, run) for name, run in missing if isinstance(run, EmbeddingEvaluation)),
     ]
-
-
-def runs_of(rows: Sequence[Row]) -> list[NamedRun]:
-    """The runs of a plan under the names of their variants."""
-    return [(row.variant.name, unit.run) for row in rows for unit in row.units]
 
 
 def _is_open(layout: Layout, run: Run) -> bool:

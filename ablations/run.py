@@ -25,9 +25,8 @@ from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED
 if TYPE_CHECKING:
     from ablations.design_plan import ScaledDesign
     from ablations.plan import Row
-    from neobert.data.corpora import Source as OpenSource
+    from ablations.workplace import Workplace
     from neobert.layout import Layout
-    from neobert.specifications import Source
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -104,19 +103,18 @@ def _run(options: argparse.Namespace) -> int:
     from ablations.cluster import place_of, planned_machine, preview
     from ablations.design_plan import planned_design
     from ablations.embeddings import EmbeddingChoice
+    from ablations.execution import PlannedRows
     from ablations.fit import refuse_misfits
     from ablations.listing import print_ladder
-    from ablations.pieces import runs_of
     from ablations.plan import chosen_variants, plan, vocabulary_of
     from ablations.plan_listing import print_plan
-    from ablations.scales import synthetic_documents
-    from neobert.data.preparation import open_specified, specify
-    from neobert.layout import Layout
+    from ablations.scales import execution_at
+    from ablations.workplace import open_workplace
 
     refuse_execution_flags(options)
-    layout = Layout(options.runs.resolve())
-    specification = specify(options.data, synthetic_documents(options.scale), options.without_texts_of or [])
-    source = open_specified(specification)
+    execution = with_execution_flags(execution_at(options.scale), options)
+    workplace = open_workplace(options, execution, options.without_texts_of or [])
+    layout, source = workplace.layout, workplace.source
     design = planned_design(options, vocabulary_of(source))
     variants = design.design.variants if design else chosen_variants(options.variant or ["all"])
     choice = EmbeddingChoice(pairs=options.pairs, zero_shot=options.zero_shot)
@@ -128,7 +126,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.cancel:
         return _cancel(layout, rows)
     if options.dry_run:
-        jobs = preview(options, layout, runs_of(rows)) if options.cluster == "slurm" else ""
+        jobs = preview(options, layout, PlannedRows(rows).named_runs()) if options.cluster == "slurm" else ""
         machine = planned_machine(options)
         print_plan(rows, layout, source, machine, as_json=options.json)
         print(jobs, end="", file=sys.stderr if options.json else sys.stdout)
@@ -136,8 +134,8 @@ def _run(options: argparse.Namespace) -> int:
         refuse_misfits(rows, machine)
         return EXIT_DONE
     if place_of(options) == "slurm":
-        return _submit(options, layout, rows, source, specification)
-    return _carry_out(options, layout, rows, source, specification)
+        return _submit(workplace, rows)
+    return _carry_out(workplace, rows)
 
 
 def _print_design(options: argparse.Namespace, design: "ScaledDesign | None", rows: "list[Row]") -> None:
@@ -160,32 +158,22 @@ def _cancel(layout: "Layout", rows: "list[Row]") -> int:
     return EXIT_DONE
 
 
-def _submit(
-    options: argparse.Namespace,
-    layout: "Layout",
-    rows: "list[Row]",
-    source: "OpenSource",
-    specification: "Source",
-) -> int:
+def _submit(workplace: "Workplace", rows: "list[Row]") -> int:
     """Send what is missing to SLURM and return at once."""
-    from ablations.cluster import dispatch_of, machine_on, print_submissions
-    from ablations.execution import write_run_files
-    from ablations.pieces import pieces_of, runs_of
-    from ablations.scales import execution_at
+    from ablations.cluster import dispatch_of, machine_on
+    from ablations.execution import PlannedRows
     from ablations.validation import refuse, validate
+    from ablations.workplace import send
     from neobert.console import logs
 
-    here = with_execution_flags(execution_at(options.scale), options)
-    dispatch, execution = dispatch_of(options, layout, here)
-    for remark in refuse(validate(rows, layout, source, machine_on(dispatch.profile, execution))):
+    layout = workplace.layout
+    dispatch, execution = dispatch_of(workplace.options, layout, workplace.execution)
+    for remark in refuse(validate(rows, layout, workplace.source, machine_on(dispatch.profile, execution))):
         logs().print(remark, markup=False)
     _name_left_out(rows)
-    if "perplexity" in options.stages:
+    if "perplexity" in workplace.options.stages:
         logs().print("pseudo-perplexity is no job: when all is done, run this with --cluster here", markup=False)
-    pieces = pieces_of(layout, runs_of(rows), dispatch.profile)
-    write_run_files(layout, rows, source, specification, execution)
-    print_submissions(dispatch.send(pieces) if pieces else [], as_json=options.json)
-    return EXIT_DONE
+    return send(workplace, PlannedRows(rows), dispatch, execution)
 
 
 def _name_left_out(rows: "list[Row]") -> None:
@@ -195,30 +183,21 @@ def _name_left_out(rows: "list[Row]") -> None:
         logs().print(f"left out: {reason}", markup=False)
 
 
-def _carry_out(
-    options: argparse.Namespace,
-    layout: "Layout",
-    rows: "list[Row]",
-    source: "OpenSource",
-    specification: "Source",
-) -> int:
-    from ablations.execution import carry_out, report_failures, unfinished_runs, write_run_files
+def _carry_out(workplace: "Workplace", rows: "list[Row]") -> int:
+    from ablations.execution import PlannedRows, report_failures
     from ablations.listing import print_outcome
-    from ablations.scales import execution_at, workers_here
+    from ablations.workplace import work_here
 
-    execution = with_execution_flags(execution_at(options.scale), options)
+    layout, options = workplace.layout, workplace.options
     _name_left_out(rows)
-    runs = unfinished_runs(layout, rows)
-    code = EXIT_DONE
-    if runs:
-        write_run_files(layout, rows, source, specification, execution)
-        workers = workers_here(options.workers, execution)
-        code = carry_out(layout, runs, workers=workers, threads=execution.threads)
+    runs = PlannedRows(rows).unfinished(layout)
+    code = work_here(workplace, PlannedRows(rows), runs)
     print_outcome(layout, rows, as_json=options.json)
     if code == EXIT_DONE and "perplexity" in options.stages:
         from ablations.perplexity import measure_perplexity, pretraining_ids
 
-        return measure_perplexity(layout, pretraining_ids(rows), threads=execution.threads, as_json=options.json)
+        threads = workplace.execution.threads
+        return measure_perplexity(layout, pretraining_ids(rows), threads=threads, as_json=options.json)
     return report_failures(layout, runs) if code == EXIT_RUN_FAILED else code
 
 

@@ -23,10 +23,10 @@ from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED
 from sweeps.flags import add_common_flags
 
 if TYPE_CHECKING:
-    from neobert.data.corpora import Source
+    from ablations.workplace import Workplace
+    from neobert.grid.mirror import Mirror
     from neobert.layout import Layout
     from neobert.specifications import GlueStudy, Run
-    from neobert.specifications import Source as SourceSpecification
     from sweeps.planning import Sweep
 
 
@@ -59,8 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     from ablations.cluster import place_of
     from ablations.execution import report_failures
-    from ablations.scales import synthetic_documents
-    from neobert.data.preparation import open_specified, specify
+    from ablations.scales import execution_at
+    from ablations.workplace import open_workplace
     from neobert.layout import Layout
     from sweeps.outcome import print_outcome
     from sweeps.planning import sweep_of_model, sweep_of_variant, take_newest_run, wanted_tasks
@@ -68,8 +68,8 @@ def _run(options: argparse.Namespace) -> int:
     layout = Layout(options.runs.resolve())
     wanted_tasks(options.task)  # a wrong name is told before anything is opened
     pretrains = options.variant is None and options.model is None and take_newest_run(options, layout)
-    specification = specify(options.data, synthetic_documents(options.scale))
-    source = open_specified(specification)
+    workplace = open_workplace(options, execution_at(options.scale))
+    source = workplace.source
     if options.model is not None:
         sweep = sweep_of_model(options, layout, source)
     else:
@@ -78,78 +78,50 @@ def _run(options: argparse.Namespace) -> int:
         print_outcome(layout, sweep.title, sweep.studies, source, as_json=options.json)
         return EXIT_DONE
     if place_of(options) == "slurm":
-        return _submit(options, layout, sweep, source, specification)
+        return _submit(workplace, sweep)
     runs = sweep.unfinished(layout)
-    code = _carry_out(options, layout, sweep, runs, source, specification)
+    code = _carry_out(workplace, sweep, runs)
     print_outcome(layout, sweep.title, sweep.studies, source, as_json=options.json)
     return report_failures(layout, runs) if code == EXIT_RUN_FAILED else code
 
 
-def _carry_out(
-    options: argparse.Namespace,
-    layout: "Layout",
-    sweep: "Sweep",
-    runs: "list[Run]",
-    source: "Source",
-    specification: "SourceSpecification",
-) -> int:
+def _carry_out(workplace: "Workplace", sweep: "Sweep", runs: "Sequence[Run]") -> int:
     """Run what is missing, seen by Optuna; a storage that cannot be reached is refused before anything is written."""
-    from ablations.execution import carry_out
-    from ablations.scales import execution_at, workers_here
-    from neobert.grid.mirror import mirror_for_command
+    from ablations.workplace import work_here
     from neobert.grid.storages import STORAGE_VARIABLE
-    from neobert.progress import trial_files
 
-    points = [files.grid_point for study in sweep.studies for files in trial_files(layout, study)]
-    mirror = mirror_for_command(options.storage, layout, points)
-    _treat_failures(layout, sweep.studies, retry=options.retry_failed)
-    execution = execution_at(options.scale)
-    workers = workers_here(options.workers, execution)
-    code = EXIT_DONE
-    if runs:
-        sweep.write(layout, source, specification, execution)
-        environment = {} if mirror is None else {STORAGE_VARIABLE: mirror.address}
-        code = carry_out(
-            layout,
-            runs,
-            workers=workers,
-            threads=execution.threads,
-            flags=["--leave-failed"],
-            environment=environment,
-        )
+    mirror = _mirror(workplace, sweep, workplace.options.storage)
+    environment = {} if mirror is None else {STORAGE_VARIABLE: mirror.address}
+    code = work_here(workplace, sweep, runs, flags=["--leave-failed"], environment=environment)
     if mirror is not None:
         mirror.close()
     return code
 
 
-def _submit(
-    options: argparse.Namespace,
-    layout: "Layout",
-    sweep: "Sweep",
-    source: "Source",
-    specification: "SourceSpecification",
-) -> int:
+def _submit(workplace: "Workplace", sweep: "Sweep") -> int:
     """Send what is missing to SLURM and return at once. Optuna's study is a journal there unless another is named."""
-    from ablations.cluster import dispatch_of, print_submissions
-    from ablations.pieces import pieces_of
-    from ablations.scales import execution_at
-    from neobert.grid.mirror import mirror_for_command
+    from ablations.cluster import dispatch_of
+    from ablations.workplace import send
     from neobert.grid.storages import STORAGE_VARIABLE
-    from neobert.progress import trial_files
 
-    dispatch, execution = dispatch_of(options, layout, execution_at(options.scale))
-    points = [files.grid_point for study in sweep.studies for files in trial_files(layout, study)]
-    mirror = mirror_for_command(options.storage or "journal", layout, points)
-    _treat_failures(layout, sweep.studies, retry=options.retry_failed)
-    sweep.write(layout, source, specification, execution)
+    options = workplace.options
+    dispatch, execution = dispatch_of(options, workplace.layout, workplace.execution)
+    mirror = _mirror(workplace, sweep, options.storage or "journal")
     if mirror is not None:
         os.environ[STORAGE_VARIABLE] = mirror.address  # jobs inherit it; an sbatch file would show its password
         mirror.close()
-    named = [(sweep.name, unit.run) for unit in sweep.plan.units]
-    pieces = pieces_of(layout, named, dispatch.profile)
-    submissions = replace(dispatch, leave_failed=True).send(pieces) if pieces else []
-    print_submissions(submissions, as_json=options.json)
-    return EXIT_DONE
+    return send(workplace, sweep, replace(dispatch, leave_failed=True), execution)
+
+
+def _mirror(workplace: "Workplace", sweep: "Sweep", storage: str | None) -> "Mirror | None":
+    """Optuna's view of the points, opened before anything is written; then failures are treated as the flags say."""
+    from neobert.grid.mirror import mirror_for_command
+    from neobert.progress import trial_files
+
+    points = [files.grid_point for study in sweep.studies for files in trial_files(workplace.layout, study)]
+    mirror = mirror_for_command(storage, workplace.layout, points)
+    _treat_failures(workplace.layout, sweep.studies, retry=workplace.options.retry_failed)
+    return mirror
 
 
 def _treat_failures(layout: "Layout", studies: "Sequence[GlueStudy]", *, retry: bool) -> None:

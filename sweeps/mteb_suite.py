@@ -14,7 +14,6 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 if __name__ == "__main__":  # a script's own folder is on sys.path, the repository with the packages is not
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
@@ -22,13 +21,6 @@ if __name__ == "__main__":  # a script's own folder is on sys.path, the reposito
 from neobert.command_line import guarded, parser_from
 from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED
 from sweeps.flags import add_common_flags
-
-if TYPE_CHECKING:
-    from neobert.data.corpora import Source
-    from neobert.layout import Layout
-    from neobert.specifications import Run
-    from neobert.specifications import Source as SourceSpecification
-    from sweeps.planning import Sweep
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -55,11 +47,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from ablations.cluster import place_of
+    from ablations.cluster import dispatch_of, place_of
     from ablations.execution import report_failures
     from ablations.paper_models import LISTED, print_paper_models
-    from ablations.scales import synthetic_documents
-    from neobert.data.preparation import open_specified, specify
+    from ablations.scales import execution_at
+    from ablations.workplace import open_workplace, send, work_here
     from neobert.layout import Layout
     from sweeps.embedding_outcome import print_outcome
     from sweeps.embedding_planning import evaluation_of_model, evaluation_of_variant
@@ -70,8 +62,8 @@ def _run(options: argparse.Namespace) -> int:
         return EXIT_DONE
     layout = Layout(options.runs.resolve())
     pretrains = options.variant is None and options.model is None and take_newest_run(options, layout)
-    specification = specify(options.data, synthetic_documents(options.scale))
-    source = open_specified(specification)
+    workplace = open_workplace(options, execution_at(options.scale))
+    source = workplace.source
     if options.model is not None:
         sweep = evaluation_of_model(options, layout, source)
     else:
@@ -80,47 +72,11 @@ def _run(options: argparse.Namespace) -> int:
         print_outcome(layout, sweep, source, as_json=options.json)
         return EXIT_DONE
     if place_of(options) == "slurm":
-        return _submit(options, layout, sweep, source, specification)
+        return send(workplace, sweep, *dispatch_of(options, layout, workplace.execution))
     runs = sweep.unfinished(layout)
-    code = _carry_out(options, layout, sweep, runs, source, specification) if runs else EXIT_DONE
+    code = work_here(workplace, sweep, runs)
     print_outcome(layout, sweep, source, as_json=options.json)
     return report_failures(layout, runs) if code == EXIT_RUN_FAILED else code
-
-
-def _carry_out(
-    options: argparse.Namespace,
-    layout: "Layout",
-    sweep: "Sweep",
-    runs: "list[Run]",
-    source: "Source",
-    specification: "SourceSpecification",
-) -> int:
-    from ablations.execution import carry_out
-    from ablations.scales import execution_at, workers_here
-
-    execution = execution_at(options.scale)
-    sweep.write(layout, source, specification, execution)
-    workers = workers_here(options.workers, execution)
-    return carry_out(layout, runs, workers=workers, threads=execution.threads)
-
-
-def _submit(
-    options: argparse.Namespace,
-    layout: "Layout",
-    sweep: "Sweep",
-    source: "Source",
-    specification: "SourceSpecification",
-) -> int:
-    """Send what is missing to SLURM and return at once: fine-tuning, and behind it an array with an element a task."""
-    from ablations.cluster import dispatch_of, print_submissions
-    from ablations.pieces import pieces_of
-    from ablations.scales import execution_at
-
-    dispatch, execution = dispatch_of(options, layout, execution_at(options.scale))
-    sweep.write(layout, source, specification, execution)
-    pieces = pieces_of(layout, [(sweep.name, unit.run) for unit in sweep.plan.units], dispatch.profile)
-    print_submissions(dispatch.send(pieces) if pieces else [], as_json=options.json)
-    return EXIT_DONE
 
 
 if __name__ == "__main__":

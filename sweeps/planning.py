@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ablations.baselines import Baseline, plan_baseline
-from ablations.execution import Run, unfinished_runs, write_run_files
+from ablations.execution import PlannedRows
 from ablations.paper_models import folder_or_repository
+from ablations.pieces import NamedRun
 from ablations.plan import PlannedUnit, Row, chosen_variants, plan
 from ablations.protocol import EXTENDED_GRID, LIMITED_GRID, PRUNING
 from ablations.variant import Variant
@@ -16,7 +17,7 @@ from neobert.errors import MissingData
 from neobert.external import adopt
 from neobert.glue.tasks import TASKS, task_named
 from neobert.layout import Layout
-from neobert.specifications import Execution, GlueStudy, read_run_file
+from neobert.specifications import Execution, GlueStudy, Run, read_run_file
 from neobert.specifications import Source as SourceSpecification
 
 GRIDS = {"limited": LIMITED_GRID, "extended": EXTENDED_GRID}
@@ -35,23 +36,20 @@ class Sweep:
         return [unit.run for unit in self.plan.units if isinstance(unit.run, GlueStudy)]
 
     @property
-    def name(self) -> str:
-        """A word for names of jobs."""
-        named = self.plan.variant.name if isinstance(self.plan, Row) else self.plan.model.id
-        return named.replace("@", "-")
+    def _work(self) -> PlannedRows | Baseline:
+        return PlannedRows([self.plan]) if isinstance(self.plan, Row) else self.plan
 
     def unfinished(self, layout: Layout) -> list[Run]:
         """What is left to do."""
-        if isinstance(self.plan, Row):
-            return unfinished_runs(layout, [self.plan])
-        return [unit.run for unit in self.plan.units if unit.state != "done"]
+        return self._work.unfinished(layout)
+
+    def named_runs(self) -> list[NamedRun]:
+        """The runs with a word for names of jobs."""
+        return [(name.replace("@", "-"), run) for name, run in self._work.named_runs()]
 
     def write(self, layout: Layout, source: Source, specification: SourceSpecification, execution: Execution) -> None:
         """Write the run.json of every unit."""
-        if isinstance(self.plan, Row):
-            write_run_files(layout, [self.plan], source, specification, execution)
-        else:
-            self.plan.write(layout, source, specification, execution)
+        self._work.write(layout, source, specification, execution)
 
 
 def wanted_tasks(names: Sequence[str]) -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 
 from ablations import designs, ladder, run
 from ablations.designs import FACTORS, cell, cells, design_of, named, possible_factorials, single_variants
-from ablations.execution import write_run_files
+from ablations.execution import PlannedRows
 from ablations.modification import Modification
 from ablations.plan import chosen_variants, plan, scaled_variant
 from ablations.scales import Scale
@@ -100,7 +100,7 @@ def test_runs_of_designs_are_labelled_with_their_names_and_with_the_ladders(
     layout = Layout(tmp_path)
     rows = plan(chosen_variants(["M9-norm", "F:positions+feedforward+norm"]), (0,), "smoke", SYNTHETIC, layout)
     execution = Execution(threads=1, processes=1, micro_batch_tokens=512, checkpoint_interval_steps=10)
-    write_run_files(layout, rows, SYNTHETIC, Source(name="synthetic", synthetic_documents=100), execution)
+    PlannedRows(rows).write(layout, SYNTHETIC, Source(name="synthetic", synthetic_documents=100), execution)
     labels = {row.variant.name: read_run_file(row.units[0].folder).labels for row in rows}
     assert labels["M9-norm"]["variants"] == ["M9-norm"] and labels["M9-norm"]["parent"] == "M0"
     assert "model.norm" not in labels["M9-norm"]["delta"] and "model.positions" in labels["M9-norm"]["delta"]

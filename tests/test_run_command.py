@@ -147,7 +147,7 @@ def test_a_factorial_runs_from_nothing_to_its_effects(tmp_path: Path, capsys: py
     assert labels == {("M0",), ("F:norm",), ("F:masking",), ("F:norm+masking",)}
     assert make_figures.main(["--runs", str(runs), "--out", str(tmp_path / "out")]) == 0
     page = (tmp_path / "out" / "smoke-synthetic" / "effects.md").read_text()
-    assert "| norm, masking | loss | interaction | norm × masking | 1 |" in page
+    assert "| norm, masking | loss on wikibook | interaction | norm × masking | 1 |" in page
 
 
 @pytest.mark.usefixtures("toy_scale")

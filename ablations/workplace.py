@@ -1,0 +1,80 @@
+"""What a command works with, and the two ways in which it gets work done: by processes here, or by jobs on SLURM."""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from ablations.cluster import print_submissions
+from ablations.dispatch import Dispatch
+from ablations.execution import carry_out
+from ablations.pieces import NamedRun, pieces_of
+from ablations.scales import synthetic_documents, workers_here
+from neobert.data.corpora import Source
+from neobert.data.preparation import open_specified, specify
+from neobert.errors import EXIT_DONE
+from neobert.layout import Layout
+from neobert.specifications import Execution, Run
+from neobert.specifications import Source as SourceSpecification
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """A command's flags, its folder of runs, and the data that it opened, with what run files say of them. `execution`
+    is how the scale executes on this machine."""
+
+    options: argparse.Namespace
+    layout: Layout
+    specification: SourceSpecification
+    source: Source
+    execution: Execution
+
+
+class Work(Protocol):
+    """A plan that can be carried out."""
+
+    def unfinished(self, layout: Layout) -> Sequence[Run]:
+        """What is left to do, in the order in which it is begun."""
+
+    def named_runs(self) -> Sequence[NamedRun]:
+        """All runs with words for the names of jobs."""
+
+    def write(self, layout: Layout, source: Source, specification: SourceSpecification, execution: Execution) -> None:
+        """Write the run.json of every run, before anything starts."""
+
+
+def open_workplace(options: argparse.Namespace, execution: Execution, unseen: Sequence[str] = ()) -> Workplace:
+    """The folder and the data that the flags name; `unseen` are the places of `--without-texts-of`.
+
+    Raises:
+        MissingData, ValueError: as `open_source`.
+    """
+    layout = Layout(options.runs.resolve())
+    specification = specify(options.data, synthetic_documents(options.scale), unseen)
+    return Workplace(options, layout, specification, open_specified(specification), execution)
+
+
+def work_here(
+    workplace: Workplace,
+    work: Work,
+    runs: Sequence[Run],
+    *,
+    flags: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> int:
+    """Work on the runs that are left with processes of this machine; the exit code."""
+    if not runs:
+        return EXIT_DONE
+    execution = workplace.execution
+    work.write(workplace.layout, workplace.source, workplace.specification, execution)
+    workers = workers_here(workplace.options.workers, execution)
+    threads = execution.threads
+    return carry_out(workplace.layout, runs, workers=workers, threads=threads, flags=flags, environment=environment)
+
+
+def send(workplace: Workplace, work: Work, dispatch: Dispatch, execution: Execution) -> int:
+    """Send what is missing to SLURM, to execute so there, and return at once; the exit code."""
+    work.write(workplace.layout, workplace.source, workplace.specification, execution)
+    pieces = pieces_of(workplace.layout, work.named_runs(), dispatch.profile)
+    print_submissions(dispatch.send(pieces) if pieces else [], as_json=workplace.options.json)
+    return EXIT_DONE
