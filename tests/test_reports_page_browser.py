@@ -15,6 +15,7 @@ from reports.trials import read_evidence
 
 pytestmark = pytest.mark.skipif(browser() is None, reason="no Chromium is installed (apt-get install chromium)")
 
+REAL_STUDY = Path(__file__).resolve().parent.parent / "docs" / "study" / "index.html"
 WIDE, PHONE = (1280, 900), (390, 844)
 HOSTILE = "<img src=x onerror=window.hacked=1> $\\alpha$ </script><script>window.hacked=1</script>"
 CONTRAST = """(() => {
@@ -121,6 +122,22 @@ def test_schemes_differ_and_screenshots_are_not_empty(page: Chromium, tmp_path: 
         shots.append((tmp_path / "shot.png").read_bytes())
     assert shots[0] != shots[1] and all(len(shot) > 10_000 for shot in shots)
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 26)"
+
+
+@pytest.mark.parametrize("size", [WIDE, PHONE])
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_committed_page_of_the_real_study_reads_as_well(
+    chromium: Chromium, size: tuple[int, int], dark: bool
+) -> None:
+    chromium.show_as(*size, dark=dark)
+    chromium.open(REAL_STUDY)
+    chromium.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+    assert chromium.evaluate("document.documentElement.scrollWidth") <= size[0]
+    assert chromium.evaluate(CONTRAST) == [] and chromium.complaints == []
+    links = chromium.evaluate("[...document.querySelectorAll('a')].map((each) => each.getAttribute('href'))")
+    assert [
+        link for link in links if not link.startswith(("#", "https:")) and not (REAL_STUDY.parent / link).is_file()
+    ] == []
 
 
 def test_a_click_on_a_number_shows_the_records_behind_it(page: Chromium, study: Study) -> None:
