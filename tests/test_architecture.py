@@ -54,6 +54,7 @@ DOORS = {
         "reports/drawing.py",
         "reports/figure1.py",
         "reports/figure4.py",
+        "reports/forest.py",
         "reports/perplexity.py",
         "reports/throughput.py",
     },
