@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ablations.designs import cell, cells
 from ablations.ladder import ladder
 from neobert.identity import plain
 from reports import make_figures
@@ -17,6 +18,7 @@ from reports.trials import Evidence, read_evidence
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 RECORDS, MADE = REPOSITORY / "reports" / "study", REPOSITORY / "docs" / "study"
+FACTORS = ("positions", "feedforward", "norm", "masking")
 SEEDS = (0, 1, 2)
 TASKS_OF_THE_STUDY = ("rte", "sst2", "mrpc", "cola", "stsb")
 COMPRESSED = {".png", ".pdf"}  # their bytes also depend on the machine's compression library
@@ -60,6 +62,14 @@ def test_every_variant_has_every_seed_and_every_task(evidence: Evidence, group: 
         for task in TASKS_OF_THE_STUDY:
             score = row.cells[task].score
             assert score is not None and {seeds.pretraining for seeds in score.by_seeds} == set(SEEDS)
+
+
+def test_every_cell_of_the_factorial_is_there(evidence: Evidence) -> None:
+    smoke = group_of(evidence, "smoke", "real_text")
+    rows = {**smoke.design_rows, **smoke.last_rows()}
+    assert len(cells(FACTORS)) == 16 and not smoke.problems
+    for on in cells(FACTORS):
+        assert {run.seed for run in rows[cell(on).name].runs} == {0}
 
 
 def test_records_come_from_committed_code_and_name_no_folder_of_a_machine(evidence: Evidence) -> None:
