@@ -20,6 +20,7 @@ LEFT_INCHES, NAME_INCHES, LABEL_INCHES = 0.08, 0.84, 2.15
 COLUMN_INCHES, NUMBER_INCHES, LINE_INCHES = 2.0, 0.44, 0.27
 HEAD_INCHES, FOOT_INCHES = 0.72, 0.72
 LETTERS_AN_INCH, MOST_LETTERS = 21, 30
+LETTER_INCHES = 0.053  # of a name
 MOST_BEYOND = 0.8
 """How far an axis goes beyond seeds and zero to hold intervals, as a share of their range; wider ones are cut."""
 
@@ -52,10 +53,12 @@ def forest_drawn(forest: Forest) -> "Figure":
 
     field_inches = LINE_INCHES * len(forest.lines)
     height = HEAD_INCHES + field_inches + FOOT_INCHES
-    width = LABEL_INCHES + COLUMN_INCHES * len(forest.columns)
+    longest = max(len(name) for name, _ in forest.lines)
+    label_inches = max(LABEL_INCHES, LEFT_INCHES + LETTER_INCHES * longest)
+    width = label_inches + COLUMN_INCHES * len(forest.columns)
     figure = Figure(figsize=(width, height))
     for place in range(len(forest.columns)):
-        left, wide = LABEL_INCHES + COLUMN_INCHES * place, COLUMN_INCHES - NUMBER_INCHES
+        left, wide = label_inches + COLUMN_INCHES * place, COLUMN_INCHES - NUMBER_INCHES
         axes = figure.add_axes((left / width, FOOT_INCHES / height, wide / width, field_inches / height))
         _draw_column(axes, forest, place)
     for index, (name, changes) in enumerate(forest.lines):
