@@ -4,12 +4,19 @@ Only the paper's scale on the paper's data can reproduce a number or fail to; an
 """
 
 import math
-from collections.abc import Iterator
+import statistics
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from neobert.errors import MissingData
 from neobert.glue.tasks import TASKS
 from reports import published
-from reports.cells import Estimate
+from reports.cells import Estimate, Seeds
+from reports.deltas import resampled
+from reports.pairs import by_pretraining_seed, glue_pair
+from reports.predictions import StoredPredictions
 from reports.remarks import PRINTED_AS, row_label
 from reports.scores import Group, Row
 
@@ -30,14 +37,19 @@ TOLERANCE_REASON = (
     "Tolerances: the paper prints one seed and no spread, so the only noise that both numbers surely have is that of "
     "the development examples. A task's standard error is √(p(1−p)/n) at the printed score (correlations: (1−r²)/√n), "
     "the average's follows from the eight of NeoBERT-4096 in Table 3; the tolerance is 1.96·√2 times that, plus 0.05 "
-    "for rounding. A relative change of two averages has √2 times theirs. Noise between seeds comes on top "
-    "and is not in it."
+    "for rounding. The two models of a relative change were scored on the same examples: its standard error is that of "
+    "our own change over paired resamples of them, and the paper's change is taken to have that of one of our seeds. "
+    "Without stored predictions the two models are taken as independent, which is at most too wide. A printed change "
+    "that is no larger than its tolerance is not resolvable: no change, or one of the opposite sign, would agree with "
+    "it too. Noise between seeds comes on top and is not in it."
 )
+NOT_RESOLVABLE = "the printed change is within its tolerance of zero"
 
 
 @dataclass(frozen=True)
 class ComparedNumber:
-    """One published number with ours. `unit` is points or percent; `obstacle` says why the two cannot be compared."""
+    """One published number with ours. `unit` is points, or percent for a relative change; `obstacle` says why the two
+    cannot be compared, `caveat` what the tolerance had to assume."""
 
     where: str
     name: str
@@ -47,6 +59,7 @@ class ComparedNumber:
     tolerance: float
     obstacle: str
     ids: tuple[str, ...]
+    caveat: str = ""
 
     @property
     def difference(self) -> float:
@@ -63,7 +76,20 @@ class ComparedNumber:
         """In words."""
         if self.obstacle:
             return "not comparable at this scale" if self.obstacle.startswith("scale") else "not comparable"
-        return "not reproduced" if self.is_off else "reproduced"
+        if self.is_off:
+            return "not reproduced"
+        return "reproduced" if self.is_resolvable else "not resolvable"
+
+    @property
+    def is_resolvable(self) -> bool:
+        """Whether agreement says anything: a change within its tolerance agrees with the opposite sign as well."""
+        return self.unit != "percent" or abs(self.paper) > self.tolerance
+
+    @property
+    def why(self) -> str:
+        """What explains the verdict; empty where it needs no explanation."""
+        unresolved = NOT_RESOLVABLE if self.verdict == "not resolvable" else ""
+        return self.obstacle or "; ".join(filter(None, (unresolved, self.caveat)))
 
 
 def task_error(task: str, score: float) -> float:
@@ -85,9 +111,9 @@ def average_tolerance() -> float:
     return tolerance_of(math.sqrt(sum(task_error(task, score) ** 2 for task, score in scores.items())) / len(scores))
 
 
-def compared_numbers(group: Group) -> tuple[ComparedNumber, ...]:
+def compared_numbers(group: Group, stored: StoredPredictions) -> tuple[ComparedNumber, ...]:
     """Every number of Figure 1 and Table 3 that has a counterpart among the records, in the paper's order."""
-    return (*_averages(group), *_printed_changes(group), *_checkpoints(group))
+    return (*_averages(group), *_printed_changes(group, stored), *_checkpoints(group))
 
 
 def published_numbers() -> int:
@@ -108,22 +134,56 @@ def _averages(group: Group) -> Iterator[ComparedNumber]:
             yield ComparedNumber(bar.source, name, "points", ours.mean, bar.average, tolerance, obstacle, ids)
 
 
-def _printed_changes(group: Group) -> Iterator[ComparedNumber]:
-    """The relative changes that the paper prints, in percent of the parent's average."""
+def _printed_changes(group: Group, stored: StoredPredictions) -> Iterator[ComparedNumber]:
+    """The relative changes that the paper prints, in percent of the parent's average; ours over the seeds that both
+    have."""
     rows, bars = group.last_rows(), published.figure1()
     for name, bar in bars.items():
         if bar.printed_delta_percent is None or bar.parent is None:
             continue
-        pair = rows[name], rows[bar.parent]
-        averages = [row.average for row in pair]
-        if averages[0] is None or averages[1] is None:
+        row, parent = rows[name], rows[bar.parent]
+        pair = glue_pair(row, parent, tuple(TASKS), group)
+        if not pair.differences or row.average is None or parent.average is None:
             continue
-        ours = 100 * (averages[0].mean / averages[1].mean - 1)
-        tolerance = 100 * math.sqrt(2) * average_tolerance() / bars[bar.parent].average
-        obstacle = next(filter(None, (_obstacle(row, group) for row in pair)), "")
-        ids = tuple(sorted({trial for row in pair for trial in _ids(row, *TASKS)}))
-        label = f"{name} against {bar.parent}"
-        yield ComparedNumber(bar.source, label, "percent", ours, bar.printed_delta_percent, tolerance, obstacle, ids)
+        ours = 100 * (_mean(row.average, pair.seeds) / _mean(parent.average, pair.seeds) - 1)
+        tolerance, caveat = _tolerance_of_change(row, parent, stored, pair.seeds)
+        yield ComparedNumber(
+            where=bar.source,
+            name=f"{name} against {bar.parent}",
+            unit="percent",
+            ours=ours,
+            paper=bar.printed_delta_percent,
+            tolerance=tolerance,
+            obstacle=_obstacle(row, group) or _obstacle(parent, group),
+            ids=pair.ids,
+            caveat=caveat,
+        )
+
+
+def _mean(average: Estimate, seeds: Sequence[Seeds]) -> float:
+    return statistics.fmean(by_pretraining_seed({each: average.by_seeds[each] for each in seeds}).values())
+
+
+def _tolerance_of_change(row: Row, parent: Row, stored: StoredPredictions, seeds: Sequence[Seeds]) -> tuple[float, str]:
+    """How far two changes of equally good pairs may differ, in percent, and what had to be assumed for it."""
+    try:
+        ours = change_error(row, parent, stored, seeds)
+        one_seed = [change_error(row, parent, stored, [each]) ** 2 for each in seeds]
+    except MissingData as error:
+        printed = published.figure1()[parent.variant.name].average
+        return 100 * math.sqrt(2) * average_tolerance() / printed, f"taken as independent: {error}"
+    return DEVIATIONS * math.sqrt(ours**2 + statistics.fmean(one_seed)) + ROUNDING, ""
+
+
+def change_error(row: Row, parent: Row, stored: StoredPredictions, seeds: Sequence[Seeds]) -> float:
+    """The standard error of a relative change of averages over development examples, in percent: both models are scored
+    on the same resamples.
+
+    Raises:
+        MissingData: predictions or labels of some trial are not there.
+    """
+    ours, theirs = (np.mean([resampled(each, task, stored, seeds) for task in TASKS], axis=0) for each in (row, parent))
+    return float(np.nanstd(100 * (ours / theirs - 1), ddof=1))
 
 
 def _checkpoints(group: Group) -> Iterator[ComparedNumber]:

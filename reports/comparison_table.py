@@ -29,7 +29,7 @@ def comparison_table(numbers: Sequence[ComparedNumber], agreements: Sequence[Ran
                 signed(each.difference, 1),
                 f"±{number(each.tolerance)}",
                 each.verdict,
-                each.obstacle,
+                each.why,
             )
             for each in numbers
         ),
@@ -74,9 +74,7 @@ def comparison_csv(numbers: Sequence[ComparedNumber]) -> str:
     rows = []
     for each in numbers:
         values = each.ours, each.paper, each.difference, each.tolerance
-        rows.append(
-            [each.where, each.name, each.unit, *map(raw, values), each.verdict, each.obstacle, " ".join(each.ids)]
-        )
+        rows.append([each.where, each.name, each.unit, *map(raw, values), each.verdict, each.why, " ".join(each.ids)])
     return csv_text(header, rows)
 
 
@@ -98,4 +96,4 @@ def _entry(each: ComparedNumber) -> dict[str, Any]:
     values = {"ours": each.ours, "paper": each.paper, "difference": each.difference, "tolerance": each.tolerance}
     rounded = {key: round(value, 6) for key, value in values.items()}
     words = {"published_in": each.where, "number": each.name, "unit": each.unit, "verdict": each.verdict}
-    return words | rounded | {"why": each.obstacle, "records": list(each.ids)}
+    return words | rounded | {"why": each.why, "records": list(each.ids)}

@@ -106,16 +106,21 @@ def bootstrap_interval(
     Raises:
         MissingData: predictions or labels of some trial are not there.
     """
-    differences = [_resampled(variant, task, stored, pair) - _resampled(base, task, stored, pair) for task in tasks]
+    seeds = pair.seeds
+    differences = [resampled(variant, task, stored, seeds) - resampled(base, task, stored, seeds) for task in tasks]
     low, high = np.nanpercentile(POINTS_OF_SCORE * np.mean(differences, axis=0), (2.5, 97.5))
     return float(low), float(high)
 
 
-def _resampled(row: Row, task: str, stored: StoredPredictions, pair: Pair) -> Array:
-    """A row's score on each resample, the mean over the pair's seeds: (DRAWS)."""
+def resampled(row: Row, task: str, stored: StoredPredictions, seeds: Sequence[Seeds]) -> Array:
+    """A row's score on each resample of the development examples, 0..1, the mean over some seeds: (DRAWS).
+
+    Raises:
+        MissingData: predictions or labels of some trial are not there.
+    """
     ids, weights = row.cells[task].ids, row.runs[0].id
-    scores = np.stack([stored.resampled(task, ids[seeds], weights) for seeds in pair.seeds], axis=1)
-    return np.asarray(scores @ _weights_of(pair.seeds))
+    scores = np.stack([stored.resampled(task, ids[each], weights) for each in seeds], axis=1)
+    return np.asarray(scores @ _weights_of(seeds))
 
 
 def _weights_of(seeds: Sequence[Seeds]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

@@ -78,7 +78,7 @@ def _compare(findings: "Findings", folder: Path) -> dict[str, Any]:
     from reports.writing import comparison_contents
 
     group = findings.group
-    numbers, agreements = compared_numbers(group), rank_agreements(group, findings.bars.tasks)
+    numbers, agreements = compared_numbers(group, findings.stored), rank_agreements(group, findings.bars.tasks)
     return {
         "files": _write(folder, comparison_contents(numbers, agreements, findings)),
         "verdicts": dict(sorted(Counter(each.verdict for each in numbers).items())),

@@ -4,6 +4,7 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,11 +13,20 @@ from scipy import stats
 
 from ablations.ladder import ladder
 from neobert.glue.tasks import TASKS
+from neobert.layout import Layout
 from neobert.recipe import Point
 from neobert.specifications import GlueStudy
 from reports import make_figures, published
-from reports.comparison import average_tolerance, compared_numbers, task_error, tolerance_of
+from reports.comparison import (
+    NOT_RESOLVABLE,
+    ComparedNumber,
+    average_tolerance,
+    compared_numbers,
+    task_error,
+    tolerance_of,
+)
 from reports.comparison_table import agreement_sentences
+from reports.predictions import StoredPredictions
 from reports.rank_agreement import kendall_tau, rank_agreement, rank_agreements
 from reports.scores import Group, group_of
 from reports.trials import read_evidence
@@ -51,6 +61,24 @@ def group(study: Study) -> Group:
     return group_of(read_evidence(study.root), study.scale, study.data)
 
 
+def numbers_of(study: Study) -> tuple[ComparedNumber, ...]:
+    return compared_numbers(group(study), StoredPredictions(study.root, read_evidence(study.root).studies))
+
+
+def keep_resamples(study: Study, shared: float, own: float) -> None:
+    """Scores of every trial on resamples, as a collected folder has them: scatter that all trials of a task share, and
+    scatter of a trial's own, in points."""
+    of_examples = {
+        task: np.random.default_rng([1, place]).normal(0, 0.01 * shared, 400) for place, task in enumerate(TASKS)
+    }
+    for number, trial in enumerate(read_evidence(study.root).trials):
+        assert trial.score is not None
+        of_trial = np.random.default_rng([2, number]).normal(0, 0.01 * own, 400)
+        path = Layout(study.root).resampled(trial.task, trial.id)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.savez(path, allow_pickle=False, score=trial.score + of_examples[trial.task] + of_trial)
+
+
 def test_tolerances_follow_from_the_development_sets() -> None:
     assert task_error("rte", 90.0) == pytest.approx(100 * math.sqrt(0.09 / 277))
     assert task_error("stsb", 90.0) == pytest.approx(100 * 0.19 / math.sqrt(1500))
@@ -61,7 +89,7 @@ def test_tolerances_follow_from_the_development_sets() -> None:
 def test_at_paper_scale_on_the_papers_data_a_replica_is_reproduced(tmp_path: Path) -> None:
     study = replica(tmp_path)
     study.write(["M0", "M1", "M2"])
-    numbers = {(each.where, each.name): each for each in compared_numbers(group(study))}
+    numbers = {(each.where, each.name): each for each in numbers_of(study)}
     assert set(numbers) == {("Figure 1", name) for name in ("M0", "M1", "M2", "M2 against M1")}
     assert {each.verdict for each in numbers.values()} == {"reproduced"}
     assert numbers["Figure 1", "M0"].difference == pytest.approx(0) and len(numbers["Figure 1", "M0"].ids) == 8
@@ -82,6 +110,63 @@ def test_a_number_off_by_more_than_the_tolerance_exits_4(tmp_path: Path, capsys:
     assert {path.suffix for path in (tmp_path / "out" / "paper-hub").glob("comparison.*")} == {".md", ".csv", ".json"}
 
 
+def change_of(study: Study, name: str) -> ComparedNumber:
+    (found,) = [each for each in numbers_of(study) if each.name == name]
+    return found
+
+
+@given(st.floats(-9, 9), st.floats(-9, 9), st.floats(0.01, 9))
+def test_a_change_is_reproduced_only_with_its_sign(ours: float, paper: float, tolerance: float) -> None:
+    """Within the tolerance, a change that no tolerance can tell from zero is neither reproduced nor off."""
+    change = ComparedNumber("Figure 1", "M4 against M2", "percent", ours, paper, tolerance, "", ())
+    assert change.is_off == (abs(ours - paper) > tolerance)
+    if change.verdict == "reproduced":
+        assert ours * paper > 0
+    if change.verdict == "not resolvable":
+        assert abs(paper) <= tolerance and not change.is_off
+
+
+def test_a_flipped_sign_within_independent_noise_is_not_resolvable(tmp_path: Path) -> None:
+    """The paper prints −0.5 % for M4; without predictions +0.6 % cannot be told from it, and neither can −0.6 %."""
+    for name, off in (("same", 0.0), ("flipped", 1.0)):
+        study = replica(tmp_path / name, {"M4": off})
+        study.write(["M2", "M4"])
+        change = change_of(study, "M4 against M2")
+        assert change.ours == pytest.approx(100 * ((83.5 + off) / 84.0 - 1)) and change.paper == -0.5
+        assert 1.7 < change.tolerance < 1.9 and change.verdict == "not resolvable" and not change.is_off
+        assert change.why.endswith("taken as independent: predictions are not kept")
+
+
+def test_with_stored_predictions_a_flipped_sign_is_off(tmp_path: Path) -> None:
+    """Scatter that both models share takes no part: 2 points of it on each task leave the change resolvable."""
+    verdicts = {}
+    for name, off in (("same", 0.0), ("flipped", 1.0)):
+        study = replica(tmp_path / name, {"M4": off})
+        study.write(["M2", "M4"])
+        keep_resamples(study, shared=2.0, own=0.1)
+        change = change_of(study, "M4 against M2")
+        error = 100 * 0.1 * math.sqrt(2 / len(TASKS)) / 84.0  # of a difference of two means of eight, in percent
+        assert change.tolerance == pytest.approx(1.96 * math.sqrt(2) * error + 0.05, rel=0.1)
+        verdicts[name] = change.verdict
+    assert verdicts == {"same": "reproduced", "flipped": "not reproduced"}
+
+
+def test_paired_noise_that_is_larger_than_the_change_leaves_it_unresolved(tmp_path: Path) -> None:
+    study = replica(tmp_path, {"M4": 1.0})
+    study.write(["M2", "M4"])
+    keep_resamples(study, shared=0.0, own=1.5)
+    change = change_of(study, "M4 against M2")
+    assert change.verdict == "not resolvable" and change.why == NOT_RESOLVABLE
+
+
+def test_a_change_is_that_of_the_seeds_that_both_have(tmp_path: Path) -> None:
+    study = replica(tmp_path)
+    study.shift_by_seed = (0.0, 5.0)
+    study.write(["M2"], seeds=(0, 1))
+    study.write(["M4"])
+    assert change_of(study, "M4 against M2").ours == pytest.approx(100 * (83.5 / 84.0 - 1))
+
+
 def test_another_scale_is_never_off(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     study = replica(tmp_path / "runs", scale="smoke", data="synthetic")
     study.write(["M0", "M1", "M2"])
@@ -94,13 +179,13 @@ def test_another_scale_is_never_off(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_other_data_an_incomplete_grid_and_a_fallback_are_not_comparable(tmp_path: Path) -> None:
     other = replica(tmp_path / "other", {"M0": 9.0}, data="texts")
     other.write(["M0"])
-    (number,) = compared_numbers(group(other))
+    (number,) = numbers_of(other)
     assert number.verdict == "not comparable" and number.obstacle.startswith("other data")
 
     partial = replica(tmp_path / "partial", {"M0": 9.0})
     partial.write(["M0"])
     next(partial.root.glob("glue/cola/*.json")).unlink()
-    (number,) = compared_numbers(group(partial))
+    (number,) = numbers_of(partial)
     assert number.obstacle == "the grid of M0 is incomplete" and not number.is_off
 
 
@@ -112,7 +197,7 @@ def test_table_3_is_compared_checkpoint_by_checkpoint(tmp_path: Path) -> None:
             study.begin("M10", of_task)
             for point in of_task.points:
                 study.trial("M10", of_task, point)
-    names = [each.name for each in compared_numbers(group(study))]
+    names = [each.name for each in numbers_of(study)]
     assert names == ["NeoBERT-1024 CoLA", "NeoBERT-4096 CoLA"]
 
 
