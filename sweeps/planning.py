@@ -86,7 +86,7 @@ def sweep_of_model(options: argparse.Namespace, layout: Layout, source: Source) 
     """
     if options.pretraining_seed:
         raise ValueError("--pretraining-seed belongs to a variant: leave it out with --model")
-    _require_data(options.task, {task: reason for task, reason in source.tasks().items() if reason})
+    _require_data(options.task, {task: reason for task, reason in source.tasks().items() if reason}, source.label)
     model = adopt(layout, folder_or_repository(options.model, options.data))
     baseline = plan_baseline(
         model,
@@ -117,7 +117,7 @@ def sweep_of_variant(options: argparse.Namespace, layout: Layout, source: Source
         finetuning_seeds=list(dict.fromkeys(options.seed or [])) or None,
         pruning=PRUNING if options.prune else None,
     )
-    _require_data(options.task, row.skipped)
+    _require_data(options.task, row.skipped, source.label)
     pretraining = [unit for unit in row.units if not isinstance(unit.run, GlueStudy)]
     unfinished = [unit for unit in pretraining if unit.state != "done"]
     if unfinished and not pretrains:
@@ -127,10 +127,10 @@ def sweep_of_variant(options: argparse.Namespace, layout: Layout, source: Source
     return Sweep(title, replace(row, units=(*unfinished, *_wanted(row.units, wanted_tasks(options.task)))))
 
 
-def _require_data(names: Sequence[str], skipped: dict[str, str]) -> None:
+def _require_data(names: Sequence[str], skipped: dict[str, str], data: str) -> None:
     unavailable = [f"{task}: {skipped[task]}" for task in wanted_tasks(names) if task in skipped]
     if unavailable and "all" not in names:
-        raise MissingData(f"cannot fine-tune {'; '.join(unavailable)}")
+        raise MissingData(f"cannot fine-tune on {data} data: {'; '.join(unavailable)}")
 
 
 def _wanted(units: Sequence[PlannedUnit], tasks: Sequence[str]) -> tuple[PlannedUnit, ...]:

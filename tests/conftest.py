@@ -3,6 +3,7 @@
 import os
 
 import pytest
+from golden_files import GoldenFiles
 from prefetch_worlds import hub  # noqa: F401  (fixture)
 from storages import postgresql_server, storage  # noqa: F401  (fixtures)
 
@@ -10,10 +11,23 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--write-golden", action="store_true", help="write golden files anew instead of comparing")
+    parser.addoption("--write-golden", action="store_true", help="write golden files anew, and run no other test")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--write-golden"):
+        writers = [item for item in items if "write_golden" in getattr(item, "fixturenames", ())]
+        config.hook.pytest_deselected(items=[item for item in items if item not in writers])
+        items[:] = writers
 
 
 @pytest.fixture(scope="session")
 def write_golden(pytestconfig: pytest.Config) -> bool:
     """Whether golden files are to be written."""
     return bool(pytestconfig.getoption("--write-golden"))
+
+
+@pytest.fixture(scope="session")
+def golden(write_golden: bool) -> GoldenFiles:
+    """The files below tests/golden."""
+    return GoldenFiles(write_golden)

@@ -1,10 +1,10 @@
 """The ladder is the paper's, and every variant is its parent plus what it declares."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
+from golden_files import GoldenFiles
 
 from ablations import ladder
 from ablations.modification import Modification, Recipe, validated
@@ -14,7 +14,6 @@ from neobert.identity import canonical, difference, leaves
 from neobert.model.size import parameter_count
 from neobert.recipe import Subset
 
-GOLDEN = Path(__file__).parent / "golden" / "resolved_recipes.json"
 ALL = list(ladder.variants().values())
 CHILDREN = [variant for variant in ALL if variant.parent is not None]
 SHRUNK: list[tuple[Scale, Vocabulary]] = [(s, v) for s in SCALES if s != "paper" for v in ("trained", "published")]
@@ -33,12 +32,10 @@ def test_the_lineage_is_the_papers_tree() -> None:
     assert [name for name, variant in ladder.ladder().items() if not variant.kept] == ["M3", "M6"]
 
 
-def test_resolved_recipes_are_the_golden_ones(write_golden: bool) -> None:
+def test_resolved_recipes_are_the_golden_ones(golden: GoldenFiles) -> None:
     """A change of any number of the ladder must be made in the golden file too. Its source stands in ladder.py."""
     resolved = {variant.name: json.loads(canonical(variant.recipe)) for variant in ALL}
-    if write_golden:
-        GOLDEN.write_text(json.dumps(resolved, indent=1, sort_keys=True) + "\n")
-    assert resolved == json.loads(GOLDEN.read_text())
+    golden.compare_entries("resolved_recipes.json", resolved)
 
 
 @pytest.mark.parametrize(

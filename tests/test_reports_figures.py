@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from golden_files import GoldenFiles
 from reports_study import Study
 
 from ablations.ladder import ladder
@@ -28,7 +29,6 @@ from reports.table5 import table5, table5_csv
 from reports.trials import Evidence, read_evidence
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-GOLDEN = Path(__file__).resolve().parent / "golden"
 SCRIPT = Path("reports", "make_figures.py")
 FILES = {f"{name}.{suffix}" for name in ("table2", "table3", "table5", "deltas") for suffix in ("md", "tex", "csv")} | {
     "remarks.md"
@@ -218,7 +218,7 @@ def test_every_row_of_ours_names_its_records(partial: Study) -> None:
             assert bool(losses) == measured
 
 
-def test_table_3_is_golden(tmp_path: Path) -> None:
+def test_table_3_is_golden(tmp_path: Path, golden: GoldenFiles) -> None:
     study = Study(tmp_path / "runs", scale="paper", data="hub", levels={"M0": 79.2, "M1": 81.1})
     study.write(["M0"], seeds=(0, 1))
     study.pretrain("M1")
@@ -226,7 +226,7 @@ def test_table_3_is_golden(tmp_path: Path) -> None:
         study.begin("M1", of_task)
         for point in of_task.points if of_task.task != "cola" else of_task.points[:2]:
             study.trial("M1", of_task, point)
-    assert markdown(table3(group(study))) == (GOLDEN / "table3.md").read_text(encoding="utf-8")
+    golden.compare_text("table3.md", markdown(table3(group(study))))
 
 
 def test_same_records_give_the_same_bytes_whatever_the_process(partial: Study, tmp_path: Path) -> None:

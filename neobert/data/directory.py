@@ -153,14 +153,14 @@ class DirectorySource:
         missing = [split for split in TASK_SPLITS[task] if not self.split_path(task, split).is_file()]
         if not missing:
             return None
-        return f"{task} has no {', '.join(missing)} split in {self.folder / 'glue' / task}"
+        return f"{task} has no {', '.join(missing)} split in glue/{task}"  # part of ids, so no word of where it lies
 
     def task_origin(self, task: str) -> str:
         known(task, tuple(TASK_SPLITS), "task")
         paths = [self.split_path(task, split) for split in TASK_SPLITS[task]]
         present = [path for path in paths if path.is_file()]
         if not present:
-            raise MissingData(f"{self._why_not(task)}: put its parquet files there")
+            raise MissingData(f"{self._why_not(task)} of {self.folder}: put its parquet files there")
         return self._origin(present)
 
     def task_examples(self, task: str, split: str) -> dict[str, list[str | int | float]]:

@@ -1,0 +1,101 @@
+"""What commands print is what they printed: help, listings, plans, states and batch scripts, paths aside."""
+
+import importlib
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from golden_files import GoldenFiles
+from status_worlds import checkpoint, declare, fail, finish_pretraining, finish_study, progress, study_of, submit
+from tiny_runs import tiny_run
+
+from ablations import run, status
+from neobert.layout import Layout
+from tests.fake_slurm import FakeSlurm
+
+COMMANDS = {
+    "run.py": "ablations.run",
+    "status.py": "ablations.status",
+    "prefetch.py": "ablations.prefetch",
+    "glue_grid.py": "sweeps.glue_grid",
+    "mteb_suite.py": "sweeps.mteb_suite",
+    "make_figures.py": "reports.make_figures",
+    "collect.py": "reports.collect",
+    "neobert.export": "neobert.export.__main__",
+    "neobert.evaluation.pseudo_perplexity": "neobert.evaluation.pseudo_perplexity",
+    "neobert.work": "neobert.work",
+}
+TIMES = re.compile(r'"(heartbeat_at|heartbeat_seconds|submitted_at)": [\d.e+-]+')
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_is_golden(
+    name: str, golden: GoldenFiles, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    with pytest.raises(SystemExit) as ended:
+        importlib.import_module(COMMANDS[name]).main(["--help"])
+    assert ended.value.code == 0
+    golden.compare_text(f"help/{name}.txt", capsys.readouterr().out, is_wrapped=True)
+
+
+def without_paths(text: str, runs: Path) -> str:
+    return text.replace(str(runs), "RUNS").replace(sys.executable, "python")
+
+
+def test_the_ladder_as_json_is_golden(golden: GoldenFiles, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run.main(["--list", "--json", "--runs", str(tmp_path)]) == 0
+    entries = json.loads(capsys.readouterr().out)
+    golden.compare_entries("list.json", {entry["name"]: entry for entry in entries})
+
+
+@pytest.mark.parametrize(
+    ("name", "flags"),
+    [
+        ("smoke", ["--variant", "M0", "M10", "--stages", "pretrain", "glue", "contrastive", "mteb"]),
+        ("paper", ["--variant", "M9", "--scale", "paper", "--data", "hub", "--seed", "1"]),
+        ("factorial", ["--design", "factorial", "--factors", "norm", "masking", "--stages", "pretrain"]),
+    ],
+)
+def test_a_plan_as_json_is_golden(
+    name: str, flags: list[str], golden: GoldenFiles, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run.main([*flags, "--cluster", "here", "--dry-run", "--json", "--runs", str(tmp_path)]) == 0
+    rows = json.loads(without_paths(capsys.readouterr().out, tmp_path))
+    golden.compare_entries(f"plan_{name}.json", {f"{row['variant']}, seed {row['seed']}": row for row in rows})
+
+
+def test_a_folder_of_runs_as_json_is_golden(
+    golden: GoldenFiles, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    layout = Layout(tmp_path)
+    finished, at_work, failed, waiting = (tiny_run(seed=seed) for seed in range(4))
+    for each in (finished, at_work, failed, waiting):
+        declare(layout, each)
+    finish_pretraining(layout, finished)
+    study = study_of(finished)
+    declare(layout, study)
+    finish_study(layout, study)
+    progress(layout, at_work, 12)
+    checkpoint(layout, at_work, 10, seconds=5.0)
+    fail(layout.pretraining(failed.id) / "error.json", failed.id, "OutOfMemoryError: 80 GiB")
+    submit(layout, "7", waiting)
+    assert status.main(["--json", "--runs", str(tmp_path)]) == 0
+    rows = json.loads(TIMES.sub(r'"\1": 0', without_paths(capsys.readouterr().out, tmp_path)))
+    golden.compare_entries("status.json", {f"{row['kind']} {row['id']}": row for row in rows})
+
+
+def test_a_batch_script_is_golden(
+    golden: GoldenFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The preview of NeoBERT's own run, with the profile that the repository brings."""
+    monkeypatch.setenv("PATH", FakeSlurm.make(tmp_path / "slurm").path_variable)
+    for variable in ("SLURM_JOB_ID", "SLURM_CONF"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr("ablations.scales.available_cores", lambda: 8)
+    flags = ["--variant", "M9", "--scale", "paper", "--data", "hub", "--cluster", "slurm", "--cluster-profile", "h100"]
+    assert run.main([*flags, "--dry-run", "--runs", str(tmp_path / "runs")]) == 0
+    shown = without_paths(capsys.readouterr().out, tmp_path / "runs")
+    golden.compare_text("sbatch.txt", shown[shown.index("# prepare-") :])
