@@ -5,17 +5,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from neobert.embeddings.specification import ContrastiveRun
+from neobert.embeddings.suite_specification import EmbeddingEvaluation
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import read_json
 from neobert.identity import canonical, leaves, plain
 from neobert.layout import Layout
 from neobert.progress import state_of
-from neobert.specifications import Run, read_run_file, run_folder
+from neobert.specifications import GlueStudy, PretrainingRun, Run, read_run_file, run_folder
 
 MOST_LEAVES = 5
 NUMERICS = "numerics version"
-PARTS = ("pretraining", "study", "contrastive", "mteb")
-"""The keys of run.json under which a specification may lie."""
+PARTS: Mapping[str, type[Run]] = {
+    "pretraining": PretrainingRun,
+    "study": GlueStudy,
+    "contrastive": ContrastiveRun,
+    "mteb": EmbeddingEvaluation,
+}
+"""The keys of run.json under which a specification may lie, and what it is."""
 
 Items = frozenset[tuple[str, str]]
 
@@ -94,8 +101,7 @@ class NearMisses:
             file = read_run_file(folder)
         except (DamagedFile, MissingData):
             return "of another version", False
-        run = file.pretraining or file.study or file.contrastive or file.mteb
-        assert run is not None
+        run = file.run
         return ("done" if _closed(folder) else state_of(self.layout, run)), run.id == folder.name
 
 
@@ -109,9 +115,19 @@ def _read(paths: Iterable[Path]) -> Iterable[_Existing]:
             content = read_json(path)
         except DamagedFile:
             continue
-        specification = next((content[part] for part in PARTS if content.get(part)), None)
-        if specification:
+        part = next((part for part in PARTS if content.get(part)), None)
+        if part is not None:
+            specification = _specification(content[part], PARTS[part])
             yield _Existing(path.parent, specification, _items(specification))
+
+
+def _specification(content: Mapping[str, Any], part: type[Run]) -> Mapping[str, Any]:
+    """A specification with the fields that this version knows; as it stands where this version cannot read it."""
+    try:
+        known: Mapping[str, Any] = plain(part.read(content))
+    except ValueError:
+        return content
+    return known
 
 
 def _weights(specification: Mapping[str, Any]) -> str | None:

@@ -8,10 +8,10 @@ from typing import Any
 from benchmarks.results import machine
 from benchmarks.throughput_settings import Setting
 from benchmarks.throughput_timing import Speed
-from neobert.files import json_bytes, replace_file
+from neobert.files import replace_file
 from neobert.identity import identity, plain
 from neobert.layout import Layout
-from neobert.records import SCHEMA, provenance
+from neobert.records import provenance, sealed
 from neobert.result_records import ThroughputConfig, ThroughputScores
 
 
@@ -19,7 +19,7 @@ def write_throughput(folder: Path, speed: Speed, setting: Setting) -> Path:
     """Write a measurement below `folder`, in place of an older one of the same model, length and device."""
     content = throughput_record(speed, setting)
     path = Layout(folder).throughput(str(content["id"]))
-    replace_file(path, json_bytes({"schema": SCHEMA, **content}))
+    replace_file(path, sealed(content))
     return path
 
 

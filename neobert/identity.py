@@ -6,7 +6,9 @@ each mechanism is: whoever changes what a mechanism computes raises its number, 
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from pydantic import BaseModel
@@ -26,6 +28,28 @@ NUMERICS = {
 IDENTITY_DIGITS = 12
 
 
+@dataclass(frozen=True)
+class Neutral:
+    """Marks a field that later versions added: `field: Annotated[bool, Neutral(False)]`.
+
+    `value` means "as if the mechanism were not there". A field that equals it is left out of the hash, so that a new
+    field changes no id, and takes it where an older version wrote no such field (`Value.read`).
+    """
+
+    value: Any
+
+
+@cache
+def neutral_values(model: type[BaseModel]) -> Mapping[str, Any]:
+    """The neutral value of each field of a class that has one."""
+    return {
+        name: mark.value
+        for name, field in model.model_fields.items()
+        for mark in field.metadata
+        if isinstance(mark, Neutral)
+    }
+
+
 def plain(value: Any) -> Any:
     """Recipe values, tuples and mappings as JSON's own types."""
     if value is None or isinstance(value, (str, int, float)):  # most values; abstract classes are slow to ask for
@@ -39,14 +63,34 @@ def plain(value: Any) -> Any:
     return value
 
 
+def decisive(value: Any) -> Any:
+    """As `plain`, without the fields that have their neutral value: what is hashed."""
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    if isinstance(value, BaseModel):
+        neutral = neutral_values(type(value))
+        fields = [(name, getattr(value, name)) for name in type(value).model_fields]
+        return {name: decisive(item) for name, item in fields if not (name in neutral and item == neutral[name])}
+    if isinstance(value, (dict, Mapping)):
+        return {str(key): decisive(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [decisive(item) for item in value]
+    return value
+
+
 def canonical(value: Any) -> str:
-    """The one JSON text of a value: sorted keys, no spaces, no NaN."""
-    return json.dumps(plain(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    """The one JSON text of what decides: sorted keys, no spaces, no NaN."""
+    return json.dumps(decisive(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def identity(value: Any) -> str:
     """Twelve hexadecimal digits that name a value."""
     return hashlib.sha256(canonical(value).encode()).hexdigest()[:IDENTITY_DIGITS]
+
+
+def chosen(numerics: Mapping[str, int], mechanisms: Sequence[str]) -> dict[str, int]:
+    """The versions of the mechanisms that a result depends on."""
+    return {mechanism: numerics[mechanism] for mechanism in mechanisms}
 
 
 def leaves(value: Any, prefix: str = "") -> dict[str, Any]:

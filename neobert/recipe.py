@@ -1,10 +1,11 @@
 """What decides the result of a run, as frozen values: words and numbers, JSON both ways.
 
-No field has a default: a knob that is not written is an error. Torch is not imported here, so that listing,
-planning and reporting start at once. Labels, paths, devices and micro-batches are not in a recipe.
+No field has a default: a knob that is not written is an error. A field that is added later has a neutral value
+(`neobert.identity.Neutral`), so that what was recorded before keeps its name and stays readable. Torch is not imported
+here, so that listing, planning and reporting start at once. Labels, paths, devices and micro-batches are not in it.
 """
 
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -13,16 +14,38 @@ from pydantic import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    ValidationInfo,
     model_validator,
 )
 
+from neobert.identity import neutral_values
+
 Precision = Literal["fp32", "bf16"]
+
+_READING = {"written_by": "this or an older version"}
+"""The context of `Value.read`; constructing a value stays strict."""
 
 
 class Value(BaseModel):
     """Base of all recipe values: frozen, and an unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @classmethod
+    def read(cls, content: Any) -> Self:
+        """A value from JSON that this or an older version wrote: fields that were added since are neutral.
+
+        Raises:
+            ValueError: a field is missing, unknown or impossible.
+        """
+        return cls.model_validate(content, context=_READING)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_fields_added_since(cls, content: Any, info: ValidationInfo) -> Any:
+        if info.context is not _READING or not isinstance(content, dict):
+            return content
+        return {**neutral_values(cls), **content}
 
 
 class Initialization(Value):

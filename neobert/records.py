@@ -1,9 +1,15 @@
-"""Records: one JSON file a finished unit of work, written once and last; plain files are the truth."""
+"""Records: one JSON file a finished unit of work, written once and last; plain files are the truth.
 
+Records and run files are sealed: they say which version of their schema and of each mechanism wrote them, and carry the
+SHA-256 of all that they hold. A file of an older schema is upgraded when it is read.
+"""
+
+import hashlib
+import json
 import os
 import platform
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -11,8 +17,21 @@ from typing import Any
 
 from neobert.errors import DamagedFile
 from neobert.files import json_bytes, publish_once, read_json
+from neobert.identity import NUMERICS
 
-SCHEMA = 1
+SCHEMA = 2
+NUMERICS_BEFORE_SCHEMA_2 = {
+    "tokenization": 1,
+    "batching": 2,
+    "masking": 1,
+    "model": 1,
+    "initialization": 1,
+    "optimization": 1,
+    "finetuning": 1,
+    "contrastive": 1,
+    "metrics": 1,
+}
+"""What the last version that wrote schema 1 computed with; files of that schema do not say it themselves."""
 SNAPSHOT_FILE = "snapshot.json"
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scikit-learn", "scipy", "mteb")
 RECORD_STATES = ("done", "pruned", "failed")
@@ -68,23 +87,62 @@ def provenance() -> dict[str, Any]:
     }
 
 
+def _upgraded_from_1(content: dict[str, Any]) -> dict[str, Any]:
+    return {**content, "numerics": NUMERICS_BEFORE_SCHEMA_2}
+
+
+UPGRADES: Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _upgraded_from_1}
+"""By schema: what makes a file of that schema one of the next."""
+
+
+def checksum_of(content: Mapping[str, Any]) -> str:
+    """The SHA-256 of a JSON object without its own checksum."""
+    text = json.dumps({key: item for key, item in content.items() if key != "checksum"}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def sealed(content: Mapping[str, Any]) -> bytes:
+    """The bytes of a file that `read_sealed` reads: `content` with schema, numerics versions and checksum."""
+    whole = json.loads(json_bytes({"schema": SCHEMA, "numerics": NUMERICS, **content}))
+    return json_bytes({**whole, "checksum": checksum_of(whole)})
+
+
+def read_sealed(path: Path) -> dict[str, Any]:
+    """What a sealed file holds, its checksum checked, upgraded to the schema of this version.
+
+    Raises:
+        DamagedFile: it is torn, was changed after it was written, or is of a newer schema.
+    """
+    content = read_json(path)
+    schema = content.get("schema") if isinstance(content, dict) else None
+    if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
+        raise DamagedFile(f"{path} has no schema version, so no version of this project wrote it: move it away")
+    if schema > SCHEMA:
+        raise DamagedFile(
+            f"{path} has schema {schema}, and this version reads up to {SCHEMA}: update the code that reads it"
+        )
+    if schema > 1 and content.pop("checksum", None) != checksum_of(content):
+        raise DamagedFile(f"{path} was changed after it was written (its checksum differs): move it away")
+    for version in range(schema, SCHEMA):
+        content = UPGRADES[version](content)
+    return {**content, "schema": SCHEMA}
+
+
 def publish_record(path: Path, record: dict[str, Any]) -> bool:
     """Publish a record once; False where one is there already."""
     assert record["state"] in RECORD_STATES, record["state"]
-    return publish_once(path, json_bytes({"schema": SCHEMA, **record}))
+    return publish_once(path, sealed(record))
 
 
 def read_record(path: Path) -> dict[str, Any]:
     """One record.
 
     Raises:
-        DamagedFile: torn, no record, or of another schema version.
+        DamagedFile: torn, changed, no record, or of a newer schema version.
     """
-    record = read_json(path)
-    if not isinstance(record, dict) or "kind" not in record or "id" not in record:
+    record = read_sealed(path)
+    if "kind" not in record or "id" not in record:
         raise DamagedFile(f"{path} is no record: it lacks kind and id")
-    if record.get("schema") != SCHEMA:
-        raise DamagedFile(f"{path} has record schema {record.get('schema')}, this version reads {SCHEMA}")
     return record
 
 

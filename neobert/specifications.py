@@ -1,18 +1,19 @@
 """Specifications of the units of work: all that decides a result, its identity, and its run.json. Torch-free."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import NonNegativeInt, PositiveInt, model_validator
 
 from neobert.embeddings.specification import EXTERNAL_PREFIX, ContrastiveRun
 from neobert.embeddings.suite_specification import EmbeddingEvaluation
 from neobert.errors import DamagedFile, MissingData
-from neobert.files import json_bytes, publish_once, read_json, replace_file
-from neobert.identity import NUMERICS, identity, plain
+from neobert.files import publish_once, replace_file
+from neobert.identity import NUMERICS, Neutral, chosen, decisive, identity, plain
 from neobert.layout import Layout
 from neobert.recipe import FineTuning, Point, Pretraining, Pruning, Value
-from neobert.records import SCHEMA, provenance
+from neobert.records import provenance, read_sealed, sealed
 
 PRETRAINING_MECHANISMS = ("tokenization", "batching", "masking", "model", "initialization", "optimization")
 GLUE_MECHANISMS = ("tokenization", "model", "finetuning", "metrics")
@@ -90,7 +91,12 @@ class PretrainingRun(Value):
     @property
     def id(self) -> str:
         """The run's name."""
-        return identity({"kind": "pretraining", "run": self, "numerics": _numerics(PRETRAINING_MECHANISMS)})
+        return self.id_under(NUMERICS)
+
+    def id_under(self, numerics: Mapping[str, int]) -> str:
+        """The run's name under the numerics versions of another time."""
+        versions = chosen(numerics, PRETRAINING_MECHANISMS)
+        return identity({"kind": "pretraining", "run": self, "numerics": versions})
 
     @property
     def context(self) -> int:
@@ -134,13 +140,16 @@ class GlueStudy(Value):
     starts_from: Start
     task_origin: str
     tokenizer_origin: str
-    pruning: Pruning | None = None
+    pruning: Annotated[Pruning | None, Neutral(None)] = None
 
     @property
     def id(self) -> str:
-        """The study's name; one without pruning is named as before there was any."""
-        decisive = {key: value for key, value in plain(self).items() if key != "pruning" or value is not None}
-        return identity({"kind": "glue_study", "study": decisive, "numerics": _numerics(GLUE_MECHANISMS)})
+        """The study's name."""
+        return self.id_under(NUMERICS)
+
+    def id_under(self, numerics: Mapping[str, int]) -> str:
+        """The study's name under the numerics versions of another time."""
+        return identity({"kind": "glue_study", "study": self, "numerics": chosen(numerics, GLUE_MECHANISMS)})
 
     @property
     def is_external(self) -> bool:
@@ -155,17 +164,14 @@ class GlueStudy(Value):
     def trial_id(self, point: Point) -> str:
         """A trial's name: it does not depend on which other points the grid has or which are given up, so grids
         share trials."""
-        decisive = {key: value for key, value in plain(self).items() if key not in ("points", "pruning")}
-        return identity({"kind": "glue", "trial": decisive, "point": point, "numerics": _numerics(GLUE_MECHANISMS)})
-
-
-def _numerics(mechanisms: tuple[str, ...]) -> dict[str, int]:
-    return {mechanism: NUMERICS[mechanism] for mechanism in mechanisms}
+        trial = {key: value for key, value in decisive(self).items() if key not in ("points", "pruning")}
+        numerics = chosen(NUMERICS, GLUE_MECHANISMS)
+        return identity({"kind": "glue", "trial": trial, "point": point, "numerics": numerics})
 
 
 def data_identity(corpus: str, corpus_origin: str, tokenizer_origin: str) -> str:
     """The name of a corpus in a tokenizer's tokens. Both corpora of a source may have one origin."""
-    numerics = _numerics(("tokenization",))
+    numerics = chosen(NUMERICS, ("tokenization",))
     return identity({"corpus": corpus, "origin": corpus_origin, "tokenizer": tokenizer_origin, "numerics": numerics})
 
 
@@ -173,10 +179,11 @@ RunKind = Literal["pretraining", "glue_study", "contrastive", "mteb"]
 
 
 class RunFile(Value):
-    """What run.json holds: enough to run the unit alone."""
+    """What run.json holds: enough to run the unit alone. `numerics` are the versions that named it."""
 
     kind: RunKind
     id: str
+    numerics: dict[str, int]
     pretraining: PretrainingRun | None
     study: GlueStudy | None
     contrastive: ContrastiveRun | None = None
@@ -184,6 +191,32 @@ class RunFile(Value):
     source: Source
     execution: Execution
     labels: dict[str, Any]
+
+    @property
+    def run(self) -> "Run":
+        """The specification of whichever kind it is."""
+        run = self.pretraining or self.study or self.contrastive or self.mteb
+        assert run is not None, self.id
+        return run
+
+    def require_own_name(self, folder: Path) -> None:
+        """Hold the specification against the name that its folder and its results have.
+
+        Raises:
+            DamagedFile: it was changed, or this version computes something else under that name.
+        """
+        if self.run.id == self.id == folder.name:
+            return
+        if self.run.id_under(self.numerics) == folder.name:
+            changed = ", ".join(name for name, version in NUMERICS.items() if self.numerics.get(name) != version)
+            raise DamagedFile(
+                f"{folder / 'run.json'} was planned by a version with other numerics ({changed} changed since): run "
+                "the command again, which plans it under a new name"
+            )
+        raise DamagedFile(
+            f"{folder / 'run.json'} describes {self.run.id} and not {folder.name}: it was changed or moved; restore "
+            "it, or move the folder away and run the command again"
+        )
 
 
 Run = PretrainingRun | GlueStudy | ContrastiveRun | EmbeddingEvaluation
@@ -206,6 +239,7 @@ def write_run_file(layout: Layout, run: Run, source: Source, execution: Executio
     content = RunFile(
         kind=_kind(run),
         id=run.id,
+        numerics=NUMERICS,
         pretraining=run if isinstance(run, PretrainingRun) else None,
         study=run if isinstance(run, GlueStudy) else None,
         contrastive=run if isinstance(run, ContrastiveRun) else None,
@@ -217,9 +251,9 @@ def write_run_file(layout: Layout, run: Run, source: Source, execution: Executio
     folder = run_folder(layout, run)
     path = folder / "run.json"
     if not path.exists():
-        publish_once(path, json_bytes({"schema": SCHEMA, **plain(content), "provenance": provenance()}))
+        publish_once(path, sealed({**plain(content), "provenance": provenance()}))
     if read_run_file(folder).execution != execution:
-        replace_file(folder / EXECUTION, json_bytes({"schema": SCHEMA, **plain(execution)}))
+        replace_file(folder / EXECUTION, sealed(plain(execution)))
     return folder
 
 
@@ -229,6 +263,18 @@ def _kind(run: Run) -> RunKind:
     if isinstance(run, EmbeddingEvaluation):
         return "mteb"
     return "pretraining" if isinstance(run, PretrainingRun) else "contrastive"
+
+
+def read_checked_run_file(folder: Path) -> RunFile:
+    """What run.json says of work that is about to be done, held against the name under which it will be published.
+
+    Raises:
+        MissingData: there is no run.json.
+        DamagedFile: it is torn, was changed, or this version computes something else under that name.
+    """
+    run_file = read_run_file(folder)
+    run_file.require_own_name(folder)
+    return run_file
 
 
 def read_run_file(folder: Path) -> RunFile:
@@ -241,19 +287,12 @@ def read_run_file(folder: Path) -> RunFile:
     path = folder / "run.json"
     if not path.exists():
         raise MissingData(f"{folder} holds no run.json: start the run with ablations/run.py")
-    content = _read_versioned(path)
-    content.pop("provenance")
+    content = read_sealed(path)
     newest = folder / EXECUTION
     if newest.exists():
-        content["execution"] = _read_versioned(newest)
+        execution = read_sealed(newest)
+        content["execution"] = {name: value for name, value in execution.items() if name in Execution.model_fields}
     try:
-        return RunFile.model_validate(content)
+        return RunFile.read({name: value for name, value in content.items() if name not in ("schema", "provenance")})
     except ValueError as error:
         raise DamagedFile(f"{path} does not describe a run of this version: {error}") from error
-
-
-def _read_versioned(path: Path) -> dict[str, Any]:
-    content: dict[str, Any] = read_json(path)
-    if content.pop("schema", None) != SCHEMA:
-        raise DamagedFile(f"{path} was written by another version: move the folder away and run the command again")
-    return content

@@ -12,7 +12,7 @@ import numpy as np
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import json_bytes, read_json, read_lines
 from neobert.layout import Layout
-from neobert.records import record_paths
+from neobert.records import read_sealed, record_paths, sealed
 from reports.curves import PIECES
 from reports.predictions import RESAMPLED, StoredPredictions
 from reports.trials import Evidence
@@ -42,12 +42,17 @@ class Collection:
         paths = [*record_paths(root), *run_files, *(path for each in others for path in sorted(root.glob(each)))]
         contents = dict(self._read(paths))
         names = dict(_data_folders(contents[path] for path in run_files if path in contents))
-        yield from ((path, json_bytes(without_paths(content, names))) for path, content in contents.items())
+        for path, content in contents.items():
+            cut = without_paths(content, names)
+            yield path, sealed(cut) if "checksum" in cut else json_bytes(cut)
 
     def _read(self, paths: Iterable[Path]) -> Iterator[tuple[Path, Any]]:
         for path in paths:
             try:
-                yield path, read_json(path)
+                content = read_json(path)
+                if isinstance(content, dict) and "checksum" in content:
+                    read_sealed(path)  # a copy must not seal what was changed
+                yield path, content
             except DamagedFile as error:
                 self.problems.append(str(error))
 

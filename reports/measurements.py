@@ -99,8 +99,8 @@ def _embedding(record: dict[str, Any]) -> EmbeddingResult:
         id=str(record["id"]),
         run_id=str(record["inputs"]["pretraining"]),
         weights=str(record["inputs"]["weights"]),
-        config=EmbeddingConfig.model_validate(record["config"]),
-        score=EmbeddingScores.model_validate(record["scores"]).score if is_done else None,
+        config=EmbeddingConfig.read(record["config"]),
+        score=EmbeddingScores.read(record["scores"]).score if is_done else None,
         seed=int(record["seed"]),
         scale=known_scale(str(labels["scale"])),
         data=str(labels["data"]),
@@ -115,8 +115,8 @@ def _perplexity(record: dict[str, Any]) -> PerplexityResult:
     return PerplexityResult(
         id=str(record["id"]),
         run_id=str(record["inputs"]["pretraining"]),
-        config=PerplexityConfig.model_validate(record["config"]),
-        scores=PerplexityScores.model_validate(record["scores"]),
+        config=PerplexityConfig.read(record["config"]),
+        scores=PerplexityScores.read(record["scores"]),
         scale=known_scale(str(labels["scale"])),
         data=str(labels["data"]),
         model=labels.get("model"),
@@ -128,8 +128,8 @@ def _throughput(record: dict[str, Any]) -> ThroughputResult:
     _refuse_unfinished(record)
     return ThroughputResult(
         id=str(record["id"]),
-        config=ThroughputConfig.model_validate(record["config"]),
-        scores=ThroughputScores.model_validate(record["scores"]),
+        config=ThroughputConfig.read(record["config"]),
+        scores=ThroughputScores.read(record["scores"]),
         device=str(record["device"]),
         date=str(record["date"]),
         made=made(record),

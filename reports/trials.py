@@ -5,18 +5,20 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ablations.scales import Scale, Vocabulary, trained_vocabulary_size
 from neobert.errors import MissingData
 from neobert.glue.tasks import TASKS
-from neobert.recipe import FineTuning, Point, Pretraining
+from neobert.recipe import FineTuning, Point, Pretraining, Value
 from neobert.records import RECORD_STATES, read_records
 from neobert.specifications import GlueStudy
 from reports.made import NOTHING_SAID, Made, known_scale, made
 from reports.measurements import NOTHING_MEASURED, Measurements, measurements
 from reports.parsing import parsed, without_duplicates
 from reports.unfinished import FailedTrial, begun_studies, failed_trials, unfinished_runs
+
+ValueType = TypeVar("ValueType", bound=Value)
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ def weights_up_to(pretraining: Pretraining, stage: int) -> Pretraining:
 def _run(record: dict[str, Any]) -> Run:
     config, labels = record["config"], record["labels"]
     stage = int(config["stage"])
-    pretraining = Pretraining.model_validate(config["recipe"])
+    pretraining = Pretraining.read(config["recipe"])
     return Run(
         id=str(record["id"]),
         weights=weights_up_to(pretraining, stage),
@@ -134,6 +136,11 @@ def _score(record: dict[str, Any]) -> float | None:
     return score
 
 
+def _part_of(config: Mapping[str, Any], part: type[ValueType]) -> ValueType:
+    """A value whose fields lie among others in a record's config."""
+    return part.read({name: config[name] for name in part.model_fields if name in config})
+
+
 def _trial(record: dict[str, Any]) -> Trial:
     config, labels, start = record["config"], record["labels"], record["inputs"]["starts_from"]
     if config["task"] not in TASKS or record["state"] not in RECORD_STATES:
@@ -144,9 +151,9 @@ def _trial(record: dict[str, Any]) -> Trial:
         task=config["task"],
         state="undefined" if record["state"] == "done" and score is None else record["state"],
         run_id=str(record["inputs"]["pretraining"]),
-        point=Point.model_validate({name: config[name] for name in Point.model_fields}),
+        point=_part_of(config, Point),
         seed=int(record["seed"]),
-        protocol=FineTuning.model_validate({name: config[name] for name in FineTuning.model_fields}),
+        protocol=_part_of(config, FineTuning),
         start=start.get("study"),
         fallback=start.get("reason"),
         scale=known_scale(str(labels["scale"])),

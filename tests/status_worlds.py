@@ -10,10 +10,10 @@ from glue_worlds import point, protocol
 from tiny_runs import SOURCE, tiny_run
 
 from neobert.files import append_line, json_bytes
-from neobert.identity import plain
+from neobert.identity import NUMERICS, plain
 from neobert.layout import Layout
 from neobert.progress import encoded_task_path, trial_files
-from neobert.records import SCHEMA
+from neobert.records import sealed
 from neobert.specifications import Execution, GlueStudy, PretrainingRun, RunFile, Start, run_folder
 
 Run = PretrainingRun | GlueStudy
@@ -49,6 +49,7 @@ def declare(layout: Layout, run: Run, variants: tuple[str, ...] = ("M7",)) -> Pa
     content = RunFile(
         kind="pretraining" if isinstance(run, PretrainingRun) else "glue_study",
         id=run.id,
+        numerics=NUMERICS,
         pretraining=run if isinstance(run, PretrainingRun) else None,
         study=run if isinstance(run, GlueStudy) else None,
         source=SOURCE,
@@ -56,14 +57,13 @@ def declare(layout: Layout, run: Run, variants: tuple[str, ...] = ("M7",)) -> Pa
         labels={"variants": list(variants), "scale": "smoke", "data": "synthetic", "unavailable_tasks": {}},
     )
     folder = run_folder(layout, run)
-    write(folder / "run.json", {"schema": SCHEMA, **plain(content), "provenance": {}})
+    seal(folder / "run.json", {**plain(content), "provenance": {}})
     return folder
 
 
 def finish_pretraining(layout: Layout, run: PretrainingRun, **fields: Any) -> Path:
     """A record with the fields that others read."""
     record = {
-        "schema": SCHEMA,
         "kind": "pretraining",
         "id": run.id,
         "state": "done",
@@ -74,14 +74,14 @@ def finish_pretraining(layout: Layout, run: PretrainingRun, **fields: Any) -> Pa
         "seconds": 3.6,
         "gpu_hours": 0.5,
     }
-    return write(run_folder(layout, run) / "done.json", record | fields)
+    return seal(run_folder(layout, run) / "done.json", record | fields)
 
 
 def record_trial(layout: Layout, study: GlueStudy, number: int, score: float = 0.5) -> Path:
     """Record and weights of a trial; returns the weights' path."""
     files = trial_files(layout, study)[number]
-    content = {"schema": SCHEMA, "kind": "glue", "id": files.id, "state": "done", "scores": {"score": score}}
-    write(files.record, content)
+    content = {"kind": "glue", "id": files.id, "state": "done", "scores": {"score": score}}
+    seal(files.record, content)
     files.predictions.touch()
     files.weights.write_bytes(b"weights")
     return files.weights
@@ -94,6 +94,13 @@ def finish_study(layout: Layout, study: GlueStudy, best: int = 0) -> Path:
     chosen = trial_files(layout, study)[best]
     content = {"study": study.id, "trial": chosen.id, "point": plain(chosen.point), "score": 0.9}
     return write(run_folder(layout, study) / "selection.json", content)
+
+
+def seal(path: Path, content: dict[str, Any]) -> Path:
+    """Write a record or run file as the harness does."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(sealed(content))
+    return path
 
 
 def claim(

@@ -259,8 +259,8 @@ def torn(path: Path, text: str) -> None:
 
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "torn run.json": (lambda folder: torn(folder / "run.json", '{"schema": 1, "la'), "not readable"),
-    "run.json of another version": (lambda folder: torn(folder / "run.json", '{"schema": 99}'), "another version"),
-    "run.json that is no object": (lambda folder: torn(folder / "run.json", "[]"), "another version"),
+    "run.json of another version": (lambda folder: torn(folder / "run.json", '{"schema": 99}'), "schema 99"),
+    "run.json that is no object": (lambda folder: torn(folder / "run.json", "[]"), "no schema version"),
     "run.json without its recipe": (
         lambda folder: torn(folder / "run.json", '{"schema": 1, "labels": {}, "pretraining": {}}'),
         "not readable",

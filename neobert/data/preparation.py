@@ -13,7 +13,7 @@ from neobert.errors import MissingData
 from neobert.grid.claims import Claim, acquire
 from neobert.grid.points import Report
 from neobert.layout import MANIFEST, Layout
-from neobert.specifications import PretrainingRun, RunFile, read_run_file
+from neobert.specifications import PretrainingRun, RunFile, read_checked_run_file
 from neobert.specifications import Source as SourceSpecification
 from neobert.stopping import Stopped, StopRequest
 
@@ -64,7 +64,7 @@ class CorpusUnit:
     @classmethod
     def open(cls, layout: Layout, run_id: str) -> "CorpusUnit":
         """The corpus that the run of a folder with run.json reads."""
-        return cls(layout, read_run_file(layout.pretraining(run_id)))
+        return cls(layout, read_checked_run_file(layout.pretraining(run_id)))
 
     @property
     def run_specification(self) -> PretrainingRun:

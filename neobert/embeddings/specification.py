@@ -1,10 +1,11 @@
 """What decides the result of contrastive fine-tuning: the encoder, the data sets of pairs, the protocol. Torch-free."""
 
+from collections.abc import Mapping
 from typing import Self
 
 from pydantic import PositiveInt, model_validator
 
-from neobert.identity import NUMERICS, identity, plain
+from neobert.identity import NUMERICS, chosen, decisive, identity
 from neobert.recipe import Contrastive, Value
 
 EXTERNAL_PREFIX = "model-"
@@ -48,8 +49,11 @@ class ContrastiveRun(Value):
     @property
     def id(self) -> str:
         """The run's name."""
-        numerics = {mechanism: NUMERICS[mechanism] for mechanism in MECHANISMS}
-        return identity({"kind": "contrastive", "run": self, "numerics": numerics})
+        return self.id_under(NUMERICS)
+
+    def id_under(self, numerics: Mapping[str, int]) -> str:
+        """The run's name under the numerics versions of another time."""
+        return identity({"kind": "contrastive", "run": self, "numerics": chosen(numerics, MECHANISMS)})
 
     @property
     def is_external(self) -> bool:
@@ -64,12 +68,12 @@ class ContrastiveRun(Value):
     def pairs_id(self, pairs: PairSet) -> str:
         """The name of a data set in token ids; runs of equal tokenizer, length and instructions share it."""
         instructed = self.protocol.instructed
-        decisive = {
-            "pairs": {key: value for key, value in plain(pairs).items() if key in ("name", "origin")},
+        content = {
+            "pairs": {key: value for key, value in decisive(pairs).items() if key in ("name", "origin")},
             "instruction": None if instructed == "nothing" else pairs.instruction,
             "instructed": instructed,
             "tokenizer": self.tokenizer_origin,
             "max_tokens": self.max_tokens,
             "numerics": NUMERICS["tokenization"],
         }
-        return f"{pairs.name}-{identity(decisive)}"
+        return f"{pairs.name}-{identity(content)}"

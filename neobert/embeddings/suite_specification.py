@@ -1,10 +1,11 @@
 """What decides the scores of an encoder on tasks of embeddings: weights, protocol, tasks, their data. Torch-free."""
 
+from collections.abc import Mapping
 from typing import Self
 
 from pydantic import NonNegativeInt, PositiveInt, model_validator
 
-from neobert.identity import NUMERICS, identity
+from neobert.identity import NUMERICS, chosen, identity
 from neobert.recipe import Value
 from neobert.result_records import Category, Protocol
 
@@ -63,7 +64,7 @@ class EmbeddingRun(Value):
     @property
     def id(self) -> str:
         """The result's name: it does not depend on which other tasks are measured."""
-        return identity({"kind": "mteb", "run": self, "numerics": _numerics()})
+        return identity({"kind": "mteb", "run": self, "numerics": chosen(NUMERICS, MECHANISMS)})
 
 
 class EmbeddingEvaluation(Value):
@@ -82,7 +83,12 @@ class EmbeddingEvaluation(Value):
     @property
     def id(self) -> str:
         """The name of the evaluation."""
-        return identity({"kind": "embedding_evaluation", "evaluation": self, "numerics": _numerics()})
+        return self.id_under(NUMERICS)
+
+    def id_under(self, numerics: Mapping[str, int]) -> str:
+        """The name under the numerics versions of another time."""
+        versions = chosen(numerics, MECHANISMS)
+        return identity({"kind": "embedding_evaluation", "evaluation": self, "numerics": versions})
 
     @property
     def weights(self) -> str:
@@ -92,7 +98,3 @@ class EmbeddingEvaluation(Value):
     def runs(self) -> tuple[EmbeddingRun, ...]:
         """One for each task."""
         return tuple(EmbeddingRun(encoder=self.encoder, task=task) for task in self.tasks)
-
-
-def _numerics() -> dict[str, int]:
-    return {mechanism: NUMERICS[mechanism] for mechanism in MECHANISMS}

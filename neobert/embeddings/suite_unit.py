@@ -24,7 +24,7 @@ from neobert.layout import Layout
 from neobert.progress import TaskFiles, task_files
 from neobert.records import provenance, publish_record
 from neobert.result_records import EmbeddingConfig, EmbeddingScores
-from neobert.specifications import RunFile, read_run_file
+from neobert.specifications import RunFile, read_checked_run_file
 from neobert.stopping import Stopped, StopRequest
 from neobert.training.device import default_device
 
@@ -148,7 +148,7 @@ class EmbeddingTaskUnit:
 
 def units_of_evaluation(layout: Layout, evaluation_id: str) -> list[EmbeddingTaskUnit]:
     """The units of an evaluation."""
-    run_file = read_run_file(layout.embedding_evaluation(evaluation_id))
+    run_file = read_checked_run_file(layout.embedding_evaluation(evaluation_id))
     assert run_file.mteb is not None
     return [EmbeddingTaskUnit(files, run_file) for files in task_files(layout, run_file.mteb)]
 
@@ -193,5 +193,5 @@ class _Opened:
 @lru_cache(maxsize=1)
 def _opened(layout: Layout, evaluation_id: str) -> _Opened:
     """What an evaluation needs, opened once a process and used for all of its tasks."""
-    run_file = read_run_file(layout.embedding_evaluation(evaluation_id))
+    run_file = read_checked_run_file(layout.embedding_evaluation(evaluation_id))
     return _Opened(*open_measured(layout, run_file, default_device()), open_specified(run_file.source))

@@ -17,7 +17,7 @@ from neobert.grid.points import Report
 from neobert.identity import plain
 from neobert.layout import Layout
 from neobert.records import provenance, publish_record
-from neobert.specifications import Execution, RunFile, read_run_file
+from neobert.specifications import Execution, RunFile, read_checked_run_file
 from neobert.stopping import StopRequest
 from neobert.training.attempt import Outcome
 from neobert.training.units import merge_metrics, train, with_processes_here
@@ -33,7 +33,7 @@ class ContrastiveUnit:
     @classmethod
     def open(cls, layout: Layout, run_id: str) -> "ContrastiveUnit":
         """The unit of a folder with run.json."""
-        return cls(layout, read_run_file(layout.contrastive(run_id)))
+        return cls(layout, read_checked_run_file(layout.contrastive(run_id)))
 
     @property
     def run_specification(self) -> ContrastiveRun:

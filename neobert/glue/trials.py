@@ -27,14 +27,14 @@ from neobert.layout import Layout
 from neobert.progress import TrialFiles, encoded_task_path, trial_files
 from neobert.recipe import Point
 from neobert.records import provenance, publish_record
-from neobert.specifications import GlueStudy, RunFile, read_run_file
+from neobert.specifications import GlueStudy, RunFile, read_checked_run_file
 from neobert.stopping import StopRequest
 from neobert.training.device import default_device
 
 
 def trials_of_study(layout: Layout, task: str, study_id: str) -> "list[TrialUnit | SelectionUnit]":
     """The units of a study: its trials, and its closing."""
-    run_file = read_run_file(layout.study(task, study_id))
+    run_file = read_checked_run_file(layout.study(task, study_id))
     study = run_file.study
     assert study is not None
     trials = [TrialUnit(layout, run_file, study, files.point) for files in trial_files(layout, study)]
@@ -167,7 +167,7 @@ def _how(tuner: FineTuner, started: float) -> dict[str, Any]:
 @lru_cache(maxsize=1)
 def _fine_tuner(layout: Layout, task_name: str, study_id: str) -> FineTuner:
     """Model and encoded task of a study, built once a process and used for all of its points."""
-    run_file = read_run_file(layout.study(task_name, study_id))
+    run_file = read_checked_run_file(layout.study(task_name, study_id))
     study = run_file.study
     assert study is not None
     model = measured_model(layout, study)

@@ -148,7 +148,7 @@ class NeoBERTConfig(PreTrainedConfig):
         start = {field: getattr(self, key) for key, field in INITIALIZATION_NAMES.items()}
         values = {field: getattr(self, key) for key, field in RECIPE_NAMES.items()}
         try:
-            return recipe.Model.model_validate({**values, "initialization": start})
+            return recipe.Model.read({**values, "initialization": start})
         except ValidationError as error:
             raise ValueError(f"config.json describes no model: {_first_problem(error)}") from error
 

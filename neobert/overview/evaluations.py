@@ -17,7 +17,7 @@ def evaluation_row(tree: Tree, row: Row, content: dict[str, Any]) -> Row:
     Raises:
         KeyError, TypeError, ValueError: run.json lacks something.
     """
-    evaluation = EmbeddingEvaluation.model_validate(content["mteb"])
+    evaluation = EmbeddingEvaluation.read(content["mteb"])
     encoder, total = evaluation.encoder, len(evaluation.tasks)
     row = replace(row, seed=encoder.seed, weights=encoder.weights, total=total, task=encoder.protocol)
     if evaluation.id != row.id:

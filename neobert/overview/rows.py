@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from neobert.errors import DamagedFile, MissingData
-from neobert.files import TEMPORARY_MARK, read_json
+from neobert.files import TEMPORARY_MARK
 from neobert.grid.claims import LEASE_SECONDS
 from neobert.layout import Layout
 from neobert.overview.corpora import corpus_row
@@ -15,7 +15,7 @@ from neobert.overview.pretraining import contrastive_row, pretraining_row
 from neobert.overview.row import Row, RowState, Worker, age
 from neobert.overview.studies import study_row
 from neobert.overview.tree import Submitted, Tree
-from neobert.records import SCHEMA
+from neobert.records import read_sealed
 
 UNREADABLE = (DamagedFile, OSError, ValueError, KeyError, TypeError, AttributeError, IndexError)
 
@@ -72,9 +72,7 @@ def row_at(tree: Tree, folder: str) -> Row:
 def _told(tree: Tree, row: Row, read: Callable[[Tree, Row, dict[str, Any]], Row]) -> Row:
     folder = tree.layout.root / row.folder
     try:
-        content = read_json(folder / "run.json")
-        if not isinstance(content, dict) or content.get("schema") != SCHEMA:
-            return replace(row, note="run.json is of another version")
+        content = read_sealed(folder / "run.json")
         return explained(tree, read(tree, labelled(row, content["labels"]), content))
     except FileNotFoundError as error:
         if Path(str(error.filename)).name != "run.json":

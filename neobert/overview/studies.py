@@ -25,7 +25,7 @@ def study_row(tree: Tree, row: Row, content: dict[str, Any]) -> Row:
         return replace(row, state="done", done=total, score=read_json(selection)["score"])
     if "done.json" not in tree.names(tree.layout.pretraining(study["weights"])):  # before that no trial begins
         return replace(row, state="waiting", note=f"after pretraining {row.weights}", done=0)
-    parsed = GlueStudy.model_validate(study)
+    parsed = GlueStudy.read(study)
     if parsed.id != row.id:
         return replace(row, state="waiting", note="named by another numerics version: its points are not known here")
     unfinished = _unfinished(tree, row, parsed)

@@ -12,7 +12,7 @@ from neobert.grid.points import Report
 from neobert.identity import plain
 from neobert.layout import Layout
 from neobert.records import provenance, publish_record
-from neobert.specifications import Execution, PretrainingRun, RunFile, read_run_file
+from neobert.specifications import Execution, PretrainingRun, RunFile, read_checked_run_file
 from neobert.stopping import StopRequest
 from neobert.training.accounting import accounts
 from neobert.training.attempt import Outcome
@@ -31,7 +31,7 @@ class PretrainingUnit:
     @classmethod
     def open(cls, layout: Layout, run_id: str) -> "PretrainingUnit":
         """The unit of a folder with run.json."""
-        return cls(layout, read_run_file(layout.pretraining(run_id)))
+        return cls(layout, read_checked_run_file(layout.pretraining(run_id)))
 
     @property
     def run_specification(self) -> PretrainingRun:
