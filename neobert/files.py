@@ -1,17 +1,24 @@
 """Files that are either whole or absent: tmp, fsync, rename, fsync of the folder."""
 
+import errno
 import hashlib
 import json
 import os
+import re
 import shutil
+import sys
 import uuid
-from collections.abc import Iterator
-from pathlib import Path
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from neobert.errors import DamagedFile
 
 TEMPORARY_MARK = ".tmp-"
+CHECKSUM = "crc32"
+CHECKSUM_TAIL = re.compile(rb'"crc32": "([0-9a-f]{8})"}$')
 
 
 def temporary_sibling(path: Path) -> Path:
@@ -78,24 +85,113 @@ def publish_folder(temporary: Path, final: Path) -> None:
     sync_folder(final.parent)
 
 
-def append_line(path: Path, value: Any) -> None:
-    """Append one JSON line with a single write, so that concurrent writers never mix within a line."""
+def line_bytes(value: Mapping[str, Any]) -> bytes:
+    """One JSON line that ends with a checksum of itself, which `read_lines` checks and takes off again."""
+    assert CHECKSUM not in value, f"{CHECKSUM} is the name of the line's checksum"
+    head = json.dumps(value, sort_keys=True)[:-1] + (", " if value else "")
+    return f'{head}"{CHECKSUM}": "{zlib.crc32(head.encode()):08x}"}}\n'.encode()
+
+
+def append_line(path: Path, value: Mapping[str, Any]) -> None:
+    """Append one JSON line with a single write, so that concurrent writers never mix within a line.
+
+    Where a disk takes a part of it alone, the rest is tried again; behind a torn line a new one begins.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    line = (json.dumps(value, sort_keys=True) + "\n").encode()
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    line = line_bytes(value)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
     try:
-        os.write(descriptor, line)
+        size = os.fstat(descriptor).st_size
+        if size and os.pread(descriptor, 1, size - 1) != b"\n":
+            line = b"\n" + line
+        while line:
+            line = line[os.write(descriptor, line) :]
     finally:
         os.close(descriptor)
 
 
-def read_lines(path: Path) -> Iterator[Any]:
-    """The JSON lines of a file; a torn last line (its writer was killed) is left out."""
-    if not path.exists():
+def read_lines(path: Path, *keys: str) -> Iterator[Any]:
+    """The JSON objects of a file's lines; damaged lines, and those without all of `keys`, are left out.
+
+    `damaged_lines` says which, except for a torn last one: its writer was killed.
+    """
+    return (value for _, value in _lines(path, keys) if value is not None)
+
+
+def damaged_lines(path: Path, *keys: str) -> list[int]:
+    """The numbers from 1 of the lines that `read_lines` leaves out, without a torn last one."""
+    return [number for number, value in _lines(path, keys) if value is None]
+
+
+def whole_lines(path: Path) -> list[Any]:
+    """The JSON objects of a file's lines.
+
+    Raises:
+        ValueError: a line is damaged.
+    """
+    numbers = damaged_lines(path)
+    if numbers:
+        raise ValueError(f"line {numbers[0]} is damaged")
+    return list(read_lines(path))
+
+
+def mend_lines(path: Path, *keys: str) -> None:
+    """Set a file with damaged lines aside and keep what is whole of it; only for whoever alone writes to it."""
+    numbers = damaged_lines(path, *keys)
+    if numbers:
+        whole = b"".join(map(line_bytes, read_lines(path, *keys)))
+        copy = _free_name(path)
+        shutil.copyfile(path, copy)
+        replace_file(path, whole)
+        lines = ", ".join(map(str, numbers))
+        _tell(f"{path} has damaged lines ({lines}), which are left out; the file as it was is {copy.name}")
+
+
+def _lines(path: Path, keys: Sequence[str]) -> Iterator[tuple[int, Any | None]]:
+    """(number, value) of each line that its writer finished; None stands for the value of a damaged one."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
         return
-    for line in path.read_bytes().splitlines(keepends=True):
-        if line.endswith(b"\n"):
-            yield json.loads(line)
+    for number, line in enumerate(content.split(b"\n")[:-1], start=1):
+        if line:
+            yield number, line_value(line, keys)
+
+
+def line_value(line: bytes, keys: Sequence[str] = ()) -> Any | None:
+    """The object of one JSON line; None where it is damaged or lacks one of `keys`."""
+    found = CHECKSUM_TAIL.search(line)
+    if found is not None and int(found[1], 16) != zlib.crc32(line[: found.start()]):
+        return None
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(value, dict) or not value.keys() >= set(keys):
+        return None
+    value.pop(CHECKSUM, None)
+    return value
+
+
+def set_aside(path: Path, reason: str) -> Path:
+    """Rename a damaged file or folder to <name>.damaged-<n>, so that it is made again; returns the new path.
+
+    Only for whoever owns the claim of what it belongs to.
+    """
+    aside = _free_name(path)
+    path.rename(aside)
+    sync_folder(path.parent)
+    _tell(f"{reason}: set aside as {aside.name}, to be made again")
+    return aside
+
+
+def _free_name(path: Path) -> Path:
+    names = (path.with_name(f"{path.name}.damaged-{number}") for number in count(1))
+    return next(name for name in names if not os.path.lexists(name))
+
+
+def _tell(sentence: str) -> None:
+    print(sentence, file=sys.stderr, flush=True)
 
 
 def json_bytes(value: Any) -> bytes:
@@ -107,12 +203,35 @@ def read_json(path: Path) -> Any:
     """The value of a JSON file.
 
     Raises:
-        DamagedFile: the file is torn or no JSON.
+        FileNotFoundError: there is none.
+        DamagedFile: the file is torn, no JSON, nested beyond reason, a folder, or a link in a circle.
     """
     try:
         return json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DamagedFile(f"{path} is not readable as JSON ({error}): remove it to compute it again") from error
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.EISDIR):  # others may pass: a file server that is away
+            raise
+        raise DamagedFile(f"{path} is no file ({error.strerror}): remove it to compute it again") from error
+
+
+def is_local(name: str) -> bool:
+    """Whether a path that some file names stays below the folder it is relative to, links aside."""
+    path = PurePosixPath(name)
+    return path.name != "" and not path.is_absolute() and ".." not in path.parts and not set(name) & {"\\", "\0"}
+
+
+def inside(folder: Path, name: str) -> Path:
+    """Where a file of a folder is to be written.
+
+    Raises:
+        DamagedFile: its name, or a link on its way, leads out of the folder.
+    """
+    path = folder / name
+    if not is_local(name) or not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
+        raise DamagedFile(f"{path} leads out of {folder} (to {os.path.realpath(path)}): nothing is written there")
+    return path
 
 
 def sha256_of(path: Path) -> str:

@@ -1,6 +1,5 @@
 """How far units of work are, read from files alone."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,7 +8,7 @@ from typing import Any, Literal
 
 from neobert.embeddings.specification import ContrastiveRun
 from neobert.embeddings.suite_specification import EmbeddingEvaluation, EmbeddingRun
-from neobert.files import read_json
+from neobert.files import line_value, read_json
 from neobert.grid.claims import is_claimed
 from neobert.grid.points import GridPoint
 from neobert.identity import identity, plain
@@ -176,11 +175,8 @@ def newest_step_line(folder: Path) -> dict[str, Any] | None:
             file.seek(max(0, attempt.stat().st_size - TAIL_BYTES))
             lines = [line for line in file.read().splitlines(keepends=True) if line.endswith(b"}\n")]
         for line in reversed(lines):
-            try:
-                content: dict[str, Any] = json.loads(line)
-            except ValueError:
-                continue
-            if "loss" in content:
+            content: dict[str, Any] | None = line_value(line, ("loss",))
+            if content is not None:
                 return content
     return None
 

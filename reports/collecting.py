@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from neobert.errors import DamagedFile, MissingData
-from neobert.files import json_bytes, read_json, read_lines
+from neobert.files import json_bytes, read_json, whole_lines
 from neobert.layout import Layout
 from neobert.records import read_sealed, record_paths, sealed
 from reports.curves import PIECES
@@ -59,7 +59,7 @@ class Collection:
     def _curves(self) -> Iterator[File]:
         for path in sorted(self._layout.root.glob("pretraining/*/metrics.jsonl")):
             try:
-                lines = list(thinned(list(read_lines(path))))
+                lines = list(thinned(whole_lines(path)))
             except (ValueError, TypeError, AttributeError, KeyError) as error:
                 self.problems.append(f"the curve of {path}: {error}")
                 continue

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from neobert.files import read_lines
+from neobert.files import whole_lines
 from neobert.layout import Layout
 from reports.trials import Run
 
@@ -58,7 +58,7 @@ class Curves:
         if run.id not in self._lines:
             path = self._layout.pretraining(run.id) / "metrics.jsonl"
             try:
-                self._lines[run.id] = [_checked(line) for line in read_lines(path)]
+                self._lines[run.id] = [_checked(line) for line in whole_lines(path)]
             except (ValueError, TypeError, AttributeError, KeyError) as error:
                 self._lines[run.id] = []
                 where = path.relative_to(self._layout.root)

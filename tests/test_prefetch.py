@@ -3,6 +3,7 @@
 The hub is a stand-in on this machine (`hub_stand_in`): names and layouts of the live hub are not tested here.
 """
 
+import json
 import os
 import shutil
 import signal
@@ -196,3 +197,53 @@ def test_mteb_data_are_whole_repositories_at_the_commit_of_the_table(
     brought = {name for name in contents(tmp_path / "data") if name.startswith("mteb/")}
     assert brought == {"mteb/STS12/README.md", "mteb/STS12/data/test-00000.parquet"}
     assert run(tmp_path / "data", "--stages", "mteb", "--check") == 0
+
+
+@pytest.mark.parametrize("name", ["corpora/web/../../../victim", "/victim", "corpora/../../victim", "corpora\\victim"])
+@pytest.mark.parametrize("where", ["name", "file"])
+def test_a_manifest_that_leads_out_of_its_folder_is_refused(
+    hub: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, where: str
+) -> None:
+    folder, victim = tmp_path / "data", tmp_path / "victim"
+    assert run(folder) == 0
+    victim.write_text("mine")
+    path = folder / "manifest.json"
+    content = json.loads(path.read_text())
+    entry = next(entry for file, entry in content["files"].items() if file.startswith("corpora/web/"))
+    name = str(victim) if name == "/victim" else name
+    content["files"] |= {name: entry} if where == "name" else {"corpora/web/x.parquet": entry | {"file": name}}
+    path.write_text(json.dumps(content))
+    capsys.readouterr()
+    assert run(folder) == 1
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 1 and "no file of this folder" in told[0] and victim.read_text() == "mine"
+    assert len(hub.fetched) == FILES
+
+
+@pytest.mark.parametrize("link", ["corpora/web", "glue/rte/train.parquet", ".prefetch"])
+def test_nothing_is_brought_through_a_link_that_leaves_the_folder(
+    hub: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str], link: str
+) -> None:
+    folder, outside = tmp_path / "data", tmp_path / "outside"
+    assert run(folder) == 0
+    (outside / "staging").mkdir(parents=True)
+    (outside / "train.parquet").write_text("mine")
+    before = sorted(outside.rglob("*"))
+    path = folder / link
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    path.symlink_to(outside / "train.parquet" if path.suffix else outside)
+    assert run(folder) == 1
+    assert f"leads out of {folder}" in capsys.readouterr().err
+    assert sorted(outside.rglob("*")) == before and (outside / "train.parquet").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "content", ["[]", '{"files": {"a": {}}}', '{"files": {"a": []}}', "[" * 200_000, '{"files": 3}']
+)
+def test_a_manifest_that_is_none_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str
+) -> None:
+    (tmp_path / "manifest.json").write_text(content)
+    assert run(tmp_path) == 1
+    told = capsys.readouterr().err.splitlines()
+    assert "manifest.json" in told[0] and not any("Traceback" in line for line in told)

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import signal
 import time
 from itertools import islice
@@ -21,8 +22,10 @@ from neobert.grid.claims import acquire
 from neobert.identity import NUMERICS, identity
 from neobert.layout import Layout
 from neobert.specifications import PretrainingRun, read_run_file
+from neobert.stopping import StopRequest
 from neobert.training.tasks import Process
 from neobert.training.trainer import Trainer
+from neobert.work import Worker, open_units
 
 GOLDEN = Path(__file__).parent / "golden" / "losses.json"
 OF_TIME = ("seconds", "per_second")
@@ -135,6 +138,40 @@ def test_a_finished_run_is_not_started_again(undisturbed: tuple[Path, Pretrainin
     starts = (root / "starts.jsonl").read_text()
     assert finish(root, reference(run))[0] == 0
     assert (root / "starts.jsonl").read_text() == starts
+
+
+@pytest.fixture
+def not_closed(tmp_path: Path, undisturbed: tuple[Path, PretrainingRun]) -> tuple[Path, PretrainingRun]:
+    """A copy of a run that was killed after its last step."""
+    root, run = undisturbed
+    shutil.copytree(root, tmp_path, ignore=shutil.ignore_patterns("data"), dirs_exist_ok=True)
+    (tmp_path / "data").symlink_to(root / "data")
+    (tmp_path / "pretraining" / run.id / "done.json").unlink()
+    return tmp_path, run
+
+
+@pytest.mark.parametrize("step", [3, STEPS])
+def test_a_damaged_line_is_set_aside_and_the_run_closes_without_it(
+    undisturbed: tuple[Path, PretrainingRun],
+    not_closed: tuple[Path, PretrainingRun],
+    step: int,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    root, run = not_closed
+    path = root / "pretraining" / run.id / "attempts" / "000001" / "metrics.jsonl"
+    content = path.read_bytes()
+    (line,) = (line for line in content.splitlines(keepends=True) if b'"loss"' in line and b'"step": %d' % step in line)
+    damaged = content.replace(line, line.replace(b'"loss": ', b'"loss": 1', 1))
+    path.write_bytes(damaged)
+    layout = Layout(root)
+    assert Worker(layout, open_units(layout, reference(run)), StopRequest()).run() == 0
+    assert f"{path} has damaged lines" in capsys.readouterr().err
+    assert path.with_name("metrics.jsonl.damaged-1").read_bytes() == damaged
+    whole = [line for line in metrics(undisturbed[0], run) if not (line["step"] == step and "loss" in line)]
+    assert metrics(root, run) == whole
+    scores, expected = record(root, run)["scores"], record(undisturbed[0], run)["scores"]
+    assert scores["heldout_loss"] == expected["heldout_loss"]
+    assert scores["training_loss"] == (None if step == STEPS else expected["training_loss"])
 
 
 @pytest.mark.parametrize("kill_after_lines", [1, 7, 19])

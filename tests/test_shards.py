@@ -1,5 +1,6 @@
 """Claims of the tokenised corpus: nothing lost, resumable, damage found, and views that copy nothing."""
 
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -321,3 +322,35 @@ def test_the_library_uses_its_threads_while_a_corpus_is_made_and_not_after(
     made(tmp_path / "c", tokenizer)
     assert seen == {"true"}
     assert os.environ.get("TOKENIZERS_PARALLELISM") == before
+
+
+def test_a_record_that_names_other_files_than_the_shard_is_not_trusted(
+    tmp_path: Path, tokenizer: TextTokenizer
+) -> None:
+    """Without this a manifest could leave a file out of what is compared."""
+    made(tmp_path / "c", tokenizer)
+    path = tmp_path / "c" / MANIFEST
+    manifest = json.loads(path.read_text())
+    for files in ({}, {"../victim": "0"}):
+        manifest["shards"][1]["files"] = files
+        path.write_text(json.dumps(manifest))
+        with pytest.raises(DamagedFile, match="shard 1"):
+            open_shards(tmp_path / "c")
+
+
+@pytest.mark.parametrize("name", ["header.json", "shard-00001.json"])
+def test_a_torn_note_of_a_killed_run_is_no_dead_end(
+    tmp_path: Path, tokenizer: TextTokenizer, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    whole = made(tmp_path / "whole", tokenizer)
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("neobert.data.shards._publish", killed)
+        with pytest.raises(KeyboardInterrupt):
+            made(tmp_path / "c", tokenizer)
+    (tmp_path / "c.partial" / name).write_text("{")
+    assert read_all(made(tmp_path / "c", tokenizer)) == read_all(whole)
+    assert contents(tmp_path / "c") == contents(tmp_path / "whole")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from neobert.data.repositories import Repository
 from neobert.errors import MissingData, RunFailed
+from neobert.files import is_local
 
 
 class HubUnreachable(MissingData):
@@ -56,7 +57,7 @@ def list_repository(repository: Repository, revision: str) -> Listing:
     for sibling in info.siblings or ():
         if sibling.rfilename == ".gitattributes":
             continue
-        if sibling.size is None or sibling.blob_id is None or ".." in Path(sibling.rfilename).parts:
+        if sibling.size is None or sibling.blob_id is None or not is_local(sibling.rfilename):
             raise RunFailed(f"the hub's list of {repository.name} has no size or a strange name: {sibling.rfilename}")
         checksum = f"sha256:{sibling.lfs.sha256}" if sibling.lfs else f"git:{sibling.blob_id}"
         files.append(HubFile(sibling.rfilename, sibling.size, checksum))

@@ -9,8 +9,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from neobert.errors import DamagedFile
-from neobert.files import json_bytes, read_json, replace_file
+from neobert.files import is_local, json_bytes, read_json, replace_file
 
 MANIFEST = "manifest.json"
 SCHEMA = 1
@@ -79,6 +81,10 @@ class Manifest:
         return Manifest({**self.files, name: entry}, self.published)
 
 
+_FILES: TypeAdapter[dict[str, Entry]] = TypeAdapter(dict[str, Entry])
+_PUBLISHED: TypeAdapter[dict[str, int]] = TypeAdapter(dict[str, int])
+
+
 def _is_below(name: str, folder: str) -> bool:
     return name.startswith(f"{folder}/")
 
@@ -97,17 +103,22 @@ def read_manifest(folder: Path) -> Manifest:
     """The manifest of a folder; an empty one where there is none.
 
     Raises:
-        DamagedFile: it cannot be read.
+        DamagedFile: it cannot be read, or names a file that does not lie in the folder.
     """
     path = folder / MANIFEST
     if not path.is_file():
         return Manifest()
     content = read_json(path)
     try:
-        files = {name: Entry(**entry) for name, entry in content["files"].items()}
-        return Manifest(files, dict(content.get("published", {})))
-    except (AttributeError, KeyError, TypeError) as error:
+        found = Manifest(
+            _FILES.validate_python(content["files"]), _PUBLISHED.validate_python(content.get("published", {}))
+        )
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise DamagedFile(f"{path} is no manifest of this version ({error}): remove it and prefetch again") from error
+    for name, entry in found.files.items():
+        if not (is_local(name) and is_local(entry.file or name)):
+            raise DamagedFile(f"{path} names {name} ({entry.file}), which is no file of this folder: do not trust it")
+    return found
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:

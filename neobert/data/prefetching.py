@@ -17,7 +17,7 @@ from neobert.data.hub_files import download, matches
 from neobert.data.hub_selection import Selection, repository_of
 from neobert.data.manifest import Entry, Manifest, has_size, write_manifest
 from neobert.errors import DamagedFile, MissingData, RunFailed
-from neobert.files import sha256_of, sync_file, sync_folder, temporary_sibling
+from neobert.files import inside, sha256_of, sync_file, sync_folder, temporary_sibling
 from neobert.grid.claims import acquire
 
 WORK_FOLDER = ".prefetch"
@@ -90,8 +90,9 @@ def sole_prefetch(folder: Path) -> Iterator[None]:
 
     Raises:
         RunFailed: another process is at it.
+        DamagedFile: the folder's notes lie outside.
     """
-    claim = acquire(folder / WORK_FOLDER / "claims")
+    claim = acquire(inside(folder, f"{WORK_FOLDER}/claims"))
     if claim is None:
         raise RunFailed(f"another prefetch is at work on {folder}: wait for its end")
     with claim:
@@ -104,7 +105,7 @@ def bring(folder: Path, selection: Selection, *, workers: int, report: Callable[
     Raises:
         OSError: the disk refuses.
     """
-    staging = folder / WORK_FOLDER / "staging"
+    staging = inside(folder, f"{WORK_FOLDER}/staging")
     shutil.rmtree(staging, ignore_errors=True)
     write_manifest(folder, selection.manifest)
     try:
@@ -154,7 +155,7 @@ def _is_known(path: Path, entry: Entry) -> bool:
 
 def _bring_one(folder: Path, name: str, entry: Entry, staging: Path, failures: Counter[str]) -> Arrived | None:
     """Bring one file, or find that it is there; None where its repository failed too often."""
-    path = folder / name
+    path = inside(folder, name)
     if has_size(path, entry) and _holds(path, entry):
         return Arrived(name, entry.sha256 or sha256_of(path), path.stat().st_mtime_ns, fetched=False)
     if failures[entry.repository] >= FAILURES_PER_REPOSITORY:

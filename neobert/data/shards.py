@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neobert.data.encoding import EncodedTexts, encoded
-from neobert.data.tokenized import TokenizedCorpus, documents_name, open_shards, tokens_name
+from neobert.data.tokenized import TokenizedCorpus, documents_name, open_shards, shard_checksums, tokens_name
 from neobert.data.tokenizers import TextTokenizer
 from neobert.errors import DamagedFile
 from neobert.files import (
@@ -98,12 +98,19 @@ def _header(tokenizer: TextTokenizer, origins: Mapping[str, str], shard_tokens: 
 def _partial_folder(folder: Path, header: Mapping[str, Any]) -> Path:
     """The growing folder; what somebody began with another header is thrown away."""
     partial = folder.with_name(folder.name + PARTIAL)
-    if partial.exists() and not ((partial / _HEADER).is_file() and read_json(partial / _HEADER) == header):
+    if partial.exists() and not _began_with(partial, header):
         shutil.rmtree(partial)
     partial.mkdir(parents=True, exist_ok=True)
     clear_temporaries(partial)
     replace_file(partial / _HEADER, json_bytes(header))
     return partial
+
+
+def _began_with(partial: Path, header: Mapping[str, Any]) -> bool:
+    try:
+        return bool(read_json(partial / _HEADER) == header)
+    except (DamagedFile, FileNotFoundError):
+        return False
 
 
 def _record_path(folder: Path, shard: int) -> Path:
@@ -113,16 +120,20 @@ def _record_path(folder: Path, shard: int) -> Path:
 def _finished_shards(partial: Path) -> list[dict[str, Any]]:
     """The records of shards that were finished, up to the first that is not whole."""
     shards: list[dict[str, Any]] = []
-    while (path := _record_path(partial, len(shards))).is_file():
-        shard = read_json(path)
-        if any(_differs(partial / name, sha256) for name, sha256 in shard["files"].items()):
-            break
+    while (shard := _whole_shard(partial, len(shards))) is not None:
         shards.append(shard)
     return shards
 
 
-def _differs(path: Path, sha256: str) -> bool:
-    return not path.is_file() or sha256_of(path) != sha256
+def _whole_shard(partial: Path, number: int) -> dict[str, Any] | None:
+    """The record of a finished shard; None where it or one of the shard's files is absent or damaged."""
+    try:
+        shard: dict[str, Any] = read_json(_record_path(partial, number))
+        checksums = shard_checksums(number, shard, partial)
+        is_whole = all(sha256_of(partial / name) == sha256 for name, sha256 in checksums.items())
+    except (DamagedFile, FileNotFoundError, KeyError, TypeError, ValueError):
+        return None
+    return shard if is_whole else None
 
 
 @dataclass

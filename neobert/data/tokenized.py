@@ -34,6 +34,18 @@ def documents_name(shard: int) -> str:
     return f"documents-{shard:05d}.npy"
 
 
+def shard_checksums(number: int, shard: Mapping[str, Any], folder: Path) -> dict[str, str]:
+    """The SHA-256 of a shard's two files by name, as its record has them.
+
+    Raises:
+        DamagedFile: the record names other files.
+    """
+    checksums = dict(shard["files"])
+    if checksums.keys() != {tokens_name(number), documents_name(number)}:
+        raise DamagedFile(f"{folder} has a record of shard {number} that names {sorted(checksums)}: it is not trusted")
+    return checksums
+
+
 @dataclass(frozen=True, eq=False)
 class TokenizedCorpus:
     """Documents as runs of token ids without specials; a document's number is its place in the corpus.
@@ -89,7 +101,9 @@ def open_shards(folder: Path, *, verify: bool = True) -> TokenizedCorpus:
     if not (folder / MANIFEST).is_file():
         raise MissingData(f"there is no tokenised corpus in {folder}: prepare it first")
     manifest = read_json(folder / MANIFEST)
-    checksums = {name: sha256 for shard in manifest["shards"] for name, sha256 in shard["files"].items()}
+    checksums: dict[str, str] = {}
+    for number, shard in enumerate(manifest["shards"]):
+        checksums |= shard_checksums(number, shard, folder)
     (verify_files if verify else require_files)(folder, checksums)
     documents = [_documents(folder / documents_name(number)) for number in range(len(manifest["shards"]))]
     corpus = TokenizedCorpus(

@@ -20,7 +20,7 @@ from neobert.records import provenance, publish_record
 from neobert.specifications import Execution, RunFile, read_checked_run_file
 from neobert.stopping import StopRequest
 from neobert.training.attempt import Outcome
-from neobert.training.units import merge_metrics, train, with_processes_here
+from neobert.training.units import merge_metrics, train, training_loss, with_processes_here
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class ContrastiveUnit:
             "scores": {
                 "heldout_loss": heldout["heldout_losses"],
                 "heldout_accuracy": heldout["heldout_accuracies"],
-                "training_loss": [line["loss"] for line in metrics if "loss" in line][-1],
+                "training_loss": training_loss(metrics, run.protocol.steps),
             },
             "pairs": {name: asdict(count) for name, count in counts.items()},
             "seed": run.protocol.seed,

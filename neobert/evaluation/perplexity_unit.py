@@ -16,7 +16,7 @@ from neobert.errors import MissingData
 from neobert.evaluation.masked_alone import MaskedAlone
 from neobert.evaluation.passages import Passage, passages
 from neobert.evaluation.perplexity_interval import LEAST_DOCUMENTS, DocumentLoss, pseudo_perplexity
-from neobert.files import append_line, read_lines
+from neobert.files import append_line, mend_lines, read_lines
 from neobert.grid.claims import Claim
 from neobert.grid.points import Report
 from neobert.identity import NUMERICS, identity, plain
@@ -164,7 +164,9 @@ class PerplexityUnit:
         publish_record(self.record_path, self._record(done, device, time.perf_counter() - started))
 
     def _done_before(self) -> dict[tuple[int, int], DocumentLoss]:
-        lines = read_lines(self.documents_path)
+        keys = ("tokens", "text_hash", "loss", "positions")
+        mend_lines(self.documents_path, *keys)
+        lines = read_lines(self.documents_path, *keys)
         return {(line["tokens"], line["text_hash"]): DocumentLoss(line["loss"], line["positions"]) for line in lines}
 
     def _instrument(self, device: torch.device) -> MaskedAlone:

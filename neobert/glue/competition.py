@@ -3,13 +3,15 @@
 from dataclasses import dataclass
 from typing import Any
 
-from neobert.files import append_line, read_lines
+from neobert.files import append_line, mend_lines, read_lines
 from neobert.glue.pruning import Curve, is_beaten, rung_reached
 from neobert.grid.points import Report
 from neobert.layout import Layout
 from neobert.progress import TrialFiles, trial_files
 from neobert.records import read_record
 from neobert.specifications import GlueStudy
+
+CURVE_KEYS = ("claim", "share", "score")
 
 
 class TrialPruned(Exception):
@@ -31,6 +33,7 @@ class Competition:
         self.course_steps = course_steps
         self.report = report
         self.curve: list[tuple[int, float | None]] = []
+        mend_lines(files.curve, *CURVE_KEYS)
 
     def __call__(self, step: int, score: float | None) -> None:
         """Note an evaluation.
@@ -69,7 +72,7 @@ def curve_of(files: TrialFiles) -> Curve | None:
             return None  # of a version that did not note how long a course is
         shares = [(step / record["course_steps"], score) for step, score in record["scores"]["curve"]]
         return Curve(shares, has_ended=record["state"] == "done")
-    lines = list(read_lines(files.curve))
+    lines = list(read_lines(files.curve, *CURVE_KEYS))
     newest = max((line["claim"] for line in lines), default=None)
     shares = [(line["share"], line["score"]) for line in lines if line["claim"] == newest]
     return Curve(shares, has_ended=False) if shares else None

@@ -1,12 +1,12 @@
 """What was submitted to SLURM: one line a job in submissions.jsonl. A job's own state is never trusted over records."""
 
-from collections.abc import Iterable, Iterator
+import sys
 from contextlib import suppress
 from pathlib import Path
 
 from pydantic import NonNegativeFloat, PositiveInt
 
-from neobert.files import append_line
+from neobert.files import append_line, damaged_lines, mend_lines, read_lines
 from neobert.identity import plain
 from neobert.launching.profile import JobKind, Resources
 from neobert.layout import Layout
@@ -37,16 +37,16 @@ def submissions_path(layout: Layout) -> Path:
 
 def note_submission(layout: Layout, submission: Submission) -> None:
     """Append a submission; call it right after SLURM accepted the job, while holding the submission's claim."""
+    mend_lines(submissions_path(layout), "job")
     append_line(submissions_path(layout), plain(submission))
 
 
 def read_submissions(layout: Layout) -> list[Submission]:
-    """All submissions, oldest first; torn lines and those of another version are left out."""
-    path = submissions_path(layout)
-    return list(_readable(path.read_bytes().splitlines())) if path.exists() else []
-
-
-def _readable(lines: Iterable[bytes]) -> Iterator[Submission]:
-    for line in lines:
+    """All submissions, oldest first; damaged lines are told and left out, those of another version left out."""
+    path, found = submissions_path(layout), []
+    for number in damaged_lines(path):
+        print(f"{path} line {number} is damaged: the job that it told of is not known", file=sys.stderr)
+    for line in read_lines(path):
         with suppress(ValueError):
-            yield Submission.model_validate_json(line)
+            found.append(Submission.model_validate(line))
+    return found

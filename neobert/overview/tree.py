@@ -3,7 +3,6 @@
 All reading here is lenient: what is torn or strange is remembered as a problem, and the rest is shown.
 """
 
-import json
 import os
 import time
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from neobert.files import line_value
 from neobert.launching.submissions import submissions_path
 from neobert.layout import Layout
 
@@ -85,7 +85,7 @@ class Tree:
             return
         for number, line in enumerate(lines, start=1):
             try:
-                yield submitted(json.loads(line))
+                yield submitted(line_value(line) or {})
             except (ValueError, KeyError, TypeError, AttributeError):
                 self.problems.append(f"{path} line {number} is torn or of another version: left out")
 

@@ -82,8 +82,9 @@ def is_valid(folder: Path) -> bool:
     """Whether every file that the manifest names is there with its checksum."""
     try:
         digests = read_json(folder / MANIFEST)["sha256"]
-        return all(sha256_of(folder / name) == digest for name, digest in digests.items())
-    except (DamagedFile, OSError, KeyError, TypeError):
+        is_complete = {WEIGHTS, STATE} <= digests.keys() <= {WEIGHTS, OPTIMIZER, STATE}
+        return is_complete and all(sha256_of(folder / name) == digest for name, digest in digests.items())
+    except (DamagedFile, OSError, KeyError, TypeError, AttributeError):
         return False
 
 

@@ -18,7 +18,7 @@ from neobert.training.accounting import accounts
 from neobert.training.attempt import Outcome
 from neobert.training.device import default_device
 from neobert.training.trainer import Trainer
-from neobert.training.units import merge_metrics, train, with_processes_here
+from neobert.training.units import merge_metrics, train, training_loss, with_processes_here
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,6 @@ class PretrainingUnit:
         totals = outcome.totals
         hours = totals.seconds / 3600 * execution.processes
         heldout = [line["heldout_losses"] for line in metrics if "heldout_losses" in line][-1]
-        training = [line["loss"] for line in metrics if "loss" in line][-1]
         return {
             "kind": "pretraining",
             "id": self.id,
@@ -100,7 +99,7 @@ class PretrainingUnit:
                 "origins": {"corpus": run.corpus_origin, "tokenizer": run.tokenizer_origin},
             },
             "labels": self.run_file.labels,
-            "scores": {"heldout_loss": heldout, "training_loss": training},
+            "scores": {"heldout_loss": heldout, "training_loss": training_loss(metrics, stage.steps)},
             "seed": run.recipe.seed,
             "steps": stage.steps,
             "tokens": stage.tokens,

@@ -1,13 +1,12 @@
 """What units of work that train a model have in common: the processes they train in, and the curve they leave."""
 
-import json
 import os
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from neobert.files import clear_temporaries, read_lines, replace_file
+from neobert.files import clear_temporaries, line_bytes, mend_lines, read_lines, replace_file
 from neobert.grid.claims import Claim
 from neobert.layout import Layout
 from neobert.specifications import RunFile
@@ -71,11 +70,20 @@ def _train(
 
 
 def merge_metrics(folder: Path) -> list[dict[str, Any]]:
-    """One metrics.jsonl of all attempts: of lines for the same step the last attempt's counts."""
+    """One metrics.jsonl of all attempts: of lines for the same step the last attempt's counts.
+
+    Files with damaged lines are set aside and go in without them.
+    """
     lines: dict[tuple[int, bool], Any] = {}
     for path in sorted((folder / "attempts").glob("*/metrics.jsonl")):
-        for line in read_lines(path):
+        mend_lines(path, "step")
+        for line in read_lines(path, "step"):
             lines[line["step"], "loss" in line] = line
     ordered = [lines[key] for key in sorted(lines)]
-    replace_file(folder / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in ordered).encode())
+    replace_file(folder / "metrics.jsonl", b"".join(map(line_bytes, ordered)))
     return ordered
+
+
+def training_loss(metrics: list[dict[str, Any]], steps: int) -> float | None:
+    """The loss of the last step; None where its line was damaged."""
+    return next((line["loss"] for line in metrics if line["step"] == steps and "loss" in line), None)
