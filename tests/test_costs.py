@@ -156,11 +156,16 @@ def test_a_trials_updates_are_those_of_its_course() -> None:
         assert work.evaluated_tokens == pytest.approx(evaluations * size.validation * tokens, rel=0.01)
 
 
-@given(st.lists(st.builds(Cost, st.none() | st.floats(0, 9), st.none() | st.floats(0, 9), st.just(()))))
+NUMBERS = st.none() | st.floats(0, 9)
+
+
+@given(st.lists(st.builds(Cost, NUMBERS, NUMBERS, st.just(()), NUMBERS)))
 def test_what_is_unknown_makes_a_sum_unknown_but_not_a_most(costs: list[Cost]) -> None:
     total = together(costs)
     assert (total.gpu_hours is None) == any(cost.gpu_hours is None for cost in costs)
+    assert (total.disk_gb is None) == any(cost.disk_gb is None for cost in costs)
     assert all(cost.memory_gb is None or cost.memory_gb <= (total.memory_gb or 0) for cost in costs)
+    assert together([*costs, Cost()]) == total, "of which nothing is said, that costs nothing"
 
 
 # Memory

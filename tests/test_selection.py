@@ -1,13 +1,18 @@
 """Selection: highest mean over seeds, fixed halves, and a nested score without the bias of the best."""
 
 import statistics
+from pathlib import Path
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from status_worlds import record_trial, study_of
+from tiny_runs import tiny_run
 
 from neobert.glue import selection
-from neobert.glue.selection import best_point, halves
+from neobert.glue.selection import best_of_grid, best_point, halves
+from neobert.layout import Layout
+from neobert.progress import trial_files
 from neobert.recipe import Point
 
 
@@ -60,6 +65,23 @@ def test_the_nested_score_of_equal_points_is_unbiased_where_the_best_of_the_grid
         best.append(max((first + second) / 2))
     assert statistics.fmean(best) > 0.53
     assert abs(statistics.fmean(nested) - 0.5) < 4 * 0.03 / np.sqrt(2 * 200)
+
+
+def test_the_nested_score_of_stored_predictions_is_the_one_made_by_hand(tmp_path: Path) -> None:
+    """Of eight reviews the first point gets all of the first half right and one of the second, the other point three
+    and two: 1 of 4 on the second half where the first chose, and 3 of 4 on the first where the second did."""
+    layout, run = Layout(tmp_path), tiny_run()
+    study = study_of(run, "sst2", points=2)
+    labels = {"validation": np.ones(8, np.int64)}
+    for number, right in enumerate(((4, 1), (3, 2))):
+        logits = np.tile([1.0, 0.0], (8, 1))
+        for half, count in zip(halves(8), right, strict=True):
+            logits[half[:count]] = [0.0, 1.0]
+        record_trial(layout, study, number, score=sum(right) / 8)
+        np.savez(trial_files(layout, study)[number].predictions, validation=logits)
+    best = best_of_grid(layout, [study], labels)
+    assert best is not None and (best.point, best.mean) == (study.points[0], 5 / 8)
+    assert best.nested == (1 / 4 + 3 / 4) / 2
 
 
 class _Study:
