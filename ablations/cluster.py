@@ -16,7 +16,7 @@ from neobert.console import output, table
 from neobert.identity import plain
 from neobert.launching.here import REPOSITORY, thread_variables
 from neobert.launching.profile import Profile, read_profile
-from neobert.launching.slurm import answers, is_inside_job
+from neobert.launching.slurm import answers, is_inside_job, refuse_folder
 from neobert.launching.submissions import Submission
 from neobert.layout import Layout
 from neobert.offline import offline_environment
@@ -95,7 +95,12 @@ def planned_machine(options: argparse.Namespace) -> Machine:
 
 
 def dispatch_of(options: argparse.Namespace, layout: Layout, execution: Execution) -> tuple[Dispatch, Execution]:
-    """How jobs are made under the flags, and how what would execute so here does in them."""
+    """How jobs are made under the flags, and how what would execute so here does in them.
+
+    Raises:
+        ValueError: the profile, or the path of the folder of runs, is refused.
+    """
+    refuse_folder(layout.root)
     profile = profile_of(options)
     execution = execution_on(profile, execution)
     environment = thread_variables(execution.threads) | offline_environment()

@@ -1,7 +1,9 @@
 """Send what a plan is missing to SLURM, once: corpora, training, behind it GLUE and tasks of embeddings as arrays."""
 
 import math
+import re
 import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -11,7 +13,7 @@ from ablations.pieces import Piece
 from ablations.plan import PlannedUnit, Row
 from neobert.grid.claims import acquire
 from neobert.launching.profile import Profile
-from neobert.launching.slurm import Job, largest_array, live_jobs, release_stranded, sbatch_text, submit, test
+from neobert.launching.slurm import Job, cancel, largest_array, live_jobs, release_stranded, sbatch_text, submit, test
 from neobert.launching.snapshot import take_snapshot
 from neobert.launching.submissions import SUBMISSION_UNIT, Submission, note_submission, read_submissions
 from neobert.layout import Layout
@@ -61,6 +63,7 @@ class Dispatch:
     def jobs(self, piece: Piece, number: int, largest: int) -> list[Job]:
         """The job of a piece, or several where an array would be too long; numbered from `number`."""
         sizes = _split(piece.workers, largest)
+        label = re.sub(r"[^A-Za-z0-9.@_-]", "_", piece.label)
         flags = ["--leave-failed"] if self.leave_failed else ["--failures-since", f"{time.time():.0f}"]
         if piece.kind in SHARED_KINDS:
             flags += ["--patience", str(PATIENCE_SECONDS)]
@@ -69,7 +72,7 @@ class Dispatch:
         return [
             replace(
                 job,
-                name=f"{piece.kind}-{piece.label}-{number + index:05d}",
+                name=f"{piece.kind}-{label}-{number + index:05d}",
                 elements=size if size > 1 else None,
                 most_running=self.most_running,
             )
@@ -85,12 +88,10 @@ class Dispatch:
         """
         with _locked(self.layout):
             earlier = read_submissions(self.layout)
-            alive = live_jobs()
-            at_work = AtWork()
-            for submission in earlier:
-                if submission.job in alive:
-                    at_work.add(submission.job, submission.references)
-            release_stranded(each.job for each in earlier if each.job in alive)
+            own, at_work = _living(self.layout, earlier), AtWork()
+            for submission in own:
+                at_work.add(submission.job, submission.references)
+            release_stranded(each.job for each in own)
             new: list[Submission] = []
             snapshot, largest = take_snapshot(self.layout.root / "snapshots"), largest_array()
             for piece in {piece.kind: piece for piece in pieces}.values():
@@ -106,6 +107,7 @@ class Dispatch:
 
     def _submit(self, job: Job, snapshot: Path, after: tuple[str, ...]) -> Submission:
         root = self.layout.root
+        job = replace(job, name=f"{job.name}-{uuid.uuid4().hex[:8]}")
         logs = self.logs(job)
         submission = Submission(
             job=submit(job, root, snapshot, logs, after),
@@ -116,8 +118,9 @@ class Dispatch:
             elements=job.elements,
             logs=str(logs.relative_to(root)),
             snapshot=str(snapshot.relative_to(root)),
-            resources=job.resources,
+            resources=job.resources.model_copy(update={"setup": ()}),  # it may hold secrets
             at=time.time(),
+            runs=str(root),
         )
         note_submission(self.layout, submission)
         return submission
@@ -153,12 +156,34 @@ def _locked(layout: Layout) -> Iterator[None]:
         yield
 
 
+def _living(layout: Layout, submissions: Sequence[Submission]) -> list[Submission]:
+    """Those of a folder's submissions whose jobs wait or run: id and name are as noted, since ids come back.
+
+    What an earlier launcher had submitted but not noted when it died has no payload perhaps, and is cancelled.
+    """
+    alive = live_jobs()
+    noted = {each.job: each.name for each in submissions}
+    begun = {path.name for path in (layout.root / "jobs").glob("*")} - set(noted.values())
+    if lost := [job for job, name in alive.items() if name in begun]:
+        cancel(lost)
+    return [each for each in submissions if alive.get(each.job) == each.name and _is_of(layout, each)]
+
+
+def _is_of(layout: Layout, submission: Submission) -> bool:
+    """Whether a job works on this folder, and not on the one that this is a copy of."""
+    if submission.runs is None:
+        return True
+    try:
+        return layout.root.samefile(submission.runs)
+    except FileNotFoundError:
+        return False
+
+
 def jobs_to_cancel(layout: Layout, rows: Sequence[Row]) -> list[str]:
     """Living jobs that work on anything of the rows."""
-    alive, at_work = live_jobs(), AtWork()
-    for submission in read_submissions(layout):
-        if submission.job in alive:
-            at_work.add(submission.job, submission.references)
+    at_work = AtWork()
+    for submission in _living(layout, read_submissions(layout)):
+        at_work.add(submission.job, submission.references)
     return list(
         at_work.on(*(reference for row in rows for unit in row.units for reference in _references(layout, unit)))
     )

@@ -8,17 +8,18 @@ from pathlib import Path
 
 SCRIPTS = {
     "srun": "exit 0",
-    "sinfo": '[ -e "$STATE/down" ] && exit 1; echo main',
+    "sinfo": '[ -e "$STATE/down" ] && exit 1; cat "$STATE/nodes" 2>/dev/null || echo idle',
     "squeue": """[ -e "$STATE/down" ] && { echo "squeue: error: Unable to contact slurm controller" >&2; exit 1; }
-name=""; for word in "$@"; do case "$word" in --name=*) name="${word#--name=}";; esac; done
+[ -e "$STATE/hangs" ] && exec sleep 60
 for file in "$STATE"/live/*; do
   [ -e "$file" ] || continue
   case "$*" in *PENDING*) continue;; esac
-  if [ -z "$name" ] || grep -q -- "--job-name=$name\\$" "$file"; then basename "$file"; fi
+  echo "$(basename "$file") $(sed -n 's/^#SBATCH --job-name=//p' "$file")"
 done; exit 0""",
     "scontrol": 'echo "MaxArraySize            = $(cat "$STATE/largest")"',
     "scancel": 'for job in "$@"; do rm -f "$STATE/live/$job"; echo "$job" >> "$STATE/cancelled"; done',
     "sbatch": """[ -e "$STATE/down" ] && { echo "sbatch: error: Unable to contact slurm controller" >&2; exit 1; }
+[ -e "$STATE/mute" ] && exit 1
 [ "$1" = --test-only ] && script=$(cat)
 [ -e "$STATE/refuse" ] && { echo "sbatch: error: $(cat "$STATE/refuse")" >&2; exit 1; }
 [ "$1" = --test-only ] && exit 0

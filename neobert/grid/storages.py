@@ -1,7 +1,7 @@
 """Names of storages for Optuna's study, as they are written and shown. Optuna is not imported here."""
 
+import re
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from neobert.errors import did_you_mean
 
@@ -25,13 +25,15 @@ def storage_address(name: str, root: Path) -> str:
     if kind == "postgresql+psycopg" and separator:
         return name
     hint = "postgresql needs an address" if kind == "postgresql" else did_you_mean(kind, STORAGES)
-    raise ValueError(f"{name!r} is no storage ({hint}): give sqlite, journal, or postgresql://USER@HOST/DATABASE")
+    raise ValueError(
+        f"{without_password(name)!r} is no storage ({hint}): give sqlite, journal, or postgresql://USER@HOST/DATABASE"
+    )
 
 
-def without_password(address: str) -> str:
-    """An address as it may be shown."""
-    password = urlsplit(address).password
-    return address.replace(f":{password}@", ":…@") if password else address
+def without_password(text: str) -> str:
+    """An address, or a sentence with addresses in it, as it may be shown: `user:…@host`, `?password=…`."""
+    text = re.sub(r"(://[^\s/:@]*):\S*@", r"\1:…@", text)
+    return re.sub(r"(?i)\b(\w*(?:password|passwd|pwd|token|secret)=)('[^']*'|[^&#\s'\")]*)", r"\1…", text)
 
 
 def cause_of(error: BaseException) -> str:
@@ -39,4 +41,4 @@ def cause_of(error: BaseException) -> str:
     while error.__cause__ is not None:
         error = error.__cause__
     lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    return without_password(lines[0]) if lines else type(error).__name__

@@ -14,6 +14,8 @@ from neobert.errors import EXIT_DONE, EXIT_REQUEUE, EXIT_RUN_FAILED
 from neobert.launching.snapshot import refuse_another_copy
 from neobert.stopping import StopRequest
 
+SCONTROL_SECONDS = 120
+
 
 @dataclass(frozen=True)
 class Payload:
@@ -65,7 +67,12 @@ def _come_back(*, progressed: bool) -> int:
 
 
 def _scontrol(*arguments: str) -> str:
-    answer = subprocess.run(["scontrol", *arguments], check=False, capture_output=True, text=True, timeout=120)
+    command = ["scontrol", *arguments]
+    try:
+        answer = subprocess.run(command, check=False, capture_output=True, text=True, timeout=SCONTROL_SECONDS)
+    except subprocess.TimeoutExpired:
+        print(f"{' '.join(command)} did not answer within {SCONTROL_SECONDS} s", file=sys.stderr)
+        return ""
     if answer.returncode:
-        print(f"scontrol {' '.join(arguments)}: {answer.stderr.strip()}", file=sys.stderr)
+        print(f"{' '.join(command)}: {answer.stderr.strip()}", file=sys.stderr)
     return answer.stdout

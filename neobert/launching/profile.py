@@ -5,6 +5,7 @@ override them for that kind. Without a file nothing is asked for but time, and S
 """
 
 import tomllib
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,8 +122,19 @@ def _resources(tree: Mapping[str, Any], place: str, kind: JobKind) -> Resources:
             what = "table" if isinstance(value, dict) else "key"
             raise ValueError(f"{place}: unknown {what} {key!r}: {did_you_mean(key, [*Resources.model_fields, *KINDS])}")
     try:
-        return Resources.model_validate(tree)
+        resources = Resources.model_validate(tree)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
         raise ValueError(f"{place} [{kind}]: {key} = {first['input']!r}: {first['msg']}") from error
+    for key, value in resources:
+        for text in [value] if isinstance(value, str) else value if isinstance(value, tuple) else ():
+            _refuse_control_characters(f"{place} [{kind}]: {key}", text)
+    return resources
+
+
+def _refuse_control_characters(where: str, text: str) -> None:
+    """A line break would begin another line of the batch script."""
+    wrong = [letter for letter in text if unicodedata.category(letter) in ("Cc", "Zl", "Zp")]
+    if wrong:
+        raise ValueError(f"{where} has {wrong[0]!r} in it: values are single lines without control characters")

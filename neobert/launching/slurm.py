@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,14 +21,19 @@ from neobert.launching.profile import JobKind, Resources
 CLIENT_SECONDS = 60
 CONTROLLER_RETRIES = 3
 RETRY_SECONDS = 5.0
+REGISTRATION_SECONDS = 60.0
+"""How long nodes are waited for that a controller which has just started does not know yet."""
 DEFAULT_LARGEST_ARRAY = 1001
+SETUP = "setup.sh"
+OWN_OPTIONS = ("array", "clusters", "dependency", "error", "job-name", "open-mode", "output", "parsable", "signal")
+"""Options of sbatch by which jobs are found, ordered and heard of, so that no profile may set them."""
 
 
 @dataclass(frozen=True)
 class Job:
     """A job that may be submitted: an array of `elements` workers with the same references, or a single one (None).
 
-    The name is unique among all submissions of a folder of runs, so that a lost job can be found by it.
+    The name is unique among all jobs of the cluster, so that a lost one can be found by it and no other is.
     """
 
     name: str
@@ -51,20 +57,20 @@ def answers() -> bool:
         return False
     try:
         return _client(["sinfo", "--noheader", "--format=%P"], seconds=10).returncode == 0
-    except subprocess.TimeoutExpired:
+    except RunFailed:
         return False
 
 
-def live_jobs() -> set[str]:
-    """The ids (arrays: of the array) of this user's jobs that wait or run.
+def live_jobs() -> dict[str, str]:
+    """The names of this user's jobs that wait or run, by id (arrays: of the array), whoever submitted them.
 
     Raises:
         RunFailed: the controller does not answer, so nobody can know.
     """
-    answer = _client(["squeue", "--noheader", "--me", "--format=%F %r"])
+    answer = _client(["squeue", "--noheader", "--me", "--format=%F %j"])
     if answer.returncode:
         raise RunFailed(f"squeue does not answer ({answer.stderr.strip()}): nothing was submitted, try again later")
-    return {line.split()[0] for line in answer.stdout.splitlines() if line.strip()}
+    return dict(line.split(maxsplit=1) for line in answer.stdout.splitlines() if line.strip())
 
 
 def release_stranded(jobs: Iterable[str]) -> list[str]:
@@ -97,26 +103,48 @@ def cancel(jobs: Sequence[str]) -> None:
         raise RunFailed(f"scancel {' '.join(jobs)}: {answer.stderr.strip()}")
 
 
+def refuse_folder(folder: Path) -> None:
+    """Check that SLURM can write logs into a folder, and Python import from it.
+
+    Raises:
+        ValueError: its path has a character that means something else to one of them, however it is quoted.
+    """
+    wrong = next((letter for letter in str(folder) if letter in "%\\:" or unicodedata.category(letter) == "Cc"), None)
+    if wrong is not None:
+        raise ValueError(
+            f"--runs {str(folder)!r}: jobs on SLURM cannot use a path with {wrong!r} in it (%, backslash, colon, "
+            "control characters): choose another folder"
+        )
+
+
 def sbatch_text(job: Job, snapshot: Path, logs: Path, after: Sequence[str]) -> str:
     """The sbatch file of a job, as it will be submitted."""
     command = f"{shlex.quote(sys.executable)} -u -m submitit.core._submit {shlex.quote(str(logs))}"
     text: str = _submitit().slurm.slurm._make_sbatch_string(
-        command=command, folder=logs, map_count=job.elements, **_parameters(job, snapshot, after)
+        command=command, folder=logs, map_count=job.elements, **_parameters(job, snapshot, logs, after)
     )
     return text
 
 
 def test(job: Job, snapshot: Path, logs: Path) -> None:
-    """Ask SLURM whether it would take a job, without submitting it.
+    """Ask SLURM whether it would take a job, without submitting it; nodes that are about to register are waited for.
 
     Raises:
         ValueError: it would not; its own words are in the sentence.
-        RunFailed: the controller does not answer.
+        RunFailed: the controller or its nodes do not answer.
     """
     text = sbatch_text(job, snapshot, logs, ())
-    answer = _client(["sbatch", "--test-only"], text=text)
-    if answer.returncode:
-        raise _refusal(job, _last_words(answer.stderr))
+    deadline = time.monotonic() + REGISTRATION_SECONDS
+    while (answer := _client(["sbatch", "--test-only"], text=text)).returncode:
+        reason = _last_words(answer.stderr) or f"sbatch ended with {answer.returncode} and said nothing"
+        if not _waits_for_nodes(reason):
+            raise _refusal(job, reason)
+        if time.monotonic() > deadline:
+            raise RunFailed(
+                f"SLURM's nodes have not registered with its controller yet ({reason}): {job.kind} jobs were not "
+                "submitted, try again later"
+            )
+        time.sleep(RETRY_SECONDS)
 
 
 def submit(job: Job, runs: Path, snapshot: Path, logs: Path, after: Sequence[str]) -> str:
@@ -128,30 +156,43 @@ def submit(job: Job, runs: Path, snapshot: Path, logs: Path, after: Sequence[str
     """
     submitit = _submitit()
     logs.mkdir(parents=True, exist_ok=True)
+    _write_setup(job, logs)
     executor = submitit.SlurmExecutor(folder=logs)
-    executor.update_parameters(**_parameters(job, snapshot, after))
+    executor.update_parameters(**_parameters(job, snapshot, logs, after))
     payload = Payload(str(snapshot), ("--runs", str(runs), *job.flags, *job.references))
-    for _ in range(CONTROLLER_RETRIES):
-        if lost := _jobs_named(job.name):  # a launcher died, or an answer was lost, before the job got its payload
-            cancel(lost)
+    reason = ""
+    for attempt in range(CONTROLLER_RETRIES):
+        if attempt:
+            time.sleep(RETRY_SECONDS)
+        if lost := [number for number, name in live_jobs().items() if name == job.name]:
+            cancel(lost)  # the answer was lost before the job got its payload
         try:
             return _submit(executor, payload, job.elements)
         except submitit.core.utils.FailedJobError as error:
-            reason = _last_words(str(error))
-        if not _is_silence(reason):
+            reason = _last_words(str(error)) or "sbatch failed and said nothing"
+        except submitit.core.utils.FailedSubmissionError as error:
+            reason = f"sbatch did not say which job it made: {str(error).splitlines()[0]}"
+        if not (_is_silence(reason) or _waits_for_nodes(reason)):
             break
-        time.sleep(RETRY_SECONDS)
     raise _refusal(job, reason)
 
 
 def _is_silence(reason: str) -> bool:
-    return re.search(r"contact|socket|timed out|connect", reason, re.IGNORECASE) is not None
+    return re.search(r"contact|socket|timed out|connect|said nothing|did not say", reason, re.IGNORECASE) is not None
+
+
+def _waits_for_nodes(reason: str) -> bool:
+    """Whether a refusal may come from a controller that has just started and does not know what its nodes have."""
+    if "node configuration is not available" not in reason:
+        return False
+    states = _client(["sinfo", "--noheader", "--Node", "--format=%T"]).stdout.split()
+    return any(state.startswith("unk") or re.fullmatch(r"(?!down|drain).*\*", state) for state in states)
 
 
 def _refusal(job: Job, reason: str) -> RunFailed | ValueError:
-    if _is_silence(reason):
+    if _is_silence(reason) or _waits_for_nodes(reason):
         return RunFailed(
-            f"SLURM's controller does not answer ({reason}): {job.name} was not submitted, try again later"
+            f"SLURM does not answer as it should ({reason}): {job.name} was not submitted, try again later"
         )
     return ValueError(f"SLURM refuses {job.kind} jobs: {reason}; change the profile or flags ({_asked_for(job)})")
 
@@ -172,12 +213,7 @@ def _submit(executor: Any, payload: Payload, elements: int | None) -> str:
     return str(jobs[0].job_id).partition("_")[0]
 
 
-def _jobs_named(name: str) -> list[str]:
-    answer = _client(["squeue", "--noheader", "--me", f"--name={name}", "--format=%F"])
-    return sorted(set(answer.stdout.split())) if answer.returncode == 0 else []
-
-
-def _parameters(job: Job, snapshot: Path, after: Sequence[str]) -> dict[str, Any]:
+def _parameters(job: Job, snapshot: Path, logs: Path, after: Sequence[str]) -> dict[str, Any]:
     """What submitit is told; its names are sbatch's."""
     resources = job.resources
     parameters: dict[str, Any] = {
@@ -195,7 +231,7 @@ def _parameters(job: Job, snapshot: Path, after: Sequence[str]) -> dict[str, Any
         "signal_delay_s": resources.grace_seconds,
         "dependency": f"afterany:{':'.join(after)}" if after else None,
         "array_parallelism": job.most_running or job.elements,
-        "setup": [*_exports(job, snapshot), *resources.setup],
+        "setup": [*_exports(job, snapshot), *([f"source {shlex.quote(str(logs / SETUP))}"] if resources.setup else [])],
         "srun_args": _srun_arguments(resources),
         "wckey": None,
         "additional_parameters": {"requeue": True, **_extra_lines(resources.sbatch)},
@@ -205,12 +241,19 @@ def _parameters(job: Job, snapshot: Path, after: Sequence[str]) -> dict[str, Any
 
 def _exports(job: Job, snapshot: Path) -> list[str]:
     """The snapshot's code first, and never that of whatever folder the job was submitted from (`python -m` adds it)."""
-    path = f'export PYTHONPATH="{snapshot}${{PYTHONPATH:+:$PYTHONPATH}}"'
     return [
-        path,
+        f"export PYTHONPATH={shlex.quote(str(snapshot))}${{PYTHONPATH:+:$PYTHONPATH}}",
         "export PYTHONSAFEPATH=1",
-        *(f'export {name}="{value}"' for name, value in sorted(job.environment.items())),
+        *(f"export {name}={shlex.quote(value)}" for name, value in sorted(job.environment.items())),
     ]
+
+
+def _write_setup(job: Job, logs: Path) -> None:
+    """The profile's shell lines, which may hold secrets, in a file that nobody else can read."""
+    if job.resources.setup:
+        path = logs / SETUP
+        path.touch(mode=0o600)
+        path.write_text("".join(f"{line}\n" for line in job.resources.setup))
 
 
 def _srun_arguments(resources: Resources) -> list[str]:
@@ -225,6 +268,8 @@ def _extra_lines(lines: Iterable[str]) -> dict[str, Any]:
         name, equals, value = line.removeprefix("#SBATCH").strip().lstrip("-").partition("=")
         if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
             raise ValueError(f"sbatch line {line!r} is not of the form --name or --name=value")
+        if name in OWN_OPTIONS:
+            raise ValueError(f"sbatch line {line!r}: --{name} is set for every job, by which it is found: leave it out")
         extra[name] = value if equals else True
     return extra
 
@@ -235,12 +280,25 @@ def _asked_for(job: Job) -> str:
 
 
 def _last_words(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if "error" in line.lower()]
-    words = lines[-1] if lines else text.strip().splitlines()[-1]
+    """The last error of a client, else its last line; empty where it said nothing."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    errors = [line for line in lines if "error" in line.lower()]
+    words = (errors or lines or [""])[-1]
     return re.sub(r"^.*?sbatch: error:\s*", "", words).rstrip(".")
 
 
 def _client(
-    command: Sequence[str], *, text: str | None = None, seconds: float = CLIENT_SECONDS
+    command: Sequence[str], *, text: str | None = None, seconds: float | None = None
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, check=False, capture_output=True, input=text, text=True, timeout=seconds)
+    """Run one of SLURM's commands.
+
+    Raises:
+        RunFailed: it did not end in time.
+    """
+    seconds = seconds or CLIENT_SECONDS
+    try:
+        return subprocess.run(command, check=False, capture_output=True, input=text, text=True, timeout=seconds)
+    except subprocess.TimeoutExpired as error:
+        raise RunFailed(
+            f"{command[0]} did not answer within {seconds:g} s: SLURM's controller may be busy or down, try again later"
+        ) from error

@@ -16,7 +16,10 @@ SUBMISSION_UNIT = "submission"
 
 
 class Submission(Value):
-    """A job (or an array of `elements`) that SLURM accepted. Folders are relative to the folder of runs."""
+    """A job (or an array of `elements`) that SLURM accepted. Folders are relative to the folder of `runs`.
+
+    A copy of the folder has the lines as well, but not the jobs. Lines from before it was noted are taken for its own.
+    """
 
     job: str
     name: str
@@ -28,6 +31,7 @@ class Submission(Value):
     snapshot: str
     resources: Resources
     at: NonNegativeFloat
+    runs: str | None = None
 
 
 def submissions_path(layout: Layout) -> Path:

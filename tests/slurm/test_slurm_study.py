@@ -46,6 +46,33 @@ def test_several_launchers_send_every_job_once_and_grids_wait_for_theirs(
     until(lambda: all(cluster.states(job) == {"CANCELLED"} for job in grids + pretraining), 60, "cancelled jobs")
 
 
+def test_two_folders_of_one_account_leave_each_others_jobs_alone(
+    cluster: Cluster, tmp_path: Path, until: Until
+) -> None:
+    """The same command for two folders, one of them named like a command for a shell; one is cancelled again."""
+    mine, theirs = tmp_path / "mine", tmp_path / "their's $(touch gotcha)"
+    flags = ("--variant", "M0", "--stages", "pretrain", "--cluster", "slurm", "--cpus", "1", "--hours", "1")
+    for root in (mine, theirs):
+        launch(cluster, 1, *flags, "--runs", str(root))
+    jobs = {root: [each.job for each in read_submissions(Layout(root))] for root in (mine, theirs)}
+    assert [len(ids) for ids in jobs.values()] == [2, 2]
+    assert json.loads(launch(cluster, 1, *flags, "--runs", str(mine), "--json")) == []
+    launch(cluster, 1, "--variant", "M0", "--cancel", "--runs", str(mine))
+    until(lambda: cluster.states(jobs[mine][1]) == {"CANCELLED"}, 60, "a cancelled job")
+    cluster.wait_for(jobs[theirs][0], {"COMPLETED"}, 240)
+    assert not any("CANCELLED" in cluster.states(job) for job in jobs[theirs])
+    assert not list(tmp_path.rglob("gotcha")) and not list((cluster.folder / "jobs").glob("gotcha"))
+
+
+def test_a_controller_that_has_just_started_is_waited_for(cluster: Cluster, tmp_path: Path) -> None:
+    """For some seconds it knows of no GPU and refuses every job that wants one."""
+    flags = ("--variant", "M0", "--stages", "pretrain", "--cluster", "slurm", "--gpus", "8", "--runs", str(tmp_path))
+    cluster.kill_controller()
+    cluster.start_controller()
+    launch(cluster, 1, *flags)
+    assert len(read_submissions(Layout(tmp_path))) == 2
+
+
 def test_a_grid_runs_behind_the_pre_training_that_it_needs(cluster: Cluster, tmp_path: Path, until: Until) -> None:
     """A run of seconds and its grid, sent together: corpus, run, points and selection each start once."""
     layout, run = Layout(tmp_path), tiny_run()
