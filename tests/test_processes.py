@@ -2,7 +2,6 @@
 
 import json
 import signal
-import socket
 import threading
 from datetime import timedelta
 from pathlib import Path
@@ -28,6 +27,7 @@ from tiny_runs import (
 
 from neobert.errors import RunFailed
 from neobert.files import read_lines
+from neobert.grid.claims import acquire
 from neobert.layout import Layout
 from neobert.specifications import Execution, PretrainingRun, read_run_file
 from neobert.stopping import Stopped, StopRequest
@@ -212,8 +212,9 @@ def test_a_helper_waits_longer_than_its_timeout_while_the_first_process_lives(tm
 def test_a_helper_does_not_wait_for_a_first_process_that_is_dead(tmp_path: Path) -> None:
     layout = Layout(tmp_path)
     folder = layout.meetings(HELPER.key)
-    folder.mkdir(parents=True)
-    (folder / "1").write_text(json.dumps({"host": socket.gethostname(), "pid": 1, "birth": "not its birth"}))
+    assert acquire(folder) is not None
+    owner = json.loads((folder / "1").read_text())
+    (folder / "1").write_text(json.dumps(owner | {"birth": "not its birth"}))
     with pytest.raises(RunFailed, match="gave no sign of life"):
         Waiting(layout, HELPER, timedelta(seconds=0.3)).next_meeting()
 
@@ -287,5 +288,5 @@ def test_a_run_file_from_before_there_were_engines_still_reads(tmp_path: Path) -
     path = write_tiny_run(tmp_path, tiny_run()) / "run.json"
     content = json.loads(path.read_text())
     del content["execution"]["engine"]
-    path.write_text(json.dumps(content))
+    path.write_text(json.dumps(content | {"schema": 1}))
     assert read_run_file(path.parent).execution.engine == "ddp"

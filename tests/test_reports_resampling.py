@@ -20,9 +20,9 @@ def world(task: str, examples: int, seed: int) -> tuple[dict[str, Array], list[d
     labels, models = {}, [{}, {}]  # type: ignore[var-annotated]
     for split in of_task.validation_splits:
         if of_task.is_regression:
-            labels[split] = random.integers(0, 6, examples).astype(np.float32)
+            labels[split] = random.integers(0, 6, examples).astype(np.float64)
             for model in models:
-                model[split] = np.round(labels[split] + random.normal(0, 2, examples)).astype(np.float32)
+                model[split] = np.round(labels[split] + random.normal(0, 2, examples))
         else:
             labels[split] = random.integers(0, of_task.labels, examples)
             for model in models:
