@@ -33,6 +33,17 @@ def guarded(program: str, action: Callable[[], int], place: Path) -> int:
         return EXIT_INTERRUPTED
 
 
+def refuse_no_folder(flag: str, folder: Path) -> None:
+    """Check that a flag's value is a folder, or that one can be made there.
+
+    Raises:
+        ValueError: it, or what it should lie in, is a file.
+    """
+    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not nearest.is_dir():
+        raise ValueError(f"{flag} {folder}: {nearest} is a file; name a folder")
+
+
 def parser_from(program: str, documentation: str | None) -> argparse.ArgumentParser:
     """A parser whose help is a module's docstring: the first line, and behind the flags its examples."""
     lines = (documentation or "").splitlines()

@@ -161,6 +161,6 @@ def read_records(root: Path) -> tuple[list[dict[str, Any]], list[str]]:
     for path in record_paths(root):
         try:
             records.append(read_record(path))
-        except DamagedFile as error:
+        except (DamagedFile, OSError) as error:
             problems.append(str(error))
     return records, problems

@@ -15,7 +15,7 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
         description="Copy what make_figures.py reads of a folder of runs: records, run files, thinned curves, scores "
         "on resamples in place of predictions. Weights, texts and labels stay where they are, and of paths of data "
         "folders the names are kept. Several folders can be collected into one: runs are named by what they are.",
-        epilog="Exit codes: 0 done, 2 refused, 3 no runs or no record that can be read.",
+        epilog="Exit codes: 0 done, 1 a file cannot be written, 2 refused, 3 no runs or no record that can be read.",
     )
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of runs (default: ./runs)")
     parser.add_argument("--out", type=Path, required=True, help="folder to copy to")
@@ -27,13 +27,15 @@ def _collect(root: Path, out: Path) -> dict[str, int]:
     """Copy, and name on stderr what cannot be; files and bytes of the copy.
 
     Raises:
-        ValueError: the copy would lie in the original or the other way round.
+        ValueError: the copy would lie in the original or the other way round, or `out` is a file.
         MissingData: there is no record.
     """
+    from neobert.command_line import refuse_no_folder
     from neobert.files import replace_file
     from reports.collecting import Collection
     from reports.trials import read_evidence
 
+    refuse_no_folder("--out", out)
     if root.resolve() in [out.resolve(), *out.resolve().parents] or out.resolve() in root.resolve().parents:
         raise ValueError(f"--out {out} and --runs {root} lie in each other: choose a folder of its own")
     collection = Collection(root, read_evidence(root))
@@ -49,13 +51,13 @@ def _collect(root: Path, out: Path) -> dict[str, int]:
 def main(given: list[str] | None = None) -> int:
     """Run the command; the exit code is the answer."""
     arguments = _arguments(given)
-    from neobert.errors import MissingData, RunFailed, exit_code
+    from neobert.command_line import guarded
 
-    try:
-        summary = _collect(arguments.runs, arguments.out)
-    except (ValueError, MissingData, RunFailed) as error:
-        print(f"collect.py: {error}", file=sys.stderr)
-        return exit_code(error)
+    return guarded("collect.py", lambda: _told(arguments), arguments.out)
+
+
+def _told(arguments: argparse.Namespace) -> int:
+    summary = _collect(arguments.runs, arguments.out)
     if arguments.json:
         print(json.dumps(summary, indent=1))
     else:

@@ -43,8 +43,11 @@ class Collection:
         contents = dict(self._read(paths))
         names = dict(_data_folders(contents[path] for path in run_files if path in contents))
         for path, content in contents.items():
-            cut = without_paths(content, names)
-            yield path, sealed(cut) if "checksum" in cut else json_bytes(cut)
+            try:
+                cut = without_paths(content, names)
+                yield path, sealed(cut) if isinstance(cut, dict) and "checksum" in cut else json_bytes(cut)
+            except (ValueError, RecursionError) as error:
+                self.problems.append(f"{path} cannot be copied: {error}")
 
     def _read(self, paths: Iterable[Path]) -> Iterator[tuple[Path, Any]]:
         for path in paths:
@@ -53,14 +56,14 @@ class Collection:
                 if isinstance(content, dict) and "checksum" in content:
                     read_sealed(path)  # a copy must not seal what was changed
                 yield path, content
-            except DamagedFile as error:
+            except (DamagedFile, OSError) as error:
                 self.problems.append(str(error))
 
     def _curves(self) -> Iterator[File]:
         for path in sorted(self._layout.root.glob("pretraining/*/metrics.jsonl")):
             try:
                 lines = list(thinned(whole_lines(path)))
-            except (ValueError, TypeError, AttributeError, KeyError) as error:
+            except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
                 self.problems.append(f"the curve of {path}: {error}")
                 continue
             yield path, "".join(json.dumps(line, sort_keys=True) + "\n" for line in lines).encode()
@@ -81,10 +84,12 @@ class Collection:
 def _data_folders(run_files: Iterable[Any]) -> Iterator[tuple[str, str]]:
     """The folders that runs read, as run files write them, and their names."""
     for content in run_files:
-        source = content.get("source", {}) if isinstance(content, dict) else {}
-        for path in (source.get("name", ""), *source.get("unseen", ())):
-            if "/" in path:
-                yield path, Path(path).name
+        source = content.get("source") if isinstance(content, dict) else None
+        if isinstance(source, dict):
+            unseen = source.get("unseen")
+            for path in (source.get("name"), *(unseen if isinstance(unseen, list) else ())):
+                if isinstance(path, str) and "/" in path:
+                    yield path, Path(path).name
 
 
 def without_paths(value: Any, names: Mapping[str, str]) -> Any:

@@ -59,7 +59,7 @@ class Curves:
             path = self._layout.pretraining(run.id) / "metrics.jsonl"
             try:
                 self._lines[run.id] = [_checked(line) for line in whole_lines(path)]
-            except (ValueError, TypeError, AttributeError, KeyError) as error:
+            except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
                 self._lines[run.id] = []
                 where = path.relative_to(self._layout.root)
                 self.problems.append(f"the curve of {where} is left out: {error}")
@@ -67,16 +67,16 @@ class Curves:
 
 
 def stages_up_to(run: Run, runs: Mapping[str, Run]) -> list[Run]:
-    """A run behind the stages that it continues, as far as they have records."""
+    """A run behind the stages that it continues, as far as they have records; never in a circle."""
     stages = [run]
-    while (previous := runs.get(stages[0].previous or "")) is not None:
+    while (previous := runs.get(stages[0].previous or "")) is not None and previous.stage < stages[0].stage:
         stages.insert(0, previous)
     return stages
 
 
 def _checked(line: dict[str, Any]) -> dict[str, float]:
     values = {name: float(line[name]) for name in READ if name in line}
-    wrong = sorted(name for name, value in values.items() if not math.isfinite(value))
+    wrong = sorted(name for name, value in values.items() if not (math.isfinite(value) and value >= 0))
     if wrong or "step" not in values or ("loss" in values and "real_tokens" not in values):
         raise ValueError(f"a line has no usable {', '.join(wrong) or 'step and real_tokens'}")
     return values

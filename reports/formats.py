@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -49,22 +50,29 @@ class Table:
         assert all(len(row) == len(self.header) for row in self.rows), self.title
 
 
-def _markdown_cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
+MARKUP = re.compile(r"[\\|]|<(?=[A-Za-z/!?])|&(?=#|\w+;)|\](?=\()")
+"""What Markdown would read as a column, a tag, an entity or a link; all else is text there as well."""
+FORMULA = "=+-@\t\r"
+"""What a cell starts with that spreadsheets compute."""
+
+
+def escape_markdown(text: str) -> str:
+    """One line of text in which Markdown sees no table column, HTML or link, whatever a record's labels hold."""
+    return MARKUP.sub(r"\\\g<0>", " ".join(text.splitlines()))
 
 
 def _markdown_line(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(_markdown_cell(cell) for cell in cells)} |"
+    return f"| {' | '.join(escape_markdown(cell) for cell in cells)} |"
 
 
 def markdown(table: Table) -> str:
     """The table as a Markdown page: title, cells, notes."""
     marks = {"l": ":---", "c": ":---:", "r": "---:"}
-    lines = [f"# {table.title}", "", _markdown_line(table.header)]
+    lines = [f"# {escape_markdown(table.title)}", "", _markdown_line(table.header)]
     lines.append(f"| {' | '.join(marks[letter] for letter in table.alignment)} |")
     lines += [_markdown_line(row) for row in table.rows]
     if table.notes:
-        lines += ["", *(f"- {note}" for note in table.notes)]
+        lines += ["", *(f"- {escape_markdown(note)}" for note in table.notes)]
     return "\n".join(lines) + "\n"
 
 
@@ -94,12 +102,22 @@ def booktabs(table: Table) -> str:
 
 
 def csv_text(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Cells as CSV with Unix line ends."""
+    """Cells as CSV with Unix line ends; text that a spreadsheet would compute gets an apostrophe in front."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(header)
-    writer.writerows(rows)
+    writer.writerows([_inert(cell) for cell in row] for row in rows)
     return buffer.getvalue()
+
+
+def _inert(cell: str) -> str:
+    if not cell.startswith(tuple(FORMULA)):
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}"
+    return cell
 
 
 def number(value: float | None, digits: int = 1) -> str:

@@ -23,8 +23,8 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
         prog="make_figures.py",
         description="Regenerate the figures, the tables and the page OUT/index.html from records. "
         "Every pair of scale and data has a folder of its own, OUT/<scale>-<data>/, and a section of the page.",
-        epilog="Exit codes: 0 done, 2 refused configuration, 3 no runs or no record that fits, 4 a number that can be "
-        "compared with the paper's is off (with --compare).",
+        epilog="Exit codes: 0 done, 1 a file cannot be written, 2 refused configuration, 3 no runs or no record that "
+        "fits, 4 a number that can be compared with the paper's is off (with --compare).",
     )
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of runs (default: ./runs)")
     parser.add_argument("--out", type=Path, default=Path("reports/out"), help="where to write (default: reports/out)")
@@ -136,6 +136,7 @@ def _studies(arguments: argparse.Namespace, evidence: "Evidence") -> "list[Findi
 
 
 def _report(arguments: argparse.Namespace) -> int:
+    from neobert.command_line import refuse_no_folder
     from neobert.errors import EXIT_DONE, EXIT_OFF
     from reports.curves import Curves
     from reports.page.rendering import PAGE, page
@@ -143,6 +144,7 @@ def _report(arguments: argparse.Namespace) -> int:
     from reports.trials import read_evidence
     from reports.writing import throughput_contents
 
+    refuse_no_folder("--out", arguments.out)
     evidence = read_evidence(arguments.runs)
     studies, curves = _studies(arguments, evidence), Curves(arguments.runs, evidence.runs)
     speeds, replaced = throughput_lines(evidence.measurements.throughputs)
@@ -179,13 +181,9 @@ def _print_problems(problems: Sequence[str]) -> None:
 def main(given: list[str] | None = None) -> int:
     """Run the command; the exit code is the answer."""
     arguments = _arguments(given)
-    from neobert.errors import MissingData, RunFailed, exit_code
+    from neobert.command_line import guarded
 
-    try:
-        return _report(arguments)
-    except (ValueError, MissingData, RunFailed) as error:
-        print(f"make_figures.py: {error}", file=sys.stderr)
-        return exit_code(error)
+    return guarded("make_figures.py", lambda: _report(arguments), arguments.out)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from neobert.result_records import (
     ThroughputScores,
 )
 from reports.made import Made, known_scale, made
-from reports.parsing import parsed
+from reports.parsing import parsed, text_of, text_or_none
 
 
 @dataclass(frozen=True)
@@ -103,8 +103,8 @@ def _embedding(record: dict[str, Any]) -> EmbeddingResult:
         score=EmbeddingScores.read(record["scores"]).score if is_done else None,
         seed=int(record["seed"]),
         scale=known_scale(str(labels["scale"])),
-        data=str(labels["data"]),
-        model=labels.get("model"),
+        data=text_of(labels["data"]),
+        model=text_or_none(labels.get("model")),
         made=made(record),
     )
 
@@ -118,8 +118,8 @@ def _perplexity(record: dict[str, Any]) -> PerplexityResult:
         config=PerplexityConfig.read(record["config"]),
         scores=PerplexityScores.read(record["scores"]),
         scale=known_scale(str(labels["scale"])),
-        data=str(labels["data"]),
-        model=labels.get("model"),
+        data=text_of(labels["data"]),
+        model=text_or_none(labels.get("model")),
         made=made(record),
     )
 

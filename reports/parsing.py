@@ -15,6 +15,26 @@ class _Identified(Protocol):
 Item = TypeVar("Item", bound=_Identified)
 
 
+def text_of(value: Any) -> str:
+    """A text that a record holds.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} stands where a text belongs")
+    return value
+
+
+def text_or_none(value: Any) -> str | None:
+    """A text that a record may leave out.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    return None if value is None else text_of(value)
+
+
 def without_duplicates(records: Iterable[dict[str, Any]], problems: list[str]) -> list[dict[str, Any]]:
     """One record an id; of several the first in sorted order, so that the order of files decides nothing."""
     kept: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {}

@@ -7,6 +7,7 @@ from ablations.scales import Scale
 from neobert.glue.tasks import TASKS
 from reports.baselines import BaselineRow
 from reports.cells import Cell
+from reports.formats import escape_markdown
 from reports.scores import Group, Row
 
 _SMALL = "small models on little text: what differs here need not differ at the paper's scale, nor the other way round."
@@ -56,9 +57,9 @@ def remarks(group: Group, short: bool) -> tuple[str, ...]:
 def remarks_page(group: Group) -> str:
     """All remarks in full as a Markdown page."""
     lines = [
-        f"# Remarks (scale {group.scale}, data {group.data})",
+        f"# Remarks (scale {group.scale}, data {escape_markdown(group.data)})",
         "",
-        *(f"- {line}" for line in remarks(group, False)),
+        *(f"- {escape_markdown(line)}" for line in remarks(group, False)),
     ]
     return "\n".join(lines) + "\n"
 

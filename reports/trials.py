@@ -15,7 +15,7 @@ from neobert.records import RECORD_STATES, read_records
 from neobert.specifications import GlueStudy
 from reports.made import NOTHING_SAID, Made, known_scale, made
 from reports.measurements import NOTHING_MEASURED, Measurements, measurements
-from reports.parsing import parsed, without_duplicates
+from reports.parsing import parsed, text_of, text_or_none, without_duplicates
 from reports.unfinished import FailedTrial, begun_studies, failed_trials, unfinished_runs
 
 ValueType = TypeVar("ValueType", bound=Value)
@@ -109,20 +109,31 @@ def _run(record: dict[str, Any]) -> Run:
         stage=stage,
         seed=int(record["seed"]),
         scale=known_scale(str(labels["scale"])),
-        data=str(labels["data"]),
-        heldout_loss={str(corpus): _loss(loss) for corpus, loss in record["scores"]["heldout_loss"].items()},
-        unavailable_tasks=dict(labels.get("unavailable_tasks", {})),
-        origins=dict(config.get("origins", {})),
-        labelled=tuple(labels.get("variants", ())),
-        previous=record["inputs"]["previous"],
+        data=text_of(labels["data"]),
+        heldout_loss={corpus: _loss(loss) for corpus, loss in record["scores"]["heldout_loss"].items()},
+        unavailable_tasks=_texts(labels.get("unavailable_tasks", {})),
+        origins=_texts(config.get("origins", {})),
+        labelled=tuple(map(text_of, labels.get("variants", ()))),
+        previous=_previous(record),
         made=made(record),
     )
 
 
+def _texts(values: Mapping[str, Any]) -> dict[str, str]:
+    return {name: text_of(value) for name, value in values.items()}
+
+
+def _previous(record: dict[str, Any]) -> str | None:
+    previous = text_or_none(record["inputs"]["previous"])
+    if previous == str(record["id"]):
+        raise ValueError("it continues itself")
+    return previous
+
+
 def _loss(value: Any) -> float:
     loss = float(value)
-    if not math.isfinite(loss):
-        raise ValueError(f"its held-out loss {loss} is no number")
+    if not (math.isfinite(loss) and loss >= 0):
+        raise ValueError(f"its held-out loss {loss} is no cross-entropy: the record is damaged")
     return loss
 
 
@@ -154,12 +165,12 @@ def _trial(record: dict[str, Any]) -> Trial:
         point=_part_of(config, Point),
         seed=int(record["seed"]),
         protocol=_part_of(config, FineTuning),
-        start=start.get("study"),
-        fallback=start.get("reason"),
+        start=text_or_none(start.get("study")),
+        fallback=text_or_none(start.get("reason")),
         scale=known_scale(str(labels["scale"])),
-        data=str(labels["data"]),
+        data=text_of(labels["data"]),
         score=score,
-        model=labels.get("model"),
+        model=text_or_none(labels.get("model")),
         made=made(record),
     )
 

@@ -22,7 +22,7 @@ def begun_studies(root: Path, problems: list[str]) -> list[RunFile]:
             run_file = read_run_file(path.parent)
             known_scale(str(run_file.labels["scale"]))
             run_files.append(run_file)
-        except (DamagedFile, KeyError, TypeError, AttributeError, ValueError) as error:
+        except (DamagedFile, OSError, KeyError, TypeError, AttributeError, ValueError) as error:
             problems.append(f"the study of {path} is left out: {error}")
     return run_files
 

@@ -44,7 +44,7 @@ def axis_over(values: Iterable[float], start: float, end: float, padding: float 
     """An axis that holds all values with a little room; of one width where they are all equal or absent."""
     known = list(values)
     low, high = min(known, default=0.0), max(known, default=1.0)
-    room = padding * (high - low) or 0.5 * max(abs(high), 1.0) * padding
+    room = padding * (high - low) if high > low else 0.03 * max(abs(high), 1.0)
     return Axis(low - room, high + room, start, end)
 
 

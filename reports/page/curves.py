@@ -79,7 +79,8 @@ class _Panels:
         row, own = self._rows[name], self._drawn[name]
         parent = row.variant.parent.name if row.variant.parent else ""
         behind = [_points(curve, quantity) for curve in self._drawn.get(parent, [])[:1]]
-        across = Axis(0.0, max(step for line in (*lines, *behind) for step, _ in line), LEFT, WIDTH - 6)
+        last = max((step for line in (*lines, *behind) for step, _ in line), default=0.0)
+        across = Axis(0.0, last or 1.0, LEFT, WIDTH - 6)
         dots = [point for curve in own for point in curve.heldout] if quantity == "loss" else []
         ids = [run.id for run in row.runs]
         same = [other for other, each in self._rows.items() if [run.id for run in each.runs] == ids]
@@ -107,6 +108,8 @@ def _tail(points: Points) -> list[float]:
 def _summary(lines: Sequence[Points], quantity: str) -> str:
     """What the panel shows, for those who cannot see it."""
     last = [line[-1][1] for line in lines if line]
+    if not last:
+        return "nothing measured"
     if quantity == "loss":
         return f"training loss ends at {min(last):.3g}" + (f" to {max(last):.3g}" if len(last) > 1 else "")
     return f"about {short(max(last))} tokens a second at the end"
