@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -20,7 +20,7 @@ from neobert.identity import plain
 from neobert.layout import Layout
 from neobert.progress import TrialFiles
 from neobert.recipe import Point
-from neobert.records import publish_record
+from neobert.records import checksum_of, publish_record
 from neobert.specifications import Execution, GlueStudy, PretrainingRun, write_run_file
 from neobert.specifications import Source as SourceName
 
@@ -35,6 +35,13 @@ def variant(name: str) -> Variant:
 
 
 EXECUTION = Execution(threads=1, processes=1, micro_batch_tokens=512, checkpoint_interval_steps=100)
+
+
+def change_record(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change a published record as if it had been written so; values that JSON lacks (NaN) included."""
+    record = json.loads(path.read_text())
+    change(record)
+    path.write_text(json.dumps(record | {"checksum": checksum_of(record)}))
 
 
 @dataclass(frozen=True)

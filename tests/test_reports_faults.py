@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from reports_study import Study
+from reports_study import Study, change_record
 
 from neobert.layout import Layout
-from neobert.records import sealed
 from reports import collect, make_figures
 from reports.curves import Curves, stages_up_to
 from reports.formats import Table, csv_text, escape_markdown, markdown
@@ -45,12 +44,6 @@ def command(name: str, runs: Path, out: Path) -> int:
 
 def record_of(study: Study, name: str, stage: int = -1) -> Path:
     return Layout(study.root).pretraining(study.runs(name)[stage].id) / "done.json"
-
-
-def changed(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    record = json.loads(path.read_text())
-    change(record)
-    path.write_bytes(sealed(record))
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -98,8 +91,12 @@ def circle(path: Path) -> None:
     path.symlink_to(path)
 
 
+def deep(path: Path) -> None:
+    path.write_text("[" * 100_000 + "]" * 100_000)
+
+
 @pytest.mark.parametrize("name", COMMANDS)
-@pytest.mark.parametrize("plant", [folder, dangling, circle])
+@pytest.mark.parametrize("plant", [folder, dangling, circle, deep])
 @pytest.mark.parametrize(
     "place", ["glue/cola/x.json", "pseudo_perplexity/x.json", "glue/cola/studies/x/run.json", "models/x/model.json"]
 )
@@ -120,14 +117,14 @@ def test_what_is_no_readable_file_is_named_and_the_rest_is_counted(
 
 def test_a_run_that_continues_itself_is_left_out_and_circles_end(study: Study, tmp_path: Path) -> None:
     own = study.runs("M9")[-1].id
-    changed(record_of(study, "M9"), lambda record: record["inputs"].update(previous=own))
+    change_record(record_of(study, "M9"), lambda record: record["inputs"].update(previous=own))
     evidence = read_evidence(study.root)
     assert len(evidence.runs) == 2 and any("it continues itself" in problem for problem in evidence.problems)
     first, last = study.runs("M9")
     study.pretrain("M9", seed=1)
     record_of(study, "M9").unlink()
     study.pretrain("M9")
-    changed(record_of(study, "M9", 0), lambda record: record["inputs"].update(previous=last.id))
+    change_record(record_of(study, "M9", 0), lambda record: record["inputs"].update(previous=last.id))
     runs = {run.id: run for run in read_evidence(study.root).runs}
     assert [run.id for run in stages_up_to(runs[last.id], runs)] == [first.id, last.id]
     assert command("make_figures", study.root, tmp_path / "out") == 0
@@ -135,7 +132,7 @@ def test_a_run_that_continues_itself_is_left_out_and_circles_end(study: Study, t
 
 @pytest.mark.parametrize("loss", [-3.0, float("nan"), float("inf"), "low"])
 def test_a_loss_that_is_no_cross_entropy_is_refused_and_never_averaged(study: Study, loss: float | str) -> None:
-    changed(record_of(study, "M0"), lambda record: record["scores"].update(heldout_loss={"wikibook": loss}))
+    change_record(record_of(study, "M0"), lambda record: record["scores"].update(heldout_loss={"wikibook": loss}))
     evidence = read_evidence(study.root)
     assert sorted(run.stage for run in evidence.runs) == [0, 1] and len(evidence.problems) == 1
 

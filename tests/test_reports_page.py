@@ -229,7 +229,7 @@ def test_models_from_elsewhere_stand_in_scores_grids_and_table_5(tmp_path: Path)
     page = Outline(text)
     described = [page.described(each) for each in page.register["ids"]]
     assert {"org/<i>bert</i>"} <= {each.get("Pre-training") for each in described}
-    assert "| this study | org/<i>bert</i> |" in next((tmp_path / "out").glob("*/table5.md")).read_text()
+    assert r"| this study | org/\<i>bert\</i> |" in next((tmp_path / "out").glob("*/table5.md")).read_text()
 
 
 def test_curves_are_drawn_from_metrics_and_said_to_be_absent_without(tmp_path: Path) -> None:

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from reports_study import LEVELS, Study
+from reports_study import LEVELS, Study, change_record
 
 from neobert.errors import MissingData
 from neobert.layout import Layout
-from neobert.records import sealed
 from reports.cells import Seeds, point_name
 from reports.remarks import remarks, row_label
 from reports.scores import Group, Row, group_of
@@ -213,9 +212,7 @@ def test_labels_decide_nothing_but_the_group(study: Study) -> None:
     study.write(["M2"])
     before = last_row(study, "M2").average
     for path in [*study.root.glob("glue/*/*.json"), *study.root.glob("pretraining/*/done.json")]:
-        record = json.loads(path.read_text())
-        record["labels"]["variants"] = ["M5"]
-        path.write_bytes(sealed(record))
+        change_record(path, lambda record: record["labels"].update(variants=["M5"]))
     assert last_row(study, "M2").average == before and last_row(study, "M5").average is None
 
 
@@ -242,9 +239,7 @@ def test_trials_without_the_record_of_their_run_are_reported_and_not_guessed(stu
 def test_a_run_of_no_declared_variant_is_reported(study: Study) -> None:
     study.pretrain("M2")
     (path,) = study.root.glob("pretraining/*/done.json")
-    record = json.loads(path.read_text())
-    record["config"]["recipe"]["masking"]["rate"] = 0.4
-    path.write_bytes(sealed(record))
+    change_record(path, lambda record: record["config"]["recipe"]["masking"].update(rate=0.4))
     assert "has the recipe of no declared variant" in group(study).problems[0]
 
 
@@ -280,9 +275,7 @@ def test_a_score_that_cannot_be_one_is_left_out(study: Study, score: float | str
     plant(study, "M2", {0: [0.5, 0.9]})
     of_task = study.study("M2", "cola")
     path = Layout(study.root).trial("cola", of_task.trial_id(of_task.points[1]))
-    record = json.loads(path.read_text())
-    record["scores"]["score"] = score
-    path.write_text(json.dumps(record | {"schema": 1}))  # which has no checksum that would tell of it first
+    change_record(path, lambda record: record["scores"].update(score=score))
     assert len(read_evidence(study.root).problems) == 1
     assert last_row(study, "M2").cells["cola"].score is not None
 
