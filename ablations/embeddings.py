@@ -8,8 +8,9 @@ from ablations.scales import Scale
 from neobert.data.corpora import Source
 from neobert.embeddings.specification import ContrastiveRun, PairSet
 from neobert.embeddings.suite_specification import EmbeddingEvaluation, MeasuredEncoder, TaskOnData
-from neobert.embeddings.tasks import EmbeddingTask, Instructed, chosen_tasks, task_prompts
+from neobert.embeddings.tasks import EmbeddingTask, chosen_tasks, task_prompts
 from neobert.errors import MissingData
+from neobert.recipe import Instructed
 from neobert.specifications import PretrainingRun
 
 
@@ -83,7 +84,8 @@ def wanted_tasks(
 
 
 def evaluation_after(run: ContrastiveRun, tasks: Sequence[EmbeddingTask], source: Source) -> EmbeddingEvaluation:
-    """Tasks on what contrastive fine-tuning ends with, told as it was told in training.
+    """Tasks on what contrastive fine-tuning ends with; it is told what it was told in training, nothing where no data
+    set of pairs had an instruction.
 
     Raises:
         MissingData: a task's data are not there.
@@ -96,7 +98,7 @@ def evaluation_after(run: ContrastiveRun, tasks: Sequence[EmbeddingTask], source
         tokenizer_origin=run.tokenizer_origin,
         seed=run.protocol.seed,
     )
-    return EmbeddingEvaluation(encoder=measured, tasks=_on_data(tasks, source, run.protocol.instructed))
+    return EmbeddingEvaluation(encoder=measured, tasks=_on_data(tasks, source, run.instructed))
 
 
 def zero_shot_evaluation(

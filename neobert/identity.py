@@ -21,7 +21,7 @@ NUMERICS = {
     "initialization": 1,
     "optimization": 1,
     "finetuning": 1,
-    "contrastive": 1,
+    "contrastive": 2,
     "metrics": 1,
 }
 

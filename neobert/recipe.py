@@ -22,6 +22,9 @@ from neobert.identity import neutral_values
 
 Precision = Literal["fp32", "bf16"]
 
+Instructed = Literal["nothing", "queries", "queries_and_documents"]
+"""Which texts of a pair or a task stand behind an instruction."""
+
 _READING = {"written_by": "this or an older version"}
 """The context of `Value.read`; constructing a value stays strict."""
 
@@ -232,7 +235,7 @@ class Contrastive(Value):
     false_negatives: Literal["left_out", "kept"]
     max_tokens: PositiveInt
     pooling: Literal["mean"]
-    instructed: Literal["nothing", "queries", "queries_and_documents"]
+    instructed: Instructed
     optimization: Optimization
     precision: Precision
     seed: NonNegativeInt

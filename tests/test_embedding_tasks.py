@@ -5,7 +5,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from embedding_worlds import card_of, own_tables, write_own_tasks, write_published, write_table
@@ -25,6 +25,8 @@ from neobert.embeddings.tasks import (
     CATEGORIES,
     MTEB_ENGLISH_V1,
     OFFICIAL_TASKS,
+    EmbeddingTask,
+    Wording,
     chosen_tasks,
     member_names,
     task_prompts,
@@ -67,7 +69,7 @@ def test_the_56_tasks_are_those_of_the_table() -> None:
 
 def test_the_56_tasks_are_what_mteb_says(said_by_mteb: dict[str, list[Any]]) -> None:
     own = {
-        task.name: [task.category, task.metric, [task.split], list(task.members), task.instruction]
+        task.name: [task.category, task.metric, [task.split], list(task.members), told(task, "mteb")]
         for task in MTEB_ENGLISH_V1
     }
     folders = embedding_folder.FOLDERS
@@ -113,12 +115,52 @@ def test_an_official_task_that_the_data_lack_is_missing_not_unknown() -> None:
         chosen_tasks(WORLD.embedding_tasks(), ["STS12"], None)
 
 
+def told(task: EmbeddingTask, wording: Wording) -> str:
+    """What queries, or all texts where there are no queries, stand behind."""
+    return task_prompts(task, "queries", wording)["query"]
+
+
 def test_an_encoder_is_told_what_it_was_told_in_fine_tuning() -> None:
-    task = OFFICIAL_TASKS["SciFact"]
-    told = "Given a scientific claim, retrieve documents that support or refute the claim"
+    task = OFFICIAL_TASKS["ClimateFEVER"]
+    paper = "Given a claim about climate change, retrieve documents that support or refute the claim."
     assert task_prompts(task, "nothing") == {}
-    assert task_prompts(task, "queries") == {"query": told}
-    assert task_prompts(task, "queries_and_documents") == {"query": told, "document": told}
+    assert task_prompts(task, "queries") == {"query": paper}
+    assert task_prompts(task, "queries_and_documents") == {"query": paper, "document": paper}
+    assert task_prompts(task, "queries", "mteb") == {"query": paper[:-1]}
+    code = {"query": f"{paper} Claim:", "document": f"{paper} Document:"}
+    assert task_prompts(task, "queries_and_documents", "code") == code
+    assert task_prompts(task, "nothing", "code") == {}
+
+
+def test_the_papers_tables_are_taken_as_printed() -> None:
+    """Where rows of Tables 8 and 9 stand for several tasks, and where they differ from mteb and from the code."""
+    by_wording = {
+        wording: {task.name: told(task, wording) for task in MTEB_ENGLISH_V1} for wording in get_args(Wording)
+    }
+    paper, mteb, code = by_wording["paper"], by_wording["mteb"], by_wording["code"]
+    archives = "Identify the main and secondary category of {} papers based on their titles{}."
+    for archive in ("Arxiv", "Biorxiv", "Medrxiv"):
+        assert paper[f"{archive}ClusteringS2S"] == archives.format(archive, "")
+        assert paper[f"{archive}ClusteringP2P"] == archives.format(archive, " and abstracts")
+    sts = {paper[task.name] for task in MTEB_ENGLISH_V1 if task.category == "sts" and task.name != "BIOSSES"}
+    assert sts == {"Retrieve semantically similar text."}
+    assert paper["BIOSSES"] == "Retrieve semantically similar text from the biomedical field."
+    assert paper["Banking77Classification"] == "Given a online banking query, find the corresponding intents."
+    assert paper["SciDocsRR"] == "Given a title of a scientific paper, retrieve the relevant papers."
+    assert all(text.endswith(".") for text in paper.values())
+    other = Counter(
+        task.category for task in MTEB_ENGLISH_V1 if paper[task.name].rstrip(" .") != mteb[task.name].rstrip(" .")
+    )
+    assert (other["classification"], other["clustering"], other.total()) == (11, 10, 27)
+    assert [name for name in paper if not code[name].startswith(paper[name].rstrip(" ."))] == [
+        *("BiorxivClusteringP2P", "BiorxivClusteringS2S", "MedrxivClusteringP2P", "MedrxivClusteringS2S"),
+        "SciDocsRR",
+    ]
+
+
+def test_other_tasks_have_one_instruction_in_every_wording() -> None:
+    for task in WORLD.embedding_tasks():
+        assert {told(task, wording) for wording in get_args(Wording)} == {task.instruction}
 
 
 def test_the_synthetic_world_has_a_task_of_each_category_that_is_none_of_the_56() -> None:

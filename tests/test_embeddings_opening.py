@@ -50,7 +50,8 @@ def opened(folder: Path, **options: object) -> ExternalTextEncoder:
 
 
 def reference(folder: Path) -> Callable[..., np.ndarray]:
-    """What transformers gives for one text, or one behind another, alone: the mean over its tokens."""
+    """What transformers gives for one text, or one behind another of the same token type, alone: the mean over its
+    tokens."""
     model: PreTrainedModel = AutoModel.from_pretrained(folder).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
 
@@ -58,6 +59,8 @@ def reference(folder: Path) -> Callable[..., np.ndarray]:
     def alone(*text: str) -> np.ndarray:
         columns = ([part] for part in text)  # a single empty text would count as none
         tokens = tokenizer(*columns, truncation=True, max_length=CONTEXT, return_tensors="pt")
+        if len(text) > 1 and "token_type_ids" in tokens:
+            tokens["token_type_ids"].zero_()
         return model(**tokens).last_hidden_state[0].mean(0).numpy()
 
     return alone

@@ -9,11 +9,16 @@ import numpy as np
 import pytest
 import torch
 from tiny_contrastive import pair_set, tiny_contrastive, write_encoder, write_tiny_contrastive
+from tiny_suite import SOURCE_HERE
 from transformers import AutoModel, AutoTokenizer
 
+from ablations.embeddings import evaluation_after
 from neobert.embeddings.contrast import ContrastiveCourse
 from neobert.embeddings.opening import open_contrastive
 from neobert.embeddings.specification import ContrastiveRun
+from neobert.embeddings.suite import EncoderIdentity, measure_task
+from neobert.embeddings.suite_unit import task_of
+from neobert.embeddings.tasks import Wording
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_OFF, EXIT_REFUSED
 from neobert.export import contrastive
 from neobert.export.__main__ import main
@@ -26,6 +31,7 @@ from neobert.training.tasks import Process
 
 CPU = torch.device("cpu")
 SETS = ("paraphrases", "answers")
+WORDINGS: tuple[Wording, ...] = ("paper", "mteb")
 ASKED = ["the cat sleeps", "", "a dog and a cat " * 20, "x"]
 
 
@@ -118,6 +124,56 @@ def test_sentence_transformers_gives_the_runs_vectors_also_behind_an_instruction
     np.testing.assert_allclose(found, vectors_of(own, ASKED, instruction="the same"), atol=1e-5, rtol=0)
 
 
+@pytest.mark.filterwarnings("ignore:Task name .* is not valid", "ignore:Some prompts are not in the expected")
+@pytest.mark.parametrize("is_told", [True, False])
+def test_mteb_gives_an_exported_folder_the_score_that_the_harness_gave_the_run(
+    is_told: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The tiny suite through sentence-transformers and mteb's own wrapper. An encoder whose pairs had no instruction is
+    told nothing, here and there."""
+    for package in ("sentence_transformers", "mteb"):
+        pytest.importorskip(package, reason=f"{package} is not installed")
+    from mteb import evaluate
+    from mteb.models.sentence_transformer_wrapper import SentenceTransformerEncoderWrapper
+
+    from neobert.embeddings.suite_data import mteb_tasks
+
+    runs, tokens = tmp_path / "runs", 96
+    instruction = {} if is_told else {"instruction": None}
+    run = tiny_contrastive(write_encoder(runs, context=tokens).id, max_tokens=tokens)
+    run = run.model_copy(update={"context": tokens, "sets": tuple(pair_set(name, **instruction) for name in SETS)})
+    folder = saved_run(runs, run)
+    exported(capsys, folder, "sentence-transformers", tmp_path / "out")
+    model = SentenceTransformerEncoderWrapper(str(tmp_path / "out"), device="cpu")
+    wanted = [task for task in SOURCE_HERE.embedding_tasks() if is_told or task.category in ("reranking", "sts")]
+    evaluation = evaluation_after(run, wanted, SOURCE_HERE)
+    assert all(bool(task.prompts) == is_told for task in evaluation.tasks)
+    encoder = open_contrastive(Layout(runs), run.id, CPU)
+    identity = EncoderIdentity("neobert/T", run.id, encoder.width, tokens, encoder.parameters)
+    for on_data in evaluation.tasks:
+        task, data = task_of(on_data), SOURCE_HERE.embedding_task_data(on_data.name)
+        ours = measure_task(encoder, identity, task, SOURCE_HERE, tmp_path / "results", on_data.prompts).score
+        (theirs,) = mteb_tasks(task, data, on_data.origin)
+        found = evaluate(model, theirs, cache=None, co2_tracker=False, show_progress_bar=False)
+        assert abs(found.task_results[0].get_score() - ours) <= 1e-6, task.name
+
+
+def test_the_56_tasks_are_told_in_the_wording_that_is_asked_for(
+    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paper, mteb = (contrastive.open_contrastive_checkpoint(own, None, wording).instructions for wording in WORDINGS)
+    assert paper["BIOSSES"] == "Retrieve semantically similar text from the biomedical field."
+    assert mteb["BIOSSES"] == "Retrieve semantically similar text."
+    assert paper["CQADupstackTexRetrieval-query"] != mteb["CQADupstackTexRetrieval-query"]
+    for told in (paper, mteb):
+        assert told["QuoraRetrieval-query"] and told["QuoraRetrieval-document"] == "" and "QuoraRetrieval" not in told
+        assert told["paraphrases"] == "the same" and "CQADupstackRetrieval-query" not in told
+    run = own.parent.parent / "pretraining" / read_run_file(own).contrastive.weights  # type: ignore[union-attr]
+    out = ["--to", "hf", "--out", str(tmp_path / "out"), "--instructions", "mteb"]
+    assert main([str(run), *out]) == EXIT_REFUSED
+    assert "--instructions is for contrastive runs" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_an_onnx_graph_gives_the_runs_vectors(own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for package in ("onnx", "onnxscript"):
@@ -134,7 +190,7 @@ def test_an_onnx_graph_gives_the_runs_vectors(own: Path, tmp_path: Path, capsys:
 def test_an_encoder_from_elsewhere_is_exported_as_its_own_class(
     family: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """BERT tells an instruction from its text by token types, which no prompt can; then there is none."""
+    """BERT reads token types: an instruction has its text's own, as a prompt has."""
     library = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
     build = {"bert": world.bert, "roberta": world.roberta}[family]
     folder = external_run(tmp_path / "runs", build, token_types=family == "bert")
@@ -144,7 +200,8 @@ def test_an_encoder_from_elsewhere_is_exported_as_its_own_class(
     exported(capsys, folder, "sentence-transformers", tmp_path / "st")
     model = library.SentenceTransformer(str(tmp_path / "st"), device="cpu")
     np.testing.assert_allclose(model.encode(ASKED), vectors_of(folder, ASKED), atol=1e-5, rtol=0)
-    assert ("paraphrases" in model.prompts) == (family == "roberta")
+    found = model.encode(ASKED, prompt_name="paraphrases")
+    np.testing.assert_allclose(found, vectors_of(folder, ASKED, instruction="the same"), atol=1e-5, rtol=0)
     card = (tmp_path / "st" / "README.md").read_text()
     assert "neobert.hub" not in card and "license:" not in card and "That of the encoder" in card
     assert main([str(folder), "--to", "onnx", "--out", str(tmp_path / "onnx")]) == EXIT_REFUSED

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from exported_runs import write_checkpoints
-from tiny_runs import SOURCE, tiny_model, tiny_run
+from tiny_runs import SOURCE, tiny_model, tiny_run, tiny_stage
 
 from neobert.data.corpora import SyntheticSource
 from neobert.embeddings.specification import ContrastiveRun, PairSet
@@ -57,9 +57,10 @@ def pair_set(name: str, **changes: object) -> PairSet:
     return PairSet.model_validate({**fields, **changes})
 
 
-def write_encoder(root: Path, dropout: float = 0.1) -> PretrainingRun:
+def write_encoder(root: Path, dropout: float = 0.1, context: int = 32) -> PretrainingRun:
     """A pre-training run that counts as done, with initial weights."""
-    run = tiny_run(model=tiny_model(dropout=dropout, width=32))
+    stage = tiny_stage(context=context, tokens_per_step=8 * context)
+    run = tiny_run(model=tiny_model(dropout=dropout, width=32), stages=(stage,))
     folder = write_checkpoints(root, run, 0)
     (folder / "done.json").write_text("{}")
     return run

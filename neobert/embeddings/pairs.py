@@ -135,7 +135,10 @@ def _kept(pairs: list[Pair], leaves_out: Callable[[Pair], bool]) -> tuple[list[P
 def framed_texts(
     texts: list[str], framing: Framing, instruction: str | None, max_tokens: int
 ) -> tuple[list[tuple[Array, Array]], list[int]]:
-    """(ids, types) of each text behind its instruction, and the numbers of those that were cut to `max_tokens`."""
+    """(ids, types) of each text behind its instruction, and the numbers of those that were cut to `max_tokens`.
+
+    An instruction has its text's token types, as in the released wrapper, so that a plain prompt says the same.
+    """
     if not texts:
         return [], []
     before = [] if instruction is None else [[instruction] * len(texts)]
@@ -145,12 +148,13 @@ def framed_texts(
         columns = [[column[number] for number in long] for column in (*before, texts)]
         for number, text in zip(long, framing.frame_all(columns, max_tokens=max_tokens), strict=True):
             framed[number] = text
-    return [_arrays(text) for text in framed], long
+    return [_arrays(text, is_instructed=bool(before)) for text in framed], long
 
 
-def _arrays(text: Framed) -> tuple[Array, Array]:
+def _arrays(text: Framed, *, is_instructed: bool) -> tuple[Array, Array]:
     ids = np.asarray(text.token_ids, np.int32)
-    return ids, np.zeros(len(ids), np.int8) if text.token_types is None else np.asarray(text.token_types, np.int8)
+    is_plain = is_instructed or text.token_types is None
+    return ids, np.zeros(len(ids), np.int8) if is_plain else np.asarray(text.token_types, np.int8)
 
 
 def _joined(texts: list[tuple[Array, Array]]) -> FramedTexts:

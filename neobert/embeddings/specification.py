@@ -6,12 +6,13 @@ from typing import Self
 from pydantic import PositiveInt, model_validator
 
 from neobert.identity import NUMERICS, chosen, decisive, identity
-from neobert.recipe import Contrastive, Value
+from neobert.recipe import Contrastive, Instructed, Value
 
 EXTERNAL_PREFIX = "model-"
 """Of the ids of models that were not pre-trained here; run ids are hexadecimal digits."""
 
 MECHANISMS = ("tokenization", "model", "optimization", "contrastive")
+PAIR_MECHANISMS = ("tokenization", "contrastive")
 
 
 class PairSet(Value):
@@ -61,6 +62,11 @@ class ContrastiveRun(Value):
         return self.weights.startswith(EXTERNAL_PREFIX)
 
     @property
+    def instructed(self) -> Instructed:
+        """Which texts stood behind an instruction in training: none where no data set has one."""
+        return self.protocol.instructed if any(pairs.instruction for pairs in self.sets) else "nothing"
+
+    @property
     def max_tokens(self) -> int:
         """Tokens of a text, specials and instruction included."""
         return min(self.context, self.protocol.max_tokens)
@@ -74,6 +80,6 @@ class ContrastiveRun(Value):
             "instructed": instructed,
             "tokenizer": self.tokenizer_origin,
             "max_tokens": self.max_tokens,
-            "numerics": NUMERICS["tokenization"],
+            "numerics": chosen(NUMERICS, PAIR_MECHANISMS),
         }
         return f"{pairs.name}-{identity(content)}"

@@ -1,15 +1,19 @@
 """The tasks of embeddings: the 56 of MTEB(eng, v1), and what a task of any suite is. Torch-free, mteb-free.
 
-Names, metrics, splits and instructions are those of mteb 2.26.24's own metadata; a test compares them with the mteb
-that is installed. The paper evaluates with an instruction for each task (App. D, Tables 8 and 9); here an encoder gets
-it that was fine-tuned with instructions, and the released evaluation code applies none.
+Names, metrics and splits are those of mteb 2.26.24's own metadata; a test compares them with the installed mteb.
+instructions.csv has what an encoder is told in each of the 56 tasks, in three wordings: the paper's (Tables 8 and 9;
+in v1 7 and 8), mteb's own, and the released code's (conf/mteb_task_to_instruction_{query,corpus}.json), which end in
+the name of a field and differ for documents.
 """
 
+import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, get_args
 
 from neobert.errors import MissingData, did_you_mean
+from neobert.recipe import Instructed
 from neobert.result_records import ENGLISH_SUITE, Category
 
 CATEGORIES: tuple[Category, ...] = get_args(Category)
@@ -66,80 +70,14 @@ _MEMBERS: Mapping[str, tuple[str, ...]] = {"CQADupstackRetrieval": _FORUMS}
 _SPLITS: Mapping[str, str] = {"MSMARCO": "dev"}
 _METRICS: Mapping[str, str] = {"MindSmallReranking": "max_over_subqueries_map_at_1000"}
 
-_OWN_INSTRUCTIONS: Mapping[Category, Mapping[str, str | None]] = {
-    "classification": {
-        "AmazonCounterfactualClassification": (
-            "Classify a given Amazon customer review text as either counterfactual or not-counterfactual"
-        ),
-        "AmazonPolarityClassification": "Classify Amazon reviews into positive or negative sentiment",
-        "AmazonReviewsClassification": "Classify the given Amazon review into its appropriate rating category",
-        "Banking77Classification": "Given a online banking query, find the corresponding intents",
-        "EmotionClassification": (
-            "Classify the emotion expressed in the given Twitter message into one of the six emotions: anger, fear, "
-            "joy, love, sadness, and surprise"
-        ),
-        "ImdbClassification": ("Classify the sentiment expressed in the given movie review text from the IMDB dataset"),
-        "MassiveIntentClassification": "Given a user utterance as query, find the user intents",
-        "MassiveScenarioClassification": "Given a user utterance as query, find the user scenarios",
-        "MTOPDomainClassification": "Classify the intent domain of the given utterance in task-oriented conversation",
-        "MTOPIntentClassification": "Classify the intent of the given utterance in task-oriented conversation",
-        "ToxicConversationsClassification": "Classify the given comments as either toxic or not toxic",
-        "TweetSentimentExtractionClassification": (
-            "Classify the sentiment of a given tweet as either positive, negative, or neutral"
-        ),
-    },
-    "clustering": {
-        "ArxivClusteringP2P": (
-            "Identify the main and secondary category of Arxiv papers based on the titles and abstracts"
-        ),
-        "ArxivClusteringS2S": "Identify the main and secondary category of Arxiv papers based on the titles",
-        "BiorxivClusteringP2P": "Identify the main category of Biorxiv papers based on the titles and abstracts",
-        "BiorxivClusteringS2S": "Identify the main category of Biorxiv papers based on the titles",
-        "MedrxivClusteringP2P": "Identify the main category of Medrxiv papers based on the titles and abstracts",
-        "MedrxivClusteringS2S": "Identify the main category of Medrxiv papers based on the titles",
-        "RedditClustering": "Identify the topic or theme of Reddit posts based on the titles",
-        "RedditClusteringP2P": "Identify the topic or theme of Reddit posts based on the titles and posts",
-        "StackExchangeClustering": "Identify the topic or theme of StackExchange posts based on the titles",
-        "StackExchangeClusteringP2P": (
-            "Identify the topic or theme of StackExchange posts based on the given paragraphs"
-        ),
-        "TwentyNewsgroupsClustering": "Identify the topic or theme of the given news articles",
-    },
-    "pair_classification": {
-        "SprintDuplicateQuestions": "Retrieve duplicate questions from Sprint forum",
-        "TwitterSemEval2015": "Retrieve tweets that are semantically similar to the given tweet",
-        "TwitterURLCorpus": "Retrieve tweets that are semantically similar to the given tweet",
-    },
-    "reranking": {
-        "AskUbuntuDupQuestions": "Retrieve duplicate questions from AskUbuntu forum",
-        "MindSmallReranking": "Retrieve relevant news articles based on user browsing history",
-        "SciDocsRR": "Given a title of a scientific paper, retrieve the titles of other relevant papers",
-        "StackOverflowDupQuestions": "Retrieve duplicate questions from StackOverflow forum",
-    },
-    "retrieval": {
-        "ArguAna": "Given a claim, find documents that refute the claim",
-        "ClimateFEVER": "Given a claim about climate change, retrieve documents that support or refute the claim",
-        "CQADupstackRetrieval": None,
-        "DBPedia": "Given a query, retrieve relevant entity descriptions from DBPedia",
-        "FEVER": "Given a claim, retrieve documents that support or refute the claim",
-        "FiQA2018": "Given a financial question, retrieve user replies that best answer the question",
-        "HotpotQA": "Given a multi-hop question, retrieve documents that can help answer the question",
-        "MSMARCO": "Given a web search query, retrieve relevant passages that answer the query",
-        "NFCorpus": "Given a question, retrieve relevant documents that best answer the question",
-        "NQ": "Given a question, retrieve Wikipedia passages that answer the question",
-        "QuoraRetrieval": (
-            "Given a question, retrieve questions that are semantically equivalent to the given question"
-        ),
-        "SCIDOCS": "Given a scientific paper title, retrieve paper abstracts that are cited by the given paper",
-        "SciFact": "Given a scientific claim, retrieve documents that support or refute the claim",
-        "Touche2020": "Given a question, retrieve detailed and persuasive arguments that answer the question",
-        "TRECCOVID": "Given a query on COVID-19, retrieve documents that answer the query",
-    },
-    "sts": dict.fromkeys(
-        ("BIOSSES", "SICK-R", "STS12", "STS13", "STS14", "STS15", "STS16", "STS17", "STS22", "STSBenchmark")
-    ),
-    "summarization": {"SummEval": None},
-}
+
+def _read_instructions() -> dict[str, dict[str, str]]:
+    """The rows of instructions.csv by task."""
+    with (Path(__file__).parent / "instructions.csv").open(newline="", encoding="utf-8") as file:
+        return {row["task"]: row for row in csv.DictReader(file)}
+
+
+_INSTRUCTED: Mapping[str, Mapping[str, str]] = _read_instructions()
 
 MTEB_ENGLISH_V1: tuple[EmbeddingTask, ...] = tuple(
     EmbeddingTask(
@@ -149,25 +87,30 @@ MTEB_ENGLISH_V1: tuple[EmbeddingTask, ...] = tuple(
         metric=_METRICS.get(name, METRICS[category]),
         split=_SPLITS.get(name, "test"),
         members=_MEMBERS.get(name, ()),
-        instruction=own or INSTRUCTIONS[category],
+        instruction=row["paper"],
     )
-    for category, tasks in _OWN_INSTRUCTIONS.items()
-    for name, own in tasks.items()
+    for category in CATEGORIES
+    for name, row in _INSTRUCTED.items()
+    if row["category"] == category
 )
 """The 56 tasks of Table 4, category by category; CQADupstack's twelve forums count as one (paper, Table 4)."""
 
-Instructed = Literal["nothing", "queries", "queries_and_documents"]
-"""Which texts stand behind an instruction; what contrastive fine-tuning was done with (`Contrastive.instructed`)."""
+Wording = Literal["paper", "mteb", "code"]
+"""Whose instructions the 56 tasks are measured with; other tasks have one of their own."""
 
 OFFICIAL_TASKS: Mapping[str, EmbeddingTask] = {task.name: task for task in MTEB_ENGLISH_V1}
 
 
-def task_prompts(task: EmbeddingTask, instructed: Instructed) -> dict[str, str]:
+def task_prompts(task: EmbeddingTask, instructed: Instructed, wording: Wording = "paper") -> dict[str, str]:
     """What an encoder is told of a task's texts, by "query" (also where it has no documents) and "document"."""
     if instructed == "nothing" or task.instruction is None:
         return {}
-    documents = {"document": task.instruction} if instructed == "queries_and_documents" else {}
-    return {"query": task.instruction, **documents}
+    query = document = task.instruction
+    if task.suite == ENGLISH_SUITE and wording == "mteb":
+        query = document = _INSTRUCTED[task.name]["mteb"]
+    if task.suite == ENGLISH_SUITE and wording == "code":
+        query, document = (_INSTRUCTED[task.name][f"code_{texts}"] for texts in ("queries", "documents"))
+    return {"query": query, **({"document": document} if instructed == "queries_and_documents" else {})}
 
 
 def member_names(task: EmbeddingTask) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 python -m neobert.export runs/pretraining/0123456789ab --to hf --out exported
 python -m neobert.export runs/pretraining/0123456789ab --to hf --remote-code --out exported --push someone/model
 python -m neobert.export runs/pretraining/0123456789ab --to onnx --out exported --step 0
-python -m neobert.export runs/contrastive/0123456789ab --to sentence-transformers --out exported
+python -m neobert.export runs/contrastive/0123456789ab --to sentence-transformers --out exported --instructions mteb
 """
 
 import argparse
@@ -14,9 +14,10 @@ from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from neobert.command_line import guarded, parser_from, whole_number
+from neobert.embeddings.tasks import Wording
 from neobert.errors import EXIT_DONE
 from neobert.files import publish_folder, temporary_sibling
 
@@ -44,6 +45,11 @@ def build_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="also put the model's code there, for use without this package (trust_remote_code)",
     )
+    add(
+        "--instructions",
+        choices=get_args(Wording),
+        help="whose instructions become the prompts of the 56 tasks of MTEB(eng, v1) (default: those of the paper)",
+    )
     add("--push", metavar="REPO", help="also upload the folder to this repository of the Hugging Face hub, user/model")
     return parser
 
@@ -65,18 +71,33 @@ def _run(options: argparse.Namespace) -> int:
 
 def _export_and_push(options: argparse.Namespace) -> dict[str, object]:
     if options.push is None:
-        return export(options.run, options.to, options.out, options.step, options.remote_code)
+        return _export(options)
     from neobert.export.push import check_repository, push
 
     check_repository(options.push)
-    done = export(options.run, options.to, options.out, options.step, options.remote_code)
+    done = _export(options)
     return done | {"pushed": push(options.out, options.push, f"Run {done['run']}, step {done['step']}")}
 
 
-def export(run: Path, form: str, out: Path, step: int | None, with_code: bool = False) -> dict[str, object]:
+def _export(options: argparse.Namespace) -> dict[str, object]:
+    return export(
+        options.run, options.to, options.out, options.step, options.remote_code, instructions=options.instructions
+    )
+
+
+def export(
+    run: Path,
+    form: str,
+    out: Path,
+    step: int | None,
+    with_code: bool = False,
+    *,
+    instructions: Wording | None = None,
+) -> dict[str, object]:
     """Write `out`, whole or not at all; returns its name, the step and the deviations that were measured.
 
-    with_code: the model's code is put beside it.
+    with_code: the model's code is put beside it. instructions: whose wording the prompts of a contrastive run's tasks
+        have; None stands for the paper's.
 
     Raises:
         ValueError: `out` exists, a package is not installed, or the run is of another kind.
@@ -90,7 +111,13 @@ def export(run: Path, form: str, out: Path, step: int | None, with_code: bool = 
     is_contrastive = read_run_file(run.resolve()).contrastive is not None
     if is_contrastive and with_code:
         raise ValueError("--remote-code is for pre-training runs: export a contrastive run without it")
-    export_to = _export_contrastive if is_contrastive else partial(_export_pretrained, with_code=with_code)
+    if instructions and not is_contrastive:
+        raise ValueError("--instructions is for contrastive runs: an encoder that was only pre-trained is told nothing")
+    export_to = (
+        partial(_export_contrastive, wording=instructions or "paper")
+        if is_contrastive
+        else partial(_export_pretrained, with_code=with_code)
+    )
     temporary = temporary_sibling(out.resolve())
     temporary.mkdir(parents=True)
     try:
@@ -127,11 +154,11 @@ def _writer(form: str) -> "Callable[[PretrainedCheckpoint, Path], dict[str, floa
     return {"hf": write_transformers, "sentence-transformers": write_sentence_transformers, "onnx": write_onnx}[form]
 
 
-def _export_contrastive(run: Path, form: str, step: int | None, folder: Path) -> dict[str, object]:
+def _export_contrastive(run: Path, form: str, step: int | None, folder: Path, *, wording: Wording) -> dict[str, object]:
     from neobert.export.contrastive import open_contrastive_checkpoint, write_contrastive
     from neobert.export.contrastive_card import contrastive_card
 
-    checkpoint = open_contrastive_checkpoint(run, step)
+    checkpoint = open_contrastive_checkpoint(run, step, wording)
     parity = write_contrastive(checkpoint, form, folder)
     (folder / "README.md").write_text(contrastive_card(checkpoint, form, parity), encoding="utf-8")
     return {"run": checkpoint.run_file.id, "step": checkpoint.step, "parity": parity}

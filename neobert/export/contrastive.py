@@ -1,5 +1,7 @@
 """A contrastive run as files that other programs load, checked to give the vectors that the run gives."""
 
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -9,33 +11,43 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from neobert.data.embedding_folder import FOLDERS
+from neobert.data.preparation import open_specified
 from neobert.embeddings.encoding import Embedder, TextEncoder
 from neobert.embeddings.external_encoding import ExternalTextEncoder
 from neobert.embeddings.opening import open_contrastive
 from neobert.embeddings.pairs import framed_texts
 from neobert.embeddings.specification import ContrastiveRun
+from neobert.embeddings.tasks import OFFICIAL_TASKS, EmbeddingTask, Wording, member_names, task_prompts
 from neobert.export.graph import EMBEDDING, Embedding, run_graph, write_graph
 from neobert.export.graph import TOLERANCE as GRAPH_TOLERANCE
 from neobert.export.huggingface import TOLERANCE, configuration_of
 from neobert.export.parity import TEXTS, require_close, require_equal_weights
 from neobert.export.requirements import require_packages
-from neobert.export.sentence import reloaded_vectors, save_modules
+from neobert.export.sentence import reloaded, save_modules
 from neobert.export.source import chosen_step
 from neobert.hub import NeoBERTModel
 from neobert.hub.external import load_external
 from neobert.hub.tokenizer import transformers_tokenizer
 from neobert.layout import Layout
+from neobert.result_records import ENGLISH_SUITE, Category
 from neobert.specifications import RunFile, read_run_file
 
 CPU = torch.device("cpu")
 PROBES = (*TEXTS, "A text that is longer than any context. " * 60)
+
+ASKED: tuple[Category, ...] = ("retrieval", "reranking")
+"""Categories whose tasks have queries and documents."""
+
+KINDS = {category: kind for kind, category in FOLDERS.items()}
+"""mteb's name of each category."""
 
 
 @dataclass(frozen=True, eq=False)
 class ContrastiveCheckpoint:
     """A step of a run: how the run itself makes vectors, and its encoder and tokenizer as transformers has them.
 
-    `record` is the finished run's, None for steps on the way.
+    `record` is the finished run's, None for steps on the way. `tasks` of embeddings get prompts in this `wording`.
     """
 
     folder: Path
@@ -45,6 +57,8 @@ class ContrastiveCheckpoint:
     embedder: Embedder
     encoder: Any
     tokenizer: Any
+    tasks: Sequence[EmbeddingTask]
+    wording: Wording
 
     @property
     def run(self) -> ContrastiveRun:
@@ -57,15 +71,35 @@ class ContrastiveCheckpoint:
         return torch.from_numpy(self.embedder.encode(PROBES, instruction=instruction))
 
     @cached_property
-    def prompts(self) -> dict[str, str]:
-        """For each data set what, before a query, reads as its instruction did in training; a set whose instruction no
-        text can stand for is not among them."""
-        if self.run.protocol.instructed == "nothing":
+    def instructions(self) -> dict[str, str]:
+        """What the encoder is told of texts, by the names of data sets and tasks of embeddings; "" is nothing.
+
+        mteb looks prompts up by a task's name, or by its kind where it does not know the task, with "-query" and
+        "-document" behind the name where the task has both.
+        """
+        if self.run.instructed == "nothing":
             return {}
-        told = {pairs.name: self._prompt(pairs.instruction) for pairs in self.run.sets if pairs.instruction}
-        return {name: prompt for name, prompt in told.items() if prompt is not None}
+        told = {pairs.name: pairs.instruction for pairs in self.run.sets if pairs.instruction}
+        by_kind: dict[str, set[str]] = defaultdict(set)
+        for task in self.tasks:
+            prompts = task_prompts(task, self.run.instructed, self.wording)
+            for name in member_names(task):
+                told |= _by_role(name, task.category, prompts)
+            if task.suite != ENGLISH_SUITE:
+                for name, instruction in _by_role(KINDS[task.category], task.category, prompts).items():
+                    by_kind[name].add(instruction)
+        return told | {name: found.pop() for name, found in by_kind.items() if len(found) == 1}
+
+    @cached_property
+    def prompts(self) -> dict[str, str]:
+        """What, before a text, reads as its instruction did in training, by the names of `instructions`; those that no
+        prompt can stand for are not among them."""
+        readings = {told: self._prompt(told) for told in set(self.instructions.values())}
+        return {name: prompt for name, told in self.instructions.items() if (prompt := readings[told]) is not None}
 
     def _prompt(self, instruction: str) -> str | None:
+        if not instruction:
+            return ""
         assert isinstance(self.embedder, TextEncoder | ExternalTextEncoder)
         separator, opening = self.tokenizer.sep_token or "", self.tokenizer.cls_token or ""
         framed, _ = framed_texts(list(PROBES), self.embedder.tokenizer, instruction, self.run.max_tokens)
@@ -76,16 +110,22 @@ class ContrastiveCheckpoint:
         return None
 
 
+def _by_role(name: str, category: Category, prompts: Mapping[str, str]) -> dict[str, str]:
+    if not prompts or category not in ASKED:
+        return {name: prompts["query"]} if prompts else {}
+    return {f"{name}-query": prompts["query"], f"{name}-document": prompts.get("document", "")}
+
+
 def _reads_as(tokens: Any, token_ids: Any, token_types: Any) -> bool:
     types = tokens.get("token_type_ids", np.zeros(len(tokens["input_ids"])))
     return np.array_equal(tokens["input_ids"], token_ids) and np.array_equal(types, token_types)
 
 
-def open_contrastive_checkpoint(folder: Path, step: int | None) -> ContrastiveCheckpoint:
-    """The checkpoint of `step`, or the last one of a finished run.
+def open_contrastive_checkpoint(folder: Path, step: int | None, wording: Wording = "paper") -> ContrastiveCheckpoint:
+    """The checkpoint of `step`, or the last one of a finished run; its tasks are the 56 and those of the run's source.
 
     Raises:
-        MissingData: there is no such step, or the run is unfinished and no step is named.
+        MissingData: there is no such step, the run is unfinished and no step is named, or its source is gone.
         DamagedFile: a file does not match its checksum.
     """
     run_file = read_run_file(folder)
@@ -95,7 +135,9 @@ def open_contrastive_checkpoint(folder: Path, step: int | None) -> ContrastiveCh
     layout = Layout(folder.parent.parent)
     embedder = open_contrastive(layout, run_file.id, CPU, "fp32", chosen)
     encoder, tokenizer = _for_transformers(layout, run, embedder)
-    return ContrastiveCheckpoint(folder, run_file, chosen, record, embedder, encoder, tokenizer)
+    own = {task.name: task for task in open_specified(run_file.source).embedding_tasks()}
+    tasks = tuple({**OFFICIAL_TASKS, **own}.values())
+    return ContrastiveCheckpoint(folder, run_file, chosen, record, embedder, encoder, tokenizer, tasks, wording)
 
 
 def _for_transformers(layout: Layout, run: ContrastiveRun, embedder: Embedder) -> tuple[Any, Any]:
@@ -134,14 +176,20 @@ def _write_transformers(checkpoint: ContrastiveCheckpoint, folder: Path) -> dict
 
 def _write_sentence_transformers(checkpoint: ContrastiveCheckpoint, folder: Path) -> dict[str, float]:
     save_modules(checkpoint.encoder, checkpoint.tokenizer, folder, checkpoint.prompts)
-    found = reloaded_vectors(folder, PROBES)
-    parity = {"vectors": require_close("vectors", found, checkpoint.expected(), TOLERANCE)}
-    for pairs in checkpoint.run.sets:
-        if pairs.name in checkpoint.prompts:
-            found = reloaded_vectors(folder, PROBES, pairs.name)
-            what = f"vectors behind the prompt {pairs.name}"
-            parity[what] = require_close(what, found, checkpoint.expected(pairs.instruction), TOLERANCE)
-    return parity
+    model = reloaded(folder)
+    parity = {"vectors": require_close("vectors", model.vectors(PROBES), checkpoint.expected(), TOLERANCE)}
+    deviations = [
+        require_close(f"vectors behind the prompt {name}", model.vectors(PROBES, name), expected, TOLERANCE)
+        for name, expected in _expected_behind(checkpoint)
+    ]
+    return parity | ({"vectors behind prompts": max(deviations)} if deviations else {})
+
+
+def _expected_behind(checkpoint: ContrastiveCheckpoint) -> Iterator[tuple[str, Tensor]]:
+    """The name of one prompt for each instruction, and the run's vectors behind that."""
+    by_instruction = {checkpoint.instructions[name]: name for name in checkpoint.prompts}
+    for instruction, name in by_instruction.items():
+        yield name, checkpoint.expected(instruction or None)
 
 
 def _write_onnx(checkpoint: ContrastiveCheckpoint, folder: Path) -> dict[str, float]:

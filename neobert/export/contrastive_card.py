@@ -19,7 +19,7 @@ vectors = (model(**tokens).last_hidden_state * mask).sum(1) / mask.sum(1)""",
     "sentence-transformers": """from sentence_transformers import SentenceTransformer
 
 model = SentenceTransformer("FOLDER")
-vectors = model.encode(["a sentence", "another one"])  # queries of a data set below: prompt_name=its name""",
+vectors = model.encode(["a sentence", "another one"])  # behind a prompt below: prompt_name=its name""",
     "onnx": f"""import onnxruntime  # opset {OPSET}; rows and tokens are free
 from transformers import AutoTokenizer
 
@@ -33,7 +33,8 @@ INSTRUCTED = {
 }
 INSTRUCTIONS = (
     "In training the instruction of a data set stood before {} as a first text of its own. The prompts below do the "
-    "same as plain text; a set that is not among them had none, or one that no text can stand for here."
+    "same as plain text, for data sets of pairs and for tasks of embeddings by the names that mteb looks prompts up "
+    "under. One that is not among them has no instruction, or one that no text can stand for here."
 )
 
 
@@ -77,7 +78,7 @@ def _facts(checkpoint: ContrastiveCheckpoint) -> dict[str, str]:
 
 
 def _instructions(checkpoint: ContrastiveCheckpoint) -> str:
-    told = INSTRUCTIONS.format(INSTRUCTED[checkpoint.run.protocol.instructed])
+    told = INSTRUCTIONS.format(INSTRUCTED[checkpoint.run.instructed])
     return f"{told}\n\n```json\n{json.dumps(checkpoint.prompts, indent=1)}\n```"
 
 

@@ -1,7 +1,8 @@
-"""A folder for sentence-transformers: the encoder, mean pooling, and prompts, empty ones to fill in among them."""
+"""A folder for sentence-transformers: the encoder, mean pooling, and prompts by name."""
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +48,22 @@ def save_modules(encoder: Any, tokenizer: Any, folder: Path, prompts: Mapping[st
         model.save_pretrained(str(folder), create_model_card=False)
 
 
-def reloaded_vectors(folder: Path, texts: Sequence[str], prompt_name: str | None = None) -> Tensor:
-    """What sentence-transformers gives for texts (texts, width), behind a prompt of the folder where one is named."""
+@dataclass(frozen=True, eq=False)
+class Reloaded:
+    """A folder as sentence-transformers reads it."""
+
+    model: Any
+
+    def vectors(self, texts: Sequence[str], prompt_name: str | None = None) -> Tensor:
+        """Vectors of texts (texts, width), behind a prompt of the folder where one is named."""
+        return torch.from_numpy(self.model.encode(list(texts), prompt_name=prompt_name, show_progress_bar=False))
+
+
+def reloaded(folder: Path) -> Reloaded:
+    """The folder, loaded."""
     from sentence_transformers import SentenceTransformer
 
-    model = SentenceTransformer(str(folder), device="cpu")
-    return torch.from_numpy(model.encode(list(texts), prompt_name=prompt_name, show_progress_bar=False))
+    return Reloaded(SentenceTransformer(str(folder), device="cpu"))
 
 
 def check_sentence_transformers(checkpoint: PretrainedCheckpoint, folder: Path) -> dict[str, float]:
@@ -62,7 +73,7 @@ def check_sentence_transformers(checkpoint: PretrainedCheckpoint, folder: Path) 
         ParityOff: they differ.
     """
     require_equal_tokens(load_transformers_tokenizer(folder), checkpoint)
-    found = reloaded_vectors(folder, TEXTS)
+    found = reloaded(folder).vectors(TEXTS)
     tokenizer = checkpoint.tokenizer
     framed = [tokenizer.frame(ids, max_tokens=checkpoint.run.context) for ids in tokenizer.encode(TEXTS)]
     expected = flat_means(checkpoint, [torch.tensor(ids) for ids in framed])
