@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ablations.pieces import Piece
 from ablations.plan import PlannedUnit, Row
-from neobert.grid.claims import acquire
+from neobert.grid.claims import acquire, file_time
 from neobert.launching.profile import Profile
 from neobert.launching.slurm import Job, cancel, largest_array, live_jobs, release_stranded, sbatch_text, submit, test
 from neobert.launching.snapshot import take_snapshot
@@ -64,7 +64,8 @@ class Dispatch:
         """The job of a piece, or several where an array would be too long; numbered from `number`."""
         sizes = _split(piece.workers, largest)
         label = re.sub(r"[^A-Za-z0-9.@_-]", "_", piece.label)
-        flags = ["--leave-failed"] if self.leave_failed else ["--failures-since", f"{time.time():.0f}"]
+        now = file_time(self.layout.claims(""))
+        flags = ["--leave-failed"] if self.leave_failed else ["--failures-since", f"{now:.0f}"]
         if piece.kind in SHARED_KINDS:
             flags += ["--patience", str(PATIENCE_SECONDS)]
         environment = {**self.environment, "TOKENIZERS_PARALLELISM": str(piece.kind == "prepare").lower()}

@@ -21,7 +21,7 @@ from typing import Protocol
 
 from neobert.errors import EXIT_DONE, EXIT_REQUEUE, EXIT_RUN_FAILED, RunFailed, exit_code
 from neobert.files import append_line, json_bytes, replace_file
-from neobert.grid.claims import LEASE_SECONDS, Claim, ClaimLost, acquire, is_claimed
+from neobert.grid.claims import LEASE_SECONDS, Claim, ClaimLost, acquire, is_claimed, measure_file_time
 from neobert.grid.points import GridPoint, Nobody, Observer, Report
 from neobert.layout import Layout
 from neobert.stopping import Stopped, StopRequest
@@ -58,9 +58,9 @@ class Unit(Protocol):
 class Worker:
     """Works through units.
 
-    A unit that failed after `failures_since` (the worker's start), in whatever process, is left alone. Where others
-    hold all that is left, the worker waits for `patience_seconds` and leaves. `progressed` says whether anything was
-    finished or saved.
+    A unit that failed after `failures_since` (the worker's start, by the file system's clock), in whatever process, is
+    left alone. Where others hold all that is left, the worker waits for `patience_seconds` and leaves. `progressed` is
+    whether anything was finished or saved.
     """
 
     layout: Layout
@@ -68,9 +68,13 @@ class Worker:
     stop: StopRequest
     observer: Observer = field(default_factory=Nobody)
     lease_seconds: float = LEASE_SECONDS
-    failures_since: float = field(default_factory=time.time)
+    failures_since: float | None = None
     patience_seconds: float = math.inf
     progressed: bool = False
+
+    def __post_init__(self) -> None:
+        if self.failures_since is None:
+            self.failures_since = measure_file_time(self.layout.claims(""))
 
     def run(self) -> int:
         """Work until every unit is finished or cannot be; returns the exit code."""
@@ -103,6 +107,7 @@ class Worker:
         return EXIT_REQUEUE
 
     def _has_failed(self, unit: Unit) -> bool:
+        assert self.failures_since is not None
         try:
             return unit.error_path.stat().st_mtime > self.failures_since
         except FileNotFoundError:

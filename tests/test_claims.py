@@ -5,12 +5,19 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 
+from neobert.errors import EXIT_RUN_FAILED
+from neobert.files import replace_file
 from neobert.grid import claims
+from neobert.layout import Layout
+from neobert.stopping import Stopped, StopRequest
+from neobert.work import Worker
 
 
 def test_a_held_unit_is_refused_to_everybody_else(tmp_path: Path) -> None:
@@ -147,3 +154,129 @@ def test_the_last_owner_is_told_from_one_that_was_lost(tmp_path: Path) -> None:
     assert released is not None and released.is_released
     (folder / "2").write_text("{")
     assert claims.last_owner(folder) is None
+
+
+@pytest.fixture
+def hours_off(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[float], None]]:
+    """Sets this machine's clock so many hours ahead of the file system's, which the kernel stamps here."""
+    true_time = time.time
+    monkeypatch.setattr(claims, "_offsets", {})
+    monkeypatch.setattr(claims, "_first_seen", {})
+
+    def set_clock(hours: float) -> None:
+        monkeypatch.setattr(time, "time", lambda: true_time() + 3600 * hours)
+
+    yield set_clock
+
+
+@pytest.mark.parametrize("hours", [-24.0, 0.1, 24.0])
+def test_a_taker_whose_clock_is_off_steals_nothing(
+    tmp_path: Path, hours_off: Callable[[float], None], hours: float
+) -> None:
+    folder = tmp_path / "claims" / "unit"
+    folder.mkdir(parents=True)
+    (folder / "1").write_text(json.dumps({"host": "elsewhere", "pid": 1, "birth": "1"}))
+    hours_off(hours)
+    assert claims.acquire(folder) is None and claims.is_claimed(folder)
+    past = (folder / "1").stat().st_mtime - claims.LEASE_SECONDS - 1
+    os.utime(folder / "1", (past, past))
+    assert claims.acquire(folder) is not None
+
+
+def test_a_dead_owner_whose_stamp_lies_in_the_future_makes_way_after_one_lease(tmp_path: Path) -> None:
+    """As where a file server's clock was set back: the stamp is worth what it changes."""
+    folder = tmp_path / "claims" / "unit"
+    folder.mkdir(parents=True)
+    (folder / "1").write_text(json.dumps({"host": "elsewhere", "pid": 1, "birth": "1"}))
+    tomorrow = time.time() + 86_400
+    os.utime(folder / "1", (tomorrow, tomorrow))
+    assert claims.acquire(folder, lease_seconds=0.3) is None
+    time.sleep(0.2)
+    os.utime(folder / "1", (tomorrow + 1, tomorrow + 1))  # a heartbeat
+    time.sleep(0.2)
+    assert claims.acquire(folder, lease_seconds=0.3) is None
+    time.sleep(0.4)
+    assert claims.acquire(folder, lease_seconds=0.3) is not None
+
+
+def test_a_live_owner_of_another_pid_namespace_is_not_taken_for_dead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Containers of one machine may share its name, and a pid of one is another process, or none, in the other."""
+    folder = tmp_path / "claims" / "unit"
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(claims, "_process_space", lambda: "another namespace")
+        elsewhere.setattr(claims, "_process_birth", lambda pid: "1")
+        assert claims.acquire(folder) is not None
+    assert claims.acquire(folder) is None
+
+
+def test_a_heartbeat_survives_errors_of_the_file_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    claim = claims.acquire(tmp_path / "claims" / "unit", lease_seconds=0.4)
+    assert claim is not None
+    true_utime, calls = os.utime, []
+
+    def failing(path: Path) -> None:
+        calls.append(path)
+        if len(calls) <= 2:
+            raise OSError(116, "Stale file handle")
+        true_utime(path)
+
+    with claim:
+        path = claim.folder / "1"
+        first = path.stat().st_mtime_ns
+        monkeypatch.setattr(os, "utime", failing)
+        deadline = time.monotonic() + 20
+        while path.stat().st_mtime_ns == first and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert path.stat().st_mtime_ns > first and len(calls) >= 3
+        monkeypatch.undo()
+
+
+@dataclass
+class Failing:
+    """A unit that always fails and counts how often."""
+
+    folder: Path
+    id: str = "unit"
+    name: str = "a unit that fails"
+    grid_point: None = None
+    runs: int = 0
+
+    @property
+    def error_path(self) -> Path:
+        return self.folder / "error.json"
+
+    def is_finished(self) -> bool:
+        return False
+
+    def is_ready(self) -> bool:
+        return True
+
+    def run(self, *_: object) -> None:
+        self.runs += 1
+        raise ValueError("never")
+
+
+@pytest.mark.parametrize("hours", [-1.0, 1.0])
+def test_a_worker_whose_clock_is_off_tries_a_failing_unit_once(
+    tmp_path: Path, hours_off: Callable[[float], None], hours: float
+) -> None:
+    hours_off(hours)
+    unit = Failing(tmp_path)
+    replace_file(unit.error_path, b"{}")  # of a run before
+    time.sleep(0.05)
+    assert Worker(Layout(tmp_path), [unit], StopRequest()).run() == EXIT_RUN_FAILED
+    assert unit.runs == 1
+
+
+def test_a_long_call_into_a_library_is_left_when_somebody_asks_to_stop() -> None:
+    stop = StopRequest()
+    assert stop.outlive(lambda: 3, "a sum") == 3
+    with pytest.raises(ZeroDivisionError):
+        stop.outlive(lambda: 1 // 0, "a quotient")
+    stop.request()
+    began = time.monotonic()
+    with pytest.raises(Stopped, match="asked to stop while waiting for sleep"):
+        stop.outlive(lambda: time.sleep(60), "sleep")
+    assert time.monotonic() - began < 10

@@ -34,18 +34,23 @@ def open_specified(specification: SourceSpecification) -> Source:
     return open_source(specification.name, synthetic_documents=documents, unseen=unseen)
 
 
-def text_tokenizer(layout: Layout, source: Source, tokenizer: str, vocabulary_size: int) -> TextTokenizer:
+def text_tokenizer(
+    layout: Layout, source: Source, tokenizer: str, vocabulary_size: int, stop: StopRequest | None = None
+) -> TextTokenizer:
     """The tokenizer of a recipe, trained (where the source trains) by one worker while the others wait.
 
     Raises:
         ValueError: it has more tokens than the recipe's embedding has rows.
+        Stopped: `stop` asked to before it was there.
     """
+    stop = stop or StopRequest()
     cache = layout.root / "data" / "tokenizers"
-    unit = f"tokenizer-{tokenizer}-{vocabulary_size}"
+    unit, what = f"tokenizer-{tokenizer}-{vocabulary_size}", f"the {tokenizer} tokenizer"
     while (claim := acquire(layout.claims(unit))) is None:
+        stop.check(what)
         time.sleep(POLL_SECONDS)
     with claim:
-        opened = source.tokenizer(tokenizer, vocabulary_size, cache)
+        opened = stop.outlive(lambda: source.tokenizer(tokenizer, vocabulary_size, cache), what)
     if opened.vocabulary_size > vocabulary_size:
         raise ValueError(
             f"the {tokenizer} tokenizer has {opened.vocabulary_size} tokens, the recipe's vocabulary_size is "
@@ -135,21 +140,23 @@ def tokenized_corpus(
     Raises:
         Stopped: `stop` asked to while it was made; finished shards stay.
     """
+    stop = stop or StopRequest()
     folder = layout.data(run.data_id)
     while not is_tokenized(layout, run):
         claim = acquire(layout.claims(f"data-{run.data_id}"))
         if claim is None:
+            stop.check(f"the tokens of {run.recipe.data.corpus}")
             time.sleep(POLL_SECONDS)
             continue
         with claim:
-            _tokenize(layout, run, specification, stop or StopRequest())
+            _tokenize(layout, run, specification, stop)
     return open_shards(folder)
 
 
 def _tokenize(layout: Layout, run: PretrainingRun, specification: SourceSpecification, stop: StopRequest) -> None:
     source = open_specified(specification)
     data, vocabulary_size = run.recipe.data, run.recipe.model.vocabulary_size
-    tokenizer = text_tokenizer(layout, source, data.tokenizer, vocabulary_size)
+    tokenizer = text_tokenizer(layout, source, data.tokenizer, vocabulary_size, stop)
     origins = {"corpus": run.corpus_origin, "tokenizer": run.tokenizer_origin}
     folder = layout.data(run.data_id)
     prepare(_until_stopped(source.documents(data.corpus), folder, stop), tokenizer, folder, origins=origins)

@@ -43,6 +43,7 @@ def _prepared(
     while not folder.exists():
         claim = acquire(layout.claims(f"pairs-{folder.name}"))
         if claim is None:
+            stop.check(f"the pairs of {pairs.name}")
             time.sleep(POLL_SECONDS)
             continue
         with claim:

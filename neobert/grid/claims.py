@@ -3,6 +3,9 @@
 A unit's claims lie in one folder as 1, 2, 3, …; creating the next number (exclusively) takes the unit, and the highest
 number owns it. Numbers only grow, so they fence: whoever was paused past its lease finds a higher number than its own
 and publishes nothing. No file is ever renamed or stolen, so two takers can never both win.
+
+The age of a heartbeat is measured by the clock of the file system that stamps it, so that machines whose clocks differ
+agree on who is alive.
 """
 
 import json
@@ -11,6 +14,7 @@ import socket
 import threading
 import time
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Self
 
@@ -18,6 +22,15 @@ from neobert.files import publish_once
 
 LEASE_SECONDS = 60.0
 RELEASED = "released"
+CLOCK_FILE = ".clock"
+CLOCK_SECONDS = 30.0
+"""How long a measured difference between the clocks of the file system and of this process is used."""
+
+_offsets: dict[Path, tuple[float, float]] = {}
+"""By folder: the file system's clock minus `time.monotonic()`, and the latter when that was measured."""
+
+_first_seen: dict[Path, tuple[int, float]] = {}
+"""By claim whose heartbeat lies in the future: its stamp, and the `time.monotonic()` at which it was first seen."""
 
 
 class ClaimLost(Exception):
@@ -31,6 +44,55 @@ def _process_birth(pid: int) -> str | None:
     except (OSError, IndexError):
         return None
     return None if fields[0] in "ZX" else fields[19]
+
+
+@cache
+def _process_space() -> str | None:
+    """What tells whether pids of two processes are comparable: the boot of the machine and the namespace of pids."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115 (what it names is no path)
+    except OSError:
+        return None
+
+
+def measure_file_time(folder: Path) -> float:
+    """Now, in Unix seconds, by the clock of the file system on which a folder lies, as it stamps files.
+
+    A file is touched for that every `CLOCK_SECONDS`; where it cannot be, this machine's clock serves.
+    """
+    offset, measured_at = _offsets.get(folder, (0.0, -CLOCK_SECONDS))
+    if time.monotonic() - measured_at >= CLOCK_SECONDS:
+        clock = folder / CLOCK_FILE
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            clock.touch()  # without a time of ours: the file server takes its own
+            now = clock.stat().st_mtime
+        except OSError:
+            return time.time()
+        measured_at = time.monotonic()
+        offset = now - measured_at
+        _offsets[folder] = offset, measured_at
+    return time.monotonic() + offset
+
+
+def file_time(folder: Path) -> float:
+    """As `measure_file_time`, from its last measurement of any age; touches nothing."""
+    known = _offsets.get(folder)
+    return time.time() if known is None else time.monotonic() + known[0]
+
+
+def _silent_seconds(path: Path) -> float:
+    """The age of a claim's last heartbeat. One that lies in the future ages from when this process first saw it."""
+    stamp = path.stat()
+    age = file_time(path.parent.parent) - stamp.st_mtime
+    if age >= 0:
+        return age
+    seen, since = _first_seen.get(path, (None, 0.0))
+    if seen != stamp.st_mtime_ns:
+        since = time.monotonic()
+        _first_seen[path] = stamp.st_mtime_ns, since
+    return time.monotonic() - since
 
 
 def _highest(folder: Path) -> int:
@@ -64,13 +126,13 @@ def _read_owner(path: Path, lease_seconds: float) -> Owner | None:
     """The owner that a claim file names; None where it is gone or torn."""
     try:
         content = json.loads(path.read_bytes())
-        silent_seconds = max(0.0, time.time() - path.stat().st_mtime)
+        silent_seconds = _silent_seconds(path)
         host, pid, birth = content["host"], content["pid"], content["birth"]
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
     is_released = path.with_name(f"{path.name}.{RELEASED}").exists()
-    same_host = host == socket.gethostname() and Path("/proc/self/stat").exists()
-    is_dead = same_host and _process_birth(pid) != birth
+    space = content.get("space")
+    is_dead = space is not None and space == _process_space() and _process_birth(pid) != birth
     is_live = not is_released and not is_dead and silent_seconds < lease_seconds
     return Owner(int(path.name), host, pid, content.get("job"), silent_seconds, is_released, is_live)
 
@@ -103,8 +165,13 @@ class Claim:
             raise ClaimLost(f"claim {self.number} of {self.folder.name} was taken over; nothing is published")
 
     def _beat(self) -> None:
-        while not self._stop.wait(self.lease_seconds / 4):
-            os.utime(self.folder / str(self.number))
+        wait = self.lease_seconds / 4
+        while not self._stop.wait(wait):
+            try:
+                os.utime(self.folder / str(self.number))
+                wait = self.lease_seconds / 4
+            except OSError:  # a file server that is away for a moment: try again soon, `check` decides
+                wait = self.lease_seconds / 20
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._beat, daemon=True).start()
@@ -118,10 +185,12 @@ class Claim:
 def acquire(folder: Path, lease_seconds: float = LEASE_SECONDS) -> Claim | None:
     """Take a unit, or None while another owner is alive."""
     folder.mkdir(parents=True, exist_ok=True)
+    measure_file_time(folder.parent)
     number = _highest(folder)
     if number and _is_live(folder / str(number), lease_seconds):
         return None
-    content = {"host": socket.gethostname(), "pid": os.getpid(), "birth": _process_birth(os.getpid()), "job": _job()}
+    process = {"pid": os.getpid(), "birth": _process_birth(os.getpid()), "space": _process_space()}
+    content = {"host": socket.gethostname(), "job": _job(), **process}
     taken = publish_once(folder / str(number + 1), json.dumps(content).encode())
     return Claim(folder, number + 1, lease_seconds) if taken else None
 
