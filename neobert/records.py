@@ -121,7 +121,8 @@ def read_sealed(path: Path) -> dict[str, Any]:
         raise DamagedFile(
             f"{path} has schema {schema}, and this version reads up to {SCHEMA}: update the code that reads it"
         )
-    if schema > 1 and content.pop("checksum", None) != checksum_of(content):
+    checksum = content.pop("checksum", None)
+    if schema > 1 and checksum != checksum_of(content):
         raise DamagedFile(f"{path} was changed after it was written (its checksum differs): move it away")
     for version in range(schema, SCHEMA):
         content = UPGRADES[version](content)
