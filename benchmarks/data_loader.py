@@ -80,7 +80,8 @@ def made_corpus(count: int = 40_000) -> TokenizedCorpus:
     generator = np.random.default_rng(0)
     lengths = np.clip(generator.lognormal(np.log(MEAN_TOKENS) - 0.5, 1.0, size=count), 1, 20_000).astype(np.int64)
     tokens = generator.integers(IDS.first_text_id, IDS.end_text_id, size=int(lengths.sum())).astype(np.uint16)
-    return TokenizedCorpus(IDS, lengths, generator.integers(0, 2**63, size=count).astype(np.uint64), (tokens,), {})
+    hashes = generator.integers(0, 2**63, size=count).astype(np.uint64)
+    return TokenizedCorpus(IDS, lengths, 4 * lengths, hashes, (tokens,), {})
 
 
 def real_corpus(data: str, folder: Path) -> TokenizedCorpus:

@@ -88,7 +88,7 @@ def masked_documents(framed_lengths: Integers, vocabulary_size: int, context: in
     ids = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4, first_text_id=5, end_text_id=vocabulary_size)
     tokens = generator.integers(ids.first_text_id, ids.end_text_id, size=int(lengths.sum())).astype(np.uint16)
     hashes = generator.integers(0, 2**63, size=len(lengths)).astype(np.uint64)
-    view = all_documents(TokenizedCorpus(ids, lengths, hashes, (tokens,), {})).truncated(context)
+    view = all_documents(TokenizedCorpus(ids, lengths, 4 * lengths, hashes, (tokens,), {})).truncated(context)
     return MaskedDocuments(view, counter_hash(SEED, view.numbers), context)
 
 

@@ -14,8 +14,8 @@ from typing import Any
 from pydantic import BaseModel
 
 NUMERICS = {
-    "tokenization": 1,
-    "batching": 2,
+    "tokenization": 2,
+    "batching": 3,
     "masking": 1,
     "model": 1,
     "initialization": 1,

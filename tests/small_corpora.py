@@ -33,6 +33,7 @@ def corpus_of(lengths: Sequence[int], seed: int = 0) -> TokenizedCorpus:
     return TokenizedCorpus(
         ids=IDS,
         lengths=np.array(lengths, dtype=np.int64),
+        text_bytes=4 * np.array(lengths, dtype=np.int64),
         text_hashes=generator.integers(0, 2**63, size=len(lengths)).astype(np.uint64),
         shards=(tokens[:half], tokens[half:]),
         manifest={},

@@ -16,7 +16,7 @@ from small_corpora import IDS, corpus_of, realistic_lengths, small_documents, st
 
 from neobert.data import streams
 from neobert.data.batching import Batch, StepIterator, collate, heldout_batches, micro_batches
-from neobert.data.rows import Pieces, Rows
+from neobert.data.rows import Pieces, Rows, joined
 from neobert.data.shapes import Exact, Fixed
 from neobert.data.streams import STREAMS, WINDOW_DOCUMENTS, PackingWord
 from neobert.data.tokenized import TokenizedCorpus
@@ -149,6 +149,33 @@ def test_packed_steps_are_samples_of_all_lengths() -> None:
     assert max(means) < 1.5 * min(means)
 
 
+@pytest.mark.parametrize("packing", ["padded", "packed"])
+def test_all_ranks_meet_the_same_few_sizes(packing: PackingWord) -> None:
+    """Else one rank compiles a shape while the others wait for it: packing alone would give the last rank's rows many
+    short documents and the first one's few long ones."""
+    documents = all_documents(corpus_of(realistic_lengths(WINDOW_DOCUMENTS, 60)))
+    shapes = Fixed(8, 128, BERT.rate, float(np.minimum(documents.framed_lengths, 128).mean()))
+    sizes = set()
+    for rows in islice(StepIterator(documents, stage(128, 256), packing, seed=0), 8):
+        for rank in range(8):
+            for part in micro_batches(rows, 8, rank=rank, ranks=8):
+                batch = collate(part, documents.corpus, BERT, shapes=shapes, flat=True)
+                assert batch.boundaries is not None and part.count
+                sizes.add((*batch.token_ids.shape, len(batch.targets), len(batch.boundaries)))
+    assert len(sizes) <= 4
+
+
+@packings
+def test_a_document_without_tokens_is_its_specials(packing: PackingWord) -> None:
+    documents = all_documents(corpus_of([0, 9, 0, 0, 40, 3, 0]))
+    for rows in islice(StepIterator(documents, stage(CONTEXT, 7), packing, seed=0), 5):
+        batch = collate(rows, documents.corpus, BERT)
+        assert batch.real_tokens == rows.real_tokens
+        assert {framed(documents.corpus, number)[-1] for number, _, _ in predicted_places(rows, batch)} <= {IDS.sep}
+        ends = (batch.token_ids == IDS.sep).sum() - (batch.token_ids == IDS.cls).sum()
+        assert abs(int(ends)) <= (0 if rows.isolated else 1)
+
+
 def test_rows_across_documents_are_the_stream_of_uncut_documents_cut_evenly() -> None:
     documents = small_documents(40, mean=50)
     corpus = documents.corpus
@@ -269,9 +296,9 @@ def test_masks_do_not_depend_on_whether_documents_are_cut() -> None:
 
 def test_padded_and_packed_predict_the_same_tokens_of_an_epoch() -> None:
     documents = all_documents(corpus_of(realistic_lengths(WINDOW_DOCUMENTS, 20)))
-    padded = next(StepIterator(documents, stage(CONTEXT, WINDOW_DOCUMENTS), "padded", seed=0))
-    packed_steps = StepIterator(documents, stage(CONTEXT, padded.count), "packed", seed=0)
-    packed = next(packed_steps)
+    padded = joined(list(StepIterator(documents, stage(CONTEXT, WINDOW_DOCUMENTS // 4, steps=4), "padded", seed=0)))
+    window = next(StepIterator(documents, stage(CONTEXT, WINDOW_DOCUMENTS), "padded", seed=0))
+    packed = next(StepIterator(documents, stage(CONTEXT, window.count), "packed", seed=0))
     assert sorted(packed.pieces.documents.tolist()) == sorted(padded.pieces.documents.tolist())
     assert packed.pieces.documents.tolist() != padded.pieces.documents.tolist()
     both = [predicted_places_fast(rows, documents.corpus) for rows in (padded, packed)]

@@ -4,9 +4,11 @@ import hypothesis
 import pytest
 import torch
 from described_model import described_logits
+from functorch.compile import make_boxed_func
 from hypothesis import strategies as st
 from small_models import CONTEXT, FORMS, NEOBERT_FORM, language_model, pack, random_document
 from torch import Tensor
+from torch._dynamo.backends.common import aot_autograd
 
 from neobert.model.attention import packed_plan, padded_plan, whole_rows_plan
 from neobert.model.heads import MaskedLanguageModel
@@ -173,6 +175,35 @@ def test_dropout_acts_in_training_alone():
     undropped = language_model().model(document, plan)
     assert not torch.equal(network.train().model(document, plan), undropped)
     assert torch.equal(network.eval().model(document, plan), undropped)
+
+
+def test_a_compiled_encoder_computes_no_angle_in_either_pass():
+    """Rotary positions come from a table: a compiler would fuse their computation into every block."""
+    graphs = []
+
+    def noted(graph, inputs):
+        graphs.append({node.target for node in graph.graph.nodes if node.op == "call_function"})
+        return make_boxed_func(graph)
+
+    document = random_document(8)[None]
+    network = language_model(**NEOBERT_FORM)
+    backend = aot_autograd(fw_compiler=noted, bw_compiler=noted)
+    compiled = torch.compile(network.model, backend=backend, fullgraph=True, dynamic=False)
+    compiled(document, whole_rows_plan(document)).sum().backward()
+    assert len(graphs) == 2
+    aten = torch.ops.aten
+    angles = {aten.cos.default, aten.sin.default, aten.polar.default, aten.pow.Scalar}
+    assert all(aten.mm.default in graph and not graph & angles for graph in graphs)
+
+
+def test_a_graph_that_an_evaluation_traced_first_serves_training():
+    document = random_document(8)[None]
+    network, plan = language_model(**NEOBERT_FORM), whole_rows_plan(document)
+    compiled = torch.compile(network.model, backend="eager", fullgraph=True)
+    with torch.inference_mode():
+        states = compiled(document, plan)
+    compiled(document, plan).sum().backward()
+    torch.testing.assert_close(states.clone(), network.model(document, plan), **CLOSE)
 
 
 def test_the_encoder_compiles_to_one_graph_with_equal_states():

@@ -45,7 +45,7 @@ def corpus_of(*texts: list[int], hashes: list[int] | None = None) -> TokenizedCo
     lengths = np.array([len(text) for text in texts], dtype=np.int64)
     given = hashes or [10 * (number + 1) for number in range(len(texts))]
     tokens = np.array([token for text in texts for token in text], dtype=np.uint16)
-    return TokenizedCorpus(IDS, lengths, np.array(given, dtype=np.uint64), (tokens,), {})
+    return TokenizedCorpus(IDS, lengths, 4 * lengths, np.array(given, dtype=np.uint64), (tokens,), {})
 
 
 def documents_of(*texts: list[int], hashes: list[int] | None = None) -> Documents:

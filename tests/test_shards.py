@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_corpora import corpus_of, texts
+from small_corpora import corpus_of, stage, texts
 
 from neobert.data import encoding, verification
 from neobert.data.encoding import text_hash
 from neobert.data.shards import open_shards, prepare
+from neobert.data.steps import StepIterator
 from neobert.data.tokenized import TokenizedCorpus
 from neobert.data.tokenizer_training import train_wordpiece
 from neobert.data.tokenizers import TextTokenizer
@@ -70,11 +71,35 @@ def test_shards_hold_two_bytes_a_token(tmp_path: Path, tokenizer: TextTokenizer)
     assert sum(path.stat().st_size for path in (tmp_path / "c").glob("tokens-*.bin")) == 2 * corpus.tokens
 
 
-def test_empty_documents_are_dropped_and_counted(tmp_path: Path, tokenizer: TextTokenizer) -> None:
-    mixed = ["", "the cat", "   ", "\n", "a dog", ""]
+def test_blank_texts_are_dropped_and_counted(tmp_path: Path, tokenizer: TextTokenizer) -> None:
+    mixed = ["", "the cat", "   ", "\n", "a dög", ""]
     corpus = prepare(mixed, tokenizer, tmp_path / "c", origins=ORIGINS)
-    assert corpus.documents == 2 and corpus.manifest["empty_documents_dropped"] == 4
-    assert corpus.text_hashes.tolist() == [text_hash("the cat"), text_hash("a dog")]
+    assert corpus.documents == 2 and corpus.manifest["blank_texts_dropped"] == 4
+    assert corpus.text_hashes.tolist() == [text_hash("the cat"), text_hash("a dög")]
+    assert corpus.text_bytes.tolist() == [7, 6]
+
+
+def test_a_text_that_one_tokenizer_leaves_nothing_of_shifts_no_other(
+    tmp_path: Path, tokenizer: TextTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step holds the same documents under the same masks as with a tokenizer that keeps such a text."""
+    mixed = [*TEXTS[:20], "\u200b", *TEXTS[20:]]
+    empty = prepare(mixed, tokenizer, tmp_path / "empty", origins=ORIGINS)
+    original = TextTokenizer.encode
+    monkeypatch.setattr(TextTokenizer, "encode", lambda self, batch: [ids or [7] for ids in original(self, batch)])
+    kept = prepare(mixed, tokenizer, tmp_path / "kept", origins=ORIGINS)
+    assert (empty.lengths[20], kept.lengths[20]) == (0, 1)
+    orders = [mask_keys(corpus) for corpus in (empty, kept)]
+    assert orders[0] == orders[1] and {document for document, _ in orders[0]} == set(range(len(mixed)))
+    assert read_all(empty) == [token for ids in original(tokenizer, mixed) for token in ids]
+
+
+def mask_keys(corpus: TokenizedCorpus) -> list[tuple[int, int]]:
+    """(document, mask key) of each document of an epoch, sorted, step by step."""
+    found = []
+    for rows in StepIterator(all_documents(corpus), stage(64, 43, steps=7), "padded", seed=0):
+        found += sorted(zip(rows.pieces.documents.tolist(), rows.pieces.keys.tolist(), strict=True))
+    return found
 
 
 @pytest.mark.parametrize("killed_after", [0, 40, 170, 299])

@@ -89,13 +89,13 @@ class _Tokens:
 def micro_batches(rows: Rows, most_rows: int, *, rank: int = 0, ranks: int = 1) -> Iterator[Rows]:
     """A rank's share of a step: every `ranks`-th run of at most `most_rows` rows, the same number of runs on all ranks.
 
-    All runs are of one size; the last ones may hold fewer rows or none, and `collate` fills them up.
+    Their sizes differ by one row at most, so that all ranks need the same time and compile the same shapes. Where there
+    are fewer rows than ranks some runs are empty, and `collate` fills them up.
     """
     assert 0 <= rank < ranks and most_rows > 0
-    rounds = max(1, -(-rows.count // (most_rows * ranks)))
-    size = -(-rows.count // (rounds * ranks))
-    for number in range(rank, rounds * ranks, ranks):
-        yield rows[number * size : (number + 1) * size]
+    runs = ranks * max(1, -(-rows.count // (most_rows * ranks)))
+    for number in range(rank, runs, ranks):
+        yield rows[number * rows.count // runs : (number + 1) * rows.count // runs]
 
 
 def collate(

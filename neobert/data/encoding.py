@@ -30,7 +30,7 @@ _PARALLELISM = "TOKENIZERS_PARALLELISM"
 
 @dataclass(frozen=True, eq=False)
 class EncodedTexts:
-    """A batch: `texts` read, `token_ids` of all of them, flat, and `documents`, a `DOCUMENT` each that is not empty."""
+    """A batch: `texts` read, `token_ids` of all of them, flat, and `documents`, a `DOCUMENT` each that is not blank."""
 
     texts: int
     token_ids: NDArray[np.uint16]
@@ -81,16 +81,27 @@ def batches(texts: Iterable[str]) -> Iterator[list[str]]:
 
 
 def encode(texts: list[str], tokenizer: TextTokenizer) -> EncodedTexts:
-    """One batch."""
-    ids = tokenizer.encode(texts)
-    lengths = np.fromiter(map(len, ids), dtype=np.int64, count=len(texts))
-    documents = np.empty(len(texts), dtype=DOCUMENT)
+    """One batch, without its blank texts.
+
+    A text of which a tokenizer leaves nothing, such as zero-width characters, is a document of no tokens: order and
+    masks depend on a document's number, so every tokenizer must number the same texts alike.
+    """
+    kept = [text for text in texts if text.strip()]
+    ids = tokenizer.encode(kept)
+    raw = [text.encode() for text in kept]
+    lengths = np.fromiter(map(len, ids), dtype=np.int64, count=len(kept))
+    documents = np.empty(len(kept), dtype=DOCUMENT)
     documents["length"] = lengths
-    documents["text_hash"] = [text_hash(text) for text in texts]
+    documents["text_bytes"] = [len(text) for text in raw]
+    documents["text_hash"] = [_hash(text) for text in raw]
     token_ids = np.fromiter(chain.from_iterable(ids), dtype=TOKEN, count=int(lengths.sum()))
-    return EncodedTexts(len(texts), token_ids, documents[lengths > 0])
+    return EncodedTexts(len(texts), token_ids, documents)
 
 
 def text_hash(text: str) -> int:
     """64 bits of a text's BLAKE2b: equal texts, equal hashes, whatever tokenizes them."""
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+    return _hash(text.encode())
+
+
+def _hash(raw: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(raw, digest_size=8).digest(), "little")

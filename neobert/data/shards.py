@@ -34,7 +34,7 @@ from neobert.layout import MANIFEST, PARTIAL
 
 __all__ = ["LARGEST_VOCABULARY", "SHARD_TOKENS", "TokenizedCorpus", "open_shards", "prepare"]
 
-SCHEMA = 1
+SCHEMA = 2
 SHARD_TOKENS = 2**27
 """A shard ends with the batch of texts that reaches this many tokens: 256 MiB."""
 
@@ -53,7 +53,7 @@ def prepare(
 ) -> TokenizedCorpus:
     """Tokenise `texts` into `folder`, or open what is there. Memory is bounded by a few batches of texts.
 
-    Empty documents are dropped and counted. `origins` ({"corpus": …, "tokenizer": …}) go into the manifest. Call it
+    Blank texts are dropped and counted. `origins` ({"corpus": …, "tokenizer": …}) go into the manifest. Call it
     again after a kill: finished shards are kept, and their texts are skipped without tokenising.
 
     Raises:
@@ -74,7 +74,7 @@ def prepare(
     with closing(encoded(left, tokenizer)) as batches:
         while (shard := _write_shard(partial, len(shards), batches, shard_tokens)) is not None:
             shards.append(shard)
-    if not any(shard["documents"] for shard in shards):
+    if not any(shard["tokens"] for shard in shards):
         raise ValueError(f"corpus {origins.get('corpus', folder.name)} holds no text: there is nothing to train on")
     _publish(partial, folder, header, shards)
     return open_shards(folder)
@@ -195,7 +195,7 @@ def _publish(partial: Path, folder: Path, header: Mapping[str, Any], shards: lis
     """Write the manifest and give the folder its name."""
     totals = {count: sum(shard[count] for shard in shards) for count in ("texts", "documents", "tokens")}
     dropped = totals["texts"] - totals["documents"]
-    manifest = {**header, **totals, "empty_documents_dropped": dropped, "shards": shards}
+    manifest = {**header, **totals, "blank_texts_dropped": dropped, "shards": shards}
     replace_file(partial / MANIFEST, json_bytes(manifest))
     for number in range(len(shards)):
         _record_path(partial, number).unlink()

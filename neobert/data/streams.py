@@ -57,7 +57,8 @@ class Stream(Protocol):
 class PaddedStream:
     """A step holds as many documents as slots rows, however short, each cut to the context (the paper's count).
 
-    For computing they are best-fit packed with borders, so fewer rows come than were asked for.
+    For computing they are best-fit packed with borders, so fewer rows come than were asked for. They come shuffled:
+    packing puts long documents first, and every micro-batch and process is to meet all lengths, hence few sizes.
     """
 
     def __init__(self, documents: Documents, context: int, words: tuple[int, ...]) -> None:
@@ -67,8 +68,10 @@ class PaddedStream:
 
     def take(self, rows: int) -> Rows:
         indices, keys = self.order.take(self.position, rows)
+        packed = whole_documents(self.order.documents, indices, keys, self.context)
+        places = shuffled(packed.count, *self.order.words, _ROW_ORDER, self.position)
         self.position += rows
-        return whole_documents(self.order.documents, indices, keys, self.context)
+        return reordered(packed, places)
 
     def state(self) -> dict[str, int]:
         return {"position": self.position}

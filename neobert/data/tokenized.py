@@ -23,7 +23,7 @@ from neobert.layout import MANIFEST
 Integers = NDArray[np.int64]
 
 TOKEN = np.dtype("<u2")
-DOCUMENT = np.dtype([("length", "<i4"), ("text_hash", "<u8")])
+DOCUMENT = np.dtype([("length", "<i4"), ("text_bytes", "<i4"), ("text_hash", "<u8")])
 
 
 def tokens_name(shard: int) -> str:
@@ -50,12 +50,14 @@ def shard_checksums(number: int, shard: Mapping[str, Any], folder: Path) -> dict
 class TokenizedCorpus:
     """Documents as runs of token ids without specials; a document's number is its place in the corpus.
 
-    `lengths` (documents,) int64 tokens; `text_hashes` (documents,) uint64, a hash of the text that knows no tokenizer;
-    `shards` the token arrays whose concatenation is the corpus; `manifest` what was written beside them.
+    `lengths` (documents,) int64 tokens; `text_bytes` (documents,) int64 size of the text in UTF-8; `text_hashes`
+    (documents,) uint64, a hash of the text that knows no tokenizer; `shards` the token arrays whose concatenation is
+    the corpus; `manifest` what was written beside them.
     """
 
     ids: SpecialIds
     lengths: NDArray[np.int64]
+    text_bytes: NDArray[np.int64]
     text_hashes: NDArray[np.uint64]
     shards: tuple[NDArray[np.uint16], ...]
     manifest: Mapping[str, Any]
@@ -109,6 +111,7 @@ def open_shards(folder: Path, *, verify: bool = True) -> TokenizedCorpus:
     corpus = TokenizedCorpus(
         ids=SpecialIds(**manifest["special_ids"]),
         lengths=np.concatenate([records["length"] for records in documents], dtype=np.int64),
+        text_bytes=np.concatenate([records["text_bytes"] for records in documents], dtype=np.int64),
         text_hashes=np.concatenate([records["text_hash"] for records in documents]),
         shards=tuple(
             _tokens(folder / tokens_name(number), shard["tokens"]) for number, shard in enumerate(manifest["shards"])

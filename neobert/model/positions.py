@@ -146,28 +146,44 @@ class LearnedPositions(nn.Embedding, Positions):
 class RotaryPositions(Positions):
     """Queries and keys turned by angles that grow with their place (Su et al. 2021), in adjacent pairs.
 
-    Holds neither parameters nor buffers: the angles are computed in each forward pass, so they need no length, and
-    nothing is lost when a model is built without memory and loaded later.
+    Holds neither parameters nor buffers, so nothing is lost when a model is built without memory and loaded later, and
+    no length is too long. Eager and exported models compute the angles once in each forward pass. A compiler would fuse
+    that into every block, forward and backward, so a compiled model reads a table that was computed while it was
+    traced. Angles are fp32, as in the released code.
     """
 
     def __init__(self, model: recipe.Model, context: int) -> None:
         super().__init__()
         self.head_size = model.width // model.heads
         self.base = model.rotary_base
+        self.context = context
 
     def rotation(self, positions: Tensor, real: bool = False) -> Rotation:
         """The turn of each token of `positions` (rows, tokens), in `real` numbers where asked or traced."""
-        angles = positions.unsqueeze(-1) * self._frequencies(positions.device)
         if not real and torch.compiler.is_compiling():
-            return HalvesRotation(angles.cos(), angles.sin())
+            # No place lies beyond its row, and −1 is padding, whose turn nobody sees.
+            tokens = max(self.context, positions.shape[1])
+            table = _rotary_table(self.head_size, self.base, tokens, positions.device)
+            return HalvesRotation(*table[:, positions.clamp(min=0)].unbind())
+        angles = _angles(positions, self.head_size, self.base)
         if real or torch.jit.is_tracing():
             sine = torch.stack((-angles.sin(), angles.sin()), dim=-1).flatten(-2)
             return RealRotation(angles.cos().repeat_interleave(2, dim=-1), sine)
         return ComplexRotation(torch.polar(torch.ones_like(angles), angles))
 
-    def _frequencies(self, device: torch.device) -> Tensor:
-        exponents = torch.arange(0, self.head_size, 2, device=device, dtype=torch.float32) / self.head_size
-        return 1.0 / self.base**exponents
+
+def _angles(positions: Tensor, head_size: int, base: float) -> Tensor:
+    """(…, head size / 2) fp32 angles of `positions` (…)."""
+    exponents = torch.arange(0, head_size, 2, device=positions.device, dtype=torch.float32) / head_size
+    return positions.unsqueeze(-1) * (1.0 / base**exponents)
+
+
+@torch.compiler.assume_constant_result
+def _rotary_table(head_size: int, base: float, tokens: int, device: torch.device) -> Tensor:
+    """(2, tokens, head size / 2): cosine and sine of every place, a constant of the graph that is being traced."""
+    with torch.inference_mode(False):  # training may use a graph that an evaluation traced first
+        angles = _angles(torch.arange(tokens, device=device), head_size, base)
+        return torch.stack((angles.cos(), angles.sin()))
 
 
 POSITIONS: dict[str, Callable[[recipe.Model, int], Positions]] = {
