@@ -33,7 +33,7 @@ OF_TIME = ("seconds", "per_second")
 
 WITHOUT_TIME = (
     *("seconds", "tokens_per_second", "phase_seconds", "compile_seconds", "gpu_hours"),
-    *("model_flops_utilization", "peak_memory_bytes", "commit", "dirty"),
+    *("model_flops_utilization", "peak_memory_bytes", "commit", "dirty", "checksum"),
 )
 
 
