@@ -68,12 +68,12 @@ def test_the_nested_score_of_equal_points_is_unbiased_where_the_best_of_the_grid
 
 
 def test_the_nested_score_of_stored_predictions_is_the_one_made_by_hand(tmp_path: Path) -> None:
-    """Of eight reviews the first point gets all of the first half right and one of the second, the other point three
-    and two: 1 of 4 on the second half where the first chose, and 3 of 4 on the first where the second did."""
+    """Of eight reviews the first point gets all of the first half right and one of the second, the other point two
+    and two: 1 of 4 on the second half where the first chose, and 2 of 4 on the first where the second did."""
     layout, run = Layout(tmp_path), tiny_run()
     study = study_of(run, "sst2", points=2)
     labels = {"validation": np.ones(8, np.int64)}
-    for number, right in enumerate(((4, 1), (3, 2))):
+    for number, right in enumerate(((4, 1), (2, 2))):
         logits = np.tile([1.0, 0.0], (8, 1))
         for half, count in zip(halves(8), right, strict=True):
             logits[half[:count]] = [0.0, 1.0]
@@ -81,7 +81,7 @@ def test_the_nested_score_of_stored_predictions_is_the_one_made_by_hand(tmp_path
         np.savez(trial_files(layout, study)[number].predictions, validation=logits)
     best = best_of_grid(layout, [study], labels)
     assert best is not None and (best.point, best.mean) == (study.points[0], 5 / 8)
-    assert best.nested == (1 / 4 + 3 / 4) / 2
+    assert best.nested == (1 / 4 + 2 / 4) / 2
 
 
 class _Study:
