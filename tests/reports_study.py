@@ -24,7 +24,8 @@ from neobert.records import checksum_of, publish_record
 from neobert.specifications import Execution, GlueStudy, PretrainingRun, write_run_file
 from neobert.specifications import Source as SourceName
 
-LEVELS = dict(zip(ladder(), (52.0, 54.1, 57.3, 55.2, 57.0, 56.1, 53.9, 58.4, 59.6, 61.0, 61.0), strict=True))
+PAPERS_LADDER = tuple(f"M{number}" for number in range(11))
+LEVELS = dict(zip(PAPERS_LADDER, (52.0, 54.1, 57.3, 55.2, 57.0, 56.1, 53.9, 58.4, 59.6, 61.0, 61.0), strict=True))
 TASK_SHIFTS = dict(zip(TASKS, (-4, 2, 6, -9, 8, 8, -16, 5), strict=True))  # they add up to 0
 
 
