@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from golden_files import ANEW, GoldenFiles
 
 from ablations.embeddings import EmbeddingChoice
 from ablations.ladder import variants
-from ablations.plan import Row, plan
+from ablations.plan import Part, PlannedUnit, plan
 from ablations.scales import SCALES, Scale, synthetic_documents
 from ablations.variant import Variant
 from neobert.data.corpora import CORPORA, TASK_SPLITS, Source, open_source
@@ -67,13 +68,12 @@ def digest_of(ids: list[str]) -> str:
 def ids_of(variant: Variant, scale: Scale, source: Source, layout: Layout) -> dict[str, Any]:
     """Everything that a variant's plan names."""
 
-    def row(choice: EmbeddingChoice) -> Row:
-        return plan([variant], (0,), scale, source, layout, ("pretrain", "glue", "contrastive", "mteb"), choice=choice)[
-            0
-        ]
+    def units(*parts: Part, zero_shot: bool = False) -> Sequence[PlannedUnit]:
+        choice = EmbeddingChoice(zero_shot=zero_shot)
+        return plan([variant], (0,), scale, source, layout, ("pretrain", *parts), choice=choice)[0].units
 
     ids: dict[str, Any] = {}
-    for unit in row(EmbeddingChoice()).units:
+    for unit in units("glue", "contrastive", "mteb"):
         run = unit.run
         if isinstance(run, PretrainingRun):
             ids[f"stage {run.stage + 1}"] = run.id
@@ -86,7 +86,7 @@ def ids_of(variant: Variant, scale: Scale, source: Source, layout: Layout) -> di
             ids["contrastive"] = f"{run.id}, pairs {digest_of(pairs)}"
         else:
             ids["mteb"] = evaluation_ids(run)
-    zero_shot = row(EmbeddingChoice(zero_shot=True)).units[-1].run
+    zero_shot = units("mteb", zero_shot=True)[-1].run
     assert isinstance(zero_shot, EmbeddingEvaluation)
     return ids | {"mteb zero-shot": evaluation_ids(zero_shot)}
 
@@ -96,8 +96,9 @@ def evaluation_ids(evaluation: EmbeddingEvaluation) -> str:
 
 
 def test_every_variant_keeps_its_names_at_every_scale_on_every_source(
-    folder: Path, tmp_path: Path, golden: GoldenFiles
+    folder: Path, tmp_path: Path, golden: GoldenFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("ablations.plan.state_of", lambda layout, run: "missing")  # looks for the files of every trial
     made: dict[str, dict[str, Any]] = {name: {} for name in variants()}
     for scale in SCALES:
         for word in ("synthetic", "hub", str(folder)):
@@ -127,11 +128,6 @@ def test_a_model_from_elsewhere_is_named_by_its_files_or_its_commit() -> None:
     assert external_id({"repository": "google-bert/bert-base-uncased", "revision": "c" * 40}) == "model-44bec015bc5d"
 
 
-def specification_of(content: RunFile) -> PretrainingRun | GlueStudy | ContrastiveRun | EmbeddingEvaluation:
-    (run,) = filter(None, (content.pretraining, content.study, content.contrastive, content.mteb))
-    return run
-
-
 def numerics_of(place: Path) -> dict[str, int]:
     """The versions of the mechanisms that a committed run was made with."""
     content = json.loads((place / "run.json").read_text(encoding="utf-8"))
@@ -156,7 +152,7 @@ def test_every_committed_record_has_the_name_that_its_recipe_gives(
         for mechanism, version in numerics_of(place).items():
             monkeypatch.setitem(NUMERICS, mechanism, version)
         content = read_run_file(place)
-        run = specification_of(content)
+        run = content.run
         assert content.id == place.name
         if is_cut(content):
             cut.add(content.id)
