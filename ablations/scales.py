@@ -22,6 +22,7 @@ __all__ = [
     "execution_at",
     "scaled",
     "scaled_measurement",
+    "sharing_cores",
     "trained_vocabulary_size",
     "workers_here",
 ]
@@ -123,6 +124,12 @@ def synthetic_documents(scale: Scale) -> int:
 def workers_here(wanted: int | None, execution: Execution) -> int:
     """How many workers this machine gets: as many as wanted, else one for every `threads` cores."""
     return wanted or max(1, available_cores() // execution.threads)
+
+
+def sharing_cores(execution: Execution, workers: int) -> Execution:
+    """The same beside other workers: together they have no more threads than there are cores, or all would crawl."""
+    threads = min(execution.threads, max(1, available_cores() // workers))
+    return execution.model_copy(update={"threads": threads})
 
 
 def execution_at(scale: Scale) -> Execution:

@@ -9,7 +9,7 @@ from ablations.cluster import print_submissions
 from ablations.dispatch import Dispatch
 from ablations.execution import carry_out
 from ablations.pieces import NamedRun, pieces_of
-from ablations.scales import synthetic_documents, workers_here
+from ablations.scales import sharing_cores, synthetic_documents, workers_here
 from neobert.data.corpora import Source
 from neobert.data.preparation import open_specified, specify
 from neobert.errors import EXIT_DONE
@@ -65,9 +65,9 @@ def work_here(
     """Work on the runs that are left with processes of this machine; the exit code."""
     if not runs:
         return EXIT_DONE
-    execution = workplace.execution
+    workers = workers_here(workplace.options.workers, workplace.execution)
+    execution = sharing_cores(workplace.execution, workers)
     work.write(workplace.layout, workplace.source, workplace.specification, execution)
-    workers = workers_here(workplace.options.workers, execution)
     threads = execution.threads
     return carry_out(workplace.layout, runs, workers=workers, threads=threads, flags=flags, environment=environment)
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ablations import run, scales
+from ablations import run, scales, workplace
 from ablations.ladder import variants
 from neobert.data.corpora import open_source
 from neobert.files import read_lines
@@ -208,6 +208,21 @@ def test_a_folder_of_real_data_runs_and_names_what_it_lacks(tmp_path: Path, caps
         f"glue {task}" for task in ("rte", "sst2", "mrpc", "cola", "stsb")
     }
     assert set(row["skipped"]) == {"mnli", "qnli", "qqp"}
+
+
+@pytest.mark.parametrize(("flags", "workers", "threads"), [([], 1, 8), (["--workers", "3"], 3, 2)])
+def test_workers_of_a_large_scale_share_the_cores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str], workers: int, threads: int
+) -> None:
+    """What workers are started with, and what the run file says of it."""
+    monkeypatch.setattr(scales, "available_cores", lambda: 8)
+    started = {}
+    monkeypatch.setattr(workplace, "carry_out", lambda layout, runs, **how: started.update(how) or 0)
+    command = ["--variant", "M2", "--scale", "proxy", "--stages", "pretrain", "--cluster", "here", *flags]
+    assert run.main([*command, "--runs", str(tmp_path)]) == 0
+    assert (started["workers"], started["threads"]) == (workers, threads)
+    (run_file,) = tmp_path.glob("pretraining/*/run.json")
+    assert json.loads(run_file.read_text())["execution"]["threads"] == threads
 
 
 def test_listing_and_planning_print_the_documented_json(tmp_path: Path) -> None:
