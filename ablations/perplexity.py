@@ -1,12 +1,12 @@
 """The stage `perplexity` of run.py: pseudo-perplexity of all pre-training of a plan, once each. Torch-free."""
 
-import subprocess
 import sys
 from collections.abc import Sequence
 
 from ablations.plan import Row
 from neobert.launching.here import worker_environment
 from neobert.layout import Layout
+from neobert.lifeline import start_child, wait_for
 from neobert.specifications import PretrainingRun
 
 COMMAND = "neobert.evaluation.pseudo_perplexity"
@@ -27,8 +27,9 @@ def measure_perplexity(layout: Layout, run_ids: Sequence[str], *, threads: int, 
     """
     flags = [sys.executable, "-m", COMMAND, "--runs", str(layout.root), "--run"]
     where = STDERR if as_json else None
-    done = [
-        subprocess.run([*flags, run_id], env=worker_environment(threads), stdout=where, check=False)
+    codes = [
+        code
         for run_id in run_ids
+        for code in wait_for([start_child([*flags, run_id], worker_environment(threads), stdout=where)])
     ]
-    return max((process.returncode for process in done), default=0)
+    return max(codes, default=0)

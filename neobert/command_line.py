@@ -6,18 +6,21 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED, MissingData, ParityOff, RunFailed, exit_code
+from neobert.errors import EXIT_DONE, EXIT_REQUEUE, EXIT_RUN_FAILED, MissingData, ParityOff, RunFailed, exit_code
+from neobert.lifeline import Terminated, ended_by_signals
 
 EXIT_INTERRUPTED = 130
 
 
 def guarded(program: str, action: Callable[[], int], place: Path) -> int:
-    """The exit code of an action; what a person can fix becomes a sentence on stderr, and no traceback.
+    """The exit code of an action; what a person can fix becomes a sentence on stderr, and no traceback. SIGTERM and
+    SIGHUP end it like Ctrl-C, but with the code of what is to be continued.
 
     `place` is named where the system says that a file cannot be written but not which.
     """
     try:
-        return action()
+        with ended_by_signals():
+            return action()
     except (ValueError, MissingData, RunFailed, ParityOff) as error:
         print(f"{program}: {error}", file=sys.stderr)
         return exit_code(error)
@@ -31,6 +34,9 @@ def guarded(program: str, action: Callable[[], int], place: Path) -> int:
     except KeyboardInterrupt:
         print(f"{program}: stopped; the same command goes on with what is missing", file=sys.stderr)
         return EXIT_INTERRUPTED
+    except Terminated as signal:
+        print(f"{program}: stopped by {signal}; the same command goes on with what is missing", file=sys.stderr)
+        return EXIT_REQUEUE
 
 
 def refuse_no_folder(flag: str, folder: Path) -> None:

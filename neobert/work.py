@@ -24,6 +24,7 @@ from neobert.files import append_line, json_bytes, replace_file
 from neobert.grid.claims import LEASE_SECONDS, Claim, ClaimLost, acquire, is_claimed, measure_file_time
 from neobert.grid.points import GridPoint, Nobody, Observer, Report
 from neobert.layout import Layout
+from neobert.lifeline import end_with_parent
 from neobert.stopping import Stopped, StopRequest
 from neobert.training.tasks import Task, leading
 
@@ -207,6 +208,7 @@ def run(arguments: Sequence[str] | None, stop: StopRequest) -> Ended:
     options = parser.parse_args(arguments)
     layout = Layout(options.runs)
     stop.listen()
+    end_with_parent()
     task = Task.of_environment(os.environ)
     if task is not None and not task.process.writes:
         from neobert.training.helping import help_along

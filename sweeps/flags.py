@@ -6,6 +6,8 @@ from pathlib import Path
 from ablations.cluster_flags import add_cluster_flags
 from neobert.command_line import count, whole_number
 
+DEFAULT_RUNS = Path("runs")
+
 
 def add_common_flags(parser: argparse.ArgumentParser, units: str) -> None:
     """Which model on which data, with which seeds and where; `units` are what a dry run prints."""
@@ -17,7 +19,7 @@ def add_common_flags(parser: argparse.ArgumentParser, units: str) -> None:
     add("--seed", type=whole_number, nargs="+", action="extend", metavar="N", help=seeds)
     add("--pretraining-seed", type=whole_number, default=0, metavar="N", help="of the variant (default: 0)")
     add("--workers", type=count, metavar="N", help="processes side by side (default: cores / threads of the scale)")
-    add("--runs", type=Path, default=Path("runs"), help="folder of runs (default: ./runs)")
+    add("--runs", type=Path, default=DEFAULT_RUNS, help="folder of runs (default: ./runs)")
     add("--dry-run", action="store_true", help=f"print the {units} and their states, and stop")
     add("--json", action="store_true", help="print JSON on stdout")
     add_cluster_flags(parser)

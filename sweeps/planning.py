@@ -19,6 +19,7 @@ from neobert.glue.tasks import TASKS, task_named
 from neobert.layout import Layout
 from neobert.specifications import Execution, GlueStudy, Run, read_run_file
 from neobert.specifications import Source as SourceSpecification
+from sweeps.flags import DEFAULT_RUNS
 
 GRIDS = {"limited": LIMITED_GRID, "extended": EXTENDED_GRID}
 
@@ -63,7 +64,16 @@ def wanted_tasks(names: Sequence[str]) -> list[str]:
 
 def take_newest_run(options: argparse.Namespace, layout: Layout) -> bool:
     """Take variant, scale, data and seed from the run that finished last. True where there is none, so that M7 has to
-    be pre-trained at smoke scale."""
+    be pre-trained at smoke scale.
+
+    Raises:
+        MissingData: a folder of runs was named that does not exist.
+    """
+    if options.runs != DEFAULT_RUNS and not layout.root.exists():
+        raise MissingData(
+            f"--runs {options.runs} does not exist, so there is no finished run to sweep: name the folder that run.py "
+            "filled, or a variant to pre-train there with `python ablations/run.py`"
+        )
     finished = sorted(layout.root.glob("pretraining/*/done.json"), key=lambda path: path.stat().st_mtime)
     if not finished:
         options.variant, options.scale, options.data = "M7", "smoke", "synthetic"

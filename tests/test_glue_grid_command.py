@@ -14,7 +14,7 @@ from neobert.files import read_lines
 from neobert.grid.storages import storage_address
 from neobert.grid.study import open_storage
 from neobert.records import read_records
-from sweeps import glue_grid
+from sweeps import glue_grid, mteb_suite
 
 ROOT = Path(__file__).parent.parent
 
@@ -35,6 +35,18 @@ def test_a_transferred_task_brings_its_mnli_study_and_repeats_nothing(
     assert {entry["trial"] for entry in points if entry["task"] == "mnli"} < {entry["trial"] for entry in extended}
     starts = [line["unit"] for line in read_lines(tmp_path / "starts.jsonl")]
     assert len(starts) == len(set(starts))
+
+
+@pytest.mark.parametrize("command", [["glue_grid", "--task", "cola"], ["mteb_suite"]])
+def test_a_folder_of_runs_that_does_not_exist_starts_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    """A typo is no wish to pre-train M7; only the default folder may be missing."""
+    program, *flags = command
+    main = {"glue_grid": glue_grid.main, "mteb_suite": mteb_suite.main}[program]
+    assert main([*flags, "--runs", str(tmp_path / "rnus")]) == 3
+    assert "rnus does not exist" in capsys.readouterr().err
+    assert not (tmp_path / "rnus").exists()
 
 
 def sweep(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, list[dict[str, Any]], str]:

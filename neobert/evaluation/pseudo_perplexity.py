@@ -60,6 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _measure(options: argparse.Namespace) -> int:
     from neobert.layout import Layout
+    from neobert.lifeline import end_with_parent
     from neobert.records import read_record
     from neobert.stopping import StopRequest
     from neobert.work import Worker
@@ -72,6 +73,7 @@ def _measure(options: argparse.Namespace) -> int:
             unit.refuse_impossible()
     stop = StopRequest()
     stop.listen()
+    end_with_parent()
     code = Worker(layout, units, stop).run()
     if code == EXIT_DONE:
         _show([read_record(unit.record_path) for unit in units], as_json=options.json)

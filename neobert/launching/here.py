@@ -1,14 +1,13 @@
 """Start workers on this machine and wait for them."""
 
 import os
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED
 from neobert.layout import Layout
+from neobert.lifeline import start_child, wait_for
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 
@@ -51,25 +50,9 @@ def work_here(
 ) -> int:
     """Run workers on this machine until they end, calling `watch` now and then; the worst of their exit codes.
 
-    `arguments` are flags and references of their command. An interrupt (Ctrl-C) is passed on: workers save what they
-    have and the same command goes on later.
+    `arguments` are flags and references of their command. Ctrl-C, SIGTERM and SIGHUP are passed on: workers save what
+    they have and the same command goes on later.
     """
     command = [sys.executable, "-m", "neobert.work", "--runs", str(layout.root), *arguments]
-    processes = [subprocess.Popen(command, env=environment) for _ in range(workers)]
-    try:
-        while any(process.poll() is None for process in processes):
-            watch()
-            _wait_any(processes, interval_seconds)
-    except KeyboardInterrupt:
-        for process in processes:
-            process.terminate()
-        raise
-    finally:
-        codes = [process.wait() for process in processes]
+    codes = wait_for([start_child(command, environment) for _ in range(workers)], watch, interval_seconds)
     return EXIT_DONE if EXIT_DONE in codes else max((code for code in codes if code > 0), default=EXIT_RUN_FAILED)
-
-
-def _wait_any(processes: Sequence[subprocess.Popen[bytes]], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline and any(process.poll() is None for process in processes):
-        time.sleep(min(0.1, seconds))

@@ -19,6 +19,7 @@ from torch.distributed import PrefixStore, Store, TCPStore
 
 from neobert.errors import RunFailed
 from neobert.layout import Layout
+from neobert.lifeline import start_child
 from neobert.specifications import Execution
 from neobert.stopping import Stopped, StopRequest
 from neobert.training.device import default_device
@@ -165,4 +166,4 @@ def helpers_here(layout: Layout, run_id: str, count: int) -> Iterator[Task]:
 
 def _start_helper(layout: Layout, run_id: str, task: Task) -> "subprocess.Popen[bytes]":
     command = [sys.executable, "-m", "neobert.work", "--runs", str(layout.root), f"pretraining/{run_id}"]
-    return subprocess.Popen(command, env=os.environ | task.variables())
+    return start_child(command, os.environ | task.variables())
