@@ -120,9 +120,10 @@ class Masking(Value):
 
 
 class Optimization(Value):
-    """Optimizer and learning-rate shape. Adam adds weight decay to the gradient, AdamW to the weights."""
+    """Optimizer and learning-rate shape. Adam adds weight decay to the gradient, AdamW to the weights; Muon updates the
+    matrices of the blocks with momentum `beta1`, and AdamW all else."""
 
-    optimizer: Literal["adam", "adamw"]
+    optimizer: Literal["adam", "adamw", "muon"]
     beta1: NonNegativeFloat
     beta2: NonNegativeFloat
     epsilon: PositiveFloat

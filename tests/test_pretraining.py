@@ -12,7 +12,20 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_runs import STEPS, finish, reference, tiny_model, tiny_run, tiny_stage, worker, write_tiny_run
+from tiny_runs import (
+    STEPS,
+    beside,
+    curve,
+    finish,
+    reference,
+    tiny_model,
+    tiny_recipe,
+    tiny_run,
+    tiny_stage,
+    wait_for_steps,
+    worker,
+    write_tiny_run,
+)
 
 from neobert.data import synthetic
 from neobert.data.preparation import measured_runs
@@ -210,6 +223,27 @@ def test_kill_9_during_a_save_changes_nothing(
     code, said = finish(root, reference(run))
     assert code == 0, said
     assert_equal_runs(undisturbed[0], root, run)
+
+
+def test_a_killed_run_under_another_optimizer_changes_nothing(
+    undisturbed: tuple[Path, PretrainingRun], tmp_path: Path
+) -> None:
+    """Muon keeps one moment of matrices and two of all else."""
+    optimization = tiny_recipe().optimization.model_copy(update={"optimizer": "muon"})
+    run = tiny_run(optimization=optimization)
+    roots = [beside(tmp_path / name, undisturbed[0]) for name in ("whole", "killed")]
+    for root in roots:
+        write_tiny_run(root, run)
+    assert finish(roots[0], reference(run))[0] == 0
+    process = worker(roots[1], reference(run))
+    wait_for_steps(roots[1], run, 12)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    code, said = finish(roots[1], reference(run))
+    assert code == 0, said
+    assert_equal_runs(roots[0], roots[1], run)
+    losses = curve(roots[0], run)
+    assert losses[-1] < losses[0] and losses != curve(undisturbed[0], undisturbed[1])
 
 
 @pytest.mark.drill

@@ -13,7 +13,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from neobert.errors import RunFailed
 from neobert.recipe import Optimization, Precision
-from neobert.training.optimization import build_optimizer, optimizer_tensors, restore_optimizer, set_learning_rate
+from neobert.training.optimization import (
+    build_optimizer,
+    optimizer_tensors,
+    restore_optimizer,
+    set_learning_rate,
+    takes_scale,
+)
 from neobert.training.readings import Phases, Reading, on_device
 
 MicroBatch = TypeVar("MicroBatch")
@@ -92,7 +98,7 @@ class Engine(Generic[MicroBatch]):
         self.precision: Precision = precision
         self.device = device
         self.processes = dist.get_world_size() if dist.is_initialized() else 1
-        self.optimizer = build_optimizer(self.model.parameters(), recipe)
+        self.optimizer = build_optimizer(self.model, recipe)
         self.failed = torch.zeros((), device=device)
         self.network = self._shared()
 
@@ -133,14 +139,19 @@ class Engine(Generic[MicroBatch]):
         """Update the weights by the accumulated gradient, and never again once something is not finite; its norm
         before clipping.
 
-        The fused kernels take both as a loss scaler gives them to it: a divisor, and a reason to change nothing.
+        The fused kernels take both as a loss scaler gives them to it: a divisor, and a reason to change nothing. For
+        other optimizers gradients are divided here, and the device is asked whether to update.
         """
         gradients = [weight.grad for weight in self.model.parameters() if weight.grad is not None]
         norm = nn.utils.get_total_norm(gradients, foreach=True)
         self.failed = torch.maximum(self.failed, 1 - (norm + loss).isfinite().float())
         scale = ((norm + CLIP_EPSILON) / self.recipe.clip_norm).clamp(min=1)
-        self.optimizer.grad_scale, self.optimizer.found_inf = scale, self.failed  # type: ignore[attr-defined]
-        self.optimizer.step()
+        if takes_scale(self.optimizer):
+            self.optimizer.grad_scale, self.optimizer.found_inf = scale, self.failed  # type: ignore[attr-defined]
+            self.optimizer.step()
+        elif not self.failed:
+            torch._foreach_div_(gradients, scale)
+            self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return norm
 

@@ -1,25 +1,88 @@
-"""Optimizers of the recipe, and their state by parameter name."""
+"""Optimizers of the recipe, and their state by parameter name.
 
-from collections.abc import Iterable, Mapping
+A new one is a function here, its row in `OPTIMIZERS`, and its word in `neobert.recipe.Optimization`. The engine clips
+gradients and guards against what is not finite, whatever the optimizer.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from neobert.recipe import Optimization
 
-OPTIMIZERS: dict[str, type[torch.optim.Adam]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+BLOCKS = "transformer_encoder"
+"""The module whose matrices are the hidden ones of an encoder; embeddings and heads lie outside."""
 
 
-def build_optimizer(parameters: Iterable[nn.Parameter], recipe: Optimization) -> torch.optim.Optimizer:
-    """One group for all parameters: the released code decays norms, embeddings and biases too (optimizer.py)."""
-    return OPTIMIZERS[recipe.optimizer](
-        list(parameters),
+class JoinedOptimizers(torch.optim.Optimizer):
+    """Several optimizers, each with parameters of its own, as one: their groups, their state, one step."""
+
+    def __init__(self, parts: Sequence[torch.optim.Optimizer]) -> None:
+        super().__init__([group for part in parts for group in part.param_groups], {})
+        self.parts = tuple(parts)
+        for part in self.parts:
+            part.state = self.state
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """One update by each."""
+        for part in self.parts:
+            part.step()
+
+
+def _adam(kind: type[torch.optim.Adam], weights: Iterable[nn.Parameter], recipe: Optimization) -> torch.optim.Optimizer:
+    return kind(
+        list(weights),
         lr=recipe.peak_learning_rate,
         betas=(recipe.beta1, recipe.beta2),
         eps=recipe.epsilon,
         weight_decay=recipe.weight_decay,
         fused=True,
     )
+
+
+def _muon(model: nn.Module, recipe: Optimization) -> torch.optim.Optimizer:
+    """Muon (Jordan et al. 2024) with momentum `beta1` on the matrices of the blocks, AdamW on all else. The update of a
+    matrix has the root mean square of AdamW's (Liu et al. 2025, arXiv 2502.16982), so that its rate and decay serve.
+    """
+    matrices: list[nn.Parameter] = []
+    others: list[nn.Parameter] = []
+    for name, weight in model.named_parameters():
+        (matrices if weight.ndim == 2 and BLOCKS in name.split(".") else others).append(weight)
+    if not matrices:
+        raise ValueError("optimizer 'muon' updates the matrices of encoder blocks, and this model has none: use adamw")
+    muon = torch.optim.Muon(
+        matrices,
+        lr=recipe.peak_learning_rate,
+        weight_decay=recipe.weight_decay,
+        momentum=recipe.beta1,
+        adjust_lr_fn="match_rms_adamw",
+    )
+    return JoinedOptimizers([muon, _adam(torch.optim.AdamW, others, recipe)])
+
+
+OPTIMIZERS: Mapping[str, Callable[[nn.Module, Optimization], torch.optim.Optimizer]] = {
+    "adam": lambda model, recipe: _adam(torch.optim.Adam, model.parameters(), recipe),
+    "adamw": lambda model, recipe: _adam(torch.optim.AdamW, model.parameters(), recipe),
+    "muon": _muon,
+}
+
+
+def build_optimizer(model: nn.Module, recipe: Optimization) -> torch.optim.Optimizer:
+    """The recipe's optimizer over all parameters: the released code decays norms, embeddings and biases too
+    (optimizer.py)."""
+    return OPTIMIZERS[recipe.optimizer](model, recipe)
+
+
+def takes_scale(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a step divides gradients by `grad_scale` and does nothing where `found_inf` is 1, as torch's fused
+    optimizers do for its GradScaler, so that clipping and guarding wait for no device."""
+    return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
+
+
+def is_elementwise(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether the update of a number depends on its own gradients alone, so that the state may be split anywhere."""
+    return isinstance(optimizer, torch.optim.Adam)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:

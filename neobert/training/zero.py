@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from neobert.errors import MissingData, RunFailed
 from neobert.recipe import Precision
 from neobert.training.engine import Engine, autocast
+from neobert.training.optimization import is_elementwise
 from neobert.training.readings import Phases, on_device
 
 MicroBatch = TypeVar("MicroBatch")
@@ -77,6 +78,11 @@ class ZeroEngine(Engine[MicroBatch]):
     stage: ClassVar[int]
 
     def _shared(self) -> nn.Module:
+        if not is_elementwise(self.optimizer):
+            raise ValueError(
+                f"engines zero1 and zero2 split weights anywhere, and optimizer {self.recipe.optimizer!r} needs whole "
+                "matrices: choose engine ddp"
+            )
         settings = {
             "train_micro_batch_size_per_gpu": 1,
             "gradient_clipping": self.recipe.clip_norm,
