@@ -1,16 +1,18 @@
 """Flags that say how models are trained, wherever they are. Imports nothing heavy, so that --help is quick."""
 
 import argparse
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from neobert.command_line import whole_number
+from neobert.command_line import count, whole_number
 
 if TYPE_CHECKING:
+    from ablations.plan import Row
     from neobert.specifications import Execution
 
 
 def add_execution_flags(parser: argparse.ArgumentParser) -> None:
-    """`--compile`, `--trace-steps` and `--heldout`, in a group of their own."""
+    """`--compile`, `--trace-steps`, `--heldout` and `--heldout-context`, in a group of their own."""
     group = parser.add_argument_group("training", "how it executes; none of it decides an id")
     add = group.add_argument
     add(
@@ -35,6 +37,14 @@ def add_execution_flags(parser: argparse.ArgumentParser) -> None:
         help="measure the held-out loss on the corpus of each run, or on all corpora of the source (default: own)",
     )
 
+    add(
+        "--heldout-context",
+        type=count,
+        metavar="N",
+        help="measure the held-out loss with documents cut to N tokens too, beside each run's own context, so that "
+        "runs of other contexts and tokenizers can be compared (default: the shortest context of the scale)",
+    )
+
 
 def refuse_execution_flags(options: argparse.Namespace) -> None:
     """Check that the stages can do what the flags ask for.
@@ -52,4 +62,28 @@ def refuse_execution_flags(options: argparse.Namespace) -> None:
 def with_execution_flags(execution: "Execution", options: argparse.Namespace) -> "Execution":
     """The execution of a scale as the flags want it."""
     chosen = {"compile": options.compile, "trace_steps": options.trace_steps, "heldout": options.heldout}
-    return execution.model_copy(update=chosen)
+    context = {} if options.heldout_context is None else {"heldout_context": options.heldout_context}
+    return execution.model_copy(update=chosen | context)
+
+
+def refuse_heldout_context(context: int | None, rows: "Iterable[Row]") -> None:
+    """Check that every variant can be measured in the common context, where one is asked for.
+
+    Raises:
+        ValueError: it has no room for text, or is beyond a variant's learned positions.
+    """
+    from neobert.data.views import FRAME_TOKENS
+    from neobert.specifications import PretrainingRun
+
+    if context is None:
+        return
+    if context <= FRAME_TOKENS:
+        raise ValueError(f"--heldout-context {context} has no room beside {FRAME_TOKENS} special tokens: take more")
+    for row in rows:
+        for run in (unit.run for unit in row.units):
+            table = run.position_table if isinstance(run, PretrainingRun) else None
+            if table is not None and context > table:
+                raise ValueError(
+                    f"--heldout-context {context} is beyond the learned positions of {row.variant.name}, which hold "
+                    f"{table} tokens: take {table} or fewer, or leave {row.variant.name} out"
+                )

@@ -18,7 +18,12 @@ if __name__ == "__main__":  # a script's own folder would hide packages of the s
 
 from ablations.cluster_flags import add_cluster_flags
 from ablations.design_flags import add_design_flags
-from ablations.execution_flags import add_execution_flags, refuse_execution_flags, with_execution_flags
+from ablations.execution_flags import (
+    add_execution_flags,
+    refuse_execution_flags,
+    refuse_heldout_context,
+    with_execution_flags,
+)
 from neobert.command_line import count, guarded, parser_from, whole_number
 from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED
 
@@ -119,6 +124,7 @@ def _run(options: argparse.Namespace) -> int:
     variants = design.design.variants if design else chosen_variants(options.variant or ["all"])
     choice = EmbeddingChoice(pairs=options.pairs, zero_shot=options.zero_shot)
     rows = plan(variants, options.seed or [0], options.scale, source, layout, options.stages, choice=choice)
+    refuse_heldout_context(options.heldout_context, rows)
     if options.list:
         print_ladder(rows, as_json=options.json)
         _print_design(options, design, rows)

@@ -31,6 +31,9 @@ Scale = Literal["smoke", "laptop", "proxy", "paper"]
 SCALES: tuple[Scale, ...] = ("smoke", "laptop", "proxy", "paper")
 
 
+SHORTEST_CONTEXT = 512
+"""Of the paper's variants, in tokens: every one can be measured in it."""
+
 RULES: Mapping[Scale, Rules] = {"smoke": SMOKE, "laptop": LAPTOP, "proxy": PROXY}
 
 
@@ -135,7 +138,11 @@ def sharing_cores(execution: Execution, workers: int) -> Execution:
 def execution_at(scale: Scale) -> Execution:
     """How a scale runs on one machine unless flags say otherwise. One thread a worker: for small models a second thread
     mostly burns time, and equal threads make equal bits."""
+    shortest = SHORTEST_CONTEXT if scale == "paper" else RULES[scale].contexts[SHORTEST_CONTEXT]
+    common = Execution(
+        threads=1, processes=1, micro_batch_tokens=1 << 14, checkpoint_interval_steps=200, heldout_context=shortest
+    )
     if scale in ("smoke", "laptop"):
-        return Execution(threads=1, processes=1, micro_batch_tokens=1 << 14, checkpoint_interval_steps=200)
-    threads = available_cores()
-    return Execution(threads=threads, processes=1, micro_batch_tokens=1 << 16, checkpoint_interval_steps=1000)
+        return common
+    large = {"threads": available_cores(), "micro_batch_tokens": 1 << 16, "checkpoint_interval_steps": 1000}
+    return common.model_copy(update=large)

@@ -48,6 +48,25 @@ class EmbeddingScores(Value):
     metrics: dict[str, float]
 
 
+class HeldoutScore(Value):
+    """Loss on the held-out documents of a corpus under fixed masks, in one context (tokens); of pre-training's record.
+
+    `texts` names the set of documents, so that only losses on the same ones are compared. `tokens` and `text_bytes`
+    are what is shown of them, `loss` is in nats a predicted token; `neobert.evaluation.heldout` says how
+    `bits_per_byte` follows and what it can compare.
+    """
+
+    corpus: str
+    context: PositiveInt
+    texts: str
+    documents: PositiveInt
+    tokens: PositiveInt
+    text_bytes: PositiveInt
+    predicted_tokens: PositiveInt
+    loss: NonNegativeFloat
+    bits_per_byte: NonNegativeFloat
+
+
 class PerplexityConfig(Value):
     """Where pseudo-perplexity was measured: a checkpoint behind a stage (from 0), on a text with a name.
 

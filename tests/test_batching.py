@@ -386,7 +386,7 @@ def test_seed_and_stage_decide_the_order_and_nothing_else_does(packing: PackingW
 def evaluation(documents: Documents, rows: int) -> list[tuple[list[int], list[int]]]:
     """(tokens with masks, targets) of each held-out document as evaluated, in a stable order."""
     found = []
-    for batch in heldout_batches(documents, CONTEXT, rows, most_documents=20):
+    for batch in heldout_batches(documents, CONTEXT, rows):
         assert batch.token_ids.shape == (rows, CONTEXT)
         targets = torch.full_like(batch.token_ids, -1)
         for row, column, target in masks(batch):
@@ -411,7 +411,7 @@ def test_held_out_documents_and_masks_are_fixed_by_their_text_alone() -> None:
         shards=(np.array([token for ids in flat for token in ids], dtype=np.uint16),),
     )
     expected = evaluation(documents, rows=4)
-    assert len(expected) == 20
+    assert len(expected) == 50
     assert evaluation(all_documents(other), rows=7) == expected
     predicted = sum(target >= 0 for _, targets in expected for target in targets)
     tokens = sum(len(token_ids) - 2 for token_ids, _ in expected)

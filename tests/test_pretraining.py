@@ -130,12 +130,17 @@ def test_the_loss_is_measured_on_all_corpora_where_that_is_wanted(
 ) -> None:
     """Own training and own loss stay what they are; the other corpus is measured as a run on it measures its own."""
     root, run = undisturbed
-    folder = write_tiny_run(tmp_path, run, heldout="all")
+    folder = write_tiny_run(tmp_path, run, heldout="all", heldout_context=16)
     assert finish(tmp_path, reference(run)) == (0, "")
     assert all(torch.equal(tensor, weights(root, run)[name]) for name, tensor in weights(tmp_path, run).items())
     losses = record(tmp_path, run)["scores"]["heldout_loss"]
     assert losses.keys() == {"web", "wikibook"}
     assert losses["web"] == record(root, run)["scores"]["heldout_loss"]["web"] != losses["wikibook"]
+    measured = {(score["corpus"], score["context"]): score for score in record(tmp_path, run)["scores"]["heldout"]}
+    assert measured.keys() == {(corpus, context) for corpus in losses for context in (16, 32)}
+    assert all(measured[corpus, 32]["loss"] == losses[corpus] != measured[corpus, 16]["loss"] for corpus in losses)
+    assert all(measured[corpus, 32]["texts"] == measured[corpus, 16]["texts"] for corpus in losses)
+    assert record(root, run)["scores"]["heldout"] == [measured["web", 32]]
     run_file = read_run_file(folder)
     other = measured_runs(run_file)[1]
     alone = run_file.model_copy(

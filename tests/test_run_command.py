@@ -255,6 +255,12 @@ REFUSALS = [
     ([], 2, "--variant"),
     (["--variant", "M7", "--workers", "0"], 2, "--workers"),
     (["--variant", "M7", "--seed", "-1"], 2, "seed"),
+    (
+        ["--variant", "M0", "M2", "--heldout-context", "96"],
+        2,
+        "beyond the learned positions of M0, which hold 64 tokens",
+    ),
+    (["--variant", "M2", "--heldout-context", "2"], 2, "no room beside 2 special tokens"),
 ]
 
 

@@ -162,17 +162,14 @@ def _grid(values: Integers, places: Integers, shape: tuple[int, int], filler: in
     return flat.reshape(shape)
 
 
-def heldout_batches(
-    heldout: Documents, context: int, rows_per_batch: int, *, most_documents: int | None = None
-) -> Iterator[Batch]:
-    """Held-out documents, cut to the context and packed with borders, under one fixed masking: 15 %, all [MASK].
+def heldout_batches(heldout: Documents, context: int, rows_per_batch: int) -> Iterator[Batch]:
+    """Documents, cut to the context and packed with borders, under one fixed masking: 15 %, all [MASK].
 
-    Documents are chosen and masked by the hash of their text, so they are the same for every recipe and tokenizer.
+    They are masked by the hash of their text, so that masks are the same for every recipe.
     """
     documents = heldout.truncated(context)
     hashes = documents.corpus.text_hashes[documents.numbers]
-    chosen = np.argsort(hashes, kind="stable")[:most_documents]
-    keys = counter_hash(HELDOUT_SEED, (hashes[chosen] & np.uint64(0xFFFFFFFF)).astype(np.int64))
-    rows = whole_documents(documents, chosen, keys, context)
+    keys = counter_hash(HELDOUT_SEED, (hashes & np.uint64(0xFFFFFFFF)).astype(np.int64))
+    rows = whole_documents(documents, np.arange(len(documents)), keys, context)
     for part in micro_batches(rows, rows_per_batch):
         yield collate(part, documents.corpus, HELDOUT_MASKING, shapes=Exact(rows_per_batch))

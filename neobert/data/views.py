@@ -78,8 +78,12 @@ class Documents:
         bound = _heldout_bound(hashes)
         return self._where(hashes > bound), self._where(hashes <= bound)
 
+    def at(self, indices: NDArray[np.int64]) -> "Documents":
+        """Some documents of the view, in the order of `indices`."""
+        return Documents(self.corpus, self.numbers[indices], self.lengths[indices])
+
     def _where(self, chosen: NDArray[np.bool_]) -> "Documents":
-        return Documents(self.corpus, self.numbers[chosen], self.lengths[chosen])
+        return self.at(np.flatnonzero(chosen))
 
 
 def _heldout_bound(hashes: NDArray[np.uint64]) -> np.uint64:

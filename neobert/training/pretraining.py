@@ -87,7 +87,7 @@ class PretrainingUnit:
         stage = run.recipe.stages[-1]
         totals = outcome.totals
         hours = totals.seconds / 3600 * execution.processes
-        heldout = [line["heldout_losses"] for line in metrics if "heldout_losses" in line][-1]
+        measured = [line for line in metrics if "heldout_losses" in line][-1]
         return {
             "kind": "pretraining",
             "id": self.id,
@@ -99,7 +99,11 @@ class PretrainingUnit:
                 "origins": {"corpus": run.corpus_origin, "tokenizer": run.tokenizer_origin},
             },
             "labels": self.run_file.labels,
-            "scores": {"heldout_loss": heldout, "training_loss": training_loss(metrics, stage.steps)},
+            "scores": {
+                "heldout_loss": measured["heldout_losses"],
+                "heldout": measured["heldout"],
+                "training_loss": training_loss(metrics, stage.steps),
+            },
             "seed": run.recipe.seed,
             "steps": stage.steps,
             "tokens": stage.tokens,

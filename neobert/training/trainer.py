@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from neobert.data.batching import Batch, StepIterator, heldout_batches
+from neobert.data.batching import Batch, StepIterator
 from neobert.data.preparation import measured_runs, tokenized_corpus
 from neobert.data.tokenized import TokenizedCorpus
 from neobert.data.views import Documents, all_documents
 from neobert.errors import MissingData
-from neobert.evaluation.heldout import heldout_loss
+from neobert.evaluation.heldout import HeldoutText, heldout_score, heldout_texts
+from neobert.identity import plain
 from neobert.layout import Layout
 from neobert.model.build import build_masked_language_model, initialize
 from neobert.model.heads import MaskedLanguageModel
@@ -26,8 +27,6 @@ from neobert.training.feeding import Feeding
 from neobert.training.loop import StepBatches
 from neobert.training.processes import said_by_first
 from neobert.training.tasks import Process
-
-HELDOUT_DOCUMENTS = 256
 
 
 def summed_loss(network: torch.nn.Module, batch: Batch) -> torch.Tensor:
@@ -71,22 +70,22 @@ class Trainer(Course[Batch]):
         return all_documents(self.corpus).split_heldout()[0]
 
     @cached_property
-    def heldout(self) -> dict[str, list[Batch]]:
-        """The held-out documents under fixed masks, by corpus."""
+    def heldout(self) -> list[HeldoutText]:
+        """The held-out documents of each measured corpus, in the run's own context and in the common one."""
         own, *others = measured_runs(self.run_file)
-        opened = {run.recipe.data.corpus: tokenized_corpus(self.layout, run, self.run_file.source) for run in others}
-        corpora = {own.recipe.data.corpus: self.corpus, **opened}
-        return {name: self._heldout_batches(corpus) for name, corpus in corpora.items()}
+        corpora: dict[str, TokenizedCorpus] = {own.recipe.data.corpus: self.corpus}
+        for run in others:
+            corpora[run.recipe.data.corpus] = tokenized_corpus(self.layout, run, self.run_file.source)
+        common = self.run_file.execution.heldout_context or self.stage.context
+        contexts = sorted({self.stage.context, common})
+        return heldout_texts(corpora, contexts, {context: self._rows_of(context) for context in contexts})
 
-    def _heldout_batches(self, corpus: TokenizedCorpus) -> list[Batch]:
-        documents = all_documents(corpus).split_heldout()[1]
-        return list(
-            heldout_batches(documents, self.stage.context, self._rows_per_micro_batch, most_documents=HELDOUT_DOCUMENTS)
-        )
+    def _rows_of(self, context: int) -> int:
+        return max(1, self.run_file.execution.micro_batch_tokens // context)
 
     @property
     def _rows_per_micro_batch(self) -> int:
-        return max(1, self.run_file.execution.micro_batch_tokens // self.stage.context)
+        return self._rows_of(self.stage.context)
 
     def begin(self) -> None:
         """Weights and optimizer state of the previous stage, or fresh weights."""
@@ -162,7 +161,10 @@ class Trainer(Course[Batch]):
         return Trial(self.model, lambda: summed_loss(self.model, batch), self.run.recipe.precision, self.device)
 
     def heldout_scores(self) -> dict[str, Any]:
-        """Loss in nats on the held-out documents of each measured corpus, and of the run's own one."""
-        precision, device = self.run.recipe.precision, self.device
-        losses = {name: heldout_loss(self.model, batches, precision, device) for name, batches in self.heldout.items()}
-        return {"heldout_loss": losses[self.run.recipe.data.corpus], "heldout_losses": losses}
+        """Loss in nats on the held-out documents of each measured corpus, and of the run's own one, in the run's own
+        context; in `heldout` all that was measured."""
+        precision = self.run.recipe.precision
+        scores = [heldout_score(self.model, text, precision, self.device) for text in self.heldout]
+        losses = {score.corpus: score.loss for score in scores if score.context == self.stage.context}
+        own = losses[self.run.recipe.data.corpus]
+        return {"heldout_loss": own, "heldout_losses": losses, "heldout": plain(scores)}
