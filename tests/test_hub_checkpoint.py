@@ -182,6 +182,32 @@ def test_an_unknown_toggle_is_named_with_the_nearest_known_one(tmp_path: Path) -
         AutoModelForMaskedLM.from_pretrained(tmp_path)
 
 
+@pytest.mark.parametrize("key", ["feed_forward", "norms", "rotary_bases", "classifier_pool", "num_hidden_layer"])
+def test_a_slip_in_a_toggle_is_refused(key: str) -> None:
+    with pytest.raises(ValueError, match=f"unknown toggle '{key}': did you mean"):
+        NeoBERTConfig(**{**PUBLISHED_CONFIG, key: 1})
+
+
+def test_keys_of_other_programs_are_kept_and_load_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What users, converters and trainers leave in a configuration must not make a saved model unreadable."""
+    write_checkpoint(tmp_path / "first", "published")
+    model = AutoModelForMaskedLM.from_pretrained(tmp_path / "first")
+    others = {
+        "my_note": "a",
+        "transformers.js_config": {"dtype": "q8"},
+        "unsloth_version": "1",
+        "initializer_range": 0.02,
+    }
+    for key, value in others.items():
+        setattr(model.config, key, value)
+    model.save_pretrained(tmp_path / "second")
+    loaded = AutoModelForMaskedLM.from_pretrained(tmp_path / "second")
+    assert {key: getattr(loaded.config, key) for key in others} == others
+    loaded.save_pretrained(tmp_path / "third")
+    assert (tmp_path / "third" / "config.json").read_bytes() == (tmp_path / "second" / "config.json").read_bytes()
+    assert loaded.config.to_recipe() == model.config.to_recipe()
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -190,7 +216,7 @@ def test_an_unknown_toggle_is_named_with_the_nearest_known_one(tmp_path: Path) -
         ({"ngpt": True}, "ngpt"),
         ({"hidden_size": 25}, "^config.json describes no model: width 25 is not divisible by 3 heads: [^\n]*$"),
         ({"norm_eps": -1.0}, "^config.json describes no model: norm_eps is -1.0: [^\n]*$"),
-        ({"transformers_weights": "weights.bin"}, "unknown toggle 'transformers_weights'"),
+        ({"transformers_weights": "weights.bin"}, "names the weights 'weights.bin'"),
         ({"tie_word_embeddings": True}, "matrix of its own"),
     ],
 )

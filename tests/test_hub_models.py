@@ -187,6 +187,59 @@ def test_what_berts_tokenizers_and_users_pass_is_understood(form: str) -> None:
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_documents_of_one_row_do_not_see_each_other(form: str, implementation: str) -> None:
+    """Places that start again, as collators that flatten give them, and the published forward's cu_seqlens."""
+    model, _ = masked_lm(form, implementation)
+    documents = [random_document(length) for length in (9, 1, 14)]
+    alone = torch.cat([model(torch.as_tensor(document)[None]).logits[0] for document in documents])
+    row = torch.cat([torch.as_tensor(document) for document in documents])[None]
+    lengths = [len(document) for document in documents]
+    places = torch.cat([torch.arange(length) for length in lengths])[None]
+    borders = torch.tensor([0, *lengths]).cumsum(0).int()
+    for given in ({"position_ids": places}, {"cu_seqlens": borders, "max_seqlen": max(lengths)}):
+        torch.testing.assert_close(model(row, **given).logits[0], alone, **CLOSE)
+        torch.testing.assert_close(model.model(row, **given)[0], model.model(row, position_ids=places)[0], **CLOSE)
+    whole_row = model(row).logits[0]
+    assert (whole_row - alone).abs().max() > 1e-3
+    two = places.expand(2, -1)
+    torch.testing.assert_close(model(row.expand(2, -1), position_ids=two).logits[1], alone, **CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"cu_seqlens": [0, 3, 20]}, "do not rise from 0 to the 24 tokens"),
+        ({"cu_seqlens": [0, 30, 24]}, "do not rise"),
+        ({"cu_seqlens": [0, 24], "attention_mask": [[1] * 24]}, "without attention_mask"),
+        ({"cu_seqlens": [0, 24], "position_ids": [list(range(24))]}, "without attention_mask"),
+    ],
+)
+def test_borders_that_fit_no_row_are_refused(given: dict[str, list], said: str) -> None:
+    model, _ = masked_lm("NeoBERT form")
+    with pytest.raises(ValueError, match=said):
+        model(padded_batch()[0][:1], **{name: torch.tensor(value) for name, value in given.items()})
+
+
+def test_flash_kernels_are_told_of_borders_in_one_row_and_refuse_them_in_several() -> None:
+    seen: list[Tensor] = []
+
+    def kernel(module, query, key, value, attention_mask, position_ids=None, **_):
+        assert attention_mask is None
+        seen.append(position_ids)
+        return query.transpose(1, 2), None
+
+    AttentionInterface.register("flash_seen", kernel)
+    AttentionMaskInterface.register("flash_seen", flash_attention_mask)
+    model, _ = masked_lm("NeoBERT form")
+    model.config._attn_implementation = "flash_seen"
+    places = torch.cat([torch.arange(10), torch.arange(14)])[None]
+    model(padded_batch()[0][:1], position_ids=places)
+    assert seen and all(torch.equal(each, places) for each in seen)
+    with pytest.raises(ValueError, match="flatten the batch to one row"):
+        model(padded_batch()[0][:2], position_ids=places.expand(2, -1))
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 def test_a_row_of_padding_alone_makes_no_nan(form: str, implementation: str) -> None:
     model, _ = masked_lm(form, implementation)
     token_ids, mask = padded_batch()

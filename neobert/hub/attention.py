@@ -67,3 +67,22 @@ def refuse_mask(mask: Tensor | None, embeddings: Tensor) -> None:
             f"attention_mask has the shape {tuple(mask.shape)}: {rows} rows of {tokens} tokens need "
             f"({rows}, {tokens}), or ({rows}, 1, {tokens}, {tokens}) where each token sees others"
         )
+
+
+def places_within(borders: Tensor, embeddings: Tensor, mask: Tensor | None, positions: Tensor | None) -> Tensor:
+    """The place of each token of one row (1, tokens) in its document, from the cumulated lengths of documents.
+
+    Raises:
+        ValueError: there are several rows, a mask or positions beside the borders, or they do not fit the row.
+    """
+    rows, tokens = embeddings.shape[:2]
+    if rows != 1 or mask is not None or positions is not None:
+        raise ValueError(
+            "cu_seqlens are borders of documents in a single row without attention_mask and position_ids, not in "
+            f"{rows} rows or beside these"
+        )
+    starts, lengths = borders[:-1].long(), borders.diff().long()
+    if not torch.compiler.is_compiling() and (borders[0] != 0 or borders[-1] != tokens or bool((lengths < 0).any())):
+        raise ValueError(f"cu_seqlens {borders.tolist()} do not rise from 0 to the {tokens} tokens of the row")
+    begun = torch.repeat_interleave(starts, lengths, output_size=tokens)
+    return (torch.arange(tokens, device=embeddings.device) - begun.to(embeddings.device))[None]

@@ -4,13 +4,17 @@ The published names (hidden_size, norm_eps, …) are kept where there are any; w
 (learned positions, GELU, layer norm, how weights start) has the recipe's words.
 """
 
+import difflib
 from typing import Any, Literal, Self, get_args
 
 from pydantic import ValidationError
 from transformers import GenerationConfig, PreTrainedConfig
+from transformers.utils import logging
 
 from neobert import recipe
 from neobert.errors import did_you_mean
+
+logger = logging.get_logger(__name__)
 
 RECIPE_NAMES = {
     "vocab_size": "vocabulary_size",
@@ -42,6 +46,9 @@ IGNORED_PUBLISHED = frozenset(
     }
 )
 """Keys of published configurations that decide nothing here."""
+
+NEAR_MISS = 0.8
+"""How like a toggle's name an unknown key must be to be taken for a slip (difflib's ratio)."""
 
 TRANSFORMERS_KEYS = frozenset(
     {
@@ -85,7 +92,7 @@ class NeoBERTConfig(PreTrainedConfig):
         pad_token_id (`int`): Id of the padding token.
 
     Raises:
-        ValueError: an unknown toggle, or values that no model can have.
+        ValueError: a slip in the name of a toggle, or values that no model can have. Other unknown keys are kept.
 
     Example:
 
@@ -123,9 +130,9 @@ class NeoBERTConfig(PreTrainedConfig):
     tie_word_embeddings: bool = False
 
     def __post_init__(self, **kwargs: Any) -> None:
-        """Read published switches, refuse unknown keys and impossible values."""
+        """Read published switches, refuse slips in toggles and impossible values."""
         known = {key: value for key, value in self._without_published(kwargs).items() if key not in IGNORED_PUBLISHED}
-        self._refuse_unknown(known)
+        self._refuse_near_misses(known)
         super().__post_init__(**known, **self._own_auto_map(kwargs))
         self.to_recipe()
 
@@ -173,13 +180,20 @@ class NeoBERTConfig(PreTrainedConfig):
             self.rotary_base = rest.pop("rope_theta")
         return rest
 
-    def _refuse_unknown(self, keys: dict[str, Any]) -> None:
-        own = {*RECIPE_NAMES, *INITIALIZATION_NAMES, "max_length", "classifier_init_range", "classifier_dropout"}
-        own |= {"classifier_pooling", "pad_token_id"}
+    def _refuse_near_misses(self, keys: dict[str, Any]) -> None:
+        """Tell slips in toggles from keys of other programs, which a saved configuration keeps."""
+        own = [*RECIPE_NAMES, *INITIALIZATION_NAMES, "max_length", "classifier_init_range", "classifier_dropout"]
+        own += ["classifier_pooling", "pad_token_id"]
         transformers_own = TRANSFORMERS_KEYS | GenerationConfig().to_dict().keys() | set(dir(PreTrainedConfig))
-        for key in keys:
-            if key not in transformers_own:
-                raise ValueError(f"config.json has the unknown toggle {key!r}: {did_you_mean(key, sorted(own))}")
+        if "transformers_weights" in keys:
+            raise ValueError(
+                f"config.json names the weights {keys['transformers_weights']!r} (transformers_weights): only "
+                "model.safetensors is read"
+            )
+        for key in sorted(keys.keys() - transformers_own):
+            if difflib.get_close_matches(key, own, n=1, cutoff=NEAR_MISS):
+                raise ValueError(f"config.json has the unknown toggle {key!r}: {did_you_mean(key, own)}")
+            logger.warning_once(f"config.json has the key {key!r}, which decides nothing in a NeoBERT and is kept.")
 
     def _refuse_unknown_words(self) -> None:
         fields = type(self).__annotations__

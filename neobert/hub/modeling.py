@@ -7,13 +7,17 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
-from transformers.masking_utils import create_bidirectional_mask
+from transformers.masking_utils import (
+    create_bidirectional_mask,
+    find_packed_sequence_indices,
+    packed_sequence_mask_function,
+)
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import logging
 from transformers.utils.generic import can_return_tuple
 
-from neobert.hub.attention import InterfaceAttention, eager_attention, refuse_mask
+from neobert.hub.attention import InterfaceAttention, eager_attention, places_within, refuse_mask
 from neobert.hub.configuration import NeoBERTConfig
 from neobert.hub.loading import HEADS, refuse_incomplete, refuse_pickle
 from neobert.model.attention import AttentionPlan
@@ -127,19 +131,26 @@ class NeoBERTModel(NeoBERTPreTrainedModel):
         token_type_ids are accepted, so that BERT's tokenizers fit, and ignored. `kwargs` go to the attention function.
 
         attention_mask: (rows, tokens), 1 or true at tokens; or (rows, 1 or heads, tokens, tokens), added to the scores
-            where it is floating, else true where a token is seen. position_ids: (rows, tokens), places from 0.
+            where it is floating, else true where a token is seen. position_ids: (rows, tokens), places from 0; without
+            an attention_mask, documents of a row whose places start again do not see each other, as everywhere in
+            transformers. cu_seqlens: the published forward's other word for that: where the documents of a single row
+            begin, and its length.
 
         Raises:
             ValueError: not exactly one of input_ids and inputs_embeds; a mask of another shape; learned positions
-                beyond the context; attentions asked of an implementation that has none.
+                beyond the context; attentions asked of an implementation that has none; borders of documents in
+                several rows at once, where the implementation is a flash kernel, or beside a mask.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give exactly one of input_ids and inputs_embeds")
         embeddings = self.encoder(input_ids) if inputs_embeds is None else inputs_embeds
         refuse_mask(attention_mask, embeddings)
+        if (borders := kwargs.pop("cu_seqlens", None)) is not None:
+            position_ids = places_within(borders, embeddings, attention_mask, position_ids)
+        kwargs.pop("max_seqlen", None)  # beside cu_seqlens, which say it
         positions = self._positions(embeddings, attention_mask, position_ids)
         wants_attentions = self.config.output_attentions if output_attentions is None else output_attentions
-        attention = self._attention(embeddings, attention_mask, bool(wants_attentions), kwargs)
+        attention = self._attention(embeddings, attention_mask, position_ids, bool(wants_attentions), kwargs)
         states = self._states(embeddings, AttentionPlan(positions, attention=attention))
         wants_states = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         return BaseModelOutput(
@@ -190,7 +201,12 @@ class NeoBERTModel(NeoBERTPreTrainedModel):
         logger.warning_once(f"A sequence reaches {longest} tokens, and the model was trained on at most {context}.")
 
     def _attention(
-        self, embeddings: Tensor, mask: Tensor | None, wants_attentions: bool, options: Mapping[str, Any]
+        self,
+        embeddings: Tensor,
+        mask: Tensor | None,
+        position_ids: Tensor | None,
+        wants_attentions: bool,
+        options: Mapping[str, Any],
     ) -> InterfaceAttention:
         implementation = self.config._attn_implementation
         if wants_attentions and implementation != "eager":
@@ -201,5 +217,19 @@ class NeoBERTModel(NeoBERTPreTrainedModel):
         function = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention)
         if mask is not None and mask.ndim == 4 and not mask.is_floating_point():
             mask = mask.bool()
-        visible = create_bidirectional_mask(config=self.config, inputs_embeds=embeddings, attention_mask=mask)
+        rows, tokens, _ = embeddings.shape
+        documents = None
+        if position_ids is not None and mask is None:
+            documents = find_packed_sequence_indices(position_ids.expand(rows, tokens))
+        if documents is not None and "flash" in implementation:
+            if rows > 1:
+                raise ValueError(
+                    f"position_ids start again within {rows} rows, and {implementation} separates documents of one row "
+                    "alone: flatten the batch to one row, or give an attention_mask"
+                )
+            return InterfaceAttention(function, self, None, {**options, "position_ids": position_ids})
+        together = None if documents is None else packed_sequence_mask_function(documents)
+        visible = create_bidirectional_mask(
+            config=self.config, inputs_embeds=embeddings, attention_mask=mask, and_mask_function=together
+        )
         return InterfaceAttention(function, self, visible, options)
