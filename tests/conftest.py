@@ -1,9 +1,11 @@
 """Options and defaults of the test run."""
 
 import os
+from collections.abc import Iterator
 
 import pytest
 from golden_files import GoldenFiles
+from papers_ladder import PAPERS_LADDER
 from prefetch_worlds import hub  # noqa: F401  (fixture)
 from storages import postgresql_server, storage  # noqa: F401  (fixtures)
 
@@ -25,6 +27,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def write_golden(pytestconfig: pytest.Config) -> bool:
     """Whether golden files are to be written."""
     return bool(pytestconfig.getoption("--write-golden"))
+
+
+@pytest.fixture(scope="module")
+def papers_ladder() -> Iterator[None]:
+    """The ladder without variants that were added to the paper's, for what was recorded or printed before them."""
+    from ablations import ladder
+
+    added = [name for name in ladder.ladder() if name not in PAPERS_LADDER]
+    with pytest.MonkeyPatch.context() as patch:
+        for attribute, value in list(vars(ladder).items()):
+            if getattr(value, "name", None) in added:
+                patch.delattr(ladder, attribute)
+        yield
 
 
 @pytest.fixture(scope="session")

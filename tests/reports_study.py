@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from ablations.ladder import ladder, variants
+from papers_ladder import PAPERS_LADDER
+
+from ablations.ladder import variants
 from ablations.modification import Recipe
 from ablations.plan import chosen_variants
 from ablations.runs import glue_studies, measured_checkpoints, pretraining_runs
@@ -24,7 +26,6 @@ from neobert.records import checksum_of, publish_record
 from neobert.specifications import Execution, GlueStudy, PretrainingRun, write_run_file
 from neobert.specifications import Source as SourceName
 
-PAPERS_LADDER = tuple(f"M{number}" for number in range(11))
 LEVELS = dict(zip(PAPERS_LADDER, (52.0, 54.1, 57.3, 55.2, 57.0, 56.1, 53.9, 58.4, 59.6, 61.0, 61.0), strict=True))
 TASK_SHIFTS = dict(zip(TASKS, (-4, 2, 6, -9, 8, 8, -16, 5), strict=True))  # they add up to 0
 
@@ -114,7 +115,7 @@ class Study:
 
     def write(self, names: Iterable[str] | None = None, seeds: Sequence[int] = (0,)) -> None:
         """Pre-train the variants (default: the ladder) and run their whole grids on all tasks with every seed."""
-        for name in names if names is not None else ladder():
+        for name in names if names is not None else PAPERS_LADDER:
             for seed in seeds:
                 self.pretrain(name, seed)
                 for study in self.studies(name, seed):

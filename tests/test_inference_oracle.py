@@ -9,6 +9,8 @@ from ablations.ladder import ladder
 from reports import inference
 from reports.inference import ALPHA, POWER, compared, detectable_in_deviations, holm, verdict
 
+pytestmark = pytest.mark.usefixtures("papers_ladder")
+
 Array = np.ndarray[Any, np.dtype[Any]]
 STUDIES = 20_000
 SEEDS = (3, 5, 10)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ablations import protocol
+from ablations import ladder, protocol
 from ablations.plan import Row, chosen_variants, plan
 from neobert.data.corpora import open_source
 from neobert.grid.claims import acquire
@@ -42,7 +42,7 @@ def studies(row: Row) -> list[GlueStudy]:
     [
         (["M7"], ["M7"]),
         (["M2..M4"], ["M2", "M3", "M4"]),
-        (["all"], [f"M{number}" for number in range(11)]),
+        (["all"], list(ladder.ladder())),
         (["M8", "M0", "M8"], ["M0", "M8"]),
         (["M7@code"], ["M7@code"]),
     ],

@@ -17,6 +17,8 @@ from reports.deltas_table import DIGITS, printed_range, signed
 from reports.scores import Group, group_of
 from reports.trials import Evidence, read_evidence
 
+pytestmark = pytest.mark.usefixtures("papers_ladder")
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 RECORDS, MADE = REPOSITORY / "reports" / "study", REPOSITORY / "docs" / "study"
 FACTORS = ("positions", "feedforward", "norm", "masking")

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from papers_ladder import PAPERS_LADDER
 from reports_study import TASK_SHIFTS, Study
 from scipy import stats
 
-from ablations.ladder import ladder
 from neobert.glue.tasks import TASKS
 from neobert.layout import Layout
 from neobert.recipe import Point
@@ -239,7 +239,7 @@ def test_two_variants_have_no_rank_agreement(tmp_path: Path) -> None:
 def test_held_out_losses_order_the_variants_that_read_the_same_tokens_in_the_same_lengths(tmp_path: Path) -> None:
     """M3 has other tokens, M9 and M10 other lengths; lower is better, so that levels come out in their own order."""
     study = Study(tmp_path, measured=("web", "wikibook"))
-    for name in ladder():
+    for name in PAPERS_LADDER:
         study.pretrain(name)
         study.pretrain(name, seed=1)
     found = {each.readout: each for each in rank_agreements(group(study), tuple(TASKS))}

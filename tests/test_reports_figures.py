@@ -28,6 +28,8 @@ from reports.table3 import table3, table3_csv
 from reports.table5 import table5, table5_csv
 from reports.trials import Evidence, read_evidence
 
+pytestmark = pytest.mark.usefixtures("papers_ladder")
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 SCRIPT = Path("reports", "make_figures.py")
 FILES = {f"{name}.{suffix}" for name in ("table2", "table3", "table5", "deltas") for suffix in ("md", "tex", "csv")} | {

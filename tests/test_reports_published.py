@@ -13,6 +13,8 @@ from neobert.glue.tasks import TASKS
 from reports import published
 from reports.formats import DASH, Table, booktabs, csv_text, escape_latex, markdown, number, raw, signed_percent
 
+pytestmark = pytest.mark.usefixtures("papers_ladder")
+
 # Rows whose printed average is not the mean of their eight printed scores: copied from other papers as it was.
 INCONSISTENT = {
     ("Base", "BERT"): 79.05,

@@ -15,6 +15,8 @@ from reports.remarks import remarks, row_label
 from reports.scores import Group, Row, group_of
 from reports.trials import read_evidence
 
+pytestmark = pytest.mark.usefixtures("papers_ladder")
+
 
 @pytest.fixture(autouse=True)
 def no_waiting_for_disks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,97 @@
+"""The README's instructions work to the letter, in a copy of the repository whose smoke scale takes seconds."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tree_copy import REPOSITORY, fresh_clone, shell, shrink_smoke_scale
+
+README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(mark: str) -> list[str]:
+    """The blocks of code of the README behind a comment."""
+    return re.findall(rf"^<!-- {mark} -->\n```\w*\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
+
+
+ACTIVATION, *BLOCKS = blocks("runnable")
+needs_make = pytest.mark.skipif(
+    shutil.which("make") is None or not Path(sys.prefix, "bin", "activate").exists(),
+    reason="needs make and a virtual environment",
+)
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """After `make demo`; the environment is there already."""
+    tree = fresh_clone(tmp_path_factory.mktemp("fresh") / "clone")
+    shrink_smoke_scale(tree)
+    answer = shell(tree, "make --old-file=.venv/installed demo")
+    assert answer.returncode == 0, answer.stderr
+    return tree
+
+
+@needs_make
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.splitlines()[0].partition("#")[0].strip())
+def test_a_block_that_is_marked_runnable_runs(block: str, clone: Path) -> None:
+    answer = shell(clone, f"{ACTIVATION}\n{block}")
+    assert answer.returncode == 0, answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+OF_THE_LADDER = ("test_identities", "test_ladder", "test_designs", "test_plan")
+
+
+def with_m11(folder: Path) -> Path:
+    """A clone with the README's declaration where the README puts it."""
+    tree = fresh_clone(folder)
+    (declaration,) = blocks("the declaration")
+    ladder = tree / "ablations" / "ladder.py"
+    before, m10, after = ladder.read_text(encoding="utf-8").partition("\nM10 = M9.derive(")
+    line, rest = after.split("\n", 1)
+    ladder.write_text(f"{before}{m10}{line}\n{declaration}{rest}", encoding="utf-8")
+    return tree
+
+
+def pytest_of(tree: Path, flags: str) -> subprocess.CompletedProcess[str]:
+    """pytest in a clone."""
+    return shell(tree, f"{ACTIVATION}\npython -m pytest -p no:cacheprovider {flags}")
+
+
+@needs_make
+def test_m11_is_one_declaration_and_leaves_the_tests_green(tmp_path: Path) -> None:
+    tree = with_m11(tmp_path / "clone")
+    said = pytest_of(tree, "tests/test_identities.py").stdout
+    assert re.search(r"^1 failed, \d+ passed", said, re.MULTILINE) and "M11: not in golden/identities.json" in said
+    recorded = tree / "tests" / "golden" / "identities.json"
+    before = json.loads(recorded.read_text(encoding="utf-8"))
+    (commands,) = blocks("runnable with M11")
+    planning, training, recording = commands.splitlines()
+    answer = shell(tree, f"{ACTIVATION}\n{planning}\n{recording}")
+    assert answer.returncode == 0 and "feedforward: swiglu → geglu" in answer.stdout, answer.stderr
+    after = json.loads(recorded.read_text(encoding="utf-8"))
+    assert after.pop("M11") and after == before
+    tests = pytest_of(tree, " ".join(f"tests/{name}.py" for name in OF_THE_LADDER))
+    assert tests.returncode == 0, tests.stdout
+    shrink_smoke_scale(tree)
+    answer = shell(tree, f"{ACTIVATION}\n{training}")
+    assert answer.returncode == 0, answer.stderr
+    assert len(list((tree / "runs" / "pretraining").glob("*/done.json"))) == 2
+
+
+@needs_make
+@pytest.mark.drill
+def test_m11_leaves_every_test_green(tmp_path: Path) -> None:
+    """All of `make test` but these tests themselves."""
+    tree = with_m11(tmp_path / "clone")
+    for flags in ("--write-golden", "-n 2 --dist loadfile -m 'not slow and not drill and not slurm'"):
+        answer = pytest_of(tree, f"{flags} --ignore tests/test_readme.py")
+        assert answer.returncode == 0, answer.stdout
+
+
+def test_the_first_block_activates_the_environment_that_make_makes() -> None:
+    assert len(BLOCKS) >= 3 and ACTIVATION == "source .venv/bin/activate\n"

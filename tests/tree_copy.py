@@ -1,0 +1,53 @@
+"""A copy of the repository as a fresh clone has it, for tests that follow its instructions to the letter."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+NOT_CLONED = (".git", ".venv", "__pycache__", ".*_cache", ".hypothesis", "runs", "out", "build", "dist", "*.egg-info")
+
+
+def fresh_clone(folder: Path) -> Path:
+    """The files of the repository in `folder`, with this interpreter's environment as its .venv."""
+    shutil.copytree(REPOSITORY, folder, ignore=shutil.ignore_patterns(*NOT_CLONED))
+    (folder / ".venv").symlink_to(sys.prefix)
+    return folder
+
+
+def shell(tree: Path, commands: str) -> subprocess.CompletedProcess[str]:
+    """Commands in bash, as a person gives them after opening a terminal in a clone: the first that fails ends them."""
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    return subprocess.run(
+        ["bash", "-e", "-o", "pipefail", "-c", commands],
+        cwd=tree,
+        env=environment | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=3600,
+        check=False,
+    )
+
+
+def shrink_smoke_scale(tree: Path) -> None:
+    """Let the smoke scale of a copy take seconds: a few steps of tiny models on little text."""
+    rules = tree / "ablations" / "scale_rules.py"
+    rules.write_text(rules.read_text(encoding="utf-8") + SMALLER, encoding="utf-8")
+    scales = tree / "ablations" / "scales.py"
+    text = scales.read_text(encoding="utf-8")
+    assert '"smoke": 16_000' in text
+    scales.write_text(text.replace('"smoke": 16_000', '"smoke": 600'), encoding="utf-8")
+
+
+SMALLER = """
+_SHAPES = {(12, 768): (2, 16), (16, 1056): (3, 24), (16, 1008): (3, 16), (28, 768): (5, 16)}
+SMOKE = replace(
+    SMOKE,
+    shapes={"trained": _SHAPES, "published": _SHAPES},
+    heads=2,
+    steps={1_000_000: 6, 50_000: 3},
+    finetuning={**SMOKE.finetuning, "epochs": 1, "train_examples": 64},
+)
+"""
