@@ -77,6 +77,7 @@ class Outline(HTMLParser):
         return dict(zip(words[::2], words[1::2], strict=True))
 
 
+@pytest.mark.usefixtures("papers_ladder")
 def test_page_shows_the_tree_with_arms_and_names_what_has_no_score(tmp_path: Path) -> None:
     study = Study(tmp_path / "runs")
     study.write(["M0", "M1", "M2", "M3"], seeds=(0, 1))
