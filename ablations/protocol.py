@@ -5,7 +5,7 @@ from neobert.recipe import Contrastive, FineTuning, Grid, Optimization, Pruning
 
 TRANSFER_TASK = "mnli"  # App. C: "the best MNLI checkpoint"
 TRANSFERRED_TASKS = ("rte", "stsb", "mrpc", "qnli")  # App. C; the code's mnli←snli and wnli←allnli are not in the paper
-SELECTION_RULE = closing.SELECTION_RULE  # App. C: the best; what is done about equal scores is not stated
+SELECTION_RULES = closing.SELECTION_RULES  # App. C: the best; what is done about equal scores is not stated
 
 LIMITED_GRID = Grid(
     batch_sizes=(16, 32),  # §4
@@ -36,10 +36,14 @@ GLUE_PROTOCOL = FineTuning(
     warmup_fraction=0.06,  # code glue/train.py
     decay_fraction=0.9,  # code glue/train.py: linear decay ends at 90 % of the steps
     floor_fraction=0.1,  # code glue/train.py: and stays at 10 % of the peak
-    evaluation_interval_steps=500,  # App. C: every min(500, len/10) steps; the code has min(1000, …)
+    evaluation_interval_steps=500,  # App. C: every min(500, len(dataloader) / 10) steps (M10@interval: the code's rule)
     evaluations_per_epoch=10,  # App. C
     patience_evaluations=15,  # App. C
     precision="bf16",  # the code trains in fp16 on V100s; bf16 needs no loss scaling
+    epoch_counted_in="steps",  # App. C; the code counts examples (M10@interval)
+    weight_decay_on="all",  # not stated; the code spares biases (M10@biases)
+    transferred="encoder",  # App. C names the checkpoint alone; the code takes the layer dense along (M10@dense)
+    decisive_metric="mean",  # App. C averages two metrics; the code watches the first (M10@metric)
 )
 
 PRUNING = Pruning(  # not in the paper: `--prune` only; regret and steps are measured in tests/test_pruning.py

@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 
 from ablations.modification import Recipe
-from ablations.protocol import SELECTION_RULE, TRANSFER_TASK, TRANSFERRED_TASKS
+from ablations.protocol import SELECTION_RULES, TRANSFER_TASK, TRANSFERRED_TASKS
 from neobert.data.corpora import Source
 from neobert.glue.tasks import TASKS
+from neobert.identity import neutral_values
 from neobert.recipe import FineTuning, Point, Pretraining, Pruning
 from neobert.specifications import GlueStudy, PretrainingRun, Start
 
@@ -68,12 +69,21 @@ def glue_studies(checkpoint: Checkpoint, source: Source, pruning: Pruning | None
             continue
         start = pretrained
         if task in TRANSFERRED_TASKS and TRANSFER_TASK in studies:
-            study = studies[TRANSFER_TASK].id
-            start = Start(kind="study", task=TRANSFER_TASK, study=study, rule=SELECTION_RULE, reason=None)
+            study = studies[TRANSFER_TASK]
+            rule = SELECTION_RULES[study.protocol.decisive_metric]
+            start = Start(kind="study", task=TRANSFER_TASK, study=study.id, rule=rule, reason=None)
         elif task in TRANSFERRED_TASKS:
             start = pretrained.model_copy(update={"reason": missing[TRANSFER_TASK]})
         studies[task] = _study(checkpoint, task, start, source, pruning)
     return list(studies.values())
+
+
+def protocol_on(task: str, protocol: FineTuning, *, transfers: bool) -> FineTuning:
+    """A protocol as far as it decides anything on a task, which starts from another one or not: what cannot matter
+    there is neutral, so that variants share the trials in which they agree."""
+    scores_once = len(TASKS[task].metrics) == len(TASKS[task].validation_splits) == 1
+    idle = [*(["transferred"] if not transfers else []), *(["decisive_metric"] if scores_once else [])]
+    return protocol.model_copy(update={name: neutral_values(FineTuning)[name] for name in idle})
 
 
 def _study(checkpoint: Checkpoint, task: str, start: Start, source: Source, pruning: Pruning | None) -> GlueStudy:
@@ -82,7 +92,7 @@ def _study(checkpoint: Checkpoint, task: str, start: Start, source: Source, prun
         weights=checkpoint.weights,
         stage=checkpoint.stage,
         context=checkpoint.context,
-        protocol=checkpoint.protocol,
+        protocol=protocol_on(task, checkpoint.protocol, transfers=start.study is not None),
         points=checkpoint.points,
         seed=checkpoint.seed,
         starts_from=start,

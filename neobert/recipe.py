@@ -5,7 +5,7 @@ No field has a default: a knob that is not written is an error. A field that is 
 here, so that listing, planning and reporting start at once. Labels, paths, devices and micro-batches are not in it.
 """
 
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -18,7 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from neobert.identity import neutral_values
+from neobert.identity import Neutral, neutral_values
 
 Precision = Literal["fp32", "bf16"]
 
@@ -197,7 +197,14 @@ class Pretraining(Value):
 
 
 class FineTuning(Value):
-    """The protocol of one fine-tuning study on GLUE: all but task, grid point and seed."""
+    """The protocol of one fine-tuning study on GLUE: all but task, grid point and seed.
+
+    Evaluations come every `evaluation_interval_steps` updates or, where that is sooner, `evaluations_per_epoch` times
+    an epoch, whose length is counted in updates or in examples (`neobert.glue.course`). `transferred` is what a task
+    that starts from another one takes over: its encoder, or the layer of the head below the classifier too.
+    `decisive_metric` is what patience, the best step and the best point of a grid go by: the mean of a task's metrics,
+    which is its score, or the first of them (on MNLI the matched accuracy).
+    """
 
     epochs: PositiveInt
     max_tokens: PositiveInt
@@ -215,6 +222,10 @@ class FineTuning(Value):
     evaluations_per_epoch: PositiveInt
     patience_evaluations: PositiveInt
     precision: Precision
+    epoch_counted_in: Annotated[Literal["steps", "examples"], Neutral("steps")]
+    weight_decay_on: Annotated[Literal["all", "all_but_biases"], Neutral("all")]
+    transferred: Annotated[Literal["encoder", "encoder_and_dense"], Neutral("encoder")]
+    decisive_metric: Annotated[Literal["mean", "first"], Neutral("mean")]
 
 
 class Contrastive(Value):

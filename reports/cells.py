@@ -185,19 +185,23 @@ def _cell(grid: Grid, repetitions: Mapping[Seeds, Repetition], counted: Sequence
 
 
 def _scores_at(point: Point, repetitions: Mapping[Seeds, Repetition]) -> dict[Seeds, float]:
-    trials = {seeds: points.get(point) for seeds, points in repetitions.items()}
     return {
         seeds: trial.score * POINTS_OF_SCORE
-        for seeds, trial in trials.items()
-        if trial is not None and trial.score is not None
+        for seeds, trial in _trials_at(point, repetitions).items()
+        if trial.score is not None
     }
 
 
+def _trials_at(point: Point, repetitions: Mapping[Seeds, Repetition]) -> dict[Seeds, Trial]:
+    return {seeds: points[point] for seeds, points in repetitions.items() if point in points}
+
+
 def _best_point(grid: Grid, repetitions: Mapping[Seeds, Repetition]) -> Point | None:
-    """The point with most seeds, then the highest mean, then first in the grid."""
-    scores = {point: _scores_at(point, repetitions) for point in grid}
-    done = [point for point in grid if scores[point]]
-    return max(done, key=lambda point: (len(scores[point]), statistics.fmean(scores[point].values())), default=None)
+    """The point with most seeds, then the highest mean of what the protocol chooses by, then first in the grid."""
+    reached = {point: _trials_at(point, repetitions).values() for point in grid}
+    decisive = {point: [each.decisive for each in reached[point] if each.decisive is not None] for point in grid}
+    done = [point for point in grid if decisive[point]]
+    return max(done, key=lambda point: (len(decisive[point]), statistics.fmean(decisive[point])), default=None)
 
 
 def _points_in_state(state: str | None, grid: Grid, repetitions: Mapping[Seeds, Repetition]) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from ablations.designs import variants_of_designs
 from ablations.ladder import ladder, variants
 from ablations.modification import Recipe
+from ablations.runs import protocol_on
 from ablations.scales import Scale, Vocabulary, scaled
 from ablations.variant import Variant
 from neobert.glue.tasks import TASKS
@@ -181,8 +182,12 @@ class _Collector:
     def has_own_records(self, row: Row) -> bool:
         """Whether an alternative has something to show that no variant of the ladder shows already."""
         recipe, others = self._scaled(row.variant), [self._scaled(variant) for variant in ladder().values()]
-        own_weights = all(recipe.pretraining != other.pretraining for other in others)
-        return recipe not in others and (row.is_started or (own_weights and bool(row.losses)))
+        twins = [other for other in others if other.pretraining == recipe.pretraining]
+        own_study = any(
+            _is_study_of(study, recipe) and not any(_is_study_of(study, twin) for twin in twins)
+            for study in self._studies_on(row.runs)
+        )
+        return recipe not in others and (own_study or (not twins and bool(row.losses)))
 
     def _scaled(self, variant: Variant) -> Recipe:
         return scaled(variant.recipe, self._scale, self._vocabulary)
@@ -215,19 +220,20 @@ class _Collector:
         return tuple(sorted(of_tasks.union(*(run.origins.values() for run in runs))))
 
     def _fits(self, trial: Trial, recipe: Recipe) -> bool:
-        """Whether a trial is one of the variant's own: a transfer trial must start from a study of the same grid."""
+        """Whether a trial is one of the variant's own: a transfer trial must start from a study of the variant."""
         start = self._studies.get(trial.start) if trial.start is not None else None
-        same_grid = trial.start is None or (start is not None and _is_grid(start, recipe))
-        return trial.protocol == recipe.finetuning and trial.point in recipe.grid.points() and same_grid
+        starts_right = trial.start is None or (start is not None and _is_study_of(start, recipe))
+        protocol = protocol_on(trial.task, recipe.finetuning, transfers=trial.start is not None)
+        return trial.protocol == protocol and trial.point in recipe.grid.points() and starts_right
 
     def _has_study(self, recipe: Recipe, runs: Sequence[Run]) -> bool:
         """Whether the variant's own grid was begun on a checkpoint: variants with equal weights share trials, and a
         larger grid is not begun by the trials of a smaller one."""
+        return any(_is_study_of(study, recipe) for study in self._studies_on(runs))
+
+    def _studies_on(self, runs: Sequence[Run]) -> list[GlueStudy]:
         own = {run.id for run in runs}
-        return any(
-            study.weights in own and study.protocol == recipe.finetuning and _is_grid(study, recipe)
-            for study in self._studies.values()
-        )
+        return [study for study in self._studies.values() if study.weights in own]
 
 
 def measured_stages(recipe: Recipe, stages: Sequence[int]) -> Sequence[int]:
@@ -235,8 +241,10 @@ def measured_stages(recipe: Recipe, stages: Sequence[int]) -> Sequence[int]:
     return stages if recipe.checkpoints == "every_stage" else stages[-1:]
 
 
-def _is_grid(study: GlueStudy, recipe: Recipe) -> bool:
-    return frozenset(study.points) == frozenset(recipe.grid.points())
+def _is_study_of(study: GlueStudy, recipe: Recipe) -> bool:
+    """Whether a study has a variant's grid and protocol; which study it starts from is not looked at."""
+    protocol = protocol_on(study.task, recipe.finetuning, transfers=study.starts_from.study is not None)
+    return study.protocol == protocol and frozenset(study.points) == frozenset(recipe.grid.points())
 
 
 def _names(names: Iterable[str], most: int = 3) -> str:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from ablations.scales import Scale, Vocabulary, trained_vocabulary_size
 from neobert.errors import MissingData
-from neobert.glue.tasks import TASKS
+from neobert.glue.tasks import TASKS, decisive_score
 from neobert.recipe import FineTuning, Point, Pretraining, Value
 from neobert.records import RECORD_STATES, read_records
 from neobert.specifications import GlueStudy
@@ -52,9 +52,10 @@ class Trial:
     """One fine-tuning on one point of a grid. `score` is 0..1; None unless the trial is done.
 
     `state` is that of the record; "undefined" for a done trial whose metric has no value, "failed" for a trial that
-    left an error and no record. `start` is the study whose best trial it started from, None where it started from
-    pre-training; `fallback` says why it did so although its task starts from another one. `model` is the name of a
-    model that was pre-trained elsewhere, None for the runs of this study.
+    left an error and no record. `decisive` is what the best point of a grid is chosen by: the score, or by another
+    protocol a metric; None where `score` is. `start` is the study whose best trial it started from, None where it
+    started from pre-training; `fallback` says why it did so although its task starts from another one. `model` is the
+    name of a model that was pre-trained elsewhere, None for the runs of this study.
     """
 
     id: str
@@ -69,6 +70,7 @@ class Trial:
     scale: Scale
     data: str
     score: float | None
+    decisive: float | None
     model: str | None = None
     made: Made = NOTHING_SAID
 
@@ -137,8 +139,7 @@ def _loss(value: Any) -> float:
     return loss
 
 
-def _score(record: dict[str, Any]) -> float | None:
-    value = record["scores"]["score"] if record["state"] == "done" else None
+def _score(value: Any) -> float | None:
     if value is None:
         return None
     score = float(value)
@@ -156,7 +157,9 @@ def _trial(record: dict[str, Any]) -> Trial:
     config, labels, start = record["config"], record["labels"], record["inputs"]["starts_from"]
     if config["task"] not in TASKS or record["state"] not in RECORD_STATES:
         raise ValueError(f"unknown task {config['task']!r} or state {record['state']!r}")
-    score = _score(record)
+    protocol, scores = _part_of(config, FineTuning), record["scores"]
+    score = _score(scores["score"]) if record["state"] == "done" else None
+    decisive = None if score is None else _score(decisive_score(config["task"], protocol, scores))
     return Trial(
         id=str(record["id"]),
         task=config["task"],
@@ -164,12 +167,13 @@ def _trial(record: dict[str, Any]) -> Trial:
         run_id=str(record["inputs"]["pretraining"]),
         point=_part_of(config, Point),
         seed=int(record["seed"]),
-        protocol=_part_of(config, FineTuning),
+        protocol=protocol,
         start=text_or_none(start.get("study")),
         fallback=text_or_none(start.get("reason")),
         scale=known_scale(str(labels["scale"])),
         data=text_of(labels["data"]),
         score=score,
+        decisive=decisive,
         model=text_or_none(labels.get("model")),
         made=made(record),
     )
@@ -190,6 +194,7 @@ def _failed(trial: FailedTrial) -> Trial:
         scale=trial.scale,
         data=str(trial.labels["data"]),
         score=None,
+        decisive=None,
         model=trial.labels.get("model"),
     )
 

@@ -97,6 +97,10 @@ def protocol(**changes):
         "evaluations_per_epoch": 10,
         "patience_evaluations": 15,
         "precision": "fp32",
+        "epoch_counted_in": "steps",
+        "weight_decay_on": "all",
+        "transferred": "encoder",
+        "decisive_metric": "mean",
     }
     return FineTuning(**(values | changes))
 

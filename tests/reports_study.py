@@ -36,6 +36,15 @@ def variant(name: str) -> Variant:
     return found
 
 
+def metric_names(task: str) -> list[str]:
+    """The metrics of a task's record."""
+    return [
+        TASKS[task].metric_on(metric, split)
+        for split in TASKS[task].validation_splits
+        for metric in TASKS[task].metrics
+    ]
+
+
 EXECUTION = Execution(threads=1, processes=1, micro_batch_tokens=512, checkpoint_interval_steps=100)
 
 
@@ -203,7 +212,7 @@ class Study:
                 "starts_from": study.starts_from.name,
             },
             "labels": self.labels(name),
-            "scores": {"score": value, "metrics": {}, "curve": []},
+            "scores": {"score": value, "metrics": dict.fromkeys(metric_names(study.task), value), "curve": []},
             "seed": study.seed,
         }
         publish_record(files.record, record | changes)

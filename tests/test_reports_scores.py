@@ -210,6 +210,44 @@ def test_alternatives_appear_behind_the_ladder_once_they_have_records_of_their_o
     assert names == [*LEVELS, "M7@code"]  # M10@text shares all records and, at this scale, the grid of M10
 
 
+def test_a_reading_of_the_protocol_has_a_row_once_a_study_is_its_own(study: Study) -> None:
+    """Of M10@dense only the tasks behind MNLI differ from M10's: the others' trials show nothing of it, and count for
+    both."""
+    study.write(["M9", "M10"])
+    assert list(group(study).last_rows()) == list(LEVELS)
+    of_task = study.study("M10@dense", "rte")
+    study.begin("M10@dense", of_task)
+    for point in of_task.points:
+        study.trial("M10@dense", of_task, point)
+    rows = group(study).last_rows()
+    assert list(rows) == [*LEVELS, "M10@dense"] and group(study).problems == ()
+    assert rows["M10@dense"].scored_tasks == ("mnli", "qqp", "rte", "sst2", "cola")
+    assert rows["M10@dense"].cells["cola"] == rows["M10"].cells["cola"]
+    assert set(rows["M10@dense"].cells["rte"].ids.values()).isdisjoint(rows["M10"].cells["rte"].ids.values())
+
+
+def test_a_trial_behind_another_choice_of_mnli_is_none_of_m10s(study: Study) -> None:
+    """RTE has one metric: by M10@metric its protocol is M10's, and only the trial that it starts from is another."""
+    study.write(["M10@metric"])
+    rows = group(study).last_rows()
+    assert rows["M10@metric"].average is not None and group(study).problems == ()
+    assert rows["M10"].scored_tasks == ("sst2", "cola")
+
+
+def test_the_best_point_goes_by_the_protocols_metric_and_shows_its_score(study: Study) -> None:
+    for name in ("M10", "M10@metric"):
+        study.pretrain(name)
+        of_task = study.study(name, "qqp")
+        study.begin(name, of_task)
+        for point, (accuracy, f1) in zip(of_task.points, ((0.7, 0.8), (0.6, 0.95)), strict=False):
+            scores = {"score": (accuracy + f1) / 2, "metrics": {"accuracy": accuracy, "f1": f1}, "curve": []}
+            study.trial(name, of_task, point, scores=scores)
+    rows, points = group(study).last_rows(), study.study("M10", "qqp").points
+    chosen = {name: rows[name].cells["qqp"] for name in ("M10", "M10@metric")}
+    assert (chosen["M10"].point, chosen["M10@metric"].point) == (points[1], points[0])
+    assert [cell.score.mean for cell in chosen.values() if cell.score] == pytest.approx([77.5, 75.0])
+
+
 def test_labels_decide_nothing_but_the_group(study: Study) -> None:
     study.write(["M2"])
     before = last_row(study, "M2").average

@@ -1,6 +1,7 @@
 """Selection: highest mean over seeds, fixed halves, and a nested score without the bias of the best."""
 
 import statistics
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from status_worlds import record_trial, study_of
 from tiny_runs import tiny_run
 
 from neobert.glue import selection
-from neobert.glue.selection import best_of_grid, best_point, halves
+from neobert.glue.selection import Reached, best_of_grid, best_point, halves
 from neobert.layout import Layout
 from neobert.progress import trial_files
 from neobert.recipe import Point
@@ -59,8 +60,8 @@ def test_the_nested_score_of_equal_points_is_unbiased_where_the_best_of_the_grid
     best, nested = [], []
     for _ in range(200):
         first, second = (rng.normal(0.5, 0.03, 60) for _ in range(2))
-        sides = tuple({point(n): {0: value} for n, value in enumerate(side)} for side in (first, second))
-        monkeypatch.setattr(selection, "_scores_by_half", lambda *_, sides=sides: sides)
+        sides = tuple(reached(side) for side in (first, second))
+        monkeypatch.setattr(selection, "_reached_by_half", lambda *_, sides=sides: sides)
         nested.append(selection._nested(None, [_Study()], {}))
         best.append(max((first + second) / 2))
     assert statistics.fmean(best) > 0.53
@@ -82,6 +83,13 @@ def test_the_nested_score_of_stored_predictions_is_the_one_made_by_hand(tmp_path
     best = best_of_grid(layout, [study], labels)
     assert best is not None and (best.point, best.mean) == (study.points[0], 5 / 8)
     assert best.nested == (1 / 4 + 2 / 4) / 2
+
+
+def reached(scores: Iterable[float]) -> Reached:
+    """One trial a point, chosen by its score."""
+    noted = Reached([])
+    noted.score = noted.decisive = {point(number): {0: score} for number, score in enumerate(scores)}
+    return noted
 
 
 class _Study:

@@ -1,13 +1,14 @@
 """The closing of a GLUE study: which point is best, written once; weights that nobody needs any more go. Torch-free."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import json_bytes, publish_once
-from neobert.glue.tasks import task_named
+from neobert.glue.tasks import decisive_score, task_named
 from neobert.grid.claims import Claim
 from neobert.grid.points import Report
 from neobert.identity import plain
@@ -17,7 +18,11 @@ from neobert.records import read_record
 from neobert.specifications import GlueStudy, read_run_file, run_folder
 from neobert.stopping import StopRequest
 
-SELECTION_RULE = "highest validation score; of equal scores the first point of the grid"
+SELECTION_RULES = {
+    "mean": "highest validation score; of equal scores the first point of the grid",
+    "first": "highest first metric on the first validation split; of equal values the first point of the grid",
+}
+"""By the protocol's decisive metric."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,7 @@ class SelectionUnit:
             "trial": best.id,
             "point": plain(best.point),
             "score": score,
-            "rule": SELECTION_RULE,
+            "rule": SELECTION_RULES[self.study.protocol.decisive_metric],
             "grid": plain(self.study.points),
             "starts_from": plain(self.study.starts_from),
             "scored_on": {"origin": self.study.task_origin, "splits": task_named(self.study.task).validation_splits},
@@ -84,10 +89,15 @@ def _nested(layout: Layout, study: GlueStudy) -> dict[str, Any]:
 
 
 def _best(layout: Layout, study: GlueStudy) -> tuple[TrialFiles, float | None]:
-    """The recorded trial with the highest score; of equal ones the first of the grid. An undefined score is lowest."""
-    recorded = [files for files in trial_files(layout, study) if _is_done(files)]
-    scored = [(files, read_record(files.record)["scores"]["score"]) for files in recorded]
-    return max(scored, key=lambda pair: -math.inf if pair[1] is None else pair[1])
+    """The trial that the study's rule chooses among those recorded, and its score. What is undefined is lowest."""
+    recorded = [(files, read_record(files.record)["scores"]) for files in trial_files(layout, study) if _is_done(files)]
+    files, scores = max(recorded, key=lambda pair: _rank(study, pair[1]))
+    return files, scores["score"]
+
+
+def _rank(study: GlueStudy, scores: Mapping[str, Any]) -> float:
+    value = decisive_score(study.task, study.protocol, scores)
+    return -math.inf if value is None else value
 
 
 def _is_done(files: TrialFiles) -> bool:

@@ -25,10 +25,10 @@ class Course:
 
     @classmethod
     def of(cls, protocol: FineTuning, examples: int, batch_size: int) -> "Course":
-        """App. C: evaluations every min(500, steps of an epoch / 10) updates; fractions count all updates."""
+        """Fractions of a protocol count all updates."""
         steps_per_epoch = -(-examples // batch_size)
         steps = steps_per_epoch * protocol.epochs
-        interval = min(protocol.evaluation_interval_steps, steps_per_epoch // protocol.evaluations_per_epoch)
+        interval = min(protocol.evaluation_interval_steps, _share_of_epoch(protocol, examples, batch_size))
         warmup_steps = round(protocol.warmup_fraction * steps)
         decay_steps = max(warmup_steps + 1, round(protocol.decay_fraction * steps))
         return cls(steps, max(1, interval), warmup_steps, decay_steps, protocol.floor_fraction)
@@ -49,17 +49,31 @@ class Course:
         )
 
 
-class Patience:
-    """Remembers the best scores and counts the evaluations since."""
+def _share_of_epoch(protocol: FineTuning, examples: int, batch_size: int) -> int:
+    """Updates between evaluations by the epoch's length.
 
-    def __init__(self, evaluations: int) -> None:
+    App. C divides an epoch's updates by ten. The released code divides its examples, counted in whole batches, and
+    evaluates after each epoch where that is sooner: with ten or more examples in a batch it always is.
+    """
+    batches = -(-examples // batch_size)
+    if protocol.epoch_counted_in == "steps":
+        return batches // protocol.evaluations_per_epoch
+    return min(examples // batch_size, batches * batch_size // protocol.evaluations_per_epoch)
+
+
+class Patience:
+    """Remembers the best scores and counts the evaluations since; `metric` is what they are compared by, None their
+    score."""
+
+    def __init__(self, evaluations: int, metric: str | None = None) -> None:
         self.evaluations = evaluations
+        self.metric = metric
         self.best: Scores | None = None
         self.waited = 0
 
     def improves(self, scores: "Scores") -> bool:
         """Note an evaluation; True where it is strictly better than all before it. A first one always is."""
-        better = scores.is_better_than(self.best)
+        better = scores.is_better_than(self.best, self.metric)
         self.best = scores if better else self.best
         self.waited = 0 if better else self.waited + 1
         return better

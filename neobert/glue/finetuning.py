@@ -60,8 +60,8 @@ class FineTuner:
     """One model and one encoded task, for any number of points and seeds.
 
     Every run starts from `start`, the tensors of the encoder by their names in `classifier` ("model.…"), and from a
-    head drawn from its seed. `classifier` is moved to `device` and changed in place: one run at a time. `form` says how
-    examples come to its kind of encoder.
+    head drawn from its seed, of which `start` may hold the layer `dense`. `classifier` is moved to `device` and
+    changed in place: one run at a time. `form` says how examples come to its kind of encoder.
 
     `compiled` tells whether updates run compiled: decided at the first run, for all. Evaluations never do, since their
     shapes come seldom.
@@ -129,10 +129,11 @@ class FineTuner:
         """
         if self.compiled is None:
             self.compiled = self._compile(point)
-        self.classifier.load_state_dict(self._start, strict=False)  # the head is drawn, not loaded
         initialize_classifier(self.classifier, self.protocol.classifier_scale, seed)
+        self.classifier.load_state_dict(self._start, strict=False)  # what of the head is not there stays as drawn
         course = Course.of(self.protocol, len(self._train), point.batch_size)
-        patience, optimizer = Patience(self.protocol.patience_evaluations), self._optimizer(point)
+        metric = self.encoded.task.decisive_metric(self.protocol)
+        patience, optimizer = Patience(self.protocol.patience_evaluations, metric), self._optimizer(point)
         losses: list[Tensor] = []
         curve: list[tuple[int, float | None]] = []
         for step, batch in enumerate(self._batches(point.batch_size, seed), start=1):
@@ -179,9 +180,15 @@ class FineTuner:
                 yield self.form.lay_out(self._train, examples, self.device)
 
     def _optimizer(self, point: Point) -> torch.optim.AdamW:
-        """Weight decay on all parameters, norms and biases too, and no clipping: as the released code."""
+        """Without clipping, as the released code. Weight decay is on norms too; on biases if the protocol says so."""
+        parameters = dict(self.classifier.named_parameters())
+        spares_biases = self.protocol.weight_decay_on == "all_but_biases"
+        spared = {name for name in parameters if spares_biases and name.endswith("bias")}
+        groups: list[dict[str, Any]] = [{"params": [parameters[name] for name in parameters if name not in spared]}]
+        if spared:
+            groups.append({"params": [parameters[name] for name in parameters if name in spared], "weight_decay": 0.0})
         return torch.optim.AdamW(
-            self.classifier.parameters(),
+            groups,
             lr=point.learning_rate,
             betas=(self.protocol.beta1, self.protocol.beta2),
             eps=self.protocol.epsilon,
@@ -233,7 +240,8 @@ class FineTuner:
 
 
 def _check_names(classifier: Classifier, start: Mapping[str, Tensor]) -> None:
-    expected = {name for name in classifier.state_dict() if name.startswith("model.")}
+    parts = ("model.", "dense.") if any(name.startswith("dense.") for name in start) else ("model.",)
+    expected = {name for name in classifier.state_dict() if name.startswith(parts)}
     if start.keys() != expected:
         first = min(start.keys() ^ expected)
         side = "lack" if first in expected else "have, beside the encoder's,"

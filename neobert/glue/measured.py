@@ -91,3 +91,8 @@ def _external(layout: Layout, study: GlueStudy) -> MeasuredModel:
 def encoder_part(weights: Weights) -> Weights:
     """The tensors of a classifier that are not its head's."""
     return {name: tensor for name, tensor in weights.items() if name.startswith("model.")}
+
+
+def all_but_classifier(weights: Weights) -> Weights:
+    """The tensors of a classifier below its last layer, whose shape is the task's."""
+    return {name: tensor for name, tensor in weights.items() if not name.startswith("classifier.")}

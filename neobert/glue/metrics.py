@@ -21,22 +21,26 @@ class Scores:
     score: float | None
     metrics: dict[str, float | None]
 
-    def is_better_than(self, other: "Scores | None") -> bool:
-        """Strictly better; an undefined score is worse than any number, and anything is better than nothing."""
+    def value(self, metric: str | None) -> float | None:
+        """A metric by name, or the score."""
+        return self.score if metric is None else self.metrics[metric]
+
+    def is_better_than(self, other: "Scores | None", metric: str | None = None) -> bool:
+        """Strictly better in the score, or in one metric; what is undefined is worse than any number, and anything is
+        better than nothing."""
         if other is None:
             return True
-        if self.score is None:
-            return False
-        return other.score is None or self.score > other.score
+        own, others = self.value(metric), other.value(metric)
+        return own is not None and (others is None or own > others)
 
 
 def evaluate(task: Task, predictions: Mapping[str, Array], labels: Mapping[str, Array]) -> Scores:
     """The scores of one set of predictions.
 
     `predictions` and `labels` hold one array for each of the task's validation splits: logits (examples, classes) and
-    class ids (examples) or, for regression, two arrays of values (examples). Metrics on more than one split carry the
-    split's suffix (`accuracy_matched`). Matthews' correlation with a constant is 0 and F1 without a true positive is 0,
-    as scikit-learn defines them; F1 is that of class 1.
+    class ids (examples) or, for regression, two arrays of values (examples). Metrics are named by `Task.metric_on`.
+    Matthews' correlation with a constant is 0 and F1 without a true positive is 0, as scikit-learn defines them; F1 is
+    that of class 1.
 
     Raises:
         ValueError: a split is missing or empty, shapes do not fit, or a prediction is not finite.
@@ -44,8 +48,7 @@ def evaluate(task: Task, predictions: Mapping[str, Array], labels: Mapping[str, 
     metrics: dict[str, float | None] = {}
     for split in task.validation_splits:
         predicted, true = _checked(task, split, predictions, labels)
-        suffix = split.removeprefix("validation") if len(task.validation_splits) > 1 else ""
-        metrics |= {f"{metric}{suffix}": _measure(metric, true, predicted) for metric in task.metrics}
+        metrics |= {task.metric_on(metric, split): _measure(metric, true, predicted) for metric in task.metrics}
     values = [value for value in metrics.values() if value is not None]
     return Scores(sum(values) / len(values) if len(values) == len(metrics) else None, metrics)
 

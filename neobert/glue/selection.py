@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from neobert.glue import metrics
 from neobert.glue.encoding import permutation
-from neobert.glue.metrics import evaluate
-from neobert.glue.tasks import Task, task_named
+from neobert.glue.tasks import Task, decisive_score, task_named
 from neobert.layout import Layout
 from neobert.progress import TrialFiles
 from neobert.recipe import Point
@@ -70,21 +70,28 @@ def best_of_grid(layout: Layout, studies: Sequence[GlueStudy], labels: Labels) -
 
     Only points that are recorded as done count: a pruned trial is never chosen.
     """
-    recorded = scores_of(layout, studies)
-    point = best_point(recorded)
+    recorded = Reached(studies)
+    for study, files in _done(layout, studies):
+        scores = read_record(files.record)["scores"]
+        recorded.note(files.point, study.seed, decisive_score(study.task, study.protocol, scores), scores["score"])
+    point = best_point(recorded.decisive)
     if point is None:
         return None
-    return Best(point, recorded[point], _nested(layout, studies, labels))
+    return Best(point, recorded.score[point], _nested(layout, studies, labels))
 
 
-def scores_of(layout: Layout, studies: Sequence[GlueStudy]) -> dict[Point, dict[int, float]]:
-    """The recorded scores of all points and seeds."""
-    scores: dict[Point, dict[int, float]] = {point: {} for study in studies for point in study.points}
-    for study, files in _done(layout, studies):
-        score = read_record(files.record)["scores"]["score"]
-        if score is not None:
-            scores[files.point][study.seed] = score
-    return scores
+class Reached:
+    """What the points of a grid reached, seed by seed: by what they are chosen, and the score that is reported."""
+
+    def __init__(self, studies: Sequence[GlueStudy]) -> None:
+        points = [point for study in studies for point in study.points]
+        self.decisive: dict[Point, dict[int, float]] = {point: {} for point in points}
+        self.score: dict[Point, dict[int, float]] = {point: {} for point in points}
+
+    def note(self, point: Point, seed: int, decisive: float | None, score: float | None) -> None:
+        """Count a trial, unless it is undefined."""
+        if decisive is not None and score is not None:
+            self.decisive[point][seed], self.score[point][seed] = decisive, score
 
 
 def _done(layout: Layout, studies: Sequence[GlueStudy]) -> list[tuple[GlueStudy, TrialFiles]]:
@@ -99,35 +106,38 @@ def _done(layout: Layout, studies: Sequence[GlueStudy]) -> list[tuple[GlueStudy,
 def _nested(layout: Layout, studies: Sequence[GlueStudy], labels: Labels) -> float | None:
     """The mean of two scores: on the second half at the point chosen on the first, and the other way round."""
     task = task_named(studies[0].task)
-    first, second = _scores_by_half(layout, studies, task, labels)
+    first, second = _reached_by_half(layout, studies, task, labels)
     reported = []
     for chosen_on, reported_on in ((first, second), (second, first)):
-        point = best_point(chosen_on)
-        if point is None or not reported_on[point]:
+        point = best_point(chosen_on.decisive)
+        if point is None or not reported_on.score[point]:
             return None
-        reported.append(statistics.fmean(reported_on[point].values()))
+        reported.append(statistics.fmean(reported_on.score[point].values()))
     return statistics.fmean(reported)
 
 
-def _scores_by_half(
+def _reached_by_half(
     layout: Layout, studies: Sequence[GlueStudy], task: Task, labels: Labels
-) -> tuple[dict[Point, dict[int, float]], dict[Point, dict[int, float]]]:
-    """Scores of all points on each half, recomputed from the stored predictions."""
-    both: tuple[dict[Point, dict[int, float]], ...] = tuple({p: {} for p in studies[0].points} for _ in range(2))
+) -> tuple[Reached, Reached]:
+    """What all points reached on each half, recomputed from the stored predictions."""
+    both = Reached(studies), Reached(studies)
     parts = {split: halves(len(labels[split])) for split in task.validation_splits}
     for study, files in _done(layout, studies):
         with np.load(files.predictions, allow_pickle=False) as stored:
             predictions = {split: stored[split] for split in task.validation_splits}
-        for half, scores in enumerate(both):
+        for half, reached in enumerate(both):
             rows = {split: parts[split][half] for split in parts}
-            score = _score_on(task, predictions, labels, rows)
-            if score is not None:
-                scores[files.point][study.seed] = score
-    return both[0], both[1]
+            scores = _scores_on(task, predictions, labels, rows)
+            if scores is not None:
+                metric = task.decisive_metric(study.protocol)
+                reached.note(files.point, study.seed, scores.value(metric), scores.score)
+    return both
 
 
-def _score_on(task: Task, predictions: Mapping[str, Array], labels: Labels, rows: Mapping[str, Array]) -> float | None:
+def _scores_on(
+    task: Task, predictions: Mapping[str, Array], labels: Labels, rows: Mapping[str, Array]
+) -> metrics.Scores | None:
     if not all(len(chosen) for chosen in rows.values()):
         return None
     chosen_predictions = {split: predictions[split][rows[split]] for split in rows}
-    return evaluate(task, chosen_predictions, {split: labels[split][rows[split]] for split in rows}).score
+    return metrics.evaluate(task, chosen_predictions, {split: labels[split][rows[split]] for split in rows})

@@ -3,10 +3,12 @@
 WNLI is left out, as in the paper. Torch is not imported here.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from neobert.errors import did_you_mean
+from neobert.recipe import FineTuning
 
 Metric = Literal["accuracy", "f1", "matthews", "pearson", "spearman"]
 
@@ -41,6 +43,17 @@ class Task:
         """Every split that fine-tuning needs: train first, then validation."""
         return (TRAIN, *self.validation_splits)
 
+    def metric_on(self, metric: Metric, split: str) -> str:
+        """The name of a metric on a validation split; where there are several it carries the split's suffix
+        (`accuracy_matched`)."""
+        return metric + split.removeprefix("validation") if len(self.validation_splits) > 1 else metric
+
+    def decisive_metric(self, protocol: FineTuning) -> str | None:
+        """The name of the metric that a protocol stops and chooses by; None stands for the score."""
+        return (
+            None if protocol.decisive_metric == "mean" else self.metric_on(self.metrics[0], self.validation_splits[0])
+        )
+
 
 _ALL = (  # in the order of the columns of the paper's Table 3
     Task("mnli", "MNLI", "premise", "hypothesis", 3, ("accuracy",), ("validation_matched", "validation_mismatched")),
@@ -64,3 +77,10 @@ def task_named(name: str) -> Task:
     if name not in TASKS:
         raise ValueError(f"{name!r} is no GLUE task of this study: {did_you_mean(name, TASKS)}")
     return TASKS[name]
+
+
+def decisive_score(task: str, protocol: FineTuning, scores: Mapping[str, Any]) -> float | None:
+    """What a trial counts for where the best of several is chosen, from the scores of its record; None if undefined."""
+    metric = task_named(task).decisive_metric(protocol)
+    value: float | None = scores["score"] if metric is None else scores["metrics"][metric]
+    return value

@@ -18,7 +18,14 @@ from neobert.glue.competition import Competition, TrialPruned
 from neobert.glue.compiling import Compiling
 from neobert.glue.encoding import EncodedTask, encode_task, load_encoded, save_encoded
 from neobert.glue.finetuning import FineTuner, Outcome
-from neobert.glue.measured import MeasuredModel, Weights, encoder_part, is_there, measured_model
+from neobert.glue.measured import (
+    MeasuredModel,
+    Weights,
+    all_but_classifier,
+    encoder_part,
+    is_there,
+    measured_model,
+)
 from neobert.glue.tasks import task_named
 from neobert.grid.claims import Claim, ClaimLost
 from neobert.grid.points import GridPoint, Report
@@ -179,12 +186,14 @@ def _fine_tuner(layout: Layout, task_name: str, study_id: str) -> FineTuner:
 
 
 def _starting_weights(layout: Layout, study: GlueStudy, model: MeasuredModel) -> Weights:
-    """The encoder's tensors, named as in a classifier ("model.…")."""
+    """The tensors that a trial does not draw, named as in a classifier: the encoder's ("model.…") and, where the
+    protocol hands the layer on to the tasks that start from another one, those of "dense.…"."""
     start = study.starts_from
     if start.task is None or start.study is None:
         return model.weights()
     trial = read_json(selection_of(layout, start.task, start.study))["trial"]
-    return encoder_part(load_file(layout.trial(start.task, trial).with_suffix(".safetensors")))
+    weights = load_file(layout.trial(start.task, trial).with_suffix(".safetensors"))
+    return encoder_part(weights) if study.protocol.transferred == "encoder" else all_but_classifier(weights)
 
 
 def _encoded(layout: Layout, run_file: RunFile, model: MeasuredModel) -> EncodedTask:
