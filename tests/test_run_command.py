@@ -46,7 +46,7 @@ def toy_scale(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     )
     monkeypatch.setitem(scales.RULES, "smoke", toy)  # type: ignore[arg-type]
     monkeypatch.setattr(scales, "SMOKE", toy)
-    monkeypatch.setattr(scales, "synthetic_documents", lambda scale: 600)
+    monkeypatch.setattr(workplace, "synthetic_documents", lambda scale: 600)
     return
 
 
