@@ -63,7 +63,7 @@ def _ladder_entry(row: Row) -> dict[str, Any]:
         "name": variant.name,
         "parent": variant.parent.name if variant.parent else None,
         "kept": variant.kept,
-        "title": variant.title,
+        "title": row.title,
         "source": variant.source,
         "delta": {path: list(change) for path, change in row.delta.items()},
         "pretraining_id": trained[-1].run.id,

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from ablations.designs import known_names, named
 from ablations.embeddings import EVERYTHING, EmbeddingChoice, embedding_runs
+from ablations.labels import change_label
 from ablations.ladder import variants
 from ablations.modification import Recipe
 from ablations.runs import glue_studies, measured_checkpoints, pretraining_runs
@@ -21,7 +22,7 @@ from neobert.layout import Layout
 from neobert.model.size import parameter_count, training_flops_per_token
 from neobert.progress import State, state_of
 from neobert.recipe import Pruning
-from neobert.specifications import GlueStudy, Run, run_folder
+from neobert.specifications import GlueStudy, PretrainingRun, Run, run_folder
 
 Part = Literal["pretrain", "glue", "contrastive", "mteb", "perplexity"]
 PARTS: tuple[Part, ...] = ("pretrain", "glue")
@@ -59,6 +60,13 @@ class Row:
     parent_recipe: Recipe | None
     units: tuple[PlannedUnit, ...]
     skipped: dict[str, str]
+
+    @property
+    def title(self) -> str:
+        """What the variant changes at this scale and on these data."""
+        trained = [unit.run for unit in self.units if isinstance(unit.run, PretrainingRun)]
+        origins = {"corpus": trained[0].corpus_origin, "tokenizer": trained[0].tokenizer_origin} if trained else {}
+        return change_label(self.variant, self.recipe, self.parent_recipe, origins)
 
     @property
     def parameters(self) -> int:

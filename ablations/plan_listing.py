@@ -57,7 +57,7 @@ def near_misses_of(rows: Sequence[Row], layout: Layout) -> list[list[NearMiss]]:
 def _print_row(row: Row, costs: Costs, near_misses: Sequence[NearMiss], data: str) -> None:
     console, summary = output(), row.summary()
     sizes = ", ".join(f"{quantity(summary[key])} {key}" for key in ("parameters", "tokens", "flops"))
-    title = f"{row.variant.name} ({row.variant.title}), seed {row.seed}, {row.scale} scale, {data} data: {sizes}"
+    title = f"{row.variant.name} ({row.title}), seed {row.seed}, {row.scale} scale, {data} data: {sizes}"
     console.print(escape(title), style="bold")
     for path, change in row.delta.items():
         console.print(f"  {escape(change_text(path, change))}")

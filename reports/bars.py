@@ -8,15 +8,17 @@ from reports import published
 from reports.cells import Estimate
 from reports.formats import csv_text, raw
 from reports.intervals import trial_ids
-from reports.remarks import why_no_average
+from reports.remarks import row_change, why_no_average
 from reports.scores import Group, Row
 
 
 @dataclass(frozen=True)
 class Bar:
-    """One variant at its last checkpoint, in points. `paper` is what the paper prints, for the average only."""
+    """One variant at its last checkpoint, in points. `label` says what it changes at the scale of the group, `paper`
+    is what the paper prints, for the average only."""
 
     variant: Variant
+    label: str
     row: Row
     score: Estimate | None
     delta_percent: float | None
@@ -66,7 +68,14 @@ def bars_of(group: Group) -> Bars:
     scores = {name: row.mean_over(tasks) for name, row in rows.items()}
     paper = published.figure1() if tasks == eight else {}
     bars = [
-        Bar(row.variant, row, scores[name], _delta_percent(row.variant, scores), paper.get(name))
+        Bar(
+            variant=row.variant,
+            label=row_change(row, group),
+            row=row,
+            score=scores[name],
+            delta_percent=_delta_percent(row.variant, scores),
+            paper=paper.get(name),
+        )
         for name, row in rows.items()
     ]
     return Bars(group, tasks, tuple(bars))
@@ -92,7 +101,7 @@ def figure1_csv(bars: Bars) -> str:
 
 def _csv_row(bar: Bar, bars: Bars, corpora: list[str]) -> list[str]:
     variant, score, paper = bar.variant, bar.score, bar.paper
-    cells = [variant.name, variant.title, variant.parent.name if variant.parent else ""]
+    cells = [variant.name, bar.label, variant.parent.name if variant.parent else ""]
     cells += ["yes" if variant.kept else "no", bars.quantity]
     cells += [raw(score.mean), raw(score.spread)] if score else ["", ""]
     cells.append(str(len(score.by_seeds)) if score else "0")

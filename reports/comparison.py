@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from neobert.data.hub import is_from_hub
 from neobert.errors import MissingData
 from neobert.glue.tasks import TASKS
 from reports import published
@@ -213,7 +214,7 @@ def _obstacle(row: Row, group: Group) -> str:
     """Why a row says nothing about the paper's number; empty where it does."""
     if group.scale != "paper":
         return f"scale {group.scale}"
-    other = [origin for origin in row.origins if not origin.startswith("hub:") or "#" in origin]
+    other = [origin for origin in row.origins if not is_from_hub(origin) or "#" in origin]
     if other or not row.origins:
         return f"other data: {', '.join(other) or 'its origin is not recorded'}"
     if not row.is_best_of_whole_grid:

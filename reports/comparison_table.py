@@ -27,7 +27,7 @@ def comparison_table(numbers: Sequence[ComparedNumber], agreements: Sequence[Ran
                 number(each.ours),
                 number(each.paper),
                 signed(each.difference, 1),
-                f"±{number(each.tolerance)}",
+                number(each.tolerance),
                 each.verdict,
                 each.why,
             )

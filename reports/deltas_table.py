@@ -75,14 +75,14 @@ def printed_range(interval: tuple[float, float] | None, digits: int) -> str:
 
 
 def _notes(deltas: Sequence[Delta], quantity: str) -> list[str]:
-    margins = ", ".join(f"±{margin:g} {reason} ({name})" for name, (margin, reason) in MARGINS.items())
+    margins = ", ".join(f"{margin:g} {reason} ({name})" for name, (margin, reason) in MARGINS.items())
     lines = [
         f"GLUE: {quantity}, in points; loss: held-out MLM loss in nats a token on a corpus that both were measured on, "
         "lower is better. Pairs share the seed of pre-training, which is the unit; nothing missing is filled in.",
         "Over seeds: t interval of the mean difference, df = seeds − 1. Over examples: percentile bootstrap of "
         "development examples at these seeds; it tells nothing about other seeds.",
         "p (t): paired t test; Holm: corrected over all deltas of the same design and quantity; sign flips: exact, "
-        "uncorrected; TOST: that the difference lies within the margin, corrected likewise. "
+        "uncorrected; TOST: that the difference is smaller than the margin, corrected likewise. "
         f"Margins: {margins}.",
         "Detectable: the smallest true difference that the t test would find with power 0.8 at these seeds and their "
         "observed spread, uncorrected.",

@@ -10,6 +10,7 @@ from reports.drawing import drawn, provenance_line
 from reports.effects import Factorial
 from reports.effects_table import effect_name
 from reports.forest import Forest, Strip, forest_drawn
+from reports.remarks import row_change
 from reports.scores import Group
 
 UNITS = {"GLUE": "points, higher is better", "loss": "nats a token, lower is better"}
@@ -37,7 +38,7 @@ def forest_of_deltas(deltas: Sequence[Delta], group: Group, quantity: str) -> Fo
         for place, (measured, unit) in enumerate(units.items()):
             if delta.pair.measured == measured or (delta.comparison is None and unit == UNITS[delta.pair.quantity]):
                 cells[pairs.index((delta.variant, delta.base)), place] = _strip(delta)
-    lines = [(f"{variant} − {base}", _changes(variant, base)) for variant, base in pairs]
+    lines = [(f"{variant} − {base}", _changes(variant, base, group)) for variant, base in pairs]
     foot = (
         f"GLUE: {quantity}. Diamond: mean, grey of discarded variants; {SEEDS}; thin line: 95 % over development "
         f"examples. {CUT}"
@@ -70,9 +71,10 @@ def _strip(delta: Delta) -> Strip | str:
     return Strip(delta.comparison, DIGITS[delta.pair.quantity], delta.examples, is_discarded)
 
 
-def _changes(variant: str, base: str) -> str:
+def _changes(variant: str, base: str, group: Group) -> str:
     """What a variant of the ladder changes; the names of designs say it themselves."""
-    return variants()[variant].title if {variant, base} <= set(variants()) else ""
+    rows = group.last_rows()
+    return row_change(rows[variant], group) if {variant, base} <= set(rows) else ""
 
 
 def _title(what: str, group: Group) -> str:

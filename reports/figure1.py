@@ -4,6 +4,7 @@ Matplotlib is imported inside the functions; its own defaults are used, whatever
 """
 
 import textwrap
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from neobert.glue.tasks import TASKS
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 INCHES_PER_BAR, HEIGHT_INCHES = 0.66, 4.05
 LEFT_INCHES, RIGHT_INCHES = 0.66, 0.12
+LEAST_WIDTH_INCHES = 5.6  # what the lines of text need, however few bars there are
 BAR_WIDTH = 0.74
 ALTERNATIVES_GAP = 0.35  # in bars, before the first variant with an @
 FOOT_SHARE = 0.30  # of the axis, kept free below the lowest value for the numbers printed on the bars
@@ -31,29 +33,35 @@ def figure1(bars: Bars) -> dict[str, bytes]:
 def _draw(bars: Bars) -> "Figure":
     from matplotlib.figure import Figure
 
-    places = _places(bars)
-    width = LEFT_INCHES + RIGHT_INCHES + INCHES_PER_BAR * (places[-1] + 1)
+    shown = _shown(bars)
+    places = _places(shown)
+    width = max(LEAST_WIDTH_INCHES, LEFT_INCHES + RIGHT_INCHES + INCHES_PER_BAR * (places[-1] + 1))
     figure = Figure(figsize=(width, HEIGHT_INCHES))
     axes = figure.add_axes((LEFT_INCHES / width, 0.32, 1 - (LEFT_INCHES + RIGHT_INCHES) / width, 0.515))
-    low, high = _limits(bars)
-    for place, bar in zip(places, bars.bars, strict=True):
+    low, high = _limits(shown)
+    for place, bar in zip(places, shown, strict=True):
         _draw_bar(axes, place, bar, low)
-    _dress(axes, bars, places)
+    _dress(axes, shown, places, (width - LEFT_INCHES - RIGHT_INCHES) / INCHES_PER_BAR)
     axes.set_ylim(low, high)
     _label_axis(axes, bars, low)
     _caption(figure, bars, width)
     return figure
 
 
-def _places(bars: Bars) -> list[float]:
+def _shown(bars: Bars) -> list[Bar]:
+    """The variants that were run; of a study without any record all, so that there is something to see."""
+    return [bar for bar in bars.bars if bar.row.has_records] or list(bars.bars)
+
+
+def _places(bars: Sequence[Bar]) -> list[float]:
     """Where the bars stand: the ladder without gaps, alternatives a little apart."""
-    return [index + ALTERNATIVES_GAP * ("@" in bar.variant.name) for index, bar in enumerate(bars.bars)]
+    return [index + ALTERNATIVES_GAP * ("@" in bar.variant.name) for index, bar in enumerate(bars)]
 
 
-def _limits(bars: Bars) -> tuple[float, float]:
+def _limits(bars: Sequence[Bar]) -> tuple[float, float]:
     """The axis: multiples of five with room below the lowest value, from 0 where the values start low."""
-    values = [bar.paper.average for bar in bars.bars if bar.paper]
-    for bar in bars.bars:
+    values = [bar.paper.average for bar in bars if bar.paper]
+    for bar in bars:
         values += list(bar.score.by_seeds.values()) if bar.score else []
     lowest, highest = min(values, default=0.0), max(values, default=100.0)
     top = highest + max(1.0, 0.06 * (highest - lowest))
@@ -109,15 +117,17 @@ def _label_axis(axes: "Axes", bars: Bars, low: float) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _dress(axes: "Axes", bars: Bars, places: list[float]) -> None:
-    axes.set_xlim(places[0] - 0.55, places[-1] + 0.55)
-    axes.set_xticks(places, [bar.variant.name for bar in bars.bars], weight="bold")
+def _dress(axes: "Axes", bars: Sequence[Bar], places: list[float], room: float) -> None:
+    """Names and numbers below the axis, which is `room` bars long; few bars stand in its middle."""
+    middle, half = (places[0] + places[-1]) / 2, max(room, places[-1] + 1.1) / 2
+    axes.set_xlim(middle - half, middle + half)
+    axes.set_xticks(places, [bar.variant.name for bar in bars], weight="bold")
     axes.tick_params(axis="x", length=0, pad=3)
-    for label, bar in zip(axes.get_xticklabels(), bars.bars, strict=True):
+    for label, bar in zip(axes.get_xticklabels(), bars, strict=True):
         label.set_color(INK if bar.variant.kept else "#777777")
         label.set_fontsize(7.5 if len(bar.variant.name) < 5 else 6.2)
-    names = ["", *(bar.variant.name for bar in bars.bars)]
-    for place, bar, follows in zip(places, bars.bars, names[:-1], strict=True):
+    names = ["", *(bar.variant.name for bar in bars)]
+    for place, bar, follows in zip(places, bars, names[:-1], strict=True):
         _print_paper(axes, place, bar)
         _print_loss(axes, place, bar)
         _print_title(axes, place, bar, follows)
@@ -142,7 +152,8 @@ def _print_loss(axes: "Axes", place: float, bar: Bar) -> None:
 def _print_title(axes: "Axes", place: float, bar: Bar, follows: str) -> None:
     """What the variant changes, and its parent where that is not the bar to the left."""
     parent = bar.variant.parent.name if bar.variant.parent else ""
-    lines = textwrap.wrap(bar.variant.title.replace("Depth-to-", "Depth-to- "), 11, break_on_hyphens=False)
+    label = bar.label.replace("Depth-to-", "Depth-to- ").replace(" × ", "\u00a0×\u00a0")  # a shape is one word
+    lines = textwrap.wrap(label, 11, break_on_hyphens=False)
     lines += [f"(vs {parent})"] if parent and parent != follows else []
     colour = "#333333" if bar.variant.kept else "#777777"
     text: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "ha": "center", "va": "top"}
@@ -216,7 +227,7 @@ def _legend_handles(bars: Bars) -> list[Any]:
             "mew": 0.5,
             "markersize": 2.7,
         }
-        handles.append(Line2D([], [], label="each seed, ±1 sd", **seed))
+        handles.append(Line2D([], [], label="each seed, ± one sd", **seed))
     if any(bar.paper for bar in bars.bars):
         diamond: dict[str, Any] = {
             "marker": "D",
@@ -232,8 +243,12 @@ def _legend_handles(bars: Bars) -> list[Any]:
 
 def _foot(bars: Bars) -> str:
     parts = ["On the bars: score, and relative change to the parent in the tree of variants."]
-    if bars.missing:
-        parts.append(f"{DASH} no value: {', '.join(bars.missing)} (reasons in figure1.csv).")
+    shown = {bar.variant.name for bar in _shown(bars)}
+    without = [name for name in bars.missing if name in shown]
+    if without:
+        parts.append(f"{DASH} no value: {', '.join(without)} (reasons in figure1.csv).")
+    if len(shown) < len(bars.bars):
+        parts.append(f"Not run: {', '.join(name for name in bars.missing if name not in shown)}.")
     single = [bar.variant.name for bar in bars.bars if bar.score and bar.score.spread is None]
     if 0 < len(single) < len(bars.bars) - len(bars.missing):
         parts.append(f"One seed, spread unknown: {', '.join(single)}.")

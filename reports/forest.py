@@ -19,7 +19,7 @@ GREY, SHADE, FAINT = "#8A8A8A", "#F4F4F4", "#B0B0B0"
 LEFT_INCHES, NAME_INCHES, LABEL_INCHES = 0.08, 0.84, 2.15
 COLUMN_INCHES, NUMBER_INCHES, LINE_INCHES = 2.0, 0.44, 0.27
 HEAD_INCHES, FOOT_INCHES = 0.72, 0.72
-LETTERS_AN_INCH, MOST_LETTERS = 21, 30
+LETTERS_AN_INCH, MOST_LETTERS = 21, 27
 LETTER_INCHES = 0.053  # of a name
 MOST_BEYOND = 0.8
 """How far an axis goes beyond seeds and zero to hold intervals, as a share of their range; wider ones are cut."""
@@ -64,7 +64,8 @@ def forest_drawn(forest: Forest) -> "Figure":
     for index, (name, changes) in enumerate(forest.lines):
         up = (FOOT_INCHES + LINE_INCHES * (len(forest.lines) - index - 0.5)) / height
         figure.text(LEFT_INCHES / width, up, name, fontsize=7, weight="bold", color=INK, va="center")
-        short = textwrap.shorten(changes, MOST_LETTERS, placeholder=" …")
+        whole_shapes = changes.replace(" × ", "\u00a0×\u00a0")
+        short = "\n".join(textwrap.wrap(whole_shapes, MOST_LETTERS, max_lines=2, placeholder=" …"))
         figure.text((LEFT_INCHES + NAME_INCHES) / width, up, short, fontsize=6, color=INK, va="center")
     figure.text(LEFT_INCHES / width, 1 - 0.2 / height, forest.title, fontsize=9, weight="bold", color=INK, va="top")
     foot = "\n".join(textwrap.wrap(forest.foot, int(width * LETTERS_AN_INCH)))

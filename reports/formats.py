@@ -128,6 +128,13 @@ def number(value: float | None, digits: int = 1) -> str:
     return text.removeprefix("-") if float(text) == 0 else text.replace("-", "−")
 
 
+def with_deviation(mean: float | None, deviation: float | None, digits: int = 1) -> str:
+    """A mean for people, ± one standard deviation where there is one: the only thing that ± means in these reports."""
+    if mean is None or deviation is None:
+        return number(mean, digits)
+    return f"{number(mean, digits)} ± {number(deviation, digits)}"
+
+
 def signed_percent(value: float | None) -> str:
     """A relative change in percent with its sign; a dash where there is none."""
     if value is None:

@@ -147,5 +147,5 @@ def verdict(comparison: Comparison, p_difference: float | None, p_equivalence: f
         return f"too few seeds (t test: {direction})" if p_difference <= ALPHA else "within noise"
     equivalent = p_equivalence is not None and p_equivalence <= ALPHA
     if p_difference <= ALPHA:
-        return f"{direction}, yet equivalent within ±{comparison.margin:g}" if equivalent else direction
-    return f"equivalent within ±{comparison.margin:g}" if equivalent else "within noise"
+        return f"{direction}, yet equivalent within {comparison.margin:g}" if equivalent else direction
+    return f"equivalent within {comparison.margin:g}" if equivalent else "within noise"

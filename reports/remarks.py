@@ -3,7 +3,8 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from ablations.scales import Scale
+from ablations.labels import change_label
+from ablations.scales import Scale, scaled
 from neobert.glue.tasks import TASKS
 from reports.baselines import BaselineRow
 from reports.cells import Cell
@@ -40,6 +41,15 @@ def row_label(row: Row | BaselineRow) -> str:
     )
 
 
+def row_change(row: Row, group: Group) -> str:
+    """What a row's variant changes at the scale of the group and on its data."""
+    variant = row.variant
+    recipe = scaled(variant.recipe, group.scale, group.vocabulary)
+    parent = scaled(variant.parent.recipe, group.scale, group.vocabulary) if variant.parent else None
+    runs = (run for each in (row, *group.rows, *group.design_rows.values()) for run in each.runs)
+    return change_label(variant, recipe, parent, next((run.origins for run in runs), {}))
+
+
 def remarks(group: Group, short: bool) -> tuple[str, ...]:
     """All remarks on a group. `short` cuts long lists of missing points; failed ones are always named in full."""
     lines = warnings(group)
@@ -70,7 +80,7 @@ def _spread(group: Group) -> list[str]:
         return []
     if counts == {1}:
         return ["One seed a variant: the spread over seeds is unknown."]
-    lines = ["± is the standard deviation over seeds; the best point of a grid has the highest mean over them."]
+    lines = ["± is one standard deviation (sd) over seeds; the best point of a grid has the highest mean over them."]
     repeated = [row.average.by_seeds for row in group.rows if row.average is not None and len(row.average.by_seeds) > 1]
     if all(len({seeds.pretraining for seeds in by_seeds}) == 1 for by_seeds in repeated):
         lines.append("All repetitions share one pre-training seed: ± holds fine-tuning seeds only.")

@@ -4,7 +4,7 @@ from neobert.glue.tasks import TASKS
 from reports import published
 from reports.baselines import BaselineRow
 from reports.cells import Cell, Estimate, point_name
-from reports.formats import DASH, Table, csv_text, number, raw
+from reports.formats import DASH, Table, csv_text, number, raw, with_deviation
 from reports.remarks import remarks, row_label
 from reports.scores import Group, Row
 
@@ -69,10 +69,7 @@ def _our_cells(row: Row | BaselineRow, shared: tuple[str, ...], corpora: list[st
 
 
 def _estimate(estimate: Estimate | None, digits: int = 1) -> str:
-    if estimate is None:
-        return DASH
-    spread = "" if estimate.spread is None else f" ± {number(estimate.spread, digits)}"
-    return f"{number(estimate.mean, digits)}{spread}"
+    return with_deviation(estimate.mean, estimate.spread, digits) if estimate else DASH
 
 
 def _score(cell: Cell) -> str:

@@ -7,7 +7,7 @@ from neobert.result_records import ENGLISH_SUITE, TASKS_IN_SUITE, Category
 from reports import published
 from reports.cells import Estimate
 from reports.embeddings import ALL_TASKS, CategoryMean, EmbeddingRow, Embeddings, shared_tasks
-from reports.formats import DASH, Table, csv_text, number, raw
+from reports.formats import DASH, Table, csv_text, number, raw, with_deviation
 from reports.remarks import warnings
 from reports.scores import Group
 from reports.table3 import PAPER, THIS_STUDY
@@ -71,10 +71,7 @@ def printed_category(mean: CategoryMean) -> str:
 
 def printed(estimate: Estimate | None) -> str:
     """Points, ± the standard deviation over seeds."""
-    if estimate is None:
-        return DASH
-    spread = "" if estimate.spread is None else f" ± {number(estimate.spread)}"
-    return number(estimate.mean) + spread
+    return with_deviation(estimate.mean, estimate.spread) if estimate else DASH
 
 
 def _notes(rows: Sequence[EmbeddingRow], shared: Sequence[str], group: Group) -> Iterator[str]:
@@ -83,6 +80,8 @@ def _notes(rows: Sequence[EmbeddingRow], shared: Sequence[str], group: Group) ->
         "Main scores in points. The average is the flat mean of all 56 tasks, "
         f"{DASH} where one is missing; a category that lacks tasks says how many it has."
     )
+    if any(score.spread is not None for row in rows for score in row.scores.values()):
+        yield "± is one standard deviation (sd) over seeds."
     if any(row.suite != ENGLISH_SUITE for row in rows):
         yield f"Rows of a suite other than {ENGLISH_SUITE} are on other tasks: nothing of them compares with the paper."
     if shared:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from reports import published
 from reports.drawing import DISCARDED, PAPER_INK, drawn, dressed, legend_below, line_style, logarithmic
-from reports.formats import DASH, Table, csv_text, number, raw
+from reports.formats import DASH, Table, csv_text, raw, with_deviation
 from reports.measurements import ThroughputResult
 from reports.table3 import PAPER, THIS_STUDY
 
@@ -61,7 +61,7 @@ def table9(lines: Sequence[ThroughputLine]) -> Table:
         rows=(*paper, *ours),
         notes=(
             "By sequence length in tokens; ours are medians of real tokens after warm-up at the best batch size found, "
-            "± the standard deviation over steps. The paper's rows are as printed there, on its own device.",
+            "± one standard deviation (sd) over steps. The paper's rows are as printed there, on its own device.",
             "Only rows on the same device compare.",
         ),
         rules=frozenset({len(paper)}),
@@ -85,7 +85,7 @@ def _our_cells(line: ThroughputLine, lengths: Sequence[int]) -> tuple[str, ...]:
 
 
 def _printed(thousands: float, spread: float) -> str:
-    return f"{number(thousands)} ± {number(spread)}"
+    return with_deviation(thousands, spread)
 
 
 def table9_csv(lines: Sequence[ThroughputLine]) -> str:

@@ -67,15 +67,15 @@ def test_equal_differences_that_are_not_zero_claim_nothing() -> None:
 def test_no_difference_at_all_is_equivalence() -> None:
     found = compared([0.0] * 6, margin=0.5)
     assert (found.p_t, found.p_equivalence, found.p_sign_flip) == (1.0, 0.0, 1.0)
-    assert verdict(found, found.p_t, found.p_equivalence) == "equivalent within ±0.5"
+    assert verdict(found, found.p_t, found.p_equivalence) == "equivalent within 0.5"
 
 
 @pytest.mark.parametrize(
     ("p_difference", "p_equivalence", "words"),
     [
         (0.01, 0.9, "higher"),
-        (0.01, 0.01, "higher, yet equivalent within ±0.5"),
-        (0.3, 0.01, "equivalent within ±0.5"),
+        (0.01, 0.01, "higher, yet equivalent within 0.5"),
+        (0.3, 0.01, "equivalent within 0.5"),
         (0.3, 0.3, "within noise"),
     ],
 )

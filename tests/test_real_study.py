@@ -14,6 +14,7 @@ from ablations.ladder import ladder
 from neobert.identity import plain
 from reports import make_figures
 from reports.deltas_table import DIGITS, printed_range, signed
+from reports.formats import number
 from reports.scores import Group, group_of
 from reports.trials import Evidence, read_evidence
 
@@ -137,3 +138,21 @@ def test_costs_of_the_readme_are_the_sums_of_the_records(evidence: Evidence) -> 
     assert found is not None
     assert (int(found[1]), int(found[2])) == (len(evidence.runs), len(evidence.trials))
     assert (found[3], found[4]) == (f"{hours:.1f}", f"{flops / 1e15:.2f}")
+
+
+def test_plus_minus_is_one_standard_deviation_over_seeds_wherever_it_stands(group: Group) -> None:
+    """Every ± of tables, page and figures belongs to a number or to the sentence that says what it is."""
+    shown = [path for path in MADE.rglob("*") if path.suffix in (".md", ".html", ".svg")]
+    for path in shown:
+        text = path.read_text(encoding="utf-8")
+        numbers = re.findall(r"(?:\d (±)|<span class=\"pm\">(±)) \d", text)
+        said = re.findall(r"± (?:is )?one (?:standard deviation \(sd\)|sd)", text)
+        assert text.count("±") == len(numbers) + len(said), path
+        assert bool(numbers) <= bool(said), path
+    table, page = ((MADE / name).read_text(encoding="utf-8") for name in ("laptop-real_text/table3.md", "index.html"))
+    for row in group.last_rows().values():
+        for task in TASKS_OF_THE_STUDY:
+            score = row.cells[task].score
+            assert score is not None and score.spread is not None
+            assert f" {number(score.mean)} ± {number(score.spread)}" in table
+            assert f'<span class="pm">± {number(score.spread)}</span>' in page

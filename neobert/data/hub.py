@@ -40,9 +40,17 @@ TOKENIZER_REPOSITORIES: Mapping[str, Repository] = {
 """LLaMA-2's repository is gated: it needs a token whose owner accepted the licence."""
 
 
+HUB = "hub:"
+
+
 def hub_origin(revisions: Iterable[tuple[str, str]]) -> str:
     """The identity of files of the hub, from the (repository, revision) of each."""
-    return "hub:" + "+".join(f"{name}@{revision}" for name, revision in sorted(set(revisions)))
+    return HUB + "+".join(f"{name}@{revision}" for name, revision in sorted(set(revisions)))
+
+
+def is_from_hub(origin: str) -> bool:
+    """Whether an identity is that of files of the hub, or of a part of them."""
+    return origin.startswith(HUB)
 
 
 @dataclass(frozen=True)

@@ -135,7 +135,7 @@ class _Lines:
         interval = seed_interval(bar.score) if bar.score else None
         return Line(
             name=name,
-            title=bar.variant.title,
+            title=bar.label,
             kept=bar.variant.kept,
             parent=parent.name if parent else "",
             place=place,

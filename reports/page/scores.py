@@ -1,4 +1,4 @@
-"""The page's table of scores: every task with its interval over seeds, the average, and held-out losses beside them."""
+"""The page's table of scores: every task with its spread over seeds, the average, and held-out losses beside them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from reports.baselines import BaselineRow
 from reports.cells import Cell, Estimate, point_name
 from reports.findings import Findings
 from reports.formats import number
-from reports.intervals import seed_interval, trial_ids
+from reports.intervals import trial_ids
 from reports.page.ladder import loss_number
 from reports.page.numbers import NO_NUMBER, Number, Register
 from reports.remarks import row_label
@@ -17,10 +17,10 @@ from reports.scores import Row
 
 @dataclass(frozen=True)
 class Measured:
-    """A number, half the width of its 95 % interval as printed (empty for one seed), and marks."""
+    """A number, its standard deviation over seeds as printed (empty for one seed), and marks."""
 
     number: Number
-    half_width: str
+    deviation: str
     marks: str
 
 
@@ -87,23 +87,21 @@ class _Scores:
         ids = list(cell.ids.values())
         printed = self._register.number(number(cell.score.mean), f"{label}: {TASKS[task].title}", how, ids)
         marks = ("" if cell.is_best_of_whole_grid else "†") + ("‡" if cell.fallback else "")
-        return Measured(printed, half_width(cell.score), marks)
+        return Measured(printed, _deviation(cell.score), marks)
 
     def _mean(self, label: str, row: Row | BaselineRow, mean: Estimate | None) -> Measured:
         if mean is None:
             return NOTHING
         how = f"flat mean of {', '.join(TASKS[task].title for task in self._tasks)}, then mean over seeds, in points"
         ids = trial_ids(row, self._tasks)
-        return Measured(self._register.number(number(mean.mean), f"{label}: GLUE", how, ids), half_width(mean), "")
+        return Measured(self._register.number(number(mean.mean), f"{label}: GLUE", how, ids), _deviation(mean), "")
 
     def _loss(self, row: Row | BaselineRow, corpus: str) -> Measured:
         loss = row.losses.get(corpus)
         if isinstance(row, BaselineRow) or loss is None:
             return NOTHING
-        return Measured(loss_number(self._register, row, corpus, loss), half_width(loss, 3), "")
+        return Measured(loss_number(self._register, row, corpus, loss), _deviation(loss, 3), "")
 
 
-def half_width(estimate: Estimate, digits: int = 1) -> str:
-    """Half of the 95 % interval over seeds as printed; empty for a single one."""
-    interval = seed_interval(estimate)
-    return "" if interval is None else f"±{number((interval[1] - interval[0]) / 2, digits)}"
+def _deviation(estimate: Estimate, digits: int = 1) -> str:
+    return "" if estimate.spread is None else f"± {number(estimate.spread, digits)}"

@@ -1,0 +1,61 @@
+"""Labels say what was changed at the scale that ran: the paper's sizes and names of data stand where they are true."""
+
+import re
+
+import pytest
+
+from ablations.designs import named
+from ablations.labels import change_label
+from ablations.ladder import ladder, variants
+from ablations.scales import SCALES, Scale, Vocabulary, scaled
+from ablations.variant import Variant
+
+OWN = {"corpus": "texts/corpora/web:3f2a", "tokenizer": "trained:8192"}
+PUBLISHED = {"corpus": "hub:tiiuae/falcon-refinedweb@c735", "tokenizer": "hub:meta-llama/Llama-2-7b-hf@01c7"}
+
+
+def label(name: str, scale: Scale, origins: dict[str, str], vocabulary: Vocabulary = "trained") -> str:
+    variant = variants().get(name) or named(name)
+    assert isinstance(variant, Variant)
+    recipes = [scaled(each.recipe, scale, vocabulary) for each in (variant, variant.parent) if each]
+    return change_label(variant, recipes[0], recipes[1] if len(recipes) > 1 else None, origins)
+
+
+@pytest.mark.parametrize("name", variants())
+def test_the_papers_recipe_on_published_data_has_the_papers_titles(name: str) -> None:
+    assert label(name, "paper", PUBLISHED, "published") == variants()[name].title
+
+
+@pytest.mark.parametrize("name", [*variants(), "M0+batch", "F:corpus+batch+context"])
+@pytest.mark.parametrize("scale", [scale for scale in SCALES if scale != "paper"])
+def test_no_small_variant_is_named_after_the_papers_sizes_or_data(name: str, scale: Scale) -> None:
+    text = label(name, scale, OWN)
+    for claim in ("250M", "Optimal", "RefinedWeb", "LLaMA", "2M-token", "4,096"):
+        assert claim not in text
+
+
+def test_shapes_sizes_and_lengths_are_those_of_the_resolved_recipes() -> None:
+    assert label("M7", "laptop", OWN) == "3 × 128 → 4 × 144 (paper: 16 × 1056)"
+    assert label("M8", "laptop", OWN) == "4 × 144 → 6 × 128 (paper: 28 × 768)"
+    assert label("M7@code", "smoke", OWN) == "3 × 128 → 4 × 136 (paper: 16 × 1008)"
+    assert label("M2", "laptop", OWN) == "web text"
+    assert label("M3", "laptop", OWN) == "own BPE, 8,192 tokens"
+    assert label("M0+batch", "laptop", OWN) == "2,048 → 3,072 tokens per step"
+    assert label("F:batch+context", "laptop", OWN) == "2,048 → 3,072 tokens per step, context 128 → 192 → 384"
+
+
+@pytest.mark.parametrize("name", ladder())
+@pytest.mark.parametrize("scale", SCALES)
+def test_every_number_of_a_label_of_a_shape_is_in_a_recipe(name: str, scale: Scale) -> None:
+    variant = ladder()[name]
+    shapes = re.findall(r"(\d+) × (\d+)", label(name, scale, OWN))
+    recipes = [scaled(each.recipe, scale, "trained") for each in (variant, variant.parent) if each] + [variant.recipe]
+    known = {(each.pretraining.model.layers, each.pretraining.model.width) for each in recipes}
+    assert {(int(layers), int(width)) for layers, width in shapes} <= known
+
+
+def test_data_decide_the_name_at_paper_scale_too() -> None:
+    assert label("M2", "paper", OWN, "published") == "web text"
+    assert label("M3", "paper", {**PUBLISHED, "tokenizer": "trained"}, "trained") == "own BPE, 32,064 tokens"
+    assert label("M7", "paper", OWN, "published") == "250M Parameters"
+    assert label("M2", "smoke", PUBLISHED, "published") == "RefinedWeb"
