@@ -75,13 +75,14 @@ def remarks_page(group: Group) -> str:
 
 
 def _spread(group: Group) -> list[str]:
-    counts = {len(row.average.by_seeds) for row in group.rows if row.average is not None}
-    if not counts:
+    scores = [cell.score for row in group.all_rows for cell in row.cells.values() if cell.score is not None]
+    estimates = [*scores, *(loss for row in group.all_rows for loss in row.losses.values())]
+    if not estimates:
         return []
-    if counts == {1}:
+    repeated = [estimate.by_seeds for estimate in estimates if estimate.spread is not None]
+    if not repeated:
         return ["One seed a variant: the spread over seeds is unknown."]
     lines = ["± is one standard deviation (sd) over seeds; the best point of a grid has the highest mean over them."]
-    repeated = [row.average.by_seeds for row in group.rows if row.average is not None and len(row.average.by_seeds) > 1]
     if all(len({seeds.pretraining for seeds in by_seeds}) == 1 for by_seeds in repeated):
         lines.append("All repetitions share one pre-training seed: ± holds fine-tuning seeds only.")
     return lines
