@@ -14,7 +14,7 @@ from ablations.pieces import NamedRun, pieces_of
 from ablations.scales import execution_at
 from neobert.console import output, table
 from neobert.identity import plain
-from neobert.launching.here import REPOSITORY, thread_variables
+from neobert.launching.here import REPOSITORY, available_cores, thread_variables, visible_gpus
 from neobert.launching.profile import Profile, read_profile
 from neobert.launching.slurm import answers, is_inside_job, refuse_folder
 from neobert.launching.submissions import Submission
@@ -23,14 +23,53 @@ from neobert.offline import offline_environment
 from neobert.specifications import Execution
 
 Place = Literal["here", "slurm"]
+SLURM_ALONE = ("partition", "account", "qos", "constraint", "memory_gb", "hours", "sbatch", "max_running")
+"""Flags that mean nothing where no job is submitted."""
 
 
 def place_of(options: argparse.Namespace) -> Place:
     """Where the work runs.
 
     Raises:
-        ValueError: SLURM is asked for inside a job, or where none answers.
+        ValueError: SLURM is asked for inside a job, or where none answers, or this machine for what it has not.
     """
+    place = _place_of(options)
+    if place == "here":
+        refuse_here(options)
+    return place
+
+
+def refuse_here(options: argparse.Namespace) -> None:
+    """Check that this machine can do what flags and profile ask for.
+
+    Raises:
+        ValueError: it cannot; says what it has.
+    """
+    for flag in SLURM_ALONE if not is_inside_job() else ():
+        if getattr(options, flag):
+            name = f"--{flag.replace('_', '-')}"
+            raise ValueError(f"{name} is asked of SLURM, and this runs here: leave it out, or use --cluster slurm")
+    wanted = profile_of(options).pretrain
+    if wanted.nodes > 1:
+        raise ValueError(f"{wanted.nodes} nodes are asked for, and this runs here, on one: use --cluster slurm")
+    if options.engine in ("zero1", "zero2") and wanted.tasks == 1:
+        raise ValueError(f"--engine {options.engine} splits a model's training among GPUs: say how many with --gpus")
+    if wanted.tasks == 1 and options.workers is None:
+        return
+    if gpus := len(visible_gpus()):
+        for what, count in (("GPUs for a run are", wanted.tasks), ("workers are", options.workers or 1)):
+            if count > gpus:
+                has = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
+                raise ValueError(
+                    f"{count} {what} asked for, and this machine has {has}: each process has one of its own"
+                )
+    elif wanted.tasks > available_cores():
+        raise ValueError(
+            f"{wanted.tasks} GPUs or processes are asked for, and this machine has no GPU and {available_cores()} cores"
+        )
+
+
+def _place_of(options: argparse.Namespace) -> Place:
     if options.cluster == "here" or (options.cluster == "auto" and is_inside_job()):
         return "here"
     if options.cluster == "slurm" and is_inside_job():
@@ -89,9 +128,15 @@ def machine_on(profile: Profile, execution: Execution) -> Machine:
 
 
 def planned_machine(options: argparse.Namespace) -> Machine:
-    """The same for a plan that looks at no cluster: what flags and profile say unless this machine is meant."""
-    profile, execution = profile_of(options), execution_at(options.scale)
-    return machine_on(profile, execution if options.cluster == "here" else execution_on(profile, execution))
+    """The same for a plan that looks at no cluster: what flags and profile say.
+
+    Raises:
+        ValueError: this machine is meant, and has not what they ask for.
+    """
+    if options.cluster == "here":
+        refuse_here(options)
+    profile = profile_of(options)
+    return machine_on(profile, execution_on(profile, execution_at(options.scale)))
 
 
 def dispatch_of(options: argparse.Namespace, layout: Layout, execution: Execution) -> tuple[Dispatch, Execution]:

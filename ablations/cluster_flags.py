@@ -27,14 +27,16 @@ def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="auto takes SLURM where it answers, else this machine; inside a job it means here",
     )
-    group = parser.add_argument_group("on SLURM", "resources; none of them decides a result or an id")
+    group = parser.add_argument_group(
+        "resources", "of jobs on SLURM, or of this machine; none decides a result or an id"
+    )
     add = group.add_argument
     add("--cluster-profile", metavar="NAME", help="clusters/NAME.toml, or a file (default: SLURM's own defaults)")
     add("--max-running", type=count, metavar="N", help="of each array, run at most N elements at once")
     for name in ("partition", "account", "qos", "constraint"):
         add(f"--{name}", metavar="NAME", help="as sbatch takes it")
     add("--nodes", type=count, metavar="N", help="nodes of a pre-training job")
-    add("--gpus", type=count, metavar="N", help="GPUs of each node, and tasks on it: one a GPU")
+    add("--gpus", type=count, metavar="N", help="GPUs of each node, or of this machine, that train a model together")
     add("--cpus", type=count, metavar="N", help="cores of a task")
     add("--memory-gb", type=positive_number, metavar="GB", help="memory of a node's share")
     add("--hours", type=positive_number, metavar="H", help="time limit; a job that hits it saves and comes back")

@@ -77,21 +77,25 @@ def carry_out(
     *,
     workers: int,
     threads: int,
+    gpus: Sequence[str] = (),
     flags: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
 ) -> int:
     """Work on runs with processes of this machine until all are done or nothing more can be; the exit code.
 
-    `flags` and `environment` are further ones of the workers' command.
+    The workers share the `gpus` evenly, so that no two of them see the same. `flags` and `environment` are further ones
+    of their command.
     """
+    common = worker_environment(threads) | dict(environment or {})
+    each = len(gpus) // workers
+    shares = [",".join(gpus[index * each : (index + 1) * each]) for index in range(workers)]
     references = [str(run_folder(layout, run).relative_to(layout.root)) for run in runs]
     watch = Watch(lambda: _describe(layout, runs), ("run", "step", "loss", "tokens/s", "left"))
     with watch:
         return work_here(
             layout,
             [*flags, *references],
-            workers=workers,
-            environment=worker_environment(threads) | dict(environment or {}),
+            environments=[common | ({"CUDA_VISIBLE_DEVICES": share} if gpus else {}) for share in shares],
             watch=watch,
             interval_seconds=1.0,
         )

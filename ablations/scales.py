@@ -20,6 +20,7 @@ __all__ = [
     "Shape",
     "Vocabulary",
     "execution_at",
+    "groups_here",
     "scaled",
     "scaled_measurement",
     "sharing_cores",
@@ -124,9 +125,15 @@ def synthetic_documents(scale: Scale) -> int:
     return {"smoke": 16_000, "laptop": 100_000, "proxy": 400_000, "paper": 4_000_000}[scale]
 
 
-def workers_here(wanted: int | None, execution: Execution) -> int:
-    """How many workers this machine gets: as many as wanted, else one for every `threads` cores."""
-    return wanted or max(1, available_cores() // execution.threads)
+def workers_here(wanted: int | None, execution: Execution, gpus: int) -> int:
+    """How many workers this machine gets: as many as wanted, else one a GPU, or one for every `threads` cores."""
+    return wanted or gpus or max(1, available_cores() // execution.threads)
+
+
+def groups_here(workers: int, execution: Execution, gpus: int) -> int:
+    """How many of the workers may train at once where each takes several processes."""
+    fitting = (gpus or available_cores() // execution.threads) // execution.processes
+    return max(1, min(workers, fitting))
 
 
 def sharing_cores(execution: Execution, workers: int) -> Execution:

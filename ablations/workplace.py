@@ -5,16 +5,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ablations.cluster import print_submissions
+from ablations.cluster import execution_on, print_submissions, profile_of
 from ablations.dispatch import Dispatch
 from ablations.execution import carry_out
 from ablations.pieces import NamedRun, pieces_of
-from ablations.scales import sharing_cores, synthetic_documents, workers_here
+from ablations.scales import groups_here, sharing_cores, synthetic_documents, workers_here
+from neobert.console import logs
 from neobert.data.corpora import Source
 from neobert.data.preparation import open_specified, specify
-from neobert.errors import EXIT_DONE
+from neobert.embeddings.specification import ContrastiveRun
+from neobert.errors import EXIT_DONE, EXIT_REQUEUE
+from neobert.launching.here import visible_gpus
 from neobert.layout import Layout
-from neobert.specifications import Execution, Run
+from neobert.specifications import Execution, PretrainingRun, Run
 from neobert.specifications import Source as SourceSpecification
 
 
@@ -62,14 +65,36 @@ def work_here(
     flags: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
 ) -> int:
-    """Work on the runs that are left with processes of this machine; the exit code."""
+    """Work on the runs that are left with processes of this machine; the exit code.
+
+    What trains in several processes comes first, so that thereafter each worker has a GPU of its own.
+    """
     if not runs:
         return EXIT_DONE
-    workers = workers_here(workplace.options.workers, workplace.execution)
-    execution = sharing_cores(workplace.execution, workers)
+    gpus = visible_gpus()
+    execution = execution_on(profile_of(workplace.options), workplace.execution)
+    workers = workers_here(workplace.options.workers, execution, len(gpus))
+    groups = groups_here(workers, execution, len(gpus))
+    execution = sharing_cores(execution, max(workers, groups * execution.processes))
     work.write(workplace.layout, workplace.source, workplace.specification, execution)
-    threads = execution.threads
-    return carry_out(workplace.layout, runs, workers=workers, threads=threads, flags=flags, environment=environment)
+    together = [run for run in runs if execution.processes > 1 and isinstance(run, PretrainingRun | ContrastiveRun)]
+    alone = [run for run in runs if run not in together]
+    if together and not gpus:
+        logs().print(f"no GPU here: {execution.processes} processes train together on its cores", markup=False)
+    codes = [EXIT_DONE]
+    for part, count, size in ((together, groups, execution.processes), (alone, workers, 1)):
+        if part and codes[-1] != EXIT_REQUEUE:
+            code = carry_out(
+                workplace.layout,
+                part,
+                workers=count,
+                threads=execution.threads,
+                gpus=gpus[: count * size],
+                flags=flags,
+                environment=environment,
+            )
+            codes.append(code)
+    return next((code for code in codes if code != EXIT_DONE), EXIT_DONE)
 
 
 def send(workplace: Workplace, work: Work, dispatch: Dispatch, execution: Execution) -> int:

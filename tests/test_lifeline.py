@@ -23,8 +23,8 @@ from neobert.launching.here import work_here, worker_environment
 from neobert.layout import Layout
 
 def work():
-    return work_here(Layout(Path(sys.argv[1])), sys.argv[3:], workers=int(sys.argv[2]),
-                     environment=worker_environment(1), watch=lambda: None, interval_seconds=1.0)
+    return work_here(Layout(Path(sys.argv[1])), sys.argv[3:], environments=[worker_environment(1)] * int(sys.argv[2]),
+                     watch=lambda: None, interval_seconds=1.0)
 
 sys.exit(guarded("test", work, Path(sys.argv[1])))
 """

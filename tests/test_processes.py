@@ -104,7 +104,18 @@ def test_a_task_takes_its_gpu_or_the_only_one_it_sees(
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     monkeypatch.setenv("SLURM_LOCALID", local_rank)
+    current: list[int] = []
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
     assert default_device() == torch.device("cuda", taken)
+    assert current == [taken], "events and streams would belong to another"
+
+
+def test_no_task_shares_the_gpu_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    with pytest.raises(ValueError, match="sees 2 GPUs, one for each of those before it"):
+        default_device()
 
 
 def test_two_tasks_of_slurm_train_stage_after_stage_as_local_processes_do(

@@ -234,6 +234,16 @@ def test_a_line_break_in_a_flag_is_refused(slurm: FakeSlurm, runs: Path, capsys:
     assert "flags [prepare]: partition has '\\n' in it" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("flags", [("--hours", "1e308"), ("--memory-gb", "1e308"), ("--gpus", "100000000")])
+def test_what_no_cluster_has_is_refused(
+    slurm: FakeSlurm, runs: Path, capsys: pytest.CaptureFixture, flags: tuple[str, str]
+) -> None:
+    assert submit(runs, *flags) == submit(runs, *flags, "--dry-run") == 2
+    said = capsys.readouterr().err
+    assert said.count("less than or equal to") == 2 and "Traceback" not in said
+    assert not slurm.submitted()
+
+
 def test_options_by_which_jobs_are_found_cannot_be_set(
     slurm: FakeSlurm, runs: Path, capsys: pytest.CaptureFixture
 ) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
+from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
 
 from neobert.errors import MissingData, did_you_mean
 from neobert.recipe import Value
@@ -33,12 +33,12 @@ class Resources(Value):
     account: str | None = None
     qos: str | None = None
     constraint: str | None = None
-    nodes: PositiveInt = 1
-    gpus_per_node: NonNegativeInt = 0
+    nodes: int = Field(1, ge=1, le=10_000)
+    gpus_per_node: int = Field(0, ge=0, le=1_000)
     tasks_per_node: PositiveInt = 1
     cpus_per_task: PositiveInt | None = None
-    memory_gb: PositiveFloat | None = None
-    hours: PositiveFloat = 24.0
+    memory_gb: float | None = Field(None, gt=0, le=1e6)
+    hours: float = Field(24.0, gt=0, le=10_000)
     grace_seconds: PositiveInt = 180
     micro_batch_tokens: PositiveInt | None = None
     engine: EngineWord = "ddp"

@@ -111,9 +111,7 @@ def _arrival(rank: int) -> str:
 @contextmanager
 def _group(store: Store, process: Process, timeout: timedelta) -> Iterator[None]:
     """A group, not destroyed while a wrapped model still refers to it: that may abort the process at its exit."""
-    if torch.cuda.is_available():
-        torch.cuda.set_device(default_device())
-    backend = "nccl" if torch.cuda.is_available() else "gloo"
+    backend = "nccl" if default_device().type == "cuda" else "gloo"
     members = PrefixStore("group", store)
     dist.init_process_group(backend, store=members, rank=process.rank, world_size=process.count, timeout=timeout)
     try:

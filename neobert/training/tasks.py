@@ -67,13 +67,14 @@ class Task:
         return cls(_slurm_key(environment), Process(int(environment["SLURM_PROCID"]), count)) if count > 1 else None
 
     def variables(self) -> dict[str, str]:
-        """What tells a process started here that it is this task."""
+        """What tells a process started here that it is this task; but for the first name they are torchrun's."""
         rank = str(self.process.rank)
         return {
             "NEOBERT_MEETING": self.key,
             "RANK": rank,
             "LOCAL_RANK": rank,
             "WORLD_SIZE": str(self.process.count),
+            "LOCAL_WORLD_SIZE": str(self.process.count),
         }
 
 
