@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -95,3 +96,19 @@ def test_m11_leaves_every_test_green(tmp_path: Path) -> None:
 
 def test_the_first_block_activates_the_environment_that_make_makes() -> None:
     assert len(BLOCKS) >= 3 and ACTIVATION == "source .venv/bin/activate\n"
+
+
+def test_the_torch_that_the_readme_names_is_the_pinned_one() -> None:
+    pinned = re.findall(r"^torch==(\S+)$", (REPOSITORY / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    assert re.findall(r"torch==([\d.]+\d)", README) == pinned
+
+
+def test_every_extra_that_is_named_exists() -> None:
+    """In the README, in docs and in messages; and none is asked for by a name that no package index has."""
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    folders = [REPOSITORY / name for name in ("neobert", "ablations", "sweeps", "reports", "docs")]
+    places = [path for folder in folders for path in folder.rglob("*") if path.suffix in (".py", ".md")]
+    texts = [README, *(path.read_text(encoding="utf-8") for path in places)]
+    named = {extra for text in texts for extra in re.findall(r"-e '\.\[([\w,]+)\]'", text)}
+    assert {"eval", "export", "deepspeed"} <= named <= project["optional-dependencies"].keys()
+    assert not [text for text in texts if "neobert-ablations[" in text]

@@ -125,5 +125,5 @@ def test_without_the_package_one_sentence_names_the_extra(monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "deepspeed", None)
     monkeypatch.setenv("LOCAL_RANK", "0")
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
-    with pytest.raises(MissingData, match=r"pip install 'neobert-ablations\[deepspeed\]', or choose engine ddp"):
+    with pytest.raises(MissingData, match=r"pip install -e '\.\[deepspeed\]', or choose engine ddp"):
         _deepspeed(torch.device("cpu"))

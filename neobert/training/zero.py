@@ -48,8 +48,7 @@ def _deepspeed(device: torch.device) -> ModuleType:
             import deepspeed
     except ModuleNotFoundError as error:
         raise MissingData(
-            f"engines zero1 and zero2 need deepspeed ({error}): pip install 'neobert-ablations[deepspeed]', "
-            "or choose engine ddp"
+            f"engines zero1 and zero2 need deepspeed ({error}): pip install -e '.[deepspeed]', or choose engine ddp"
         ) from error
     warnings.filterwarnings("ignore", r".*torch\.distributed\..* is deprecated", FutureWarning)
     deepspeed.utils.logger.setLevel("WARNING")
