@@ -1,7 +1,7 @@
 """What run.py prints: the ladder, and what came out."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.markup import escape
@@ -42,7 +42,7 @@ def print_ladder(rows: Sequence[Row], *, as_json: bool) -> None:
         return
     cells = [
         (
-            entry["name"] + ("" if entry["kept"] else " (discarded)"),
+            entry["name"] + _standing(entry),
             entry["parent"],
             escape(entry["title"]),
             escape("\n".join(change_text(path, change) for path, change in entry["delta"].items())),
@@ -54,6 +54,12 @@ def print_ladder(rows: Sequence[Row], *, as_json: bool) -> None:
     ]
     columns = ("variant", "parent", "title", "delta", "source", "GLUE grid", "state")
     output().print(table(f"The ladder at {rows[0].scale} scale", columns, cells))
+
+
+def _standing(entry: Mapping[str, Any]) -> str:
+    if entry["kept"]:
+        return ""
+    return " (another reading)" if "@" in entry["name"] else " (discarded)"
 
 
 def _ladder_entry(row: Row) -> dict[str, Any]:

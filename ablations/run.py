@@ -110,6 +110,7 @@ def _run(options: argparse.Namespace) -> int:
     from ablations.embeddings import EmbeddingChoice
     from ablations.execution import PlannedRows
     from ablations.fit import refuse_misfits
+    from ablations.ladder import variants as declared_variants
     from ablations.listing import print_ladder
     from ablations.plan import chosen_variants, plan, vocabulary_of
     from ablations.plan_listing import print_plan
@@ -121,7 +122,7 @@ def _run(options: argparse.Namespace) -> int:
     workplace = open_workplace(options, execution, options.without_texts_of or [])
     layout, source = workplace.layout, workplace.source
     design = planned_design(options, vocabulary_of(source))
-    variants = design.design.variants if design else chosen_variants(options.variant or ["all"])
+    variants = design.design.variants if design else chosen_variants(options.variant or list(declared_variants()))
     choice = EmbeddingChoice(pairs=options.pairs, zero_shot=options.zero_shot)
     rows = plan(variants, options.seed or [0], options.scale, source, layout, options.stages, choice=choice)
     refuse_heldout_context(options.heldout_context, rows)

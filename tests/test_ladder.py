@@ -1,6 +1,8 @@
 """The ladder is the paper's, and every variant is its parent plus what it declares."""
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -205,3 +207,20 @@ def test_the_shares_of_a_mixture_must_add_up() -> None:
     stage = ladder.M9.recipe.pretraining.stages[1]
     with pytest.raises(ValueError, match="must add up to 1"):
         type(stage).model_validate({**stage.model_dump(), "mixture": (Subset(minimum_tokens=0, share=0.5),)})
+
+
+def contradictions() -> list[list[str]]:
+    """The cells of README's table of what paper and code say differently, row by row."""
+    text = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+    section = text.split("### Where paper and released code contradict each other")[1].split("\n#")[0]
+    lines = [line for line in section.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def test_every_contradiction_names_its_variant_or_says_why_there_is_none() -> None:
+    rows = contradictions()
+    named = [re.fullmatch(r"`(M\d+@\w+)`", row[-1]) for row in rows]
+    assert all(found or re.fullmatch(r"none( yet)?: .{10,}", row[-1]) for found, row in zip(named, rows, strict=True))
+    names = [found.group(1) for found in named if found]
+    assert sorted(names) == sorted(name for name in ladder.variants() if "@" in name)
+    assert len({row[0] for row in rows}) == len(rows) > len(names)

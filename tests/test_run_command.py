@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from ablations import run, scales, workplace
-from ablations.ladder import ladder, variants
+from ablations.ladder import variants
 from neobert.data.corpora import open_source
 from neobert.files import read_lines
 from neobert.glue.metrics import evaluate
@@ -228,7 +228,7 @@ def test_workers_of_a_large_scale_share_the_cores(
 def test_listing_and_planning_print_the_documented_json(tmp_path: Path) -> None:
     listed = command("--list", "--json", "--runs", str(tmp_path))
     entries = json.loads(listed.stdout)
-    assert listed.returncode == 0 and [entry["name"] for entry in entries] == list(ladder())
+    assert listed.returncode == 0 and [entry["name"] for entry in entries] == list(variants())
     keys = {"name", "parent", "kept", "title", "source", "delta", "pretraining_id", "stages", "glue_grid", "state"}
     assert all(keys <= set(entry) for entry in entries)
     parents = {entry["name"]: entry["parent"] for entry in entries}
