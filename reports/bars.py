@@ -95,11 +95,14 @@ def figure1_csv(bars: Bars) -> str:
     corpora = sorted({corpus for bar in bars.bars for corpus in bar.row.losses})
     header = ["variant", "title", "parent", "kept", "quantity", "score", "sd", "seeds", "scores_by_seed"]
     header += ["delta_percent", "whole_grid", "paper_score", "paper_printed_delta_percent"]
-    header += [f"heldout_loss_{corpus}" for corpus in corpora] + ["remark", "records", "loss_records"]
-    return csv_text(header, [_csv_row(bar, bars, corpora) for bar in bars.bars])
+    places = sorted({place for bar in bars.bars for place in bar.row.bits_per_byte})
+    header += [f"heldout_loss_{corpus}" for corpus in corpora]
+    header += [f"heldout_bits_per_byte_{corpus}_{context}_tokens" for corpus, context in places]
+    header += ["remark", "records", "loss_records"]
+    return csv_text(header, [_csv_row(bar, bars, corpora, places) for bar in bars.bars])
 
 
-def _csv_row(bar: Bar, bars: Bars, corpora: list[str]) -> list[str]:
+def _csv_row(bar: Bar, bars: Bars, corpora: list[str], places: list[tuple[str, int]]) -> list[str]:
     variant, score, paper = bar.variant, bar.score, bar.paper
     cells = [variant.name, bar.label, variant.parent.name if variant.parent else ""]
     cells += ["yes" if variant.kept else "no", bars.quantity]
@@ -111,6 +114,7 @@ def _csv_row(bar: Bar, bars: Bars, corpora: list[str]) -> list[str]:
     printed = None if paper is None else paper.printed_delta_percent
     cells.append("" if printed is None else f"{printed:+.1f}")
     losses = [bar.row.losses.get(corpus) for corpus in corpora]
+    losses += [bar.row.bits_per_byte.get(place) for place in places]
     return [
         *cells,
         *(raw(loss.mean if loss else None) for loss in losses),

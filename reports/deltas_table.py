@@ -6,11 +6,11 @@ from ablations.designs import CLAIMS
 from reports.deltas import Delta
 from reports.formats import DASH, Table, csv_text, number, p_value, raw
 from reports.inference import SEEDS_FOR_A_CLAIM
-from reports.pairs import MARGINS, measured_name
+from reports.pairs import BITS, MARGINS, measured_name
 from reports.remarks import warnings
 from reports.scores import Group
 
-DIGITS = {"GLUE": 2, "loss": 4}
+DIGITS = {"GLUE": 2, "loss": 4, BITS: 4}
 HEADER = (
     "Design",
     "Variant",
@@ -75,7 +75,8 @@ def printed_range(interval: tuple[float, float] | None, digits: int) -> str:
 
 
 def _notes(deltas: Sequence[Delta], quantity: str) -> list[str]:
-    margins = ", ".join(f"{margin:g} {reason} ({name})" for name, (margin, reason) in MARGINS.items())
+    told = {delta.pair.quantity for delta in deltas} | {"GLUE", "loss"}
+    margins = ", ".join(f"{margin:g} {reason} ({name})" for name, (margin, reason) in MARGINS.items() if name in told)
     lines = [
         f"GLUE: {quantity}, in points; loss: held-out MLM loss in nats a token on a corpus that both were measured on, "
         "lower is better. Pairs share the seed of pre-training, which is the unit; nothing missing is filled in.",
@@ -88,6 +89,12 @@ def _notes(deltas: Sequence[Delta], quantity: str) -> list[str]:
         "observed spread, uncorrected.",
         *_few_seeds(deltas),
     ]
+    if BITS in told:
+        lines.append(
+            "Bits per byte: held-out MLM loss of runs with other tokenizers or contexts, on the same documents cut to "
+            "a common context; the loss a token times the tokens of the text over its bytes. Masks hide tokens, so a "
+            "tokenizer of shorter ones shows more beside each mask: between tokenizers it is no strict comparison."
+        )
     designs = list(dict.fromkeys(delta.design for delta in deltas))
     lines += [CLAIMS[design] for design in designs if design in CLAIMS]
     lines += [f"{d.variant} against {d.base} ({d.pair.measured}): {note}." for d in deltas for note in d.pair.notes]
@@ -121,7 +128,8 @@ def deltas_csv(deltas: Sequence[Delta], quantity: str) -> str:
 
 def _csv_row(delta: Delta, quantity: str) -> list[str]:
     pair, found = delta.pair, delta.comparison
-    measured = quantity if pair.quantity == "GLUE" else measured_name("held-out loss", pair.corpus)
+    words = "held-out loss" if pair.quantity == "loss" else f"held-out {pair.quantity}"
+    measured = quantity if pair.quantity == "GLUE" else measured_name(words, pair.corpus, pair.context)
     cells = [delta.design, delta.variant, delta.base, pair.quantity, measured, str(len(pair.differences))]
     if found is None:
         return [*cells, *[""] * 15, pair.reason, ""]

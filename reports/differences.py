@@ -10,10 +10,15 @@ from reports.drawing import drawn, provenance_line
 from reports.effects import Factorial
 from reports.effects_table import effect_name
 from reports.forest import Forest, Strip, forest_drawn
+from reports.pairs import BITS
 from reports.remarks import row_change
 from reports.scores import Group
 
-UNITS = {"GLUE": "points, higher is better", "loss": "nats a token, lower is better"}
+UNITS = {
+    "GLUE": "points, higher is better",
+    "loss": "nats a token, lower is better",
+    BITS: "bits a byte, lower is better",
+}
 MOST_LETTERS = 40  # of a reason, as many as a column holds
 SEEDS = "line: 95 % t interval over paired seeds; rings: seeds"
 CUT = "An interval much wider than all seeds is cut at the edge; numbers and tests are in the table of the same name."

@@ -2,7 +2,7 @@
 
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ablations.modification import Recipe
@@ -13,17 +13,21 @@ from reports.cells import Estimate, Seeds
 from reports.remarks import why_no_average
 from reports.scores import Group, Row
 
+BITS = "bits per byte"
+
 MARGINS: Mapping[str, tuple[float, str]] = {
     "GLUE": (0.5, "points: the smallest change between neighbours in the paper's Figure 1 (M2 → M4)"),
     "loss": (0.01, "nats: one percent of perplexity"),
+    BITS: (0.003, "bits: the 0.01 nats of a token of 4.5 bytes"),
 }
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A variant against what it is compared with, in one `quantity` (GLUE or loss), by seed of pre-training.
+    """A variant against what it is compared with, in one `quantity` (a key of `MARGINS`), by seed of pre-training.
 
-    `corpus` is what a loss was measured on; empty for GLUE, and where no corpus was measured on both sides.
+    `corpus` is what a loss was measured on; empty for GLUE, and where no corpus was measured on both sides. `context`
+    is the common one, in tokens, of bits per byte.
     `differences` are empty where `reason` says why there is nothing to compare. `notes` name seeds that only one side
     has, `seeds` are those that both have, `ids` are the records behind the numbers.
     """
@@ -35,16 +39,18 @@ class Pair:
     notes: tuple[str, ...]
     ids: tuple[str, ...]
     corpus: str = ""
+    context: int | None = None
 
     @property
     def measured(self) -> str:
         """The quantity, with the corpus of a loss."""
-        return measured_name(self.quantity, self.corpus)
+        return measured_name(self.quantity, self.corpus, self.context)
 
 
-def measured_name(quantity: str, corpus: str) -> str:
-    """GLUE, or loss with the corpus that it was measured on."""
-    return f"{quantity} on {corpus}" if corpus else quantity
+def measured_name(quantity: str, corpus: str, context: int | None = None) -> str:
+    """GLUE, or loss with the corpus that it was measured on, and with the context if that is none of their own."""
+    place = f" on {corpus}" if corpus else ""
+    return f"{quantity}{place}" + (f", {context} tokens" if context else "")
 
 
 def glue_pair(variant: Row, base: Row, tasks: Sequence[str], group: Group) -> Pair:
@@ -60,12 +66,14 @@ def glue_pair(variant: Row, base: Row, tasks: Sequence[str], group: Group) -> Pa
 
 def loss_pairs(variant: Row, base: Row, group: Group) -> tuple[Pair, ...]:
     """Held-out losses in nats a token on every corpus that both were measured on, the variant's own first; only of
-    models that read it in the same tokens and lengths. Where nothing can be compared, one pair that says why."""
+    models that read it in the same tokens and lengths. Where nothing can be compared, one pair that says why, and
+    behind it the losses in bits per byte where both were measured in a common context."""
     first, second = (recipe_at(row.variant, group) for row in (variant, base))
     shared = shared_corpora([variant, base])
     reason = why_losses_differ(first, second) or ("" if shared else _why_no_shared_loss(variant, base, first, second))
     if reason:
-        return (Pair("loss", {}, (), reason, (), ()),)
+        is_same = first.pretraining == second.pretraining
+        return Pair("loss", {}, (), reason, (), ()), *(() if is_same else _bits_pairs(variant, base))
     return tuple(_loss_pair(variant, base, corpus) for corpus in shared)
 
 
@@ -77,8 +85,40 @@ def shared_corpora(rows: Sequence[Row]) -> list[str]:
 
 def _loss_pair(variant: Row, base: Row, corpus: str) -> Pair:
     pair = _paired("loss", variant, base, variant.losses[corpus], base.losses[corpus])
-    ids = {run.id for row in (variant, base) for run in row.runs if run.seed in pair.differences}
-    return replace(pair, ids=tuple(sorted(ids)), corpus=corpus)
+    return _on_same_texts(replace(pair, corpus=corpus), variant, base)
+
+
+def _bits_pairs(variant: Row, base: Row) -> Iterator[Pair]:
+    """Bits per byte on every corpus in the longest context that both were measured in, the variant's own first."""
+    first, second = variant.bits_per_byte, base.bits_per_byte
+    longest = dict(sorted(first.keys() & second.keys()))
+    own = variant.variant.recipe.pretraining.data.corpus
+    for corpus in sorted(longest, key=lambda corpus: (corpus != own, corpus)):
+        place = corpus, longest[corpus]
+        pair = _paired(BITS, variant, base, first[place], second[place])
+        yield _on_same_texts(replace(pair, corpus=corpus, context=longest[corpus]), variant, base)
+
+
+def _on_same_texts(pair: Pair, variant: Row, base: Row) -> Pair:
+    """The pair with the ids of its runs, and without seeds that were measured on other held-out documents."""
+    runs = [run for row in (variant, base) for run in row.runs if run.seed in pair.differences]
+    texts: dict[int, set[str]] = defaultdict(set)
+    for run in runs:
+        # Runs from before there were names of texts had all the same rule.
+        texts[run.seed].add(next((score.texts for score in run.heldout if score.corpus == pair.corpus), ""))
+    odd = {seed for seed, names in texts.items() if len(names) > 1}
+    if not odd:
+        return replace(pair, ids=tuple(sorted(run.id for run in runs)))
+    differences = {seed: value for seed, value in pair.differences.items() if seed not in odd}
+    why = f"seed {', '.join(map(str, sorted(odd)))} was measured on other held-out texts of {pair.corpus} on each side"
+    return replace(
+        pair,
+        differences=differences,
+        seeds=tuple(each for each in pair.seeds if each.pretraining not in odd),
+        reason="" if differences else why,
+        notes=(*pair.notes, f"{why} and is left out"),
+        ids=tuple(sorted(run.id for run in runs if run.seed not in odd)),
+    )
 
 
 def _why_no_shared_loss(variant: Row, base: Row, first: Recipe, second: Recipe) -> str:

@@ -45,6 +45,15 @@ class Row(Scored):
         return tuple(sorted(run.id for run in self.runs))
 
     @property
+    def bits_per_byte(self) -> dict[tuple[str, int], Estimate]:
+        """Held-out losses in bits per byte of text, by corpus and context in tokens."""
+        measured: dict[tuple[str, int], dict[Seeds, float]] = defaultdict(dict)
+        for run in self.runs:
+            for score in run.heldout:
+                measured[score.corpus, score.context][Seeds(run.seed, run.seed)] = score.bits_per_byte
+        return {place: Estimate(by_seeds) for place, by_seeds in sorted(measured.items())}
+
+    @property
     def has_records(self) -> bool:
         """Whether anything at all is known of it."""
         return bool(self.runs)

@@ -12,6 +12,7 @@ from neobert.errors import MissingData
 from neobert.glue.tasks import TASKS, decisive_score
 from neobert.recipe import FineTuning, Point, Pretraining, Value
 from neobert.records import RECORD_STATES, read_records
+from neobert.result_records import HeldoutScore
 from neobert.specifications import GlueStudy
 from reports.made import NOTHING_SAID, Made, known_scale, made
 from reports.measurements import NOTHING_MEASURED, Measurements, measurements
@@ -34,6 +35,7 @@ class Run:
     scale: Scale
     data: str
     heldout_loss: Mapping[str, float]
+    heldout: tuple[HeldoutScore, ...]
     unavailable_tasks: Mapping[str, str]
     origins: Mapping[str, str]
     labelled: tuple[str, ...]
@@ -113,6 +115,7 @@ def _run(record: dict[str, Any]) -> Run:
         scale=known_scale(str(labels["scale"])),
         data=text_of(labels["data"]),
         heldout_loss={corpus: _loss(loss) for corpus, loss in record["scores"]["heldout_loss"].items()},
+        heldout=tuple(map(HeldoutScore.read, record["scores"].get("heldout", ()))),
         unavailable_tasks=_texts(labels.get("unavailable_tasks", {})),
         origins=_texts(config.get("origins", {})),
         labelled=tuple(map(text_of, labels.get("variants", ()))),

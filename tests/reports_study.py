@@ -85,7 +85,8 @@ class MadeUpSource:
 @dataclass
 class Study:
     """Writes records of variants below a folder of runs. `without` names tasks that the source cannot fine-tune,
-    `trained` says that tokenizers are trained on the data, `measured` on which corpora losses are, if not a run's own.
+    `trained` says that tokenizers are trained on the data, `measured` on which corpora losses are, if not a run's own;
+    `common_context` that they are in that one too, in bits per byte.
     """
 
     root: Path
@@ -96,6 +97,7 @@ class Study:
     version: str = "1"
     trained: bool | None = None
     measured: tuple[str, ...] = ()
+    common_context: int | None = None
 
     @property
     def trains_tokenizers(self) -> bool:
@@ -152,10 +154,30 @@ class Study:
                 "inputs": {"data": run.data_id, "previous": run.previous},
                 "config": {"recipe": plain(run.recipe), "stage": run.stage, "origins": origins},
                 "labels": self.labels(name),
-                "scores": {"heldout_loss": losses, "training_loss": loss},
+                "scores": {"heldout_loss": losses, "training_loss": loss, **self.heldout(run, losses)},
                 "seed": run.recipe.seed,
             }
             publish_record(Layout(self.root).pretraining(run.id) / "done.json", record | changes)
+
+    def heldout(self, run: PretrainingRun, losses: dict[str, float]) -> dict[str, Any]:
+        """What was measured in which context, where there is a common one; a token has four bytes."""
+        if self.common_context is None:
+            return {}
+        fields = {"texts": "0123456789ab", "documents": 9, "tokens": 300, "text_bytes": 1200, "predicted_tokens": 45}
+        contexts = {run.recipe.stages[-1].context: 0.0, self.common_context: 0.25}
+        return {
+            "heldout": [
+                {
+                    "corpus": corpus,
+                    "context": context,
+                    "loss": loss + more,
+                    "bits_per_byte": (loss + more) / 4,
+                    **fields,
+                }
+                for corpus, loss in losses.items()
+                for context, more in contexts.items()
+            ]
+        }
 
     def metrics(self, name: str, seed: int = 0, lines: int = 200) -> None:
         """Write the metrics.jsonl of all stages: a loss that falls, at a rate that varies a little."""

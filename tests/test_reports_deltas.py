@@ -106,6 +106,35 @@ def test_losses_are_compared_only_where_they_are_on_the_same_text_in_the_same_to
     assert "losses in other contexts" in deltas["M9", "M8", "loss"].pair.reason
 
 
+def test_where_tokens_or_contexts_differ_bits_per_byte_in_a_common_context_are_compared(study: Study) -> None:
+    study.common_context, study.measured = 64, ("web", "wikibook")
+    study.write(["M1", "M2", "M3", "M8", "M9", "M10"], seeds=(0, 1))
+    deltas, page = reported(study)
+    for variant, base in (("M3", "M2"), ("M9", "M8")):
+        assert deltas[variant, base, "loss"].pair.reason
+        for corpus in ("web", "wikibook"):
+            delta = deltas[variant, base, f"bits per byte on {corpus}, 64 tokens"]
+            expected = -(study.level(variant) - study.level(base)) / 80
+            assert delta.comparison is not None and delta.comparison.mean == pytest.approx(expected, abs=1e-4)
+            assert len(delta.pair.ids) == 4
+    names = {(delta.variant, delta.base) for delta in deltas.values() if delta.pair.quantity == "bits per byte"}
+    assert names == {("M3", "M2"), ("M9", "M8")}, "the others are compared in nats, or have the same weights"
+    assert "bits per byte on web, 64 tokens" in page and "it is no strict comparison" in page
+
+
+def test_losses_on_other_texts_are_not_compared(study: Study) -> None:
+    study.write(["M1"], seeds=(0, 1))
+    study.common_context = 64
+    study.write(["M0"], seeds=(0, 1, 2))
+    left_out = "seed 0, 1 was measured on other held-out texts of wikibook on each side"
+    assert reported(study)[0]["M1", "M0", "loss on wikibook"].pair.reason == left_out
+    study.write(["M1"], seeds=(2,))
+    deltas, page = reported(study)
+    delta = deltas["M1", "M0", "loss on wikibook"]
+    assert list(delta.pair.differences) == [2] and f"{left_out} and is left out" in page
+    assert deltas["M1", "M0", "GLUE"].comparison is not None
+
+
 def test_losses_on_every_corpus_that_both_were_measured_on_are_compared_apart(study: Study) -> None:
     study.measured = ("web", "wikibook")
     study.write(["M0", "M1", "M2", "M3"], seeds=(0, 1))
