@@ -120,6 +120,10 @@ def chosen_variants(names: Sequence[str]) -> list[Variant]:
             chosen.update(on_ladder)
         elif dots:
             ends = [on_ladder.index(_known(end, on_ladder)) for end in (first, last)]
+            if ends[0] > ends[1]:
+                raise ValueError(
+                    f"{name} names no variant, as {last} comes before {first}: did you mean {last}..{first}?"
+                )
             chosen.update(on_ladder[ends[0] : ends[1] + 1])
         elif name not in known and (variant := named(name)):
             of_designs[name] = variant

@@ -24,7 +24,7 @@ from ablations.execution_flags import (
     refuse_heldout_context,
     with_execution_flags,
 )
-from neobert.command_line import count, guarded, parser_from, whole_number
+from neobert.command_line import count, guarded, parser_from, seed
 from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ def build_parser() -> argparse.ArgumentParser:
     add("--variant", nargs="+", action="extend", metavar="NAME", help="names, M0..M5, or all")
     add("--model", metavar="DIR_OR_ID", help="instead of variants an encoder from elsewhere: a folder or a hub model")
     add("--scale", choices=("smoke", "laptop", "proxy", "paper"), default="smoke", help="how large (default: smoke)")
-    add("--data", default="synthetic", metavar="SOURCE", help="synthetic, hub, or a folder (default: synthetic)")
-    add("--seed", nargs="+", action="extend", type=whole_number, metavar="N", help="one run a seed (default: 0)")
+    add("--data", metavar="SOURCE", help="synthetic, hub, or a folder (default: synthetic)")
+    add("--seed", nargs="+", action="extend", type=seed, metavar="N", help="one run a seed (default: 0)")
     add(
         "--stages",
         nargs="+",
@@ -81,6 +81,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("--delete goes with --gc")
     if options.zero_shot and "mteb" not in options.stages:
         parser.error("--zero-shot goes with --stages … mteb")
+    if not {"contrastive", "mteb"}.intersection(options.stages):
+        for flag, value in (("--pairs", options.pairs), ("--without-texts-of", options.without_texts_of)):
+            if value:
+                parser.error(f"{flag} goes with --stages … contrastive or mteb")
     if options.model is not None:
         return guarded("run.py", lambda: _run_model(options), options.runs)
     if options.gc:

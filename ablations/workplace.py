@@ -53,8 +53,25 @@ def open_workplace(options: argparse.Namespace, execution: Execution, unseen: Se
         MissingData, ValueError: as `open_source`.
     """
     layout = Layout(options.runs.resolve())
+    options.data = _chosen_data(options)
     specification = specify(options.data, synthetic_documents(options.scale), unseen)
     return Workplace(options, layout, specification, open_specified(specification), execution)
+
+
+def _chosen_data(options: argparse.Namespace) -> str:
+    """The word or folder of `--data`; synthetic text where none was given, and never so at the paper's scale."""
+    if options.data is not None:
+        if not options.data.strip():
+            raise ValueError("--data is empty: give synthetic, hub or a folder")
+        return str(options.data)
+    only_shows = options.dry_run or any(vars(options).get(flag) for flag in ("list", "cancel"))
+    if options.scale == "paper" and not only_shows:
+        raise ValueError(
+            "--scale paper needs --data, for synthetic text would be no reproduction: bring the paper's with `python "
+            "ablations/prefetch.py --variant NAME --scale paper --data-dir DIR`, then run this with --data DIR (or say "
+            "--data synthetic)"
+        )
+    return "synthetic"
 
 
 def work_here(

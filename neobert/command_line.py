@@ -1,15 +1,32 @@
 """What all commands share: errors as one sentence with the documented exit code, and flags that check themselves."""
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
-from neobert.errors import EXIT_DONE, EXIT_REQUEUE, EXIT_RUN_FAILED, MissingData, ParityOff, RunFailed, exit_code
+from neobert.errors import (
+    EXIT_DONE,
+    EXIT_REFUSED,
+    EXIT_REQUEUE,
+    EXIT_RUN_FAILED,
+    MissingData,
+    ParityOff,
+    RunFailed,
+    did_you_mean,
+    exit_code,
+)
 from neobert.lifeline import Terminated, ended_by_signals
 
 EXIT_INTERRUPTED = 130
+MOST_OF_ANYTHING = 2**31 - 1
+MOST_SEED = 2**32 - 1
+"""Seeds of steps are multiples of a run's seed and must fit torch's generator (64 bits)."""
+
+NO_FOLDER = frozenset({errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG})
 
 
 def guarded(program: str, action: Callable[[], int], place: Path) -> int:
@@ -27,16 +44,30 @@ def guarded(program: str, action: Callable[[], int], place: Path) -> int:
     except BrokenPipeError:  # whoever read our output has seen enough: `… | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_DONE
-    except OSError as error:
-        where = error.filename or place
-        print(f"{program}: {where}: {error.strerror or error}; nothing finished is lost", file=sys.stderr)
-        return EXIT_RUN_FAILED
+    except (OSError, RuntimeError) as error:
+        return _tell_system_error(program, error, place)
     except KeyboardInterrupt:
         print(f"{program}: stopped; the same command goes on with what is missing", file=sys.stderr)
         return EXIT_INTERRUPTED
     except Terminated as signal:
         print(f"{program}: stopped by {signal}; the same command goes on with what is missing", file=sys.stderr)
         return EXIT_REQUEUE
+
+
+def _tell_system_error(program: str, error: OSError | RuntimeError, place: Path) -> int:
+    """Say what the system refused; the exit code. RuntimeErrors other than of links in a circle are raised."""
+    if isinstance(error, RuntimeError):
+        if "Symlink loop" not in str(error):  # what pathlib says before Python 3.13
+            raise error
+        print(f"{program}: {error}: links lead in a circle, name a folder", file=sys.stderr)
+        return EXIT_REFUSED
+    if error.errno in NO_FOLDER and not os.path.exists(place):  # noqa: PTH110 (false where Path raises)
+        said = f"{place}: the folder cannot be made ({error.strerror}): name one in a place where you may write"
+        print(f"{program}: {said}", file=sys.stderr)
+        return EXIT_REFUSED
+    where = error.filename or place
+    print(f"{program}: {where}: {error.strerror or error}; nothing finished is lost", file=sys.stderr)
+    return EXIT_RUN_FAILED
 
 
 def refuse_no_folder(flag: str, folder: Path) -> None:
@@ -50,10 +81,24 @@ def refuse_no_folder(flag: str, folder: Path) -> None:
         raise ValueError(f"{flag} {folder}: {nearest} is a file; name a folder")
 
 
-def parser_from(program: str, documentation: str | None) -> argparse.ArgumentParser:
+class Parser(argparse.ArgumentParser):
+    """A parser that names the nearest flags beside one that it does not know. Errors end with exit code 2."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the usage and one sentence, and exit."""
+        words, _, unknown = message.partition("unrecognized arguments: ")
+        flags = [word.partition("=")[0] for word in unknown.split() if word.startswith("--")] if not words else []
+        near = [
+            did_you_mean(flag, [name for name in self._option_string_actions if name[:2] == "--"]) for flag in flags
+        ]
+        hints = [hint for hint in near if hint.startswith("did you mean")]
+        super().error("; ".join([message, *hints]) if hints else message)
+
+
+def parser_from(program: str, documentation: str | None) -> Parser:
     """A parser whose help is a module's docstring: the first line, and behind the flags its examples."""
     lines = (documentation or "").splitlines()
-    return argparse.ArgumentParser(
+    return Parser(
         prog=program,
         description=lines[0],
         epilog="\n".join(lines[2:]),
@@ -61,10 +106,12 @@ def parser_from(program: str, documentation: str | None) -> argparse.ArgumentPar
     )
 
 
-def whole_number(text: str) -> int:
-    """A flag's value from 0."""
-    if not text.isdecimal():
+def whole_number(text: str, most: int = MOST_OF_ANYTHING) -> int:
+    """A flag's value from 0 to `most`."""
+    if not (text.isascii() and text.isdecimal()):
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0")
+    if len(text) > 20 or int(text) > most:
+        raise argparse.ArgumentTypeError(f"{text[:24]!r} is too large: {most:,} at most")
     return int(text)
 
 
@@ -75,26 +122,47 @@ def count(text: str) -> int:
     return int(text)
 
 
+def count_up_to(most: int) -> Callable[[str], int]:
+    """The type of a flag whose value is a whole number from 1 to `most`."""
+
+    def parse(text: str) -> int:
+        whole_number(text, most)
+        return count(text)
+
+    return parse
+
+
+def seed(text: str) -> int:
+    """A flag's value as a seed."""
+    return whole_number(text, MOST_SEED)
+
+
 def byte_count(text: str) -> int:
     """A flag's value in bytes: 2000000, 500MB, 1.5TB."""
     letters = text.upper().lstrip("0123456789.")
     number = text[: len(text) - len(letters)]
     factors = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
     try:
-        size = int(float(number) * factors[letters])
+        size = float(number) * factors[letters]
     except (KeyError, ValueError):
         raise argparse.ArgumentTypeError(f"{text!r} is no size such as 500MB, 20GB or 1.5TB") from None
     if size < 1:
         raise argparse.ArgumentTypeError(f"{text!r} leaves nothing")
-    return size
+    if size > 1e18:
+        raise argparse.ArgumentTypeError(f"{text[:24]!r} is more than any disk holds: leave the flag out for no limit")
+    return int(size)
 
 
-def positive_number(text: str) -> float:
-    """A flag's value above 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
-    return value
+def number_up_to(most: float) -> Callable[[str], float]:
+    """The type of a flag whose value is a number above 0, `most` at most."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = 0.0
+        if not 0 < value <= most:
+            raise argparse.ArgumentTypeError(f"{text[:24]!r} is no number above 0 and up to {most:,.0f}")
+        return value
+
+    return parse

@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from neobert.errors import EXIT_DONE, EXIT_REQUEUE, EXIT_RUN_FAILED, RunFailed, exit_code
+from neobert.command_line import Parser, guarded
+from neobert.errors import EXIT_DONE, EXIT_REQUEUE, EXIT_RUN_FAILED, exit_code
 from neobert.files import append_line, json_bytes, replace_file
 from neobert.grid.claims import LEASE_SECONDS, Claim, ClaimLost, acquire, is_claimed, measure_file_time
 from neobert.grid.points import GridPoint, Nobody, Observer, Report
@@ -162,7 +163,8 @@ def open_units(layout: Layout, reference: str) -> list[Unit]:
     evaluation.
 
     Raises:
-        RunFailed: the reference has no known form.
+        ValueError: the reference has no known form.
+        MissingData, DamagedFile: as `read_checked_run_file`.
     """
     from neobert.data.preparation import CorpusUnit
     from neobert.embeddings.suite_unit import units_of_evaluation
@@ -181,7 +183,7 @@ def open_units(layout: Layout, reference: str) -> list[Unit]:
             return list(units_of_evaluation(layout, evaluation_id))
         case ["corpus", _, run_id]:
             return [CorpusUnit.open(layout, run_id)]
-    raise RunFailed(f"{reference!r} names no unit: expected {' or '.join(REFERENCES)}")
+    raise ValueError(f"{reference!r} names no unit: expected {' or '.join(REFERENCES)}")
 
 
 @dataclass(frozen=True)
@@ -193,13 +195,13 @@ class Ended:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns the exit code."""
-    return run(arguments, StopRequest()).code
+    """The command; returns the exit code (0 done, 1 a unit failed, 2 refused, 3 no such run, 75 to be continued)."""
+    return guarded("neobert.work", lambda: run(arguments, StopRequest()).code, Path())
 
 
 def run(arguments: Sequence[str] | None, stop: StopRequest) -> Ended:
     """The command, ended early by `stop` or by a signal."""
-    parser = argparse.ArgumentParser(prog="python -m neobert.work", description="Work on units of a folder of runs.")
+    parser = Parser(prog="python -m neobert.work", description="Work on units of a folder of runs.")
     parser.add_argument("--runs", type=Path, required=True, help="folder of runs")
     parser.add_argument("--leave-failed", action="store_true", help="leave units alone that failed at any time before")
     parser.add_argument("--failures-since", type=float, metavar="TIME", help="leave units alone that failed after")

@@ -8,9 +8,11 @@ from pathlib import Path
 if not __package__:  # run as a script: its own folder is on sys.path, the repository with the packages is not
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from neobert.command_line import Parser
+
 
 def _arguments(given: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="collect.py",
         description="Copy what make_figures.py reads of a folder of runs: records, run files, thinned curves, scores "
         "on resamples in place of predictions. Weights, texts and labels stay where they are, and of paths of data "

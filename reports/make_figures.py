@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 if not __package__:  # run as a script: its own folder is on sys.path, the repository with the packages is not
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from neobert.command_line import Parser
+
 if TYPE_CHECKING:
     from ablations.scales import Scale
     from reports.findings import Findings
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def _arguments(given: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="make_figures.py",
         description="Regenerate the figures, the tables and the page OUT/index.html from records. "
         "Every pair of scale and data has a folder of its own, OUT/<scale>-<data>/, and a section of the page.",

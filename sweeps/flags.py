@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from ablations.cluster_flags import add_cluster_flags
-from neobert.command_line import count, whole_number
+from neobert.command_line import count, seed
 
 DEFAULT_RUNS = Path("runs")
 
@@ -14,10 +14,10 @@ def add_common_flags(parser: argparse.ArgumentParser, units: str) -> None:
     add = parser.add_argument
     scales = ("smoke", "laptop", "proxy", "paper")
     add("--scale", choices=scales, default="smoke", help="of the variant (default: smoke)")
-    add("--data", default="synthetic", metavar="SOURCE", help="synthetic, hub, or a folder (default: synthetic)")
+    add("--data", metavar="SOURCE", help="synthetic, hub, or a folder (default: synthetic)")
     seeds = "of fine-tuning (default: as trained)"
-    add("--seed", type=whole_number, nargs="+", action="extend", metavar="N", help=seeds)
-    add("--pretraining-seed", type=whole_number, default=0, metavar="N", help="of the variant (default: 0)")
+    add("--seed", type=seed, nargs="+", action="extend", metavar="N", help=seeds)
+    add("--pretraining-seed", type=seed, default=0, metavar="N", help="of the variant (default: 0)")
     add("--workers", type=count, metavar="N", help="processes side by side (default: cores / threads of the scale)")
     add("--runs", type=Path, default=DEFAULT_RUNS, help="folder of runs (default: ./runs)")
     add("--dry-run", action="store_true", help=f"print the {units} and their states, and stop")

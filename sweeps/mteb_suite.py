@@ -42,7 +42,10 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit code (0 done, 1 a task failed, 2 refused, 3 missing data or run)."""
-    options = build_parser().parse_args(arguments)
+    parser = build_parser()
+    options = parser.parse_args(arguments)
+    if options.zero_shot and options.pairs:
+        parser.error("--pairs are read by contrastive fine-tuning, which --zero-shot leaves out")
     return guarded("mteb_suite.py", lambda: _run(options), options.runs)
 
 
@@ -58,7 +61,7 @@ def _run(options: argparse.Namespace) -> int:
     from sweeps.planning import take_newest_run
 
     if options.model == LISTED:
-        print_paper_models(options.data)
+        print_paper_models(options.data or "synthetic")
         return EXIT_DONE
     layout = Layout(options.runs.resolve())
     pretrains = options.variant is None and options.model is None and take_newest_run(options, layout)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from neobert.command_line import count, guarded, parser_from, whole_number
+from neobert.command_line import count, guarded, parser_from, seed
 from neobert.errors import EXIT_DONE, MissingData, did_you_mean
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add("--sample", type=_sample, default=64, metavar="N", help="positions of a document, or all (default: 64)")
     add("--documents", type=count, default=64, metavar="N", help="at most, at each length (default: 64)")
-    add("--seed", type=whole_number, default=0, metavar="N", help="of the sample (default: 0)")
+    add("--seed", type=seed, default=0, metavar="N", help="of the sample (default: 0)")
     add("--batch-tokens", type=count, metavar="N", help="tokens of a batch; decides speed alone")
     add("--json", action="store_true", help="print the records on stdout")
     return parser

@@ -1,0 +1,184 @@
+"""No command line makes a traceback: random ones over every command, half of them made of the command's own flags."""
+
+import argparse
+import random
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from tiny_runs import tiny_run, write_tiny_run
+
+import neobert.export.__main__ as export
+from ablations import prefetch, run, status
+from neobert import work
+from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_OFF, EXIT_REFUSED, EXIT_REQUEUE, EXIT_RUN_FAILED
+from neobert.evaluation import pseudo_perplexity
+from reports import collect, make_figures
+from sweeps import glue_grid, mteb_suite
+
+DOCUMENTED = {EXIT_DONE, EXIT_RUN_FAILED, EXIT_REFUSED, EXIT_MISSING, EXIT_OFF, EXIT_REQUEUE}
+COMMANDS: dict[str, tuple[Callable[[Sequence[str]], int], tuple[str, ...]]] = {
+    "run.py": (run.main, ("--dry-run", "--cluster", "here")),
+    "glue_grid.py": (glue_grid.main, ("--dry-run", "--cluster", "here")),
+    "mteb_suite.py": (mteb_suite.main, ("--dry-run", "--cluster", "here")),
+    "status.py": (status.main, ()),
+    "prefetch.py": (prefetch.main, ("--check", "sizes")),
+    "make_figures.py": (lambda given: make_figures.main(list(given)), ()),
+    "collect.py": (lambda given: collect.main(list(given)), ()),
+    "neobert.export": (export.main, ()),
+    "neobert.work": (work.main, ()),
+    "pseudo_perplexity": (pseudo_perplexity.main, ()),
+}
+"""Each command with the flags that keep it from training, from a network and from SLURM."""
+
+KEPT_OUT = {"--watch", "--push", "--help", "-h", "--delete", "--cancel", "--cluster", "--check"}
+"""Flags that would wait, send, print help or act; --cluster and --check have their values above."""
+
+VALUES = (
+    *("", " ", "0", "1", "-1", "3.5", "1e308", "1e999", "nan", "inf", "-inf", "99999999999999999999", "٣", "0x10"),
+    *("M0", "M7", "M10", "M5..M2", "M0..M99", "..", "M0..", "all", "M9-norm", "F:positions+norm", "M0@", "F:", "-"),
+    *("cola", "mnli", "smoke", "laptop", "proxy", "paper", "synthetic", "hub", "hf", "onnx", "own", "auto", "slurm"),
+    *("runs", "file", ".", "..", "/", "/dev/null", "/proc/nowhere", "/proc/self/mem", "link", "a" * 300, "b/" * 200),
+    *("é", "💥", "a b", "'", '"', "$(id)", "`id`", "\t", "\n", "\x1b[31m", "\udcff", "%s", "{0}", "--", "=", "@file"),
+    *("pretraining/0123456789ab", "glue/cola/studies/x", "corpus/a/b", "mteb/evaluations/..", "contrastive/", "x/y/z"),
+    *("500MB", "1e30TB", "20", "MB", "postgresql://u:p@h/d", "sqlite", "journal", "contrastive", "mteb", "glue"),
+)
+
+
+BASES: dict[str, tuple[str, ...]] = {
+    "run.py": ("--variant", "M0"),
+    "glue_grid.py": ("--task", "cola", "--variant", "M0"),
+    "mteb_suite.py": ("--variant", "M0"),
+    "prefetch.py": ("--variant", "M0", "--data-dir", "data"),
+    "collect.py": ("--out", "collected"),
+    "neobert.export": ("runs/pretraining/0123456789ab", "--to", "hf", "--out", "exported"),
+    "neobert.work": ("pretraining/0123456789ab",),
+    "pseudo_perplexity": ("0123456789ab",),
+}
+"""What makes most commands pass their parser, so that hostile values reach what lies behind it."""
+
+
+def actions_of(main: Callable[[Sequence[str]], int]) -> list[argparse.Action]:
+    """The flags of a command, from its parser."""
+    seen: list[argparse.ArgumentParser] = []
+    parse = argparse.ArgumentParser.parse_args
+
+    def remember(parser: argparse.ArgumentParser, *_: object) -> None:
+        seen.append(parser)
+        raise SystemExit(0)
+
+    argparse.ArgumentParser.parse_args = remember  # type: ignore[assignment, method-assign]
+    try:
+        main([])
+    except SystemExit:
+        pass
+    finally:
+        argparse.ArgumentParser.parse_args = parse  # type: ignore[method-assign]
+    return [action for action in seen[0]._actions if not KEPT_OUT.intersection(action.option_strings)]
+
+
+def value_for(action: argparse.Action, draw: random.Random) -> str:
+    """One that the parser takes, as often as not."""
+    if action.choices and draw.random() < 0.7:
+        return str(draw.choice(sorted(action.choices)))
+    if action.type is not None and draw.random() < 0.4:
+        return draw.choice(("1", "2", "7", "512", "0.5", "20GB", "runs"))
+    return draw.choice(VALUES)
+
+
+def lines(count: int, seed: int, runs: Path) -> Iterator[tuple[str, list[str]]]:
+    """Random command lines with the name of their command."""
+    draw, actions = random.Random(seed), {name: actions_of(main) for name, (main, _) in COMMANDS.items()}
+    for _ in range(count):
+        name = draw.choice(sorted(COMMANDS))
+        words: list[str] = list(BASES.get(name, ())) if draw.random() < 0.8 else []
+        for _ in range(draw.randint(0, 4)):
+            action = draw.choice(actions[name])
+            words += [draw.choice(action.option_strings or ["--unknown"])] if draw.random() < 0.95 else ["--unknown"]
+            if action.nargs != 0:
+                words += [value_for(action, draw) for _ in range(draw.choice((1, 1, 1, 1, 2, 0)))]
+        if draw.random() < 0.8:
+            words += ["--runs", str(runs)] if name != "neobert.export" else []
+        yield name, [*words, *COMMANDS[name][1]]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working folder with a folder of runs, a file and a link to itself."""
+    monkeypatch.chdir(tmp_path)
+    write_tiny_run(tmp_path / "runs", tiny_run())
+    (tmp_path / "file").write_text("a file")
+    (tmp_path / "link").symlink_to("link")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    return tmp_path
+
+
+def check(name: str, words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    try:
+        code: object = COMMANDS[name][0](words)
+    except SystemExit as ended:
+        code = ended.code
+    except BaseException:
+        pytest.fail(f"{name} {words!r}\n{traceback.format_exc()}")
+    said = capfd.readouterr()
+    assert code in DOCUMENTED, (name, words, code)
+    assert "Traceback" not in said.out + said.err, (name, words)
+    assert code == EXIT_DONE or (said.out + said.err).strip(), f"{name} {words!r} ends with {code} and says nothing"
+
+
+def test_random_command_lines_end_in_a_sentence(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for name, words in lines(150, seed=0, runs=place / "runs"):
+        check(name, words, capfd)
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("seed", range(1, 11))
+def test_drill_ten_thousand_random_command_lines(place: Path, capfd: pytest.CaptureFixture[str], seed: int) -> None:
+    for name, words in lines(1000, seed=seed, runs=place / "runs"):
+        check(name, words, capfd)
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "said"),
+    [
+        ("run.py", ["--varaint", "M7"], "did you mean '--variant'"),
+        ("make_figures.py", ["--ruins", "x"], "did you mean '--runs'"),
+        ("neobert.work", ["--run", "x", "pretraining/a"], "holds no run.json"),
+        ("run.py", ["--variant", "M5..M2"], "did you mean M2..M5?"),
+        ("run.py", ["--variant", "M7", "--data", ""], "--data is empty"),
+        ("run.py", ["--variant", "M7", "--seed", "1000000000000"], "4,294,967,295 at most"),
+        ("run.py", ["--variant", "M7", "--gpus", "100000000"], "1,024 at most"),
+        ("run.py", ["--variant", "M7", "--hours", "1e308"], "up to 100,000"),
+        ("run.py", ["--variant", "M7", "--pairs", "nli"], "--pairs goes with --stages"),
+        ("run.py", ["--variant", "M7", "--without-texts-of", "x"], "--without-texts-of goes with --stages"),
+        ("mteb_suite.py", ["--zero-shot", "--pairs", "nli"], "which --zero-shot leaves out"),
+        ("status.py", ["--watch", "1e300"], "up to 86,400"),
+        ("prefetch.py", ["--variant", "M7", "--data-dir", "d", "--most-bytes", "9999999999TB"], "no limit"),
+        ("neobert.work", ["--runs", "runs", "pretraining/nowhere"], "holds no run.json"),
+        ("neobert.work", ["--runs", "runs", "nothing"], "names no unit"),
+    ],
+)
+def test_what_is_wrong_is_said_with_what_to_do(
+    place: Path, capfd: pytest.CaptureFixture[str], name: str, words: list[str], said: str
+) -> None:
+    try:
+        code: object = COMMANDS[name][0](words)
+    except SystemExit as ended:
+        code = ended.code
+    err = capfd.readouterr().err
+    assert code in (EXIT_REFUSED, EXIT_MISSING) and said in err and "Traceback" not in err
+
+
+def test_the_papers_scale_needs_the_papers_data(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for main in (run.main, lambda words: glue_grid.main(["--task", "cola", *words])):
+        assert main(["--variant", "M7", "--scale", "paper", "--cluster", "here"]) == EXIT_REFUSED
+        said = capfd.readouterr().err
+        assert "ablations/prefetch.py" in said and "--data DIR" in said
+    assert run.main(["--variant", "M7", "--scale", "paper", "--list"]) == EXIT_DONE
+    assert not (place / "runs" / "pretraining").exists() or len(list((place / "runs" / "pretraining").iterdir())) == 1
+
+
+def test_a_folder_that_cannot_be_made_is_refused(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run.main(["--variant", "M0", "--runs", "/proc/nowhere", "--cluster", "here"]) == EXIT_REFUSED
+    assert "/proc/nowhere: the folder cannot be made" in capfd.readouterr().err
