@@ -22,6 +22,7 @@ LEFT_INCHES, RIGHT_INCHES = 0.66, 0.12
 LEAST_WIDTH_INCHES = 5.6  # what the lines of text need, however few bars there are
 BAR_WIDTH = 0.74
 ALTERNATIVES_GAP = 0.35  # in bars, before the first variant with an @
+NAME_SIZES = ((4, 7.5), (10, 6.2), (99, 5.2))  # letters of a name at most, and their size in points
 FOOT_SHARE = 0.30  # of the axis, kept free below the lowest value for the numbers printed on the bars
 
 
@@ -125,7 +126,7 @@ def _dress(axes: "Axes", bars: Sequence[Bar], places: list[float], room: float) 
     axes.tick_params(axis="x", length=0, pad=3)
     for label, bar in zip(axes.get_xticklabels(), bars, strict=True):
         label.set_color(INK if bar.variant.kept else "#777777")
-        label.set_fontsize(7.5 if len(bar.variant.name) < 5 else 6.2)
+        label.set_fontsize(next(size for most, size in NAME_SIZES if len(bar.variant.name) <= most))
     names = ["", *(bar.variant.name for bar in bars)]
     for place, bar, follows in zip(places, bars, names[:-1], strict=True):
         _print_paper(axes, place, bar)
@@ -244,6 +245,8 @@ def _legend_handles(bars: Bars) -> list[Any]:
 def _foot(bars: Bars) -> str:
     parts = ["On the bars: score, and relative change to the parent in the tree of variants."]
     shown = {bar.variant.name for bar in _shown(bars)}
+    if any("@" in name for name in shown):
+        parts.append("Grey with an @: not discarded, another reading of the paper or its code.")
     without = [name for name in bars.missing if name in shown]
     if without:
         parts.append(f"{DASH} no value: {', '.join(without)} (reasons in figure1.csv).")

@@ -102,9 +102,17 @@ def table2(group: Group) -> Table:
         header=tuple(header),
         alignment="l" * len(header),
         rows=tuple(rows),
-        notes=("Variants in parentheses are discarded: nothing continues them. M0 is the baseline.",),
+        notes=(
+            "Variants in parentheses are discarded: nothing continues them. M0 is the baseline.",
+            *_readings(listed),
+        ),
         rules=frozenset(rules),
     )
+
+
+def _readings(listed: list[Change]) -> list[str]:
+    shown = any("@" in change.variant.name for change in listed)
+    return ["Those with an @ are another reading of the paper or its code."] if shown else []
 
 
 def table2_csv(group: Group) -> str:

@@ -99,6 +99,10 @@ def test_the_papers_values_stand_apart_and_alternatives_have_none(bars: Bars) ->
         assert bar.paper == published.figure1().get(bar.variant.name)
 
 
+def test_table_2_says_that_an_alternative_is_not_discarded(bars: Bars) -> None:
+    assert any("another reading" in note for note in table2(bars.group).notes)
+
+
 def test_figure_says_what_it_is_and_what_is_missing(bars: Bars) -> None:
     words = drawn(bars)
     for sentence in (
@@ -107,6 +111,7 @@ def test_figure_says_what_it_is_and_what_is_missing(bars: Bars) -> None:
         "printed in the paper, at its own scale and data",
         "Not run: M3, M6, M7, M8, M9, M10.",
         "One seed, spread unknown: M5, M7@code.",
+        "Grey with an @: not discarded, another reading of the paper or its code.",
     ):
         assert sentence in words
 
