@@ -125,6 +125,20 @@ def test_rotary_in_real_numbers_for_compilers_is_the_same(rotary, monkeypatch, d
             torch.testing.assert_close(turned.float(), expected.float(), rtol=0, atol=1e-6)
 
 
+def test_the_table_of_a_compiled_model_holds_every_place_of_its_rows(rotary, monkeypatch):
+    """The same turns as an eager model's but for rounding, beyond the context too; padding has some turn."""
+    positions = torch.stack((torch.arange(4096), torch.arange(4096).flip(0)))
+    positions[0, -3:] = -1
+    vectors = normal(2, 4096, 1, 1, HEAD_SIZE)
+    eager = rotary.rotation(positions)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    compiled = rotary.rotation(positions)
+    assert isinstance(compiled, HalvesRotation) and rotary.context < 4096
+    turned, expected = compiled.turn(even_first(vectors)), even_first(eager.turn(vectors))
+    torch.testing.assert_close(turned[positions >= 0], expected[positions >= 0], rtol=0, atol=1e-6)
+    assert turned.isfinite().all()
+
+
 def even_first(vectors: Tensor) -> Tensor:
     return torch.cat((vectors[..., ::2], vectors[..., 1::2]), dim=-1)
 
