@@ -2,11 +2,12 @@
 PYTHON ?= python3
 BIN := .venv/bin
 RUNS ?= runs
+SMOKE_RUNS ?= reports/out/smoke-runs
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # DeepSpeed installs in seconds as plain Python; nothing of it is compiled.
 export DS_BUILD_OPS = 0
 
-.PHONY: demo test test-slurm test-slow test-compat drills bench lint environment
+.PHONY: demo smoke-figures test test-slurm test-slow test-compat drills bench lint environment
 
 ## environment and the main job on embedded data: one variant end to end, then the figures
 demo: environment
@@ -20,6 +21,17 @@ test: environment
 ## on a real SLURM with emulated nodes, started for the tests; as root, skipped with the reason where it cannot start
 test-slurm: environment
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "slurm and not drill" -rs tests/slurm
+
+## half an hour on two cores: the ladder at smoke scale by this commit, its records, and the figures of README and docs from them
+smoke-figures: environment
+	$(BIN)/python ablations/run.py --variant all --scale smoke --cluster here --runs $(SMOKE_RUNS)
+	$(BIN)/python ablations/run.py --variant M5 --seed 1 2 --scale smoke --cluster here --runs $(SMOKE_RUNS)
+	rm -rf reports/pipeline_check/glue reports/pipeline_check/pretraining
+	$(BIN)/python reports/collect.py --runs $(SMOKE_RUNS) --out reports/pipeline_check
+	$(BIN)/python reports/make_figures.py --runs reports/pipeline_check --out reports/out/smoke
+	cp reports/out/smoke/smoke-synthetic/figure1.png docs/figure1-smoke.png
+	cp reports/out/smoke/smoke-synthetic/table3.md docs/table3-smoke.md
+	$(BIN)/python -m pytest tests/test_smoke_records.py
 
 ## minutes: does pre-training pay at smoke scale?
 test-slow: environment
