@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from ablations.costs import Machine
 from ablations.dispatch import Dispatch
 from ablations.pieces import NamedRun, pieces_of
 from ablations.scales import execution_at
-from neobert.console import output, table
+from neobert.console import logs, output, table
 from neobert.identity import plain
 from neobert.launching.here import REPOSITORY, available_cores, thread_variables, visible_gpus
 from neobert.launching.profile import Profile, read_profile
@@ -77,6 +78,8 @@ def _place_of(options: argparse.Namespace) -> Place:
     if answers():
         return "slurm"
     if options.cluster == "auto":
+        if shutil.which("sbatch"):
+            logs().print("SLURM does not answer (sinfo): this runs here", markup=False)
         return "here"
     raise ValueError(
         "--cluster slurm: sbatch is not there or the controller does not answer (sinfo): use --cluster here"

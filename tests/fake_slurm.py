@@ -21,7 +21,8 @@ done; exit 0""",
     "sbatch": """[ -e "$STATE/down" ] && { echo "sbatch: error: Unable to contact slurm controller" >&2; exit 1; }
 [ -e "$STATE/mute" ] && exit 1
 [ "$1" = --test-only ] && script=$(cat)
-[ -e "$STATE/refuse" ] && { echo "sbatch: error: $(cat "$STATE/refuse")" >&2; exit 1; }
+[ -e "$STATE/refuse-once" ] && once=1 && mv "$STATE/refuse-once" "$STATE/refuse"
+[ -e "$STATE/refuse" ] && { echo "sbatch: error: $(cat "$STATE/refuse")" >&2; [ $once ] && rm "$STATE/refuse"; exit 1; }
 [ "$1" = --test-only ] && exit 0
 until mkdir "$STATE/lock" 2>/dev/null; do sleep 0.01; done
 job=$(( $(cat "$STATE/last") + 1 )); echo $job > "$STATE/last"; rmdir "$STATE/lock"

@@ -219,7 +219,9 @@ def test_jobs_ask_no_hub(slurm: FakeSlurm, runs: Path) -> None:
         assert "export HF_HUB_OFFLINE=1" in text
 
 
-def test_a_cluster_is_taken_where_there_is_one(slurm: FakeSlurm, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_is_taken_where_there_is_one(
+    slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
     """auto: SLURM where it answers; inside a job, and where no controller answers, this machine."""
     from ablations.cluster import place_of
     from ablations.run import build_parser
@@ -236,6 +238,7 @@ def test_a_cluster_is_taken_where_there_is_one(slurm: FakeSlurm, runs: Path, mon
     monkeypatch.delenv("SLURM_JOB_ID")
     (slurm.state / "down").touch()
     assert place() == "here"
+    assert capsys.readouterr().err == "SLURM does not answer (sinfo): this runs here\n"
 
 
 def test_cancel_takes_the_jobs_of_the_variants_named(slurm: FakeSlurm, runs: Path) -> None:

@@ -129,12 +129,15 @@ def _resources(tree: Mapping[str, Any], place: str, kind: JobKind) -> Resources:
         raise ValueError(f"{place} [{kind}]: {key} = {first['input']!r}: {first['msg']}") from error
     for key, value in resources:
         for text in [value] if isinstance(value, str) else value if isinstance(value, tuple) else ():
-            _refuse_control_characters(f"{place} [{kind}]: {key}", text)
+            _refuse_letters(f"{place} [{kind}]: {key}", text, "" if key == "setup" else "\\")
     return resources
 
 
-def _refuse_control_characters(where: str, text: str) -> None:
-    """A line break would begin another line of the batch script."""
-    wrong = [letter for letter in text if unicodedata.category(letter) in ("Cc", "Zl", "Zp")]
+def _refuse_letters(where: str, text: str, refused: str) -> None:
+    """A line break would begin another line of the batch script, and sbatch takes a backslash away, quoted or not."""
+    wrong = [letter for letter in text if letter in refused or unicodedata.category(letter) in ("Cc", "Zl", "Zp")]
     if wrong:
-        raise ValueError(f"{where} has {wrong[0]!r} in it: values are single lines without control characters")
+        raise ValueError(
+            f"{where} has {wrong[0]!r} in it: values are single lines without control characters and, but for setup, "
+            "backslashes"
+        )

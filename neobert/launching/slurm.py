@@ -134,7 +134,7 @@ def test(job: Job, snapshot: Path, logs: Path) -> None:
         RunFailed: the controller or its nodes do not answer.
     """
     text = sbatch_text(job, snapshot, logs, ())
-    deadline = time.monotonic() + REGISTRATION_SECONDS
+    deadline, told = time.monotonic() + REGISTRATION_SECONDS, False
     while (answer := _client(["sbatch", "--test-only"], text=text)).returncode:
         reason = _last_words(answer.stderr) or f"sbatch ended with {answer.returncode} and said nothing"
         if not _waits_for_nodes(reason):
@@ -144,6 +144,9 @@ def test(job: Job, snapshot: Path, logs: Path) -> None:
                 f"SLURM's nodes have not registered with its controller yet ({reason}): {job.kind} jobs were not "
                 "submitted, try again later"
             )
+        if not told:
+            print("SLURM's nodes have not registered with its controller yet: waiting for them", file=sys.stderr)
+            told = True
         time.sleep(RETRY_SECONDS)
 
 
@@ -164,8 +167,8 @@ def submit(job: Job, runs: Path, snapshot: Path, logs: Path, after: Sequence[str
     for attempt in range(CONTROLLER_RETRIES):
         if attempt:
             time.sleep(RETRY_SECONDS)
-        if lost := [number for number, name in live_jobs().items() if name == job.name]:
-            cancel(lost)  # the answer was lost before the job got its payload
+            if lost := [number for number, name in live_jobs().items() if name == job.name]:
+                cancel(lost)  # the answer was lost before the job got its payload
         try:
             return _submit(executor, payload, job.elements)
         except submitit.core.utils.FailedJobError as error:
