@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from ablations.contrastive import Encoder, context_of, contrastive_run, pair_sets, scaled_contrastive
 from ablations.scales import Scale
@@ -10,7 +11,9 @@ from neobert.embeddings.specification import ContrastiveRun, PairSet
 from neobert.embeddings.suite_specification import EmbeddingEvaluation, MeasuredEncoder, TaskOnData
 from neobert.embeddings.tasks import EmbeddingTask, chosen_tasks, task_prompts
 from neobert.errors import MissingData
+from neobert.external import ExternalModel
 from neobert.recipe import Instructed
+from neobert.sentence_modules import read_sentence_modules
 from neobert.specifications import PretrainingRun
 
 
@@ -106,12 +109,17 @@ def zero_shot_evaluation(
 ) -> EmbeddingEvaluation:
     """Tasks on what a stage of pre-training ends with, or on a model from elsewhere.
 
-    Texts are as long as after contrastive fine-tuning; an encoder that never saw an instruction is told none.
+    Texts are as long as after contrastive fine-tuning; an encoder that never saw an instruction is told none. A model
+    of sentence-transformers is measured as its modules.json describes it, with its own prompts.
 
     Raises:
         MissingData: a task's data are not there.
+        ValueError: its modules are not read here.
     """
+    modules = read_sentence_modules(Path(encoder.folder), encoder.name) if isinstance(encoder, ExternalModel) else None
     most_tokens = scaled_contrastive(scale, 0).max_tokens
+    if modules and modules.max_tokens:
+        most_tokens = min(most_tokens, modules.max_tokens)
     measured = MeasuredEncoder(
         weights=encoder.id,
         pretraining=encoder.id,
@@ -120,7 +128,12 @@ def zero_shot_evaluation(
         tokenizer_origin=encoder.tokenizer_origin,
         seed=encoder.recipe.seed if isinstance(encoder, PretrainingRun) else 0,
     )
-    return EmbeddingEvaluation(encoder=measured, tasks=_on_data(tasks, source, "nothing"))
+    told = _on_data(tasks, source, "nothing")
+    if modules:
+        told = tuple(
+            task.model_copy(update={"prompts": modules.task_prompts(task.name, task.category)}) for task in told
+        )
+    return EmbeddingEvaluation(encoder=measured, tasks=told)
 
 
 def _on_data(tasks: Sequence[EmbeddingTask], source: Source, instructed: Instructed) -> tuple[TaskOnData, ...]:

@@ -9,6 +9,8 @@ from ablations.cluster import dispatch_of, place_of
 from ablations.embeddings import EmbeddingChoice
 from ablations.execution import report_failures
 from ablations.execution_flags import refuse_execution_flags, with_execution_flags
+from ablations.model_flags import trust_of
+from ablations.paper_models import LISTED, folder_or_repository, print_paper_models
 from ablations.plan import PlannedUnit
 from ablations.scales import execution_at
 from ablations.workplace import open_workplace, send, work_here
@@ -31,11 +33,14 @@ def run_model(options: argparse.Namespace) -> int:
         ValueError: a flag or stage does not go with a model, or the model is no encoder.
         MissingData: the model or a data set of pairs is not there.
     """
+    if options.model == LISTED:
+        print_paper_models(options.data)
+        return EXIT_DONE
     _refuse_flags(options)
     execution = with_execution_flags(execution_at(options.scale), options)
     workplace = open_workplace(options, execution, options.without_texts_of or [])
     layout = workplace.layout
-    model = adopt(layout, options.model)
+    model = adopt(layout, folder_or_repository(options.model, options.data), trust_of(options))
     choice = EmbeddingChoice(pairs=options.pairs)
     seeds, parts = options.seed or [0], STAGES_OF_MODELS
     baseline = plan_embeddings_of(model, options.scale, seeds, workplace.source, layout, choice, parts)

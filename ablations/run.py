@@ -24,6 +24,7 @@ from ablations.execution_flags import (
     refuse_heldout_context,
     with_execution_flags,
 )
+from ablations.model_flags import MODEL_HELP, add_trust_flags, trust_of
 from neobert.command_line import count, guarded, parser_from, seed
 from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED
 
@@ -39,7 +40,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser = parser_from("python ablations/run.py", __doc__)
     add = parser.add_argument
     add("--variant", nargs="+", action="extend", metavar="NAME", help="names, M0..M5, or all")
-    add("--model", metavar="DIR_OR_ID", help="instead of variants an encoder from elsewhere: a folder or a hub model")
+    add("--model", metavar="DIR_OR_ID", help=f"instead of variants {MODEL_HELP}")
+    add_trust_flags(parser)
     add("--scale", choices=("smoke", "laptop", "proxy", "paper"), default="smoke", help="how large (default: smoke)")
     add("--data", metavar="SOURCE", help="synthetic, hub, or a folder (default: synthetic)")
     add("--seed", nargs="+", action="extend", type=seed, metavar="N", help="one run a seed (default: 0)")
@@ -121,6 +123,7 @@ def _run(options: argparse.Namespace) -> int:
     from ablations.scales import execution_at
     from ablations.workplace import open_workplace
 
+    trust_of(options)
     refuse_execution_flags(options)
     execution = with_execution_flags(execution_at(options.scale), options)
     workplace = open_workplace(options, execution, options.without_texts_of or [])

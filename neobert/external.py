@@ -5,7 +5,7 @@ what it is called decides anything. models/<id>/model.json below the folder of r
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,16 +15,28 @@ from neobert.errors import DamagedFile, MissingData
 from neobert.files import json_bytes, read_json, replace_file, sha256_of
 from neobert.identity import identity
 from neobert.layout import Layout
+from neobert.model_files import (
+    CODE,
+    CONFIGURATION,
+    MODULE_SETTINGS,
+    MODULES,
+    NO_TRUST,
+    PICKLES,
+    SENTENCE_SETTINGS,
+    TOKENIZER_SETTINGS,
+    VOCABULARIES,
+    WEIGHTS,
+    Trust,
+    code_files,
+    model_files,
+    sentence_files,
+    tokenizer_files,
+)
 from neobert.recipe import Value
 from neobert.specifications import EXTERNAL_PREFIX
 
-CONFIGURATION = "config.json"
-WEIGHTS = ("model.safetensors", "model-*.safetensors", "model.safetensors.index.json")
-VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "*.model")
-TOKENIZER_SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
-POOLING = "1_Pooling/config.json"
-POOLING_FLAG = "pooling_mode_"
-HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+HUB_NAME = re.compile(r"(?P<repository>[\w.-]+(/[\w.-]+)?)(@(?P<revision>[\w./-]+))?")
+COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 class ExternalModel(Value):
@@ -32,6 +44,7 @@ class ExternalModel(Value):
 
     origin: the SHA-256 of each file that decides it, or its hub `repository` and `revision` (a commit).
     context: tokens, specials included, that it reads at most; None where nothing bounds them.
+    trust: what its folder may bring, as the flags allowed when it was named.
     """
 
     name: str
@@ -41,6 +54,7 @@ class ExternalModel(Value):
     model_type: str
     parameters: PositiveInt
     context: PositiveInt | None
+    trust: Trust = NO_TRUST
 
     @property
     def id(self) -> str:
@@ -57,10 +71,10 @@ class ExternalModel(Value):
         folder = Path(self.folder)
         if not (folder / CONFIGURATION).is_file():
             raise MissingData(f"{self.name} is no longer in {folder}: give its new place to --model")
-        if "revision" not in self.origin and self.origin != file_origin(folder):
-            raise DamagedFile(
-                f"the files in {folder} have changed since {self.id} was named: give --model {folder} again"
-            )
+        revision = self.origin.get("revision")
+        repository = self.origin["repository"] if revision is not None else None
+        if self.origin != origin_of(folder, self.name, self.trust, repository, revision):
+            raise DamagedFile(f"the files in {folder} are not those that {self.id} names: give --model {folder} again")
         return folder
 
 
@@ -79,47 +93,69 @@ def external_id(origin: Mapping[str, str]) -> str:
     return f"{EXTERNAL_PREFIX}{identity({'kind': 'external_model', 'origin': origin})}"
 
 
-def file_origin(folder: Path) -> dict[str, str]:
-    """The SHA-256 of every file of a folder that decides what the model computes: {file name: digest}."""
-    return _digests(folder, (CONFIGURATION, *WEIGHTS, *VOCABULARIES, *TOKENIZER_SETTINGS))
+def origin_of(
+    folder: Path, name: str, trust: Trust = NO_TRUST, repository: str | None = None, revision: str | None = None
+) -> dict[str, str]:
+    """What decides what a model computes: {file name: SHA-256} of every file that is read.
+
+    Of a model of the hub, whose commit stands for its files, `repository`, `revision`, and the digests of those files
+    that are read only by some: modules of sentence-transformers, which once had no effect, and code that is trusted.
+
+    Raises:
+        MissingData, ValueError: as `model_files`.
+    """
+    files = model_files(folder, name, trust)
+    if repository is None or revision is None:
+        return _digests(folder, files)
+    read_by_some = {*sentence_files(folder), *(code_files(folder) if trust.code else ())}
+    return {"repository": repository, "revision": revision, **_digests(folder, sorted(read_by_some))}
 
 
-def _digests(folder: Path, patterns: tuple[str, ...]) -> dict[str, str]:
-    files = {path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
-    return {path.name: sha256_of(path) for path in sorted(files)}
+def _digests(folder: Path, files: Iterable[str]) -> dict[str, str]:
+    return {file: sha256_of(folder / file) for file in files}
 
 
-def locate(name_or_folder: str) -> Located:
-    """The files of a folder, or of a model on the Hugging Face hub at its newest commit (offline: the newest here).
+def locate(name_or_folder: str, trust: Trust = NO_TRUST) -> Located:
+    """The files of a folder, or of a model on the Hugging Face hub at NAME@REVISION or at its newest commit (offline:
+    the newest here).
 
     Raises:
         MissingData: there is no such folder or model, or config.json, weights or tokenizer are not in it.
-        ValueError: its weights are pickles.
+        ValueError: its weights are pickles, or its code is wanted at no commit.
     """
     folder = Path(name_or_folder)
     if folder.is_dir():
         folder = folder.resolve()
-        require_files(folder, name_or_folder)
-        return Located(folder.name, folder, file_origin(folder), _tokenizer_origin(folder))
-    if not HUB_NAME.fullmatch(name_or_folder) or folder.exists():
+        origin = origin_of(folder, name_or_folder, trust)
+        return Located(folder.name, folder, origin, _tokenizer_origin(folder))
+    found = HUB_NAME.fullmatch(name_or_folder)
+    if found is None or folder.exists():
         raise MissingData(f"there is no folder {name_or_folder}: --model takes a folder or a model of the hub")
-    folder = _hub_snapshot(name_or_folder)
-    require_files(folder, name_or_folder)
-    origin = {"repository": name_or_folder, "revision": folder.name}
-    return Located(name_or_folder, folder, origin, _tokenizer_origin(folder))
+    repository, revision = found["repository"], found["revision"]
+    if trust.code and not (revision and COMMIT.fullmatch(revision)):
+        raise ValueError(
+            f"--trust-remote-code runs what {name_or_folder} holds, which may be other code tomorrow: name the commit "
+            f"that you have read, --model {repository}@<40 hexadecimal digits>"
+        )
+    folder = _hub_snapshot(repository, revision, trust)
+    origin = origin_of(folder, name_or_folder, trust, repository, folder.name)
+    return Located(repository, folder, origin, _tokenizer_origin(folder))
 
 
 def _tokenizer_origin(folder: Path) -> str:
-    return f"tokenizer:{identity(_digests(folder, (*VOCABULARIES, *TOKENIZER_SETTINGS)))}"
+    return f"tokenizer:{identity(_digests(folder, tokenizer_files(folder)))}"
 
 
-def _hub_snapshot(repository: str) -> Path:
+def _hub_snapshot(repository: str, revision: str | None, trust: Trust) -> Path:
     """The folder of a repository's files, which bears the commit's name."""
     from huggingface_hub import snapshot_download
 
     wanted = [CONFIGURATION, *WEIGHTS, *VOCABULARIES, *TOKENIZER_SETTINGS]
+    wanted += [MODULES, *SENTENCE_SETTINGS, MODULE_SETTINGS]
+    wanted += [*PICKLES, "pytorch_model-*.bin"] if trust.pickle else []
+    wanted += [CODE] if trust.code else []
     try:
-        return Path(snapshot_download(repository, allow_patterns=wanted))
+        return Path(snapshot_download(repository, revision=revision, allow_patterns=wanted))
     except Exception as error:  # no network, no such repository, no permission: each has a class of its own
         cause = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise MissingData(
@@ -128,65 +164,30 @@ def _hub_snapshot(repository: str) -> Path:
         ) from error
 
 
-def require_files(folder: Path, name: str) -> None:
-    """Check that a folder holds a configuration, safetensors and a tokenizer.
-
-    Raises:
-        MissingData, ValueError: as `locate`.
-    """
-    if not (folder / CONFIGURATION).is_file():
-        raise MissingData(f"{name} has no {CONFIGURATION}: --model takes a folder that AutoModel.from_pretrained reads")
-    if not _has_any(folder, WEIGHTS[:2]):
-        pickles = sorted(path.name for path in folder.iterdir() if path.suffix in (".bin", ".pt", ".pth", ".ckpt"))
-        if pickles:
-            raise ValueError(
-                f"{name} has its weights in {pickles[0]}, a pickle, which runs code when read, and is refused: "
-                f"save the model as model.safetensors"
-            )
-        raise MissingData(f"{name} has no model.safetensors (weights in other formats are not read)")
-    if not _has_any(folder, VOCABULARIES):
-        raise MissingData(f"{name} has no tokenizer ({', '.join(VOCABULARIES[:3])} …): save it beside the model")
-
-
-def _has_any(folder: Path, patterns: tuple[str, ...]) -> bool:
-    return any(path.is_file() for pattern in patterns for path in folder.glob(pattern))
-
-
-def adopt(layout: Layout, name_or_folder: str) -> ExternalModel:
+def adopt(layout: Layout, name_or_folder: str, trust: Trust = NO_TRUST) -> ExternalModel:
     """The model behind `--model`. One that is not known yet is loaded once and looked at; writes nothing.
 
     Raises:
         MissingData, ValueError: it is not there, or nothing that this harness fine-tunes.
     """
-    located = locate(name_or_folder)
-    place = {"name": located.name, "folder": str(located.folder)}
+    located = locate(name_or_folder, trust)
+    place = {"name": located.name, "folder": str(located.folder), "trust": trust}
     model_id = external_id(located.origin)
     if layout.model(model_id).exists():
         return read_model_file(layout, model_id).model_copy(update=place)
     from neobert.hub.external import examine
 
-    facts = examine(located.folder, name_or_folder)
+    facts = examine(located.folder, name_or_folder, trust)
     return ExternalModel(
-        **place,
+        name=located.name,
+        folder=str(located.folder),
         origin=dict(located.origin),
         tokenizer_origin=located.tokenizer_origin,
         model_type=facts.model_type,
         parameters=facts.parameters,
         context=facts.context,
+        trust=trust,
     )
-
-
-def declared_pooling(folder: Path) -> str | None:
-    """How a folder of sentence-transformers makes one vector of a text; None where it does not say."""
-    path = folder / POOLING
-    if not path.is_file():
-        return None
-    content = read_json(path)
-    newer = content.get("pooling_mode")
-    flags = [name for name, is_used in content.items() if name.startswith(POOLING_FLAG) and is_used is True]
-    older = " and ".join(name.removeprefix(POOLING_FLAG).removesuffix("_tokens") for name in flags)
-    modes = newer if isinstance(newer, str) else older
-    return modes or None
 
 
 def write_model_file(layout: Layout, model: ExternalModel) -> None:

@@ -5,19 +5,19 @@ from pathlib import Path
 
 from ablations.baselines import plan_embeddings_of
 from ablations.embeddings import EmbeddingChoice, wanted_tasks
+from ablations.model_flags import trust_of
 from ablations.paper_models import folder_or_repository
 from ablations.plan import chosen_variants, plan
 from neobert.console import logs
 from neobert.data.corpora import Source
 from neobert.embeddings.suite_specification import EmbeddingEvaluation
 from neobert.errors import MissingData
-from neobert.external import adopt, declared_pooling
+from neobert.external import ExternalModel, adopt
 from neobert.layout import Layout
+from neobert.model_files import MODULES
+from neobert.sentence_modules import read_sentence_modules
 from neobert.specifications import PretrainingRun
 from sweeps.planning import Sweep
-
-MEAN = "mean"
-"""The pooling of the protocol, as sentence-transformers names it (paper, 5.2)."""
 
 
 def choice_of(options: argparse.Namespace) -> EmbeddingChoice:
@@ -40,19 +40,20 @@ def evaluation_of_model(options: argparse.Namespace, layout: Layout, source: Sou
         raise ValueError("--pretraining-seed belongs to a variant: leave it out with --model")
     choice = choice_of(options)
     wanted_tasks(source, choice.tasks, choice.categories)  # a wrong name is told before a model is loaded
-    model = adopt(layout, folder_or_repository(options.model, options.data))
+    model = adopt(layout, folder_or_repository(options.model, options.data), trust_of(options))
     baseline = plan_embeddings_of(model, options.scale, options.seed or [0], source, layout, choice)
-    if remark := pooling_remark(model.name, declared_pooling(Path(model.folder))):
-        logs().print(remark, markup=False)
+    logs().print(pooling_remark(model, is_zero_shot=options.zero_shot), markup=False)
     return Sweep(f"{model.name} ({model.id}), {options.scale} scale", baseline)
 
 
-def pooling_remark(name: str, pooling: str | None) -> str | None:
-    """What to say where an encoder does not take the mean itself; None where it does."""
-    if pooling == MEAN:
-        return None
-    declared = "declares no pooling" if pooling is None else f"declares the pooling {pooling}"
-    return f"{name} {declared}: the mean over all tokens is taken, as of every encoder here"
+def pooling_remark(model: ExternalModel, *, is_zero_shot: bool) -> str:
+    """How vectors are made of a model's hidden states."""
+    mean = "the mean over all tokens is taken, as of every encoder here"
+    if not (Path(model.folder) / MODULES).is_file():
+        return f"{model.name} declares no pooling: {mean}"
+    if not is_zero_shot:
+        return f"{model.name} starts contrastive fine-tuning without its {MODULES}: {mean}"
+    return f"{model.name} is measured as its {MODULES} says: {read_sentence_modules(Path(model.folder), model.name)}"
 
 
 def evaluation_of_variant(options: argparse.Namespace, layout: Layout, source: Source, *, pretrains: bool) -> Sweep:

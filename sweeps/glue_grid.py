@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 if __name__ == "__main__":  # a script's own folder is on sys.path, the repository with the packages is not
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
+from ablations.model_flags import MODEL_HELP, add_trust_flags, trust_of
 from neobert.command_line import guarded, parser_from
 from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED
 from sweeps.flags import add_common_flags
@@ -37,7 +38,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--task", nargs="+", action="extend", required=True, metavar="NAME", help="GLUE tasks, or all")
     measured = parser.add_mutually_exclusive_group()
     measured.add_argument("--variant", metavar="NAME", help="a pre-trained variant (default: the newest finished run)")
-    measured.add_argument("--model", metavar="DIR_OR_ID", help="an encoder from elsewhere: a folder or a hub model")
+    measured.add_argument("--model", metavar="DIR_OR_ID", help=MODEL_HELP)
     add(
         "--grid",
         choices=("limited", "extended"),
@@ -46,6 +47,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--storage", metavar="WHERE", help="of the Optuna study: sqlite (default), journal, or postgresql://…")
     add("--prune", action="store_true", help="give up points that fall behind (not the paper's protocol)")
     add("--retry-failed", action="store_true", help="run failed points again")
+    add_trust_flags(parser)
     add_common_flags(parser, "points")
     return parser
 
@@ -59,14 +61,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     from ablations.cluster import place_of
     from ablations.execution import report_failures
+    from ablations.paper_models import LISTED, print_paper_models
     from ablations.scales import execution_at
     from ablations.workplace import open_workplace
     from neobert.layout import Layout
     from sweeps.outcome import print_outcome
     from sweeps.planning import sweep_of_model, sweep_of_variant, take_newest_run, wanted_tasks
 
+    if options.model == LISTED:
+        print_paper_models(options.data)
+        return EXIT_DONE
+    trust_of(options)  # a flag too many is told before anything is opened, as is a wrong name
     layout = Layout(options.runs.resolve())
-    wanted_tasks(options.task)  # a wrong name is told before anything is opened
+    wanted_tasks(options.task)
     pretrains = options.variant is None and options.model is None and take_newest_run(options, layout)
     workplace = open_workplace(options, execution_at(options.scale))
     source = workplace.source

@@ -18,6 +18,7 @@ from pathlib import Path
 if __name__ == "__main__":  # a script's own folder is on sys.path, the repository with the packages is not
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
+from ablations.model_flags import MODEL_HELP, add_trust_flags, trust_of
 from neobert.command_line import guarded, parser_from
 from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED
 from sweeps.flags import add_common_flags
@@ -29,12 +30,11 @@ def build_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     measured = parser.add_mutually_exclusive_group()
     measured.add_argument("--variant", metavar="NAME", help="a pre-trained variant (default: the newest finished run)")
-    measured.add_argument(
-        "--model", metavar="DIR_OR_ID", help="an encoder from elsewhere: a folder, a hub model, or a word of list"
-    )
+    measured.add_argument("--model", metavar="DIR_OR_ID", help=MODEL_HELP)
     add("--tasks", nargs="+", action="extend", metavar="NAME", help="only these (default: all that --data has)")
     add("--categories", nargs="+", action="extend", metavar="NAME", help="only those of these: sts, retrieval, …")
     add("--zero-shot", action="store_true", help="as it was pre-trained, without contrastive fine-tuning")
+    add_trust_flags(parser)
     add("--pairs", nargs="+", action="extend", metavar="SET", help="data sets of fine-tuning (default: all there are)")
     add_common_flags(parser, "tasks")
     return parser
@@ -63,6 +63,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.model == LISTED:
         print_paper_models(options.data or "synthetic")
         return EXIT_DONE
+    trust_of(options)
     layout = Layout(options.runs.resolve())
     pretrains = options.variant is None and options.model is None and take_newest_run(options, layout)
     workplace = open_workplace(options, execution_at(options.scale))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from ablations.baselines import Baseline, plan_baseline
 from ablations.execution import PlannedRows
+from ablations.model_flags import trust_of
 from ablations.paper_models import folder_or_repository
 from ablations.pieces import NamedRun
 from ablations.plan import PlannedUnit, Row, chosen_variants, plan
@@ -97,7 +98,7 @@ def sweep_of_model(options: argparse.Namespace, layout: Layout, source: Source) 
     if options.pretraining_seed:
         raise ValueError("--pretraining-seed belongs to a variant: leave it out with --model")
     _require_data(options.task, {task: reason for task, reason in source.tasks().items() if reason}, source.label)
-    model = adopt(layout, folder_or_repository(options.model, options.data))
+    model = adopt(layout, folder_or_repository(options.model, options.data), trust_of(options))
     baseline = plan_baseline(
         model,
         GRIDS[options.grid or "limited"],

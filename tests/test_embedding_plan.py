@@ -278,6 +278,9 @@ def test_a_word_of_the_list_means_its_repository_unless_a_folder_has_that_name(
     assert all(model.word in said and model.repository in said for model in TABLE4_BASELINES)
 
 
+PLACES = (("", "Transformer"), ("1_Pooling", "Pooling"))
+
+
 def test_a_model_from_elsewhere_is_planned_with_fine_tuning_and_without(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -294,7 +297,11 @@ def test_a_model_from_elsewhere_is_planned_with_fine_tuning_and_without(
     assert all(mean["score"] is None and mean["tasks"] == 0 for suite in suites for mean in suite["means"])
     (folder / "1_Pooling").mkdir()
     (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_cls_token": true, "pooling_mode_mean": false}')
+    modules = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in PLACES]
+    (folder / "modules.json").write_text(json.dumps(modules))
     assert mteb_suite.main([*command, "--zero-shot"]) == EXIT_DONE
     told = capsys.readouterr()
-    assert "declares the pooling cls_token" in told.err and re.search(r"zero_shot.*missing", told.out)
+    assert "modules.json says: pooling cls, vectors not normalised" in told.err and re.search(
+        r"zero_shot.*missing", told.out
+    )
     assert not runs.exists()

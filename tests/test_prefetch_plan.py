@@ -12,19 +12,23 @@ from typing import NoReturn
 import pytest
 from hub_stand_in import StandIn, StandInRepository
 from prefetch_worlds import LLAMA, WEB, manifest, run
+from published_layouts import save_nomic, save_remote
 
 from ablations import prefetch
 from ablations.ladder import ladder
-from ablations.paper_models import folder_or_repository
+from ablations.paper_models import GTE_CODE, PAPER_MODELS, TABLE3_BASELINES, folder_or_repository
 from ablations.plan import chosen_variants, plan
 from neobert.data import prefetching
 from neobert.data.directory import DirectorySource
 from neobert.data.hub import REFINEDWEB, HubSource
 from neobert.data.mteb_repositories import MTEB_REPOSITORIES
+from neobert.external import adopt
 from neobert.grid.claims import acquire
 from neobert.layout import Layout
+from neobert.model_files import Trust
 from neobert.offline import offline_environment
-from sweeps import mteb_suite
+from reports import published
+from sweeps import glue_grid, mteb_suite
 
 ROOT = Path(__file__).parent.parent
 
@@ -216,3 +220,48 @@ def test_models_of_table_4_are_brought_by_name_and_their_commits_noted(
     assert mteb_suite.main(["--model", "list", "--data", str(folder)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if "b" * 40 in line] == [line for line in lines if "bert-large-uncased" in line]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_what_repositories_lack_is_brought_beside_them(hub: StandIn, tmp_path: Path) -> None:
+    """The tokenizer of NomicBERT, the classes of GTE at a commit that does not move: what comes is what loads."""
+    own = contents(save_nomic(tmp_path / "nomic"))
+    tokenizer = {name: own.pop(name) for name in list(own) if name.startswith("tokenizer")}
+    hub.repositories["models/nomic-ai/nomic-bert-2048"] = StandInRepository(own | {"modeling.py": b"1 / 0"}, "1" * 40)
+    hub.repositories["models/google-bert/bert-base-uncased"].files |= tokenizer
+    model = contents(save_remote(tmp_path / "gte", repository=GTE_CODE.name))
+    code = {name: model.pop(name) for name in list(model) if name.endswith(".py")}
+    hub.repositories["models/Alibaba-NLP/gte-en-mlm-base"] = StandInRepository(model, "2" * 40)
+    hub.repositories[f"models/{GTE_CODE.name}"] = StandInRepository(code | {"README.md": b""}, GTE_CODE.branch)
+    folder, layout = tmp_path / "data", Layout(tmp_path / "runs")
+    flags = ("--stages", "pretrain", "--models", "NomicBERT-2048", "GTE-en-8192-base")
+    assert run(folder, *flags) == 0 and run(folder, *flags, "--check") == 0
+    assert not (folder / "models" / "NomicBERT-2048" / "modeling.py").exists()
+    nomic = adopt(layout, folder_or_repository("NomicBERT-2048", str(folder)))
+    gte = adopt(layout, folder_or_repository("GTE-en-8192-base", str(folder)), Trust(code=True))
+    assert (nomic.model_type, gte.model_type) == ("nomic_bert", "new")
+    assert manifest(folder)["models/GTE-en-8192-base/modeling.py"]["revision"] == GTE_CODE.branch
+
+
+@pytest.mark.parametrize("has_safetensors", [True, False])
+def test_a_pickle_is_brought_where_there_is_nothing_else(hub: StandIn, tmp_path: Path, has_safetensors: bool) -> None:
+    files = {"config.json": b"{}", "tokenizer_config.json": b"{}", "spm.model": b"s", "pytorch_model.bin": b"p"}
+    files |= {"pytorch_model.generator.bin": b"p", **({"model.safetensors": b"x"} if has_safetensors else {})}
+    hub.repositories["models/microsoft/deberta-v3-base"] = StandInRepository(files, "b" * 40)
+    assert run(tmp_path / "data", "--stages", "pretrain", "--models", "DeBERTaV3-base") == 0
+    brought = {path.name for path in (tmp_path / "data" / "models" / "DeBERTaV3-base").iterdir()}
+    weights = "model.safetensors" if has_safetensors else "pytorch_model.bin"
+    assert brought == {"config.json", "tokenizer_config.json", "spm.model", weights}
+
+
+def test_every_baseline_of_tables_3_and_4_is_listed_with_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    printed = [(row.model, row.size) for row in published.table3() if not row.model.startswith("NeoBERT")]
+    assert [(model.model, model.size) for model in TABLE3_BASELINES] == printed
+    for command in (["--task", "cola"], []):
+        main = glue_grid.main if command else mteb_suite.main
+        assert main([*command, "--model", "list"]) == 0
+        said = capsys.readouterr().out
+        assert all(model.word in said and model.needs in said for model in PAPER_MODELS.values())

@@ -18,30 +18,50 @@ from neobert.data.tokenizers import FOLDERS
 MODELS = "models"
 """The folder of models from elsewhere."""
 
-MODEL_FILES = ("config.json", "model*.safetensors", "tokenizer*")
-"""What is read of a model: no pickles, no code."""
+
+@dataclass(frozen=True)
+class ModelParts:
+    """The repositories of a model from elsewhere and of its tokenizer, and files of others that are to lie beside."""
+
+    repository: str
+    tokenizer: str
+    beside: tuple[Repository, ...] = ()
+
+    def parts(self) -> Iterator["Part"]:
+        """What is read of a model: safetensors or, where there are none, the pickle; code only where it is named."""
+        own = Repository(self.repository, "config.json", kind="model")
+        yield Part(own)
+        yield Part(replace(own, files="model*.safetensors"), otherwise="pytorch_model.bin")
+        yield Part(Repository(self.tokenizer, "tokenizer*", kind="model"))
+        yield Part(replace(own, files="model.safetensors.index.json"), is_optional=True)
+        for name in ("special_tokens_map.json", "added_tokens.json"):
+            yield Part(Repository(self.tokenizer, name, kind="model"), is_optional=True)
+        yield from map(Part, self.beside)
 
 
 @dataclass(frozen=True)
 class Needs:
     """What the units of a plan read, by the recipes' words; a tokenizer with the rows that an embedding has for it, a
-    model from elsewhere with its repository."""
+    model from elsewhere with what is read of it."""
 
     corpora: tuple[str, ...] = ()
     tokenizers: Mapping[str, int] = field(default_factory=dict)
     tasks: tuple[str, ...] = ()
     embedding_tasks: tuple[str, ...] = ()
     pair_sets: tuple[str, ...] = ()
-    models: Mapping[str, str] = field(default_factory=dict)
+    models: Mapping[str, ModelParts] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Part:
-    """Files of one repository. `file` is the name that a single file gets; None keeps the hub's names."""
+    """Files of one repository. `file` is the name that a single file gets; None keeps the hub's names. Where there are
+    none, the files of the pattern `otherwise` are taken; a part that `is_optional` may be empty."""
 
     repository: Repository
     file: str | None = None
     with_repository: bool = False
+    otherwise: str | None = None
+    is_optional: bool = False
 
     def place(self, name: str) -> str:
         """Where a file of the repository goes, below the item's folder."""
@@ -89,9 +109,8 @@ def items_of(needs: Needs) -> Iterator[Item]:
     for word in needs.pair_sets:
         declared = DECLARED_SETS[known(word, tuple(DECLARED_SETS), "data set of pairs")]
         yield Item("data set of pairs", word, f"pairs/{word}", tuple(map(Part, declared.repositories)))
-    for word, name in needs.models.items():
-        parts = tuple(Part(Repository(name, files, kind="model")) for files in MODEL_FILES)
-        yield Item("model", word, f"{MODELS}/{word}", parts)
+    for word, model in needs.models.items():
+        yield Item("model", word, f"{MODELS}/{word}", tuple(model.parts()))
     for word in needs.corpora:
         repositories = CORPUS_REPOSITORIES[known(word, CORPORA, "corpus")]
         parts = tuple(Part(repository, with_repository=True) for repository in repositories)

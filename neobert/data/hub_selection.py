@@ -161,7 +161,9 @@ def _with_item(folder: Path, manifest: Manifest, item: Item, listings: Listings,
 
 def _matching(part: Part, listing: Listing) -> list[HubFile]:
     files = listing.matching(part.repository.files)
-    if not files:
+    if not files and part.otherwise is not None:
+        files = listing.matching(part.otherwise)
+    if not files and not part.is_optional:
         raise MissingData(
             f"{part.repository.name} has no file {part.repository.files} at {listing.revision}: its layout has changed"
         )

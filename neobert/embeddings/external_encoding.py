@@ -11,6 +11,7 @@ from neobert.embeddings.forms import PaddedForm, PaddedVectors
 from neobert.embeddings.pairs import framed_texts
 from neobert.hub.external import ExternalEncoder, ExternalTokenizer
 from neobert.recipe import Precision
+from neobert.sentence_modules import SentenceModules
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -18,7 +19,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 class ExternalTextEncoder(Embedder):
     """An encoder from elsewhere with its own tokenizer.
 
-    `encoder` is moved to `device`, cast to `precision` and changed in place. Without a `context` no text is cut.
+    `encoder` is moved to `device`, cast to `precision` and changed in place. Without a `context` no text is cut. With
+    `modules` of sentence-transformers vectors are made as they say, and an instruction is a prompt: it stands before
+    a text as a part of it.
     """
 
     def __init__(
@@ -30,10 +33,13 @@ class ExternalTextEncoder(Embedder):
         precision: Precision,
         device: torch.device,
         batch_tokens: int | None = None,
+        modules: SentenceModules | None = None,
     ) -> None:
         super().__init__(context or UNBOUNDED, device, precision, batch_tokens)
         self.encoder = encoder
-        self.model = PaddedVectors(encoder).to(device, self.dtype).eval()
+        self.modules = modules
+        pooling = modules.pooling if modules else "mean"
+        self.model = PaddedVectors(encoder, pooling).to(device, self.dtype).eval()
         self.tokenizer = tokenizer
         self.form = PaddedForm(device, encoder.pad_id, self.context)
 
@@ -44,6 +50,14 @@ class ExternalTextEncoder(Embedder):
     @property
     def parameters(self) -> int:
         return parameters_of(self.encoder)
+
+    def encode(
+        self, texts: Sequence[str], *, prompt: str = "", instruction: str | None = None, normalize: bool = False
+    ) -> Array:
+        if self.modules is None:
+            return super().encode(texts, prompt=prompt, instruction=instruction, normalize=normalize)
+        prompt = (instruction or "") + prompt
+        return super().encode(texts, prompt=prompt, normalize=normalize or self.modules.normalize)
 
     def _vectors(self, texts: TokenizedTexts) -> Array:
         assert texts.token_types is not None

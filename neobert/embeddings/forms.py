@@ -1,6 +1,6 @@
 """Encoders as functions from a batch of framed texts to vectors, and how each wants its batch to lie."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,6 +12,7 @@ from neobert.embeddings.flat import FlatBatch, flat_batch, mean_vectors
 from neobert.glue.batching import ROW_MULTIPLE
 from neobert.model.encoder import Encoder
 from neobert.model.heads import mean_over_tokens
+from neobert.sentence_modules import SentencePooling
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Text = tuple[Array, Array]
@@ -40,11 +41,13 @@ class PaddedTexts:
 
 
 class PaddedVectors(nn.Module):
-    """An encoder from elsewhere under the mean of a text's tokens; what it has beyond hidden states is not trained."""
+    """An encoder from elsewhere under the mean of a text's tokens, or another pooling of sentence-transformers; what
+    it has beyond hidden states is not trained."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, pooling: SentencePooling = "mean") -> None:
         super().__init__()
         self.model = model
+        self.pool = SENTENCE_POOLINGS[pooling]
         for name, parameter in model.named_parameters():
             if "pooler." in name:
                 parameter.requires_grad_(False)
@@ -52,7 +55,26 @@ class PaddedVectors(nn.Module):
     def forward(self, batch: PaddedTexts) -> Tensor:
         """(texts, width) float32."""
         hidden = self.model(batch.token_ids, batch.mask, batch.token_types)
-        return mean_over_tokens(hidden.float(), batch.mask - 1)
+        return self.pool(hidden.float(), batch.mask - 1)
+
+
+def _max_over_tokens(hidden: Tensor, positions: Tensor) -> Tensor:
+    no_token = (positions < 0).unsqueeze(-1)
+    return hidden.masked_fill(no_token, -torch.inf).amax(dim=1).masked_fill(no_token.all(dim=1), 0)
+
+
+def _sum_by_square_root(hidden: Tensor, positions: Tensor) -> Tensor:
+    tokens = (positions >= 0).sum(dim=1, keepdim=True)
+    return mean_over_tokens(hidden, positions) * tokens.sqrt()
+
+
+SENTENCE_POOLINGS: Mapping[SentencePooling, Callable[[Tensor, Tensor], Tensor]] = {
+    "mean": mean_over_tokens,
+    "cls": lambda hidden, positions: hidden[:, 0],
+    "max": _max_over_tokens,
+    "mean_sqrt_len_tokens": _sum_by_square_root,
+}
+"""From hidden states (rows, tokens, width) and positions (rows, tokens), −1 at padding, to vectors (rows, width)."""
 
 
 class Form(Protocol):

@@ -1,6 +1,8 @@
 """The encoder behind scores, opened: of this package or from elsewhere, fine-tuned or as it was pre-trained."""
 
 import re
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,6 +13,7 @@ from neobert.embeddings.suite import EncoderIdentity, SupportsEncode
 from neobert.embeddings.suite_specification import MeasuredEncoder
 from neobert.external import read_model_file
 from neobert.layout import Layout
+from neobert.sentence_modules import SentenceModules, read_sentence_modules
 from neobert.specifications import EXTERNAL_PREFIX, RunFile
 
 OWN = "neobert"
@@ -43,7 +46,17 @@ def open_measured(layout: Layout, run_file: RunFile, device: torch.device) -> tu
     encoder = run_file.mteb.encoder
     opened = _opened(layout, encoder, device)
     name = _name(layout, run_file, encoder)
-    return opened, EncoderIdentity(name, encoder.revision, opened.width, encoder.context, opened.parameters)
+    identity = EncoderIdentity(name, encoder.revision, opened.width, encoder.context, opened.parameters)
+    modules = _modules(layout, encoder)
+    return opened, replace(identity, pooling=modules.pooling, normalized=modules.normalize) if modules else identity
+
+
+def _modules(layout: Layout, encoder: MeasuredEncoder) -> SentenceModules | None:
+    """What stands behind the hidden states of a model from elsewhere that is measured as it was published."""
+    if encoder.protocol != "zero_shot" or not is_external(encoder):
+        return None
+    model = read_model_file(layout, encoder.weights)
+    return read_sentence_modules(Path(model.folder), model.name)
 
 
 def _opened(layout: Layout, encoder: MeasuredEncoder, device: torch.device) -> Embedder:

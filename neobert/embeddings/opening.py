@@ -13,6 +13,7 @@ from neobert.external import ExternalModel, read_model_file
 from neobert.layout import Layout
 from neobert.model.build import build_encoder
 from neobert.recipe import Precision
+from neobert.sentence_modules import SentenceModules, read_sentence_modules
 from neobert.specifications import PretrainingRun, RunFile, Source, read_run_file
 from neobert.training import checkpoints
 
@@ -65,14 +66,16 @@ def open_pretrained(
 def open_external(
     model: ExternalModel, device: torch.device, precision: Precision | None = None, max_tokens: int | None = None
 ) -> Embedder:
-    """A model from elsewhere as it is; texts are cut to `max_tokens`, and to what it reads.
+    """A model from elsewhere as it is, with its modules of sentence-transformers where it has any; texts are cut to
+    `max_tokens`, and to what it reads.
 
     Raises:
         MissingData: it is gone.
         DamagedFile: it has changed.
-        ValueError: transformers cannot load it.
+        ValueError: transformers cannot load it, or its modules are not read here.
     """
-    return _external(model, None, device, precision, max_tokens)
+    modules = read_sentence_modules(Path(model.folder), model.name)
+    return _external(model, None, device, precision, max_tokens, modules)
 
 
 def _finished(folder: Path, name: str) -> RunFile:
@@ -104,13 +107,15 @@ def _external(
     device: torch.device,
     precision: Precision | None,
     max_tokens: int | None,
+    modules: SentenceModules | None = None,
 ) -> Embedder:
     from neobert.embeddings.external_encoding import ExternalTextEncoder
     from neobert.hub.external import load_external
 
-    encoder, tokenizer = load_external(described.require_unchanged(), described.name)
+    encoder, tokenizer = load_external(described.require_unchanged(), described.name, described.trust)
     if weights is not None:
         encoder.load_state_dict({name.removeprefix(PREFIX): tensor for name, tensor in weights.items()})
-    context = min((limit for limit in (max_tokens, described.context) if limit is not None), default=None)
+    limits = (max_tokens, described.context, modules.max_tokens if modules else None)
+    context = min((limit for limit in limits if limit is not None), default=None)
     precision = precision or default_precision(device)
-    return ExternalTextEncoder(encoder, tokenizer, context, precision=precision, device=device)
+    return ExternalTextEncoder(encoder, tokenizer, context, precision=precision, device=device, modules=modules)

@@ -80,6 +80,6 @@ def _external(layout: Layout, run: ContrastiveRun, device: torch.device) -> Star
     from neobert.hub.external import load_external
 
     described = read_model_file(layout, run.weights)
-    encoder, tokenizer = load_external(described.require_unchanged(), described.name)
+    encoder, tokenizer = load_external(described.require_unchanged(), described.name, described.trust)
     model = PaddedVectors(encoder)
     return StartingPoint(model, PaddedForm(device, encoder.pad_id, run.max_tokens), tokenizer, None)

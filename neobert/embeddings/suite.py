@@ -57,7 +57,8 @@ class SupportsEncode(Protocol):
 class EncoderIdentity:
     """Which encoder is measured. `revision` is the id of its weights, so that no other's scores are taken for its own.
 
-    width: of its vectors; context: tokens that it reads; parameters: all of its weights.
+    width: of its vectors; context: tokens that it reads; parameters: all of its weights; pooling: how hidden states
+    become a vector, which is of length 1 where it is `normalized`.
     """
 
     name: str
@@ -65,6 +66,8 @@ class EncoderIdentity:
     width: int
     context: int
     parameters: int
+    pooling: str = "mean"
+    normalized: bool = False
 
 
 @dataclass(frozen=True)

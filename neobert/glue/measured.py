@@ -77,7 +77,7 @@ def _external(layout: Layout, study: GlueStudy) -> MeasuredModel:
     from neobert.hub.external import load_external
 
     model = read_model_file(layout, study.weights)
-    encoder, tokenizer = load_external(model.require_unchanged(), model.name)
+    encoder, tokenizer = load_external(model.require_unchanged(), model.name, model.trust)
     classifier = Classifier(encoder, encoder.width, task_named(study.task).labels, study.protocol.dropout)
     rows = PaddedRows(encoder.pad_id, study.protocol.max_tokens)
     return MeasuredModel(

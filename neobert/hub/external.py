@@ -1,21 +1,28 @@
 """Any encoder that transformers' AutoModel loads, as a function from ids and mask to hidden states; code of a
-checkpoint is never run."""
+checkpoint is run where the user trusts it."""
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import repeat
 from pathlib import Path
+from pickle import UnpicklingError
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel
+from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
 from neobert.data.tokenizers import Framed
+from neobert.files import json_bytes
 from neobert.hub.loading import SHOWN_KEYS
+from neobert.hub.model_code import Refused, built_anew, class_beside
+from neobert.hub.published import KEY_MAPPINGS, native_configuration
+from neobert.model_files import CONFIGURATION, NO_TRUST, PICKLES, Trust, model_files, read_settings
 
 UNBOUNDED_TOKENS = 1_000_000
 """Tokenizers without a limit name a larger one."""
@@ -26,6 +33,8 @@ NEVER_READ = ("pooler.",)
 LONGEST_CAUSE = 300
 PROBE_TOKENS = 8
 PADDING_TOLERANCE = 1e-3
+
+LOCAL = {"trust_remote_code": False, "local_files_only": True}
 
 Loaded = TypeVar("Loaded")
 
@@ -69,7 +78,7 @@ class ExternalEncoder(nn.Module):
     @property
     def pad_id(self) -> int:
         """The id that the model itself takes for padding, else 0, which the mask hides."""
-        return self.encoder.config.pad_token_id or 0
+        return getattr(self.encoder.config, "pad_token_id", None) or 0
 
     def forward(self, token_ids: Tensor, mask: Tensor, token_types: Tensor | None = None) -> Tensor:
         """Hidden states (rows, tokens, width) of ids, mask and token types (rows, tokens)."""
@@ -119,39 +128,83 @@ class Facts:
     context: int | None
 
 
-def load_external(folder: Path, name: str) -> tuple[ExternalEncoder, ExternalTokenizer]:
-    """Encoder in fp32 and tokenizer of a folder; `name` is for errors.
+def load_external(folder: Path, name: str, trust: Trust = NO_TRUST) -> tuple[ExternalEncoder, ExternalTokenizer]:
+    """Encoder in fp32 and tokenizer of a folder; `name` is for errors. No file is read but those of `model_files`.
 
     Raises:
-        ValueError: transformers cannot load them, or tensors of the encoder are missing.
+        MissingData, ValueError: as `model_files`, or transformers cannot load them, or tensors of the encoder are
+            missing.
     """
-    with _quiet():
-        configuration = _loaded(name, lambda: AutoConfig.from_pretrained(folder, **_TRUST_NOTHING))
-        if configuration.is_encoder_decoder:
-            raise ValueError(f"{name} is an encoder-decoder ({configuration.model_type}): --model takes an encoder")
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)  # what a checkpoint may lack starts equal in every process
-            encoder, report = _loaded(
-                name,
-                lambda: AutoModel.from_pretrained(
-                    folder, use_safetensors=True, dtype=torch.float32, output_loading_info=True, **_TRUST_NOTHING
-                ),
-            )
-        tokenizer = _loaded(name, lambda: AutoTokenizer.from_pretrained(folder, **_TRUST_NOTHING))
-    _refuse_missing(name, report["missing_keys"])
+    files = model_files(folder, name, trust)
+    _require_sentencepiece(files, name)
+    with _quiet(), _view(folder, files, name, trust) as view, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # what a checkpoint may lack starts equal in every process
+        encoder, missing = _loaded(name, lambda: _encoder(view, files, name, trust))
+        tokenizer = _loaded(name, lambda: _tokenizer(view, encoder.config, name, trust))
+    encoder.config.name_or_path = tokenizer.name_or_path = str(folder)
+    _refuse_missing(name, missing)
     return ExternalEncoder(encoder), ExternalTokenizer(tokenizer)
 
 
-_TRUST_NOTHING = {"trust_remote_code": False, "local_files_only": True}
+def _encoder(view: Path, files: Sequence[str], name: str, trust: Trust) -> tuple[PreTrainedModel, list[str]]:
+    """The encoder, and the names of tensors that its weights lack."""
+    own = read_settings(view / CONFIGURATION) if trust.code else {}
+    own_configuration, own_model = (class_beside(view, own, auto, name) for auto in ("AutoConfig", "AutoModel"))
+    configuration = (own_configuration or AutoConfig).from_pretrained(view, **LOCAL)
+    if configuration.is_encoder_decoder:
+        raise Refused(f"{name} is an encoder-decoder ({configuration.model_type}): --model takes an encoder")
+    encoder, report = (own_model or AutoModel).from_pretrained(
+        view,
+        config=configuration,
+        use_safetensors=not set(PICKLES) & set(files),
+        weights_only=True,
+        dtype=torch.float32,
+        key_mapping=KEY_MAPPINGS.get(configuration.model_type),
+        output_loading_info=True,
+        **LOCAL,
+    )
+    return built_anew(encoder) if own_model else encoder, report["missing_keys"]
+
+
+def _tokenizer(view: Path, configuration: PreTrainedConfig, name: str, trust: Trust) -> Any:
+    settings = view / "tokenizer_config.json"
+    own = read_settings(settings) if trust.code and settings.is_file() else {}
+    own_tokenizer = class_beside(view, own, "AutoTokenizer", name)
+    return (own_tokenizer or AutoTokenizer).from_pretrained(view, config=configuration, **LOCAL)
+
+
+@contextmanager
+def _view(folder: Path, files: Sequence[str], name: str, trust: Trust) -> Iterator[Path]:
+    """A folder with links to these files alone, and a config.json for transformers' own classes."""
+    with TemporaryDirectory() as root:
+        view = Path(root) / folder.name
+        for file in files:
+            (view / file).parent.mkdir(parents=True, exist_ok=True)
+            (view / file).symlink_to((folder / file).resolve())
+        content = read_settings(folder / CONFIGURATION)
+        if not (trust.code and content.get("auto_map")):
+            (view / CONFIGURATION).unlink()
+            (view / CONFIGURATION).write_bytes(json_bytes(native_configuration(content, name)))
+        yield view
+
+
+def _require_sentencepiece(files: Sequence[str], name: str) -> None:
+    pieces = [file for file in files if file.endswith(".model")]
+    if pieces and "tokenizer.json" not in files and find_spec("sentencepiece") is None:
+        raise ValueError(f"{name} has its tokenizer in {pieces[0]}: pip install -e '.[sentencepiece]'")
 
 
 def _loaded(name: str, load: Callable[[], Loaded]) -> Loaded:
     try:
         return load()
+    except Refused:
+        raise
     except Exception as error:  # transformers, safetensors and tokenizers raise whatever they like
         cause = " ".join(str(error).split())[:LONGEST_CAUSE] or type(error).__name__
         if "trust_remote_code" in str(error):
-            cause = "it brings code of its own, which is never run"
+            cause = "it brings code of its own, which runs only with --trust-remote-code"
+        elif isinstance(error, UnpicklingError):
+            cause = "its pickle holds other things than tensors; nothing of it was run"
         raise ValueError(f"transformers cannot load {name}: {cause}") from error
 
 
@@ -177,14 +230,14 @@ def _quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def examine(folder: Path, name: str) -> Facts:
+def examine(folder: Path, name: str, trust: Trust = NO_TRUST) -> Facts:
     """Load a model once and look at what it does, before a grid is built on it.
 
     Raises:
         ValueError: it cannot be loaded, reads from left to right only, is disturbed by padding, or its tokenizer has
             more tokens than its embedding has rows.
     """
-    encoder, tokenizer = load_external(folder, name)
+    encoder, tokenizer = load_external(folder, name, trust)
     encoder.eval()
     rows = encoder.embedding.num_embeddings
     highest = max(tokenizer.tokenizer.get_vocab().values(), default=-1)

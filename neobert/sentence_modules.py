@@ -1,0 +1,171 @@
+"""How a folder of sentence-transformers makes one vector of a text: its modules.json, read or refused. Torch-free."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, cast, get_args
+
+from pydantic import PositiveInt
+
+from neobert.model_files import MODULES, is_inside, read_settings, read_settings_list
+from neobert.recipe import Value
+from neobert.result_records import Category
+
+SentencePooling = Literal["cls", "mean", "max", "mean_sqrt_len_tokens"]
+
+LIBRARY = "sentence_transformers"
+OLDER_POOLINGS: Mapping[str, str] = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+HIDDEN_STATES = {"method": "forward", "method_output_name": "last_hidden_state"}
+WITHOUT_EFFECT: Mapping[str, tuple[Any, ...]] = {
+    "transformer_task": (None, "feature-extraction"),
+    "module_output_name": (None, "token_embeddings"),
+    "do_lower_case": (None, False),
+    **dict.fromkeys(
+        ("query_length", "document_length", "query_expansion", "tokenizer_name_or_path", "unpad_inputs"), (None,)
+    ),
+    **dict.fromkeys(
+        ("model_args", "tokenizer_args", "config_args", "model_kwargs", "processor_kwargs", "config_kwargs"),
+        (None, {}, {"trust_remote_code": True}, {"trust_remote_code": False}),
+    ),
+    "processing_kwargs": (None, {}),
+}
+"""Settings of a Transformer module, and with which values they change no vector; a cut is taken from max_seq_length."""
+
+PROMPT_TYPES: Mapping[Category, tuple[str | None, ...]] = {
+    "retrieval": ("query", "document"),
+    "reranking": ("query", "document"),
+}
+"""The roles that mteb tells of a task's texts; in the other categories none."""
+
+TASK_TYPES: Mapping[Category, str] = {
+    "classification": "Classification",
+    "clustering": "Clustering",
+    "pair_classification": "PairClassification",
+    "reranking": "Reranking",
+    "retrieval": "Retrieval",
+    "sts": "STS",
+    "summarization": "Summarization",
+}
+"""How mteb calls the categories, and prompts that are meant for all tasks of one."""
+
+
+class SentenceModules(Value):
+    """What stands behind the hidden states. `max_tokens` cuts texts, specials included; `prompts` stand before texts,
+    as a part of them, by the names that mteb looks for; `default_prompt` is the name of the one for all others."""
+
+    pooling: SentencePooling
+    normalize: bool
+    max_tokens: PositiveInt | None
+    prompts: dict[str, str]
+    default_prompt: str | None
+
+    def __str__(self) -> str:
+        named = [name for name, prompt in self.prompts.items() if prompt]
+        parts = [f"pooling {self.pooling}", "vectors of length 1" if self.normalize else "vectors not normalised"]
+        parts += [f"at most {self.max_tokens} tokens"] if self.max_tokens else []
+        parts += [f"prompts {', '.join(named)}"] if named else []
+        return ", ".join(parts)
+
+    def task_prompts(self, task: str, category: Category) -> dict[str, str]:
+        """The prompts of a task's texts by "query" (also where it has no documents) and "document", as mteb's own
+        wrapper of sentence-transformers chooses them."""
+        roles = PROMPT_TYPES.get(category, (None,))
+        found = {role or "query": self._prompt(task, TASK_TYPES[category], role) for role in roles}
+        return {role: prompt for role, prompt in found.items() if prompt}
+
+    def _prompt(self, task: str, task_type: str, role: str | None) -> str:
+        for name in (task, task_type):
+            for key in (f"{name}-{role}", name):
+                if key in self.prompts:
+                    return self.prompts[key]
+        return self.prompts.get(role or self.default_prompt or "", "")
+
+
+def read_sentence_modules(folder: Path, name: str) -> SentenceModules | None:
+    """The modules of a folder; None where it has no modules.json. `name` is for errors.
+
+    Raises:
+        ValueError: they do what this package does not.
+    """
+    if not (folder / MODULES).is_file():
+        return None
+    modules = [_module(entry, name) for entry in read_settings_list(folder / MODULES)]
+    kinds = [kind for kind, _ in modules]
+    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+        raise ValueError(
+            f"{name} makes its vectors by {' → '.join(kinds)}: only Transformer → Pooling (→ Normalize) is read; "
+            f"remove {MODULES} from a copy to measure the mean of its hidden states"
+        )
+    transformer, pooling = (_settings(folder, path) for _, path in modules[:2])
+    if modules[0][1]:
+        raise ValueError(f"{name} has its encoder in the folder {modules[0][1]}: give --model that folder")
+    if len(modules) == 3:
+        _require(
+            name, "Normalize", _settings(folder, modules[2][1]), {"module_input_name": (None, "sentence_embedding")}
+        )
+    max_tokens = _max_tokens(name, transformer)
+    settings = folder / "config_sentence_transformers.json"
+    told = read_settings(settings) if settings.is_file() else {}
+    normalizes = len(modules) == 3
+    similarities = (None, "cosine", "dot") if normalizes else (None, "cosine")
+    _require(
+        name, settings.name, told, {"model_type": (None, "SentenceTransformer"), "similarity_fn_name": similarities}
+    )
+    return SentenceModules(
+        pooling=_pooling(name, pooling),
+        normalize=normalizes,
+        max_tokens=max_tokens,
+        prompts={key: prompt for key, prompt in (told.get("prompts") or {}).items() if prompt is not None},
+        default_prompt=told.get("default_prompt_name"),
+    )
+
+
+def _module(entry: Any, name: str) -> tuple[str, str]:
+    """The class of a module, without its package, and its folder."""
+    kind, path = (entry.get("type"), entry.get("path")) if isinstance(entry, dict) else (None, None)
+    if not isinstance(kind, str) or not isinstance(path, str) or (path and not is_inside(path)):
+        raise ValueError(f"{MODULES} of {name} describes no module of sentence-transformers: {entry}")
+    package, _, short = kind.rpartition(".")
+    return (short if package.partition(".")[0] == LIBRARY else kind), path
+
+
+def _settings(folder: Path, path: str) -> dict[str, Any]:
+    """What a module's configuration says; a Transformer in the model's own folder has a file with a name of its own."""
+    files = [folder / path / "config.json"] if path else sorted(folder.glob("sentence_*_config.json"))
+    return read_settings(files[0]) if files and files[0].is_file() else {}
+
+
+def _max_tokens(name: str, settings: dict[str, Any]) -> int | None:
+    modality = settings.get("modality_config")
+    text = modality.get("text", HIDDEN_STATES) if isinstance(modality, dict) else HIDDEN_STATES
+    _require(
+        name,
+        "Transformer",
+        {**settings, "modality_config": text},
+        {"modality_config": (HIDDEN_STATES,), **WITHOUT_EFFECT},
+    )
+    limit = settings.get("max_seq_length")
+    return limit if isinstance(limit, int) and limit > 0 else None
+
+
+def _pooling(name: str, settings: dict[str, Any]) -> SentencePooling:
+    older = [mode for flag, mode in OLDER_POOLINGS.items() if settings.get(flag) is True]
+    modes = settings.get("pooling_mode", older or ["mean"])
+    modes = [modes] if isinstance(modes, str) else modes
+    if len(modes) != 1 or modes[0] not in get_args(SentencePooling):
+        known = ", ".join(get_args(SentencePooling))
+        raise ValueError(f"{name} pools by {' and '.join(map(str, modes))}: one of {known} is read")
+    _require(name, "Pooling", settings, {"include_prompt": (None, True)})
+    return cast(SentencePooling, modes[0])
+
+
+def _require(name: str, where: str, settings: Mapping[str, Any], read: Mapping[str, tuple[Any, ...]]) -> None:
+    for key, values in read.items():
+        if settings.get(key) not in values:
+            raise ValueError(f"{name} sets {key} of {where} to {settings[key]!r}, which is not read here")
