@@ -6,7 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from published_layouts import nomic_hidden_states, nomic_weights, save_deberta, save_nomic, save_remote
+from published_layouts import (
+    nomic_configuration,
+    nomic_hidden_states,
+    nomic_weights,
+    save_deberta,
+    save_nomic,
+    save_remote,
+)
 from safetensors.torch import load_file, save_file
 
 from neobert.embeddings.opening import open_external
@@ -52,6 +59,14 @@ def test_nomicbert_reads_as_many_tokens_as_its_positions_are_unscaled(tmp_path: 
 def test_what_the_native_class_does_not_do_is_refused(tmp_path: Path, key: str, value: object) -> None:
     with pytest.raises(ValueError, match=f"nomic sets {key} to {value!r}"):
         load_external(save_nomic(tmp_path / "nomic", **{key: value}), "nomic")
+
+
+def test_a_configuration_that_lacks_a_size_is_refused(tmp_path: Path) -> None:
+    folder = save_nomic(tmp_path / "nomic")
+    content = {key: value for key, value in nomic_configuration().items() if key != "n_layer"}
+    (folder / "config.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"config\.json of nomic lacks n_layer"):
+        load_external(folder, "nomic")
 
 
 # DeBERTaV3
@@ -170,6 +185,18 @@ def test_a_module_that_is_not_there_is_named(tmp_path: Path) -> None:
     (folder / "modeling.py").unlink()
     with pytest.raises(ValueError, match=r"has no modeling\.py of org/code.*prefetch"):
         adopt(Layout(tmp_path / "runs"), str(folder), CODE)
+
+
+@pytest.mark.parametrize("place", ["{}/other", "../other", "other"])
+def test_code_outside_the_folder_is_not_run(tmp_path: Path, place: str) -> None:
+    folder = save_remote(tmp_path / "model")
+    (tmp_path / "other.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w').close()\nclass New: ...\n")
+    content = json.loads((folder / "config.json").read_text())
+    content["auto_map"]["AutoModel"] = f"{place.format(tmp_path)}.New"
+    (folder / "config.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"has no .*other\.py, which its auto_map names"):
+        adopt(Layout(tmp_path / "runs"), str(folder), CODE)
+    assert not (tmp_path / "executed").exists()
 
 
 @pytest.mark.parametrize("name", ["org/model", "org/model@main", "org/model@abc1234"])

@@ -182,9 +182,10 @@ def _view(folder: Path, files: Sequence[str], name: str, trust: Trust) -> Iterat
             (view / file).parent.mkdir(parents=True, exist_ok=True)
             (view / file).symlink_to((folder / file).resolve())
         content = read_settings(folder / CONFIGURATION)
-        if not (trust.code and content.get("auto_map")):
+        native = content if trust.code and content.get("auto_map") else native_configuration(content, name)
+        if native != content:
             (view / CONFIGURATION).unlink()
-            (view / CONFIGURATION).write_bytes(json_bytes(native_configuration(content, name)))
+            (view / CONFIGURATION).write_bytes(json_bytes(native))
         yield view
 
 

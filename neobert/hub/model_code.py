@@ -8,6 +8,8 @@ import torch
 from transformers import PreTrainedModel
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
+from neobert.model_files import is_inside
+
 
 class Refused(ValueError):
     """A sentence for people, to be passed on as it is."""
@@ -29,7 +31,7 @@ def class_beside(folder: Path, settings: Mapping[str, Any], auto: str, name: str
         return None
     repository, _, local = reference.rpartition("--")
     module = f"{local.rpartition('.')[0]}.py"
-    if not (folder / module).is_file():
+    if not is_inside(module) or not (folder / module).is_file():
         raise Refused(
             f"{name} has no {module}{f' of {repository}' if repository else ''}, which its auto_map names: put the "
             "Python files beside config.json, as ablations/prefetch.py --models does"

@@ -35,6 +35,9 @@ def native_configuration(content: Mapping[str, Any], name: str) -> dict[str, Any
 
 def _nomic_bert(content: Mapping[str, Any], name: str) -> dict[str, Any]:
     """From GPT-2's words, in which NomicBERT was published (nomic-ai/contrastors, configuration_hf_nomic_bert.py)."""
+    lacking = [key for key in ("vocab_size", "n_embd", "n_layer", "n_head", "n_positions") if key not in content]
+    if lacking:
+        raise ValueError(f"config.json of {name} lacks {', '.join(lacking)}: fetch it again")
     for key, only in _NOMIC_ALWAYS.items():
         if key in content and content[key] != only:
             raise ValueError(f"{name} sets {key} to {content[key]!r}: transformers' nomic_bert knows {only!r} alone")
