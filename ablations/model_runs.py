@@ -34,7 +34,7 @@ def run_model(options: argparse.Namespace) -> int:
         MissingData: the model or a data set of pairs is not there.
     """
     if options.model == LISTED:
-        print_paper_models(options.data)
+        print_paper_models(options.data or "synthetic")
         return EXIT_DONE
     _refuse_flags(options)
     execution = with_execution_flags(execution_at(options.scale), options)

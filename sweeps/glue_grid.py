@@ -69,7 +69,7 @@ def _run(options: argparse.Namespace) -> int:
     from sweeps.planning import sweep_of_model, sweep_of_variant, take_newest_run, wanted_tasks
 
     if options.model == LISTED:
-        print_paper_models(options.data)
+        print_paper_models(options.data or "synthetic")
         return EXIT_DONE
     trust_of(options)  # a flag too many is told before anything is opened, as is a wrong name
     layout = Layout(options.runs.resolve())
