@@ -2,11 +2,14 @@
 
 import csv
 import io
+import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 DASH = "—"
+BINARY_ERROR = 1e-9
+"""More than what a mean of decimal numbers loses in binary, less than what anybody prints."""
 
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -121,10 +124,13 @@ def _inert(cell: str) -> str:
 
 
 def number(value: float | None, digits: int = 1) -> str:
-    """A number for people with a true minus sign; a dash where there is none."""
+    """A number for people with a true minus sign; a dash where there is none.
+
+    A half is rounded away from zero, as in the paper's tables, whether binary has it a little below or above.
+    """
     if value is None:
         return DASH
-    text = f"{value:.{digits}f}"
+    text = f"{value + math.copysign(BINARY_ERROR, value):.{digits}f}"
     return text.removeprefix("-") if float(text) == 0 else text.replace("-", "−")
 
 
