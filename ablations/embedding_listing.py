@@ -46,7 +46,7 @@ def task_entries(layout: Layout, evaluation: EmbeddingEvaluation) -> list[dict[s
 def _entry(layout: Layout, files: TaskFiles) -> dict[str, Any]:
     task = files.run.task
     named = {"task": task.name, "category": task.category, "suite": task.suite, "metric": task.metric, "id": files.id}
-    if files.record.exists():
+    if files.is_recorded:
         record = read_record(files.record)
         texts = {name: record["texts"][name] for name in ("texts", "empty", "cut")}
         return {**named, "state": record["state"], "score": record["scores"].get("score"), **texts, "error": None}

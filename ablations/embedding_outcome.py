@@ -11,7 +11,7 @@ from neobert.embeddings.specification import ContrastiveRun
 from neobert.embeddings.suite_specification import EmbeddingEvaluation
 from neobert.layout import Layout
 from neobert.progress import state_of
-from neobert.records import read_record
+from neobert.records import is_published, read_record
 from neobert.specifications import PretrainingRun
 
 TUNING_COLUMNS = ("variant", "seed", "run", "state", "held-out loss", "partner found first, %")
@@ -32,7 +32,7 @@ def embedding_outcome(layout: Layout, row: Row, run: PretrainingRun) -> dict[str
 def _tuned(layout: Layout, run: ContrastiveRun) -> dict[str, Any]:
     """Held-out loss and accuracy are means over data sets of pairs."""
     path = layout.contrastive(run.id) / "done.json"
-    scores = read_record(path)["scores"] if path.exists() else {}
+    scores = read_record(path)["scores"] if is_published(path) else {}
     losses, accuracies = (scores.get(name, {}).values() for name in ("heldout_loss", "heldout_accuracy"))
     return {
         "id": run.id,

@@ -125,7 +125,7 @@ def _progress_row(layout: Layout, run: Run) -> list[str]:
         done = sum(file.published is not None for file in files)
         return [f"{run.task} on {run.weights}", f"{done}/{len(files)} points", "—", "—", "—"]
     if isinstance(run, EmbeddingEvaluation):
-        recorded = [file.record.exists() for file in task_files(layout, run)]
+        recorded = [file.is_recorded for file in task_files(layout, run)]
         return [f"mteb on {run.weights}", f"{sum(recorded)}/{len(recorded)} tasks", "—", "—", "—"]
     name, steps = _course(run)
     line = last_step(layout, run)

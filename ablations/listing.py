@@ -10,10 +10,9 @@ from ablations.embedding_outcome import embedding_outcome, print_embeddings
 from ablations.plan import PlannedUnit, Row
 from neobert.console import output, table
 from neobert.errors import DamagedFile
-from neobert.files import read_json
 from neobert.layout import Layout
-from neobert.progress import State, selection_path, state_of
-from neobert.records import read_record
+from neobert.progress import State, read_selection, selection_path, state_of
+from neobert.records import is_published, read_record
 from neobert.specifications import GlueStudy, PretrainingRun, run_folder
 
 WORST_FIRST: tuple[State, ...] = ("failed", "running", "waiting", "missing", "done")
@@ -130,7 +129,7 @@ def _outcomes(layout: Layout, row: Row) -> list[dict[str, Any]]:
 
 def _heldout_loss(layout: Layout, run: PretrainingRun) -> float | None:
     path = run_folder(layout, run) / "done.json"
-    if not path.exists():
+    if not is_published(path):
         return None
     losses: dict[str, float] = read_record(path)["scores"]["heldout_loss"]
     return losses[run.recipe.data.corpus]
@@ -139,7 +138,7 @@ def _heldout_loss(layout: Layout, run: PretrainingRun) -> float | None:
 def _best_score(layout: Layout, study: GlueStudy) -> float | None:
     path = selection_path(layout, study)
     try:
-        score: float | None = read_json(path)["score"] if path.exists() else None
+        score: float | None = read_selection(path)["score"] if path.exists() else None
     except DamagedFile:
         return None
     return score

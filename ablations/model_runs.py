@@ -20,7 +20,7 @@ from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED
 from neobert.external import adopt
 from neobert.layout import Layout
 from neobert.progress import state_of
-from neobert.records import read_record
+from neobert.records import is_published, read_record
 
 STAGES_OF_MODELS = ("contrastive",)
 COLUMNS = ("model", "seed", "run", "state", "heldout_loss", "heldout_accuracy")
@@ -82,7 +82,7 @@ def print_outcome(layout: Layout, baseline: Baseline, *, as_json: bool) -> None:
 def _entry(layout: Layout, baseline: Baseline, unit: PlannedUnit) -> dict[str, Any]:
     assert isinstance(unit.run, ContrastiveRun)
     path = unit.folder / "done.json"
-    scores = read_record(path)["scores"] if path.exists() else {}
+    scores = read_record(path)["scores"] if is_published(path) else {}
     return {
         "model": baseline.model.name,
         "weights": baseline.model.id,

@@ -67,7 +67,7 @@ def _embedding_piece(layout: Layout, name: str, evaluation: EmbeddingEvaluation)
     """An array with an element for each task that is left: tasks differ in size a thousandfold."""
     is_tuned = evaluation.encoder.protocol == "contrastive"
     needs = (f"contrastive/{evaluation.weights}",) if is_tuned else _weights(evaluation.weights)
-    left = sum(not files.record.exists() for files in task_files(layout, evaluation))
+    left = sum(not files.is_recorded for files in task_files(layout, evaluation))
     reference = str(run_folder(layout, evaluation).relative_to(layout.root))
     return Piece("mteb", f"{name}-{evaluation.weights}", (reference,), needs, max(1, left))
 

@@ -26,6 +26,10 @@ class DamagedFile(RunFailed):
     """A file does not match its checksum or cannot be parsed."""
 
 
+class NewerFile(DamagedFile):
+    """A file of a later version of this project: whole, but not for this one."""
+
+
 class ParityOff(Exception):
     """Something that must compute the same does not."""
 

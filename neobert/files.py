@@ -216,6 +216,18 @@ def read_json(path: Path) -> Any:
         raise DamagedFile(f"{path} is no file ({error.strerror}): remove it to compute it again") from error
 
 
+def require_digest(path: Path, sha256: str | None) -> None:
+    """Hold a file against the SHA-256 that a record has of it; None where the record is of a version without.
+
+    Raises:
+        DamagedFile: it is not there, or differs.
+    """
+    if not path.is_file():
+        raise DamagedFile(f"{path} is not there")
+    if sha256 is not None and sha256_of(path) != sha256:
+        raise DamagedFile(f"{path} does not match the checksum in its record")
+
+
 def is_local(name: str) -> bool:
     """Whether a path that some file names stays below the folder it is relative to, links aside."""
     path = PurePosixPath(name)

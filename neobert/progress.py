@@ -14,6 +14,7 @@ from neobert.grid.points import GridPoint
 from neobert.identity import identity, plain
 from neobert.layout import Layout
 from neobert.recipe import Point
+from neobert.records import is_published, read_sealed
 from neobert.specifications import GlueStudy, PretrainingRun, Run, run_folder
 
 State = Literal["missing", "waiting", "running", "failed", "done"]
@@ -61,14 +62,14 @@ class TrialFiles:
     @property
     def is_pruned(self) -> bool:
         """Whether this study gave the trial up."""
-        return self.study.pruning is not None and self.pruned_record.exists()
+        return self.study.pruning is not None and is_published(self.pruned_record)
 
     @property
     def published(self) -> Path | None:
         """The record that counts in this study; None where there is none yet."""
         if self.is_pruned:
             return self.pruned_record
-        return self.record if self.record.exists() else None
+        return self.record if is_published(self.record) else None
 
     @property
     def curve(self) -> Path:
@@ -106,6 +107,11 @@ class TaskFiles:
         return self.layout.embedding_task(self.run.task.name, self.id)
 
     @property
+    def is_recorded(self) -> bool:
+        """Whether the record is there and whole."""
+        return is_published(self.record)
+
+    @property
     def error(self) -> Path:
         """The last failure."""
         return self.record.parent / "errors" / f"{self.id}.json"
@@ -116,6 +122,23 @@ def task_files(layout: Layout, evaluation: EmbeddingEvaluation) -> list[TaskFile
     return [TaskFiles(layout, run) for run in evaluation.runs()]
 
 
+def is_closed(layout: Layout, study: GlueStudy) -> bool:
+    """Whether the file that closes a study is there and whole."""
+    return is_published(selection_path(layout, study), read_selection)
+
+
+def read_selection(path: Path) -> dict[str, Any]:
+    """What closes a study; one of an early version is not sealed.
+
+    Raises:
+        DamagedFile: it is torn, or was changed after it was written.
+    """
+    content = read_json(path)
+    if not isinstance(content, dict) or "trial" not in content or {"schema", "checksum"} & content.keys():
+        return read_sealed(path)
+    return content
+
+
 def selection_path(layout: Layout, study: GlueStudy) -> Path:
     """The write-once file that closes a study."""
     return run_folder(layout, study) / "selection.json"
@@ -123,15 +146,15 @@ def selection_path(layout: Layout, study: GlueStudy) -> Path:
 
 def state_of(layout: Layout, run: Run) -> State:
     """The state of a run, of a whole study, or of all tasks of an evaluation."""
-    folder, closings = run_folder(layout, run), [run_folder(layout, run) / "done.json"]
+    folder = run_folder(layout, run)
     if isinstance(run, GlueStudy):
-        closings, units = [selection_path(layout, run)], [(each.id, each.error) for each in trial_files(layout, run)]
+        is_done, units = is_closed(layout, run), [(each.id, each.error) for each in trial_files(layout, run)]
     elif isinstance(run, EmbeddingEvaluation):
-        open_tasks = [files for files in task_files(layout, run) if not files.record.exists()]
-        closings, units = [files.record for files in open_tasks], [(files.id, files.error) for files in open_tasks]
+        open_tasks = [files for files in task_files(layout, run) if not files.is_recorded]
+        is_done, units = not open_tasks, [(files.id, files.error) for files in open_tasks]
     else:
-        units = [(run.id, folder / "error.json")]
-    if all(closing.exists() for closing in closings):
+        is_done, units = is_published(folder / "done.json"), [(run.id, folder / "error.json")]
+    if is_done:
         return "done"
     if any(is_claimed(layout.claims(unit_id)) for unit_id, _ in units):
         return "running"
@@ -145,7 +168,7 @@ def errors_of(layout: Layout, run: Run) -> Iterator[dict[str, Any]]:
     if isinstance(run, GlueStudy):
         paths = [files.error for files in trial_files(layout, run)]
     elif isinstance(run, EmbeddingEvaluation):
-        paths = [files.error for files in task_files(layout, run) if not files.record.exists()]
+        paths = [files.error for files in task_files(layout, run) if not files.is_recorded]
     else:
         paths = [run_folder(layout, run) / "error.json"]
     for path in paths:

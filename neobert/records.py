@@ -4,19 +4,20 @@ Records and run files are sealed: they say which version of their schema and of 
 SHA-256 of all that they hold. A file of an older schema is upgraded when it is read.
 """
 
+import errno
 import hashlib
 import json
 import os
 import platform
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from neobert.errors import DamagedFile
-from neobert.files import json_bytes, publish_once, read_json
+from neobert.errors import DamagedFile, NewerFile
+from neobert.files import json_bytes, publish_once, read_json, set_aside
 from neobert.identity import NUMERICS
 
 SCHEMA = 2
@@ -111,14 +112,15 @@ def read_sealed(path: Path) -> dict[str, Any]:
     """What a sealed file holds, its checksum checked, upgraded to the schema of this version.
 
     Raises:
-        DamagedFile: it is torn, was changed after it was written, or is of a newer schema.
+        DamagedFile: it is torn, or was changed after it was written.
+        NewerFile: it is of a newer schema.
     """
     content = read_json(path)
     schema = content.get("schema") if isinstance(content, dict) else None
     if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
         raise DamagedFile(f"{path} has no schema version, so no version of this project wrote it: move it away")
     if schema > SCHEMA:
-        raise DamagedFile(
+        raise NewerFile(
             f"{path} has schema {schema}, and this version reads up to {SCHEMA}: update the code that reads it"
         )
     checksum = content.pop("checksum", None)
@@ -129,10 +131,41 @@ def read_sealed(path: Path) -> dict[str, Any]:
     return {**content, "schema": SCHEMA}
 
 
+def is_published(path: Path, read: Callable[[Path], Any] = read_sealed) -> bool:
+    """Whether a file is there and `read` finds it whole. A damaged one counts as absent: its unit makes it again."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            return False
+        raise
+    return _is_whole(read, path, status.st_size, status.st_mtime_ns, status.st_ino)
+
+
+@lru_cache(maxsize=1 << 17)
+def _is_whole(read: Callable[[Path], Any], path: Path, size: int, modified_ns: int, inode: int) -> bool:
+    """Read once as long as the file stays the same."""
+    del size, modified_ns, inode
+    try:
+        read(path)
+    except NewerFile:
+        return True
+    except DamagedFile:
+        return False
+    return True
+
+
+def publish_sealed(path: Path, content: Mapping[str, Any]) -> bool:
+    """Publish a sealed file once; False where a whole one is there. A damaged one is set aside."""
+    if os.path.lexists(path) and not is_published(path):
+        set_aside(path, f"{path} is damaged")
+    return publish_once(path, sealed(content))
+
+
 def publish_record(path: Path, record: dict[str, Any]) -> bool:
     """Publish a record once; False where one is there already."""
     assert record["state"] in RECORD_STATES, record["state"]
-    return publish_once(path, sealed(record))
+    return publish_sealed(path, record)
 
 
 def read_record(path: Path) -> dict[str, Any]:

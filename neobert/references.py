@@ -2,14 +2,12 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from neobert.embeddings.specification import ContrastiveRun
 from neobert.errors import DamagedFile, MissingData
-from neobert.files import read_json
 from neobert.launching.submissions import submissions_path
 from neobert.layout import Layout
-from neobert.progress import encoded_task_path, trial_files
+from neobert.progress import encoded_task_path, read_selection, trial_files
 from neobert.records import read_record
 from neobert.specifications import GlueStudy, PretrainingRun, read_run_file
 
@@ -117,7 +115,7 @@ def _add_selections(references: References, layout: Layout) -> None:
     """The best trial of every study that was closed, also of one whose run.json is gone."""
     for path in layout.root.glob("glue/*/studies/*/selection.json"):
         try:
-            content: dict[str, Any] = read_json(path)
+            content = read_selection(path)
             references.selected_trials.add(str(content["trial"]))
         except (DamagedFile, OSError, KeyError, TypeError) as error:
             references.unreadable.append(f"{path} is not readable: {error}")

@@ -1,6 +1,5 @@
 """What trials predicted on development examples, scored on resamples of them, as far as a folder of runs has it."""
 
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ import numpy as np
 
 from neobert.errors import DamagedFile, MissingData
 from neobert.glue.encoding import load_encoded
+from neobert.glue.selection import read_arrays
 from neobert.glue.tasks import TASKS
 from neobert.layout import Layout
 from neobert.progress import encoded_task_path
@@ -81,9 +81,8 @@ def _arrays(path: Path, names: Sequence[str]) -> Mapping[str, Array]:
         MissingData: the file is not there or cannot be read.
     """
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-            return {name: stored[name] for name in names}
+        return read_arrays(path, names)
     except FileNotFoundError:
         raise MissingData("predictions are not kept") from None
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        raise MissingData(f"{path.name} cannot be read: {error}") from error
+    except (DamagedFile, OSError) as error:
+        raise MissingData(str(error).replace(f"{path.parent}/", "")) from error

@@ -71,9 +71,12 @@ def _state(files: TrialFiles) -> dict[str, Any]:
 def _best(layout: Layout, studies: Sequence[GlueStudy], source: Source) -> dict[str, Any] | None:
     import numpy as np
 
+    from neobert.glue.closing import redo_damaged
     from neobert.glue.selection import best_of_grid
     from neobert.glue.tasks import task_named
 
+    if True in [redo_damaged(layout, study) for study in studies]:
+        logs().print("run the same command again: it makes what was set aside anew", markup=False)
     task = task_named(studies[0].task)
     labels = {split: np.asarray(source.task_examples(task.name, split)["label"]) for split in task.validation_splits}
     best = best_of_grid(layout, studies, labels)

@@ -57,6 +57,32 @@ def sweep(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, lis
 
 
 @pytest.mark.usefixtures("toy_scale")
+def test_damaged_results_are_set_aside_and_made_again_by_the_same_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Torn predictions of MNLI keep neither MNLI nor what starts from it from being closed; all comes out as before."""
+    assert run.main(["--variant", "M2", "--stages", "pretrain", "--runs", str(tmp_path), "--workers", "1"]) == 0
+    capsys.readouterr()
+    arguments = ["--task", "rte", "--runs", str(tmp_path)]
+    code, points, _ = sweep(capsys, *arguments)
+    assert code == 0
+    mnli, rte = (sorted(tmp_path.glob(f"glue/{task}/*.json")) for task in ("mnli", "rte"))
+    (choice,) = tmp_path.glob("glue/mnli/studies/*/selection.json")
+    whole = choice.read_bytes()
+    best = tmp_path / "glue" / "mnli" / json.loads(whole)["trial"]
+    best.with_suffix(".safetensors").write_bytes(b"torn")
+    mnli[0].with_suffix(".npz").write_bytes(b"torn")
+    for path in (choice, *tmp_path.glob("glue/rte/studies/*/selection.json"), rte[0]):
+        path.unlink()
+    code, again, said = sweep(capsys, *arguments)
+    assert code == 1 and f"{best.stem}.safetensors was damaged" in said
+    assert mnli[0].with_suffix(".npz.damaged-1").exists() and best.with_suffix(".safetensors.damaged-1").exists()
+    code, again, _ = sweep(capsys, *arguments, "--retry-failed")
+    assert code == 0 and again == points
+    assert json.loads(choice.read_bytes())["trial"] == json.loads(whole)["trial"]
+
+
+@pytest.mark.usefixtures("toy_scale")
 def test_seeds_storages_and_failures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Three seeds on one model, the best by their mean; a failed point stays failed until it is asked for again;
     Optuna shows it all, and again after its journal was lost."""

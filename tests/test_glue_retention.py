@@ -2,15 +2,23 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from glue_worlds import point, protocol
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import save_file
 from tiny_runs import SOURCE
 
+from neobert.errors import DamagedFile
+from neobert.files import sha256_of
 from neobert.glue import closing
+from neobert.grid.claims import acquire
 from neobert.layout import Layout
-from neobert.progress import trial_files
+from neobert.progress import TrialFiles, read_selection, selection_path, state_of, trial_files
 from neobert.records import publish_record
 from neobert.specifications import Execution, GlueStudy, Start, write_run_file
+from neobert.stopping import StopRequest
 
 POINTS = tuple(point(learning_rate=rate) for rate in (1e-3, 2e-3, 3e-3))
 EXECUTION = Execution(threads=1, processes=1, micro_batch_tokens=128, checkpoint_interval_steps=5)
@@ -70,3 +78,109 @@ def test_a_better_trial_that_finishes_meanwhile_keeps_its_weights(
     assert first.exists() and later[0].exists()
     closing.drop_beaten_weights(layout, study)
     assert not first.exists() and later[0].exists()
+
+
+def finish_whole(layout: Layout, study: GlueStudy, number: int, score: float) -> TrialFiles:
+    """Weights, predictions and record of a trial as a worker publishes them."""
+    files = trial_files(layout, study)[number]
+    files.record.parent.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(files.predictions, validation=np.arange(12, dtype=np.float32).reshape(6, 2) * score)
+    save_file({"model.a": np.ones(3, np.float32)}, files.weights)
+    sha256 = {"predictions": sha256_of(files.predictions), "weights": sha256_of(files.weights)}
+    record = {"kind": "glue", "id": files.id, "state": "done", "scores": {"score": score}, "sha256": sha256}
+    publish_record(files.record, record)
+    return files
+
+
+def close(layout: Layout, study: GlueStudy) -> bool:
+    """What a worker does with the closing; whether it was made."""
+    unit = closing.SelectionUnit(layout, study)
+    claim = acquire(layout.claims(unit.id))
+    assert claim is not None
+    with claim:
+        unit.run(claim, StopRequest(), lambda step, score: None)
+    return unit.is_finished()
+
+
+@given(number=st.integers(0, len(POINTS) - 1), place=st.floats(0, 1, exclude_max=True), change=st.integers(1, 255))
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.parametrize("suffix", [".npz", ".json"])
+def test_a_damaged_trial_never_decides_and_runs_again(
+    tmp_path_factory: pytest.TempPathFactory, study: GlueStudy, suffix: str, number: int, place: float, change: int
+) -> None:
+    """Whichever byte of predictions or record changes, nothing is chosen before the trial was run again."""
+    layout = Layout(tmp_path_factory.mktemp("runs"))
+    write_run_file(layout, study, SOURCE, EXECUTION, {})
+    trials = [finish_whole(layout, study, each, 0.1 * each) for each in range(len(POINTS))]
+    path = trials[number].record.with_suffix(suffix)
+    whole, content = path.read_bytes(), bytearray(path.read_bytes())
+    content[int(place * len(content))] ^= change
+    path.write_bytes(content)
+    unit = closing.SelectionUnit(layout, study)
+    assert not unit.is_ready() or not close(layout, study)
+    assert not unit.is_ready() and trials[number].published is None
+    finish_whole(layout, study, number, 0.1 * number)
+    assert path.with_name(f"{path.name}.damaged-1").read_bytes() == content and path.read_bytes() == whole
+    assert unit.is_ready() and close(layout, study)
+    assert read_selection(selection_path(layout, study))["trial"] == trials[2].id
+
+
+@pytest.mark.parametrize("content", [b"", b"PK", b"no archive"])
+def test_torn_predictions_of_an_early_version_are_named(tmp_path: Path, study: GlueStudy, capsys, content) -> None:
+    """Their records hold no checksum."""
+    layout = Layout(tmp_path)
+    for number in range(len(POINTS)):
+        finish(layout, study, number, 0.5)
+    torn = trial_files(layout, study)[1].predictions
+    torn.write_bytes(content)
+    assert not close(layout, study)
+    assert f"{torn} cannot be read" in capsys.readouterr().err and not torn.exists()
+    finish(layout, study, 1, 0.9)
+    assert close(layout, study)
+
+
+def test_best_weights_that_are_damaged_are_made_again_before_anything_starts_from_them(
+    tmp_path: Path, study: GlueStudy
+) -> None:
+    layout = Layout(tmp_path)
+    best = [finish_whole(layout, study, number, 0.1 * number) for number in range(len(POINTS))][-1]
+    assert close(layout, study)
+    assert closing.best_weights(layout, "cola", study.id) == best.weights
+    whole = best.weights.read_bytes()
+    best.weights.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(DamagedFile, match="the same command runs its trial again"):
+        closing.best_weights(layout, "cola", study.id)
+    assert state_of(layout, study) == "waiting" and best.published is None
+    finish_whole(layout, study, len(POINTS) - 1, 0.2)
+    assert close(layout, study) and closing.best_weights(layout, "cola", study.id).read_bytes() == whole
+
+
+@given(place=st.floats(0, 1, exclude_max=True), change=st.integers(1, 255))
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_changed_choice_is_no_choice(
+    tmp_path_factory: pytest.TempPathFactory, study: GlueStudy, place: float, change: int
+) -> None:
+    layout = Layout(tmp_path_factory.mktemp("runs"))
+    for number in range(len(POINTS)):
+        finish_whole(layout, study, number, 0.1 * number)
+    assert close(layout, study)
+    path = selection_path(layout, study)
+    whole, content = read_selection(path), bytearray(path.read_bytes())
+    content[int(place * len(content))] ^= change
+    path.write_bytes(content)
+    if state_of(layout, study) == "done":
+        assert read_selection(path) == whole
+    else:
+        assert close(layout, study) and read_selection(path) == whole
+
+
+def test_what_a_trial_of_another_worker_damages_waits_for_its_end(tmp_path: Path, study: GlueStudy) -> None:
+    """Somebody runs the damaged trial just now: nothing is moved under its hands."""
+    layout = Layout(tmp_path)
+    trials = [finish_whole(layout, study, number, 0.5) for number in range(len(POINTS))]
+    trials[0].predictions.write_bytes(b"torn")
+    claim = acquire(layout.claims(trials[0].id))
+    assert claim is not None
+    with claim:
+        assert closing.redo_damaged(layout, study) and trials[0].published is not None
+    assert closing.redo_damaged(layout, study) and trials[0].published is None

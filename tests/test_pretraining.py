@@ -29,15 +29,17 @@ from tiny_runs import (
 
 from neobert.data import synthetic
 from neobert.data.preparation import measured_runs
-from neobert.errors import RunFailed
+from neobert.errors import DamagedFile, MissingData, RunFailed
 from neobert.files import read_lines
 from neobert.grid.claims import acquire
 from neobert.identity import NUMERICS, identity
 from neobert.layout import Layout
+from neobert.progress import state_of
 from neobert.specifications import PretrainingRun, read_run_file
 from neobert.stopping import StopRequest
 from neobert.training.tasks import Process
 from neobert.training.trainer import Trainer
+from neobert.training.units import last_checkpoint
 from neobert.work import Worker, open_units
 
 GOLDEN = Path(__file__).parent / "golden" / "losses.json"
@@ -190,6 +192,42 @@ def test_a_damaged_line_is_set_aside_and_the_run_closes_without_it(
     scores, expected = record(root, run)["scores"], record(undisturbed[0], run)["scores"]
     assert scores["heldout_loss"] == expected["heldout_loss"]
     assert scores["training_loss"] == (None if step == STEPS else expected["training_loss"])
+
+
+def test_a_damaged_last_checkpoint_is_trained_again_and_no_earlier_one_stands_for_it(
+    undisturbed: tuple[Path, PretrainingRun], not_closed: tuple[Path, PretrainingRun]
+) -> None:
+    root, run = not_closed
+    layout, folder = Layout(root), root / "pretraining" / run.id
+    shutil.copy(undisturbed[0] / "pretraining" / run.id / "done.json", folder)
+    assert last_checkpoint(layout, run.id).step == STEPS
+    path = folder / "checkpoints" / f"step-{STEPS:08d}" / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    second = tiny_run(previous=run, stages=(tiny_stage(steps=2, warmup_steps=0, decay_steps=0),))
+    for start in (last_checkpoint, Trainer(layout, read_run_file(write_tiny_run(root, second)), Process(0, 1)).restore):
+        with pytest.raises((DamagedFile, MissingData), match="last checkpoint"):
+            start(*(layout, run.id) if start is last_checkpoint else ())
+        assert state_of(layout, run) == "waiting" and (folder / "done.json.damaged-1").exists()
+    assert path.parent.with_name(f"{path.parent.name}.damaged-1").is_dir()
+    assert Worker(layout, open_units(layout, reference(run)), StopRequest()).run() == 0
+    assert_equal_runs(undisturbed[0], root, run)
+    newest = max(folder.glob("attempts/*/metrics.jsonl"))
+    assert [line["step"] for line in read_lines(newest) if "loss" in line] == [21, 22, 23, 24]
+
+
+def test_a_changed_record_is_no_record_and_its_run_is_closed_again(
+    undisturbed: tuple[Path, PretrainingRun], not_closed: tuple[Path, PretrainingRun]
+) -> None:
+    root, run = not_closed
+    layout, path = Layout(root), root / "pretraining" / run.id / "done.json"
+    whole = (undisturbed[0] / "pretraining" / run.id / "done.json").read_text()
+    path.write_text(whole.replace('"training_loss": ', '"training_loss": 1'))
+    assert state_of(layout, run) == "waiting"
+    assert Worker(layout, open_units(layout, reference(run)), StopRequest()).run() == 0
+    assert_equal_runs(undisturbed[0], root, run)
+    assert path.with_name("done.json.damaged-1").exists() and state_of(layout, run) == "done"
 
 
 @pytest.mark.parametrize("kill_after_lines", [1, 7, 19])

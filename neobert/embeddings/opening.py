@@ -7,15 +7,16 @@ from torch import Tensor
 
 from neobert.data.preparation import open_specified, text_tokenizer
 from neobert.embeddings.encoding import Embedder, TextEncoder, default_precision
-from neobert.embeddings.starting import last_weights
 from neobert.errors import MissingData
 from neobert.external import ExternalModel, read_model_file
+from neobert.glue.measured import encoder_part
 from neobert.layout import Layout
 from neobert.model.build import build_encoder
 from neobert.recipe import Precision
 from neobert.sentence_modules import SentenceModules, read_sentence_modules
 from neobert.specifications import PretrainingRun, RunFile, Source, read_run_file
 from neobert.training import checkpoints
+from neobert.training.units import last_checkpoint
 
 PREFIX = "model."
 
@@ -33,7 +34,8 @@ def open_contrastive(
     run_file = read_run_file(folder) if step is not None else _finished(folder, f"contrastive fine-tuning {run_id}")
     run = run_file.contrastive
     assert run is not None
-    weights = last_weights(folder) if step is None else checkpoints.load(folder / "checkpoints", step).weights()
+    last = last_checkpoint(layout, run_id) if step is None else checkpoints.load(folder / "checkpoints", step)
+    weights = encoder_part(last.weights())
     if run.is_external:
         return _external(read_model_file(layout, run.weights), weights, device, precision, run.max_tokens)
     pretraining = read_run_file(layout.pretraining(run.weights)).pretraining
@@ -60,7 +62,15 @@ def open_pretrained(
     assert run is not None
     longest = run.recipe.longest_context
     context = min(max_tokens or longest, longest)
-    return _own(layout, run, run_file.source, last_weights(folder), device, precision, context)
+    return _own(
+        layout,
+        run,
+        run_file.source,
+        encoder_part(last_checkpoint(layout, run_id).weights()),
+        device,
+        precision,
+        context,
+    )
 
 
 def open_external(

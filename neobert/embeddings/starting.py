@@ -1,7 +1,6 @@
 """The encoder that contrastive fine-tuning starts from: a pre-training run's, or a model from elsewhere."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -11,13 +10,12 @@ from neobert.embeddings.encoding import DTYPES
 from neobert.embeddings.forms import FlatForm, FlatVectors, Form, PaddedForm, PaddedVectors
 from neobert.embeddings.pairs import Framing
 from neobert.embeddings.specification import ContrastiveRun
-from neobert.errors import DamagedFile
 from neobert.external import read_model_file
 from neobert.glue.measured import encoder_part
 from neobert.layout import Layout
 from neobert.model.build import build_encoder
 from neobert.specifications import Source, read_run_file
-from neobert.training import checkpoints
+from neobert.training.units import last_checkpoint
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,28 +50,15 @@ def is_there(layout: Layout, run: ContrastiveRun) -> bool:
 
 
 def _own(layout: Layout, run: ContrastiveRun, source: Source, device: torch.device) -> StartingPoint:
-    folder = layout.pretraining(run.weights)
-    pretraining = read_run_file(folder).pretraining
+    pretraining = read_run_file(layout.pretraining(run.weights)).pretraining
     assert pretraining is not None
     model, data = pretraining.recipe.model, pretraining.recipe.data
     return StartingPoint(
         model=FlatVectors(build_encoder(model, pretraining.context)),
         form=FlatForm(device, DTYPES[run.protocol.precision]),
         framing=text_tokenizer(layout, open_specified(source), data.tokenizer, model.vocabulary_size),
-        weights=last_weights(folder),
+        weights=encoder_part(last_checkpoint(layout, run.weights).weights()),
     )
-
-
-def last_weights(folder: Path) -> dict[str, Tensor]:
-    """The tensors of the encoder that a finished run ended with, named "model.…".
-
-    Raises:
-        DamagedFile: the run has no checkpoint that is whole.
-    """
-    newest = checkpoints.newest(folder / "checkpoints")
-    if newest is None:
-        raise DamagedFile(f"run {folder.name} is done but has no valid checkpoint: remove its folder to redo it")
-    return encoder_part(newest.weights())
 
 
 def _external(layout: Layout, run: ContrastiveRun, device: torch.device) -> StartingPoint:

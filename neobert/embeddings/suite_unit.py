@@ -88,7 +88,7 @@ class EmbeddingTaskUnit:
         """None: a task is no point of a grid."""
 
     def is_finished(self) -> bool:
-        return self.files.record.exists()
+        return self.files.is_recorded
 
     def is_ready(self) -> bool:
         """Whether the weights are there."""

@@ -16,7 +16,7 @@ from neobert.grid.claims import Claim
 from neobert.grid.points import Report
 from neobert.identity import plain
 from neobert.layout import Layout
-from neobert.records import provenance, publish_record
+from neobert.records import is_published, provenance, publish_record
 from neobert.specifications import Execution, RunFile, read_checked_run_file
 from neobert.stopping import StopRequest
 from neobert.training.attempt import Outcome
@@ -61,7 +61,7 @@ class ContrastiveUnit:
         """None: contrastive fine-tuning is no point of a grid."""
 
     def is_finished(self) -> bool:
-        return (self.folder / "done.json").exists()
+        return is_published(self.folder / "done.json")
 
     def is_ready(self) -> bool:
         """Whether the encoder is there."""

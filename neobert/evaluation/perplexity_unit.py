@@ -23,12 +23,12 @@ from neobert.identity import NUMERICS, identity, plain
 from neobert.layout import Layout
 from neobert.model.build import build_masked_language_model
 from neobert.recipe import Value
-from neobert.records import provenance, publish_record
+from neobert.records import is_published, provenance, publish_record
 from neobert.result_records import PerplexityConfig, PerplexityScores
 from neobert.specifications import PretrainingRun, RunFile
 from neobert.stopping import Stopped, StopRequest
-from neobert.training import checkpoints
 from neobert.training.device import default_device
+from neobert.training.units import last_checkpoint
 
 BATCH_TOKENS = {"cpu": 4096, "cuda": 131_072}
 
@@ -96,7 +96,7 @@ class PerplexityUnit:
         """None: a measurement is no point of a grid."""
 
     def is_finished(self) -> bool:
-        return self.record_path.exists()
+        return is_published(self.record_path)
 
     def is_ready(self) -> bool:
         """Whether the run has its last checkpoint."""
@@ -171,9 +171,8 @@ class PerplexityUnit:
 
     def _instrument(self, device: torch.device) -> MaskedAlone:
         run = self.run_specification
-        folder = self.layout.pretraining(self.measurement.run) / "checkpoints"
         model = build_masked_language_model(run.recipe.model, run.context)
-        model.load_state_dict(checkpoints.load(folder, run.recipe.stages[-1].steps).weights())
+        model.load_state_dict(last_checkpoint(self.layout, self.measurement.run).weights())
         batch_tokens = self.batch_tokens or BATCH_TOKENS[device.type]
         return MaskedAlone(model.to(device).eval(), self.corpus.ids.mask, run.recipe.precision, device, batch_tokens)
 

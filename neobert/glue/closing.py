@@ -1,20 +1,23 @@
 """The closing of a GLUE study: which point is best, written once; weights that nobody needs any more go. Torch-free."""
 
 import math
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from neobert.errors import DamagedFile, MissingData
-from neobert.files import json_bytes, publish_once
+from neobert.files import require_digest, set_aside
 from neobert.glue.tasks import decisive_score, task_named
-from neobert.grid.claims import Claim
+from neobert.grid.claims import Claim, acquire
 from neobert.grid.points import Report
 from neobert.identity import plain
 from neobert.layout import Layout
-from neobert.progress import TrialFiles, encoded_task_path, selection_path, trial_files
-from neobert.records import read_record
+from neobert.progress import TrialFiles, encoded_task_path, is_closed, read_selection, selection_path, trial_files
+from neobert.records import is_published, publish_sealed, read_record
 from neobert.specifications import GlueStudy, read_run_file, run_folder
 from neobert.stopping import StopRequest
 
@@ -49,13 +52,18 @@ class SelectionUnit:
         """None: the closing is no point of the grid."""
 
     def is_finished(self) -> bool:
-        return selection_path(self.layout, self.study).exists()
+        return is_closed(self.layout, self.study)
 
     def is_ready(self) -> bool:
         return all(files.published is not None for files in trial_files(self.layout, self.study))
 
     def run(self, claim: Claim, stop: StopRequest, report: Report) -> None:
-        """Choose by the study's rule and publish the choice, with everything that decided it."""
+        """Choose by the study's rule and publish the choice, with everything that decided it.
+
+        Where predictions are damaged, their trials are to run again first: nothing is chosen yet.
+        """
+        if redo_damaged(self.layout, self.study):
+            return
         best, score = _best(self.layout, self.study)
         nested = _nested(self.layout, self.study)
         claim.check()
@@ -70,7 +78,7 @@ class SelectionUnit:
             "scored_on": {"origin": self.study.task_origin, "splits": task_named(self.study.task).validation_splits},
             "nested": nested,
         }
-        publish_once(selection_path(self.layout, self.study), json_bytes(content))
+        publish_sealed(selection_path(self.layout, self.study), content)
 
 
 def _nested(layout: Layout, study: GlueStudy) -> dict[str, Any]:
@@ -102,14 +110,20 @@ def _rank(study: GlueStudy, scores: Mapping[str, Any]) -> float:
 
 def _is_done(files: TrialFiles) -> bool:
     """Whether a trial ran to its end in its study; one that was given up is never chosen."""
-    return files.record.exists() and not files.is_pruned
+    return is_published(files.record) and not files.is_pruned
 
 
 def drop_beaten_weights(layout: Layout, study: GlueStudy) -> None:
-    """Keep weights only of trials that are the best so far in some study; grids share trials, so all studies count."""
+    """Keep weights only of trials that are the best so far in some study; grids share trials, so all studies count.
+
+    Where a study cannot be read, the weights of all stay.
+    """
     # Listed before the best is looked up: a record that another worker publishes in between must not count as beaten.
-    finished = [files for files in trial_files(layout, study) if files.record.exists()]
-    studies = [other for other in _studies(layout, study.task) if other.weights == study.weights]
+    finished = [files for files in trial_files(layout, study) if is_published(files.record)]
+    try:
+        studies = [other for other in _studies(layout, study.task) if other.weights == study.weights]
+    except DamagedFile:
+        return
     kept = {_best(layout, other)[0].id for other in studies if _has_records(layout, other)}
     for files in finished:
         if files.id not in kept:
@@ -128,3 +142,67 @@ def _has_records(layout: Layout, study: GlueStudy) -> bool:
 def selection_of(layout: Layout, task: str, study_id: str) -> Path:
     """The file that closes a study of which only the name is known."""
     return layout.study(task, study_id) / "selection.json"
+
+
+def best_weights(layout: Layout, task: str, study_id: str) -> Path:
+    """The weights of the trial that a closed study chose, held against its record.
+
+    Raises:
+        DamagedFile: they are damaged or gone; the trial and the choice are set aside, to be made again.
+    """
+    study = read_run_file(layout.study(task, study_id)).study
+    assert study is not None
+    trial = read_selection(selection_path(layout, study))["trial"]
+    files = next((files for files in trial_files(layout, study) if files.id == trial), None)
+    if files is None:
+        raise DamagedFile(f"{selection_path(layout, study)} names {trial}, which is no trial of its study: remove it")
+    if _redo_if_damaged(files, files.weights, partial(_require_weights, files)):
+        raise DamagedFile(f"{files.weights} was damaged: the same command runs its trial again, then goes on")
+    return files.weights
+
+
+def _require_weights(files: TrialFiles) -> None:
+    require_digest(files.weights, read_record(files.record).get("sha256", {}).get("weights"))
+
+
+def redo_damaged(layout: Layout, study: GlueStudy) -> bool:
+    """Set finished trials with damaged predictions aside, so that they run again; whether there was any."""
+    done = [files for files in trial_files(layout, study) if _is_done(files)]
+    redone = [_redo_if_damaged(files, files.predictions, partial(_require_predictions, files)) for files in done]
+    return any(redone)
+
+
+def _require_predictions(files: TrialFiles) -> None:
+    from neobert.glue.selection import read_predictions
+
+    try:
+        read_predictions(files)
+    except FileNotFoundError:  # not kept: then nothing is read of them
+        return
+
+
+def _redo_if_damaged(files: TrialFiles, path: Path, check: Callable[[], None]) -> bool:
+    """Whether `check` finds a file of a finished trial damaged. Then that file, the trial's record and its study's
+    choice are set aside, unless somebody works on these just now."""
+    if _damage(check) is None:
+        return False
+    layout, study = files.layout, files.study
+    with ExitStack() as held:
+        units = [files.id, *([f"{study.id}-selection"] if is_closed(layout, study) else [])]
+        claims = [acquire(layout.claims(unit)) for unit in units]
+        for claim in filter(None, claims):
+            held.enter_context(claim)
+        reason = _damage(check)
+        if None not in claims and reason is not None:
+            for each in (selection_path(layout, study), files.record, path):
+                if os.path.lexists(each):
+                    set_aside(each, reason)
+    return True
+
+
+def _damage(check: Callable[[], None]) -> str | None:
+    try:
+        check()
+    except DamagedFile as error:
+        return str(error)
+    return None

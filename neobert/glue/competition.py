@@ -8,7 +8,7 @@ from neobert.glue.pruning import Curve, is_beaten, rung_reached
 from neobert.grid.points import Report
 from neobert.layout import Layout
 from neobert.progress import TrialFiles, trial_files
-from neobert.records import read_record
+from neobert.records import is_published, read_record
 from neobert.specifications import GlueStudy
 
 CURVE_KEYS = ("claim", "share", "score")
@@ -108,7 +108,7 @@ def savings(layout: Layout, study: GlueStudy) -> Savings:
     """What pruning saved in a study so far."""
     everything = trial_files(layout, study)
     own = [read_record(files.published) for files in everything if files.published is not None]
-    full = [read_record(files.record) for files in everything if files.record.exists()]
+    full = [read_record(files.record) for files in everything if is_published(files.record)]
     is_full = len(full) == len(everything)
     return Savings(
         points=len(everything),

@@ -2,14 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from neobert.data.corpora import Source
 from neobert.data.preparation import text_tokenizer
-from neobert.errors import DamagedFile
 from neobert.external import read_model_file
 from neobert.glue.batching import SHARED_ROWS, Form
 from neobert.glue.encoding import Framing
@@ -19,7 +17,7 @@ from neobert.layout import Layout
 from neobert.model.build import build_classifier
 from neobert.model.heads import Classifier
 from neobert.specifications import GlueStudy, read_run_file
-from neobert.training import checkpoints
+from neobert.training.units import last_checkpoint
 
 Weights = dict[str, Tensor]
 
@@ -60,17 +58,10 @@ def _own(layout: Layout, study: GlueStudy) -> MeasuredModel:
     labels = task_named(study.task).labels
     return MeasuredModel(
         classifier=build_classifier(model, run.context, labels, protocol.pooling, protocol.dropout),
-        weights=lambda: _checkpoint(layout.pretraining(study.weights)),
+        weights=lambda: encoder_part(last_checkpoint(layout, study.weights).weights()),
         framing=lambda source: text_tokenizer(layout, source, data.tokenizer, model.vocabulary_size),
         form=SHARED_ROWS,
     )
-
-
-def _checkpoint(folder: Path) -> Weights:
-    newest = checkpoints.newest(folder / "checkpoints")
-    if newest is None:
-        raise DamagedFile(f"run {folder.name} is done but has no valid checkpoint: remove its folder to redo it")
-    return encoder_part(newest.weights())
 
 
 def _external(layout: Layout, study: GlueStudy) -> MeasuredModel:

@@ -4,13 +4,19 @@ The best of a grid is biased upward: it is the highest of many noisy scores on t
 nested score stands beside it: choose on one half of the validation examples, report the other, both ways round.
 """
 
+import io
 import statistics
+import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from neobert.errors import DamagedFile
+from neobert.files import require_digest
 from neobert.glue import metrics
 from neobert.glue.encoding import permutation
 from neobert.glue.tasks import Task, decisive_score, task_named
@@ -23,6 +29,9 @@ from neobert.specifications import GlueStudy
 Array = np.ndarray[Any, np.dtype[Any]]
 Labels = Mapping[str, Array]
 Scores = Mapping[Point, Mapping[int, float]]  # by point, in the order of the grid, and by seed; undefined ones left out
+
+NO_ARCHIVE = (zipfile.BadZipFile, zlib.error, EOFError, KeyError, MemoryError, OSError, RuntimeError, ValueError)
+"""What numpy and zipfile raise where an archive in memory is damaged."""
 
 HALVES_SEED = 0
 HALVES = (
@@ -123,8 +132,10 @@ def _reached_by_half(
     both = Reached(studies), Reached(studies)
     parts = {split: halves(len(labels[split])) for split in task.validation_splits}
     for study, files in _done(layout, studies):
-        with np.load(files.predictions, allow_pickle=False) as stored:
-            predictions = {split: stored[split] for split in task.validation_splits}
+        predictions = read_predictions(files)
+        for split, part in predictions.items():
+            if len(part) != len(labels[split]):
+                raise DamagedFile(f"{files.predictions} has {len(part)} predictions for {len(labels[split])} examples")
         for half, reached in enumerate(both):
             rows = {split: parts[split][half] for split in parts}
             scores = _scores_on(task, predictions, labels, rows)
@@ -132,6 +143,34 @@ def _reached_by_half(
                 metric = task.decisive_metric(study.protocol)
                 reached.note(files.point, study.seed, scores.value(metric), scores.score)
     return both
+
+
+def read_predictions(files: TrialFiles) -> dict[str, Array]:
+    """What a finished trial predicted on each validation split.
+
+    Raises:
+        FileNotFoundError: that was not kept.
+        DamagedFile: the file or the record is damaged, or they do not belong together.
+    """
+    digests = read_record(files.record).get("sha256", {})
+    if files.predictions.exists():
+        require_digest(files.predictions, digests.get("predictions"))
+    return read_arrays(files.predictions, task_named(files.study.task).validation_splits)
+
+
+def read_arrays(path: Path, names: Sequence[str]) -> dict[str, Array]:
+    """The named arrays of an .npz file.
+
+    Raises:
+        FileNotFoundError: there is none.
+        DamagedFile: it cannot be read, or has no such arrays.
+    """
+    content = io.BytesIO(path.read_bytes())
+    try:
+        with np.load(content, allow_pickle=False) as stored:
+            return {name: stored[name] for name in names}
+    except (*NO_ARCHIVE, AttributeError, TypeError) as error:
+        raise DamagedFile(f"{path} cannot be read ({error})") from error
 
 
 def _scores_on(

@@ -1,5 +1,6 @@
 """GLUE trials and studies as units of work: claims before; predictions, weights and one record after."""
 
+import hashlib
 import io
 import time
 from dataclasses import dataclass
@@ -12,8 +13,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from neobert.data.preparation import open_specified
-from neobert.files import read_json, replace_file, sync_file, temporary_sibling
-from neobert.glue.closing import SelectionUnit, drop_beaten_weights, selection_of
+from neobert.files import replace_file, sha256_of, sync_file, temporary_sibling
+from neobert.glue.closing import SelectionUnit, best_weights, drop_beaten_weights, selection_of
 from neobert.glue.competition import Competition, TrialPruned
 from neobert.glue.compiling import Compiling
 from neobert.glue.encoding import EncodedTask, encode_task, load_encoded, save_encoded
@@ -31,9 +32,9 @@ from neobert.grid.claims import Claim, ClaimLost
 from neobert.grid.points import GridPoint, Report
 from neobert.identity import plain
 from neobert.layout import Layout
-from neobert.progress import TrialFiles, encoded_task_path, trial_files
+from neobert.progress import TrialFiles, encoded_task_path, read_selection, trial_files
 from neobert.recipe import Point
-from neobert.records import provenance, publish_record
+from neobert.records import is_published, provenance, publish_record
 from neobert.specifications import GlueStudy, RunFile, read_checked_run_file
 from neobert.stopping import StopRequest
 from neobert.training.device import default_device
@@ -87,7 +88,9 @@ class TrialUnit:
         if not is_there(self.layout, self.study):
             return False
         start = self.study.starts_from
-        return start.task is None or start.study is None or selection_of(self.layout, start.task, start.study).exists()
+        if start.task is None or start.study is None:
+            return True
+        return is_published(selection_of(self.layout, start.task, start.study), read_selection)
 
     def run(self, claim: Claim, stop: StopRequest, report: Report) -> None:
         """Fine-tune, then publish predictions, weights and, last, the record; only that where the trial is pruned."""
@@ -105,26 +108,29 @@ class TrialUnit:
             self._publish(self.files.pruned_record, told.outcome | common | fields)
             return
         claim.check()
-        self._publish_predictions(outcome)
-        self._publish_weights(outcome.weights)
+        sha256 = {"predictions": self._publish_predictions(outcome), "weights": self._publish_weights(outcome.weights)}
         claim.check()
-        self._publish(self.files.record, _told(outcome) | common | _how(tuner, started))
+        self._publish(self.files.record, _told(outcome) | common | {"sha256": sha256} | _how(tuner, started))
         drop_beaten_weights(self.layout, self.study)
 
     def _publish(self, path: Path, fields: dict[str, Any]) -> None:
         if not publish_record(path, self._described() | fields):
             raise ClaimLost(f"trial {self.id} was recorded by another process; this result is dropped")
 
-    def _publish_predictions(self, outcome: Outcome) -> None:
+    def _publish_predictions(self, outcome: Outcome) -> str:
+        """Returns the file's SHA-256, as `_publish_weights` does."""
         buffer = io.BytesIO()
         np.savez_compressed(buffer, allow_pickle=False, **outcome.predictions)
         replace_file(self.files.predictions, buffer.getvalue())
+        return hashlib.sha256(buffer.getvalue()).hexdigest()
 
-    def _publish_weights(self, weights: Weights) -> None:
+    def _publish_weights(self, weights: Weights) -> str:
         temporary = temporary_sibling(self.files.weights)
         save_file(weights, temporary)
         sync_file(temporary)
+        sha256 = sha256_of(temporary)
         temporary.replace(self.files.weights)
+        return sha256
 
     def _described(self) -> dict[str, Any]:
         """What a record says about the trial, whatever came out."""
@@ -191,8 +197,7 @@ def _starting_weights(layout: Layout, study: GlueStudy, model: MeasuredModel) ->
     start = study.starts_from
     if start.task is None or start.study is None:
         return model.weights()
-    trial = read_json(selection_of(layout, start.task, start.study))["trial"]
-    weights = load_file(layout.trial(start.task, trial).with_suffix(".safetensors"))
+    weights = load_file(best_weights(layout, start.task, start.study))
     return encoder_part(weights) if study.protocol.transferred == "encoder" else all_but_classifier(weights)
 
 

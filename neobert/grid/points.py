@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from neobert.records import is_published
+
 
 @dataclass(frozen=True)
 class GridPoint:
@@ -25,7 +27,7 @@ class GridPoint:
     def published(self) -> Path | None:
         """The record that counts, one of a pruned trial first; None where there is none yet."""
         candidates = (self.pruned_record, self.record)
-        return next((path for path in candidates if path is not None and path.exists()), None)
+        return next((path for path in candidates if path is not None and is_published(path)), None)
 
 
 class Report(Protocol):

@@ -3,10 +3,10 @@
 from dataclasses import replace
 from typing import Any
 
-from neobert.files import read_json
 from neobert.overview.row import Row
 from neobert.overview.tree import Tree
 from neobert.overview.units import failure_at, heartbeat_of, owners_of, workers_of
+from neobert.progress import read_selection
 from neobert.specifications import GlueStudy
 
 
@@ -14,7 +14,7 @@ def study_row(tree: Tree, row: Row, content: dict[str, Any]) -> Row:
     """The row of a study whose run.json holds `content`.
 
     Raises:
-        DamagedFile: the selection is torn.
+        DamagedFile: the selection is torn, or was changed.
         KeyError, TypeError, ValueError: run.json lacks something.
     """
     study = content["study"]
@@ -22,7 +22,7 @@ def study_row(tree: Tree, row: Row, content: dict[str, Any]) -> Row:
     row = replace(row, stage=study["stage"] + 1, seed=study["seed"], weights=study["weights"], total=total)
     selection = tree.layout.root / row.folder / "selection.json"
     if selection.exists():
-        return replace(row, state="done", done=total, score=read_json(selection)["score"])
+        return replace(row, state="done", done=total, score=read_selection(selection)["score"])
     if "done.json" not in tree.names(tree.layout.pretraining(study["weights"])):  # before that no trial begins
         return replace(row, state="waiting", note=f"after pretraining {row.weights}", done=0)
     parsed = GlueStudy.read(study)

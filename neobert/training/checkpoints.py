@@ -41,7 +41,8 @@ class Checkpoint:
         return state
 
 
-def _folder(checkpoints: Path, step: int) -> Path:
+def folder_of(checkpoints: Path, step: int) -> Path:
+    """Where the checkpoint of a step lies."""
     return checkpoints / f"step-{step:08d}"
 
 
@@ -58,7 +59,7 @@ def save(
     Raises:
         ClaimLost: another process owns the run now.
     """
-    final = _folder(checkpoints, step)
+    final = folder_of(checkpoints, step)
     if final.exists():
         if is_valid(final):
             return
@@ -96,7 +97,7 @@ def steps_on_disk(checkpoints: Path) -> list[int]:
 def newest(checkpoints: Path) -> Checkpoint | None:
     """The newest checkpoint that is valid and complete enough to resume from; damaged ones are passed over."""
     for step in reversed(steps_on_disk(checkpoints)):
-        folder = _folder(checkpoints, step)
+        folder = folder_of(checkpoints, step)
         if (folder / OPTIMIZER).exists() and is_valid(folder):
             return Checkpoint(folder, step)
     return None
@@ -104,7 +105,7 @@ def newest(checkpoints: Path) -> Checkpoint | None:
 
 def at_step(checkpoints: Path, step: int) -> Checkpoint:
     """A checkpoint that another process has verified."""
-    return Checkpoint(_folder(checkpoints, step), step)
+    return Checkpoint(folder_of(checkpoints, step), step)
 
 
 def load(checkpoints: Path, step: int) -> Checkpoint:
@@ -114,7 +115,7 @@ def load(checkpoints: Path, step: int) -> Checkpoint:
         MissingData: there is none.
         DamagedFile: it does not match its checksums.
     """
-    folder = _folder(checkpoints, step)
+    folder = folder_of(checkpoints, step)
     if not folder.exists():
         known = ", ".join(map(str, steps_on_disk(checkpoints))) or "none"
         raise MissingData(f"{checkpoints} has no checkpoint of step {step} (there: {known})")
@@ -127,7 +128,7 @@ def prune(checkpoints: Path, milestones: frozenset[int]) -> None:
     """Keep the milestones and the newest checkpoints; milestones behind these lose their optimizer state."""
     steps = steps_on_disk(checkpoints)
     for step in steps[:-NEWEST_KEPT]:
-        folder = _folder(checkpoints, step)
+        folder = folder_of(checkpoints, step)
         if step not in milestones:
             shutil.rmtree(folder)
         elif (folder / OPTIMIZER).exists():

@@ -11,7 +11,7 @@ from neobert.grid.claims import Claim
 from neobert.grid.points import Report
 from neobert.identity import plain
 from neobert.layout import Layout
-from neobert.records import provenance, publish_record
+from neobert.records import is_published, provenance, publish_record
 from neobert.specifications import Execution, PretrainingRun, RunFile, read_checked_run_file
 from neobert.stopping import StopRequest
 from neobert.training.accounting import accounts
@@ -56,7 +56,7 @@ class PretrainingUnit:
         return self.folder / "error.json"
 
     def is_finished(self) -> bool:
-        return (self.folder / "done.json").exists()
+        return is_published(self.folder / "done.json")
 
     def is_ready(self) -> bool:
         """Whether the stage before it is done."""

@@ -27,6 +27,7 @@ from neobert.training.feeding import Feeding
 from neobert.training.loop import StepBatches
 from neobert.training.processes import said_by_first
 from neobert.training.tasks import Process
+from neobert.training.units import last_checkpoint
 
 
 def summed_loss(network: torch.nn.Module, batch: Batch) -> torch.Tensor:
@@ -94,8 +95,10 @@ class Trainer(Course[Batch]):
             self.engine.adopt({})
             return
         previous = self.newest_checkpoint(self.layout.pretraining(self.run.previous) / "checkpoints")
-        if previous is None:
-            raise MissingData(f"run {self.run.id} continues {self.run.previous}, which has no valid checkpoint")
+        if previous is None or previous.step != self.run.recipe.stages[-2].steps:
+            if self.process.writes:
+                last_checkpoint(self.layout, self.run.previous)
+            raise MissingData(f"run {self.run.id} continues {self.run.previous}, whose last checkpoint is not there")
         self.model.load_state_dict(previous.weights())
         self.engine.adopt(previous.optimizer())
 

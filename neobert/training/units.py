@@ -6,12 +6,16 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from neobert.files import clear_temporaries, line_bytes, mend_lines, read_lines, replace_file
-from neobert.grid.claims import Claim
+from neobert.embeddings.specification import ContrastiveRun
+from neobert.errors import DamagedFile
+from neobert.files import clear_temporaries, line_bytes, mend_lines, read_lines, replace_file, set_aside
+from neobert.grid.claims import Claim, acquire
 from neobert.layout import Layout
-from neobert.specifications import RunFile
+from neobert.specifications import PretrainingRun, RunFile, read_run_file
 from neobert.stopping import Stopped, StopRequest
+from neobert.training import checkpoints
 from neobert.training.attempt import Outcome, attempt
+from neobert.training.checkpoints import Checkpoint
 from neobert.training.course import Course
 from neobert.training.processes import helpers_here, hosted
 from neobert.training.tasks import Process, Task
@@ -67,6 +71,33 @@ def _train(
         hosted(layout, first, run_file.id, claim.number, run_file.execution, stop),
     ):
         return go()
+
+
+def last_checkpoint(layout: Layout, run_id: str) -> Checkpoint:
+    """What a finished stage of pre-training or contrastive fine-tuning ended with.
+
+    Raises:
+        DamagedFile: that is damaged or gone. It and the record are set aside, so that the run goes on from the newest
+            checkpoint before it; an earlier one never stands for the last.
+    """
+    folder = layout.trained(run_id)
+    run = read_run_file(folder).run
+    assert isinstance(run, PretrainingRun | ContrastiveRun)
+    steps = run.recipe.stages[-1].steps if isinstance(run, PretrainingRun) else run.protocol.steps
+    path = checkpoints.folder_of(folder / "checkpoints", steps)
+    if checkpoints.is_valid(path):
+        return Checkpoint(path, steps)
+    claim = acquire(layout.claims(run_id))
+    if claim is not None:
+        with claim:  # looked at again: somebody may have trained it meanwhile
+            damaged = [] if checkpoints.is_valid(path) else [folder / "done.json", path]
+            for each in filter(os.path.lexists, damaged):
+                set_aside(each, f"{path}, the last checkpoint, does not match its checksums")
+    before = checkpoints.newest(folder / "checkpoints")
+    raise DamagedFile(
+        f"the last checkpoint of run {run_id} is damaged or gone: its own command trains it again from step "
+        f"{before.step if before else 0} of {steps}"
+    )
 
 
 def merge_metrics(folder: Path) -> list[dict[str, Any]]:
