@@ -182,7 +182,7 @@ class Contest:
     def _encoded(self, study: GlueStudy) -> EncodedTask:
         source, task, recipe = open_specified(self.world.source), task_named(study.task), self.world.run.recipe
         layout, size = Layout(self.world.root), recipe.model.vocabulary_size
-        tokenizer = text_tokenizer(layout, source, recipe.data.tokenizer, size)
+        tokenizer = text_tokenizer(layout, source, recipe.data.tokenizer, size, self.world.run.tokenizer_origin)
         splits = {split: source.task_examples(study.task, split) for split in task.splits}
         return encode_task(task, splits, tokenizer, study.protocol.max_tokens)
 

@@ -90,7 +90,8 @@ def settings(device: torch.device) -> list[Setting]:
         world = pretrained_world(Path(folder))
         recipe = world.run.recipe
         source, task = open_specified(SOURCE), task_named(TASK)
-        tokenizer = text_tokenizer(Layout(world.root), source, recipe.data.tokenizer, recipe.model.vocabulary_size)
+        size, origin = recipe.model.vocabulary_size, world.run.tokenizer_origin
+        tokenizer = text_tokenizer(Layout(world.root), source, recipe.data.tokenizer, size, origin)
         splits = {split: source.task_examples(TASK, split) for split in task.splits}
         encoded = encode_task(task, splits, tokenizer, world.study.protocol.max_tokens)
     smoke = Setting(SMOKE, recipe.model, world.run.context, encoded, world.study.protocol, 32, device)

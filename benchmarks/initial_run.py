@@ -7,6 +7,7 @@ import torch
 from ablations.ladder import variants
 from ablations.plan import scaled_variant
 from ablations.scales import execution_at
+from neobert.data.preparation import open_specified
 from neobert.grid.claims import acquire
 from neobert.layout import Layout
 from neobert.model.build import build_masked_language_model, initialize
@@ -34,7 +35,9 @@ def write_initial_run(root: Path, model: Model, context: int, source: Source) ->
         previous=None,
         position_table=None,
         corpus_origin=ORIGIN,
-        tokenizer_origin=ORIGIN,
+        tokenizer_origin=open_specified(source).tokenizer_origin(
+            recipe.pretraining.data.tokenizer, model.vocabulary_size
+        ),
     )
     layout = Layout(root)
     folder = write_run_file(layout, run, source, execution_at("smoke"), {"variants": [VARIANT]})

@@ -18,6 +18,10 @@ class MissingData(Exception):
     """Data or a run that the command needs is not there."""
 
 
+class ChangedData(MissingData):
+    """The data are not those that the work was planned on."""
+
+
 class RunFailed(Exception):
     """A unit of work started and could not be finished."""
 

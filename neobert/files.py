@@ -216,6 +216,32 @@ def read_json(path: Path) -> Any:
         raise DamagedFile(f"{path} is no file ({error.strerror}): remove it to compute it again") from error
 
 
+def checksum_of(content: Mapping[str, Any]) -> str:
+    """The SHA-256 of a JSON object without its own checksum."""
+    text = json.dumps({key: item for key, item in content.items() if key != "checksum"}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def checksummed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """A JSON object with its checksum, for `read_checksummed`."""
+    return {**content, "checksum": checksum_of(content)}
+
+
+def read_checksummed(path: Path) -> dict[str, Any]:
+    """The object of a JSON file, held against its checksum; files of early versions have none.
+
+    Raises:
+        FileNotFoundError: there is none.
+        DamagedFile: it is torn, no object, or was changed after it was written.
+    """
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise DamagedFile(f"{path} holds no JSON object: remove it to compute it again")
+    if content.pop("checksum", None) not in (None, checksum_of(content)):
+        raise DamagedFile(f"{path} was changed after it was written (its checksum differs)")
+    return content
+
+
 def require_digest(path: Path, sha256: str | None) -> None:
     """Hold a file against the SHA-256 that a record has of it; None where the record is of a version without.
 

@@ -5,7 +5,6 @@ SHA-256 of all that they hold. A file of an older schema is upgraded when it is 
 """
 
 import errno
-import hashlib
 import json
 import os
 import platform
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from neobert.errors import DamagedFile, NewerFile
-from neobert.files import json_bytes, publish_once, read_json, set_aside
+from neobert.files import checksum_of, json_bytes, publish_once, read_json, set_aside
 from neobert.identity import NUMERICS
 
 SCHEMA = 2
@@ -94,12 +93,6 @@ def _upgraded_from_1(content: dict[str, Any]) -> dict[str, Any]:
 
 UPGRADES: Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _upgraded_from_1}
 """By schema: what makes a file of that schema one of the next."""
-
-
-def checksum_of(content: Mapping[str, Any]) -> str:
-    """The SHA-256 of a JSON object without its own checksum."""
-    text = json.dumps({key: item for key, item in content.items() if key != "checksum"}, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def sealed(content: Mapping[str, Any]) -> bytes:

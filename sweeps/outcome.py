@@ -71,6 +71,7 @@ def _state(files: TrialFiles) -> dict[str, Any]:
 def _best(layout: Layout, studies: Sequence[GlueStudy], source: Source) -> dict[str, Any] | None:
     import numpy as np
 
+    from neobert.data.preparation import require_origin
     from neobert.glue.closing import redo_damaged
     from neobert.glue.selection import best_of_grid
     from neobert.glue.tasks import task_named
@@ -78,6 +79,7 @@ def _best(layout: Layout, studies: Sequence[GlueStudy], source: Source) -> dict[
     if True in [redo_damaged(layout, study) for study in studies]:
         logs().print("run the same command again: it makes what was set aside anew", markup=False)
     task = task_named(studies[0].task)
+    require_origin(f"GLUE task {task.name}", studies[0].task_origin, source.task_origin(task.name))
     labels = {split: np.asarray(source.task_examples(task.name, split)["label"]) for split in task.validation_splits}
     best = best_of_grid(layout, studies, labels)
     if best is None:

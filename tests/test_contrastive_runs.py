@@ -236,8 +236,9 @@ def own_data(tmp_path: Path) -> Path:
 def test_blank_and_long_texts_are_counted_and_lead_to_no_nan(tmp_path: Path, own_data: Path) -> None:
     source = open_source(str(own_data), synthetic_documents=1)
     assert source.pair_sets() == ("mine",) and source.pair_instruction("mine") == "find the same"
-    run = tiny_contrastive(write_encoder(tmp_path).id).model_copy(update={"sets": (_own_set(source),)})
     shutil.copytree(_synthetic_tokenizer(tmp_path), own_data / "tokenizers" / "bert-base-uncased")
+    encoder = write_encoder(tmp_path, tokenizer_origin=source.tokenizer_origin("wordpiece", 512))
+    run = tiny_contrastive(encoder.id).model_copy(update={"sets": (_own_set(source),)})
     specification = Source(name=str(own_data), synthetic_documents=1)
     execution = Execution(threads=1, processes=1, micro_batch_tokens=100, checkpoint_interval_steps=4)
     write_run_file(Layout(tmp_path), run, specification, execution, {})
@@ -263,8 +264,9 @@ def _synthetic_tokenizer(root: Path) -> Path:
 def test_a_set_with_a_single_pair_is_refused_by_name(tmp_path: Path, own_data: Path) -> None:
     pq.write_table(pa.table({"query": ["a", ""], "document": ["b", "c"]}), own_data / "pairs" / "mine.parquet")
     source = open_source(str(own_data), synthetic_documents=1)
-    run = tiny_contrastive(write_encoder(tmp_path).id).model_copy(update={"sets": (_own_set(source),)})
     shutil.copytree(_synthetic_tokenizer(tmp_path), own_data / "tokenizers" / "bert-base-uncased")
+    encoder = write_encoder(tmp_path, tokenizer_origin=source.tokenizer_origin("wordpiece", 512))
+    run = tiny_contrastive(encoder.id).model_copy(update={"sets": (_own_set(source),)})
     execution = Execution(threads=1, processes=1, micro_batch_tokens=100, checkpoint_interval_steps=4)
     write_run_file(Layout(tmp_path), run, Source(name=str(own_data), synthetic_documents=1), execution, {})
     code, said = finish(tmp_path, reference(run))

@@ -17,6 +17,7 @@ from neobert.data.directory import DirectorySource
 from neobert.data.hub import CORPUS_REPOSITORIES, REFINEDWEB, TOKENIZER_REPOSITORIES, UNRESOLVED, HubSource
 from neobert.data.tokenizer_training import train_wordpiece
 from neobert.errors import DamagedFile, MissingData
+from neobert.files import sha256_of
 
 TINY_WORLD = 500
 
@@ -76,15 +77,18 @@ def test_prefetched_files_keep_the_identity_of_the_hub(folder: Path) -> None:
     entry = {
         "repository": REFINEDWEB.name,
         "revision": "c0ffee",
-        "sha256": "unused",
+        "sha256": sha256_of(path),
         "bytes": path.stat().st_size,
     }
     (folder / "manifest.json").write_text(json.dumps({"files": {"corpora/web/a.parquet": entry}}))
     source = DirectorySource(folder)
     assert source.corpus_origin("web") == HubSource({REFINEDWEB.name: "c0ffee"}).corpus_origin("web")
     assert source.task_origin("sst2").startswith("directory:")
-    with path.open("ab") as file:
-        file.write(b"more")
+    whole = path.read_bytes()
+    path.write_bytes(bytes(reversed(whole)))
+    with pytest.raises(MissingData, match=r"a\.parquet does not match its checksum: run ablations/prefetch\.py again"):
+        DirectorySource(folder).corpus_origin("web")
+    path.write_bytes(whole + b"more")
     with pytest.raises(DamagedFile, match=r"a\.parquet"):
         DirectorySource(folder).corpus_origin("web")
 

@@ -14,6 +14,7 @@ from ablations.run import main
 from neobert.launching.here import REPOSITORY
 from neobert.launching.submissions import read_submissions
 from neobert.layout import Layout
+from neobert.records import publish_record
 from neobert.specifications import read_run_file
 from sweeps import glue_grid
 from tests.fake_slurm import FakeSlurm
@@ -111,7 +112,7 @@ def finish_pretraining(slurm: FakeSlurm, runs: Path) -> None:
     checkpoint = folder / "checkpoints" / "step-00005000"
     checkpoint.mkdir(parents=True)
     (checkpoint / "model.safetensors").touch()
-    (folder / "done.json").write_text("{}")
+    publish_record(folder / "done.json", {"kind": "pretraining", "id": folder.name, "state": "done"})
 
 
 def test_a_sweep_goes_to_the_queue_as_well(slurm: FakeSlurm, runs: Path) -> None:

@@ -23,6 +23,7 @@ from neobert.embeddings.measured import open_measured
 from neobert.embeddings.suite_unit import StoppableEncoder, units_of_evaluation
 from neobert.embeddings.tasks import CATEGORIES
 from neobert.embeddings.unit import ContrastiveUnit
+from neobert.errors import EXIT_MISSING
 from neobert.external import adopt, write_model_file
 from neobert.files import read_lines
 from neobert.grid.claims import acquire
@@ -121,7 +122,9 @@ def test_changed_data_are_refused_by_name(tmp_path: Path) -> None:
     write_evaluation(tmp_path, stale)
     assert work(tmp_path, reference(stale)) == 1
     (files,) = task_files(Layout(tmp_path), stale)
-    assert f"the data of {STS} have changed" in json.loads(files.error.read_text())["error"]
+    error = json.loads(files.error.read_text())
+    assert f"task {STS} of synthetic changed since this was planned" in error["error"]
+    assert error["exit_code"] == EXIT_MISSING and not records(tmp_path)
 
 
 def test_any_encoder_of_transformers_is_measured_as_it_was_trained(tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ def test_a_changed_model_is_not_opened_as_the_one_that_it_was(tmp_path: Path) ->
 
 def test_a_pretrained_run_is_opened_as_it_ended(tmp_path: Path) -> None:
     run = write_encoder(tmp_path)
-    checkpoint = open_checkpoint(tmp_path / "pretraining" / run.id, 0)
+    checkpoint = open_checkpoint(tmp_path / "pretraining" / run.id, run.recipe.stages[-1].steps)
     by = open_pretrained(Layout(tmp_path), run.id, CPU)
     assert by.context == run.recipe.longest_context == 32
     assert open_pretrained(Layout(tmp_path), run.id, CPU, max_tokens=9).context == 9

@@ -12,6 +12,7 @@ from neobert.data.corpora import open_source
 from neobert.grid.claims import acquire
 from neobert.identity import leaves
 from neobert.layout import Layout
+from neobert.records import publish_record
 from neobert.specifications import (
     Execution,
     GlueStudy,
@@ -180,6 +181,8 @@ def test_states_follow_the_files(tmp_path: Path) -> None:
     (folder / "error.json").write_text("{}")
     assert state() == "failed"
     (folder / "done.json").write_text("{}")
+    assert state() == "failed", "what is no record does not count"
+    publish_record(folder / "done.json", {"kind": "pretraining", "id": run.id, "state": "done"})
     assert state() == "done"
 
 

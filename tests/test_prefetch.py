@@ -21,6 +21,7 @@ from neobert.data import hub_items
 from neobert.data.directory import DirectorySource
 from neobert.data.hub import REFINEDWEB, HubSource
 from neobert.data.mteb_repositories import MTEB_REPOSITORIES
+from neobert.files import checksummed
 from neobert.layout import Layout
 
 ROOT = Path(__file__).parent.parent
@@ -212,7 +213,7 @@ def test_a_manifest_that_leads_out_of_its_folder_is_refused(
     entry = next(entry for file, entry in content["files"].items() if file.startswith("corpora/web/"))
     name = str(victim) if name == "/victim" else name
     content["files"] |= {name: entry} if where == "name" else {"corpora/web/x.parquet": entry | {"file": name}}
-    path.write_text(json.dumps(content))
+    path.write_text(json.dumps(checksummed(content)))
     capsys.readouterr()
     assert run(folder) == 1
     told = capsys.readouterr().err.splitlines()

@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tiny_runs import (
+    SOURCE,
     STEPS,
     beside,
     curve,
@@ -28,9 +29,9 @@ from tiny_runs import (
 )
 
 from neobert.data import synthetic
-from neobert.data.preparation import measured_runs
+from neobert.data.preparation import measured_runs, tokenized_corpus
 from neobert.errors import DamagedFile, MissingData, RunFailed
-from neobert.files import read_lines
+from neobert.files import read_json, read_lines
 from neobert.grid.claims import acquire
 from neobert.identity import NUMERICS, identity
 from neobert.layout import Layout
@@ -428,7 +429,9 @@ def test_a_failed_unit_leaves_its_traceback_and_is_tried_again(prepared: tuple[P
     assert not (folder / "error.json").exists()
 
 
-def test_a_damaged_shard_is_refused_by_name(undisturbed: tuple[Path, PretrainingRun], tmp_path: Path) -> None:
+def test_a_damaged_shard_is_made_again(
+    undisturbed: tuple[Path, PretrainingRun], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     root, run = undisturbed
     data = tmp_path / "data" / run.data_id
     data.mkdir(parents=True)
@@ -439,9 +442,12 @@ def test_a_damaged_shard_is_refused_by_name(undisturbed: tuple[Path, Pretraining
     content[100] ^= 1
     shard.write_bytes(content)
     write_tiny_run(tmp_path, run)
-    code, said = finish(tmp_path, reference(run))
-    assert code == 1 and shard.name in said and "checksum" in said
-    assert "Traceback" not in said
+    corpus = tokenized_corpus(Layout(tmp_path), run, SOURCE)
+    said = capsys.readouterr().err
+    assert f"{shard} does not match its checksum" in said and "Traceback" not in said
+    content[100] ^= 1
+    assert shard.read_bytes() == content and corpus.tokens == len(content) // 2
+    assert read_json(data / "manifest.json") == read_json(root / "data" / run.data_id / "manifest.json")
 
 
 def test_a_run_that_lost_its_claim_publishes_nothing(prepared: tuple[Path, PretrainingRun]) -> None:

@@ -24,6 +24,7 @@ from neobert.data.tokenizers import TextTokenizer
 from neobert.data.verification import VERIFIED
 from neobert.data.views import HELDOUT_LEAST_TEXTS, HELDOUT_SHARE, Documents, all_documents
 from neobert.errors import DamagedFile, MissingData
+from neobert.files import checksummed
 from neobert.layout import MANIFEST
 
 TEXTS = texts(300)
@@ -358,7 +359,7 @@ def test_a_record_that_names_other_files_than_the_shard_is_not_trusted(
     manifest = json.loads(path.read_text())
     for files in ({}, {"../victim": "0"}):
         manifest["shards"][1]["files"] = files
-        path.write_text(json.dumps(manifest))
+        path.write_text(json.dumps(checksummed(manifest)))
         with pytest.raises(DamagedFile, match="shard 1"):
             open_shards(tmp_path / "c")
 

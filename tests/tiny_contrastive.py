@@ -57,11 +57,14 @@ def pair_set(name: str, **changes: object) -> PairSet:
     return PairSet.model_validate({**fields, **changes})
 
 
-def write_encoder(root: Path, dropout: float = 0.1, context: int = 32) -> PretrainingRun:
+def write_encoder(
+    root: Path, dropout: float = 0.1, context: int = 32, tokenizer_origin: str | None = None
+) -> PretrainingRun:
     """A pre-training run that counts as done, with initial weights."""
     stage = tiny_stage(context=context, tokens_per_step=8 * context)
     run = tiny_run(model=tiny_model(dropout=dropout, width=32), stages=(stage,))
-    folder = write_checkpoints(root, run, 0)
+    run = run.model_copy(update={"tokenizer_origin": tokenizer_origin or run.tokenizer_origin})
+    folder = write_checkpoints(root, run, run.recipe.stages[-1].steps)
     (folder / "done.json").write_text("{}")
     return run
 
@@ -75,7 +78,7 @@ def tiny_contrastive(
         context=32,
         protocol=tiny_protocol(**changes),
         sets=tuple(pair_set(name) for name in sets),
-        tokenizer_origin="synthetic:tests",
+        tokenizer_origin=tiny_run().tokenizer_origin,
     )
 
 

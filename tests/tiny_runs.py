@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
+from neobert.data.preparation import open_specified
 from neobert.files import read_lines
 from neobert.launching.here import REPOSITORY
 from neobert.layout import Layout
@@ -28,6 +29,7 @@ from neobert.specifications import Execution, PretrainingRun, Source, write_run_
 STEPS = 24
 LABELS = {"variants": ["T"], "parent": "P", "delta": {"model.layers": [1, 2]}}
 SOURCE = Source(name="synthetic", synthetic_documents=400)
+WORLD = open_specified(SOURCE)
 
 
 def tiny_model(**changes: object) -> Model:
@@ -98,8 +100,8 @@ def tiny_run(previous: PretrainingRun | None = None, **changes: object) -> Pretr
         recipe=recipe,
         previous=None if previous is None else previous.id,
         position_table=recipe.longest_context if recipe.model.positions == "learned" else None,
-        corpus_origin="synthetic:tests",
-        tokenizer_origin="synthetic:tests",
+        corpus_origin=WORLD.corpus_origin(recipe.data.corpus),
+        tokenizer_origin=WORLD.tokenizer_origin(recipe.data.tokenizer, recipe.model.vocabulary_size),
     )
 
 

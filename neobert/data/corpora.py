@@ -13,7 +13,7 @@ from typing import Protocol
 from neobert.data.embedding_tables import PublishedTask, TaskTables
 from neobert.data.pairs import Pair
 from neobert.data.tokenizer_training import train_bpe, train_wordpiece
-from neobert.data.tokenizers import TOKENIZER_FILE, TextTokenizer, load_tokenizer
+from neobert.data.tokenizers import TextTokenizer, kept_tokenizer
 from neobert.embeddings.tasks import EmbeddingTask
 from neobert.errors import MissingData, did_you_mean
 
@@ -134,9 +134,7 @@ class SyntheticSource:
     def tokenizer(self, tokenizer: str, vocabulary_size: int, cache: Path) -> TextTokenizer:
         train = {"wordpiece": train_wordpiece, "bpe": train_bpe}[known(tokenizer, TOKENIZERS, "tokenizer")]
         folder = cache / self.tokenizer_origin(tokenizer, vocabulary_size).replace(":", "-")
-        if not (folder / TOKENIZER_FILE).is_file():
-            train(self._tokenizer_texts(), vocabulary_size).save(folder)
-        return load_tokenizer(folder)
+        return kept_tokenizer(folder, lambda: train(self._tokenizer_texts(), vocabulary_size))
 
     def _tokenizer_texts(self) -> list[str]:
         from neobert.data import synthetic

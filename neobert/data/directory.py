@@ -14,7 +14,7 @@ from neobert.data.corpora import CORPORA, TASK_SPLITS, TOKENIZERS, known, known_
 from neobert.data.embedding_folder import FolderTasks
 from neobert.data.embedding_tables import PublishedTask, TaskTables
 from neobert.data.hub import hub_origin
-from neobert.data.manifest import MANIFEST, Manifest, has_size, read_manifest
+from neobert.data.manifest import MANIFEST, Manifest, has_size, read_manifest, require_brought
 from neobert.data.pair_repositories import DECLARED_SETS
 from neobert.data.pairs import Pair, own_instructions, own_pairs
 from neobert.data.parquet import require_columns, text_size, texts_of
@@ -22,7 +22,7 @@ from neobert.data.text_tokenizers import trained_origin, trained_tokenizer
 from neobert.data.tokenizers import FOLDERS, TOKENIZER_FILE, TextTokenizer, load_tokenizer
 from neobert.data.unseen import UnseenTexts
 from neobert.embeddings.tasks import EmbeddingTask
-from neobert.errors import DamagedFile, MissingData, did_you_mean
+from neobert.errors import MissingData, did_you_mean
 from neobert.files import sha256_of
 
 TEXT_COLUMN = "text"
@@ -251,9 +251,7 @@ class DirectorySource:
         prefetched = self.manifest.files
         if not all(self._is_prefetched(name) for name in names):
             return f"directory:{_digest(f'{name} {content_sha256(self.folder / name)}' for name in names)}"
-        for name in names:
-            if not has_size(self.folder / name, prefetched[name]):
-                raise DamagedFile(f"{self.folder / name} is not {prefetched[name].bytes} bytes long: prefetch it again")
+        require_brought(self.folder, {name: prefetched[name] for name in names})
         origin = hub_origin((prefetched[name].repository, prefetched[name].revision) for name in names)
         published = self.manifest.published.get(PurePosixPath(names[0]).parent.as_posix(), len(names))
         if len(names) == published:

@@ -13,7 +13,7 @@ from typing import Any
 from neobert.data.embedding_official import GOLD_DIGITS, OFFICIAL_GOLD, OFFICIAL_ROWS
 from neobert.data.embedding_tables import COLUMNS, PublishedTask, Table, TaskTables, checked_tables
 from neobert.data.hub import hub_origin
-from neobert.data.manifest import MANIFEST, Manifest, missing_files
+from neobert.data.manifest import MANIFEST, Manifest, missing_files, require_brought
 from neobert.data.parquet import require_columns
 from neobert.embeddings.tasks import (
     INSTRUCTIONS,
@@ -121,6 +121,7 @@ class FolderTasks:
                 f"task {found.task.name} lacks {len(missing)} of the {len(entries)} files that "
                 f"{self.folder / MANIFEST} lists (first: {missing[0]}): run ablations/prefetch.py again"
             )
+        require_brought(self.folder, entries)
         return hub_origin((entry.repository, entry.revision) for entry in entries.values())
 
 

@@ -11,8 +11,9 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from neobert.errors import DamagedFile
-from neobert.files import is_local, json_bytes, read_json, replace_file
+from neobert.data.verification import verify
+from neobert.errors import DamagedFile, MissingData
+from neobert.files import checksummed, is_local, json_bytes, read_checksummed, replace_file
 
 MANIFEST = "manifest.json"
 SCHEMA = 1
@@ -99,6 +100,27 @@ def missing_files(folder: Path, entries: Mapping[str, Entry]) -> list[str]:
     return [name for name, entry in entries.items() if not has_size(folder / name, entry)]
 
 
+def require_brought(folder: Path, entries: Mapping[str, Entry]) -> None:
+    """Hold files against what prefetch brought. Those that were written since are read in full, and remembered.
+
+    Raises:
+        MissingData: one has other bytes.
+        DamagedFile: one is not there, or has another length.
+    """
+    for name, entry in entries.items():
+        if not has_size(folder / name, entry):
+            raise DamagedFile(f"{folder / name} is not {entry.bytes} bytes long: prefetch it again")
+    written = {
+        name: entry.sha256
+        for name, entry in entries.items()
+        if entry.sha256 is not None and (folder / name).stat().st_mtime_ns != entry.modified_ns
+    }
+    try:
+        verify(folder, written, "run ablations/prefetch.py again, which brings it back")
+    except DamagedFile as error:
+        raise MissingData(str(error)) from error
+
+
 def read_manifest(folder: Path) -> Manifest:
     """The manifest of a folder; an empty one where there is none.
 
@@ -108,7 +130,7 @@ def read_manifest(folder: Path) -> Manifest:
     path = folder / MANIFEST
     if not path.is_file():
         return Manifest()
-    content = read_json(path)
+    content = read_checksummed(path)
     try:
         found = Manifest(
             _FILES.validate_python(content["files"]), _PUBLISHED.validate_python(content.get("published", {}))
@@ -125,4 +147,4 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Replace the manifest of a folder."""
     files: dict[str, Any] = {name: asdict(entry) for name, entry in manifest.files.items()}
     content = {"schema": SCHEMA, "files": files, "published": dict(manifest.published)}
-    replace_file(folder / MANIFEST, json_bytes(content))
+    replace_file(folder / MANIFEST, json_bytes(checksummed(content)))

@@ -1,18 +1,20 @@
 """Tokenise what a run needs, once for all workers: whoever comes first does it, the others wait. Torch-free."""
 
+import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from neobert.data.corpora import CORPORA, SOURCES, Source, open_source
-from neobert.data.shards import finished_shards, prepare
+from neobert.data.shards import finished_shards, prepare, reopen
 from neobert.data.tokenized import TokenizedCorpus, open_shards
 from neobert.data.tokenizers import TextTokenizer
-from neobert.errors import MissingData
+from neobert.errors import ChangedData, DamagedFile, MissingData
 from neobert.grid.claims import Claim, acquire
 from neobert.grid.points import Report
-from neobert.layout import MANIFEST, Layout
+from neobert.layout import MANIFEST, PARTIAL, Layout
 from neobert.specifications import PretrainingRun, RunFile, read_checked_run_file
 from neobert.specifications import Source as SourceSpecification
 from neobert.stopping import Stopped, StopRequest
@@ -34,16 +36,39 @@ def open_specified(specification: SourceSpecification) -> Source:
     return open_source(specification.name, synthetic_documents=documents, unseen=unseen)
 
 
+def require_origin(what: str, planned: str, found: str) -> None:
+    """Check that data are those that a run was planned on; call it before they are read, and after.
+
+    Raises:
+        ChangedData: they are others now.
+    """
+    if found != planned:
+        raise ChangedData(
+            f"{what} changed since this was planned (from {planned} to {found}): bring the earlier data back, or run "
+            "the same command again, which plans on those that are here now"
+        )
+
+
 def text_tokenizer(
-    layout: Layout, source: Source, tokenizer: str, vocabulary_size: int, stop: StopRequest | None = None
+    layout: Layout,
+    source: Source,
+    tokenizer: str,
+    vocabulary_size: int,
+    origin: str,
+    stop: StopRequest | None = None,
 ) -> TextTokenizer:
     """The tokenizer of a recipe, trained (where the source trains) by one worker while the others wait.
 
+    Args:
+        origin: of the tokenizer that was planned on.
+
     Raises:
+        ChangedData: the source has another one now.
         ValueError: it has more tokens than the recipe's embedding has rows.
         Stopped: `stop` asked to before it was there.
     """
     stop = stop or StopRequest()
+    require_origin(f"the {tokenizer} tokenizer", origin, source.tokenizer_origin(tokenizer, vocabulary_size))
     cache = layout.root / "data" / "tokenizers"
     unit, what = f"tokenizer-{tokenizer}-{vocabulary_size}", f"the {tokenizer} tokenizer"
     while (claim := acquire(layout.claims(unit))) is None:
@@ -135,31 +160,70 @@ def is_tokenized(layout: Layout, run: PretrainingRun) -> bool:
 def tokenized_corpus(
     layout: Layout, run: PretrainingRun, specification: SourceSpecification, stop: StopRequest | None = None
 ) -> TokenizedCorpus:
-    """The run's corpus in its tokens, from disk or made now.
+    """The run's corpus in its tokens, from disk or made now; what is damaged on disk is made again.
 
     Raises:
+        ChangedData: it was to be made of other data than those that are here now.
         Stopped: `stop` asked to while it was made; finished shards stay.
     """
     stop = stop or StopRequest()
     folder = layout.data(run.data_id)
-    while not is_tokenized(layout, run):
+    while (corpus := _whole(folder)) is None:
         claim = acquire(layout.claims(f"data-{run.data_id}"))
         if claim is None:
             stop.check(f"the tokens of {run.recipe.data.corpus}")
             time.sleep(POLL_SECONDS)
             continue
         with claim:
+            _reopen_if_damaged(folder)
             _tokenize(layout, run, specification, stop)
-    return open_shards(folder)
+    return corpus
+
+
+def _whole(folder: Path) -> TokenizedCorpus | None:
+    try:
+        return open_shards(folder)
+    except (MissingData, DamagedFile, FileNotFoundError):
+        return None
+
+
+def _reopen_if_damaged(folder: Path) -> None:
+    try:
+        open_shards(folder)
+    except MissingData:
+        return
+    except DamagedFile as error:
+        reopen(folder, str(error))
 
 
 def _tokenize(layout: Layout, run: PretrainingRun, specification: SourceSpecification, stop: StopRequest) -> None:
+    _require_corpus(run, specification)
     source = open_specified(specification)
     data, vocabulary_size = run.recipe.data, run.recipe.model.vocabulary_size
-    tokenizer = text_tokenizer(layout, source, data.tokenizer, vocabulary_size, stop)
+    tokenizer = text_tokenizer(layout, source, data.tokenizer, vocabulary_size, run.tokenizer_origin, stop)
     origins = {"corpus": run.corpus_origin, "tokenizer": run.tokenizer_origin}
     folder = layout.data(run.data_id)
-    prepare(_until_stopped(source.documents(data.corpus), folder, stop), tokenizer, folder, origins=origins)
+    documents = chain(
+        _until_stopped(source.documents(data.corpus), folder, stop),
+        _nothing_if(lambda: _require_corpus(run, specification)),
+    )
+    try:
+        prepare(documents, tokenizer, folder, origins=origins)
+    except ChangedData:  # nobody knows which of the finished shards hold the earlier data
+        shutil.rmtree(folder.with_name(folder.name + PARTIAL), ignore_errors=True)
+        raise
+
+
+def _require_corpus(run: PretrainingRun, specification: SourceSpecification) -> None:
+    corpus = run.recipe.data.corpus
+    found = open_specified(specification).corpus_origin(corpus)  # opened anew: a source remembers what it found
+    require_origin(f"corpus {corpus} of {specification.name}", run.corpus_origin, found)
+
+
+def _nothing_if(check: Callable[[], None]) -> Iterator[str]:
+    """No text; `check` is called when all texts before were read."""
+    check()
+    yield from ()
 
 
 def _until_stopped(documents: Iterable[str], folder: Path, stop: StopRequest) -> Iterator[str]:

@@ -6,6 +6,7 @@ behind the last one. `neobert.data.tokenized` has the format and reads it.
 
 import hashlib
 import shutil
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
@@ -19,13 +20,17 @@ from numpy.typing import NDArray
 from neobert.data.encoding import EncodedTexts, encoded
 from neobert.data.tokenized import TokenizedCorpus, documents_name, open_shards, shard_checksums, tokens_name
 from neobert.data.tokenizers import TextTokenizer
+from neobert.data.verification import VERIFIED
 from neobert.errors import DamagedFile
 from neobert.files import (
+    checksummed,
     clear_temporaries,
     json_bytes,
     publish_folder,
+    read_checksummed,
     read_json,
     replace_file,
+    set_aside,
     sha256_of,
     sync_file,
     temporary_sibling,
@@ -41,6 +46,7 @@ SHARD_TOKENS = 2**27
 LARGEST_VOCABULARY = 2**16
 
 _HEADER = "header.json"
+_HEADER_KEYS = ("schema", "origins", "special_ids", "vocabulary_size", "shard_tokens")
 
 
 def prepare(
@@ -78,6 +84,29 @@ def prepare(
         raise ValueError(f"corpus {origins.get('corpus', folder.name)} holds no text: there is nothing to train on")
     _publish(partial, folder, header, shards)
     return open_shards(folder)
+
+
+def reopen(folder: Path, reason: str) -> None:
+    """Make a damaged corpus one that grows again: `prepare` keeps its shards up to the first that is damaged.
+
+    Only for whoever owns its claim.
+    """
+    try:
+        manifest = read_checksummed(folder / MANIFEST)
+        shards, header = list(manifest["shards"]), {key: manifest[key] for key in _HEADER_KEYS}
+    except (DamagedFile, KeyError, TypeError):
+        set_aside(folder, reason)
+        return
+    partial = folder.with_name(folder.name + PARTIAL)
+    if partial.exists():
+        shutil.rmtree(partial)
+    folder.rename(partial)
+    for name in (MANIFEST, VERIFIED):
+        (partial / name).unlink(missing_ok=True)
+    for number, shard in enumerate(shards):
+        replace_file(_record_path(partial, number), json_bytes(shard))
+    replace_file(partial / _HEADER, json_bytes(header))  # last: without it all is made again
+    print(f"{reason}: the shards before it are kept, the others made again", file=sys.stderr, flush=True)
 
 
 def finished_shards(folder: Path) -> int:
@@ -196,7 +225,7 @@ def _publish(partial: Path, folder: Path, header: Mapping[str, Any], shards: lis
     totals = {count: sum(shard[count] for shard in shards) for count in ("texts", "documents", "tokens")}
     dropped = totals["texts"] - totals["documents"]
     manifest = {**header, **totals, "blank_texts_dropped": dropped, "shards": shards}
-    replace_file(partial / MANIFEST, json_bytes(manifest))
+    replace_file(partial / MANIFEST, json_bytes(checksummed(manifest)))
     for number in range(len(shards)):
         _record_path(partial, number).unlink()
     (partial / _HEADER).unlink()

@@ -9,7 +9,7 @@ from typing import Protocol
 from neobert.data.corpora import CORPORA
 from neobert.data.parquet import texts_of
 from neobert.data.tokenizer_training import train_bpe, train_wordpiece, with_frequent_characters
-from neobert.data.tokenizers import TOKENIZER_FILE, TextTokenizer, load_tokenizer
+from neobert.data.tokenizers import TextTokenizer, kept_tokenizer
 from neobert.errors import MissingData
 
 TEXTS_OF_A_FILE = 2000
@@ -48,11 +48,12 @@ def trained_tokenizer(folder: Folder, tokenizer: str, vocabulary_size: int, cach
         ValueError: the vocabulary is too small.
     """
     train = {"wordpiece": train_wordpiece, "bpe": train_bpe}[tokenizer]
-    kept = cache / trained_origin(folder, tokenizer, vocabulary_size).replace(":", "-")
-    if not (kept / TOKENIZER_FILE).is_file():
+
+    def trained() -> TextTokenizer:
         texts = with_frequent_characters(list(_texts(folder)), vocabulary_size // CHARACTER_SHARE)
-        train(texts, vocabulary_size).save(kept)
-    return load_tokenizer(kept)
+        return train(texts, vocabulary_size)
+
+    return kept_tokenizer(cache / trained_origin(folder, tokenizer, vocabulary_size).replace(":", "-"), trained)
 
 
 def _corpora(folder: Folder) -> list[str]:

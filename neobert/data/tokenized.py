@@ -17,7 +17,7 @@ from neobert.data.tokenizers import SpecialIds
 from neobert.data.verification import require_files
 from neobert.data.verification import verify as verify_files
 from neobert.errors import DamagedFile, MissingData
-from neobert.files import read_json
+from neobert.files import read_checksummed
 from neobert.layout import MANIFEST
 
 Integers = NDArray[np.int64]
@@ -102,7 +102,7 @@ def open_shards(folder: Path, *, verify: bool = True) -> TokenizedCorpus:
     """
     if not (folder / MANIFEST).is_file():
         raise MissingData(f"there is no tokenised corpus in {folder}: prepare it first")
-    manifest = read_json(folder / MANIFEST)
+    manifest = read_checksummed(folder / MANIFEST)
     checksums: dict[str, str] = {}
     for number, shard in enumerate(manifest["shards"]):
         checksums |= shard_checksums(number, shard, folder)

@@ -3,19 +3,22 @@
 Both are `tokenizers.Tokenizer` files; what they differ in for a model are ids and the frame around a text.
 """
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from neobert.errors import DamagedFile, MissingData
-from neobert.files import replace_file
+from neobert.files import checksummed, json_bytes, read_checksummed, replace_file, require_digest, set_aside
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 TOKENIZER_FILE = "tokenizer.json"
+DIGEST_FILE = "sha256.json"
+"""The checksum of a tokenizer that was trained here, beside it and written before it."""
 
 FOLDERS = {"wordpiece": "bert-base-uncased", "bpe": "llama-2"}
 """The folder below tokenizers/ that holds each of the recipe's tokenizers."""
@@ -122,9 +125,14 @@ class TextTokenizer:
                 f"{vocabulary_size}: raise it to at least {self.vocabulary_size}"
             )
 
+    @property
+    def content(self) -> bytes:
+        """What tokenizer.json holds; the same tokenizer gives the same bytes."""
+        return self.tokenizer.to_str(pretty=True).encode()
+
     def save(self, folder: Path) -> None:
-        """Write tokenizer.json; the same tokenizer gives the same bytes."""
-        replace_file(folder / TOKENIZER_FILE, self.tokenizer.to_str(pretty=True).encode())
+        """Write tokenizer.json."""
+        replace_file(folder / TOKENIZER_FILE, self.content)
 
 
 def longest_first(first: int, second: int, budget: int) -> tuple[int, int]:
@@ -154,6 +162,28 @@ def load_tokenizer(folder: Path) -> TextTokenizer:
     except Exception as error:  # the Rust side raises bare Exception
         raise DamagedFile(f"{path} is not readable as a tokenizer ({error}): fetch it again") from error
     return adopt(tokenizer, str(path))
+
+
+def kept_tokenizer(folder: Path, train: Callable[[], TextTokenizer]) -> TextTokenizer:
+    """A trained tokenizer: from a folder that keeps it, else trained now. What is damaged there is set aside.
+
+    Only for whoever owns its claim.
+    """
+    path = folder / TOKENIZER_FILE
+    try:
+        if (folder / DIGEST_FILE).exists():
+            require_digest(path, str(read_checksummed(folder / DIGEST_FILE).get(TOKENIZER_FILE)))
+        return load_tokenizer(folder)
+    except MissingData:
+        pass
+    except DamagedFile as error:
+        if path.exists():
+            set_aside(path, str(error))
+    trained = train()
+    sha256 = hashlib.sha256(trained.content).hexdigest()
+    replace_file(folder / DIGEST_FILE, json_bytes(checksummed({TOKENIZER_FILE: sha256})))
+    trained.save(folder)
+    return load_tokenizer(folder)
 
 
 def adopt(tokenizer: "Tokenizer", name: str) -> TextTokenizer:

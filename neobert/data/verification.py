@@ -15,25 +15,27 @@ from neobert.files import json_bytes, read_json, replace_file, sha256_of
 VERIFIED = "verified.json"
 
 
-def verify(folder: Path, checksums: Mapping[str, str]) -> None:
-    """Compare the files of a folder with their SHA-256, {name: digits}.
+def verify(folder: Path, checksums: Mapping[str, str], advice: str = "remove its folder to tokenise again") -> None:
+    """Compare the files of a folder with their SHA-256, {name: digits}; `advice` is what helps where one differs.
 
     Raises:
         DamagedFile: a file is missing or differs.
     """
-    require_files(folder, checksums)
+    require_files(folder, checksums, advice)
     stamps = {name: _stamp(folder / name, sha256) for name, sha256 in checksums.items()}
     known = _remembered(folder)
     unknown = [name for name, stamp in stamps.items() if known.get(name) != stamp]
     for name in unknown:
         if sha256_of(folder / name) != checksums[name]:
-            raise DamagedFile(f"{folder / name} does not match its checksum: remove its folder to tokenise again")
+            raise DamagedFile(f"{folder / name} does not match its checksum: {advice}")
     if unknown:
         with suppress(OSError):  # a folder that only others may write is read in full each time
-            replace_file(folder / VERIFIED, json_bytes(stamps))
+            replace_file(folder / VERIFIED, json_bytes({**known, **stamps}))
 
 
-def require_files(folder: Path, checksums: Mapping[str, str]) -> None:
+def require_files(
+    folder: Path, checksums: Mapping[str, str], advice: str = "remove its folder to tokenise again"
+) -> None:
     """Check that the files are there.
 
     Raises:
@@ -41,7 +43,7 @@ def require_files(folder: Path, checksums: Mapping[str, str]) -> None:
     """
     for name in checksums:
         if not (folder / name).is_file():
-            raise DamagedFile(f"{folder / name} is missing: remove its folder to tokenise again")
+            raise DamagedFile(f"{folder / name} is missing: {advice}")
 
 
 def _stamp(path: Path, sha256: str) -> list[Any]:

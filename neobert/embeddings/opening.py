@@ -107,7 +107,8 @@ def _own(
     model, data = run.recipe.model, run.recipe.data
     encoder = build_encoder(model, run.context)
     encoder.load_state_dict({name.removeprefix(PREFIX): tensor for name, tensor in weights.items()})
-    tokenizer = text_tokenizer(layout, open_specified(source), data.tokenizer, model.vocabulary_size)
+    opened = open_specified(source)
+    tokenizer = text_tokenizer(layout, opened, data.tokenizer, model.vocabulary_size, run.tokenizer_origin)
     return TextEncoder(encoder, tokenizer, context, precision=precision or default_precision(device), device=device)
 
 

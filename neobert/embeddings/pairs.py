@@ -10,8 +10,17 @@ import numpy as np
 
 from neobert.data.pairs import Pair
 from neobert.data.tokenizers import Framed
+from neobert.data.verification import verify
 from neobert.errors import DamagedFile
-from neobert.files import clear_temporaries, json_bytes, publish_folder, read_json, temporary_sibling
+from neobert.files import (
+    checksummed,
+    clear_temporaries,
+    json_bytes,
+    publish_folder,
+    read_checksummed,
+    sha256_of,
+    temporary_sibling,
+)
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -170,7 +179,9 @@ def save_pairs(folder: Path, pairs: EncodedPairs) -> None:
     temporary.mkdir()
     for name, array in _files(pairs).items():
         np.save(temporary / f"{name}.npy", array, allow_pickle=False)
-    (temporary / MANIFEST).write_bytes(json_bytes({"counts": asdict(pairs.counts)}))
+    sha256 = {f"{name}.npy": sha256_of(temporary / f"{name}.npy") for name in _files(pairs)}
+    manifest = checksummed({"counts": asdict(pairs.counts), "sha256": sha256})
+    (temporary / MANIFEST).write_bytes(json_bytes(manifest))
     publish_folder(temporary, folder)
 
 
@@ -180,13 +191,15 @@ def _files(pairs: EncodedPairs) -> Mapping[str, Array]:
 
 
 def open_pairs(folder: Path) -> EncodedPairs:
-    """What `save_pairs` wrote, memory-mapped.
+    """What `save_pairs` wrote, memory-mapped; files that changed since they were last compared are read in full.
 
     Raises:
-        DamagedFile: a file is torn or absent.
+        DamagedFile: a file is torn, absent or does not match its checksum.
     """
     try:
-        counts = PairCounts(**read_json(folder / MANIFEST)["counts"])
+        manifest = read_checksummed(folder / MANIFEST)
+        counts = PairCounts(**manifest["counts"])
+        verify(folder, manifest.get("sha256", {}), "remove its folder to encode the pairs again")
         parts = {part: FramedTexts(*_read(folder, part)) for part in PARTS}
         first = np.load(folder / "first_negatives.npy", allow_pickle=False)
     except (OSError, ValueError, KeyError, TypeError) as error:

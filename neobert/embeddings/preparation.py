@@ -2,9 +2,11 @@
 
 import time
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from neobert.data.corpora import Source
 from neobert.data.pairs import Pair
+from neobert.data.preparation import require_origin
 from neobert.embeddings.pairs import (
     EncodedPairs,
     Framing,
@@ -16,6 +18,8 @@ from neobert.embeddings.pairs import (
 )
 from neobert.embeddings.sampling import FEWEST_PAIRS
 from neobert.embeddings.specification import ContrastiveRun, PairSet
+from neobert.errors import DamagedFile
+from neobert.files import set_aside
 from neobert.grid.claims import acquire
 from neobert.layout import Layout
 from neobert.stopping import Stopped, StopRequest
@@ -29,7 +33,7 @@ def prepared_pairs(
     """Every data set of a run, from disk or encoded now.
 
     Raises:
-        MissingData: the source has no such set.
+        MissingData: the source has no such set, or another one than was planned on.
         ValueError: a set has fewer than two pairs with text.
         Stopped: `stop` asked to while one was encoded.
     """
@@ -40,24 +44,46 @@ def _prepared(
     layout: Layout, run: ContrastiveRun, pairs: PairSet, source: Source, framing: Framing, stop: StopRequest
 ) -> EncodedPairs:
     folder = layout.pairs(run.pairs_id(pairs))
-    while not folder.exists():
+    while (encoded := _whole(folder)) is None:
         claim = acquire(layout.claims(f"pairs-{folder.name}"))
         if claim is None:
             stop.check(f"the pairs of {pairs.name}")
             time.sleep(POLL_SECONDS)
             continue
         with claim:
+            _set_aside_if_damaged(folder)
             if not folder.exists():
                 clear_unfinished(folder)
-                texts = _until_stopped(source.pairs(pairs.name), pairs.name, stop)
-                instructing = _instructing(run, pairs)
-                save_pairs(folder, encode_pairs(texts, framing, instructing, run.max_tokens, source.leaves_out))
-    encoded = open_pairs(folder)
+                save_pairs(folder, _encoded(run, pairs, source, framing, stop))
     if len(encoded) < FEWEST_PAIRS:
         raise ValueError(
             f"data set {pairs.name} has {len(encoded)} pairs with text (of {encoded.counts.read}): a pair needs "
             "another one to be told from, so leave the set out or fill it"
         )
+    return encoded
+
+
+def _whole(folder: Path) -> EncodedPairs | None:
+    try:
+        return open_pairs(folder)
+    except DamagedFile:
+        return None
+
+
+def _set_aside_if_damaged(folder: Path) -> None:
+    try:
+        open_pairs(folder)
+    except DamagedFile as error:
+        if folder.exists():
+            set_aside(folder, str(error))
+
+
+def _encoded(run: ContrastiveRun, pairs: PairSet, source: Source, framing: Framing, stop: StopRequest) -> EncodedPairs:
+    name = f"data set {pairs.name} of {source.label}"
+    require_origin(name, pairs.origin, source.pair_origin(pairs.name))
+    texts = _until_stopped(source.pairs(pairs.name), pairs.name, stop)
+    encoded = encode_pairs(texts, framing, _instructing(run, pairs), run.max_tokens, source.leaves_out)
+    require_origin(name, pairs.origin, source.pair_origin(pairs.name))
     return encoded
 
 

@@ -53,10 +53,11 @@ def _own(layout: Layout, run: ContrastiveRun, source: Source, device: torch.devi
     pretraining = read_run_file(layout.pretraining(run.weights)).pretraining
     assert pretraining is not None
     model, data = pretraining.recipe.model, pretraining.recipe.data
+    origin = pretraining.tokenizer_origin
     return StartingPoint(
         model=FlatVectors(build_encoder(model, pretraining.context)),
         form=FlatForm(device, DTYPES[run.protocol.precision]),
-        framing=text_tokenizer(layout, open_specified(source), data.tokenizer, model.vocabulary_size),
+        framing=text_tokenizer(layout, open_specified(source), data.tokenizer, model.vocabulary_size, origin),
         weights=encoder_part(last_checkpoint(layout, run.weights).weights()),
     )
 

@@ -10,13 +10,12 @@ import numpy as np
 import torch
 
 from neobert.data.corpora import Source
-from neobert.data.preparation import open_specified
+from neobert.data.preparation import open_specified, require_origin
 from neobert.embeddings.encoding import TextCounts
 from neobert.embeddings.measured import is_there, open_measured
 from neobert.embeddings.suite import EncoderIdentity, Measured, SupportsEncode, measure_task
 from neobert.embeddings.suite_specification import EmbeddingRun, TaskOnData
 from neobert.embeddings.tasks import EmbeddingTask
-from neobert.errors import DamagedFile
 from neobert.grid.claims import Claim, ClaimLost
 from neobert.grid.points import Report
 from neobert.identity import plain
@@ -171,15 +170,9 @@ def require_same_data(source: Source, task: TaskOnData) -> None:
     """Check that a task's data are those that the evaluation was planned on.
 
     Raises:
-        DamagedFile: they are others now.
-        MissingData: they are gone.
+        MissingData: they are others now, or gone.
     """
-    origin = source.embedding_task_origin(task.name)
-    if origin != task.origin:
-        raise DamagedFile(
-            f"the data of {task.name} have changed since this was planned ({task.origin}, now {origin}): run the same "
-            "command again"
-        )
+    require_origin(f"task {task.name} of {source.label}", task.origin, source.embedding_task_origin(task.name))
 
 
 @dataclass(frozen=True)

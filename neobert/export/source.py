@@ -51,7 +51,9 @@ class PretrainedCheckpoint:
         """The run's tokenizer."""
         recipe = self.run.recipe
         source = open_specified(self.run_file.source)
-        return text_tokenizer(self.layout, source, recipe.data.tokenizer, recipe.model.vocabulary_size)
+        return text_tokenizer(
+            self.layout, source, recipe.data.tokenizer, recipe.model.vocabulary_size, self.run.tokenizer_origin
+        )
 
     def glue_records(self) -> list[dict[str, Any]]:
         """The finished fine-tuning trials on this run's last weights."""

@@ -191,11 +191,11 @@ def load_encoded(path: Path) -> EncodedTask:
         with safe_open(path, framework="numpy") as file:
             header = json.loads(file.metadata()["encoded_task"])
             arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  (not a dict)
-    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        task, sha256 = task_named(header["task"]), header["sha256"]
+    except (SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise DamagedFile(f"{path} is no encoded task ({error}): remove it to encode the task again") from error
-    if _digest(arrays) != header["sha256"]:
+    if _digest(arrays) != sha256:
         raise DamagedFile(f"{path} does not match its checksum: remove it to encode the task again")
-    task = task_named(header["task"])
     return EncodedTask(task, {name: _split_of(arrays, name) for name in task.splits})
 
 

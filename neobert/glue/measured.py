@@ -59,7 +59,9 @@ def _own(layout: Layout, study: GlueStudy) -> MeasuredModel:
     return MeasuredModel(
         classifier=build_classifier(model, run.context, labels, protocol.pooling, protocol.dropout),
         weights=lambda: encoder_part(last_checkpoint(layout, study.weights).weights()),
-        framing=lambda source: text_tokenizer(layout, source, data.tokenizer, model.vocabulary_size),
+        framing=lambda source: text_tokenizer(
+            layout, source, data.tokenizer, model.vocabulary_size, run.tokenizer_origin
+        ),
         form=SHARED_ROWS,
     )
 

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -12,8 +13,9 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
-from neobert.data.preparation import open_specified
-from neobert.files import replace_file, sha256_of, sync_file, temporary_sibling
+from neobert.data.preparation import POLL_SECONDS, open_specified, require_origin
+from neobert.errors import DamagedFile, MissingData
+from neobert.files import replace_file, set_aside, sha256_of, sync_file, temporary_sibling
 from neobert.glue.closing import SelectionUnit, best_weights, drop_beaten_weights, selection_of
 from neobert.glue.competition import Competition, TrialPruned
 from neobert.glue.compiling import Compiling
@@ -28,7 +30,7 @@ from neobert.glue.measured import (
     measured_model,
 )
 from neobert.glue.tasks import task_named
-from neobert.grid.claims import Claim, ClaimLost
+from neobert.grid.claims import Claim, ClaimLost, acquire
 from neobert.grid.points import GridPoint, Report
 from neobert.identity import plain
 from neobert.layout import Layout
@@ -206,9 +208,33 @@ def _encoded(layout: Layout, run_file: RunFile, model: MeasuredModel) -> Encoded
     study = run_file.study
     assert study is not None
     path = encoded_task_path(layout, study)
-    if not path.exists():
-        source = open_specified(run_file.source)
-        task = task_named(study.task)
-        splits = {split: source.task_examples(study.task, split) for split in task.splits}
-        save_encoded(path, encode_task(task, splits, model.framing(source), study.protocol.max_tokens))
-    return load_encoded(path)
+    while True:
+        try:
+            return load_encoded(path)
+        except MissingData:
+            if not save_encoded(path, _encode(run_file, study, model)):
+                return load_encoded(path)  # another process was faster
+        except DamagedFile:
+            _set_aside_if_damaged(layout, path)
+
+
+def _set_aside_if_damaged(layout: Layout, path: Path) -> None:
+    """One process alone looks again and moves the file, so that nobody moves the next one."""
+    claim = acquire(layout.claims(f"encoded-{path.stem}"))
+    if claim is None:
+        time.sleep(POLL_SECONDS)
+        return
+    with claim, suppress(MissingData):
+        try:
+            load_encoded(path)
+        except DamagedFile as error:
+            set_aside(path, str(error))
+
+
+def _encode(run_file: RunFile, study: GlueStudy, model: MeasuredModel) -> EncodedTask:
+    source, name = open_specified(run_file.source), f"GLUE task {study.task} of {run_file.source.name}"
+    task = task_named(study.task)
+    require_origin(name, study.task_origin, source.task_origin(study.task))
+    splits = {split: source.task_examples(study.task, split) for split in task.splits}
+    require_origin(name, study.task_origin, source.task_origin(study.task))
+    return encode_task(task, splits, model.framing(source), study.protocol.max_tokens)
