@@ -13,6 +13,7 @@ from neobert.data.mteb_repositories import MTEB_REPOSITORIES
 from neobert.data.synthetic.lexicon import lexicon
 from neobert.embeddings.encoding import TextCounts
 from neobert.embeddings.suite import EncoderIdentity
+from neobert.files import sha256_of
 
 WIDTH = 96
 _KINDS, _OPINION = WIDTH - 8, WIDTH - 1
@@ -120,7 +121,12 @@ def write_published(folder: Path, task: str, tables: Mapping[str, Mapping[str, S
     path = folder / "manifest.json"
     known = json.loads(path.read_text()) if path.exists() else {"schema": 1, "files": {}, "published": {}}
     for file in (file for file in place.rglob("*") if file.is_file()):
-        entry = {"repository": repository, "revision": revision, "bytes": file.stat().st_size, "sha256": "0" * 64}
+        entry = {
+            "repository": repository,
+            "revision": revision,
+            "bytes": file.stat().st_size,
+            "sha256": sha256_of(file),
+        }
         known["files"][file.relative_to(folder).as_posix()] = entry
     path.write_text(json.dumps(known))
 

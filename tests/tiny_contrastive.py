@@ -9,6 +9,7 @@ from neobert.data.corpora import SyntheticSource
 from neobert.embeddings.specification import ContrastiveRun, PairSet
 from neobert.layout import Layout
 from neobert.recipe import Contrastive, Optimization
+from neobert.records import publish_record
 from neobert.specifications import Execution, PretrainingRun, write_run_file
 
 STEPS = 12
@@ -65,7 +66,7 @@ def write_encoder(
     run = tiny_run(model=tiny_model(dropout=dropout, width=32), stages=(stage,))
     run = run.model_copy(update={"tokenizer_origin": tokenizer_origin or run.tokenizer_origin})
     folder = write_checkpoints(root, run, run.recipe.stages[-1].steps)
-    (folder / "done.json").write_text("{}")
+    publish_record(folder / "done.json", {"kind": "pretraining", "id": run.id, "state": "done"})
     return run
 
 
