@@ -181,7 +181,11 @@ def test_a_damaged_line_is_set_aside_and_the_run_closes_without_it(
     root, run = not_closed
     path = root / "pretraining" / run.id / "attempts" / "000001" / "metrics.jsonl"
     content = path.read_bytes()
-    (line,) = (line for line in content.splitlines(keepends=True) if b'"loss"' in line and b'"step": %d' % step in line)
+    (line,) = (
+        line
+        for line in content.splitlines(keepends=True)
+        if b'"learning_rate"' in line and b'"step": %d' % step in line
+    )
     damaged = content.replace(line, line.replace(b'"loss": ', b'"loss": 1', 1))
     path.write_bytes(damaged)
     layout = Layout(root)
