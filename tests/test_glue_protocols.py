@@ -14,9 +14,8 @@ from reports_study import Study
 from safetensors.torch import load_file
 from test_run_command import toy_scale  # noqa: F401  (a fixture)
 
-from ablations import run, scales
+from ablations import ladder, run, scales
 from ablations.execution import PlannedRows
-from ablations.ladder import variants
 from ablations.plan import chosen_variants, plan
 from neobert.data.corpora import open_source
 from neobert.files import read_json, read_lines
@@ -55,7 +54,7 @@ CODE_INTERVAL: dict[str, Any] = {"evaluation_interval_steps": 1000, "epoch_count
 
 
 def test_the_code_is_all_of_its_readings_and_each_of_them_is_a_variant() -> None:
-    known = variants()
+    known = ladder.variants()
     paper, code = (known[name].recipe.finetuning.model_dump() for name in ("M10", "M10@code"))
     assert {name for name in paper if paper[name] != code[name]} == set.union(*READINGS.values())
     for name, fields in READINGS.items():
@@ -63,6 +62,13 @@ def test_the_code_is_all_of_its_readings_and_each_of_them_is_a_variant() -> None
         assert reading == paper | {field: code[field] for field in fields}
         assert known[name].delta().keys() == {f"finetuning.{field}" for field in fields}
     assert set.union(*READINGS.values()) - set(neutral_values(FineTuning)) == {"evaluation_interval_steps"}
+
+
+def test_any_other_rung_takes_the_codes_protocol_in_one_line() -> None:
+    readings = (ladder.INTERVAL_CODE, ladder.DENSE_CODE, ladder.BIASES_CODE, ladder.METRIC_CODE)
+    variant = ladder.M5.derive("M5@code", *readings, kept=False)
+    assert variant.delta() == ladder.M10_CODE.delta()
+    assert variant.recipe.finetuning.max_tokens == ladder.M5.recipe.finetuning.max_tokens
 
 
 def studies_of(root: Path, name: str, documents: int = 100) -> dict[tuple[int, str], GlueStudy]:
