@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ablations.contrastive import scaled_embedding
 from ablations.embeddings import EmbeddingChoice, embedding_runs
 from ablations.needs import require_data_of_model
 from ablations.pieces import NamedRun
@@ -95,7 +96,8 @@ def plan_embeddings_of(
     Raises:
         MissingData, ValueError: as `embedding_runs`, or there are no pairs.
     """
-    runs, skipped = embedding_runs(model, scale, list(dict.fromkeys(seeds)), source, parts, choice)
+    embedding = scaled_embedding(scale)
+    runs, skipped = embedding_runs(model, embedding, list(dict.fromkeys(seeds)), source, parts, choice)
     if not runs:
         raise MissingData("; ".join(skipped.values()))
     units = tuple(PlannedUnit(run, run_folder(layout, run), state_of(layout, run)) for run in runs)

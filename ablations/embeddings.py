@@ -4,12 +4,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ablations.contrastive import Encoder, context_of, contrastive_run, pair_sets, scaled_contrastive
-from ablations.scales import Scale
+from ablations.contrastive import Encoder, context_of, contrastive_run, pair_sets
+from ablations.modification import Embedding
 from neobert.data.corpora import Source
+from neobert.data.pair_repositories import Mix
 from neobert.embeddings.specification import ContrastiveRun, PairSet
 from neobert.embeddings.suite_specification import EmbeddingEvaluation, MeasuredEncoder, TaskOnData
-from neobert.embeddings.tasks import EmbeddingTask, chosen_tasks, task_prompts
+from neobert.embeddings.tasks import EmbeddingTask, Wording, chosen_tasks, task_prompts
 from neobert.errors import MissingData
 from neobert.external import ExternalModel
 from neobert.recipe import Instructed
@@ -33,14 +34,14 @@ EVERYTHING = EmbeddingChoice()
 
 def embedding_runs(
     encoder: Encoder,
-    scale: Scale,
+    embedding: Embedding,
     seeds: Sequence[int],
     source: Source,
     parts: Collection[str],
     choice: EmbeddingChoice,
 ) -> tuple[list[ContrastiveRun | EmbeddingEvaluation], dict[str, str]]:
     """Contrastive fine-tuning of an encoder, once a seed, and the evaluations behind it; and why there is none of it
-    where the data for it are missing.
+    where the data for it are missing. `embedding` is the protocol at the wanted scale.
 
     Raises:
         MissingData: pairs that are named are not there, or data that an evaluation needs.
@@ -48,8 +49,8 @@ def embedding_runs(
     """
     is_measured = "mteb" in parts
     is_tuned = "contrastive" in parts or (is_measured and not choice.zero_shot)
-    sets, reason = _pair_sets(source, choice.pairs) if is_tuned else ((), "")
-    tuned = [contrastive_run(encoder, scale, seed, sets) for seed in seeds if sets]
+    sets, reason = _pair_sets(source, choice.pairs, embedding.pairs) if is_tuned else ((), "")
+    tuned = [contrastive_run(encoder, embedding.contrastive, seed, sets) for seed in seeds if sets]
     skipped = {"contrastive": reason} if reason else {}
     if not is_measured:
         return [*tuned], skipped
@@ -57,14 +58,14 @@ def embedding_runs(
         raise MissingData(f"{reason}; mteb measures what contrastive fine-tuning ends with (--zero-shot: without it)")
     tasks = wanted_tasks(source, choice.tasks, choice.categories)
     if choice.zero_shot:
-        return [*tuned, zero_shot_evaluation(encoder, scale, tasks, source)], skipped
-    return [*tuned, *(evaluation_after(run, tasks, source) for run in tuned)], skipped
+        return [*tuned, zero_shot_evaluation(encoder, embedding, tasks, source)], skipped
+    return [*tuned, *(evaluation_after(run, embedding, tasks, source) for run in tuned)], skipped
 
 
-def _pair_sets(source: Source, names: Sequence[str] | None) -> tuple[tuple[PairSet, ...], str]:
+def _pair_sets(source: Source, names: Sequence[str] | None, mix: Mix) -> tuple[tuple[PairSet, ...], str]:
     """The data sets of pairs, or why there are none; one that is named must be there."""
     try:
-        return pair_sets(source, names), ""
+        return pair_sets(source, names, mix), ""
     except MissingData as error:
         if names is not None:
             raise
@@ -86,7 +87,9 @@ def wanted_tasks(
     return chosen_tasks(available, names, categories)
 
 
-def evaluation_after(run: ContrastiveRun, tasks: Sequence[EmbeddingTask], source: Source) -> EmbeddingEvaluation:
+def evaluation_after(
+    run: ContrastiveRun, embedding: Embedding, tasks: Sequence[EmbeddingTask], source: Source
+) -> EmbeddingEvaluation:
     """Tasks on what contrastive fine-tuning ends with; it is told what it was told in training, nothing where no data
     set of pairs had an instruction.
 
@@ -100,12 +103,14 @@ def evaluation_after(run: ContrastiveRun, tasks: Sequence[EmbeddingTask], source
         context=run.max_tokens,
         tokenizer_origin=run.tokenizer_origin,
         seed=run.protocol.seed,
+        precision=embedding.precision,
     )
-    return EmbeddingEvaluation(encoder=measured, tasks=_on_data(tasks, source, run.instructed))
+    prompted = _on_data(tasks, source, run.instructed, embedding.instructions)
+    return EmbeddingEvaluation(encoder=measured, tasks=prompted)
 
 
 def zero_shot_evaluation(
-    encoder: Encoder, scale: Scale, tasks: Sequence[EmbeddingTask], source: Source
+    encoder: Encoder, embedding: Embedding, tasks: Sequence[EmbeddingTask], source: Source
 ) -> EmbeddingEvaluation:
     """Tasks on what a stage of pre-training ends with, or on a model from elsewhere.
 
@@ -117,7 +122,7 @@ def zero_shot_evaluation(
         ValueError: its modules are not read here.
     """
     modules = read_sentence_modules(Path(encoder.folder), encoder.name) if isinstance(encoder, ExternalModel) else None
-    most_tokens = scaled_contrastive(scale, 0).max_tokens
+    most_tokens = embedding.contrastive.max_tokens
     if modules and modules.max_tokens:
         most_tokens = min(most_tokens, modules.max_tokens)
     measured = MeasuredEncoder(
@@ -127,8 +132,9 @@ def zero_shot_evaluation(
         context=min(context_of(encoder, most_tokens), most_tokens),
         tokenizer_origin=encoder.tokenizer_origin,
         seed=encoder.recipe.seed if isinstance(encoder, PretrainingRun) else 0,
+        precision=embedding.precision,
     )
-    told = _on_data(tasks, source, "nothing")
+    told = _on_data(tasks, source, "nothing", embedding.instructions)
     if modules:
         told = tuple(
             task.model_copy(update={"prompts": modules.task_prompts(task.name, task.category)}) for task in told
@@ -136,7 +142,9 @@ def zero_shot_evaluation(
     return EmbeddingEvaluation(encoder=measured, tasks=told)
 
 
-def _on_data(tasks: Sequence[EmbeddingTask], source: Source, instructed: Instructed) -> tuple[TaskOnData, ...]:
+def _on_data(
+    tasks: Sequence[EmbeddingTask], source: Source, instructed: Instructed, wording: Wording
+) -> tuple[TaskOnData, ...]:
     return tuple(
         TaskOnData(
             name=task.name,
@@ -146,7 +154,7 @@ def _on_data(tasks: Sequence[EmbeddingTask], source: Source, instructed: Instruc
             split=task.split,
             members=task.members,
             origin=source.embedding_task_origin(task.name),
-            prompts=task_prompts(task, instructed),
+            prompts=task_prompts(task, instructed, wording),
         )
         for task in tasks
     )

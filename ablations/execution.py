@@ -48,13 +48,20 @@ class PlannedRows:
         """
         require_data(self.rows, source)
         for row in self.rows:
-            names = sharing(row.recipe, row.scale, vocabulary_of(source))
-            names += [] if row.variant.name in names else [row.variant.name]
+            names = _names(row, vocabulary_of(source))
             labels = {"variants": names, "scale": row.scale, "data": source.label, "unavailable_tasks": row.skipped}
             origin = _origin(variants().get(names[0], row.variant), row.scale, vocabulary_of(source))
             for unit in row.units:
                 told = labels | origin if isinstance(unit.run, PretrainingRun) else labels
+                if isinstance(unit.run, ContrastiveRun | EmbeddingEvaluation):
+                    told = labels | {"variants": _names(row, vocabulary_of(source), unit.run)}
                 write_run_file(layout, unit.run, specification, execution, told)
+
+
+def _names(row: Row, vocabulary: Vocabulary, run: Run | None = None) -> list[str]:
+    """The variants that share a row's pre-training, or a run of it, the row's own among them."""
+    names = sharing(row.recipe, row.scale, vocabulary, run)
+    return names if row.variant.name in names else [*names, row.variant.name]
 
 
 def _cost(run: PretrainingRun) -> float:

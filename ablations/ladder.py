@@ -6,7 +6,7 @@ an @ in its name.
 """
 
 from ablations.modification import Modification, Recipe
-from ablations.protocol import EXTENDED_GRID, EXTENDED_GRID_AS_TEXT, GLUE_PROTOCOL, LIMITED_GRID
+from ablations.protocol import EMBEDDING_PROTOCOL, EXTENDED_GRID, EXTENDED_GRID_AS_TEXT, GLUE_PROTOCOL, LIMITED_GRID
 from ablations.variant import Variant
 from neobert.recipe import (
     Data,
@@ -83,6 +83,7 @@ M0 = Variant(
         finetuning=GLUE_PROTOCOL,
         grid=LIMITED_GRID,
         checkpoints="last_stage",  # Figure 1 shows one bar a model
+        embedding=EMBEDDING_PROTOCOL,
     ),
 )
 
@@ -271,6 +272,33 @@ DROPOUT = Modification(
     model={"dropout": 0.1},  # code conf/model/bert.yaml dropout_prob
 )
 
+CONTRASTIVE_CODE = Modification(
+    "Contrastive fine-tuning as in the code",
+    source="code src/neobert/contrastive, jobs/contrastive/finetune.sh",
+    embedding={
+        "pairs": "code",  # code scripts/contrastive/preprocess.py: 17 sets, with PAQ and QQP, without four of App. D.2
+    },
+    contrastive={
+        "texts_per_step": 32,  # code jobs/contrastive/finetune.sh, of each of four processes, which share no negatives
+        "sampling_exponent": 0.1,  # code jobs/contrastive/finetune.sh
+        "false_negatives": "kept",  # code contrastive/loss.py: all other documents of the batch
+        "similar_above": None,  # code contrastive/datasets.py: what its filter returns is dropped
+        "reduction": "sum",  # code contrastive/loss.py
+        "instructed": "nothing",  # code contrastive/trainer.py, and scripts/evaluation/run_mteb.py
+    },
+)
+MTEB_PROMPTS = Modification(
+    "Instructions of mteb",
+    source="mteb 2.26.24, the prompts of its tasks",
+    embedding={"instructions": "mteb"},  # mteb's task metadata
+)
+CODE_PROMPTS = Modification(
+    "Instructions of the code, before documents too",
+    source="code conf/mteb_task_to_instruction_{query,corpus}.json, scripts/evaluation/wrappers.py",
+    embedding={"instructions": "code"},  # code conf/mteb_task_to_instruction_{query,corpus}.json
+    contrastive={"instructed": "queries_and_documents"},  # code scripts/evaluation/wrappers.py, which no script calls
+)
+
 # Figure 1: "All modifications are cumulative, except for M3 and M6 in grey": M4 continues M2, M7 continues M5.
 M1 = M0.derive("M1", ROTARY, SWIGLU, RMS_NORM)
 M2 = M1.derive("M2", WEB)
@@ -287,6 +315,9 @@ M0_DROPOUT = M0.derive("M0@dropout", DROPOUT, kept=False)
 M6_ISOLATED = M5.derive("M6@isolated", PACKING_ISOLATED, kept=False)
 M7_CODE = M5.derive("M7@code", SIZE_250M_CODE, kept=False)
 M9_CODE = M8.derive("M9@code", LARGE_BATCH_CODE, LONG_CONTEXT, title="Training Scale", kept=False)
+M9_CONTRASTIVE_CODE = M9.derive("M9@contrastive-code", CONTRASTIVE_CODE, kept=False)
+M9_MTEB_PROMPTS = M9.derive("M9@mteb-prompts", MTEB_PROMPTS, kept=False)
+M9_CODE_PROMPTS = M9.derive("M9@code-prompts", CODE_PROMPTS, kept=False)
 M10_TEXT = M9.derive("M10@text", LARGER_GRID_AS_TEXT, kept=False)
 
 # The GLUE protocol of the released code, one reading at a time and all at once. They continue M10, so that a difference

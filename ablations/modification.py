@@ -6,9 +6,48 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from neobert.data.pair_repositories import Mix
+from neobert.embeddings.tasks import Wording
 from neobert.errors import did_you_mean
 from neobert.identity import leaves, plain
-from neobert.recipe import Data, FineTuning, Grid, Masking, Model, Optimization, Pretraining, Stage, Value
+from neobert.recipe import (
+    Contrastive,
+    Data,
+    EmbeddingPrecision,
+    FineTuning,
+    Grid,
+    Masking,
+    Model,
+    Optimization,
+    Pretraining,
+    Stage,
+    Value,
+)
+
+
+class Embedding(Value):
+    """How an encoder is made an embedder and measured as one.
+
+    `pairs` says whose data sets of pairs are trained on, `instructions` whose words the tasks of MTEB(eng, v1) are told
+    in, `precision` what they are measured in.
+    """
+
+    contrastive: Contrastive
+    pairs: Mix
+    instructions: Wording
+    precision: EmbeddingPrecision
+
+
+class Recipe(Value):
+    """All choices of a variant: how it is pre-trained, how which of its checkpoints are measured on GLUE, and how the
+    last one is made an embedder."""
+
+    pretraining: Pretraining
+    finetuning: FineTuning
+    grid: Grid
+    checkpoints: Literal["last_stage", "every_stage"]
+    embedding: Embedding
+
 
 SECTIONS: dict[str, type[Value]] = {
     "model": Model,
@@ -16,16 +55,9 @@ SECTIONS: dict[str, type[Value]] = {
     "masking": Masking,
     "optimization": Optimization,
     "finetuning": FineTuning,
+    "embedding": Embedding,
+    "contrastive": Contrastive,
 }
-
-
-class Recipe(Value):
-    """All choices of a variant: how it is pre-trained, and how which of its checkpoints are measured on GLUE."""
-
-    pretraining: Pretraining
-    finetuning: FineTuning
-    grid: Grid
-    checkpoints: Literal["last_stage", "every_stage"]
 
 
 @dataclass(frozen=True)
@@ -46,11 +78,14 @@ class Modification:
     packing: str | None = None
     stages: tuple[Mapping[str, Any], ...] = ()
     finetuning: Mapping[str, Any] = field(default_factory=dict)
+    embedding: Mapping[str, Any] = field(default_factory=dict)
+    contrastive: Mapping[str, Any] = field(default_factory=dict)
     grid: Grid | None = None
     checkpoints: str | None = None
 
     def __post_init__(self) -> None:
-        for section, changes in {**self._pretraining_sections(), "finetuning": self.finetuning}.items():
+        others = {"finetuning": self.finetuning, "embedding": self.embedding, "contrastive": self.contrastive}
+        for section, changes in {**self._pretraining_sections(), **others}.items():
             _refuse_unknown_keys(self.title, section, SECTIONS[section], changes)
         for index, changes in enumerate(self.stages):
             _refuse_unknown_keys(self.title, f"stages[{index}]", Stage, changes)
@@ -72,6 +107,8 @@ class Modification:
             pretraining["packing"] = self.packing
         pretraining["stages"] = self._changed_stages(list(pretraining["stages"]))
         tree["finetuning"].update(self.finetuning)
+        tree["embedding"].update(self.embedding)
+        tree["embedding"]["contrastive"].update(self.contrastive)
         if self.grid is not None:
             tree["grid"] = self.grid.model_dump()
         if self.checkpoints is not None:
@@ -97,6 +134,8 @@ class Modification:
             added = self.apply(before).pretraining.stages[index] if index >= count else changes
             named.update(leaves(plain(added), f"pretraining.stages.{index}"))
         named.update(leaves(plain(self.finetuning), "finetuning"))
+        named.update(leaves(plain(self.embedding), "embedding"))
+        named.update(leaves(plain(self.contrastive), "embedding.contrastive"))
         if self.grid is not None:
             named.update(leaves(self.grid, "grid"))
         if self.checkpoints is not None:

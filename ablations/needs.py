@@ -12,7 +12,7 @@ from neobert.data.corpora import TASK_SPLITS, Source
 from neobert.data.hub import HubSource
 from neobert.data.hub_items import Needs, items_of
 from neobert.data.mteb_repositories import MTEB_REPOSITORIES
-from neobert.data.pair_repositories import DECLARED_SETS
+from neobert.data.pair_repositories import sets_of
 from neobert.embeddings.specification import ContrastiveRun
 from neobert.embeddings.suite_specification import EmbeddingEvaluation
 from neobert.errors import MissingData
@@ -26,17 +26,19 @@ def needs_of(chosen: Sequence[Variant], scale: Scale, parts: Sequence[NeededPart
     """Corpora, tokenizers and tasks of the variants at a scale, each once; tokenizers go with every part."""
     corpora: list[str] = []
     tokenizers: dict[str, int] = {}
+    pair_sets: list[str] = []
     for variant in chosen:
         recipe, _ = scaled_variant(variant, scale, "published")
         data, rows = recipe.pretraining.data, recipe.pretraining.model.vocabulary_size
         corpora.append(data.corpus)
+        pair_sets += sets_of(recipe.embedding.pairs)
         tokenizers[data.tokenizer] = min(rows, tokenizers.get(data.tokenizer, rows))
     return Needs(
         corpora=tuple(dict.fromkeys(corpora)) if "pretrain" in parts else (),
         tokenizers=tokenizers,
         tasks=tuple(TASK_SPLITS) if "glue" in parts else (),
         embedding_tasks=tuple(MTEB_REPOSITORIES) if "mteb" in parts else (),
-        pair_sets=tuple(DECLARED_SETS) if "contrastive" in parts else (),
+        pair_sets=tuple(dict.fromkeys(pair_sets)) if "contrastive" in parts else (),
     )
 
 

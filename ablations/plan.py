@@ -184,7 +184,9 @@ def plan(
                 for finetuning_seed in finetuning_seeds or [seed]:
                     checkpoints = measured_checkpoints(recipe, runs, finetuning_seed)
                     units += [study for each in checkpoints for study in glue_studies(each, source, pruning)]
-            embedded, reasons = embedding_runs(runs[-1], scale, finetuning_seeds or [seed], source, parts, choice)
+            embedded, reasons = embedding_runs(
+                runs[-1], recipe.embedding, finetuning_seeds or [seed], source, parts, choice
+            )
             units += embedded
             skipped |= reasons
             planned = tuple(PlannedUnit(run, run_folder(layout, run), state_of(layout, run)) for run in units)
@@ -192,10 +194,23 @@ def plan(
     return rows
 
 
-def sharing(recipe: Recipe, scale: Scale, vocabulary: Vocabulary) -> list[str]:
-    """The ladder's variants with the same pre-training at a scale: M9 and M10 share their weights."""
+def sharing(recipe: Recipe, scale: Scale, vocabulary: Vocabulary, run: Run | None = None) -> list[str]:
+    """The ladder's variants with the same pre-training at a scale, as M9 and M10 share their weights; those of a run of
+    embeddings also have its protocol."""
+    others = ((name, scaled(variant.recipe, scale, vocabulary)) for name, variant in variants().items())
+    wanted = _embedding_of(recipe, run)
     return [
         name
-        for name, variant in variants().items()
-        if scaled(variant.recipe, scale, vocabulary).pretraining == recipe.pretraining
+        for name, other in others
+        if other.pretraining == recipe.pretraining and _embedding_of(other, run) == wanted
     ]
+
+
+def _embedding_of(recipe: Recipe, run: Run | None) -> tuple[Any, ...]:
+    """What a run takes from a recipe's protocol of embeddings."""
+    protocol = recipe.embedding
+    if isinstance(run, ContrastiveRun):
+        return protocol.contrastive, protocol.pairs
+    if isinstance(run, EmbeddingEvaluation) and run.encoder.protocol == "contrastive":
+        return (protocol,)
+    return (protocol.precision,) if isinstance(run, EmbeddingEvaluation) else ()

@@ -1,5 +1,6 @@
 """How the paper measures a model on GLUE and as an embedder: grids, protocols, transfer. Sources as in ladder.py."""
 
+from ablations.modification import Embedding
 from neobert.glue import closing
 from neobert.recipe import Contrastive, FineTuning, Grid, Optimization, Pruning
 
@@ -53,16 +54,18 @@ PRUNING = Pruning(  # not in the paper: `--prune` only; regret and steps are mea
 
 CONTRASTIVE_PROTOCOL = Contrastive(
     steps=2000,  # App. D.2: more steps gain little
-    texts_per_step=128,  # code conf/finetuning.yaml target_bsz, for each process; its job script has 32
+    texts_per_step=128,  # code conf/finetuning.yaml, of each process; its job script has 32 (M9@contrastive-code)
     warmup_steps=2000,  # code conf/scheduler: so the rate rises all the way
     decay_steps=50_000,  # code conf/scheduler: never reached
     temperature=0.07,  # §5.2.1 and App. D.2
-    sampling_exponent=0.5,  # App. D.2; the code's job script has 0.1
+    sampling_exponent=0.5,  # App. D.2; the code's job script has 0.1 (M9@contrastive-code)
     most_negatives=None,  # code contrastive/datasets.py: as many as a data set has
-    false_negatives="left_out",  # §5.2.1: negatives are not the positive; the code keeps copies of it in the batch
+    false_negatives="left_out",  # §5.2.1: none is the positive; the code keeps its copies (M9@contrastive-code)
+    similar_above=4,  # code contrastive/datasets.py, as meant: its filter has no effect (M9@contrastive-code)
+    reduction="mean",  # not stated; the code has the sum, which the clipping then scales down (M9@contrastive-code)
     max_tokens=1024,  # code conf/tokenizer max_length
     pooling="mean",  # §5.2
-    instructed="queries",  # App. D.2 and Table 7: one for each data set; the code's trainer adds none
+    instructed="queries",  # App. D.3, Table 7: one a data set; the code's trainer adds none (M9@contrastive-code)
     optimization=Optimization(
         optimizer="adamw",  # code conf/optimizer/adamw.yaml
         beta1=0.9,  # code conf/optimizer/adamw.yaml
@@ -76,4 +79,11 @@ CONTRASTIVE_PROTOCOL = Contrastive(
     ),
     precision="bf16",  # code: accelerate's mixed precision
     seed=0,
+)
+
+EMBEDDING_PROTOCOL = Embedding(
+    contrastive=CONTRASTIVE_PROTOCOL,
+    pairs="paper",  # App. D.2; the code reads other data sets (M9@contrastive-code)
+    instructions="paper",  # App. D.3, Tables 8 and 9; mteb's own: M9@mteb-prompts, the code's: M9@code-prompts
+    precision="fp16",  # App. D.2; code scripts/evaluation/run_mteb.py, by autocast
 )

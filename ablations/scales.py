@@ -8,6 +8,7 @@ declare. Numbers without a row in a table follow the scale's formula.
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from ablations.contrastive import scaled_embedding
 from ablations.modification import Recipe, validated
 from ablations.scale_rules import LAPTOP, PROXY, SMOKE, Rules, Shape, Vocabulary
 from neobert.launching.here import available_cores
@@ -58,6 +59,7 @@ def scaled(recipe: Recipe, scale: Scale, vocabulary: Vocabulary) -> Recipe:
         _shrink_stage(stage, rules)
     tree["finetuning"] = _shrunk_finetuning(tree["finetuning"], rules)
     tree["grid"] = _shrunk_grid(tree["grid"], rules)
+    tree["embedding"] = scaled_embedding(scale, recipe.embedding).model_dump()
     return validated(tree, f"scale {scale}")
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -149,7 +149,7 @@ def measured(
         with tempfile.TemporaryDirectory() as folder:
             weights = Weights.written(Path(folder), model_of(*SHAPES[shape], VOCABULARY_SIZE), data)
             figures[shape] = {"texts": {name: len(own) for name, own in texts.items()}}
-            for precision in DTYPES:
+            for precision in get_args(Precision):
                 print(shape, precision, flush=True)
                 figures[shape][precision] = compared(Pair.of(weights, texts, device, precision), repetitions)
     return figures | {"load_after": load()}

@@ -22,6 +22,10 @@ from neobert.identity import Neutral, neutral_values
 
 Precision = Literal["fp32", "bf16"]
 
+EmbeddingPrecision = Literal["fp32", "bf16", "fp16"]
+"""What vectors are computed in: bf16 with weights in bf16, fp16 by autocast over weights in fp32. Nothing is trained in
+fp16, which needs loss scaling."""
+
 Instructed = Literal["nothing", "queries", "queries_and_documents"]
 """Which texts of a pair or a task stand behind an instruction."""
 
@@ -234,7 +238,9 @@ class Contrastive(Value):
     A step holds about `texts_per_step` texts; data sets of n pairs are drawn with probability ~ n^`sampling_exponent`.
     `most_negatives` hard negatives of a pair are taken at most, None takes all. Whether a text that is known to belong
     to a query (its document again, or that of an equal query) may stand among its negatives is in `false_negatives`.
-    The rate rises over `warmup_steps` and falls until `decay_steps`, as in a stage of pre-training.
+    Pairs of a similarity task count as pairs above the score `similar_above` (0..5), None takes all. `reduction` is
+    that of the loss over the queries of a step, before the gradient is clipped. The rate rises over `warmup_steps` and
+    falls until `decay_steps`, as in a stage of pre-training.
     """
 
     steps: PositiveInt
@@ -245,6 +251,8 @@ class Contrastive(Value):
     sampling_exponent: NonNegativeFloat
     most_negatives: NonNegativeInt | None
     false_negatives: Literal["left_out", "kept"]
+    similar_above: Annotated[NonNegativeFloat | None, Neutral(4.0)]
+    reduction: Annotated[Literal["mean", "sum"], Neutral("mean")]
     max_tokens: PositiveInt
     pooling: Literal["mean"]
     instructed: Instructed

@@ -103,7 +103,7 @@ def embeddings_of(group: Group, evidence: Evidence) -> Embeddings:
         if run is None and result.model is None:
             strangers[result.run_id] += 1
             continue
-        label = result.model or labels[result.run_id]
+        label = result.model or _alternative(result) or labels[result.run_id]
         seeds = Seeds(run.seed if run else result.seed, result.seed)
         grouped[label, result.config.suite, result.config.protocol].append((seeds, result))
     order = [*labels.values(), *sorted(label for label, _, _ in grouped)]
@@ -111,6 +111,11 @@ def embeddings_of(group: Group, evidence: Evidence) -> Embeddings:
     lost = [f"{count} embedding result(s) on {run}, which has no run record" for run, count in strangers.items()]
     noted = [f"embeddings of {row.label}: {note}" for row in rows for note in row.notes]
     return Embeddings(tuple(row for row in rows if row.scores), (*sorted(lost), *noted))
+
+
+def _alternative(result: EmbeddingResult) -> str:
+    """The variants that measure by another protocol than the ladder's; empty where it is the ladder's."""
+    return ", ".join(result.variants) if all("@" in name for name in result.variants) else ""
 
 
 def labels_of_runs(group: Group, runs: Iterable[Run]) -> dict[str, str]:

@@ -21,7 +21,7 @@ from reports.parsing import parsed, text_of, text_or_none
 @dataclass(frozen=True)
 class EmbeddingResult:
     """One embedding task on one encoder. `model` is the name of one that was pre-trained elsewhere; `score` is −1..1,
-    None where the task failed."""
+    None where the task failed. `variants` are those whose protocol it was measured by."""
 
     id: str
     run_id: str
@@ -32,6 +32,7 @@ class EmbeddingResult:
     scale: Scale
     data: str
     model: str | None
+    variants: tuple[str, ...]
     made: Made
 
 
@@ -105,6 +106,7 @@ def _embedding(record: dict[str, Any]) -> EmbeddingResult:
         scale=known_scale(str(labels["scale"])),
         data=text_of(labels["data"]),
         model=text_or_none(labels.get("model")),
+        variants=tuple(map(text_of, labels.get("variants", ()))),
         made=made(record),
     )
 

@@ -142,6 +142,29 @@ def test_cached_gradients_are_the_plain_ones(dtype: torch.dtype, tolerance: floa
     assert all(torch.allclose(cached[name], plain[name], atol=tolerance * largest) for name in plain)
 
 
+@pytest.mark.parametrize("tokens", [30, 10_000])
+def test_a_summed_loss_is_the_released_codes(tokens: int) -> None:
+    """Cross-entropy summed over queries, every other document and negative of the batch a candidate: so the norm before
+    clipping is that sum's, whatever the micro-batches."""
+    network = encoder(0.0, torch.float32)
+    of_step = step_of(random_pairs(6, negatives=1), false_negatives="kept")
+    (whole,) = TextFeeding(FlatForm(CPU, torch.float32), 10_000, Process(0, 1), CPU).whole(of_step)
+    queries, candidates = whole.comparison.queries, whole.comparison.candidates
+    vectors = torch.zeros(len(of_step.texts), 16).index_copy(0, whole.numbers, network(whole.inputs))
+    cosines = torch.cosine_similarity(vectors[queries].unsqueeze(1), vectors[candidates].unsqueeze(0), dim=-1)
+    code = nn.CrossEntropyLoss(reduction="sum")(cosines / TAU, torch.arange(6))
+    code.backward()
+    norm = torch.linalg.vector_norm(torch.stack([weight.grad.norm() for weight in network.parameters()]))
+    contrast, protocol = CachedContrast(TAU, summed=True), tiny_protocol()
+    engine = Engine(
+        encoder(0.0, torch.float32), contrast.loss, query_count, protocol.optimization, "fp32", CPU, contrast.prepare
+    )
+    batches = TextFeeding(FlatForm(CPU, torch.float32), tokens, Process(0, 1), CPU).whole(of_step)
+    measured = engine.step(batches, 1e-3).measured()
+    assert measured.loss == pytest.approx(float(code.detach()), rel=1e-5)
+    assert measured.gradient_norm == pytest.approx(float(norm), rel=1e-4)
+
+
 def test_cached_gradients_are_the_plain_ones_under_dropout() -> None:
     """A micro-batch has the masks of its seed in both passes; the plain way here seeds once and keeps all graphs."""
     network, of_step = encoder(0.3), step_of(random_pairs(6, negatives=1))
@@ -263,6 +286,8 @@ def test_a_run_is_named_by_what_decides_it() -> None:
         tiny_contrastive("abc", ("paraphrases",)),
         tiny_contrastive("abc", temperature=0.05),
         tiny_contrastive("abc", seed=1),
+        tiny_contrastive("abc", reduction="sum"),
+        tiny_contrastive("abc", similar_above=None),
         run.model_copy(update={"context": 16}),
         run.model_copy(update={"sets": (run.sets[0].model_copy(update={"instruction": "other"}), run.sets[1])}),
     ]

@@ -11,17 +11,19 @@ import pytest
 from small_corpora import REAL_DATA
 from tiny_contrastive import tiny_contrastive, write_encoder, write_tiny_contrastive
 
-from ablations.contrastive import contrastive_run, pair_sets, scaled_contrastive
+from ablations.contrastive import contrastive_run, pair_sets, scaled_contrastive, scaled_embedding
+from ablations.ladder import variants
 from ablations.pieces import pieces_of
 from ablations.plan import chosen_variants, plan
-from ablations.protocol import CONTRASTIVE_PROTOCOL
+from ablations.protocol import CONTRASTIVE_PROTOCOL, EMBEDDING_PROTOCOL
 from ablations.run import main
 from neobert.data.corpora import SyntheticSource, open_source
 from neobert.data.directory import DirectorySource
 from neobert.data.hub import HubSource
 from neobert.data.hub_items import Needs, items_of
-from neobert.data.pair_repositories import DECLARED_SETS
+from neobert.data.pair_repositories import DECLARED_SETS, sets_of
 from neobert.data.pairs import Pair
+from neobert.embeddings.preparation import alike
 from neobert.embeddings.specification import ContrastiveRun
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED
 from neobert.launching.profile import Profile, Resources
@@ -51,9 +53,11 @@ PUBLISHED: dict[str, dict[str, dict[str, list[Any]]]] = {
     "MEDMCQA": {"default/train": {"question": ["Q"], "exp": ["D"]}},
     "MSMARCO": _JUDGED,
     "NPR": {"pair/train": {"title": ["Q"], "body": ["D"]}},
+    "PAQ": {"default/train": {"set": [["Q", "D"]]}},
     "PUBMEDQA": {
         "triplet-20/train": {"anchor": ["Q"], "positive": ["D"], **{f"negative_{i}": ["N"] for i in range(1, 21)}}
     },
+    "QQP": {"default/train": {"set": [{"query": "Q", "pos": ["D", "E"], "neg": ["N", "N"]}]}},
     "SENTENCECOMP": {"default/train": {"set": [["D", "Q"]]}},
     "STACKEXCHANGE": {
         "body-body-pair/train": {"body1": ["Q"], "body2": ["D"]},
@@ -66,7 +70,7 @@ PUBLISHED: dict[str, dict[str, dict[str, list[Any]]]] = {
     "WIKIHOW": {"default/train": {"text": ["Q"], "summary": ["D"]}},
     "YAHOO": {"title-answer-pair/train": {"title": ["Q"], "answer": ["D"]}},
 }
-NEGATIVES = {"ALLNLI": 1, "CONCURRENTQA": 1, "GOOAQ": 5, "PUBMEDQA": 20, "STACKOVERFLOW": 2, "TRIVIAQA": 1}
+NEGATIVES = {"ALLNLI": 1, "CONCURRENTQA": 1, "GOOAQ": 5, "PUBMEDQA": 20, "QQP": 2, "STACKOVERFLOW": 2, "TRIVIAQA": 1}
 
 
 def write_published(folder: Path, name: str) -> None:
@@ -77,14 +81,24 @@ def write_published(folder: Path, name: str) -> None:
         pq.write_table(pa.table(columns), path)
 
 
-def test_all_named_sets_are_declared_once() -> None:
-    assert len(DECLARED_SETS) == 19 and PUBLISHED.keys() == DECLARED_SETS.keys()
-    assert {name for name, declared in DECLARED_SETS.items() if not declared.released} == {
-        "AGNEWS",
-        "MEDMCQA",
-        "NPR",
-        "YAHOO",
-    }
+def test_the_papers_and_the_codes_sets_are_declared_once() -> None:
+    paper, code = set(sets_of("paper")), set(sets_of("code"))
+    assert (len(paper), len(code)) == (19, 17) and PUBLISHED.keys() == DECLARED_SETS.keys() == paper | code
+    assert paper - code == {"AGNEWS", "MEDMCQA", "NPR", "YAHOO"} and code - paper == {"PAQ", "QQP"}
+
+
+def test_a_variants_mix_says_which_published_sets_are_taken(tmp_path: Path) -> None:
+    """Own sets always; published ones of the other mix only by name."""
+    for name in ("NPR", "QQP", "STS12"):
+        write_published(tmp_path, name)
+    pq.write_table(pa.table({"query": ["Q"], "document": ["D"]}), tmp_path / "pairs" / "mine.parquet")
+    source = DirectorySource(tmp_path)
+
+    def taken(*arguments: Any) -> set[str]:
+        return {pairs.name for pairs in pair_sets(source, *arguments)}
+
+    assert taken(None) == taken(None, "paper") == {"NPR", "STS12", "mine"}
+    assert taken(None, "code") == {"QQP", "STS12", "mine"} and taken(["QQP"]) == {"QQP"}
 
 
 @pytest.mark.parametrize("name", sorted(PUBLISHED))
@@ -92,8 +106,10 @@ def test_published_rows_become_pairs(tmp_path: Path, name: str) -> None:
     write_published(tmp_path, name)
     source = DirectorySource(tmp_path)
     assert source.pair_sets() == (name,) and source.pair_instruction(name) == DECLARED_SETS[name].instruction
-    found = list(source.pairs(name))
+    found = [pair._replace(similarity=None) for pair in alike(source.pairs(name), 4)]
     assert found == [Pair("Q", "D", ("N",) * NEGATIVES.get(name, 0))] * (2 if name == "STACKEXCHANGE" else 1)
+    similar = [Pair("Q", "D", similarity=4.5), Pair("a", "b", similarity=4.0)]
+    assert list(alike(source.pairs(name), None)) == (similar if name.startswith("STS") else found)
 
 
 @pytest.mark.skipif(not INSTRUCTIONS.is_file(), reason="the paper's table is not here")
@@ -114,10 +130,32 @@ def test_the_hub_is_asked_for_every_pattern_and_its_revision_stays_unknown() -> 
 
 
 def test_the_papers_scale_changes_nothing_of_the_protocol() -> None:
-    assert scaled_contrastive("paper", 0) == CONTRASTIVE_PROTOCOL
+    assert scaled_contrastive("paper") == CONTRASTIVE_PROTOCOL and scaled_embedding("paper") == EMBEDDING_PROTOCOL
     assert (CONTRASTIVE_PROTOCOL.steps, CONTRASTIVE_PROTOCOL.temperature) == (2000, 0.07)
     assert CONTRASTIVE_PROTOCOL.sampling_exponent == 0.5
-    assert scaled_contrastive("smoke", 3).seed == 3 and scaled_contrastive("smoke", 0).steps < 2000
+    assert scaled_contrastive("smoke").steps < 2000
+
+
+def test_the_codes_protocol_is_a_variant_of_its_own(tmp_path: Path) -> None:
+    """Also where the paper's and the code's would read the same pairs: they are filtered otherwise."""
+    write_published(tmp_path, "STS12")
+    write_published(tmp_path, "QQP")
+    source, layout = HubSource(), Layout(tmp_path)
+    rows = plan(
+        chosen_variants(["M9", "M9@contrastive-code"]), [0], "smoke", source, layout, ["pretrain", "contrastive"]
+    )
+    paper, code = (row.units[-1].run for row in rows)
+    assert isinstance(paper, ContrastiveRun) and isinstance(code, ContrastiveRun)
+    assert paper.weights == code.weights and paper.id != code.id
+    assert [pairs.name for pairs in code.sets] == list(sets_of("code"))
+    protocol = code.protocol
+    assert (protocol.reduction, protocol.similar_above, protocol.false_negatives) == ("sum", None, "kept")
+    assert (protocol.sampling_exponent, protocol.texts_per_step, protocol.instructed) == (0.1, 24, "nothing")
+    at_paper = variants()["M9@contrastive-code"].recipe.embedding
+    assert (at_paper.contrastive.texts_per_step, at_paper.pairs) == (32, "code")
+    (sts,) = (pairs for pairs in paper.sets if pairs.name == "STS12")
+    unfiltered = paper.model_copy(update={"protocol": paper.protocol.model_copy(update={"similar_above": None})})
+    assert len({run.pairs_id(sts) for run in (paper, unfiltered, code)}) == 3
 
 
 def test_a_variant_is_planned_up_to_its_contrastive_run(tmp_path: Path) -> None:
@@ -146,7 +184,8 @@ def test_missing_sets_are_named_before_anything_runs(tmp_path: Path, capsys: pyt
     assert "did you mean 'paraphrases'?" in capsys.readouterr().err
     assert main([*common, "--data", "hub", "--scale", "paper"]) == EXIT_MISSING
     said = capsys.readouterr().err
-    assert all(declared.hub_name in said for declared in DECLARED_SETS.values()) and "prefetch.py" in said
+    assert all(DECLARED_SETS[name].hub_name in said for name in sets_of("paper")) and "prefetch.py" in said
+    assert "PAQ_pairs" not in said
     assert not (tmp_path / "runs").exists()
 
 
@@ -175,7 +214,9 @@ def test_the_real_pairs_are_read(tmp_path: Path) -> None:
     assert first.query and first.document and len(first.negatives) == 1
     (row,) = plan(chosen_variants(["M8"]), [0], "smoke", source, Layout(tmp_path), ["pretrain", "contrastive"])
     assert isinstance(row.units[-1].run, ContrastiveRun)
-    assert row.units[-1].run == contrastive_run(row.units[0].run, "smoke", 0, pair_sets(source, None))
+    assert row.units[-1].run == contrastive_run(
+        row.units[0].run, scaled_contrastive("smoke"), 0, pair_sets(source, None)
+    )
 
 
 def test_status_shows_the_run_and_what_it_waits_for(tmp_path: Path) -> None:

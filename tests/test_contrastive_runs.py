@@ -183,6 +183,7 @@ def test_hard_negatives_and_instructions_enter(tmp_path: Path) -> None:
         "no negatives": {"most_negatives": 0},
         "no instruction": {"instructed": "nothing"},
         "instructed documents": {"instructed": "queries_and_documents"},
+        "summed": {"reduction": "sum"},
     }.items():
         run = tiny_contrastive(encoder.id, ("paraphrases",), **changes)
         course = course_of(tmp_path, run)

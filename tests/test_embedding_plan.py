@@ -7,33 +7,37 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from embedding_worlds import card_of, write_published
 from external_models import bert, save, seeded
 from fake_slurm import FakeSlurm
 from status_worlds import claim, fail
+from test_identities import small_folder
 from tiny_runs import tiny_run
-from tiny_suite import reference, write_evaluation, write_zero_shot, zero_shot
+from tiny_suite import SMOKE, reference, write_evaluation, write_zero_shot, zero_shot
 
 from ablations.costs import Costs, Machine
 from ablations.embeddings import EVERYTHING, EmbeddingChoice, embedding_runs
+from ablations.execution import PlannedRows
 from ablations.paper_models import TABLE4_BASELINES, folder_or_repository
 from ablations.pieces import pieces_of
 from ablations.plan import Row, chosen_variants, plan
 from ablations.retention import collectable
 from ablations.run import main
+from ablations.scales import execution_at
 from neobert.data.corpora import SyntheticSource
 from neobert.data.directory import DirectorySource
 from neobert.embeddings.specification import ContrastiveRun
 from neobert.embeddings.suite_specification import EmbeddingEvaluation, EmbeddingRun
 from neobert.embeddings.tasks import CATEGORIES
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED, MissingData
-from neobert.identity import leaves
+from neobert.identity import canonical, leaves, plain
 from neobert.launching.profile import Profile, Resources
 from neobert.launching.submissions import read_submissions
 from neobert.layout import Layout
 from neobert.overview.rows import read_overview
 from neobert.progress import state_of, task_files
 from neobert.references import read_references
-from neobert.specifications import PretrainingRun
+from neobert.specifications import PretrainingRun, Source, read_run_file
 from reports import published
 from sweeps import mteb_suite
 
@@ -75,6 +79,57 @@ def test_a_result_has_one_name_whatever_else_is_measured(tmp_path: Path) -> None
     whole = evaluation_of(planned(tmp_path))
     alone = evaluation_of(planned(tmp_path, choice=EmbeddingChoice(tasks=[whole.tasks[2].name])))
     assert [run.id for run in alone.runs()] == [whole.runs()[2].id] and alone.id != whole.id
+
+
+def test_precision_is_the_protocols_and_a_part_of_the_name(tmp_path: Path) -> None:
+    """fp16 at the paper's scale, fp32 below, on every device; what was recorded before said nothing and was fp32."""
+    small = evaluation_of(planned(tmp_path))
+    assert small.encoder.precision == "fp32" and "precision" not in canonical(small)
+    half = small.encoder.model_copy(update={"precision": "fp16"})
+    other = small.model_copy(update={"encoder": half})
+    assert not {run.id for run in small.runs()} & {run.id for run in other.runs()} and other.id != small.id
+    assert half.revision != small.encoder.revision, "mteb's cache tells them apart"
+    older = plain(small)
+    older["encoder"].pop("precision")
+    assert EmbeddingEvaluation.read(older) == small
+    layout = Layout(tmp_path)
+    (row,) = plan(chosen_variants(["M8"]), [0], "paper", SYNTHETIC, layout, ["pretrain", "mteb"])
+    assert evaluation_of(row).encoder.precision == "fp16"
+
+
+def test_protocols_of_evaluation_are_variants_that_share_all_before_it(tmp_path: Path) -> None:
+    names = ["M9", "M9@mteb-prompts", "M9@code-prompts"]
+    folder = small_folder(tmp_path / "data")
+    shutil.rmtree(folder / "mteb")
+    (folder / "manifest.json").unlink()
+    write_published(folder, "BIOSSES", {}, card_of(default__test="test.parquet"))
+    rows = plan(chosen_variants(names), [0], "smoke", DirectorySource(folder), Layout(tmp_path), ["pretrain", "mteb"])
+    paper, mteb, code = (evaluation_of(row) for row in rows)
+    assert paper.weights == mteb.weights and len({each.encoder.pretraining for each in (paper, mteb, code)}) == 1
+    told = [each.tasks[0].prompts for each in (paper, mteb, code)]
+    text = "Retrieve semantically similar text"
+    biomedical = f"{text} from the biomedical field."
+    assert told == [{"query": biomedical}, {"query": f"{text}."}, {"query": biomedical, "document": biomedical}]
+    assert len({each.id for each in (paper, mteb, code)}) == 3 and code.weights != paper.weights
+
+
+@pytest.mark.parametrize(
+    ("name", "of_tuning", "of_suite"),
+    [
+        ("M9", {"M9", "M10", "M9@mteb-prompts"}, {"M9", "M10"}),
+        ("M9@mteb-prompts", {"M9", "M10", "M9@mteb-prompts"}, {"M9@mteb-prompts"}),
+        ("M9@contrastive-code", {"M9@contrastive-code"}, {"M9@contrastive-code"}),
+    ],
+)
+def test_runs_are_labelled_with_the_variants_whose_protocol_they_have(
+    tmp_path: Path, name: str, of_tuning: set[str], of_suite: set[str]
+) -> None:
+    rows = plan(chosen_variants([name]), [0], "smoke", SYNTHETIC, Layout(tmp_path), ["pretrain", "mteb"])
+    source = Source(name="synthetic", synthetic_documents=100)
+    PlannedRows(rows).write(Layout(tmp_path), SYNTHETIC, source, execution_at("smoke"))
+    *_, tuned, suite = (set(read_run_file(unit.folder).labels["variants"]) for unit in rows[0].units)
+    known = {"M9", "M10", "M9@mteb-prompts", "M9@contrastive-code", "M9@code-prompts"}
+    assert (tuned & known, suite & known) == (of_tuning, of_suite)
 
 
 def test_every_leaf_of_a_task_and_its_encoder_decides_the_name(tmp_path: Path) -> None:
@@ -234,13 +289,13 @@ def test_missing_data_are_named_before_anything_runs(tmp_path: Path, capsys: pyt
     assert "--stages pretrain contrastive mteb" in said
     (folder / "mteb" / "STS" / "Mine").mkdir(parents=True)
     with pytest.raises(MissingData, match=r"Mine lacks .*test\.parquet"):
-        embedding_runs(tiny_run(), "smoke", [0], DirectorySource(folder), ("mteb",), EmbeddingChoice(zero_shot=True))
+        embedding_runs(tiny_run(), SMOKE, [0], DirectorySource(folder), ("mteb",), EmbeddingChoice(zero_shot=True))
     with pytest.raises(MissingData, match=r"no data sets of pairs.*--zero-shot: without it"):
-        embedding_runs(tiny_run(), "smoke", [0], DirectorySource(folder), ("mteb",), EVERYTHING)
+        embedding_runs(tiny_run(), SMOKE, [0], DirectorySource(folder), ("mteb",), EVERYTHING)
     (tmp_path / "empty").mkdir()
     with pytest.raises(MissingData, match="holds no tasks of embeddings"):
         choice = EmbeddingChoice(zero_shot=True)
-        embedding_runs(tiny_run(), "smoke", [0], DirectorySource(tmp_path / "empty"), ("mteb",), choice)
+        embedding_runs(tiny_run(), SMOKE, [0], DirectorySource(tmp_path / "empty"), ("mteb",), choice)
     assert not runs.exists()
 
 

@@ -14,7 +14,7 @@ from external_models import bert, save, seeded
 from test_run_command import toy_scale  # noqa: F401  (a fixture)
 from tiny_contrastive import tiny_contrastive, write_tiny_contrastive
 from tiny_runs import worker
-from tiny_suite import SOURCE_HERE, reference, write_evaluation, write_zero_shot
+from tiny_suite import SMOKE, SOURCE_HERE, reference, write_evaluation, write_zero_shot
 
 from ablations import contrastive, run
 from ablations.embeddings import EmbeddingChoice, embedding_runs, evaluation_after
@@ -138,8 +138,9 @@ def test_any_encoder_of_transformers_is_measured_as_it_was_trained(tmp_path: Pat
     write_tiny_contrastive(tmp_path, tuned)
     assert Worker(layout, [ContrastiveUnit.open(layout, tuned.id)], StopRequest()).run() == 0
     choice = EmbeddingChoice(tasks=[STS], zero_shot=True)
-    (plain,), _ = embedding_runs(model, "smoke", [0], SOURCE_HERE, ("mteb",), choice)
-    after = evaluation_after(tuned, [task for task in SOURCE_HERE.embedding_tasks() if task.name == STS], SOURCE_HERE)
+    (plain,), _ = embedding_runs(model, SMOKE, [0], SOURCE_HERE, ("mteb",), choice)
+    sts = [task for task in SOURCE_HERE.embedding_tasks() if task.name == STS]
+    after = evaluation_after(tuned, SMOKE, sts, SOURCE_HERE)
     for evaluation in (plain, after):
         write_evaluation(tmp_path, evaluation)
         assert work(tmp_path, reference(evaluation)) == 0

@@ -29,6 +29,9 @@ WORDS = ("the", "cat", "a", "dog", "sleeps", "and", "bird", "stone", ".")
 BF16_BOUND = 0.03
 """Largest difference of a bf16 vector from the fp32 one, as a share of its length (eight bits of mantissa)."""
 
+FP16_BOUND = 0.005
+"""The same of fp16 (eleven bits)."""
+
 texts = st.lists(st.lists(st.sampled_from(WORDS), max_size=40).map(" ".join), max_size=30)
 
 
@@ -145,6 +148,19 @@ def test_bf16_stays_within_its_bound_of_fp32(tokenizer) -> None:
     assert 0 < distance.max() < BF16_BOUND
 
 
+def test_fp16_stays_within_its_bound_of_fp32_and_beyond_its_own_range(tokenizer) -> None:
+    """Weights stay in fp32 and matrices are multiplied in fp16, so hidden states may grow beyond what fp16 holds."""
+    asked = [" ".join(WORDS[: n % 9 + 1] * (n % 4 + 1)) for n in range(40)]
+    exact, by = encoder(tokenizer).encode(asked), encoder(tokenizer, precision="fp16")
+    distance = np.linalg.norm(by.encode(asked) - exact, axis=1) / np.linalg.norm(exact, axis=1)
+    assert 0 < distance.max() < FP16_BOUND and by.encoder.encoder.weight.dtype == torch.float32
+    with torch.no_grad():
+        by.encoder.encoder.weight.mul_(1e6)
+        by.encoder.layer_norm.weight.mul_(1e6)
+    large = by.encode(asked)
+    assert np.isfinite(large).all() and np.abs(large).max() > torch.finfo(torch.float16).max
+
+
 def test_precision_by_default_is_half_on_a_gpu_alone() -> None:
     assert default_precision(CPU) == "fp32"
     assert default_precision(torch.device("cuda")) == "bf16"
@@ -180,10 +196,10 @@ def test_broken_weights_end_in_an_error_and_not_in_nan(tokenizer) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_a_gpu_gives_the_vectors_of_the_cpu(tokenizer, precision) -> None:
     asked = [" ".join(WORDS[: n % 9 + 1] * (n % 4 + 1)) for n in range(40)]
     exact = encoder(tokenizer).encode(asked)
     found = encoder(tokenizer, precision=precision, device=torch.device("cuda")).encode(asked)
     distance = np.linalg.norm(found - exact, axis=1) / np.linalg.norm(exact, axis=1)
-    assert distance.max() < (1e-3 if precision == "fp32" else BF16_BOUND)
+    assert distance.max() < {"fp32": 1e-3, "bf16": BF16_BOUND, "fp16": FP16_BOUND}[precision]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from tiny_contrastive import pair_set, tiny_contrastive, write_encoder, write_tiny_contrastive
-from tiny_suite import SOURCE_HERE
+from tiny_suite import SMOKE, SOURCE_HERE
 from transformers import AutoModel, AutoTokenizer
 
 from ablations.embeddings import evaluation_after
@@ -146,7 +146,7 @@ def test_mteb_gives_an_exported_folder_the_score_that_the_harness_gave_the_run(
     exported(capsys, folder, "sentence-transformers", tmp_path / "out")
     model = SentenceTransformerEncoderWrapper(str(tmp_path / "out"), device="cpu")
     wanted = [task for task in SOURCE_HERE.embedding_tasks() if is_told or task.category in ("reranking", "sts")]
-    evaluation = evaluation_after(run, wanted, SOURCE_HERE)
+    evaluation = evaluation_after(run, SMOKE, wanted, SOURCE_HERE)
     assert all(bool(task.prompts) == is_told for task in evaluation.tasks)
     encoder = open_contrastive(Layout(runs), run.id, CPU)
     identity = EncoderIdentity("neobert/T", run.id, encoder.width, tokens, encoder.parameters)

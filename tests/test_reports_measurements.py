@@ -66,6 +66,19 @@ def test_average_is_the_flat_mean_of_all_56_tasks_and_categories_are_means_of_th
     assert cells[-2] == "56 of 56" and "—" not in cells and not any("of 12" in cell for cell in cells)
 
 
+def test_another_protocol_of_evaluation_is_a_row_of_its_own(study: Study) -> None:
+    """Of the same weights, under the name of its variant; the ladder's row keeps its own."""
+    study.pretrain("M9")
+    embed(study, "M9", "BIOSSES", "sts", 0.5)
+    labels = {"variants": ["M9@mteb-prompts"], "scale": study.scale, "data": study.data}
+    embed(study, "M9", "BIOSSES", "sts", 0.7, id="0123456789ab", labels=labels)
+    _, _, embeddings = read(study)
+    own, other = sorted(embeddings.rows, key=lambda row: row.scores["BIOSSES"].mean)
+    assert other.label == "M9@mteb-prompts" and "M9" in own.label and "@" not in own.label
+    assert [row.scores["BIOSSES"].mean for row in (own, other)] == pytest.approx([50, 70])
+    assert not embeddings.problems
+
+
 def test_an_incomplete_row_has_no_average_and_says_how_many_tasks_it_has(study: Study) -> None:
     study.pretrain("M8")
     for task, category in list(suite_tasks())[:14]:

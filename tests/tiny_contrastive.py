@@ -27,6 +27,8 @@ def tiny_protocol(**changes: object) -> Contrastive:
         "sampling_exponent": 0.5,
         "most_negatives": 1,
         "false_negatives": "left_out",
+        "similar_above": 4,
+        "reduction": "mean",
         "max_tokens": 32,
         "pooling": "mean",
         "instructed": "queries",

@@ -6,6 +6,7 @@ from pathlib import Path
 from tiny_contrastive import write_encoder
 from tiny_runs import SOURCE
 
+from ablations.contrastive import scaled_embedding
 from ablations.embeddings import EmbeddingChoice, embedding_runs
 from neobert.data.preparation import open_specified
 from neobert.embeddings.suite_specification import EmbeddingEvaluation
@@ -15,12 +16,13 @@ from neobert.specifications import Execution, PretrainingRun, write_run_file
 EXECUTION = Execution(threads=1, processes=1, micro_batch_tokens=128, checkpoint_interval_steps=5)
 LABELS = {"variants": ["T"], "scale": "smoke", "data": "synthetic"}
 SOURCE_HERE = open_specified(SOURCE)
+SMOKE = scaled_embedding("smoke")
 
 
 def zero_shot(encoder: PretrainingRun, tasks: Sequence[str] | None = None) -> EmbeddingEvaluation:
     """Tasks, or all of them, on what an encoder was pre-trained to."""
     choice = EmbeddingChoice(tasks=tasks, zero_shot=True)
-    (evaluation,), _ = embedding_runs(encoder, "smoke", [0], SOURCE_HERE, ("mteb",), choice)
+    (evaluation,), _ = embedding_runs(encoder, SMOKE, [0], SOURCE_HERE, ("mteb",), choice)
     assert isinstance(evaluation, EmbeddingEvaluation)
     return evaluation
 

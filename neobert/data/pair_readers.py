@@ -41,16 +41,17 @@ def _first(texts: Sequence[str] | None) -> str:
     return texts[0] if texts else ""
 
 
-def _similar(row: Row) -> bool:
-    """Released code: a pair of a similarity task counts above 4 of 5."""
-    return float(row["score"]) > 4
-
-
 def similarity(files: Sequence[Path]) -> Iterator[Pair]:
-    """The pairs of a similarity task that count as alike."""
+    """All pairs of a similarity task with their scores, 0..5; a protocol says which of them count as pairs."""
     for path in files:
-        rows = rows_of(path, ("sentence1", "sentence2", "score"))
-        yield from (Pair(row["sentence1"], row["sentence2"]) for row in rows if _similar(row))
+        for row in rows_of(path, ("sentence1", "sentence2", "score")):
+            yield Pair(row["sentence1"], row["sentence2"], similarity=float(row["score"]))
+
+
+def question_triplets(row: Row) -> Pair:
+    """A question with lists of its duplicates and of others."""
+    found = row["set"]
+    return Pair(found["query"], _first(found["pos"]), tuple(found["neg"] or ()))
 
 
 def paragraphs(row: Row) -> Pair:

@@ -1,15 +1,18 @@
-"""The nineteen data sets of pairs of contrastive fine-tuning: where the hub has them, how their rows become pairs, and
-what the encoder is told. Torch-free.
+"""The data sets of pairs of contrastive fine-tuning: where the hub has them, how their rows become pairs, and what the
+encoder is told. Torch-free.
 
-Names and instructions are those of the paper (App. D.2, Table 7). Repositories, columns, hard negatives and how many
-texts a pair counts for are the released code's (src/neobert/contrastive/datasets.py), which lacks AG-News, MedMCQA, NPR
-and Yahoo! Answers: for these `released` is False, and which files the paper used is not published. All files are those
-that the hub itself converted to parquet. Revisions are unknown until prefetch asks for them.
+Names and instructions are those of the paper: nineteen sets in App. D.2, and PAQ and QQP, which Table 7 and the
+released code have. Repositories, columns, hard negatives and how many texts a pair counts for are the released code's
+(src/neobert/contrastive/datasets.py), which lacks AG-News, MedMCQA, NPR and Yahoo! Answers: which files the paper used
+of these is not published, nor what its MEDMCQACLUST and YAHOOCLUST of Table 7 are; Yahoo's pairs get the instruction of
+the latter. All files are those that the hub itself converted to parquet. Revisions are unknown until prefetch asks for
+them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from neobert.data.pair_readers import (
     Reader,
@@ -18,6 +21,7 @@ from neobert.data.pair_readers import (
     judged,
     numbered,
     paragraphs,
+    question_triplets,
     similarity,
     stack_exchange,
     text_lists,
@@ -27,12 +31,16 @@ from neobert.data.repositories import Repository
 
 CONVERTED = "refs/convert/parquet"
 
+Mix = Literal["paper", "code"]
+"""Which data sets are trained on: those of App. D.2, or those that the released code reads."""
+
 
 @dataclass(frozen=True)
 class DeclaredSet:
     """A published data set of pairs. `files` are patterns of its repository's files, `reader` makes pairs of them.
 
     texts_per_pair: as how many texts of a step the released code counts a pair; None where it has no such set.
+    in_paper: whether App. D.2 names it.
     """
 
     title: str
@@ -41,11 +49,11 @@ class DeclaredSet:
     reader: Reader
     instruction: str
     texts_per_pair: int | None
+    in_paper: bool = True
 
-    @property
-    def released(self) -> bool:
-        """Whether the released code reads this set."""
-        return self.texts_per_pair is not None
+    def belongs_to(self, mix: Mix) -> bool:
+        """Whether the set is one of a mix."""
+        return self.in_paper if mix == "paper" else self.texts_per_pair is not None
 
     @property
     def repositories(self) -> tuple[Repository, ...]:
@@ -146,6 +154,15 @@ DECLARED_SETS: Mapping[str, DeclaredSet] = {
         "Given a news title, retrieve relevant articles.",
         None,
     ),
+    "PAQ": DeclaredSet(
+        "PAQ",
+        "embedding-data/PAQ_pairs",
+        _TRAIN,
+        by_row(lambda row: Pair(row["set"][0], row["set"][1]), "set"),
+        "Given a question, retrieve Wikipedia passages that answer the question.",
+        2,
+        in_paper=False,
+    ),
     "PUBMEDQA": DeclaredSet(
         "PubMedQA",
         "sentence-transformers/pubmedqa",
@@ -153,6 +170,15 @@ DECLARED_SETS: Mapping[str, DeclaredSet] = {
         columns("anchor", "positive", *numbered(20)),
         "Given a medical question, retrieve documents that best answer the question.",
         22,
+    ),
+    "QQP": DeclaredSet(
+        "Quora Question Pairs",
+        "embedding-data/QQP_triplets",
+        _TRAIN,
+        by_row(question_triplets, "set"),
+        "Given a question, retrieve questions from Quora forum that are semantically equivalent to the given question.",
+        50,
+        in_paper=False,
     ),
     "SENTENCECOMP": DeclaredSet(
         "SentenceCompression",
@@ -207,3 +233,8 @@ DECLARED_SETS: Mapping[str, DeclaredSet] = {
         None,
     ),
 }
+
+
+def sets_of(mix: Mix) -> tuple[str, ...]:
+    """The names of a mix's data sets."""
+    return tuple(name for name, declared in DECLARED_SETS.items() if declared.belongs_to(mix))

@@ -17,11 +17,13 @@ NEGATIVE_COLUMNS = ("negative", "negatives")
 
 
 class Pair(NamedTuple):
-    """A query, a document that belongs to it, and hard negatives: documents that seem to and do not."""
+    """A query, a document that belongs to it, and hard negatives: documents that seem to and do not. `similarity`
+    (0..5) is how alike people found query and document, where a data set says it."""
 
     query: str
     document: str
     negatives: tuple[str, ...] = ()
+    similarity: float | None = None
 
 
 def own_pairs(path: Path) -> Iterator[Pair]:

@@ -52,11 +52,13 @@ def query_count(batch: TextBatch) -> int:
 class CachedContrast:
     """The objective of contrastive fine-tuning as the engine wants it: `prepare` is the first pass, `loss` the second.
 
-    A step in a single micro-batch needs no cache and is computed once, unless `always` is set.
+    A step in a single micro-batch needs no cache and is computed once, unless `always` is set. The engine takes the
+    mean over queries; a loss that is `summed` over them is given to it as many times.
     """
 
     temperature: float
     always: bool = False
+    summed: bool = False
 
     def prepare(self, model: nn.Module, batches: Sequence[TextBatch]) -> list[TextBatch]:
         """The first pass over all micro-batches of a step; all processes must come together."""
@@ -79,15 +81,19 @@ class CachedContrast:
     def _vector_gradient(self, vectors: Tensor, comparison: Comparison) -> tuple[Tensor, Tensor]:
         with torch.enable_grad():
             leaf = vectors.requires_grad_()
-            losses = contrastive_losses(leaf, comparison, self.temperature)
+            losses = self._losses(leaf, comparison)
             (gradient,) = torch.autograd.grad(losses.sum(), leaf)
         return losses.detach(), gradient
+
+    def _losses(self, vectors: Tensor, comparison: Comparison) -> Tensor:
+        losses = contrastive_losses(vectors, comparison, self.temperature)
+        return losses * len(losses) if self.summed else losses
 
     def loss(self, network: nn.Module, batch: TextBatch) -> Tensor:
         """The sum of the losses of the micro-batch's queries, with the gradient that its texts have in all losses."""
         if batch.cached is None:
             vectors = gathered([network(batch.inputs)], [batch])
-            return contrastive_losses(vectors, batch.comparison, self.temperature).sum()
+            return self._losses(vectors, batch.comparison).sum()
         vectors = _seeded(network, batch, batch.cached.seed)
         carrier = (vectors * batch.cached.gradient).sum()
         return batch.cached.loss + carrier - carrier.detach()

@@ -38,7 +38,7 @@ class ContrastiveCourse(Course[TextBatch]):
         self.sets = prepared_pairs(layout, self.run, open_specified(source), self.start.framing, stop or StopRequest())
         self.members, self.heldout_members = zip(*(split_heldout(len(pairs)) for pairs in self.sets), strict=True)
         self.model = self.start.model
-        contrast = CachedContrast(protocol.temperature)
+        contrast = CachedContrast(protocol.temperature, summed=protocol.reduction == "sum")
         self.engine = engine_class(run_file.execution.engine, process.count)(
             self.model,
             contrast.loss,

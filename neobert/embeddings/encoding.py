@@ -15,7 +15,7 @@ from neobert.data.tokenizers import TextTokenizer
 from neobert.embeddings.flat import flat_batch, mean_vectors, slices
 from neobert.errors import RunFailed
 from neobert.model.encoder import Encoder
-from neobert.recipe import Precision
+from neobert.recipe import EmbeddingPrecision, Precision
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -31,7 +31,7 @@ CHUNK_TEXTS = 4096
 BATCH_TOKENS = {"cpu": 1024, "cuda": 32_768}
 """Tokens of a batch. On a CPU tensors stay in caches, and below the size from which memory is mapped anew for each."""
 
-DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
+DTYPES: dict[EmbeddingPrecision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True)
@@ -77,15 +77,19 @@ def parameters_of(module: torch.nn.Module) -> int:
 class Embedder(ABC):
     """A function from texts to vectors: the mean hidden state of a text's tokens, specials included.
 
+    Weights have `dtype`; under fp16 that is fp32, and matrices are multiplied in fp16 (autocast), whose range sums of
+    hidden states may exceed.
+
     Texts are cut to `context` tokens with specials. `counts` tells what was encoded since it was last set.
     """
 
     def __init__(
-        self, context: int, device: torch.device, precision: Precision, batch_tokens: int | None = None
+        self, context: int, device: torch.device, precision: EmbeddingPrecision, batch_tokens: int | None = None
     ) -> None:
         self.context = context
         self.device = device
-        self.dtype = DTYPES[precision]
+        self.precision = precision
+        self.dtype = torch.float32 if precision == "fp16" else DTYPES[precision]
         self.batch_tokens = batch_tokens or BATCH_TOKENS[device.type]
         self.counts = TextCounts()
 
@@ -125,7 +129,8 @@ class Embedder(ABC):
         is_cut = np.zeros(len(distinct), bool)
         tokens = 0
         for part in self._tokenized(distinct, prompt, instruction):
-            vectors[part.numbers] = self._vectors(part)
+            with torch.autocast(self.device.type, torch.float16, enabled=self.precision == "fp16"):
+                vectors[part.numbers] = self._vectors(part)
             is_cut[part.numbers] = part.is_cut
             tokens += len(part.token_ids)
         _require_finite(vectors, numbers)
@@ -165,7 +170,7 @@ class TextEncoder(Embedder):
         tokenizer: TextTokenizer,
         context: int,
         *,
-        precision: Precision,
+        precision: EmbeddingPrecision,
         device: torch.device,
         batch_tokens: int | None = None,
     ) -> None:
@@ -188,7 +193,9 @@ class TextEncoder(Embedder):
         for members in slices(texts.lengths, self.batch_tokens):
             lengths, start = texts.lengths[members], starts[members.start]
             token_ids = texts.token_ids[start : start + lengths.sum()]
-            parts.append(mean_vectors(self.encoder, flat_batch(token_ids, lengths, self.device, self.dtype)))
+            parts.append(
+                mean_vectors(self.encoder, flat_batch(token_ids, lengths, self.device, DTYPES[self.precision]))
+            )
         vectors: Array = torch.cat(parts).cpu().numpy()
         return vectors
 

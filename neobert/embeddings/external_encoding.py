@@ -10,7 +10,7 @@ from neobert.embeddings.encoding import UNBOUNDED, Embedder, TokenizedTexts, par
 from neobert.embeddings.forms import PaddedForm, PaddedVectors
 from neobert.embeddings.pairs import framed_texts
 from neobert.hub.external import ExternalEncoder, ExternalTokenizer
-from neobert.recipe import Precision
+from neobert.recipe import EmbeddingPrecision
 from neobert.sentence_modules import SentenceModules
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -30,7 +30,7 @@ class ExternalTextEncoder(Embedder):
         tokenizer: ExternalTokenizer,
         context: int | None,
         *,
-        precision: Precision,
+        precision: EmbeddingPrecision,
         device: torch.device,
         batch_tokens: int | None = None,
         modules: SentenceModules | None = None,

@@ -61,10 +61,10 @@ def _modules(layout: Layout, encoder: MeasuredEncoder) -> SentenceModules | None
 
 def _opened(layout: Layout, encoder: MeasuredEncoder, device: torch.device) -> Embedder:
     if encoder.protocol == "contrastive":
-        return open_contrastive(layout, encoder.weights, device)
+        return open_contrastive(layout, encoder.weights, device, encoder.precision)
     if is_external(encoder):
-        return open_external(read_model_file(layout, encoder.weights), device, max_tokens=encoder.context)
-    return open_pretrained(layout, encoder.weights, device, max_tokens=encoder.context)
+        return open_external(read_model_file(layout, encoder.weights), device, encoder.precision, encoder.context)
+    return open_pretrained(layout, encoder.weights, device, encoder.precision, encoder.context)
 
 
 def _name(layout: Layout, run_file: RunFile, encoder: MeasuredEncoder) -> str:

@@ -12,7 +12,7 @@ from neobert.external import ExternalModel, read_model_file
 from neobert.glue.measured import encoder_part
 from neobert.layout import Layout
 from neobert.model.build import build_encoder
-from neobert.recipe import Precision
+from neobert.recipe import EmbeddingPrecision
 from neobert.sentence_modules import SentenceModules, read_sentence_modules
 from neobert.specifications import PretrainingRun, RunFile, Source, read_run_file
 from neobert.training import checkpoints
@@ -22,7 +22,11 @@ PREFIX = "model."
 
 
 def open_contrastive(
-    layout: Layout, run_id: str, device: torch.device, precision: Precision | None = None, step: int | None = None
+    layout: Layout,
+    run_id: str,
+    device: torch.device,
+    precision: EmbeddingPrecision | None = None,
+    step: int | None = None,
 ) -> Embedder:
     """What a finished contrastive run ended with, or what any had at `step`; texts are as long as it was trained on.
 
@@ -47,7 +51,7 @@ def open_pretrained(
     layout: Layout,
     run_id: str,
     device: torch.device,
-    precision: Precision | None = None,
+    precision: EmbeddingPrecision | None = None,
     max_tokens: int | None = None,
 ) -> TextEncoder:
     """What a finished pre-training run ended with; texts are cut to `max_tokens`, and to what its stages taught.
@@ -74,7 +78,10 @@ def open_pretrained(
 
 
 def open_external(
-    model: ExternalModel, device: torch.device, precision: Precision | None = None, max_tokens: int | None = None
+    model: ExternalModel,
+    device: torch.device,
+    precision: EmbeddingPrecision | None = None,
+    max_tokens: int | None = None,
 ) -> Embedder:
     """A model from elsewhere as it is, with its modules of sentence-transformers where it has any; texts are cut to
     `max_tokens`, and to what it reads.
@@ -101,7 +108,7 @@ def _own(
     source: Source,
     weights: dict[str, Tensor],
     device: torch.device,
-    precision: Precision | None,
+    precision: EmbeddingPrecision | None,
     context: int,
 ) -> TextEncoder:
     model, data = run.recipe.model, run.recipe.data
@@ -116,7 +123,7 @@ def _external(
     described: ExternalModel,
     weights: dict[str, Tensor] | None,
     device: torch.device,
-    precision: Precision | None,
+    precision: EmbeddingPrecision | None,
     max_tokens: int | None,
     modules: SentenceModules | None = None,
 ) -> Embedder:

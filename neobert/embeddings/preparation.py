@@ -81,10 +81,18 @@ def _set_aside_if_damaged(folder: Path) -> None:
 def _encoded(run: ContrastiveRun, pairs: PairSet, source: Source, framing: Framing, stop: StopRequest) -> EncodedPairs:
     name = f"data set {pairs.name} of {source.label}"
     require_origin(name, pairs.origin, source.pair_origin(pairs.name))
-    texts = _until_stopped(source.pairs(pairs.name), pairs.name, stop)
+    found = alike(source.pairs(pairs.name), run.protocol.similar_above)
+    texts = _until_stopped(found, pairs.name, stop)
     encoded = encode_pairs(texts, framing, _instructing(run, pairs), run.max_tokens, source.leaves_out)
     require_origin(name, pairs.origin, source.pair_origin(pairs.name))
     return encoded
+
+
+def alike(pairs: Iterable[Pair], similar_above: float | None) -> Iterator[Pair]:
+    """The pairs that count as pairs: those without a similarity, and those above `similar_above`; None takes all."""
+    return (
+        pair for pair in pairs if similar_above is None or pair.similarity is None or pair.similarity > similar_above
+    )
 
 
 def _instructing(run: ContrastiveRun, pairs: PairSet) -> Instructing:

@@ -5,7 +5,7 @@ from typing import Self
 
 from pydantic import PositiveInt, model_validator
 
-from neobert.identity import NUMERICS, chosen, decisive, identity
+from neobert.identity import NUMERICS, chosen, decisive, identity, neutral_values
 from neobert.recipe import Contrastive, Instructed, Value
 
 EXTERNAL_PREFIX = "model-"
@@ -74,7 +74,7 @@ class ContrastiveRun(Value):
     def pairs_id(self, pairs: PairSet) -> str:
         """The name of a data set in token ids; runs of equal tokenizer, length and instructions share it."""
         instructed = self.protocol.instructed
-        content = {
+        content: dict[str, object] = {
             "pairs": {key: value for key, value in decisive(pairs).items() if key in ("name", "origin")},
             "instruction": None if instructed == "nothing" else pairs.instruction,
             "instructed": instructed,
@@ -82,4 +82,6 @@ class ContrastiveRun(Value):
             "max_tokens": self.max_tokens,
             "numerics": chosen(NUMERICS, PAIR_MECHANISMS),
         }
+        if self.protocol.similar_above != neutral_values(Contrastive)["similar_above"]:
+            content["similar_above"] = self.protocol.similar_above
         return f"{pairs.name}-{identity(content)}"

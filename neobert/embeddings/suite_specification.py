@@ -1,12 +1,12 @@
 """What decides the scores of an encoder on tasks of embeddings: weights, protocol, tasks, their data. Torch-free."""
 
 from collections.abc import Mapping
-from typing import Self
+from typing import Annotated, Self
 
 from pydantic import NonNegativeInt, PositiveInt, model_validator
 
-from neobert.identity import NUMERICS, chosen, identity
-from neobert.recipe import Value
+from neobert.identity import NUMERICS, Neutral, chosen, identity
+from neobert.recipe import EmbeddingPrecision, Value
 from neobert.result_records import Category, Protocol
 
 MECHANISMS = ("tokenization", "model")
@@ -32,7 +32,7 @@ class MeasuredEncoder(Value):
 
     `weights` is the id of a contrastive run, or where there was none (zero-shot) that of `pretraining`: a run, or a
     model from elsewhere (`neobert.external`). Texts are cut to `context` tokens, specials included. `seed` tells equal
-    encoders of other seeds apart.
+    encoders of other seeds apart. Vectors are computed in `precision` on every device.
     """
 
     weights: str
@@ -41,6 +41,7 @@ class MeasuredEncoder(Value):
     context: PositiveInt
     tokenizer_origin: str
     seed: NonNegativeInt
+    precision: Annotated[EmbeddingPrecision, Neutral("fp32")]
 
     @model_validator(mode="after")
     def _is_told_by_its_protocol(self) -> Self:
@@ -50,9 +51,10 @@ class MeasuredEncoder(Value):
 
     @property
     def revision(self) -> str:
-        """What mteb's cache tells encoders apart by: the weights and, where their name does not decide it, how many
-        tokens of a text they read."""
-        return self.weights if self.protocol == "contrastive" else f"{self.weights}-{self.context}"
+        """What mteb's cache tells encoders apart by: the weights, how many tokens of a text they read where the name of
+        the weights does not decide it, and the precision where it is not fp32."""
+        read = self.weights if self.protocol == "contrastive" else f"{self.weights}-{self.context}"
+        return read if self.precision == "fp32" else f"{read}-{self.precision}"
 
 
 class EmbeddingRun(Value):

@@ -124,6 +124,7 @@ class EmbeddingTaskUnit:
             "prompts": task.prompts,
             "pooling": identity.pooling,
             "normalized": identity.normalized,
+            "precision": encoder.precision,
             "context": encoder.context,
             "parameters": identity.parameters,
             "texts": asdict(measured.counts),
