@@ -8,10 +8,11 @@ from ablations.contrastive import scaled_embedding
 from ablations.embeddings import EmbeddingChoice, embedding_runs
 from ablations.needs import require_data_of_model
 from ablations.pieces import NamedRun
-from ablations.plan import PlannedUnit
-from ablations.protocol import GLUE_PROTOCOL
+from ablations.plan import PlannedUnit, chosen_variants, decisive_for
+from ablations.protocol import EMBEDDING_PROTOCOL, GLUE_PROTOCOL
 from ablations.runs import Checkpoint, glue_studies
 from ablations.scales import Scale, scaled_measurement
+from ablations.variant import Variant
 from neobert.data.corpora import Source
 from neobert.errors import MissingData
 from neobert.external import ExternalModel, write_model_file
@@ -24,12 +25,14 @@ from neobert.specifications import Source as SourceSpecification
 
 @dataclass(frozen=True)
 class Baseline:
-    """The runs and evaluations of one external model; `skipped` names tasks without data and why."""
+    """The runs and evaluations of one external model; `skipped` names tasks without data and why. `protocol` is the
+    variant whose protocol of embeddings they have, None where it is the ladder's."""
 
     model: ExternalModel
     scale: Scale
     units: tuple[PlannedUnit, ...]
     skipped: dict[str, str]
+    protocol: Variant | None = None
 
     def unfinished(self, layout: Layout) -> list[Run]:
         """Every run that was not done when the plan was made."""
@@ -48,11 +51,15 @@ class Baseline:
         require_data_of_model([unit.run for unit in self.units], self.scale, source)
         write_model_file(layout, self.model)
         for unit in self.units:
-            write_run_file(layout, unit.run, specification, execution, self._labels(source))
+            write_run_file(layout, unit.run, specification, execution, self._labels(source, unit.run))
 
-    def _labels(self, source: Source) -> dict[str, Any]:
-        model = self.model
-        named = {"model": model.name, "model_type": model.model_type, "parameters": model.parameters}
+    def _labels(self, source: Source, run: Run) -> dict[str, Any]:
+        """A run of another protocol than the ladder's has it in its name, so that reports tell the two apart."""
+        model, name = self.model, self.model.name
+        if self.protocol is not None:
+            usual, own = scaled_embedding(self.scale), scaled_embedding(self.scale, self.protocol.recipe.embedding)
+            name += f", {self.protocol.name}" if decisive_for(run, usual) != decisive_for(run, own) else ""
+        named = {"model": name, "model_type": model.model_type, "parameters": model.parameters}
         return {
             **named,
             "origin": model.origin,
@@ -90,18 +97,21 @@ def plan_embeddings_of(
     layout: Layout,
     choice: EmbeddingChoice,
     parts: Sequence[str] = ("mteb",),
+    protocol: str | None = None,
 ) -> Baseline:
     """Contrastive fine-tuning of a model, once a seed, and its evaluations; with `choice.zero_shot` one evaluation.
+    `protocol` names the variant whose protocol it gets; None stands for the ladder's.
 
     Raises:
-        MissingData, ValueError: as `embedding_runs`, or there are no pairs.
+        MissingData, ValueError: as `embedding_runs`, there are no pairs, or no such variant.
     """
-    embedding = scaled_embedding(scale)
+    variant = None if protocol is None else chosen_variants([protocol])[0]
+    embedding = scaled_embedding(scale, variant.recipe.embedding if variant else EMBEDDING_PROTOCOL)
     runs, skipped = embedding_runs(model, embedding, list(dict.fromkeys(seeds)), source, parts, choice)
     if not runs:
         raise MissingData("; ".join(skipped.values()))
     units = tuple(PlannedUnit(run, run_folder(layout, run), state_of(layout, run)) for run in runs)
-    return Baseline(model, scale, units, {})
+    return Baseline(model, scale, units, {}, variant)
 
 
 def _checkpoint(model: ExternalModel, protocol: FineTuning, grid: Grid, seed: int) -> Checkpoint:

@@ -43,7 +43,8 @@ def run_model(options: argparse.Namespace) -> int:
     model = adopt(layout, folder_or_repository(options.model, options.data), trust_of(options))
     choice = EmbeddingChoice(pairs=options.pairs)
     seeds, parts = options.seed or [0], STAGES_OF_MODELS
-    baseline = plan_embeddings_of(model, options.scale, seeds, workplace.source, layout, choice, parts)
+    planned = (model, options.scale, seeds, workplace.source, layout, choice, parts, options.protocol)
+    baseline = plan_embeddings_of(*planned)
     if options.dry_run:
         print_outcome(layout, baseline, as_json=options.json)
         return EXIT_DONE

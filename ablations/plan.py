@@ -9,7 +9,7 @@ from ablations.designs import known_names, named
 from ablations.embeddings import EVERYTHING, EmbeddingChoice, embedding_runs
 from ablations.labels import change_label
 from ablations.ladder import variants
-from ablations.modification import Recipe
+from ablations.modification import Embedding, Recipe
 from ablations.runs import glue_studies, measured_checkpoints, pretraining_runs
 from ablations.scales import Scale, Vocabulary, scaled
 from ablations.variant import Variant, prove_scaled
@@ -198,17 +198,16 @@ def sharing(recipe: Recipe, scale: Scale, vocabulary: Vocabulary, run: Run | Non
     """The ladder's variants with the same pre-training at a scale, as M9 and M10 share their weights; those of a run of
     embeddings also have its protocol."""
     others = ((name, scaled(variant.recipe, scale, vocabulary)) for name, variant in variants().items())
-    wanted = _embedding_of(recipe, run)
+    wanted = decisive_for(run, recipe.embedding)
     return [
         name
         for name, other in others
-        if other.pretraining == recipe.pretraining and _embedding_of(other, run) == wanted
+        if other.pretraining == recipe.pretraining and decisive_for(run, other.embedding) == wanted
     ]
 
 
-def _embedding_of(recipe: Recipe, run: Run | None) -> tuple[Any, ...]:
-    """What a run takes from a recipe's protocol of embeddings."""
-    protocol = recipe.embedding
+def decisive_for(run: Run | None, protocol: Embedding) -> tuple[Any, ...]:
+    """What a run takes from a protocol of embeddings."""
     if isinstance(run, ContrastiveRun):
         return protocol.contrastive, protocol.pairs
     if isinstance(run, EmbeddingEvaluation) and run.encoder.protocol == "contrastive":

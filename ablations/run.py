@@ -42,6 +42,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--variant", nargs="+", action="extend", metavar="NAME", help="names, M0..M5, or all")
     add("--model", metavar="DIR_OR_ID", help=f"instead of variants {MODEL_HELP}")
     add_trust_flags(parser)
+    add("--protocol", metavar="VARIANT", help="with --model: whose contrastive fine-tuning (default: the ladder's)")
     add("--scale", choices=("smoke", "laptop", "proxy", "paper"), default="smoke", help="how large (default: smoke)")
     add("--data", metavar="SOURCE", help="synthetic, hub, or a folder (default: synthetic)")
     add("--seed", nargs="+", action="extend", type=seed, metavar="N", help="one run a seed (default: 0)")
@@ -87,6 +88,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for flag, value in (("--pairs", options.pairs), ("--without-texts-of", options.without_texts_of)):
             if value:
                 parser.error(f"{flag} goes with --stages … contrastive or mteb")
+    if options.protocol and options.model is None:
+        parser.error("--protocol goes with --model: a variant has its own")
     if options.model is not None:
         return guarded("run.py", lambda: _run_model(options), options.runs)
     if options.gc:

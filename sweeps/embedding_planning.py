@@ -41,7 +41,8 @@ def evaluation_of_model(options: argparse.Namespace, layout: Layout, source: Sou
     choice = choice_of(options)
     wanted_tasks(source, choice.tasks, choice.categories)  # a wrong name is told before a model is loaded
     model = adopt(layout, folder_or_repository(options.model, options.data), trust_of(options))
-    baseline = plan_embeddings_of(model, options.scale, options.seed or [0], source, layout, choice)
+    seeds = options.seed or [0]
+    baseline = plan_embeddings_of(model, options.scale, seeds, source, layout, choice, protocol=options.protocol)
     logs().print(pooling_remark(model, is_zero_shot=options.zero_shot), markup=False)
     return Sweep(f"{model.name} ({model.id}), {options.scale} scale", baseline)
 
@@ -63,6 +64,8 @@ def evaluation_of_variant(options: argparse.Namespace, layout: Layout, source: S
     Raises:
         MissingData: the variant is not pre-trained, or as `embedding_runs`.
     """
+    if options.protocol:
+        raise ValueError("--protocol is for --model: a variant has its own, so name M9@mteb-prompts and the like")
     (variant,) = chosen_variants([options.variant])
     (row,) = plan(
         [variant],

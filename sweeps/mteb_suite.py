@@ -31,6 +31,7 @@ def build_parser() -> argparse.ArgumentParser:
     measured = parser.add_mutually_exclusive_group()
     measured.add_argument("--variant", metavar="NAME", help="a pre-trained variant (default: the newest finished run)")
     measured.add_argument("--model", metavar="DIR_OR_ID", help=MODEL_HELP)
+    add("--protocol", metavar="VARIANT", help="with --model: whose protocol, M9@mteb-prompts (default: the ladder's)")
     add("--tasks", nargs="+", action="extend", metavar="NAME", help="only these (default: all that --data has)")
     add("--categories", nargs="+", action="extend", metavar="NAME", help="only those of these: sts, retrieval, …")
     add("--zero-shot", action="store_true", help="as it was pre-trained, without contrastive fine-tuning")

@@ -15,6 +15,7 @@ from test_identities import small_folder
 from tiny_runs import tiny_run
 from tiny_suite import SMOKE, reference, write_evaluation, write_zero_shot, zero_shot
 
+from ablations.baselines import Baseline, plan_embeddings_of
 from ablations.costs import Costs, Machine
 from ablations.embeddings import EVERYTHING, EmbeddingChoice, embedding_runs
 from ablations.execution import PlannedRows
@@ -30,6 +31,7 @@ from neobert.embeddings.specification import ContrastiveRun
 from neobert.embeddings.suite_specification import EmbeddingEvaluation, EmbeddingRun
 from neobert.embeddings.tasks import CATEGORIES
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED, MissingData
+from neobert.external import adopt
 from neobert.identity import canonical, leaves, plain
 from neobert.launching.profile import Profile, Resources
 from neobert.launching.submissions import read_submissions
@@ -130,6 +132,33 @@ def test_runs_are_labelled_with_the_variants_whose_protocol_they_have(
     *_, tuned, suite = (set(read_run_file(unit.folder).labels["variants"]) for unit in rows[0].units)
     known = {"M9", "M10", "M9@mteb-prompts", "M9@contrastive-code", "M9@code-prompts"}
     assert (tuned & known, suite & known) == (of_tuning, of_suite)
+
+
+def test_a_model_from_elsewhere_gets_the_protocol_of_a_variant(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the two protocols share keeps its name; what they do not is labelled with the variant."""
+    model = adopt(Layout(tmp_path), str(save(seeded(bert), tmp_path / "tiny-bert")))
+
+    def planned_by(protocol: str | None) -> Baseline:
+        choice, layout = EmbeddingChoice(), Layout(tmp_path)
+        return plan_embeddings_of(model, "smoke", [0], SYNTHETIC, layout, choice, protocol=protocol)
+
+    plans = [planned_by(name) for name in (None, "M9@code-prompts", "M9@mteb-prompts", "M10")]
+    for plan_of, labelled in zip(plans, ({}, {"M9@code-prompts"}, {"M9@mteb-prompts"}, {}), strict=True):
+        names = [plan_of._labels(SYNTHETIC, unit.run)["model"] for unit in plan_of.units]
+        assert all(name.startswith("tiny-bert") for name in names)
+        assert {name.partition(", ")[2] for name in names} - {""} == set(labelled)
+    usual, code, mteb, other = (plan_of.units[0].run.id for plan_of in plans)
+    assert usual == mteb == other != code
+    assert plans[0].units == plans[3].units
+    with pytest.raises(ValueError, match="there is no variant 'M9@mteb-prompt': did you mean 'M9@mteb-prompts'"):
+        planned_by("M9@mteb-prompt")
+    command = ["--variant", "M8", "--runs", str(tmp_path / "runs"), "--protocol", "M9"]
+    assert mteb_suite.main(command) == EXIT_REFUSED and "--protocol is for --model" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        main(command)
+    assert ended.value.code == EXIT_REFUSED and "--protocol goes with --model" in capsys.readouterr().err
 
 
 def test_every_leaf_of_a_task_and_its_encoder_decides_the_name(tmp_path: Path) -> None:
