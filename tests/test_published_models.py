@@ -15,6 +15,7 @@ from published_layouts import (
     save_remote,
 )
 from safetensors.torch import load_file, save_file
+from transformers import AutoModel
 
 from neobert.embeddings.opening import open_external
 from neobert.errors import DamagedFile, MissingData
@@ -42,6 +43,16 @@ def test_nomicbert_as_published_computes_what_its_formula_says(tmp_path: Path) -
         found = encoder.eval()(token_ids, torch.ones_like(token_ids), token_types)[0]
     expected = nomic_hidden_states(nomic_weights(), token_ids[0], token_types[0])
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+
+
+def test_a_nomicbert_that_is_saved_again_is_one_of_transformers(tmp_path: Path) -> None:
+    """As an export saves it: AutoModel finds every tensor by itself."""
+    encoder, _ = load_external(save_nomic(tmp_path / "nomic"), "nomic")
+    encoder.encoder.save_pretrained(tmp_path / "saved")
+    again, report = AutoModel.from_pretrained(tmp_path / "saved", output_loading_info=True)
+    assert not report["missing_keys"] and not report["unexpected_keys"]
+    found = again.state_dict()
+    assert all(torch.equal(tensor, found[name]) for name, tensor in encoder.encoder.state_dict().items())
 
 
 def test_nomicbert_reads_as_many_tokens_as_its_positions_are_unscaled(tmp_path: Path) -> None:

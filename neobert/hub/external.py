@@ -163,6 +163,9 @@ def _encoder(view: Path, files: Sequence[str], name: str, trust: Trust) -> tuple
         output_loading_info=True,
         **LOCAL,
     )
+    vars(encoder).pop(
+        "_weight_conversions", None
+    )  # saving would undo key_mapping, and AutoModel alone not find tensors
     return built_anew(encoder) if own_model else encoder, report["missing_keys"]
 
 
