@@ -6,8 +6,9 @@ encoded pairs and encoded tasks that no run.json refers to; weights of trials th
 to no open study; code snapshots that no submission of an unfinished run refers to and that no record needs to say which
 code made it; what killed writers left a day ago.
 
-Never: run.json, records, selections, metrics, predictions, claims, tokenizers, checkpoints of unfinished stages, and
-whatever somebody works on. Where some run.json cannot be read, all that it might refer to stays.
+Never: run.json, records, selections, metrics, predictions, claims, tokenizers, checkpoints of unfinished stages, what
+was set aside as damaged (*.damaged-1), and whatever somebody works on. Where some run.json cannot be read, all that it
+might refer to stays.
 """
 
 import re

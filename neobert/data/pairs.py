@@ -67,7 +67,7 @@ def own_instructions(folder: Path) -> dict[str, str]:
         return {}
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DamagedFile(f"{path} is not readable as JSON ({error}): write {{name: instruction}}") from error
     if not isinstance(content, dict) or not all(isinstance(text, str) for text in content.values()):
         raise DamagedFile(f"{path} is no JSON object of texts: write {{name: instruction}}")

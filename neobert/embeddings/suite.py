@@ -151,7 +151,7 @@ def _kept(model: "ModelMeta", task: "AbsTask", results: Path) -> ScoredTask | No
         result = TaskResult.from_disk(path, load_historic_data=False)
         counts = TextCounts(**json.loads(path.read_bytes())[COUNTS])
         _require_score(result)
-    except (FileNotFoundError, ValueError, KeyError, TypeError, RunFailed):
+    except (FileNotFoundError, ValueError, KeyError, TypeError, RecursionError, RunFailed):
         return None
     is_same = result.is_mergeable(task, criteria=("mteb_version", "dataset_revision"))
     return ScoredTask(result, counts) if is_same and not result.get_missing_evaluations(task) else None
