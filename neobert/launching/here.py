@@ -26,8 +26,11 @@ def available_cores() -> int:
 
 
 def thread_variables(threads: int) -> dict[str, str]:
-    """The variables that pin the threads of a process, so that equal runs are equal to the bit."""
-    return {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    """The variables that pin the threads of a process, so that equal runs are equal to the bit.
+
+    Threads that wait sleep: spinning, they would keep other runs on the machine off its cores.
+    """
+    return {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
 
 
 @cache
