@@ -163,9 +163,8 @@ def _encoder(view: Path, files: Sequence[str], name: str, trust: Trust) -> tuple
         output_loading_info=True,
         **LOCAL,
     )
-    vars(encoder).pop(
-        "_weight_conversions", None
-    )  # saving would undo key_mapping, and AutoModel alone not find tensors
+    if configuration.model_type in KEY_MAPPINGS:  # saving would undo the mapping, and AutoModel alone lack tensors
+        vars(encoder).pop("_weight_conversions", None)
     return built_anew(encoder) if own_model else encoder, report["missing_keys"]
 
 
