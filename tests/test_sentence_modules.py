@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from embedding_worlds import identity
-from tiny_suite import SOURCE_HERE, write_evaluation
+from tiny_suite import SMOKE, SOURCE_HERE, write_evaluation
 
 from ablations.embeddings import EmbeddingChoice, embedding_runs
 from neobert.embeddings.encoding import TextCounts
@@ -192,7 +192,7 @@ def test_a_zero_shot_record_is_that_of_the_published_model(
     assert "as its modules.json says: pooling cls, vectors of length 1, at most 12 tokens, prompts STS" in said
     model, choice = adopt(Layout(root), str(folder)), EmbeddingChoice(tasks=[STS], zero_shot=True)
     write_model_file(Layout(root), model)
-    (evaluation,), _ = embedding_runs(model, "smoke", [0], SOURCE_HERE, ("mteb",), choice)
+    (evaluation,), _ = embedding_runs(model, SMOKE, [0], SOURCE_HERE, ("mteb",), choice)
     assert isinstance(evaluation, EmbeddingEvaluation)
     write_evaluation(root, evaluation)
     assert Worker(Layout(root), units_of_evaluation(Layout(root), evaluation.id), StopRequest()).run() == 0
