@@ -103,6 +103,12 @@ class Costs:
         ]
         return together([*trained, *embedded, *self._corpora.values(), self._studies_together(studies)])
 
+    @property
+    def pretraining_flops(self) -> float:
+        """Floating-point operations of all pre-training that is not done, if every slot held a token."""
+        missing = [run for run in self._missing.values() if isinstance(run, PretrainingRun)]
+        return float(sum(self._flops(run) for run in missing))
+
     @cached_property
     def _missing(self) -> dict[str, Run]:
         return {unit.run.id: unit.run for row in self.rows for unit in row.units if unit.state != "done"}
@@ -151,16 +157,19 @@ class Costs:
         return stated_throughput(self.machine.gpu, self.machine.tokens_per_second_per_gpu)
 
     def _stage(self, run: PretrainingRun) -> Cost:
-        recipe, stage = run.recipe, run.recipe.stages[-1]
+        stage = run.recipe.stages[-1]
         throughput = measured_throughput(run, self._finished) or self._stated
-        flops = training_flops_per_token(recipe.model, stage.context, recipe.masking.rate) * stage.tokens
-        seconds = throughput.seconds(flops, stage.tokens)
+        seconds = throughput.seconds(self._flops(run), stage.tokens)
         return Cost(
             memory_gb=stage_memory(run, self.machine).total / GIGABYTE,
             gpu_hours=None if seconds is None else seconds / 3600,
             sources=_named(throughput),
             disk_gb=checkpoint_bytes(run) / GIGABYTE,
         )
+
+    def _flops(self, run: PretrainingRun) -> float:
+        recipe, stage = run.recipe, run.recipe.stages[-1]
+        return training_flops_per_token(recipe.model, stage.context, recipe.masking.rate) * stage.tokens
 
     def _contrastive(self, run: ContrastiveRun) -> Cost:
         """As if every text were as long as texts may be; of an encoder outside the plan nobody knows anything."""

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from ablations.ladder import variants
@@ -14,13 +16,14 @@ from neobert.console import Watch, duration, logs
 from neobert.data.corpora import Source
 from neobert.embeddings.specification import ContrastiveRun
 from neobert.embeddings.suite_specification import EmbeddingEvaluation
-from neobert.errors import EXIT_RUN_FAILED
+from neobert.errors import EXIT_RUN_FAILED, DamagedFile
 from neobert.identity import difference
 from neobert.launching.here import work_here, worker_environment
 from neobert.layout import Layout
 from neobert.model.size import parameter_count
 from neobert.progress import errors_of, last_step, state_of, task_files, trial_files
-from neobert.specifications import Execution, GlueStudy, PretrainingRun, Run, run_folder, write_run_file
+from neobert.records import read_record
+from neobert.specifications import Execution, GlueStudy, PretrainingRun, Run, read_run_file, run_folder, write_run_file
 from neobert.specifications import Source as SourceSpecification
 
 
@@ -97,7 +100,7 @@ def carry_out(
     each = len(gpus) // workers
     shares = [",".join(gpus[index * each : (index + 1) * each]) for index in range(workers)]
     references = [str(run_folder(layout, run).relative_to(layout.root)) for run in runs]
-    watch = Watch(lambda: _describe(layout, runs), ("run", "step", "loss", "tokens/s", "left"))
+    watch = Watch(lambda: _describe(layout, runs), ("run", "done", "loss or score", "tokens/s", "left"))
     with watch:
         return work_here(
             layout,
@@ -127,30 +130,59 @@ def _describe(layout: Layout, runs: Sequence[Run]) -> tuple[str, list[list[str]]
 
 
 def _progress_row(layout: Layout, run: Run) -> list[str]:
+    name = _shown_name(run_folder(layout, run), run)
     if isinstance(run, GlueStudy):
         files = trial_files(layout, run)
-        done = sum(file.published is not None for file in files)
-        return [f"{run.task} on {run.weights}", f"{done}/{len(files)} points", "—", "—", "—"]
+        scores = [_score_of(file.published) for file in files if file.published is not None]
+        return [name, f"{len(scores)}/{len(files)} points", _best_of(scores), "", ""]
     if isinstance(run, EmbeddingEvaluation):
         recorded = [file.is_recorded for file in task_files(layout, run)]
-        return [f"mteb on {run.weights}", f"{sum(recorded)}/{len(recorded)} tasks", "—", "—", "—"]
-    name, steps = _course(run)
+        return [name, f"{sum(recorded)}/{len(recorded)} tasks", "", "", ""]
+    steps = run.protocol.steps if isinstance(run, ContrastiveRun) else run.recipe.stages[-1].steps
     line = last_step(layout, run)
     if line is None:
-        return [name, f"0/{steps}", "—", "—", "—"]
+        return [name, f"0/{steps}", "", "", ""]
     left_seconds = (steps - line["step"]) * line["seconds"]
     rate = line["real_tokens"] / line["seconds"]
     return [
         name,
         f"{line['step']}/{steps}",
-        f"{line['loss']:.3f}",
+        f"loss {line['loss']:.3f}",
         f"{rate:,.0f}",
         duration(left_seconds),
     ]
 
 
-def _course(run: PretrainingRun | ContrastiveRun) -> tuple[str, int]:
-    """What a run is called, and its steps."""
+@cache
+def _owner(folder: Path) -> str:
+    """The first variant, or the model, for which the run of a folder was planned."""
+    labels = read_run_file(folder).labels if (folder / "run.json").exists() else {}
+    return str(labels.get("model") or next(iter(labels.get("variants", ())), folder.name))
+
+
+def _shown_name(folder: Path, run: Run) -> str:
+    """Whose run it is, and what of it is done."""
+    owner = _owner(folder)
+    if isinstance(run, PretrainingRun):
+        return f"{owner} pre-training, stage {run.stage + 1}, seed {run.recipe.seed}"
+    if isinstance(run, GlueStudy):
+        return f"{owner} {run.task}, seed {run.seed}"
     if isinstance(run, ContrastiveRun):
-        return f"contrastive {run.id}", run.protocol.steps
-    return f"pre-training {run.id}", run.recipe.stages[-1].steps
+        return f"{owner} contrastive, seed {run.protocol.seed}"
+    return f"{owner} mteb, seed {run.encoder.seed}"
+
+
+@cache
+def _score_of(record: Path) -> float | None:
+    """The score of a published record, which never changes; None where it is undefined or cannot be read."""
+    try:
+        score: float | None = read_record(record)["scores"].get("score")
+    except DamagedFile:
+        return None
+    return score
+
+
+def _best_of(scores: Sequence[float | None]) -> str:
+    """The best score so far, ×100 as everywhere that people read scores."""
+    known = [score for score in scores if score is not None]
+    return f"best {100 * max(known):.1f}" if known else ""

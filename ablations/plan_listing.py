@@ -13,8 +13,14 @@ from ablations.near_misses import NearMiss, NearMisses
 from ablations.plan import Row
 from neobert.console import output, quantity, table
 from neobert.data.corpora import Source
+from neobert.launching.here import available_cores
 from neobert.layout import Layout
 
+CORE_FLOPS_PER_SECOND = 5e10
+"""What smoke runs reached on a core in bf16 (reports/pipeline_check)."""
+
+ROW_COLUMNS = ("variant", "seed", "parameters", "units", "GB a GPU", "GPU-hours", "disk GB")
+MISSES_SHOWN = 10
 COLUMNS = ("unit", "id", "state", "GB a GPU", "GPU-hours", "disk GB", "folder")
 UNKNOWN_HOURS = (
     "GPU-hours are not known: name the gpu or its tokens_per_second_per_gpu in a cluster profile, or finish a run of "
@@ -36,8 +42,10 @@ def print_plan(rows: Sequence[Row], layout: Layout, source: Source, machine: Mac
         ]
         print(json.dumps(summaries, indent=1))
         return
-    for row, misses in zip(rows, near_misses, strict=True):
-        _print_row(row, costs, misses, source.label)
+    if len(rows) == 1:
+        _print_row(rows[0], costs, near_misses[0], source.label)
+    else:
+        _print_rows(rows, costs, near_misses, source.label)
     _print_total(rows, costs)
 
 
@@ -69,6 +77,27 @@ def _print_row(row: Row, costs: Costs, near_misses: Sequence[NearMiss], data: st
         console.print(escape(f"  left out: {task}: {reason}"))
 
 
+def _print_rows(rows: Sequence[Row], costs: Costs, near_misses: Sequence[Sequence[NearMiss]], data: str) -> None:
+    """A line for each variant and seed."""
+    cells = []
+    for row in rows:
+        states = Counter(unit.state for unit in row.units)
+        told = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+        size = quantity(row.summary()["parameters"])
+        cells.append((row.variant.name, row.seed, size, told, *_numbers(costs.row(row))))
+    console = output()
+    title = f"{rows[0].scale} scale, {data} data (one variant alone shows every unit with its id and folder)"
+    console.print(table(escape(title), ROW_COLUMNS, cells))
+    misses = [miss for each in near_misses for miss in each]
+    for miss in misses[:MISSES_SHOWN]:
+        console.print(escape(f"  {miss.kind}: {miss.sentence()}"))
+    if len(misses) > MISSES_SHOWN:
+        console.print(f"  and {len(misses) - MISSES_SHOWN} more runs that are nearly there (--json has them)")
+    skipped = dict.fromkeys(f"{task}: {reason}" for row in rows for task, reason in row.skipped.items())
+    for reason in skipped:
+        console.print(escape(f"  left out: {reason}"))
+
+
 def _numbers(cost: Cost) -> tuple[str | None, str | None, str | None]:
     hours = None if cost.uncounted and not cost.gpu_hours else cost.gpu_hours
     return _short(cost.memory_gb), _short(hours), _short(cost.disk_gb)
@@ -96,3 +125,9 @@ def _print_total(rows: Sequence[Row], costs: Costs) -> None:
             f"GPU-hours without {', '.join(total.uncounted)}: nobody knows before how many texts its tasks have"
         )
     console.print(escape(f"GPU-hours at most, {'; '.join(total.sources)}" if total.sources else UNKNOWN_HOURS))
+    if rows[0].scale in ("smoke", "laptop"):
+        minutes = costs.pretraining_flops / (CORE_FLOPS_PER_SECOND * available_cores()) / 60
+        console.print(
+            f"on the {available_cores()} cores of this machine pre-training takes about {max(1, round(minutes))} min, "
+            "reckoned at the 50 GFLOP/s of a core that runs of this size reached; fine-tuning comes on top"
+        )

@@ -5,11 +5,16 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
+from rich.measure import Measurement
 from rich.table import Table
+from rich.text import Text
 
 PLAIN_INTERVAL_SECONDS = 30.0
+UNBOUNDED = 100_000
+UNBROKEN_CELLS = 16
+"""A column of cells that are no wider is never wrapped: ids, states and numbers."""
 
 
 def output() -> Console:
@@ -22,14 +27,39 @@ def logs() -> Console:
     return Console(file=sys.stderr, highlight=False, width=None if sys.stderr.isatty() else 200)
 
 
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
+class Listing:
+    """Rows under columns: a table where the terminal is wide enough for whole words, else a line for each value."""
+
+    def __init__(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        self.title, self.columns, self.rows = title, columns, rows
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        shown = Table(title=self.title, title_justify="left", header_style="bold")
+        for number, column in enumerate(self.columns):
+            cells = [column, *(Text.from_markup(row[number]).plain for row in self.rows)]
+            widest = max(len(line) for cell in cells for line in cell.splitlines() or [""])
+            is_short = widest <= UNBROKEN_CELLS
+            shown.add_column(column, overflow="fold", no_wrap=is_short, min_width=widest if is_short else None)
+        for row in self.rows:
+            shown.add_row(*row)
+        unbounded = options.update(max_width=UNBOUNDED)  # else a table is said to fit wherever it is put
+        if Measurement.get(console, unbounded, shown).minimum <= options.max_width:
+            yield shown
+            return
+        yield Text.from_markup(self.title, style="italic")
+        width = max(map(len, self.columns), default=0)
+        for row in self.rows:
+            yield Text("")
+            for column, cell in zip(self.columns, row, strict=True):
+                first, *more = Text.from_markup(cell).plain.splitlines() or [""]
+                yield Text(f"{column:>{width}}  {first}", overflow="fold")
+                for line in more:
+                    yield Text(f"{'':>{width}}  {line}", overflow="fold")
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Listing:
     """A table of plain values; None prints as a dash."""
-    shown = Table(title=title, title_justify="left", header_style="bold")
-    for column in columns:
-        shown.add_column(column, overflow="fold")
-    for row in rows:
-        shown.add_row(*("—" if cell is None else str(cell) for cell in row))
-    return shown
+    return Listing(title, columns, [["—" if cell is None else str(cell) for cell in row] for row in rows])
 
 
 def quantity(value: float) -> str:

@@ -16,6 +16,7 @@ from neobert.records import read_record
 from neobert.specifications import GlueStudy
 
 POINT_COLUMNS = ("task", "context", "seed", "batch_size", "learning_rate", "weight_decay", "trial", "state", "score")
+SCORE_COLUMNS = frozenset({"score", "mean", "sd", "nested"})
 BEST_COLUMNS = ("task", "context", "batch_size", "learning_rate", "weight_decay", "seeds", "mean", "sd", "nested")
 
 
@@ -31,13 +32,20 @@ def print_outcome(layout: Layout, title: str, studies: Sequence[GlueStudy], sour
     if as_json:
         print(json.dumps(entries, indent=1))
         return
-    title = f"{title}: scores on the validation sets"
-    output().print(table(title, POINT_COLUMNS, [[entry[column] for column in POINT_COLUMNS] for entry in entries]))
+    title = f"{title}: scores on the validation sets, ×100"
+    output().print(table(title, POINT_COLUMNS, [_in_points(entry, POINT_COLUMNS) for entry in entries]))
     best = {(e["task"], e["context"]): e | e["best"] for e in entries if e["best"] is not None}
     if best:
-        title = "best of the grid (nested: chosen on one half of the validation examples, reported on the other)"
-        rows = [[entry[column] for column in BEST_COLUMNS] for entry in best.values()]
-        output().print(table(title, BEST_COLUMNS, rows))
+        title = "best of the grid, ×100 (nested: chosen on one half of the validation examples, reported on the other)"
+        output().print(table(title, BEST_COLUMNS, [_in_points(entry, BEST_COLUMNS) for entry in best.values()]))
+
+
+def _in_points(entry: dict[str, Any], columns: Sequence[str]) -> list[object]:
+    """The cells of an entry with its scores ×100."""
+    return [
+        f"{100 * entry[column]:.1f}" if column in SCORE_COLUMNS and entry[column] is not None else entry[column]
+        for column in columns
+    ]
 
 
 def _grids(studies: Sequence[GlueStudy]) -> list[list[GlueStudy]]:

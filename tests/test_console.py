@@ -1,0 +1,41 @@
+"""Listings on terminals: no word is broken, whatever the width."""
+
+import io
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from neobert.console import table
+
+WORDS = st.text("abcdefghijklmnop0123456789_.", min_size=1, max_size=40)
+CELLS = st.lists(WORDS, min_size=1, max_size=4).map(" ".join)
+
+
+def drawn(width: int, title: str, columns: list[str], rows: list[list[object]]) -> list[str]:
+    file = io.StringIO()
+    Console(file=file, width=width).print(table(title, columns, rows))
+    return file.getvalue().splitlines()
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.sampled_from((60, 80, 120)), st.lists(st.lists(CELLS, min_size=6, max_size=6), min_size=1, max_size=2))
+def test_every_word_stands_whole_within_the_width(width: int, rows: list[list[str]]) -> None:
+    lines = drawn(width, "a title", ["variant", "id", "state", "GB a GPU", "held-out loss", "folder"], list(rows))
+    assert all(len(line) <= width for line in lines)
+    shown = set("\n".join(lines).replace("│", " ").split())
+    assert {word for row in rows for cell in row for word in cell.split()} <= shown
+
+
+@pytest.mark.parametrize(("width", "is_table"), [(80, True), (40, False)])
+def test_a_terminal_too_narrow_for_the_table_gets_a_line_for_each_value(width: int, is_table: bool) -> None:
+    columns = ["unit", "id", "state", "folder"]
+    lines = drawn(width, "units", columns, [["glue cola", "0123456789ab", None, "runs/glue/cola"]])
+    assert any("│" in line for line in lines) == is_table
+    assert is_table or lines[-4:] == [
+        "  unit  glue cola",
+        "    id  0123456789ab",
+        " state  —",
+        "folder  runs/glue/cola",
+    ]
