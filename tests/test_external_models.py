@@ -182,7 +182,8 @@ def exported(request, tmp_path_factory) -> tuple[Path, PretrainingRun]:
     root = tmp_path_factory.mktemp("runs")
     form = M0_FORM if request.param == "M0 form" else tiny_model()
     run = tiny_run(model=form.model_copy(update={"dropout": 0.0}))
-    export(write_checkpoints(root, run, 0), "hf", root / "exported", 0)
+    steps = run.recipe.stages[-1].steps
+    export(write_checkpoints(root, run, steps), "hf", root / "exported", steps)
     return root, run
 
 
