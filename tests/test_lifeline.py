@@ -1,6 +1,7 @@
 """Signals to a command reach its workers within a second, and no worker outlives its command, whatever ended that."""
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -9,12 +10,24 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tiny_runs import beside, finish, reference, tiny_run, tiny_stage, wait_for_steps, write_tiny_run
+from tiny_runs import (
+    beside,
+    curve,
+    finish,
+    reference,
+    tiny_model,
+    tiny_run,
+    tiny_stage,
+    wait_for_steps,
+    write_tiny_run,
+)
 
 from neobert.command_line import guarded
+from neobert.files import read_lines
 from neobert.launching.here import REPOSITORY
 from neobert.lifeline import Terminated, ended_by_signals
 
+FIRES = 8
 PARENT = """
 import sys
 from pathlib import Path
@@ -76,6 +89,10 @@ def until(condition: Callable[[], bool], seconds: float) -> float:
     return time.monotonic() - begun
 
 
+def wait_until_gone(pids: list[int], seconds: float) -> None:
+    until(lambda: not [pid for pid in pids if is_alive(pid)], seconds)
+
+
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of runs with the tokenised corpus."""
@@ -129,7 +146,7 @@ def test_nothing_outlives_a_command_that_is_killed(
     parent, folder = training()
     below = all_below(parent.pid)
     parent.kill()
-    until(lambda: not [pid for pid in below if is_alive(pid)], 30)
+    wait_until_gone(below, 30)
     assert list((folder / "checkpoints").glob("step-*"))
 
 
@@ -140,7 +157,7 @@ def test_nothing_outlives_a_worker_that_is_killed(
     (worker,) = children_of(parent.pid)
     helpers = all_below(worker)
     os.kill(worker, signal.SIGKILL)
-    until(lambda: not [pid for pid in helpers if is_alive(pid)], 30)
+    wait_until_gone(helpers, 30)
     assert parent.wait(30) == 1
 
 
@@ -248,3 +265,39 @@ def test_of_several_signals_the_first_counts(tmp_path: Path, capsys: pytest.Capt
         "saved\n",
         "test: stopped by SIGTERM; the same command goes on with what is missing\n",
     )
+
+
+def disturb(command: list[str], starts: Path, chance: random.Random, *, at_work: bool) -> None:
+    """Start a command and end it by some signal, after its worker has begun or before; nothing is left of it."""
+    before = len(list(read_lines(starts)))
+    parent = subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.DEVNULL)
+    if at_work:
+        until(lambda: len(list(read_lines(starts))) > before or parent.poll() is not None, 120)
+    time.sleep(chance.uniform(0, 2))
+    below = all_below(parent.pid)
+    parent.send_signal(chance.choice([signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL]))
+    parent.wait(60)
+    wait_until_gone(below, 60)
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_command_under_fire_ends_with_the_bits_of_an_undisturbed_one(
+    tmp_path: Path, corpus: Path, processes: int
+) -> None:
+    """Ctrl-C, SIGTERM, SIGHUP and kill −9 at random moments, from the start of the command to its end: nothing outlives
+    it, and the same command goes on until it is done."""
+    run = tiny_run(model=tiny_model(dropout=0.0), stages=(tiny_stage(steps=1000, decay_steps=900),))
+    calm, root = beside(tmp_path / "calm", corpus), beside(tmp_path / "runs", corpus)
+    for folder in (calm, root):
+        write_tiny_run(folder, run, processes=processes, checkpoint_interval_steps=20)
+    assert finish(calm, reference(run))[0] == 0
+    command = [sys.executable, "-c", PARENT, str(root), "1", reference(run)]
+    starts, chance = root / "starts.jsonl", random.Random(processes)
+    for number in range(FIRES):
+        disturb(command, starts, chance, at_work=number % 4 > 0)
+    assert len(list(read_lines(starts))) >= FIRES // 2, "the run ended before it could be disturbed: give it more steps"
+    assert subprocess.run(command, cwd=REPOSITORY, check=False).returncode == 0
+    name = f"checkpoints/step-{1000:08d}/model.safetensors"
+    assert (root / reference(run) / name).read_bytes() == (calm / reference(run) / name).read_bytes()
+    assert curve(root, run) == curve(calm, run)
