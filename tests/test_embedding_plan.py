@@ -38,6 +38,7 @@ from neobert.launching.submissions import read_submissions
 from neobert.layout import Layout
 from neobert.overview.rows import read_overview
 from neobert.progress import state_of, task_files
+from neobert.records import publish_record
 from neobert.references import read_references
 from neobert.specifications import PretrainingRun, Source, read_run_file
 from reports import published
@@ -212,8 +213,7 @@ def test_an_array_has_an_element_for_each_task_that_is_left(tmp_path: Path) -> N
     assert (last.kind, last.references) == ("mteb", (f"mteb/evaluations/{evaluation.id}",))
     assert (last.needs, last.workers) == ((f"contrastive/{evaluation.weights}",), len(evaluation.tasks))
     for files in task_files(layout, evaluation)[:-2]:
-        files.record.parent.mkdir(parents=True)
-        files.record.write_text("{}")
+        publish_record(files.record, {"kind": "mteb", "id": files.id, "state": "done"})
     assert pieces_of(layout, named, profile)[-1].workers == 2
     zero_shot_row = planned(tmp_path, choice=EmbeddingChoice(zero_shot=True))
     last = pieces_of(layout, [("M8", unit.run) for unit in zero_shot_row.units], profile)[-1]
@@ -259,14 +259,12 @@ def test_status_shows_how_many_tasks_have_a_record(tmp_path: Path) -> None:
     first, second, *others = task_files(layout, evaluation)
     claim(layout, first.id)
     assert (shown().state, state_of(layout, evaluation)) == ("running", "running")
-    first.record.parent.mkdir(parents=True)
-    first.record.write_text("{}")
+    publish_record(first.record, {"kind": "mteb", "id": first.id, "state": "done"})
     fail(second.error, second.id, "RunFailed: no")
     row = shown()
     assert (row.state, row.done, row.errors[0].error) == ("failed", 1, "RunFailed: no")
     for files in (second, *others):
-        files.record.parent.mkdir(parents=True, exist_ok=True)
-        files.record.write_text("{}")
+        publish_record(files.record, {"kind": "mteb", "id": files.id, "state": "done"})
     assert (shown().state, shown().done, state_of(layout, evaluation)) == ("done", total, "done")
 
 
