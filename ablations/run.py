@@ -25,6 +25,7 @@ from ablations.execution_flags import (
     with_execution_flags,
 )
 from ablations.model_flags import MODEL_HELP, add_trust_flags, trust_of
+from ablations.perplexity import add_perplexity_flags
 from neobert.command_line import count, guarded, parser_from, seed
 from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED
 
@@ -70,6 +71,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--gc", action="store_true", help="print which checkpoints, data and code nothing refers to, and stop")
     add("--delete", action="store_true", help="with --gc: remove them")
     add("--json", action="store_true", help="print JSON on stdout")
+    add_perplexity_flags(parser)
     add_design_flags(parser)
     add_execution_flags(parser)
     add_cluster_flags(parser)
@@ -82,6 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.delete and not options.gc:
         parser.error("--delete goes with --gc")
+    if options.perplexity_text is not None and "perplexity" not in options.stages:
+        parser.error("--perplexity-text goes with --stages … perplexity")
     if options.zero_shot and "mteb" not in options.stages:
         parser.error("--zero-shot goes with --stages … mteb")
     if not {"contrastive", "mteb"}.intersection(options.stages):
@@ -211,10 +215,11 @@ def _carry_out(workplace: "Workplace", rows: "list[Row]") -> int:
     code = work_here(workplace, PlannedRows(rows), runs)
     print_outcome(layout, rows, as_json=options.json)
     if code == EXIT_DONE and "perplexity" in options.stages:
-        from ablations.perplexity import measure_perplexity, pretraining_ids
+        from ablations.perplexity import measure_perplexity, perplexity_flags, pretraining_ids
 
         threads = workplace.execution.threads
-        return measure_perplexity(layout, pretraining_ids(rows), threads=threads, as_json=options.json)
+        ids, flags = pretraining_ids(rows), perplexity_flags(options)
+        return measure_perplexity(layout, ids, threads=threads, as_json=options.json, flags=flags)
     return report_failures(layout, runs) if code == EXIT_RUN_FAILED else code
 
 

@@ -4,10 +4,11 @@ docs/records.md shows a whole record of each kind; `publish_record` writes them,
 """
 
 from collections.abc import Mapping
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
+from neobert.identity import Neutral
 from neobert.recipe import Value
 
 ENGLISH_SUITE = "MTEB(eng, v1)"
@@ -70,12 +71,14 @@ class HeldoutScore(Value):
 class PerplexityConfig(Value):
     """Where pseudo-perplexity was measured: a checkpoint behind a stage (from 0), on a text with a name.
 
-    `sampled_positions` is how many positions a document were masked; None for all.
+    `sampled_positions` is how many positions a document were masked; None for all. `same_documents` says that every
+    length was measured on the same ones.
     """
 
     stage: NonNegativeInt
     text: str
     sampled_positions: PositiveInt | None
+    same_documents: Annotated[bool, Neutral(False)]
 
 
 class PerplexityAtLength(Value):

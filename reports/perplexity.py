@@ -1,5 +1,6 @@
 """Pseudo-perplexity over lengths, a line for each checkpoint that was measured: Figure 2."""
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,15 +15,19 @@ from reports.trials import Evidence
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+OF_THE_PAPER = "The paper's Figure 2: 2,467 long Wikipedia articles, every position."
 LINEAR_UP_TO = 20.0  # times the smallest value: beyond it the axis is logarithmic
 
 
 @dataclass(frozen=True)
 class PerplexityLine:
-    """One checkpoint on one text; `points` are in the order of lengths."""
+    """One checkpoint on one text; `points` are in the order of lengths, `sampled_positions` at most were masked of each
+    document (None: all), and `same_documents` says that every length has the same ones."""
 
     label: str
     text: str
+    sampled_positions: int | None
+    same_documents: bool
     points: tuple[PerplexityAtLength, ...]
     id: str
 
@@ -37,7 +42,11 @@ def perplexity_lines(group: Group, evidence: Evidence) -> tuple[PerplexityLine, 
         run = runs.get(result.run_id)
         own = f"{labels[run.id]}, seed {run.seed}" if run else f"run {result.run_id}"
         points = tuple(sorted(result.scores.lengths, key=lambda point: point.tokens))
-        lines.append(PerplexityLine(result.model or own, result.config.text, points, result.id))
+        config = result.config
+        label = result.model or own
+        lines.append(
+            PerplexityLine(label, config.text, config.sampled_positions, config.same_documents, points, result.id)
+        )
     return tuple(sorted(lines, key=lambda line: (line.label, line.text, line.id)))
 
 
@@ -63,8 +72,21 @@ def _draw(lines: Sequence[PerplexityLine], group: Group) -> "Figure":
         logarithmic(axes)
     titles = "Pseudo-perplexity by length", provenance_line(group)
     dressed(axes, titles, "sequence length (tokens)", "pseudo-perplexity (band: 95 %)")
+    note = "\n".join(textwrap.wrap(" ".join((what_is_read(lines), OF_THE_PAPER)), 100))
+    figure.supxlabel(note, fontsize=6, color="#444444", x=0.02, ha="left")
     legend_below(figure, 2)
     return figure
+
+
+def what_is_read(lines: Sequence[PerplexityLine]) -> str:
+    """Which documents and positions the lines are of, in a sentence."""
+    counts = sorted({point.documents for line in lines for point in line.points})
+    documents = f"{counts[0]:,}" + (f" to {counts[-1]:,}" if len(counts) > 1 else "")
+    are_same = all(line.same_documents for line in lines)
+    which = "the same at each length" if are_same else "other ones at other lengths"
+    sampled = sorted({line.sampled_positions or 0 for line in lines})
+    positions = " or ".join(f"at most {each:,} positions" if each else "every position" for each in sampled)
+    return f"Beginnings of {documents} documents, {which}; {positions} of each, masked alone."
 
 
 def perplexity_table(lines: Sequence[PerplexityLine], group: Group) -> Table:
@@ -74,7 +96,7 @@ def perplexity_table(lines: Sequence[PerplexityLine], group: Group) -> Table:
         header=("Model", "Text", "Tokens", "Pseudo-perplexity", "95 %", "Positions", "Documents"),
         alignment="ll" + "r" * 5,
         rows=tuple(_cells(line, point) for line in lines for point in line.points),
-        notes=("exp of the mean loss of tokens that are masked alone.",),
+        notes=("exp of the mean loss of tokens that are masked alone.", what_is_read(lines), OF_THE_PAPER),
     )
 
 

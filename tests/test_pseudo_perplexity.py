@@ -13,16 +13,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from small_models import FORMS, language_model
 from tiny_runs import finish, reference, tiny_model, tiny_run, tiny_stage, write_tiny_run
 
-from ablations.perplexity import measure_perplexity
+from ablations.perplexity import measure_perplexity, perplexity_flags
+from ablations.run import build_parser
+from ablations.run import main as run_main
 from neobert.data.tokenized import TokenizedCorpus
 from neobert.data.tokenizers import SpecialIds
 from neobert.data.views import Documents, all_documents
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED, MissingData, RunFailed
 from neobert.evaluation.masked_alone import MaskedAlone
-from neobert.evaluation.passages import Passage, passages
+from neobert.evaluation.other_text import open_text
+from neobert.evaluation.passages import Passage, passages, same_documents
 from neobert.evaluation.perplexity_interval import DocumentLoss, pseudo_perplexity
 from neobert.evaluation.perplexity_unit import PerplexityMeasurement, PerplexityUnit
 from neobert.evaluation.pseudo_perplexity import finished_run, usual_lengths
@@ -132,6 +137,31 @@ def test_texts_are_those_with_the_smallest_hashes_of_all_that_are_long_enough_ea
     assert first.token_ids.tolist() == [IDS.cls, *texts[3][:18], IDS.sep]
 
 
+@given(
+    st.lists(st.integers(0, 40), min_size=1, max_size=12),
+    st.lists(st.integers(3, 42), min_size=1, max_size=4, unique=True),
+    st.integers(1, 6),
+    st.integers(2, 4),
+)
+def test_every_length_has_the_same_documents(texts: list[int], lengths: list[int], most: int, least: int) -> None:
+    """Those with the longest length that enough documents have; a longer length is left out, never half filled."""
+    lengths = sorted(lengths)
+    chosen, measured = same_documents(
+        documents_of(*(text_of(tokens, tokens) for tokens in texts)), lengths, most, least
+    )
+    enough = [each for each in lengths if min(most, sum(tokens + 2 >= each for tokens in texts)) >= least]
+    assert list(measured) == enough
+    read = [passages(chosen, tokens, len(chosen), None, 0) for tokens in measured]
+    assert all([each.text_hash for each in one] == [each.text_hash for each in read[0]] for one in read)
+    assert not measured or least <= len(read[0]) <= most
+
+
+def test_a_document_without_a_token_to_mask_at_the_shortest_length_is_read_at_none() -> None:
+    view = documents_of([IDS.unk] * 6 + text_of(20), text_of(26), text_of(26, 1))
+    chosen, lengths = same_documents(view, (8, 20), 5, 2)
+    assert chosen.numbers.tolist() == [1, 2] and lengths == (8, 20)
+
+
 def test_a_sample_of_all_positions_is_all_positions() -> None:
     view = documents_of(text_of(30))
     (whole,), (sampled,) = passages(view, 20, 1, None, 0), passages(view, 20, 1, 18, 0)
@@ -190,7 +220,8 @@ def command(root: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
 def unit_of(root: Path, run: PretrainingRun, lengths: tuple[int, ...] = (8, 16), **changes: Any) -> PerplexityUnit:
     """A small measurement of a run."""
     layout = Layout(root)
-    fields = {"run": run.id, "lengths": lengths, "documents": 4, "sampled_positions": 3, "seed": 0} | changes
+    fields = {"run": run.id, "lengths": lengths, "documents": 4, "sampled_positions": 3, "seed": 0, "text": None}
+    fields |= changes
     return PerplexityUnit(layout, finished_run(layout, run.id), PerplexityMeasurement.model_validate(fields))
 
 
@@ -213,6 +244,69 @@ def test_the_command_publishes_one_record_that_reports_read_and_measures_nothing
     starts = (root / "starts.jsonl").read_text()
     assert json.loads(command(root, *flags).stdout) == [record]
     assert (root / "starts.jsonl").read_text() == starts
+
+
+@pytest.fixture
+def articles(tmp_path: Path) -> Path:
+    """Five articles of different lengths, four in a parquet file and one in a file of its own."""
+    from pyarrow import Table, parquet
+
+    words = [f"the small house number {number} stands by the river" for number in range(60)]
+    folder = tmp_path / "articles"
+    folder.mkdir()
+    texts = [" ".join(words[first : first + 20]) for first in range(4)]
+    parquet.write_table(Table.from_pydict({"text": texts}), folder / "a.parquet")
+    (folder / "b.txt").write_text(" ".join(words[30:]))
+    return folder
+
+
+def test_another_text_is_named_by_its_bytes_and_read_in_the_tokens_of_the_run(
+    finished: tuple[Path, PretrainingRun], articles: Path
+) -> None:
+    root, run = finished
+    flags = ("--run", run.id, "--lengths", "8", "16", "--documents", "5", "--sample", "all", "--json")
+    said = command(root, *flags, "--text", str(articles))
+    assert said.returncode == EXIT_DONE, said.stderr
+    (record,) = json.loads(said.stdout)
+    content = open_text(articles).content
+    assert record["config"] == {
+        "stage": 0,
+        "text": f"articles@{content}",
+        "sampled_positions": None,
+        "same_documents": True,
+    }
+    assert record["inputs"]["data"] == content
+    assert [(point["tokens"], point["documents"]) for point in record["scores"]["lengths"]] == [(8, 5), (16, 5)]
+    first = next(articles.glob("*.txt"))
+    first.rename(articles / "other name.txt")
+    assert open_text(articles).content == content
+    (articles / "other name.txt").write_text("changed")
+    assert open_text(articles).content != content
+
+
+@pytest.mark.parametrize("place", ["nothing", "empty"])
+def test_a_place_without_text_is_missing_data(
+    finished: tuple[Path, PretrainingRun], tmp_path: Path, place: str
+) -> None:
+    root, run = finished
+    (tmp_path / "empty").mkdir()
+    said = command(root, "--run", run.id, "--text", str(tmp_path / place))
+    assert said.returncode == EXIT_MISSING and "holds no text" in said.stderr and "Traceback" not in said.stderr
+
+
+def test_run_py_hands_text_and_sample_on(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = build_parser()
+    given_flags = ["--perplexity-text", "articles", "--perplexity-sample", "all"]
+    assert perplexity_flags(parser.parse_args(given_flags)) == [
+        "--sample",
+        "all",
+        "--text",
+        str(Path("articles").resolve()),
+    ]
+    assert perplexity_flags(parser.parse_args([])) == ["--sample", "64"]
+    with pytest.raises(SystemExit):
+        run_main(["--variant", "M7", *given_flags])
+    assert "--perplexity-text goes with --stages" in capsys.readouterr().err
 
 
 def test_a_record_holds_what_the_definition_gives(finished: tuple[Path, PretrainingRun]) -> None:

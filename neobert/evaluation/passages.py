@@ -1,6 +1,6 @@
 """Beginnings of long documents, and which of their tokens are masked alone. Torch-free."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -21,6 +21,28 @@ class Passage:
     token_ids: Integers
     places: Integers
     text_hash: int
+
+
+def same_documents(
+    documents: Documents, lengths: Sequence[int], most: int, least: int
+) -> tuple[Documents, tuple[int, ...]]:
+    """Up to `most` different texts that are read at every length, and the lengths that at least `least` texts have.
+
+    All of the texts have the longest of these lengths, specials included, and a token to be masked within the
+    shortest. They are those with the smallest hashes, so that every model reads the same ones.
+    """
+    _, first = np.unique(documents.corpus.text_hashes[documents.numbers], return_index=True)
+    never, shortest = documents.corpus.ids.never_predicted, min(lengths)
+    for longest in sorted(lengths, reverse=True):
+        long_enough = first[documents.framed(first) >= longest]
+        chosen = list(islice((index for index in long_enough if _has_text(documents, index, shortest, never)), most))
+        if len(chosen) >= least:
+            return documents.at(np.array(chosen)), tuple(tokens for tokens in lengths if tokens <= longest)
+    return documents.at(first[:0]), ()
+
+
+def _has_text(documents: Documents, index: np.int64, tokens: int, never: Sequence[int]) -> bool:
+    return not np.isin(_framed(documents.corpus, int(documents.numbers[index]), tokens), never).all()
 
 
 def passages(documents: Documents, tokens: int, most: int, sampled: int | None, seed: int) -> list[Passage]:

@@ -6,15 +6,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from pydantic import NonNegativeInt, PositiveInt
 
 from neobert.data.preparation import tokenized_corpus
 from neobert.data.tokenized import TokenizedCorpus
-from neobert.data.views import FRAME_TOKENS, all_documents
+from neobert.data.views import FRAME_TOKENS, Documents, all_documents
 from neobert.errors import MissingData
 from neobert.evaluation.masked_alone import MaskedAlone
-from neobert.evaluation.passages import Passage, passages
+from neobert.evaluation.other_text import OtherText, tokenized_text
+from neobert.evaluation.passages import Passage, passages, same_documents
 from neobert.evaluation.perplexity_interval import LEAST_DOCUMENTS, DocumentLoss, pseudo_perplexity
 from neobert.files import append_line, mend_lines, read_lines
 from neobert.grid.claims import Claim
@@ -30,21 +32,26 @@ from neobert.stopping import Stopped, StopRequest
 from neobert.training.device import default_device
 from neobert.training.units import last_checkpoint
 
+ENOUGH_DOCUMENTS = 8
+"""A length that fewer documents have is left out, so that a few long ones do not stand for all at every length; of a
+text with fewer documents all of them."""
+
 BATCH_TOKENS = {"cpu": 4096, "cuda": 131_072}
 
-VERSION = 1
+VERSION = 2  # 2: the same documents at every length
 """Raised by hand whenever other numbers are computed; what models and tokenizers compute has versions of its own."""
 
 
 class PerplexityMeasurement(Value):
-    """What decides the result: the run, the lengths in tokens, how many documents a length, how many positions of each
-    (None: all), and the seed of their draw."""
+    """What decides the result: the run, the lengths in tokens, how many documents, how many positions of each (None:
+    all), the seed of their draw, and the hash of another text than the held-out documents of the run."""
 
     run: str
     lengths: tuple[PositiveInt, ...]
     documents: PositiveInt
     sampled_positions: PositiveInt | None
     seed: NonNegativeInt
+    text: str | None
 
     @property
     def id(self) -> str:
@@ -56,12 +63,14 @@ class PerplexityMeasurement(Value):
 
 @dataclass(frozen=True)
 class PerplexityUnit:
-    """One measurement on the last checkpoint of a finished run; `batch_tokens` decides nothing but speed."""
+    """One measurement on the last checkpoint of a finished run, on its held-out documents or on another `text`;
+    `batch_tokens` decides nothing but speed."""
 
     layout: Layout
     run_file: RunFile
     measurement: PerplexityMeasurement
     batch_tokens: int | None = None
+    text: OtherText | None = None
 
     @property
     def run_specification(self) -> PretrainingRun:
@@ -104,24 +113,44 @@ class PerplexityUnit:
 
     @cached_property
     def corpus(self) -> TokenizedCorpus:
-        """The tokens of the run's corpus."""
+        """The tokens of the text, or of the run's corpus."""
+        if self.text is not None:
+            return tokenized_text(self.layout, self.run_file, self.text)
         return tokenized_corpus(self.layout, self.run_specification, self.run_file.source)
 
     @cached_property
+    def documents(self) -> Documents:
+        """What may be read: the whole text, or the held-out documents of the run's corpus."""
+        everything = all_documents(self.corpus)
+        return everything if self.text is not None else everything.split_heldout()[1]
+
+    @property
+    def text_name(self) -> str:
+        """The text as the record names it; another one with the hash of its bytes."""
+        return f"held-out {self.run_specification.recipe.data.corpus}" if self.text is None else str(self.text)
+
+    @cached_property
+    def least_documents(self) -> int:
+        """How many documents a length must have to be measured."""
+        long_enough = self.documents.framed_lengths >= min(self.measurement.lengths)
+        there = len(np.unique(self.corpus.text_hashes[self.documents.numbers[long_enough]]))
+        return max(LEAST_DOCUMENTS, min(ENOUGH_DOCUMENTS, self.measurement.documents, there))
+
+    @cached_property
     def passages(self) -> dict[int, list[Passage]]:
-        """What is read, by length; a length with too few documents has none."""
-        asked, heldout = self.measurement, all_documents(self.corpus).split_heldout()[1]
-        found = {
-            tokens: passages(heldout, tokens, asked.documents, asked.sampled_positions, asked.seed)
-            for tokens in asked.lengths
+        """What is read, by length: the beginnings of the same documents. A length with too few has none."""
+        asked = self.measurement
+        chosen, lengths = same_documents(self.documents, asked.lengths, asked.documents, self.least_documents)
+        return {
+            tokens: passages(chosen, tokens, len(chosen), asked.sampled_positions, asked.seed) for tokens in lengths
         }
-        return {tokens: read for tokens, read in found.items() if len(read) >= LEAST_DOCUMENTS}
 
     @cached_property
     def left_out(self) -> dict[str, str]:
         """Why a length is not measured."""
-        longest = int(all_documents(self.corpus).split_heldout()[1].framed_lengths.max())
-        reason = f"fewer than {LEAST_DOCUMENTS} held-out documents are that long (the longest has {longest} tokens)"
+        longest = int(self.documents.framed_lengths.max(initial=0))
+        which = "documents of the text" if self.text is not None else "held-out documents"
+        reason = f"fewer than {self.least_documents} {which} are that long (the longest has {longest} tokens)"
         return {str(tokens): reason for tokens in self.measurement.lengths if tokens not in self.passages}
 
     def refuse_impossible(self) -> None:
@@ -184,13 +213,14 @@ class PerplexityUnit:
             pseudo_perplexity(tokens, [done[tokens, passage.text_hash] for passage in texts])
             for tokens, texts in self.passages.items()
         )
-        text = f"held-out {run.recipe.data.corpus}"
-        config = PerplexityConfig(stage=run.stage, text=text, sampled_positions=asked.sampled_positions)
+        config = PerplexityConfig(
+            stage=run.stage, text=self.text_name, sampled_positions=asked.sampled_positions, same_documents=True
+        )
         return {
             "kind": "pseudo_perplexity",
             "id": self.id,
             "state": "done",
-            "inputs": {"pretraining": asked.run, "data": run.data_id},
+            "inputs": {"pretraining": asked.run, "data": asked.text or run.data_id},
             "config": plain(config),
             "labels": self.run_file.labels,
             "scores": plain(PerplexityScores(lengths=lengths)),

@@ -3,9 +3,12 @@
 python -m neobert.evaluation.pseudo_perplexity --runs runs --run 0123456789ab
 python -m neobert.evaluation.pseudo_perplexity --runs runs --run STAGE1 STAGE2 --lengths 1024 2048 4096 --sample 32
 python -m neobert.evaluation.pseudo_perplexity --runs runs --run 0123456789ab --sample all --documents 8
+python -m neobert.evaluation.pseudo_perplexity --runs runs --run STAGE2 --text wikipedia/ --lengths 1024 2048 4096 \\
+    --documents 2467 --sample all          Figure 2 of the paper, given long articles
 
-Text is the beginning of held-out documents, the same ones for every run of a corpus. The cost grows with positions
-times length. What is there already is not measured again; a stopped command goes on from the last document.
+Text is the beginning of held-out documents, the same ones for every run of a corpus and at every length, or of another
+text (--text), of which nobody checks that the run has not read it. The cost grows with positions times length. What is
+there already is not measured again; a stopped command goes on from the last document.
 """
 
 import argparse
@@ -19,6 +22,7 @@ from neobert.command_line import count, guarded, parser_from, seed
 from neobert.errors import EXIT_DONE, MissingData, did_you_mean
 
 if TYPE_CHECKING:
+    from neobert.evaluation.other_text import OtherText
     from neobert.evaluation.perplexity_unit import PerplexityUnit
     from neobert.layout import Layout
     from neobert.specifications import PretrainingRun, RunFile
@@ -26,7 +30,11 @@ if TYPE_CHECKING:
 PROGRAM = "neobert.evaluation.pseudo_perplexity"
 
 
-def _sample(text: str) -> int | None:
+TEXT_HELP = "another text than held-out documents: a file or folder of .parquet (column text) or .txt files"
+
+
+def sample(text: str) -> int | None:
+    """A flag's value: how many positions, or None for all."""
     return None if text == "all" else count(text)
 
 
@@ -44,8 +52,9 @@ def build_parser() -> argparse.ArgumentParser:
         help="specials included (default: a quarter, half and all of the stage's context, with rotary positions also "
         "twice and four times as long)",
     )
-    add("--sample", type=_sample, default=64, metavar="N", help="positions of a document, or all (default: 64)")
-    add("--documents", type=count, default=64, metavar="N", help="at most, at each length (default: 64)")
+    add("--text", type=Path, metavar="PATH", help=TEXT_HELP)
+    add("--sample", type=sample, default=64, metavar="N", help="positions of a document, or all (default: 64)")
+    add("--documents", type=count, default=64, metavar="N", help="at most (default: 64)")
     add("--seed", type=seed, default=0, metavar="N", help="of the sample (default: 0)")
     add("--batch-tokens", type=count, metavar="N", help="tokens of a batch; decides speed alone")
     add("--json", action="store_true", help="print the records on stdout")
@@ -59,6 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _measure(options: argparse.Namespace) -> int:
+    from neobert.evaluation.other_text import open_text
     from neobert.layout import Layout
     from neobert.lifeline import end_with_parent
     from neobert.records import read_record
@@ -67,7 +77,8 @@ def _measure(options: argparse.Namespace) -> int:
 
     layout = Layout(options.runs.resolve())
     files = [finished_run(layout, name) for name in dict.fromkeys(options.run)]
-    units = [_unit(layout, run_file, options) for run_file in files]
+    text = open_text(options.text) if options.text is not None else None
+    units = [_unit(layout, run_file, options, text) for run_file in files]
     for unit in units:
         if not unit.is_finished():
             unit.refuse_impossible()
@@ -80,7 +91,9 @@ def _measure(options: argparse.Namespace) -> int:
     return code
 
 
-def _unit(layout: "Layout", run_file: "RunFile", options: argparse.Namespace) -> "PerplexityUnit":
+def _unit(
+    layout: "Layout", run_file: "RunFile", options: argparse.Namespace, text: "OtherText | None"
+) -> "PerplexityUnit":
     from neobert.evaluation.perplexity_unit import PerplexityMeasurement, PerplexityUnit
 
     assert run_file.pretraining is not None
@@ -90,8 +103,9 @@ def _unit(layout: "Layout", run_file: "RunFile", options: argparse.Namespace) ->
         documents=options.documents,
         sampled_positions=options.sample,
         seed=options.seed,
+        text=None if text is None else text.content,
     )
-    return PerplexityUnit(layout, run_file, measurement, options.batch_tokens)
+    return PerplexityUnit(layout, run_file, measurement, options.batch_tokens, text)
 
 
 def finished_run(layout: "Layout", name: str) -> "RunFile":
