@@ -69,6 +69,7 @@ def tokenized_text(layout: Layout, run_file: RunFile, text: OtherText) -> Tokeni
             time.sleep(POLL_SECONDS)
             continue
         with claim:
-            tokenizer = text_tokenizer(layout, open_specified(run_file.source), run.recipe.data.tokenizer, size)
+            source, origin = open_specified(run_file.source), run.tokenizer_origin
+            tokenizer = text_tokenizer(layout, source, run.recipe.data.tokenizer, size, origin)
             prepare(text.documents(), tokenizer, folder, origins=origins)
     return open_shards(folder)
