@@ -33,9 +33,10 @@ from neobert.embeddings import suite
 from neobert.embeddings.encoding import TextCounts, TextEncoder
 from neobert.embeddings.suite import EncoderIdentity, Measured, measure_task
 from neobert.embeddings.tasks import OFFICIAL_TASKS, EmbeddingTask
-from neobert.errors import EXIT_DONE, DamagedFile, RunFailed
+from neobert.errors import EXIT_DONE, DamagedFile, MissingData, RunFailed
 from neobert.export.__main__ import main
 from neobert.export.source import open_checkpoint
+from neobert.files import sha256_of
 from neobert.launching.here import REPOSITORY
 from neobert.offline import offline_environment
 
@@ -271,7 +272,12 @@ def test_a_published_repository_that_cannot_be_read_is_one_sentence(tmp_path: Pa
     table = own_tables()["STS/Similar"]["test"]
     write_published(tmp_path, "STS12", {"data/test.parquet": table}, card_of(default__test="data/test.parquet"))
     path = tmp_path / "mteb/STS12/data/test.parquet"
+    whole = sha256_of(path)
     path.write_bytes(b"x" * path.stat().st_size)
+    with pytest.raises(MissingData, match=r"test\.parquet does not match its checksum"):
+        measured_in(tmp_path, "STS12")
+    manifest = tmp_path / "manifest.json"
+    manifest.write_text(manifest.read_text().replace(whole, sha256_of(path)))  # as if the hub's own were so
     with pytest.raises(DamagedFile, match=r"STS12 in .*: prefetch it again") as damaged:
         measured_in(tmp_path, "STS12")
     assert "\n" not in str(damaged.value)
