@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from neobert.files import append_line, json_bytes, publish_once, read_lines
+from neobert.grid import claims
 from neobert.grid.claims import Claim, ClaimLost
 from neobert.grid.mirror import mirror_of_environment
 from neobert.grid.points import GridPoint, Report
@@ -170,7 +171,7 @@ def load(layout: Layout, storage: str):
 
 def claim_by_somebody_gone(folder: Path) -> None:
     """A claim whose owner was on this machine and is dead."""
-    owner = {"host": os.uname().nodename, "pid": 2**22 + 1, "birth": "1"}
+    owner = {"host": os.uname().nodename, "pid": 2**22 + 1, "birth": "1", "space": claims._process_space()}
     publish_once(folder / "1", json.dumps(owner).encode())
 
 

@@ -190,10 +190,11 @@ def _assert_kept_weights_are_chosen(root: Path, task: str, entries: list[dict[st
 def test_a_storage_that_cannot_be_reached_is_refused_before_anything_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    (tmp_path / "runs").mkdir()
     storage = "postgresql://me:secret@127.0.0.1:1/grid"
     assert glue_grid.main(["--task", "cola", "--runs", str(tmp_path / "runs"), "--storage", storage]) == 2
     said = capsys.readouterr().err
-    assert "cannot be used" in said and "secret" not in said and not (tmp_path / "runs").exists()
+    assert "cannot be used" in said and "secret" not in said and not list((tmp_path / "runs").iterdir())
 
 
 @pytest.mark.parametrize(
@@ -210,6 +211,7 @@ def test_a_storage_that_cannot_be_reached_is_refused_before_anything_runs(
 def test_bad_input_is_one_sentence_and_an_exit_code(
     tmp_path: Path, arguments: list[str], code: int, sentence: str
 ) -> None:
+    (tmp_path / "runs").mkdir()
     line = [sys.executable, str(ROOT / "sweeps" / "glue_grid.py"), *arguments, "--runs", str(tmp_path / "runs")]
     answer = subprocess.run(line, capture_output=True, text=True, check=False, timeout=60, cwd=tmp_path)
     assert answer.returncode == code and sentence in answer.stderr and "Traceback" not in answer.stderr
