@@ -2,7 +2,7 @@
 
 import argparse
 
-from neobert.command_line import count, count_up_to, number_up_to
+from neobert.command_line import count, number_above_0
 
 FLAGS_OF_RESOURCES = {
     "partition": "partition",
@@ -35,12 +35,12 @@ def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
     add("--max-running", type=count, metavar="N", help="of each array, run at most N elements at once")
     for name in ("partition", "account", "qos", "constraint"):
         add(f"--{name}", metavar="NAME", help="as sbatch takes it")
-    add("--nodes", type=count_up_to(65_536), metavar="N", help="nodes of a pre-training job")
+    add("--nodes", type=count, metavar="N", help="nodes of a pre-training job")
     help_of_gpus = "GPUs of each node, or of this machine, that train a model together"
-    add("--gpus", type=count_up_to(1_024), metavar="N", help=help_of_gpus)
-    add("--cpus", type=count_up_to(4_096), metavar="N", help="cores of a task")
-    add("--memory-gb", type=number_up_to(1e6), metavar="GB", help="memory of a node's share")
-    add("--hours", type=number_up_to(1e5), metavar="H", help="time limit; a job that hits it saves and comes back")
+    add("--gpus", type=count, metavar="N", help=help_of_gpus)
+    add("--cpus", type=count, metavar="N", help="cores of a task")
+    add("--memory-gb", type=number_above_0, metavar="GB", help="memory of a node's share")
+    add("--hours", type=number_above_0, metavar="H", help="time limit; a job that hits it saves and comes back")
     add("--micro-batch-tokens", type=count, metavar="N", help="tokens a GPU computes at once")
     add("--engine", choices=("single", "ddp", "zero1", "zero2"), help="how GPUs share a model (default: ddp)")
     add("--sbatch", action="append", metavar="LINE", help="a further line for sbatch, such as mail-type=FAIL")

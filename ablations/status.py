@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 if __name__ == "__main__":  # a script's own folder would hide packages of the same names as its modules
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from neobert.command_line import guarded, number_up_to, parser_from
+from neobert.command_line import guarded, parser_from, seconds_of_a_day
 from neobert.errors import EXIT_DONE
 from neobert.overview.row import ROW_STATES
 
@@ -43,7 +43,7 @@ def build_parser() -> argparse.ArgumentParser:
     add(
         "--watch",
         nargs="?",
-        type=number_up_to(86_400),
+        type=seconds_of_a_day,
         const=WATCH_SECONDS,
         metavar="SECONDS",
         help=f"draw again until all is done or Ctrl-C (default: every {WATCH_SECONDS:g} seconds)",

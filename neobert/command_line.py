@@ -23,6 +23,7 @@ from neobert.lifeline import Terminated, ended_by_signals
 
 EXIT_INTERRUPTED = 130
 MOST_OF_ANYTHING = 2**31 - 1
+SECONDS_A_DAY = 86_400
 MOST_SEED = 2**32 - 1
 """Seeds of steps are multiples of a run's seed and must fit torch's generator (64 bits)."""
 
@@ -122,16 +123,6 @@ def count(text: str) -> int:
     return int(text)
 
 
-def count_up_to(most: int) -> Callable[[str], int]:
-    """The type of a flag whose value is a whole number from 1 to `most`."""
-
-    def parse(text: str) -> int:
-        whole_number(text, most)
-        return count(text)
-
-    return parse
-
-
 def seed(text: str) -> int:
     """A flag's value as a seed."""
     return whole_number(text, MOST_SEED)
@@ -153,16 +144,20 @@ def byte_count(text: str) -> int:
     return int(size)
 
 
-def number_up_to(most: float) -> Callable[[str], float]:
-    """The type of a flag whose value is a number above 0, `most` at most."""
+def number_above_0(text: str) -> float:
+    """A flag's value above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text[:24]!r} is no number above 0")
+    return value
 
-    def parse(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = 0.0
-        if not 0 < value <= most:
-            raise argparse.ArgumentTypeError(f"{text[:24]!r} is no number above 0 and up to {most:,.0f}")
-        return value
 
-    return parse
+def seconds_of_a_day(text: str) -> float:
+    """A flag's value in seconds, above 0 and a day at most."""
+    value = number_above_0(text)
+    if value > SECONDS_A_DAY:
+        raise argparse.ArgumentTypeError(f"{text[:24]!r} is more than the {SECONDS_A_DAY:,} seconds of a day")
+    return value

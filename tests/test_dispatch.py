@@ -337,6 +337,6 @@ def test_a_folder_that_cannot_be_written_is_named(
     slurm: FakeSlurm, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     (tmp_path / "file").touch()
-    assert submit(tmp_path / "file" / "runs") == 1
+    assert submit(tmp_path / "file" / "runs") == 2
     assert str(tmp_path / "file") in capsys.readouterr().err
     assert not slurm.submitted()

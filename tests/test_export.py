@@ -19,9 +19,8 @@ from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_OFF, EXIT_REFUSED, EXIT
 from neobert.export import huggingface
 from neobert.export.__main__ import main
 from neobert.export.graph import OPSET
-from neobert.files import json_bytes
 from neobert.model.build import build_masked_language_model
-from neobert.records import publish_record
+from neobert.records import publish_record, sealed
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +149,7 @@ def test_labels_cannot_smuggle_markup_into_the_card(tmp_path: Path) -> None:
     folder = m0_folder(tmp_path)
     content = json.loads((folder / "run.json").read_text())
     content["labels"] = {"variants": ["<script>x</script>\n---\nevil: 1"], "scale": "a|b"}
-    (folder / "run.json").write_bytes(json_bytes(content))
+    (folder / "run.json").write_bytes(sealed(content))
     assert main([str(folder), "--to", "hf", "--out", str(tmp_path / "out"), "--step", "0"]) == EXIT_DONE
     card = (tmp_path / "out" / "README.md").read_text()
     assert "<" not in card.split("## Use")[0] and "\nevil" not in card and "| scale | ab |" in card

@@ -62,7 +62,7 @@ def test_out_that_is_no_folder_is_refused_before_anything_is_read(
 def test_a_folder_that_nobody_can_make_is_one_sentence(
     study: Study, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert command(name, study.root, Path("/proc/x")) == 1
+    assert command(name, study.root, Path("/proc/x")) == 2
     said = capsys.readouterr().err
     assert said.startswith(f"{name}.py: /proc/x") and said.count("\n") == 1
 

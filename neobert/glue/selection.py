@@ -11,13 +11,12 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from neobert.errors import DamagedFile
 from neobert.files import require_digest
-from neobert.glue import metrics
 from neobert.glue.encoding import permutation
 from neobert.glue.tasks import Task, decisive_score, task_named
 from neobert.layout import Layout
@@ -25,6 +24,9 @@ from neobert.progress import TrialFiles
 from neobert.recipe import Point
 from neobert.records import read_record
 from neobert.specifications import GlueStudy
+
+if TYPE_CHECKING:
+    from neobert.glue import metrics
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Labels = Mapping[str, Array]
@@ -175,8 +177,10 @@ def read_arrays(path: Path, names: Sequence[str]) -> dict[str, Array]:
 
 def _scores_on(
     task: Task, predictions: Mapping[str, Array], labels: Labels, rows: Mapping[str, Array]
-) -> metrics.Scores | None:
+) -> "metrics.Scores | None":
     if not all(len(chosen) for chosen in rows.values()):
         return None
     chosen_predictions = {split: predictions[split][rows[split]] for split in rows}
-    return metrics.evaluate(task, chosen_predictions, {split: labels[split][rows[split]] for split in rows})
+    from neobert.glue.metrics import evaluate  # scikit-learn, which reports do without
+
+    return evaluate(task, chosen_predictions, {split: labels[split][rows[split]] for split in rows})
