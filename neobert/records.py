@@ -117,7 +117,7 @@ def read_sealed(path: Path) -> dict[str, Any]:
             f"{path} has schema {schema}, and this version reads up to {SCHEMA}: update the code that reads it"
         )
     checksum = content.pop("checksum", None)
-    if schema > 1 and checksum != checksum_of(content):
+    if (schema > 1 or checksum is not None) and checksum != checksum_of(content):
         raise DamagedFile(f"{path} was changed after it was written (its checksum differs): move it away")
     for version in range(schema, SCHEMA):
         content = UPGRADES[version](content)

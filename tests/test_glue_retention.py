@@ -1,11 +1,12 @@
 """Which weights of a study stay, whoever finishes in between."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 from glue_worlds import point, protocol
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 from tiny_runs import SOURCE
@@ -102,6 +103,14 @@ def close(layout: Layout, study: GlueStudy) -> bool:
     return unit.is_finished()
 
 
+def means_the_same(first: bytes, second: bytes) -> bool:
+    """Whether two JSON texts differ in white space alone."""
+    try:
+        return bool(json.loads(first) == json.loads(second))
+    except ValueError:
+        return False
+
+
 @given(number=st.integers(0, len(POINTS) - 1), place=st.floats(0, 1, exclude_max=True), change=st.integers(1, 255))
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @pytest.mark.parametrize("suffix", [".npz", ".json"])
@@ -115,6 +124,7 @@ def test_a_damaged_trial_never_decides_and_runs_again(
     path = trials[number].record.with_suffix(suffix)
     whole, content = path.read_bytes(), bytearray(path.read_bytes())
     content[int(place * len(content))] ^= change
+    assume(suffix == ".npz" or not means_the_same(whole, bytes(content)))
     path.write_bytes(content)
     unit = closing.SelectionUnit(layout, study)
     assert not unit.is_ready() or not close(layout, study)

@@ -161,6 +161,18 @@ def test_nothing_outlives_a_worker_that_is_killed(
     assert parent.wait(30) == 1
 
 
+@pytest.fixture(autouse=True)
+def signals_of_a_terminal() -> Iterator[None]:
+    """What started the tests may have them ignore SIGHUP, as nohup does, or SIGINT, as a shell in the background."""
+    before = {
+        signal.SIGHUP: signal.signal(signal.SIGHUP, signal.SIG_DFL),
+        signal.SIGINT: signal.signal(signal.SIGINT, signal.default_int_handler),
+    }
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 def command_with_child(hearing: str) -> tuple["subprocess.Popen[str]", int]:
     """A command that waits for a child which is ready, and the child's number."""
     command = [sys.executable, "-c", PARENT_OF_ONE, CHILD, hearing]

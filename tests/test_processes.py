@@ -299,5 +299,5 @@ def test_a_run_file_from_before_there_were_engines_still_reads(tmp_path: Path) -
     path = write_tiny_run(tmp_path, tiny_run()) / "run.json"
     content = json.loads(path.read_text())
     del content["execution"]["engine"]
-    path.write_text(json.dumps(content | {"schema": 1}))
+    path.write_text(json.dumps(content | {"schema": 1, "checksum": None}))
     assert read_run_file(path.parent).execution.engine == "ddp"

@@ -24,6 +24,9 @@ from reports.trials import Evidence, read_evidence
 IMAGES = ("pdf", "svg", "png", "csv")
 TABLES = ("md", "tex", "csv")
 
+UNSEALED = {"schema": 1, "checksum": None}
+"""Of a record that is changed on purpose: nothing but what it holds tells of it."""
+
 
 @pytest.fixture(autouse=True)
 def no_waiting_for_disks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +185,7 @@ def _foreign(record: dict, path: Path) -> None:
 
 
 def _not_a_number(record: dict, path: Path) -> None:
-    text = json.dumps(record | {"schema": 1})  # which has no checksum that would tell of it first
+    text = json.dumps(record | UNSEALED)
     for value in ("0.5", "8.0", "1000.0"):
         text = text.replace(f": {value}", ": NaN", 1) if f": {value}" in text else text
     assert "NaN" in text
@@ -316,7 +319,7 @@ def test_a_heldout_loss_that_is_no_number_is_named_and_left_out(study: Study, lo
     path = Layout(study.root).pretraining(run.id) / "done.json"
     record = json.loads(path.read_text())
     record["scores"]["heldout_loss"] = {"wikibook": loss}
-    path.write_text(json.dumps(record | {"schema": 1}))  # which has no checksum that would tell of it first
+    path.write_text(json.dumps(record | UNSEALED))
     evidence = read_evidence(study.root)
     assert [each.seed for each in evidence.runs] == [0] and "held-out loss" in evidence.problems[0]
 
