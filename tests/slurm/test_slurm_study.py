@@ -17,6 +17,7 @@ from studies import SHORT_HOURS, Study, as_on_login_node, run_command
 
 from ablations.dispatch import Dispatch
 from ablations.pieces import pieces_of
+from neobert.data.preparation import open_specified
 from neobert.files import read_lines
 from neobert.launching.here import REPOSITORY, thread_variables
 from neobert.launching.profile import Profile, Resources
@@ -76,7 +77,7 @@ def test_a_controller_that_has_just_started_is_waited_for(cluster: Cluster, tmp_
 def test_a_grid_runs_behind_the_pre_training_that_it_needs(cluster: Cluster, tmp_path: Path, until: Until) -> None:
     """A run of seconds and its grid, sent together: corpus, run, points and selection each start once."""
     layout, run = Layout(tmp_path), tiny_run()
-    study = study_of(run, "rte")
+    study = study_of(run, "rte").model_copy(update={"task_origin": open_specified(SOURCE).task_origin("rte")})
     write_tiny_run(tmp_path, run)
     write_run_file(layout, study, SOURCE, EXECUTION, {"variants": ["T"]})
     resources = Resources(hours=SHORT_HOURS, cpus_per_task=1)
