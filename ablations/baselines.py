@@ -18,7 +18,7 @@ from neobert.errors import MissingData
 from neobert.external import ExternalModel, write_model_file
 from neobert.layout import Layout
 from neobert.progress import state_of
-from neobert.recipe import FineTuning, Grid, Pruning
+from neobert.recipe import FineTuning, Grid
 from neobert.specifications import Execution, Run, run_folder, write_run_file
 from neobert.specifications import Source as SourceSpecification
 
@@ -76,14 +76,13 @@ def plan_baseline(
     seeds: Sequence[int],
     source: Source,
     layout: Layout,
-    pruning: Pruning | None = None,
 ) -> Baseline:
     """Every study of a model that the source has data for, MNLI before those that start from it."""
     protocol, points = scaled_measurement(GLUE_PROTOCOL, grid, scale)
     studies = [
         study
         for seed in dict.fromkeys(seeds)
-        for study in glue_studies(_checkpoint(model, protocol, points, seed), source, pruning)
+        for study in glue_studies(_checkpoint(model, protocol, points, seed), source)
     ]
     units = tuple(PlannedUnit(study, run_folder(layout, study), state_of(layout, study)) for study in studies)
     return Baseline(model, scale, units, {task: reason for task, reason in source.tasks().items() if reason})

@@ -191,7 +191,7 @@ class Costs:
             throughput = self._throughput_of(study)
             sources.update(dict.fromkeys(_named(throughput)))
             disk += study_bytes(study, self._pretraining[study.weights], self.source) / GIGABYTE
-            key = study.model_copy(update={"points": (), "pruning": None}).model_dump_json()
+            key = study.model_copy(update={"points": ()}).model_dump_json()
             by_batch = {size: self._trial_hours(study, size, throughput) for size in _batch_sizes(study)}
             hours.update({(key, point): by_batch[point.batch_size] for point in self._open_points(study)})
         return Cost(gpu_hours=sum_of_known(hours.values()), sources=tuple(sources), disk_gb=disk)

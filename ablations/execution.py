@@ -133,7 +133,7 @@ def _progress_row(layout: Layout, run: Run) -> list[str]:
     name = _shown_name(run_folder(layout, run), run)
     if isinstance(run, GlueStudy):
         files = trial_files(layout, run)
-        scores = [_score_of(file.published) for file in files if file.published is not None]
+        scores = [_score_of(file.record) for file in files if file.is_recorded]
         return [name, f"{len(scores)}/{len(files)} points", _best_of(scores), "", ""]
     if isinstance(run, EmbeddingEvaluation):
         recorded = [file.is_recorded for file in task_files(layout, run)]

@@ -106,4 +106,4 @@ def _grid_pieces(layout: Layout, name: str, studies: Sequence[GlueStudy], points
 
 
 def _open_points(layout: Layout, studies: Sequence[GlueStudy]) -> int:
-    return sum(files.published is None for study in studies for files in trial_files(layout, study))
+    return sum(not files.is_recorded for study in studies for files in trial_files(layout, study))

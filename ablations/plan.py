@@ -21,7 +21,6 @@ from neobert.identity import difference
 from neobert.layout import Layout
 from neobert.model.size import parameter_count, training_flops_per_token
 from neobert.progress import State, state_of
-from neobert.recipe import Pruning
 from neobert.specifications import GlueStudy, PretrainingRun, Run, run_folder
 
 Part = Literal["pretrain", "glue", "contrastive", "mteb", "perplexity"]
@@ -161,7 +160,6 @@ def plan(
     layout: Layout,
     parts: Sequence[Part] = PARTS,
     finetuning_seeds: Sequence[int] | None = None,
-    pruning: Pruning | None = None,
     choice: EmbeddingChoice = EVERYTHING,
 ) -> list[Row]:
     """One row a variant and seed. Never fails for missing data but of what `choice` names and of what mteb reads.
@@ -183,7 +181,7 @@ def plan(
                 skipped.update({task: reason for task, reason in source.tasks().items() if reason})
                 for finetuning_seed in finetuning_seeds or [seed]:
                     checkpoints = measured_checkpoints(recipe, runs, finetuning_seed)
-                    units += [study for each in checkpoints for study in glue_studies(each, source, pruning)]
+                    units += [study for each in checkpoints for study in glue_studies(each, source)]
             embedded, reasons = embedding_runs(
                 runs[-1], recipe.embedding, finetuning_seeds or [seed], source, parts, choice
             )

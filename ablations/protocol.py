@@ -2,7 +2,7 @@
 
 from ablations.modification import Embedding
 from neobert.glue import closing
-from neobert.recipe import Contrastive, FineTuning, Grid, Optimization, Pruning
+from neobert.recipe import Contrastive, FineTuning, Grid, Optimization
 
 TRANSFER_TASK = "mnli"  # App. C: "the best MNLI checkpoint"
 TRANSFERRED_TASKS = ("rte", "stsb", "mrpc", "qnli")  # App. C; the code's mnli←snli and wnli←allnli are not in the paper
@@ -45,11 +45,6 @@ GLUE_PROTOCOL = FineTuning(
     weight_decay_on="all",  # not stated; the code spares biases (M10@biases)
     transferred="encoder",  # App. C names the checkpoint alone; the code takes the layer dense along (M10@dense)
     decisive_metric="mean",  # App. C averages two metrics; the code watches the first (M10@metric)
-)
-
-PRUNING = Pruning(  # not in the paper: `--prune` only; regret and steps are measured in tests/test_pruning.py
-    rungs=(0.07, 0.2),  # none before the warm-up ends (6 % of the course): until then rates tell nothing
-    reduction=5,
 )
 
 CONTRASTIVE_PROTOCOL = Contrastive(

@@ -7,7 +7,7 @@ from ablations.protocol import SELECTION_RULES, TRANSFER_TASK, TRANSFERRED_TASKS
 from neobert.data.corpora import Source
 from neobert.glue.tasks import TASKS
 from neobert.identity import neutral_values
-from neobert.recipe import FineTuning, Point, Pretraining, Pruning
+from neobert.recipe import FineTuning, Point, Pretraining
 from neobert.specifications import GlueStudy, PretrainingRun, Start
 
 
@@ -59,7 +59,7 @@ def measured_checkpoints(recipe: Recipe, runs: list[PretrainingRun], seed: int) 
     ]
 
 
-def glue_studies(checkpoint: Checkpoint, source: Source, pruning: Pruning | None = None) -> list[GlueStudy]:
+def glue_studies(checkpoint: Checkpoint, source: Source) -> list[GlueStudy]:
     """One study a task that the source can fine-tune, MNLI before those that start from it."""
     missing = {task: reason for task, reason in source.tasks().items() if reason is not None}
     pretrained = Start(kind="pretraining", task=None, study=None, rule=None, reason=None)
@@ -74,7 +74,7 @@ def glue_studies(checkpoint: Checkpoint, source: Source, pruning: Pruning | None
             start = Start(kind="study", task=TRANSFER_TASK, study=study.id, rule=rule, reason=None)
         elif task in TRANSFERRED_TASKS:
             start = pretrained.model_copy(update={"reason": missing[TRANSFER_TASK]})
-        studies[task] = _study(checkpoint, task, start, source, pruning)
+        studies[task] = _study(checkpoint, task, start, source)
     return list(studies.values())
 
 
@@ -86,7 +86,7 @@ def protocol_on(task: str, protocol: FineTuning, *, transfers: bool) -> FineTuni
     return protocol.model_copy(update={name: neutral_values(FineTuning)[name] for name in idle})
 
 
-def _study(checkpoint: Checkpoint, task: str, start: Start, source: Source, pruning: Pruning | None) -> GlueStudy:
+def _study(checkpoint: Checkpoint, task: str, start: Start, source: Source) -> GlueStudy:
     return GlueStudy(
         task=task,
         weights=checkpoint.weights,
@@ -98,5 +98,4 @@ def _study(checkpoint: Checkpoint, task: str, start: Start, source: Source, prun
         starts_from=start,
         task_origin=source.task_origin(task),
         tokenizer_origin=checkpoint.tokenizer_origin,
-        pruning=pruning,
     )

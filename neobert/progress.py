@@ -55,33 +55,15 @@ class TrialFiles:
         return self.record.parent / "errors" / f"{self.id}.json"
 
     @property
-    def pruned_record(self) -> Path:
-        """The record of a trial that this study gave up. Other studies may run the same trial to its end."""
-        return self.record.parent / f"{self.id}.{self.study.id}.json"
-
-    @property
-    def is_pruned(self) -> bool:
-        """Whether this study gave the trial up."""
-        return self.study.pruning is not None and is_published(self.pruned_record)
-
-    @property
-    def published(self) -> Path | None:
-        """The record that counts in this study; None where there is none yet."""
-        if self.is_pruned:
-            return self.pruned_record
-        return self.record if is_published(self.record) else None
-
-    @property
-    def curve(self) -> Path:
-        """Evaluations of a trial in work, one a line, where its study is pruned."""
-        return self.record.parent / "curves" / f"{self.id}.jsonl"
+    def is_recorded(self) -> bool:
+        """Whether the record is there and whole."""
+        return is_published(self.record)
 
     @property
     def grid_point(self) -> GridPoint:
         """The trial as a point of its grid."""
         claims = self.layout.claims(self.id)
-        pruned = None if self.study.pruning is None else self.pruned_record
-        return GridPoint(self.study.shown_name, self.id, plain(self.point), self.record, self.error, claims, pruned)
+        return GridPoint(self.study.shown_name, self.id, plain(self.point), self.record, self.error, claims)
 
 
 def trial_files(layout: Layout, study: GlueStudy) -> list[TrialFiles]:
@@ -178,7 +160,7 @@ def errors_of(layout: Layout, run: Run) -> Iterator[dict[str, Any]]:
 
 def set_failures_aside(layout: Layout, study: GlueStudy) -> int:
     """Move the errors of failed trials to errors/<id>.<n>.json, so that they run again; how many there were."""
-    failed = [files for files in trial_files(layout, study) if files.error.exists() and files.published is None]
+    failed = [files for files in trial_files(layout, study) if files.error.exists() and not files.is_recorded]
     for files in failed:
         number = 1 + len(list(files.error.parent.glob(f"{files.id}.*.json")))
         files.error.rename(files.error.with_suffix(f".{number}.json"))

@@ -271,21 +271,6 @@ class Contrastive(Value):
         return self
 
 
-class Pruning(Value):
-    """When a trial of a grid is given up: at each of `rungs`, shares of its course, the best 1 / `reduction` go on."""
-
-    rungs: tuple[PositiveFloat, ...]
-    reduction: PositiveInt
-
-    @model_validator(mode="after")
-    def _is_possible(self) -> Self:
-        if list(self.rungs) != sorted(set(self.rungs)) or not self.rungs or self.rungs[-1] >= 1:
-            raise ValueError(f"rungs must rise and lie between 0 and 1, not {self.rungs}")
-        if self.reduction < 2:
-            raise ValueError(f"a reduction of {self.reduction} prunes nothing: it must be at least 2")
-        return self
-
-
 class Point(Value):
     """One cell of a fine-tuning grid."""
 

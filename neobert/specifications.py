@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import NonNegativeInt, PositiveInt, model_validator
+from pydantic import NonNegativeInt, PositiveInt, ValidationError, field_validator, model_validator
 
 from neobert.embeddings.specification import EXTERNAL_PREFIX, ContrastiveRun
 from neobert.embeddings.suite_specification import EmbeddingEvaluation
@@ -12,7 +12,7 @@ from neobert.errors import DamagedFile, MissingData
 from neobert.files import publish_once, replace_file
 from neobert.identity import NUMERICS, Neutral, chosen, decisive, identity, plain
 from neobert.layout import Layout
-from neobert.recipe import FineTuning, Point, Pretraining, Pruning, Value
+from neobert.recipe import FineTuning, Point, Pretraining, Value
 from neobert.records import provenance, read_sealed, sealed
 
 PRETRAINING_MECHANISMS = ("tokenization", "batching", "masking", "model", "initialization", "optimization")
@@ -129,7 +129,8 @@ class Start(Value):
 class GlueStudy(Value):
     """A grid of fine-tuning trials of one task on one pre-trained model with one seed.
 
-    `weights` is the id of a pre-training run, or of a model from elsewhere (`neobert.external`).
+    `weights` is the id of a pre-training run, or of a model from elsewhere (`neobert.external`). `pruning` is None;
+    earlier versions could prune a grid, whose trials then depend on each other: such a study is refused.
     """
 
     task: str
@@ -142,7 +143,13 @@ class GlueStudy(Value):
     starts_from: Start
     task_origin: str
     tokenizer_origin: str
-    pruning: Annotated[Pruning | None, Neutral(None)] = None
+    pruning: Annotated[None, Neutral(None)] = None
+
+    @field_validator("pruning", mode="before")
+    @classmethod
+    def _is_whole(cls, pruning: Any) -> None:
+        if pruning is not None:
+            raise ValueError("the study was made with --prune, which this version no longer has")
 
     @property
     def id(self) -> str:
@@ -164,9 +171,8 @@ class GlueStudy(Value):
         return f"{self.task} on {self.weights}, seed {self.seed} ({self.id})"
 
     def trial_id(self, point: Point) -> str:
-        """A trial's name: it does not depend on which other points the grid has or which are given up, so grids
-        share trials."""
-        trial = {key: value for key, value in decisive(self).items() if key not in ("points", "pruning")}
+        """A trial's name: it does not depend on which other points the grid has, so grids share trials."""
+        trial = {key: value for key, value in decisive(self).items() if key != "points"}
         numerics = chosen(NUMERICS, GLUE_MECHANISMS)
         return identity({"kind": "glue", "trial": trial, "point": point, "numerics": numerics})
 
@@ -296,5 +302,6 @@ def read_run_file(folder: Path) -> RunFile:
         content["execution"] = {name: value for name, value in execution.items() if name in Execution.model_fields}
     try:
         return RunFile.read({name: value for name, value in content.items() if name not in ("schema", "provenance")})
-    except ValueError as error:
-        raise DamagedFile(f"{path} does not describe a run of this version: {error}") from error
+    except ValidationError as error:
+        causes = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+        raise DamagedFile(f"{path} does not describe a run of this version: {causes}") from error

@@ -45,7 +45,6 @@ def build_parser() -> argparse.ArgumentParser:
         help="six or sixty points at paper scale (default: the variant's; limited)",
     )
     add("--storage", metavar="WHERE", help="of the Optuna study: sqlite (default), journal, or postgresql://…")
-    add("--prune", action="store_true", help="give up points that fall behind (not the paper's protocol)")
     add("--retry-failed", action="store_true", help="run failed points again")
     add_trust_flags(parser)
     add_common_flags(parser, "points")

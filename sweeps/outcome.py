@@ -7,7 +7,6 @@ from typing import Any
 from neobert.console import logs, output, table
 from neobert.data.corpora import Source
 from neobert.files import read_json
-from neobert.glue.competition import savings
 from neobert.grid.claims import is_claimed
 from neobert.identity import plain
 from neobert.layout import Layout
@@ -24,10 +23,6 @@ def print_outcome(layout: Layout, title: str, studies: Sequence[GlueStudy], sour
     """All points of the studies of what `title` names. In JSON the best point of each grid carries `best`, the others
     null there."""
     grids = _grids(studies)
-    for study in (study for studies in grids for study in studies if study.pruning is not None):
-        logs().print(
-            f"{study.task}, seed {study.seed}, pruned: {savings(layout, study)}", markup=False, highlight=False
-        )
     entries = [entry for studies in grids for entry in _entries(layout, studies, source)]
     if as_json:
         print(json.dumps(entries, indent=1))
@@ -58,7 +53,7 @@ def _grids(studies: Sequence[GlueStudy]) -> list[list[GlueStudy]]:
 
 def _entries(layout: Layout, studies: Sequence[GlueStudy], source: Source) -> list[dict[str, Any]]:
     pairs = [(study, files) for study in studies for files in trial_files(layout, study)]
-    best = _best(layout, studies, source) if any(files.published is not None for _, files in pairs) else None
+    best = _best(layout, studies, source) if any(files.is_recorded for _, files in pairs) else None
     entries = []
     for study, files in pairs:
         is_best = best is not None and plain(files.point).items() <= best.items()
@@ -68,7 +63,7 @@ def _entries(layout: Layout, studies: Sequence[GlueStudy], source: Source) -> li
 
 
 def _state(files: TrialFiles) -> dict[str, Any]:
-    record = None if files.published is None else read_record(files.published)
+    record = read_record(files.record) if files.is_recorded else None
     error = read_json(files.error)["error"] if record is None and files.error.exists() else None
     if record is not None:
         return {"state": record["state"], "score": _rounded(record["scores"]["score"]), "error": None}

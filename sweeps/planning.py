@@ -10,7 +10,7 @@ from ablations.model_flags import trust_of
 from ablations.paper_models import folder_or_repository
 from ablations.pieces import NamedRun
 from ablations.plan import PlannedUnit, Row, chosen_variants, plan
-from ablations.protocol import EXTENDED_GRID, LIMITED_GRID, PRUNING
+from ablations.protocol import EXTENDED_GRID, LIMITED_GRID
 from ablations.variant import Variant
 from neobert.console import logs
 from neobert.data.corpora import Source
@@ -106,7 +106,6 @@ def sweep_of_model(options: argparse.Namespace, layout: Layout, source: Source) 
         options.seed or [0],
         source,
         layout,
-        PRUNING if options.prune else None,
     )
     title = f"{model.name} ({model.id}), {options.scale} scale"
     return Sweep(title, replace(baseline, units=_wanted(baseline.units, wanted_tasks(options.task))))
@@ -126,7 +125,6 @@ def sweep_of_variant(options: argparse.Namespace, layout: Layout, source: Source
         source,
         layout,
         finetuning_seeds=list(dict.fromkeys(options.seed or [])) or None,
-        pruning=PRUNING if options.prune else None,
     )
     _require_data(options.task, row.skipped, source.label)
     pretraining = [unit for unit in row.units if not isinstance(unit.run, GlueStudy)]

@@ -13,7 +13,6 @@ from ablations import run
 from neobert.files import read_lines
 from neobert.grid.storages import storage_address
 from neobert.grid.study import open_storage
-from neobert.records import read_records
 from sweeps import glue_grid, mteb_suite
 
 ROOT = Path(__file__).parent.parent
@@ -137,53 +136,6 @@ def _assert_optuna_shows(root: Path, points: list[dict[str, Any]]) -> None:
         if trial.state.name == "COMPLETE"
     }
     assert shown == {entry["trial"]: ("COMPLETE", entry["score"], entry["learning_rate"]) for entry in points}
-
-
-@pytest.mark.usefixtures("toy_scale")
-def test_a_pruned_grid_spends_less_and_never_chooses_what_it_gave_up(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The full grid may run afterwards beside it: trials that went to their end are shared, the others run then."""
-    assert run.main(["--variant", "M2", "--stages", "pretrain", "--runs", str(tmp_path), "--workers", "1"]) == 0
-    capsys.readouterr()
-    arguments = ["--task", "sst2", "mnli", "rte", "--grid", "extended", "--runs", str(tmp_path)]
-    code, pruned, said = sweep(capsys, *arguments, "--prune")
-    assert code == 0 and "of all courses" in said
-    for task in ("sst2", "mnli", "rte"):
-        entries = [entry for entry in pruned if entry["task"] == task]
-        assert {entry["state"] for entry in entries} <= {"done", "pruned"}
-        assert all(entry["state"] == "done" for entry in entries if entry["best"])
-        _assert_kept_weights_are_chosen(tmp_path, task, entries)
-    given_up = {entry["trial"] for entry in pruned if entry["state"] == "pruned"}
-    assert given_up
-    for record in read_records(tmp_path)[0]:
-        assert (record["state"] == "pruned") == (record["id"] in given_up)
-        assert record["state"] != "pruned" or 0 < record["steps"] < record["course_steps"]
-
-    assert _trials_in_state(tmp_path, "sqlite", "PRUNED") == given_up
-
-    started = {line["unit"] for line in read_lines(tmp_path / "starts.jsonl")}
-    code, full, _ = sweep(capsys, *arguments)
-    assert code == 0 and {entry["state"] for entry in full} == {"done"}
-    again = [line["unit"] for line in read_lines(tmp_path / "starts.jsonl")][len(started) :]
-    shared = {entry["trial"] for entry in pruned if entry["task"] != "rte"} - given_up
-    assert not shared & set(again), "a trial that the pruned grid had finished ran again"
-    code, unchanged, said = sweep(capsys, *arguments, "--prune")
-    assert code == 0 and unchanged == pruned and "of the full grid's steps" in said
-    figures = [sys.executable, str(ROOT / "reports" / "make_figures.py"), "--runs", str(tmp_path)]
-    assert subprocess.run([*figures, "--out", str(tmp_path / "out")], check=False).returncode == 0
-
-
-def _trials_in_state(root: Path, storage: str, state: str) -> set[str]:
-    opened = open_storage(storage_address(storage, root))
-    trials = [trial for study in opened.get_all_studies() for trial in opened.get_all_trials(study._study_id)]
-    return {trial.user_attrs["trial"] for trial in trials if trial.state.name == state}
-
-
-def _assert_kept_weights_are_chosen(root: Path, task: str, entries: list[dict[str, Any]]) -> None:
-    chosen = {json.loads(path.read_text())["trial"] for path in (root / "glue" / task).glob("studies/*/selection.json")}
-    assert chosen == {path.stem for path in (root / "glue" / task).glob("*.safetensors")}
-    assert chosen <= {entry["trial"] for entry in entries if entry["state"] == "done"}
 
 
 @pytest.mark.usefixtures("toy_scale")

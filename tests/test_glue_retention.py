@@ -17,8 +17,8 @@ from neobert.glue import closing
 from neobert.grid.claims import acquire
 from neobert.layout import Layout
 from neobert.progress import TrialFiles, read_selection, selection_path, state_of, trial_files
-from neobert.records import publish_record
-from neobert.specifications import Execution, GlueStudy, Start, write_run_file
+from neobert.records import publish_record, sealed
+from neobert.specifications import Execution, GlueStudy, Start, read_run_file, run_folder, write_run_file
 from neobert.stopping import StopRequest
 
 POINTS = tuple(point(learning_rate=rate) for rate in (1e-3, 2e-3, 3e-3))
@@ -52,6 +52,16 @@ def finish(layout: Layout, study: GlueStudy, number: int, score: float) -> Path:
     record = {"kind": "glue", "id": files.id, "state": "done", "scores": {"score": score}}
     publish_record(files.record, record)
     return files.weights
+
+
+def test_a_study_that_was_pruned_is_refused_by_name(tmp_path: Path, study: GlueStudy) -> None:
+    path = run_folder(Layout(tmp_path), study) / "run.json"
+    content = json.loads(path.read_bytes())
+    content["study"]["pruning"] = {"rungs": [0.07, 0.2], "reduction": 5}
+    path.write_bytes(sealed({key: value for key, value in content.items() if key != "checksum"}))
+    with pytest.raises(DamagedFile, match=f"{study.id}.*made with --prune") as refusal:
+        read_run_file(path.parent)
+    assert "this version no longer has" in str(refusal.value)
 
 
 def test_beaten_weights_go_and_the_best_stay(tmp_path: Path, study: GlueStudy) -> None:
@@ -128,7 +138,7 @@ def test_a_damaged_trial_never_decides_and_runs_again(
     path.write_bytes(content)
     unit = closing.SelectionUnit(layout, study)
     assert not unit.is_ready() or not close(layout, study)
-    assert not unit.is_ready() and trials[number].published is None
+    assert not unit.is_ready() and not trials[number].is_recorded
     finish_whole(layout, study, number, 0.1 * number)
     assert path.with_name(f"{path.name}.damaged-1").read_bytes() == content and path.read_bytes() == whole
     assert unit.is_ready() and close(layout, study)
@@ -160,7 +170,7 @@ def test_best_weights_that_are_damaged_are_made_again_before_anything_starts_fro
     best.weights.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     with pytest.raises(DamagedFile, match="the same command runs its trial again"):
         closing.best_weights(layout, "cola", study.id)
-    assert state_of(layout, study) == "waiting" and best.published is None
+    assert state_of(layout, study) == "waiting" and not best.is_recorded
     finish_whole(layout, study, len(POINTS) - 1, 0.2)
     assert close(layout, study) and closing.best_weights(layout, "cola", study.id).read_bytes() == whole
 
@@ -192,5 +202,5 @@ def test_what_a_trial_of_another_worker_damages_waits_for_its_end(tmp_path: Path
     claim = acquire(layout.claims(trials[0].id))
     assert claim is not None
     with claim:
-        assert closing.redo_damaged(layout, study) and trials[0].published is not None
-    assert closing.redo_damaged(layout, study) and trials[0].published is None
+        assert closing.redo_damaged(layout, study) and trials[0].is_recorded
+    assert closing.redo_damaged(layout, study) and not trials[0].is_recorded

@@ -17,7 +17,7 @@ from neobert.grid.points import Report
 from neobert.identity import plain
 from neobert.layout import Layout
 from neobert.progress import TrialFiles, encoded_task_path, is_closed, read_selection, selection_path, trial_files
-from neobert.records import is_published, publish_sealed, read_record
+from neobert.records import publish_sealed, read_record
 from neobert.specifications import GlueStudy, read_run_file, run_folder
 from neobert.stopping import StopRequest
 
@@ -55,7 +55,7 @@ class SelectionUnit:
         return is_closed(self.layout, self.study)
 
     def is_ready(self) -> bool:
-        return all(files.published is not None for files in trial_files(self.layout, self.study))
+        return all(files.is_recorded for files in trial_files(self.layout, self.study))
 
     def run(self, claim: Claim, stop: StopRequest, report: Report) -> None:
         """Choose by the study's rule and publish the choice, with everything that decided it.
@@ -98,7 +98,9 @@ def _nested(layout: Layout, study: GlueStudy) -> dict[str, Any]:
 
 def _best(layout: Layout, study: GlueStudy) -> tuple[TrialFiles, float | None]:
     """The trial that the study's rule chooses among those recorded, and its score. What is undefined is lowest."""
-    recorded = [(files, read_record(files.record)["scores"]) for files in trial_files(layout, study) if _is_done(files)]
+    recorded = [
+        (files, read_record(files.record)["scores"]) for files in trial_files(layout, study) if files.is_recorded
+    ]
     files, scores = max(recorded, key=lambda pair: _rank(study, pair[1]))
     return files, scores["score"]
 
@@ -108,18 +110,13 @@ def _rank(study: GlueStudy, scores: Mapping[str, Any]) -> float:
     return -math.inf if value is None else value
 
 
-def _is_done(files: TrialFiles) -> bool:
-    """Whether a trial ran to its end in its study; one that was given up is never chosen."""
-    return is_published(files.record) and not files.is_pruned
-
-
 def drop_beaten_weights(layout: Layout, study: GlueStudy) -> None:
     """Keep weights only of trials that are the best so far in some study; grids share trials, so all studies count.
 
     Where a study cannot be read, the weights of all stay.
     """
     # Listed before the best is looked up: a record that another worker publishes in between must not count as beaten.
-    finished = [files for files in trial_files(layout, study) if is_published(files.record)]
+    finished = [files for files in trial_files(layout, study) if files.is_recorded]
     try:
         studies = [other for other in _studies(layout, study.task) if other.weights == study.weights]
     except DamagedFile:
@@ -136,7 +133,7 @@ def _studies(layout: Layout, task: str) -> list[GlueStudy]:
 
 
 def _has_records(layout: Layout, study: GlueStudy) -> bool:
-    return any(_is_done(files) for files in trial_files(layout, study))
+    return any(files.is_recorded for files in trial_files(layout, study))
 
 
 def selection_of(layout: Layout, task: str, study_id: str) -> Path:
@@ -167,7 +164,7 @@ def _require_weights(files: TrialFiles) -> None:
 
 def redo_damaged(layout: Layout, study: GlueStudy) -> bool:
     """Set finished trials with damaged predictions aside, so that they run again; whether there was any."""
-    done = [files for files in trial_files(layout, study) if _is_done(files)]
+    done = [files for files in trial_files(layout, study) if files.is_recorded]
     redone = [_redo_if_damaged(files, files.predictions, partial(_require_predictions, files)) for files in done]
     return any(redone)
 

@@ -79,7 +79,7 @@ def halves(examples: int) -> tuple[Array, Array]:
 def best_of_grid(layout: Layout, studies: Sequence[GlueStudy], labels: Labels) -> Best | None:
     """The best point of one grid on one model; `studies` are its seeds. None where no trial has a score yet.
 
-    Only points that are recorded as done count: a pruned trial is never chosen.
+    Only points that are recorded as done count.
     """
     recorded = Reached(studies)
     for study, files in _done(layout, studies):
@@ -110,7 +110,7 @@ def _done(layout: Layout, studies: Sequence[GlueStudy]) -> list[tuple[GlueStudy,
     return [
         (study, files)
         for study, files in everything
-        if files.published is not None and read_record(files.published)["state"] == "done"
+        if files.is_recorded and read_record(files.record)["state"] == "done"
     ]
 
 

@@ -17,7 +17,6 @@ from neobert.data.preparation import POLL_SECONDS, open_specified, require_origi
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import replace_file, set_aside, sha256_of, sync_file, temporary_sibling
 from neobert.glue.closing import SelectionUnit, best_weights, drop_beaten_weights, selection_of
-from neobert.glue.competition import Competition, TrialPruned
 from neobert.glue.compiling import Compiling
 from neobert.glue.encoding import EncodedTask, encode_task, load_encoded, save_encoded
 from neobert.glue.finetuning import FineTuner, Outcome
@@ -83,7 +82,7 @@ class TrialUnit:
         return self.files.grid_point
 
     def is_finished(self) -> bool:
-        return self.files.published is not None
+        return self.files.is_recorded
 
     def is_ready(self) -> bool:
         """Whether the weights it starts from are there."""
@@ -95,29 +94,31 @@ class TrialUnit:
         return is_published(selection_of(self.layout, start.task, start.study), read_selection)
 
     def run(self, claim: Claim, stop: StopRequest, report: Report) -> None:
-        """Fine-tune, then publish predictions, weights and, last, the record; only that where the trial is pruned."""
+        """Fine-tune, then publish predictions, weights and, last, the record."""
         started = time.perf_counter()
         tuner = _fine_tuner(self.layout, self.study.task, self.study.id)
-        course_steps = tuner.course_steps(self.point)
-        told = report if self.study.pruning is None else Competition(self.files, claim.number, course_steps, report)
-        common = {"claim": claim.number, "course_steps": course_steps}
-        try:
-            outcome = tuner.run(self.point, self.study.seed, stop, told)
-        except TrialPruned as pruned:
-            assert isinstance(told, Competition)
-            claim.check()
-            fields = {"pruning": plain(self.study.pruning), "pruned_at": pruned.rung, **_how(tuner, started)}
-            self._publish(self.files.pruned_record, told.outcome | common | fields)
-            return
+        outcome = tuner.run(self.point, self.study.seed, stop, report)
         claim.check()
         sha256 = {"predictions": self._publish_predictions(outcome), "weights": self._publish_weights(outcome.weights)}
         claim.check()
-        self._publish(self.files.record, _told(outcome) | common | {"sha256": sha256} | _how(tuner, started))
-        drop_beaten_weights(self.layout, self.study)
-
-    def _publish(self, path: Path, fields: dict[str, Any]) -> None:
-        if not publish_record(path, self._described() | fields):
+        record = self._described() | {
+            "state": "done",
+            "scores": {
+                "score": outcome.score,
+                "metrics": outcome.metrics,
+                "curve": [list(pair) for pair in outcome.curve],
+            },
+            "steps": outcome.steps,
+            "best_step": outcome.best_step,
+            "claim": claim.number,
+            "course_steps": tuner.course_steps(self.point),
+            "sha256": sha256,
+            "compiled": tuner.compiled,
+            "seconds": round(time.perf_counter() - started, 3),
+        }
+        if not publish_record(self.files.record, record):
             raise ClaimLost(f"trial {self.id} was recorded by another process; this result is dropped")
+        drop_beaten_weights(self.layout, self.study)
 
     def _publish_predictions(self, outcome: Outcome) -> str:
         """Returns the file's SHA-256, as `_publish_weights` does."""
@@ -163,22 +164,6 @@ class TrialUnit:
         }
 
 
-def _told(outcome: Outcome) -> dict[str, Any]:
-    """What a record says about the outcome of a trial that ran to its end."""
-    curve = [list(pair) for pair in outcome.curve]
-    return {
-        "state": "done",
-        "scores": {"score": outcome.score, "metrics": outcome.metrics, "curve": curve},
-        "steps": outcome.steps,
-        "best_step": outcome.best_step,
-    }
-
-
-def _how(tuner: FineTuner, started: float) -> dict[str, Any]:
-    """What a record says about how a trial that began at `started` ran."""
-    return {"compiled": tuner.compiled, "seconds": round(time.perf_counter() - started, 3)}
-
-
 @lru_cache(maxsize=1)
 def _fine_tuner(layout: Layout, task_name: str, study_id: str) -> FineTuner:
     """Model and encoded task of a study, built once a process and used for all of its points."""
@@ -188,7 +173,7 @@ def _fine_tuner(layout: Layout, task_name: str, study_id: str) -> FineTuner:
     model = measured_model(layout, study)
     start = _starting_weights(layout, study, model)
     encoded = _encoded(layout, run_file, model)
-    left = tuple(files.point for files in trial_files(layout, study) if files.published is None)
+    left = tuple(files.point for files in trial_files(layout, study) if not files.is_recorded)
     compiling = Compiling(run_file.execution.compile, left)
     return FineTuner(model.classifier, start, encoded, study.protocol, default_device(), model.form, compiling)
 

@@ -65,9 +65,7 @@ class Mirror:
 
     @staticmethod
     def _finish(point: GridPoint, view: StudyView, number: int) -> None:
-        published = point.published
-        assert published is not None, "a unit was done without a record"
-        view.finish(number, read_record(published))
+        view.finish(number, read_record(point.record))
 
     def failed(self, reason: str) -> None:
         """The unit ended without a record."""

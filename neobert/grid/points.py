@@ -21,13 +21,11 @@ class GridPoint:
     record: Path
     error: Path
     claims: Path
-    pruned_record: Path | None = None
 
     @property
-    def published(self) -> Path | None:
-        """The record that counts, one of a pruned trial first; None where there is none yet."""
-        candidates = (self.pruned_record, self.record)
-        return next((path for path in candidates if path is not None and is_published(path)), None)
+    def is_recorded(self) -> bool:
+        """Whether the record is there and whole."""
+        return is_published(self.record)
 
 
 class Report(Protocol):

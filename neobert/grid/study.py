@@ -221,9 +221,7 @@ class StudyView:
         if error is not None:
             described["user_attrs"]["error"] = error
         trial = create_trial(state=state, value=value, intermediate_values=_curve(record), **described)
-        published = point.published
-        assert published is not None
-        trial.datetime_complete = datetime.fromtimestamp(published.stat().st_mtime)
+        trial.datetime_complete = datetime.fromtimestamp(point.record.stat().st_mtime)
         trial.datetime_start = trial.datetime_complete - timedelta(seconds=record.get("seconds", 0.0))
         return trial
 
@@ -239,8 +237,8 @@ def _files_of(point: GridPoint) -> tuple[dict[str, Any] | None, dict[str, Any] |
     """Record and failure of a point that nobody works on."""
     if owner(point.claims) is not None:
         return None, None
-    if point.published is not None:
-        return read_record(point.published), None
+    if point.is_recorded:
+        return read_record(point.record), None
     return None, read_json(point.error) if point.error.exists() else None
 
 
@@ -261,6 +259,4 @@ def _outcome(record: Mapping[str, Any]) -> "tuple[TrialState, float | None, str 
     if record["state"] == "failed":
         return TrialState.FAIL, None, record.get("error", "failed")
     score = record["scores"]["score"]
-    if record["state"] == "pruned":
-        return TrialState.PRUNED, score, None
     return (TrialState.FAIL, None, UNDEFINED) if score is None else (TrialState.COMPLETE, score, None)

@@ -36,7 +36,7 @@ def _unfinished(tree: Tree, row: Row, study: GlueStudy) -> Row:
     folder = tree.layout.root / "glue" / study.task
     names, errors = tree.names(folder), tree.names(folder / "errors")
     trials = trial_ids(study)
-    pending = [trial for trial in trials if not _is_recorded(study, trial, names)]
+    pending = [trial for trial in trials if f"{trial}.json" not in names]
     owners = owners_of(tree, pending)
     workers = workers_of(owners)
     failures = [
@@ -54,10 +54,6 @@ def _unfinished(tree: Tree, row: Row, study: GlueStudy) -> Row:
         heartbeat_at=heartbeat_of(tree, owners),
         errors=known,
     )
-
-
-def _is_recorded(study: GlueStudy, trial: str, names: frozenset[str]) -> bool:
-    return f"{trial}.json" in names or (study.pruning is not None and f"{trial}.{study.id}.json" in names)
 
 
 def _waits_for(tree: Tree, study: GlueStudy) -> str:
