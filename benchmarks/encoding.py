@@ -23,7 +23,7 @@ from benchmarks.initial_run import model_of, write_initial_run
 from benchmarks.measuring import in_turns, load, median_ratio, seconds
 from benchmarks.results import FOLDER, Goal, write_result, write_unmeasured
 from neobert.command_line import guarded
-from neobert.embeddings.encoding import DTYPES, TextEncoder
+from neobert.embeddings.encoders import DTYPES, TextEncoder
 from neobert.export.__main__ import export
 from neobert.export.source import PretrainedCheckpoint, open_checkpoint
 from neobert.recipe import Model, Precision

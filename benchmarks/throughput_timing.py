@@ -11,7 +11,7 @@ from benchmarks.batch_search import Found
 from benchmarks.measuring import Timing, timed
 from benchmarks.peers import parameters
 from benchmarks.throughput_models import EncoderShape, Forward, real_tokens, sequences
-from neobert.embeddings.encoding import DTYPES
+from neobert.embeddings.encoders import DTYPES
 from neobert.recipe import Precision
 
 WARM_UP_STEPS = 2

@@ -167,8 +167,8 @@ def open_units(layout: Layout, reference: str) -> list[Unit]:
         MissingData, DamagedFile: as `read_checked_run_file`.
     """
     from neobert.data.preparation import CorpusUnit
-    from neobert.embeddings.suite_unit import units_of_evaluation
-    from neobert.embeddings.unit import ContrastiveUnit
+    from neobert.embeddings.contrastive import ContrastiveUnit
+    from neobert.embeddings.evaluation import units_of_evaluation
     from neobert.glue.trials import trials_of_study
     from neobert.training.pretraining import PretrainingUnit
 

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 
 from neobert.data.mteb_repositories import MTEB_REPOSITORIES
 from neobert.data.synthetic.lexicon import lexicon
-from neobert.embeddings.encoding import TextCounts
-from neobert.embeddings.suite import EncoderIdentity
+from neobert.embeddings.encoders import TextCounts
+from neobert.embeddings.evaluation import EncoderIdentity
 from neobert.files import sha256_of
 
 WIDTH = 96

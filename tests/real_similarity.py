@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 from scipy.stats import spearmanr
 from small_corpora import REAL_DATA
 
-from neobert.embeddings.encoding import Embedder
+from neobert.embeddings.encoders import Embedder
 
 FOLDER = REAL_DATA / "mteb" / "STS"
 TASKS = ("STS12", "STS13", "STS16", "STSBenchmark", "SICK-R")

@@ -23,9 +23,8 @@ DOORS = {
     "deepspeed": {"neobert/training/zero.py"},
     "flash_attn": {"neobert/model/attention.py"},
     "mteb": {
-        "neobert/embeddings/suite.py",
-        "neobert/embeddings/suite_data.py",
-        "neobert/embeddings/suite_model.py",
+        "neobert/embeddings/evaluation.py",
+        "neobert/embeddings/mteb.py",
     },
     "optuna": {"neobert/grid/study.py"},
     "onnxruntime": {"neobert/export/graph.py"},
@@ -43,7 +42,7 @@ DOORS = {
         "neobert/hub/modeling.py",
         "neobert/hub/tokenizer.py",
     },
-    "datasets": {"benchmarks/data_contenders.py", "neobert/embeddings/suite_data.py"},
+    "datasets": {"benchmarks/data_contenders.py", "neobert/embeddings/mteb.py"},
     "jinja2": {"reports/page/rendering.py"},
     "huggingface_hub": {
         "neobert/data/hub_files.py",

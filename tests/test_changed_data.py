@@ -18,7 +18,7 @@ from neobert import work
 from neobert.data.directory import DirectorySource
 from neobert.data.preparation import text_tokenizer, tokenized_corpus
 from neobert.data.tokenizer_training import train_wordpiece
-from neobert.embeddings.opening import open_pretrained
+from neobert.embeddings.encoders import open_pretrained
 from neobert.errors import EXIT_MISSING, ChangedData
 from neobert.layout import Layout
 from neobert.specifications import (

@@ -15,12 +15,27 @@ from torch import Tensor, nn
 
 from neobert.data.pairs import Pair
 from neobert.data.tokenizers import Framed
-from neobert.embeddings.caching import CachedContrast, TextBatch, query_count
-from neobert.embeddings.feeding import StepTexts, TextFeeding, step_texts
-from neobert.embeddings.forms import FlatForm, FlatVectors, PaddedForm
-from neobert.embeddings.loss import Comparison, compared, contrastive_losses
-from neobert.embeddings.pairs import Instructing, PairCounts, clear_unfinished, encode_pairs
-from neobert.embeddings.sampling import Sampling, probabilities, split_heldout
+from neobert.embeddings.contrastive import (
+    CachedContrast,
+    Comparison,
+    StepTexts,
+    TextBatch,
+    TextFeeding,
+    compared,
+    contrastive_losses,
+    query_count,
+    step_texts,
+)
+from neobert.embeddings.encoders import FlatForm, FlatVectors, PaddedForm
+from neobert.embeddings.pairs import (
+    Instructing,
+    PairCounts,
+    Sampling,
+    clear_unfinished,
+    encode_pairs,
+    probabilities,
+    split_heldout,
+)
 from neobert.files import temporary_sibling
 from neobert.model.build import build_encoder, initialize
 from neobert.training.engine import Engine

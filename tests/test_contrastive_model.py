@@ -18,7 +18,7 @@ from ablations.embeddings import EVERYTHING
 from ablations.pieces import pieces_of
 from ablations.run import main
 from neobert.data.corpora import SyntheticSource
-from neobert.embeddings.opening import open_contrastive, open_external
+from neobert.embeddings.encoders import open_contrastive, open_external
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED
 from neobert.external import adopt, read_model_file
 from neobert.files import read_lines

@@ -9,7 +9,7 @@ from small_corpora import REAL_DATA
 
 from ablations.run import main
 from neobert.data.corpora import open_source
-from neobert.embeddings.opening import open_contrastive, open_pretrained
+from neobert.embeddings.encoders import open_contrastive, open_pretrained
 from neobert.errors import EXIT_DONE
 from neobert.layout import Layout
 from neobert.records import read_records

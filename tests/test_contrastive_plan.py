@@ -23,7 +23,7 @@ from neobert.data.hub import HubSource
 from neobert.data.hub_items import Needs, items_of
 from neobert.data.pair_repositories import DECLARED_SETS, sets_of
 from neobert.data.pairs import Pair
-from neobert.embeddings.preparation import alike
+from neobert.embeddings.pairs import alike
 from neobert.embeddings.specification import ContrastiveRun
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED
 from neobert.launching.profile import Profile, Resources

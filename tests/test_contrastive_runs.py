@@ -21,8 +21,8 @@ from tiny_runs import finish, worker
 from transformers import AutoTokenizer
 
 from neobert.data.corpora import open_source
-from neobert.embeddings.contrast import ContrastiveCourse
-from neobert.embeddings.opening import open_contrastive
+from neobert.embeddings.contrastive import ContrastiveCourse
+from neobert.embeddings.encoders import open_contrastive
 from neobert.embeddings.pairs import PairCounts
 from neobert.embeddings.specification import ContrastiveRun, PairSet
 from neobert.errors import MissingData

@@ -18,11 +18,10 @@ from tiny_suite import SMOKE, SOURCE_HERE, reference, write_evaluation, write_ze
 
 from ablations import contrastive, run
 from ablations.embeddings import EmbeddingChoice, embedding_runs, evaluation_after
-from neobert.embeddings import suite_unit
-from neobert.embeddings.measured import open_measured
-from neobert.embeddings.suite_unit import StoppableEncoder, units_of_evaluation
+from neobert.embeddings import evaluation as suite_unit
+from neobert.embeddings.contrastive import ContrastiveUnit
+from neobert.embeddings.evaluation import StoppableEncoder, open_measured, units_of_evaluation
 from neobert.embeddings.tasks import CATEGORIES
-from neobert.embeddings.unit import ContrastiveUnit
 from neobert.errors import EXIT_MISSING
 from neobert.external import adopt, write_model_file
 from neobert.files import read_lines
@@ -98,7 +97,7 @@ def test_what_mteb_keeps_spares_a_task_whose_record_was_lost(tmp_path: Path, mon
 
 def work(root: Path, *references: str) -> int:
     """A worker in this process, where mteb is imported already; its exit code."""
-    suite_unit._opened.cache_clear()
+    suite_unit._suite_unit_opened.cache_clear()
     layout = Layout(root)
     units = [unit for each in references for unit in units_of_evaluation(layout, each.split("/")[-1])]
     return Worker(layout, units, StopRequest()).run()

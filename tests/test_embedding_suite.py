@@ -29,9 +29,9 @@ from tiny_runs import tiny_run
 from neobert.data.corpora import SyntheticSource
 from neobert.data.directory import DirectorySource
 from neobert.data.embedding_official import OFFICIAL_GOLD, OFFICIAL_ROWS
-from neobert.embeddings import suite
-from neobert.embeddings.encoding import TextCounts, TextEncoder
-from neobert.embeddings.suite import EncoderIdentity, Measured, measure_task
+from neobert.embeddings import evaluation
+from neobert.embeddings.encoders import TextCounts, TextEncoder
+from neobert.embeddings.evaluation import EncoderIdentity, Measured, measure_task
 from neobert.embeddings.tasks import OFFICIAL_TASKS, EmbeddingTask
 from neobert.errors import EXIT_DONE, DamagedFile, MissingData, RunFailed
 from neobert.export.__main__ import main
@@ -140,7 +140,7 @@ import os, signal, sys
 from pathlib import Path
 from embedding_worlds import RandomVectors, identity
 from neobert.data.corpora import SyntheticSource
-from neobert.embeddings.suite import measure_task
+from neobert.embeddings.evaluation import measure_task
 
 def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -296,7 +296,7 @@ def test_what_an_encoder_refuses_is_told_with_the_task(tmp_path: Path) -> None:
 
 
 def test_without_mteb_one_sentence_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suite, "find_spec", lambda _: None)
+    monkeypatch.setattr(evaluation, "find_spec", lambda _: None)
     with pytest.raises(ValueError, match=r"need mteb: install the extra with pip install -e '\.\[eval\]'"):
         measure_task(RandomVectors(), identity(), SIMILARITY, WORLD, tmp_path)
 
@@ -349,7 +349,7 @@ def test_twelve_forums_are_one_task_that_goes_on_where_it_was_stopped(tmp_path: 
 def test_mteb_finds_no_fault_with_the_encoder(mteb: ModuleType, tmp_path: Path) -> None:
     from mteb.results import TaskResult
 
-    from neobert.embeddings.suite_model import SuiteModel
+    from neobert.embeddings.mteb import SuiteModel
 
     by, named = tiny_encoder(tmp_path)
     found = mteb.mock_run(SuiteModel(by, named, {"query": "find"}))
@@ -373,7 +373,7 @@ def test_sentence_transformers_gets_the_same_scores_from_the_exported_checkpoint
     mteb: ModuleType, tmp_path: Path
 ) -> None:
     library = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
-    from neobert.embeddings.suite_data import mteb_tasks
+    from neobert.embeddings.mteb import mteb_tasks
 
     by, named = tiny_encoder(tmp_path)
     (run,) = (tmp_path / "runs" / "pretraining").iterdir()

@@ -13,9 +13,8 @@ from tiny_runs import tiny_model, tiny_run
 
 from neobert.data.corpora import SyntheticSource
 from neobert.data.tokenizers import TextTokenizer
-from neobert.embeddings import encoding
-from neobert.embeddings.encoding import TextCounts, TextEncoder, default_precision
-from neobert.embeddings.flat import slices
+from neobert.embeddings import encoders
+from neobert.embeddings.encoders import TextCounts, TextEncoder, default_precision, slices
 from neobert.errors import EXIT_DONE, RunFailed
 from neobert.export.__main__ import main
 from neobert.export.source import open_checkpoint
@@ -61,7 +60,7 @@ def alone(by: TextEncoder, text: str) -> np.ndarray:
 def test_a_vector_does_not_depend_on_the_other_texts(tokenizer, positions, given_texts, batch_tokens, chunk):
     by = encoder(tokenizer, positions, batch_tokens=batch_tokens)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(encoding, "CHUNK_TEXTS", chunk)
+        patch.setattr(encoders, "CHUNK_TEXTS", chunk)
         vectors = by.encode(given_texts)
     assert vectors.shape == (len(given_texts), 32) and vectors.dtype == np.float32
     for text, vector in zip(given_texts, vectors, strict=True):

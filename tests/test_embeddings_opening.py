@@ -14,10 +14,15 @@ from safetensors.torch import load_file, save_file
 from tiny_contrastive import tiny_contrastive, write_encoder, write_tiny_contrastive
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel
 
-from neobert.embeddings import encoding
-from neobert.embeddings.encoding import TextCounts
-from neobert.embeddings.external_encoding import ExternalTextEncoder, padded_slices
-from neobert.embeddings.opening import open_contrastive, open_external, open_pretrained
+from neobert.embeddings import encoders
+from neobert.embeddings.encoders import (
+    ExternalTextEncoder,
+    TextCounts,
+    open_contrastive,
+    open_external,
+    open_pretrained,
+    padded_slices,
+)
 from neobert.errors import DamagedFile, MissingData, RunFailed
 from neobert.export.source import open_checkpoint
 from neobert.external import adopt
@@ -75,7 +80,7 @@ def test_vectors_are_those_of_transformers_whatever_else_is_encoded(family: str,
     def vectors_stand_alone(given_texts: list[str], batch_tokens: int, chunk: int) -> None:
         by.batch_tokens = batch_tokens
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(encoding, "CHUNK_TEXTS", chunk)
+            patch.setattr(encoders, "CHUNK_TEXTS", chunk)
             plain, instructed = by.encode(given_texts, prompt="the "), by.encode(given_texts, instruction="a bird")
         assert plain.shape == instructed.shape == (len(given_texts), 16) and plain.dtype == np.float32
         for text, vector, behind in zip(given_texts, plain, instructed, strict=True):

@@ -13,11 +13,10 @@ from tiny_suite import SMOKE, SOURCE_HERE
 from transformers import AutoModel, AutoTokenizer
 
 from ablations.embeddings import evaluation_after
-from neobert.embeddings.contrast import ContrastiveCourse
-from neobert.embeddings.opening import open_contrastive
+from neobert.embeddings.contrastive import ContrastiveCourse
+from neobert.embeddings.encoders import open_contrastive
+from neobert.embeddings.evaluation import EncoderIdentity, measure_task, task_of
 from neobert.embeddings.specification import ContrastiveRun
-from neobert.embeddings.suite import EncoderIdentity, measure_task
-from neobert.embeddings.suite_unit import task_of
 from neobert.embeddings.tasks import Wording
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_OFF, EXIT_REFUSED
 from neobert.export import contrastive
@@ -136,7 +135,7 @@ def test_mteb_gives_an_exported_folder_the_score_that_the_harness_gave_the_run(
     from mteb import evaluate
     from mteb.models.sentence_transformer_wrapper import SentenceTransformerEncoderWrapper
 
-    from neobert.embeddings.suite_data import mteb_tasks
+    from neobert.embeddings.mteb import mteb_tasks
 
     runs, tokens = tmp_path / "runs", 96
     instruction = {} if is_told else {"instruction": None}

@@ -11,7 +11,7 @@ import torch
 from published_layouts import save_deberta
 from safetensors.torch import load_file, save_file
 
-from neobert.embeddings.opening import open_external
+from neobert.embeddings.encoders import open_external
 from neobert.errors import MissingData
 from neobert.external import adopt, external_id, locate
 from neobert.hub.external import load_external

@@ -17,7 +17,7 @@ from published_layouts import (
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel
 
-from neobert.embeddings.opening import open_external
+from neobert.embeddings.encoders import open_external
 from neobert.errors import DamagedFile, MissingData
 from neobert.external import adopt, locate
 from neobert.hub.external import load_external

@@ -14,12 +14,9 @@ from embedding_worlds import identity
 from tiny_suite import SMOKE, SOURCE_HERE, write_evaluation
 
 from ablations.embeddings import EmbeddingChoice, embedding_runs
-from neobert.embeddings.encoding import TextCounts
-from neobert.embeddings.measured import open_measured
-from neobert.embeddings.opening import open_external
-from neobert.embeddings.suite import measure_task
+from neobert.embeddings.encoders import TextCounts, open_external
+from neobert.embeddings.evaluation import measure_task, open_measured, units_of_evaluation
 from neobert.embeddings.suite_specification import EmbeddingEvaluation
-from neobert.embeddings.suite_unit import units_of_evaluation
 from neobert.external import adopt, write_model_file
 from neobert.layout import Layout
 from neobert.records import read_records

@@ -1,16 +1,22 @@
 """A data set of pairs in token ids: framed once for a tokenizer, a length and an instruction, and memory-mapped."""
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass
+from functools import cached_property, lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
+from neobert.data.corpora import Source
 from neobert.data.pairs import Pair
+from neobert.data.preparation import require_origin
+from neobert.data.streams import shuffled
 from neobert.data.tokenizers import Framed
 from neobert.data.verification import verify
+from neobert.embeddings.specification import ContrastiveRun, PairSet
 from neobert.errors import DamagedFile
 from neobert.files import (
     checksummed,
@@ -18,9 +24,13 @@ from neobert.files import (
     json_bytes,
     publish_folder,
     read_checksummed,
+    set_aside,
     sha256_of,
     temporary_sibling,
 )
+from neobert.grid.claims import acquire
+from neobert.layout import Layout
+from neobert.stopping import Stopped, StopRequest
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -217,3 +227,158 @@ def clear_unfinished(folder: Path) -> None:
     """Remove what killed writers left of a data set; only for whoever owns its claim."""
     if folder.parent.is_dir():
         clear_temporaries(folder.parent, folder.name)
+
+
+_SETS, _PAIRS, _HELDOUT = 11, 12, 13
+_ORDERS_KEPT = 32
+MOST_HELDOUT = 64
+HELDOUT_SHARE = 10
+FEWEST_PAIRS = 2
+
+
+@dataclass(frozen=True)
+class Draw:
+    """What a step holds: `pairs` (pairs,) numbers, each once, of data set number `of_set`."""
+
+    of_set: int
+    pairs: Array
+
+
+def probabilities(sizes: Sequence[int], exponent: float) -> Array:
+    """The share of steps that each data set gets: n^exponent over the sum of all (paper App. D.2)."""
+    weights = np.asarray(sizes, np.float64) ** exponent
+    shares: Array = weights / weights.sum()
+    return shares
+
+
+@lru_cache(maxsize=_ORDERS_KEPT)
+def _order(size: int, *words: int) -> Array:
+    """One of the last orders: sorting millions of pairs anew for each step would take longer than the step."""
+    return shuffled(size, *words)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Draws without replacement: a set's pairs come in an order of their own, shuffled anew in each epoch.
+
+    sizes: pairs of each set. pairs_per_step: how many of them a step holds.
+    """
+
+    sizes: tuple[int, ...]
+    pairs_per_step: tuple[int, ...]
+    exponent: float
+    seed: int
+    steps: int
+
+    @cached_property
+    def sets(self) -> Array:
+        """(steps,) the data set of each step; a longer course begins with the shorter one."""
+        bits = np.random.Philox(np.random.SeedSequence((self.seed, _SETS))).random_raw(self.steps)
+        edges = np.cumsum(probabilities(self.sizes, self.exponent))
+        drawn: Array = np.searchsorted(edges[:-1], (bits >> np.uint64(11)) * 2.0**-53, side="right")
+        return drawn
+
+    def draw(self, step: int) -> Draw:
+        """What step number `step`, counted from 1, holds."""
+        of_set = int(self.sets[step - 1])
+        size, count = self.sizes[of_set], min(self.pairs_per_step[of_set], self.sizes[of_set])
+        epoch, round_ = divmod(int((self.sets[: step - 1] == of_set).sum()), size // count)
+        order = _order(size, self.seed, _PAIRS, of_set, epoch)
+        return Draw(of_set, order[round_ * count : (round_ + 1) * count])
+
+
+def split_heldout(pairs: int) -> tuple[Array, Array]:
+    """(pairs to train on, pairs held out) of a data set, the same for every run: a tenth, and 64 at most.
+
+    One that has too few pairs for both holds none out.
+    """
+    order = shuffled(pairs, _HELDOUT)
+    heldout = min(MOST_HELDOUT, pairs // HELDOUT_SHARE)
+    heldout = heldout if heldout >= FEWEST_PAIRS else 0
+    return np.sort(order[heldout:]), order[:heldout]
+
+
+POLL_SECONDS = 0.2
+
+
+def prepared_pairs(
+    layout: Layout, run: ContrastiveRun, source: Source, framing: Framing, stop: StopRequest
+) -> list[EncodedPairs]:
+    """Every data set of a run, from disk or encoded now.
+
+    Raises:
+        MissingData: the source has no such set, or another one than was planned on.
+        ValueError: a set has fewer than two pairs with text.
+        Stopped: `stop` asked to while one was encoded.
+    """
+    return [_prepared(layout, run, pairs, source, framing, stop) for pairs in run.sets]
+
+
+def _prepared(
+    layout: Layout, run: ContrastiveRun, pairs: PairSet, source: Source, framing: Framing, stop: StopRequest
+) -> EncodedPairs:
+    folder = layout.pairs(run.pairs_id(pairs))
+    while (encoded := _whole(folder)) is None:
+        claim = acquire(layout.claims(f"pairs-{folder.name}"))
+        if claim is None:
+            stop.check(f"the pairs of {pairs.name}")
+            time.sleep(POLL_SECONDS)
+            continue
+        with claim:
+            _set_aside_if_damaged(folder)
+            if not folder.exists():
+                clear_unfinished(folder)
+                save_pairs(folder, _encoded(run, pairs, source, framing, stop))
+    if len(encoded) < FEWEST_PAIRS:
+        raise ValueError(
+            f"data set {pairs.name} has {len(encoded)} pairs with text (of {encoded.counts.read}): a pair needs "
+            "another one to be told from, so leave the set out or fill it"
+        )
+    return encoded
+
+
+def _whole(folder: Path) -> EncodedPairs | None:
+    try:
+        return open_pairs(folder)
+    except DamagedFile:
+        return None
+
+
+def _set_aside_if_damaged(folder: Path) -> None:
+    try:
+        open_pairs(folder)
+    except DamagedFile as error:
+        if folder.exists():
+            set_aside(folder, str(error))
+
+
+def _encoded(run: ContrastiveRun, pairs: PairSet, source: Source, framing: Framing, stop: StopRequest) -> EncodedPairs:
+    name = f"data set {pairs.name} of {source.label}"
+    require_origin(name, pairs.origin, source.pair_origin(pairs.name))
+    found = alike(source.pairs(pairs.name), run.protocol.similar_above)
+    texts = _until_stopped(found, pairs.name, stop)
+    encoded = encode_pairs(texts, framing, _instructing(run, pairs), run.max_tokens, source.leaves_out)
+    require_origin(name, pairs.origin, source.pair_origin(pairs.name))
+    return encoded
+
+
+def alike(pairs: Iterable[Pair], similar_above: float | None) -> Iterator[Pair]:
+    """The pairs that count as pairs: those without a similarity, and those above `similar_above`; None takes all."""
+    return (
+        pair for pair in pairs if similar_above is None or pair.similarity is None or pair.similarity > similar_above
+    )
+
+
+def _instructing(run: ContrastiveRun, pairs: PairSet) -> Instructing:
+    instructed = run.protocol.instructed
+    return Instructing(
+        queries=None if instructed == "nothing" else pairs.instruction,
+        documents=pairs.instruction if instructed == "queries_and_documents" else None,
+    )
+
+
+def _until_stopped(pairs: Iterable[Pair], name: str, stop: StopRequest) -> Iterator[Pair]:
+    for pair in pairs:
+        if stop.requested:
+            raise Stopped(f"encoding {name} was asked to stop")
+        yield pair

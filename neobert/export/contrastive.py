@@ -13,9 +13,7 @@ from torch import Tensor
 
 from neobert.data.embedding_folder import FOLDERS
 from neobert.data.preparation import open_specified
-from neobert.embeddings.encoding import Embedder, TextEncoder
-from neobert.embeddings.external_encoding import ExternalTextEncoder
-from neobert.embeddings.opening import open_contrastive
+from neobert.embeddings.encoders import Embedder, ExternalTextEncoder, TextEncoder, open_contrastive
 from neobert.embeddings.pairs import framed_texts
 from neobert.embeddings.specification import ContrastiveRun
 from neobert.embeddings.tasks import OFFICIAL_TASKS, EmbeddingTask, Wording, member_names, task_prompts

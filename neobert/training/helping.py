@@ -54,7 +54,7 @@ def _train_along(layout: Layout, task: Task, meeting: Meeting, stop: StopRequest
 
 def _course(layout: Layout, run_file: RunFile, process: Process) -> Course[Any]:
     if run_file.contrastive is not None:
-        from neobert.embeddings.contrast import ContrastiveCourse
+        from neobert.embeddings.contrastive import ContrastiveCourse
 
         return ContrastiveCourse(layout, run_file, process)
     assert run_file.pretraining is not None
