@@ -210,10 +210,9 @@ def test_the_shares_of_a_mixture_must_add_up() -> None:
 
 
 def contradictions() -> list[list[str]]:
-    """The cells of README's table of what paper and code say differently, row by row."""
-    text = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
-    section = text.split("### Where paper and released code contradict each other")[1].split("\n#")[0]
-    lines = [line for line in section.splitlines() if line.startswith("|")]
+    """The cells of the table of what paper and code say differently, row by row."""
+    text = (Path(__file__).parent.parent / "docs" / "paper-and-code.md").read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
 
 

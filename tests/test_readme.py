@@ -1,4 +1,4 @@
-"""The README's instructions work to the letter, in a copy of the repository whose smoke scale takes seconds."""
+"""The instructions of README and docs work to the letter, in a copy of the repository whose smoke scale takes seconds."""
 
 import json
 import re
@@ -12,14 +12,15 @@ import pytest
 from tree_copy import REPOSITORY, fresh_clone, shell, shrink_smoke_scale
 
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+PAGES = {path.name: path.read_text(encoding="utf-8") for path in sorted((REPOSITORY / "docs").glob("*.md"))}
 
 
-def blocks(mark: str) -> list[str]:
-    """The blocks of code of the README behind a comment."""
-    return re.findall(rf"^<!-- {mark} -->\n```\w*\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
+def blocks(page: str, mark: str) -> list[str]:
+    """The blocks of code of a page of docs behind a comment."""
+    return re.findall(rf"^<!-- {mark} -->\n```\w*\n(.*?)^```$", PAGES[page], flags=re.MULTILINE | re.DOTALL)
 
 
-ACTIVATION, *BLOCKS = blocks("runnable")
+ACTIVATION, *BLOCKS = blocks("guide.md", "runnable")
 needs_make = pytest.mark.skipif(
     shutil.which("make") is None or not Path(sys.prefix, "bin", "activate").exists(),
     reason="needs make and a virtual environment",
@@ -48,9 +49,9 @@ OF_THE_LADDER = ("test_identities", "test_ladder", "test_designs", "test_plan")
 
 
 def with_m11(folder: Path) -> Path:
-    """A clone with the README's declaration where the README puts it."""
+    """A clone with the declaration of docs/adding.md where that page puts it."""
     tree = fresh_clone(folder)
-    (declaration,) = blocks("the declaration")
+    (declaration,) = blocks("adding.md", "the declaration")
     ladder = tree / "ablations" / "ladder.py"
     before, m10, after = ladder.read_text(encoding="utf-8").partition("\nM10 = M9.derive(")
     line, rest = after.split("\n", 1)
@@ -70,7 +71,7 @@ def test_m11_is_one_declaration_and_leaves_the_tests_green(tmp_path: Path) -> No
     assert unrecorded.returncode == 1 and "M11: not in golden/identities.json" in unrecorded.stdout
     recorded = tree / "tests" / "golden" / "identities.json"
     before = json.loads(recorded.read_text(encoding="utf-8"))
-    (commands,) = blocks("runnable with M11")
+    (commands,) = blocks("adding.md", "runnable with M11")
     planning, training, recording = commands.splitlines()
     answer = shell(tree, f"{ACTIVATION}\n{planning}\n{recording}")
     assert answer.returncode == 0 and "feedforward: swiglu → geglu" in answer.stdout, answer.stderr

@@ -42,8 +42,8 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def readme() -> str:
-    return (REPOSITORY / "README.md").read_text(encoding="utf-8")
+def study_page() -> str:
+    return (REPOSITORY / "docs" / "laptop-study.md").read_text(encoding="utf-8")
 
 
 def test_records_give_the_committed_figures_tables_and_page(tmp_path: Path, write_golden: bool) -> None:
@@ -104,12 +104,12 @@ def test_recipes_are_those_of_the_declared_variants(group: Group) -> None:
         assert len(recipes) == 1
 
 
-def test_numbers_of_the_readme_are_those_of_the_records() -> None:
-    """Each line of the README's table of differences, from deltas.csv as committed."""
+def test_numbers_of_the_page_are_those_of_the_records() -> None:
+    """Each line of the page's table of differences, from deltas.csv as committed."""
     lines = list(csv.DictReader((MADE / "laptop-real_text" / "deltas.csv").read_text(encoding="utf-8").splitlines()))
     by_name = {(line["variant"], line["against"], line["measured"]): line for line in lines}
     printed = re.findall(
-        r"^\| (M\d+) − (M\d+) \|[^|]*\|([^|]*)\|([^|]*)\|([^|]*)\|[^|]*\|$", readme(), flags=re.MULTILINE
+        r"^\| (M\d+) − (M\d+) \|[^|]*\|([^|]*)\|([^|]*)\|([^|]*)\|[^|]*\|$", study_page(), flags=re.MULTILINE
     )
     assert len(printed) == len(ladder()) - 1
     quantities = {line["measured"] for line in lines if line["quantity"] == "GLUE"}
@@ -129,11 +129,11 @@ def in_words(line: dict[str, str], digits: int) -> str:
     return f"{signed(float(line['difference']), digits)} ({interval})"
 
 
-def test_costs_of_the_readme_are_the_sums_of_the_records(evidence: Evidence) -> None:
+def test_costs_of_the_page_are_the_sums_of_the_records(evidence: Evidence) -> None:
     hours = sum(run.made.hours or 0 for run in evidence.runs) + sum(trial.made.hours or 0 for trial in evidence.trials)
     flops = sum(run.made.flops or 0 for run in evidence.runs)
     found = re.search(
-        r"(\d+) runs of pre-training and (\d+) of fine-tuning, ([\d.]+) core-hours, ([\d.]+) × 10¹⁵", readme()
+        r"(\d+) runs of pre-training and (\d+) of fine-tuning, ([\d.]+) core-hours, ([\d.]+) × 10¹⁵", study_page()
     )
     assert found is not None
     assert (int(found[1]), int(found[2])) == (len(evidence.runs), len(evidence.trials))

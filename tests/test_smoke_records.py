@@ -1,4 +1,4 @@
-"""The smoke figures of README and docs are those of their records, and the README names the commits that made these."""
+"""The smoke figures of docs are those of their records, and the page names the commits that made these."""
 
 import json
 import re
@@ -18,7 +18,7 @@ from reports.trials import Evidence, read_evidence
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 RECORDS, DOCS = REPOSITORY / "reports" / "pipeline_check", REPOSITORY / "docs"
-README = " ".join((REPOSITORY / "README.md").read_text(encoding="utf-8").split())
+PAGE = " ".join((DOCS / "pipeline-check.md").read_text(encoding="utf-8").split())
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def bars(group: Group) -> Bars:
     return bars_of(group)
 
 
-def test_the_readme_has_the_averages_of_the_records(bars: Bars) -> None:
+def test_the_page_has_the_averages_of_the_records(bars: Bars) -> None:
     """A failure shows the words that belong there."""
     words = []
     for bar in bars.bars:
@@ -46,21 +46,21 @@ def test_the_readme_has_the_averages_of_the_records(bars: Bars) -> None:
         words.append(
             mean if spread is None else f"{mean} ± {number(spread)} (one standard deviation over {seeds} seeds)"
         )
-    assert f"{', '.join(words)}." in README
+    assert f"{', '.join(words)}." in PAGE
 
 
-def test_the_readme_has_the_seeds_of_the_records(bars: Bars) -> None:
+def test_the_page_has_the_seeds_of_the_records(bars: Bars) -> None:
     repeated = [bar for bar in bars.bars if bar.score and bar.score.spread is not None]
     assert repeated
     for bar in repeated:
         assert bar.score is not None
         scores = list(bar.score.by_seeds.values())
-        assert f"({bar.variant.name}: {', '.join(map(number, scores))})" in README
-        assert f"up to {number(max(scores) - min(scores))} points" in README
+        assert f"({bar.variant.name}: {', '.join(map(number, scores))})" in PAGE
+        assert f"up to {number(max(scores) - min(scores))} points" in PAGE
 
 
-def test_the_readme_names_the_commits_of_the_records(evidence: Evidence) -> None:
-    said = re.search(r"These records are of (?:commit|commits) ([^.]*)\.", README)
+def test_the_page_names_the_commits_of_the_records(evidence: Evidence) -> None:
+    said = re.search(r"These records are of (?:commit|commits) ([^.]*)\.", PAGE)
     assert said is not None
     named = re.findall(r"`([0-9a-f]{7})`( with uncommitted changes)?", said[1])
     made = {(str(each.made.commit)[:7], each.made.dirty) for each in (*evidence.runs, *evidence.trials)}
@@ -85,6 +85,6 @@ def test_the_gains_of_pretraining_are_those_of_their_record() -> None:
     columns = [[statistics.fmean(scores[task][name]) for task in TASKS] for name in ("pretrained", "random_weights")]
     for task, trained, untrained in zip(TASKS, *columns, strict=True):
         row = f"| {TASKS[task].title} | {trained:.1f} | {untrained:.1f} | {trained - untrained:+.1f} |"
-        assert row in README
+        assert row in PAGE
     seeds = [statistics.fmean(scores[task]["pretrained"][seed] for task in TASKS) for seed in range(3)]
-    assert f"averages {', '.join(f'{seed:.1f}' for seed in seeds)}" in README
+    assert f"averages {', '.join(f'{seed:.1f}' for seed in seeds)}" in PAGE
