@@ -1,4 +1,4 @@
-"""The instructions of README and docs work to the letter, in a copy of the repository whose smoke scale takes seconds."""
+"""The instructions of README and docs work to the letter, in a copy of the tree whose smoke scale takes seconds."""
 
 import json
 import re
