@@ -1,12 +1,10 @@
 """How the paper measures a model on GLUE and as an embedder: grids, protocols, transfer. Sources as in ladder.py."""
 
 from ablations.modification import Embedding
-from neobert.glue import closing
 from neobert.recipe import Contrastive, FineTuning, Grid, Optimization
 
 TRANSFER_TASK = "mnli"  # App. C: "the best MNLI checkpoint"
 TRANSFERRED_TASKS = ("rte", "stsb", "mrpc", "qnli")  # App. C; the code's mnli←snli and wnli←allnli are not in the paper
-SELECTION_RULES = closing.SELECTION_RULES  # App. C: the best; what is done about equal scores is not stated
 
 LIMITED_GRID = Grid(
     batch_sizes=(16, 32),  # §4

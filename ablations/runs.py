@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from ablations.modification import Recipe
-from ablations.protocol import SELECTION_RULES, TRANSFER_TASK, TRANSFERRED_TASKS
+from ablations.protocol import TRANSFER_TASK, TRANSFERRED_TASKS
 from neobert.data.corpora import Source
-from neobert.glue.tasks import TASKS
+from neobert.glue.tasks import SELECTION_RULES, TASKS
 from neobert.identity import neutral_values
 from neobert.recipe import FineTuning, Point, Pretraining
 from neobert.specifications import GlueStudy, PretrainingRun, Start

@@ -20,7 +20,7 @@ from ablations.plan import chosen_variants, plan
 from neobert.data.corpora import open_source
 from neobert.files import read_json, read_lines
 from neobert.glue import finetuning
-from neobert.glue.closing import SELECTION_RULES, SelectionUnit
+from neobert.glue.closing import SelectionUnit
 from neobert.glue.course import Course
 from neobert.glue.encoding import EncodedTask
 from neobert.glue.finetuning import FineTuner
@@ -28,7 +28,7 @@ from neobert.glue.measured import all_but_classifier
 from neobert.glue.metrics import Scores
 from neobert.glue.selection import best_of_grid, halves
 from neobert.glue.sizes import PUBLISHED, TrialWork
-from neobert.glue.tasks import TASKS, decisive_score
+from neobert.glue.tasks import SELECTION_RULES, TASKS, decisive_score
 from neobert.glue.trials import trials_of_study
 from neobert.identity import neutral_values
 from neobert.layout import Layout

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from ablations import ladder, protocol
+from ablations import ladder
 from ablations.plan import Row, chosen_variants, plan
 from neobert.data.corpora import open_source
+from neobert.glue.tasks import SELECTION_RULES
 from neobert.grid.claims import acquire
 from neobert.identity import leaves
 from neobert.layout import Layout
@@ -84,7 +85,7 @@ def test_transferred_tasks_name_the_mnli_study_and_the_rule(tmp_path: Path) -> N
     mnli = next(study for study in studies(row) if study.task == "mnli")
     starts = {study.task: study.starts_from for study in studies(row)}
     for task in ("rte", "stsb", "mrpc", "qnli"):
-        assert (starts[task].study, starts[task].rule) == (mnli.id, protocol.SELECTION_RULES["mean"])
+        assert (starts[task].study, starts[task].rule) == (mnli.id, SELECTION_RULES["mean"])
     assert all(starts[task].kind == "pretraining" for task in ("mnli", "cola", "sst2", "qqp"))
     assert next(iter(studies(row))).task == "mnli"
 

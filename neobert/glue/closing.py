@@ -11,7 +11,7 @@ from typing import Any
 
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import require_digest, set_aside
-from neobert.glue.tasks import decisive_score, task_named
+from neobert.glue.tasks import SELECTION_RULES, decisive_score, task_named
 from neobert.grid.claims import Claim, acquire
 from neobert.grid.points import Report
 from neobert.identity import plain
@@ -20,12 +20,6 @@ from neobert.progress import TrialFiles, encoded_task_path, is_closed, read_sele
 from neobert.records import publish_sealed, read_record
 from neobert.specifications import GlueStudy, read_run_file, run_folder
 from neobert.stopping import StopRequest
-
-SELECTION_RULES = {
-    "mean": "highest validation score; of equal scores the first point of the grid",
-    "first": "highest first metric on the first validation split; of equal values the first point of the grid",
-}
-"""By the protocol's decisive metric."""
 
 
 @dataclass(frozen=True)

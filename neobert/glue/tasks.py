@@ -14,6 +14,12 @@ Metric = Literal["accuracy", "f1", "matthews", "pearson", "spearman"]
 
 TRAIN = "train"
 
+SELECTION_RULES = {  # App. C: the best; what is done about equal scores is not stated
+    "mean": "highest validation score; of equal scores the first point of the grid",
+    "first": "highest first metric on the first validation split; of equal values the first point of the grid",
+}
+"""Which trial of a study is best, in words for records, by the protocol's decisive metric."""
+
 
 @dataclass(frozen=True)
 class Task:
