@@ -169,7 +169,7 @@ def open_units(layout: Layout, reference: str) -> list[Unit]:
     from neobert.data.preparation import CorpusUnit
     from neobert.embeddings.contrastive import ContrastiveUnit
     from neobert.embeddings.evaluation import units_of_evaluation
-    from neobert.glue.trials import trials_of_study
+    from neobert.glue.study import trials_of_study
     from neobert.training.pretraining import PretrainingUnit
 
     match reference.split("/"):

@@ -75,8 +75,7 @@ def _best(layout: Layout, studies: Sequence[GlueStudy], source: Source) -> dict[
     import numpy as np
 
     from neobert.data.preparation import require_origin
-    from neobert.glue.closing import redo_damaged
-    from neobert.glue.selection import best_of_grid
+    from neobert.glue.selection import best_of_grid, redo_damaged
     from neobert.glue.tasks import task_named
 
     if True in [redo_damaged(layout, study) for study in studies]:

@@ -107,7 +107,7 @@ def test_heavy_packages_have_one_door() -> None:
         "import reports.deltas_table, reports.effects_table, reports.comparison_table, ablations.design_plan",
         "import benchmarks.documents",
         "from neobert.evaluation.pseudo_perplexity import build_parser; build_parser()",
-        "import neobert.result_records, neobert.evaluation.passages, ablations.perplexity",
+        "import neobert.result_records, neobert.evaluation.texts, ablations.perplexity",
         "import neobert.embeddings.tasks; from neobert.data.hub import HubSource; HubSource().embedding_tasks()",
         "from neobert.data.corpora import SyntheticSource as S; S(1).embedding_task_data('SyntheticThingClustering')",
         "import reports.page.rendering, reports.writing",

@@ -21,10 +21,10 @@ from neobert.data.synthetic import task_examples
 from neobert.errors import DamagedFile, MissingData
 from neobert.export.__main__ import export
 from neobert.external import adopt, locate, read_model_file, write_model_file
+from neobert.glue.batching import PaddedRows, padded_logits
 from neobert.glue.encoding import encode_task
 from neobert.glue.finetuning import FineTuner
-from neobert.glue.measured import measured_model
-from neobert.glue.padded import PaddedRows, padded_logits
+from neobert.glue.study import measured_model
 from neobert.glue.tasks import TASKS
 from neobert.hub.external import load_external
 from neobert.layout import Layout

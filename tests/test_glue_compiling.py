@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch.fx import GraphModule
 
 from neobert.errors import RunFailed
-from neobert.glue import compiling
+from neobert.glue import finetuning
 from neobert.glue.batching import (
     LEAST_FIXED_TOKENS,
     SHARED_ROWS,
@@ -22,8 +22,7 @@ from neobert.glue.batching import (
     lay_out,
     lay_out_fixed,
 )
-from neobert.glue.compiling import Compiling, Remainder, pays
-from neobert.glue.finetuning import FineTuner
+from neobert.glue.finetuning import Compiling, FineTuner, Remainder, pays
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")  # torch's
 
@@ -111,7 +110,7 @@ def test_auto_stays_eager_where_little_is_left_and_changes_no_bit():
 
 def test_auto_compiles_where_much_is_left(monkeypatch):
     """As if compiled steps took a tenth of the time: rows in fixed sizes have more padding."""
-    monkeypatch.setitem(compiling.SAVED_SHARE, ("cpu", "fp32"), 0.9)
+    monkeypatch.setitem(finetuning.SAVED_SHARE, ("cpu", "fp32"), 0.9)
     graphs: list[GraphModule] = []
     many = tuple(point(learning_rate=1e-3 + number * 1e-9) for number in range(50_000))
     tuner = tuner_of(Compiling("auto", many, counting(graphs)))

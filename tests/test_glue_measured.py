@@ -6,7 +6,7 @@ from status_worlds import checkpoint, finish_pretraining, study_of, write
 from tiny_runs import tiny_run
 
 from neobert.external import external_id
-from neobert.glue.measured import is_there
+from neobert.glue.study import is_there
 from neobert.layout import Layout
 
 

@@ -20,19 +20,18 @@ from ablations.plan import chosen_variants, plan
 from neobert.data.corpora import open_source
 from neobert.files import read_json, read_lines
 from neobert.glue import finetuning
-from neobert.glue.closing import SelectionUnit
 from neobert.glue.course import Course
 from neobert.glue.encoding import EncodedTask
 from neobert.glue.finetuning import FineTuner
-from neobert.glue.measured import all_but_classifier
 from neobert.glue.metrics import Scores
-from neobert.glue.selection import best_of_grid, halves
+from neobert.glue.selection import SelectionUnit, best_of_grid, halves
 from neobert.glue.sizes import PUBLISHED, TrialWork
+from neobert.glue.study import trials_of_study
 from neobert.glue.tasks import SELECTION_RULES, TASKS, decisive_score
-from neobert.glue.trials import trials_of_study
 from neobert.identity import neutral_values
 from neobert.layout import Layout
 from neobert.model.build import initialize_classifier
+from neobert.model.heads import all_but_classifier
 from neobert.progress import TrialFiles, selection_path
 from neobert.recipe import FineTuning
 from neobert.records import read_record

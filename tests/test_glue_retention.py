@@ -13,7 +13,7 @@ from tiny_runs import SOURCE
 
 from neobert.errors import DamagedFile
 from neobert.files import sha256_of
-from neobert.glue import closing
+from neobert.glue import selection
 from neobert.grid.claims import acquire
 from neobert.layout import Layout
 from neobert.progress import TrialFiles, read_selection, selection_path, state_of, trial_files
@@ -66,7 +66,7 @@ def test_a_study_that_was_pruned_is_refused_by_name(tmp_path: Path, study: GlueS
 
 def test_beaten_weights_go_and_the_best_stay(tmp_path: Path, study: GlueStudy) -> None:
     weights = [finish(Layout(tmp_path), study, number, score) for number, score in enumerate((0.1, 0.5, 0.3))]
-    closing.drop_beaten_weights(Layout(tmp_path), study)
+    selection.drop_beaten_weights(Layout(tmp_path), study)
     assert [path.exists() for path in weights] == [False, True, False]
 
 
@@ -76,7 +76,7 @@ def test_a_better_trial_that_finishes_meanwhile_keeps_its_weights(
     """Another worker publishes its record just after the best so far was looked up."""
     layout, later = Layout(tmp_path), []
     first = finish(layout, study, 0, 0.1)
-    look_up = closing._best
+    look_up = selection._best
 
     def best_then_another_finishes(*arguments):
         found = look_up(*arguments)
@@ -84,10 +84,10 @@ def test_a_better_trial_that_finishes_meanwhile_keeps_its_weights(
             later.append(finish(layout, study, 1, 0.9))
         return found
 
-    monkeypatch.setattr(closing, "_best", best_then_another_finishes)
-    closing.drop_beaten_weights(layout, study)
+    monkeypatch.setattr(selection, "_best", best_then_another_finishes)
+    selection.drop_beaten_weights(layout, study)
     assert first.exists() and later[0].exists()
-    closing.drop_beaten_weights(layout, study)
+    selection.drop_beaten_weights(layout, study)
     assert not first.exists() and later[0].exists()
 
 
@@ -105,7 +105,7 @@ def finish_whole(layout: Layout, study: GlueStudy, number: int, score: float) ->
 
 def close(layout: Layout, study: GlueStudy) -> bool:
     """What a worker does with the closing; whether it was made."""
-    unit = closing.SelectionUnit(layout, study)
+    unit = selection.SelectionUnit(layout, study)
     claim = acquire(layout.claims(unit.id))
     assert claim is not None
     with claim:
@@ -136,7 +136,7 @@ def test_a_damaged_trial_never_decides_and_runs_again(
     content[int(place * len(content))] ^= change
     assume(suffix == ".npz" or not means_the_same(whole, bytes(content)))
     path.write_bytes(content)
-    unit = closing.SelectionUnit(layout, study)
+    unit = selection.SelectionUnit(layout, study)
     assert not unit.is_ready() or not close(layout, study)
     assert not unit.is_ready() and not trials[number].is_recorded
     finish_whole(layout, study, number, 0.1 * number)
@@ -165,14 +165,14 @@ def test_best_weights_that_are_damaged_are_made_again_before_anything_starts_fro
     layout = Layout(tmp_path)
     best = [finish_whole(layout, study, number, 0.1 * number) for number in range(len(POINTS))][-1]
     assert close(layout, study)
-    assert closing.best_weights(layout, "cola", study.id) == best.weights
+    assert selection.best_weights(layout, "cola", study.id) == best.weights
     whole = best.weights.read_bytes()
     best.weights.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     with pytest.raises(DamagedFile, match="the same command runs its trial again"):
-        closing.best_weights(layout, "cola", study.id)
+        selection.best_weights(layout, "cola", study.id)
     assert state_of(layout, study) == "waiting" and not best.is_recorded
     finish_whole(layout, study, len(POINTS) - 1, 0.2)
-    assert close(layout, study) and closing.best_weights(layout, "cola", study.id).read_bytes() == whole
+    assert close(layout, study) and selection.best_weights(layout, "cola", study.id).read_bytes() == whole
 
 
 @given(place=st.floats(0, 1, exclude_max=True), change=st.integers(1, 255))
@@ -202,5 +202,5 @@ def test_what_a_trial_of_another_worker_damages_waits_for_its_end(tmp_path: Path
     claim = acquire(layout.claims(trials[0].id))
     assert claim is not None
     with claim:
-        assert closing.redo_damaged(layout, study) and trials[0].is_recorded
-    assert closing.redo_damaged(layout, study) and not trials[0].is_recorded
+        assert selection.redo_damaged(layout, study) and trials[0].is_recorded
+    assert selection.redo_damaged(layout, study) and not trials[0].is_recorded

@@ -25,12 +25,15 @@ from neobert.data.tokenized import TokenizedCorpus
 from neobert.data.tokenizers import SpecialIds
 from neobert.data.views import Documents, all_documents
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED, MissingData, RunFailed
-from neobert.evaluation.masked_alone import MaskedAlone
-from neobert.evaluation.other_text import open_text
-from neobert.evaluation.passages import Passage, passages, same_documents
-from neobert.evaluation.perplexity_interval import DocumentLoss, pseudo_perplexity
-from neobert.evaluation.perplexity_unit import PerplexityMeasurement, PerplexityUnit
+from neobert.evaluation.perplexity import (
+    DocumentLoss,
+    MaskedAlone,
+    PerplexityMeasurement,
+    PerplexityUnit,
+    pseudo_perplexity,
+)
 from neobert.evaluation.pseudo_perplexity import finished_run, usual_lengths
+from neobert.evaluation.texts import Passage, open_text, passages, same_documents
 from neobert.grid.claims import acquire
 from neobert.launching.here import REPOSITORY
 from neobert.layout import Layout

@@ -22,8 +22,8 @@ from neobert.command_line import count, guarded, parser_from, seed
 from neobert.errors import EXIT_DONE, MissingData, did_you_mean
 
 if TYPE_CHECKING:
-    from neobert.evaluation.other_text import OtherText
-    from neobert.evaluation.perplexity_unit import PerplexityUnit
+    from neobert.evaluation.perplexity import PerplexityUnit
+    from neobert.evaluation.texts import OtherText
     from neobert.layout import Layout
     from neobert.specifications import PretrainingRun, RunFile
 
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _measure(options: argparse.Namespace) -> int:
-    from neobert.evaluation.other_text import open_text
+    from neobert.evaluation.texts import open_text
     from neobert.layout import Layout
     from neobert.lifeline import end_with_parent
     from neobert.records import read_record
@@ -94,7 +94,7 @@ def _measure(options: argparse.Namespace) -> int:
 def _unit(
     layout: "Layout", run_file: "RunFile", options: argparse.Namespace, text: "OtherText | None"
 ) -> "PerplexityUnit":
-    from neobert.evaluation.perplexity_unit import PerplexityMeasurement, PerplexityUnit
+    from neobert.evaluation.perplexity import PerplexityMeasurement, PerplexityUnit
 
     assert run_file.pretraining is not None
     measurement = PerplexityMeasurement(

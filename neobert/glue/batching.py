@@ -11,7 +11,7 @@ from torch import Tensor
 
 from neobert.glue.encoding import EncodedSplit, permutation
 from neobert.model.attention import AttentionPlan, packed_plan, padded_plan
-from neobert.model.heads import SequenceClassifier
+from neobert.model.heads import Classifier, SequenceClassifier, mean_over_tokens
 from neobert.model.slots import Slots
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -197,3 +197,48 @@ def _means(classifier: SequenceClassifier, batch: ExampleBatch) -> Tensor:
 
 SHARED_ROWS = Form(lay_out, batch_logits, lay_out_fixed)
 """The form of this package's own encoder."""
+
+
+@dataclass(frozen=True, eq=False)
+class PaddedBatch:
+    """One example a row, padding on the right: `token_ids`, `mask` (1 at tokens) and `token_types` are (examples,
+    tokens) int64; `labels` (examples) int64 class ids or float32 values."""
+
+    token_ids: Tensor
+    mask: Tensor
+    token_types: Tensor | None
+    labels: Tensor
+
+
+@dataclass(frozen=True)
+class PaddedRows:
+    """How an encoder wants its rows: filled with `pad_id`, never longer than `most_tokens`."""
+
+    pad_id: int
+    most_tokens: int
+
+    def lay_out(self, split: EncodedSplit, examples: Array, device: torch.device) -> PaddedBatch:
+        """One batch of these examples on `device`, as long as its longest; kernels like multiples of 8."""
+        longest = int((split.offsets[examples + 1] - split.offsets[examples]).max())
+        row_tokens = min(self.most_tokens, -(-longest // ROW_MULTIPLE) * ROW_MULTIPLE)
+        token_ids = np.full((len(examples), row_tokens), self.pad_id, np.int64)
+        mask, token_types = np.zeros_like(token_ids), np.zeros_like(token_ids)
+        for row, example in enumerate(examples):
+            tokens, types = split.tokens(example), split.types(example)
+            token_ids[row, : len(tokens)], mask[row, : len(tokens)] = tokens, 1
+            if types is not None:
+                token_types[row, : len(tokens)] = types
+        return PaddedBatch(
+            token_ids=torch.from_numpy(token_ids).to(device),
+            mask=torch.from_numpy(mask).to(device),
+            token_types=None if split.token_types is None else torch.from_numpy(token_types).to(device),
+            labels=torch.from_numpy(split.labels[examples]).to(device),
+        )
+
+
+def padded_logits(classifier: Classifier, batch: PaddedBatch, pooling: Literal["cls", "mean"]) -> Tensor:
+    """Logits (examples, labels); `classifier.model` maps ids, mask and types to hidden states (rows, tokens, width)."""
+    hidden: Tensor = classifier.model(batch.token_ids, batch.mask, batch.token_types)
+    if pooling == "cls":
+        return classifier.head(hidden[:, 0])
+    return classifier.head(mean_over_tokens(hidden, batch.mask - 1))

@@ -11,6 +11,7 @@ from neobert.model.encoder import Encoder
 from neobert.model.slots import Slots
 
 IGNORED_TARGET = -100
+Weights = dict[str, Tensor]
 
 
 class MaskedLanguageModel(nn.Module):
@@ -86,3 +87,13 @@ class SequenceClassifier(Classifier):
     def forward(self, token_ids: Tensor, plan: AttentionPlan) -> Tensor:
         """Logits (rows, labels) of `token_ids` (rows, tokens), one document a row."""
         return self.head(self.pool(self.model, token_ids, plan))
+
+
+def encoder_part(weights: Weights) -> Weights:
+    """The tensors of a classifier that are not its head's."""
+    return {name: tensor for name, tensor in weights.items() if name.startswith("model.")}
+
+
+def all_but_classifier(weights: Weights) -> Weights:
+    """The tensors of a classifier below its last layer, whose shape is the task's."""
+    return {name: tensor for name, tensor in weights.items() if not name.startswith("classifier.")}

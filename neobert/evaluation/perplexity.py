@@ -1,6 +1,8 @@
-"""The pseudo-perplexity of one finished stage of pre-training as a unit of work, with one record."""
+"""Pseudo-perplexity of one finished stage of pre-training as a unit of work: each token masked alone, one record."""
 
+import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -8,29 +10,112 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import NonNegativeInt, PositiveInt
+from torch import Tensor
+from torch.nn import functional
 
 from neobert.data.preparation import tokenized_corpus
 from neobert.data.tokenized import TokenizedCorpus
 from neobert.data.views import FRAME_TOKENS, Documents, all_documents
-from neobert.errors import MissingData
-from neobert.evaluation.masked_alone import MaskedAlone
-from neobert.evaluation.other_text import OtherText, tokenized_text
-from neobert.evaluation.passages import Passage, passages, same_documents
-from neobert.evaluation.perplexity_interval import LEAST_DOCUMENTS, DocumentLoss, pseudo_perplexity
+from neobert.errors import MissingData, RunFailed
+from neobert.evaluation.texts import OtherText, Passage, passages, same_documents, tokenized_text
 from neobert.files import append_line, mend_lines, read_lines
 from neobert.grid.claims import Claim
 from neobert.grid.points import Report
 from neobert.identity import NUMERICS, identity, plain
 from neobert.layout import Layout
+from neobert.model.attention import whole_rows_plan
 from neobert.model.build import build_masked_language_model
-from neobert.recipe import Value
+from neobert.model.heads import MaskedLanguageModel
+from neobert.model.slots import Slots
+from neobert.recipe import Precision, Value
 from neobert.records import is_published, provenance, publish_record
-from neobert.result_records import PerplexityConfig, PerplexityScores
+from neobert.result_records import PerplexityAtLength, PerplexityConfig, PerplexityScores
 from neobert.specifications import PretrainingRun, RunFile
 from neobert.stopping import Stopped, StopRequest
 from neobert.training.device import default_device
+from neobert.training.engine import autocast
 from neobert.training.units import last_checkpoint
+
+
+@dataclass(frozen=True, eq=False)
+class MaskedAlone:
+    """A model in evaluation mode on `device`, the id of [MASK], and how many tokens a batch has at most.
+
+    A batch holds copies of one text, each with another token masked. They are equally long, so there is neither padding
+    nor an attention mask. Of each copy one token is predicted: the decoder and, but for keys and values, the last block
+    compute that token alone, exactly. With NeoBERT's 28 × 768 that spares 13 % of the products with weights (the
+    decoder is 11 % of them, 5/6 of a block another 3 %), and memory for the scores of all other tokens.
+    """
+
+    model: MaskedLanguageModel
+    mask: int
+    precision: Precision
+    device: torch.device
+    batch_tokens: int
+
+    @torch.inference_mode()
+    def losses(self, passage: Passage) -> NDArray[np.float64]:
+        """−log p in nats of the tokens at the passage's places, (positions,).
+
+        Raises:
+            ValueError: the passage is longer than the model's learned positions.
+        """
+        text = torch.from_numpy(passage.token_ids).to(self.device)
+        places = torch.from_numpy(passage.places).to(self.device)
+        copies = max(1, self.batch_tokens // len(text))
+        return torch.cat([self._batch(text, some) for some in places.split(copies)]).double().cpu().numpy()
+
+    def _batch(self, text: Tensor, places: Tensor) -> Tensor:
+        columns = places.unsqueeze(1)
+        token_ids = text.repeat(len(places), 1).scatter_(1, columns, self.mask)
+        with autocast(self.device, self.precision):
+            logits = self.model.logits(token_ids, whole_rows_plan(token_ids), Slots.at(columns, len(text)))
+        return functional.cross_entropy(logits.float(), text[places], reduction="none")
+
+
+CONFIDENCE = 0.95
+LEAST_DOCUMENTS = 2
+"""One document says nothing about how documents differ."""
+
+
+@dataclass(frozen=True)
+class DocumentLoss:
+    """Mean −log p in nats of a document's tokens that were masked alone, and how many these were."""
+
+    loss: float
+    positions: int
+
+
+def pseudo_perplexity(tokens: int, documents: Sequence[DocumentLoss]) -> PerplexityAtLength:
+    """exp of the mean loss (Salazar et al. 2020), each document counting once, with a 95 % interval.
+
+    The interval is Student's t interval of the mean over at least two documents, exponentiated. Where positions are
+    sampled, the scatter of document means holds that of the draw too.
+
+    Raises:
+        RunFailed: a loss is not finite.
+    """
+    from scipy import stats
+
+    losses = np.array([document.loss for document in documents])
+    if not np.isfinite(losses).all():
+        raise RunFailed(
+            f"a loss at {tokens} tokens is not finite: the checkpoint's weights or its precision are broken"
+        )
+    mean, count = float(losses.mean()), len(losses)
+    quantile = float(stats.t.ppf((1 + CONFIDENCE) / 2, count - 1))
+    half = quantile * float(losses.std(ddof=1)) / math.sqrt(count)
+    return PerplexityAtLength(
+        tokens=tokens,
+        pseudo_perplexity=math.exp(mean),
+        low=math.exp(max(0.0, mean - half)),
+        high=math.exp(mean + half),
+        positions=sum(document.positions for document in documents),
+        documents=count,
+    )
+
 
 ENOUGH_DOCUMENTS = 8
 """A length that fewer documents have is left out, so that a few long ones do not stand for all at every length; of a

@@ -1,8 +1,9 @@
-"""GLUE trials and studies as units of work: claims before; predictions, weights and one record after."""
+"""GLUE trials: the model that is fine-tuned, its task in tokens, and one record of predictions and scores a trial."""
 
 import hashlib
 import io
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,32 +14,88 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
-from neobert.data.preparation import POLL_SECONDS, open_specified, require_origin
+from neobert.data.corpora import Source
+from neobert.data.preparation import POLL_SECONDS, open_specified, require_origin, text_tokenizer
 from neobert.errors import DamagedFile, MissingData
+from neobert.external import read_model_file
 from neobert.files import replace_file, set_aside, sha256_of, sync_file, temporary_sibling
-from neobert.glue.closing import SelectionUnit, best_weights, drop_beaten_weights, selection_of
-from neobert.glue.compiling import Compiling
-from neobert.glue.encoding import EncodedTask, encode_task, load_encoded, save_encoded
-from neobert.glue.finetuning import FineTuner, Outcome
-from neobert.glue.measured import (
-    MeasuredModel,
-    Weights,
-    all_but_classifier,
-    encoder_part,
-    is_there,
-    measured_model,
-)
+from neobert.glue.batching import SHARED_ROWS, Form, PaddedRows, padded_logits
+from neobert.glue.encoding import EncodedTask, Framing, encode_task, load_encoded, save_encoded
+from neobert.glue.finetuning import Compiling, FineTuner, Outcome
+from neobert.glue.selection import SelectionUnit, best_weights, drop_beaten_weights, selection_of
 from neobert.glue.tasks import task_named
 from neobert.grid.claims import Claim, ClaimLost, acquire
 from neobert.grid.points import GridPoint, Report
 from neobert.identity import plain
 from neobert.layout import Layout
+from neobert.model.build import build_classifier
+from neobert.model.heads import Classifier, Weights, all_but_classifier, encoder_part
 from neobert.progress import TrialFiles, encoded_task_path, read_selection, trial_files
 from neobert.recipe import Point
 from neobert.records import is_published, provenance, publish_record
-from neobert.specifications import GlueStudy, RunFile, read_checked_run_file
+from neobert.specifications import GlueStudy, RunFile, read_checked_run_file, read_run_file
 from neobert.stopping import StopRequest
 from neobert.training.device import default_device
+from neobert.training.units import last_checkpoint
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredModel:
+    """A classifier whose encoder is to be fine-tuned, and how texts come to it.
+
+    weights: the pre-trained tensors of the encoder, named as in the classifier ("model.…"); read when asked for.
+    framing: the tokenizer, from a source that may have to bring it.
+    """
+
+    classifier: Classifier
+    weights: Callable[[], Weights]
+    framing: Callable[[Source], Framing]
+    form: Form[Any]
+
+
+def is_there(layout: Layout, study: GlueStudy) -> bool:
+    """Whether the model is pre-trained, or was found elsewhere."""
+    done = layout.pretraining(study.weights) / "done.json"
+    return (layout.model(study.weights) if study.is_external else done).exists()
+
+
+def measured_model(layout: Layout, study: GlueStudy) -> MeasuredModel:
+    """The model of a study.
+
+    Raises:
+        MissingData, DamagedFile: its files are not there, or not the ones that the study names.
+    """
+    return _external(layout, study) if study.is_external else _own(layout, study)
+
+
+def _own(layout: Layout, study: GlueStudy) -> MeasuredModel:
+    run = read_run_file(layout.pretraining(study.weights)).pretraining
+    assert run is not None
+    model, data, protocol = run.recipe.model, run.recipe.data, study.protocol
+    labels = task_named(study.task).labels
+    return MeasuredModel(
+        classifier=build_classifier(model, run.context, labels, protocol.pooling, protocol.dropout),
+        weights=lambda: encoder_part(last_checkpoint(layout, study.weights).weights()),
+        framing=lambda source: text_tokenizer(
+            layout, source, data.tokenizer, model.vocabulary_size, run.tokenizer_origin
+        ),
+        form=SHARED_ROWS,
+    )
+
+
+def _external(layout: Layout, study: GlueStudy) -> MeasuredModel:
+    from neobert.hub.external import load_external
+
+    model = read_model_file(layout, study.weights)
+    encoder, tokenizer = load_external(model.require_unchanged(), model.name, model.trust)
+    classifier = Classifier(encoder, encoder.width, task_named(study.task).labels, study.protocol.dropout)
+    rows = PaddedRows(encoder.pad_id, study.protocol.max_tokens)
+    return MeasuredModel(
+        classifier=classifier,
+        weights=lambda: encoder_part(classifier.state_dict()),
+        framing=lambda source: tokenizer,
+        form=Form(rows.lay_out, padded_logits),
+    )
 
 
 def trials_of_study(layout: Layout, task: str, study_id: str) -> "list[TrialUnit | SelectionUnit]":
