@@ -27,8 +27,7 @@ from neobert.embeddings.suite_specification import EmbeddingEvaluation
 from neobert.glue.sizes import TrialWork
 from neobert.glue.tasks import TASKS
 from neobert.layout import Layout
-from neobert.model.memory import MicroBatch, TrainingMemory, training_memory
-from neobert.model.size import training_flops_per_token
+from neobert.model.size import MicroBatch, TrainingMemory, training_flops_per_token, training_memory
 from neobert.recipe import Point
 from neobert.specifications import EngineWord, Execution, GlueStudy, PretrainingRun, Run
 
@@ -44,7 +43,7 @@ CACHED_GRADIENTS = 4 / 3
 class Machine:
     """What a plan reckons with: `gpus` that train one model together under an engine, and what is known of each.
 
-    `gpu` names one of `neobert.model.peaks.PEAK_FLOPS_PER_SECOND`. None stands for unknown.
+    `gpu` names one of `neobert.model.size.PEAK_FLOPS_PER_SECOND`. None stands for unknown.
     """
 
     gpu_memory_gb: float | None

@@ -7,7 +7,7 @@ from typing import Any
 from neobert.errors import DamagedFile, did_you_mean
 from neobert.identity import plain
 from neobert.layout import Layout
-from neobert.model.peaks import PEAK_FLOPS_PER_SECOND
+from neobert.model.size import PEAK_FLOPS_PER_SECOND
 from neobert.records import read_record
 from neobert.specifications import PretrainingRun
 

@@ -9,8 +9,7 @@ from typing import Any
 from ablations.ladder import variants
 from benchmarks.results import Goal, write_result
 from neobert import recipe
-from neobert.model.memory import MicroBatch, training_memory
-from neobert.model.size import parameter_count
+from neobert.model.size import MicroBatch, parameter_count, training_memory
 from neobert.specifications import EngineWord
 
 GPUS, GPU_GB = 8, 80

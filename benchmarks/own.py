@@ -14,7 +14,7 @@ from neobert.data.streams import shuffled
 from neobert.model.build import build_masked_language_model, initialize
 from neobert.recipe import Pretraining
 from neobert.training.engine import Engine
-from neobert.training.trainer import predicted_tokens, summed_loss
+from neobert.training.pretraining import predicted_tokens, summed_loss
 
 NAME = "ours, packed"
 

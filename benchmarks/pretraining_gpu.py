@@ -18,8 +18,7 @@ from benchmarks.peers import Peer
 from benchmarks.race import Race, race
 from benchmarks.results import FOLDER, Goal, write_result
 from neobert.model.attention import is_flash_attn_available
-from neobert.model.peaks import PEAK_FLOPS_PER_SECOND
-from neobert.model.size import training_flops_per_token
+from neobert.model.size import PEAK_FLOPS_PER_SECOND, training_flops_per_token
 from neobert.recipe import Pretraining
 
 PEAK_FLOPS = PEAK_FLOPS_PER_SECOND["H200"]

@@ -14,13 +14,13 @@ from torch.func import functional_call, vmap
 from torch.nn import functional
 
 from neobert.glue.batching import ExampleBatch, batch_logits, evaluation_batches, lay_out, training_batches
-from neobert.glue.course import Course
 from neobert.glue.encoding import EncodedTask
 from neobert.model.build import initialize_classifier
 from neobert.model.heads import SequenceClassifier
 from neobert.recipe import FineTuning, Point
 from neobert.training.engine import autocast
 from neobert.training.loop import seed_step
+from neobert.training.schedule import FineTuningSchedule
 
 Stacked = dict[str, Tensor]
 
@@ -74,7 +74,7 @@ class StackedTuner:
     def run(self, points: Sequence[Point], seed: int) -> StackedOutcome:
         """Train all points, which share their batch size, side by side; evaluate when the course says so."""
         (batch_size,) = {point.batch_size for point in points}
-        course = Course.of(self.protocol, len(self.train), batch_size)
+        course = FineTuningSchedule.of(self.protocol, len(self.train), batch_size)
         weights = self._initial(len(points), seed)
         optimizer = self._optimizer(weights, points)
         losses: list[Tensor] = []

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from neobert.glue.course import Course
 from neobert.glue.tasks import Task, task_named
 from neobert.recipe import FineTuning, Point, Value
 from neobert.specifications import Source
+from neobert.training.schedule import FineTuningSchedule
 
 EVALUATION_BATCH_SIZE = 64
 
@@ -114,7 +114,7 @@ def arguments(job: Job, folder: str, examples: int, *, has_gpu: bool) -> Any:
     from transformers import TrainingArguments
 
     protocol, point = job.protocol, job.point
-    course = Course.of(protocol, examples, point.batch_size)
+    course = FineTuningSchedule.of(protocol, examples, point.batch_size)
     return TrainingArguments(
         output_dir=folder,
         num_train_epochs=protocol.epochs,

@@ -204,8 +204,8 @@ class FineTuning(Value):
     """The protocol of one fine-tuning study on GLUE: all but task, grid point and seed.
 
     Evaluations come every `evaluation_interval_steps` updates or, where that is sooner, `evaluations_per_epoch` times
-    an epoch, whose length is counted in updates or in examples (`neobert.glue.course`). `transferred` is what a task
-    that starts from another one takes over: its encoder, or the layer of the head below the classifier too.
+    an epoch, whose length is counted in updates or in examples (`neobert.training.schedule`). `transferred` is what a
+    task that starts from another one takes over: its encoder, or the layer of the head below the classifier too.
     `decisive_metric` is what patience, the best step and the best point of a grid go by: the mean of a task's metrics,
     which is its score, or the first of them (on MNLI the matched accuracy).
     """

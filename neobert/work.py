@@ -27,7 +27,6 @@ from neobert.grid.points import GridPoint, Nobody, Observer, Report
 from neobert.layout import Layout
 from neobert.lifeline import end_with_parent
 from neobert.stopping import Stopped, StopRequest
-from neobert.training.tasks import Task, leading
 
 POLL_SECONDS = 0.25
 IDLE_POLLS = 8
@@ -211,6 +210,8 @@ def run(arguments: Sequence[str] | None, stop: StopRequest) -> Ended:
     layout = Layout(options.runs)
     stop.listen()
     end_with_parent()
+    from neobert.training.distributed import Task, leading  # only now: it imports torch
+
     task = Task.of_environment(os.environ)
     if task is not None and not task.process.writes:
         from neobert.training.helping import help_along

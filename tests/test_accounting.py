@@ -17,13 +17,11 @@ from ablations.run import build_parser
 from ablations.scales import execution_at
 from neobert.files import read_lines
 from neobert.layout import Layout
-from neobert.model.peaks import datasheet_peak
-from neobert.model.size import training_flops_per_token
+from neobert.model.size import datasheet_peak, training_flops_per_token
 from neobert.specifications import PretrainingRun, read_run_file
-from neobert.training.accounting import Totals, mean_phase_seconds
-from neobert.training.ceiling import datasheet_ceiling, matmul_ceiling
-from neobert.training.tasks import Process
-from neobert.training.trainer import Trainer
+from neobert.training.accounting import Totals, datasheet_ceiling, matmul_ceiling, mean_phase_seconds
+from neobert.training.distributed import Process
+from neobert.training.pretraining import PretrainingTrainer
 
 PHASES = {"data", "forward", "backward", "optimizer"}
 PACKINGS = ("padded", "packed", "packed_across_documents")
@@ -56,8 +54,8 @@ def step_lines(root: Path, run: PretrainingRun) -> list[dict[str, Any]]:
     return [line for line in read_lines(root / "pretraining" / run.id / "metrics.jsonl") if "loss" in line]
 
 
-def trainer_of(root: Path, run: PretrainingRun, **execution: int | str) -> Trainer:
-    return Trainer(Layout(root), read_run_file(write_tiny_run(root, run, **execution)), Process(0, 1))
+def trainer_of(root: Path, run: PretrainingRun, **execution: int | str) -> PretrainingTrainer:
+    return PretrainingTrainer(Layout(root), read_run_file(write_tiny_run(root, run, **execution)), Process(0, 1))
 
 
 @pytest.mark.parametrize("packing", PACKINGS)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neobert.training.ahead import ahead
+from neobert.training.trainer import ahead
 
 
 def threads() -> int:

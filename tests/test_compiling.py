@@ -28,11 +28,11 @@ from neobert.grid.claims import acquire
 from neobert.layout import Layout
 from neobert.recipe import Precision
 from neobert.specifications import PretrainingRun, read_run_file
-from neobert.training import trainer as trainer_module
+from neobert.training import pretraining as trainer_module
 from neobert.training.compiling import MOST_SIZES, Trial, pays
+from neobert.training.distributed import Process
 from neobert.training.loop import Step
-from neobert.training.tasks import Process
-from neobert.training.trainer import Trainer
+from neobert.training.pretraining import PretrainingTrainer
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script_method`:DeprecationWarning")  # torch's own
 
@@ -58,8 +58,8 @@ def nothing_compiled() -> Iterator[None]:
     torch._dynamo.reset()
 
 
-def trainer_of(root: Path, run: PretrainingRun, **execution: int | str) -> Trainer:
-    return Trainer(Layout(root), read_run_file(write_tiny_run(root, run, **execution)), Process(0, 1))
+def trainer_of(root: Path, run: PretrainingRun, **execution: int | str) -> PretrainingTrainer:
+    return PretrainingTrainer(Layout(root), read_run_file(write_tiny_run(root, run, **execution)), Process(0, 1))
 
 
 def losses(steps: Iterator[Step]) -> list[float]:
@@ -142,7 +142,7 @@ def compiled_run(precision: Precision = "fp32") -> PretrainingRun:
     return tiny_run(packing="packed", precision=precision, model=model, stages=(stage,))
 
 
-def begun(root: Path, run: PretrainingRun, word: str) -> Trainer:
+def begun(root: Path, run: PretrainingRun, word: str) -> PretrainingTrainer:
     trainer = trainer_of(root, run, micro_batch_tokens=1024, compile=word)
     assert trainer.restore() == 0
     return trainer

@@ -38,8 +38,8 @@ from neobert.embeddings.pairs import (
 )
 from neobert.files import temporary_sibling
 from neobert.model.build import build_encoder, initialize
+from neobert.training.distributed import Process
 from neobert.training.engine import Engine
-from neobert.training.tasks import Process
 
 CPU = torch.device("cpu")
 TAU = 0.07

@@ -21,7 +21,7 @@ from tiny_runs import finish, worker
 from transformers import AutoTokenizer
 
 from neobert.data.corpora import open_source
-from neobert.embeddings.contrastive import ContrastiveCourse
+from neobert.embeddings.contrastive import ContrastiveTrainer
 from neobert.embeddings.encoders import open_contrastive
 from neobert.embeddings.pairs import PairCounts
 from neobert.embeddings.specification import ContrastiveRun, PairSet
@@ -30,7 +30,7 @@ from neobert.external import adopt, write_model_file
 from neobert.files import read_lines
 from neobert.layout import Layout
 from neobert.specifications import Execution, Source, read_run_file, write_run_file
-from neobert.training.tasks import Process
+from neobert.training.distributed import Process
 
 COUNTED = tuple(field.name for field in fields(PairCounts))
 WITHOUT_TIME = ("seconds", "gpu_hours", "commit", "dirty", "checksum")
@@ -49,10 +49,10 @@ def record(root: Path, run: ContrastiveRun) -> dict[str, Any]:
     return content
 
 
-def course_of(root: Path, run: ContrastiveRun, **execution: int) -> ContrastiveCourse:
+def course_of(root: Path, run: ContrastiveRun, **execution: int) -> ContrastiveTrainer:
     """The run in this process, at its start."""
     folder = write_tiny_contrastive(root, run, **execution)
-    return ContrastiveCourse(Layout(root), read_run_file(folder), Process(0, 1))
+    return ContrastiveTrainer(Layout(root), read_run_file(folder), Process(0, 1))
 
 
 def losses(root: Path, run: ContrastiveRun) -> list[float]:
@@ -96,7 +96,7 @@ def test_what_it_ended_with_encodes_texts_as_it_was_trained(undisturbed: tuple[P
     """A query behind its instruction has the vector that the loss saw, and so has a document without one."""
     root, run = undisturbed
     encoder = open_contrastive(Layout(root), run.id, torch.device("cpu"))
-    course = ContrastiveCourse(Layout(root), read_run_file(root / reference(run)), Process(0, 1))
+    course = ContrastiveTrainer(Layout(root), read_run_file(root / reference(run)), Process(0, 1))
     assert course.restore() == STEPS
     course.model.eval()
     pairs, encoded = list(WORLD.pairs("answers"))[:5], course.sets[1]

@@ -22,14 +22,14 @@ from ablations.validation import refuse, validate
 from neobert.data.corpora import open_source
 from neobert.data.directory import DirectorySource
 from neobert.errors import MissingData
-from neobert.glue.course import Course
 from neobert.glue.sizes import PUBLISHED, TrialWork
 from neobert.grid.claims import acquire
 from neobert.identity import plain
 from neobert.layout import Layout
 from neobert.model.build import build_masked_language_model
 from neobert.specifications import EngineWord, GlueStudy, PretrainingRun
-from neobert.training import checkpoints, course
+from neobert.training import checkpoints, trainer
+from neobert.training.schedule import FineTuningSchedule
 
 HUB = open_source("hub", synthetic_documents=100)
 SYNTHETIC = open_source("synthetic", synthetic_documents=100)
@@ -149,7 +149,7 @@ def test_a_trials_updates_are_those_of_its_course() -> None:
     (row,) = chosen_variants(["M2"])
     protocol = row.recipe.finetuning
     for task, size in PUBLISHED.items():
-        course, work = Course.of(protocol, size.train, 16), TrialWork.of(task, size, protocol, 16)
+        course, work = FineTuningSchedule.of(protocol, size.train, 16), TrialWork.of(task, size, protocol, 16)
         assert work.updates == course.steps
         evaluations = sum(course.evaluates_after(step) for step in range(1, course.steps + 1))
         tokens = size.tokens(task, protocol.max_tokens)
@@ -213,7 +213,7 @@ def test_a_micro_batch_is_never_larger_than_a_step(tmp_path: Path, engine: Engin
 
 
 def test_kept_checkpoints_are_those_of_training() -> None:
-    assert (disk.MILESTONES, disk.NEWEST_KEPT) == (course.MILESTONES, checkpoints.NEWEST_KEPT)
+    assert (disk.MILESTONES, disk.NEWEST_KEPT) == (trainer.MILESTONES, checkpoints.NEWEST_KEPT)
 
 
 def test_a_finished_stage_keeps_what_was_reckoned(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_a_finished_stage_keeps_what_was_reckoned(tmp_path: Path) -> None:
     optimizer = {f"{moment}/{name}": tensor.clone() for moment in ("m", "v") for name, tensor in weights.items()}
     claim = acquire(tmp_path / "claims")
     assert claim is not None
-    milestones = frozenset(24 * part // course.MILESTONES for part in range(course.MILESTONES + 1))
+    milestones = frozenset(24 * part // trainer.MILESTONES for part in range(trainer.MILESTONES + 1))
     for step in range(0, 25, 2):
         checkpoints.save(tmp_path / "c", step, weights, optimizer, {}, claim)
         checkpoints.prune(tmp_path / "c", milestones)
@@ -300,7 +300,7 @@ def test_a_parent_without_a_checkpoint_is_missing(tmp_path: Path) -> None:
 
 
 def test_a_model_of_another_size_than_planned_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from neobert.model.feedforward import FEEDFORWARDS
+    from neobert.model.layers import FEEDFORWARDS
 
     monkeypatch.setitem(FEEDFORWARDS, "swiglu", FEEDFORWARDS["gelu"])
     machine = Machine(None, 1, "single", 1 << 14, None, None)

@@ -32,7 +32,7 @@ from neobert.records import read_record
 from neobert.result_records import EmbeddingConfig, EmbeddingScores
 from neobert.specifications import read_run_file
 from neobert.stopping import Stopped, StopRequest
-from neobert.training.device import default_device
+from neobert.training.distributed import default_device
 from neobert.work import Worker
 from reports import make_figures
 from reports.formats import DASH

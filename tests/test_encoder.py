@@ -10,9 +10,8 @@ from small_models import CONTEXT, FORMS, NEOBERT_FORM, language_model, pack, ran
 from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
 
-from neobert.model.attention import packed_plan, padded_plan, whole_rows_plan
+from neobert.model.attention import Slots, packed_plan, padded_plan, take_places, whole_rows_plan
 from neobert.model.heads import MaskedLanguageModel
-from neobert.model.slots import Slots, take_places
 
 NETWORKS = {name: language_model(**form) for name, form in FORMS.items()}
 CLOSE = {"rtol": 0.0, "atol": 1e-5}

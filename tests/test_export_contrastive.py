@@ -13,7 +13,7 @@ from tiny_suite import SMOKE, SOURCE_HERE
 from transformers import AutoModel, AutoTokenizer
 
 from ablations.embeddings import evaluation_after
-from neobert.embeddings.contrastive import ContrastiveCourse
+from neobert.embeddings.contrastive import ContrastiveTrainer
 from neobert.embeddings.encoders import open_contrastive
 from neobert.embeddings.evaluation import EncoderIdentity, measure_task, task_of
 from neobert.embeddings.specification import ContrastiveRun
@@ -26,7 +26,7 @@ from neobert.grid.claims import acquire
 from neobert.layout import Layout
 from neobert.records import publish_record
 from neobert.specifications import read_run_file
-from neobert.training.tasks import Process
+from neobert.training.distributed import Process
 
 CPU = torch.device("cpu")
 SETS = ("paraphrases", "answers")
@@ -37,7 +37,7 @@ ASKED = ["the cat sleeps", "", "a dog and a cat " * 20, "x"]
 def saved_run(root: Path, run: ContrastiveRun) -> Path:
     """A run as a finished one leaves it, with other weights than it began with."""
     folder = write_tiny_contrastive(root, run)
-    course = ContrastiveCourse(Layout(root), read_run_file(folder), Process(0, 1))
+    course = ContrastiveTrainer(Layout(root), read_run_file(folder), Process(0, 1))
     course.begin()
     torch.manual_seed(0)
     with torch.no_grad():

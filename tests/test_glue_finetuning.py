@@ -26,7 +26,6 @@ from torch.nn import functional
 from neobert.errors import RunFailed
 from neobert.glue import finetuning
 from neobert.glue.batching import training_batches
-from neobert.glue.course import Course, Patience
 from neobert.glue.encoding import EncodedTask
 from neobert.glue.finetuning import FineTuner
 from neobert.glue.metrics import Scores, evaluate
@@ -34,6 +33,7 @@ from neobert.glue.tasks import TASKS
 from neobert.model.attention import padded_plan
 from neobert.model.build import initialize_classifier
 from neobert.stopping import Stopped, StopRequest
+from neobert.training.schedule import FineTuningSchedule, Patience
 
 # The course: steps, rate, evaluations, patience
 
@@ -44,7 +44,7 @@ from neobert.stopping import Stopped, StopRequest
 )
 def test_the_course_follows_appendix_c(examples, batch_size, interval, steps):
     """Evaluations every min(500, steps of an epoch / 10); warm-up 6 %, floor reached at 90 % of the steps."""
-    course = Course.of(protocol(epochs=10), examples, batch_size)
+    course = FineTuningSchedule.of(protocol(epochs=10), examples, batch_size)
     assert (course.evaluation_interval, course.steps) == (interval, steps)
     assert course.warmup_steps == round(0.06 * steps)
     assert course.decay_steps == round(0.9 * steps)
@@ -54,7 +54,7 @@ def test_the_course_follows_appendix_c(examples, batch_size, interval, steps):
 
 
 def test_a_course_evaluates_at_every_interval_and_at_its_end():
-    course = Course.of(protocol(epochs=1, evaluations_per_epoch=3), 100, 10)
+    course = FineTuningSchedule.of(protocol(epochs=1, evaluations_per_epoch=3), 100, 10)
     assert [step for step in range(1, course.steps + 1) if course.evaluates_after(step)] == [3, 6, 9, 10]
 
 
@@ -105,7 +105,7 @@ def test_updates_equal_a_plain_torch_loop():
     model, train = classifier(2, dropout=0), task.splits["train"]
     initialize_classifier(model, study.classifier_scale, 5)
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, foreach=False)
-    course = Course.of(study, 72, 16)
+    course = FineTuningSchedule.of(study, 72, 16)
     for step, examples in enumerate(training_batches(train, 16, 2, 5), start=1):
         optimizer.param_groups[0]["lr"] = course.learning_rate(step, 1e-3)
         texts = [torch.from_numpy(train.tokens(example)).long() for example in examples]

@@ -20,7 +20,6 @@ from ablations.plan import chosen_variants, plan
 from neobert.data.corpora import open_source
 from neobert.files import read_json, read_lines
 from neobert.glue import finetuning
-from neobert.glue.course import Course
 from neobert.glue.encoding import EncodedTask
 from neobert.glue.finetuning import FineTuner
 from neobert.glue.metrics import Scores
@@ -37,6 +36,7 @@ from neobert.recipe import FineTuning
 from neobert.records import read_record
 from neobert.specifications import GlueStudy, Source
 from neobert.stopping import StopRequest
+from neobert.training.schedule import FineTuningSchedule
 from neobert.work import Worker
 from sweeps import glue_grid
 
@@ -122,7 +122,7 @@ def test_the_interval_by_both_rules(task: str, batch_size: int, paper: int, code
     """App. C: min(500, batches // 10). Code: min(1000, examples // batch, batches · batch // 10)."""
     examples = PUBLISHED[task].train
     by_paper, by_code = (
-        Course.of(protocol(epochs=10, **changes), examples, batch_size) for changes in ({}, CODE_INTERVAL)
+        FineTuningSchedule.of(protocol(epochs=10, **changes), examples, batch_size) for changes in ({}, CODE_INTERVAL)
     )
     assert (by_paper.evaluation_interval, by_code.evaluation_interval) == (paper, code)
     assert by_paper.steps == by_code.steps
@@ -131,7 +131,7 @@ def test_the_interval_by_both_rules(task: str, batch_size: int, paper: int, code
 def test_fifteen_evaluations_of_rte_are_little_more_than_an_epoch_or_more_than_all_ten() -> None:
     epochs = []
     for changes in ({}, CODE_INTERVAL):
-        course = Course.of(protocol(epochs=10, **changes), PUBLISHED["rte"].train, 32)
+        course = FineTuningSchedule.of(protocol(epochs=10, **changes), PUBLISHED["rte"].train, 32)
         epochs.append(15 * course.evaluation_interval / (course.steps / 10))
     assert epochs == pytest.approx([1.346, 14.81], abs=0.01)
 

@@ -14,16 +14,16 @@ from tiny_runs import tiny_model, tiny_recipe
 
 from neobert import recipe
 from neobert.data.shapes import Fixed
-from neobert.model import memory, normalization
-from neobert.model.attention import KERNEL_HEAD_MULTIPLE, AttentionPlan, packed_plan
+from neobert.model import layers as normalization
+from neobert.model import size
+from neobert.model.attention import KERNEL_HEAD_MULTIPLE, AttentionPlan, Slots, packed_plan
 from neobert.model.build import build_masked_language_model
-from neobert.model.memory import (
+from neobert.model.size import (
     MicroBatch,
     logits_bytes,
     saved_bytes,
     training_memory,
 )
-from neobert.model.slots import Slots
 from neobert.recipe import Precision
 from neobert.specifications import EngineWord
 
@@ -82,9 +82,7 @@ def test_activations_are_what_autograd_saves_within_one_percent(
     assert counted_bytes(model, precision) == pytest.approx(expected, rel=0.01)
 
 
-def memory_of(
-    engine: EngineWord = "single", processes: int = 1, rows: int = 4, **model: object
-) -> memory.TrainingMemory:
+def memory_of(engine: EngineWord = "single", processes: int = 1, rows: int = 4, **model: object) -> size.TrainingMemory:
     pretraining = tiny_recipe(model=tiny_model(**model))
     return training_memory(pretraining, 32, MicroBatch.of(rows, 32, 0.2), engine, processes, step_tokens=256)
 
@@ -124,14 +122,14 @@ def test_a_micro_batch_has_the_slots_that_training_gives_it(context, rate):
 
 
 def test_heads_of_a_size_that_kernels_dislike_are_counted_padded():
-    assert memory.KERNEL_HEAD_MULTIPLE == KERNEL_HEAD_MULTIPLE
+    assert size.KERNEL_HEAD_MULTIPLE == KERNEL_HEAD_MULTIPLE
     shape = {"layers": 4, "width": 1008, "positions": "learned"}
     odd, even = (memory_of(heads=heads, **shape).activations for heads in (12, 14))
     assert odd > even
 
 
 def test_reckoning_imports_no_torch():
-    code = "import sys, neobert.model.memory; sys.exit('torch' in sys.modules)"
+    code = "import sys, neobert.model.size; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -160,6 +158,6 @@ def test_an_accelerator_allocates_as_much_as_reckoned(form):
     with torch.autocast("cuda", torch.bfloat16):
         network(token_ids, plan, slots, queries.flatten()).backward()
     model = small_model(**parts, **shape)
-    matrices = memory.body_weights(model) + model.vocabulary_size * model.width
+    matrices = size.body_weights(model) + model.vocabulary_size * model.width
     reckoned = 2 * matrices + saved_bytes(model, "bf16", batch) + logits_bytes(model, batch)
     assert torch.cuda.max_memory_allocated() - before == pytest.approx(reckoned, rel=0.15)

@@ -15,20 +15,20 @@ from transformers.models.llama.modeling_llama import (
     LlamaRotaryEmbedding,
 )
 
-from neobert.model import attention, normalization
+from neobert.model import attention, layers
 from neobert.model.attention import (
     AttentionPlan,
+    Slots,
     attend,
     explicit_attention,
     packed_plan,
     padded_plan,
+    take_places,
     whole_rows_plan,
 )
 from neobert.model.encoder import query_key_value
-from neobert.model.feedforward import FEEDFORWARDS, GELUFeedForward, SwiGLU
-from neobert.model.normalization import NORMS, FewKernelsRMSNorm, LayerNorm, RMSNorm
+from neobert.model.layers import FEEDFORWARDS, NORMS, FewKernelsRMSNorm, GELUFeedForward, LayerNorm, RMSNorm, SwiGLU
 from neobert.model.positions import HalvesRotation, LearnedPositions, NoRotation, RealRotation, RotaryPositions
-from neobert.model.slots import Slots, take_places
 
 ROWS, TOKENS, HEADS, HEAD_SIZE = 2, 11, 3, 8
 WIDTH = HEADS * HEAD_SIZE
@@ -86,7 +86,7 @@ def plain_rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
 
 def test_compiled_and_vectorised_the_rms_norm_is_the_plain_composition(monkeypatch):
     """A compiler sees one graph without calls back into Python, and vmap sees operations that it knows."""
-    monkeypatch.setattr(normalization, "FEW_KERNELS_NUMBERS", 0)
+    monkeypatch.setattr(layers, "FEW_KERNELS_NUMBERS", 0)
     norm, x = RMSNorm(WIDTH, 1e-5), normal(2, 3, WIDTH)
     expected = norm(x)
     assert "FewKernels" in type(expected.grad_fn).__name__

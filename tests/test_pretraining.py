@@ -38,9 +38,9 @@ from neobert.layout import Layout
 from neobert.progress import state_of
 from neobert.specifications import PretrainingRun, read_run_file
 from neobert.stopping import StopRequest
-from neobert.training.tasks import Process
-from neobert.training.trainer import Trainer
-from neobert.training.units import last_checkpoint
+from neobert.training.distributed import Process
+from neobert.training.pretraining import PretrainingTrainer
+from neobert.training.trainer import last_checkpoint
 from neobert.work import Worker, open_units
 
 GOLDEN = Path(__file__).parent / "golden" / "losses.json"
@@ -149,7 +149,7 @@ def test_the_loss_is_measured_on_all_corpora_where_that_is_wanted(
     alone = run_file.model_copy(
         update={"pretraining": other, "execution": read_run_file(root / folder.relative_to(tmp_path)).execution}
     )
-    trainer = Trainer(Layout(tmp_path), alone, Process(0, 1))
+    trainer = PretrainingTrainer(Layout(tmp_path), alone, Process(0, 1))
     trainer.model.load_state_dict(weights(tmp_path, run))
     assert trainer.heldout_scores()["heldout_losses"] == {"wikibook": losses["wikibook"]}
 
@@ -211,7 +211,10 @@ def test_a_damaged_last_checkpoint_is_trained_again_and_no_earlier_one_stands_fo
     content[-1] ^= 1
     path.write_bytes(content)
     second = tiny_run(previous=run, stages=(tiny_stage(steps=2, warmup_steps=0, decay_steps=0),))
-    for start in (last_checkpoint, Trainer(layout, read_run_file(write_tiny_run(root, second)), Process(0, 1)).restore):
+    for start in (
+        last_checkpoint,
+        PretrainingTrainer(layout, read_run_file(write_tiny_run(root, second)), Process(0, 1)).restore,
+    ):
         with pytest.raises((DamagedFile, MissingData), match="last checkpoint"):
             start(*(layout, run.id) if start is last_checkpoint else ())
         assert state_of(layout, run) == "waiting" and (folder / "done.json.damaged-1").exists()
@@ -372,7 +375,7 @@ def test_micro_batches_do_not_change_the_loss(undisturbed: tuple[Path, Pretraini
         root.mkdir()
         (root / "data").symlink_to(undisturbed[0] / "data")
         folder = write_tiny_run(root, run, micro_batch_tokens=32 * rows)
-        trainer = Trainer(Layout(root), read_run_file(folder), Process(0, 1))
+        trainer = PretrainingTrainer(Layout(root), read_run_file(folder), Process(0, 1))
         losses.append([step.measured().loss for step in islice(trainer.steps(trainer.restore()), 6)])
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
@@ -384,7 +387,7 @@ def test_a_second_stage_continues_weights_and_optimizer(
     second = tiny_run(previous=first, stages=(tiny_stage(context=64, warmup_steps=0, decay_steps=0, steps=4),))
     assert second.stage == 1 and second.previous == first.id
     folder = write_tiny_run(root, second)
-    trainer = Trainer(Layout(root), read_run_file(folder), Process(0, 1))
+    trainer = PretrainingTrainer(Layout(root), read_run_file(folder), Process(0, 1))
     assert trainer.restore() == 0
     assert all(torch.equal(value, weights(root, first)[name]) for name, value in trainer.model.state_dict().items())
     assert len(trainer.engine.optimizer.state) > 0
@@ -405,7 +408,7 @@ def test_a_loss_that_is_not_finite_stops_before_the_update_and_names_step_and_mo
     prepared: tuple[Path, PretrainingRun],
 ) -> None:
     root, run = prepared
-    trainer = Trainer(Layout(root), read_run_file(root / "pretraining" / run.id), Process(0, 1))
+    trainer = PretrainingTrainer(Layout(root), read_run_file(root / "pretraining" / run.id), Process(0, 1))
     trainer.restore()
     steps = trainer.steps(0)
     next(steps)

@@ -31,11 +31,9 @@ from neobert.grid.claims import acquire
 from neobert.layout import Layout
 from neobert.specifications import Execution, PretrainingRun, read_run_file
 from neobert.stopping import Stopped, StopRequest
-from neobert.training.course import engine_class
-from neobert.training.device import default_device
+from neobert.training.distributed import Meeting, Process, Task, Waiting, default_device, hosted, leading
 from neobert.training.helping import help_along
-from neobert.training.processes import hosted
-from neobert.training.tasks import Meeting, Process, Task, Waiting, leading
+from neobert.training.trainer import engine_class
 
 STEP = {
     "SLURM_JOB_ID": "7",

@@ -124,7 +124,7 @@ def test_the_code_is_the_packages_own_with_nothing_but_imports_changed(exported:
 
 
 def test_imports_become_relative_in_the_form_that_the_loader_follows() -> None:
-    source = "from neobert import recipe\n\ndef f():\n    from neobert.model.slots import (\n        take,\n    )\n"
+    source = "from neobert import recipe\n\ndef f():\n    from neobert.model.attention import (\n        take,\n    )\n"
     assert remote_code.relative(source) == (
         "from . import neobert_recipe as recipe\nfrom .neobert_recipe import __name__ as _\n\n"
         "def f():\n    from .neobert_model_slots import take\n"

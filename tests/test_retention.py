@@ -72,10 +72,10 @@ def trained(layout: Layout, **changes: Any) -> PretrainingRun:
 
 
 def test_milestones_are_those_that_training_keeps() -> None:
-    from neobert.training.trainer import Trainer
+    from neobert.training.pretraining import PretrainingTrainer
 
     for steps in (1, 3, 24, 5000, 1_000_000):
-        kept = Trainer.milestones.fget(SimpleNamespace(stage=SimpleNamespace(steps=steps)))  # type: ignore[attr-defined]
+        kept = PretrainingTrainer.milestones.fget(SimpleNamespace(stage=SimpleNamespace(steps=steps)))  # type: ignore[attr-defined]
         assert milestones(steps) == kept
 
 

@@ -11,8 +11,7 @@ from small_models import small_model
 from neobert import recipe
 from neobert.model import size
 from neobert.model.build import build_masked_language_model
-from neobert.model.feedforward import FEEDFORWARDS, GatedFeedForward
-from neobert.model.normalization import NORMS
+from neobert.model.layers import FEEDFORWARDS, NORMS, GatedFeedForward
 from neobert.model.positions import POSITIONS
 
 COMBINATIONS = list(itertools.product(POSITIONS, FEEDFORWARDS, NORMS))

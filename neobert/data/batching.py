@@ -14,8 +14,7 @@ from neobert.data.shapes import Exact, Shapes
 from neobert.data.steps import StepIterator
 from neobert.data.tokenized import TokenizedCorpus
 from neobert.data.views import Documents
-from neobert.model.attention import AttentionPlan
-from neobert.model.slots import Slots
+from neobert.model.attention import AttentionPlan, Slots
 from neobert.recipe import Masking
 
 __all__ = ["Batch", "Rows", "StepIterator", "collate", "heldout_batches", "micro_batches"]

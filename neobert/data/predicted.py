@@ -6,7 +6,7 @@ from torch import Tensor
 
 from neobert.data.rows import Integers
 from neobert.data.shapes import Shapes
-from neobert.model.slots import Slots
+from neobert.model.attention import Slots
 
 IGNORED = -100
 """Target of a slot without a predicted token, as torch's cross-entropy has it."""

@@ -24,12 +24,18 @@ from neobert.recipe import Contrastive
 from neobert.records import is_published, provenance, publish_record
 from neobert.specifications import Execution, RunFile, read_checked_run_file
 from neobert.stopping import StopRequest
-from neobert.training.attempt import Outcome
-from neobert.training.course import Course, engine_class
+from neobert.training.distributed import Process
 from neobert.training.engine import autocast
 from neobert.training.loop import StepBatches
-from neobert.training.tasks import Process
-from neobert.training.units import merge_metrics, train, training_loss, with_processes_here
+from neobert.training.trainer import (
+    Outcome,
+    Trainer,
+    engine_class,
+    merge_metrics,
+    train,
+    training_loss,
+    with_processes_here,
+)
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -280,7 +286,7 @@ class TextFeeding:
         )
 
 
-class ContrastiveCourse(Course[TextBatch]):
+class ContrastiveTrainer(Trainer[TextBatch]):
     """Contrastive fine-tuning of an encoder whose weights are named as in pre-training ("model.…")."""
 
     def __init__(self, layout: Layout, run_file: RunFile, process: Process, stop: StopRequest | None = None) -> None:
@@ -418,7 +424,7 @@ class ContrastiveUnit:
         outcome = train(
             self.layout,
             run_file,
-            lambda process: ContrastiveCourse(self.layout, run_file, process, stop),
+            lambda process: ContrastiveTrainer(self.layout, run_file, process, stop),
             self.folder,
             claim,
             stop,

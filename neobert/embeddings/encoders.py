@@ -29,7 +29,7 @@ from neobert.recipe import EmbeddingPrecision, Precision
 from neobert.sentence_modules import SentenceModules, SentencePooling, read_sentence_modules
 from neobert.specifications import PretrainingRun, RunFile, Source, read_run_file
 from neobert.training import checkpoints
-from neobert.training.units import last_checkpoint
+from neobert.training.trainer import last_checkpoint
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -38,7 +38,7 @@ from neobert.result_records import EmbeddingConfig, EmbeddingScores
 from neobert.sentence_modules import SentenceModules, read_sentence_modules
 from neobert.specifications import EXTERNAL_PREFIX, RunFile, read_checked_run_file
 from neobert.stopping import Stopped, StopRequest
-from neobert.training.device import default_device
+from neobert.training.distributed import default_device
 
 if TYPE_CHECKING:
     from mteb import TaskResult

@@ -25,18 +25,17 @@ from neobert.grid.claims import Claim
 from neobert.grid.points import Report
 from neobert.identity import NUMERICS, identity, plain
 from neobert.layout import Layout
-from neobert.model.attention import whole_rows_plan
+from neobert.model.attention import Slots, whole_rows_plan
 from neobert.model.build import build_masked_language_model
 from neobert.model.heads import MaskedLanguageModel
-from neobert.model.slots import Slots
 from neobert.recipe import Precision, Value
 from neobert.records import is_published, provenance, publish_record
 from neobert.result_records import PerplexityAtLength, PerplexityConfig, PerplexityScores
 from neobert.specifications import PretrainingRun, RunFile
 from neobert.stopping import Stopped, StopRequest
-from neobert.training.device import default_device
+from neobert.training.distributed import default_device
 from neobert.training.engine import autocast
-from neobert.training.units import last_checkpoint
+from neobert.training.trainer import last_checkpoint
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from neobert.glue.encoding import EncodedSplit, permutation
-from neobert.model.attention import AttentionPlan, packed_plan, padded_plan
+from neobert.model.attention import AttentionPlan, Slots, packed_plan, padded_plan
 from neobert.model.heads import Classifier, SequenceClassifier, mean_over_tokens
-from neobert.model.slots import Slots
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Rows = list[list[int]]

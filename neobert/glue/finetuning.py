@@ -12,7 +12,6 @@ from torch.nn import functional
 
 from neobert.errors import RunFailed
 from neobert.glue.batching import SHARED_ROWS, Batch, Form, evaluation_batches, fixed_row_tokens, training_batches
-from neobert.glue.course import Course, Patience
 from neobert.glue.encoding import EncodedSplit, EncodedTask
 from neobert.glue.metrics import Scores, evaluate
 from neobert.grid.points import Report
@@ -26,6 +25,7 @@ from neobert.training.compiling import COMPILE_SECONDS, COMPILE_SECONDS_PER_LAYE
 from neobert.training.engine import autocast
 from neobert.training.loop import seed_step
 from neobert.training.optimization import set_learning_rate
+from neobert.training.schedule import FineTuningSchedule, Patience
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ class FineTuner:
 
     def course_steps(self, point: Point) -> int:
         """How many updates a run at a point makes if patience does not end it."""
-        return Course.of(self.protocol, len(self._train), point.batch_size).steps
+        return FineTuningSchedule.of(self.protocol, len(self._train), point.batch_size).steps
 
     def run(self, point: Point, seed: int, stop: StopRequest | None = None, report: Report | None = None) -> Outcome:
         """`evaluations` to their end; each is reported.
@@ -226,7 +226,7 @@ class FineTuner:
             self.compiled = self._compile(point)
         initialize_classifier(self.classifier, self.protocol.classifier_scale, seed)
         self.classifier.load_state_dict(self._start, strict=False)  # what of the head is not there stays as drawn
-        course = Course.of(self.protocol, len(self._train), point.batch_size)
+        course = FineTuningSchedule.of(self.protocol, len(self._train), point.batch_size)
         metric = self.encoded.task.decisive_metric(self.protocol)
         patience, optimizer = Patience(self.protocol.patience_evaluations, metric), self._optimizer(point)
         losses: list[Tensor] = []

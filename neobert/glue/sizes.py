@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from neobert.glue.course import Course
 from neobert.glue.tasks import task_named
 from neobert.recipe import FineTuning
+from neobert.training.schedule import FineTuningSchedule
 
 CHARACTERS_PER_TOKEN = 4.5
 """English text in BERT's WordPieces: 2.8 TB of RefinedWeb are 600 G tokens (paper, Table 1 and §3.2), 4.7 each."""
@@ -55,7 +55,7 @@ class TrialWork:
     @classmethod
     def of(cls, task: str, size: TaskSize, protocol: FineTuning, batch_size: int) -> "TrialWork":
         """The work of a trial by the protocol."""
-        course = Course.of(protocol, size.train, batch_size)
+        course = FineTuningSchedule.of(protocol, size.train, batch_size)
         evaluations = -(-course.steps // course.evaluation_interval)
         tokens = size.tokens(task, protocol.max_tokens)
         trained = tokens * size.train * protocol.epochs

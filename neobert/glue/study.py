@@ -35,8 +35,8 @@ from neobert.recipe import Point
 from neobert.records import is_published, provenance, publish_record
 from neobert.specifications import GlueStudy, RunFile, read_checked_run_file, read_run_file
 from neobert.stopping import StopRequest
-from neobert.training.device import default_device
-from neobert.training.units import last_checkpoint
+from neobert.training.distributed import default_device
+from neobert.training.trainer import last_checkpoint
 
 
 @dataclass(frozen=True, eq=False)

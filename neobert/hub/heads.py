@@ -16,8 +16,8 @@ from transformers.utils.generic import can_return_tuple
 
 from neobert.hub.configuration import NeoBERTConfig
 from neobert.hub.modeling import NeoBERTModel, NeoBERTPreTrainedModel
+from neobert.model.attention import take
 from neobert.model.heads import mean_over_tokens
-from neobert.model.slots import take
 
 
 class NeoBERTForMaskedLM(NeoBERTPreTrainedModel):

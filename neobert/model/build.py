@@ -8,9 +8,8 @@ from torch import Tensor, nn
 
 from neobert import recipe
 from neobert.model.encoder import Block, Encoder
-from neobert.model.feedforward import FEEDFORWARDS
 from neobert.model.heads import Classifier, MaskedLanguageModel, SequenceClassifier
-from neobert.model.normalization import NORMS
+from neobert.model.layers import FEEDFORWARDS, NORMS
 from neobert.model.positions import POSITIONS, LearnedPositions
 
 

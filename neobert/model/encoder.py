@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from neobert.model.attention import AttentionPlan, attend
+from neobert.model.attention import AttentionPlan, Slots, attend, take_places
 from neobert.model.positions import Positions, Rotation
-from neobert.model.slots import Slots, take_places
 
 
 def query_key_value(

@@ -6,9 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from neobert.model.attention import AttentionPlan
+from neobert.model.attention import AttentionPlan, Slots
 from neobert.model.encoder import Encoder
-from neobert.model.slots import Slots
 
 IGNORED_TARGET = -100
 Weights = dict[str, Tensor]

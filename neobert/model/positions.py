@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from neobert import recipe
-from neobert.model.slots import take_places
+from neobert.model.attention import take_places
 
 
 class Rotation(Protocol):

@@ -2,17 +2,80 @@
 
 import resource
 import sys
+import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
+from itertools import islice
+from pathlib import Path
 from typing import Any, Self
 
 import torch
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
 
-from neobert.model.size import training_flops_per_token
+from neobert.files import sync_file, temporary_sibling
+from neobert.model.size import datasheet_peak, training_flops_per_token
 from neobert.recipe import Precision, Pretraining
-from neobert.training.ceiling import datasheet_ceiling, matmul_ceiling
 from neobert.training.loop import Step
+
+BUDGET_SECONDS = 0.3
+SIZES = {"cpu": (256, 512, 1024, 2048), "cuda": (2048, 4096, 8192)}
+LEAST_REPEATS = 3
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+def matmul_ceiling(device: torch.device, precision: Precision) -> float:
+    """Floating-point operations a second of the fastest square product, with the threads that torch has now.
+
+    Measured once a process, for some 0.3 seconds: of a few sizes the best, and of each size the best of several.
+    """
+    return _measured(device, precision, torch.get_num_threads())
+
+
+def datasheet_ceiling(device: torch.device, precision: Precision) -> float | None:
+    """The data sheet's peak of a GPU in bf16; None on a CPU, for a GPU that no row names, and in fp32."""
+    if device.type != "cuda" or precision != "bf16":
+        return None
+    return datasheet_peak(torch.cuda.get_device_name(device))
+
+
+@cache
+def _measured(device: torch.device, precision: Precision, threads: int) -> float:
+    deadline = time.perf_counter() + BUDGET_SECONDS
+    best = 0.0
+    for size in SIZES[device.type]:
+        work = 2.0 * size**3
+        if best and time.perf_counter() + (1 + LEAST_REPEATS) * work / best > deadline:
+            break
+        best = max(best, work / _best_seconds(*_factors(size, device, DTYPES[precision])))
+    return best
+
+
+def _factors(size: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Random numbers, since a GPU computes faster with zeros; from a generator of their own."""
+    generator = torch.Generator(device).manual_seed(0)
+    left, right = torch.randn(2, size, size, generator=generator, device=device).to(dtype)
+    return left, right
+
+
+def _best_seconds(left: Tensor, right: Tensor) -> float:
+    out = torch.mm(left, right)
+    return min(_seconds(left, right, out) for _ in range(LEAST_REPEATS))
+
+
+def _seconds(left: Tensor, right: Tensor, out: Tensor) -> float:
+    _synchronize(out.device)
+    started = time.perf_counter()
+    torch.mm(left, right, out=out)
+    _synchronize(out.device)
+    return time.perf_counter() - started
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 @dataclass
@@ -108,3 +171,40 @@ def peak_memory_bytes(device: torch.device) -> dict[str, int]:
         return {"gpu": torch.cuda.max_memory_allocated(device)}
     unit = 1 if sys.platform == "darwin" else 1024  # getrusage(2)
     return {"process": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit}
+
+
+WARM_UP_STEPS = 3
+"""Steps before the trace begins: the first ones allocate, choose kernels and compile."""
+
+
+def traced(steps: Iterator[Step], count: int, path: Path, device: torch.device) -> Iterator[Step]:
+    """The same steps; `count` of them, behind the first few, are traced into `path`.
+
+    A trace holds the operations of host and GPU under the names of the phases (data, forward, backward, optimizer).
+    Where the steps end early it holds fewer of them; where they are broken off in it there is none.
+    """
+    yield from islice(steps, WARM_UP_STEPS)
+    numbers: list[int] = []
+    with profile(activities=_activities(device)) as profiler:
+        for step in islice(steps, count):
+            numbers.append(step.number)
+            yield step
+    if numbers:
+        _write(profiler, path)
+        print(f"the trace of steps {numbers[0]} to {numbers[-1]} lies in {path}", file=sys.stderr, flush=True)
+    yield from steps
+
+
+def _activities(device: torch.device) -> list[ProfilerActivity]:
+    return [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
+
+
+def _write(profiler: profile, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = temporary_sibling(path)
+    try:
+        profiler.export_chrome_trace(str(temporary))
+        sync_file(temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

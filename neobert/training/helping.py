@@ -10,11 +10,9 @@ from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED, RunFailed
 from neobert.layout import Layout
 from neobert.specifications import RunFile, read_run_file
 from neobert.stopping import StopRequest
-from neobert.training.attempt import attempt
-from neobert.training.course import Course
-from neobert.training.processes import joined
-from neobert.training.tasks import TIMEOUT, Meeting, Process, Task, Waiting
-from neobert.training.trainer import Trainer
+from neobert.training.distributed import TIMEOUT, Meeting, Process, Task, Waiting, joined
+from neobert.training.pretraining import PretrainingTrainer
+from neobert.training.trainer import Trainer, attempt
 
 
 def help_along(layout: Layout, task: Task, stop: StopRequest, timeout: timedelta = TIMEOUT) -> int:
@@ -52,11 +50,11 @@ def _train_along(layout: Layout, task: Task, meeting: Meeting, stop: StopRequest
         attempt(_course(layout, run_file, task.process), stop, None, folder)
 
 
-def _course(layout: Layout, run_file: RunFile, process: Process) -> Course[Any]:
+def _course(layout: Layout, run_file: RunFile, process: Process) -> Trainer[Any]:
     if run_file.contrastive is not None:
-        from neobert.embeddings.contrastive import ContrastiveCourse
+        from neobert.embeddings.contrastive import ContrastiveTrainer
 
-        return ContrastiveCourse(layout, run_file, process)
+        return ContrastiveTrainer(layout, run_file, process)
     assert run_file.pretraining is not None
     corpus = open_shards(layout.data(run_file.pretraining.data_id), verify=False)  # the first process has verified
-    return Trainer(layout, run_file, process, corpus)
+    return PretrainingTrainer(layout, run_file, process, corpus)

@@ -1,24 +1,237 @@
 """A stage of pre-training as a unit of work: claim, resume from the newest checkpoint, train, publish."""
 
+import math
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
+from neobert.data.batching import Batch, collate, micro_batches
+from neobert.data.batching import StepIterator as StepIterator_of_batching
 from neobert.data.preparation import measured_runs, tokenized_corpus
+from neobert.data.rows import Rows
+from neobert.data.shapes import Exact, Fixed, Shapes
+from neobert.data.steps import StepIterator
+from neobert.data.tokenized import TokenizedCorpus
+from neobert.data.views import Documents, all_documents
+from neobert.errors import MissingData
+from neobert.evaluation.heldout import HeldoutText, heldout_score, heldout_texts
 from neobert.grid.claims import Claim
 from neobert.grid.points import Report
 from neobert.identity import plain
 from neobert.layout import Layout
+from neobert.model.build import build_masked_language_model, initialize
+from neobert.model.heads import MaskedLanguageModel
+from neobert.recipe import Masking, Stage
 from neobert.records import is_published, provenance, publish_record
 from neobert.specifications import Execution, PretrainingRun, RunFile, read_checked_run_file
 from neobert.stopping import StopRequest
 from neobert.training.accounting import accounts
-from neobert.training.attempt import Outcome
-from neobert.training.device import default_device
-from neobert.training.trainer import Trainer
-from neobert.training.units import merge_metrics, train, training_loss, with_processes_here
+from neobert.training.compiling import Trial, compiled, pays
+from neobert.training.distributed import Process, default_device, said_by_first
+from neobert.training.loop import StepBatches
+from neobert.training.trainer import (
+    Outcome,
+    Trainer,
+    engine_class,
+    last_checkpoint,
+    merge_metrics,
+    train,
+    training_loss,
+    with_processes_here,
+)
+
+
+@dataclass(frozen=True)
+class Feeding:
+    """How rows become micro-batches of at most `most_rows` rows.
+
+    `flat` is the form for variable-length kernels. With `fixed` sizes there are few different ones, for a compiled
+    model; `document_tokens` is the mean length of a document, from which they follow.
+    """
+
+    corpus: TokenizedCorpus
+    masking: Masking
+    most_rows: int
+    context: int
+    document_tokens: float
+    process: Process
+    device: torch.device
+    flat: bool
+    fixed: bool
+
+    @property
+    def shapes(self) -> Shapes:
+        """A process without rows gets a row of filler, to take part."""
+        if not self.fixed:
+            return Exact(least_rows=1)
+        return Fixed(self.most_rows, self.context, self.masking.rate, self.document_tokens)
+
+    def steps(self, rows: StepIterator) -> Iterator[StepBatches[Batch]]:
+        """This process's share of every step that is left."""
+        for of_step in rows:
+            batches = [self._batch(share) for share in self._shares(of_step)]
+            slots = self.context * sum(self.shapes.rows(share.count) for share in self._shares_of_all(of_step))
+            yield StepBatches(batches, of_step.real_tokens, slots, of_step.attended_tokens, rows.state())
+
+    def _shares(self, rows: Rows) -> Iterator[Rows]:
+        return micro_batches(rows, self.most_rows, rank=self.process.rank, ranks=self.process.count)
+
+    def _shares_of_all(self, rows: Rows) -> Iterator[Rows]:
+        for rank in range(self.process.count):
+            yield from micro_batches(rows, self.most_rows, rank=rank, ranks=self.process.count)
+
+    def _batch(self, rows: Rows) -> Batch:
+        batch = collate(rows, self.corpus, self.masking, shapes=self.shapes, flat=self.flat)
+        return batch.pin_memory().to(self.device) if self.device.type == "cuda" else batch
+
+
+def summed_loss(network: torch.nn.Module, batch: Batch) -> torch.Tensor:
+    """Cross-entropy summed over the predicted tokens of a micro-batch."""
+    loss: torch.Tensor = network(batch.token_ids, batch.plan, batch.slots, batch.targets)
+    return loss
+
+
+def predicted_tokens(batch: Batch) -> int:
+    """What the loss is normalised by."""
+    return batch.predicted_tokens
+
+
+class PretrainingTrainer(Trainer[Batch]):
+    """Model, data and optimizer of a stage in one process, at some step of it."""
+
+    model: MaskedLanguageModel
+
+    def __init__(
+        self, layout: Layout, run_file: RunFile, process: Process, corpus: TokenizedCorpus | None = None
+    ) -> None:
+        assert run_file.pretraining is not None
+        self.run: PretrainingRun = run_file.pretraining
+        recipe = self.run.recipe
+        super().__init__(layout, run_file, process, layout.pretraining(self.run.id), recipe.optimization, recipe.seed)
+        self.stage: Stage = recipe.stages[-1]
+        self.corpus = corpus or tokenized_corpus(layout, self.run, run_file.source)
+        self.model = build_masked_language_model(recipe.model, self.run.context)
+        engine = engine_class(run_file.execution.engine, process.count)
+        self.engine = engine(
+            self.model, summed_loss, predicted_tokens, recipe.optimization, recipe.precision, self.device
+        )
+        self.rows = StepIterator_of_batching(
+            self.training_documents, self.stage, recipe.packing, seed=recipe.seed, stage_number=self.run.stage
+        )
+        self.data_state = self.rows.state()
+
+    @property
+    def training_documents(self) -> Documents:
+        """What the run may train on: all but the held-out documents."""
+        return all_documents(self.corpus).split_heldout()[0]
+
+    @cached_property
+    def heldout(self) -> list[HeldoutText]:
+        """The held-out documents of each measured corpus, in the run's own context and in the common one."""
+        own, *others = measured_runs(self.run_file)
+        corpora: dict[str, TokenizedCorpus] = {own.recipe.data.corpus: self.corpus}
+        for run in others:
+            corpora[run.recipe.data.corpus] = tokenized_corpus(self.layout, run, self.run_file.source)
+        common = self.run_file.execution.heldout_context or self.stage.context
+        contexts = sorted({self.stage.context, common})
+        return heldout_texts(corpora, contexts, {context: self._rows_of(context) for context in contexts})
+
+    def _rows_of(self, context: int) -> int:
+        return max(1, self.run_file.execution.micro_batch_tokens // context)
+
+    @property
+    def _rows_per_micro_batch(self) -> int:
+        return self._rows_of(self.stage.context)
+
+    def begin(self) -> None:
+        """Weights and optimizer state of the previous stage, or fresh weights."""
+        if self.run.previous is None:
+            initialize(self.model, self.run.recipe.model.initialization, self.run.recipe.seed)
+            self.engine.adopt({})
+            return
+        previous = self.newest_checkpoint(self.layout.pretraining(self.run.previous) / "checkpoints")
+        if previous is None or previous.step != self.run.recipe.stages[-2].steps:
+            if self.process.writes:
+                last_checkpoint(self.layout, self.run.previous)
+            raise MissingData(f"run {self.run.id} continues {self.run.previous}, whose last checkpoint is not there")
+        self.model.load_state_dict(previous.weights())
+        self.engine.adopt(previous.optimizer())
+
+    def go_to(self, data_state: Mapping[str, Any]) -> None:
+        self.rows.restore(dict(data_state))
+
+    def arrange(self, compiled: bool | None) -> None:
+        self._compile(self._compile_pays() if compiled is None else self._as_begun(compiled))
+
+    def _as_begun(self, began: bool) -> bool:
+        word = self.run_file.execution.compile
+        if self.process.writes and word == ("off" if began else "on"):
+            form = "compiled" if began else "without compiling"
+            print(f"run {self.run.id} goes on {form}, as it began: --compile {word} is for new runs", file=sys.stderr)
+        return began
+
+    def data(self) -> Iterator[StepBatches[Batch]]:
+        return self.feeding().steps(self.rows)
+
+    def feeding(self) -> Feeding:
+        """How this process gets its micro-batches."""
+        return Feeding(
+            corpus=self.corpus,
+            masking=self.run.recipe.masking,
+            most_rows=self._rows_per_micro_batch,
+            context=self.stage.context,
+            document_tokens=self._mean_document_tokens,
+            process=self.process,
+            device=self.device,
+            flat=self.device.type == "cuda" and self.run.recipe.precision == "bf16",
+            fixed=self.compiled,
+        )
+
+    @property
+    def _mean_document_tokens(self) -> float:
+        return float(np.minimum(self.training_documents.framed_lengths, self.stage.context).mean())
+
+    def _compile_pays(self) -> bool:
+        """What the first process decides for all."""
+        word = self.run_file.execution.compile
+        if word != "auto":
+            return word == "on"
+        decided = False
+        if self.process.writes:
+            micro_batches = math.ceil(self.stage.tokens_per_step / self.run_file.execution.micro_batch_tokens)
+            left = self.stage.steps * max(1, micro_batches // self.process.count)
+            decided = pays(self._trial(), self.run.recipe.model.layers, left)
+        return bool(said_by_first(int(decided), self.process, self.device))
+
+    def _compile(self, wanted: bool) -> None:
+        self.compiled = wanted
+        if not wanted:
+            return
+        self.compiled = compiled(self._trial(), self.run_file.execution.compile)
+        self.count_compiling()
+
+    def _trial(self) -> Trial:
+        """The first micro-batch of the stage, as every step has them."""
+        rows = StepIterator_of_batching(
+            self.training_documents, self.stage, self.run.recipe.packing, seed=0, stage_number=self.run.stage
+        )
+        batch = next(self.feeding().steps(rows)).micro_batches[0]
+        return Trial(self.model, lambda: summed_loss(self.model, batch), self.run.recipe.precision, self.device)
+
+    def heldout_scores(self) -> dict[str, Any]:
+        """Loss in nats on the held-out documents of each measured corpus, and of the run's own one, in the run's own
+        context; in `heldout` all that was measured."""
+        precision = self.run.recipe.precision
+        scores = [heldout_score(self.model, text, precision, self.device) for text in self.heldout]
+        losses = {score.corpus: score.loss for score in scores if score.context == self.stage.context}
+        own = losses[self.run.recipe.data.corpus]
+        return {"heldout_loss": own, "heldout_losses": losses, "heldout": plain(scores)}
 
 
 @dataclass(frozen=True)
@@ -74,7 +287,7 @@ class PretrainingUnit:
         outcome = train(
             self.layout,
             run_file,
-            lambda process: Trainer(self.layout, run_file, process, corpus),
+            lambda process: PretrainingTrainer(self.layout, run_file, process, corpus),
             self.folder,
             claim,
             stop,

@@ -1,7 +1,13 @@
 """The learning rate as a pure function of the step, the same for pre-training and fine-tuning (paper §3.3)."""
 
 import math
-from typing import Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from neobert.recipe import FineTuning
+
+if TYPE_CHECKING:
+    from neobert.glue.metrics import Scores
 
 
 def learning_rate(
@@ -31,3 +37,74 @@ def learning_rate(
     progress = (step - warmup_steps) / (decay_steps - warmup_steps)
     share_left = 1 - progress if shape == "linear" else (1 + math.cos(math.pi * progress)) / 2
     return floor + (peak - floor) * share_left
+
+
+@dataclass(frozen=True)
+class FineTuningSchedule:
+    """The numbers of a run that follow from protocol, examples and batch size."""
+
+    steps: int
+    evaluation_interval: int
+    warmup_steps: int
+    decay_steps: int
+    floor_fraction: float
+
+    @classmethod
+    def of(cls, protocol: FineTuning, examples: int, batch_size: int) -> "FineTuningSchedule":
+        """Fractions of a protocol count all updates."""
+        steps_per_epoch = -(-examples // batch_size)
+        steps = steps_per_epoch * protocol.epochs
+        interval = min(protocol.evaluation_interval_steps, _share_of_epoch(protocol, examples, batch_size))
+        warmup_steps = round(protocol.warmup_fraction * steps)
+        decay_steps = max(warmup_steps + 1, round(protocol.decay_fraction * steps))
+        return cls(steps, max(1, interval), warmup_steps, decay_steps, protocol.floor_fraction)
+
+    def evaluates_after(self, step: int) -> bool:
+        """At every interval and at the end."""
+        return step % self.evaluation_interval == 0 or step == self.steps
+
+    def learning_rate(self, step: int, peak: float) -> float:
+        """The rate of update number `step`: up to `peak`, down a straight line, then the floor."""
+        return learning_rate(
+            step,
+            peak=peak,
+            warmup_steps=self.warmup_steps,
+            decay_steps=self.decay_steps,
+            floor_fraction=self.floor_fraction,
+            shape="linear",
+        )
+
+
+def _share_of_epoch(protocol: FineTuning, examples: int, batch_size: int) -> int:
+    """Updates between evaluations by the epoch's length.
+
+    App. C divides an epoch's updates by ten. The released code divides its examples, counted in whole batches, and
+    evaluates after each epoch where that is sooner: with ten or more examples in a batch it always is.
+    """
+    batches = -(-examples // batch_size)
+    if protocol.epoch_counted_in == "steps":
+        return batches // protocol.evaluations_per_epoch
+    return min(examples // batch_size, batches * batch_size // protocol.evaluations_per_epoch)
+
+
+class Patience:
+    """Remembers the best scores and counts the evaluations since; `metric` is what they are compared by, None their
+    score."""
+
+    def __init__(self, evaluations: int, metric: str | None = None) -> None:
+        self.evaluations = evaluations
+        self.metric = metric
+        self.best: Scores | None = None
+        self.waited = 0
+
+    def improves(self, scores: "Scores") -> bool:
+        """Note an evaluation; True where it is strictly better than all before it. A first one always is."""
+        better = scores.is_better_than(self.best, self.metric)
+        self.best = scores if better else self.best
+        self.waited = 0 if better else self.waited + 1
+        return better
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the last `evaluations` evaluations brought nothing better."""
+        return self.waited >= self.evaluations

@@ -25,9 +25,8 @@ from torch import Tensor, nn
 
 from neobert.errors import MissingData, RunFailed
 from neobert.recipe import Precision
-from neobert.training.engine import Engine, autocast
+from neobert.training.engine import Engine, Phases, autocast, on_device
 from neobert.training.optimization import is_elementwise
-from neobert.training.readings import Phases, on_device
 
 MicroBatch = TypeVar("MicroBatch")
 BUCKET_ELEMENTS = 1 << 25
