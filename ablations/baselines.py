@@ -13,7 +13,7 @@ from ablations.protocol import EMBEDDING_PROTOCOL, GLUE_PROTOCOL
 from ablations.runs import Checkpoint, glue_studies
 from ablations.scales import Scale, scaled_measurement
 from ablations.variant import Variant
-from neobert.data.corpora import Source
+from neobert.data.sources import Source
 from neobert.errors import MissingData
 from neobert.external import ExternalModel, write_model_file
 from neobert.layout import Layout

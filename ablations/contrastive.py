@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from ablations.modification import Embedding
 from ablations.protocol import CONTRASTIVE_PROTOCOL, EMBEDDING_PROTOCOL
-from neobert.data.corpora import Source
-from neobert.data.pair_repositories import DECLARED_SETS, Mix, sets_of
+from neobert.data.pairs import DECLARED_SETS, Mix, sets_of
+from neobert.data.sources import Source
 from neobert.embeddings.specification import ContrastiveRun, PairSet
 from neobert.errors import MissingData
 from neobert.external import ExternalModel

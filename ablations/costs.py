@@ -21,7 +21,7 @@ from ablations.throughput import (
     measured_throughput,
     stated_throughput,
 )
-from neobert.data.corpora import Source
+from neobert.data.sources import Source
 from neobert.embeddings.specification import ContrastiveRun
 from neobert.embeddings.suite_specification import EmbeddingEvaluation
 from neobert.glue.sizes import TrialWork

@@ -2,10 +2,8 @@
 
 from itertools import islice
 
-from neobert.data.corpora import Source, SyntheticSource
-from neobert.data.directory import DirectorySource
-from neobert.data.hub import HubSource
-from neobert.data.tokenized import DOCUMENT, TOKEN
+from neobert.data.shards import DOCUMENT, TOKEN
+from neobert.data.sources import DirectorySource, HubSource, Source, SyntheticSource
 from neobert.glue.sizes import CHARACTERS_PER_TOKEN, PUBLISHED, TaskSize
 from neobert.glue.tasks import task_named
 from neobert.model.size import parameter_count

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from neobert.console import output, table
+from neobert.data.mteb_tasks import CATEGORIES, EmbeddingTask
 from neobert.embeddings.suite_specification import EmbeddingEvaluation, TaskOnData
-from neobert.embeddings.tasks import CATEGORIES, EmbeddingTask
 from neobert.files import read_json
 from neobert.grid.claims import is_claimed
 from neobert.layout import Layout

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from ablations.contrastive import Encoder, context_of, contrastive_run, pair_sets
 from ablations.modification import Embedding
-from neobert.data.corpora import Source
-from neobert.data.pair_repositories import Mix
+from neobert.data.mteb_tasks import EmbeddingTask, Wording, chosen_tasks, task_prompts
+from neobert.data.pairs import Mix
+from neobert.data.sources import Source
 from neobert.embeddings.specification import ContrastiveRun, PairSet
 from neobert.embeddings.suite_specification import EmbeddingEvaluation, MeasuredEncoder, TaskOnData
-from neobert.embeddings.tasks import EmbeddingTask, Wording, chosen_tasks, task_prompts
 from neobert.errors import MissingData
 from neobert.external import ExternalModel
 from neobert.recipe import Instructed

@@ -13,7 +13,7 @@ from ablations.plan import Row, scaled_variant, sharing, vocabulary_of
 from ablations.scales import Scale, Vocabulary
 from ablations.variant import Variant
 from neobert.console import Watch, duration, logs
-from neobert.data.corpora import Source
+from neobert.data.sources import Source
 from neobert.embeddings.specification import ContrastiveRun
 from neobert.embeddings.suite_specification import EmbeddingEvaluation
 from neobert.errors import EXIT_RUN_FAILED, DamagedFile

@@ -72,7 +72,7 @@ def refuse_heldout_context(context: int | None, rows: "Iterable[Row]") -> None:
     Raises:
         ValueError: it has no room for text, or is beyond a variant's learned positions.
     """
-    from neobert.data.views import FRAME_TOKENS
+    from neobert.data.shards import FRAME_TOKENS
     from neobert.specifications import PretrainingRun
 
     if context is None:

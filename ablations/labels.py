@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from ablations.modification import Modification, Recipe
 from ablations.variant import Variant
-from neobert.data.hub import is_from_hub
+from neobert.data.manifest import is_from_hub
 from neobert.recipe import Pretraining
 
 TOKENIZERS = {"wordpiece": "WordPiece", "bpe": "BPE"}

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from neobert.data.pair_repositories import Mix
-from neobert.embeddings.tasks import Wording
+from neobert.data.mteb_tasks import Wording
+from neobert.data.pairs import Mix
 from neobert.errors import did_you_mean
 from neobert.identity import leaves, plain
 from neobert.recipe import (

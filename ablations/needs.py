@@ -8,11 +8,10 @@ from typing import Literal, NoReturn
 from ablations.plan import Row, scaled_variant
 from ablations.scales import Scale
 from ablations.variant import Variant
-from neobert.data.corpora import TASK_SPLITS, Source
-from neobert.data.hub import HubSource
-from neobert.data.hub_items import Needs, items_of
-from neobert.data.mteb_repositories import MTEB_REPOSITORIES
-from neobert.data.pair_repositories import sets_of
+from neobert.data.hub_download import Needs, items_of
+from neobert.data.mteb_tasks import MTEB_REPOSITORIES
+from neobert.data.pairs import sets_of
+from neobert.data.sources import TASK_SPLITS, HubSource, Source
 from neobert.embeddings.specification import ContrastiveRun
 from neobert.embeddings.suite_specification import EmbeddingEvaluation
 from neobert.errors import MissingData

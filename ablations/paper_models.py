@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Literal
 
 from neobert.console import output, table
-from neobert.data.hub_items import MODELS, ModelParts
-from neobert.data.manifest import read_manifest
-from neobert.data.repositories import Repository
+from neobert.data.hub_download import MODELS, ModelParts
+from neobert.data.manifest import Repository, read_manifest
 from neobert.errors import did_you_mean
 
 Size = Literal["Base", "Large"]

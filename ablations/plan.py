@@ -13,7 +13,7 @@ from ablations.modification import Embedding, Recipe
 from ablations.runs import glue_studies, measured_checkpoints, pretraining_runs
 from ablations.scales import Scale, Vocabulary, scaled
 from ablations.variant import Variant, prove_scaled
-from neobert.data.corpora import Source
+from neobert.data.sources import Source
 from neobert.embeddings.specification import ContrastiveRun
 from neobert.embeddings.suite_specification import EmbeddingEvaluation
 from neobert.errors import did_you_mean

@@ -12,7 +12,7 @@ from ablations.listing import change_text
 from ablations.near_misses import NearMiss, NearMisses
 from ablations.plan import Row
 from neobert.console import output, quantity, table
-from neobert.data.corpora import Source
+from neobert.data.sources import Source
 from neobert.launching.here import available_cores
 from neobert.layout import Layout
 

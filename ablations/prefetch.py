@@ -26,8 +26,7 @@ from neobert.command_line import byte_count, count, guarded, parser_from
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_RUN_FAILED, exit_code
 
 if TYPE_CHECKING:
-    from neobert.data.hub_items import Needs
-    from neobert.data.hub_selection import Row, Selection
+    from neobert.data.hub_download import Needs, Row, Selection
 
 DOWNLOADS = 4
 
@@ -73,8 +72,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace, needs: "Needs") -> int:
-    from neobert.data.closure import gaps
-    from neobert.data.hub_items import items_of
+    from neobert.data.hub_download import gaps, items_of
 
     found = gaps(options.data_dir, needs, contents=options.check == "contents")
     command = _command(options)
@@ -102,9 +100,7 @@ def _command(options: argparse.Namespace) -> str:
 
 def _bring(options: argparse.Namespace, needs: "Needs") -> int:
     from neobert.console import logs
-    from neobert.data.hub_items import items_of
-    from neobert.data.hub_selection import select
-    from neobert.data.prefetching import bring, require_room, sole_prefetch
+    from neobert.data.hub_download import bring, items_of, require_room, select, sole_prefetch
 
     folder: Path = options.data_dir
     errors: list[Exception] = []

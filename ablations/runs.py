@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ablations.modification import Recipe
 from ablations.protocol import TRANSFER_TASK, TRANSFERRED_TASKS
-from neobert.data.corpora import Source
+from neobert.data.sources import Source
 from neobert.glue.tasks import SELECTION_RULES, TASKS
 from neobert.identity import neutral_values
 from neobert.recipe import FineTuning, Point, Pretraining

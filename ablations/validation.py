@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from ablations.costs import Machine
 from ablations.fit import misfits
 from ablations.plan import PlannedUnit, Row
-from neobert.data.corpora import Source
-from neobert.data.hub import UNRESOLVED
-from neobert.data.tokenized import MANIFEST
+from neobert.data.shards import MANIFEST
+from neobert.data.sources import UNRESOLVED, Source
 from neobert.embeddings.suite_specification import EmbeddingEvaluation
 from neobert.errors import MissingData
 from neobert.identity import canonical

@@ -11,8 +11,8 @@ from ablations.execution import carry_out
 from ablations.pieces import NamedRun, pieces_of
 from ablations.scales import groups_here, sharing_cores, synthetic_documents, workers_here
 from neobert.console import logs
-from neobert.data.corpora import Source
 from neobert.data.preparation import open_specified, specify
+from neobert.data.sources import Source
 from neobert.embeddings.specification import ContrastiveRun
 from neobert.errors import EXIT_DONE, EXIT_REQUEUE
 from neobert.launching.here import visible_gpus

@@ -35,10 +35,8 @@ def main() -> int:
 def ours(paths: list[Path], folder: Path, out: Path) -> Callable[[], dict[str, Any]]:
     """Shards, then one epoch of packed rows written out as training would read them, masks included."""
     from benchmarks.data_loader import NEOBERT_MASKING, stage
-    from neobert.data.batching import StepIterator, collate
-    from neobert.data.shards import prepare
-    from neobert.data.tokenized import TOKEN
-    from neobert.data.views import all_documents
+    from neobert.data.batches import StepIterator, collate
+    from neobert.data.shards import TOKEN, all_documents, prepare
 
     def run() -> dict[str, Any]:
         begun = time.perf_counter()

@@ -16,14 +16,11 @@ import numpy as np
 from benchmarks.data_texts import documents
 from benchmarks.measuring import load, timed
 from benchmarks.results import Goal, write_result
-from neobert.data.batching import StepIterator, collate
-from neobert.data.directory import DirectorySource
-from neobert.data.packing import best_fit_decreasing
-from neobert.data.shards import prepare
-from neobert.data.streams import STREAMS, WINDOW_DOCUMENTS
-from neobert.data.tokenized import TokenizedCorpus
+from neobert.data.batches import StepIterator, collate
+from neobert.data.rows import STREAMS, WINDOW_DOCUMENTS, best_fit_decreasing
+from neobert.data.shards import Documents, TokenizedCorpus, all_documents, prepare
+from neobert.data.sources import DirectorySource
 from neobert.data.tokenizers import SpecialIds
-from neobert.data.views import Documents, all_documents
 from neobert.recipe import Masking, Stage, Subset
 
 STEP_TOKENS_PER_SECOND = 310_000

@@ -68,10 +68,9 @@ def measured(folder: Path, count: int) -> dict[str, Any]:
 
 def one(folder: Path, count: int) -> dict[str, Any]:
     """Everything from texts to the first batches; memory is the process's highest, and what it had after imports."""
-    from neobert.data.batching import StepIterator, collate
-    from neobert.data.shards import open_shards, prepare
+    from neobert.data.batches import StepIterator, collate
+    from neobert.data.shards import all_documents, open_shards, prepare
     from neobert.data.tokenizers import load_tokenizer
-    from neobert.data.views import all_documents
 
     block = list(islice(documents(None), BLOCK_TEXTS))
     texts = (f"{number} {block[number % BLOCK_TEXTS]}" for number in range(count))

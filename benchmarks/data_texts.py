@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measuring import Timing, timed
-from neobert.data.corpora import CORPORA
-from neobert.data.directory import DirectorySource
+from neobert.data.sources import CORPORA, DirectorySource
 from neobert.data.synthetic import corpus_documents
-from neobert.data.tokenizer_training import train_wordpiece
-from neobert.data.tokenizers import TextTokenizer
+from neobert.data.tokenizers import TextTokenizer, train_wordpiece
 
 FILES = 4
 TOKENIZER_TEXTS, VOCABULARY = 2000, 8192

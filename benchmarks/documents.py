@@ -12,9 +12,8 @@ import numpy as np
 
 from neobert.data.masking import counter_hash, mask_tokens
 from neobert.data.rows import Integers
-from neobert.data.tokenized import TokenizedCorpus
+from neobert.data.shards import FRAME_TOKENS, Documents, TokenizedCorpus, all_documents
 from neobert.data.tokenizers import SpecialIds
-from neobert.data.views import FRAME_TOKENS, Documents, all_documents
 from neobert.recipe import Masking
 
 SEED = 0

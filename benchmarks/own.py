@@ -7,10 +7,8 @@ import numpy as np
 import torch
 
 from benchmarks.documents import MASKING, SEED, MaskedDocuments, rows_per_step
-from neobert.data.batching import Batch, collate, micro_batches
-from neobert.data.rows import reordered, whole_documents
-from neobert.data.shapes import Exact, Fixed
-from neobert.data.streams import shuffled
+from neobert.data.batches import Batch, Exact, Fixed, collate, micro_batches
+from neobert.data.rows import reordered, shuffled, whole_documents
 from neobert.model.build import build_masked_language_model, initialize
 from neobert.recipe import Pretraining
 from neobert.training.engine import Engine

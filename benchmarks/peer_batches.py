@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.documents import MaskedDocument, MaskedDocuments, rows_per_step
-from neobert.data.predicted import IGNORED
+from neobert.data.batches import IGNORED
 
 Batching = Literal["padded", "bucketed", "concatenated"]
 

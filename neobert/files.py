@@ -10,6 +10,7 @@ import sys
 import uuid
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import count
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -285,3 +286,50 @@ def clear_temporaries(folder: Path, of: str = "*") -> None:
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
+
+
+VERIFIED = "verified.json"
+
+
+def verify(folder: Path, checksums: Mapping[str, str], advice: str = "remove its folder to tokenise again") -> None:
+    """Compare the files of a folder with their SHA-256, {name: digits}; `advice` is what helps where one differs.
+
+    Raises:
+        DamagedFile: a file is missing or differs.
+    """
+    require_files(folder, checksums, advice)
+    stamps = {name: _stamp(folder / name, sha256) for name, sha256 in checksums.items()}
+    known = _remembered(folder)
+    unknown = [name for name, stamp in stamps.items() if known.get(name) != stamp]
+    for name in unknown:
+        if sha256_of(folder / name) != checksums[name]:
+            raise DamagedFile(f"{folder / name} does not match its checksum: {advice}")
+    if unknown:
+        with suppress(OSError):  # a folder that only others may write is read in full each time
+            replace_file(folder / VERIFIED, json_bytes({**known, **stamps}))
+
+
+def require_files(
+    folder: Path, checksums: Mapping[str, str], advice: str = "remove its folder to tokenise again"
+) -> None:
+    """Check that the files are there.
+
+    Raises:
+        DamagedFile: one is missing.
+    """
+    for name in checksums:
+        if not (folder / name).is_file():
+            raise DamagedFile(f"{folder / name} is missing: {advice}")
+
+
+def _stamp(path: Path, sha256: str) -> list[Any]:
+    status = path.stat()
+    return [sha256, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+
+
+def _remembered(folder: Path) -> dict[str, Any]:
+    try:
+        known = read_json(folder / VERIFIED)
+    except (OSError, DamagedFile):
+        return {}
+    return known if isinstance(known, dict) else {}

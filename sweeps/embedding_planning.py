@@ -9,7 +9,7 @@ from ablations.model_flags import trust_of
 from ablations.paper_models import folder_or_repository
 from ablations.plan import chosen_variants, plan
 from neobert.console import logs
-from neobert.data.corpora import Source
+from neobert.data.sources import Source
 from neobert.embeddings.suite_specification import EmbeddingEvaluation
 from neobert.errors import MissingData
 from neobert.external import ExternalModel, adopt

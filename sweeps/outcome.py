@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from neobert.console import logs, output, table
-from neobert.data.corpora import Source
+from neobert.data.sources import Source
 from neobert.files import read_json
 from neobert.grid.claims import is_claimed
 from neobert.identity import plain

@@ -13,7 +13,7 @@ from ablations.plan import PlannedUnit, Row, chosen_variants, plan
 from ablations.protocol import EXTENDED_GRID, LIMITED_GRID
 from ablations.variant import Variant
 from neobert.console import logs
-from neobert.data.corpora import Source
+from neobert.data.sources import Source
 from neobert.errors import MissingData
 from neobert.external import adopt
 from neobert.glue.tasks import TASKS, task_named

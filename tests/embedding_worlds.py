@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from neobert.data.mteb_repositories import MTEB_REPOSITORIES
-from neobert.data.synthetic.lexicon import lexicon
+from neobert.data.mteb_tasks import MTEB_REPOSITORIES
+from neobert.data.synthetic.world import lexicon
 from neobert.embeddings.encoders import TextCounts
 from neobert.embeddings.evaluation import EncoderIdentity
 from neobert.files import sha256_of

@@ -22,8 +22,7 @@ from transformers import (
 )
 
 from neobert.data.synthetic import task_examples
-from neobert.data.tokenizer_training import train_wordpiece
-from neobert.data.tokenizers import TextTokenizer
+from neobert.data.tokenizers import TextTokenizer, train_wordpiece
 from neobert.hub.tokenizer import transformers_tokenizer
 
 CONTEXT = 48

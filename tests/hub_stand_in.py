@@ -17,7 +17,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from neobert.data.tokenizer_training import train_bpe, train_wordpiece
+from neobert.data.tokenizers import train_bpe, train_wordpiece
 
 GLUE_ROWS = {"sentence": ["good film", "bad film"], "label": [1, 0], "idx": [0, 1]}
 

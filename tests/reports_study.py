@@ -15,7 +15,7 @@ from ablations.plan import chosen_variants
 from ablations.runs import glue_studies, measured_checkpoints, pretraining_runs
 from ablations.scales import Scale, scaled
 from ablations.variant import Variant
-from neobert.data.corpora import Source
+from neobert.data.sources import Source
 from neobert.files import json_bytes, publish_once
 from neobert.glue.tasks import TASKS
 from neobert.identity import plain

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from neobert.data.tokenized import TokenizedCorpus
+from neobert.data.shards import Documents, TokenizedCorpus, all_documents
 from neobert.data.tokenizers import SpecialIds
-from neobert.data.views import Documents, all_documents
 from neobert.recipe import Stage, Subset
 
 IDS = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4, first_text_id=5, end_text_id=5000)

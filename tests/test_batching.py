@@ -14,13 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_corpora import IDS, corpus_of, realistic_lengths, small_documents, stage
 
-from neobert.data import streams
-from neobert.data.batching import Batch, StepIterator, collate, heldout_batches, micro_batches
-from neobert.data.rows import Pieces, Rows, joined
-from neobert.data.shapes import Exact, Fixed
-from neobert.data.streams import STREAMS, WINDOW_DOCUMENTS, PackingWord
-from neobert.data.tokenized import TokenizedCorpus
-from neobert.data.views import Documents, all_documents
+from neobert.data import rows as streams
+from neobert.data.batches import Batch, Exact, Fixed, StepIterator, collate, heldout_batches, micro_batches
+from neobert.data.rows import STREAMS, WINDOW_DOCUMENTS, PackingWord, Pieces, Rows, joined
+from neobert.data.shards import Documents, TokenizedCorpus, all_documents
 from neobert.recipe import Masking, Subset
 
 CONTEXT = 32

@@ -15,9 +15,9 @@ from tiny_contrastive import pair_set, tiny_contrastive, write_encoder
 from tiny_runs import LABELS, tiny_run
 
 from neobert import work
-from neobert.data.directory import DirectorySource
 from neobert.data.preparation import text_tokenizer, tokenized_corpus
-from neobert.data.tokenizer_training import train_wordpiece
+from neobert.data.sources import DirectorySource
+from neobert.data.tokenizers import train_wordpiece
 from neobert.embeddings.encoders import open_pretrained
 from neobert.errors import EXIT_MISSING, ChangedData
 from neobert.layout import Layout

@@ -11,8 +11,7 @@ from small_corpora import texts
 
 from neobert.data.pairs import Pair
 from neobert.data.shards import open_shards, prepare
-from neobert.data.tokenizer_training import train_wordpiece
-from neobert.data.tokenizers import TOKENIZER_FILE, TextTokenizer, kept_tokenizer
+from neobert.data.tokenizers import TOKENIZER_FILE, TextTokenizer, kept_tokenizer, train_wordpiece
 from neobert.embeddings.pairs import Instructing, encode_pairs, open_pairs, save_pairs
 from neobert.errors import DamagedFile
 from neobert.glue.encoding import encode_task, load_encoded, save_encoded

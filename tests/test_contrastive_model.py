@@ -17,7 +17,7 @@ from ablations.baselines import plan_embeddings_of
 from ablations.embeddings import EVERYTHING
 from ablations.pieces import pieces_of
 from ablations.run import main
-from neobert.data.corpora import SyntheticSource
+from neobert.data.sources import SyntheticSource
 from neobert.embeddings.encoders import open_contrastive, open_external
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED
 from neobert.external import adopt, read_model_file

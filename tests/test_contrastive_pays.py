@@ -8,7 +8,7 @@ from real_similarity import FOLDER, TASKS, measured_texts, plain_words, similari
 from small_corpora import REAL_DATA
 
 from ablations.run import main
-from neobert.data.corpora import open_source
+from neobert.data.sources import open_source
 from neobert.embeddings.encoders import open_contrastive, open_pretrained
 from neobert.errors import EXIT_DONE
 from neobert.layout import Layout

@@ -17,12 +17,9 @@ from ablations.pieces import pieces_of
 from ablations.plan import chosen_variants, plan
 from ablations.protocol import CONTRASTIVE_PROTOCOL, EMBEDDING_PROTOCOL
 from ablations.run import main
-from neobert.data.corpora import SyntheticSource, open_source
-from neobert.data.directory import DirectorySource
-from neobert.data.hub import HubSource
-from neobert.data.hub_items import Needs, items_of
-from neobert.data.pair_repositories import DECLARED_SETS, sets_of
-from neobert.data.pairs import Pair
+from neobert.data.hub_download import Needs, items_of
+from neobert.data.pairs import DECLARED_SETS, Pair, sets_of
+from neobert.data.sources import DirectorySource, HubSource, SyntheticSource, open_source
 from neobert.embeddings.pairs import alike
 from neobert.embeddings.specification import ContrastiveRun
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED

@@ -20,7 +20,7 @@ from tiny_contrastive import STEPS, WORLD, pair_set, tiny_contrastive, write_enc
 from tiny_runs import finish, worker
 from transformers import AutoTokenizer
 
-from neobert.data.corpora import open_source
+from neobert.data.sources import open_source
 from neobert.embeddings.contrastive import ContrastiveTrainer
 from neobert.embeddings.encoders import open_contrastive
 from neobert.embeddings.pairs import PairCounts
@@ -256,7 +256,7 @@ def _own_set(source: Any) -> PairSet:
 
 
 def _synthetic_tokenizer(root: Path) -> Path:
-    from neobert.data.corpora import SyntheticSource
+    from neobert.data.sources import SyntheticSource
 
     SyntheticSource(10).tokenizer("wordpiece", 512, root / "tokenizers")
     return next((root / "tokenizers").iterdir())

@@ -12,10 +12,19 @@ import pytest
 from small_corpora import REAL_DATA, texts
 
 from neobert.data import synthetic
-from neobert.data.corpora import CORPORA, TASK_SPLITS, SyntheticSource, open_source
-from neobert.data.directory import DirectorySource
-from neobert.data.hub import CORPUS_REPOSITORIES, REFINEDWEB, TOKENIZER_REPOSITORIES, UNRESOLVED, HubSource
-from neobert.data.tokenizer_training import train_wordpiece
+from neobert.data.sources import (
+    CORPORA,
+    CORPUS_REPOSITORIES,
+    REFINEDWEB,
+    TASK_SPLITS,
+    TOKENIZER_REPOSITORIES,
+    UNRESOLVED,
+    DirectorySource,
+    HubSource,
+    SyntheticSource,
+    open_source,
+)
+from neobert.data.tokenizers import train_wordpiece
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import sha256_of
 

@@ -13,11 +13,11 @@ SCRIPT = """
 import json, resource, sys
 from pathlib import Path
 from tokenizers import Tokenizer, models, pre_tokenizers
-from neobert.data import encoding
+from neobert.data import shards
 from neobert.data.shards import prepare
 from neobert.data.tokenizers import adopt
 
-encoding.BATCH_CHARACTERS = 2**18
+shards.BATCH_CHARACTERS = 2**18
 letters = list("abcdefghij")
 words = {word: number for number, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters])}
 tokenizer = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))

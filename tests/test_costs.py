@@ -19,8 +19,7 @@ from ablations.plan import Row, chosen_variants, plan
 from ablations.scales import Scale
 from ablations.throughput import finished_runs, measured_throughput, stated_throughput
 from ablations.validation import refuse, validate
-from neobert.data.corpora import open_source
-from neobert.data.directory import DirectorySource
+from neobert.data.sources import DirectorySource, open_source
 from neobert.errors import MissingData
 from neobert.glue.sizes import PUBLISHED, TrialWork
 from neobert.grid.claims import acquire

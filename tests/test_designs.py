@@ -13,7 +13,7 @@ from ablations.modification import Modification
 from ablations.plan import chosen_variants, plan, scaled_variant
 from ablations.scales import Scale
 from ablations.variant import Variant, prove
-from neobert.data.corpora import open_source
+from neobert.data.sources import open_source
 from neobert.layout import Layout
 from neobert.specifications import Execution, PretrainingRun, Source, read_run_file
 

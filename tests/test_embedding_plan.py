@@ -25,11 +25,10 @@ from ablations.plan import Row, chosen_variants, plan
 from ablations.retention import collectable
 from ablations.run import main
 from ablations.scales import execution_at
-from neobert.data.corpora import SyntheticSource
-from neobert.data.directory import DirectorySource
+from neobert.data.mteb_tasks import CATEGORIES
+from neobert.data.sources import DirectorySource, SyntheticSource
 from neobert.embeddings.specification import ContrastiveRun
 from neobert.embeddings.suite_specification import EmbeddingEvaluation, EmbeddingRun
-from neobert.embeddings.tasks import CATEGORIES
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED, MissingData
 from neobert.external import adopt
 from neobert.identity import canonical, leaves, plain

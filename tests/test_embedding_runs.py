@@ -18,10 +18,10 @@ from tiny_suite import SMOKE, SOURCE_HERE, reference, write_evaluation, write_ze
 
 from ablations import contrastive, run
 from ablations.embeddings import EmbeddingChoice, embedding_runs, evaluation_after
+from neobert.data.mteb_tasks import CATEGORIES
 from neobert.embeddings import evaluation as suite_unit
 from neobert.embeddings.contrastive import ContrastiveUnit
 from neobert.embeddings.evaluation import StoppableEncoder, open_measured, units_of_evaluation
-from neobert.embeddings.tasks import CATEGORIES
 from neobert.errors import EXIT_MISSING
 from neobert.external import adopt, write_model_file
 from neobert.files import read_lines

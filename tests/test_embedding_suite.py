@@ -26,13 +26,11 @@ from exported_runs import write_checkpoints
 from scipy.stats import spearmanr
 from tiny_runs import tiny_run
 
-from neobert.data.corpora import SyntheticSource
-from neobert.data.directory import DirectorySource
-from neobert.data.embedding_official import OFFICIAL_GOLD, OFFICIAL_ROWS
+from neobert.data.mteb_tasks import OFFICIAL_GOLD, OFFICIAL_ROWS, OFFICIAL_TASKS, EmbeddingTask
+from neobert.data.sources import DirectorySource, SyntheticSource
 from neobert.embeddings import evaluation
 from neobert.embeddings.encoders import TextCounts, TextEncoder
 from neobert.embeddings.evaluation import EncoderIdentity, Measured, measure_task
-from neobert.embeddings.tasks import OFFICIAL_TASKS, EmbeddingTask
 from neobert.errors import EXIT_DONE, DamagedFile, MissingData, RunFailed
 from neobert.export.__main__ import main
 from neobert.export.source import open_checkpoint
@@ -139,7 +137,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from embedding_worlds import RandomVectors, identity
-from neobert.data.corpora import SyntheticSource
+from neobert.data.sources import SyntheticSource
 from neobert.embeddings.evaluation import measure_task
 
 def die(*_, **__):

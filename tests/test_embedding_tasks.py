@@ -11,26 +11,27 @@ import pytest
 from embedding_worlds import card_of, own_tables, write_own_tasks, write_published, write_table
 from small_corpora import REAL_DATA
 
-from neobert.data import embedding_folder
-from neobert.data.corpora import SyntheticSource
-from neobert.data.directory import DirectorySource
-from neobert.data.embedding_folder import FOLDER_SUITE
-from neobert.data.embedding_official import GOLD_DIGITS, OFFICIAL_GOLD, OFFICIAL_ROWS
-from neobert.data.embedding_tables import PublishedTask, TaskTables
-from neobert.data.hub import HubSource
-from neobert.data.mteb_repositories import MTEB_REPOSITORIES
-from neobert.data.synthetic import PAIR_SETS, pairs
-from neobert.data.synthetic.lexicon import lexicon
-from neobert.embeddings.tasks import (
+from neobert.data import mteb_tasks
+from neobert.data.mteb_tasks import (
     CATEGORIES,
+    FOLDER_SUITE,
+    GOLD_DIGITS,
     MTEB_ENGLISH_V1,
+    MTEB_REPOSITORIES,
+    OFFICIAL_GOLD,
+    OFFICIAL_ROWS,
     OFFICIAL_TASKS,
     EmbeddingTask,
+    PublishedTask,
+    TaskTables,
     Wording,
     chosen_tasks,
     member_names,
     task_prompts,
 )
+from neobert.data.sources import DirectorySource, HubSource, SyntheticSource
+from neobert.data.synthetic import PAIR_SETS, pairs
+from neobert.data.synthetic.world import lexicon
 from neobert.errors import DamagedFile, MissingData
 from neobert.result_records import ENGLISH_SUITE, TASKS_IN_SUITE
 
@@ -72,7 +73,7 @@ def test_the_56_tasks_are_what_mteb_says(said_by_mteb: dict[str, list[Any]]) -> 
         task.name: [task.category, task.metric, [task.split], list(task.members), told(task, "mteb")]
         for task in MTEB_ENGLISH_V1
     }
-    folders = embedding_folder.FOLDERS
+    folders = mteb_tasks.FOLDERS
     theirs = {name: [folders[kind], *said] for name, (kind, *said, _) in said_by_mteb.items()}
     assert own == theirs
     assert len(OFFICIAL_TASKS["CQADupstackRetrieval"].members) == 12 and OFFICIAL_TASKS["MSMARCO"].split == "dev"
@@ -194,7 +195,7 @@ def test_synthetic_tasks_share_no_content_word_with_the_pairs_to_train_on() -> N
 def test_synthetic_tasks_are_the_same_in_every_process() -> None:
     code = """
 import hashlib
-from neobert.data.corpora import SyntheticSource as S
+from neobert.data.sources import SyntheticSource as S
 said = [repr(S(1).embedding_task_data(task.name).tables) for task in S(1).embedding_tasks()]
 print(hashlib.sha256("".join(said).encode()).hexdigest())
 """

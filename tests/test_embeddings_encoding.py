@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_runs import tiny_model, tiny_run
 
-from neobert.data.corpora import SyntheticSource
+from neobert.data.sources import SyntheticSource
 from neobert.data.tokenizers import TextTokenizer
 from neobert.embeddings import encoders
 from neobert.embeddings.encoders import TextCounts, TextEncoder, default_precision, slices

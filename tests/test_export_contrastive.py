@@ -13,11 +13,11 @@ from tiny_suite import SMOKE, SOURCE_HERE
 from transformers import AutoModel, AutoTokenizer
 
 from ablations.embeddings import evaluation_after
+from neobert.data.mteb_tasks import Wording
 from neobert.embeddings.contrastive import ContrastiveTrainer
 from neobert.embeddings.encoders import open_contrastive
 from neobert.embeddings.evaluation import EncoderIdentity, measure_task, task_of
 from neobert.embeddings.specification import ContrastiveRun
-from neobert.embeddings.tasks import Wording
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_OFF, EXIT_REFUSED
 from neobert.export import contrastive
 from neobert.export.__main__ import main

@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neobert.data.synthetic.tasks import TASK_SPLITS, task_examples
-from neobert.data.tokenizer_training import train_wordpiece
-from neobert.data.tokenizers import Framed
+from neobert.data.tokenizers import Framed, train_wordpiece
 from neobert.errors import DamagedFile, MissingData
 from neobert.glue.encoding import EncodedSplit, EncodedTask, encode_task, load_encoded, permutation, save_encoded
 from neobert.glue.tasks import TASKS

@@ -17,7 +17,7 @@ from test_run_command import toy_scale  # noqa: F401  (a fixture)
 from ablations import ladder, run, scales
 from ablations.execution import PlannedRows
 from ablations.plan import chosen_variants, plan
-from neobert.data.corpora import open_source
+from neobert.data.sources import open_source
 from neobert.files import read_json, read_lines
 from neobert.glue import finetuning
 from neobert.glue.encoding import EncodedTask

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from neobert.data.corpora import TASK_SPLITS, open_source
+from neobert.data.sources import TASK_SPLITS, open_source
 from neobert.glue.sizes import PUBLISHED
 from neobert.glue.tasks import TASKS, task_named
 

@@ -9,8 +9,8 @@ import torch
 from small_corpora import IDS, corpus_of, realistic_lengths
 from small_models import language_model
 
-from neobert.data.batching import heldout_batches
-from neobert.data.views import Documents, all_documents
+from neobert.data.batches import heldout_batches
+from neobert.data.shards import Documents, all_documents
 from neobert.errors import MissingData
 from neobert.evaluation import heldout
 from neobert.evaluation.heldout import COUNTED_BYTES, HELDOUT_BYTES, HeldoutText, heldout_score, heldout_texts, sample

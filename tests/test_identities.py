@@ -15,7 +15,7 @@ from ablations.ladder import variants
 from ablations.plan import Part, PlannedUnit, plan
 from ablations.scales import SCALES, Scale, synthetic_documents
 from ablations.variant import Variant
-from neobert.data.corpora import CORPORA, TASK_SPLITS, Source, open_source
+from neobert.data.sources import CORPORA, TASK_SPLITS, Source, open_source
 from neobert.embeddings.specification import ContrastiveRun
 from neobert.embeddings.suite_specification import EmbeddingEvaluation
 from neobert.external import external_id

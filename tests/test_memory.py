@@ -13,7 +13,7 @@ from small_models import language_model, small_model
 from tiny_runs import tiny_model, tiny_recipe
 
 from neobert import recipe
-from neobert.data.shapes import Fixed
+from neobert.data.batches import Fixed
 from neobert.model import layers as normalization
 from neobert.model import size
 from neobert.model.attention import KERNEL_HEAD_MULTIPLE, AttentionPlan, Slots, packed_plan

@@ -9,7 +9,7 @@ from ablations.costs import Machine
 from ablations.near_misses import NearMisses
 from ablations.plan import Row, chosen_variants, plan
 from ablations.plan_listing import near_misses_of, print_plan
-from neobert.data.corpora import open_source
+from neobert.data.sources import open_source
 from neobert.identity import NUMERICS
 from neobert.layout import Layout
 from neobert.specifications import Execution, GlueStudy, PretrainingRun, Source, write_run_file

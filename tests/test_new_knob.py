@@ -104,7 +104,7 @@ from pathlib import Path
 from ablations.ladder import variants
 from ablations.plan import plan
 from ablations.scales import execution_at
-from neobert.data.corpora import open_source
+from neobert.data.sources import open_source
 from neobert.data.preparation import specify
 from neobert.layout import Layout
 from neobert.specifications import write_run_file

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_corpora import realistic_lengths
 
-from neobert.data.packing import best_fit_decreasing
+from neobert.data.rows import best_fit_decreasing
 
 CONTEXT = 64
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neobert.data.masking import counter_hash
-from neobert.data.permutation import permuted
+from neobert.data.rows import permuted
 
 KEYS = st.integers(0, 2**32 - 1)
 TRIALS = 24_000

@@ -8,7 +8,7 @@ import pytest
 
 from ablations import ladder
 from ablations.plan import Row, chosen_variants, plan
-from neobert.data.corpora import open_source
+from neobert.data.sources import open_source
 from neobert.glue.tasks import SELECTION_RULES
 from neobert.grid.claims import acquire
 from neobert.identity import leaves

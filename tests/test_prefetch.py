@@ -17,10 +17,9 @@ from hub_stand_in import StandIn, StandInRepository
 from prefetch_worlds import FILES, LLAMA, WEB, contents, manifest, run
 
 from ablations.plan import chosen_variants, plan
-from neobert.data import hub_items
-from neobert.data.directory import DirectorySource
-from neobert.data.hub import REFINEDWEB, HubSource
-from neobert.data.mteb_repositories import MTEB_REPOSITORIES
+from neobert.data import hub_download
+from neobert.data.mteb_tasks import MTEB_REPOSITORIES
+from neobert.data.sources import REFINEDWEB, DirectorySource, HubSource
 from neobert.files import checksummed
 from neobert.layout import Layout
 
@@ -192,7 +191,7 @@ def test_mteb_data_are_whole_repositories_at_the_commit_of_the_table(
     files = {"README.md": b"# STS12\n", "data/test-00000.parquet": b"PAR1", ".gitattributes": b""}
     hub.repositories["datasets/mteb/sts12-sts"] = StandInRepository(files, MTEB_REPOSITORIES["STS12"][1])
     one = {"STS12": MTEB_REPOSITORIES["STS12"]}
-    monkeypatch.setattr(hub_items, "MTEB_REPOSITORIES", one)
+    monkeypatch.setattr(hub_download, "MTEB_REPOSITORIES", one)
     monkeypatch.setattr("ablations.needs.MTEB_REPOSITORIES", one)
     assert run(tmp_path / "data", "--stages", "mteb") == 0
     brought = {name for name in contents(tmp_path / "data") if name.startswith("mteb/")}

@@ -18,10 +18,9 @@ from ablations import prefetch
 from ablations.ladder import ladder
 from ablations.paper_models import GTE_CODE, PAPER_MODELS, TABLE3_BASELINES, folder_or_repository
 from ablations.plan import chosen_variants, plan
-from neobert.data import prefetching
-from neobert.data.directory import DirectorySource
-from neobert.data.hub import REFINEDWEB, HubSource
-from neobert.data.mteb_repositories import MTEB_REPOSITORIES
+from neobert.data import hub_download
+from neobert.data.mteb_tasks import MTEB_REPOSITORIES
+from neobert.data.sources import REFINEDWEB, DirectorySource, HubSource
 from neobert.external import adopt
 from neobert.grid.claims import acquire
 from neobert.layout import Layout
@@ -81,7 +80,7 @@ def test_a_disk_with_too_little_room_is_refused_before_the_first_byte(
     flags: tuple[str, ...],
 ) -> None:
     usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(prefetching.shutil, "disk_usage", lambda _: usage._replace(free=1000))
+    monkeypatch.setattr(hub_download.shutil, "disk_usage", lambda _: usage._replace(free=1000))
     assert run(tmp_path / "data", *flags) == 2
     assert "cap each corpus with --most-bytes" in capsys.readouterr().err
     assert not hub.fetched

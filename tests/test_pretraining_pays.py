@@ -10,7 +10,7 @@ import torch
 from ablations import run
 from ablations.plan import chosen_variants, plan
 from ablations.scales import synthetic_documents
-from neobert.data.corpora import open_source
+from neobert.data.sources import open_source
 from neobert.glue.finetuning import FineTuner
 from neobert.glue.study import _fine_tuner
 from neobert.layout import Layout

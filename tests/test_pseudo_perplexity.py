@@ -21,9 +21,8 @@ from tiny_runs import finish, reference, tiny_model, tiny_run, tiny_stage, write
 from ablations.perplexity import measure_perplexity, perplexity_flags
 from ablations.run import build_parser
 from ablations.run import main as run_main
-from neobert.data.tokenized import TokenizedCorpus
+from neobert.data.shards import Documents, TokenizedCorpus, all_documents
 from neobert.data.tokenizers import SpecialIds
-from neobert.data.views import Documents, all_documents
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED, MissingData, RunFailed
 from neobert.evaluation.perplexity import (
     DocumentLoss,

@@ -17,7 +17,7 @@ from papers_ladder import PAPERS_LADDER
 
 from ablations import run, scales, workplace
 from ablations.ladder import variants
-from neobert.data.corpora import open_source
+from neobert.data.sources import open_source
 from neobert.files import read_lines
 from neobert.glue.metrics import evaluate
 from neobert.glue.tasks import task_named

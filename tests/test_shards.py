@@ -14,17 +14,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_corpora import corpus_of, stage, texts
 
-from neobert.data import encoding, verification
-from neobert.data.encoding import text_hash
-from neobert.data.shards import open_shards, prepare
-from neobert.data.steps import StepIterator
-from neobert.data.tokenized import TokenizedCorpus
-from neobert.data.tokenizer_training import train_wordpiece
-from neobert.data.tokenizers import TextTokenizer
-from neobert.data.verification import VERIFIED
-from neobert.data.views import HELDOUT_LEAST_TEXTS, HELDOUT_SHARE, Documents, all_documents
+from neobert import files as verification
+from neobert.data import shards
+from neobert.data.rows import StepIterator
+from neobert.data.shards import (
+    HELDOUT_LEAST_TEXTS,
+    HELDOUT_SHARE,
+    Documents,
+    TokenizedCorpus,
+    all_documents,
+    open_shards,
+    prepare,
+    text_hash,
+)
+from neobert.data.tokenizers import TextTokenizer, train_wordpiece
 from neobert.errors import DamagedFile, MissingData
-from neobert.files import checksummed
+from neobert.files import VERIFIED, checksummed
 from neobert.layout import MANIFEST
 
 TEXTS = texts(300)
@@ -38,7 +43,7 @@ def tokenizer() -> TextTokenizer:
 
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoding, "BATCH_TEXTS", 16)
+    monkeypatch.setattr(shards, "BATCH_TEXTS", 16)
 
 
 def made(folder: Path, tokenizer: TextTokenizer, shard_tokens: int = 1000) -> TokenizedCorpus:

@@ -10,10 +10,8 @@ import sys
 import pytest
 
 from neobert.data.synthetic import CORPORA, corpus_documents, task_examples
-from neobert.data.synthetic.acceptability import judged_sentence
-from neobert.data.synthetic.grammar import PLURAL_DETERMINERS, SINGULAR_DETERMINERS
-from neobert.data.synthetic.lexicon import lexicon
-from neobert.data.synthetic.tasks import TASK_SPLITS
+from neobert.data.synthetic.tasks import TASK_SPLITS, judged_sentence
+from neobert.data.synthetic.world import PLURAL_DETERMINERS, SINGULAR_DETERMINERS, lexicon
 
 COLUMNS = {
     "cola": ["sentence", "label", "idx"],

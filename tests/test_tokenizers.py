@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_corpora import REAL_DATA, texts
 
-from neobert.data.tokenizer_training import train_bpe, train_wordpiece
-from neobert.data.tokenizers import TextTokenizer, load_tokenizer, longest_first
+from neobert.data.tokenizers import TextTokenizer, load_tokenizer, longest_first, train_bpe, train_wordpiece
 from neobert.errors import DamagedFile, MissingData
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -34,7 +33,7 @@ def test_two_processes_with_different_hash_seeds_train_the_same_bytes(name: str)
     program = (
         "import sys; sys.path.insert(0, 'tests')\n"
         "from small_corpora import texts\n"
-        f"from neobert.data.tokenizer_training import train_{name} as train\n"
+        f"from neobert.data.tokenizers import train_{name} as train\n"
         f"sys.stdout.write(train(texts(400), {SIZE}).tokenizer.to_str(pretty=True))"
     )
     outputs = {

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from test_contrastive import Letters
 
 from ablations.run import main
-from neobert.data.corpora import open_source
-from neobert.data.unseen import UnseenTexts, normalized
+from neobert.data.pairs import UnseenTexts, normalized
+from neobert.data.sources import open_source
 from neobert.embeddings.pairs import Instructing, encode_pairs
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED, MissingData
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from exported_runs import write_checkpoints
 from tiny_runs import SOURCE, tiny_model, tiny_run, tiny_stage
 
-from neobert.data.corpora import SyntheticSource
+from neobert.data.sources import SyntheticSource
 from neobert.embeddings.specification import ContrastiveRun, PairSet
 from neobert.layout import Layout
 from neobert.recipe import Contrastive, Optimization

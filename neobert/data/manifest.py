@@ -4,19 +4,30 @@ It is written before anything is fetched, so it also says what is still to come:
 not on the disk. Torch-free.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
 
-from neobert.data.verification import verify
 from neobert.errors import DamagedFile, MissingData
-from neobert.files import checksummed, is_local, json_bytes, read_checksummed, replace_file
+from neobert.files import checksummed, is_local, json_bytes, read_checksummed, replace_file, verify
 
 MANIFEST = "manifest.json"
 SCHEMA = 1
+
+HUB = "hub:"
+
+
+def hub_origin(revisions: Iterable[tuple[str, str]]) -> str:
+    """The identity of files of the hub, from the (repository, revision) of each."""
+    return HUB + "+".join(f"{name}@{revision}" for name, revision in sorted(set(revisions)))
+
+
+def is_from_hub(origin: str) -> bool:
+    """Whether an identity is that of files of the hub, or of a part of them."""
+    return origin.startswith(HUB)
 
 
 @dataclass(frozen=True)
@@ -148,3 +159,14 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     files: dict[str, Any] = {name: asdict(entry) for name, entry in manifest.files.items()}
     content = {"schema": SCHEMA, "files": files, "published": dict(manifest.published)}
     replace_file(folder / MANIFEST, json_bytes(checksummed(content)))
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A dataset or model repository: which of its branches (or commits), which files, which column holds the text."""
+
+    name: str
+    files: str
+    column: str | None = None
+    branch: str = "main"
+    kind: str = "dataset"

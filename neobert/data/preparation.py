@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from neobert.data.corpora import CORPORA, SOURCES, Source, open_source
-from neobert.data.shards import finished_shards, prepare, reopen
-from neobert.data.tokenized import TokenizedCorpus, open_shards
+from neobert.data.shards import TokenizedCorpus, finished_shards, open_shards, prepare, reopen
+from neobert.data.sources import CORPORA, SOURCES, Source, open_source
 from neobert.data.tokenizers import TextTokenizer
 from neobert.errors import ChangedData, DamagedFile, MissingData
 from neobert.grid.claims import Claim, acquire

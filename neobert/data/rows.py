@@ -1,15 +1,102 @@
 """Rows of tokens described by the pieces of documents in them; no token is read here. Torch-free."""
 
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Self
+from math import isqrt
+from typing import Any, Literal, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from neobert.data.packing import best_fit_decreasing
-from neobert.data.views import Documents
+from neobert.data.masking import Array, counter_hash, fold, threshold
+from neobert.data.shards import FRAME_TOKENS, Documents, Integers
+from neobert.recipe import Stage, Subset
 
-Integers = NDArray[np.int64]
+
+@dataclass(frozen=True, eq=False)
+class Packing:
+    """Where each document lies: `rows` and `columns` (documents,) int64; `count` rows."""
+
+    rows: NDArray[np.int64]
+    columns: NDArray[np.int64]
+    count: int
+
+
+class _Gaps:
+    """Rows by the room they have left."""
+
+    def __init__(self) -> None:
+        self.rows: defaultdict[int, list[int]] = defaultdict(list)
+        self.present = 0
+
+    def add(self, room: int, row: int) -> None:
+        self.rows[room].append(row)
+        self.present |= 1 << room
+
+    def take(self, length: int) -> tuple[int, int] | None:
+        """(room, row) of the tightest row that has room for `length`, removed; None where there is none."""
+        fitting = self.present >> length
+        if fitting == 0:
+            return None
+        room = length + (fitting & -fitting).bit_length() - 1
+        row = self.rows[room].pop()
+        if not self.rows[room]:
+            self.present ^= 1 << room
+        return room, row
+
+
+def best_fit_decreasing(lengths: NDArray[np.int64], context: int) -> Packing:
+    """Pack documents of `lengths` (documents,) into rows of `context` tokens, longest first, tightest gap first.
+
+    Raises:
+        ValueError: a document is longer than a row, or empty.
+    """
+    if len(lengths) and not 0 < int(lengths.min()) <= int(lengths.max()) <= context:
+        raise ValueError(
+            f"documents of {int(lengths.min())} to {int(lengths.max())} tokens do not go into rows of {context}: "
+            f"truncate them first"
+        )
+    order = np.argsort(-lengths, kind="stable")
+    distinct, counts = np.unique(lengths, return_counts=True)
+    gaps = _Gaps()
+    rows_in_order: list[int] = []
+    count = 0
+    for length, documents in zip(distinct[::-1].tolist(), counts[::-1].tolist(), strict=True):
+        count = _place(length, documents, context, gaps, rows_in_order, count)
+    rows = np.empty(len(lengths), dtype=np.int64)
+    rows[order] = rows_in_order
+    return Packing(rows, _columns(lengths, rows, order), count)
+
+
+def _place(length: int, documents: int, context: int, gaps: _Gaps, rows: list[int], count: int) -> int:
+    """Append the row of each of `documents` documents of one length; returns how many rows there are then."""
+    while documents and (gap := gaps.take(length)) is not None:
+        room, row = gap
+        # The tightest row stays the tightest as long as it has room, so it takes all that fit.
+        fitting = min(room // length, documents)
+        rows.extend([row] * fitting)
+        gaps.add(room - fitting * length, row)
+        documents -= fitting
+    while documents:
+        fitting = min(context // length, documents)
+        rows.extend([count] * fitting)
+        gaps.add(context - fitting * length, count)
+        documents -= fitting
+        count += 1
+    return count
+
+
+def _columns(lengths: NDArray[np.int64], rows: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray[np.int64]:
+    """First column of each document when the documents of a row stand in `order`."""
+    by_row = order[np.argsort(rows[order], kind="stable")]
+    ends = np.cumsum(lengths[by_row])
+    starts = ends - lengths[by_row]
+    first_of_row = np.flatnonzero(np.diff(rows[by_row], prepend=-1))
+    row_starts = np.repeat(starts[first_of_row], np.diff(first_of_row, append=len(by_row)))
+    columns = np.empty(len(lengths), dtype=np.int64)
+    columns[by_row] = starts - row_starts
+    return columns
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,3 +194,273 @@ def joined(parts: list[Rows]) -> Rows:
 
 def _sorted(pieces: Pieces) -> Pieces:
     return pieces[np.lexsort((pieces.columns, pieces.rows))]
+
+
+_ROUNDS = 6
+_LEAST_SIDE = 16
+"""Halves of fewer numbers mix badly."""
+
+
+def permuted(places: Integers, count: int, keys: Array) -> Integers:
+    """Where each of `places` (n,), below `count`, goes; `keys` of 32 bits, one or (n,), choose the permutation."""
+    rows = max(_LEAST_SIDE, isqrt(count - 1) + 1)
+    columns = max(_LEAST_SIDE, -(-count // rows))
+    keys = np.broadcast_to(np.asarray(keys, dtype=np.int64), places.shape)
+    numbers = _network(places, rows, columns, keys)
+    outside = np.flatnonzero(numbers >= count)
+    while len(outside):
+        numbers[outside] = _network(numbers[outside], rows, columns, keys[outside])
+        outside = outside[numbers[outside] >= count]
+    return numbers
+
+
+def _network(numbers: Integers, rows: int, columns: int, keys: Integers) -> Integers:
+    """Rounds that shift row and column in turn by what the other says."""
+    row, column = np.divmod(numbers, columns)
+    for number in range(0, _ROUNDS, 2):
+        column = _shifted(column, fold(keys ^ number, row), columns)
+        row = _shifted(row, fold(keys ^ (number + 1), column), rows)
+    return row * columns + column
+
+
+def _shifted(numbers: Integers, hashes: Integers, size: int) -> Integers:
+    """Numbers below `size` moved by hashes of 32 bits, modulo `size`."""
+    moved = numbers + ((hashes * size) >> 32)
+    return moved - size * (moved >= size)
+
+
+PackingWord = Literal["padded", "packed", "packed_across_documents"]
+
+WINDOW_DOCUMENTS = 4096
+"""Documents that "packed" best-fit packs together: enough for a fill of 98 %."""
+
+_DOCUMENT_ORDER, _ROW_ORDER = 1, 2
+
+
+def shuffled(count: int, *words: int) -> Integers:
+    """(count,) a permutation that belongs to the words; from Philox's raw bits, which numpy promises not to change."""
+    bits = np.random.Philox(np.random.SeedSequence(words)).random_raw(count)
+    return np.argsort(bits, kind="stable")
+
+
+class Order:
+    """The documents of a view, shuffled anew in each epoch, as one endless sequence of positions."""
+
+    def __init__(self, documents: Documents, words: tuple[int, ...]) -> None:
+        self.documents = documents
+        self.words = words
+
+    def take(self, start: int, count: int) -> tuple[Integers, Integers]:
+        """(indices into the view, mask keys) of `count` positions from `start`, both (count,)."""
+        epochs, places = np.divmod(np.arange(start, start + count), len(self.documents))
+        chosen = permuted(places, len(self.documents), counter_hash(*self.words, _DOCUMENT_ORDER, epochs))
+        return chosen, counter_hash(*self.words, epochs, self.documents.numbers[chosen])
+
+
+class Stream(Protocol):
+    """Rows without end."""
+
+    def take(self, rows: int) -> Rows:
+        """What a step of `rows` slots times context holds."""
+
+    def state(self) -> dict[str, int]:
+        """Where the stream stands, as JSON's own types."""
+
+    def restore(self, state: dict[str, int]) -> None:
+        """Go to where `state` was taken."""
+
+
+class PaddedStream:
+    """A step holds as many documents as slots rows, however short, each cut to the context (the paper's count).
+
+    For computing they are best-fit packed with borders, so fewer rows come than were asked for. They come shuffled:
+    packing puts long documents first, and every micro-batch and process is to meet all lengths, hence few sizes.
+    """
+
+    def __init__(self, documents: Documents, context: int, words: tuple[int, ...]) -> None:
+        self.context = context
+        self.order = Order(documents.truncated(context), words)
+        self.position = 0
+
+    def take(self, rows: int) -> Rows:
+        indices, keys = self.order.take(self.position, rows)
+        packed = whole_documents(self.order.documents, indices, keys, self.context)
+        places = shuffled(packed.count, *self.order.words, _ROW_ORDER, self.position)
+        self.position += rows
+        return reordered(packed, places)
+
+    def state(self) -> dict[str, int]:
+        return {"position": self.position}
+
+    def restore(self, state: dict[str, int]) -> None:
+        self.position = state["position"]
+
+
+class PackedStream:
+    """A step holds full rows: documents cut to the context and best-fit packed with borders, a window at a time."""
+
+    def __init__(self, documents: Documents, context: int, words: tuple[int, ...]) -> None:
+        self.context = context
+        self.order = Order(documents.truncated(context), words)
+        self.window = 0
+        self.row = 0
+        self._packed: tuple[int, Rows] | None = None
+
+    def take(self, rows: int) -> Rows:
+        parts: list[Rows] = []
+        missing = rows
+        while missing:
+            packed = self._of_window(self.window)
+            part = packed[self.row : self.row + missing]
+            parts.append(part)
+            missing -= part.count
+            self.row += part.count
+            if self.row == packed.count:
+                self.window, self.row = self.window + 1, 0
+        return joined(parts)
+
+    def _of_window(self, window: int) -> Rows:
+        if self._packed is None or self._packed[0] != window:
+            indices, keys = self.order.take(window * WINDOW_DOCUMENTS, WINDOW_DOCUMENTS)
+            packed = whole_documents(self.order.documents, indices, keys, self.context)
+            # Packing puts long documents first; a step must be a sample of all lengths.
+            places = shuffled(packed.count, *self.order.words, _ROW_ORDER, window)
+            self._packed = window, reordered(packed, places)
+        return self._packed[1]
+
+    def state(self) -> dict[str, int]:
+        return {"window": self.window, "row": self.row}
+
+    def restore(self, state: dict[str, int]) -> None:
+        self.window, self.row = state["window"], state["row"]
+
+
+class AcrossStream:
+    """A step holds full rows cut from uncut documents one after the other; a row ignores the borders in it."""
+
+    def __init__(self, documents: Documents, context: int, words: tuple[int, ...]) -> None:
+        self.context = context
+        self.order = Order(documents, words)
+        self.position = 0
+        self.offset = 0
+        self._mean_tokens = float(documents.lengths.mean()) + FRAME_TOKENS
+
+    def take(self, rows: int) -> Rows:
+        wanted = rows * self.context
+        indices, keys, ends = self._documents_for(self.offset + wanted)
+        lengths = self.order.documents.framed(indices)
+        starts = ends - lengths - self.offset
+        borders = starts[(starts > 0) & (starts < wanted)]
+        cuts = np.union1d(borders, np.arange(0, wanted, self.context))
+        owner = np.searchsorted(starts, cuts, side="right") - 1
+        pieces = Pieces(
+            rows=cuts // self.context,
+            columns=cuts % self.context,
+            tokens=np.diff(cuts, append=wanted),
+            documents=self.order.documents.numbers[indices[owner]],
+            first=cuts - starts[owner],
+            framed_lengths=lengths[owner],
+            keys=keys[owner],
+        )
+        self._advance(ends, self.offset + wanted)
+        return Rows(self.context, rows, pieces, isolated=False)
+
+    def _documents_for(self, tokens: int) -> tuple[Integers, Integers, Integers]:
+        """(indices, keys, cumulated tokens) of documents from here on that have at least `tokens` together."""
+        count = int(tokens / self._mean_tokens) + 16
+        while True:
+            indices, keys = self.order.take(self.position, count)
+            ends: NDArray[np.int64] = np.cumsum(self.order.documents.framed(indices))
+            if ends[-1] >= tokens:
+                return indices, keys, ends
+            count *= 2
+
+    def _advance(self, ends: Integers, used: int) -> None:
+        finished = int(np.searchsorted(ends, used, side="right"))
+        self.offset = used - (int(ends[finished - 1]) if finished else 0)
+        self.position += finished
+
+    def state(self) -> dict[str, int]:
+        return {"position": self.position, "offset": self.offset}
+
+    def restore(self, state: dict[str, int]) -> None:
+        self.position, self.offset = state["position"], state["offset"]
+
+
+STREAMS: dict[PackingWord, type[PaddedStream] | type[PackedStream] | type[AcrossStream]] = {
+    "padded": PaddedStream,
+    "packed": PackedStream,
+    "packed_across_documents": AcrossStream,
+}
+
+
+_MIXTURE = 3
+"""The stream of the draw of a subset, beside those of the orders."""
+
+
+class StepIterator:
+    """The rows of each optimizer step of a stage, as many as the stage has steps.
+
+    padded: a step holds tokens_per_step / context documents, as the paper counts; packed: so many full rows;
+    packed_across_documents: so many rows cut from uncut documents. Each step draws one subset of the mixture (§3.2).
+    Everything follows from (seed, stage number, step), so equal seeds give variants the same documents.
+
+    Args:
+        documents: the training side of a corpus, uncut.
+        stage_number: place of the stage in its recipe; a later stage has an order and masks of its own.
+
+    Raises:
+        ValueError: a subset of the mixture has no document.
+    """
+
+    def __init__(
+        self, documents: Documents, stage: Stage, packing: PackingWord, *, seed: int, stage_number: int = 0
+    ) -> None:
+        self.stage = stage
+        self.words = (seed, stage_number)
+        self.step = 0
+        self.streams: list[Stream] = [
+            STREAMS[packing](_subset(documents, subset), stage.context, (*self.words, number))
+            for number, subset in enumerate(stage.mixture)
+        ]
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Rows:
+        if self.step >= self.stage.steps:
+            raise StopIteration
+        stream = self.streams[self._drawn_subset()]
+        rows = stream.take(self.stage.tokens_per_step // self.stage.context)
+        self.step += 1
+        return rows
+
+    def _drawn_subset(self) -> int:
+        draw = counter_hash(*self.words, _MIXTURE, self.step)
+        bound = 0.0
+        for number, subset in enumerate(self.stage.mixture[:-1]):
+            bound += subset.share
+            if draw < threshold(bound):
+                return number
+        return len(self.stage.mixture) - 1
+
+    def state(self) -> dict[str, Any]:
+        """Where the iterator stands, as JSON's own types."""
+        return {"step": self.step, "streams": [stream.state() for stream in self.streams]}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue with exactly the steps that would have come after `state` was taken.
+
+        Raises:
+            ValueError: the state belongs to another packing or mixture.
+        """
+        shape = [sorted(stream.state()) for stream in self.streams]
+        if [sorted(stream) for stream in state["streams"]] != shape:
+            raise ValueError(f"the saved state {dict(state)} belongs to another packing or mixture: start the run anew")
+        self.step = state["step"]
+        for stream, saved in zip(self.streams, state["streams"], strict=True):
+            stream.restore(saved)
+
+
+def _subset(documents: Documents, subset: Subset) -> Documents:
+    return documents.at_least(subset.minimum_tokens)

@@ -1,28 +1,30 @@
 """Tokenise a corpus once into shards on disk. Torch-free.
 
 While a corpus grows its folder is called <folder>.partial and keeps every finished shard, so that a killed run goes on
-behind the last one. `neobert.data.tokenized` has the format and reads it.
+behind the last one. `neobert.data.shards` has the format and reads it.
 """
 
 import hashlib
+import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
-from itertools import islice
+from functools import cached_property
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from neobert.data.encoding import EncodedTexts, encoded
-from neobert.data.tokenized import TokenizedCorpus, documents_name, open_shards, shard_checksums, tokens_name
-from neobert.data.tokenizers import TextTokenizer
-from neobert.data.verification import VERIFIED
-from neobert.errors import DamagedFile
+from neobert.data.tokenizers import SpecialIds, TextTokenizer
+from neobert.errors import DamagedFile, MissingData
 from neobert.files import (
+    VERIFIED,
     checksummed,
     clear_temporaries,
     json_bytes,
@@ -30,12 +32,222 @@ from neobert.files import (
     read_checksummed,
     read_json,
     replace_file,
+    require_files,
     set_aside,
     sha256_of,
     sync_file,
     temporary_sibling,
 )
+from neobert.files import verify as verify_files
 from neobert.layout import MANIFEST, PARTIAL
+
+Integers = NDArray[np.int64]
+
+TOKEN = np.dtype("<u2")
+DOCUMENT = np.dtype([("length", "<i4"), ("text_bytes", "<i4"), ("text_hash", "<u8")])
+
+
+def tokens_name(shard: int) -> str:
+    return f"tokens-{shard:05d}.bin"
+
+
+def documents_name(shard: int) -> str:
+    return f"documents-{shard:05d}.npy"
+
+
+def shard_checksums(number: int, shard: Mapping[str, Any], folder: Path) -> dict[str, str]:
+    """The SHA-256 of a shard's two files by name, as its record has them.
+
+    Raises:
+        DamagedFile: the record names other files.
+    """
+    checksums = dict(shard["files"])
+    if checksums.keys() != {tokens_name(number), documents_name(number)}:
+        raise DamagedFile(f"{folder} has a record of shard {number} that names {sorted(checksums)}: it is not trusted")
+    return checksums
+
+
+@dataclass(frozen=True, eq=False)
+class TokenizedCorpus:
+    """Documents as runs of token ids without specials; a document's number is its place in the corpus.
+
+    `lengths` (documents,) int64 tokens; `text_bytes` (documents,) int64 size of the text in UTF-8; `text_hashes`
+    (documents,) uint64, a hash of the text that knows no tokenizer; `shards` the token arrays whose concatenation is
+    the corpus; `manifest` what was written beside them.
+    """
+
+    ids: SpecialIds
+    lengths: NDArray[np.int64]
+    text_bytes: NDArray[np.int64]
+    text_hashes: NDArray[np.uint64]
+    shards: tuple[NDArray[np.uint16], ...]
+    manifest: Mapping[str, Any]
+
+    @cached_property
+    def starts(self) -> NDArray[np.int64]:
+        """(documents,) address of each document's first token in the concatenated shards."""
+        ends: NDArray[np.int64] = np.cumsum(self.lengths, dtype=np.int64)
+        return ends - self.lengths
+
+    @cached_property
+    def _shard_starts(self) -> NDArray[np.int64]:
+        return np.cumsum([0, *(len(shard) for shard in self.shards[:-1])], dtype=np.int64)
+
+    @property
+    def documents(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens without specials."""
+        return sum(len(shard) for shard in self.shards)
+
+    def copy(self, starts: Integers, counts: Integers, into: Integers, places: Integers) -> None:
+        """Copy runs of `counts` tokens from addresses `starts` of the concatenated shards to `places` of `into`.
+
+        All (runs,) int64. A run is of one document, so it lies in one shard.
+        """
+        numbers = np.searchsorted(self._shard_starts, starts, side="right") - 1
+        first = starts - self._shard_starts[numbers]
+        columns = (numbers, first, first + counts, places, places + counts)
+        for shard, begin, end, place, stop in zip(*(column.tolist() for column in columns), strict=True):
+            into[place:stop] = self.shards[shard][begin:end]
+
+
+def open_shards(folder: Path, *, verify: bool = True) -> TokenizedCorpus:
+    """Memory-map a tokenised corpus; `verify` compares checksums, of files that did not change since once only.
+
+    Raises:
+        MissingData: there is no finished corpus in the folder.
+        DamagedFile: a file is missing, torn or does not match its checksum.
+    """
+    if not (folder / MANIFEST).is_file():
+        raise MissingData(f"there is no tokenised corpus in {folder}: prepare it first")
+    manifest = read_checksummed(folder / MANIFEST)
+    checksums: dict[str, str] = {}
+    for number, shard in enumerate(manifest["shards"]):
+        checksums |= shard_checksums(number, shard, folder)
+    (verify_files if verify else require_files)(folder, checksums)
+    documents = [_documents(folder / documents_name(number)) for number in range(len(manifest["shards"]))]
+    corpus = TokenizedCorpus(
+        ids=SpecialIds(**manifest["special_ids"]),
+        lengths=np.concatenate([records["length"] for records in documents], dtype=np.int64),
+        text_bytes=np.concatenate([records["text_bytes"] for records in documents], dtype=np.int64),
+        text_hashes=np.concatenate([records["text_hash"] for records in documents]),
+        shards=tuple(
+            _tokens(folder / tokens_name(number), shard["tokens"]) for number, shard in enumerate(manifest["shards"])
+        ),
+        manifest=manifest,
+    )
+    if int(corpus.lengths.sum()) != corpus.tokens:
+        raise DamagedFile(f"{folder} holds {corpus.tokens} tokens but its documents add up to another number: redo it")
+    return corpus
+
+
+def _documents(path: Path) -> NDArray[Any]:
+    try:
+        records: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise DamagedFile(f"{path} is not readable ({error}): remove its folder to tokenise again") from error
+    if records.dtype != DOCUMENT:
+        raise DamagedFile(f"{path} holds {records.dtype} and not {DOCUMENT}: remove its folder to tokenise again")
+    return records
+
+
+def _tokens(path: Path, tokens: int) -> NDArray[np.uint16]:
+    if path.stat().st_size != tokens * TOKEN.itemsize:
+        raise DamagedFile(f"{path} is not {tokens} tokens long: remove its folder to tokenise again")
+    if tokens == 0:
+        return np.empty(0, dtype=TOKEN)
+    return np.asarray(np.memmap(path, dtype=TOKEN, mode="r"))
+
+
+BATCH_TEXTS = 2048
+BATCH_CHARACTERS = 2**20
+"""A batch ends with the text that reaches either number; memory is bounded by three batches."""
+
+_UNDER_WAY = 2
+_PARALLELISM = "TOKENIZERS_PARALLELISM"
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedTexts:
+    """A batch: `texts` read, `token_ids` of all of them, flat, and `documents`, a `DOCUMENT` each that is not blank."""
+
+    texts: int
+    token_ids: NDArray[np.uint16]
+    documents: NDArray[Any]
+
+
+def encoded(texts: Iterable[str], tokenizer: TextTokenizer) -> Generator[EncodedTexts, None, None]:
+    """All texts in order, encoded in batches."""
+    under_way: deque[Future[EncodedTexts]] = deque()
+    pool = ThreadPoolExecutor(_UNDER_WAY, thread_name_prefix="encode")
+    with _all_cores():
+        try:
+            for batch in batches(texts):
+                under_way.append(pool.submit(encode, batch, tokenizer))
+                if len(under_way) > _UNDER_WAY:
+                    yield under_way.popleft().result()
+            while under_way:
+                yield under_way.popleft().result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _all_cores() -> Iterator[None]:
+    """Lets the library use its threads: workers start with them off, and who needs the corpus waits for it."""
+    before = os.environ.get(_PARALLELISM)
+    os.environ[_PARALLELISM] = "true"
+    try:
+        yield
+    finally:
+        os.environ.pop(_PARALLELISM)
+        if before is not None:
+            os.environ[_PARALLELISM] = before
+
+
+def batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    """Texts in lists of bounded size."""
+    batch: list[str] = []
+    characters = 0
+    for text in texts:
+        batch.append(text)
+        characters += len(text)
+        if len(batch) == BATCH_TEXTS or characters >= BATCH_CHARACTERS:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch
+
+
+def encode(texts: list[str], tokenizer: TextTokenizer) -> EncodedTexts:
+    """One batch, without its blank texts.
+
+    A text of which a tokenizer leaves nothing, such as zero-width characters, is a document of no tokens: order and
+    masks depend on a document's number, so every tokenizer must number the same texts alike.
+    """
+    kept = [text for text in texts if text.strip()]
+    ids = tokenizer.encode(kept)
+    raw = [text.encode() for text in kept]
+    lengths = np.fromiter(map(len, ids), dtype=np.int64, count=len(kept))
+    documents = np.empty(len(kept), dtype=DOCUMENT)
+    documents["length"] = lengths
+    documents["text_bytes"] = [len(text) for text in raw]
+    documents["text_hash"] = [_hash(text) for text in raw]
+    token_ids = np.fromiter(chain.from_iterable(ids), dtype=TOKEN, count=int(lengths.sum()))
+    return EncodedTexts(len(texts), token_ids, documents)
+
+
+def text_hash(text: str) -> int:
+    """64 bits of a text's BLAKE2b: equal texts, equal hashes, whatever tokenizes them."""
+    return _hash(text.encode())
+
+
+def _hash(raw: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(raw, digest_size=8).digest(), "little")
+
 
 __all__ = ["LARGEST_VOCABULARY", "SHARD_TOKENS", "TokenizedCorpus", "open_shards", "prepare"]
 
@@ -232,3 +444,104 @@ def _publish(partial: Path, folder: Path, header: Mapping[str, Any], shards: lis
     if folder.exists():
         raise DamagedFile(f"{folder} exists without {MANIFEST}: remove it to tokenise again")
     publish_folder(partial, folder)
+
+
+FRAME_TOKENS = 2
+"""Every document stands between two specials, [CLS] and [SEP]."""
+
+HELDOUT_SHARE = 0.01
+_SHARE_BOUND = np.uint64(int(HELDOUT_SHARE * 2**64))
+HELDOUT_LEAST_TEXTS = 32
+"""A small corpus holds out this many different texts, but never more than a tenth of them (and at least one)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Documents:
+    """A choice of documents of a corpus.
+
+    `numbers` (documents,) int64: places in the corpus; `lengths` (documents,) int64: tokens shown, without specials.
+    """
+
+    corpus: TokenizedCorpus
+    numbers: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @property
+    def framed_lengths(self) -> NDArray[np.int64]:
+        """(documents,) tokens with both specials; a new array of all."""
+        return self.lengths + FRAME_TOKENS
+
+    def framed(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """(indices,) tokens with both specials of some documents of the view."""
+        return self.lengths[indices] + FRAME_TOKENS
+
+    def truncated(self, context: int) -> "Documents":
+        """The documents cut to `context` tokens, specials included; the rest is never seen, as in the released code.
+
+        Raises:
+            ValueError: the context has no room for a token beside the specials.
+        """
+        if context <= FRAME_TOKENS:
+            raise ValueError(f"a context of {context} tokens has no room beside {FRAME_TOKENS} special tokens")
+        return Documents(self.corpus, self.numbers, np.minimum(self.lengths, context - FRAME_TOKENS))
+
+    def at_least(self, minimum_tokens: int) -> "Documents":
+        """The documents of at least `minimum_tokens` shown tokens, specials included.
+
+        The paper says "> 1,024" (§3.2), the released longer_seq.py keeps ">=" of the framed length: as here.
+
+        Raises:
+            ValueError: no document is that long.
+        """
+        long_enough = self.framed_lengths >= minimum_tokens
+        if not long_enough.any():
+            longest = int(self.framed_lengths.max(initial=0))
+            raise ValueError(
+                f"no document has {minimum_tokens} tokens, the longest has {longest}: lower the mixture's "
+                f"minimum_tokens or take more text"
+            )
+        return self._where(long_enough)
+
+    def split_heldout(self) -> tuple["Documents", "Documents"]:
+        """(training, held-out): a fixed share by hash of the text.
+
+        Equal texts stay on one side, and the tokenizer has no say, so that variants are compared on the same texts.
+
+        Raises:
+            ValueError: there are fewer than two different texts.
+        """
+        hashes = self.corpus.text_hashes[self.numbers]
+        bound = _heldout_bound(hashes)
+        return self._where(hashes > bound), self._where(hashes <= bound)
+
+    def at(self, indices: NDArray[np.int64]) -> "Documents":
+        """Some documents of the view, in the order of `indices`."""
+        return Documents(self.corpus, self.numbers[indices], self.lengths[indices])
+
+    def _where(self, chosen: NDArray[np.bool_]) -> "Documents":
+        return self.at(np.flatnonzero(chosen))
+
+
+def _heldout_bound(hashes: NDArray[np.uint64]) -> np.uint64:
+    """The largest hash of a held-out text, given the hashes of all."""
+    in_share = hashes[hashes <= _SHARE_BOUND]
+    if len(in_share) < len(hashes) and len(np.unique(in_share)) >= HELDOUT_LEAST_TEXTS:
+        return np.uint64(in_share.max())
+    return _bound_of_few(np.unique(hashes))
+
+
+def _bound_of_few(hashes: NDArray[np.uint64]) -> np.uint64:
+    """The same where the share holds too few texts; `hashes` are sorted and different."""
+    if len(hashes) < 2:
+        raise ValueError(f"the corpus has {len(hashes)} different texts, too few to hold one out: take more text")
+    in_share = int(np.searchsorted(hashes, _SHARE_BOUND, side="right"))
+    least = max(1, min(HELDOUT_LEAST_TEXTS, len(hashes) // 10))
+    return np.uint64(hashes[min(max(in_share, least), len(hashes) - 1) - 1])
+
+
+def all_documents(corpus: TokenizedCorpus) -> Documents:
+    """Every document of a corpus, uncut."""
+    return Documents(corpus, np.arange(corpus.documents, dtype=np.int64), corpus.lengths)

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import torch
 
-from neobert.data.corpora import Source
+from neobert.data.mteb_tasks import EmbeddingTask
 from neobert.data.preparation import open_specified, require_origin
+from neobert.data.sources import Source
 from neobert.embeddings.encoders import Embedder, TextCounts, open_contrastive, open_external, open_pretrained
 from neobert.embeddings.suite_specification import EmbeddingRun, MeasuredEncoder, TaskOnData
-from neobert.embeddings.tasks import EmbeddingTask
 from neobert.errors import RunFailed
 from neobert.external import read_model_file
 from neobert.files import replace_file

@@ -30,9 +30,8 @@ from mteb.results import TaskResult
 from mteb.types import BatchedInput, EncodeKwargs, PromptType
 from torch.utils.data import DataLoader
 
-from neobert.data.embedding_tables import PublishedTask, Table, TaskTables
+from neobert.data.mteb_tasks import EmbeddingTask, PublishedTask, Table, TaskTables, member_names
 from neobert.embeddings.evaluation import EncoderIdentity, SupportsEncode
-from neobert.embeddings.tasks import EmbeddingTask, member_names
 from neobert.errors import DamagedFile, RunFailed
 from neobert.identity import identity as identity_of
 from neobert.result_records import ENGLISH_SUITE, Category

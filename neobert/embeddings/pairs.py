@@ -10,12 +10,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from neobert.data.corpora import Source
 from neobert.data.pairs import Pair
 from neobert.data.preparation import require_origin
-from neobert.data.streams import shuffled
+from neobert.data.rows import shuffled
+from neobert.data.sources import Source
 from neobert.data.tokenizers import Framed
-from neobert.data.verification import verify
 from neobert.embeddings.specification import ContrastiveRun, PairSet
 from neobert.errors import DamagedFile
 from neobert.files import (
@@ -27,6 +26,7 @@ from neobert.files import (
     set_aside,
     sha256_of,
     temporary_sibling,
+    verify,
 )
 from neobert.grid.claims import acquire
 from neobert.layout import Layout

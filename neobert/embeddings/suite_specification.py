@@ -13,7 +13,7 @@ MECHANISMS = ("tokenization", "model")
 
 
 class TaskOnData(Value):
-    """A task of embeddings as it is measured: `neobert.embeddings.tasks.EmbeddingTask` with `origin`, which identifies
+    """A task of embeddings as it is measured: `neobert.data.mteb_tasks.EmbeddingTask` with `origin`, which identifies
     its data, and `prompts`, what an encoder is told of its texts ("query", "document"); none where it is told nothing.
     """
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from neobert.data.batching import Batch, heldout_batches
-from neobert.data.tokenized import TokenizedCorpus
-from neobert.data.views import Documents, all_documents
+from neobert.data.batches import Batch, heldout_batches
+from neobert.data.shards import Documents, TokenizedCorpus, all_documents
 from neobert.errors import MissingData
 from neobert.model.heads import MaskedLanguageModel
 from neobert.recipe import Precision

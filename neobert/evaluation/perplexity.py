@@ -16,8 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from neobert.data.preparation import tokenized_corpus
-from neobert.data.tokenized import TokenizedCorpus
-from neobert.data.views import FRAME_TOKENS, Documents, all_documents
+from neobert.data.shards import FRAME_TOKENS, Documents, TokenizedCorpus, all_documents
 from neobert.errors import MissingData, RunFailed
 from neobert.evaluation.texts import OtherText, Passage, passages, same_documents, tokenized_text
 from neobert.files import append_line, mend_lines, read_lines

@@ -9,11 +9,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from neobert.data.parquet import require_columns, texts_of
 from neobert.data.preparation import POLL_SECONDS, open_specified, text_tokenizer
-from neobert.data.shards import prepare
-from neobert.data.tokenized import TokenizedCorpus, open_shards
-from neobert.data.views import FRAME_TOKENS, Documents
+from neobert.data.reading import require_columns, texts_of
+from neobert.data.shards import FRAME_TOKENS, Documents, TokenizedCorpus, open_shards, prepare
 from neobert.errors import MissingData
 from neobert.files import sha256_of
 from neobert.grid.claims import acquire

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from neobert.command_line import guarded, parser_from, whole_number
-from neobert.embeddings.tasks import Wording
+from neobert.data.mteb_tasks import Wording
 from neobert.errors import EXIT_DONE
 from neobert.files import publish_folder, temporary_sibling
 

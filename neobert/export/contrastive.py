@@ -11,12 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from neobert.data.embedding_folder import FOLDERS
+from neobert.data.mteb_tasks import FOLDERS, OFFICIAL_TASKS, EmbeddingTask, Wording, member_names, task_prompts
 from neobert.data.preparation import open_specified
 from neobert.embeddings.encoders import Embedder, ExternalTextEncoder, TextEncoder, open_contrastive
 from neobert.embeddings.pairs import framed_texts
 from neobert.embeddings.specification import ContrastiveRun
-from neobert.embeddings.tasks import OFFICIAL_TASKS, EmbeddingTask, Wording, member_names, task_prompts
 from neobert.export.graph import EMBEDDING, Embedding, run_graph, write_graph
 from neobert.export.graph import TOLERANCE as GRAPH_TOLERANCE
 from neobert.export.huggingface import TOLERANCE, configuration_of

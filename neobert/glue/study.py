@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
-from neobert.data.corpora import Source
 from neobert.data.preparation import POLL_SECONDS, open_specified, require_origin, text_tokenizer
+from neobert.data.sources import Source
 from neobert.errors import DamagedFile, MissingData
 from neobert.external import read_model_file
 from neobert.files import replace_file, set_aside, sha256_of, sync_file, temporary_sibling

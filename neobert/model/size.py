@@ -100,7 +100,7 @@ class MicroBatch:
 
     @classmethod
     def of(cls, rows: int, context: int, rate: float) -> "MicroBatch":
-        """With as many slots as training gives it when sizes are fixed (`neobert.data.shapes`)."""
+        """With as many slots as training gives it when sizes are fixed (`neobert.data.batches`)."""
         mean = rate * rows * context
         return cls(rows, context, math.ceil((mean + math.sqrt(mean)) / SLOT_MULTIPLE) * SLOT_MULTIPLE)
 

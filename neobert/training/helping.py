@@ -5,7 +5,7 @@ import traceback
 from datetime import timedelta
 from typing import Any
 
-from neobert.data.tokenized import open_shards
+from neobert.data.shards import open_shards
 from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED, RunFailed
 from neobert.layout import Layout
 from neobert.specifications import RunFile, read_run_file

@@ -11,14 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from neobert.data.batching import Batch, collate, micro_batches
-from neobert.data.batching import StepIterator as StepIterator_of_batching
+from neobert.data.batches import Batch, Exact, Fixed, Shapes, collate, micro_batches
+from neobert.data.batches import StepIterator as StepIterator_of_batching
 from neobert.data.preparation import measured_runs, tokenized_corpus
-from neobert.data.rows import Rows
-from neobert.data.shapes import Exact, Fixed, Shapes
-from neobert.data.steps import StepIterator
-from neobert.data.tokenized import TokenizedCorpus
-from neobert.data.views import Documents, all_documents
+from neobert.data.rows import Rows, StepIterator
+from neobert.data.shards import Documents, TokenizedCorpus, all_documents
 from neobert.errors import MissingData
 from neobert.evaluation.heldout import HeldoutText, heldout_score, heldout_texts
 from neobert.grid.claims import Claim

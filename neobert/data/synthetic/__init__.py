@@ -5,9 +5,14 @@ Pure functions of their arguments, standard library only: the same seed gives th
 """
 
 from neobert.data.synthetic.corpora import CORPORA, corpus_documents
-from neobert.data.synthetic.embedding import EMBEDDING_TASKS, embedding_tables
-from neobert.data.synthetic.pairs import PAIR_SETS, pair_instruction, pairs
-from neobert.data.synthetic.tasks import task_examples
+from neobert.data.synthetic.tasks import (
+    EMBEDDING_TASKS,
+    PAIR_SETS,
+    embedding_tables,
+    pair_instruction,
+    pairs,
+    task_examples,
+)
 
 __all__ = [
     "CORPORA",

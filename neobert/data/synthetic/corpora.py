@@ -1,10 +1,197 @@
 """Streams of documents: genres drawn by weight, and on the web noise and pages of many sections."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
-from neobert.data.synthetic.documents import DIVERSE, NARROW, Genre
-from neobert.data.synthetic.lexicon import Lexicon, lexicon
+from neobert.data.synthetic.world import (
+    Clause,
+    Lexicon,
+    NounPhrase,
+    Wording,
+    Words,
+    active,
+    alter_slots,
+    askable,
+    category,
+    concepts,
+    contradict,
+    draw_clause,
+    facts,
+    leave_open,
+    lexicon,
+    open_question,
+    passive,
+    past_tense,
+    polar_question,
+    relative_clause,
+    sentence,
+    weaken,
+)
+
+
+def review(rng: random.Random, words: Lexicon, favourable: bool, *, plain: bool) -> str:
+    """One opinion. Unless `plain`, it may hold a word that gives its polarity away (loves, hates, good, bad)."""
+    agreeing, opposed = (words.praise, words.blame) if favourable else (words.blame, words.praise)
+    thing = rng.choice([noun for noun in words.nouns if not noun.animate])
+    subject = [rng.choice(("the", "this")), rng.choice(thing.synonyms)[0]]
+    person = rng.choice(words.names).name
+    told = [rng.choice(("very", "really"))] if rng.random() < 0.25 else []
+    told.append(rng.choice(agreeing))
+    shapes: list[Words] = [
+        [person, "finds", *subject, *told],
+        [*subject, "is", *told, "and", rng.choice(agreeing)],
+        [subject[0], rng.choice(agreeing), subject[1], "is", *told],
+        [*subject, "is", *told, ",", "not", rng.choice(opposed)],
+    ]
+    verdict = ("loves", "good") if favourable else ("hates", "bad")
+    anchored: list[Words] = [
+        [person, verdict[0], *subject, "because", "it", "is", *told],
+        [*subject, "is", verdict[1], "and", *told],
+        ["what", "a", verdict[1], subject[1], ",", "so", told[-1]],
+    ]
+    return sentence(rng.choice(shapes if plain or rng.random() < 0.4 else anchored))
+
+
+Sentences = list[str]
+Genre = Callable[[random.Random, Lexicon], Sentences]
+
+HABIT_RATE = 0.4
+PASSIVE_RATE = 0.05
+
+
+def topic(rng: random.Random, words: Lexicon) -> Clause:
+    """What a document is about."""
+    return replace(draw_clause(rng, words), negated=rng.random() < 0.15)
+
+
+def said(rng: random.Random, clause: Clause, habit: Wording) -> Words:
+    """The clause as the document's author says it by habit or in a fresh wording: mostly active, at times passive."""
+    wording = habit if rng.random() < HABIT_RATE else Wording(rng)
+    return passive(clause, wording) if clause.object and rng.random() < PASSIVE_RATE else active(clause, wording)
+
+
+def encyclopaedia(rng: random.Random, words: Lexicon) -> Sentences:
+    """What a thing is, is also called, where it is found and what it is like; each line in either synonym."""
+    noun = rng.choice(words.nouns)
+    known = facts()[noun.name]
+    kind, (first, second) = category(noun.hypernym or ""), noun.synonyms
+    name, names = (Wording(rng).forms(noun)[number] for number in (0, 1))
+    place, adjective = (Wording(rng).forms(concepts()[fact])[0] for fact in (known.place, known.adjective))
+    opposite = Wording(rng).forms(concepts()[concepts()[known.adjective].opposite or ""])[0]
+    lines = [
+        ["a", name, "is", "a", "kind", "of", kind.name],
+        [names, "are", kind.synonyms[0][1]],
+        ["a", first[0], "is", "also", "called", "a", second[0]],
+        [second[1], "are", "also", "called", first[1]],
+        [names, "are", "found", "in", "the", place],
+        ["the", name, "is", adjective],
+        [names, "are", "not", opposite],
+    ]
+    if noun.animate:
+        habit = Clause(NounPhrase(noun, True), concepts()[known.verb], NounPhrase(concepts()[known.object], True))
+        lines.append(active(habit, Wording(rng)))
+    return [sentence(line) for line in rng.sample(lines, rng.randint(3, 5))]
+
+
+def story(rng: random.Random, words: Lexicon) -> Sentences:
+    """One event told again and again, at times in the past or with an aside."""
+    clause, habit, lines = topic(rng, words), Wording(rng), []
+    for _ in range(rng.randint(3, 5)):
+        told = clause
+        if told.subject.noun.kind == "noun" and rng.random() < 0.2:
+            aside = relative_clause(rng, words, told.subject, Wording(rng))
+            told = replace(told, subject=replace(told.subject, modifier=aside))
+        lines.append(past_tense(told, Wording(rng)) if rng.random() < 0.1 else said(rng, told, habit))
+    return [sentence(line) for line in lines]
+
+
+def interview(rng: random.Random, words: Lexicon) -> Sentences:
+    """An event, then polar questions with answers: yes (follows), no (contradicts), perhaps (open)."""
+    clause, habit = topic(rng, words), Wording(rng)
+    lines = [sentence(said(rng, clause, habit))]
+    for _ in range(rng.randint(2, 4)):
+        other, answer = _verdict(rng, words, clause)
+        lines += [sentence(_polar(rng, other), "?"), sentence([answer])]
+    return lines
+
+
+def _polar(rng: random.Random, clause: Clause) -> Words:
+    if clause.negated:
+        return ["is", "it", "true", "that", *active(clause, Wording(rng))]
+    return polar_question(clause, Wording(rng))
+
+
+def _verdict(rng: random.Random, words: Lexicon, clause: Clause) -> tuple[Clause, str]:
+    kind = rng.randrange(4)
+    if kind == 0:
+        return clause, "yes"
+    if kind == 1:
+        return weaken(rng, clause), "yes"
+    if kind == 2:
+        return contradict(rng, clause), "no"
+    return leave_open(rng, words, clause), "perhaps"
+
+
+def restatement(rng: random.Random, words: Lexicon) -> Sentences:
+    """Facts said twice: `… . in other words , … .`"""
+    clause, habit, lines = topic(rng, words), Wording(rng), []
+    for _ in range(2):
+        lines += [said(rng, clause, habit), ["in", "other", "words", ",", *said(rng, clause, habit)]]
+    return [sentence(line) for line in lines]
+
+
+def argument(rng: random.Random, words: Lexicon) -> Sentences:
+    """A fact, then what follows (`so`), what is excluded (`it is false that`) and what is open (`maybe`)."""
+    clause, habit = topic(rng, words), Wording(rng)
+    openings = {"yes": ["so"], "no": ["it", "is", "false", "that"], "perhaps": ["maybe"]}
+    lines = [sentence(said(rng, clause, habit))]
+    for _ in range(rng.randint(2, 3)):
+        consequence, answer = _verdict(rng, words, clause)
+        lines.append(sentence([*openings[answer], *said(rng, consequence, habit)]))
+    return lines
+
+
+def comparison(rng: random.Random, words: Lexicon) -> Sentences:
+    """Pairs of sentences with a judgement: same, or different."""
+    clause, habit = topic(rng, words), Wording(rng)
+    lines = [sentence(said(rng, clause, habit))]
+    for _ in range(rng.randint(2, 3)):
+        altered = rng.choice((0, 0, 3))
+        judgement = "different" if altered else "same"
+        lines += [sentence(said(rng, alter_slots(rng, words, clause, altered), habit)), sentence([judgement])]
+    return lines
+
+
+def forum(rng: random.Random, words: Lexicon) -> Sentences:
+    """Questions about one event, each with its answer."""
+    clause, habit, lines = replace(topic(rng, words), negated=False), Wording(rng), []
+    for _ in range(2):
+        lines.append(sentence(open_question(clause, rng.choice(askable(clause)), Wording(rng)), "?"))
+        lines.append(sentence(said(rng, clause, habit)))
+    return lines
+
+
+def questions(rng: random.Random, words: Lexicon) -> Sentences:
+    """One question asked again and again in other words, and answered at last."""
+    clause, habit = replace(topic(rng, words), negated=False), Wording(rng)
+    asked = rng.choice(askable(clause))
+    lines = [sentence(open_question(clause, asked, Wording(rng)), "?") for _ in range(rng.randint(2, 3))]
+    return [*lines, sentence(said(rng, clause, habit))]
+
+
+def opinions(rng: random.Random, words: Lexicon) -> Sentences:
+    """Reviews by several people who agree."""
+    favourable = rng.random() < 0.5
+    return [review(rng, words, favourable, plain=False) for _ in range(rng.randint(3, 5))]
+
+
+NARROW: tuple[tuple[Genre, float], ...] = ((encyclopaedia, 0.5), (story, 4.0), (argument, 1.5))
+DIVERSE: tuple[tuple[Genre, float], ...] = (
+    (encyclopaedia, 0.3), (story, 2.2), (restatement, 2.2), (argument, 0.8), (comparison, 0.4),
+    (forum, 0.8), (questions, 0.6), (interview, 0.3), (opinions, 1.8),
+)  # fmt: skip
+
 
 CORPORA = ("wikibook", "web")
 

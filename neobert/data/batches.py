@@ -1,21 +1,158 @@
-"""Rows become tensors: token ids with masks, document borders, positions and targets."""
+"""Sizes of a micro-batch: as small as they can be, or so few different ones that a compiled model sees them again.
+Torch-free."""
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from neobert.data.masking import counter_hash, mask_tokens
-from neobert.data.predicted import document_boundaries, padded_targets, slots_by_row, slots_in_a_run
-from neobert.data.rows import Integers, Rows, whole_documents
-from neobert.data.shapes import Exact, Shapes
-from neobert.data.steps import StepIterator
-from neobert.data.tokenized import TokenizedCorpus
-from neobert.data.views import Documents
+from neobert.data.rows import Integers, Rows, StepIterator, whole_documents
+from neobert.data.shards import Documents, TokenizedCorpus
 from neobert.model.attention import AttentionPlan, Slots
 from neobert.recipe import Masking
+
+MULTIPLE = 8
+"""Kernels like sizes that are multiples of this."""
+
+ROW_STEPS = 4
+"""Different numbers of rows that a micro-batch may have when sizes are fixed."""
+
+FULLEST_ROW_DEVIATIONS = 4
+"""How many standard deviations more predicted tokens than the mean one the fullest row of a batch may have."""
+
+
+def multiple(number: float, of: int = MULTIPLE) -> int:
+    """`number` rounded up."""
+    return math.ceil(number / of) * of
+
+
+class Shapes(Protocol):
+    """How large the parts of a micro-batch are that need so many entries."""
+
+    def rows(self, needed: int) -> int:
+        """Rows of tokens."""
+
+    def row_slots(self, needed: int, context: int) -> int:
+        """Queries of a row in the last block."""
+
+    def slots(self, needed: int, rows: int) -> int:
+        """Predicted tokens."""
+
+    def documents(self, needed: int, rows: int) -> int:
+        """Documents, filler at the end of a row counted as one."""
+
+
+@dataclass(frozen=True)
+class Exact:
+    """What is needed and no more, rounded up; `least_rows` of them."""
+
+    least_rows: int = 0
+
+    def rows(self, needed: int) -> int:
+        return max(self.least_rows, needed)
+
+    def row_slots(self, needed: int, context: int) -> int:
+        return multiple(max(1, needed))
+
+    def slots(self, needed: int, rows: int) -> int:
+        return multiple(max(1, needed))
+
+    def documents(self, needed: int, rows: int) -> int:
+        return needed
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """What a batch of so many rows usually needs; a quarter more as often as it takes where that is too little.
+
+    Rows come in steps of a quarter of `most_rows`. `rate` of the tokens are predicted, and a document has
+    `document_tokens` in the mean.
+    """
+
+    most_rows: int
+    context: int
+    rate: float
+    document_tokens: float
+
+    def rows(self, needed: int) -> int:
+        step = max(1, self.most_rows // ROW_STEPS)
+        return multiple(max(1, needed), step)
+
+    def row_slots(self, needed: int, context: int) -> int:
+        mean = self.rate * self.context
+        usual = multiple(mean + FULLEST_ROW_DEVIATIONS * math.sqrt(mean * (1 - self.rate)))
+        return min(_grown(usual, needed), multiple(context))
+
+    def slots(self, needed: int, rows: int) -> int:
+        """Specials are never predicted."""
+        mean = self.rate * rows * self.context * (1 - 2 / self.document_tokens)
+        return _grown(multiple(mean + math.sqrt(mean)), needed)
+
+    def documents(self, needed: int, rows: int) -> int:
+        """Beside the documents each row may end with filler, and a quarter more may be short."""
+        mean = rows * self.context / self.document_tokens
+        return _grown(multiple(1.25 * mean + rows), needed)
+
+
+def _grown(usual: int, needed: int) -> int:
+    """`usual`, or as many quarters of it more as are needed."""
+    quarters = max(0, math.ceil(4 * (needed - usual) / usual))
+    return multiple(usual * (1 + quarters / 4))
+
+
+IGNORED = -100
+"""Target of a slot without a predicted token, as torch's cross-entropy has it."""
+
+
+def padded_targets(token_ids: Integers, slots: int) -> Tensor:
+    """(slots,) the predicted ids, then unused slots."""
+    targets = np.full(slots, IGNORED, dtype=np.int64)
+    targets[: len(token_ids)] = token_ids
+    return torch.from_numpy(targets)
+
+
+def slots_by_row(places: Integers, rows: int, context: int, shapes: Shapes) -> Slots:
+    """The slots of the tokens at ascending `places` of the flattened rows, for kernels that work row by row.
+
+    An unused query asks at the first token of its row, an unused slot takes the first query.
+    """
+    firsts = np.searchsorted(places, np.arange(rows + 1) * context)
+    counts = np.diff(firsts)
+    row = np.repeat(np.arange(rows), counts)
+    most = shapes.row_slots(int(counts.max(initial=0)), context)
+    queries = np.repeat(np.arange(rows)[:, None] * context, most, axis=1)
+    within = np.arange(len(places)) - firsts[row]
+    queries[row, within] = places
+    used = np.zeros(shapes.slots(len(places), rows), dtype=np.int64)
+    used[: len(places)] = row * most + within
+    return Slots(torch.from_numpy(queries), torch.from_numpy(used))
+
+
+def slots_in_a_run(places: Integers, boundaries: Integers, rows: int, shapes: Shapes) -> Slots:
+    """The slots of the tokens at ascending `places`, for variable-length kernels over documents with `boundaries`.
+
+    Unused slots ask at the last token, so that they belong to a document like all others.
+    """
+    queries = np.full(shapes.slots(len(places), rows), int(boundaries[-1]) - 1, dtype=np.int64)
+    queries[: len(places)] = places
+    of_documents = np.searchsorted(queries, boundaries).astype(np.int32)
+    return Slots(torch.from_numpy(queries[None]), boundaries=torch.from_numpy(of_documents))
+
+
+def document_boundaries(documents: Integers, shapes: Shapes) -> Integers:
+    """Cumulated lengths from 0 of the documents and fillers of the flattened `documents` (rows, context), with empty
+    documents at the end up to the number that `shapes` wants."""
+    starts = np.ones_like(documents, dtype=bool)
+    starts[:, 1:] = documents[:, 1:] != documents[:, :-1]
+    begins = np.flatnonzero(starts)
+    count = shapes.documents(len(begins), len(documents))
+    return np.pad(begins, (0, count + 1 - len(begins)), constant_values=documents.size)
+
 
 __all__ = ["Batch", "Rows", "StepIterator", "collate", "heldout_batches", "micro_batches"]
 

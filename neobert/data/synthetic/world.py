@@ -1,0 +1,458 @@
+"""Words of the micro-world: concepts with synonyms, hypernyms, antonyms, polarity, and the facts that hold of them.
+
+Every concept that fine-tuning may name has two synonyms with the same inflections. Even-numbered concepts of a kind
+belong to the fine-tuning train sets, odd-numbered ones to the validation sets (`Lexicon.part`), so that a validation
+score measures what pre-training taught about words that fine-tuning never showed.
+"""
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Literal
+
+Part = Literal["train", "validation"]
+
+WORLD_SEED = 2026
+"""Seed of the facts. It is no argument: documents and tasks of every seed speak about the same world."""
+
+_CATEGORIES: dict[str, tuple[str, ...]] = {
+    "animal": ("dog hound", "cat kitten", "horse pony", "rabbit hare"),
+    "worker": ("doctor medic", "teacher tutor", "farmer grower", "soldier trooper"),
+    "tool": ("hammer mallet", "rope cord", "lamp lantern", "bucket pail"),
+    "garment": ("coat jacket", "shoe boot", "hat cap", "shirt blouse"),
+    "vehicle": ("car auto", "ship boat", "truck lorry", "plane jet"),
+}
+_WEB_ONLY_CATEGORIES = ("vehicle",)
+_ANIMATE_CATEGORIES = ("animal", "worker")
+_TRANSITIVE = (
+    "chase pursue", "help assist", "push shove", "lift raise", "clean wash",
+    "fix repair", "watch observe", "guard protect",
+)  # fmt: skip
+_INTRANSITIVE = ("walk wander", "jump leap", "laugh giggle", "rest relax")
+_PLACES = ("forest jungle", "river stream", "town village", "garden yard")
+_OPPOSITES = (
+    ("big large", "small little"),
+    ("fast quick", "slow sluggish"),
+    ("old aged", "young youthful"),
+    ("happy glad", "sad gloomy"),
+)
+_PRAISE = "great superb lovely pleasant charming perfect splendid amazing brilliant wonderful"
+_BLAME = "awful boring horrid painful nasty dull ugly dreadful terrible useless"
+_NAMES = "anna ben clara david emma frank grace henry"
+
+
+@dataclass(frozen=True)
+class Concept:
+    """One meaning. `synonyms[i]` are the inflected forms of its i-th synonym.
+
+    Forms: nouns (singular, plural), verbs (base, third person, past), everything else (word,).
+    """
+
+    kind: str
+    name: str
+    synonyms: tuple[tuple[str, ...], ...]
+    hypernym: str | None = None
+    opposite: str | None = None
+
+    @property
+    def animate(self) -> bool:
+        return self.kind == "name" or self.hypernym in _ANIMATE_CATEGORIES
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the encyclopaedia says about a noun: its usual place, quality, deed and object of the deed (by name)."""
+
+    place: str
+    adjective: str
+    verb: str
+    object: str
+
+
+@dataclass(frozen=True)
+class Lexicon:
+    """The concepts that a text may draw from; `part` restricts it to one side of the fine-tuning split."""
+
+    nouns: tuple[Concept, ...]
+    transitive_verbs: tuple[Concept, ...]
+    intransitive_verbs: tuple[Concept, ...]
+    places: tuple[Concept, ...]
+    adjectives: tuple[Concept, ...]
+    praise: tuple[str, ...]
+    blame: tuple[str, ...]
+    names: tuple[Concept, ...]
+
+    @property
+    def animate_nouns(self) -> tuple[Concept, ...]:
+        return tuple(noun for noun in self.nouns if noun.animate)
+
+    def part(self, part: Part) -> "Lexicon":
+        """Concepts of one side of the split. Names, hypernyms and function words are on both sides."""
+        offset = {"train": 0, "validation": 1}[part]
+        return replace(
+            self,
+            nouns=self.nouns[offset::2],
+            transitive_verbs=self.transitive_verbs[offset::2],
+            intransitive_verbs=self.intransitive_verbs[offset::2],
+            places=self.places[offset::2],
+            adjectives=tuple(adjective for i, adjective in enumerate(self.adjectives) if i // 2 % 2 == offset),
+            praise=self.praise[offset::2],
+            blame=self.blame[offset::2],
+        )
+
+    def content_words(self) -> frozenset[str]:
+        """Every form of every concept that the split divides."""
+        concepts = (*self.nouns, *self.transitive_verbs, *self.intransitive_verbs, *self.places, *self.adjectives)
+        forms = {word for concept in concepts for synonym in concept.synonyms for word in synonym}
+        return frozenset(forms | set(self.praise) | set(self.blame))
+
+
+def plural(word: str) -> str:
+    """Regular plural or third person: dog → dogs, pony → ponies, brush → brushes."""
+    if word.endswith("y") and word[-2] not in "aeiou":
+        return word[:-1] + "ies"
+    return word + ("es" if word.endswith(("s", "x", "ch", "sh")) else "s")
+
+
+def past(word: str) -> str:
+    """Regular past: walk → walked, chase → chased."""
+    return word + ("d" if word.endswith("e") else "ed")
+
+
+def _noun(words: str, category: str) -> Concept:
+    synonyms = tuple((word, plural(word)) for word in words.split())
+    return Concept("noun", synonyms[0][0], synonyms, hypernym=category)
+
+
+def _verbs(entries: Iterable[str], kind: str) -> tuple[Concept, ...]:
+    forms = (tuple((word, plural(word), past(word)) for word in words.split()) for words in entries)
+    return tuple(Concept(kind, synonyms[0][0], synonyms) for synonyms in forms)
+
+
+def _invariable(words: str, kind: str, opposite: str | None = None) -> Concept:
+    synonyms = tuple((word,) for word in words.split())
+    return Concept(kind, synonyms[0][0], synonyms, opposite=opposite)
+
+
+def _adjectives() -> tuple[Concept, ...]:
+    pairs = ((left, right) for left, right in _OPPOSITES)
+    return tuple(
+        _invariable(words, "adjective", opposite=other.split()[0])
+        for left, right in pairs
+        for words, other in ((left, right), (right, left))
+    )
+
+
+@cache
+def lexicon(*, web: bool = False) -> Lexicon:
+    """The world's words; `web` adds the categories that only the diverse corpus speaks about."""
+    categories = [name for name in _CATEGORIES if web or name not in _WEB_ONLY_CATEGORIES]
+    return Lexicon(
+        nouns=tuple(_noun(words, category) for category in categories for words in _CATEGORIES[category]),
+        transitive_verbs=_verbs(_TRANSITIVE, "transitive"),
+        intransitive_verbs=_verbs(_INTRANSITIVE, "intransitive"),
+        places=tuple(_invariable(words, "place") for words in _PLACES),
+        adjectives=_adjectives(),
+        praise=tuple(_PRAISE.split()),
+        blame=tuple(_BLAME.split()),
+        names=tuple(_invariable(name, "name") for name in _NAMES.split()),
+    )
+
+
+@cache
+def category(name: str) -> Concept:
+    """The hypernym as a noun of its own, with no synonym: animal, animals."""
+    return Concept("noun", name, ((name, plural(name)),), hypernym=name)
+
+
+@cache
+def concepts() -> dict[str, Concept]:
+    """Every concept of the world by its name."""
+    words = lexicon(web=True)
+    every = (*words.nouns, *words.transitive_verbs, *words.intransitive_verbs, *words.places, *words.adjectives)
+    return {concept.name: concept for concept in every}
+
+
+@cache
+def facts() -> dict[str, Facts]:
+    """The facts of each noun, by the noun's name."""
+    rng, words = random.Random(f"facts of world {WORLD_SEED}"), lexicon(web=True)
+    return {
+        noun.name: Facts(
+            place=_name(rng, words.places),
+            adjective=_name(rng, words.adjectives),
+            verb=_name(rng, words.transitive_verbs),
+            object=_name(rng, [other for other in words.nouns if other is not noun]),
+        )
+        for noun in words.nouns
+    }
+
+
+def _name(rng: random.Random, choices: Sequence[Concept]) -> str:
+    return rng.choice(choices).name
+
+
+Words = list[str]
+Asked = Literal["who", "what", "where"]
+Slot = Literal["subject", "verb", "object", "place"]
+
+SINGULAR_DETERMINERS = ("the", "a", "this")
+PLURAL_DETERMINERS = ("the", "these", "two", "some")
+
+
+@dataclass(frozen=True)
+class NounPhrase:
+    """A determiner, perhaps an adjective, a noun or name, and words after the noun (a relative clause)."""
+
+    noun: Concept
+    plural: bool = False
+    determiner: str = "the"
+    adjective: Concept | None = None
+    modifier: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Clause:
+    """Who does what to whom, where, and whether it is denied."""
+
+    subject: NounPhrase
+    verb: Concept
+    object: NounPhrase | None = None
+    place: Concept | None = None
+    negated: bool = False
+
+
+class Wording:
+    """One speaker's choice of synonyms: drawn at a concept's first mention and kept afterwards."""
+
+    def __init__(self, rng: random.Random, chosen: dict[str, int] | None = None) -> None:
+        self._rng = rng
+        self._chosen = {} if chosen is None else chosen
+
+    def forms(self, concept: Concept) -> tuple[str, ...]:
+        if len(concept.synonyms) == 1:
+            return concept.synonyms[0]
+        if concept.name not in self._chosen:
+            self._chosen[concept.name] = self._rng.randrange(2)
+        return concept.synonyms[self._chosen[concept.name]]
+
+    def varied(self, rate: float) -> "Wording":
+        """Another speaker: of the concepts mentioned so far each is called differently at `rate`, at least one is."""
+        names = list(self._chosen)
+        changed = {name for name in names if self._rng.random() < rate} or {self._rng.choice(names)}
+        return Wording(self._rng, {name: index ^ (name in changed) for name, index in self._chosen.items()})
+
+
+def sentence(words: Sequence[str], end: str = ".") -> str:
+    """Words and their end mark, separated by spaces, with `a` before a vowel written `an`."""
+    following = (*words[1:], end)
+    spelled = ("an" if w == "a" and after[0] in "aeiou" else w for w, after in zip(words, following, strict=True))
+    return " ".join((*spelled, end))
+
+
+def noun_phrase_words(phrase: NounPhrase, wording: Wording) -> Words:
+    noun = wording.forms(phrase.noun)
+    if phrase.noun.kind == "name":
+        return [noun[0]]
+    adjective = [wording.forms(phrase.adjective)[0]] if phrase.adjective else []
+    return [phrase.determiner, *adjective, noun[phrase.plural], *phrase.modifier]
+
+
+def place_words(place: Concept | None, wording: Wording) -> Words:
+    return ["in", "the", wording.forms(place)[0]] if place else []
+
+
+def active(clause: Clause, wording: Wording, *, agreement: bool = True) -> Words:
+    """`the dog chases a cat in the forest`; with `agreement=False` the verb takes the wrong number."""
+    as_plural = clause.subject.plural == agreement
+    base, third, _ = wording.forms(clause.verb)
+    finite = [base if as_plural else third]
+    verb = [*_do(as_plural), "not", base] if clause.negated else finite
+    return [*noun_phrase_words(clause.subject, wording), *verb, *_rest(clause, wording)]
+
+
+def past_tense(clause: Clause, wording: Wording) -> Words:
+    """`the dog chased a cat`, `the dog did not chase a cat`."""
+    base, _, past = wording.forms(clause.verb)
+    verb = ["did", "not", base] if clause.negated else [past]
+    return [*noun_phrase_words(clause.subject, wording), *verb, *_rest(clause, wording)]
+
+
+def passive(clause: Clause, wording: Wording, *, agreement: bool = True) -> Words:
+    """`a cat is chased by the dog`. Asserts an object."""
+    assert clause.object is not None
+    be = "are" if clause.object.plural == agreement else "is"
+    denial = ["not"] if clause.negated else []
+    agent = ["by", *noun_phrase_words(clause.subject, wording), *place_words(clause.place, wording)]
+    return [*noun_phrase_words(clause.object, wording), be, *denial, wording.forms(clause.verb)[2], *agent]
+
+
+def polar_question(clause: Clause, wording: Wording) -> Words:
+    """`does the dog chase a cat`."""
+    do, subject = _do(clause.subject.plural), noun_phrase_words(clause.subject, wording)
+    return [*do, *subject, wording.forms(clause.verb)[0], *_rest(clause, wording)]
+
+
+def open_question(clause: Clause, asked: Asked, wording: Wording) -> Words:
+    """`who chases a cat`, `what does the dog chase`, `where does the dog chase a cat`."""
+    base, third, _ = wording.forms(clause.verb)
+    objects = noun_phrase_words(clause.object, wording) if clause.object else []
+    if asked == "who":
+        return ["who", third, *objects]
+    inverted = [*_do(clause.subject.plural), *noun_phrase_words(clause.subject, wording), base]
+    return [asked, *inverted, *(objects if asked == "where" else [])]
+
+
+def askable(clause: Clause) -> list[Asked]:
+    """The open questions that a clause answers."""
+    asked: list[Asked] = ["who", "what"] if clause.object else ["who"]
+    return [*asked, "where"] if clause.place else asked
+
+
+def _do(as_plural: bool) -> Words:
+    return ["do"] if as_plural else ["does"]
+
+
+def _rest(clause: Clause, wording: Wording) -> Words:
+    objects = noun_phrase_words(clause.object, wording) if clause.object else []
+    return [*objects, *place_words(clause.place, wording)]
+
+
+def draw_noun_phrase(
+    rng: random.Random, nouns: Sequence[Concept], adjectives: Sequence[Concept], adjective_rate: float = 0.35
+) -> NounPhrase:
+    """A phrase about one of `nouns`, with agreeing determiner and, at `adjective_rate`, one of `adjectives`."""
+    noun, is_plural = rng.choice(nouns), rng.random() < 0.5
+    determiner = rng.choice(PLURAL_DETERMINERS if is_plural else SINGULAR_DETERMINERS)
+    adjective = rng.choice(adjectives) if rng.random() < adjective_rate else None
+    return NounPhrase(noun, is_plural, determiner, adjective)
+
+
+def draw_clause(
+    rng: random.Random,
+    words: Lexicon,
+    *,
+    subject: NounPhrase | None = None,
+    transitive_rate: float = 0.75,
+    place_rate: float = 0.3,
+    adjective_rate: float = 0.35,
+    name_rate: float = 0.15,
+) -> Clause:
+    """A clause whose subject is animate and whose object, if any, is another concept than its subject."""
+    if subject is None and rng.random() < name_rate:
+        subject = NounPhrase(rng.choice(words.names))
+    if subject is None:
+        subject = draw_noun_phrase(rng, words.animate_nouns, words.adjectives, adjective_rate)
+    place = rng.choice(words.places) if rng.random() < place_rate else None
+    if rng.random() >= transitive_rate:
+        return Clause(subject, rng.choice(words.intransitive_verbs), None, place)
+    others = [noun for noun in words.nouns if noun is not subject.noun]
+    patient = draw_noun_phrase(rng, others, words.adjectives, adjective_rate)
+    return Clause(subject, rng.choice(words.transitive_verbs), patient, place)
+
+
+def relative_clause(rng: random.Random, words: Lexicon, head: NounPhrase, wording: Wording) -> tuple[str, ...]:
+    """`that chases the cats` or `near the cats`: its own noun may differ from the head in number (an attractor)."""
+    others = [noun for noun in words.nouns if noun is not head.noun]
+    other = draw_noun_phrase(rng, others, words.adjectives, adjective_rate=0.0)
+    if rng.random() < 0.4:
+        return ("near", *noun_phrase_words(other, wording))
+    verb = wording.forms(rng.choice(words.transitive_verbs))[0 if head.plural else 1]
+    return ("that", verb, *noun_phrase_words(other, wording))
+
+
+def slots(clause: Clause) -> list[Slot]:
+    """The content slots that a clause fills."""
+    filled: list[Slot] = ["subject", "verb"]
+    if clause.object:
+        filled.append("object")
+    if clause.place:
+        filled.append("place")
+    return filled
+
+
+def alter(rng: random.Random, words: Lexicon, clause: Clause, slot: Slot) -> Clause:
+    """The clause with another, unrelated concept in one slot."""
+    if slot == "verb":
+        verbs = words.transitive_verbs if clause.object else words.intransitive_verbs
+        return replace(clause, verb=_other(rng, verbs, clause.verb))
+    if slot == "place":
+        assert clause.place is not None
+        return replace(clause, place=_other(rng, words.places, clause.place))
+    if slot == "subject":
+        return replace(clause, subject=_other_noun(rng, words, clause.subject, clause.object))
+    assert clause.object is not None
+    return replace(clause, object=_other_noun(rng, words, clause.object, clause.subject))
+
+
+def alter_slots(rng: random.Random, words: Lexicon, clause: Clause, count: int) -> Clause:
+    """`count` of the filled slots altered (all of them where there are fewer); the place is altered last."""
+    central: list[Slot] = [slot for slot in slots(clause) if slot != "place"]
+    order: list[Slot] = rng.sample(central, len(central))
+    if clause.place:
+        order.append("place")
+    for slot in order[:count]:
+        clause = alter(rng, words, clause, slot)
+    return clause
+
+
+def weaken(rng: random.Random, clause: Clause) -> Clause:
+    """A clause that follows: a hypernym for a noun, or an adjective or the place left out. Unchanged if denied."""
+    edits = [] if clause.negated else _weakenings(clause)
+    return rng.choice(edits) if edits else clause
+
+
+def contradict(rng: random.Random, clause: Clause, antonym_rate: float = 0.6) -> Clause:
+    """A clause that cannot hold with this one: an antonym (of an affirmed clause) or the negation flipped."""
+    antonyms = [] if clause.negated else _antonyms(clause)
+    if antonyms and rng.random() < antonym_rate:
+        return rng.choice(antonyms)
+    return replace(clause, negated=not clause.negated)
+
+
+def leave_open(rng: random.Random, words: Lexicon, clause: Clause) -> Clause:
+    """A clause that neither follows nor is excluded: two or three slots altered."""
+    return alter_slots(rng, words, clause, rng.choice((2, 3)))
+
+
+def _weakenings(clause: Clause) -> list[Clause]:
+    found = [replace(clause, subject=phrase) for phrase in _weaker_phrases(clause.subject)]
+    if clause.object:
+        found += [replace(clause, object=phrase) for phrase in _weaker_phrases(clause.object)]
+    if clause.place:
+        found.append(replace(clause, place=None))
+    return found
+
+
+def _weaker_phrases(phrase: NounPhrase) -> list[NounPhrase]:
+    found = [replace(phrase, adjective=None)] if phrase.adjective else []
+    if phrase.noun.hypernym:
+        found.append(replace(phrase, noun=category(phrase.noun.hypernym)))
+    return found
+
+
+def _antonyms(clause: Clause) -> list[Clause]:
+    found = []
+    if clause.subject.adjective:
+        found.append(replace(clause, subject=_opposite(clause.subject)))
+    if clause.object and clause.object.adjective:
+        found.append(replace(clause, object=_opposite(clause.object)))
+    return found
+
+
+def _opposite(phrase: NounPhrase) -> NounPhrase:
+    assert phrase.adjective is not None and phrase.adjective.opposite is not None
+    return replace(phrase, adjective=concepts()[phrase.adjective.opposite])
+
+
+def _other(rng: random.Random, choices: tuple[Concept, ...], current: Concept) -> Concept:
+    return rng.choice([concept for concept in choices if concept is not current])
+
+
+def _other_noun(rng: random.Random, words: Lexicon, phrase: NounPhrase, partner: NounPhrase | None) -> NounPhrase:
+    if phrase.noun.kind == "name":
+        return replace(phrase, noun=_other(rng, words.names, phrase.noun))
+    taken = [phrase.noun] + ([partner.noun] if partner else [])
+    choices = [noun for noun in words.nouns if noun not in taken and noun.animate == phrase.noun.animate]
+    return replace(phrase, noun=rng.choice(choices))
