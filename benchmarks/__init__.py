@@ -1,1 +1,1 @@
-"""Measurements side by side: each module is a command that writes one result file; README.md shows them all."""
+"""Measurements side by side; each benchmark writes result files, and README.md shows them all."""

@@ -1,38 +1,106 @@
-"""Run the benchmarks one after the other, then write the table: python -m benchmarks [--data DIR]."""
+"""Measurements side by side, and the table of README.md from their result files.
+
+python -m benchmarks [--data DIR]           all of them, one after the other, then the table
+python -m benchmarks NAME [--help]          one of them: data_loader, data_scaling, data_tokenize, encoding, glue,
+                                            pretraining, pretraining_gpu, scaling_processes, throughput
+python -m benchmarks table                  the table alone
+"""
 
 import argparse
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any
 
-ALWAYS = (
-    "data_loader",
-    "data_scaling",
-    "data_tokenize",
-    "engine_memory",
-    "pretraining_peers",
-    "pretraining_gpu",
-    "scaling_processes",
-    "throughput",
-)
-ON_DATA_OR_SYNTHETIC = ("encoding", "glue_trainer")
+from benchmarks.measuring import read_results
+from neobert.files import replace_file
+
+BENCHMARKS = {
+    "data_loader": "benchmarks.data:measure_loader",
+    "data_scaling": "benchmarks.data:measure_scaling",
+    "data_tokenize": "benchmarks.data:measure_tokenizing",
+    "encoding": "benchmarks.encoding:main",
+    "glue": "benchmarks.glue:main",
+    "pretraining": "benchmarks.pretraining:measure_peers",
+    "pretraining_gpu": "benchmarks.pretraining:measure_gpu",
+    "scaling_processes": "benchmarks.pretraining:measure_processes",
+    "throughput": "benchmarks.throughput:main",
+}
+"""Module and function of each; a function takes the arguments behind the name and returns an exit code."""
+
+TAKE_DATA = ("encoding", "glue")
+"""Those that read --data of the whole run; the others keep to synthetic data, on which the table stands."""
+
+README = Path(__file__).parent / "README.md"
+BEGIN = "<!-- table: python -m benchmarks table -->"
+END = "<!-- end of table -->"
+COLUMNS = ("benchmark", "ratio", "goal", "met", "what is compared", "machine", "date")
 
 
-def main() -> int:
+def main(arguments: Sequence[str]) -> int:
     """The command; 1 where a benchmark did not run to its end. A missed goal is a result, not a failure."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--data", help="data folder of those that can measure on real data (default: synthetic text)")
-    options = parser.parse_args()
-    data = [] if options.data is None else ["--data", options.data]
-    failed = [name for name in ALWAYS if not _runs(name)]
-    failed += [name for name in ON_DATA_OR_SYNTHETIC if not _runs(name, *data)]
-    _runs("table")
+    if arguments and arguments[0] in BENCHMARKS:
+        measure: Callable[[Sequence[str]], int] = resolve_name(BENCHMARKS[arguments[0]])
+        return measure(arguments[1:])
+    if arguments == ["table"]:
+        return write_table()
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", help=f"data folder for {' and '.join(TAKE_DATA)} (default: synthetic data)")
+    options = parser.parse_args(arguments)
+    failed = []
+    for name in BENCHMARKS:
+        data = ["--data", options.data] if options.data and name in TAKE_DATA else []
+        if subprocess.run([sys.executable, "-m", "benchmarks", name, *data], check=False).returncode:
+            failed.append(name)
+    write_table()
     print(f"failed: {', '.join(failed)}" if failed else "all ran", file=sys.stderr)
     return bool(failed)
 
 
-def _runs(name: str, *arguments: str) -> bool:
-    return subprocess.run([sys.executable, "-m", f"benchmarks.{name}", *arguments], check=False).returncode == 0
+def write_table() -> int:
+    """Print the table of all result files and write it into README.md."""
+    results = read_results()
+    replace_file(README, with_table(README.read_text(), results).encode())
+    print(table(results))
+    return 0
+
+
+def table(results: list[dict[str, Any]]) -> str:
+    """One row a result, as Markdown."""
+    rows = [COLUMNS, ("---",) * len(COLUMNS), *map(_row, results)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _row(result: dict[str, Any]) -> tuple[str, ...]:
+    goal, ratio, machine = result["goal"], result["ratio"], result["machine"]
+    sign = "≥" if goal["side"] == "at least" else "≤"
+    return (
+        f"[{result['name']}](results/{result['name']}.json)",
+        "not measured" if ratio is None else f"{ratio:.2f}",
+        f"{sign} {goal['bound']:g}",
+        {True: "yes", False: "no", None: "–"}[result["met"]],
+        goal["of"],
+        "–" if ratio is None else machine["gpu"] or f"{machine['processor']}, {machine['cores']} cores",
+        "–" if ratio is None else result["date"],
+    )
+
+
+def with_table(text: str, results: list[dict[str, Any]]) -> str:
+    """`text` with the table between its two marker lines.
+
+    Raises:
+        ValueError: a marker line is missing.
+    """
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{README.name} lacks the line {END if begin else BEGIN!r}: put the table between both")
+    return f"{before}{BEGIN}\n{table(results)}\n{END}{after}"
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -1,30 +1,329 @@
-"""Who takes part in a benchmark of pre-training: our step and Hugging Face's models, eager and compiled."""
+"""Contenders of the benchmarks of pre-training: our engine's step and that of Hugging Face's models, on the same masked
+documents, and the race between them."""
 
 import os
+import statistics
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import cycle
+from typing import Any, Literal, NamedTuple
 from unittest import mock
 
+import numpy as np
 import torch
+from torch import Tensor, nn
 
 from ablations.ladder import variants
-from benchmarks.documents import MaskedDocuments
-from benchmarks.own import NAME, own_batches, own_step
-from benchmarks.peer_batches import peer_batches
-from benchmarks.peers import Peer, parameters, peer_step
-from benchmarks.race import Step
-from neobert.model.build import build_masked_language_model
-from neobert.recipe import Precision, Pretraining
+from benchmarks.measuring import Timing, median_ratio, time_in_turns
+from neobert.data.batching import Batch, collate, micro_batches
+from neobert.data.masking import counter_hash, mask_tokens
+from neobert.data.predicted import IGNORED
+from neobert.data.rows import Integers, reordered, whole_documents
+from neobert.data.shapes import Exact, Fixed
+from neobert.data.streams import shuffled
+from neobert.data.tokenized import TokenizedCorpus
+from neobert.data.tokenizers import SpecialIds
+from neobert.data.views import FRAME_TOKENS, Documents, all_documents
+from neobert.model.build import build_masked_language_model, initialize
+from neobert.model.size import gated_width
+from neobert.recipe import Masking, Model, Precision, Pretraining
+from neobert.training.engine import Engine, autocast
+from neobert.training.trainer import predicted_tokens, summed_loss
 
-Mode = Literal["eager", "compiled"]
-MODES: tuple[Mode, ...] = ("eager", "compiled")
+SEED = 0
+MASKING = Masking(rate=0.2, mask_share=1.0, random_share=0.0)
+IDS = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4, "first_text_id": 5}
+SHORTEST = 8
+"""Tokens of the shortest document, specials included."""
+
+WEB_MEAN, WEB_SIGMA = 620.0, 1.0
+"""Log-normal lengths of web pages: 600 billion tokens in 968 million documents (RefinedWeb, Penedo et al. 2023)."""
+
+WIDTH_MULTIPLE = 8
+"""Bucketed batches are as wide as their longest document, rounded up to this."""
+
+GOLDEN_RATIO = (1 + 5**0.5) / 2
 PARAMETER_TOLERANCE = 0.02
 COMPILED_FORMS = 64
 """Forms of one function that torch's compiler keeps: contenders of one class share its functions, and beyond the
 default of 8 it would go back to eager without an error."""
+
+WARM_UP_STEPS = 2
+OURS = "ours, packed"
+
+Batching = Literal["padded", "bucketed", "concatenated"]
+Mode = Literal["eager", "compiled"]
+MODES: tuple[Mode, ...] = ("eager", "compiled")
+Step = Callable[[], int]
+"""One update; returns the real tokens it learned from."""
+
+
+class MaskedDocument(NamedTuple):
+    """What a model reads of a framed document, and its labels: -100 where nothing is predicted; both (tokens,)."""
+
+    token_ids: Integers
+    labels: Integers
+
+
+@dataclass(frozen=True, eq=False)
+class MaskedDocuments:
+    """Documents of a corpus in memory, cut to `context` tokens; `keys` (documents,) decide their masks."""
+
+    view: Documents
+    keys: Integers
+    context: int
+
+    def __len__(self) -> int:
+        return len(self.view)
+
+    @property
+    def real_tokens(self) -> int:
+        """Tokens of all documents, specials included."""
+        return int(self.view.framed_lengths.sum())
+
+    @property
+    def padded_fill(self) -> float:
+        """Share of real tokens where every document has a row of its own."""
+        return self.real_tokens / (len(self) * self.context)
+
+    @property
+    def attended_tokens(self) -> float:
+        """Mean over the tokens of how many tokens each sees: its own document."""
+        lengths = self.view.framed_lengths
+        return float((lengths**2).sum() / lengths.sum())
+
+    @cached_property
+    def shown(self) -> list[MaskedDocument]:
+        """All documents as a model sees them one by one."""
+        return list(self._masked())
+
+    def _masked(self) -> Iterator[MaskedDocument]:
+        corpus = self.view.corpus
+        for number, length, key in zip(self.view.numbers, self.view.framed_lengths, self.keys, strict=True):
+            token_ids = np.full(length, corpus.ids.cls, dtype=np.int64)
+            token_ids[-1] = corpus.ids.sep
+            starts, counts = corpus.starts[[number]], np.array([length - FRAME_TOKENS])
+            corpus.copy(starts, counts, token_ids, np.array([1]))
+            keys, offsets = np.full(length, key), np.arange(length) - 1
+            masked, predicted = mask_tokens(token_ids, keys, offsets, MASKING, corpus.ids)
+            yield MaskedDocument(masked, np.where(predicted, token_ids, IGNORED))
+
+
+def masked_documents(framed_lengths: Integers, vocabulary_size: int, context: int) -> MaskedDocuments:
+    """Documents of random tokens with these lengths, specials included, cut to `context`."""
+    generator = np.random.default_rng(SEED)
+    lengths = framed_lengths - FRAME_TOKENS
+    ids = SpecialIds(**IDS, end_text_id=vocabulary_size)
+    tokens = generator.integers(ids.first_text_id, ids.end_text_id, size=int(lengths.sum())).astype(np.uint16)
+    hashes = generator.integers(0, 2**63, size=len(lengths)).astype(np.uint64)
+    view = all_documents(TokenizedCorpus(ids, lengths, 4 * lengths, hashes, (tokens,), {})).truncated(context)
+    return MaskedDocuments(view, counter_hash(SEED, view.numbers), context)
+
+
+def beta_lengths(count: int, context: int) -> Integers:
+    """(count,) lengths of which some fill a row and most do not, 0.6 of the context in the mean."""
+    drawn = context * np.random.default_rng(SEED).beta(1.2, 0.8, size=count)
+    return np.clip(drawn.round(), SHORTEST, context).astype(np.int64)
+
+
+def web_lengths(count: int, at_least: int = SHORTEST) -> Integers:
+    """(count,) uncut lengths as those of web pages, of which only documents of `at_least` tokens are kept."""
+    generator = np.random.default_rng(SEED)
+    kept = np.empty(0, dtype=np.int64)
+    while len(kept) < count:
+        drawn = generator.lognormal(np.log(WEB_MEAN) - WEB_SIGMA**2 / 2, WEB_SIGMA, size=4 * count)
+        kept = np.concatenate([kept, drawn[drawn >= at_least].astype(np.int64)])
+    return kept[:count]
+
+
+def rows_per_step(rows: int, about: int) -> int:
+    """How many of `rows` rows a step takes, within a tenth of `about`, so that the last step lacks fewest rows."""
+    slack = about // 10
+    return min(range(about - slack, about + slack + 1), key=lambda size: (-rows % size, abs(size - about)))
+
+
+def own_batches(documents: MaskedDocuments, documents_per_step: int, *, fixed: bool = False) -> list[Batch]:
+    """All documents once, packed with borders and masked by this project, in steps of about equally many tokens.
+
+    With `fixed` sizes, as a compiled model gets them.
+    """
+    numbers = np.arange(len(documents), dtype=np.int64)
+    packed = whole_documents(documents.view, numbers, documents.keys, documents.context)
+    rows = reordered(packed, shuffled(packed.count, SEED))
+    size = rows_per_step(rows.count, round(documents_per_step * documents.padded_fill))
+    tokens = float(documents.view.framed_lengths.mean())
+    shapes = Fixed(size, documents.context, MASKING.rate, tokens) if fixed else Exact(size)
+    flat = torch.cuda.is_available()
+    return [
+        collate(part, documents.view.corpus, MASKING, shapes=shapes, flat=flat) for part in micro_batches(rows, size)
+    ]
+
+
+def own_step(recipe: Pretraining, batches: Sequence[Batch], device: torch.device, *, compiled: bool) -> Step:
+    """One update of the engine, as a run of the recipe has it, on fresh weights and the next batch."""
+    model = build_masked_language_model(recipe.model, batches[0].token_ids.shape[1])
+    initialize(model, recipe.model.initialization, recipe.seed)
+    model.train()
+    if compiled:
+        model.compile(dynamic=False)
+    engine = Engine(model, summed_loss, predicted_tokens, recipe.optimization, recipe.precision, device)
+    upcoming = cycle([batch.to(device) for batch in batches])
+
+    def step() -> int:
+        batch = next(upcoming)
+        engine.step([batch], recipe.optimization.peak_learning_rate).measured()
+        return batch.real_tokens
+
+    return step
+
+
+@dataclass(frozen=True, eq=False)
+class PeerBatch:
+    """Arguments of a Hugging Face model, all (rows, tokens) int64; no mask where no row is padded."""
+
+    input_ids: Tensor
+    labels: Tensor
+    attention_mask: Tensor | None
+    real_tokens: int
+
+    @property
+    def arguments(self) -> dict[str, Tensor]:
+        """What the model is called with."""
+        given = {"input_ids": self.input_ids, "labels": self.labels}
+        return given if self.attention_mask is None else given | {"attention_mask": self.attention_mask}
+
+    def to(self, device: torch.device) -> "PeerBatch":
+        """The batch on a device."""
+        mask = None if self.attention_mask is None else self.attention_mask.to(device)
+        return PeerBatch(self.input_ids.to(device), self.labels.to(device), mask, self.real_tokens)
+
+
+def peer_batches(documents: MaskedDocuments, batching: Batching, documents_per_step: int) -> list[PeerBatch]:
+    """All documents once, in steps of about equally many tokens.
+
+    "padded": a document a row, all rows as wide as the context. "bucketed": documents of like lengths together, so that
+    little is padded; neighbouring steps differ in width, so that any few of them in turn are a fair sample of all.
+    "concatenated": cut into full rows as run_mlm.py does, so that documents see each other.
+    """
+    if batching == "concatenated":
+        return _concatenated(documents, round(documents_per_step * documents.padded_fill))
+    shown = documents.shown
+    if batching == "bucketed":
+        shown = sorted(shown, key=lambda document: len(document.token_ids))
+    groups = [shown[first : first + documents_per_step] for first in range(0, len(shown), documents_per_step)]
+    if batching == "padded":
+        return [_padded(group, documents.context) for group in groups]
+    widths = [-(-len(group[-1].token_ids) // WIDTH_MULTIPLE) * WIDTH_MULTIPLE for group in groups]
+    order = np.argsort(np.argsort(np.arange(len(groups)) * GOLDEN_RATIO % 1))
+    return [_padded(groups[turn], min(widths[turn], documents.context)) for turn in order]
+
+
+def _padded(group: Sequence[MaskedDocument], width: int) -> PeerBatch:
+    input_ids = torch.zeros(len(group), width, dtype=torch.int64)
+    labels = torch.full_like(input_ids, IGNORED)
+    mask = torch.zeros_like(input_ids)
+    for row, document in enumerate(group):
+        tokens = len(document.token_ids)
+        input_ids[row, :tokens] = torch.from_numpy(document.token_ids)
+        labels[row, :tokens] = torch.from_numpy(document.labels)
+        mask[row, :tokens] = 1
+    return PeerBatch(input_ids, labels, mask, int(mask.sum()))
+
+
+def _concatenated(documents: MaskedDocuments, rows_about: int) -> list[PeerBatch]:
+    """The end of the last step is filler, as few rows of it as steps of about `rows_about` rows allow."""
+    context, real_tokens = documents.context, documents.real_tokens
+    size = rows_per_step(-(-real_tokens // context), rows_about) * context
+    steps = -(-real_tokens // size)
+    input_ids = torch.zeros(steps * size, dtype=torch.int64)
+    labels = torch.full_like(input_ids, IGNORED)
+    input_ids[:real_tokens] = torch.from_numpy(np.concatenate([shown.token_ids for shown in documents.shown]))
+    labels[:real_tokens] = torch.from_numpy(np.concatenate([shown.labels for shown in documents.shown]))
+    real = [min(size, real_tokens - step * size) for step in range(steps)]
+    grids = zip(input_ids.view(steps, -1, context), labels.view(steps, -1, context), real, strict=True)
+    return [PeerBatch(ids, targets, None, count) for ids, targets, count in grids]
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A class and how it is fed; `sparse` computes logits at predicted tokens alone, which only ModernBERT knows."""
+
+    family: Literal["bert", "modernbert"]
+    batching: Batching
+    sparse: bool = False
+
+    @property
+    def name(self) -> str:
+        """Family, head and batching."""
+        return f"HF {self.family}, {'sparse head, ' if self.sparse else ''}{self.batching}"
+
+    def build(self, model: Model, context: int, attention: str = "sdpa") -> nn.Module:
+        """The class with layers, width, heads and vocabulary of `model`, an untied decoder and no dropout.
+
+        ModernBERT keeps its own local attention: two layers of three see 128 tokens.
+        """
+        from transformers import BertConfig, BertForMaskedLM, ModernBertConfig, ModernBertForMaskedLM
+
+        torch.manual_seed(0)
+        shape: dict[str, Any] = {
+            "vocab_size": model.vocabulary_size,
+            "hidden_size": model.width,
+            "num_hidden_layers": model.layers,
+            "num_attention_heads": model.heads,
+            "max_position_embeddings": context,
+            "pad_token_id": IDS["pad"],
+            "tie_word_embeddings": False,
+        }
+        built: nn.Module
+        if self.family == "bert":
+            bert = BertConfig(
+                **shape,
+                intermediate_size=model.feedforward_width,
+                hidden_dropout_prob=0.0,
+                attention_probs_dropout_prob=0.0,
+            )
+            built = BertForMaskedLM._from_config(bert, attn_implementation=attention)
+            return built
+        modernbert = ModernBertConfig(
+            **shape,
+            intermediate_size=gated_width(model.feedforward_width),
+            bos_token_id=IDS["cls"],
+            cls_token_id=IDS["cls"],
+            eos_token_id=IDS["sep"],
+            sep_token_id=IDS["sep"],
+            sparse_prediction=self.sparse,
+        )
+        built = ModernBertForMaskedLM._from_config(modernbert, attn_implementation=attention)
+        return built
+
+
+def peer_step(
+    module: nn.Module, batches: Sequence[PeerBatch], recipe: Pretraining, device: torch.device, *, compiled: bool
+) -> Step:
+    """One update on the next batch: mean loss of the class, autocast, gradients clipped as Trainer does by default,
+    fused AdamW. Compiled for the one width that batches have, else for any."""
+    module = module.to(device).train()
+    several_widths = len({batch.input_ids.shape[1] for batch in batches}) > 1
+    network: Callable[..., Any] = torch.compile(module, dynamic=several_widths or None) if compiled else module
+    rate, decay = recipe.optimization.peak_learning_rate, recipe.optimization.weight_decay
+    optimizer = torch.optim.AdamW(module.parameters(), lr=rate, weight_decay=decay, fused=True)
+    upcoming = cycle([batch.to(device) for batch in batches])
+
+    def step() -> int:
+        batch = next(upcoming)
+        with autocast(device, recipe.precision):
+            loss = network(**batch.arguments).loss
+        loss.backward()
+        nn.utils.clip_grad_norm_(module.parameters(), recipe.optimization.clip_norm)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return batch.real_tokens
+
+    return step
 
 
 def contender_name(name: str, precision: Precision, mode: Mode) -> str:
@@ -45,7 +344,7 @@ def neobert_recipe(precision: Precision, **shape: int) -> Pretraining:
 
 
 @dataclass(frozen=True, eq=False)
-class Course:
+class Setting:
     """What all contenders of a benchmark share."""
 
     recipe: Pretraining
@@ -55,34 +354,29 @@ class Course:
     attention: str = "sdpa"
 
     def contenders(
-        self, precisions: Sequence[Precision], ways: Mapping[Peer, Sequence[Mode]]
+        self, precisions: Sequence[Precision], peers: Mapping[Peer, Sequence[Mode]]
     ) -> dict[str, Callable[[], Step]]:
-        """Ours in all modes and every peer in those of `ways`, by name."""
-        return dict(made for precision in precisions for made in self._in(precision, ways))
+        """By name what makes the step of ours in all modes, and of every peer in its own."""
+        makers: dict[str, Callable[[], Step]] = {}
+        for precision in precisions:
+            recipe = self.recipe.model_copy(update={"precision": precision})
+            for mode in MODES:
+                makers[contender_name(OURS, precision, mode)] = self._maker(None, recipe, mode)
+            for peer, modes in peers.items():
+                for mode in modes:
+                    makers[contender_name(peer.name, precision, mode)] = self._maker(peer, recipe, mode)
+        return makers
 
-    def _in(
-        self, precision: Precision, ways: Mapping[Peer, Sequence[Mode]]
-    ) -> Iterator[tuple[str, Callable[[], Step]]]:
-        recipe = self.recipe.model_copy(update={"precision": precision})
-        for mode in MODES:
-            yield contender_name(NAME, precision, mode), self._own(recipe, mode)
-        for peer, modes in ways.items():
-            for mode in modes:
-                yield contender_name(peer.name, precision, mode), self._peer(peer, recipe, mode)
+    def _maker(self, peer: Peer | None, recipe: Pretraining, mode: Mode) -> Callable[[], Step]:
+        compiled = mode == "compiled"
 
-    def _own(self, recipe: Pretraining, mode: Mode) -> Callable[[], Step]:
         def make() -> Step:
-            compiled = mode == "compiled"
-            batches = own_batches(self.documents, self.documents_per_step, fixed=compiled)
-            return own_step(recipe, batches, self.device, compiled=compiled)
-
-        return make
-
-    def _peer(self, peer: Peer, recipe: Pretraining, mode: Mode) -> Callable[[], Step]:
-        def make() -> Step:
+            if peer is None:
+                own = own_batches(self.documents, self.documents_per_step, fixed=compiled)
+                return own_step(recipe, own, self.device, compiled=compiled)
             module = peer.build(recipe.model, self.documents.context, self.attention)
             batches = peer_batches(self.documents, peer.batching, self.documents_per_step)
-            return peer_step(module, batches, recipe, self.device, compiled=mode == "compiled")
+            return peer_step(module, batches, recipe, self.device, compiled=compiled)
 
         return make
 
@@ -94,8 +388,8 @@ class Course:
         """
         model, context = self.recipe.model, self.documents.context
         with torch.device("meta"):
-            own = parameters(build_masked_language_model(model, context))
-            found = {f"HF {peer.family}": parameters(peer.build(model, context)) for peer in peers}
+            own = count_parameters(build_masked_language_model(model, context))
+            found = {f"HF {peer.family}": count_parameters(peer.build(model, context)) for peer in peers}
         for name, count in found.items():
             if abs(count / own - 1) > PARAMETER_TOLERANCE:
                 raise AssertionError(f"{name} has {count} parameters and ours {own}: they must agree within 2 %")
@@ -116,6 +410,11 @@ class Course:
         }
 
 
+def count_parameters(module: nn.Module) -> int:
+    """How many numbers a model learns; a tied one counts once."""
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
 @contextmanager
 def compiling_anew() -> Iterator[None]:
     """Room for all forms of a function, and no compiled code of an earlier run, so that warm-up tells what it costs."""
@@ -125,3 +424,81 @@ def compiling_anew() -> Iterator[None]:
         torch._dynamo.config.patch(recompile_limit=COMPILED_FORMS),
     ):
         yield
+
+
+@dataclass
+class Burst:
+    """`steps` updates as one call; `tokens` notes the real tokens of each call."""
+
+    step: Step
+    steps: int
+    tokens: list[int] = field(default_factory=list)
+
+    def __call__(self) -> None:
+        self.tokens.append(sum(self.step() for _ in range(self.steps)))
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+
+
+@dataclass(frozen=True)
+class Race:
+    """What was measured, by contender. `per_token`: time of a real token in each round; `warm_up_seconds`: of model,
+    optimizer and first steps, compilation included; `left_out`: why a contender did not take part."""
+
+    per_token: Mapping[str, Sequence[Timing]]
+    warm_up_seconds: Mapping[str, float]
+    left_out: Mapping[str, str]
+
+    def tokens_per_second(self, name: str) -> float:
+        """Median speed of a contender."""
+        return statistics.median(1 / timing.wall for timing in self.per_token[name])
+
+    def fastest(self, names: Sequence[str]) -> str | None:
+        """Which of `names` has the highest median speed; None where none of them took part."""
+        present = [name for name in names if name in self.per_token]
+        return max(present, key=self.tokens_per_second) if present else None
+
+    def speed_ratio(self, own: str, other: str) -> dict[str, float]:
+        """Medians over the rounds of how many times as fast `own` is, by clock and by processor."""
+        return median_ratio(self.per_token[other], self.per_token[own])
+
+    def figures(self) -> dict[str, Any]:
+        """Speed of every contender, and who was left out."""
+        speeds = {
+            name: {
+                "median": round(self.tokens_per_second(name)),
+                "best": round(max(1 / timing.wall for timing in timings)),
+                "median per processor second": round(statistics.median(1 / timing.processor for timing in timings)),
+                "warm-up seconds": round(self.warm_up_seconds[name], 1),
+            }
+            for name, timings in self.per_token.items()
+        }
+        return {"real tokens per second": speeds, "left out": dict(self.left_out)}
+
+
+def race(contenders: Mapping[str, Callable[[], Step]], *, rounds: int, steps: int) -> Race:
+    """Make and warm up every contender, then time a burst of `steps` updates of each in every round.
+
+    One that cannot run here is left out with the reason that its library gave.
+    """
+    bursts: dict[str, Burst] = {}
+    warm_up_seconds: dict[str, float] = {}
+    left_out: dict[str, str] = {}
+    for name, make in contenders.items():
+        started = time.perf_counter()
+        try:
+            burst = Burst(make(), WARM_UP_STEPS)
+            burst()
+        except Exception as error:
+            left_out[name] = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}"
+            print(f"  {name}: left out, {left_out[name]}", flush=True)
+            continue
+        warm_up_seconds[name] = time.perf_counter() - started
+        bursts[name] = Burst(burst.step, steps)
+        print(f"  {name}: warmed up in {warm_up_seconds[name]:.1f} s", flush=True)
+    timings = time_in_turns(bursts, rounds)
+    per_token = {
+        name: [timing.per(tokens) for timing, tokens in zip(timings[name], burst.tokens, strict=True)]
+        for name, burst in bursts.items()
+    }
+    return Race(per_token, warm_up_seconds, left_out)

@@ -1,12 +1,12 @@
 """Texts to vectors: this encoder against sentence-transformers with the same weights, at its best batch size.
 
-python -m benchmarks.encoding [--data DIR]      DIR holds mteb and tokenizers; without it texts are synthetic
+python -m benchmarks encoding [--data DIR]      DIR holds mteb and tokenizers; without it texts are synthetic
 """
 
 import argparse
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from copy import deepcopy
 from dataclasses import dataclass
@@ -17,31 +17,165 @@ from typing import Any, get_args
 
 import numpy as np
 import torch
+from neobert.embeddings.encoding import DTYPES, TextEncoder
 
-from benchmarks.encoding_texts import TextSets, samples, short_samples, text_sets
-from benchmarks.initial_run import model_of, write_initial_run
-from benchmarks.measuring import in_turns, load, median_ratio, seconds
-from benchmarks.results import FOLDER, Goal, write_result, write_unmeasured
+from ablations.ladder import variants
+from ablations.plan import scaled_variant
+from ablations.scales import execution_at
+from benchmarks.measuring import (
+    FOLDER,
+    Goal,
+    load_averages,
+    median_ratio,
+    seconds_of,
+    time_in_turns,
+    write_result,
+    write_unmeasured,
+)
 from neobert.command_line import guarded
-from neobert.embeddings.encoders import DTYPES, TextEncoder
+from neobert.data.preparation import open_specified
+from neobert.data.synthetic import corpus_documents
+from neobert.errors import MissingData
 from neobert.export.__main__ import export
 from neobert.export.source import PretrainedCheckpoint, open_checkpoint
-from neobert.recipe import Model, Precision
-from neobert.specifications import Source
+from neobert.grid.claims import acquire
+from neobert.layout import Layout
+from neobert.model.build import build_masked_language_model, initialize
+from neobert.recipe import Precision
+from neobert.specifications import PretrainingRun, Source, write_run_file
+from neobert.training import checkpoints
 
 NAME = "encoding_over_sentence_transformers"
 GOAL = Goal(1.5, "at least", "texts a second on a CPU in fp32, this encoder / sentence-transformers (6 × 384)")
 GPU_GOAL = Goal(1.2, "at least", "texts a second on a GPU in bf16, this encoder / sentence-transformers (12 × 768)")
+VARIANT = "M10"
 CONTEXT = 512
 VOCABULARY_SIZE = 30_522
+SMALL, LARGE = "6 × 384", "12 × 768"
+SHAPES = {
+    SMALL: {"layers": 6, "width": 384, "heads": 6, "feedforward_width": 1536},
+    LARGE: {"layers": 12, "width": 768, "heads": 12, "feedforward_width": 3072},
+}
 BATCH_SIZES = {"cpu": (8, 16, 32, 64), "cuda": (32, 64, 128, 256)}
 LEAST_COSINE = 0.9999
-SMALL, LARGE = "6 × 384", "12 × 768"
-SHAPES = {SMALL: (6, 384, 6), LARGE: (12, 768, 12)}
 OURS = "this encoder"
 
+MTEB = {
+    "Banking77": ("Banking77Classification/test", "text", 2),
+    "STS12": ("STS12/test", "sentence1", 2),
+    "WikiQA": ("WikiQA-retrieval/corpus", "text", 2),
+    "IMDB": ("ImdbClassification/test*", "text", 1),
+}
+"""Data sets: file below mteb/, wherever it lies, its text column, and how many blocks of texts stand for it."""
+
+SHORT = ("Banking77", "STS12", "synthetic sentences")
+BLOCK_TEXTS = 64
+SYNTHETIC_DOCUMENTS = 4000
+
+TextSets = dict[str, list[str]]
 Array = np.ndarray[Any, np.dtype[Any]]
-Encode = Callable[[], Array]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks encoding", description=__doc__)
+    parser.add_argument("--data", type=Path, help="data folder with mteb and tokenizers (default: synthetic texts)")
+    parser.add_argument("--repetitions", type=int, default=2, help="of every cell (default: 2)")
+    parser.add_argument("--threads", type=int, default=1, help="of torch (default: 1)")
+    options = parser.parse_args(arguments)
+    if find_spec("sentence_transformers") is None:
+        print("not measured: sentence-transformers is not installed; pip install -e '.[export]'", file=sys.stderr)
+        write_unmeasured(NAME, GOAL)
+        write_unmeasured(f"{NAME}_gpu", GPU_GOAL)
+        return 0
+    return guarded("benchmarks encoding", lambda: measure(options), FOLDER)
+
+
+def measure(options: argparse.Namespace) -> int:
+    """Write both results."""
+    torch.set_num_threads(options.threads)
+    sets = text_sets(options.data)
+    chosen = {SMALL: samples(sets), LARGE: short_samples(sets)}
+    figures = measure_on(torch.device("cpu"), options.data, chosen, options.repetitions)
+    ratio = figures[SMALL]["fp32"]["texts a second, ratio"]["processor"]
+    write_result(NAME, ratio, GOAL, {"threads": options.threads, **figures})
+    if not torch.cuda.is_available():
+        write_unmeasured(f"{NAME}_gpu", GPU_GOAL)
+        return 0
+    figures = measure_on(torch.device("cuda"), options.data, dict.fromkeys(SHAPES, sets), options.repetitions)
+    write_result(f"{NAME}_gpu", figures[LARGE]["bf16"]["texts a second, ratio"]["wall"], GPU_GOAL, figures)
+    return 0
+
+
+def text_sets(data: Path | None) -> TextSets:
+    """All different texts of each data set, of MTEB or synthetic.
+
+    Raises:
+        MissingData: one of the files is not there.
+    """
+    if data is not None:
+        return {name: _read(data, file, column) for name, (file, column, _) in MTEB.items()}
+    documents = list(corpus_documents("web", documents=SYNTHETIC_DOCUMENTS))
+    sentences = [document.partition(" . ")[0] for document in documents]
+    sets = {"synthetic documents": documents, "synthetic sentences": sentences}
+    return {name: list(dict.fromkeys(texts)) for name, texts in sets.items()}
+
+
+def _read(data: Path, file: str, column: str) -> list[str]:
+    from pyarrow import parquet
+
+    found = sorted((data / "mteb").rglob(f"{file}.parquet"))
+    if not found:
+        raise MissingData(f"there is no {file}.parquet below {data / 'mteb'}: fetch MTEB's data or leave --data out")
+    return list(dict.fromkeys(parquet.read_table(found[0], columns=[column])[column].to_pylist()))
+
+
+def samples(sets: TextSets) -> TextSets:
+    """Some blocks of each data set; a block is what stands together when all are sorted by their number of characters.
+
+    So batches of up to a block have as much padding as with the whole data set; a random sample has more.
+    """
+    return {name: _blocks(texts, MTEB[name][2] if name in MTEB else 2) for name, texts in sets.items()}
+
+
+def short_samples(sets: TextSets) -> TextSets:
+    """A block of each data set of sentences."""
+    return {name: _blocks(texts, 1) for name, texts in sets.items() if name in SHORT}
+
+
+def _blocks(texts: list[str], count: int) -> list[str]:
+    by_characters = sorted(texts, key=len)
+    blocks = len(texts) // BLOCK_TEXTS
+    chosen = [int((number + 0.5) * blocks / count) * BLOCK_TEXTS for number in range(count)]
+    sample = [text for start in chosen for text in by_characters[start : start + BLOCK_TEXTS]]
+    return [sample[place] for place in np.random.default_rng(0).permutation(len(sample))]
+
+
+def write_initial_run(root: Path, shape: Mapping[str, int], source: Source) -> Path:
+    """A run of pre-training that stands at its start: run.json and the checkpoint of step 0 below `root`.
+
+    The model is the study's last one in another shape. Returns the folder of the run.
+    """
+    recipe, _ = scaled_variant(variants()[VARIANT], "smoke", "trained")
+    model = recipe.pretraining.model.model_copy(update={**shape, "vocabulary_size": VOCABULARY_SIZE})
+    stage = recipe.pretraining.stages[0].model_copy(update={"context": CONTEXT, "tokens_per_step": CONTEXT})
+    run = PretrainingRun(
+        recipe=recipe.pretraining.model_copy(update={"model": model, "stages": (stage,)}),
+        previous=None,
+        position_table=None,
+        corpus_origin="benchmarks: initial weights",
+        tokenizer_origin=open_specified(source).tokenizer_origin(recipe.pretraining.data.tokenizer, VOCABULARY_SIZE),
+    )
+    layout = Layout(root)
+    folder = write_run_file(layout, run, source, execution_at("smoke"), {"variants": [VARIANT]})
+    network = build_masked_language_model(model, CONTEXT)
+    initialize(network, model.initialization, 0)
+    claim = acquire(layout.claims(run.id))
+    assert claim is not None
+    with claim:
+        optimizer = {"step": torch.zeros(1)}
+        checkpoints.save(folder / "checkpoints", 0, network.state_dict(), optimizer, {"step": 0}, claim)
+    return folder
 
 
 @dataclass(frozen=True)
@@ -53,15 +187,21 @@ class Pair:
     texts: TextSets
 
     @classmethod
-    def of(cls, weights: "Weights", texts: TextSets, device: torch.device, precision: Precision) -> "Pair":
-        """Both, loaded."""
+    def load(
+        cls,
+        checkpoint: PretrainedCheckpoint,
+        exported: Path,
+        texts: TextSets,
+        device: torch.device,
+        precision: Precision,
+    ) -> "Pair":
+        """A checkpoint, and the folder that the project's own command exported of it."""
         from sentence_transformers import SentenceTransformer
 
-        checkpoint = weights.checkpoint
         encoder = deepcopy(checkpoint.network.model)
         ours = TextEncoder(encoder, checkpoint.tokenizer, CONTEXT, precision=precision, device=device)
-        options = {"dtype": DTYPES[precision]}
-        return cls(ours, SentenceTransformer(str(weights.exported), device=str(device), model_kwargs=options), texts)
+        theirs = SentenceTransformer(str(exported), device=str(device), model_kwargs={"dtype": DTYPES[precision]})
+        return cls(ours, theirs, texts)
 
     def our_vectors(self) -> Array:
         """(texts, width)."""
@@ -72,10 +212,6 @@ class Pair:
         options = {"batch_size": batch_size, "show_progress_bar": False, "convert_to_tensor": True}
         vectors = [self.theirs.encode(texts, **options).float().cpu() for texts in self.texts.values()]
         return np.asarray(torch.cat(vectors).numpy())
-
-    def contenders(self, batch_sizes: Sequence[int]) -> dict[str, Encode]:
-        """What encodes the texts, by name."""
-        return {OURS: self.our_vectors, **{_theirs(size): partial(self.their_vectors, size) for size in batch_sizes}}
 
     def tokens_computed(self, batch_size: int) -> dict[str, int]:
         """Tokens that each computes for the texts, padding included."""
@@ -92,98 +228,57 @@ def _theirs(batch_size: int) -> str:
     return f"sentence-transformers, batch {batch_size}"
 
 
-@dataclass(frozen=True)
-class Weights:
-    """Initial weights as a checkpoint, and as the folder that the project's own command exports."""
-
-    checkpoint: PretrainedCheckpoint
-    exported: Path
-
-    @classmethod
-    def written(cls, root: Path, model: Model, data: Path | None) -> "Weights":
-        """Both below `root`."""
-        source = Source(name="synthetic" if data is None else str(data.resolve()), synthetic_documents=2000)
-        run = write_initial_run(root, model, CONTEXT, source)
-        with redirect_stdout(sys.stderr):
-            export(run, "sentence-transformers", root / "exported", 0)
-        return cls(open_checkpoint(run, 0), root / "exported")
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.encoding", description=__doc__)
-    parser.add_argument("--data", type=Path, help="data folder with mteb and tokenizers (default: synthetic texts)")
-    parser.add_argument("--repetitions", type=int, default=2, help="of every cell (default: 2)")
-    parser.add_argument("--threads", type=int, default=1, help="of torch (default: 1)")
-    options = parser.parse_args(arguments)
-    if find_spec("sentence_transformers") is None:
-        print("not measured: sentence-transformers is not installed; pip install -e '.[export]'", file=sys.stderr)
-        write_unmeasured(NAME, GOAL)
-        write_unmeasured(f"{NAME}_gpu", GPU_GOAL)
-        return 0
-    return guarded("benchmarks.encoding", lambda: measure(options), FOLDER)
-
-
-def measure(options: argparse.Namespace) -> int:
-    """Write both results."""
-    torch.set_num_threads(options.threads)
-    sets = text_sets(options.data)
-    chosen = {SMALL: samples(sets), LARGE: short_samples(sets)}
-    figures = measured(torch.device("cpu"), options.data, chosen, options.repetitions)
-    ratio = figures[SMALL]["fp32"]["texts a second, ratio"]["processor"]
-    print(write_result(NAME, ratio, GOAL, {"threads": options.threads, **figures}).read_text())
-    if not torch.cuda.is_available():
-        write_unmeasured(f"{NAME}_gpu", GPU_GOAL)
-        return 0
-    figures = measured(torch.device("cuda"), options.data, dict.fromkeys(SHAPES, sets), options.repetitions)
-    write_result(f"{NAME}_gpu", figures[LARGE]["bf16"]["texts a second, ratio"]["wall"], GPU_GOAL, figures)
-    return 0
-
-
-def measured(
+def measure_on(
     device: torch.device, data: Path | None, chosen: Mapping[str, TextSets], repetitions: int
 ) -> dict[str, Any]:
     """Both precisions of every shape on a device."""
-    figures: dict[str, Any] = {"load_before": load()}
+    figures: dict[str, Any] = {"load_before": load_averages()}
+    source = Source(name="synthetic" if data is None else str(data.resolve()), synthetic_documents=2000)
     for shape, texts in chosen.items():
         with tempfile.TemporaryDirectory() as folder:
-            weights = Weights.written(Path(folder), model_of(*SHAPES[shape], VOCABULARY_SIZE), data)
+            run, exported = write_initial_run(Path(folder), SHAPES[shape], source), Path(folder) / "exported"
+            with redirect_stdout(sys.stderr):
+                export(run, "sentence-transformers", exported, 0)
+            checkpoint = open_checkpoint(run, 0)
             figures[shape] = {"texts": {name: len(own) for name, own in texts.items()}}
             for precision in get_args(Precision):
                 print(shape, precision, flush=True)
-                figures[shape][precision] = compared(Pair.of(weights, texts, device, precision), repetitions)
-    return figures | {"load_after": load()}
+                pair = Pair.load(checkpoint, exported, texts, device, precision)
+                figures[shape][precision] = compare(pair, repetitions)
+    return figures | {"load_after": load_averages()}
 
 
-def compared(pair: Pair, repetitions: int) -> dict[str, Any]:
-    """Find sentence-transformers' best batch size, then time both in turns."""
+def compare(pair: Pair, repetitions: int) -> dict[str, Any]:
+    """Find sentence-transformers' best batch size, then time both in turns.
+
+    Raises:
+        AssertionError: in fp32 the vectors of both differ.
+    """
     sizes = BATCH_SIZES[pair.ours.device.type]
     vectors: dict[str, Array] = {}
-    contenders = {name: partial(_keep, vectors, name, run) for name, run in pair.contenders(sizes).items()}
-    first = in_turns(contenders, 1)
+
+    def encode_ours() -> None:
+        vectors[OURS] = pair.our_vectors()
+
+    def encode_theirs(size: int) -> None:
+        vectors[_theirs(size)] = pair.their_vectors(size)
+
+    first = time_in_turns({OURS: encode_ours, **{_theirs(size): partial(encode_theirs, size) for size in sizes}}, 1)
     best = min(sizes, key=lambda size: first[_theirs(size)][0].processor)
     cosine = least_cosine(vectors[OURS], vectors[_theirs(best)])
     if pair.ours.dtype == torch.float32 and not cosine > LEAST_COSINE:
         raise AssertionError(f"the vectors of both programs differ: cosine {cosine}")
-    timings = in_turns({name: contenders[name] for name in (OURS, _theirs(best))}, repetitions)
+    timings = time_in_turns({OURS: encode_ours, _theirs(best): partial(encode_theirs, best)}, repetitions)
     return {
         "least cosine": round(cosine, 6),
         "texts a second, ratio": median_ratio(timings[_theirs(best)], timings[OURS]),
         "tokens computed": pair.tokens_computed(best),
-        "first pass": {name: seconds(timing) for name, timing in first.items()},
-        **{name: seconds(timing) for name, timing in timings.items()},
+        "first pass": {name: seconds_of(timing) for name, timing in first.items()},
+        **{name: seconds_of(timing) for name, timing in timings.items()},
     }
-
-
-def _keep(vectors: dict[str, Array], name: str, encode: Encode) -> None:
-    vectors[name] = encode()
 
 
 def least_cosine(ours: Array, theirs: Array) -> float:
     """The least cosine between two vectors (texts, width) of one text."""
     lengths = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
     return float(((ours * theirs).sum(axis=1) / lengths).min())
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,74 +1,418 @@
 """Tokens a second of encoders against sequence length, each at its best batch size (the paper's Figure 3, Table 9).
 
-python -m benchmarks.throughput                         with a GPU the real sizes, else scaled-down ones on the CPU
-python -m benchmarks.throughput --steps 20 --lengths 512 4096
-python -m benchmarks.throughput --folder runs           records for the figures of a folder of runs
+python -m benchmarks throughput                         with a GPU the real sizes, else scaled-down ones on the CPU
+python -m benchmarks throughput --steps 20 --lengths 512 4096
+python -m benchmarks throughput --folder runs           records for the figures of a folder of runs
 
 A step is a forward pass without gradients to the hidden states: inference, no head. Weights are random, and every
 sequence is as long as its row, so that all tokens are real. One record a model and length goes to throughput/.
 """
 
 import argparse
-import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from neobert.embeddings.encoding import DTYPES
+from torch import Tensor, nn
 
-from benchmarks.batch_search import Found, best_batch
-from benchmarks.measuring import load, median_ratio
-from benchmarks.results import FOLDER, write_result, write_unmeasured
-from benchmarks.throughput_records import write_throughput
-from benchmarks.throughput_settings import CPU_NAME, GOALS, GPU_NAME, Setting, cpu_setting, gpu_setting
-from benchmarks.throughput_timing import Running, Speed, timed_in_turns
+from benchmarks.contenders import IDS, count_parameters, neobert_recipe
+from benchmarks.measuring import (
+    FOLDER,
+    Goal,
+    Timing,
+    describe_machine,
+    load_averages,
+    median_ratio,
+    time_call,
+    turns,
+    write_result,
+    write_unmeasured,
+)
 from neobert.command_line import count, guarded, parser_from
 from neobert.errors import EXIT_DONE
+from neobert.files import replace_file
+from neobert.identity import identity, plain
+from neobert.layout import Layout
+from neobert.model.attention import is_flash_attn_available, whole_rows_plan
+from neobert.model.build import build_encoder, initialize
+from neobert.recipe import Precision
+from neobert.records import provenance, sealed
+from neobert.result_records import ThroughputConfig, ThroughputScores
 
+Family = Literal["neobert", "bert", "roberta", "modernbert"]
+Forward = Callable[[Tensor], Tensor]
+"""Token ids (rows, tokens) to hidden states (rows, tokens, width)."""
+
+HEAD_SIZE = 64
+FIRST_TEXT_ID = 1000
+PAD, CLS, SEP = IDS["pad"], IDS["cls"], IDS["sep"]
 SEARCH_STEPS = 3
+WARM_UP_STEPS = 2
+CPU_DIVISOR = 4
+MARGIN = 0.1
+"""How much slower than the best one a batch size must be to end the search: single timings scatter."""
 
 
-def measured(setting: Setting, left_out: dict[str, str]) -> Iterator[Speed]:
+@dataclass(frozen=True)
+class EncoderShape:
+    """An encoder by name. `feedforward_width` is that of the family's own configuration; `positions` is how many tokens
+    its table of positions or its published configuration holds, None where nothing bounds them."""
+
+    name: str
+    family: Family
+    layers: int
+    width: int
+    feedforward_width: int
+    vocabulary_size: int
+    positions: int | None
+
+    @property
+    def heads(self) -> int:
+        """All families have heads of 64."""
+        return self.width // HEAD_SIZE
+
+    def scaled_down(self, divisor: int) -> "EncoderShape":
+        """Depth and width divided alike, so that their ratio stays; the name tells both."""
+        layers, width = max(1, round(self.layers / divisor)), self.width // divisor
+        assert width % HEAD_SIZE == 0, f"{self.name} has no {divisor}th"
+        return replace(
+            self,
+            name=f"{self.name} ({layers} × {width})",
+            layers=layers,
+            width=width,
+            feedforward_width=self.feedforward_width // divisor,
+        )
+
+    def reads(self, tokens: int) -> bool:
+        """Whether sequences of this length fit into its positions."""
+        return self.positions is None or tokens <= self.positions
+
+    def build(self, attention: str) -> tuple[nn.Module, Forward]:
+        """The encoder with random weights and without a head, in evaluation mode, and its forward pass."""
+        torch.manual_seed(0)
+        if self.family == "neobert":
+            shape = {
+                "layers": self.layers,
+                "width": self.width,
+                "heads": self.heads,
+                "feedforward_width": self.feedforward_width,
+                "vocabulary_size": self.vocabulary_size,
+            }
+            model = neobert_recipe("bf16", **shape).model
+            encoder = build_encoder(model, context=0).eval()
+            initialize(encoder, model.initialization, 0)
+            return encoder, lambda token_ids: encoder(token_ids, whole_rows_plan(token_ids))
+        module = build_peer(self, attention).eval()
+        return module, lambda token_ids: module(input_ids=token_ids).last_hidden_state
+
+
+def build_peer(shape: EncoderShape, attention: str) -> nn.Module:
+    """Hugging Face's class of the family. ModernBERT keeps its own local attention: two layers of three see 128 tokens.
+
+    Raises:
+        ImportError: the attention wants a package that is not installed.
+    """
+    from transformers import BertConfig, BertModel, ModernBertConfig, ModernBertModel, RobertaConfig, RobertaModel
+
+    positions = shape.positions
+    assert positions is not None
+    same: dict[str, Any] = {
+        "vocab_size": shape.vocabulary_size,
+        "hidden_size": shape.width,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "intermediate_size": shape.feedforward_width,
+        "pad_token_id": PAD,
+        "bos_token_id": CLS,
+        "eos_token_id": SEP,
+    }
+    built: nn.Module
+    if shape.family == "bert":
+        bert = BertConfig(**same, max_position_embeddings=positions)
+        built = BertModel._from_config(bert, attn_implementation=attention, add_pooling_layer=False)
+    elif shape.family == "roberta":
+        # Its positions begin behind the padding id.
+        roberta = RobertaConfig(**same, max_position_embeddings=positions + PAD + 1, type_vocab_size=1)
+        built = RobertaModel._from_config(roberta, attn_implementation=attention, add_pooling_layer=False)
+    else:
+        modernbert = ModernBertConfig(**same, cls_token_id=CLS, sep_token_id=SEP, max_position_embeddings=positions)
+        built = ModernBertModel._from_config(modernbert, attn_implementation=attention)
+    return built
+
+
+NEOBERT = EncoderShape("NeoBERT", "neobert", 28, 768, 3072, 30_522, None)
+BASES = (
+    EncoderShape("BERT-base", "bert", 12, 768, 3072, 30_522, 512),
+    EncoderShape("RoBERTa-base", "roberta", 12, 768, 3072, 50_265, 512),
+    EncoderShape("ModernBERT-base", "modernbert", 22, 768, 1152, 50_368, 8192),
+)
+LARGES = (
+    EncoderShape("BERT-large", "bert", 24, 1024, 4096, 30_522, 512),
+    EncoderShape("RoBERTa-large", "roberta", 24, 1024, 4096, 50_265, 512),
+    EncoderShape("ModernBERT-large", "modernbert", 28, 1024, 2624, 50_368, 8192),
+)
+PAPER_ENCODERS = (NEOBERT, *BASES, *LARGES)
+"""Those of the paper's throughput table, with the sizes of their published configurations."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is measured where, and the goal of `own` / `other` at `compared` tokens.
+
+    A batch has `most_rows` rows and `most_tokens` tokens at most; `steps` are timed, in `turns` of all models.
+    """
+
+    device: torch.device
+    precision: Precision
+    attention: str
+    encoders: tuple[EncoderShape, ...]
+    lengths: tuple[int, ...]
+    steps: int
+    turns: int
+    most_rows: int
+    most_tokens: int
+    own: str
+    other: str
+    compared: int
+    title: str
+
+
+CPU_NAME, GPU_NAME = "throughput_over_modernbert", "throughput_over_modernbert_gpu"
+GOALS = {
+    CPU_NAME: Goal(
+        1.0, "at least", "tokens a second at 1,024 on a CPU, fp32: NeoBERT / HF ModernBERT-base, a quarter each"
+    ),
+    GPU_NAME: Goal(1.47, "at least", "tokens a second at 4,096 on a GPU, bf16: NeoBERT / HF ModernBERT-base"),
+}
+
+
+def cpu_setting() -> Setting:
+    """Small enough for a laptop in a minute or so."""
+    neobert, *bases = (encoder.scaled_down(CPU_DIVISOR) for encoder in (NEOBERT, *BASES))
+    return Setting(
+        device=torch.device("cpu"),
+        precision="fp32",
+        attention="sdpa",
+        encoders=(neobert, *bases),
+        lengths=(128, 256, 512, 1024),
+        steps=12,
+        turns=4,
+        most_rows=32,
+        most_tokens=4096,
+        own=neobert.name,
+        other=bases[-1].name,
+        compared=1024,
+        title="Forward pass to the hidden states (inference), on a CPU: depth and width are a quarter of the real ones",
+    )
+
+
+def gpu_setting() -> Setting:
+    """The protocol of the paper: lengths 512 to 8,192, batches up to 512 or out of memory, 100 steps."""
+    return Setting(
+        device=torch.device("cuda"),
+        precision="bf16",
+        attention="flash_attention_2" if is_flash_attn_available() else "sdpa",
+        encoders=PAPER_ENCODERS,
+        lengths=(512, 1024, 2048, 4096, 8192),
+        steps=100,
+        turns=4,
+        most_rows=512,
+        most_tokens=512 * 8192,
+        own=NEOBERT.name,
+        other=BASES[-1].name,
+        compared=4096,
+        title="Forward pass to the hidden states (inference), on a GPU, at the real sizes",
+    )
+
+
+@dataclass(frozen=True)
+class BatchSearch:
+    """What a search tried, {batch size: tokens a second}, and why it ended."""
+
+    tried: dict[int, float]
+    ended: str
+
+    @property
+    def best(self) -> int | None:
+        """The fastest batch size; None where not even one row fitted."""
+        return max(self.tried, key=lambda size: self.tried[size]) if self.tried else None
+
+
+def search_batch(speed: Callable[[int], float], most_rows: int) -> BatchSearch:
+    """Try 1, 2, 4, … up to `most_rows` rows; `speed` gives tokens a second and may run out of memory."""
+    tried: dict[int, float] = {}
+    rows = 1
+    while rows <= most_rows:
+        try:
+            tried[rows] = speed(rows)
+        except torch.OutOfMemoryError as error:
+            return BatchSearch(tried, f"out of memory at batch {rows}: {str(error).partition('.')[0]}")
+        if tried[rows] < (1 - MARGIN) * max(tried.values()):
+            return BatchSearch(tried, f"slower at batch {rows}")
+        rows *= 2
+    return BatchSearch(tried, f"batch {most_rows} is the largest that was allowed")
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedEncoder:
+    """An encoder that is ready, its forward pass, and how many parameters it has without a head."""
+
+    encoder: EncoderShape
+    forward: Forward
+    parameters: int
+    device: torch.device
+
+    @classmethod
+    def load(cls, encoder: EncoderShape, attention: str, device: torch.device, precision: Precision) -> "LoadedEncoder":
+        """Built, with all weights in the precision of computing.
+
+        Raises:
+            ImportError: the attention wants a package that is not installed.
+        """
+        module, forward = encoder.build(attention)
+        module.to(device, DTYPES[precision])
+        return cls(encoder, forward, count_parameters(module), device)
+
+    @torch.inference_mode()
+    def time_steps(self, rows: int, tokens: int, steps: int) -> list[Timing]:
+        """Time of a real token in each of `steps` forward passes of (rows, tokens), after some that do not count.
+
+        Raises:
+            torch.OutOfMemoryError: they do not fit; what was taken is given back.
+        """
+        try:
+            token_ids = sequences(rows, tokens, self.encoder.vocabulary_size).to(self.device)
+            read = real_tokens(token_ids)
+            timings = [time_call(lambda: self._step(token_ids)) for _ in range(WARM_UP_STEPS + steps)]
+        finally:
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()
+        return [timing.per(read) for timing in timings[WARM_UP_STEPS:]]
+
+    def _step(self, token_ids: Tensor) -> None:
+        self.forward(token_ids)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+def sequences(rows: int, tokens: int, vocabulary_size: int) -> Tensor:
+    """(rows, tokens) int64: random text between [CLS] and [SEP], as long as the row, so that no token is padding."""
+    generator = torch.Generator().manual_seed(0)
+    token_ids = torch.randint(FIRST_TEXT_ID, vocabulary_size, (rows, tokens), generator=generator)
+    token_ids[:, 0], token_ids[:, -1] = CLS, SEP
+    return token_ids
+
+
+def real_tokens(token_ids: Tensor) -> int:
+    """Tokens that are no padding."""
+    return int((token_ids != PAD).sum())
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Time of a real token in each timed step of one model at one length, at the best batch size found."""
+
+    encoder: EncoderShape
+    parameters: int
+    tokens: int
+    found: BatchSearch
+    per_token: tuple[Timing, ...]
+
+    @property
+    def tokens_per_second(self) -> list[float]:
+        """The speed of each step by the clock."""
+        return [1 / timing.wall for timing in self.per_token]
+
+    @property
+    def median(self) -> float:
+        """The speed that counts."""
+        return statistics.median(self.tokens_per_second)
+
+
+def measure_speeds(setting: Setting, left_out: dict[str, str]) -> Iterator[Speed]:
     """All models at all lengths, a length after the other; `left_out` is told what has no speed and why."""
-    running = []
+    loaded: dict[str, LoadedEncoder] = {}
     for encoder in setting.encoders:
         try:
-            running.append(Running.of(encoder, setting.attention, setting.device, setting.precision))
+            loaded[encoder.name] = LoadedEncoder.load(encoder, setting.attention, setting.device, setting.precision)
         except ImportError as error:
             left_out[encoder.name] = str(error).partition("\n")[0]
     for tokens in setting.lengths:
-        searches = _searches(setting, running, tokens, left_out)
-        racing = [model for model in running if model.encoder.name in searches]
-        found = [searches[model.encoder.name] for model in racing]
-        yield from timed_in_turns(racing, found, tokens, setting.steps, setting.turns)
+        searches: dict[str, BatchSearch] = {}
+        for name, model in loaded.items():
+            if not model.encoder.reads(tokens):
+                left_out[f"{name} at {tokens} tokens"] = f"it has {model.encoder.positions} positions"
+                continue
+            search = _search(setting, model, tokens)
+            if search.best is None:
+                left_out[f"{name} at {tokens} tokens"] = search.ended
+            else:
+                searches[name] = search
+        timings: dict[str, list[Timing]] = {name: [] for name in searches}
+        for name in turns(list(searches), setting.turns):
+            rows = searches[name].best
+            assert rows is not None
+            timings[name] += loaded[name].time_steps(rows, tokens, -(-setting.steps // setting.turns))
+        for name, search in searches.items():
+            yield Speed(loaded[name].encoder, loaded[name].parameters, tokens, search, tuple(timings[name]))
 
 
-def _searches(setting: Setting, models: Sequence[Running], tokens: int, left_out: dict[str, str]) -> dict[str, Found]:
-    """The search of each model that reads so many tokens, by name; none that does not have the room for one row."""
-    searches: dict[str, Found] = {}
-    for model in models:
-        name = f"{model.encoder.name} at {tokens} tokens"
-        if not model.encoder.reads(tokens):
-            left_out[name] = f"it has {model.encoder.positions} positions"
-            continue
-        search = _search(setting, model, tokens)
-        if search.best is None:
-            left_out[name] = search.ended
-        else:
-            searches[model.encoder.name] = search
-    return searches
-
-
-def _search(setting: Setting, model: Running, tokens: int) -> Found:
+def _search(setting: Setting, model: LoadedEncoder, tokens: int) -> BatchSearch:
     """By the clock on a GPU, else by processor time, which others on the machine disturb less."""
     most = max(1, min(setting.most_rows, setting.most_tokens // tokens))
 
     def speed(rows: int) -> float:
-        timings = model.timed(rows, tokens, SEARCH_STEPS)
+        timings = model.time_steps(rows, tokens, SEARCH_STEPS)
         return 1 / min(timing.wall if setting.device.type == "cuda" else timing.processor for timing in timings)
 
-    return best_batch(speed, most)
+    return search_batch(speed, most)
+
+
+def write_throughput(folder: Path, speed: Speed, setting: Setting) -> Path:
+    """Write a measurement below `folder`, in place of an older one of the same model, length and device."""
+    content = throughput_record(speed, setting)
+    path = Layout(folder).throughput(str(content["id"]))
+    replace_file(path, sealed(content))
+    return path
+
+
+def throughput_record(speed: Speed, setting: Setting) -> dict[str, Any]:
+    """The median speed of the steps, their standard deviation and quartiles, and all that tells where it comes from."""
+    machine = describe_machine()
+    device = str(machine["gpu"] if setting.device.type == "cuda" else machine["processor"])
+    assert speed.found.best is not None
+    steps = speed.tokens_per_second
+    config = ThroughputConfig(
+        model=speed.encoder.name,
+        parameters=speed.parameters,
+        sequence_tokens=speed.tokens,
+        batch_size=speed.found.best,
+        precision=setting.precision,
+        compiled=False,
+        steps=len(steps),
+    )
+    decisive = (speed.encoder.name, speed.tokens, setting.precision, setting.attention, device)
+    low, _, high = statistics.quantiles(steps, n=4, method="inclusive")
+    return {
+        "kind": "throughput",
+        "id": identity(["throughput", *decisive]),
+        "state": "done",
+        "inputs": {},
+        "config": plain(config),
+        "labels": {"pass": "forward, without gradients, hidden states", "attention": setting.attention},
+        "scores": plain(ThroughputScores(tokens_per_second=speed.median, spread=statistics.stdev(steps))),
+        "quartiles": {"low": low, "high": high},
+        "search": {"tokens_per_second": plain(speed.found.tried), "ended": speed.found.ended},
+        "seed": 0,
+        "device": device,
+        "date": datetime.now(UTC).date().isoformat(),
+        **provenance(),
+    }
 
 
 def ratio_of(speeds: Sequence[Speed], setting: Setting) -> dict[str, float] | None:
@@ -99,7 +443,7 @@ def figures_of(setting: Setting, speeds: Sequence[Speed], left_out: dict[str, st
 
 def build_parser() -> argparse.ArgumentParser:
     """The command's flags."""
-    parser = parser_from("python -m benchmarks.throughput", __doc__)
+    parser = parser_from("python -m benchmarks throughput", __doc__)
     add = parser.add_argument
     add("--lengths", nargs="+", type=count, metavar="TOKENS", help="default: 512 … 8192 on a GPU, 128 … 1024 on a CPU")
     add("--steps", type=count, metavar="N", help="timed steps of a model at a length (default: 100 on a GPU, else 12)")
@@ -107,10 +451,10 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """The command."""
     options = build_parser().parse_args(arguments)
-    return guarded("benchmarks.throughput", lambda: measure(options), options.folder)
+    return guarded("benchmarks throughput", lambda: measure(options), options.folder)
 
 
 def measure(options: argparse.Namespace) -> int:
@@ -120,23 +464,15 @@ def measure(options: argparse.Namespace) -> int:
     setting = replace(setting, lengths=tuple(options.lengths or setting.lengths), steps=options.steps or setting.steps)
     write_unmeasured(other, GOALS[other], options.folder)
     print(setting.title, flush=True)
-    before, left_out, speeds = load(), dict[str, str](), list[Speed]()
-    for speed in measured(setting, left_out):
+    before, left_out, speeds = load_averages(), dict[str, str](), list[Speed]()
+    for speed in measure_speeds(setting, left_out):
         speeds.append(speed)
         write_throughput(options.folder, speed, setting)
-        print(_line(speed), flush=True)
-    for what, reason in left_out.items():
-        print(f"  left out: {what}, {reason}")
-    figures = figures_of(setting, speeds, left_out) | {"load_before": before, "load_after": load()}
+        what = f"{speed.encoder.name}, {speed.tokens} tokens: {speed.median:,.0f} tokens a second"
+        print(f"  {what} at batch {speed.found.best} ({speed.found.ended})", flush=True)
+    for lacking, reason in left_out.items():
+        print(f"  left out: {lacking}, {reason}")
+    figures = figures_of(setting, speeds, left_out) | {"load_before": before, "load_after": load_averages()}
     ratio = figures["ratio"] and figures["ratio"]["wall" if has_gpu else "processor"]
-    print(write_result(name, ratio, GOALS[name], figures, options.folder).read_text())
+    write_result(name, ratio, GOALS[name], figures, options.folder)
     return EXIT_DONE
-
-
-def _line(speed: Speed) -> str:
-    what = f"{speed.encoder.name}, {speed.tokens} tokens: {speed.median:,.0f} tokens a second"
-    return f"  {what} at batch {speed.found.best} ({speed.found.ended})"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

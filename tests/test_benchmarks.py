@@ -3,15 +3,15 @@
 import json
 import re
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Literal
 
 import pytest
 
-from benchmarks.data_contenders import CONTEXT, grouped
-from benchmarks.encoding_texts import BLOCK_TEXTS, samples, short_samples
-from benchmarks.measuring import turns
-from benchmarks.results import FOLDER, KEYS, Goal, read_results, write_result, write_unmeasured
-from benchmarks.table import README, table, with_table
+from benchmarks.__main__ import BENCHMARKS, README, table, with_table
+from benchmarks.data import CONTEXT, group
+from benchmarks.encoding import BLOCK_TEXTS, samples, short_samples
+from benchmarks.measuring import FOLDER, KEYS, Goal, read_results, turns, write_result, write_unmeasured
 
 RESULTS = read_results()
 
@@ -24,11 +24,6 @@ def test_a_result_says_what_was_measured_where_and_with_what(result: dict[str, o
     assert isinstance(result["machine"], dict) and set(result["machine"]) == {"processor", "cores", "gpu", "system"}
     assert isinstance(result["versions"], dict) and {"python", "torch", "commit"} <= set(result["versions"])
     assert not re.search(r"(?<![\w.])/(work|root|home|tmp)/", json.dumps(result)), "a path of one machine"
-
-
-@pytest.mark.parametrize("result", RESULTS, ids=lambda result: str(result["name"]))
-def test_whether_a_goal_is_met_follows_from_the_ratio(result: dict[str, object]) -> None:
-    assert isinstance(result["goal"], dict)
     ratio = result["ratio"]
     assert ratio is None or isinstance(ratio, float)
     assert Goal(**result["goal"]).is_met(ratio) == result["met"]
@@ -83,7 +78,15 @@ def test_contenders_take_the_first_place_in_turn() -> None:
 def test_the_grouping_that_is_compared_with_joins_all_columns_and_drops_what_is_left_over() -> None:
     lengths = (300, 500, 400)
     ids = [list(range(100 * number, 100 * number + length)) for number, length in enumerate(lengths)]
-    rows = grouped({"input_ids": ids, "attention_mask": [[1] * length for length in lengths]})
+    rows = group({"input_ids": ids, "attention_mask": [[1] * length for length in lengths]})
     joined = [token for document in ids for token in document]
     assert rows["input_ids"] == [joined[:CONTEXT], joined[CONTEXT : 2 * CONTEXT]]
     assert rows["attention_mask"] == [[1] * CONTEXT] * 2
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_every_benchmark_has_a_command_and_a_chapter(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        resolve_name(BENCHMARKS[name])(["--help"])
+    assert f"usage: python -m benchmarks {name} " in capsys.readouterr().out
+    assert f"`python -m benchmarks {name}" in README.read_text()

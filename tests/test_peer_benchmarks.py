@@ -9,17 +9,35 @@ import pytest
 import torch
 from tiny_runs import tiny_model
 
-from benchmarks.contenders import Course, contender_name, neobert_recipe
-from benchmarks.documents import MaskedDocuments, beta_lengths, masked_documents, rows_per_step, web_lengths
-from benchmarks.measuring import Timing
-from benchmarks.own import NAME, own_batches
-from benchmarks.peer_batches import Batching, peer_batches
-from benchmarks.peers import Peer
-from benchmarks.pretraining_gpu import gpu_course, measure_against_peer, measure_own_speed, write_not_measured
-from benchmarks.pretraining_peers import COMPARISONS, MODERN_PADDED, WAYS, small_course
-from benchmarks.race import Race, race
-from benchmarks.results import read_results
-from benchmarks.scaling_processes import ring_bytes
+from benchmarks.contenders import (
+    OURS,
+    Batching,
+    MaskedDocuments,
+    Peer,
+    Race,
+    Setting,
+    beta_lengths,
+    contender_name,
+    masked_documents,
+    neobert_recipe,
+    own_batches,
+    peer_batches,
+    race,
+    rows_per_step,
+    web_lengths,
+)
+from benchmarks.measuring import Timing, read_results
+from benchmarks.pretraining import (
+    COMPARISONS,
+    MODERN_PADDED,
+    PEERS,
+    gpu_setting,
+    measure_against_peer,
+    measure_gpu,
+    measure_own_speed,
+    ring_bytes,
+    small_setting,
+)
 from neobert.recipe import Pretraining
 
 CONTEXT = 32
@@ -35,9 +53,9 @@ def documents() -> MaskedDocuments:
 
 
 @pytest.fixture(scope="module")
-def course(documents: MaskedDocuments) -> Course:
+def setting(documents: MaskedDocuments) -> Setting:
     """A model of 2 × 16 on them."""
-    return Course(neobert_recipe("fp32", **SHAPE), documents, 8, CPU)
+    return Setting(neobert_recipe("fp32", **SHAPE), documents, 8, CPU)
 
 
 def shown_by_peers(documents: MaskedDocuments, batching: Batching) -> tuple[Counter[int], Counter[int]]:
@@ -85,16 +103,16 @@ def test_buckets_pad_less_and_neighbouring_steps_differ_in_width(documents: Mask
 
 
 @pytest.mark.parametrize("peer", [Peer("bert", "padded"), Peer("modernbert", "padded", sparse=True)])
-def test_padded_and_bucketed_documents_have_one_loss(peer: Peer, course: Course) -> None:
+def test_padded_and_bucketed_documents_have_one_loss(peer: Peer, setting: Setting) -> None:
     """Summed over all predicted tokens, to 1e-5 relative: padding is seen by nobody. Weights are large, so that what a
     token sees changes the loss."""
-    module = peer.build(course.recipe.model, CONTEXT).eval()
+    module = peer.build(setting.recipe.model, CONTEXT).eval()
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.mul_(20 if parameter.ndim > 1 else 1)
 
     def loss(batching: Batching) -> float:
-        batches = peer_batches(course.documents, batching, 8)
+        batches = peer_batches(setting.documents, batching, 8)
         with torch.no_grad():
             means = [module(**batch.arguments).loss * (batch.labels != -100).sum() for batch in batches]
         return float(sum(means))
@@ -103,36 +121,36 @@ def test_padded_and_bucketed_documents_have_one_loss(peer: Peer, course: Course)
     assert loss("concatenated") != pytest.approx(loss("padded"), rel=1e-4), "documents should see each other there"
 
 
-def test_a_sparse_head_gives_the_loss_of_the_full_one(course: Course) -> None:
-    sparse = Peer("modernbert", "padded", sparse=True).build(course.recipe.model, CONTEXT).eval()
-    full = MODERN_PADDED.build(course.recipe.model, CONTEXT).eval()
+def test_a_sparse_head_gives_the_loss_of_the_full_one(setting: Setting) -> None:
+    sparse = Peer("modernbert", "padded", sparse=True).build(setting.recipe.model, CONTEXT).eval()
+    full = MODERN_PADDED.build(setting.recipe.model, CONTEXT).eval()
     full.load_state_dict(sparse.state_dict())
-    batch = peer_batches(course.documents, "padded", 8)[0]
+    batch = peer_batches(setting.documents, "padded", 8)[0]
     with torch.no_grad():
         losses = [float(module(**batch.arguments).loss) for module in (sparse, full)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
-@pytest.mark.parametrize("make", [lambda: small_course(32), lambda: _gpu_course(neobert_recipe("bf16"))])
-def test_peers_have_our_size(make: Callable[[], Course]) -> None:
+@pytest.mark.parametrize("make", [lambda: small_setting(32), lambda: _gpu_setting(neobert_recipe("bf16"))])
+def test_peers_have_our_size(make: Callable[[], Setting]) -> None:
     counts = make().parameter_counts([Peer("bert", "padded"), MODERN_PADDED])
     assert len(counts) == 3 and max(counts.values()) / min(counts.values()) < 1.02
 
 
-def test_a_peer_of_another_size_is_refused(course: Course) -> None:
-    wide = course.recipe.model.model_copy(update={"vocabulary_size": 16, "width": 64, "feedforward_width": 16})
-    other = Course(course.recipe.model_copy(update={"model": wide}), course.documents, 8, CPU)
+def test_a_peer_of_another_size_is_refused(setting: Setting) -> None:
+    wide = setting.recipe.model.model_copy(update={"vocabulary_size": 16, "width": 64, "feedforward_width": 16})
+    other = Setting(setting.recipe.model_copy(update={"model": wide}), setting.documents, 8, CPU)
     with pytest.raises(AssertionError, match="must agree within 2 %"):
         other.parameter_counts([Peer("bert", "padded")])
 
 
-def _gpu_course(recipe: Pretraining) -> Course:
-    return gpu_course(recipe, 64, 256, CPU)
+def _gpu_setting(recipe: Pretraining) -> Setting:
+    return gpu_setting(recipe, 64, 256, CPU)
 
 
 def test_packed_rows_hold_half_as_much_again_as_padded_ones() -> None:
     """Long documents alone in a row bound the fill; packing the window of 4,096 that training packs gives no more."""
-    documents = small_course(480).documents
+    documents = small_setting(480).documents
     slots = sum(batch.token_ids.numel() for batch in own_batches(documents, 32))
     assert documents.padded_fill == pytest.approx(0.59, abs=0.02)
     assert documents.real_tokens / slots > 1.5 * documents.padded_fill
@@ -151,17 +169,17 @@ def test_web_pages_are_kept_from_a_length_on() -> None:
     assert web_lengths(20_000).mean() == pytest.approx(620, rel=0.05)
 
 
-def test_every_contender_makes_updates_and_counts_its_real_tokens(course: Course) -> None:
+def test_every_contender_makes_updates_and_counts_its_real_tokens(setting: Setting) -> None:
     """One pass over the documents in one burst: 75 documents in steps of 8, so no form counts its filler."""
-    makers = course.contenders(("fp32", "bf16"), dict.fromkeys(WAYS, ("eager",)))
+    makers = setting.contenders(("fp32", "bf16"), dict.fromkeys(PEERS, ("eager",)))
     eager = {name: make for name, make in makers.items() if name.endswith("eager")}
-    assert len(eager) == 2 * (1 + len(WAYS))
+    assert len(eager) == 2 * (1 + len(PEERS))
     for name, make in eager.items():
         step = make()
         tokens, steps = 0, 0
-        while tokens < course.documents.real_tokens:
+        while tokens < setting.documents.real_tokens:
             tokens, steps = tokens + step(), steps + 1
-        assert tokens == course.documents.real_tokens, name
+        assert tokens == setting.documents.real_tokens, name
         assert 8 <= steps <= 12, name
 
 
@@ -191,23 +209,23 @@ def test_the_worse_precision_counts_and_each_side_is_at_its_best() -> None:
     padded, defaults = COMPARISONS[0], COMPARISONS[2]
     peer = Peer("bert", "padded").name
     speeds = {
-        contender_name(NAME, "fp32", "eager"): 400.0,
-        contender_name(NAME, "bf16", "eager"): 500.0,
-        contender_name(NAME, "bf16", "compiled"): 900.0,
+        contender_name(OURS, "fp32", "eager"): 400.0,
+        contender_name(OURS, "bf16", "eager"): 500.0,
+        contender_name(OURS, "bf16", "compiled"): 900.0,
         contender_name(peer, "fp32", "eager"): 100.0,
         contender_name(peer, "bf16", "eager"): 200.0,
         contender_name(peer, "bf16", "compiled"): 300.0,
     }
-    assert padded.measured(raced(**speeds))[0] == 3.0
-    assert defaults.measured(raced(**speeds))[0] == 9.0
+    assert padded.measure(raced(**speeds))[0] == 3.0
+    assert defaults.measure(raced(**speeds))[0] == 9.0
     fp32_alone = {name: speed for name, speed in speeds.items() if "fp32" in name}
-    assert padded.measured(raced(**fp32_alone))[0] is None
+    assert padded.measure(raced(**fp32_alone))[0] is None
 
 
 def test_the_figures_of_a_gpu_follow_from_speed_and_shape() -> None:
     """At toy size on the CPU: utilisation is speed × operations / peak."""
-    course = _gpu_course(neobert_recipe("bf16").model_copy(update={"model": tiny_model(dropout=0.0)}))
-    ratio, figures = measure_own_speed(course, rounds=1, steps=1, goal=100)
+    setting = _gpu_setting(neobert_recipe("bf16").model_copy(update={"model": tiny_model(dropout=0.0)}))
+    ratio, figures = measure_own_speed(setting, rounds=1, steps=1, goal=100)
     assert ratio is not None
     fastest = figures["fastest"]
     assert fastest["real tokens per second"] == pytest.approx(100 * ratio, rel=0.01)
@@ -216,19 +234,19 @@ def test_the_figures_of_a_gpu_follow_from_speed_and_shape() -> None:
 
 
 def test_a_gpu_without_the_peer_says_so() -> None:
-    course = _gpu_course(neobert_recipe("bf16").model_copy(update={"model": tiny_model(dropout=0.0)}))
-    broken = Course(course.recipe, course.documents, course.documents_per_step, CPU, "no such attention")
+    setting = _gpu_setting(neobert_recipe("bf16").model_copy(update={"model": tiny_model(dropout=0.0)}))
+    broken = Setting(setting.recipe, setting.documents, setting.documents_per_step, CPU, "no such attention")
     ratio, figures = measure_against_peer(broken, rounds=1, steps=1)
     assert ratio is None and len(figures["left out"]) >= 4
 
 
 def test_without_a_gpu_its_results_are_not_measured_and_old_ones_stay(tmp_path: Path) -> None:
-    write_not_measured(tmp_path)
+    measure_gpu([], tmp_path)
     names = [result["name"] for result in read_results(tmp_path)]
     assert names == ["pretraining_gpu_1024", "pretraining_gpu_4096", "pretraining_gpu_over_modernbert"]
     assert all(result["ratio"] is None for result in read_results(tmp_path))
     before = (tmp_path / "pretraining_gpu_1024.json").stat().st_mtime_ns
-    write_not_measured(tmp_path)
+    measure_gpu([], tmp_path)
     assert (tmp_path / "pretraining_gpu_1024.json").stat().st_mtime_ns == before
 
 

@@ -9,14 +9,33 @@ import pytest
 import torch
 
 from benchmarks import throughput
-from benchmarks.batch_search import MARGIN, Found, best_batch
-from benchmarks.measuring import Timing
-from benchmarks.results import read_results
-from benchmarks.throughput import build_parser, figures_of, measure, measured, ratio_of
-from benchmarks.throughput_models import BUILDERS, NEOBERT, PAPER_ENCODERS, EncoderShape, Family, real_tokens, sequences
-from benchmarks.throughput_records import throughput_record, write_throughput
-from benchmarks.throughput_settings import CPU_NAME, GPU_NAME, Setting, cpu_setting, gpu_setting
-from benchmarks.throughput_timing import WARM_UP_STEPS, Running, Speed
+from benchmarks.measuring import Timing, read_results
+from benchmarks.throughput import (
+    CPU_NAME,
+    GPU_NAME,
+    MARGIN,
+    NEOBERT,
+    PAPER_ENCODERS,
+    WARM_UP_STEPS,
+    BatchSearch,
+    EncoderShape,
+    Family,
+    LoadedEncoder,
+    Setting,
+    Speed,
+    build_parser,
+    cpu_setting,
+    figures_of,
+    gpu_setting,
+    measure,
+    measure_speeds,
+    ratio_of,
+    real_tokens,
+    search_batch,
+    sequences,
+    throughput_record,
+    write_throughput,
+)
 from neobert.records import read_records
 from neobert.result_records import ThroughputConfig, ThroughputScores
 
@@ -44,16 +63,16 @@ SETTING = replace(
 )
 
 
-def running(shape: EncoderShape) -> Running:
+def running(shape: EncoderShape) -> LoadedEncoder:
     """On the CPU in fp32."""
-    return Running.of(shape, "sdpa", CPU, "fp32")
+    return LoadedEncoder.load(shape, "sdpa", CPU, "fp32")
 
 
 @pytest.mark.parametrize("shape", SMALL, ids=FAMILIES)
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @torch.inference_mode()
 def test_every_family_gives_hidden_states_up_to_its_last_position(shape: EncoderShape, precision: str) -> None:
-    model = Running.of(shape, "sdpa", CPU, "bf16" if precision == "bf16" else "fp32")
+    model = LoadedEncoder.load(shape, "sdpa", CPU, "bf16" if precision == "bf16" else "fp32")
     hidden = model.forward(sequences(3, 32, shape.vocabulary_size))
     assert hidden.shape == (3, 32, 64) and hidden.isfinite().all()
     assert hidden.dtype == (torch.bfloat16 if precision == "bf16" else torch.float32)
@@ -82,14 +101,14 @@ def test_a_step_is_one_forward_pass_over_all_rows_and_the_first_ones_do_not_coun
         seen.append(tuple(token_ids.shape))
         return token_ids
 
-    timings = replace(running(SMALL[0]), forward=forward).timed(3, 16, 5)
+    timings = replace(running(SMALL[0]), forward=forward).time_steps(3, 16, 5)
     assert len(timings) == 5 and seen == [(3, 16)] * (5 + WARM_UP_STEPS)
     assert all(timing.wall > 0 for timing in timings)
 
 
 def test_time_is_told_for_a_real_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.throughput_timing.timed", lambda run: (run(), Timing(4.8, 2.4))[1])
-    assert running(SMALL[0]).timed(3, 16, 2) == [Timing(4.8 / 48, 2.4 / 48)] * 2
+    monkeypatch.setattr("benchmarks.throughput.time_call", lambda run: (run(), Timing(4.8, 2.4))[1])
+    assert running(SMALL[0]).time_steps(3, 16, 2) == [Timing(4.8 / 48, 2.4 / 48)] * 2
 
 
 def speeds(*of_doubling: float) -> Callable[[int], float]:
@@ -116,7 +135,7 @@ def speeds(*of_doubling: float) -> Callable[[int], float]:
 def test_the_batch_doubles_until_that_is_slower_or_memory_is_out(
     of_doubling: tuple[float, ...], most: int, best: int | None, tried: int, ended: str
 ) -> None:
-    found = best_batch(speeds(*of_doubling), most)
+    found = search_batch(speeds(*of_doubling), most)
     assert (found.best, len(found.tried), found.ended) == (best, tried, ended)
 
 
@@ -125,22 +144,22 @@ def test_another_error_is_no_lack_of_memory() -> None:
         raise RuntimeError("CUDA error: device-side assert triggered")
 
     with pytest.raises(RuntimeError, match="device-side"):
-        best_batch(broken, 8)
+        search_batch(broken, 8)
 
 
 def test_lengths_beyond_the_positions_and_models_without_memory_are_left_out_by_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    timed = Running.timed
+    timed = LoadedEncoder.time_steps
 
-    def scarce(model: Running, rows: int, tokens: int, steps: int) -> list[Timing]:
+    def scarce(model: LoadedEncoder, rows: int, tokens: int, steps: int) -> list[Timing]:
         if model.encoder.family == "bert" or rows * tokens > 32:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB")
         return timed(model, rows, tokens, steps)
 
-    monkeypatch.setattr(Running, "timed", scarce)
+    monkeypatch.setattr(LoadedEncoder, "time_steps", scarce)
     left_out: dict[str, str] = {}
-    found = list(measured(SETTING, left_out))
+    found = list(measure_speeds(SETTING, left_out))
     assert left_out == {
         "small bert at 16 tokens": "out of memory at batch 1: CUDA out of memory",
         "small bert at 32 tokens": "out of memory at batch 1: CUDA out of memory",
@@ -156,13 +175,17 @@ def test_lengths_beyond_the_positions_and_models_without_memory_are_left_out_by_
 
 
 def test_an_attention_that_is_not_installed_leaves_its_models_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(shape: EncoderShape, attention: str) -> torch.nn.Module:
-        raise ImportError(f"{attention} has not been found\nInstall it")
+    build = throughput.build_peer
 
-    monkeypatch.setitem(BUILDERS, "bert", missing)
+    def missing(shape: EncoderShape, attention: str) -> torch.nn.Module:
+        if shape.family == "bert":
+            raise ImportError(f"{attention} has not been found\nInstall it")
+        return build(shape, attention)
+
+    monkeypatch.setattr(throughput, "build_peer", missing)
     left_out: dict[str, str] = {}
     setting = replace(SETTING, lengths=(16,), attention="sdpa")
-    assert len(list(measured(setting, left_out))) == 3
+    assert len(list(measure_speeds(setting, left_out))) == 3
     assert left_out == {"small bert": "sdpa has not been found"}
 
 
@@ -170,7 +193,7 @@ def made(name: str, tokens: int, *walls: float) -> Speed:
     """A speed with these times of a token."""
     shape = replace(SMALL[0], name=name)
     timings = tuple(Timing(wall, wall / 2) for wall in walls)
-    return Speed(shape, 1234, tokens, Found({1: 3.0, 2: 5.0, 4: 4.0}, "slower at batch 4"), timings)
+    return Speed(shape, 1234, tokens, BatchSearch({1: 3.0, 2: 5.0, 4: 4.0}, "slower at batch 4"), timings)
 
 
 def test_the_ratio_is_that_of_speeds_at_the_compared_length_in_pairs() -> None:
