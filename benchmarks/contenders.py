@@ -32,7 +32,7 @@ from neobert.model.build import build_masked_language_model, initialize
 from neobert.model.size import gated_width
 from neobert.recipe import Masking, Model, Precision, Pretraining
 from neobert.training.engine import Engine, autocast
-from neobert.training.trainer import predicted_tokens, summed_loss
+from neobert.training.pretraining import predicted_tokens, summed_loss
 
 SEED = 0
 MASKING = Masking(rate=0.2, mask_share=1.0, random_share=0.0)

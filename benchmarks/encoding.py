@@ -17,7 +17,6 @@ from typing import Any, get_args
 
 import numpy as np
 import torch
-from neobert.embeddings.encoding import DTYPES, TextEncoder
 
 from ablations.ladder import variants
 from ablations.plan import scaled_variant
@@ -35,6 +34,7 @@ from benchmarks.measuring import (
 from neobert.command_line import guarded
 from neobert.data.preparation import open_specified
 from neobert.data.synthetic import corpus_documents
+from neobert.embeddings.encoders import TextEncoder
 from neobert.errors import MissingData
 from neobert.export.__main__ import export
 from neobert.export.source import PretrainedCheckpoint, open_checkpoint
@@ -44,6 +44,7 @@ from neobert.model.build import build_masked_language_model, initialize
 from neobert.recipe import Precision
 from neobert.specifications import PretrainingRun, Source, write_run_file
 from neobert.training import checkpoints
+from neobert.training.accounting import DTYPES
 
 NAME = "encoding_over_sentence_transformers"
 GOAL = Goal(1.5, "at least", "texts a second on a CPU in fp32, this encoder / sentence-transformers (6 × 384)")

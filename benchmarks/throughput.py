@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from neobert.embeddings.encoding import DTYPES
 from torch import Tensor, nn
 
 from benchmarks.contenders import IDS, count_parameters, neobert_recipe
@@ -43,6 +42,7 @@ from neobert.model.build import build_encoder, initialize
 from neobert.recipe import Precision
 from neobert.records import provenance, sealed
 from neobert.result_records import ThroughputConfig, ThroughputScores
+from neobert.training.accounting import DTYPES
 
 Family = Literal["neobert", "bert", "roberta", "modernbert"]
 Forward = Callable[[Tensor], Tensor]
