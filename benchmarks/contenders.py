@@ -19,15 +19,11 @@ from torch import Tensor, nn
 
 from ablations.ladder import variants
 from benchmarks.measuring import Timing, median_ratio, time_in_turns
-from neobert.data.batching import Batch, collate, micro_batches
+from neobert.data.batches import IGNORED, Batch, Exact, Fixed, collate, micro_batches
 from neobert.data.masking import counter_hash, mask_tokens
-from neobert.data.predicted import IGNORED
-from neobert.data.rows import Integers, reordered, whole_documents
-from neobert.data.shapes import Exact, Fixed
-from neobert.data.streams import shuffled
-from neobert.data.tokenized import TokenizedCorpus
+from neobert.data.rows import Integers, reordered, shuffled, whole_documents
+from neobert.data.shards import FRAME_TOKENS, Documents, TokenizedCorpus, all_documents
 from neobert.data.tokenizers import SpecialIds
-from neobert.data.views import FRAME_TOKENS, Documents, all_documents
 from neobert.model.build import build_masked_language_model, initialize
 from neobert.model.size import gated_width
 from neobert.recipe import Masking, Model, Precision, Pretraining

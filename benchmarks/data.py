@@ -20,17 +20,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks.measuring import Goal, Timing, load_averages, median_ratio, seconds_of, time_call, turns, write_result
-from neobert.data.batching import StepIterator, collate
-from neobert.data.corpora import CORPORA
-from neobert.data.directory import DirectorySource
-from neobert.data.packing import best_fit_decreasing
-from neobert.data.shards import open_shards, prepare
-from neobert.data.streams import STREAMS, WINDOW_DOCUMENTS, PackingWord
+from neobert.data.batches import StepIterator, collate
+from neobert.data.rows import STREAMS, WINDOW_DOCUMENTS, PackingWord, best_fit_decreasing
+from neobert.data.shards import TOKEN, Documents, TokenizedCorpus, all_documents, open_shards, prepare
+from neobert.data.sources import CORPORA, DirectorySource
 from neobert.data.synthetic import corpus_documents
-from neobert.data.tokenized import TOKEN, TokenizedCorpus
-from neobert.data.tokenizer_training import train_wordpiece
-from neobert.data.tokenizers import TOKENIZER_FILE, SpecialIds, TextTokenizer, load_tokenizer
-from neobert.data.views import Documents, all_documents
+from neobert.data.tokenizers import TOKENIZER_FILE, SpecialIds, TextTokenizer, load_tokenizer, train_wordpiece
 from neobert.recipe import Masking, Stage, Subset
 
 FILES = 4
