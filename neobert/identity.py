@@ -6,10 +6,10 @@ each mechanism is: whoever changes what a mechanism computes raises its number, 
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel
 
@@ -68,14 +68,44 @@ def decisive(value: Any) -> Any:
     if value is None or isinstance(value, (str, int, float)):
         return value
     if isinstance(value, BaseModel):
-        neutral = neutral_values(type(value))
-        fields = [(name, getattr(value, name)) for name in type(value).model_fields]
-        return {name: decisive(item) for name, item in fields if not (name in neutral and item == neutral[name])}
+        return _without_neutral(type(value), value.model_dump(mode="json"))
     if isinstance(value, (dict, Mapping)):
         return {str(key): decisive(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [decisive(item) for item in value]
     return value
+
+
+def _without_neutral(model: type[BaseModel], dumped: dict[str, Any]) -> dict[str, Any]:
+    """The dump of a value without its neutral fields, at any depth."""
+    for name, neutral in neutral_values(model).items():
+        if dumped[name] == neutral:
+            del dumped[name]
+    for name, inner in _fields_with_neutral(model).items():
+        item = dumped.get(name)
+        for each in item if isinstance(item, list) else [item]:
+            if each is not None:
+                _without_neutral(inner, each)
+    return dumped
+
+
+@cache
+def _fields_with_neutral(model: type[BaseModel]) -> Mapping[str, type[BaseModel]]:
+    """The fields of a class whose values, or items, have neutral fields at some depth, and their class."""
+    found = {}
+    for name, field in model.model_fields.items():
+        for inner in _classes_in(field.annotation):
+            if neutral_values(inner) or _fields_with_neutral(inner):
+                found[name] = inner
+    return found
+
+
+def _classes_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    """The classes of values in a type such as `tuple[Subset, ...]` or `Pruning | None`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _classes_in(argument)
 
 
 def canonical(value: Any) -> str:

@@ -5,6 +5,7 @@ No field has a default: a knob that is not written is an error. A field that is 
 here, so that listing, planning and reporting start at once. Labels, paths, devices and micro-batches are not in it.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -46,6 +47,13 @@ class Value(BaseModel):
             ValueError: a field is missing, unknown or impossible.
         """
         return cls.model_validate(content, context=_READING)
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A copy in which `update` replaces fields. Ids, which are computed from the fields, are not copied."""
+        copied = super().model_copy(update=update, deep=deep)
+        for name in copied.__dict__.keys() - type(self).model_fields.keys():
+            del copied.__dict__[name]
+        return copied
 
     @model_validator(mode="before")
     @classmethod

@@ -1,19 +1,22 @@
 """Specifications of the units of work: all that decides a result, its identity, and its run.json. Torch-free."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import NonNegativeInt, PositiveInt, ValidationError, field_validator, model_validator
 
-from neobert.embeddings.specification import EXTERNAL_PREFIX, ContrastiveRun
+from neobert.embeddings.specification import EXTERNAL_PREFIX, ContrastiveRun, pretraining_of
 from neobert.embeddings.suite_specification import EmbeddingEvaluation
 from neobert.errors import DamagedFile, MissingData
-from neobert.files import publish_once, replace_file
+from neobert.files import publish_once, read_json, replace_file
 from neobert.identity import NUMERICS, Neutral, chosen, decisive, identity, plain
-from neobert.layout import Layout
+from neobert.layout import MANIFEST, Layout
 from neobert.recipe import FineTuning, Point, Pretraining, Value
 from neobert.records import provenance, read_sealed, sealed
+from neobert.runs.work import Counted, JobKind, Kind, Part, Work, training_columns, training_part
 
 PRETRAINING_MECHANISMS = ("tokenization", "batching", "masking", "model", "initialization", "optimization")
 GLUE_MECHANISMS = ("tokenization", "model", "finetuning", "metrics")
@@ -85,12 +88,16 @@ class PretrainingRun(Value):
     corpus_origin: str
     tokenizer_origin: str
 
+    kind: ClassVar[Kind] = "pretraining"
+    job: ClassVar[JobKind] = "pretrain"
+    counted: ClassVar[Counted] = "steps"
+
     @property
     def stage(self) -> int:
         """Which stage this is, from 0."""
         return len(self.recipe.stages) - 1
 
-    @property
+    @cached_property
     def id(self) -> str:
         """The run's name."""
         return self.id_under(NUMERICS)
@@ -101,14 +108,114 @@ class PretrainingRun(Value):
         return identity({"kind": "pretraining", "run": self, "numerics": versions})
 
     @property
+    def reference(self) -> str:
+        return f"pretraining/{self.id}"
+
+    @property
+    def folder(self) -> str:
+        return self.reference
+
+    @property
+    def title(self) -> str:
+        return f"pretraining stage {self.stage + 1}"
+
+    @property
+    def seed(self) -> int:
+        return self.recipe.seed
+
+    @property
+    def steps(self) -> int:
+        return self.recipe.stages[-1].steps
+
+    @property
+    def total(self) -> int:
+        return self.steps
+
+    @property
+    def columns(self) -> Mapping[str, Any]:
+        return {"stage": self.stage + 1}
+
+    @property
+    def after(self) -> tuple[str, ...]:
+        return () if self.previous is None else (f"pretraining/{self.previous}",)
+
+    @property
+    def preparation(self) -> tuple[Work, ...]:
+        return (Corpus(run=self),)
+
+    def uses(self, layout: Layout) -> tuple[Path, ...]:
+        return (layout.data(self.data_id), *(layout.root / reference for reference in self.after))
+
+    def parts(self, layout: Layout) -> tuple[Part, ...]:
+        return (self.closing(layout),)
+
+    def closing(self, layout: Layout) -> Part:
+        return training_part(self, layout, f"pre-training {self.id} (stage {self.stage + 1})")
+
+    def result(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The held-out loss is that on the run's own corpus."""
+        return training_columns(record, record["scores"]["heldout_loss"].get(self.recipe.data.corpus))
+
+    @property
     def context(self) -> int:
         """Tokens that the model is built for."""
         return self.position_table or self.recipe.longest_context
 
-    @property
+    @cached_property
     def data_id(self) -> str:
         """The name of the tokenised corpus."""
         return data_identity(self.recipe.data.corpus, self.corpus_origin, self.tokenizer_origin)
+
+
+class Corpus(Value):
+    """The tokenised corpus that a stage of pre-training reads."""
+
+    run: PretrainingRun
+
+    kind: ClassVar[Kind] = "corpus"
+    job: ClassVar[JobKind] = "prepare"
+    counted: ClassVar[Counted] = "shards"
+    seed: ClassVar[None] = None
+    steps: ClassVar[None] = None
+    total: ClassVar[None] = None
+    columns: ClassVar[Mapping[str, Any]] = {}
+    after: ClassVar[tuple[str, ...]] = ()
+    preparation: ClassVar[tuple[Work, ...]] = ()
+
+    @property
+    def id(self) -> str:
+        """The name of its tokens, whichever run reads them."""
+        return self.run.data_id
+
+    @property
+    def reference(self) -> str:
+        return f"corpus/{self.id}/{self.run.id}"
+
+    @property
+    def folder(self) -> str:
+        return f"data/{self.id}"
+
+    @property
+    def title(self) -> str:
+        return f"corpus {self.run.recipe.data.corpus}"
+
+    def uses(self, layout: Layout) -> tuple[Path, ...]:
+        return ()
+
+    def parts(self, layout: Layout) -> tuple[Part, ...]:
+        return (self.closing(layout),)
+
+    def closing(self, layout: Layout) -> Part:
+        return Part(
+            id=f"corpus-{self.id}",
+            title=f"tokenising the {self.run.recipe.data.corpus} corpus {self.id}",
+            record=layout.data(self.id) / MANIFEST,
+            error=layout.root / "data" / "errors" / f"{self.id}.json",
+            read=read_json,
+        )
+
+    def result(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {}
 
 
 class Start(Value):
@@ -145,13 +252,19 @@ class GlueStudy(Value):
     tokenizer_origin: str
     pruning: Annotated[None, Neutral(None)] = None
 
+    kind: ClassVar[Kind] = "glue"
+    job: ClassVar[JobKind] = "glue"
+    counted: ClassVar[Counted] = "points"
+    steps: ClassVar[None] = None
+    preparation: ClassVar[tuple[Work, ...]] = ()
+
     @field_validator("pruning", mode="before")
     @classmethod
     def _is_whole(cls, pruning: Any) -> None:
         if pruning is not None:
             raise ValueError("the study was made with --prune, which this version no longer has")
 
-    @property
+    @cached_property
     def id(self) -> str:
         """The study's name."""
         return self.id_under(NUMERICS)
@@ -159,6 +272,26 @@ class GlueStudy(Value):
     def id_under(self, numerics: Mapping[str, int]) -> str:
         """The study's name under the numerics versions of another time."""
         return identity({"kind": "glue_study", "study": self, "numerics": chosen(numerics, GLUE_MECHANISMS)})
+
+    @property
+    def reference(self) -> str:
+        return f"glue/{self.task}/studies/{self.id}"
+
+    @property
+    def folder(self) -> str:
+        return self.reference
+
+    @property
+    def title(self) -> str:
+        return f"glue {self.task}"
+
+    @property
+    def total(self) -> int:
+        return len(self.points)
+
+    @property
+    def columns(self) -> Mapping[str, Any]:
+        return {"task": self.task, "stage": self.stage + 1, "weights": self.weights}
 
     @property
     def is_external(self) -> bool:
@@ -170,11 +303,105 @@ class GlueStudy(Value):
         """How people find the study among many: task, weights, seed, and the name that decides."""
         return f"{self.task} on {self.weights}, seed {self.seed} ({self.id})"
 
+    @property
+    def after(self) -> tuple[str, ...]:
+        """The encoder, and the study of another task where the trials start from its best one."""
+        start = self.starts_from
+        study = () if start.study is None else (f"glue/{start.task}/studies/{start.study}",)
+        return (*pretraining_of(self.weights), *study)
+
+    def uses(self, layout: Layout) -> tuple[Path, ...]:
+        return (self.encoded_task(layout), *(layout.root / reference for reference in pretraining_of(self.weights)))
+
+    def encoded_task(self, layout: Layout) -> Path:
+        """The task in token ids; studies of equal task, tokenizer and length share it."""
+        decides = {"task": self.task_origin, "tokenizer": self.tokenizer_origin, "max_tokens": self.protocol.max_tokens}
+        return layout.root / "data" / "glue" / f"{self.task}-{identity(decides)}.safetensors"
+
+    @cached_property
+    def shared_by_trials(self) -> dict[str, Any]:
+        """What all trials share. Which other points the grid has is not in it, so that grids share trials."""
+        return {key: value for key, value in decisive(self).items() if key != "points"}
+
     def trial_id(self, point: Point) -> str:
-        """A trial's name: it does not depend on which other points the grid has, so grids share trials."""
-        trial = {key: value for key, value in decisive(self).items() if key != "points"}
+        """A trial's name."""
         numerics = chosen(NUMERICS, GLUE_MECHANISMS)
-        return identity({"kind": "glue", "trial": trial, "point": point, "numerics": numerics})
+        return identity({"kind": "glue", "trial": self.shared_by_trials, "point": point, "numerics": numerics})
+
+    @cached_property
+    def trial_ids(self) -> tuple[str, ...]:
+        """The names of all trials, in the order of the grid."""
+        return tuple(map(self.trial_id, self.points))
+
+    def trials(self, layout: Layout) -> "tuple[Trial, ...]":
+        """The trials, in the order of the grid."""
+        named = zip(self.trial_ids, self.points, strict=True)
+        return tuple(Trial.of(layout, self, trial_id, point) for trial_id, point in named)
+
+    def parts(self, layout: Layout) -> tuple[Part, ...]:
+        """The trials, and behind them the selection."""
+        trials = self.trials(layout)
+        return (*trials, replace(self.closing(layout), after=trials))
+
+    def closing(self, layout: Layout) -> Part:
+        """The selection: which point is best."""
+        folder = layout.root / self.folder
+        return Part(
+            id=f"{self.id}-selection",
+            title=f"selection of {self.task} on {self.weights}",
+            record=folder / "selection.json",
+            error=folder / "error.json",
+            read=read_selection,
+        )
+
+    def result(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"score": record["score"]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial(Part):
+    """Fine-tuning at one point of a study's grid, and the files that it leaves beside its record."""
+
+    layout: Layout
+    study: GlueStudy
+    point: Point
+
+    @classmethod
+    def of(cls, layout: Layout, study: GlueStudy, trial_id: str, point: Point) -> Self:
+        """The trial of a study at one point, under its name."""
+        record = layout.trial(study.task, trial_id)
+        cell = f"batch {point.batch_size}, rate {point.learning_rate:g}, decay {point.weight_decay:g}"
+        return cls(
+            id=trial_id,
+            title=f"{study.task} on {study.weights} ({cell})",
+            record=record,
+            error=record.parent / "errors" / record.name,
+            layout=layout,
+            study=study,
+            point=point,
+        )
+
+    @property
+    def predictions(self) -> Path:
+        """Per-example predictions at the best evaluation."""
+        return self.record.with_suffix(".npz")
+
+    @property
+    def weights(self) -> Path:
+        """Weights at the best evaluation; kept for the best trial of a study."""
+        return self.record.with_suffix(".safetensors")
+
+
+def read_selection(path: Path) -> dict[str, Any]:
+    """What closes a study; one of an early version is not sealed.
+
+    Raises:
+        DamagedFile: it is torn, or was changed after it was written.
+    """
+    content = read_json(path)
+    if not isinstance(content, dict) or "trial" not in content or {"schema", "checksum"} & content.keys():
+        return read_sealed(path)
+    return content
 
 
 def data_identity(corpus: str, corpus_origin: str, tokenizer_origin: str) -> str:
@@ -184,6 +411,13 @@ def data_identity(corpus: str, corpus_origin: str, tokenizer_origin: str) -> str
 
 
 RunKind = Literal["pretraining", "glue_study", "contrastive", "mteb"]
+RUN_FILE_WORDS: Mapping[Kind, tuple[RunKind, str]] = {
+    "pretraining": ("pretraining", "pretraining"),
+    "glue": ("glue_study", "study"),
+    "contrastive": ("contrastive", "contrastive"),
+    "mteb": ("mteb", "mteb"),
+}
+"""By kind: its word in run.json, and the key of the specification there."""
 
 
 class RunFile(Value):
@@ -199,6 +433,13 @@ class RunFile(Value):
     source: Source
     execution: Execution
     labels: dict[str, Any]
+
+    @classmethod
+    def of(cls, run: "Run", source: Source, execution: Execution, labels: dict[str, Any]) -> Self:
+        """The run file of a specification."""
+        word, key = RUN_FILE_WORDS[run.kind]
+        common = {"source": source, "execution": execution, "labels": labels, "pretraining": None, "study": None}
+        return cls.model_validate({**common, "kind": word, "id": run.id, "numerics": NUMERICS, key: run})
 
     @property
     def run(self) -> "Run":
@@ -228,15 +469,17 @@ class RunFile(Value):
 
 
 Run = PretrainingRun | GlueStudy | ContrastiveRun | EmbeddingEvaluation
+RunT = TypeVar("RunT", PretrainingRun, GlueStudy, ContrastiveRun, EmbeddingEvaluation)
 
 
-def run_folder(layout: Layout, run: Run) -> Path:
+def only(runs: Iterable[Run], specification: type[RunT]) -> list[RunT]:
+    """The runs of one kind, in their order."""
+    return [run for run in runs if isinstance(run, specification)]
+
+
+def run_folder(layout: Layout, run: Work) -> Path:
     """Where a run, study or evaluation lies."""
-    if isinstance(run, GlueStudy):
-        return layout.study(run.task, run.id)
-    if isinstance(run, EmbeddingEvaluation):
-        return layout.embedding_evaluation(run.id)
-    return layout.pretraining(run.id) if isinstance(run, PretrainingRun) else layout.contrastive(run.id)
+    return layout.root / run.folder
 
 
 def write_run_file(layout: Layout, run: Run, source: Source, execution: Execution, labels: dict[str, Any]) -> Path:
@@ -244,18 +487,7 @@ def write_run_file(layout: Layout, run: Run, source: Source, execution: Executio
 
     Execution is not part of a result: where it differs from what the folder says, the new one stands in execution.json.
     """
-    content = RunFile(
-        kind=_kind(run),
-        id=run.id,
-        numerics=NUMERICS,
-        pretraining=run if isinstance(run, PretrainingRun) else None,
-        study=run if isinstance(run, GlueStudy) else None,
-        contrastive=run if isinstance(run, ContrastiveRun) else None,
-        mteb=run if isinstance(run, EmbeddingEvaluation) else None,
-        source=source,
-        execution=execution,
-        labels=labels,
-    )
+    content = RunFile.of(run, source, execution, labels)
     folder = run_folder(layout, run)
     path = folder / "run.json"
     if not path.exists():
@@ -263,14 +495,6 @@ def write_run_file(layout: Layout, run: Run, source: Source, execution: Executio
     if read_run_file(folder).execution != execution:
         replace_file(folder / EXECUTION, sealed(plain(execution)))
     return folder
-
-
-def _kind(run: Run) -> RunKind:
-    if isinstance(run, GlueStudy):
-        return "glue_study"
-    if isinstance(run, EmbeddingEvaluation):
-        return "mteb"
-    return "pretraining" if isinstance(run, PretrainingRun) else "contrastive"
 
 
 def read_checked_run_file(folder: Path) -> RunFile:

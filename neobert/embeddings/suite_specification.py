@@ -1,13 +1,19 @@
 """What decides the scores of an encoder on tasks of embeddings: weights, protocol, tasks, their data. Torch-free."""
 
 from collections.abc import Mapping
-from typing import Annotated, Self
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import NonNegativeInt, PositiveInt, model_validator
 
+from neobert.embeddings.specification import pretraining_of
 from neobert.identity import NUMERICS, Neutral, chosen, identity
+from neobert.layout import Layout
 from neobert.recipe import EmbeddingPrecision, Value
 from neobert.result_records import Category, Protocol
+from neobert.runs.work import Counted, JobKind, Kind, Part, Work
 
 MECHANISMS = ("tokenization", "model")
 
@@ -63,7 +69,7 @@ class EmbeddingRun(Value):
     encoder: MeasuredEncoder
     task: TaskOnData
 
-    @property
+    @cached_property
     def id(self) -> str:
         """The result's name: it does not depend on which other tasks are measured."""
         return identity({"kind": "mteb", "run": self, "numerics": chosen(NUMERICS, MECHANISMS)})
@@ -75,6 +81,12 @@ class EmbeddingEvaluation(Value):
     encoder: MeasuredEncoder
     tasks: tuple[TaskOnData, ...]
 
+    kind: ClassVar[Kind] = "mteb"
+    job: ClassVar[JobKind] = "mteb"
+    counted: ClassVar[Counted] = "tasks"
+    steps: ClassVar[None] = None
+    preparation: ClassVar[tuple[Work, ...]] = ()
+
     @model_validator(mode="after")
     def _has_tasks(self) -> Self:
         names = [task.name for task in self.tasks]
@@ -82,7 +94,7 @@ class EmbeddingEvaluation(Value):
             raise ValueError(f"an evaluation needs tasks, each once, not {names}")
         return self
 
-    @property
+    @cached_property
     def id(self) -> str:
         """The name of the evaluation."""
         return self.id_under(NUMERICS)
@@ -97,6 +109,73 @@ class EmbeddingEvaluation(Value):
         """The weights that are measured."""
         return self.encoder.weights
 
+    @property
+    def reference(self) -> str:
+        return f"mteb/evaluations/{self.id}"
+
+    @property
+    def folder(self) -> str:
+        return self.reference
+
+    @property
+    def title(self) -> str:
+        return f"mteb {self.encoder.protocol}"
+
+    @property
+    def seed(self) -> int:
+        return self.encoder.seed
+
+    @property
+    def total(self) -> int:
+        return len(self.tasks)
+
+    @property
+    def columns(self) -> Mapping[str, Any]:
+        return {"task": self.encoder.protocol, "weights": self.weights}
+
+    @property
+    def after(self) -> tuple[str, ...]:
+        """The encoder: contrastive fine-tuning, or pre-training where it is measured zero-shot."""
+        if self.encoder.protocol == "contrastive":
+            return (f"contrastive/{self.weights}",)
+        return pretraining_of(self.weights)
+
+    def uses(self, layout: Layout) -> tuple[Path, ...]:
+        references = dict.fromkeys((*self.after, *pretraining_of(self.encoder.pretraining)))
+        return tuple(layout.root / reference for reference in references)
+
+    def parts(self, layout: Layout) -> tuple[Part, ...]:
+        return self.task_parts(layout)
+
+    def task_parts(self, layout: Layout) -> "tuple[TaskPart, ...]":
+        """The tasks as parts, in their order."""
+        return tuple(TaskPart.of(layout, run) for run in self.runs())
+
+    def closing(self, layout: Layout) -> None:
+        """None: each task stands alone."""
+
+    def result(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {}
+
     def runs(self) -> tuple[EmbeddingRun, ...]:
         """One for each task."""
         return tuple(EmbeddingRun(encoder=self.encoder, task=task) for task in self.tasks)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskPart(Part):
+    """One task on one encoder as a part of an evaluation."""
+
+    run: EmbeddingRun
+
+    @classmethod
+    def of(cls, layout: Layout, run: EmbeddingRun) -> Self:
+        """The part that measures a task."""
+        record = layout.embedding_task(run.task.name, run.id)
+        return cls(
+            id=run.id,
+            title=f"{run.task.name} on {run.encoder.weights} ({run.encoder.protocol})",
+            record=record,
+            error=record.parent / "errors" / record.name,
+            run=run,
+        )
