@@ -16,11 +16,11 @@ from ablations.variant import Variant
 from neobert.data.sources import Source
 from neobert.errors import MissingData
 from neobert.external import ExternalModel, write_model_file
-from neobert.layout import Layout
-from neobert.progress import state_of
 from neobert.recipe import FineTuning, Grid
-from neobert.specifications import Execution, Run, run_folder, write_run_file
-from neobert.specifications import Source as SourceSpecification
+from neobert.runs.index import state_of
+from neobert.runs.layout import Layout
+from neobert.runs.specifications import Execution, Run, run_folder, write_run_file
+from neobert.runs.specifications import Source as SourceSpecification
 
 
 @dataclass(frozen=True)

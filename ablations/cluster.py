@@ -15,13 +15,12 @@ from ablations.pieces import NamedRun, pieces_of
 from ablations.scales import execution_at
 from neobert.console import logs, output, table
 from neobert.identity import plain
-from neobert.launching.here import REPOSITORY, available_cores, thread_variables, visible_gpus
-from neobert.launching.profile import Profile, read_profile
-from neobert.launching.slurm import answers, is_inside_job, refuse_folder
-from neobert.launching.submissions import Submission
-from neobert.layout import Layout
 from neobert.offline import offline_environment
-from neobert.specifications import Execution
+from neobert.processes import REPOSITORY, available_cores, thread_variables, visible_gpus
+from neobert.runs.layout import Layout
+from neobert.runs.specifications import Execution
+from neobert.slurm.profile import Profile, Submission, read_profile
+from neobert.slurm.submit import answers, is_inside_job, refuse_folder
 
 Place = Literal["here", "slurm"]
 SLURM_ALONE = ("partition", "account", "qos", "constraint", "memory_gb", "hours", "sbatch", "max_running")

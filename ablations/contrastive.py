@@ -7,11 +7,10 @@ from ablations.modification import Embedding
 from ablations.protocol import CONTRASTIVE_PROTOCOL, EMBEDDING_PROTOCOL
 from neobert.data.pairs import DECLARED_SETS, Mix, sets_of
 from neobert.data.sources import Source
-from neobert.embeddings.specification import ContrastiveRun, PairSet
 from neobert.errors import MissingData
 from neobert.external import ExternalModel
 from neobert.recipe import Contrastive
-from neobert.specifications import PretrainingRun
+from neobert.runs.specifications import ContrastiveRun, PairSet, PretrainingRun
 
 if TYPE_CHECKING:
     from ablations.scales import Scale

@@ -22,14 +22,20 @@ from ablations.throughput import (
     stated_throughput,
 )
 from neobert.data.sources import Source
-from neobert.embeddings.specification import ContrastiveRun
-from neobert.embeddings.suite_specification import EmbeddingEvaluation
 from neobert.glue.sizes import TrialWork
 from neobert.glue.tasks import TASKS
-from neobert.layout import Layout
 from neobert.model.size import MicroBatch, TrainingMemory, training_flops_per_token, training_memory
 from neobert.recipe import Point
-from neobert.specifications import EngineWord, Execution, GlueStudy, PretrainingRun, Run
+from neobert.runs.layout import Layout
+from neobert.runs.specifications import (
+    ContrastiveRun,
+    EmbeddingEvaluation,
+    EngineWord,
+    Execution,
+    GlueStudy,
+    PretrainingRun,
+    Run,
+)
 
 GIGABYTE = 1e9
 SECONDS_PER_UPDATE = 0.03

@@ -10,7 +10,7 @@ from ablations.ladder import ladder
 from ablations.plan import Row, scaled_variant
 from ablations.scales import Scale, Vocabulary, scaled
 from ablations.variant import Variant
-from neobert.specifications import GlueStudy, PretrainingRun
+from neobert.runs.specifications import GlueStudy, PretrainingRun
 
 
 @dataclass(frozen=True)

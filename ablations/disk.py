@@ -7,7 +7,7 @@ from neobert.data.sources import DirectorySource, HubSource, Source, SyntheticSo
 from neobert.glue.sizes import CHARACTERS_PER_TOKEN, PUBLISHED, TaskSize
 from neobert.glue.tasks import task_named
 from neobert.model.size import parameter_count
-from neobert.specifications import GlueStudy, PretrainingRun
+from neobert.runs.specifications import GlueStudy, PretrainingRun
 
 MILESTONES = 4
 NEWEST_KEPT = 2

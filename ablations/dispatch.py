@@ -11,13 +11,12 @@ from pathlib import Path
 
 from ablations.pieces import Piece
 from ablations.plan import PlannedUnit, Row
-from neobert.grid.claims import acquire, file_time
-from neobert.launching.profile import Profile
-from neobert.launching.slurm import Job, cancel, largest_array, live_jobs, release_stranded, sbatch_text, submit, test
-from neobert.launching.snapshot import take_snapshot
-from neobert.launching.submissions import SUBMISSION_UNIT, Submission, note_submission, read_submissions
-from neobert.layout import Layout
-from neobert.specifications import PretrainingRun
+from neobert.runs.claims import acquire, file_time
+from neobert.runs.layout import Layout
+from neobert.runs.specifications import PretrainingRun
+from neobert.slurm.job import take_snapshot
+from neobert.slurm.profile import SUBMISSION_UNIT, Profile, Submission, note_submission, read_submissions
+from neobert.slurm.submit import Job, cancel, largest_array, live_jobs, release_stranded, sbatch_text, submit, test
 
 PATIENCE_SECONDS = 150
 LOCK_POLL_SECONDS = 0.2

@@ -7,13 +7,12 @@ from typing import Any
 
 from neobert.console import output, table
 from neobert.data.mteb_tasks import CATEGORIES, EmbeddingTask
-from neobert.embeddings.suite_specification import EmbeddingEvaluation, TaskOnData
 from neobert.files import read_json
-from neobert.grid.claims import is_claimed
-from neobert.layout import Layout
-from neobert.progress import TaskFiles, task_files
-from neobert.records import read_record
-from neobert.result_records import ENGLISH_SUITE, TASKS_IN_SUITE, Category
+from neobert.runs.claims import is_claimed
+from neobert.runs.index import TaskFiles, task_files
+from neobert.runs.layout import Layout
+from neobert.runs.records import ENGLISH_SUITE, TASKS_IN_SUITE, Category, read_record
+from neobert.runs.specifications import EmbeddingEvaluation, TaskOnData
 
 TASK_COLUMNS = ("protocol", "seed", "task", "category", "suite", "state", "score", "texts", "empty", "cut")
 MEAN_COLUMNS = ("protocol", "seed", "suite", "category", "mean", "tasks")

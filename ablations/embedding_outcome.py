@@ -7,12 +7,10 @@ from typing import Any
 from ablations.embedding_listing import in_points, means_of, task_entries
 from ablations.plan import Row
 from neobert.console import output, table
-from neobert.embeddings.specification import ContrastiveRun
-from neobert.embeddings.suite_specification import EmbeddingEvaluation
-from neobert.layout import Layout
-from neobert.progress import state_of
-from neobert.records import is_published, read_record
-from neobert.specifications import PretrainingRun
+from neobert.runs.index import state_of
+from neobert.runs.layout import Layout
+from neobert.runs.records import is_published, read_record
+from neobert.runs.specifications import ContrastiveRun, EmbeddingEvaluation, PretrainingRun
 
 TUNING_COLUMNS = ("variant", "seed", "run", "state", "held-out loss", "partner found first, %")
 SUITE_COLUMNS = ("variant", "seed", "protocol", "suite", "state")

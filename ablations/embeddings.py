@@ -9,13 +9,18 @@ from ablations.modification import Embedding
 from neobert.data.mteb_tasks import EmbeddingTask, Wording, chosen_tasks, task_prompts
 from neobert.data.pairs import Mix
 from neobert.data.sources import Source
-from neobert.embeddings.specification import ContrastiveRun, PairSet
-from neobert.embeddings.suite_specification import EmbeddingEvaluation, MeasuredEncoder, TaskOnData
 from neobert.errors import MissingData
 from neobert.external import ExternalModel
 from neobert.recipe import Instructed
+from neobert.runs.specifications import (
+    ContrastiveRun,
+    EmbeddingEvaluation,
+    MeasuredEncoder,
+    PairSet,
+    PretrainingRun,
+    TaskOnData,
+)
 from neobert.sentence_modules import read_sentence_modules
-from neobert.specifications import PretrainingRun
 
 
 @dataclass(frozen=True)

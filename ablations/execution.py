@@ -14,17 +14,25 @@ from ablations.scales import Scale, Vocabulary
 from ablations.variant import Variant
 from neobert.console import Watch, duration, logs
 from neobert.data.sources import Source
-from neobert.embeddings.specification import ContrastiveRun
-from neobert.embeddings.suite_specification import EmbeddingEvaluation
 from neobert.errors import EXIT_RUN_FAILED, DamagedFile
 from neobert.identity import difference
-from neobert.launching.here import work_here, worker_environment
-from neobert.layout import Layout
 from neobert.model.size import parameter_count
-from neobert.progress import errors_of, last_step, state_of, task_files, trial_files
-from neobert.records import read_record
-from neobert.specifications import Execution, GlueStudy, PretrainingRun, Run, read_run_file, run_folder, write_run_file
-from neobert.specifications import Source as SourceSpecification
+from neobert.processes import work_here, worker_environment
+from neobert.runs.index import errors_of, last_step, state_of, task_files, trial_files
+from neobert.runs.layout import Layout
+from neobert.runs.records import read_record
+from neobert.runs.specifications import (
+    ContrastiveRun,
+    EmbeddingEvaluation,
+    Execution,
+    GlueStudy,
+    PretrainingRun,
+    Run,
+    read_run_file,
+    run_folder,
+    write_run_file,
+)
+from neobert.runs.specifications import Source as SourceSpecification
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from neobert.command_line import count, whole_number
 
 if TYPE_CHECKING:
     from ablations.plan import Row
-    from neobert.specifications import Execution
+    from neobert.runs.specifications import Execution
 
 
 def add_execution_flags(parser: argparse.ArgumentParser) -> None:
@@ -73,7 +73,7 @@ def refuse_heldout_context(context: int | None, rows: "Iterable[Row]") -> None:
         ValueError: it has no room for text, or is beyond a variant's learned positions.
     """
     from neobert.data.shards import FRAME_TOKENS
-    from neobert.specifications import PretrainingRun
+    from neobert.runs.specifications import PretrainingRun
 
     if context is None:
         return

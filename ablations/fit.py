@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from ablations.costs import GIGABYTE, Machine, stage_memory
 from ablations.plan import Row
-from neobert.specifications import EngineWord, PretrainingRun
+from neobert.runs.specifications import EngineWord, PretrainingRun
 
 MOST_GPUS = 1024
 SPLITTING_ENGINES: tuple[EngineWord, ...] = ("zero1", "zero2")

@@ -10,10 +10,10 @@ from ablations.embedding_outcome import embedding_outcome, print_embeddings
 from ablations.plan import PlannedUnit, Row
 from neobert.console import output, table
 from neobert.errors import DamagedFile
-from neobert.layout import Layout
-from neobert.progress import State, read_selection, selection_path, state_of
-from neobert.records import is_published, read_record
-from neobert.specifications import GlueStudy, PretrainingRun, run_folder
+from neobert.runs.index import State, read_selection, selection_path, state_of
+from neobert.runs.layout import Layout
+from neobert.runs.records import is_published, read_record
+from neobert.runs.specifications import GlueStudy, PretrainingRun, run_folder
 
 WORST_FIRST: tuple[State, ...] = ("failed", "running", "waiting", "missing", "done")
 

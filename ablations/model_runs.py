@@ -15,12 +15,12 @@ from ablations.plan import PlannedUnit
 from ablations.scales import execution_at
 from ablations.workplace import open_workplace, send, work_here
 from neobert.console import output, table
-from neobert.embeddings.specification import ContrastiveRun
 from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED
 from neobert.external import adopt
-from neobert.layout import Layout
-from neobert.progress import state_of
-from neobert.records import is_published, read_record
+from neobert.runs.index import state_of
+from neobert.runs.layout import Layout
+from neobert.runs.records import is_published, read_record
+from neobert.runs.specifications import ContrastiveRun
 
 STAGES_OF_MODELS = ("contrastive",)
 COLUMNS = ("model", "seed", "run", "state", "heldout_loss", "heldout_accuracy")

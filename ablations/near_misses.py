@@ -5,14 +5,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from neobert.embeddings.specification import ContrastiveRun
-from neobert.embeddings.suite_specification import EmbeddingEvaluation
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import read_json
 from neobert.identity import canonical, leaves, plain
-from neobert.layout import Layout
-from neobert.progress import state_of
-from neobert.specifications import GlueStudy, PretrainingRun, Run, read_run_file, run_folder
+from neobert.runs.index import state_of
+from neobert.runs.layout import Layout
+from neobert.runs.specifications import (
+    ContrastiveRun,
+    EmbeddingEvaluation,
+    GlueStudy,
+    PretrainingRun,
+    Run,
+    read_run_file,
+    run_folder,
+)
 
 MOST_LEAVES = 5
 NUMERICS = "numerics version"

@@ -12,10 +12,8 @@ from neobert.data.hub_download import Needs, items_of
 from neobert.data.mteb_tasks import MTEB_REPOSITORIES
 from neobert.data.pairs import sets_of
 from neobert.data.sources import TASK_SPLITS, HubSource, Source
-from neobert.embeddings.specification import ContrastiveRun
-from neobert.embeddings.suite_specification import EmbeddingEvaluation
 from neobert.errors import MissingData
-from neobert.specifications import GlueStudy, Run
+from neobert.runs.specifications import ContrastiveRun, EmbeddingEvaluation, GlueStudy, Run
 
 NeededPart = Literal["pretrain", "glue", "contrastive", "mteb"]
 NEEDED_PARTS: tuple[NeededPart, ...] = ("pretrain", "glue", "contrastive", "mteb")

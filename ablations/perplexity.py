@@ -7,10 +7,9 @@ from pathlib import Path
 
 from ablations.plan import Row
 from neobert.evaluation.pseudo_perplexity import TEXT_HELP, sample
-from neobert.launching.here import worker_environment
-from neobert.layout import Layout
-from neobert.lifeline import start_child, wait_for
-from neobert.specifications import PretrainingRun
+from neobert.processes import start_child, wait_for, worker_environment
+from neobert.runs.layout import Layout
+from neobert.runs.specifications import PretrainingRun
 
 COMMAND = "neobert.evaluation.pseudo_perplexity"
 STDERR = 2

@@ -6,12 +6,18 @@ from dataclasses import dataclass
 
 from ablations.protocol import TRANSFER_TASK
 from neobert.data.preparation import is_tokenized
-from neobert.embeddings.specification import ContrastiveRun
-from neobert.embeddings.suite_specification import EmbeddingEvaluation
-from neobert.launching.profile import JobKind, Profile
-from neobert.layout import Layout
-from neobert.progress import state_of, task_files, trial_files
-from neobert.specifications import EXTERNAL_PREFIX, GlueStudy, PretrainingRun, Run, run_folder
+from neobert.runs.index import state_of, task_files, trial_files
+from neobert.runs.layout import Layout
+from neobert.runs.specifications import (
+    EXTERNAL_PREFIX,
+    ContrastiveRun,
+    EmbeddingEvaluation,
+    GlueStudy,
+    PretrainingRun,
+    Run,
+    run_folder,
+)
+from neobert.slurm.profile import JobKind, Profile
 
 NamedRun = tuple[str, Run]
 

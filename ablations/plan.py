@@ -14,14 +14,12 @@ from ablations.runs import glue_studies, measured_checkpoints, pretraining_runs
 from ablations.scales import Scale, Vocabulary, scaled
 from ablations.variant import Variant, prove_scaled
 from neobert.data.sources import Source
-from neobert.embeddings.specification import ContrastiveRun
-from neobert.embeddings.suite_specification import EmbeddingEvaluation
 from neobert.errors import did_you_mean
 from neobert.identity import difference
-from neobert.layout import Layout
 from neobert.model.size import parameter_count, training_flops_per_token
-from neobert.progress import State, state_of
-from neobert.specifications import GlueStudy, PretrainingRun, Run, run_folder
+from neobert.runs.index import State, state_of
+from neobert.runs.layout import Layout
+from neobert.runs.specifications import ContrastiveRun, EmbeddingEvaluation, GlueStudy, PretrainingRun, Run, run_folder
 
 Part = Literal["pretrain", "glue", "contrastive", "mteb", "perplexity"]
 PARTS: tuple[Part, ...] = ("pretrain", "glue")

@@ -13,8 +13,8 @@ from ablations.near_misses import NearMiss, NearMisses
 from ablations.plan import Row
 from neobert.console import output, quantity, table
 from neobert.data.sources import Source
-from neobert.launching.here import available_cores
-from neobert.layout import Layout
+from neobert.processes import available_cores
+from neobert.runs.layout import Layout
 
 CORE_FLOPS_PER_SECOND = 5e10
 """What smoke runs reached on a core in bf16 (reports/pipeline_check)."""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ablations.design_plan import ScaledDesign
     from ablations.plan import Row
     from ablations.workplace import Workplace
-    from neobert.layout import Layout
+    from neobert.runs.layout import Layout
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -104,8 +104,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _clean(options: argparse.Namespace) -> int:
-    from ablations.cleaning import clean
-    from neobert.layout import Layout
+    from neobert.runs.cleanup import clean
+    from neobert.runs.layout import Layout
 
     clean(Layout(options.runs.resolve()), delete=options.delete, as_json=options.json)
     return EXIT_DONE
@@ -170,7 +170,7 @@ def _print_design(options: argparse.Namespace, design: "ScaledDesign | None", ro
 def _cancel(layout: "Layout", rows: "list[Row]") -> int:
     from ablations.dispatch import jobs_to_cancel
     from neobert.console import logs
-    from neobert.launching.slurm import cancel
+    from neobert.slurm.submit import cancel
 
     jobs = jobs_to_cancel(layout, rows)
     if jobs:

@@ -8,7 +8,7 @@ from neobert.data.sources import Source
 from neobert.glue.tasks import SELECTION_RULES, TASKS
 from neobert.identity import neutral_values
 from neobert.recipe import FineTuning, Point, Pretraining
-from neobert.specifications import GlueStudy, PretrainingRun, Start
+from neobert.runs.specifications import GlueStudy, PretrainingRun, Start
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from typing import Any, Literal
 from ablations.contrastive import scaled_embedding
 from ablations.modification import Recipe, validated
 from ablations.scale_rules import LAPTOP, PROXY, SMOKE, Rules, Shape, Vocabulary
-from neobert.launching.here import available_cores
+from neobert.processes import available_cores
 from neobert.recipe import FineTuning, Grid
-from neobert.specifications import Execution
+from neobert.runs.specifications import Execution
 
 __all__ = [
     "SCALES",

@@ -6,10 +6,10 @@ from typing import Any
 
 from neobert.errors import DamagedFile, did_you_mean
 from neobert.identity import plain
-from neobert.layout import Layout
 from neobert.model.size import PEAK_FLOPS_PER_SECOND
-from neobert.records import read_record
-from neobert.specifications import PretrainingRun
+from neobert.runs.layout import Layout
+from neobert.runs.records import read_record
+from neobert.runs.specifications import PretrainingRun
 
 STATED_UTILIZATION = 0.25
 """Share of the peak that encoders of this size reach on Hopper: NeoBERT itself 16 % (2.1T tokens in 6,000 H100-hours),

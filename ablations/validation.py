@@ -8,13 +8,12 @@ from ablations.fit import misfits
 from ablations.plan import PlannedUnit, Row
 from neobert.data.shards import MANIFEST
 from neobert.data.sources import UNRESOLVED, Source
-from neobert.embeddings.suite_specification import EmbeddingEvaluation
 from neobert.errors import MissingData
 from neobert.identity import canonical
-from neobert.layout import Layout
 from neobert.model.size import parameter_count
 from neobert.recipe import Pretraining
-from neobert.specifications import GlueStudy, PretrainingRun
+from neobert.runs.layout import Layout
+from neobert.runs.specifications import EmbeddingEvaluation, GlueStudy, PretrainingRun
 
 
 @dataclass(frozen=True)

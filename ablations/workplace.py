@@ -13,12 +13,11 @@ from ablations.scales import groups_here, sharing_cores, synthetic_documents, wo
 from neobert.console import logs
 from neobert.data.preparation import open_specified, specify
 from neobert.data.sources import Source
-from neobert.embeddings.specification import ContrastiveRun
 from neobert.errors import EXIT_DONE, EXIT_REQUEUE
-from neobert.launching.here import visible_gpus
-from neobert.layout import Layout
-from neobert.specifications import Execution, PretrainingRun, Run
-from neobert.specifications import Source as SourceSpecification
+from neobert.processes import visible_gpus
+from neobert.runs.layout import Layout
+from neobert.runs.specifications import ContrastiveRun, Execution, PretrainingRun, Run
+from neobert.runs.specifications import Source as SourceSpecification
 
 
 @dataclass(frozen=True)

@@ -38,11 +38,11 @@ from neobert.embeddings.encoders import TextEncoder
 from neobert.errors import MissingData
 from neobert.export.__main__ import export
 from neobert.export.source import PretrainedCheckpoint, open_checkpoint
-from neobert.grid.claims import acquire
-from neobert.layout import Layout
 from neobert.model.build import build_masked_language_model, initialize
 from neobert.recipe import Precision
-from neobert.specifications import PretrainingRun, Source, write_run_file
+from neobert.runs.claims import acquire
+from neobert.runs.layout import Layout
+from neobert.runs.specifications import PretrainingRun, Source, write_run_file
 from neobert.training import checkpoints
 from neobert.training.accounting import DTYPES
 

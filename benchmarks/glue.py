@@ -40,13 +40,13 @@ from neobert.export.__main__ import export
 from neobert.glue.encoding import encode_task
 from neobert.glue.finetuning import FineTuner
 from neobert.glue.tasks import task_named
-from neobert.launching.here import worker_environment
-from neobert.layout import Layout
 from neobert.model.build import build_classifier
-from neobert.progress import TrialFiles
+from neobert.processes import worker_environment
 from neobert.recipe import Point
-from neobert.records import read_record
-from neobert.specifications import GlueStudy, PretrainingRun, Source, write_run_file
+from neobert.runs.index import TrialFiles
+from neobert.runs.layout import Layout
+from neobert.runs.records import read_record
+from neobert.runs.specifications import GlueStudy, PretrainingRun, Source, write_run_file
 from neobert.training import checkpoints
 
 NAME = "glue_over_trainer"
@@ -129,7 +129,7 @@ class Contest:
 
     def _work(self, *references: str, variables: Mapping[str, str]) -> None:
         """Run the real worker in a process of its own; `variables` join its environment."""
-        command = [sys.executable, "-m", "neobert.work", "--runs", str(self.runs), *references]
+        command = [sys.executable, "-m", "neobert.runs.worker", "--runs", str(self.runs), *references]
         environment = worker_environment(execution_at("smoke").threads) | dict(variables)
         subprocess.run(command, check=True, env=environment)
 

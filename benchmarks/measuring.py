@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from neobert.files import json_bytes, read_json, replace_file
-from neobert.records import PACKAGES, code_state
+from neobert.runs.records import PACKAGES, code_state
 
 FOLDER = Path(__file__).parent / "results"
 KEYS = ("name", "ratio", "goal", "met", "figures", "machine", "versions", "date")

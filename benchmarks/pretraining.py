@@ -37,12 +37,12 @@ from benchmarks.contenders import (
 from benchmarks.measuring import FOLDER, Goal, load_averages, wait_passively, write_result, write_unmeasured
 from neobert.data.preparation import open_specified, tokenized_corpus
 from neobert.files import read_lines
-from neobert.launching.here import available_cores, worker_environment
-from neobert.layout import Layout
 from neobert.model.attention import is_flash_attn_available
 from neobert.model.size import PEAK_FLOPS_PER_SECOND, parameter_count, training_flops_per_token
+from neobert.processes import available_cores, worker_environment
 from neobert.recipe import Precision, Pretraining, Subset
-from neobert.specifications import Execution, PretrainingRun, Source, write_run_file
+from neobert.runs.layout import Layout
+from neobert.runs.specifications import Execution, PretrainingRun, Source, write_run_file
 
 Measured = tuple[float | None, dict[str, Any]]
 """A ratio, None where it was not measured, and its figures."""
@@ -302,7 +302,7 @@ def train_with(root: Path, run: PretrainingRun, processes: int) -> Speed:
     )
     folder = write_run_file(Layout(root), run, SOURCE, execution, {"variants": ["M10"]})
     before = _loopback_bytes()
-    command = [sys.executable, "-m", "neobert.work", "--runs", str(root), f"pretraining/{run.id}"]
+    command = [sys.executable, "-m", "neobert.runs.worker", "--runs", str(root), f"pretraining/{run.id}"]
     subprocess.run(command, check=True, env=worker_environment(1))
     after = _loopback_bytes()
     lines = [line for line in read_lines(folder / "metrics.jsonl") if "loss" in line][UNCOUNTED_STEPS:]

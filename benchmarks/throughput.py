@@ -36,12 +36,11 @@ from neobert.command_line import count, guarded, parser_from
 from neobert.errors import EXIT_DONE
 from neobert.files import replace_file
 from neobert.identity import identity, plain
-from neobert.layout import Layout
 from neobert.model.attention import is_flash_attn_available, whole_rows_plan
 from neobert.model.build import build_encoder, initialize
 from neobert.recipe import Precision
-from neobert.records import provenance, sealed
-from neobert.result_records import ThroughputConfig, ThroughputScores
+from neobert.runs.layout import Layout
+from neobert.runs.records import ThroughputConfig, ThroughputScores, provenance, sealed
 from neobert.training.accounting import DTYPES
 
 Family = Literal["neobert", "bert", "roberta", "modernbert"]

@@ -19,7 +19,7 @@ from neobert.errors import (
     did_you_mean,
     exit_code,
 )
-from neobert.lifeline import Terminated, ended_by_signals
+from neobert.processes import Terminated, ended_by_signals
 
 EXIT_INTERRUPTED = 130
 MOST_OF_ANYTHING = 2**31 - 1

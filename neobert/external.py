@@ -14,7 +14,6 @@ from pydantic import PositiveInt
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import json_bytes, read_json, replace_file, sha256_of
 from neobert.identity import identity
-from neobert.layout import Layout
 from neobert.model_files import (
     CODE,
     CONFIGURATION,
@@ -33,7 +32,8 @@ from neobert.model_files import (
     tokenizer_files,
 )
 from neobert.recipe import Value
-from neobert.specifications import EXTERNAL_PREFIX
+from neobert.runs.layout import Layout
+from neobert.runs.specifications import EXTERNAL_PREFIX
 
 HUB_NAME = re.compile(r"(?P<repository>[\w.-]+(/[\w.-]+)?)(@(?P<revision>[\w./-]+))?")
 COMMIT = re.compile(r"[0-9a-f]{40}")

@@ -8,7 +8,7 @@ from pydantic import PositiveInt
 
 from neobert.model_files import MODULES, is_inside, read_settings, read_settings_list
 from neobert.recipe import Value
-from neobert.result_records import Category
+from neobert.runs.records import Category
 
 SentencePooling = Literal["cls", "mean", "max", "mean_sqrt_len_tokens"]
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from neobert.recipe import Point
-from neobert.specifications import GlueStudy
+from neobert.runs.specifications import GlueStudy
 from reports.cells import Estimate, Scored, cells_of
 from reports.trials import Trial
 

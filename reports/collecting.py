@@ -11,8 +11,8 @@ import numpy as np
 
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import json_bytes, read_json, whole_lines
-from neobert.layout import Layout
-from neobert.records import read_sealed, record_paths, sealed
+from neobert.runs.layout import Layout
+from neobert.runs.records import read_sealed, record_paths, sealed
 from reports.curves import PIECES
 from reports.predictions import RESAMPLED, StoredPredictions
 from reports.trials import Evidence

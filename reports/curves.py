@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from neobert.files import whole_lines
-from neobert.layout import Layout
+from neobert.runs.layout import Layout
 from reports.trials import Run
 
 PIECES = 80

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from neobert.result_records import ENGLISH_SUITE, TASKS_IN_SUITE, Category, Protocol
+from neobert.runs.records import ENGLISH_SUITE, TASKS_IN_SUITE, Category, Protocol
 from reports.cells import POINTS_OF_SCORE, Estimate, Seeds
 from reports.measurements import EmbeddingResult
 from reports.remarks import row_label

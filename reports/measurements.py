@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ablations.scales import Scale
-from neobert.records import RECORD_STATES
-from neobert.result_records import (
+from neobert.runs.records import (
+    RECORD_STATES,
     EmbeddingConfig,
     EmbeddingScores,
     PerplexityConfig,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from neobert.result_records import PerplexityAtLength
+from neobert.runs.records import PerplexityAtLength
 from reports.drawing import drawn, dressed, legend_below, line_style, logarithmic, provenance_line
 from reports.embeddings import labels_of_runs
 from reports.formats import Table, csv_text, number, raw

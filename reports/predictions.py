@@ -10,9 +10,9 @@ from neobert.errors import DamagedFile, MissingData
 from neobert.glue.encoding import load_encoded
 from neobert.glue.selection import read_arrays
 from neobert.glue.tasks import TASKS
-from neobert.layout import Layout
-from neobert.progress import encoded_task_path
-from neobert.specifications import GlueStudy
+from neobert.runs.index import encoded_task_path
+from neobert.runs.layout import Layout
+from neobert.runs.specifications import GlueStudy
 from reports.resampling import resampled_scores
 
 Array = np.ndarray[Any, np.dtype[Any]]

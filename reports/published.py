@@ -6,7 +6,7 @@ from pathlib import Path
 
 from neobert.glue.tasks import TASKS
 from neobert.recipe import Point
-from neobert.result_records import TASKS_IN_SUITE, Category
+from neobert.runs.records import TASKS_IN_SUITE, Category
 
 FOLDER = Path(__file__).resolve().parent / "published"
 NAMES = ("figure1", "table3", "table4", "table5", "table9")

@@ -15,7 +15,7 @@ from ablations.runs import protocol_on
 from ablations.scales import Scale, Vocabulary, scaled
 from ablations.variant import Variant
 from neobert.glue.tasks import TASKS
-from neobert.specifications import GlueStudy
+from neobert.runs.specifications import GlueStudy
 from reports.baselines import BaselineRow, baseline_rows
 from reports.cells import Estimate, Scored, Seeds, cells_of
 from reports.trials import Evidence, Run, Trial, weights_up_to

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from neobert.result_records import ENGLISH_SUITE, TASKS_IN_SUITE, Category
+from neobert.runs.records import ENGLISH_SUITE, TASKS_IN_SUITE, Category
 from reports import published
 from reports.cells import Estimate
 from reports.embeddings import ALL_TASKS, CategoryMean, EmbeddingRow, Embeddings, shared_tasks

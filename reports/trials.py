@@ -11,9 +11,8 @@ from ablations.scales import Scale, Vocabulary, trained_vocabulary_size
 from neobert.errors import MissingData
 from neobert.glue.tasks import TASKS, decisive_score
 from neobert.recipe import FineTuning, Point, Pretraining, Value
-from neobert.records import RECORD_STATES, read_records
-from neobert.result_records import HeldoutScore
-from neobert.specifications import GlueStudy
+from neobert.runs.records import RECORD_STATES, HeldoutScore, read_records
+from neobert.runs.specifications import GlueStudy
 from reports.made import NOTHING_SAID, Made, known_scale, made
 from reports.measurements import NOTHING_MEASURED, Measurements, measurements
 from reports.parsing import parsed, text_of, text_or_none, without_duplicates

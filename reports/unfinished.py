@@ -8,7 +8,7 @@ from typing import Any
 from ablations.scales import Scale
 from neobert.errors import DamagedFile
 from neobert.recipe import Point
-from neobert.specifications import GlueStudy, RunFile, read_run_file
+from neobert.runs.specifications import GlueStudy, RunFile, read_run_file
 from reports.made import known_scale
 
 LISTED = 3

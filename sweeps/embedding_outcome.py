@@ -5,7 +5,7 @@ import json
 from ablations.embedding_listing import means_of, print_means, print_tasks, task_entries
 from neobert.console import logs
 from neobert.data.sources import Source
-from neobert.layout import Layout
+from neobert.runs.layout import Layout
 from sweeps.embedding_planning import evaluations_of
 from sweeps.planning import Sweep
 

@@ -10,13 +10,12 @@ from ablations.paper_models import folder_or_repository
 from ablations.plan import chosen_variants, plan
 from neobert.console import logs
 from neobert.data.sources import Source
-from neobert.embeddings.suite_specification import EmbeddingEvaluation
 from neobert.errors import MissingData
 from neobert.external import ExternalModel, adopt
-from neobert.layout import Layout
 from neobert.model_files import MODULES
+from neobert.runs.layout import Layout
+from neobert.runs.specifications import EmbeddingEvaluation, PretrainingRun
 from neobert.sentence_modules import read_sentence_modules
-from neobert.specifications import PretrainingRun
 from sweeps.planning import Sweep
 
 

@@ -25,9 +25,9 @@ from sweeps.flags import add_common_flags
 
 if TYPE_CHECKING:
     from ablations.workplace import Workplace
-    from neobert.grid.mirror import Mirror
-    from neobert.layout import Layout
-    from neobert.specifications import GlueStudy, Run
+    from neobert.runs.layout import Layout
+    from neobert.runs.optuna_view import Mirror
+    from neobert.runs.specifications import GlueStudy, Run
     from sweeps.planning import Sweep
 
 
@@ -63,7 +63,7 @@ def _run(options: argparse.Namespace) -> int:
     from ablations.paper_models import LISTED, print_paper_models
     from ablations.scales import execution_at
     from ablations.workplace import open_workplace
-    from neobert.layout import Layout
+    from neobert.runs.layout import Layout
     from sweeps.outcome import print_outcome
     from sweeps.planning import sweep_of_model, sweep_of_variant, take_newest_run, wanted_tasks
 
@@ -94,7 +94,7 @@ def _run(options: argparse.Namespace) -> int:
 def _carry_out(workplace: "Workplace", sweep: "Sweep", runs: "Sequence[Run]") -> int:
     """Run what is missing, seen by Optuna; a storage that cannot be reached is refused before anything is written."""
     from ablations.workplace import work_here
-    from neobert.grid.storages import STORAGE_VARIABLE
+    from neobert.runs.optuna_view import STORAGE_VARIABLE
 
     mirror = _mirror(workplace, sweep, workplace.options.storage)
     environment = {} if mirror is None else {STORAGE_VARIABLE: mirror.address}
@@ -108,7 +108,7 @@ def _submit(workplace: "Workplace", sweep: "Sweep") -> int:
     """Send what is missing to SLURM and return at once. Optuna's study is a journal there unless another is named."""
     from ablations.cluster import dispatch_of
     from ablations.workplace import send
-    from neobert.grid.storages import STORAGE_VARIABLE
+    from neobert.runs.optuna_view import STORAGE_VARIABLE
 
     options = workplace.options
     dispatch, execution = dispatch_of(options, workplace.layout, workplace.execution)
@@ -121,8 +121,8 @@ def _submit(workplace: "Workplace", sweep: "Sweep") -> int:
 
 def _mirror(workplace: "Workplace", sweep: "Sweep", storage: str | None) -> "Mirror | None":
     """Optuna's view of the points, opened before anything is written; then failures are treated as the flags say."""
-    from neobert.grid.mirror import mirror_for_command
-    from neobert.progress import trial_files
+    from neobert.runs.index import trial_files
+    from neobert.runs.optuna_view import mirror_for_command
 
     points = [files.grid_point for study in sweep.studies for files in trial_files(workplace.layout, study)]
     mirror = mirror_for_command(storage, workplace.layout, points)
@@ -132,7 +132,7 @@ def _mirror(workplace: "Workplace", sweep: "Sweep", storage: str | None) -> "Mir
 
 def _treat_failures(layout: "Layout", studies: "Sequence[GlueStudy]", *, retry: bool) -> None:
     from neobert.console import logs
-    from neobert.progress import errors_of, set_failures_aside
+    from neobert.runs.index import errors_of, set_failures_aside
 
     if retry:
         count = sum(set_failures_aside(layout, study) for study in studies)

@@ -56,7 +56,7 @@ def _run(options: argparse.Namespace) -> int:
     from ablations.paper_models import LISTED, print_paper_models
     from ablations.scales import execution_at
     from ablations.workplace import open_workplace, send, work_here
-    from neobert.layout import Layout
+    from neobert.runs.layout import Layout
     from sweeps.embedding_outcome import print_outcome
     from sweeps.embedding_planning import evaluation_of_model, evaluation_of_variant
     from sweeps.planning import take_newest_run

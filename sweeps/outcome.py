@@ -7,12 +7,12 @@ from typing import Any
 from neobert.console import logs, output, table
 from neobert.data.sources import Source
 from neobert.files import read_json
-from neobert.grid.claims import is_claimed
 from neobert.identity import plain
-from neobert.layout import Layout
-from neobert.progress import TrialFiles, trial_files
-from neobert.records import read_record
-from neobert.specifications import GlueStudy
+from neobert.runs.claims import is_claimed
+from neobert.runs.index import TrialFiles, trial_files
+from neobert.runs.layout import Layout
+from neobert.runs.records import read_record
+from neobert.runs.specifications import GlueStudy
 
 POINT_COLUMNS = ("task", "context", "seed", "batch_size", "learning_rate", "weight_decay", "trial", "state", "score")
 SCORE_COLUMNS = frozenset({"score", "mean", "sd", "nested"})

@@ -17,9 +17,9 @@ from neobert.data.sources import Source
 from neobert.errors import MissingData
 from neobert.external import adopt
 from neobert.glue.tasks import TASKS, task_named
-from neobert.layout import Layout
-from neobert.specifications import Execution, GlueStudy, Run, read_run_file
-from neobert.specifications import Source as SourceSpecification
+from neobert.runs.layout import Layout
+from neobert.runs.specifications import Execution, GlueStudy, Run, read_run_file
+from neobert.runs.specifications import Source as SourceSpecification
 from sweeps.flags import DEFAULT_RUNS
 
 GRIDS = {"limited": LIMITED_GRID, "extended": EXTENDED_GRID}

@@ -5,10 +5,10 @@ from pathlib import Path
 import torch
 from tiny_runs import tiny_model, tiny_run, write_tiny_run
 
-from neobert.grid.claims import acquire
-from neobert.layout import Layout
 from neobert.model.build import build_masked_language_model, initialize
-from neobert.specifications import PretrainingRun
+from neobert.runs.claims import acquire
+from neobert.runs.layout import Layout
+from neobert.runs.specifications import PretrainingRun
 from neobert.training import checkpoints
 
 M0_FORM = tiny_model(positions="learned", feedforward="gelu", norm="layer_norm")

@@ -12,17 +12,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from neobert.files import append_line, json_bytes, publish_once, read_lines
-from neobert.grid import claims
-from neobert.grid.claims import Claim, ClaimLost
-from neobert.grid.mirror import mirror_of_environment
-from neobert.grid.points import GridPoint, Report
-from neobert.grid.storages import STORAGE_VARIABLE, storage_address
-from neobert.grid.study import StudyView, open_storage
-from neobert.launching.here import REPOSITORY
-from neobert.layout import Layout
-from neobert.records import publish_record, read_record
-from neobert.stopping import StopRequest
-from neobert.work import Worker
+from neobert.processes import REPOSITORY, StopRequest
+from neobert.runs import claims
+from neobert.runs.claims import Claim, ClaimLost
+from neobert.runs.layout import Layout
+from neobert.runs.optuna_view import (
+    STORAGE_VARIABLE,
+    GridPoint,
+    Report,
+    StudyView,
+    mirror_of_environment,
+    open_storage,
+    storage_address,
+)
+from neobert.runs.records import publish_record, read_record
+from neobert.runs.worker import Worker
 
 STUDY = "0123456789ab"
 

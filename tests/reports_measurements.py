@@ -7,9 +7,8 @@ from typing import Any
 from reports_study import Study
 
 from neobert.identity import identity
-from neobert.layout import Layout
-from neobert.records import publish_record
-from neobert.result_records import ENGLISH_SUITE, TASKS_IN_SUITE, Category
+from neobert.runs.layout import Layout
+from neobert.runs.records import ENGLISH_SUITE, TASKS_IN_SUITE, Category, publish_record
 
 
 def suite_tasks() -> Iterator[tuple[str, Category]]:

@@ -9,8 +9,8 @@ from neobert.data.tokenizers import Framed
 from neobert.glue.encoding import encode_task, save_encoded
 from neobert.glue.metrics import evaluate
 from neobert.glue.tasks import TASKS
-from neobert.layout import Layout
-from neobert.progress import encoded_task_path
+from neobert.runs.index import encoded_task_path
+from neobert.runs.layout import Layout
 
 EXAMPLES = 60
 

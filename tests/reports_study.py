@@ -19,12 +19,12 @@ from neobert.data.sources import Source
 from neobert.files import json_bytes, publish_once
 from neobert.glue.tasks import TASKS
 from neobert.identity import plain
-from neobert.layout import Layout
-from neobert.progress import TrialFiles
 from neobert.recipe import Point
-from neobert.records import checksum_of, publish_record
-from neobert.specifications import Execution, GlueStudy, PretrainingRun, write_run_file
-from neobert.specifications import Source as SourceName
+from neobert.runs.index import TrialFiles
+from neobert.runs.layout import Layout
+from neobert.runs.records import checksum_of, publish_record
+from neobert.runs.specifications import Execution, GlueStudy, PretrainingRun, write_run_file
+from neobert.runs.specifications import Source as SourceName
 
 LEVELS = dict(zip(PAPERS_LADDER, (52.0, 54.1, 57.3, 55.2, 57.0, 56.1, 53.9, 58.4, 59.6, 61.0, 61.0), strict=True))
 TASK_SHIFTS = dict(zip(TASKS, (-4, 2, 6, -9, 8, 8, -16, 5), strict=True))  # they add up to 0

@@ -11,10 +11,10 @@ from tiny_runs import SOURCE, tiny_run
 
 from neobert.files import append_line, json_bytes
 from neobert.identity import NUMERICS, plain
-from neobert.layout import Layout
-from neobert.progress import encoded_task_path, trial_files
-from neobert.records import sealed
-from neobert.specifications import Execution, GlueStudy, PretrainingRun, RunFile, Start, run_folder
+from neobert.runs.index import encoded_task_path, trial_files
+from neobert.runs.layout import Layout
+from neobert.runs.records import sealed
+from neobert.runs.specifications import Execution, GlueStudy, PretrainingRun, RunFile, Start, run_folder
 
 Run = PretrainingRun | GlueStudy
 EXECUTION = Execution(threads=1, processes=1, micro_batch_tokens=128, checkpoint_interval_steps=5)

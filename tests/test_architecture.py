@@ -19,14 +19,14 @@ MAY_IMPORT = {
     "benchmarks": {"benchmarks", "reports", "sweeps", "ablations", "neobert"},
 }
 DOORS = {
-    "submitit": {"neobert/launching/slurm.py"},
+    "submitit": {"neobert/slurm/submit.py"},
     "deepspeed": {"neobert/training/zero.py"},
     "flash_attn": {"neobert/model/attention.py"},
     "mteb": {
         "neobert/embeddings/evaluation.py",
         "neobert/embeddings/mteb.py",
     },
-    "optuna": {"neobert/grid/study.py"},
+    "optuna": {"neobert/runs/optuna_view.py"},
     "onnxruntime": {"neobert/export/graph.py"},
     "sentence_transformers": {"benchmarks/encoding.py", "neobert/export/sentence.py"},
     "transformers": {
@@ -101,18 +101,18 @@ def test_heavy_packages_have_one_door() -> None:
         "import ablations.needs, neobert.data.hub_download",
         "import ablations.listing, ablations.plan_listing, ablations.validation",
         "import ablations.execution",
-        "import ablations.status, ablations.status_listing, neobert.overview.rows",
-        "import neobert.glue.selection, neobert.grid.mirror, sweeps.outcome",
+        "import ablations.status, ablations.status, neobert.runs.index",
+        "import neobert.glue.selection, neobert.runs.optuna_view, sweeps.outcome",
         "import reports.make_figures, reports.scores, reports.figure1, reports.table2, reports.table3",
         "import reports.deltas_table, reports.effects_table, reports.comparison_table, ablations.design_plan",
         "from neobert.evaluation.pseudo_perplexity import build_parser; build_parser()",
-        "import neobert.result_records, neobert.evaluation.texts, ablations.perplexity",
+        "import neobert.runs.records, neobert.evaluation.texts, ablations.perplexity",
         "import neobert.data.mteb_tasks; from neobert.data.sources import HubSource; HubSource().embedding_tasks()",
         "from neobert.data.sources import SyntheticSource as S; S(1).embedding_task_data('SyntheticThingClustering')",
         "import reports.page.rendering, reports.writing",
         "import ablations.embeddings, ablations.embedding_outcome, ablations.paper_models, sweeps.embedding_outcome",
         "from sweeps.mteb_suite import build_parser; build_parser()",
-        "import neobert.overview.evaluations",
+        "import neobert.runs.index",
     ],
 )
 def test_what_lists_plans_or_reports_imports_no_torch(statement: str) -> None:

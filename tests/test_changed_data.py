@@ -14,14 +14,15 @@ from small_corpora import texts
 from tiny_contrastive import pair_set, tiny_contrastive, write_encoder
 from tiny_runs import LABELS, tiny_run
 
-from neobert import work
 from neobert.data.preparation import text_tokenizer, tokenized_corpus
 from neobert.data.sources import DirectorySource
 from neobert.data.tokenizers import train_wordpiece
 from neobert.embeddings.encoders import open_pretrained
 from neobert.errors import EXIT_MISSING, ChangedData
-from neobert.layout import Layout
-from neobert.specifications import (
+from neobert.processes import StopRequest
+from neobert.runs import worker
+from neobert.runs.layout import Layout
+from neobert.runs.specifications import (
     Execution,
     GlueStudy,
     PretrainingRun,
@@ -29,7 +30,6 @@ from neobert.specifications import (
     Start,
     write_run_file,
 )
-from neobert.stopping import StopRequest
 
 EXECUTION = Execution(threads=1, processes=1, micro_batch_tokens=128, checkpoint_interval_steps=5)
 
@@ -83,7 +83,7 @@ def test_a_corpus_is_not_tokenised_under_the_name_of_another(tmp_path: Path, dat
     runs, run = tmp_path / "runs", planned(data)
     folder = write_run_file(Layout(runs), run, specification(data), EXECUTION, LABELS)
     change(data / "corpora" / "web" / "b.parquet")
-    ended = work.run(["--runs", str(runs), f"pretraining/{run.id}"], StopRequest())
+    ended = worker.run(["--runs", str(runs), f"pretraining/{run.id}"], StopRequest())
     error = json.loads((folder / "error.json").read_text())
     assert ended.code == 1 and error["exit_code"] == EXIT_MISSING
     assert f"corpus web of {data} changed since this was planned" in error["error"]
@@ -138,7 +138,7 @@ def test_a_task_is_not_encoded_under_the_name_of_another(tmp_path: Path, data: P
     )
     folder = write_run_file(layout, study, specification(data), EXECUTION, LABELS)
     change(data / "glue" / "cola" / "validation.parquet")
-    assert work.run(["--runs", str(layout.root), f"glue/cola/studies/{study.id}"], StopRequest()).code == 1
+    assert worker.run(["--runs", str(layout.root), f"glue/cola/studies/{study.id}"], StopRequest()).code == 1
     (failure,) = (layout.root / "glue" / "cola" / "errors").glob("*.json")
     error = json.loads(failure.read_text())
     assert error["exit_code"] == EXIT_MISSING and f"GLUE task cola of {data} changed" in error["error"]
@@ -152,7 +152,7 @@ def test_pairs_are_not_encoded_under_the_name_of_others(tmp_path: Path, data: Pa
     run = tiny_contrastive(encoder.id).model_copy(update={"sets": sets})
     folder = write_run_file(layout, run, specification(data), EXECUTION, LABELS)
     change(data / "pairs" / "mine.parquet")
-    assert work.run(["--runs", str(layout.root), f"contrastive/{run.id}"], StopRequest()).code == 1
+    assert worker.run(["--runs", str(layout.root), f"contrastive/{run.id}"], StopRequest()).code == 1
     error = json.loads((folder / "error.json").read_text())
     assert error["exit_code"] == EXIT_MISSING and "data set mine of mydata changed" in error["error"]
     assert not (layout.root / "data" / "pairs").exists()

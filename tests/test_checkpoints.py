@@ -7,7 +7,7 @@ import torch
 
 from neobert import files
 from neobert.errors import DamagedFile, MissingData
-from neobert.grid.claims import Claim, ClaimLost, acquire
+from neobert.runs.claims import Claim, ClaimLost, acquire
 from neobert.training import checkpoints
 
 STATE = {"data": {"step": 3}, "totals": {"real_tokens": 7}}

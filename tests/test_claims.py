@@ -14,10 +14,10 @@ import pytest
 
 from neobert.errors import EXIT_RUN_FAILED
 from neobert.files import replace_file
-from neobert.grid import claims
-from neobert.layout import Layout
-from neobert.stopping import Stopped, StopRequest
-from neobert.work import Worker
+from neobert.processes import Stopped, StopRequest
+from neobert.runs import claims
+from neobert.runs.layout import Layout
+from neobert.runs.worker import Worker
 
 
 def test_a_held_unit_is_refused_to_everybody_else(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def _hold_alone(folder: Path, units: int, clashes: Path) -> None:
 def test_a_dead_owner_makes_way_at_once(tmp_path: Path) -> None:
     code = f"""
 from pathlib import Path
-from neobert.grid.claims import acquire
+from neobert.runs.claims import acquire
 assert acquire(Path({str(tmp_path / "unit")!r})) is not None
 import os, signal
 os.kill(os.getpid(), signal.SIGKILL)

@@ -12,7 +12,7 @@ from status_worlds import checkpoint, declare, fail, finish_pretraining, finish_
 from tiny_runs import tiny_run
 
 from ablations import run, status
-from neobert.layout import Layout
+from neobert.runs.layout import Layout
 from tests.fake_slurm import FakeSlurm
 
 COMMANDS = {
@@ -25,7 +25,7 @@ COMMANDS = {
     "collect.py": "reports.collect",
     "neobert.export": "neobert.export.__main__",
     "neobert.evaluation.pseudo_perplexity": "neobert.evaluation.pseudo_perplexity",
-    "neobert.work": "neobert.work",
+    "neobert.runs.worker": "neobert.runs.worker",
 }
 TIMES = re.compile(r'"(heartbeat_at|heartbeat_seconds|submitted_at)": [\d.e+-]+')
 

@@ -11,9 +11,9 @@ from tiny_runs import tiny_run, write_tiny_run
 
 import neobert.export.__main__ as export
 from ablations import prefetch, run, status
-from neobert import work
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_OFF, EXIT_REFUSED, EXIT_REQUEUE, EXIT_RUN_FAILED
 from neobert.evaluation import pseudo_perplexity
+from neobert.runs import worker
 from reports import collect, make_figures
 from sweeps import glue_grid, mteb_suite
 
@@ -27,7 +27,7 @@ COMMANDS: dict[str, tuple[Callable[[Sequence[str]], int], tuple[str, ...]]] = {
     "make_figures.py": (lambda given: make_figures.main(list(given)), ()),
     "collect.py": (lambda given: collect.main(list(given)), ()),
     "neobert.export": (export.main, ()),
-    "neobert.work": (work.main, ()),
+    "neobert.runs.worker": (worker.main, ()),
     "pseudo_perplexity": (pseudo_perplexity.main, ()),
 }
 """Each command with the flags that keep it from training, from a network and from SLURM."""
@@ -53,7 +53,7 @@ BASES: dict[str, tuple[str, ...]] = {
     "prefetch.py": ("--variant", "M0", "--data-dir", "data"),
     "collect.py": ("--out", "collected"),
     "neobert.export": ("runs/pretraining/0123456789ab", "--to", "hf", "--out", "exported"),
-    "neobert.work": ("pretraining/0123456789ab",),
+    "neobert.runs.worker": ("pretraining/0123456789ab",),
     "pseudo_perplexity": ("0123456789ab",),
 }
 """What makes most commands pass their parser, so that hostile values reach what lies behind it."""
@@ -144,7 +144,7 @@ def test_drill_ten_thousand_random_command_lines(place: Path, capfd: pytest.Capt
     [
         ("run.py", ["--varaint", "M7"], "did you mean '--variant'"),
         ("make_figures.py", ["--ruins", "x"], "did you mean '--runs'"),
-        ("neobert.work", ["--run", "x", "pretraining/a"], "holds no run.json"),
+        ("neobert.runs.worker", ["--run", "x", "pretraining/a"], "holds no run.json"),
         ("run.py", ["--variant", "M5..M2"], "did you mean M2..M5?"),
         ("run.py", ["--variant", "M7", "--data", ""], "--data is empty"),
         ("run.py", ["--variant", "M7", "--seed", "1000000000000"], "4,294,967,295 at most"),
@@ -155,8 +155,8 @@ def test_drill_ten_thousand_random_command_lines(place: Path, capfd: pytest.Capt
         ("mteb_suite.py", ["--zero-shot", "--pairs", "nli"], "which --zero-shot leaves out"),
         ("status.py", ["--watch", "1e300"], "the 86,400 seconds of a day"),
         ("prefetch.py", ["--variant", "M7", "--data-dir", "d", "--most-bytes", "9999999999TB"], "no limit"),
-        ("neobert.work", ["--runs", "runs", "pretraining/nowhere"], "holds no run.json"),
-        ("neobert.work", ["--runs", "runs", "nothing"], "names no unit"),
+        ("neobert.runs.worker", ["--runs", "runs", "pretraining/nowhere"], "holds no run.json"),
+        ("neobert.runs.worker", ["--runs", "runs", "nothing"], "names no unit"),
     ],
 )
 def test_what_is_wrong_is_said_with_what_to_do(

@@ -15,7 +15,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from neobert.errors import EXIT_DONE
 from neobert.export.__main__ import main
-from neobert.launching.here import REPOSITORY
+from neobert.processes import REPOSITORY
 
 OLDEST = os.environ.get("OLDEST_TRANSFORMERS")
 TEXTS = ["the cat sleeps", "a dog and a cat and a bird"]

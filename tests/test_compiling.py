@@ -24,10 +24,10 @@ from tiny_runs import (
 )
 from torch._dynamo.testing import CompileCounter
 
-from neobert.grid.claims import acquire
-from neobert.layout import Layout
 from neobert.recipe import Precision
-from neobert.specifications import PretrainingRun, read_run_file
+from neobert.runs.claims import acquire
+from neobert.runs.layout import Layout
+from neobert.runs.specifications import PretrainingRun, read_run_file
 from neobert.training import pretraining as trainer_module
 from neobert.training.compiling import MOST_SIZES, Trial, pays
 from neobert.training.distributed import Process

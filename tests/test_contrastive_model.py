@@ -22,9 +22,9 @@ from neobert.embeddings.encoders import open_contrastive, open_external
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED
 from neobert.external import adopt, read_model_file
 from neobert.files import read_lines
-from neobert.launching.profile import Profile, Resources
-from neobert.layout import Layout
-from neobert.records import read_records
+from neobert.runs.layout import Layout
+from neobert.runs.records import read_records
+from neobert.slurm.profile import Profile, Resources
 
 CPU = torch.device("cpu")
 STEPS = 40

@@ -11,8 +11,8 @@ from ablations.run import main
 from neobert.data.sources import open_source
 from neobert.embeddings.encoders import open_contrastive, open_pretrained
 from neobert.errors import EXIT_DONE
-from neobert.layout import Layout
-from neobert.records import read_records
+from neobert.runs.layout import Layout
+from neobert.runs.records import read_records
 
 CPU = torch.device("cpu")
 real = pytest.mark.skipif(not FOLDER.is_dir(), reason="the real pairs and tasks are not here")

@@ -21,13 +21,13 @@ from neobert.data.hub_download import Needs, items_of
 from neobert.data.pairs import DECLARED_SETS, Pair, sets_of
 from neobert.data.sources import DirectorySource, HubSource, SyntheticSource, open_source
 from neobert.embeddings.pairs import alike
-from neobert.embeddings.specification import ContrastiveRun
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED
-from neobert.launching.profile import Profile, Resources
-from neobert.layout import Layout
-from neobert.overview.rows import read_overview
-from neobert.records import record_paths
-from neobert.references import read_references
+from neobert.runs.cleanup import read_references
+from neobert.runs.index import read_overview
+from neobert.runs.layout import Layout
+from neobert.runs.records import record_paths
+from neobert.runs.specifications import ContrastiveRun
+from neobert.slurm.profile import Profile, Resources
 
 INSTRUCTIONS = REAL_DATA.parent / "reference" / "paper" / "table7v2_finetune_instructions.csv"
 

@@ -24,12 +24,11 @@ from neobert.data.sources import open_source
 from neobert.embeddings.contrastive import ContrastiveTrainer
 from neobert.embeddings.encoders import open_contrastive
 from neobert.embeddings.pairs import PairCounts
-from neobert.embeddings.specification import ContrastiveRun, PairSet
 from neobert.errors import MissingData
 from neobert.external import adopt, write_model_file
 from neobert.files import read_lines
-from neobert.layout import Layout
-from neobert.specifications import Execution, Source, read_run_file, write_run_file
+from neobert.runs.layout import Layout
+from neobert.runs.specifications import ContrastiveRun, Execution, PairSet, Source, read_run_file, write_run_file
 from neobert.training.distributed import Process
 
 COUNTED = tuple(field.name for field in fields(PairCounts))

@@ -22,11 +22,11 @@ from ablations.validation import refuse, validate
 from neobert.data.sources import DirectorySource, open_source
 from neobert.errors import MissingData
 from neobert.glue.sizes import PUBLISHED, TrialWork
-from neobert.grid.claims import acquire
 from neobert.identity import plain
-from neobert.layout import Layout
 from neobert.model.build import build_masked_language_model
-from neobert.specifications import EngineWord, GlueStudy, PretrainingRun
+from neobert.runs.claims import acquire
+from neobert.runs.layout import Layout
+from neobert.runs.specifications import EngineWord, GlueStudy, PretrainingRun
 from neobert.training import checkpoints, trainer
 from neobert.training.schedule import FineTuningSchedule
 

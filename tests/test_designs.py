@@ -14,8 +14,8 @@ from ablations.plan import chosen_variants, plan, scaled_variant
 from ablations.scales import Scale
 from ablations.variant import Variant, prove
 from neobert.data.sources import open_source
-from neobert.layout import Layout
-from neobert.specifications import Execution, PretrainingRun, Source, read_run_file
+from neobert.runs.layout import Layout
+from neobert.runs.specifications import Execution, PretrainingRun, Source, read_run_file
 
 SYNTHETIC = open_source("synthetic", synthetic_documents=100)
 ADDED = [name for name, factor in FACTORS.items() if factor.added]

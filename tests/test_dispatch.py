@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from ablations.run import main
-from neobert.launching.here import REPOSITORY
-from neobert.launching.submissions import read_submissions
-from neobert.layout import Layout
-from neobert.records import publish_record
-from neobert.specifications import read_run_file
+from neobert.processes import REPOSITORY
+from neobert.runs.layout import Layout
+from neobert.runs.records import publish_record
+from neobert.runs.specifications import read_run_file
+from neobert.slurm.profile import read_submissions
 from sweeps import glue_grid
 from tests.fake_slurm import FakeSlurm
 
@@ -199,12 +199,17 @@ def test_jobs_run_the_code_as_it_was_submitted(slurm: FakeSlurm, runs: Path) -> 
     assert f"export PYTHONPATH={snapshot}$" in slurm.submitted()[pretrain.job]
     assert (snapshot / "neobert" / "work.py").read_bytes() == (REPOSITORY / "neobert" / "work.py").read_bytes()
     assert json.loads((snapshot / "snapshot.json").read_text()).keys() >= {"id", "commit", "dirty"}
-    code = f"from neobert.launching.job import Payload; Payload({str(snapshot)!r}, ('--runs', {str(runs)!r}, 'x'))()"
+    code = f"from neobert.slurm.job import Payload; Payload({str(snapshot)!r}, ('--runs', {str(runs)!r}, 'x'))()"
     foreign = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert foreign.returncode == 2
     assert "imports" in foreign.stderr and "Traceback" not in foreign.stderr
     own = subprocess.run(
-        [sys.executable, "-P", "-c", "import neobert; from neobert.records import provenance; print(provenance())"],
+        [
+            sys.executable,
+            "-P",
+            "-c",
+            "import neobert; from neobert.runs.records import provenance; print(provenance())",
+        ],
         env={"PYTHONPATH": str(snapshot)},
         capture_output=True,
         text=True,
@@ -298,7 +303,7 @@ def test_a_controller_that_dies_between_is_no_refusal(
     slurm: FakeSlurm, runs: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Exit code 1, nothing noted, and the same command later submits everything."""
-    monkeypatch.setattr("neobert.launching.slurm.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("neobert.slurm.submit.RETRY_SECONDS", 0.01)
     (slurm.state / "refuse").write_text("Batch job submission failed: Unable to contact slurm controller")
     assert submit(runs) == 1
     assert "try again later" in capsys.readouterr().err
@@ -309,7 +314,7 @@ def test_a_controller_that_dies_between_is_no_refusal(
 
 def test_a_lost_answer_makes_no_second_job(slurm: FakeSlurm, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job that was accepted while the answer got lost has no payload: it is cancelled and submitted anew."""
-    monkeypatch.setattr("neobert.launching.slurm.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("neobert.slurm.submit.RETRY_SECONDS", 0.01)
     script = slurm.folder / "bin" / "sbatch"
     whole = script.read_text()
     script.write_text(
@@ -317,7 +322,7 @@ def test_a_lost_answer_makes_no_second_job(slurm: FakeSlurm, runs: Path, monkeyp
     )
     repair = threading.Timer(0.5, lambda: script.write_text(whole))
     repair.start()
-    monkeypatch.setattr("neobert.launching.slurm.CONTROLLER_RETRIES", 500)
+    monkeypatch.setattr("neobert.slurm.submit.CONTROLLER_RETRIES", 500)
     assert submit(runs) == 0
     repair.join()
     live = {path.name for path in (slurm.state / "live").iterdir()}

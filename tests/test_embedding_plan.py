@@ -22,24 +22,26 @@ from ablations.execution import PlannedRows
 from ablations.paper_models import TABLE4_BASELINES, folder_or_repository
 from ablations.pieces import pieces_of
 from ablations.plan import Row, chosen_variants, plan
-from ablations.retention import collectable
 from ablations.run import main
 from ablations.scales import execution_at
 from neobert.data.mteb_tasks import CATEGORIES
 from neobert.data.sources import DirectorySource, SyntheticSource
-from neobert.embeddings.specification import ContrastiveRun
-from neobert.embeddings.suite_specification import EmbeddingEvaluation, EmbeddingRun
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED, MissingData
 from neobert.external import adopt
 from neobert.identity import canonical, leaves, plain
-from neobert.launching.profile import Profile, Resources
-from neobert.launching.submissions import read_submissions
-from neobert.layout import Layout
-from neobert.overview.rows import read_overview
-from neobert.progress import state_of, task_files
-from neobert.records import publish_record
-from neobert.references import read_references
-from neobert.specifications import PretrainingRun, Source, read_run_file
+from neobert.runs.cleanup import collectable, read_references
+from neobert.runs.index import read_overview, state_of, task_files
+from neobert.runs.layout import Layout
+from neobert.runs.records import publish_record
+from neobert.runs.specifications import (
+    ContrastiveRun,
+    EmbeddingEvaluation,
+    EmbeddingRun,
+    PretrainingRun,
+    Source,
+    read_run_file,
+)
+from neobert.slurm.profile import Profile, Resources, read_submissions
 from reports import published
 from sweeps import mteb_suite
 

@@ -25,15 +25,14 @@ from neobert.embeddings.evaluation import StoppableEncoder, open_measured, units
 from neobert.errors import EXIT_MISSING
 from neobert.external import adopt, write_model_file
 from neobert.files import read_lines
-from neobert.grid.claims import acquire
-from neobert.layout import Layout
-from neobert.progress import task_files
-from neobert.records import read_record
-from neobert.result_records import EmbeddingConfig, EmbeddingScores
-from neobert.specifications import read_run_file
-from neobert.stopping import Stopped, StopRequest
+from neobert.processes import Stopped, StopRequest
+from neobert.runs.claims import acquire
+from neobert.runs.index import task_files
+from neobert.runs.layout import Layout
+from neobert.runs.records import EmbeddingConfig, EmbeddingScores, read_record
+from neobert.runs.specifications import read_run_file
+from neobert.runs.worker import Worker
 from neobert.training.distributed import default_device
-from neobert.work import Worker
 from reports import make_figures
 from reports.formats import DASH
 from sweeps import mteb_suite

@@ -35,8 +35,8 @@ from neobert.errors import EXIT_DONE, DamagedFile, MissingData, RunFailed
 from neobert.export.__main__ import main
 from neobert.export.source import open_checkpoint
 from neobert.files import sha256_of
-from neobert.launching.here import REPOSITORY
 from neobert.offline import offline_environment
+from neobert.processes import REPOSITORY
 
 WORLD = SyntheticSource(10)
 TASKS = {task.name: task for task in WORLD.embedding_tasks()}

@@ -30,10 +30,11 @@ from neobert.data.mteb_tasks import (
     task_prompts,
 )
 from neobert.data.sources import DirectorySource, HubSource, SyntheticSource
-from neobert.data.synthetic import PAIR_SETS, pairs
+from neobert.data.synthetic import PAIR_SETS
+from neobert.data.synthetic import tasks as pairs
 from neobert.data.synthetic.world import lexicon
 from neobert.errors import DamagedFile, MissingData
-from neobert.result_records import ENGLISH_SUITE, TASKS_IN_SUITE
+from neobert.runs.records import ENGLISH_SUITE, TASKS_IN_SUITE
 
 WORLD = SyntheticSource(10)
 MTEB_SAYS = """

@@ -27,9 +27,9 @@ from neobert.errors import DamagedFile, MissingData, RunFailed
 from neobert.export.source import open_checkpoint
 from neobert.external import adopt
 from neobert.hub.external import load_external
-from neobert.layout import Layout
 from neobert.model.attention import whole_rows_plan
 from neobert.model.heads import pool_mean
+from neobert.runs.layout import Layout
 
 CPU = torch.device("cpu")
 FAMILIES = {"bert": world.bert, "modernbert": world.modernbert, "roberta": world.roberta, "electra": world.electra}

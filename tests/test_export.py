@@ -20,7 +20,7 @@ from neobert.export import huggingface
 from neobert.export.__main__ import main
 from neobert.export.graph import OPSET
 from neobert.model.build import build_masked_language_model
-from neobert.records import publish_record, sealed
+from neobert.runs.records import publish_record, sealed
 
 
 @pytest.fixture(scope="module")

@@ -17,15 +17,14 @@ from neobert.data.mteb_tasks import Wording
 from neobert.embeddings.contrastive import ContrastiveTrainer
 from neobert.embeddings.encoders import open_contrastive
 from neobert.embeddings.evaluation import EncoderIdentity, measure_task, task_of
-from neobert.embeddings.specification import ContrastiveRun
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_OFF, EXIT_REFUSED
 from neobert.export import contrastive
 from neobert.export.__main__ import main
 from neobert.external import adopt, write_model_file
-from neobert.grid.claims import acquire
-from neobert.layout import Layout
-from neobert.records import publish_record
-from neobert.specifications import read_run_file
+from neobert.runs.claims import acquire
+from neobert.runs.layout import Layout
+from neobert.runs.records import publish_record
+from neobert.runs.specifications import ContrastiveRun, read_run_file
 from neobert.training.distributed import Process
 
 CPU = torch.device("cpu")

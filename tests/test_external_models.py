@@ -27,10 +27,10 @@ from neobert.glue.finetuning import FineTuner
 from neobert.glue.study import measured_model
 from neobert.glue.tasks import TASKS
 from neobert.hub.external import load_external
-from neobert.layout import Layout
 from neobert.model.build import initialize_classifier
 from neobert.model.heads import Classifier
-from neobert.specifications import GlueStudy, PretrainingRun, Start
+from neobert.runs.layout import Layout
+from neobert.runs.specifications import GlueStudy, PretrainingRun, Start
 from sweeps import glue_grid
 
 TOLERANCE = 1e-5

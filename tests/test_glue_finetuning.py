@@ -32,7 +32,7 @@ from neobert.glue.metrics import Scores, evaluate
 from neobert.glue.tasks import TASKS
 from neobert.model.attention import padded_plan
 from neobert.model.build import initialize_classifier
-from neobert.stopping import Stopped, StopRequest
+from neobert.processes import Stopped, StopRequest
 from neobert.training.schedule import FineTuningSchedule, Patience
 
 # The course: steps, rate, evaluations, patience

@@ -11,8 +11,7 @@ from test_run_command import toy_scale  # noqa: F401  (a fixture)
 
 from ablations import run
 from neobert.files import read_lines
-from neobert.grid.storages import storage_address
-from neobert.grid.study import open_storage
+from neobert.runs.optuna_view import open_storage, storage_address
 from sweeps import glue_grid, mteb_suite
 
 ROOT = Path(__file__).parent.parent

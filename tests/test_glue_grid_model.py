@@ -16,8 +16,8 @@ from test_run_command import toy_scale  # noqa: F401  (a fixture)
 
 from neobert.files import read_lines
 from neobert.glue.tasks import TASKS
-from neobert.records import read_records
-from neobert.specifications import read_run_file
+from neobert.runs.records import read_records
+from neobert.runs.specifications import read_run_file
 from reports.scores import group_of
 from reports.table3 import table3
 from reports.trials import read_evidence

@@ -7,7 +7,7 @@ from tiny_runs import tiny_run
 
 from neobert.external import external_id
 from neobert.glue.study import is_there
-from neobert.layout import Layout
+from neobert.runs.layout import Layout
 
 
 def test_a_checkpoint_of_ours_is_there_once_its_run_is_done(tmp_path: Path) -> None:

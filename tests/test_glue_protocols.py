@@ -28,16 +28,16 @@ from neobert.glue.sizes import PUBLISHED, TrialWork
 from neobert.glue.study import trials_of_study
 from neobert.glue.tasks import SELECTION_RULES, TASKS, decisive_score
 from neobert.identity import neutral_values
-from neobert.layout import Layout
 from neobert.model.build import initialize_classifier
 from neobert.model.heads import all_but_classifier
-from neobert.progress import TrialFiles, selection_path
+from neobert.processes import StopRequest
 from neobert.recipe import FineTuning
-from neobert.records import read_record
-from neobert.specifications import GlueStudy, Source
-from neobert.stopping import StopRequest
+from neobert.runs.index import TrialFiles, selection_path
+from neobert.runs.layout import Layout
+from neobert.runs.records import read_record
+from neobert.runs.specifications import GlueStudy, Source
+from neobert.runs.worker import Worker
 from neobert.training.schedule import FineTuningSchedule
-from neobert.work import Worker
 from sweeps import glue_grid
 
 READINGS = {

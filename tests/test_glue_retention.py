@@ -14,12 +14,12 @@ from tiny_runs import SOURCE
 from neobert.errors import DamagedFile
 from neobert.files import sha256_of
 from neobert.glue import selection
-from neobert.grid.claims import acquire
-from neobert.layout import Layout
-from neobert.progress import TrialFiles, read_selection, selection_path, state_of, trial_files
-from neobert.records import publish_record, sealed
-from neobert.specifications import Execution, GlueStudy, Start, read_run_file, run_folder, write_run_file
-from neobert.stopping import StopRequest
+from neobert.processes import StopRequest
+from neobert.runs.claims import acquire
+from neobert.runs.index import TrialFiles, read_selection, selection_path, state_of, trial_files
+from neobert.runs.layout import Layout
+from neobert.runs.records import publish_record, sealed
+from neobert.runs.specifications import Execution, GlueStudy, Start, read_run_file, run_folder, write_run_file
 
 POINTS = tuple(point(learning_rate=rate) for rate in (1e-3, 2e-3, 3e-3))
 EXECUTION = Execution(threads=1, processes=1, micro_batch_tokens=128, checkpoint_interval_steps=5)

@@ -16,13 +16,18 @@ from ablations.plan import Part, PlannedUnit, plan
 from ablations.scales import SCALES, Scale, synthetic_documents
 from ablations.variant import Variant
 from neobert.data.sources import CORPORA, TASK_SPLITS, Source, open_source
-from neobert.embeddings.specification import ContrastiveRun
-from neobert.embeddings.suite_specification import EmbeddingEvaluation
 from neobert.external import external_id
 from neobert.identity import NUMERICS, identity
-from neobert.layout import Layout
-from neobert.records import NUMERICS_BEFORE_SCHEMA_2
-from neobert.specifications import GlueStudy, PretrainingRun, RunFile, read_run_file
+from neobert.runs.layout import Layout
+from neobert.runs.records import NUMERICS_BEFORE_SCHEMA_2
+from neobert.runs.specifications import (
+    ContrastiveRun,
+    EmbeddingEvaluation,
+    GlueStudy,
+    PretrainingRun,
+    RunFile,
+    read_run_file,
+)
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 REPORTS = REPOSITORY / "reports"

@@ -24,16 +24,15 @@ from tiny_runs import (
 
 from neobert.command_line import guarded
 from neobert.files import read_lines
-from neobert.launching.here import REPOSITORY
-from neobert.lifeline import Terminated, ended_by_signals
+from neobert.processes import REPOSITORY, Terminated, ended_by_signals
 
 FIRES = 8
 PARENT = """
 import sys
 from pathlib import Path
 from neobert.command_line import guarded
-from neobert.launching.here import work_here, worker_environment
-from neobert.layout import Layout
+from neobert.processes import work_here, worker_environment
+from neobert.runs.layout import Layout
 
 def work():
     return work_here(Layout(Path(sys.argv[1])), sys.argv[3:], environments=[worker_environment(1)] * int(sys.argv[2]),
@@ -43,13 +42,13 @@ sys.exit(guarded("test", work, Path(sys.argv[1])))
 """
 CHILD = """
 import signal, sys, time
-import neobert.lifeline
+import neobert.processes
 def ask(number, frame):
     if sys.argv[1] == "obedient":
         sys.exit("saved after " + signal.Signals(number).name)
 signal.signal(signal.SIGTERM, ask)
-neobert.lifeline.GRACE_SECONDS = 2.0
-neobert.lifeline.end_with_parent()
+neobert.processes.GRACE_SECONDS = 2.0
+neobert.processes.end_with_parent()
 print("ready", flush=True)
 time.sleep(60)
 """
@@ -57,7 +56,7 @@ PARENT_OF_ONE = """
 import os, sys
 from pathlib import Path
 from neobert.command_line import guarded
-from neobert.lifeline import start_child, wait_for
+from neobert.processes import start_child, wait_for
 child = start_child([sys.executable, "-c", *sys.argv[1:]], os.environ)
 print(child.pid, flush=True)
 sys.exit(guarded("test", lambda: max(wait_for([child])), Path()))

@@ -11,8 +11,8 @@ import pytest
 from test_run_command import toy_scale  # noqa: F401  (a fixture)
 
 from ablations import cluster, run, workplace
-from neobert.launching import here
-from neobert.launching.here import visible_gpus, worker_environment
+from neobert import processes
+from neobert.processes import visible_gpus, worker_environment
 from sweeps import glue_grid
 
 
@@ -37,7 +37,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str | None, tuple[str
         seen.append((environment.get("CUDA_VISIBLE_DEVICES"), tuple(sorted({unit.split("/")[0] for unit in units}))))
         return subprocess.Popen(["true"])
 
-    monkeypatch.setattr(here, "start_child", start)
+    monkeypatch.setattr(processes, "start_child", start)
     return seen
 
 
@@ -166,8 +166,8 @@ def test_gpus_are_named_as_the_environment_names_them(
     python.write_text(f"#!/bin/sh\necho {count}\n")
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
-    monkeypatch.setattr(here, "GPU_DEVICES", ("null",))
+    monkeypatch.setattr(processes, "GPU_DEVICES", ("null",))
     monkeypatch.setattr(os, "environ", {} if variable is None else {"CUDA_VISIBLE_DEVICES": variable})
     assert visible_gpus.__wrapped__() == names
-    monkeypatch.setattr(here, "GPU_DEVICES", ("no-such-device",))
+    monkeypatch.setattr(processes, "GPU_DEVICES", ("no-such-device",))
     assert visible_gpus.__wrapped__() == ()

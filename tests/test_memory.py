@@ -25,7 +25,7 @@ from neobert.model.size import (
     training_memory,
 )
 from neobert.recipe import Precision
-from neobert.specifications import EngineWord
+from neobert.runs.specifications import EngineWord
 
 ENGINES: tuple[EngineWord, ...] = ("ddp", "zero1", "zero2")
 FORMS = list(itertools.product(("learned", "rotary"), ("gelu", "swiglu", "geglu"), ("layer_norm", "rms_norm")))

@@ -15,8 +15,8 @@ from neobert.embeddings.encoders import open_external
 from neobert.errors import MissingData
 from neobert.external import adopt, external_id, locate
 from neobert.hub.external import load_external
-from neobert.layout import Layout
 from neobert.model_files import NO_TRUST, Trust, model_files
+from neobert.runs.layout import Layout
 
 CPU = torch.device("cpu")
 TEXTS = ["the cat sleeps", "a bird sees the old cat"]

@@ -11,8 +11,8 @@ from ablations.plan import Row, chosen_variants, plan
 from ablations.plan_listing import near_misses_of, print_plan
 from neobert.data.sources import open_source
 from neobert.identity import NUMERICS
-from neobert.layout import Layout
-from neobert.specifications import Execution, GlueStudy, PretrainingRun, Source, write_run_file
+from neobert.runs.layout import Layout
+from neobert.runs.specifications import Execution, GlueStudy, PretrainingRun, Source, write_run_file
 
 SYNTHETIC = open_source("synthetic", synthetic_documents=100)
 SOURCE = Source(name="synthetic", synthetic_documents=100)

@@ -106,8 +106,8 @@ from ablations.plan import plan
 from ablations.scales import execution_at
 from neobert.data.sources import open_source
 from neobert.data.preparation import specify
-from neobert.layout import Layout
-from neobert.specifications import write_run_file
+from neobert.runs.layout import Layout
+from neobert.runs.specifications import write_run_file
 
 layout, source = Layout(Path(sys.argv[1])), open_source("synthetic", synthetic_documents=16_000)
 (row,) = plan([variants()["M8"]], [0], "smoke", source, layout, ["pretrain"])

@@ -10,11 +10,11 @@ from ablations import ladder
 from ablations.plan import Row, chosen_variants, plan
 from neobert.data.sources import open_source
 from neobert.glue.tasks import SELECTION_RULES
-from neobert.grid.claims import acquire
 from neobert.identity import leaves
-from neobert.layout import Layout
-from neobert.records import publish_record
-from neobert.specifications import (
+from neobert.runs.claims import acquire
+from neobert.runs.layout import Layout
+from neobert.runs.records import publish_record
+from neobert.runs.specifications import (
     Execution,
     GlueStudy,
     PretrainingRun,

@@ -21,7 +21,7 @@ from neobert.data import hub_download
 from neobert.data.mteb_tasks import MTEB_REPOSITORIES
 from neobert.data.sources import REFINEDWEB, DirectorySource, HubSource
 from neobert.files import checksummed
-from neobert.layout import Layout
+from neobert.runs.layout import Layout
 
 ROOT = Path(__file__).parent.parent
 

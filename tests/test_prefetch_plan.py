@@ -22,10 +22,10 @@ from neobert.data import hub_download
 from neobert.data.mteb_tasks import MTEB_REPOSITORIES
 from neobert.data.sources import REFINEDWEB, DirectorySource, HubSource
 from neobert.external import adopt
-from neobert.grid.claims import acquire
-from neobert.layout import Layout
 from neobert.model_files import Trust
 from neobert.offline import offline_environment
+from neobert.runs.claims import acquire
+from neobert.runs.layout import Layout
 from reports import published
 from sweeps import glue_grid, mteb_suite
 

@@ -32,16 +32,16 @@ from neobert.data import synthetic
 from neobert.data.preparation import measured_runs, tokenized_corpus
 from neobert.errors import DamagedFile, MissingData, RunFailed
 from neobert.files import read_json, read_lines
-from neobert.grid.claims import acquire
 from neobert.identity import NUMERICS, identity
-from neobert.layout import Layout
-from neobert.progress import state_of
-from neobert.specifications import PretrainingRun, read_run_file
-from neobert.stopping import StopRequest
+from neobert.processes import StopRequest
+from neobert.runs.claims import acquire
+from neobert.runs.index import state_of
+from neobert.runs.layout import Layout
+from neobert.runs.specifications import PretrainingRun, read_run_file
+from neobert.runs.worker import Worker, open_units
 from neobert.training.distributed import Process
 from neobert.training.pretraining import PretrainingTrainer
 from neobert.training.trainer import last_checkpoint
-from neobert.work import Worker, open_units
 
 GOLDEN = Path(__file__).parent / "golden" / "losses.json"
 OF_TIME = ("seconds", "per_second")

@@ -13,9 +13,9 @@ from ablations.scales import synthetic_documents
 from neobert.data.sources import open_source
 from neobert.glue.finetuning import FineTuner
 from neobert.glue.study import _fine_tuner
-from neobert.layout import Layout
-from neobert.progress import selection_path
-from neobert.specifications import GlueStudy
+from neobert.runs.index import selection_path
+from neobert.runs.layout import Layout
+from neobert.runs.specifications import GlueStudy
 from neobert.training import checkpoints
 
 SEEDS = (0, 1, 2)

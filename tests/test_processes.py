@@ -27,10 +27,10 @@ from tiny_runs import (
 
 from neobert.errors import RunFailed
 from neobert.files import read_lines
-from neobert.grid.claims import acquire
-from neobert.layout import Layout
-from neobert.specifications import Execution, PretrainingRun, read_run_file
-from neobert.stopping import Stopped, StopRequest
+from neobert.processes import Stopped, StopRequest
+from neobert.runs.claims import acquire
+from neobert.runs.layout import Layout
+from neobert.runs.specifications import Execution, PretrainingRun, read_run_file
 from neobert.training.distributed import Meeting, Process, Task, Waiting, default_device, hosted, leading
 from neobert.training.helping import help_along
 from neobert.training.trainer import engine_class

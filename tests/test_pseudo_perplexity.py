@@ -33,15 +33,13 @@ from neobert.evaluation.perplexity import (
 )
 from neobert.evaluation.pseudo_perplexity import finished_run, usual_lengths
 from neobert.evaluation.texts import Passage, open_text, passages, same_documents
-from neobert.grid.claims import acquire
-from neobert.launching.here import REPOSITORY
-from neobert.layout import Layout
 from neobert.model.attention import whole_rows_plan
 from neobert.model.heads import MaskedLanguageModel
-from neobert.records import read_record, read_records
-from neobert.result_records import PerplexityConfig, PerplexityScores
-from neobert.specifications import PretrainingRun
-from neobert.stopping import Stopped, StopRequest
+from neobert.processes import REPOSITORY, Stopped, StopRequest
+from neobert.runs.claims import acquire
+from neobert.runs.layout import Layout
+from neobert.runs.records import PerplexityConfig, PerplexityScores, read_record, read_records
+from neobert.runs.specifications import PretrainingRun
 
 IDS = SpecialIds(pad=0, cls=2, sep=3, mask=4, unk=1, first_text_id=5, end_text_id=50)
 CPU = torch.device("cpu")

@@ -21,8 +21,8 @@ from neobert.embeddings.encoders import open_external
 from neobert.errors import DamagedFile, MissingData
 from neobert.external import adopt, locate
 from neobert.hub.external import load_external
-from neobert.layout import Layout
 from neobert.model_files import Trust
+from neobert.runs.layout import Layout
 from sweeps import glue_grid
 
 CPU = torch.device("cpu")

@@ -9,9 +9,9 @@ from reports_predictions import with_predictions
 from reports_study import EXECUTION, Study
 
 from neobert.files import read_lines
-from neobert.layout import Layout
-from neobert.specifications import GlueStudy, write_run_file
-from neobert.specifications import Source as SourceName
+from neobert.runs.layout import Layout
+from neobert.runs.specifications import GlueStudy, write_run_file
+from neobert.runs.specifications import Source as SourceName
 from reports import collect, make_figures
 from reports.curves import PIECES
 

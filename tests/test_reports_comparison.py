@@ -13,9 +13,9 @@ from reports_study import TASK_SHIFTS, Study
 from scipy import stats
 
 from neobert.glue.tasks import TASKS
-from neobert.layout import Layout
 from neobert.recipe import Point
-from neobert.specifications import GlueStudy
+from neobert.runs.layout import Layout
+from neobert.runs.specifications import GlueStudy
 from reports import make_figures, published
 from reports.comparison import (
     NOT_RESOLVABLE,

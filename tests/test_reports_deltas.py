@@ -14,8 +14,8 @@ from reports_predictions import with_predictions
 from reports_study import Study
 
 from ablations.ladder import ladder
-from neobert.layout import Layout
-from neobert.progress import TrialFiles
+from neobert.runs.index import TrialFiles
+from neobert.runs.layout import Layout
 from reports.bars import bars_of
 from reports.deltas import Delta, deltas_of
 from reports.deltas_table import deltas_csv, deltas_table

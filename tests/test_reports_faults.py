@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reports_study import Study, change_record
 
-from neobert.layout import Layout
+from neobert.runs.layout import Layout
 from reports import collect, make_figures
 from reports.curves import Curves, stages_up_to
 from reports.formats import Table, csv_text, escape_markdown, markdown

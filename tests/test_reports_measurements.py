@@ -11,8 +11,8 @@ import pytest
 from reports_measurements import embed, embed_all, perplexity, suite_tasks, throughput
 from reports_study import Study
 
-from neobert.layout import Layout
-from neobert.result_records import TASKS_IN_SUITE, Category
+from neobert.runs.layout import Layout
+from neobert.runs.records import TASKS_IN_SUITE, Category
 from reports import make_figures, published
 from reports.embeddings import ALL_TASKS, Embeddings, embeddings_of, shared_tasks
 from reports.perplexity import perplexity_lines

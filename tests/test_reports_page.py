@@ -12,7 +12,7 @@ from reports_measurements import embed, perplexity, throughput
 from reports_study import Study
 
 from ablations.designs import cell, cells
-from neobert.layout import Layout
+from neobert.runs.layout import Layout
 from reports import make_figures
 from reports.curves import PIECES, Curves
 from reports.page.charts import axis_over

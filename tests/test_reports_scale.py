@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from reports_study import Study
 
-from neobert import files, records
+from neobert import files
+from neobert.runs import records
 from reports import make_figures
 
 REPOSITORY = Path(__file__).resolve().parent.parent

@@ -9,7 +9,7 @@ import pytest
 from reports_study import LEVELS, Study, change_record
 
 from neobert.errors import MissingData
-from neobert.layout import Layout
+from neobert.runs.layout import Layout
 from reports.cells import Seeds, point_name
 from reports.remarks import remarks, row_label
 from reports.scores import Group, Row, group_of

@@ -30,14 +30,13 @@ from tiny_contrastive import STEPS as CONTRASTIVE_STEPS
 from tiny_contrastive import tiny_contrastive, write_tiny_contrastive
 from tiny_runs import STEPS, tiny_run
 
-from ablations import retention, run
-from ablations.garbage import DAY_SECONDS
-from ablations.retention import collect, collectable, milestones, obstacles
-from neobert.layout import Layout
-from neobert.progress import trial_files
+from ablations import run
 from neobert.recipe import Data
-from neobert.references import read_references
-from neobert.specifications import PretrainingRun, Start
+from neobert.runs import cleanup
+from neobert.runs.cleanup import DAY_SECONDS, collect, collectable, milestones, obstacles, read_references
+from neobert.runs.index import trial_files
+from neobert.runs.layout import Layout
+from neobert.runs.specifications import PretrainingRun, Start
 
 MILESTONES = (0, 6, 12, 18, 24)
 NOBODY = "0123456789ab"
@@ -340,13 +339,13 @@ def test_what_a_new_run_refers_to_stays_though_it_was_listed(
     path = make(layout)
     listed = [found for found in collectable(layout) if found.path == path]
     assert len(listed) == 1
-    take = retention._take
+    take = cleanup._take
 
     def take_then(*arguments: Any) -> bool:
         happens(layout)
         return take(*arguments)
 
-    monkeypatch.setattr(retention, "_take", take_then)
+    monkeypatch.setattr(cleanup, "_take", take_then)
     assert collect(layout, listed) == [] and path.exists()
 
 

@@ -21,7 +21,7 @@ from neobert.data.sources import open_source
 from neobert.files import read_lines
 from neobert.glue.metrics import evaluate
 from neobert.glue.tasks import task_named
-from neobert.records import read_records
+from neobert.runs.records import read_records
 from reports import make_figures
 
 ROOT = Path(__file__).parent.parent

@@ -12,9 +12,9 @@ from tiny_runs import tiny_run
 
 from neobert.glue import selection
 from neobert.glue.selection import Reached, best_of_grid, best_point, halves
-from neobert.layout import Layout
-from neobert.progress import trial_files
 from neobert.recipe import Point
+from neobert.runs.index import trial_files
+from neobert.runs.layout import Layout
 
 
 def point(number: int) -> Point:

@@ -30,7 +30,7 @@ from neobert.data.shards import (
 from neobert.data.tokenizers import TextTokenizer, train_wordpiece
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import VERIFIED, checksummed
-from neobert.layout import MANIFEST
+from neobert.runs.layout import MANIFEST
 
 TEXTS = texts(300)
 ORIGINS = {"corpus": "test:texts", "tokenizer": "test:wordpiece"}

@@ -28,10 +28,8 @@ from status_worlds import (
 from tiny_runs import STEPS, tiny_run
 
 from ablations import status
-from neobert.layout import Layout
-from neobert.overview.rows import read_overview
-from neobert.overview.studies import trial_ids
-from neobert.progress import state_of, trial_files
+from neobert.runs.index import read_overview, state_of, trial_files, trial_ids
+from neobert.runs.layout import Layout
 
 ROOT = Path(__file__).parent.parent
 
@@ -211,7 +209,7 @@ WORLDS: dict[str, Callable[[Layout], object]] = {
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_states_are_those_that_the_commands_act_on(layout: Layout, world: str) -> None:
-    """Status and `neobert.progress.state_of` never disagree, for a stage and for a study's trial."""
+    """Status and `neobert.runs.index.state_of` never disagree, for a stage and for a study's trial."""
     run = tiny_run()
     declare(layout, run)
     WORLDS[world](layout)
@@ -382,7 +380,7 @@ def test_a_terminal_gets_a_table_that_ends(layout: Layout) -> None:
     large_folder(layout.root, 30)
     from rich.console import Console
 
-    from ablations.status_listing import TABLE_ROWS, _drawn
+    from ablations.status import TABLE_ROWS, _drawn
 
     console = Console(width=250, force_terminal=True, color_system=None)
     with console.capture() as capture:
@@ -426,12 +424,12 @@ def test_a_run_is_seen_while_it_finishes(layout: Layout, monkeypatch: pytest.Mon
     run = tiny_run()
     declare(layout, run)
     path = claim(layout, run.id)
-    from neobert.overview import pretraining
+    from neobert.runs import index
 
     def finishes_meanwhile(*arguments: Any) -> dict[str, Any]:
         finish_pretraining(layout, run)
         path.unlink()
         return {}
 
-    monkeypatch.setattr(pretraining, "owners_of", finishes_meanwhile)
+    monkeypatch.setattr(index, "owners_of", finishes_meanwhile)
     assert only_row(layout)["state"] == "done"

@@ -22,13 +22,11 @@ from grid_worlds import (
 )
 from storages import fresh_database, start_server, stop_server
 
-from neobert.grid.claims import acquire
-from neobert.grid.mirror import Mirror, mirror_for_command
-from neobert.grid.storages import storage_address, without_password
-from neobert.grid.study import open_storage
-from neobert.layout import Layout
-from neobert.stopping import StopRequest
-from neobert.work import Worker
+from neobert.processes import StopRequest
+from neobert.runs.claims import acquire
+from neobert.runs.layout import Layout
+from neobert.runs.optuna_view import Mirror, mirror_for_command, open_storage, storage_address, without_password
+from neobert.runs.worker import Worker
 
 POINTS = 12
 
@@ -145,7 +143,7 @@ def test_a_failed_point_is_told_fail_with_its_error(tmp_path: Path, storage: str
 def test_a_locked_database_never_stops_the_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("neobert.grid.study.SQLITE_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr("neobert.runs.optuna_view.SQLITE_TIMEOUT_SECONDS", 0.05)
     layout = Layout(tmp_path)
     units = units_of(layout, POINTS)
     mirror = Mirror.open(layout, storage_address("sqlite", tmp_path), [unit.grid_point for unit in units])
@@ -196,7 +194,7 @@ def test_without_optuna_a_grid_runs_unseen_and_an_explicit_storage_is_refused(
 ) -> None:
     layout = Layout(tmp_path)
     points = [unit.grid_point for unit in units_of(layout, 1)]
-    monkeypatch.setattr("neobert.grid.mirror.find_spec", lambda name: None)
+    monkeypatch.setattr("neobert.runs.optuna_view.find_spec", lambda name: None)
     monkeypatch.setitem(sys.modules, "optuna", None)
     assert mirror_for_command(None, layout, points) is None
     assert "is not installed" in capsys.readouterr().err

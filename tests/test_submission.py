@@ -11,11 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ablations.run import main
-from neobert.grid.storages import cause_of, storage_address, without_password
-from neobert.launching.profile import Resources
-from neobert.launching.slurm import Job, refuse_folder, sbatch_text
-from neobert.launching.submissions import read_submissions
-from neobert.layout import Layout
+from neobert.runs.layout import Layout
+from neobert.runs.optuna_view import cause_of, storage_address, without_password
+from neobert.slurm.profile import Resources, read_submissions
+from neobert.slurm.submit import Job, refuse_folder, sbatch_text
 from tests.fake_slurm import FakeSlurm
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=20)
@@ -26,7 +25,7 @@ NAMES = TEXTS.filter(lambda name: not set(name) & set("/%\\:") and name not in (
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
     fake = FakeSlurm.make(tmp_path / "slurm")
     monkeypatch.setenv("PATH", fake.path_variable)
-    monkeypatch.setattr("neobert.launching.slurm.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("neobert.slurm.submit.RETRY_SECONDS", 0.01)
     for name in ("SLURM_JOB_ID", "SLURM_CONF"):
         monkeypatch.delenv(name, raising=False)
     return fake
@@ -103,7 +102,7 @@ def test_what_a_killed_launcher_submitted_but_did_not_note_is_cancelled_and_sent
 def test_a_controller_that_hangs_is_told_in_a_sentence(
     slurm: FakeSlurm, runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    monkeypatch.setattr("neobert.launching.slurm.CLIENT_SECONDS", 0.5)
+    monkeypatch.setattr("neobert.slurm.submit.CLIENT_SECONDS", 0.5)
     (slurm.state / "hangs").touch()
     assert submit(runs) == 1
     assert "squeue did not answer within 0.5 s" in capsys.readouterr().err
@@ -137,13 +136,13 @@ def test_nodes_that_have_not_registered_yet_are_waited_for(
     slurm: FakeSlurm, runs: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch, state: str
 ) -> None:
     """A controller that has just started knows no GPU: that is no reason to change the profile."""
-    monkeypatch.setattr("neobert.launching.slurm.REGISTRATION_SECONDS", 0.2)
+    monkeypatch.setattr("neobert.slurm.submit.REGISTRATION_SECONDS", 0.2)
     (slurm.state / "nodes").write_text(f"idle\n{state}\n")
     (slurm.state / "refuse").write_text("allocation failure: Requested node configuration is not available")
     assert submit(runs) == 1
     said = capsys.readouterr().err
     assert "have not registered" in said and "try again later" in said and "change the profile" not in said
-    monkeypatch.setattr("neobert.launching.slurm.REGISTRATION_SECONDS", 60.0)
+    monkeypatch.setattr("neobert.slurm.submit.REGISTRATION_SECONDS", 60.0)
     (slurm.state / "refuse").rename(slurm.state / "refuse-once")
     assert submit(runs) == 0
     assert capsys.readouterr().err.count("waiting for them") == 1

@@ -36,8 +36,7 @@ from benchmarks.throughput import (
     throughput_record,
     write_throughput,
 )
-from neobert.records import read_records
-from neobert.result_records import ThroughputConfig, ThroughputScores
+from neobert.runs.records import ThroughputConfig, ThroughputScores, read_records
 
 CPU = torch.device("cpu")
 FAMILIES: tuple[Family, ...] = ("neobert", "bert", "roberta", "modernbert")

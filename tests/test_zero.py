@@ -25,7 +25,7 @@ from tiny_runs import (
 )
 
 from neobert.errors import MissingData
-from neobert.specifications import PretrainingRun
+from neobert.runs.specifications import PretrainingRun
 from neobert.training.zero import _deepspeed
 
 needs_deepspeed = pytest.mark.skipif(

@@ -6,11 +6,10 @@ from exported_runs import write_checkpoints
 from tiny_runs import SOURCE, tiny_model, tiny_run, tiny_stage
 
 from neobert.data.sources import SyntheticSource
-from neobert.embeddings.specification import ContrastiveRun, PairSet
-from neobert.layout import Layout
 from neobert.recipe import Contrastive, Optimization
-from neobert.records import publish_record
-from neobert.specifications import Execution, PretrainingRun, write_run_file
+from neobert.runs.layout import Layout
+from neobert.runs.records import publish_record
+from neobert.runs.specifications import ContrastiveRun, Execution, PairSet, PretrainingRun, write_run_file
 
 STEPS = 12
 WORLD = SyntheticSource(10)

@@ -12,8 +12,7 @@ from safetensors.torch import load_file
 
 from neobert.data.preparation import open_specified
 from neobert.files import read_lines
-from neobert.launching.here import REPOSITORY
-from neobert.layout import Layout
+from neobert.processes import REPOSITORY
 from neobert.recipe import (
     Data,
     Initialization,
@@ -24,7 +23,8 @@ from neobert.recipe import (
     Stage,
     Subset,
 )
-from neobert.specifications import Execution, PretrainingRun, Source, write_run_file
+from neobert.runs.layout import Layout
+from neobert.runs.specifications import Execution, PretrainingRun, Source, write_run_file
 
 STEPS = 24
 LABELS = {"variants": ["T"], "parent": "P", "delta": {"model.layers": [1, 2]}}
@@ -115,7 +115,7 @@ def worker(root: Path, *references: str, variables: Mapping[str, str] | None = N
     """The real worker command as a process; `variables` join its environment."""
     alone = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
     environment = alone | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)} | dict(variables or {})
-    command = [sys.executable, "-m", "neobert.work", "--runs", str(root), *references]
+    command = [sys.executable, "-m", "neobert.runs.worker", "--runs", str(root), *references]
     return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
 
 

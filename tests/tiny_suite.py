@@ -9,9 +9,8 @@ from tiny_runs import SOURCE
 from ablations.contrastive import scaled_embedding
 from ablations.embeddings import EmbeddingChoice, embedding_runs
 from neobert.data.preparation import open_specified
-from neobert.embeddings.suite_specification import EmbeddingEvaluation
-from neobert.layout import Layout
-from neobert.specifications import Execution, PretrainingRun, write_run_file
+from neobert.runs.layout import Layout
+from neobert.runs.specifications import EmbeddingEvaluation, Execution, PretrainingRun, write_run_file
 
 EXECUTION = Execution(threads=1, processes=1, micro_batch_tokens=128, checkpoint_interval_steps=5)
 LABELS = {"variants": ["T"], "scale": "smoke", "data": "synthetic"}

@@ -33,7 +33,7 @@ from neobert.data.sources import (
 from neobert.data.tokenizers import FOLDERS
 from neobert.errors import DamagedFile, MissingData, RunFailed
 from neobert.files import inside, is_local, sha256_of, sync_file, sync_folder, temporary_sibling
-from neobert.grid.claims import acquire
+from neobert.runs.claims import acquire
 
 
 class HubUnreachable(MissingData):

@@ -18,7 +18,7 @@ from neobert.data.manifest import MANIFEST, Manifest, hub_origin, missing_files,
 from neobert.data.reading import require_columns
 from neobert.errors import DamagedFile, MissingData, did_you_mean
 from neobert.recipe import Instructed
-from neobert.result_records import ENGLISH_SUITE, Category
+from neobert.runs.records import ENGLISH_SUITE, Category
 
 CATEGORIES: tuple[Category, ...] = get_args(Category)
 

@@ -11,12 +11,12 @@ from neobert.data.shards import TokenizedCorpus, finished_shards, open_shards, p
 from neobert.data.sources import CORPORA, SOURCES, Source, open_source
 from neobert.data.tokenizers import TextTokenizer
 from neobert.errors import ChangedData, DamagedFile, MissingData
-from neobert.grid.claims import Claim, acquire
-from neobert.grid.points import Report
-from neobert.layout import MANIFEST, PARTIAL, Layout
-from neobert.specifications import PretrainingRun, RunFile, read_checked_run_file
-from neobert.specifications import Source as SourceSpecification
-from neobert.stopping import Stopped, StopRequest
+from neobert.processes import Stopped, StopRequest
+from neobert.runs.claims import Claim, acquire
+from neobert.runs.layout import MANIFEST, PARTIAL, Layout
+from neobert.runs.optuna_view import Report
+from neobert.runs.specifications import PretrainingRun, RunFile, read_checked_run_file
+from neobert.runs.specifications import Source as SourceSpecification
 
 POLL_SECONDS = 0.2
 

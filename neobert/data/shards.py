@@ -39,7 +39,7 @@ from neobert.files import (
     temporary_sibling,
 )
 from neobert.files import verify as verify_files
-from neobert.layout import MANIFEST, PARTIAL
+from neobert.runs.layout import MANIFEST, PARTIAL
 
 Integers = NDArray[np.int64]
 

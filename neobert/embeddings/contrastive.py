@@ -15,15 +15,14 @@ from torch.nn import functional
 from neobert.data.preparation import open_specified
 from neobert.embeddings.encoders import Form, Text, is_there, slices, starting_point
 from neobert.embeddings.pairs import Draw, EncodedPairs, Sampling, open_pairs, prepared_pairs, split_heldout
-from neobert.embeddings.specification import ContrastiveRun
-from neobert.grid.claims import Claim
-from neobert.grid.points import Report
 from neobert.identity import plain
-from neobert.layout import Layout
+from neobert.processes import StopRequest
 from neobert.recipe import Contrastive
-from neobert.records import is_published, provenance, publish_record
-from neobert.specifications import Execution, RunFile, read_checked_run_file
-from neobert.stopping import StopRequest
+from neobert.runs.claims import Claim
+from neobert.runs.layout import Layout
+from neobert.runs.optuna_view import Report
+from neobert.runs.records import is_published, provenance, publish_record
+from neobert.runs.specifications import ContrastiveRun, Execution, RunFile, read_checked_run_file
 from neobert.training.distributed import Process
 from neobert.training.engine import autocast
 from neobert.training.loop import StepBatches

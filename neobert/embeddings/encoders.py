@@ -15,19 +15,18 @@ from torch import Tensor, nn
 from neobert.data.preparation import open_specified, text_tokenizer
 from neobert.data.tokenizers import TextTokenizer
 from neobert.embeddings.pairs import Framing, framed_texts
-from neobert.embeddings.specification import ContrastiveRun
 from neobert.errors import MissingData, RunFailed
 from neobert.external import ExternalModel, read_model_file
 from neobert.glue.batching import ROW_MULTIPLE
 from neobert.hub.external import ExternalEncoder, ExternalTokenizer
-from neobert.layout import Layout
 from neobert.model.attention import AttentionPlan, attend, packed_plan, whole_rows_plan
 from neobert.model.build import build_encoder
 from neobert.model.encoder import Encoder
 from neobert.model.heads import encoder_part, mean_over_tokens
 from neobert.recipe import EmbeddingPrecision, Precision
+from neobert.runs.layout import Layout
+from neobert.runs.specifications import ContrastiveRun, PretrainingRun, RunFile, Source, read_run_file
 from neobert.sentence_modules import SentenceModules, SentencePooling, read_sentence_modules
-from neobert.specifications import PretrainingRun, RunFile, Source, read_run_file
 from neobert.training import checkpoints
 from neobert.training.trainer import last_checkpoint
 

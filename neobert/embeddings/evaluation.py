@@ -24,20 +24,25 @@ from neobert.data.mteb_tasks import EmbeddingTask
 from neobert.data.preparation import open_specified, require_origin
 from neobert.data.sources import Source
 from neobert.embeddings.encoders import Embedder, TextCounts, open_contrastive, open_external, open_pretrained
-from neobert.embeddings.suite_specification import EmbeddingRun, MeasuredEncoder, TaskOnData
 from neobert.errors import RunFailed
 from neobert.external import read_model_file
 from neobert.files import replace_file
-from neobert.grid.claims import Claim, ClaimLost
-from neobert.grid.points import Report
 from neobert.identity import plain
-from neobert.layout import Layout
-from neobert.progress import TaskFiles, task_files
-from neobert.records import provenance, publish_record
-from neobert.result_records import EmbeddingConfig, EmbeddingScores
+from neobert.processes import Stopped, StopRequest
+from neobert.runs.claims import Claim, ClaimLost
+from neobert.runs.index import TaskFiles, task_files
+from neobert.runs.layout import Layout
+from neobert.runs.optuna_view import Report
+from neobert.runs.records import EmbeddingConfig, EmbeddingScores, provenance, publish_record
+from neobert.runs.specifications import (
+    EXTERNAL_PREFIX,
+    EmbeddingRun,
+    MeasuredEncoder,
+    RunFile,
+    TaskOnData,
+    read_checked_run_file,
+)
 from neobert.sentence_modules import SentenceModules, read_sentence_modules
-from neobert.specifications import EXTERNAL_PREFIX, RunFile, read_checked_run_file
-from neobert.stopping import Stopped, StopRequest
 from neobert.training.distributed import default_device
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ from neobert.data.mteb_tasks import EmbeddingTask, PublishedTask, Table, TaskTab
 from neobert.embeddings.evaluation import EncoderIdentity, SupportsEncode
 from neobert.errors import DamagedFile, RunFailed
 from neobert.identity import identity as identity_of
-from neobert.result_records import ENGLISH_SUITE, Category
+from neobert.runs.records import ENGLISH_SUITE, Category
 
 FORMS: Mapping[Category, tuple[TaskType, type[AbsTask]]] = {
     "classification": ("Classification", AbsTaskClassification),

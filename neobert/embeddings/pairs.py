@@ -15,7 +15,6 @@ from neobert.data.preparation import require_origin
 from neobert.data.rows import shuffled
 from neobert.data.sources import Source
 from neobert.data.tokenizers import Framed
-from neobert.embeddings.specification import ContrastiveRun, PairSet
 from neobert.errors import DamagedFile
 from neobert.files import (
     checksummed,
@@ -28,9 +27,10 @@ from neobert.files import (
     temporary_sibling,
     verify,
 )
-from neobert.grid.claims import acquire
-from neobert.layout import Layout
-from neobert.stopping import Stopped, StopRequest
+from neobert.processes import Stopped, StopRequest
+from neobert.runs.claims import acquire
+from neobert.runs.layout import Layout
+from neobert.runs.specifications import ContrastiveRun, PairSet
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

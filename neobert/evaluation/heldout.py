@@ -13,7 +13,7 @@ from neobert.data.shards import Documents, TokenizedCorpus, all_documents
 from neobert.errors import MissingData
 from neobert.model.heads import MaskedLanguageModel
 from neobert.recipe import Precision
-from neobert.result_records import HeldoutScore
+from neobert.runs.records import HeldoutScore
 from neobert.training.engine import autocast
 
 HELDOUT_BYTES = 2**22

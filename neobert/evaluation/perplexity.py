@@ -20,18 +20,24 @@ from neobert.data.shards import FRAME_TOKENS, Documents, TokenizedCorpus, all_do
 from neobert.errors import MissingData, RunFailed
 from neobert.evaluation.texts import OtherText, Passage, passages, same_documents, tokenized_text
 from neobert.files import append_line, mend_lines, read_lines
-from neobert.grid.claims import Claim
-from neobert.grid.points import Report
 from neobert.identity import NUMERICS, identity, plain
-from neobert.layout import Layout
 from neobert.model.attention import Slots, whole_rows_plan
 from neobert.model.build import build_masked_language_model
 from neobert.model.heads import MaskedLanguageModel
+from neobert.processes import Stopped, StopRequest
 from neobert.recipe import Precision, Value
-from neobert.records import is_published, provenance, publish_record
-from neobert.result_records import PerplexityAtLength, PerplexityConfig, PerplexityScores
-from neobert.specifications import PretrainingRun, RunFile
-from neobert.stopping import Stopped, StopRequest
+from neobert.runs.claims import Claim
+from neobert.runs.layout import Layout
+from neobert.runs.optuna_view import Report
+from neobert.runs.records import (
+    PerplexityAtLength,
+    PerplexityConfig,
+    PerplexityScores,
+    is_published,
+    provenance,
+    publish_record,
+)
+from neobert.runs.specifications import PretrainingRun, RunFile
 from neobert.training.distributed import default_device
 from neobert.training.engine import autocast
 from neobert.training.trainer import last_checkpoint

@@ -24,8 +24,8 @@ from neobert.errors import EXIT_DONE, MissingData, did_you_mean
 if TYPE_CHECKING:
     from neobert.evaluation.perplexity import PerplexityUnit
     from neobert.evaluation.texts import OtherText
-    from neobert.layout import Layout
-    from neobert.specifications import PretrainingRun, RunFile
+    from neobert.runs.layout import Layout
+    from neobert.runs.specifications import PretrainingRun, RunFile
 
 PROGRAM = "neobert.evaluation.pseudo_perplexity"
 
@@ -69,11 +69,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _measure(options: argparse.Namespace) -> int:
     from neobert.evaluation.texts import open_text
-    from neobert.layout import Layout
-    from neobert.lifeline import end_with_parent
-    from neobert.records import read_record
-    from neobert.stopping import StopRequest
-    from neobert.work import Worker
+    from neobert.processes import StopRequest, end_with_parent
+    from neobert.runs.layout import Layout
+    from neobert.runs.records import read_record
+    from neobert.runs.worker import Worker
 
     layout = Layout(options.runs.resolve())
     files = [finished_run(layout, name) for name in dict.fromkeys(options.run)]
@@ -114,7 +113,7 @@ def finished_run(layout: "Layout", name: str) -> "RunFile":
     Raises:
         MissingData: there is no such run, or it is not finished.
     """
-    from neobert.specifications import read_run_file
+    from neobert.runs.specifications import read_run_file
 
     folder = layout.pretraining(name)
     known = sorted(path.parent.name for path in layout.root.glob("pretraining/*/run.json"))

@@ -14,10 +14,10 @@ from neobert.data.reading import require_columns, texts_of
 from neobert.data.shards import FRAME_TOKENS, Documents, TokenizedCorpus, open_shards, prepare
 from neobert.errors import MissingData
 from neobert.files import sha256_of
-from neobert.grid.claims import acquire
 from neobert.identity import NUMERICS, identity
-from neobert.layout import MANIFEST, Layout
-from neobert.specifications import RunFile
+from neobert.runs.claims import acquire
+from neobert.runs.layout import MANIFEST, Layout
+from neobert.runs.specifications import RunFile
 
 Integers = NDArray[np.int64]
 

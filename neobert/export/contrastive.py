@@ -15,7 +15,6 @@ from neobert.data.mteb_tasks import FOLDERS, OFFICIAL_TASKS, EmbeddingTask, Word
 from neobert.data.preparation import open_specified
 from neobert.embeddings.encoders import Embedder, ExternalTextEncoder, TextEncoder, open_contrastive
 from neobert.embeddings.pairs import framed_texts
-from neobert.embeddings.specification import ContrastiveRun
 from neobert.export.graph import EMBEDDING, Embedding, run_graph, write_graph
 from neobert.export.graph import TOLERANCE as GRAPH_TOLERANCE
 from neobert.export.huggingface import TOLERANCE, configuration_of
@@ -26,9 +25,9 @@ from neobert.export.source import chosen_step
 from neobert.hub import NeoBERTModel
 from neobert.hub.external import load_external
 from neobert.hub.tokenizer import transformers_tokenizer
-from neobert.layout import Layout
-from neobert.result_records import ENGLISH_SUITE, Category
-from neobert.specifications import RunFile, read_run_file
+from neobert.runs.layout import Layout
+from neobert.runs.records import ENGLISH_SUITE, Category
+from neobert.runs.specifications import ContrastiveRun, RunFile, read_run_file
 
 CPU = torch.device("cpu")
 PROBES = (*TEXTS, "A text that is longer than any context. " * 60)

@@ -16,7 +16,7 @@ from neobert.export.parity import (
 from neobert.export.source import PretrainedCheckpoint
 from neobert.hub import NeoBERTConfig, NeoBERTForMaskedLM
 from neobert.hub.tokenizer import load_transformers_tokenizer, transformers_tokenizer
-from neobert.specifications import PretrainingRun
+from neobert.runs.specifications import PretrainingRun
 
 TOLERANCE = 1e-5
 

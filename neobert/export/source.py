@@ -10,11 +10,11 @@ from torch import Tensor
 from neobert.data.preparation import open_specified, text_tokenizer
 from neobert.data.tokenizers import TextTokenizer
 from neobert.errors import MissingData
-from neobert.layout import Layout
 from neobert.model.build import build_masked_language_model
 from neobert.model.heads import MaskedLanguageModel
-from neobert.records import read_record, read_records
-from neobert.specifications import PretrainingRun, RunFile, read_run_file
+from neobert.runs.layout import Layout
+from neobert.runs.records import read_record, read_records
+from neobert.runs.specifications import PretrainingRun, RunFile, read_run_file
 from neobert.training import checkpoints
 
 

@@ -14,13 +14,13 @@ from neobert.errors import RunFailed
 from neobert.glue.batching import SHARED_ROWS, Batch, Form, evaluation_batches, fixed_row_tokens, training_batches
 from neobert.glue.encoding import EncodedSplit, EncodedTask
 from neobert.glue.metrics import Scores, evaluate
-from neobert.grid.points import Report
 from neobert.model.build import initialize_classifier
 from neobert.model.encoder import Encoder
 from neobert.model.heads import Classifier
+from neobert.processes import Stopped, StopRequest
 from neobert.recipe import FineTuning, Point, Precision
-from neobert.specifications import CompileWord
-from neobert.stopping import Stopped, StopRequest
+from neobert.runs.optuna_view import Report
+from neobert.runs.specifications import CompileWord
 from neobert.training.compiling import COMPILE_SECONDS, COMPILE_SECONDS_PER_LAYER, SAVED_SHARE, Trial, compiled
 from neobert.training.engine import autocast
 from neobert.training.loop import seed_step

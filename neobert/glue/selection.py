@@ -23,15 +23,15 @@ from neobert.errors import DamagedFile, MissingData
 from neobert.files import require_digest, set_aside
 from neobert.glue.encoding import permutation
 from neobert.glue.tasks import SELECTION_RULES, Task, decisive_score, task_named
-from neobert.grid.claims import Claim, acquire
-from neobert.grid.points import Report
 from neobert.identity import plain
-from neobert.layout import Layout
-from neobert.progress import TrialFiles, encoded_task_path, is_closed, read_selection, selection_path, trial_files
+from neobert.processes import StopRequest
 from neobert.recipe import Point
-from neobert.records import publish_sealed, read_record
-from neobert.specifications import GlueStudy, read_run_file, run_folder
-from neobert.stopping import StopRequest
+from neobert.runs.claims import Claim, acquire
+from neobert.runs.index import TrialFiles, encoded_task_path, is_closed, read_selection, selection_path, trial_files
+from neobert.runs.layout import Layout
+from neobert.runs.optuna_view import Report
+from neobert.runs.records import publish_sealed, read_record
+from neobert.runs.specifications import GlueStudy, read_run_file, run_folder
 
 if TYPE_CHECKING:
     from neobert.glue import metrics

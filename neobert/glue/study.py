@@ -24,17 +24,17 @@ from neobert.glue.encoding import EncodedTask, Framing, encode_task, load_encode
 from neobert.glue.finetuning import Compiling, FineTuner, Outcome
 from neobert.glue.selection import SelectionUnit, best_weights, drop_beaten_weights, selection_of
 from neobert.glue.tasks import task_named
-from neobert.grid.claims import Claim, ClaimLost, acquire
-from neobert.grid.points import GridPoint, Report
 from neobert.identity import plain
-from neobert.layout import Layout
 from neobert.model.build import build_classifier
 from neobert.model.heads import Classifier, Weights, all_but_classifier, encoder_part
-from neobert.progress import TrialFiles, encoded_task_path, read_selection, trial_files
+from neobert.processes import StopRequest
 from neobert.recipe import Point
-from neobert.records import is_published, provenance, publish_record
-from neobert.specifications import GlueStudy, RunFile, read_checked_run_file, read_run_file
-from neobert.stopping import StopRequest
+from neobert.runs.claims import Claim, ClaimLost, acquire
+from neobert.runs.index import TrialFiles, encoded_task_path, read_selection, trial_files
+from neobert.runs.layout import Layout
+from neobert.runs.optuna_view import GridPoint, Report
+from neobert.runs.records import is_published, provenance, publish_record
+from neobert.runs.specifications import GlueStudy, RunFile, read_checked_run_file, read_run_file
 from neobert.training.distributed import default_device
 from neobert.training.trainer import last_checkpoint
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
-from neobert.layout import Layout
-from neobert.records import is_published, read_sealed
+from neobert.runs.layout import Layout
+from neobert.runs.records import is_published, read_sealed
 
 Kind = Literal["corpus", "pretraining", "glue", "contrastive", "mteb"]
 JobKind = Literal["prepare", "pretrain", "glue", "mteb"]

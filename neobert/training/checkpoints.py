@@ -11,7 +11,7 @@ from torch import Tensor
 
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import json_bytes, publish_folder, read_json, sha256_of, temporary_sibling
-from neobert.grid.claims import Claim
+from neobert.runs.claims import Claim
 
 WEIGHTS = "model.safetensors"
 OPTIMIZER = "optimizer.safetensors"

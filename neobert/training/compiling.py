@@ -13,7 +13,7 @@ from torch._dynamo.utils import calculate_time_spent
 
 from neobert.errors import RunFailed
 from neobert.recipe import Precision
-from neobert.specifications import CompileWord
+from neobert.runs.specifications import CompileWord
 from neobert.training.engine import autocast
 
 SAVED_SHARE = {("cpu", "fp32"): 0.2, ("cpu", "bf16"): 0.35, ("cuda", "fp32"): 0.15, ("cuda", "bf16"): 0.25}

@@ -30,13 +30,12 @@ from torch.distributed import PrefixStore, Store, TCPStore
 
 from neobert.errors import RunFailed
 from neobert.files import json_bytes, read_json, replace_file
-from neobert.grid.claims import RELEASED, acquire, owner
 from neobert.identity import plain
-from neobert.layout import Layout
-from neobert.lifeline import start_child
+from neobert.processes import Stopped, StopRequest, start_child
 from neobert.recipe import Value
-from neobert.specifications import Execution
-from neobert.stopping import Stopped, StopRequest
+from neobert.runs.claims import RELEASED, acquire, owner
+from neobert.runs.layout import Layout
+from neobert.runs.specifications import Execution
 
 TIMEOUT = timedelta(minutes=5)
 """How long tasks wait for each other: at a meeting, in a collective, and for a sign of life of the first one."""
@@ -344,5 +343,5 @@ def helpers_here(layout: Layout, run_id: str, count: int) -> Iterator[Task]:
 
 
 def _start_helper(layout: Layout, run_id: str, task: Task) -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "-m", "neobert.work", "--runs", str(layout.root), f"pretraining/{run_id}"]
+    command = [sys.executable, "-m", "neobert.runs.worker", "--runs", str(layout.root), f"pretraining/{run_id}"]
     return start_child(command, os.environ | task.variables())

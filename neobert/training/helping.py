@@ -7,9 +7,9 @@ from typing import Any
 
 from neobert.data.shards import open_shards
 from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED, RunFailed
-from neobert.layout import Layout
-from neobert.specifications import RunFile, read_run_file
-from neobert.stopping import StopRequest
+from neobert.processes import StopRequest
+from neobert.runs.layout import Layout
+from neobert.runs.specifications import RunFile, read_run_file
 from neobert.training.distributed import TIMEOUT, Meeting, Process, Task, Waiting, joined
 from neobert.training.pretraining import PretrainingTrainer
 from neobert.training.trainer import Trainer, attempt

@@ -9,7 +9,7 @@ import torch
 from torch.profiler import record_function
 
 from neobert.errors import RunFailed
-from neobert.stopping import StopRequest
+from neobert.processes import StopRequest
 from neobert.training.engine import Engine, Measured, Update
 
 MicroBatch = TypeVar("MicroBatch")

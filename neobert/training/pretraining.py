@@ -18,16 +18,16 @@ from neobert.data.rows import Rows, StepIterator
 from neobert.data.shards import Documents, TokenizedCorpus, all_documents
 from neobert.errors import MissingData
 from neobert.evaluation.heldout import HeldoutText, heldout_score, heldout_texts
-from neobert.grid.claims import Claim
-from neobert.grid.points import Report
 from neobert.identity import plain
-from neobert.layout import Layout
 from neobert.model.build import build_masked_language_model, initialize
 from neobert.model.heads import MaskedLanguageModel
+from neobert.processes import StopRequest
 from neobert.recipe import Masking, Stage
-from neobert.records import is_published, provenance, publish_record
-from neobert.specifications import Execution, PretrainingRun, RunFile, read_checked_run_file
-from neobert.stopping import StopRequest
+from neobert.runs.claims import Claim
+from neobert.runs.layout import Layout
+from neobert.runs.optuna_view import Report
+from neobert.runs.records import is_published, provenance, publish_record
+from neobert.runs.specifications import Execution, PretrainingRun, RunFile, read_checked_run_file
 from neobert.training.accounting import accounts
 from neobert.training.compiling import Trial, compiled, pays
 from neobert.training.distributed import Process, default_device, said_by_first

@@ -12,14 +12,13 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from neobert.embeddings.specification import ContrastiveRun
 from neobert.errors import DamagedFile, RunFailed
 from neobert.files import append_line, clear_temporaries, line_bytes, mend_lines, read_lines, replace_file, set_aside
-from neobert.grid.claims import Claim, acquire
-from neobert.layout import Layout
+from neobert.processes import Stopped, StopRequest
 from neobert.recipe import Contrastive, Optimization, Stage
-from neobert.specifications import EngineWord, PretrainingRun, RunFile, read_run_file
-from neobert.stopping import Stopped, StopRequest
+from neobert.runs.claims import Claim, acquire
+from neobert.runs.layout import Layout
+from neobert.runs.specifications import ContrastiveRun, EngineWord, PretrainingRun, RunFile, read_run_file
 from neobert.training import checkpoints
 from neobert.training.accounting import Totals, forget_peak_memory, traced
 from neobert.training.checkpoints import Checkpoint

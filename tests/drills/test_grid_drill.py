@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from grid_worlds import started, survive_kills
 
-from neobert.layout import Layout
+from neobert.runs.layout import Layout
 
 POINTS, WORKERS, KILLS = 60, 16, 5
 

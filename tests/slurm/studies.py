@@ -18,11 +18,10 @@ from waiting import until
 from ablations.dispatch import Dispatch
 from ablations.pieces import Piece
 from neobert.files import read_lines
-from neobert.launching.here import REPOSITORY, thread_variables
-from neobert.launching.profile import Profile, Resources
-from neobert.launching.submissions import Submission
-from neobert.layout import Layout
-from neobert.specifications import PretrainingRun
+from neobert.processes import REPOSITORY, thread_variables
+from neobert.runs.layout import Layout
+from neobert.runs.specifications import PretrainingRun
+from neobert.slurm.profile import Profile, Resources, Submission
 from tests.tiny_runs import finish, reference, tiny_run, tiny_stage, write_tiny_run
 
 STEPS = 600

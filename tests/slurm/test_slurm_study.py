@@ -19,11 +19,10 @@ from ablations.dispatch import Dispatch
 from ablations.pieces import pieces_of
 from neobert.data.preparation import open_specified
 from neobert.files import read_lines
-from neobert.launching.here import REPOSITORY, thread_variables
-from neobert.launching.profile import Profile, Resources
-from neobert.launching.submissions import read_submissions
-from neobert.layout import Layout
-from neobert.specifications import run_folder, write_run_file
+from neobert.processes import REPOSITORY, thread_variables
+from neobert.runs.layout import Layout
+from neobert.runs.specifications import run_folder, write_run_file
+from neobert.slurm.profile import Profile, Resources, read_submissions
 from tests.tiny_runs import SOURCE, finish, reference, tiny_model, tiny_run, write_tiny_run
 
 Until = Callable[..., object]

@@ -38,7 +38,7 @@ from neobert.data.synthetic.world import (
     sentence,
     weaken,
 )
-from neobert.result_records import Category
+from neobert.runs.records import Category
 
 Violation = Literal["agreement", "determiner", "valency", "order"]
 

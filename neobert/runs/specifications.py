@@ -1,5 +1,6 @@
-"""Specifications of the units of work: all that decides a result, its identity, and its run.json. Torch-free."""
+"""What decides the result of contrastive fine-tuning: the encoder, the data sets of pairs, the protocol. Torch-free."""
 
+import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -8,15 +9,308 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import NonNegativeInt, PositiveInt, ValidationError, field_validator, model_validator
 
-from neobert.embeddings.specification import EXTERNAL_PREFIX, ContrastiveRun, pretraining_of
-from neobert.embeddings.suite_specification import EmbeddingEvaluation
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import publish_once, read_json, replace_file
-from neobert.identity import NUMERICS, Neutral, chosen, decisive, identity, plain
-from neobert.layout import MANIFEST, Layout
-from neobert.recipe import FineTuning, Point, Pretraining, Value
-from neobert.records import provenance, read_sealed, sealed
+from neobert.identity import NUMERICS, Neutral, chosen, decisive, identity, neutral_values, plain
+from neobert.recipe import Contrastive, EmbeddingPrecision, FineTuning, Instructed, Point, Pretraining, Value
+from neobert.runs.layout import MANIFEST, Layout
+from neobert.runs.records import Category, Protocol, provenance, read_sealed, sealed
 from neobert.runs.work import Counted, JobKind, Kind, Part, Work, training_columns, training_part
+
+EXTERNAL_PREFIX = "model-"
+"""Of the ids of models that were not pre-trained here; run ids are hexadecimal digits."""
+
+MECHANISMS = ("tokenization", "model", "optimization", "contrastive")
+PAIR_MECHANISMS = ("tokenization", "contrastive")
+
+
+def pretraining_of(weights: str) -> tuple[str, ...]:
+    """The reference of the run that ends with weights; none for an external model, which nobody trains."""
+    return () if weights.startswith(EXTERNAL_PREFIX) else (f"pretraining/{weights}",)
+
+
+class PairSet(Value):
+    """A data set of pairs as a run reads it.
+
+    origin: identifies its bytes. texts_per_pair: how many texts of a step one pair counts for; None counts its own.
+    """
+
+    name: str
+    origin: str
+    instruction: str | None
+    texts_per_pair: PositiveInt | None
+
+
+class ContrastiveRun(Value):
+    """Contrastive fine-tuning of one encoder.
+
+    `weights` is the id of a pre-training run, or of a model from elsewhere (`neobert.external`), which reads at most
+    `context` tokens.
+    """
+
+    weights: str
+    context: PositiveInt
+    protocol: Contrastive
+    sets: tuple[PairSet, ...]
+    tokenizer_origin: str
+
+    kind: ClassVar[Kind] = "contrastive"
+    job: ClassVar[JobKind] = "pretrain"
+    counted: ClassVar[Counted] = "steps"
+    title: ClassVar[str] = "contrastive"
+    columns: ClassVar[Mapping[str, Any]] = {}
+    preparation: ClassVar[tuple[Work, ...]] = ()
+
+    @model_validator(mode="after")
+    def _has_sets(self) -> Self:
+        names = [pairs.name for pairs in self.sets]
+        if not names or len(set(names)) < len(names):
+            raise ValueError(f"contrastive fine-tuning needs data sets, each once, not {names}")
+        return self
+
+    @cached_property
+    def id(self) -> str:
+        """The run's name."""
+        return self.id_under(NUMERICS)
+
+    def id_under(self, numerics: Mapping[str, int]) -> str:
+        """The run's name under the numerics versions of another time."""
+        return identity({"kind": "contrastive", "run": self, "numerics": chosen(numerics, MECHANISMS)})
+
+    @property
+    def reference(self) -> str:
+        return f"contrastive/{self.id}"
+
+    @property
+    def folder(self) -> str:
+        return self.reference
+
+    @property
+    def seed(self) -> int:
+        return self.protocol.seed
+
+    @property
+    def steps(self) -> int:
+        return self.protocol.steps
+
+    @property
+    def total(self) -> int:
+        return self.steps
+
+    @property
+    def after(self) -> tuple[str, ...]:
+        return pretraining_of(self.weights)
+
+    def uses(self, layout: Layout) -> tuple[Path, ...]:
+        pairs = (layout.pairs(self.pairs_id(pairs)) for pairs in self.sets)
+        return (*pairs, *(layout.root / reference for reference in self.after))
+
+    def parts(self, layout: Layout) -> tuple[Part, ...]:
+        return (self.closing(layout),)
+
+    def closing(self, layout: Layout) -> Part:
+        return training_part(self, layout, f"contrastive fine-tuning {self.id} of {self.weights}")
+
+    def result(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The held-out loss is the mean over data sets of pairs."""
+        return training_columns(record, statistics.fmean(record["scores"]["heldout_loss"].values()))
+
+    @property
+    def is_external(self) -> bool:
+        """Whether the encoder was pre-trained elsewhere."""
+        return self.weights.startswith(EXTERNAL_PREFIX)
+
+    @property
+    def instructed(self) -> Instructed:
+        """Which texts stood behind an instruction in training: none where no data set has one."""
+        return self.protocol.instructed if any(pairs.instruction for pairs in self.sets) else "nothing"
+
+    @property
+    def max_tokens(self) -> int:
+        """Tokens of a text, specials and instruction included."""
+        return min(self.context, self.protocol.max_tokens)
+
+    def pairs_id(self, pairs: PairSet) -> str:
+        """The name of a data set in token ids; runs of equal tokenizer, length and instructions share it."""
+        instructed = self.protocol.instructed
+        content: dict[str, object] = {
+            "pairs": {key: value for key, value in decisive(pairs).items() if key in ("name", "origin")},
+            "instruction": None if instructed == "nothing" else pairs.instruction,
+            "instructed": instructed,
+            "tokenizer": self.tokenizer_origin,
+            "max_tokens": self.max_tokens,
+            "numerics": chosen(NUMERICS, PAIR_MECHANISMS),
+        }
+        if self.protocol.similar_above != neutral_values(Contrastive)["similar_above"]:
+            content["similar_above"] = self.protocol.similar_above
+        return f"{pairs.name}-{identity(content)}"
+
+
+SUITE_SPECIFICATION_MECHANISMS = ("tokenization", "model")
+
+
+class TaskOnData(Value):
+    """A task of embeddings as it is measured: `neobert.data.mteb_tasks.EmbeddingTask` with `origin`, which identifies
+    its data, and `prompts`, what an encoder is told of its texts ("query", "document"); none where it is told nothing.
+    """
+
+    name: str
+    category: Category
+    suite: str
+    metric: str
+    split: str
+    members: tuple[str, ...]
+    origin: str
+    prompts: dict[str, str]
+
+
+class MeasuredEncoder(Value):
+    """The encoder behind scores.
+
+    `weights` is the id of a contrastive run, or where there was none (zero-shot) that of `pretraining`: a run, or a
+    model from elsewhere (`neobert.external`). Texts are cut to `context` tokens, specials included. `seed` tells equal
+    encoders of other seeds apart. Vectors are computed in `precision` on every device.
+    """
+
+    weights: str
+    pretraining: str
+    protocol: Protocol
+    context: PositiveInt
+    tokenizer_origin: str
+    seed: NonNegativeInt
+    precision: Annotated[EmbeddingPrecision, Neutral("fp32")]
+
+    @model_validator(mode="after")
+    def _is_told_by_its_protocol(self) -> Self:
+        if (self.weights == self.pretraining) != (self.protocol == "zero_shot"):
+            raise ValueError(f"protocol {self.protocol} does not go with weights {self.weights} of {self.pretraining}")
+        return self
+
+    @property
+    def revision(self) -> str:
+        """What mteb's cache tells encoders apart by: the weights, how many tokens of a text they read where the name of
+        the weights does not decide it, and the precision where it is not fp32."""
+        read = self.weights if self.protocol == "contrastive" else f"{self.weights}-{self.context}"
+        return read if self.precision == "fp32" else f"{read}-{self.precision}"
+
+
+class EmbeddingRun(Value):
+    """One task on one encoder: a unit of work with one record."""
+
+    encoder: MeasuredEncoder
+    task: TaskOnData
+
+    @cached_property
+    def id(self) -> str:
+        """The result's name: it does not depend on which other tasks are measured."""
+        return identity({"kind": "mteb", "run": self, "numerics": chosen(NUMERICS, SUITE_SPECIFICATION_MECHANISMS)})
+
+
+class EmbeddingEvaluation(Value):
+    """The tasks that one encoder is to be measured on."""
+
+    encoder: MeasuredEncoder
+    tasks: tuple[TaskOnData, ...]
+
+    kind: ClassVar[Kind] = "mteb"
+    job: ClassVar[JobKind] = "mteb"
+    counted: ClassVar[Counted] = "tasks"
+    steps: ClassVar[None] = None
+    preparation: ClassVar[tuple[Work, ...]] = ()
+
+    @model_validator(mode="after")
+    def _has_tasks(self) -> Self:
+        names = [task.name for task in self.tasks]
+        if not names or len(set(names)) < len(names):
+            raise ValueError(f"an evaluation needs tasks, each once, not {names}")
+        return self
+
+    @cached_property
+    def id(self) -> str:
+        """The name of the evaluation."""
+        return self.id_under(NUMERICS)
+
+    def id_under(self, numerics: Mapping[str, int]) -> str:
+        """The name under the numerics versions of another time."""
+        versions = chosen(numerics, SUITE_SPECIFICATION_MECHANISMS)
+        return identity({"kind": "embedding_evaluation", "evaluation": self, "numerics": versions})
+
+    @property
+    def weights(self) -> str:
+        """The weights that are measured."""
+        return self.encoder.weights
+
+    @property
+    def reference(self) -> str:
+        return f"mteb/evaluations/{self.id}"
+
+    @property
+    def folder(self) -> str:
+        return self.reference
+
+    @property
+    def title(self) -> str:
+        return f"mteb {self.encoder.protocol}"
+
+    @property
+    def seed(self) -> int:
+        return self.encoder.seed
+
+    @property
+    def total(self) -> int:
+        return len(self.tasks)
+
+    @property
+    def columns(self) -> Mapping[str, Any]:
+        return {"task": self.encoder.protocol, "weights": self.weights}
+
+    @property
+    def after(self) -> tuple[str, ...]:
+        """The encoder: contrastive fine-tuning, or pre-training where it is measured zero-shot."""
+        if self.encoder.protocol == "contrastive":
+            return (f"contrastive/{self.weights}",)
+        return pretraining_of(self.weights)
+
+    def uses(self, layout: Layout) -> tuple[Path, ...]:
+        references = dict.fromkeys((*self.after, *pretraining_of(self.encoder.pretraining)))
+        return tuple(layout.root / reference for reference in references)
+
+    def parts(self, layout: Layout) -> tuple[Part, ...]:
+        return self.task_parts(layout)
+
+    def task_parts(self, layout: Layout) -> "tuple[TaskPart, ...]":
+        """The tasks as parts, in their order."""
+        return tuple(TaskPart.of(layout, run) for run in self.runs())
+
+    def closing(self, layout: Layout) -> None:
+        """None: each task stands alone."""
+
+    def result(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {}
+
+    def runs(self) -> tuple[EmbeddingRun, ...]:
+        """One for each task."""
+        return tuple(EmbeddingRun(encoder=self.encoder, task=task) for task in self.tasks)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskPart(Part):
+    """One task on one encoder as a part of an evaluation."""
+
+    run: EmbeddingRun
+
+    @classmethod
+    def of(cls, layout: Layout, run: EmbeddingRun) -> Self:
+        """The part that measures a task."""
+        record = layout.embedding_task(run.task.name, run.id)
+        return cls(
+            id=run.id,
+            title=f"{run.task.name} on {run.encoder.weights} ({run.encoder.protocol})",
+            record=record,
+            error=record.parent / "errors" / record.name,
+            run=run,
+        )
+
 
 PRETRAINING_MECHANISMS = ("tokenization", "batching", "masking", "model", "initialization", "optimization")
 GLUE_MECHANISMS = ("tokenization", "model", "finetuning", "metrics")

@@ -4,18 +4,23 @@ A file holds keys of `Resources`; tables named after a kind of job (`[pretrain]`
 override them for that kind. Without a file nothing is asked for but time, and SLURM's own defaults decide.
 """
 
+import sys
 import tomllib
 import unicodedata
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, ValidationError
 
 from neobert.errors import MissingData, did_you_mean
+from neobert.files import append_line, damaged_lines, mend_lines, read_lines
+from neobert.identity import plain
 from neobert.recipe import Value
-from neobert.specifications import EngineWord
+from neobert.runs.layout import Layout
+from neobert.runs.specifications import EngineWord
 
 JobKind = Literal["prepare", "pretrain", "glue", "mteb"]
 KINDS: tuple[JobKind, ...] = ("prepare", "pretrain", "glue", "mteb")
@@ -141,3 +146,47 @@ def _refuse_letters(where: str, text: str, refused: str) -> None:
             f"{where} has {wrong[0]!r} in it: values are single lines without control characters and, but for setup, "
             "backslashes"
         )
+
+
+SUBMISSION_UNIT = "submission"
+
+
+class Submission(Value):
+    """A job (or an array of `elements`) that SLURM accepted. Folders are relative to the folder of `runs`.
+
+    A copy of the folder has the lines as well, but not the jobs. Lines from before it was noted are taken for its own.
+    """
+
+    job: str
+    name: str
+    kind: JobKind
+    references: tuple[str, ...]
+    after: tuple[str, ...]
+    elements: PositiveInt | None
+    logs: str
+    snapshot: str
+    resources: Resources
+    at: NonNegativeFloat
+    runs: str | None = None
+
+
+def submissions_path(layout: Layout) -> Path:
+    """The file that every submission is appended to."""
+    return layout.root / "submissions.jsonl"
+
+
+def note_submission(layout: Layout, submission: Submission) -> None:
+    """Append a submission; call it right after SLURM accepted the job, while holding the submission's claim."""
+    mend_lines(submissions_path(layout), "job")
+    append_line(submissions_path(layout), plain(submission))
+
+
+def read_submissions(layout: Layout) -> list[Submission]:
+    """All submissions, oldest first; damaged lines are told and left out, those of another version left out."""
+    path, found = submissions_path(layout), []
+    for number in damaged_lines(path):
+        print(f"{path} line {number} is damaged: the job that it told of is not known", file=sys.stderr)
+    for line in read_lines(path):
+        with suppress(ValueError):
+            found.append(Submission.model_validate(line))
+    return found

@@ -1,27 +1,123 @@
-"""Optuna's view of a grid: a study, trials with parameters, values, intermediate curves and states.
+"""A point of a grid as those see it who show, list or choose among trials: names, parameters and files. Torch-free."""
 
-Claims and records on disk are the truth and decide who does what; this module only mirrors them, so that
-optuna-dashboard and Optuna's own tools work. Everything here can be made again from the files. Optuna is imported here
-and nowhere else.
-"""
-
-from collections.abc import Mapping, Sequence
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
+from neobert.errors import did_you_mean
 from neobert.files import read_json
-from neobert.grid.claims import owner
-from neobert.grid.points import GridPoint
-from neobert.grid.storages import cause_of, without_password
-from neobert.records import read_record
+from neobert.runs.claims import Claim, acquire, owner
+from neobert.runs.layout import Layout
+from neobert.runs.records import is_published, read_record
 
 if TYPE_CHECKING:
     from optuna.distributions import CategoricalDistribution
     from optuna.storages import BaseStorage
     from optuna.trial import FrozenTrial, TrialState
+
+
+@dataclass(frozen=True)
+class GridPoint:
+    """One trial of a study, by the name under which people find the study.
+
+    `record`, `error` and `claims` are where the trial's files lie, whether they exist or not.
+    """
+
+    study: str
+    trial: str
+    parameters: Mapping[str, float]
+    record: Path
+    error: Path
+    claims: Path
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the record is there and whole."""
+        return is_published(self.record)
+
+
+class Report(Protocol):
+    """Told about every evaluation of a trial; `score` is None where the metric is undefined."""
+
+    def __call__(self, step: int, score: float | None) -> None: ...
+
+
+class Observer(Protocol):
+    """Told what happens to units that are points of a grid; None stands for every other unit. Never raises."""
+
+    def started(self, point: GridPoint | None, claim: int) -> None: ...
+    def reported(self, step: int, score: float | None) -> None: ...
+    def recorded(self) -> None: ...
+    def failed(self, reason: str) -> None: ...
+    def close(self) -> None: ...
+
+
+class Nobody:
+    """The observer of a worker without one."""
+
+    def started(self, point: GridPoint | None, claim: int) -> None:
+        """Not told."""
+
+    def reported(self, step: int, score: float | None) -> None:
+        """Not told."""
+
+    def recorded(self) -> None:
+        """Not told."""
+
+    def failed(self, reason: str) -> None:
+        """Not told."""
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+STORAGES = ("sqlite", "journal", "postgresql")
+STORAGE_VARIABLE = "NEOBERT_GRID_STORAGE"  # an environment variable, since a URL may hold a password
+
+
+def storage_address(name: str, root: Path) -> str:
+    """The full address of a storage: a URL, or `journal:` and a file.
+
+    Raises:
+        ValueError: no such kind of storage.
+    """
+    kind, separator, rest = name.partition(":")
+    if kind == "sqlite":
+        return f"sqlite:{rest}" if separator else f"sqlite:///{root / 'optuna.db'}"
+    if kind == "journal":
+        return f"journal:{Path(rest).resolve() if rest else root / 'optuna.journal'}"
+    if kind in ("postgresql", "postgres") and separator:
+        return f"postgresql+psycopg:{rest}"
+    if kind == "postgresql+psycopg" and separator:
+        return name
+    hint = "postgresql needs an address" if kind == "postgresql" else did_you_mean(kind, STORAGES)
+    raise ValueError(
+        f"{without_password(name)!r} is no storage ({hint}): give sqlite, journal, or postgresql://USER@HOST/DATABASE"
+    )
+
+
+def without_password(text: str) -> str:
+    """An address, or a sentence with addresses in it, as it may be shown: `user:…@host`, `?password=…`."""
+    text = re.sub(r"(://[^\s/:@]*):\S*@", r"\1:…@", text)
+    return re.sub(r"(?i)\b(\w*(?:password|passwd|pwd|token|secret)=)('[^']*'|[^&#\s'\")]*)", r"\1…", text)
+
+
+def cause_of(error: BaseException) -> str:
+    """One line with the first cause of a storage's error, which drivers and Optuna wrap several times."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = str(error).strip().splitlines()
+    return without_password(lines[0]) if lines else type(error).__name__
+
 
 SQLITE_TIMEOUT_SECONDS = 30
 POSTGRESQL_TIMEOUT_SECONDS = 10
@@ -147,7 +243,7 @@ class StudyView:
     def synchronize(self) -> None:
         """Make the study agree with the files: every record and failure is shown once, nothing dead is RUNNING.
 
-        Only one process may do so at a time (see `neobert.grid.mirror`). Points that are being worked on are left to
+        Only one process may do so at a time (see `Mirror`). Points that are being worked on are left to
         their owners.
         """
         study = self._study()
@@ -260,3 +356,138 @@ def _outcome(record: Mapping[str, Any]) -> "tuple[TrialState, float | None, str 
         return TrialState.FAIL, None, record.get("error", "failed")
     score = record["scores"]["score"]
     return (TrialState.FAIL, None, UNDEFINED) if score is None else (TrialState.COMPLETE, score, None)
+
+
+TROUBLES_BEFORE_SILENCE = 3
+SYNCHRONIZATION_SECONDS = 60.0
+
+
+class Mirror:
+    """The observer of a worker: tells the storage what happens. After three troubles in a row it stays silent until
+    `close`, which makes everything good from the files."""
+
+    def __init__(self, layout: Layout, address: str, views: Sequence[StudyView]) -> None:
+        self.layout = layout
+        self.address = address
+        self.views = {view.name: view for view in views}
+        self.troubles = 0
+        self._in_a_row = 0
+        self._point: GridPoint | None = None
+        self._view: StudyView | None = None
+        self._number: int | None = None
+
+    @classmethod
+    def open(cls, layout: Layout, address: str, points: Sequence[GridPoint]) -> Self:
+        """A mirror of all studies that points belong to.
+
+        Raises:
+            ValueError: the storage cannot be reached.
+        """
+        storage = open_storage(address)
+        names = dict.fromkeys(point.study for point in points)
+        views = [StudyView(storage, [point for point in points if point.study == name]) for name in names]
+        return cls(layout, address, views)
+
+    def started(self, point: GridPoint | None, claim: int) -> None:
+        """A unit was taken; trials of former owners are told FAIL."""
+        self._point, self._number = point, None
+        self._view = None if point is None else self.views[point.study]
+        self._guarded(lambda point, view, _: self._start(view, point, claim), needs_number=False)
+
+    def _start(self, view: StudyView, point: GridPoint, claim: int) -> None:
+        self._number = view.start(point, claim)
+
+    def reported(self, step: int, score: float | None) -> None:
+        """An evaluation; an undefined score is not shown."""
+        if score is not None:
+            self._guarded(lambda _, view, number: view.report(number, step, score))
+
+    def recorded(self) -> None:
+        """The unit's record is published."""
+        self._guarded(self._finish)
+
+    @staticmethod
+    def _finish(point: GridPoint, view: StudyView, number: int) -> None:
+        view.finish(number, read_record(point.record))
+
+    def failed(self, reason: str) -> None:
+        """The unit ended without a record."""
+        self._guarded(lambda _, view, number: view.fail(number, reason))
+
+    def close(self) -> None:
+        """Make every study agree with the files, and say how much did not reach the storage."""
+        self.refresh()
+        if self.troubles:
+            said = "one note did" if self.troubles == 1 else f"{self.troubles} notes did"
+            _say(f"{said} not reach the Optuna study; the records hold everything, and the next start shows it")
+
+    def refresh(self) -> None:
+        """Make every study agree with the files."""
+        self._in_a_row = 0
+        for view in self.views.values():
+            self._try(partial(self.synchronize, view))
+
+    def synchronize(self, view: StudyView) -> None:
+        """Make one study agree with the files, while no other process does so."""
+        with self._alone(view.name):
+            view.synchronize()
+
+    def _alone(self, study: str) -> Claim:
+        deadline = time.monotonic() + SYNCHRONIZATION_SECONDS
+        while True:
+            claim = acquire(self.layout.claims(f"{study}-view"))
+            if claim is not None:
+                return claim
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"another process has synchronized study {study} for a minute")
+            time.sleep(0.05)
+
+    def _guarded(self, told: Callable[[GridPoint, StudyView, int], None], *, needs_number: bool = True) -> None:
+        point, view, number = self._point, self._view, self._number
+        if point is None or view is None or (needs_number and number is None):
+            return
+        self._try(lambda: told(point, view, -1 if number is None else number))
+
+    def _try(self, told: Callable[[], None]) -> None:
+        if self._in_a_row >= TROUBLES_BEFORE_SILENCE:
+            self.troubles += 1
+            return
+        try:
+            told()
+            self._in_a_row = 0
+        except Exception as error:  # whatever a database, a driver or a damaged file raises: the work goes on
+            if self.troubles == 0:
+                _say(f"{without_password(self.address)}: {cause_of(error)}; the work goes on without it")
+            self.troubles += 1
+            self._in_a_row += 1
+
+
+def mirror_for_command(name: str | None, layout: Layout, points: Sequence[GridPoint]) -> Mirror | None:
+    """The mirror of a command that starts workers. Without a name it is SQLite beside the runs, or, where Optuna is not
+    installed, none.
+
+    Raises:
+        ValueError: the storage cannot be reached.
+    """
+    if name is None and find_spec("optuna") is None:
+        _say("is not installed, so there is no study to look at; the grid needs none (`pip install optuna` adds it)")
+        return None
+    mirror = Mirror.open(layout, storage_address(name or "sqlite", layout.root), points)
+    mirror.refresh()
+    return mirror
+
+
+def mirror_of_environment(layout: Layout, points: Sequence[GridPoint]) -> Observer | None:
+    """The mirror that a launcher asked its workers for; None where it asked for none or the storage went away."""
+    address = os.environ.get(STORAGE_VARIABLE)
+    if not address or not points:
+        return None
+    try:
+        return Mirror.open(layout, address, points)
+    except ValueError as error:
+        _say(f"{error}; the work goes on without it")
+        return None
+
+
+def _say(sentence: str) -> None:
+    print(f"optuna: {sentence}", file=sys.stderr, flush=True)

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from neobert.errors import RunFailed
-from neobert.launching.job import Payload
-from neobert.launching.profile import JobKind, Resources
+from neobert.slurm.job import Payload
+from neobert.slurm.profile import JobKind, Resources
 
 CLIENT_SECONDS = 60
 CONTROLLER_RETRIES = 3

@@ -1,6 +1,6 @@
 """A worker: takes ready units one after the other until nothing is left to do. The payload of a job is this command.
 
-    python -m neobert.work --runs RUNS pretraining/<id> glue/<task>/studies/<id> …
+    python -m neobert.runs.worker --runs RUNS pretraining/<id> glue/<task>/studies/<id> …
 
 Any number of workers may be given the same references, be killed and started again: claims and records on disk decide
 who does what, and a finished unit is never done twice. Of the tasks of a SLURM step the first is the worker; the others
@@ -22,11 +22,11 @@ from typing import Protocol
 from neobert.command_line import Parser, guarded
 from neobert.errors import EXIT_DONE, EXIT_REQUEUE, EXIT_RUN_FAILED, exit_code
 from neobert.files import append_line, json_bytes, replace_file
-from neobert.grid.claims import LEASE_SECONDS, Claim, ClaimLost, acquire, is_claimed, measure_file_time
-from neobert.grid.points import GridPoint, Nobody, Observer, Report
-from neobert.layout import Layout
-from neobert.lifeline import end_with_parent
-from neobert.stopping import Stopped, StopRequest
+from neobert.processes import Stopped, StopRequest, end_with_parent
+from neobert.runs.claims import LEASE_SECONDS, Claim, ClaimLost, acquire, is_claimed, measure_file_time
+from neobert.runs.layout import Layout
+from neobert.runs.optuna_view import GridPoint, Nobody, Observer, Report
+from neobert.training.distributed import Task, leading
 
 POLL_SECONDS = 0.25
 IDLE_POLLS = 8
@@ -195,12 +195,12 @@ class Ended:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns the exit code (0 done, 1 a unit failed, 2 refused, 3 no such run, 75 to be continued)."""
-    return guarded("neobert.work", lambda: run(arguments, StopRequest()).code, Path())
+    return guarded("neobert.runs.worker", lambda: run(arguments, StopRequest()).code, Path())
 
 
 def run(arguments: Sequence[str] | None, stop: StopRequest) -> Ended:
     """The command, ended early by `stop` or by a signal."""
-    parser = Parser(prog="python -m neobert.work", description="Work on units of a folder of runs.")
+    parser = Parser(prog="python -m neobert.runs.worker", description="Work on units of a folder of runs.")
     parser.add_argument("--runs", type=Path, required=True, help="folder of runs")
     parser.add_argument("--leave-failed", action="store_true", help="leave units alone that failed at any time before")
     parser.add_argument("--failures-since", type=float, metavar="TIME", help="leave units alone that failed after")
@@ -210,7 +210,6 @@ def run(arguments: Sequence[str] | None, stop: StopRequest) -> Ended:
     layout = Layout(options.runs)
     stop.listen()
     end_with_parent()
-    from neobert.training.distributed import Task, leading  # only now: it imports torch
 
     task = Task.of_environment(os.environ)
     if task is not None and not task.process.writes:
@@ -232,7 +231,7 @@ def _work(layout: Layout, options: argparse.Namespace, stop: StopRequest) -> End
 
 
 def _observer(layout: Layout, units: Sequence[Unit]) -> Observer:
-    from neobert.grid.mirror import mirror_of_environment
+    from neobert.runs.optuna_view import mirror_of_environment
 
     points = [point for unit in units if (point := unit.grid_point) is not None]
     return mirror_of_environment(layout, points) or Nobody()

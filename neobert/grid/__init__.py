@@ -1,1 +1,0 @@
-"""Who works on what: claims, grid points, studies."""

@@ -1,0 +1,263 @@
+"""Parents and children: signals to a command reach its workers, and no worker outlives its command.
+
+A child holds the reading end of a pipe whose other end its parent alone has. Whatever ends the parent, kill −9 too,
+closes it; the child then asks itself to stop, and is killed where it does not within `GRACE_SECONDS`.
+"""
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from types import FrameType
+from typing import TypeVar
+
+from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED, RunFailed
+from neobert.runs.layout import Layout
+
+GRACE_SECONDS = 30.0
+POLL_SECONDS = 0.1
+VARIABLE = "NEOBERT_LIFELINE"
+ENDING = (signal.SIGTERM, signal.SIGHUP)
+
+
+class Terminated(BaseException):
+    """SIGTERM or SIGHUP arrived; like KeyboardInterrupt no error that anything but the command itself may catch."""
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Within, the first SIGTERM or SIGHUP raises Terminated, in whatever wait the main thread is; later ones do
+    nothing. Signals that are ignored, as SIGHUP under nohup, stay so."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        for each in before:
+            signal.signal(each, lambda *_: None)
+        raise Terminated(signal.Signals(number).name)
+
+    is_main = threading.current_thread() is threading.main_thread()
+    caught = [number for number in ENDING if is_main and signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, end) for number in caught}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@cache
+def _pipe() -> tuple[int, int]:
+    """The ends of this process's pipe; never closed, and only the reading one is ever handed on."""
+    return os.pipe()
+
+
+def start_child(
+    command: Sequence[str], environment: Mapping[str, str], stdout: int | None = None
+) -> "subprocess.Popen[bytes]":
+    """Start a process that ends with this one, provided that it calls `end_with_parent`."""
+    reading, _ = _pipe()
+    variables = {**environment, VARIABLE: str(reading)}
+    return subprocess.Popen(command, env=variables, pass_fds=[reading], stdout=stdout)
+
+
+def end_with_parent() -> None:
+    """From now on this process gets SIGTERM when the one that started it as a child has ended, SIGKILL thereafter."""
+    with suppress(KeyError, ValueError, OSError):  # nobody's child, or one of a process that closed what it inherited
+        descriptor = int(os.environ.pop(VARIABLE))
+        if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+            threading.Thread(target=_end_at_the_end_of, args=(descriptor,), daemon=True).start()
+
+
+def _end_at_the_end_of(descriptor: int) -> None:
+    while os.read(descriptor, 1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(GRACE_SECONDS)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def wait_for(
+    children: Sequence["subprocess.Popen[bytes]"], watch: Callable[[], None] = lambda: None, interval: float = 1.0
+) -> list[int]:
+    """Wait until all children have ended, calling `watch` every `interval` seconds; their exit codes.
+
+    Ctrl-C, SIGTERM and SIGHUP are passed on at once, and the children waited for, which save what they have. A second
+    Ctrl-C kills them.
+    """
+    try:
+        try:
+            while any(child.poll() is None for child in children):
+                watch()
+                _wait_any(children, interval)
+        except (KeyboardInterrupt, Terminated):
+            for child in children:
+                child.terminate()
+            raise
+        finally:
+            codes = [child.wait() for child in children]
+    except KeyboardInterrupt:
+        for child in children:
+            child.kill()
+        raise
+    return codes
+
+
+def _wait_any(children: Sequence["subprocess.Popen[bytes]"], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and any(child.poll() is None for child in children):
+        time.sleep(min(POLL_SECONDS, seconds))
+
+
+WARNINGS = frozenset({signal.SIGUSR1, signal.SIGUSR2})
+Result = TypeVar("Result")
+
+
+class Stopped(RunFailed):
+    """The work was asked to stop, saved what it had, and goes on when started again (exit code 75).
+
+    `progressed` says whether this attempt got further than where it began, so that starting it again makes sense.
+    """
+
+    def __init__(self, message: str, *, progressed: bool = False) -> None:
+        super().__init__(message)
+        self.progressed = progressed
+
+
+class StopRequest:
+    """Whether SIGINT (Ctrl-C), SIGTERM, SIGHUP, SIGUSR1 or SIGUSR2 has arrived since `listen`."""
+
+    def __init__(self) -> None:
+        self.signals: set[int] = set()
+        self._asked = False
+
+    @property
+    def requested(self) -> bool:
+        """Whether any of them arrived, or another process asked."""
+        return self._asked or bool(self.signals)
+
+    @property
+    def was_warned(self) -> bool:
+        """Whether a scheduler announced the end: SIGUSR1 or SIGUSR2."""
+        return not self.signals.isdisjoint(WARNINGS)
+
+    def listen(self) -> None:
+        """Take the signals over; only the main thread of a process may call this."""
+        for number in (signal.SIGINT, signal.SIGTERM, *WARNINGS):
+            signal.signal(number, self._note)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup leaves it
+            signal.signal(signal.SIGHUP, self._note)
+
+    def request(self) -> None:
+        """Ask to stop, as a signal to another process of the same run does."""
+        self._asked = True
+
+    def check(self, waiting_for: str) -> None:
+        """Call in every wait and between pieces of work that no checkpoint needs.
+
+        Raises:
+            Stopped: somebody asked.
+        """
+        if self.requested:
+            raise Stopped(f"asked to stop while waiting for {waiting_for}")
+
+    def outlive(self, action: Callable[[], Result], waiting_for: str) -> Result:
+        """The result of a long call into a library that looks at no signal. It is left behind, in a thread that ends
+        with the process, where somebody asks to stop: only for what may die at any moment.
+
+        Raises:
+            Stopped: somebody asked before it was done.
+        """
+        results: list[Result] = []
+        errors: list[BaseException] = []
+
+        def call() -> None:
+            try:
+                results.append(action())
+            except BaseException as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=call, daemon=True)
+        thread.start()
+        while thread.is_alive():
+            self.check(waiting_for)
+            thread.join(POLL_SECONDS)
+        if errors:
+            raise errors[0]
+        return results[0]
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.signals.add(number)
+
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+GPU_DEVICES = ("nvidia[0-9]*", "kfd", "dxg")
+PLACE_VARIABLES = frozenset(
+    ("SLURM_PROCID", "SLURM_STEP_ID", "SLURM_LOCALID", "NEOBERT_MEETING", "RANK", "LOCAL_RANK", "WORLD_SIZE")
+)
+
+
+def available_cores() -> int:
+    """Cores that this process may use: of the machine, or of its share where a scheduler limits it."""
+    share = os.environ.get("SLURM_CPUS_PER_TASK") or os.environ.get("SLURM_CPUS_ON_NODE")
+    own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(own, int(share)) if share else own
+
+
+def thread_variables(threads: int) -> dict[str, str]:
+    """The variables that pin the threads of a process, so that equal runs are equal to the bit.
+
+    Threads that wait sleep: spinning, they would keep other runs on the machine off its cores.
+    """
+    return {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
+
+
+@cache
+def visible_gpus() -> tuple[str, ...]:
+    """The GPUs that a worker would see, as CUDA_VISIBLE_DEVICES names them. Where the system has a device that may be
+    one, torch is asked, in a process of its own."""
+    if not any(path.exists() for pattern in GPU_DEVICES for path in Path("/dev").glob(pattern)):
+        return ()
+    command = [sys.executable, "-P", "-c", "import torch; print(torch.cuda.device_count())"]
+    count = int(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.split()[-1])
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = named.split(",") if named else [str(index) for index in range(count)]
+    return tuple(name.strip() for name in names[:count])
+
+
+def without_place(environment: Mapping[str, str]) -> dict[str, str]:
+    """An environment whose processes do not take the place of this one, in a step of SLURM or a group of processes."""
+    return {name: value for name, value in environment.items() if name not in PLACE_VARIABLES}
+
+
+def worker_environment(threads: int) -> dict[str, str]:
+    """The environment of a worker: pinned threads, this copy of the code first, no talk from tokenizers."""
+    known = os.environ.get("PYTHONPATH")
+    return without_place(os.environ) | {
+        **thread_variables(threads),
+        "TOKENIZERS_PARALLELISM": "false",
+        "PYTHONPATH": os.pathsep.join([str(REPOSITORY), *([known] if known else [])]),
+    }
+
+
+def work_here(
+    layout: Layout,
+    arguments: Sequence[str],
+    *,
+    environments: Sequence[Mapping[str, str]],
+    watch: Callable[[], None],
+    interval_seconds: float,
+) -> int:
+    """Run a worker in each environment until all end, calling `watch` now and then; the worst of their exit codes.
+
+    `arguments` are flags and references of their command. Ctrl-C, SIGTERM and SIGHUP are passed on: workers save what
+    they have and the same command goes on later.
+    """
+    command = [sys.executable, "-m", "neobert.runs.worker", "--runs", str(layout.root), *arguments]
+    codes = wait_for([start_child(command, environment) for environment in environments], watch, interval_seconds)
+    return EXIT_DONE if EXIT_DONE in codes else max((code for code in codes if code > 0), default=EXIT_RUN_FAILED)

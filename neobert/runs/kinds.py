@@ -1,0 +1,89 @@
+"""The kinds of work. A new kind is a class in `specifications`, a module that carries it out, and a row here."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from neobert.processes import StopRequest
+from neobert.runs.claims import Claim
+from neobert.runs.layout import Layout
+from neobert.runs.specifications import (
+    ContrastiveRun,
+    Corpus,
+    EmbeddingEvaluation,
+    GlueStudy,
+    PretrainingRun,
+    RunFile,
+)
+from neobert.runs.work import Kind, Part, Work
+
+
+class Execute(Protocol):
+    """Carries out one part of a run: `execute(layout, run_file, part, claim, stop)` of the kind's own module.
+
+    It holds `claim.check()` against every publish and writes `part.record` last. `run_file.run` is the specification.
+
+    Raises:
+        Stopped: `stop` was requested; what was done is saved.
+        ClaimLost: another process took the part over.
+    """
+
+    def __call__(self, layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None: ...
+
+
+@dataclass(frozen=True)
+class KindOfWork:
+    """A kind: its class, where its folders lie below a folder of runs (a glob), and what carries it out."""
+
+    specification: type[Work]
+    folders: str
+    execute: Execute
+
+
+def _ignore(step: int, score: float | None) -> None:
+    """Nobody is told of evaluations."""
+
+
+# The modules that carry work out import torch, so each is imported when its work is taken.
+
+
+def _tokenize(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
+    from neobert.data.preparation import CorpusUnit
+
+    CorpusUnit(layout, run_file).run(claim, stop, _ignore)
+
+
+def _pretrain(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
+    from neobert.training.pretraining import PretrainingUnit
+
+    PretrainingUnit(layout, run_file).run(claim, stop, _ignore)
+
+
+def _finetune(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
+    from neobert.glue.study import trials_of_study
+
+    assert run_file.study is not None
+    units = trials_of_study(layout, run_file.study.task, run_file.id)
+    next(unit for unit in units if unit.id == part.id).run(claim, stop, _ignore)
+
+
+def _contrast(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
+    from neobert.embeddings.contrastive import ContrastiveUnit
+
+    ContrastiveUnit(layout, run_file).run(claim, stop, _ignore)
+
+
+def _measure(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
+    from neobert.embeddings.evaluation import units_of_evaluation
+
+    units = units_of_evaluation(layout, run_file.id)
+    next(unit for unit in units if unit.id == part.id).run(claim, stop, _ignore)
+
+
+KINDS: Mapping[Kind, KindOfWork] = {
+    "corpus": KindOfWork(Corpus, "data/*", _tokenize),
+    "pretraining": KindOfWork(PretrainingRun, "pretraining/*", _pretrain),
+    "glue": KindOfWork(GlueStudy, "glue/*/studies/*", _finetune),
+    "contrastive": KindOfWork(ContrastiveRun, "contrastive/*", _contrast),
+    "mteb": KindOfWork(EmbeddingEvaluation, "mteb/evaluations/*", _measure),
+}

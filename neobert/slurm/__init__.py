@@ -1,0 +1,1 @@
+"""SLURM: what a cluster is asked for, submission, and what runs inside a job."""
