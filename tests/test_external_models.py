@@ -21,10 +21,10 @@ from neobert.data.synthetic import task_examples
 from neobert.errors import DamagedFile, MissingData
 from neobert.export.__main__ import export
 from neobert.external import adopt, locate, read_model_file, write_model_file
-from neobert.glue.batching import PaddedRows, padded_logits
+from neobert.glue.batching import PaddedLayout
 from neobert.glue.encoding import encode_task
 from neobert.glue.finetuning import FineTuner
-from neobert.glue.study import measured_model
+from neobert.glue.study import load_model
 from neobert.glue.tasks import TASKS
 from neobert.hub.external import load_external
 from neobert.model.build import initialize_classifier
@@ -119,15 +119,15 @@ def test_batches_are_what_transformers_makes_of_the_texts(tmp_path: Path, family
     encoded = encode_task(TASKS["rte"], rte(12), tokenizer, world.CONTEXT)
     split = encoded.splits["train"]
     assert (split.token_types is not None) == (family == "bert")
-    rows = PaddedRows(encoder.pad_id, world.CONTEXT)
-    batch = rows.lay_out(split, np.arange(12), CPU)
+    layout = PaddedLayout(encoder.pad_id, world.CONTEXT)
+    batch = layout.collate(split, np.arange(12), CPU)
     texts = [list(rte(12)["train"][column]) for column in ("sentence1", "sentence2")]
     expected_inputs = tokenizer.tokenizer(
         *texts, truncation=True, max_length=world.CONTEXT, padding=True, return_tensors="pt"
     )
     with torch.no_grad():
         expected = encoder.encoder(**expected_inputs).last_hidden_state
-        found = encoder(batch.token_ids, batch.mask, batch.token_types)[:, : expected.shape[1]]
+        found = encoder(batch.texts.token_ids, batch.texts.mask, batch.texts.token_types)[:, : expected.shape[1]]
     mask = expected_inputs["attention_mask"].bool()
     torch.testing.assert_close(found[mask], expected[mask], atol=TOLERANCE, rtol=0)
 
@@ -144,10 +144,10 @@ def test_logits_are_those_of_each_example_alone_up_to_the_longest(tmp_path: Path
     assert split.lengths.max() == world.CONTEXT
     classifier = Classifier(encoder, encoder.width, 2, 0.1).eval()
     initialize_classifier(classifier, 0.5, 0)
-    rows = PaddedRows(encoder.pad_id, world.CONTEXT)
+    layout = PaddedLayout(encoder.pad_id, world.CONTEXT)
     with torch.no_grad():
-        together = padded_logits(classifier, rows.lay_out(split, np.arange(3), CPU), pooling)
-        alone = [padded_logits(classifier, rows.lay_out(split, np.array([n]), CPU), pooling) for n in range(3)]
+        together = layout.logits(classifier, layout.collate(split, np.arange(3), CPU), pooling)
+        alone = [layout.logits(classifier, layout.collate(split, np.array([n]), CPU), pooling) for n in range(3)]
     torch.testing.assert_close(together, torch.cat(alone), atol=TOLERANCE, rtol=0)
 
 
@@ -195,9 +195,9 @@ def test_an_exported_model_fine_tunes_as_the_run_does(exported: tuple[Path, Pret
     write_model_file(layout, model)
     tuners = []
     for study in (study_on(run.id, "own", pooling), study_on(model.id, model.tokenizer_origin, pooling)):
-        measured = measured_model(layout, study)
-        task = encode_task(TASKS["rte"], rte(48), measured.framing(open_specified(SOURCE)), 32)
-        tuners.append(FineTuner(measured.classifier, measured.weights(), task, study.protocol, CPU, measured.form))
+        measured = load_model(layout, study)
+        task = encode_task(TASKS["rte"], rte(48), measured.tokenizer(open_specified(SOURCE)), 32)
+        tuners.append(FineTuner(measured.classifier, measured.weights(), task, study.protocol, CPU, measured.layout))
     own, external = tuners
     for split, content in own.encoded.splits.items():
         assert np.array_equal(content.token_ids, external.encoded.splits[split].token_ids)

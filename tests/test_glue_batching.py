@@ -11,10 +11,9 @@ from neobert.glue.batching import (
     EVALUATION_SLOTS,
     PACKED_SHARE,
     ROW_MULTIPLE,
+    PackedLayout,
     arrange,
-    batch_logits,
     evaluation_batches,
-    lay_out,
     packed_rows,
     training_batches,
 )
@@ -64,7 +63,9 @@ def test_evaluation_sees_every_example_once_in_full_rows():
     batches = list(evaluation_batches(split))
     assert sorted(np.concatenate(batches)) == list(range(400))
     assert len(batches) > 1
-    assert all(lay_out(split, examples, CPU).token_ids.numel() <= EVALUATION_SLOTS for examples in batches)
+    assert all(
+        PackedLayout().collate(split, examples, CPU).token_ids.numel() <= EVALUATION_SLOTS for examples in batches
+    )
 
 
 def alone(model, split, examples):
@@ -79,10 +80,10 @@ def alone(model, split, examples):
 def test_logits_and_gradients_are_those_of_each_example_alone(pooling, positions, count):
     split, examples = random_split(40, labels=3), np.arange(40)[3 : 3 + count]
     model = classifier(labels=3, pooling=pooling, positions=positions).eval()
-    batch = lay_out(split, examples, CPU)
+    batch = PackedLayout().collate(split, examples, CPU)
     weights = torch.randn(count, 3, generator=torch.Generator().manual_seed(0))
     results = []
-    for logits in (batch_logits(model, batch, pooling), alone(model, split, examples)):
+    for logits in (PackedLayout().logits(model, batch, pooling), alone(model, split, examples)):
         (logits * weights).sum().backward()
         results.append((logits.detach(), {name: parameter.grad for name, parameter in model.named_parameters()}))
         model.zero_grad(set_to_none=True)
@@ -93,26 +94,26 @@ def test_logits_and_gradients_are_those_of_each_example_alone(pooling, positions
 def test_a_batch_of_short_and_long_examples_is_packed_and_one_of_equal_lengths_is_not():
     split = random_split(64, labels=2)
     by_length = np.argsort(split.lengths, kind="stable")
-    assert lay_out(split, np.arange(32), CPU).token_ids.shape[0] < 32
-    assert lay_out(split, by_length[-8:], CPU).token_ids.shape[0] == 8
+    assert PackedLayout().collate(split, np.arange(32), CPU).token_ids.shape[0] < 32
+    assert PackedLayout().collate(split, by_length[-8:], CPU).token_ids.shape[0] == 8
 
 
 def test_labels_follow_their_examples():
     split = random_split(40, labels=3)
     examples = np.array([5, 3, 31, 8])
-    assert lay_out(split, examples, CPU).labels.tolist() == split.labels[examples].tolist()
+    assert PackedLayout().collate(split, examples, CPU).labels.tolist() == split.labels[examples].tolist()
 
 
 def test_dropout_of_the_head_does_not_depend_on_how_examples_lie():
     """Packed or one a row, each example of a batch loses the same pooled values."""
     split, examples = random_split(40, labels=2), np.arange(16)
     model = classifier(labels=2, dropout=0.5).train()
-    packed = lay_out(split, examples, CPU)
+    packed = PackedLayout().collate(split, examples, CPU)
     assert packed.token_ids.shape[0] < 16
     texts = [torch.from_numpy(split.tokens(example)).long() for example in examples]
     padded = torch.nn.utils.rnn.pad_sequence(texts, batch_first=True, padding_value=-1)
     torch.manual_seed(3)
-    logits = batch_logits(model, packed, "cls")
+    logits = PackedLayout().logits(model, packed, "cls")
     torch.manual_seed(3)
     expected = model(padded.clamp(min=0), padded_plan(padded >= 0))
     torch.testing.assert_close(logits, expected, atol=1e-5, rtol=0)

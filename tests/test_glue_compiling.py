@@ -16,11 +16,9 @@ from neobert.errors import RunFailed
 from neobert.glue import finetuning
 from neobert.glue.batching import (
     LEAST_FIXED_TOKENS,
-    SHARED_ROWS,
-    batch_logits,
+    PackedLayout,
+    PaddedLayout,
     fixed_row_tokens,
-    lay_out,
-    lay_out_fixed,
 )
 from neobert.glue.finetuning import Compiling, FineTuner, Remainder, pays
 
@@ -33,7 +31,7 @@ def tuner_of(how: Compiling, device: torch.device = CPU, train: int = 72, **chan
     study = protocol(epochs=1, **changes)
     model = classifier(2, pooling=study.pooling, dropout=study.dropout)
     task = marked_task(train=train)
-    return FineTuner(model, encoder_weights(model), task, study, device, SHARED_ROWS, how)
+    return FineTuner(model, encoder_weights(model), task, study, device, PackedLayout(), how)
 
 
 def counting(graphs: list[GraphModule]) -> Callable[..., Callable[..., object]]:
@@ -60,11 +58,11 @@ def _no_graphs_of_other_tests() -> None:
 def test_logits_do_not_depend_on_the_layout(seed, count, spare, pooling):
     split, model = random_split(count, 2, seed), classifier(2, pooling=pooling).eval()
     examples = np.random.default_rng(seed).permutation(count)
-    shared, fixed = lay_out(split, examples, CPU), lay_out_fixed(split, examples, CPU, count + spare)
+    shared, fixed = (PackedLayout().collate(split, examples, CPU, rows) for rows in (None, count + spare))
     assert fixed.token_ids.shape == (count + spare, fixed_row_tokens(int(split.lengths.max())))
     assert torch.equal(shared.labels, fixed.labels)
     with torch.no_grad():
-        own, other = (batch_logits(model, batch, pooling) for batch in (fixed, shared))
+        own, other = (PackedLayout().logits(model, batch, pooling) for batch in (fixed, shared))
     torch.testing.assert_close(own, other, **CLOSE)
 
 
@@ -120,9 +118,8 @@ def test_auto_compiles_where_much_is_left(monkeypatch):
 
 def test_an_encoder_without_fixed_sizes_is_never_compiled():
     tuner = tuner_of(Compiling("on"))
-    tuner.form = replace(SHARED_ROWS, fixed=None)
-    next(tuner.evaluations(point(), seed=0))
-    assert tuner.compiled is False
+    tuner.layout = PaddedLayout(0, 32)
+    assert tuner._compile(batch_size=4) is False
 
 
 def test_what_was_insisted_on_and_fails_is_one_sentence():
@@ -130,7 +127,7 @@ def test_what_was_insisted_on_and_fails_is_one_sentence():
         raise RuntimeError("no compiler here")
 
     with pytest.raises(RunFailed, match=r"cannot be compiled here .*take --compile off or auto"):
-        next(tuner_of(Compiling("on", backend=broken)).evaluations(point(), seed=0))
+        tuner_of(Compiling("on", backend=broken)).run(point(), seed=0)
 
 
 def test_compiling_pays_by_what_is_left_and_by_what_padding_costs():

@@ -33,7 +33,7 @@ from neobert.glue.tasks import TASKS
 from neobert.model.attention import padded_plan
 from neobert.model.build import initialize_classifier
 from neobert.processes import Stopped, StopRequest
-from neobert.training.schedule import FineTuningSchedule, Patience
+from neobert.training.schedule import FineTuningSchedule
 
 # The course: steps, rate, evaluations, patience
 
@@ -56,19 +56,6 @@ def test_the_course_follows_appendix_c(examples, batch_size, interval, steps):
 def test_a_course_evaluates_at_every_interval_and_at_its_end():
     course = FineTuningSchedule.of(protocol(epochs=1, evaluations_per_epoch=3), 100, 10)
     assert [step for step in range(1, course.steps + 1) if course.evaluates_after(step)] == [3, 6, 9, 10]
-
-
-def test_patience_counts_evaluations_that_are_not_strictly_better():
-    patience = Patience(2)
-    scores = [None, 0.1, 0.1, 0.2, 0.1, None, 0.9]
-    seen = []
-    for score in scores:
-        better = patience.improves(Scores(score, {}))
-        seen.append((better, patience.is_exhausted))
-        if patience.is_exhausted:
-            break
-    assert seen == [(True, False), (True, False), (False, False), (True, False), (False, False), (False, True)]
-    assert patience.best == Scores(0.2, {})
 
 
 @pytest.mark.parametrize(

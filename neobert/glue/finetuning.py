@@ -1,18 +1,24 @@
 """Fine-tuning on a GLUE task by the paper's protocol (App. C): one point of a grid, one seed, one curve of scores."""
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from neobert.errors import RunFailed
-from neobert.glue.batching import SHARED_ROWS, Batch, Form, evaluation_batches, fixed_row_tokens, training_batches
-from neobert.glue.encoding import EncodedSplit, EncodedTask
+from neobert.glue.batching import (
+    ExampleLayout,
+    PackedLayout,
+    evaluation_batches,
+    fixed_row_tokens,
+    training_batches,
+)
+from neobert.glue.encoding import EncodedTask
 from neobert.glue.metrics import Scores, evaluate
 from neobert.model.build import initialize_classifier
 from neobert.model.encoder import Encoder
@@ -25,19 +31,50 @@ from neobert.training.compiling import COMPILE_SECONDS, COMPILE_SECONDS_PER_LAYE
 from neobert.training.engine import autocast
 from neobert.training.loop import seed_step
 from neobert.training.optimization import set_learning_rate
-from neobert.training.schedule import FineTuningSchedule, Patience
+from neobert.training.schedule import FineTuningSchedule
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Predictions = dict[str, Array]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The validation splits after update number `step`.
+
+    value: what the protocol stops and chooses by, the score or one metric; None where it is undefined.
+    loss: the mean training loss since the last evaluation.
+    """
+
+    step: int
+    value: float | None
+    loss: float
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """The best evaluation of a run and what was predicted then; `steps` counts all updates that were made.
+
+    `score` is None where no evaluation had a defined one. `curve` has step and value of each `Evaluation`.
+    `predictions` holds, by validation split, float32 logits (examples, classes) or values (examples); `weights` is the
+    classifier's state dict on the CPU.
+    """
+
+    score: float | None
+    metrics: dict[str, float | None]
+    best_step: int
+    steps: int
+    curve: tuple[tuple[int, float | None], ...]
+    predictions: Predictions
+    weights: dict[str, Tensor]
 
 
 @dataclass(frozen=True)
 class Compiling:
-    """What is asked for. `auto` weighs the `points` that are left to run; `backend` is one of torch.compile's."""
+    """Whether to compile. `auto` weighs the `points` that are left to run; `backend` is one of torch.compile's."""
 
     word: CompileWord = "off"
     points: tuple[Point, ...] = ()
     backend: str | Callable[..., Any] = "inductor"
-
-
-NEVER = Compiling()
 
 
 @dataclass(frozen=True)
@@ -64,102 +101,15 @@ def pays(left: Iterable[Remainder], layers: int, device: torch.device, precision
     return gain_seconds > cost_seconds
 
 
-@dataclass(frozen=True, eq=False)
-class Candidate:
-    """An encoder that is to be fine-tuned: its examples, how they come to it, the mean loss of a batch, and the updates
-    of a run."""
-
-    encoder: nn.Module
-    train: EncodedSplit
-    form: Form[Any]
-    loss: Callable[[Any], Tensor]
-    course_steps: Callable[[Point], int]
-    precision: Precision
-    device: torch.device
-
-    def compiled(self, compiling: Compiling, batch_size: int) -> bool:
-        """Compile the encoder in place for fixed sizes, if that is asked for or pays, and try it; whether it is.
-
-        On CUDA its forward and backward pass become CUDA graphs, as steps of small batches wait for launches alone.
-
-        Raises:
-            RunFailed: compiling was asked for, and there is no compiler that works.
-        """
-        if compiling.word == "off" or self.form.fixed is None:
-            return False
-        if compiling.word == "auto" and not self._pays(compiling.points):
-            return False
-        mode = "reduce-overhead" if self.device.type == "cuda" and compiling.backend == "inductor" else None
-        trial = self._trial(self._first_batches(batch_size)[1])
-        return compiled(trial, compiling.word, backend=compiling.backend, mode=mode)
-
-    def _pays(self, points: Sequence[Point]) -> bool:
-        sizes = sorted({point.batch_size for point in points})
-        left = [self._left(size, [point for point in points if point.batch_size == size]) for size in sizes]
-        return pays(left, len(cast(Encoder, self.encoder).transformer_encoder), self.device, self.precision)
-
-    def _left(self, batch_size: int, points: Sequence[Point]) -> Remainder:
-        eager, fixed = self._first_batches(batch_size)
-        trial = self._trial(eager)
-        trial.seconds()  # the first one is slower
-        return Remainder(
-            steps=sum(map(self.course_steps, points)),
-            seconds=trial.seconds(),
-            slots_ratio=fixed.token_ids.numel() / eager.token_ids.numel(),
-            shapes=len({fixed_row_tokens(length) for length in self.train.lengths.tolist()}),
-        )
-
-    def _first_batches(self, batch_size: int) -> tuple[Any, Any]:
-        """The same examples as they are laid out for an eager encoder and for a compiled one."""
-        assert self.form.fixed is not None
-        examples = next(training_batches(self.train, batch_size, epochs=1, seed=0))
-        eager = self.form.lay_out(self.train, examples, self.device)
-        return eager, self.form.fixed(self.train, examples, self.device, batch_size)
-
-    def _trial(self, batch: Any) -> Trial:
-        return Trial(self.encoder, lambda: self.loss(batch), self.precision, self.device)
-
-
-Array = np.ndarray[Any, np.dtype[Any]]
-Predictions = dict[str, Array]
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """One look at the validation splits after update number `step`; `loss` is the mean training loss since the last."""
-
-    step: int
-    score: float | None
-    metrics: dict[str, float | None]
-    loss: float
-
-
-@dataclass(frozen=True, eq=False)
-class Outcome:
-    """The best evaluation of a run and what was predicted then; `steps` counts all updates that were made.
-
-    `score` is None where no evaluation had a defined one. `predictions` holds, by validation split, float32 logits
-    (examples, classes) or values (examples); `weights` is the classifier's state dict on the CPU.
-    """
-
-    score: float | None
-    metrics: dict[str, float | None]
-    best_step: int
-    steps: int
-    curve: tuple[tuple[int, float | None], ...]
-    predictions: Predictions
-    weights: dict[str, Tensor]
-
-
 class FineTuner:
     """One model and one encoded task, for any number of points and seeds.
 
     Every run starts from `start`, the tensors of the encoder by their names in `classifier` ("model.…"), and from a
     head drawn from its seed, of which `start` may hold the layer `dense`. `classifier` is moved to `device` and
-    changed in place: one run at a time. `form` says how examples come to its kind of encoder.
+    changed in place: one run at a time. `layout` is how its kind of encoder takes examples.
 
-    `compiled` tells whether updates run compiled: decided at the first run, for all. Evaluations never do, since their
-    shapes come seldom.
+    `compiled` tells whether updates run compiled: decided at the first run, for all. Evaluations never do: each of
+    their shapes would come too seldom to pay for itself.
 
     Raises:
         ValueError: `start` has other names than the encoder.
@@ -172,44 +122,46 @@ class FineTuner:
         encoded: EncodedTask,
         protocol: FineTuning,
         device: torch.device,
-        form: Form[Any] = SHARED_ROWS,
-        compiling: Compiling = NEVER,
+        layout: ExampleLayout | None = None,
+        compiling: Compiling | None = None,
     ) -> None:
         _check_names(classifier, start)
         self.classifier = classifier.to(device)
         self.encoded = encoded
         self.protocol = protocol
         self.device = device
-        self.form = form
-        self.compiling = compiling
+        self.layout: ExampleLayout = layout or PackedLayout()
+        self.compiling = compiling or Compiling()
         self.compiled: bool | None = None
         self._start = {name: tensor.to(device, copy=True) for name, tensor in start.items()}
         self._train = encoded.train(protocol.train_examples)
         self._labels = encoded.labels
         self._validation = {
-            name: [(examples, form.lay_out(split, examples, device)) for examples in evaluation_batches(split)]
+            name: [(examples, self.layout.collate(split, examples, device)) for examples in evaluation_batches(split)]
             for name, split in encoded.validation.items()
         }
 
-    def course_steps(self, point: Point) -> int:
-        """How many updates a run at a point makes if patience does not end it."""
-        return FineTuningSchedule.of(self.protocol, len(self._train), point.batch_size).steps
+    def schedule(self, point: Point) -> FineTuningSchedule:
+        """Updates, evaluations and rates of a run at a point; patience may end it earlier."""
+        return FineTuningSchedule.of(self.protocol, len(self._train), point.batch_size)
 
-    def run(self, point: Point, seed: int, stop: StopRequest | None = None, report: Report | None = None) -> Outcome:
-        """`evaluations` to their end; each is reported.
+    def run(
+        self, point: Point, seed: int, stop: StopRequest | None = None, on_evaluation: Report | None = None
+    ) -> Outcome:
+        """All `evaluations`; `on_evaluation` gets step and value of each.
 
         Raises:
-            RunFailed, Stopped: as `evaluations`; and whatever `report` raises to end the run.
+            RunFailed, Stopped: as `evaluations`; and whatever `on_evaluation` raises to end the run.
         """
-        course = self.evaluations(point, seed, stop)
+        evaluations = self.evaluations(point, seed, stop)
         while True:
             try:
-                evaluation = next(course)
+                evaluation = next(evaluations)
             except StopIteration as end:
                 outcome: Outcome = end.value
                 return outcome
-            if report is not None:
-                report(evaluation.step, evaluation.score)
+            if on_evaluation is not None:
+                on_evaluation(evaluation.step, evaluation.value)
 
     def evaluations(
         self, point: Point, seed: int, stop: StopRequest | None = None
@@ -223,56 +175,80 @@ class FineTuner:
             Stopped: `stop` was requested; nothing is kept.
         """
         if self.compiled is None:
-            self.compiled = self._compile(point)
+            self.compiled = self._compile(point.batch_size)
         initialize_classifier(self.classifier, self.protocol.classifier_scale, seed)
-        self.classifier.load_state_dict(self._start, strict=False)  # what of the head is not there stays as drawn
-        course = FineTuningSchedule.of(self.protocol, len(self._train), point.batch_size)
+        self.classifier.load_state_dict(self._start, strict=False)  # tensors of the head that it lacks stay as drawn
+        schedule, optimizer = self.schedule(point), self._optimizer(point)
         metric = self.encoded.task.decisive_metric(self.protocol)
-        patience, optimizer = Patience(self.protocol.patience_evaluations, metric), self._optimizer(point)
+        best: Scores | None = None
+        evaluations_since_best = 0
         losses: list[Tensor] = []
         curve: list[tuple[int, float | None]] = []
         for step, batch in enumerate(self._batches(point.batch_size, seed), start=1):
             if stop is not None and stop.requested:
                 raise Stopped(f"fine-tuning on {self.encoded.task.title} was asked to stop before step {step}")
-            set_learning_rate(optimizer, course.learning_rate(step, point.learning_rate))
+            set_learning_rate(optimizer, schedule.learning_rate(step, point.learning_rate))
             seed_step(seed, step, process=0)
             losses.append(self._update(optimizer, batch))
-            if not course.evaluates_after(step):
+            if not schedule.evaluates_after(step):
                 continue
             loss = _mean_loss(losses, step)
             losses.clear()
             scores, predictions = self._evaluate(step)
-            curve.append((step, scores.score))
-            if patience.improves(scores):
+            curve.append((step, scores.value(metric)))
+            evaluations_since_best += 1
+            if scores.is_better_than(best, metric):
+                best, evaluations_since_best = scores, 0
                 best_step, best_predictions, best_weights = step, predictions, self._copy_of_weights()
-            yield Evaluation(step, scores.score, scores.metrics, loss)
-            if patience.is_exhausted:
+            yield Evaluation(step, scores.value(metric), loss)
+            if evaluations_since_best >= self.protocol.patience_evaluations:
                 break
-        assert patience.best is not None
-        return Outcome(
-            patience.best.score, patience.best.metrics, best_step, step, tuple(curve), best_predictions, best_weights
-        )
+        assert best is not None
+        return Outcome(best.score, best.metrics, best_step, step, tuple(curve), best_predictions, best_weights)
 
-    def _compile(self, point: Point) -> bool:
-        """Compile the encoder if that is asked for or pays; whether it is."""
-        self.classifier.train()
-        candidate = Candidate(
-            encoder=self.classifier.model,
-            train=self._train,
-            form=self.form,
-            loss=lambda batch: self._loss(self._logits(batch), batch.labels),
-            course_steps=self.course_steps,
-            precision=self.protocol.precision,
-            device=self.device,
-        )
-        return candidate.compiled(self.compiling, point.batch_size)
-
-    def _batches(self, batch_size: int, seed: int) -> Iterator[Batch]:
+    def _batches(self, batch_size: int, seed: int) -> Iterator[Any]:
+        fixed_rows = batch_size if self.compiled else None
         for examples in training_batches(self._train, batch_size, self.protocol.epochs, seed):
-            if self.compiled and self.form.fixed is not None:
-                yield self.form.fixed(self._train, examples, self.device, batch_size)
-            else:
-                yield self.form.lay_out(self._train, examples, self.device)
+            yield self.layout.collate(self._train, examples, self.device, fixed_rows)
+
+    def _compile(self, batch_size: int) -> bool:
+        """Compile the encoder in place for batches of fixed sizes if that is asked for or pays; whether it is.
+
+        On CUDA its forward and backward pass become CUDA graphs, as steps of small batches wait for launches alone.
+
+        Raises:
+            RunFailed: compiling was asked for, and there is no compiler that works.
+        """
+        word, backend = self.compiling.word, self.compiling.backend
+        if word == "off" or not self.layout.has_fixed_sizes:
+            return False
+        self.classifier.train()
+        layers = len(cast(Encoder, self.classifier.model).transformer_encoder)
+        if word == "auto" and not pays(self._remainders(), layers, self.device, self.protocol.precision):
+            return False
+        mode = "reduce-overhead" if self.device.type == "cuda" and backend == "inductor" else None
+        return compiled(self._trial(self._first_batch(batch_size, batch_size)), word, backend=backend, mode=mode)
+
+    def _remainders(self) -> Iterator[Remainder]:
+        """What is left to do, by batch size, timed on the first batch."""
+        for batch_size in sorted({point.batch_size for point in self.compiling.points}):
+            eager, fixed = self._first_batch(batch_size), self._first_batch(batch_size, batch_size)
+            trial = self._trial(eager)
+            trial.seconds()  # the first one is slower
+            yield Remainder(
+                steps=sum(self.schedule(each).steps for each in self.compiling.points if each.batch_size == batch_size),
+                seconds=trial.seconds(),
+                slots_ratio=fixed.token_ids.numel() / eager.token_ids.numel(),
+                shapes=len({fixed_row_tokens(length) for length in self._train.lengths.tolist()}),
+            )
+
+    def _first_batch(self, batch_size: int, fixed_rows: int | None = None) -> Any:
+        examples = next(training_batches(self._train, batch_size, epochs=1, seed=0))
+        return self.layout.collate(self._train, examples, self.device, fixed_rows)
+
+    def _trial(self, batch: Any) -> Trial:
+        model, precision = self.classifier.model, self.protocol.precision
+        return Trial(model, lambda: self._loss(self._logits(batch), batch.labels), precision, self.device)
 
     def _optimizer(self, point: Point) -> torch.optim.AdamW:
         """Without clipping, as the released code. Weight decay is on norms too; on biases if the protocol says so."""
@@ -291,7 +267,7 @@ class FineTuner:
             fused=True,
         )
 
-    def _update(self, optimizer: torch.optim.AdamW, batch: Batch) -> Tensor:
+    def _update(self, optimizer: torch.optim.AdamW, batch: Any) -> Tensor:
         self.classifier.train()
         if self.compiled:
             torch.compiler.cudagraph_mark_step_begin()
@@ -301,9 +277,9 @@ class FineTuner:
         optimizer.step()
         return loss.detach()
 
-    def _logits(self, batch: Batch) -> Tensor:
+    def _logits(self, batch: Any) -> Tensor:
         with autocast(self.device, self.protocol.precision):
-            return self.form.logits(self.classifier, batch, self.protocol.pooling).float()
+            return self.layout.logits(self.classifier, batch, self.protocol.pooling).float()
 
     def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Mean over the batch: squared error of the raw value, or cross-entropy."""

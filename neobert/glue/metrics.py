@@ -25,9 +25,9 @@ class Scores:
         """A metric by name, or the score."""
         return self.score if metric is None else self.metrics[metric]
 
-    def is_better_than(self, other: "Scores | None", metric: str | None = None) -> bool:
-        """Strictly better in the score, or in one metric; what is undefined is worse than any number, and anything is
-        better than nothing."""
+    def is_better_than(self, other: "Scores | None", metric: str | None) -> bool:
+        """Strictly better in the score, or in one metric; undefined is worse than any number, and anything is better
+        than None."""
         if other is None:
             return True
         own, others = self.value(metric), other.value(metric)

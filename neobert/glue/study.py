@@ -19,7 +19,7 @@ from neobert.data.sources import Source
 from neobert.errors import DamagedFile, MissingData
 from neobert.external import read_model_file
 from neobert.files import replace_file, set_aside, sha256_of, sync_file, temporary_sibling
-from neobert.glue.batching import SHARED_ROWS, Form, PaddedRows, padded_logits
+from neobert.glue.batching import ExampleLayout, PackedLayout, PaddedLayout
 from neobert.glue.encoding import EncodedTask, Framing, encode_task, load_encoded, save_encoded
 from neobert.glue.finetuning import Compiling, FineTuner, Outcome
 from neobert.glue.selection import SelectionUnit, best_weights, drop_beaten_weights, selection_of
@@ -40,61 +40,61 @@ from neobert.training.trainer import last_checkpoint
 
 
 @dataclass(frozen=True, eq=False)
-class MeasuredModel:
-    """A classifier whose encoder is to be fine-tuned, and how texts come to it.
+class StudyModel:
+    """A classifier whose encoder is to be fine-tuned.
 
-    weights: the pre-trained tensors of the encoder, named as in the classifier ("model.…"); read when asked for.
-    framing: the tokenizer, from a source that may have to bring it.
+    weights: reads the pre-trained tensors of the encoder, named as in the classifier ("model.…").
+    tokenizer: the encoder's, from a source of text that it may have to be trained on.
+    layout: how the encoder takes examples.
     """
 
     classifier: Classifier
     weights: Callable[[], Weights]
-    framing: Callable[[Source], Framing]
-    form: Form[Any]
+    tokenizer: Callable[[Source], Framing]
+    layout: ExampleLayout
 
 
 def is_there(layout: Layout, study: GlueStudy) -> bool:
-    """Whether the model is pre-trained, or was found elsewhere."""
+    """Whether the model is pre-trained, or is a known external model."""
     done = layout.pretraining(study.weights) / "done.json"
     return (layout.model(study.weights) if study.is_external else done).exists()
 
 
-def measured_model(layout: Layout, study: GlueStudy) -> MeasuredModel:
+def load_model(layout: Layout, study: GlueStudy) -> StudyModel:
     """The model of a study.
 
     Raises:
         MissingData, DamagedFile: its files are not there, or not the ones that the study names.
     """
-    return _external(layout, study) if study.is_external else _own(layout, study)
+    return _load_external(layout, study) if study.is_external else _load_own(layout, study)
 
 
-def _own(layout: Layout, study: GlueStudy) -> MeasuredModel:
+def _load_own(layout: Layout, study: GlueStudy) -> StudyModel:
     run = read_run_file(layout.pretraining(study.weights)).pretraining
     assert run is not None
     model, data, protocol = run.recipe.model, run.recipe.data, study.protocol
     labels = task_named(study.task).labels
-    return MeasuredModel(
+    return StudyModel(
         classifier=build_classifier(model, run.context, labels, protocol.pooling, protocol.dropout),
         weights=lambda: encoder_part(last_checkpoint(layout, study.weights).weights()),
-        framing=lambda source: text_tokenizer(
+        tokenizer=lambda source: text_tokenizer(
             layout, source, data.tokenizer, model.vocabulary_size, run.tokenizer_origin
         ),
-        form=SHARED_ROWS,
+        layout=PackedLayout(),
     )
 
 
-def _external(layout: Layout, study: GlueStudy) -> MeasuredModel:
+def _load_external(layout: Layout, study: GlueStudy) -> StudyModel:
     from neobert.hub.external import load_external
 
     model = read_model_file(layout, study.weights)
     encoder, tokenizer = load_external(model.require_unchanged(), model.name, model.trust)
     classifier = Classifier(encoder, encoder.width, task_named(study.task).labels, study.protocol.dropout)
-    rows = PaddedRows(encoder.pad_id, study.protocol.max_tokens)
-    return MeasuredModel(
+    return StudyModel(
         classifier=classifier,
         weights=lambda: encoder_part(classifier.state_dict()),
-        framing=lambda source: tokenizer,
-        form=Form(rows.lay_out, padded_logits),
+        tokenizer=lambda source: tokenizer,
+        layout=PaddedLayout(encoder.pad_id, study.protocol.max_tokens),
     )
 
 
@@ -168,7 +168,7 @@ class TrialUnit:
             "steps": outcome.steps,
             "best_step": outcome.best_step,
             "claim": claim.number,
-            "course_steps": tuner.course_steps(self.point),
+            "course_steps": tuner.schedule(self.point).steps,
             "sha256": sha256,
             "compiled": tuner.compiled,
             "seconds": round(time.perf_counter() - started, 3),
@@ -227,15 +227,15 @@ def _fine_tuner(layout: Layout, task_name: str, study_id: str) -> FineTuner:
     run_file = read_checked_run_file(layout.study(task_name, study_id))
     study = run_file.study
     assert study is not None
-    model = measured_model(layout, study)
+    model = load_model(layout, study)
     start = _starting_weights(layout, study, model)
     encoded = _encoded(layout, run_file, model)
     left = tuple(files.point for files in trial_files(layout, study) if not files.is_recorded)
     compiling = Compiling(run_file.execution.compile, left)
-    return FineTuner(model.classifier, start, encoded, study.protocol, default_device(), model.form, compiling)
+    return FineTuner(model.classifier, start, encoded, study.protocol, default_device(), model.layout, compiling)
 
 
-def _starting_weights(layout: Layout, study: GlueStudy, model: MeasuredModel) -> Weights:
+def _starting_weights(layout: Layout, study: GlueStudy, model: StudyModel) -> Weights:
     """The tensors that a trial does not draw, named as in a classifier: the encoder's ("model.…") and, where the
     protocol hands the layer on to the tasks that start from another one, those of "dense.…"."""
     start = study.starts_from
@@ -245,7 +245,7 @@ def _starting_weights(layout: Layout, study: GlueStudy, model: MeasuredModel) ->
     return encoder_part(weights) if study.protocol.transferred == "encoder" else all_but_classifier(weights)
 
 
-def _encoded(layout: Layout, run_file: RunFile, model: MeasuredModel) -> EncodedTask:
+def _encoded(layout: Layout, run_file: RunFile, model: StudyModel) -> EncodedTask:
     """The task in token ids, encoded by whichever process comes first."""
     study = run_file.study
     assert study is not None
@@ -273,10 +273,10 @@ def _set_aside_if_damaged(layout: Layout, path: Path) -> None:
             set_aside(path, str(error))
 
 
-def _encode(run_file: RunFile, study: GlueStudy, model: MeasuredModel) -> EncodedTask:
+def _encode(run_file: RunFile, study: GlueStudy, model: StudyModel) -> EncodedTask:
     source, name = open_specified(run_file.source), f"GLUE task {study.task} of {run_file.source.name}"
     task = task_named(study.task)
     require_origin(name, study.task_origin, source.task_origin(study.task))
     splits = {split: source.task_examples(study.task, split) for split in task.splits}
     require_origin(name, study.task_origin, source.task_origin(study.task))
-    return encode_task(task, splits, model.framing(source), study.protocol.max_tokens)
+    return encode_task(task, splits, model.tokenizer(source), study.protocol.max_tokens)

@@ -2,12 +2,9 @@
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from neobert.recipe import FineTuning
-
-if TYPE_CHECKING:
-    from neobert.glue.metrics import Scores
 
 
 def learning_rate(
@@ -85,26 +82,3 @@ def _share_of_epoch(protocol: FineTuning, examples: int, batch_size: int) -> int
     if protocol.epoch_counted_in == "steps":
         return batches // protocol.evaluations_per_epoch
     return min(examples // batch_size, batches * batch_size // protocol.evaluations_per_epoch)
-
-
-class Patience:
-    """Remembers the best scores and counts the evaluations since; `metric` is what they are compared by, None their
-    score."""
-
-    def __init__(self, evaluations: int, metric: str | None = None) -> None:
-        self.evaluations = evaluations
-        self.metric = metric
-        self.best: Scores | None = None
-        self.waited = 0
-
-    def improves(self, scores: "Scores") -> bool:
-        """Note an evaluation; True where it is strictly better than all before it. A first one always is."""
-        better = scores.is_better_than(self.best, self.metric)
-        self.best = scores if better else self.best
-        self.waited = 0 if better else self.waited + 1
-        return better
-
-    @property
-    def is_exhausted(self) -> bool:
-        """Whether the last `evaluations` evaluations brought nothing better."""
-        return self.waited >= self.evaluations
