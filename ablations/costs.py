@@ -6,27 +6,29 @@ trial end early; those of contrastive fine-tuning take every text to be as long 
 the throughput that is named beside them. Tasks of embeddings are not counted.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
+from typing import Any
 
-from ablations.cost import Cost, sum_of_known, together
-from ablations.disk import checkpoint_bytes, corpus_bytes, study_bytes, task_size
 from ablations.plan import Row
-from ablations.throughput import (
-    Record,
-    Throughput,
-    finished_runs,
-    measured_rate,
-    measured_throughput,
-    stated_throughput,
+from neobert.data.shards import DOCUMENT, TOKEN
+from neobert.data.sources import DirectorySource, HubSource, Source, SyntheticSource
+from neobert.errors import DamagedFile, did_you_mean
+from neobert.glue.tasks import TASKS, task_named
+from neobert.identity import plain
+from neobert.model.size import (
+    PEAK_FLOPS_PER_SECOND,
+    MicroBatch,
+    TrainingMemory,
+    parameter_count,
+    training_flops_per_token,
+    training_memory,
 )
-from neobert.data.sources import Source
-from neobert.glue.sizes import TrialWork
-from neobert.glue.tasks import TASKS
-from neobert.model.size import MicroBatch, TrainingMemory, training_flops_per_token, training_memory
-from neobert.recipe import Point
+from neobert.recipe import FineTuning, Point
 from neobert.runs.layout import Layout
+from neobert.runs.records import read_record
 from neobert.runs.specifications import (
     ContrastiveRun,
     EmbeddingEvaluation,
@@ -36,6 +38,269 @@ from neobert.runs.specifications import (
     PretrainingRun,
     Run,
 )
+from neobert.training.schedule import FineTuningSchedule
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one unit or several. None is unknown, 0 nothing to spend; `sources` say where the hours come from, `uncounted`
+    names what is in them for nothing, since nobody knows how many texts it reads."""
+
+    memory_gb: float | None = None
+    gpu_hours: float | None = 0.0
+    sources: tuple[str, ...] = ()
+    disk_gb: float | None = 0.0
+    uncounted: tuple[str, ...] = ()
+
+    def summary(self) -> dict[str, Any]:
+        """The keys of `--dry-run --json`."""
+        return {
+            "memory_gb_per_gpu": _rounded(self.memory_gb),
+            "gpu_hours": _rounded(self.gpu_hours),
+            "gpu_hours_source": "; ".join(self.sources) or None,
+            "gpu_hours_without": list(self.uncounted),
+            "disk_gb": _rounded(self.disk_gb),
+        }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
+
+
+def together(costs: Iterable[Cost]) -> Cost:
+    """Memory is the most of all, the rest a sum; a sum with something unknown in it is unknown."""
+    listed = list(costs)
+    memories = [cost.memory_gb for cost in listed if cost.memory_gb is not None]
+    sources = dict.fromkeys(source for cost in listed for source in cost.sources)
+    return Cost(
+        max(memories, default=None),
+        sum_of_known(cost.gpu_hours for cost in listed),
+        tuple(sources),
+        sum_of_known(cost.disk_gb for cost in listed),
+        tuple(dict.fromkeys(name for cost in listed for name in cost.uncounted)),
+    )
+
+
+def sum_of_known(values: Iterable[float | None]) -> float | None:
+    """The sum; None where one is."""
+    known = list(values)
+    return None if None in known else float(sum(value for value in known if value is not None))
+
+
+STATED_UTILIZATION = 0.25
+"""Share of the peak that encoders of this size reach on Hopper: NeoBERT itself 16 % (2.1T tokens in 6,000 H100-hours),
+ModernBERT-base's shape 24 % (Ettin's published hours), NeoBERT's shape with a compiled model 27 %."""
+
+SHAPE = ("vocabulary_size", "layers", "width", "heads", "feedforward_width", "feedforward", "positions", "norm")
+
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """Floating-point operations a second of one GPU, or slots of tokens a second whatever the model, and who says so.
+
+    Both None: nobody knows.
+    """
+
+    flops_per_second: float | None
+    tokens_per_second: float | None
+    source: str | None
+
+    def seconds(self, flops: float, tokens: float) -> float | None:
+        """GPU-seconds of some work; None where nobody knows."""
+        if self.tokens_per_second is not None:
+            return tokens / self.tokens_per_second
+        return None if self.flops_per_second is None else flops / self.flops_per_second
+
+
+UNKNOWN = Throughput(None, None, None)
+
+
+def stated_throughput(gpu: str | None, tokens_per_second: float | None) -> Throughput:
+    """What a person says about a GPU: its tokens a second, else its name.
+
+    Raises:
+        ValueError: there is no such GPU.
+    """
+    if tokens_per_second is not None:
+        return Throughput(None, tokens_per_second, f"stated: {tokens_per_second:,.0f} tokens/s a GPU")
+    if gpu is None:
+        return UNKNOWN
+    if gpu not in PEAK_FLOPS_PER_SECOND:
+        hint = did_you_mean(gpu, PEAK_FLOPS_PER_SECOND)
+        raise ValueError(f"the peak of gpu {gpu!r} is not known: {hint}; or state tokens_per_second_per_gpu")
+    peak = PEAK_FLOPS_PER_SECOND[gpu]
+    source = f"stated: {STATED_UTILIZATION:.0%} of {gpu}'s {peak / 1e12:,.0f} TFLOP/s bf16"
+    return Throughput(STATED_UTILIZATION * peak, None, source)
+
+
+def finished_runs(layout: Layout) -> list[Record]:
+    """The records of pre-training stages that were done on GPUs, newest first; unreadable ones are passed over."""
+    paths = list(layout.root.glob("pretraining/*/done.json"))
+    records: list[Record] = []
+    for path in sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True):
+        try:
+            record = read_record(path)
+        except DamagedFile:
+            continue
+        if record.get("gpu_hours") and record.get("flops"):
+            records.append(record)
+    return records
+
+
+def measured_throughput(run: PretrainingRun, finished: Sequence[Record]) -> Throughput | None:
+    """What the newest run of the same shape reached; one with rows of the same kind is taken before others.
+
+    With the same rows the slots that packing leaves empty are in the number, else only the work is compared.
+    """
+    shape = _shape(plain(run.recipe.model))
+    same = [record for record in finished if _shape(record["config"]["recipe"]["model"]) == shape]
+    for record in same:
+        if _rows(record["config"]["recipe"]) == _rows(plain(run.recipe)):
+            return Throughput(None, record["tokens"] / (3600 * record["gpu_hours"]), f"measured by run {record['id']}")
+    return measured_rate(run, same)
+
+
+def measured_rate(run: PretrainingRun, finished: Sequence[Record]) -> Throughput | None:
+    """The operations a second of the newest run of the same shape, whatever rows it had."""
+    shape = _shape(plain(run.recipe.model))
+    for record in finished:
+        if _shape(record["config"]["recipe"]["model"]) == shape:
+            rate = record["flops"] / (3600 * record["gpu_hours"])
+            return Throughput(rate, None, f"measured by run {record['id']}")
+    return None
+
+
+def _shape(model: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(model.get(field) for field in SHAPE)
+
+
+def _rows(recipe: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What decides how full rows are and what a slot costs."""
+    stage = recipe["stages"][-1]
+    return recipe["data"], recipe["packing"], recipe["precision"], stage["context"], stage["mixture"]
+
+
+CHARACTERS_PER_TOKEN = 4.5
+"""English text in BERT's WordPieces: 2.8 TB of RefinedWeb are 600 G tokens (paper, Table 1 and §3.2), 4.7 each."""
+
+SPECIALS = {1: 2, 2: 3}
+"""Special tokens around one text and around a pair."""
+
+
+@dataclass(frozen=True)
+class TaskSize:
+    """Examples of the train split and of all validation splits together, and the mean length of one in characters."""
+
+    train: int
+    validation: int
+    characters: float
+
+    def tokens(self, task: str, most: int) -> float:
+        """Mean tokens of an example, at most `most`."""
+        specials = SPECIALS[len(task_named(task).text_columns)]
+        return min(float(most), self.characters / CHARACTERS_PER_TOKEN + specials)
+
+    def capped(self, protocol: FineTuning) -> "TaskSize":
+        """What a protocol trains on."""
+        most = protocol.train_examples
+        return self if most is None else TaskSize(min(most, self.train), self.validation, self.characters)
+
+
+PUBLISHED = {  # dataset card of nyu-mll/glue: num_examples; (num_bytes / num_examples) less label, number and offsets
+    "mnli": TaskSize(392_702, 19_647, 170.0),
+    "qnli": TaskSize(104_743, 5_463, 224.5),
+    "qqp": TaskSize(363_846, 40_430, 119.9),
+    "rte": TaskSize(2_490, 277, 320.3),
+    "sst2": TaskSize(67_349, 872, 53.5),
+    "mrpc": TaskSize(3_668, 408, 237.3),
+    "cola": TaskSize(8_551, 1_043, 40.7),
+    "stsb": TaskSize(5_749, 1_500, 115.3),
+}
+
+
+@dataclass(frozen=True)
+class TrialWork:
+    """What one fine-tuning trial does if patience does not end it: updates, tokens trained on, and tokens evaluated."""
+
+    updates: int
+    trained_tokens: float
+    evaluated_tokens: float
+
+    @classmethod
+    def of(cls, task: str, size: TaskSize, protocol: FineTuning, batch_size: int) -> "TrialWork":
+        """The work of a trial by the protocol."""
+        course = FineTuningSchedule.of(protocol, size.train, batch_size)
+        evaluations = -(-course.steps // course.evaluation_interval)
+        tokens = size.tokens(task, protocol.max_tokens)
+        trained = tokens * size.train * protocol.epochs
+        return cls(course.steps, trained, tokens * size.validation * evaluations)
+
+
+MILESTONES = 4
+NEWEST_KEPT = 2
+"""As in `neobert.training`, which imports torch; a test compares them."""
+
+WEIGHT_BYTES = 4
+OPTIMIZER_BYTES = 8
+
+TRIAL_RECORD_BYTES = 20_000
+"""A record with its curve; some 250 evaluations at paper scale."""
+
+HUB_CORPORA = {
+    "wikibook": (13e9 / CHARACTERS_PER_TOKEN, 80_500_000),  # 13 GB (paper, Table 1); articles and sentences
+    "web": (600e9, 968_000_000),  # paper §3.2; documents of tiiuae/falcon-refinedweb
+}
+"""Tokens and documents."""
+
+SAMPLED_DOCUMENTS = 64
+SYNTHETIC_CHARACTERS = 80.0
+"""Of a GLUE example of the synthetic world."""
+
+
+def corpus_bytes(source: Source, corpus: str) -> float | None:
+    """What a corpus of a source takes in tokens; None where nobody knows."""
+    size = _tokens_and_documents(source, corpus)
+    return None if size is None else size[0] * TOKEN.itemsize + size[1] * DOCUMENT.itemsize
+
+
+def _tokens_and_documents(source: Source, corpus: str) -> tuple[float, float] | None:
+    if isinstance(source, HubSource):
+        return HUB_CORPORA[corpus]
+    if isinstance(source, SyntheticSource):  # its words are nearly all tokens
+        sample = list(islice(source.documents(corpus), SAMPLED_DOCUMENTS))
+        words = sum(len(text.split()) for text in sample) / len(sample)
+        return words * source.documents_per_corpus, source.documents_per_corpus
+    if isinstance(source, DirectorySource):
+        characters, documents = source.text_size(corpus)
+        return characters / CHARACTERS_PER_TOKEN, documents
+    return None
+
+
+def checkpoint_bytes(run: PretrainingRun) -> int:
+    """What a finished stage keeps: weights at the milestones, and the newest checkpoints with the optimizer's state."""
+    parameters = parameter_count(run.recipe.model, run.context).total
+    return parameters * (MILESTONES * WEIGHT_BYTES + NEWEST_KEPT * (WEIGHT_BYTES + OPTIMIZER_BYTES))
+
+
+def task_size(source: Source, task: str) -> TaskSize:
+    """How large a task of a source is; a folder's tasks are taken to be the published ones."""
+    if isinstance(source, SyntheticSource):
+        from neobert.data.synthetic.tasks import example_counts
+
+        return TaskSize(*example_counts(task), characters=SYNTHETIC_CHARACTERS)
+    return PUBLISHED[task]
+
+
+def study_bytes(study: GlueStudy, run: PretrainingRun, source: Source) -> int:
+    """Records and predictions of all points, and the weights of the best one."""
+    labels = task_named(study.task).labels
+    predictions = task_size(source, study.task).validation * labels * 4
+    encoder = parameter_count(run.recipe.model, run.context).encoder
+    head = run.recipe.model.width * (run.recipe.model.width + 1 + labels) + labels
+    return len(study.points) * (TRIAL_RECORD_BYTES + predictions) + WEIGHT_BYTES * (encoder + head)
+
 
 GIGABYTE = 1e9
 SECONDS_PER_UPDATE = 0.03

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from ablations.designs import Design, design_of
 from ablations.ladder import ladder
-from ablations.plan import Row, scaled_variant
-from ablations.scales import Scale, Vocabulary, scaled
+from ablations.plan import Row
+from ablations.scales import Scale, Vocabulary, scaled, scaled_variant
 from ablations.variant import Variant
 from neobert.runs.specifications import GlueStudy, PretrainingRun
 

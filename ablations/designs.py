@@ -12,8 +12,7 @@ from itertools import product
 from typing import Literal
 
 from ablations import ladder
-from ablations.modification import Modification
-from ablations.variant import Variant
+from ablations.variant import Modification, Variant
 from neobert.errors import did_you_mean
 
 DesignKind = Literal["ladder", "leave-one-out", "add-one", "factorial"]

@@ -4,16 +4,12 @@ import argparse
 import json
 from typing import Any
 
-from ablations.baselines import Baseline, plan_embeddings_of
-from ablations.cluster import dispatch_of, place_of
-from ablations.embeddings import EmbeddingChoice
-from ablations.execution import report_failures
-from ablations.execution_flags import refuse_execution_flags, with_execution_flags
-from ablations.model_flags import trust_of
-from ablations.paper_models import LISTED, folder_or_repository, print_paper_models
-from ablations.plan import PlannedUnit
+from ablations.execute import open_workplace, report_failures, send, work_here
+from ablations.flags import refuse_execution_flags, trust_of, with_execution_flags
+from ablations.plan import Baseline, EmbeddingChoice, PlannedUnit, plan_embeddings_of
+from ablations.prefetch import LISTED, folder_or_repository, print_paper_models
 from ablations.scales import execution_at
-from ablations.workplace import open_workplace, send, work_here
+from ablations.submit import dispatch_of, place_of
 from neobert.console import output, table
 from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED
 from neobert.external import adopt

@@ -16,23 +16,25 @@ from typing import TYPE_CHECKING
 if __name__ == "__main__":  # a script's own folder would hide packages of the same names as its modules
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from ablations.cluster_flags import add_cluster_flags
-from ablations.design_flags import add_design_flags
-from ablations.execution_flags import (
+from ablations.flags import (
+    MODEL_HELP,
+    add_cluster_flags,
+    add_design_flags,
     add_execution_flags,
+    add_perplexity_flags,
+    add_trust_flags,
     refuse_execution_flags,
     refuse_heldout_context,
+    trust_of,
     with_execution_flags,
 )
-from ablations.model_flags import MODEL_HELP, add_trust_flags, trust_of
-from ablations.perplexity import add_perplexity_flags
 from neobert.command_line import count, guarded, parser_from, seed
 from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED
 
 if TYPE_CHECKING:
     from ablations.design_plan import ScaledDesign
+    from ablations.execute import Workplace
     from ablations.plan import Row
-    from ablations.workplace import Workplace
     from neobert.runs.layout import Layout
 
 
@@ -118,17 +120,14 @@ def _run_model(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from ablations.cluster import place_of, planned_machine, preview
+    from ablations.checks import refuse_misfits
     from ablations.design_plan import planned_design
-    from ablations.embeddings import EmbeddingChoice
-    from ablations.execution import PlannedRows
-    from ablations.fit import refuse_misfits
+    from ablations.execute import PlannedRows, open_workplace
     from ablations.ladder import variants as declared_variants
-    from ablations.listing import print_ladder
-    from ablations.plan import chosen_variants, plan, vocabulary_of
-    from ablations.plan_listing import print_plan
-    from ablations.scales import execution_at
-    from ablations.workplace import open_workplace
+    from ablations.listing import print_ladder, print_plan
+    from ablations.plan import EmbeddingChoice, chosen_variants, plan
+    from ablations.scales import execution_at, vocabulary_of
+    from ablations.submit import place_of, planned_machine, preview
 
     trust_of(options)
     refuse_execution_flags(options)
@@ -168,7 +167,7 @@ def _print_design(options: argparse.Namespace, design: "ScaledDesign | None", ro
 
 
 def _cancel(layout: "Layout", rows: "list[Row]") -> int:
-    from ablations.dispatch import jobs_to_cancel
+    from ablations.submit import jobs_to_cancel
     from neobert.console import logs
     from neobert.slurm.submit import cancel
 
@@ -181,10 +180,9 @@ def _cancel(layout: "Layout", rows: "list[Row]") -> int:
 
 def _submit(workplace: "Workplace", rows: "list[Row]") -> int:
     """Send what is missing to SLURM and return at once."""
-    from ablations.cluster import dispatch_of, machine_on
-    from ablations.execution import PlannedRows
-    from ablations.validation import refuse, validate
-    from ablations.workplace import send
+    from ablations.checks import refuse, validate
+    from ablations.execute import PlannedRows, send
+    from ablations.submit import dispatch_of, machine_on
     from neobert.console import logs
 
     layout = workplace.layout
@@ -205,9 +203,8 @@ def _name_left_out(rows: "list[Row]") -> None:
 
 
 def _carry_out(workplace: "Workplace", rows: "list[Row]") -> int:
-    from ablations.execution import PlannedRows, report_failures
+    from ablations.execute import PlannedRows, report_failures, work_here
     from ablations.listing import print_outcome
-    from ablations.workplace import work_here
 
     layout, options = workplace.layout, workplace.options
     _name_left_out(rows)
@@ -215,7 +212,7 @@ def _carry_out(workplace: "Workplace", rows: "list[Row]") -> int:
     code = work_here(workplace, PlannedRows(rows), runs)
     print_outcome(layout, rows, as_json=options.json)
     if code == EXIT_DONE and "perplexity" in options.stages:
-        from ablations.perplexity import measure_perplexity, perplexity_flags, pretraining_ids
+        from ablations.execute import measure_perplexity, perplexity_flags, pretraining_ids
 
         threads = workplace.execution.threads
         ids, flags = pretraining_ids(rows), perplexity_flags(options)

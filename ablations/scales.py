@@ -6,28 +6,121 @@ declare. Numbers without a row in a table follow the scale's formula.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from ablations.contrastive import scaled_embedding
-from ablations.modification import Recipe, validated
-from ablations.scale_rules import LAPTOP, PROXY, SMOKE, Rules, Shape, Vocabulary
+from ablations.ladder import CONTRASTIVE_PROTOCOL, EMBEDDING_PROTOCOL
+from ablations.variant import Embedding, Recipe, Variant, prove_scaled, validated
+from neobert.data.sources import Source
 from neobert.processes import available_cores
-from neobert.recipe import FineTuning, Grid
+from neobert.recipe import Contrastive, FineTuning, Grid
 from neobert.runs.specifications import Execution
 
-__all__ = [
-    "SCALES",
-    "Scale",
-    "Shape",
-    "Vocabulary",
-    "execution_at",
-    "groups_here",
-    "scaled",
-    "scaled_measurement",
-    "sharing_cores",
-    "trained_vocabulary_size",
-    "workers_here",
-]
+Vocabulary = Literal["trained", "published"]
+Shape = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The tables of one scale; shapes are (layers, width)."""
+
+    shapes: Mapping[Vocabulary, Mapping[Shape, Shape]]
+    shape_divisors: Shape
+    heads: int
+    contexts: Mapping[int, int]
+    tokens_per_step: Mapping[int, int]
+    steps: Mapping[int, int]
+    warmup_fraction: float
+    peak_learning_rates: Mapping[float, float]
+    grid: Mapping[str, Mapping[float, float]]
+    model: Mapping[str, Any]
+    optimization: Mapping[str, Any]
+    finetuning: Mapping[str, Any]
+    precision: str
+    trained_vocabulary_size: int | None
+
+
+SMOKE = Rules(
+    # Trained vocabularies are small, so that blocks hold nearly all parameters; with a published one the two embedding
+    # tables weigh more and M8 must be deeper to have M7's size.
+    shapes={
+        "trained": {(12, 768): (3, 128), (16, 1056): (4, 144), (16, 1008): (4, 136), (28, 768): (6, 120)},
+        "published": {(12, 768): (3, 128), (16, 1056): (4, 144), (16, 1008): (4, 136), (28, 768): (7, 136)},
+    },
+    shape_divisors=(4, 6),
+    heads=4,
+    contexts={512: 64, 1024: 96, 2048: 128, 4096: 192},
+    tokens_per_step={131_072: 512, 2_097_152: 768},
+    steps={1_000_000: 5000, 50_000: 250},
+    warmup_fraction=0.1,
+    peak_learning_rates={1e-4: 2e-3, 6e-4: 2.5e-3},
+    grid={
+        "batch_sizes": {32: 32},
+        "learning_rates": {2e-5: 1e-3, 3e-5: 1.5e-3},
+        "weight_decays": {1e-2: 1e-2, 1e-5: 1e-5},
+    },
+    # The released ±0.02 uniform start learns no relation between words in so few tokens; these scales do. Learned
+    # positions must stay small beside them.
+    model={
+        "initialization": {
+            "distribution": "normal",
+            "weight_scale": 0.05,
+            "embedding_scale": 1.0,
+            "position_scale": 0.05,
+        }
+    },
+    optimization={},
+    finetuning={
+        "epochs": 4,
+        "train_examples": 1000,
+        "pooling": "mean",
+        "classifier_scale": 0.05,
+        "evaluations_per_epoch": 2,
+    },
+    precision="bf16",
+    trained_vocabulary_size=1024,
+)
+
+LAPTOP = replace(
+    SMOKE,
+    shapes={**SMOKE.shapes, "trained": {**SMOKE.shapes["trained"], (28, 768): (6, 128)}},
+    contexts={512: 128, 1024: 192, 2048: 256, 4096: 384},
+    tokens_per_step={131_072: 2048, 2_097_152: 3072},
+    steps={1_000_000: 2000, 50_000: 100},
+    # One point of the grid, and at most 300 steps of 32 examples a task.
+    grid={"batch_sizes": {32: 32}, "learning_rates": {2e-5: 1e-3}, "weight_decays": {1e-2: 1e-2, 1e-5: 1e-5}},
+    finetuning={**SMOKE.finetuning, "train_examples": 2400},
+    trained_vocabulary_size=8192,
+)
+"""Real text in hours of two cores: the models of the smoke scale, eight words for one, four times the tokens a step."""
+
+
+PROXY_SHAPES = {(12, 768): (6, 384), (16, 1056): (8, 512), (16, 1008): (8, 480), (28, 768): (12, 448)}
+
+PROXY = Rules(
+    shapes={
+        "trained": PROXY_SHAPES,
+        "published": PROXY_SHAPES,
+    },
+    shape_divisors=(2, 2),
+    heads=8,
+    contexts={512: 128, 1024: 256, 2048: 512, 4096: 1024},
+    tokens_per_step={131_072: 65_536, 2_097_152: 262_144},
+    steps={1_000_000: 20_000, 50_000: 1_000},
+    warmup_fraction=0.02,
+    peak_learning_rates={1e-4: 1e-3, 6e-4: 2e-3},
+    grid={
+        "batch_sizes": {16: 16, 32: 32},
+        "learning_rates": {1e-5: 2e-5, 2e-5: 5e-5, 3e-5: 1e-4},
+        "weight_decays": {1e-2: 1e-2, 1e-5: 1e-5},
+    },
+    model={},
+    optimization={},
+    finetuning={"epochs": 3},
+    precision="bf16",
+    trained_vocabulary_size=None,
+)
+
 
 Scale = Literal["smoke", "laptop", "proxy", "paper"]
 SCALES: tuple[Scale, ...] = ("smoke", "laptop", "proxy", "paper")
@@ -61,6 +154,21 @@ def scaled(recipe: Recipe, scale: Scale, vocabulary: Vocabulary) -> Recipe:
     tree["grid"] = _shrunk_grid(tree["grid"], rules)
     tree["embedding"] = scaled_embedding(scale, recipe.embedding).model_dump()
     return validated(tree, f"scale {scale}")
+
+
+def vocabulary_of(source: Source) -> Vocabulary:
+    """Whether a source trains its tokenizers or brings published ones."""
+    return "trained" if source.trains_tokenizers else "published"
+
+
+def scaled_variant(variant: Variant, scale: Scale, vocabulary: Vocabulary) -> tuple[Recipe, Recipe | None]:
+    """The variant's recipe and its parent's at a scale, proven to differ as declared."""
+    recipe = scaled(variant.recipe, scale, vocabulary)
+    if variant.parent is None:
+        return recipe, None
+    parent = scaled(variant.parent.recipe, scale, vocabulary)
+    prove_scaled(variant.name, parent, recipe, variant)
+    return recipe, parent
 
 
 def trained_vocabulary_size(scale: Scale) -> int | None:
@@ -120,6 +228,37 @@ def _shrink_stage(stage: dict[str, Any], rules: Rules) -> None:
 def _grid_axis(values: tuple[float, ...], table: Mapping[float, float]) -> tuple[float, ...]:
     """The values that the scale keeps, or all of them where it keeps none."""
     return tuple(table[value] for value in values if value in table) or values
+
+
+SCALED: Mapping[Scale, Mapping[str, Any]] = {
+    "smoke": {"steps": 300, "texts_per_step": 96, "warmup_steps": 30, "decay_steps": 300, "max_tokens": 64},
+    "laptop": {"steps": 500, "texts_per_step": 128, "warmup_steps": 50, "decay_steps": 500, "max_tokens": 128},
+    "proxy": {"steps": 1000, "texts_per_step": 128, "warmup_steps": 100, "decay_steps": 1000, "max_tokens": 256},
+    "paper": {},
+}
+"""What a scale changes of the protocol. Short courses have no time to warm up all the way, so they also fall."""
+
+PEAK_LEARNING_RATES: Mapping[Scale, float] = {"smoke": 1e-3, "laptop": 1e-3, "proxy": 2e-4}
+
+
+def scaled_embedding(scale: Scale, embedding: Embedding = EMBEDDING_PROTOCOL) -> Embedding:
+    """How an encoder is made an embedder at a scale; vectors of small models are computed in fp32."""
+    if scale == "paper":
+        return embedding
+    contrastive = scaled_contrastive(scale, embedding.contrastive)
+    return embedding.model_copy(update={"contrastive": contrastive, "precision": "fp32"})
+
+
+def scaled_contrastive(scale: Scale, protocol: Contrastive = CONTRASTIVE_PROTOCOL) -> Contrastive:
+    """The protocol at a scale; another number of texts a step than the paper's stays in proportion to it."""
+    changes = dict(SCALED[scale])
+    if "texts_per_step" in changes:
+        texts = changes["texts_per_step"] * protocol.texts_per_step // CONTRASTIVE_PROTOCOL.texts_per_step
+        changes["texts_per_step"] = texts
+    if scale in PEAK_LEARNING_RATES:
+        peak = {"peak_learning_rate": PEAK_LEARNING_RATES[scale]}
+        changes["optimization"] = protocol.optimization.model_copy(update=peak)
+    return Contrastive.model_validate(protocol.model_copy(update=changes).model_dump())
 
 
 def synthetic_documents(scale: Scale) -> int:

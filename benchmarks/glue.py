@@ -20,8 +20,7 @@ from typing import Any
 import torch
 
 from ablations.ladder import variants
-from ablations.plan import scaled_variant, vocabulary_of
-from ablations.runs import glue_studies, measured_checkpoints, pretraining_runs
+from ablations.plan import glue_studies, measured_checkpoints, pretraining_runs, scaled_variant, vocabulary_of
 from ablations.scales import execution_at
 from benchmarks.measuring import (
     FOLDER,

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ablations.runs import pretraining_runs
+from ablations.plan import pretraining_runs
 from benchmarks.contenders import (
     MASKING,
     MODES,

@@ -5,9 +5,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ablations.modification import Recipe
 from ablations.scales import scaled
-from ablations.variant import Variant
+from ablations.variant import Recipe, Variant
 from neobert.glue.tasks import TASKS
 from reports.cells import Estimate, Seeds
 from reports.remarks import why_no_average

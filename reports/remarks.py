@@ -3,8 +3,8 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from ablations.labels import change_label
 from ablations.scales import Scale, scaled
+from ablations.variant import change_label
 from neobert.glue.tasks import TASKS
 from reports.baselines import BaselineRow
 from reports.cells import Cell

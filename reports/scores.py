@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 
 from ablations.designs import variants_of_designs
 from ablations.ladder import ladder, variants
-from ablations.modification import Recipe
-from ablations.runs import protocol_on
+from ablations.plan import protocol_on
 from ablations.scales import Scale, Vocabulary, scaled
-from ablations.variant import Variant
+from ablations.variant import Recipe, Variant
 from neobert.glue.tasks import TASKS
 from neobert.runs.specifications import GlueStudy
 from reports.baselines import BaselineRow, baseline_rows

@@ -4,9 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ablations.modification import Recipe
 from ablations.scales import Scale, Vocabulary, scaled
-from ablations.variant import Variant
+from ablations.variant import Recipe, Variant
 from neobert.identity import plain
 from reports.formats import DASH, Table, csv_text
 from reports.scores import Group

@@ -2,7 +2,7 @@
 
 import json
 
-from ablations.embedding_listing import means_of, print_means, print_tasks, task_entries
+from ablations.listing import means_of, print_means, print_tasks, task_entries
 from neobert.console import logs
 from neobert.data.sources import Source
 from neobert.runs.layout import Layout

@@ -3,11 +3,9 @@
 import argparse
 from pathlib import Path
 
-from ablations.baselines import plan_embeddings_of
-from ablations.embeddings import EmbeddingChoice, wanted_tasks
-from ablations.model_flags import trust_of
-from ablations.paper_models import folder_or_repository
-from ablations.plan import chosen_variants, plan
+from ablations.flags import trust_of
+from ablations.plan import EmbeddingChoice, chosen_variants, plan, plan_embeddings_of, wanted_tasks
+from ablations.prefetch import folder_or_repository
 from neobert.console import logs
 from neobert.data.sources import Source
 from neobert.errors import MissingData

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from ablations.cluster_flags import add_cluster_flags
+from ablations.flags import add_cluster_flags
 from neobert.command_line import count, seed
 
 DEFAULT_RUNS = Path("runs")

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING
 if __name__ == "__main__":  # a script's own folder is on sys.path, the repository with the packages is not
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from ablations.model_flags import MODEL_HELP, add_trust_flags, trust_of
+from ablations.flags import MODEL_HELP, add_trust_flags, trust_of
 from neobert.command_line import guarded, parser_from
 from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED
 from sweeps.flags import add_common_flags
 
 if TYPE_CHECKING:
-    from ablations.workplace import Workplace
+    from ablations.execute import Workplace
     from neobert.runs.layout import Layout
     from neobert.runs.optuna_view import Mirror
     from neobert.runs.specifications import GlueStudy, Run
@@ -58,11 +58,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from ablations.cluster import place_of
-    from ablations.execution import report_failures
-    from ablations.paper_models import LISTED, print_paper_models
+    from ablations.execute import open_workplace, report_failures
+    from ablations.prefetch import LISTED, print_paper_models
     from ablations.scales import execution_at
-    from ablations.workplace import open_workplace
+    from ablations.submit import place_of
     from neobert.runs.layout import Layout
     from sweeps.outcome import print_outcome
     from sweeps.planning import sweep_of_model, sweep_of_variant, take_newest_run, wanted_tasks
@@ -93,7 +92,7 @@ def _run(options: argparse.Namespace) -> int:
 
 def _carry_out(workplace: "Workplace", sweep: "Sweep", runs: "Sequence[Run]") -> int:
     """Run what is missing, seen by Optuna; a storage that cannot be reached is refused before anything is written."""
-    from ablations.workplace import work_here
+    from ablations.execute import work_here
     from neobert.runs.optuna_view import STORAGE_VARIABLE
 
     mirror = _mirror(workplace, sweep, workplace.options.storage)
@@ -106,8 +105,8 @@ def _carry_out(workplace: "Workplace", sweep: "Sweep", runs: "Sequence[Run]") ->
 
 def _submit(workplace: "Workplace", sweep: "Sweep") -> int:
     """Send what is missing to SLURM and return at once. Optuna's study is a journal there unless another is named."""
-    from ablations.cluster import dispatch_of
-    from ablations.workplace import send
+    from ablations.execute import send
+    from ablations.submit import dispatch_of
     from neobert.runs.optuna_view import STORAGE_VARIABLE
 
     options = workplace.options

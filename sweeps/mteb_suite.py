@@ -18,7 +18,7 @@ from pathlib import Path
 if __name__ == "__main__":  # a script's own folder is on sys.path, the repository with the packages is not
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from ablations.model_flags import MODEL_HELP, add_trust_flags, trust_of
+from ablations.flags import MODEL_HELP, add_trust_flags, trust_of
 from neobert.command_line import guarded, parser_from
 from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED
 from sweeps.flags import add_common_flags
@@ -51,11 +51,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from ablations.cluster import dispatch_of, place_of
-    from ablations.execution import report_failures
-    from ablations.paper_models import LISTED, print_paper_models
+    from ablations.execute import open_workplace, report_failures, send, work_here
+    from ablations.prefetch import LISTED, print_paper_models
     from ablations.scales import execution_at
-    from ablations.workplace import open_workplace, send, work_here
+    from ablations.submit import dispatch_of, place_of
     from neobert.runs.layout import Layout
     from sweeps.embedding_outcome import print_outcome
     from sweeps.embedding_planning import evaluation_of_model, evaluation_of_variant

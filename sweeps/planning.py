@@ -4,13 +4,12 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ablations.baselines import Baseline, plan_baseline
-from ablations.execution import PlannedRows
-from ablations.model_flags import trust_of
-from ablations.paper_models import folder_or_repository
-from ablations.pieces import NamedRun
-from ablations.plan import PlannedUnit, Row, chosen_variants, plan
-from ablations.protocol import EXTENDED_GRID, LIMITED_GRID
+from ablations.execute import PlannedRows
+from ablations.flags import trust_of
+from ablations.ladder import EXTENDED_GRID, LIMITED_GRID
+from ablations.plan import Baseline, PlannedUnit, Row, chosen_variants, plan, plan_baseline
+from ablations.prefetch import folder_or_repository
+from ablations.submit import NamedRun
 from ablations.variant import Variant
 from neobert.console import logs
 from neobert.data.sources import Source

@@ -10,11 +10,9 @@ from typing import Any, cast
 from papers_ladder import PAPERS_LADDER
 
 from ablations.ladder import variants
-from ablations.modification import Recipe
-from ablations.plan import chosen_variants
-from ablations.runs import glue_studies, measured_checkpoints, pretraining_runs
+from ablations.plan import chosen_variants, glue_studies, measured_checkpoints, pretraining_runs
 from ablations.scales import Scale, scaled
-from ablations.variant import Variant
+from ablations.variant import Recipe, Variant
 from neobert.data.sources import Source
 from neobert.files import json_bytes, publish_once
 from neobert.glue.tasks import TASKS

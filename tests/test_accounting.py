@@ -12,7 +12,7 @@ from tiny_runs import STEPS, beside, final_weights, finish, reference, tiny_mode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ablations.execution_flags import with_execution_flags
+from ablations.flags import with_execution_flags
 from ablations.run import build_parser
 from ablations.scales import execution_at
 from neobert.files import read_lines

@@ -12,11 +12,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
-from ablations import contrastive
-from ablations.baselines import plan_embeddings_of
-from ablations.embeddings import EVERYTHING
-from ablations.pieces import pieces_of
+from ablations import scales
+from ablations.plan import EVERYTHING, plan_embeddings_of
 from ablations.run import main
+from ablations.submit import pieces_of
 from neobert.data.sources import SyntheticSource
 from neobert.embeddings.encoders import open_contrastive, open_external
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED
@@ -34,7 +33,7 @@ STEPS = 40
 def short_course(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few steps of smoke scale; workers read them from run.json like any others."""
     changes = {"steps": STEPS, "texts_per_step": 24, "warmup_steps": 4, "decay_steps": STEPS}
-    monkeypatch.setitem(contrastive.SCALED, "smoke", {**contrastive.SCALED["smoke"], **changes})  # type: ignore[arg-type]
+    monkeypatch.setitem(scales.SCALED, "smoke", {**scales.SCALED["smoke"], **changes})  # type: ignore[arg-type]
 
 
 def asked(capsys: pytest.CaptureFixture[str], folder: Path, runs: Path, *flags: str) -> list[dict[str, Any]]:

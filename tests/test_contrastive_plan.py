@@ -11,12 +11,11 @@ import pytest
 from small_corpora import REAL_DATA
 from tiny_contrastive import tiny_contrastive, write_encoder, write_tiny_contrastive
 
-from ablations.contrastive import contrastive_run, pair_sets, scaled_contrastive, scaled_embedding
-from ablations.ladder import variants
-from ablations.pieces import pieces_of
-from ablations.plan import chosen_variants, plan
-from ablations.protocol import CONTRASTIVE_PROTOCOL, EMBEDDING_PROTOCOL
+from ablations.ladder import CONTRASTIVE_PROTOCOL, EMBEDDING_PROTOCOL, variants
+from ablations.plan import chosen_variants, contrastive_run, pair_sets, plan
 from ablations.run import main
+from ablations.scales import scaled_contrastive, scaled_embedding
+from ablations.submit import pieces_of
 from neobert.data.hub_download import Needs, items_of
 from neobert.data.pairs import DECLARED_SETS, Pair, sets_of
 from neobert.data.sources import DirectorySource, HubSource, SyntheticSource, open_source

@@ -11,17 +11,24 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 from tiny_runs import tiny_run
 
-from ablations import disk
-from ablations.cost import Cost, together
-from ablations.costs import Costs, Machine, stage_memory
-from ablations.fit import misfits, refuse_misfits
+from ablations import costs as disk
+from ablations.checks import misfits, refuse, refuse_misfits, validate
+from ablations.costs import (
+    PUBLISHED,
+    Cost,
+    Costs,
+    Machine,
+    TrialWork,
+    finished_runs,
+    measured_throughput,
+    stage_memory,
+    stated_throughput,
+    together,
+)
 from ablations.plan import Row, chosen_variants, plan
 from ablations.scales import Scale
-from ablations.throughput import finished_runs, measured_throughput, stated_throughput
-from ablations.validation import refuse, validate
 from neobert.data.sources import DirectorySource, open_source
 from neobert.errors import MissingData
-from neobert.glue.sizes import PUBLISHED, TrialWork
 from neobert.identity import plain
 from neobert.model.build import build_masked_language_model
 from neobert.runs.claims import acquire

@@ -8,11 +8,10 @@ import pytest
 
 from ablations import designs, ladder, run
 from ablations.designs import FACTORS, cell, cells, design_of, named, possible_factorials, single_variants
-from ablations.execution import PlannedRows
-from ablations.modification import Modification
-from ablations.plan import chosen_variants, plan, scaled_variant
-from ablations.scales import Scale
-from ablations.variant import Variant, prove
+from ablations.execute import PlannedRows
+from ablations.plan import chosen_variants, plan
+from ablations.scales import Scale, scaled_variant
+from ablations.variant import Modification, Variant, prove
 from neobert.data.sources import open_source
 from neobert.runs.layout import Layout
 from neobert.runs.specifications import Execution, PretrainingRun, Source, read_run_file

@@ -15,15 +15,22 @@ from test_identities import small_folder
 from tiny_runs import tiny_run
 from tiny_suite import SMOKE, reference, write_evaluation, write_zero_shot, zero_shot
 
-from ablations.baselines import Baseline, plan_embeddings_of
 from ablations.costs import Costs, Machine
-from ablations.embeddings import EVERYTHING, EmbeddingChoice, embedding_runs
-from ablations.execution import PlannedRows
-from ablations.paper_models import TABLE4_BASELINES, folder_or_repository
-from ablations.pieces import pieces_of
-from ablations.plan import Row, chosen_variants, plan
+from ablations.execute import PlannedRows
+from ablations.plan import (
+    EVERYTHING,
+    Baseline,
+    EmbeddingChoice,
+    Row,
+    chosen_variants,
+    embedding_runs,
+    plan,
+    plan_embeddings_of,
+)
+from ablations.prefetch import folder_or_repository, paper_models
 from ablations.run import main
 from ablations.scales import execution_at
+from ablations.submit import pieces_of
 from neobert.data.mteb_tasks import CATEGORIES
 from neobert.data.sources import DirectorySource, SyntheticSource
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED, MissingData
@@ -336,7 +343,7 @@ def test_zero_shot_without_mteb_is_refused(tmp_path: Path, capsys: pytest.Captur
 def test_a_plan_without_mteb_installed_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("ablations.needs.find_spec", lambda name: None)
+    monkeypatch.setattr("ablations.checks.find_spec", lambda name: None)
     command = ["--variant", "M8", "--stages", "pretrain", "mteb", "--runs", str(tmp_path / "runs")]
     assert main([*command, "--cluster", "here"]) == EXIT_MISSING
     assert "pip install -e '.[eval]'" in capsys.readouterr().err and not (tmp_path / "runs").exists()
@@ -344,8 +351,9 @@ def test_a_plan_without_mteb_installed_says_what_to_install(
 
 def test_the_models_of_table_4_are_declared_once() -> None:
     printed = [(row.model, row.size) for row in published.table4() if not row.model.startswith("NeoBERT")]
-    assert [(model.model, model.size) for model in TABLE4_BASELINES] == printed
-    assert len({model.repository for model in TABLE4_BASELINES}) == len(printed)
+    declared = [model for model in paper_models().values() if "4" in model.tables]
+    assert [(model.model, model.size) for model in declared] == printed
+    assert len({model.repository for model in declared}) == len(printed)
 
 
 def test_a_word_of_the_list_means_its_repository_unless_a_folder_has_that_name(
@@ -358,7 +366,7 @@ def test_a_word_of_the_list_means_its_repository_unless_a_folder_has_that_name(
     assert folder_or_repository("BERT-base", "hub") == "BERT-base"
     assert mteb_suite.main(["--model", "list"]) == EXIT_DONE
     said = capsys.readouterr().out
-    assert all(model.word in said and model.repository in said for model in TABLE4_BASELINES)
+    assert all(model.name in said and model.repository in said for model in paper_models().values())
 
 
 PLACES = (("", "Transformer"), ("1_Pooling", "Pooling"))

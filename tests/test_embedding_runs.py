@@ -16,8 +16,8 @@ from tiny_contrastive import tiny_contrastive, write_tiny_contrastive
 from tiny_runs import worker
 from tiny_suite import SMOKE, SOURCE_HERE, reference, write_evaluation, write_zero_shot
 
-from ablations import contrastive, run
-from ablations.embeddings import EmbeddingChoice, embedding_runs, evaluation_after
+from ablations import run, scales
+from ablations.plan import EmbeddingChoice, embedding_runs, evaluation_after
 from neobert.data.mteb_tasks import CATEGORIES
 from neobert.embeddings import evaluation as suite_unit
 from neobert.embeddings.contrastive import ContrastiveUnit
@@ -175,8 +175,8 @@ def _assert_vectors_are_means(root: Path, evaluation_id: str, folder: Path) -> N
 @pytest.fixture
 def toy_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
     """Contrastive fine-tuning of a few steps."""
-    toy = {**contrastive.SCALED["smoke"], "steps": 4, "texts_per_step": 24, "warmup_steps": 1, "decay_steps": 4}
-    monkeypatch.setitem(contrastive.SCALED, "smoke", toy)  # type: ignore[index]
+    toy = {**scales.SCALED["smoke"], "steps": 4, "texts_per_step": 24, "warmup_steps": 1, "decay_steps": 4}
+    monkeypatch.setitem(scales.SCALED, "smoke", toy)  # type: ignore[index]
 
 
 @pytest.mark.usefixtures("toy_scale", "toy_tuning")

@@ -12,7 +12,7 @@ from tiny_contrastive import pair_set, tiny_contrastive, write_encoder, write_ti
 from tiny_suite import SMOKE, SOURCE_HERE
 from transformers import AutoModel, AutoTokenizer
 
-from ablations.embeddings import evaluation_after
+from ablations.plan import evaluation_after
 from neobert.data.mteb_tasks import Wording
 from neobert.embeddings.contrastive import ContrastiveTrainer
 from neobert.embeddings.encoders import open_contrastive

@@ -15,7 +15,8 @@ from safetensors.torch import load_file
 from test_run_command import toy_scale  # noqa: F401  (a fixture)
 
 from ablations import ladder, run, scales
-from ablations.execution import PlannedRows
+from ablations.costs import PUBLISHED, TrialWork
+from ablations.execute import PlannedRows
 from ablations.plan import chosen_variants, plan
 from neobert.data.sources import open_source
 from neobert.files import read_json, read_lines
@@ -24,7 +25,6 @@ from neobert.glue.encoding import EncodedTask
 from neobert.glue.finetuning import FineTuner
 from neobert.glue.metrics import Scores
 from neobert.glue.selection import SelectionUnit, best_of_grid, halves
-from neobert.glue.sizes import PUBLISHED, TrialWork
 from neobert.glue.study import trials_of_study
 from neobert.glue.tasks import SELECTION_RULES, TASKS, decisive_score
 from neobert.identity import neutral_values

@@ -10,9 +10,8 @@ import pytest
 from embedding_worlds import card_of, write_published
 from golden_files import ANEW, GoldenFiles
 
-from ablations.embeddings import EmbeddingChoice
 from ablations.ladder import variants
-from ablations.plan import Part, PlannedUnit, plan
+from ablations.plan import EmbeddingChoice, Part, PlannedUnit, plan
 from ablations.scales import SCALES, Scale, synthetic_documents
 from ablations.variant import Variant
 from neobert.data.sources import CORPORA, TASK_SPLITS, Source, open_source

@@ -5,10 +5,9 @@ import re
 import pytest
 
 from ablations.designs import named
-from ablations.labels import change_label
 from ablations.ladder import ladder, variants
 from ablations.scales import SCALES, Scale, Vocabulary, scaled
-from ablations.variant import Variant
+from ablations.variant import Variant, change_label
 
 OWN = {"corpus": "texts/corpora/web:3f2a", "tokenizer": "trained:8192"}
 PUBLISHED = {"corpus": "hub:tiiuae/falcon-refinedweb@c735", "tokenizer": "hub:meta-llama/Llama-2-7b-hf@01c7"}

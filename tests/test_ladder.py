@@ -10,9 +10,8 @@ from golden_files import GoldenFiles
 from papers_ladder import PAPERS_LADDER
 
 from ablations import ladder
-from ablations.modification import Modification, Recipe, validated
 from ablations.scales import SCALES, Scale, Vocabulary, scaled
-from ablations.variant import Variant, prove, prove_scaled
+from ablations.variant import Modification, Recipe, Variant, prove, prove_scaled, validated
 from neobert.identity import canonical, difference, leaves
 from neobert.model.size import parameter_count
 from neobert.recipe import Subset

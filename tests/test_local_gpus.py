@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from test_run_command import toy_scale  # noqa: F401  (a fixture)
 
-from ablations import cluster, run, workplace
+from ablations import execute, run, submit
 from neobert import processes
 from neobert.processes import visible_gpus, worker_environment
 from sweeps import glue_grid
@@ -20,9 +20,9 @@ from sweeps import glue_grid
 def gpus(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """As many GPUs as a test puts under `count`, on 16 cores."""
     has = {"count": 0}
-    for module in (cluster, workplace):
+    for module in (submit, execute):
         monkeypatch.setattr(module, "visible_gpus", lambda: tuple(map(str, range(has["count"]))))
-    monkeypatch.setattr(cluster, "available_cores", lambda: 16)
+    monkeypatch.setattr(submit, "available_cores", lambda: 16)
     monkeypatch.setattr("ablations.scales.available_cores", lambda: 16)
     return has
 
@@ -138,7 +138,7 @@ def test_two_processes_train_together_where_there_is_no_gpu(
     """The real command with the real workers: gloo on the cores of this machine."""
     if visible_gpus():
         pytest.skip("this machine has GPUs")
-    monkeypatch.setattr(cluster, "available_cores", lambda: 2)
+    monkeypatch.setattr(submit, "available_cores", lambda: 2)
     command = ["--variant", "M0", "--stages", "pretrain", "--cluster", "here", "--gpus", "2", "--engine", "zero1"]
     assert run.main([*command, "--runs", str(tmp_path)]) == 0
     (done,) = tmp_path.glob("pretraining/*/done.json")

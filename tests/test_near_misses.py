@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from ablations.costs import Machine
-from ablations.near_misses import NearMisses
+from ablations.listing import NearMisses, near_misses_of, print_plan
 from ablations.plan import Row, chosen_variants, plan
-from ablations.plan_listing import near_misses_of, print_plan
 from neobert.data.sources import open_source
 from neobert.identity import NUMERICS
 from neobert.runs.layout import Layout

@@ -16,8 +16,8 @@ from published_layouts import save_nomic, save_remote
 
 from ablations import prefetch
 from ablations.ladder import ladder
-from ablations.paper_models import GTE_CODE, PAPER_MODELS, TABLE3_BASELINES, folder_or_repository
 from ablations.plan import chosen_variants, plan
+from ablations.prefetch import folder_or_repository, paper_models
 from neobert.data import hub_download
 from neobert.data.mteb_tasks import MTEB_REPOSITORIES
 from neobert.data.sources import REFINEDWEB, DirectorySource, HubSource
@@ -231,10 +231,11 @@ def test_what_repositories_lack_is_brought_beside_them(hub: StandIn, tmp_path: P
     tokenizer = {name: own.pop(name) for name in list(own) if name.startswith("tokenizer")}
     hub.repositories["models/nomic-ai/nomic-bert-2048"] = StandInRepository(own | {"modeling.py": b"1 / 0"}, "1" * 40)
     hub.repositories["models/google-bert/bert-base-uncased"].files |= tokenizer
-    model = contents(save_remote(tmp_path / "gte", repository=GTE_CODE.name))
+    (gte_code,) = paper_models()["GTE-en-8192-base"].parts.beside
+    model = contents(save_remote(tmp_path / "gte", repository=gte_code.name))
     code = {name: model.pop(name) for name in list(model) if name.endswith(".py")}
     hub.repositories["models/Alibaba-NLP/gte-en-mlm-base"] = StandInRepository(model, "2" * 40)
-    hub.repositories[f"models/{GTE_CODE.name}"] = StandInRepository(code | {"README.md": b""}, GTE_CODE.branch)
+    hub.repositories[f"models/{gte_code.name}"] = StandInRepository(code | {"README.md": b""}, gte_code.branch)
     folder, layout = tmp_path / "data", Layout(tmp_path / "runs")
     flags = ("--stages", "pretrain", "--models", "NomicBERT-2048", "GTE-en-8192-base")
     assert run(folder, *flags) == 0 and run(folder, *flags, "--check") == 0
@@ -242,7 +243,7 @@ def test_what_repositories_lack_is_brought_beside_them(hub: StandIn, tmp_path: P
     nomic = adopt(layout, folder_or_repository("NomicBERT-2048", str(folder)))
     gte = adopt(layout, folder_or_repository("GTE-en-8192-base", str(folder)), Trust(code=True))
     assert (nomic.model_type, gte.model_type) == ("nomic_bert", "new")
-    assert manifest(folder)["models/GTE-en-8192-base/modeling.py"]["revision"] == GTE_CODE.branch
+    assert manifest(folder)["models/GTE-en-8192-base/modeling.py"]["revision"] == gte_code.branch
 
 
 @pytest.mark.parametrize("has_safetensors", [True, False])
@@ -258,9 +259,9 @@ def test_a_pickle_is_brought_where_there_is_nothing_else(hub: StandIn, tmp_path:
 
 def test_every_baseline_of_tables_3_and_4_is_listed_with_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
     printed = [(row.model, row.size) for row in published.table3() if not row.model.startswith("NeoBERT")]
-    assert [(model.model, model.size) for model in TABLE3_BASELINES] == printed
+    assert [(model.model, model.size) for model in paper_models().values() if "3" in model.tables] == printed
     for command in (["--task", "cola"], []):
         main = glue_grid.main if command else mteb_suite.main
         assert main([*command, "--model", "list"]) == 0
         said = capsys.readouterr().out
-        assert all(model.word in said and model.needs in said for model in PAPER_MODELS.values())
+        assert all(model.name in said and model.needs in said for model in paper_models().values())

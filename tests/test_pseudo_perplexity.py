@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from small_models import FORMS, language_model
 from tiny_runs import finish, reference, tiny_model, tiny_run, tiny_stage, write_tiny_run
 
-from ablations.perplexity import measure_perplexity, perplexity_flags
+from ablations.execute import measure_perplexity, perplexity_flags
 from ablations.run import build_parser
 from ablations.run import main as run_main
 from neobert.data.shards import Documents, TokenizedCorpus, all_documents

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from papers_ladder import PAPERS_LADDER
 
-from ablations import run, scales, workplace
+from ablations import execute, run, scales
 from ablations.ladder import variants
 from neobert.data.sources import open_source
 from neobert.files import read_lines
@@ -47,7 +47,7 @@ def toy_scale(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     )
     monkeypatch.setitem(scales.RULES, "smoke", toy)  # type: ignore[arg-type]
     monkeypatch.setattr(scales, "SMOKE", toy)
-    monkeypatch.setattr(workplace, "synthetic_documents", lambda scale: 600)
+    monkeypatch.setattr(execute, "synthetic_documents", lambda scale: 600)
     return
 
 
@@ -227,7 +227,7 @@ def test_workers_of_a_large_scale_share_the_cores(
     """What workers are started with, and what the run file says of it."""
     monkeypatch.setattr(scales, "available_cores", lambda: 8)
     started = {}
-    monkeypatch.setattr(workplace, "carry_out", lambda layout, runs, **how: started.update(how) or 0)
+    monkeypatch.setattr(execute, "carry_out", lambda layout, runs, **how: started.update(how) or 0)
     command = ["--variant", "M2", "--scale", "proxy", "--stages", "pretrain", "--cluster", "here", *flags]
     assert run.main([*command, "--runs", str(tmp_path)]) == 0
     assert (started["workers"], started["threads"]) == (workers, threads)

@@ -13,7 +13,7 @@ import torch
 from embedding_worlds import identity
 from tiny_suite import SMOKE, SOURCE_HERE, write_evaluation
 
-from ablations.embeddings import EmbeddingChoice, embedding_runs
+from ablations.plan import EmbeddingChoice, embedding_runs
 from neobert.embeddings.encoders import TextCounts, open_external
 from neobert.embeddings.evaluation import measure_task, open_measured, units_of_evaluation
 from neobert.external import adopt, write_model_file

@@ -6,8 +6,8 @@ from pathlib import Path
 from tiny_contrastive import write_encoder
 from tiny_runs import SOURCE
 
-from ablations.contrastive import scaled_embedding
-from ablations.embeddings import EmbeddingChoice, embedding_runs
+from ablations.plan import EmbeddingChoice, embedding_runs
+from ablations.scales import scaled_embedding
 from neobert.data.preparation import open_specified
 from neobert.runs.layout import Layout
 from neobert.runs.specifications import EmbeddingEvaluation, Execution, PretrainingRun, write_run_file

@@ -5,8 +5,8 @@ from functools import cache, partial
 from typing import Any
 
 from ablations.ladder import M0
-from ablations.modification import Recipe
 from ablations.scales import Scale, Vocabulary, scaled
+from ablations.variant import Recipe
 from neobert.identity import difference, plain
 from reports.cells import POINTS_OF_SCORE, point_name
 from reports.formats import DASH, number

@@ -15,8 +15,7 @@ from unittest.mock import patch
 from cluster import Cluster
 from waiting import until
 
-from ablations.dispatch import Dispatch
-from ablations.pieces import Piece
+from ablations.submit import Dispatch, Piece
 from neobert.files import read_lines
 from neobert.processes import REPOSITORY, thread_variables
 from neobert.runs.layout import Layout

@@ -15,8 +15,7 @@ from safetensors.numpy import load_file
 from status_worlds import EXECUTION, study_of
 from studies import SHORT_HOURS, Study, as_on_login_node, run_command
 
-from ablations.dispatch import Dispatch
-from ablations.pieces import pieces_of
+from ablations.submit import Dispatch, pieces_of
 from neobert.data.preparation import open_specified
 from neobert.files import read_lines
 from neobert.processes import REPOSITORY, thread_variables
