@@ -76,6 +76,7 @@ def test_equal_leaves_under_another_name_are_another_numerics_version(
     run = stage_of(planned(tmp_path))
     old = write(tmp_path, run, done=True).name
     monkeypatch.setitem(NUMERICS, "masking", NUMERICS["masking"] + 1)
+    run = run.model_copy()  # ids are kept
     assert run.id != old
     assert nearest(tmp_path, run) == f"{old} (done) in numerics version"
     with_both = changed(run, weight_decay=0.3)
