@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from neobert.command_line import count, number_above_0, whole_number
 from neobert.evaluation.pseudo_perplexity import TEXT_HELP, sample
-from neobert.model_files import Trust
+from neobert.external import Trust
 
 if TYPE_CHECKING:
     from ablations.plan import Row

@@ -26,6 +26,7 @@ from ablations.variant import Embedding, Recipe, Variant, change_label
 from neobert.data.mteb_tasks import EmbeddingTask, Wording, chosen_tasks, task_prompts
 from neobert.data.pairs import DECLARED_SETS, Mix, sets_of
 from neobert.data.sources import Source
+from neobert.embeddings.sentence_modules import read_sentence_modules
 from neobert.errors import MissingData, did_you_mean
 from neobert.external import ExternalModel, write_model_file
 from neobert.glue.tasks import SELECTION_RULES, TASKS
@@ -49,7 +50,6 @@ from neobert.runs.specifications import (
     write_run_file,
 )
 from neobert.runs.specifications import Source as SourceSpecification
-from neobert.sentence_modules import read_sentence_modules
 
 
 @dataclass(frozen=True)

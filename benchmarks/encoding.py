@@ -37,7 +37,7 @@ from neobert.data.synthetic import corpus_documents
 from neobert.embeddings.encoders import TextEncoder
 from neobert.errors import MissingData
 from neobert.export.__main__ import export
-from neobert.export.source import PretrainedCheckpoint, open_checkpoint
+from neobert.export.checkpoint import PretrainedCheckpoint, open_checkpoint
 from neobert.model.build import build_masked_language_model, initialize
 from neobert.recipe import Precision
 from neobert.runs.claims import acquire

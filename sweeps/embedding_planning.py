@@ -8,12 +8,11 @@ from ablations.plan import EmbeddingChoice, chosen_variants, plan, plan_embeddin
 from ablations.prefetch import folder_or_repository
 from neobert.console import logs
 from neobert.data.sources import Source
+from neobert.embeddings.sentence_modules import read_sentence_modules
 from neobert.errors import MissingData
-from neobert.external import ExternalModel, adopt
-from neobert.model_files import MODULES
+from neobert.external import MODULES, ExternalModel, adopt
 from neobert.runs.layout import Layout
 from neobert.runs.specifications import EmbeddingEvaluation, PretrainingRun
-from neobert.sentence_modules import read_sentence_modules
 from sweeps.planning import Sweep
 
 

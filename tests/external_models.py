@@ -23,7 +23,7 @@ from transformers import (
 
 from neobert.data.synthetic import task_examples
 from neobert.data.tokenizers import TextTokenizer, train_wordpiece
-from neobert.hub.tokenizer import transformers_tokenizer
+from neobert.export.huggingface import transformers_tokenizer
 
 CONTEXT = 48
 SHAPE: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}

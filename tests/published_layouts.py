@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from transformers import DebertaV2Config, DebertaV2Model
 
 from neobert.data.synthetic import task_examples
-from neobert.hub.tokenizer import transformers_tokenizer
+from neobert.export.huggingface import transformers_tokenizer
 
 WIDTH, LAYERS, HEADS, INNER = 16, 2, 2, 32
 ROTARY_BASE = 1000

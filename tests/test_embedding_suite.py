@@ -33,7 +33,7 @@ from neobert.embeddings.encoders import TextCounts, TextEncoder
 from neobert.embeddings.evaluation import EncoderIdentity, Measured, measure_task
 from neobert.errors import EXIT_DONE, DamagedFile, MissingData, RunFailed
 from neobert.export.__main__ import main
-from neobert.export.source import open_checkpoint
+from neobert.export.checkpoint import open_checkpoint
 from neobert.files import sha256_of
 from neobert.offline import offline_environment
 from neobert.processes import REPOSITORY

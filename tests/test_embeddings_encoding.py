@@ -17,7 +17,7 @@ from neobert.embeddings import encoders
 from neobert.embeddings.encoders import TextCounts, TextEncoder, default_precision, slices
 from neobert.errors import EXIT_DONE, RunFailed
 from neobert.export.__main__ import main
-from neobert.export.source import open_checkpoint
+from neobert.export.checkpoint import open_checkpoint
 from neobert.model.attention import whole_rows_plan
 from neobert.model.build import build_encoder, initialize
 from neobert.model.heads import pool_mean

@@ -24,7 +24,7 @@ from neobert.embeddings.encoders import (
     padded_slices,
 )
 from neobert.errors import DamagedFile, MissingData, RunFailed
-from neobert.export.source import open_checkpoint
+from neobert.export.checkpoint import open_checkpoint
 from neobert.external import adopt
 from neobert.hub.external import load_external
 from neobert.model.attention import whole_rows_plan

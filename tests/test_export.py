@@ -18,7 +18,7 @@ import neobert.hub  # noqa: F401 - registers the classes
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_OFF, EXIT_REFUSED, EXIT_RUN_FAILED
 from neobert.export import huggingface
 from neobert.export.__main__ import main
-from neobert.export.graph import OPSET
+from neobert.export.onnx import OPSET
 from neobert.model.build import build_masked_language_model
 from neobert.runs.records import publish_record, sealed
 

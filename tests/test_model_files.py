@@ -13,9 +13,8 @@ from safetensors.torch import load_file, save_file
 
 from neobert.embeddings.encoders import open_external
 from neobert.errors import MissingData
-from neobert.external import adopt, external_id, locate
+from neobert.external import NO_TRUST, Trust, adopt, external_id, locate, model_files
 from neobert.hub.external import load_external
-from neobert.model_files import NO_TRUST, Trust, model_files
 from neobert.runs.layout import Layout
 
 CPU = torch.device("cpu")

@@ -21,8 +21,7 @@ from ablations.prefetch import folder_or_repository, paper_models
 from neobert.data import hub_download
 from neobert.data.mteb_tasks import MTEB_REPOSITORIES
 from neobert.data.sources import REFINEDWEB, DirectorySource, HubSource
-from neobert.external import adopt
-from neobert.model_files import Trust
+from neobert.external import Trust, adopt
 from neobert.offline import offline_environment
 from neobert.runs.claims import acquire
 from neobert.runs.layout import Layout

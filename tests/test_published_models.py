@@ -19,9 +19,8 @@ from transformers import AutoModel
 
 from neobert.embeddings.encoders import open_external
 from neobert.errors import DamagedFile, MissingData
-from neobert.external import adopt, locate
+from neobert.external import Trust, adopt, locate
 from neobert.hub.external import load_external
-from neobert.model_files import Trust
 from neobert.runs.layout import Layout
 from sweeps import glue_grid
 

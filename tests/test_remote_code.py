@@ -127,7 +127,7 @@ def test_imports_become_relative_in_the_form_that_the_loader_follows() -> None:
     source = "from neobert import recipe\n\ndef f():\n    from neobert.model.attention import (\n        take,\n    )\n"
     assert remote_code.relative(source) == (
         "from . import neobert_recipe as recipe\nfrom .neobert_recipe import __name__ as _\n\n"
-        "def f():\n    from .neobert_model_slots import take\n"
+        "def f():\n    from .neobert_model_attention import take\n"
     )
     with pytest.raises(AssertionError, match=r"import neobert\.recipe"):
         remote_code.relative("import neobert.recipe\n")
@@ -136,7 +136,7 @@ def test_imports_become_relative_in_the_form_that_the_loader_follows() -> None:
 def test_code_that_does_not_load_or_computes_something_else_is_never_published(tmp_path, monkeypatch, capsys) -> None:
     run, original = write_checkpoints(tmp_path / "runs", tiny_run(), 0), remote_code.remote_modules
     monkeypatch.setattr(
-        remote_code, "remote_modules", lambda: {k: v for k, v in original().items() if k != "neobert_model_slots"}
+        remote_code, "remote_modules", lambda: {k: v for k, v in original().items() if k != "neobert_model_attention"}
     )
     command = [str(run), "--to", "hf", "--remote-code", "--step", "0", "--out", str(tmp_path / "out")]
     assert main(command) == EXIT_OFF

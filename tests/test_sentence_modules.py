@@ -16,13 +16,13 @@ from tiny_suite import SMOKE, SOURCE_HERE, write_evaluation
 from ablations.plan import EmbeddingChoice, embedding_runs
 from neobert.embeddings.encoders import TextCounts, open_external
 from neobert.embeddings.evaluation import measure_task, open_measured, units_of_evaluation
+from neobert.embeddings.sentence_modules import SentenceModules, read_sentence_modules
 from neobert.external import adopt, write_model_file
 from neobert.processes import StopRequest
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_records
 from neobert.runs.specifications import EmbeddingEvaluation, read_run_file
 from neobert.runs.worker import Worker
-from neobert.sentence_modules import SentenceModules, read_sentence_modules
 from sweeps import mteb_suite
 
 STS = "SyntheticSentenceSimilarity"

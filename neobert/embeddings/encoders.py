@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from neobert.data.preparation import open_specified, text_tokenizer
 from neobert.data.tokenizers import TextTokenizer
 from neobert.embeddings.pairs import Framing, framed_texts
+from neobert.embeddings.sentence_modules import SentenceModules, SentencePooling, read_sentence_modules
 from neobert.errors import MissingData, RunFailed
 from neobert.external import ExternalModel, read_model_file
 from neobert.glue.batching import ROW_MULTIPLE
@@ -26,7 +27,6 @@ from neobert.model.heads import encoder_part, mean_over_tokens
 from neobert.recipe import EmbeddingPrecision, Precision
 from neobert.runs.layout import Layout
 from neobert.runs.specifications import ContrastiveRun, PretrainingRun, RunFile, Source, read_run_file
-from neobert.sentence_modules import SentenceModules, SentencePooling, read_sentence_modules
 from neobert.training import checkpoints
 from neobert.training.trainer import last_checkpoint
 

@@ -24,6 +24,7 @@ from neobert.data.mteb_tasks import EmbeddingTask
 from neobert.data.preparation import open_specified, require_origin
 from neobert.data.sources import Source
 from neobert.embeddings.encoders import Embedder, TextCounts, open_contrastive, open_external, open_pretrained
+from neobert.embeddings.sentence_modules import SentenceModules, read_sentence_modules
 from neobert.errors import RunFailed
 from neobert.external import read_model_file
 from neobert.files import replace_file
@@ -42,7 +43,6 @@ from neobert.runs.specifications import (
     TaskOnData,
     read_checked_run_file,
 )
-from neobert.sentence_modules import SentenceModules, read_sentence_modules
 from neobert.training.distributed import default_device
 
 if TYPE_CHECKING:

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, get_args
 
 from neobert.command_line import guarded, parser_from, whole_number
 from neobert.data.mteb_tasks import Wording
-from neobert.errors import EXIT_DONE
+from neobert.errors import EXIT_DONE, RunFailed
 from neobert.files import publish_folder, temporary_sibling
 
 if TYPE_CHECKING:
-    from neobert.export.source import PretrainedCheckpoint
+    from neobert.export.checkpoint import PretrainedCheckpoint
+
 
 FORMS = ("hf", "sentence-transformers", "onnx")
 
@@ -72,7 +73,6 @@ def _run(options: argparse.Namespace) -> int:
 def _export_and_push(options: argparse.Namespace) -> dict[str, object]:
     if options.push is None:
         return _export(options)
-    from neobert.export.push import check_repository, push
 
     check_repository(options.push)
     done = _export(options)
@@ -131,9 +131,8 @@ def export(
 def _export_pretrained(
     run: Path, form: str, step: int | None, folder: Path, *, with_code: bool = False
 ) -> dict[str, object]:
-    from neobert.export.card import model_card
-    from neobert.export.scores import write_evaluation_results
-    from neobert.export.source import open_checkpoint
+    from neobert.export.card import model_card, write_evaluation_results
+    from neobert.export.checkpoint import open_checkpoint
 
     checkpoint = open_checkpoint(run, step)
     parity = _writer(form)(checkpoint, folder)
@@ -147,21 +146,57 @@ def _export_pretrained(
 
 
 def _writer(form: str) -> "Callable[[PretrainedCheckpoint, Path], dict[str, float]]":
-    from neobert.export.graph import write_onnx
-    from neobert.export.huggingface import write_transformers
-    from neobert.export.sentence import write_sentence_transformers
+    from neobert.export.huggingface import write_sentence_transformers, write_transformers
+    from neobert.export.onnx import write_onnx
 
     return {"hf": write_transformers, "sentence-transformers": write_sentence_transformers, "onnx": write_onnx}[form]
 
 
 def _export_contrastive(run: Path, form: str, step: int | None, folder: Path, *, wording: Wording) -> dict[str, object]:
+    from neobert.export.card import contrastive_card
     from neobert.export.contrastive import open_contrastive_checkpoint, write_contrastive
-    from neobert.export.contrastive_card import contrastive_card
 
     checkpoint = open_contrastive_checkpoint(run, step, wording)
     parity = write_contrastive(checkpoint, form, folder)
     (folder / "README.md").write_text(contrastive_card(checkpoint, form, parity), encoding="utf-8")
     return {"run": checkpoint.run_file.id, "step": checkpoint.step, "parity": parity}
+
+
+def check_repository(repository: str) -> None:
+    """Check a repository's name, and that somebody is logged in, before anything is computed.
+
+    Raises:
+        ValueError: it is no name that the hub takes, or there is no token.
+    """
+    from huggingface_hub import get_token
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    try:
+        validate_repo_id(repository)
+    except HFValidationError as error:
+        raise ValueError(
+            f"--push {repository!r} names no repository of the hub, such as user/model: {error}"
+        ) from error
+    if get_token() is None:
+        raise ValueError(f"--push {repository} needs a token of the hub: run hf auth login, or set HF_TOKEN")
+
+
+def push(folder: Path, repository: str, message: str) -> str:
+    """Upload a folder, into a new private repository where there is none; returns the commit's address.
+
+    Raises:
+        RunFailed: the hub refused, or was not reached; the folder stays.
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HTTPError  # that of the http library which the installed client uses
+
+    api = HfApi()
+    try:
+        api.create_repo(repository, private=True, exist_ok=True)
+        return str(api.upload_folder(repo_id=repository, folder_path=folder, commit_message=message).commit_url)
+    except (HTTPError, OSError) as error:
+        raise RunFailed(f"{folder} is exported, but the hub took no {repository}: {error}") from error
 
 
 if __name__ == "__main__":

@@ -15,16 +15,12 @@ from neobert.data.mteb_tasks import FOLDERS, OFFICIAL_TASKS, EmbeddingTask, Word
 from neobert.data.preparation import open_specified
 from neobert.embeddings.encoders import Embedder, ExternalTextEncoder, TextEncoder, open_contrastive
 from neobert.embeddings.pairs import framed_texts
-from neobert.export.graph import EMBEDDING, Embedding, run_graph, write_graph
-from neobert.export.graph import TOLERANCE as GRAPH_TOLERANCE
-from neobert.export.huggingface import TOLERANCE, configuration_of
-from neobert.export.parity import TEXTS, require_close, require_equal_weights
-from neobert.export.requirements import require_packages
-from neobert.export.sentence import reloaded, save_modules
-from neobert.export.source import chosen_step
+from neobert.export.checkpoint import TEXTS, chosen_step, require_close, require_equal_weights, require_packages
+from neobert.export.huggingface import TOLERANCE, configuration_of, reloaded, save_modules, transformers_tokenizer
+from neobert.export.onnx import EMBEDDING, Embedding, run_graph, write_graph
+from neobert.export.onnx import TOLERANCE as GRAPH_TOLERANCE
 from neobert.hub import NeoBERTModel
 from neobert.hub.external import load_external
-from neobert.hub.tokenizer import transformers_tokenizer
 from neobert.runs.layout import Layout
 from neobert.runs.records import ENGLISH_SUITE, Category
 from neobert.runs.specifications import ContrastiveRun, RunFile, read_run_file

@@ -1,22 +1,61 @@
 """A folder for transformers: model.safetensors, config.json, tokenizer files."""
 
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 import torch
+from torch import Tensor
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from neobert.data.tokenizers import TextTokenizer
-from neobert.export.parity import (
+from neobert.export.checkpoint import (
+    TEXTS,
+    PretrainedCheckpoint,
     flat_logits,
+    flat_means,
     padded,
     probe_documents,
     require_close,
     require_equal_tokens,
     require_equal_weights,
+    require_packages,
 )
-from neobert.export.source import PretrainedCheckpoint
 from neobert.hub import NeoBERTConfig, NeoBERTForMaskedLM
-from neobert.hub.tokenizer import load_transformers_tokenizer, transformers_tokenizer
 from neobert.runs.specifications import PretrainingRun
+
+
+def transformers_tokenizer(tokenizer: TextTokenizer, context: int) -> PreTrainedTokenizerFast:
+    """The same tokenizer for transformers; it frames texts itself, and reads "[MASK]" in a text as the mask.
+
+    context: tokens, specials included, to which truncation cuts.
+    """
+    from tokenizers import Tokenizer
+    from tokenizers.processors import TemplateProcessing
+
+    ids, fast = tokenizer.ids, Tokenizer.from_str(tokenizer.tokenizer.to_str())
+    names = {name: fast.id_to_token(getattr(ids, name)) for name in ("pad", "cls", "sep", "mask", "unk")}
+    cls, sep = names["cls"], names["sep"]
+    opening = f"{cls} " if tokenizer.opens_second else ""
+    fast.post_processor = TemplateProcessing(
+        single=f"{cls} $A {sep}",
+        pair=f"{cls} $A {sep} {opening}$B:1 {sep}:1",
+        special_tokens=[(cls, ids.cls), (sep, ids.sep)],
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=fast,
+        model_max_length=context,
+        model_input_names=["input_ids", "attention_mask"],
+        **{f"{name}_token": token for name, token in names.items()},
+    )
+
+
+def load_transformers_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
+    """What a user of the folder gets."""
+    return cast(PreTrainedTokenizerFast, AutoTokenizer.from_pretrained(folder))
+
 
 TOLERANCE = 1e-5
 
@@ -65,3 +104,65 @@ def check_transformers(checkpoint: PretrainedCheckpoint, folder: Path) -> dict[s
     token_ids, mask = padded(documents)
     found = model(token_ids, attention_mask=mask).logits[mask.bool()]
     return {"logits": require_close("model", found, flat_logits(checkpoint, documents), TOLERANCE)}
+
+
+def write_sentence_transformers(checkpoint: PretrainedCheckpoint, folder: Path) -> dict[str, float]:
+    """Write the folder and reload it; returns the deviations that were measured.
+
+    Raises:
+        ValueError: sentence-transformers is not installed.
+        ParityOff: the reloaded encoder's sentence vectors are not the run's.
+    """
+    tokenizer = transformers_tokenizer(checkpoint.tokenizer, checkpoint.run.context)
+    save_modules(masked_language_model(checkpoint).model, tokenizer, folder, {})
+    return check_sentence_transformers(checkpoint, folder)
+
+
+def save_modules(encoder: Any, tokenizer: Any, folder: Path, prompts: Mapping[str, str]) -> None:
+    """Write an encoder and a tokenizer of transformers with mean pooling; `prompts` stand before texts, by name.
+
+    Raises:
+        ValueError: sentence-transformers is not installed.
+    """
+    require_packages("sentence_transformers")
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+
+    with tempfile.TemporaryDirectory() as scratch:
+        encoder.save_pretrained(scratch)
+        tokenizer.save_pretrained(scratch)
+        modules = [Transformer(scratch), Pooling(encoder.config.hidden_size, "mean")]
+        model = SentenceTransformer(modules=modules, device="cpu", prompts=dict(prompts))
+        model.save_pretrained(str(folder), create_model_card=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Reloaded:
+    """A folder as sentence-transformers reads it."""
+
+    model: Any
+
+    def vectors(self, texts: Sequence[str], prompt_name: str | None = None) -> Tensor:
+        """Vectors of texts (texts, width), behind a prompt of the folder where one is named."""
+        return torch.from_numpy(self.model.encode(list(texts), prompt_name=prompt_name, show_progress_bar=False))
+
+
+def reloaded(folder: Path) -> Reloaded:
+    """The folder, loaded."""
+    from sentence_transformers import SentenceTransformer
+
+    return Reloaded(SentenceTransformer(str(folder), device="cpu"))
+
+
+def check_sentence_transformers(checkpoint: PretrainedCheckpoint, folder: Path) -> dict[str, float]:
+    """Compare a folder with the run: token ids equal, sentence vectors within 1e-5.
+
+    Raises:
+        ParityOff: they differ.
+    """
+    require_equal_tokens(load_transformers_tokenizer(folder), checkpoint)
+    found = reloaded(folder).vectors(TEXTS)
+    tokenizer = checkpoint.tokenizer
+    framed = [tokenizer.frame(ids, max_tokens=checkpoint.run.context) for ids in tokenizer.encode(TEXTS)]
+    expected = flat_means(checkpoint, [torch.tensor(ids) for ids in framed])
+    return {"sentence_embedding": require_close("sentence vectors", found, expected, TOLERANCE)}

@@ -19,19 +19,18 @@ from safetensors.torch import load_file, save_file
 
 from neobert import __version__
 from neobert.errors import ParityOff
-from neobert.export.parity import flat_states, padded, probe_documents, require_close
-from neobert.export.source import PretrainedCheckpoint
+from neobert.export.checkpoint import PretrainedCheckpoint, flat_states, padded, probe_documents, require_close
 from neobert.files import replace_file
 
 PACKAGE = "neobert"
-CONFIGURATION, ENCODER, HEADS = "neobert.hub.configuration", "neobert.hub.modeling", "neobert.hub.heads"
+CONFIGURATION, MODELING = "neobert.hub.configuration", "neobert.hub.modeling"
 AUTO_CLASSES = {
     "AutoConfig": (CONFIGURATION, "NeoBERTConfig"),
-    "AutoModel": (ENCODER, "NeoBERTModel"),
-    "AutoModelForMaskedLM": (HEADS, "NeoBERTForMaskedLM"),
-    "AutoModelForQuestionAnswering": (HEADS, "NeoBERTForQuestionAnswering"),
-    "AutoModelForSequenceClassification": (HEADS, "NeoBERTForSequenceClassification"),
-    "AutoModelForTokenClassification": (HEADS, "NeoBERTForTokenClassification"),
+    "AutoModel": (MODELING, "NeoBERTModel"),
+    "AutoModelForMaskedLM": (MODELING, "NeoBERTForMaskedLM"),
+    "AutoModelForQuestionAnswering": (MODELING, "NeoBERTForQuestionAnswering"),
+    "AutoModelForSequenceClassification": (MODELING, "NeoBERTForSequenceClassification"),
+    "AutoModelForTokenClassification": (MODELING, "NeoBERTForTokenClassification"),
 }
 TOLERANCE = 1e-5
 

@@ -16,13 +16,14 @@ from transformers import (
 )
 
 from neobert.hub.configuration import NeoBERTConfig
-from neobert.hub.heads import (
+from neobert.hub.modeling import (
     NeoBERTForMaskedLM,
     NeoBERTForQuestionAnswering,
     NeoBERTForSequenceClassification,
     NeoBERTForTokenClassification,
+    NeoBERTModel,
+    NeoBERTPreTrainedModel,
 )
-from neobert.hub.modeling import NeoBERTModel, NeoBERTPreTrainedModel
 
 __all__ = [
     "NeoBERTConfig",

@@ -2,7 +2,7 @@
 checkpoint is run where the user trusts it."""
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -15,14 +15,109 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedConfig, PreTrainedModel
+from transformers.dynamic_module_utils import get_class_from_dynamic_module
 from transformers.utils import logging
 
 from neobert.data.tokenizers import Framed
+from neobert.external import CONFIGURATION, NO_TRUST, PICKLES, Trust, is_inside, model_files, read_settings
 from neobert.files import json_bytes
-from neobert.hub.loading import SHOWN_KEYS
-from neobert.hub.model_code import Refused, built_anew, class_beside
-from neobert.hub.published import KEY_MAPPINGS, native_configuration
-from neobert.model_files import CONFIGURATION, NO_TRUST, PICKLES, Trust, model_files, read_settings
+from neobert.hub.modeling import SHOWN_KEYS
+
+
+class Refused(ValueError):
+    """A sentence for people, to be passed on as it is."""
+
+
+def class_beside(folder: Path, settings: Mapping[str, Any], auto: str, name: str) -> Any:
+    """The class of a folder that stands for transformers' class `auto`; None where its settings name none.
+
+    It is taken from the folder alone, also where auto_map names a repository ("REPOSITORY--module.Class"), and without
+    transformers' Auto classes, which give a second folder of one model_type the code of the first.
+
+    Raises:
+        Refused: its module is not there.
+    """
+    classes = settings.get("auto_map") or {}
+    named = classes.get(auto) if isinstance(classes, dict) else classes
+    reference = next((one for one in reversed(named) if one), None) if isinstance(named, list) else named
+    if reference is None:
+        return None
+    repository, _, local = reference.rpartition("--")
+    module = f"{local.rpartition('.')[0]}.py"
+    if not is_inside(module) or not (folder / module).is_file():
+        raise Refused(
+            f"{name} has no {module}{f' of {repository}' if repository else ''}, which its auto_map names: put the "
+            "Python files beside config.json, as ablations/prefetch.py --models does"
+        )
+    return get_class_from_dynamic_module(local, folder, local_files_only=True)
+
+
+def built_anew(model: PreTrainedModel) -> PreTrainedModel:
+    """The same weights in a model whose __init__ ran with memory: transformers builds models without any, and what a
+    class of a folder computes there and does not save would stay undefined."""
+    with torch.device("cpu"):
+        built = type(model)(model.config)
+    built.load_state_dict(model.state_dict())
+    return built
+
+
+KEY_MAPPINGS: Mapping[str, dict[str, str]] = {"nomic_bert": {r"^bert\.": ""}}
+"""By model_type: what to replace in names of tensors. NomicBERT was saved under a language model's head."""
+
+_NOMIC_ALWAYS: Mapping[str, Any] = {
+    "activation_function": "swiglu",
+    "prenorm": False,
+    "parallel_block": False,
+    "causal": False,
+    "qkv_proj_bias": False,
+    "mlp_fc1_bias": False,
+    "mlp_fc2_bias": False,
+    "use_rms_norm": False,
+    "rotary_emb_fraction": 1.0,
+    "rotary_emb_interleaved": False,
+    "rotary_emb_scale_base": None,
+}
+"""What transformers' class does always."""
+
+
+def native_configuration(content: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A config.json as transformers' class of its model_type reads it; `name` is for errors.
+
+    Raises:
+        ValueError: it asks for what that class does not do.
+    """
+    if content.get("model_type") == "nomic_bert" and "n_embd" in content:
+        return _nomic_bert(content, name)
+    return dict(content)
+
+
+def _nomic_bert(content: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """From GPT-2's words, in which NomicBERT was published (nomic-ai/contrastors, configuration_hf_nomic_bert.py)."""
+    lacking = [key for key in ("vocab_size", "n_embd", "n_layer", "n_head", "n_positions") if key not in content]
+    if lacking:
+        raise ValueError(f"config.json of {name} lacks {', '.join(lacking)}: fetch it again")
+    for key, only in _NOMIC_ALWAYS.items():
+        if key in content and content[key] != only:
+            raise ValueError(f"{name} sets {key} to {content[key]!r}: transformers' nomic_bert knows {only!r} alone")
+    positions = content["n_positions"]
+    if content.get("rotary_scaling_factor"):  # its dynamic scaling starts behind the positions that it was trained on
+        positions = min(positions, content.get("max_trained_positions", positions))
+    return {
+        "model_type": "nomic_bert",
+        "vocab_size": content["vocab_size"],
+        "hidden_size": content["n_embd"],
+        "num_hidden_layers": content["n_layer"],
+        "num_attention_heads": content["n_head"],
+        "intermediate_size": content.get("n_inner") or 4 * content["n_embd"],
+        "hidden_act": "silu",
+        "hidden_dropout_prob": content.get("resid_pdrop", 0.0),
+        "attention_probs_dropout_prob": content.get("attn_pdrop", 0.0),
+        "max_position_embeddings": positions,
+        "type_vocab_size": content.get("type_vocab_size", 2),
+        "layer_norm_eps": content.get("layer_norm_epsilon", 1e-12),
+        "rope_parameters": {"rope_type": "default", "rope_theta": content.get("rotary_emb_base", 10_000)},
+    }
+
 
 UNBOUNDED_TOKENS = 1_000_000
 """Tokenizers without a limit name a larger one."""

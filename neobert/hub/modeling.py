@@ -1,7 +1,9 @@
 """The encoder as a transformers model: the blocks of `neobert.model` under transformers' attention interface."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -12,17 +14,170 @@ from transformers.masking_utils import (
     find_packed_sequence_indices,
     packed_sequence_mask_function,
 )
-from transformers.modeling_outputs import BaseModelOutput
+from transformers.modeling_outputs import (
+    BaseModelOutput,
+    MaskedLMOutput,
+    QuestionAnsweringModelOutput,
+    SequenceClassifierOutput,
+    TokenClassifierOutput,
+)
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import logging
 from transformers.utils.generic import can_return_tuple
 
-from neobert.hub.attention import InterfaceAttention, eager_attention, places_within, refuse_mask
 from neobert.hub.configuration import NeoBERTConfig
-from neobert.hub.loading import HEADS, refuse_incomplete, refuse_pickle
-from neobert.model.attention import AttentionPlan
+from neobert.model.attention import AttentionPlan, take
 from neobert.model.build import build_encoder
+from neobert.model.heads import mean_over_tokens
 from neobert.model.positions import LearnedPositions
+
+
+def eager_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    **_: Any,
+) -> tuple[Tensor, Tensor]:
+    """Attention by two products, with its weights; (rows, heads, tokens, head size) in, heads behind tokens out.
+
+    attention_mask: added to the scores, or boolean and true where a token is seen.
+    """
+    scores = query @ key.transpose(-2, -1) * scaling
+    if attention_mask is not None and attention_mask.dtype == torch.bool:
+        # The smallest number in place of −∞: a token that sees nothing makes no NaN.
+        scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
+    elif attention_mask is not None:
+        scores = scores + attention_mask
+    weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
+    return (weights @ value).transpose(1, 2), weights
+
+
+@dataclass(frozen=True)
+class InterfaceAttention:
+    """Any function of transformers' attention interface, as a plan of `neobert.model` calls it."""
+
+    function: Callable[..., tuple[Tensor, Tensor | None]]
+    module: nn.Module
+    mask: Any
+    options: Mapping[str, Any]
+    weights: list[Any] = field(default_factory=list)
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """(rows, tokens, heads, head size) each; what the function says about its weights is kept, layer by layer."""
+        heads_first = (vectors.transpose(1, 2) for vectors in (query, key, value))
+        scaling = query.shape[-1] ** -0.5
+        attended, weights = self.function(
+            self.module, *heads_first, self.mask, dropout=0.0, scaling=scaling, **self.options
+        )
+        self.weights.append(weights)
+        return attended
+
+
+def refuse_mask(mask: Tensor | None, embeddings: Tensor) -> None:
+    """Check the shape of a mask for `embeddings` (rows, tokens, width).
+
+    Raises:
+        ValueError: it is neither (rows, tokens) nor has it four dimensions.
+    """
+    if mask is None or torch.compiler.is_compiling():
+        return
+    rows, tokens = embeddings.shape[:2]
+    if mask.ndim != 4 and mask.shape != (rows, tokens):
+        raise ValueError(
+            f"attention_mask has the shape {tuple(mask.shape)}: {rows} rows of {tokens} tokens need "
+            f"({rows}, {tokens}), or ({rows}, 1, {tokens}, {tokens}) where each token sees others"
+        )
+
+
+def places_within(borders: Tensor, embeddings: Tensor, mask: Tensor | None, positions: Tensor | None) -> Tensor:
+    """The place of each token of one row (1, tokens) in its document, from the cumulated lengths of documents.
+
+    Raises:
+        ValueError: there are several rows, a mask or positions beside the borders, or they do not fit the row.
+    """
+    rows, tokens = embeddings.shape[:2]
+    if rows != 1 or mask is not None or positions is not None:
+        raise ValueError(
+            "cu_seqlens are borders of documents in a single row without attention_mask and position_ids, not in "
+            f"{rows} rows or beside these"
+        )
+    starts, lengths = borders[:-1].long(), borders.diff().long()
+    if not torch.compiler.is_compiling() and (borders[0] != 0 or borders[-1] != tokens or bool((lengths < 0).any())):
+        raise ValueError(f"cu_seqlens {borders.tolist()} do not rise from 0 to the {tokens} tokens of the row")
+    begun = torch.repeat_interleave(starts, lengths, output_size=tokens)
+    return (torch.arange(tokens, device=embeddings.device) - begun.to(embeddings.device))[None]
+
+
+HEADS = ("decoder.", "dense.", "classifier.", "qa_outputs.")
+"""How the tensors of heads are named; all others belong to the encoder."""
+
+PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+
+SHOWN_KEYS = 3
+
+
+def refuse_pickle(name_or_folder: Any, use_safetensors: bool | None) -> None:
+    """Check that weights come as safetensors: a pickle runs code when it is read.
+
+    Raises:
+        ValueError: a pickle is asked for, or a folder holds nothing else.
+    """
+    if use_safetensors is False:
+        raise ValueError("use_safetensors=False asks for pickled weights, which run code when read: leave it out")
+    named = Path(str(name_or_folder))
+    files = sorted(named.iterdir()) if named.is_dir() else [named]
+    pickles = [file for file in files if file.suffix in PICKLE_SUFFIXES and file.is_file()]
+    if pickles and not any(file.suffix == ".safetensors" for file in files):
+        raise ValueError(
+            f"{pickles[0]} is a pickle, which runs code when read, and is refused: save it as model.safetensors"
+        )
+
+
+def refuse_incomplete(name: Any, info: Mapping[str, Any], needs_decoder: bool, may_replace_head: bool) -> None:
+    """Check what transformers' loading `info` says that a checkpoint lacked, had too much or in another shape.
+
+    A classification head may be new, and heads of other tasks may stay behind; one of another size is replaced only
+    where that was asked for (`may_replace_head`, transformers' ignore_mismatched_sizes).
+
+    Raises:
+        ValueError: tensors of the encoder, or the decoder that a language model needs, are among them.
+    """
+    may_be_new = tuple(head for head in HEADS if not (needs_decoder and head == "decoder."))
+    lacking = sorted(key for key in info["missing_keys"] if not key.startswith(may_be_new))
+    extra = sorted(key for key in info["unexpected_keys"] if not key.startswith(HEADS))
+    if lacking:
+        raise ValueError(f"the checkpoint {name} lacks {_named(lacking)}: it is incomplete or fits another config.json")
+    if extra:
+        raise ValueError(
+            f"the checkpoint {name} has the unknown {_named(extra)}: its config.json describes another model"
+        )
+    _refuse_other_shapes(name, info["mismatched_keys"], may_be_new, may_replace_head)
+
+
+def _refuse_other_shapes(
+    name: Any, mismatched: Iterable[tuple[str, Any, Any]], may_be_new: tuple[str, ...], may_replace_head: bool
+) -> None:
+    for key, found, expected in sorted(mismatched, key=lambda entry: entry[0].startswith(may_be_new)):
+        is_head = key.startswith(may_be_new)
+        if is_head and may_replace_head:
+            continue
+        advice = (
+            "pass ignore_mismatched_sizes=True for a new head" if is_head else "its config.json is of another model"
+        )
+        raise ValueError(
+            f"the checkpoint {name} holds {key} as {tuple(found)}, but the configuration asks for {tuple(expected)}: "
+            f"{advice}"
+        )
+
+
+def _named(keys: list[str]) -> str:
+    shown = ", ".join(keys[:SHOWN_KEYS])
+    return f"tensors {shown}" + (f" and {len(keys) - SHOWN_KEYS} more" if len(keys) > SHOWN_KEYS else "")
+
 
 logger = logging.get_logger(__name__)
 
@@ -233,3 +388,184 @@ class NeoBERTModel(NeoBERTPreTrainedModel):
             config=self.config, inputs_embeds=embeddings, attention_mask=mask, and_mask_function=together
         )
         return InterfaceAttention(function, self, visible, options)
+
+
+class NeoBERTForMaskedLM(NeoBERTPreTrainedModel):
+    """Masked language modelling: a linear decoder with bias, not tied to the embedding.
+
+    ```python
+    >>> from transformers import AutoTokenizer
+    >>> from neobert import NeoBERTForMaskedLM
+
+    >>> tokenizer = AutoTokenizer.from_pretrained("chandar-lab/NeoBERT")
+    >>> model = NeoBERTForMaskedLM.from_pretrained("chandar-lab/NeoBERT")
+    >>> logits = model(**tokenizer("The capital of France is [MASK].", return_tensors="pt")).logits
+    ```
+    """
+
+    _needs_decoder = True
+
+    def __init__(self, config: NeoBERTConfig) -> None:
+        super().__init__(config)
+        self.model = NeoBERTModel(config)
+        self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
+        self.post_init()
+
+    def get_output_embeddings(self) -> nn.Linear:
+        """The decoder."""
+        return self.decoder
+
+    def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
+        """Replace the decoder."""
+        self.decoder = new_embeddings
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        **kwargs: Any,
+    ) -> MaskedLMOutput:
+        """Logits (rows, tokens, vocabulary), and with `labels` (rows, tokens; −100 ignored) the mean cross-entropy."""
+        outputs: BaseModelOutput = self.model(
+            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
+        )
+        logits = self.decoder(outputs.last_hidden_state)
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(logits, labels, vocab_size=self.config.vocab_size, **kwargs)
+        return MaskedLMOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+class NewHeadModel(NeoBERTPreTrainedModel):
+    """A model whose linear head is new after pre-training: it starts from N(0, classifier_init_range²)."""
+
+    _keys_to_ignore_on_load_unexpected = [r"^decoder\."]  # noqa: RUF012 - transformers' convention
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, nn.Linear):
+            init.normal_(module.weight, mean=0.0, std=self.config.classifier_init_range)
+            init.zeros_(module.bias)
+
+
+class NeoBERTForSequenceClassification(NewHeadModel):
+    """Pooling, dropout, dense, tanh, dropout, classifier, as in the released code. One label is a regression."""
+
+    def __init__(self, config: NeoBERTConfig) -> None:
+        super().__init__(config)
+        self.model = NeoBERTModel(config)
+        self.dropout = nn.Dropout(config.classifier_dropout)
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.classifier = nn.Linear(config.hidden_size, cast(int, config.num_labels))
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        **kwargs: Any,
+    ) -> SequenceClassifierOutput:
+        """Logits (rows, labels), and with `labels` the loss of the configuration's problem type."""
+        outputs: BaseModelOutput = self.model(
+            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
+        )
+        pooled = self.dropout(self._pooled(cast(Tensor, outputs.last_hidden_state), attention_mask))
+        logits = self.classifier(self.dropout(torch.tanh(self.dense(pooled))))
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config, **kwargs)
+        return SequenceClassifierOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+    def _pooled(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
+        if mask is not None and mask.ndim != 2:
+            raise ValueError(
+                "sequence classification needs a 2-D attention_mask, (rows, tokens), to know which tokens to pool"
+            )
+        if self.config.classifier_pooling == "mean":
+            return hidden.mean(dim=1) if mask is None else mean_over_tokens(hidden, mask.long() - 1)
+        # With padding on the left, [CLS] is not the first column.
+        return hidden[:, 0] if mask is None else take(hidden, mask.int().argmax(dim=1, keepdim=True))[:, 0]
+
+
+class NeoBERTForTokenClassification(NewHeadModel):
+    """A class for every token: dropout and a linear classifier."""
+
+    def __init__(self, config: NeoBERTConfig) -> None:
+        super().__init__(config)
+        self.model = NeoBERTModel(config)
+        self.dropout = nn.Dropout(config.classifier_dropout)
+        self.classifier = nn.Linear(config.hidden_size, cast(int, config.num_labels))
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        **kwargs: Any,
+    ) -> TokenClassifierOutput:
+        """Logits (rows, tokens, labels), and with `labels` (rows, tokens; −100 ignored) the mean cross-entropy."""
+        outputs: BaseModelOutput = self.model(
+            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
+        )
+        logits = self.classifier(self.dropout(outputs.last_hidden_state))
+        loss = None if labels is None else self.loss_function(logits, labels, self.config, **kwargs)
+        return TokenClassifierOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+class NeoBERTForQuestionAnswering(NewHeadModel):
+    """Where an answer starts and ends: two scores for every token."""
+
+    def __init__(self, config: NeoBERTConfig) -> None:
+        super().__init__(config)
+        self.model = NeoBERTModel(config)
+        self.qa_outputs = nn.Linear(config.hidden_size, 2)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        start_positions: Tensor | None = None,
+        end_positions: Tensor | None = None,
+        **kwargs: Any,
+    ) -> QuestionAnsweringModelOutput:
+        """Start and end logits (rows, tokens); with both positions (rows) the mean of the two cross-entropies."""
+        outputs: BaseModelOutput = self.model(
+            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
+        )
+        start_logits, end_logits = self.qa_outputs(outputs.last_hidden_state).unbind(dim=-1)
+        loss = None
+        if start_positions is not None and end_positions is not None:
+            loss = self.loss_function(start_logits, end_logits, start_positions, end_positions, **kwargs)
+        return QuestionAnsweringModelOutput(
+            loss=loss,
+            start_logits=start_logits.contiguous(),
+            end_logits=end_logits.contiguous(),
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )

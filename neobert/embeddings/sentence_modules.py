@@ -6,7 +6,7 @@ from typing import Any, Literal, cast, get_args
 
 from pydantic import PositiveInt
 
-from neobert.model_files import MODULES, is_inside, read_settings, read_settings_list
+from neobert.external import MODULES, is_inside, read_settings, read_settings_list
 from neobert.recipe import Value
 from neobert.runs.records import Category
 

@@ -7,12 +7,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from neobert.export.huggingface import masked_language_model
-from neobert.export.parity import flat_logits, flat_means, flat_states, padded, probe_documents, require_close
-from neobert.export.requirements import require_packages
-from neobert.export.source import PretrainedCheckpoint
+from neobert.export.checkpoint import (
+    PretrainedCheckpoint,
+    flat_logits,
+    flat_means,
+    flat_states,
+    padded,
+    probe_documents,
+    require_close,
+    require_packages,
+)
+from neobert.export.huggingface import masked_language_model, transformers_tokenizer
 from neobert.hub import NeoBERTForMaskedLM, NeoBERTModel
-from neobert.hub.tokenizer import transformers_tokenizer
 from neobert.model.heads import mean_over_tokens
 
 OPSET = 18

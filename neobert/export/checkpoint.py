@@ -1,0 +1,195 @@
+"""What is exported: one checkpoint of a run, with everything known about it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from neobert.data.preparation import open_specified, text_tokenizer
+from neobert.data.tokenizers import TextTokenizer
+from neobert.errors import MissingData, ParityOff
+from neobert.model.attention import packed_plan
+from neobert.model.build import build_masked_language_model
+from neobert.model.heads import MaskedLanguageModel
+from neobert.runs.layout import Layout
+from neobert.runs.records import read_record, read_records
+from neobert.runs.specifications import PretrainingRun, RunFile, read_run_file
+from neobert.training import checkpoints
+
+
+@dataclass(frozen=True)
+class PretrainedCheckpoint:
+    """A step of a run. `record` is the finished run's, None for milestones on the way."""
+
+    folder: Path
+    run_file: RunFile
+    step: int
+    weights: dict[str, Tensor]
+    record: dict[str, Any] | None
+
+    @property
+    def run(self) -> PretrainingRun:
+        """The specification of the run."""
+        assert self.run_file.pretraining is not None
+        return self.run_file.pretraining
+
+    @property
+    def layout(self) -> Layout:
+        """The folder of runs that it lies in."""
+        return Layout(self.folder.parent.parent)
+
+    @cached_property
+    def network(self) -> MaskedLanguageModel:
+        """The flat engine with these weights, without dropout."""
+        network = build_masked_language_model(self.run.recipe.model, self.run.context)
+        network.load_state_dict(self.weights)
+        return network.eval()
+
+    @cached_property
+    def tokenizer(self) -> TextTokenizer:
+        """The run's tokenizer."""
+        recipe = self.run.recipe
+        source = open_specified(self.run_file.source)
+        return text_tokenizer(
+            self.layout, source, recipe.data.tokenizer, recipe.model.vocabulary_size, self.run.tokenizer_origin
+        )
+
+    def glue_records(self) -> list[dict[str, Any]]:
+        """The finished fine-tuning trials on this run's last weights."""
+        if self.record is None:
+            return []
+        records, _ = read_records(self.layout.root)
+        return [
+            record
+            for record in records
+            if record["kind"] == "glue"
+            and record["state"] == "done"
+            and record["inputs"]["pretraining"] == self.run_file.id
+        ]
+
+
+def open_checkpoint(folder: Path, step: int | None) -> PretrainedCheckpoint:
+    """The checkpoint of `step`, or the last one of a finished run.
+
+    Raises:
+        ValueError: the folder holds another kind of run.
+        MissingData: there is no such run or step, or the run is unfinished and no step is named.
+        DamagedFile: a file does not match its checksum.
+    """
+    folder = folder.resolve()
+    run_file = read_run_file(folder)
+    if run_file.pretraining is None:
+        raise ValueError(f"{folder} is a {run_file.kind}: give the folder of a pre-training or contrastive run")
+    chosen, record = chosen_step(folder, run_file.pretraining.recipe.stages[-1].steps, step)
+    weights = checkpoints.load(folder / "checkpoints", chosen).weights()
+    return PretrainedCheckpoint(folder, run_file, chosen, weights, record)
+
+
+def chosen_step(folder: Path, steps: int, step: int | None) -> tuple[int, dict[str, Any] | None]:
+    """The step that is meant of a run of `steps`, and the record where that is a finished run's last.
+
+    Raises:
+        MissingData: the run is unfinished and no step is named.
+    """
+    is_done = (folder / "done.json").exists()
+    if step is None and not is_done:
+        known = ", ".join(map(str, checkpoints.steps_on_disk(folder / "checkpoints"))) or "none"
+        raise MissingData(f"{folder} is not finished: name a checkpoint with --step (there: {known})")
+    chosen = steps if step is None else step
+    return chosen, read_record(folder / "done.json") if is_done and chosen == steps else None
+
+
+def require_packages(*names: str) -> None:
+    """Check that packages are installed.
+
+    Raises:
+        ValueError: one is not.
+    """
+    missing = [name for name in names if find_spec(name) is None]
+    if missing:
+        raise ValueError(f"this export needs {', '.join(missing)}: install the extra with pip install -e '.[export]'")
+
+
+MOST_TOKENS = 64
+TEXTS = ("A short text.", "Another, which is rather longer than the first one and has a comma.", "x", "")
+
+
+def probe_documents(vocabulary_size: int, context: int) -> list[Tensor]:
+    """Random token ids of several lengths up to the context, the same every time."""
+    longest = min(context, MOST_TOKENS)
+    generator = torch.Generator().manual_seed(0)
+    lengths = (longest, max(1, longest // 2), max(1, longest // 7), 1)
+    return [torch.randint(0, vocabulary_size, (length,), generator=generator) for length in lengths]
+
+
+def padded(documents: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Token ids and mask (documents, longest), padding on the right."""
+    token_ids = torch.nn.utils.rnn.pad_sequence(list(documents), batch_first=True)
+    mask = torch.nn.utils.rnn.pad_sequence([torch.ones_like(document) for document in documents], batch_first=True)
+    return token_ids, mask
+
+
+@torch.no_grad()
+def flat_states(checkpoint: PretrainedCheckpoint, documents: Sequence[Tensor]) -> Tensor:
+    """Hidden states (all tokens, width) of documents packed into one row of the engine that trained them."""
+    numbers = torch.cat([torch.full_like(document, number) for number, document in enumerate(documents)])
+    positions = torch.cat([torch.arange(len(document)) for document in documents])
+    plan = packed_plan(numbers[None], positions[None])
+    return checkpoint.network.model(torch.cat(list(documents))[None], plan)[0]
+
+
+@torch.no_grad()
+def flat_logits(checkpoint: PretrainedCheckpoint, documents: Sequence[Tensor]) -> Tensor:
+    """Logits (all tokens, vocabulary) of the same."""
+    return checkpoint.network.decoder(flat_states(checkpoint, documents))
+
+
+def flat_means(checkpoint: PretrainedCheckpoint, documents: Sequence[Tensor]) -> Tensor:
+    """The mean hidden state (documents, width) of each document."""
+    states = flat_states(checkpoint, documents).split([len(document) for document in documents])
+    return torch.stack([state.mean(dim=0) for state in states])
+
+
+def require_close(what: str, found: Tensor, expected: Tensor, tolerance: float) -> float:
+    """The largest difference, in units of the largest expected number where that exceeds 1.
+
+    Raises:
+        ParityOff: it exceeds `tolerance`, or is no number.
+    """
+    scale = max(1.0, float(expected.abs().max()))
+    deviation = float((found.float() - expected).abs().max()) / scale
+    if not deviation <= tolerance:
+        raise ParityOff(f"the exported {what} differs from the run by {deviation:.1e}, more than {tolerance:.0e}")
+    return deviation
+
+
+def require_equal_weights(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    """Check that two state dicts are the same, bit by bit.
+
+    Raises:
+        ParityOff: they are not.
+    """
+    if found.keys() != expected.keys():
+        raise ParityOff(f"the exported weights lack or add {', '.join(sorted(found.keys() ^ expected.keys()))}")
+    for name, tensor in expected.items():
+        if not torch.equal(found[name].cpu(), tensor):
+            raise ParityOff(f"the exported tensor {name} is not the run's")
+
+
+def require_equal_tokens(exported: Callable[..., Mapping[str, Any]], checkpoint: PretrainedCheckpoint) -> None:
+    """Check that an exported tokenizer gives the ids, specials and truncation included, that the run was trained on.
+
+    Raises:
+        ParityOff: it does not.
+    """
+    tokenizer = checkpoint.tokenizer
+    for text in TEXTS:
+        expected = tokenizer.frame(tokenizer.encode([text])[0], max_tokens=checkpoint.run.context)
+        found = list(exported(text, truncation=True)["input_ids"])
+        if found != expected:
+            raise ParityOff(f"the exported tokenizer reads {text!r} as {found}, the run as {expected}")
