@@ -24,7 +24,7 @@ from neobert.glue import finetuning
 from neobert.glue.encoding import EncodedTask
 from neobert.glue.finetuning import FineTuner
 from neobert.glue.metrics import Scores
-from neobert.glue.selection import SelectionUnit, best_of_grid, halves
+from neobert.glue.selection import best_of_grid, halves, select
 from neobert.glue.study import trials_of_study
 from neobert.glue.tasks import SELECTION_RULES, TASKS, decisive_score
 from neobert.identity import neutral_values
@@ -32,10 +32,9 @@ from neobert.model.build import initialize_classifier
 from neobert.model.heads import all_but_classifier
 from neobert.processes import StopRequest
 from neobert.recipe import FineTuning
-from neobert.runs.index import TrialFiles, selection_path
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_record
-from neobert.runs.specifications import GlueStudy, Source
+from neobert.runs.specifications import GlueStudy, Source, Trial
 from neobert.runs.worker import Worker
 from neobert.training.schedule import FineTuningSchedule
 from sweeps import glue_grid
@@ -271,8 +270,8 @@ def test_mnli_hands_on_the_trial_of_the_highest_matched_accuracy(tmp_path: Path,
         scores = {"score": (matched + mismatched) / 2, "metrics": metrics, "curve": []}
         made_up.trial(name, study, each, scores=scores)
     layout = Layout(tmp_path)
-    SelectionUnit(layout, study).run(_Claim(), None, None)  # type: ignore[arg-type]
-    selection = read_json(selection_path(layout, study))
+    select(layout, study, _Claim())  # type: ignore[arg-type]
+    selection = read_json(study.closing(layout).record)
     assert selection["trial"] == study.trial_id(study.points[chosen])
     assert selection["score"] == pytest.approx((0.7, 0.8)[chosen])
     assert selection["rule"] == SELECTION_RULES[study.protocol.decisive_metric]
@@ -293,8 +292,8 @@ def test_the_best_of_a_grid_and_its_nested_score_go_by_the_decisive_metric(
         accuracy, f1 = (0.4, 4 / 7) if says else (0.6, 0.0)
         scores = {"score": (accuracy + f1) / 2, "metrics": {"accuracy": accuracy, "f1": f1}, "curve": []}
         made_up.trial(name, study, each, scores=scores)
-        predictions = TrialFiles(Layout(tmp_path), study, each).predictions
-        np.savez(predictions, validation=np.tile(np.eye(2, dtype=np.float32)[says], (20, 1)))
+        trial = next(trial for trial in study.trials(Layout(tmp_path)) if trial.point == each)
+        np.savez(trial.predictions, validation=np.tile(np.eye(2, dtype=np.float32)[says], (20, 1)))
     best = best_of_grid(Layout(tmp_path), [study], {"validation": labels})
     assert best is not None and best.point == study.points[chosen]
     assert best.nested == pytest.approx(nested)
@@ -334,9 +333,8 @@ def test_every_reading_runs_and_computes_something_else(
     layout, names = Layout(tmp_path), ("M10", *READINGS, "M10@code")
     studies = {name: studies_of(tmp_path, name, documents=600) for name in names}
 
-    def files(name: str, task: str) -> TrialFiles:
-        study = studies[name][1, task]
-        return TrialFiles(layout, study, study.points[0])
+    def files(name: str, task: str) -> Trial:
+        return studies[name][1, task].trials(layout)[0]
 
     def steps(name: str, task: str) -> list[int]:
         return [step for step, _ in read_record(files(name, task).record)["scores"]["curve"]]
@@ -350,5 +348,5 @@ def test_every_reading_runs_and_computes_something_else(
         assert steps("M10@interval", task) == steps("M10@code", task) == [4]
         assert weights_differ("M10@biases", task)
     assert files("M10@dense", "mnli").id == files("M10", "mnli").id and weights_differ("M10@dense", "mrpc")
-    selection = read_json(selection_path(layout, studies["M10@metric"][1, "mnli"]))
+    selection = read_json(studies["M10@metric"][1, "mnli"].closing(layout).record)
     assert selection["rule"] == SELECTION_RULES["first"]

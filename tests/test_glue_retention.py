@@ -14,12 +14,20 @@ from tiny_runs import SOURCE
 from neobert.errors import DamagedFile
 from neobert.files import sha256_of
 from neobert.glue import selection
-from neobert.processes import StopRequest
 from neobert.runs.claims import acquire
-from neobert.runs.index import TrialFiles, read_selection, selection_path, state_of, trial_files
+from neobert.runs.index import state_of
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record, sealed
-from neobert.runs.specifications import Execution, GlueStudy, Start, read_run_file, run_folder, write_run_file
+from neobert.runs.specifications import (
+    Execution,
+    GlueStudy,
+    Start,
+    Trial,
+    read_run_file,
+    read_selection,
+    run_folder,
+    write_run_file,
+)
 
 POINTS = tuple(point(learning_rate=rate) for rate in (1e-3, 2e-3, 3e-3))
 EXECUTION = Execution(threads=1, processes=1, micro_batch_tokens=128, checkpoint_interval_steps=5)
@@ -46,7 +54,7 @@ def study(tmp_path: Path) -> GlueStudy:
 
 def finish(layout: Layout, study: GlueStudy, number: int, score: float) -> Path:
     """Weights and record of a trial, as a worker publishes them; returns the weights' path."""
-    files = trial_files(layout, study)[number]
+    files = study.trials(layout)[number]
     files.weights.parent.mkdir(parents=True, exist_ok=True)
     files.weights.touch()
     record = {"kind": "glue", "id": files.id, "state": "done", "scores": {"score": score}}
@@ -76,7 +84,7 @@ def test_a_better_trial_that_finishes_meanwhile_keeps_its_weights(
     """Another worker publishes its record just after the best so far was looked up."""
     layout, later = Layout(tmp_path), []
     first = finish(layout, study, 0, 0.1)
-    look_up = selection._best
+    look_up = selection.best_trial
 
     def best_then_another_finishes(*arguments):
         found = look_up(*arguments)
@@ -84,16 +92,16 @@ def test_a_better_trial_that_finishes_meanwhile_keeps_its_weights(
             later.append(finish(layout, study, 1, 0.9))
         return found
 
-    monkeypatch.setattr(selection, "_best", best_then_another_finishes)
+    monkeypatch.setattr(selection, "best_trial", best_then_another_finishes)
     selection.drop_beaten_weights(layout, study)
     assert first.exists() and later[0].exists()
     selection.drop_beaten_weights(layout, study)
     assert not first.exists() and later[0].exists()
 
 
-def finish_whole(layout: Layout, study: GlueStudy, number: int, score: float) -> TrialFiles:
+def finish_whole(layout: Layout, study: GlueStudy, number: int, score: float) -> Trial:
     """Weights, predictions and record of a trial as a worker publishes them."""
-    files = trial_files(layout, study)[number]
+    files = study.trials(layout)[number]
     files.record.parent.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(files.predictions, validation=np.arange(12, dtype=np.float32).reshape(6, 2) * score)
     save_file({"model.a": np.ones(3, np.float32)}, files.weights)
@@ -105,12 +113,17 @@ def finish_whole(layout: Layout, study: GlueStudy, number: int, score: float) ->
 
 def close(layout: Layout, study: GlueStudy) -> bool:
     """What a worker does with the closing; whether it was made."""
-    unit = selection.SelectionUnit(layout, study)
-    claim = acquire(layout.claims(unit.id))
+    closing = study.closing(layout)
+    claim = acquire(layout.claims(closing.id))
     assert claim is not None
     with claim:
-        unit.run(claim, StopRequest(), lambda step, score: None)
-    return unit.is_finished()
+        selection.select(layout, study, claim)
+    return closing.is_done
+
+
+def is_ready_to_close(layout: Layout, study: GlueStudy) -> bool:
+    """Whether every trial has a whole record."""
+    return all(trial.is_done for trial in study.trials(layout))
 
 
 def means_the_same(first: bytes, second: bytes) -> bool:
@@ -136,13 +149,12 @@ def test_a_damaged_trial_never_decides_and_runs_again(
     content[int(place * len(content))] ^= change
     assume(suffix == ".npz" or not means_the_same(whole, bytes(content)))
     path.write_bytes(content)
-    unit = selection.SelectionUnit(layout, study)
-    assert not unit.is_ready() or not close(layout, study)
-    assert not unit.is_ready() and not trials[number].is_recorded
+    assert not is_ready_to_close(layout, study) or not close(layout, study)
+    assert not is_ready_to_close(layout, study) and not trials[number].is_done
     finish_whole(layout, study, number, 0.1 * number)
     assert path.with_name(f"{path.name}.damaged-1").read_bytes() == content and path.read_bytes() == whole
-    assert unit.is_ready() and close(layout, study)
-    assert read_selection(selection_path(layout, study))["trial"] == trials[2].id
+    assert is_ready_to_close(layout, study) and close(layout, study)
+    assert read_selection(study.closing(layout).record)["trial"] == trials[2].id
 
 
 @pytest.mark.parametrize("content", [b"", b"PK", b"no archive"])
@@ -151,7 +163,7 @@ def test_torn_predictions_of_an_early_version_are_named(tmp_path: Path, study: G
     layout = Layout(tmp_path)
     for number in range(len(POINTS)):
         finish(layout, study, number, 0.5)
-    torn = trial_files(layout, study)[1].predictions
+    torn = study.trials(layout)[1].predictions
     torn.write_bytes(content)
     assert not close(layout, study)
     assert f"{torn} cannot be read" in capsys.readouterr().err and not torn.exists()
@@ -170,7 +182,7 @@ def test_best_weights_that_are_damaged_are_made_again_before_anything_starts_fro
     best.weights.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     with pytest.raises(DamagedFile, match="the same command runs its trial again"):
         selection.best_weights(layout, "cola", study.id)
-    assert state_of(layout, study) == "waiting" and not best.is_recorded
+    assert state_of(layout, study) == "waiting" and not best.is_done
     finish_whole(layout, study, len(POINTS) - 1, 0.2)
     assert close(layout, study) and selection.best_weights(layout, "cola", study.id).read_bytes() == whole
 
@@ -184,7 +196,7 @@ def test_a_changed_choice_is_no_choice(
     for number in range(len(POINTS)):
         finish_whole(layout, study, number, 0.1 * number)
     assert close(layout, study)
-    path = selection_path(layout, study)
+    path = study.closing(layout).record
     whole, content = read_selection(path), bytearray(path.read_bytes())
     content[int(place * len(content))] ^= change
     path.write_bytes(content)
@@ -202,5 +214,5 @@ def test_what_a_trial_of_another_worker_damages_waits_for_its_end(tmp_path: Path
     claim = acquire(layout.claims(trials[0].id))
     assert claim is not None
     with claim:
-        assert selection.redo_damaged(layout, study) and trials[0].is_recorded
-    assert selection.redo_damaged(layout, study) and not trials[0].is_recorded
+        assert selection.redo_damaged(layout, study) and trials[0].is_done
+    assert selection.redo_damaged(layout, study) and not trials[0].is_done

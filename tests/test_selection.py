@@ -1,7 +1,6 @@
 """Selection: highest mean over seeds, fixed halves, and a nested score without the bias of the best."""
 
 import statistics
-from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +9,8 @@ from hypothesis import strategies as st
 from status_worlds import record_trial, study_of
 from tiny_runs import tiny_run
 
-from neobert.glue import selection
-from neobert.glue.selection import Reached, best_of_grid, best_point, halves
+from neobert.glue.selection import TrialScore, best_of_grid, best_point, halves, nested_score
 from neobert.recipe import Point
-from neobert.runs.index import trial_files
 from neobert.runs.layout import Layout
 
 
@@ -30,8 +27,9 @@ scores_of_points = st.lists(
 def test_the_best_point_has_most_seeds_and_then_the_highest_mean_and_then_comes_first(
     drawn: list[dict[int, float]],
 ) -> None:
-    scores = {point(number): by_seed for number, by_seed in enumerate(drawn)}
-    best = best_point(scores)
+    points = [point(number) for number in range(len(drawn))]
+    values = [(each, score) for each, by_seed in zip(points, drawn, strict=True) for score in by_seed.values()]
+    best = best_point(points, [*values, (points[0], None), (point(99), 2.0)])
     if not any(drawn):
         assert best is None
         return
@@ -50,19 +48,14 @@ def test_halves_are_disjoint_complete_equal_and_always_the_same(count: int) -> N
     assert (again[0] == first).all() and (again[1] == second).all()
 
 
-def test_a_point_that_lacks_a_seed_does_not_win_by_luck() -> None:
-    assert best_point({point(0): {0: 0.5, 1: 0.5}, point(1): {0: 0.9}}) == point(0)
-
-
-def test_the_nested_score_of_equal_points_is_unbiased_where_the_best_of_the_grid_is_not(monkeypatch) -> None:
+def test_the_nested_score_of_equal_points_is_unbiased_where_the_best_of_the_grid_is_not() -> None:
     """Sixty points of coin flips: the best looks better than chance, the nested score does not."""
     rng = np.random.default_rng(0)
     best, nested = [], []
     for _ in range(200):
         first, second = (rng.normal(0.5, 0.03, 60) for _ in range(2))
-        sides = tuple(reached(side) for side in (first, second))
-        monkeypatch.setattr(selection, "_reached_by_half", lambda *_, sides=sides: sides)
-        nested.append(selection._nested(None, [_Study()], {}))
+        sides = [[TrialScore(point(n), 0, score, score) for n, score in enumerate(side)] for side in (first, second)]
+        nested.append(nested_score(map(point, range(60)), *sides))
         best.append(max((first + second) / 2))
     assert statistics.fmean(best) > 0.53
     assert abs(statistics.fmean(nested) - 0.5) < 4 * 0.03 / np.sqrt(2 * 200)
@@ -79,18 +72,7 @@ def test_the_nested_score_of_stored_predictions_is_the_one_made_by_hand(tmp_path
         for half, count in zip(halves(8), right, strict=True):
             logits[half[:count]] = [0.0, 1.0]
         record_trial(layout, study, number, score=sum(right) / 8)
-        np.savez(trial_files(layout, study)[number].predictions, validation=logits)
+        np.savez(study.trials(layout)[number].predictions, validation=logits)
     best = best_of_grid(layout, [study], labels)
     assert best is not None and (best.point, best.mean) == (study.points[0], 5 / 8)
     assert best.nested == (1 / 4 + 2 / 4) / 2
-
-
-def reached(scores: Iterable[float]) -> Reached:
-    """One trial a point, chosen by its score."""
-    noted = Reached([])
-    noted.score = noted.decisive = {point(number): {0: score} for number, score in enumerate(scores)}
-    return noted
-
-
-class _Study:
-    task = "cola"

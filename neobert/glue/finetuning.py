@@ -25,7 +25,6 @@ from neobert.model.encoder import Encoder
 from neobert.model.heads import Classifier
 from neobert.processes import Stopped, StopRequest
 from neobert.recipe import FineTuning, Point, Precision
-from neobert.runs.optuna_view import Report
 from neobert.runs.specifications import CompileWord
 from neobert.training.compiling import COMPILE_SECONDS, COMPILE_SECONDS_PER_LAYER, SAVED_SHARE, Trial, compiled
 from neobert.training.engine import autocast
@@ -145,23 +144,19 @@ class FineTuner:
         """Updates, evaluations and rates of a run at a point; patience may end it earlier."""
         return FineTuningSchedule.of(self.protocol, len(self._train), point.batch_size)
 
-    def run(
-        self, point: Point, seed: int, stop: StopRequest | None = None, on_evaluation: Report | None = None
-    ) -> Outcome:
-        """All `evaluations`; `on_evaluation` gets step and value of each.
+    def run(self, point: Point, seed: int, stop: StopRequest | None = None) -> Outcome:
+        """All `evaluations`.
 
         Raises:
-            RunFailed, Stopped: as `evaluations`; and whatever `on_evaluation` raises to end the run.
+            RunFailed, Stopped: as `evaluations`.
         """
         evaluations = self.evaluations(point, seed, stop)
         while True:
             try:
-                evaluation = next(evaluations)
+                next(evaluations)
             except StopIteration as end:
                 outcome: Outcome = end.value
                 return outcome
-            if on_evaluation is not None:
-                on_evaluation(evaluation.step, evaluation.value)
 
     def evaluations(
         self, point: Point, seed: int, stop: StopRequest | None = None

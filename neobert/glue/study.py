@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,19 +21,19 @@ from neobert.files import replace_file, set_aside, sha256_of, sync_file, tempora
 from neobert.glue.batching import ExampleLayout, PackedLayout, PaddedLayout
 from neobert.glue.encoding import EncodedTask, Framing, encode_task, load_encoded, save_encoded
 from neobert.glue.finetuning import Compiling, FineTuner, Outcome
-from neobert.glue.selection import SelectionUnit, best_weights, drop_beaten_weights, selection_of
+from neobert.glue.selection import best_weights, drop_beaten_weights, select
 from neobert.glue.tasks import task_named
 from neobert.identity import plain
 from neobert.model.build import build_classifier
 from neobert.model.heads import Classifier, Weights, all_but_classifier, encoder_part
 from neobert.processes import StopRequest
-from neobert.recipe import Point
 from neobert.runs.claims import Claim, ClaimLost, acquire
-from neobert.runs.index import TrialFiles, encoded_task_path, read_selection, trial_files
+from neobert.runs.index import TrialFiles
 from neobert.runs.layout import Layout
-from neobert.runs.optuna_view import GridPoint, Report
+from neobert.runs.optuna_view import GridPoint
 from neobert.runs.records import is_published, provenance, publish_record
-from neobert.runs.specifications import GlueStudy, RunFile, read_checked_run_file, read_run_file
+from neobert.runs.specifications import GlueStudy, RunFile, Trial, read_checked_run_file, read_run_file, read_selection
+from neobert.runs.work import Part
 from neobert.training.distributed import default_device
 from neobert.training.trainer import last_checkpoint
 
@@ -52,12 +51,6 @@ class StudyModel:
     weights: Callable[[], Weights]
     tokenizer: Callable[[Source], Framing]
     layout: ExampleLayout
-
-
-def is_there(layout: Layout, study: GlueStudy) -> bool:
-    """Whether the model is pre-trained, or is a known external model."""
-    done = layout.pretraining(study.weights) / "done.json"
-    return (layout.model(study.weights) if study.is_external else done).exists()
 
 
 def load_model(layout: Layout, study: GlueStudy) -> StudyModel:
@@ -98,127 +91,135 @@ def _load_external(layout: Layout, study: GlueStudy) -> StudyModel:
     )
 
 
-def trials_of_study(layout: Layout, task: str, study_id: str) -> "list[TrialUnit | SelectionUnit]":
-    """The units of a study: its trials, and its closing."""
+def trials_of_study(layout: Layout, task: str, study_id: str) -> "list[StudyPart]":
+    """The parts of a study as units of a worker."""
     run_file = read_checked_run_file(layout.study(task, study_id))
-    study = run_file.study
-    assert study is not None
-    trials = [TrialUnit(layout, run_file, study, files.point) for files in trial_files(layout, study)]
-    return [*trials, SelectionUnit(layout, study)]
+    assert run_file.study is not None
+    return [StudyPart(layout, run_file, part) for part in run_file.study.parts(layout)]
 
 
 @dataclass(frozen=True)
-class TrialUnit:
-    """Fine-tuning at one point of a study's grid."""
+class StudyPart:
+    """A trial or the selection of a study as a unit of a worker."""
 
     layout: Layout
     run_file: RunFile
-    study: GlueStudy
-    point: Point
-
-    @property
-    def files(self) -> TrialFiles:
-        return TrialFiles(self.layout, self.study, self.point)
+    part: Part
 
     @property
     def id(self) -> str:
-        return self.files.id
+        return self.part.id
 
     @property
     def name(self) -> str:
-        point = self.point
-        cell = f"batch {point.batch_size}, rate {point.learning_rate:g}, decay {point.weight_decay:g}"
-        return f"{self.study.task} on {self.study.weights} ({cell})"
+        return self.part.title
 
     @property
     def error_path(self) -> Path:
-        return self.files.error
+        return self.part.error
 
     @property
-    def grid_point(self) -> GridPoint:
-        return self.files.grid_point
+    def grid_point(self) -> GridPoint | None:
+        study = self.run_file.study
+        assert study is not None
+        if self.part.after:
+            return None
+        point = next(trial.point for trial in study.trials(self.layout) if trial.id == self.id)
+        return TrialFiles(self.layout, study, point).grid_point
 
     def is_finished(self) -> bool:
-        return self.files.is_recorded
+        return self.part.is_done
 
     def is_ready(self) -> bool:
-        """Whether the weights it starts from are there."""
-        if not is_there(self.layout, self.study):
-            return False
-        start = self.study.starts_from
-        if start.task is None or start.study is None:
-            return True
-        return is_published(selection_of(self.layout, start.task, start.study), read_selection)
+        """Whether all that comes before it is done."""
+        for reference in self.run_file.run.after:
+            folder = self.layout.root / reference
+            if not ((folder / "done.json").exists() or is_published(folder / "selection.json", read_selection)):
+                return False
+        return all(part.is_done for part in self.part.after)
 
-    def run(self, claim: Claim, stop: StopRequest, report: Report) -> None:
-        """Fine-tune, then publish predictions, weights and, last, the record."""
-        started = time.perf_counter()
-        tuner = _fine_tuner(self.layout, self.study.task, self.study.id)
-        outcome = tuner.run(self.point, self.study.seed, stop, report)
-        claim.check()
-        sha256 = {"predictions": self._publish_predictions(outcome), "weights": self._publish_weights(outcome.weights)}
-        claim.check()
-        record = self._described() | {
-            "state": "done",
-            "scores": {
-                "score": outcome.score,
-                "metrics": outcome.metrics,
-                "curve": [list(pair) for pair in outcome.curve],
-            },
-            "steps": outcome.steps,
-            "best_step": outcome.best_step,
-            "claim": claim.number,
-            "course_steps": tuner.schedule(self.point).steps,
-            "sha256": sha256,
-            "compiled": tuner.compiled,
-            "seconds": round(time.perf_counter() - started, 3),
-        }
-        if not publish_record(self.files.record, record):
-            raise ClaimLost(f"trial {self.id} was recorded by another process; this result is dropped")
-        drop_beaten_weights(self.layout, self.study)
+    def run(self, claim: Claim, stop: StopRequest, report: object = None) -> None:
+        execute(self.layout, self.run_file, self.part, claim, stop)
 
-    def _publish_predictions(self, outcome: Outcome) -> str:
-        """Returns the file's SHA-256, as `_publish_weights` does."""
-        buffer = io.BytesIO()
-        np.savez_compressed(buffer, allow_pickle=False, **outcome.predictions)
-        replace_file(self.files.predictions, buffer.getvalue())
-        return hashlib.sha256(buffer.getvalue()).hexdigest()
 
-    def _publish_weights(self, weights: Weights) -> str:
-        temporary = temporary_sibling(self.files.weights)
-        save_file(weights, temporary)
-        sync_file(temporary)
-        sha256 = sha256_of(temporary)
-        temporary.replace(self.files.weights)
-        return sha256
+def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
+    """Do one part of a study: a trial, or the selection of the best one.
 
-    def _described(self) -> dict[str, Any]:
-        """What a record says about the trial, whatever came out."""
-        study = self.study
-        return {
-            "kind": "glue",
-            "id": self.id,
-            "inputs": {
-                "pretraining": study.weights,
-                "stage": study.stage,
-                "study": study.id,
-                "starts_from": plain(study.starts_from),
-                "task": study.task_origin,
-                "tokenizer": study.tokenizer_origin,
-            },
-            "config": {
-                **plain(study.protocol),
-                **plain(self.point),
-                "task": study.task,
-                "seed": study.seed,
-                "context": study.context,
-                "starts_from": study.starts_from.name,
-            },
-            "labels": self.run_file.labels,
+    Raises:
+        MissingData, DamagedFile: what the study starts from or reads is not there, or not what it names.
+        RunFailed: a loss or prediction is not finite.
+        Stopped: `stop` was requested; nothing of the trial is kept.
+        ClaimLost: another process did this part.
+    """
+    study = run_file.study
+    assert study is not None
+    if part.id == study.closing(layout).id:
+        select(layout, study, claim)
+        return
+    trial = next(trial for trial in study.trials(layout) if trial.id == part.id)
+    started = time.perf_counter()
+    tuner = _fine_tuner(layout, study.task, study.id)
+    outcome = tuner.run(trial.point, study.seed, stop)
+    claim.check()
+    sha256 = {"predictions": _publish_predictions(trial, outcome), "weights": _publish_weights(trial, outcome)}
+    claim.check()
+    record = {
+        "kind": "glue",
+        "id": trial.id,
+        "inputs": {
+            "pretraining": study.weights,
+            "stage": study.stage,
+            "study": study.id,
+            "starts_from": plain(study.starts_from),
+            "task": study.task_origin,
+            "tokenizer": study.tokenizer_origin,
+        },
+        "config": {
+            **plain(study.protocol),
+            **plain(trial.point),
+            "task": study.task,
             "seed": study.seed,
-            "threads": torch.get_num_threads(),
-            **provenance(),
-        }
+            "context": study.context,
+            "starts_from": study.starts_from.name,
+        },
+        "labels": run_file.labels,
+        "seed": study.seed,
+        "threads": torch.get_num_threads(),
+        **provenance(),
+        "state": "done",
+        "scores": {
+            "score": outcome.score,
+            "metrics": outcome.metrics,
+            "curve": [list(pair) for pair in outcome.curve],
+        },
+        "steps": outcome.steps,
+        "best_step": outcome.best_step,
+        "claim": claim.number,
+        "course_steps": tuner.schedule(trial.point).steps,
+        "sha256": sha256,
+        "compiled": tuner.compiled,
+        "seconds": round(time.perf_counter() - started, 3),
+    }
+    if not publish_record(trial.record, record):
+        raise ClaimLost(f"trial {trial.id} was recorded by another process; this result is dropped")
+    drop_beaten_weights(layout, study)
+
+
+def _publish_predictions(trial: Trial, outcome: Outcome) -> str:
+    """Returns the file's SHA-256, as `_publish_weights` does."""
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, allow_pickle=False, **outcome.predictions)
+    replace_file(trial.predictions, buffer.getvalue())
+    return hashlib.sha256(buffer.getvalue()).hexdigest()
+
+
+def _publish_weights(trial: Trial, outcome: Outcome) -> str:
+    temporary = temporary_sibling(trial.weights)
+    save_file(outcome.weights, temporary)
+    sync_file(temporary)
+    sha256 = sha256_of(temporary)
+    temporary.replace(trial.weights)
+    return sha256
 
 
 @lru_cache(maxsize=1)
@@ -230,7 +231,7 @@ def _fine_tuner(layout: Layout, task_name: str, study_id: str) -> FineTuner:
     model = load_model(layout, study)
     start = _starting_weights(layout, study, model)
     encoded = _encoded(layout, run_file, model)
-    left = tuple(files.point for files in trial_files(layout, study) if not files.is_recorded)
+    left = tuple(trial.point for trial in study.trials(layout) if not trial.is_done)
     compiling = Compiling(run_file.execution.compile, left)
     return FineTuner(model.classifier, start, encoded, study.protocol, default_device(), model.layout, compiling)
 
@@ -249,7 +250,7 @@ def _encoded(layout: Layout, run_file: RunFile, model: StudyModel) -> EncodedTas
     """The task in token ids, encoded by whichever process comes first."""
     study = run_file.study
     assert study is not None
-    path = encoded_task_path(layout, study)
+    path = study.encoded_task(layout)
     while True:
         try:
             return load_encoded(path)

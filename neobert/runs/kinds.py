@@ -60,11 +60,9 @@ def _pretrain(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop:
 
 
 def _finetune(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
-    from neobert.glue.study import trials_of_study
+    from neobert.glue.study import execute
 
-    assert run_file.study is not None
-    units = trials_of_study(layout, run_file.study.task, run_file.id)
-    next(unit for unit in units if unit.id == part.id).run(claim, stop, _ignore)
+    execute(layout, run_file, part, claim, stop)
 
 
 def _contrast(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
