@@ -15,10 +15,13 @@ from tiny_runs import STEPS, finish, reference, tiny_run, write_tiny_run
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
 import neobert.hub  # noqa: F401 - registers the classes
+from ablations.ladder import M10
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_OFF, EXIT_REFUSED, EXIT_RUN_FAILED
 from neobert.export import huggingface
 from neobert.export.__main__ import main
+from neobert.export.card import glue_scores
 from neobert.export.onnx import OPSET
+from neobert.identity import plain
 from neobert.model.build import build_masked_language_model
 from neobert.runs.records import publish_record, sealed
 
@@ -95,18 +98,25 @@ def test_the_card_says_what_the_model_is(trained: Path, exported: Path, tmp_path
     assert "None are recorded" in early and "model-index" not in early and "checkpoint on the way" in early
 
 
-def publish_trial(trained: Path, name: str, run: str, task: str, score: float | None, origin: str) -> None:
-    record = {
-        "kind": "glue",
+def trial(name: str, score: float | None, **config: object) -> dict[str, object]:
+    """A finished trial on CoLA under the paper's protocol, but for `config`."""
+    point = {"batch_size": 32, "learning_rate": 1e-5, "weight_decay": 0.01}
+    return {
         "id": name,
-        "state": "done",
-        "inputs": {"pretraining": run, "task": origin},
-        "config": {"task": task},
-        "scores": {
-            "score": score,
-            "metrics": {"f1": score, "accuracy": score} if task == "mrpc" else {"matthews": score},
-        },
+        "inputs": {"task": "synthetic:tests"},
+        "config": {**plain(M10.recipe.finetuning), **point, "seed": 0, "task": "cola", **config},
+        "scores": {"score": score, "metrics": {"matthews": score}},
     }
+
+
+def publish_trial(
+    trained: Path, name: str, run: str, task: str, score: float | None, origin: str, **config: object
+) -> None:
+    """A finished trial; `config` differs from the paper's protocol, rate 1e-5 and seed 0."""
+    record = trial(name, score, task=task, **config) | {"kind": "glue", "state": "done"}
+    record["inputs"] = {"pretraining": run, "task": origin}
+    if task == "mrpc":
+        record["scores"] = {"score": score, "metrics": {"f1": score, "accuracy": score}}
     publish_record(trained.parent.parent / "glue" / task / f"{name}.json", record)
 
 
@@ -115,20 +125,22 @@ def test_scores_are_the_best_trials_on_these_weights_with_record_data_and_revisi
     from huggingface_hub import EvalResultEntry, ModelCard, parse_eval_result_entries
 
     hub, other = "hub:nyu-mll/glue@bcdcba79d07bc864c1c254ccfcedcce55bcc9a8c", "synthetic:tests"
-    for name, run, task, score, origin in (
-        ("a", trained.name, "cola", 0.2, hub),
-        ("b", trained.name, "cola", 0.4, hub),
-        ("c", "x", "rte", 0.9, hub),
-        ("d", trained.name, "mrpc", 0.8, hub),
-        ("e", trained.name, "sst2", 0.7, other),
-        ("f", trained.name, "qqp", None, hub),
+    for name, run, task, score, origin, config in (
+        ("a", trained.name, "cola", 0.2, hub, {}),
+        ("b", trained.name, "cola", 0.4, hub, {"learning_rate": 2e-5}),
+        ("c", "x", "rte", 0.9, hub, {}),
+        ("d", trained.name, "mrpc", 0.8, hub, {}),
+        ("e", trained.name, "sst2", 0.7, other, {}),
+        ("f", trained.name, "qqp", None, hub, {}),
+        ("g", trained.name, "cola", 0.9, hub, {"epoch_counted_in": "examples"}),
+        ("h", trained.name, "cola", 0.8, hub, {"epochs": 99}),
     ):
-        publish_trial(trained, name, run, task, score, origin)
+        publish_trial(trained, name, run, task, score, origin, **config)
     out = tmp_path / "out"
     assert main([str(trained), "--to", "hf", "--out", str(out)]) == EXIT_DONE
     card = (out / "README.md").read_text()
-    assert f"| glue/cola | {hub} | matthews | 0.4000 | best of 2 fine-tuning trials, record b |" in card
-    assert f"| glue/sst2 | {other} | matthews | 0.7000 | best of 1 fine-tuning trials, record e |" in card
+    assert f"| glue/cola | {hub} | matthews | 0.4000 | best of 2 grid points, record b |" in card
+    assert f"| glue/sst2 | {other} | matthews | 0.7000 | best of one grid point, record e |" in card
     assert "glue/rte" not in card and "glue/qqp" not in card
     index = {result.dataset_config: result for result in ModelCard(card).data.eval_results}
     assert index["cola"].metric_value == 0.4 and index["cola"].dataset_type == "nyu-mll/glue"
@@ -136,13 +148,37 @@ def test_scores_are_the_best_trials_on_these_weights_with_record_data_and_revisi
     assert index["sst2"].dataset_type == other and index["sst2"].dataset_revision is None
     entries = parse_eval_result_entries(json.loads((out / ".eval_results" / "glue.yaml").read_text()))
     on_hub = {"dataset_id": "nyu-mll/glue", "dataset_revision": hub.split("@")[1]}
-    trials = "on the validation set, best of {} fine-tuning trials, record {}"
+    trials = "on the validation set, best of {}, record {}"
     assert entries == [
-        EvalResultEntry(task_id="cola", value=0.4, notes="matthews " + trials.format(2, "b"), **on_hub),
-        EvalResultEntry(task_id="mrpc", value=0.8, notes="mean of accuracy and f1 " + trials.format(1, "d"), **on_hub),
+        EvalResultEntry(task_id="cola", value=0.4, notes="matthews " + trials.format("2 grid points", "b"), **on_hub),
+        EvalResultEntry(
+            task_id="mrpc", value=0.8, notes="mean of accuracy and f1 " + trials.format("one grid point", "d"), **on_hub
+        ),
     ]
     assert main([str(trained), "--to", "hf", "--out", str(tmp_path / "start"), "--step", "0"]) == EXIT_DONE
     assert not (tmp_path / "start" / ".eval_results").exists()
+
+
+def test_trials_of_two_protocols_are_never_mixed_and_the_papers_counts() -> None:
+    """M10 and M10@code measure one checkpoint; the best of a grid is its best mean over seeds."""
+    code = {"epoch_counted_in": "examples", "weight_decay_on": "all_but_biases"}
+    paper = [
+        trial("a", 0.9, learning_rate=3e-5),
+        trial("b", 0.7),
+        trial("c", 0.5, seed=1),
+        trial("d", None, learning_rate=2e-5),
+    ]
+    others = [trial(f"x{seed}", 0.99, seed=seed, **code) for seed in range(5)]
+    (score,) = glue_scores([*paper, *others])
+    assert score.value == pytest.approx(0.6)
+    assert score.notes == "best of 2 grid points, mean of 2 seeds, record b, c"
+    (score,) = glue_scores(others)
+    assert score.value == pytest.approx(0.99)
+    assert score.notes == (
+        "best of one grid point, mean of 5 seeds, epoch_counted_in examples, weight_decay_on all_but_biases, "
+        "record x0, x1, x2, x3, x4"
+    )
+    assert glue_scores([]) == glue_scores([trial("d", None)]) == []
 
 
 def test_labels_cannot_smuggle_markup_into_the_card(tmp_path: Path) -> None:

@@ -10,20 +10,15 @@ import argparse
 import json
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import redirect_stdout
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 from neobert.command_line import guarded, parser_from, whole_number
 from neobert.data.mteb_tasks import Wording
 from neobert.errors import EXIT_DONE, RunFailed
 from neobert.files import publish_folder, temporary_sibling
-
-if TYPE_CHECKING:
-    from neobert.export.checkpoint import PretrainedCheckpoint
-
 
 FORMS = ("hf", "sentence-transformers", "onnx")
 
@@ -65,24 +60,15 @@ def _run(options: argparse.Namespace) -> int:
     if options.remote_code and options.to == "onnx":
         raise ValueError("--remote-code is for --to hf or sentence-transformers: an ONNX graph needs no code")
     with redirect_stdout(sys.stderr):  # libraries talk, and the answer is one line of JSON
-        done = _export_and_push(options)
+        if options.push is not None:
+            check_repository(options.push)
+        done = export(
+            options.run, options.to, options.out, options.step, options.remote_code, instructions=options.instructions
+        )
+        if options.push is not None:
+            done["pushed"] = push(options.out, options.push, f"Run {done['run']}, step {done['step']}")
     print(json.dumps(done))
     return EXIT_DONE
-
-
-def _export_and_push(options: argparse.Namespace) -> dict[str, object]:
-    if options.push is None:
-        return _export(options)
-
-    check_repository(options.push)
-    done = _export(options)
-    return done | {"pushed": push(options.out, options.push, f"Run {done['run']}, step {done['step']}")}
-
-
-def _export(options: argparse.Namespace) -> dict[str, object]:
-    return export(
-        options.run, options.to, options.out, options.step, options.remote_code, instructions=options.instructions
-    )
 
 
 def export(
@@ -113,46 +99,37 @@ def export(
         raise ValueError("--remote-code is for pre-training runs: export a contrastive run without it")
     if instructions and not is_contrastive:
         raise ValueError("--instructions is for contrastive runs: an encoder that was only pre-trained is told nothing")
-    export_to = (
-        partial(_export_contrastive, wording=instructions or "paper")
-        if is_contrastive
-        else partial(_export_pretrained, with_code=with_code)
-    )
     temporary = temporary_sibling(out.resolve())
     temporary.mkdir(parents=True)
     try:
-        done = export_to(run.resolve(), form, step, temporary)
+        if is_contrastive:
+            done = _export_contrastive(run.resolve(), form, step, temporary, instructions or "paper")
+        else:
+            done = _export_pretrained(run.resolve(), form, step, temporary, with_code)
         publish_folder(temporary, out.resolve())
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return {"folder": str(out), **done}
 
 
-def _export_pretrained(
-    run: Path, form: str, step: int | None, folder: Path, *, with_code: bool = False
-) -> dict[str, object]:
-    from neobert.export.card import model_card, write_evaluation_results
+def _export_pretrained(run: Path, form: str, step: int | None, folder: Path, with_code: bool) -> dict[str, object]:
+    from neobert.export.card import pretrained_card, write_evaluation_results
     from neobert.export.checkpoint import open_checkpoint
+    from neobert.export.huggingface import write_sentence_transformers, write_transformers
+    from neobert.export.onnx import write_onnx
+    from neobert.export.remote_code import write_remote_code
 
+    writers = {"hf": write_transformers, "sentence-transformers": write_sentence_transformers, "onnx": write_onnx}
     checkpoint = open_checkpoint(run, step)
-    parity = _writer(form)(checkpoint, folder)
+    parity = writers[form](checkpoint, folder)
     if with_code:
-        from neobert.export.remote_code import write_remote_code
-
         parity |= write_remote_code(checkpoint, folder)
-    (folder / "README.md").write_text(model_card(checkpoint, form, parity, with_code), encoding="utf-8")
+    (folder / "README.md").write_text(pretrained_card(checkpoint, form, parity, with_code), encoding="utf-8")
     write_evaluation_results(checkpoint, folder)
     return {"run": checkpoint.run_file.id, "step": checkpoint.step, "parity": parity}
 
 
-def _writer(form: str) -> "Callable[[PretrainedCheckpoint, Path], dict[str, float]]":
-    from neobert.export.huggingface import write_sentence_transformers, write_transformers
-    from neobert.export.onnx import write_onnx
-
-    return {"hf": write_transformers, "sentence-transformers": write_sentence_transformers, "onnx": write_onnx}[form]
-
-
-def _export_contrastive(run: Path, form: str, step: int | None, folder: Path, *, wording: Wording) -> dict[str, object]:
+def _export_contrastive(run: Path, form: str, step: int | None, folder: Path, wording: Wording) -> dict[str, object]:
     from neobert.export.card import contrastive_card
     from neobert.export.contrastive import open_contrastive_checkpoint, write_contrastive
 

@@ -1,7 +1,13 @@
-"""The model card: what the model is, from what, how good, under which licence, and what it is not."""
+"""The model card of an export: what the model is, from what, how good, under which licence, and what it is not.
+
+Every number stands with its record, its data and that data's revision.
+"""
 
 import json
 import re
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,11 +17,82 @@ from neobert.export.checkpoint import PretrainedCheckpoint
 from neobert.export.contrastive import ContrastiveCheckpoint
 from neobert.export.onnx import OPSET
 from neobert.files import json_bytes, replace_file
-from neobert.identity import plain
+from neobert.glue.selection import best_point
+from neobert.glue.tasks import decisive_score
+from neobert.identity import neutral_values, plain
 from neobert.model.size import parameter_count
+from neobert.recipe import FineTuning, Point
 
 HUB = "hub:"
 EVALUATION_RESULTS = Path(".eval_results", "glue.yaml")
+READINGS: Mapping[str, Any] = neutral_values(FineTuning)
+"""What the paper says of the GLUE protocol where its code does otherwise, by field."""
+
+LIBRARIES = {"hf": "transformers", "sentence-transformers": "sentence-transformers", "onnx": "onnx"}
+REGISTER = "import neobert.hub  # registers the classes with transformers\n"
+PRETRAINED_USES = {
+    "hf": f"""{REGISTER}from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("FOLDER")
+model = AutoModelForMaskedLM.from_pretrained("FOLDER")""",
+    "sentence-transformers": f"""{REGISTER}from sentence_transformers import SentenceTransformer
+
+vectors = SentenceTransformer("FOLDER").encode(["a sentence", "another one"])""",
+    "onnx": f"""import onnxruntime  # opset {OPSET}; rows and tokens are free
+from transformers import AutoTokenizer
+
+tokens = AutoTokenizer.from_pretrained("FOLDER")(["a sentence"], return_tensors="np")
+(logits,) = onnxruntime.InferenceSession("FOLDER/model.onnx").run(None, dict(tokens))
+hidden, vectors = onnxruntime.InferenceSession("FOLDER/embedding.onnx").run(None, dict(tokens))""",
+}
+REMOTE_CODE_USES = {
+    "hf": """from transformers import AutoModelForMaskedLM, AutoTokenizer  # needs torch and pydantic too
+
+tokenizer = AutoTokenizer.from_pretrained("FOLDER", trust_remote_code=True)
+model = AutoModelForMaskedLM.from_pretrained("FOLDER", trust_remote_code=True)""",
+    "sentence-transformers": """from sentence_transformers import SentenceTransformer  # needs pydantic too
+
+model = SentenceTransformer("FOLDER", trust_remote_code=True)
+vectors = model.encode(["a sentence", "another one"])""",
+}
+"""The same where the folder holds the model's code."""
+
+CONTRASTIVE_USES = {
+    "hf": """from transformers import AutoModel, AutoTokenizer
+
+tokenizer, model = AutoTokenizer.from_pretrained("FOLDER"), AutoModel.from_pretrained("FOLDER")
+tokens = tokenizer(["a sentence", "another one"], padding=True, truncation=True, return_tensors="pt")
+mask = tokens["attention_mask"].unsqueeze(-1)
+vectors = (model(**tokens).last_hidden_state * mask).sum(1) / mask.sum(1)""",
+    "sentence-transformers": """from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("FOLDER")
+vectors = model.encode(["a sentence", "another one"])  # behind a prompt below: prompt_name=its name""",
+    "onnx": f"""import onnxruntime  # opset {OPSET}; rows and tokens are free
+from transformers import AutoTokenizer
+
+tokens = AutoTokenizer.from_pretrained("FOLDER")(["a sentence"], return_tensors="np")
+hidden, vectors = onnxruntime.InferenceSession("FOLDER/embedding.onnx").run(None, dict(tokens))""",
+}
+INSTRUCTED = {
+    "nothing": "no text",
+    "queries": "each query, and before no document,",
+    "queries_and_documents": "each query and document",
+}
+INSTRUCTIONS = (
+    "In training the instruction of a data set stood before {} as a first text of its own. The prompts below do the "
+    "same as plain text, for data sets of pairs and for tasks of embeddings by the names that mteb looks prompts up "
+    "under. One that is not among them has no instruction, or one that no text can stand for here."
+)
+NO_SCORES = "None are recorded for this step."
+CITATION = """```bibtex
+@article{lebreton2025neobert,
+  title = {NeoBERT: A Next-Generation BERT},
+  author = {Le Breton, Lola and Fournier, Quentin and Morris, John Xavier and El Mezouar, Mariam and Chandar, Sarath},
+  journal = {arXiv preprint arXiv:2502.19587},
+  year = {2025}
+}
+```"""
 
 
 @dataclass(frozen=True)
@@ -51,7 +128,7 @@ class Score:
 
 
 def scores_of(checkpoint: PretrainedCheckpoint) -> list[Score]:
-    """Everything recorded: the held-out loss, and the best trial of each GLUE task. Empty for a step on the way."""
+    """Everything recorded: the held-out loss, and the best of each GLUE task's grid. Empty for a step on the way."""
     record = checkpoint.record
     if record is None:
         return []
@@ -68,30 +145,58 @@ def scores_of(checkpoint: PretrainedCheckpoint) -> list[Score]:
         )
         for corpus, loss in record["scores"]["heldout_loss"].items()
     ]
-    return heldout + [_best(trials) for _, trials in sorted(_trials(checkpoint).items())]
+    return heldout + glue_scores(checkpoint.glue_records())
 
 
-def _trials(checkpoint: PretrainedCheckpoint) -> dict[str, list[dict[str, Any]]]:
-    """The records of each task that have a score: a constant prediction has no correlation."""
-    trials: dict[str, list[dict[str, Any]]] = {}
-    for record in checkpoint.glue_records():
-        if record["scores"]["score"] is not None:
-            trials.setdefault(record["config"]["task"], []).append(record)
-    return trials
+def glue_scores(records: Sequence[Mapping[str, Any]]) -> list[Score]:
+    """The best of each task's grid, from finished trials on one checkpoint, all under one reading of the protocol.
+
+    Several variants may measure one checkpoint, each with a protocol of its own (M10, M10@code …). That of the paper
+    counts, else the one with most trials, which the notes name. In a task the settings with most trials count.
+    """
+    by_reading: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for record in records:
+        readings = {field: record["config"].get(field, paper) for field, paper in READINGS.items()}
+        differing = [f"{field} {value}" for field, value in readings.items() if value != READINGS[field]]
+        by_reading[", ".join(differing)].append(record)
+    reading = "" if "" in by_reading else max(by_reading, key=lambda one: (len(by_reading[one]), one), default="")
+    by_task: defaultdict[str, defaultdict[str, list[Mapping[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+    for record in by_reading[reading]:
+        config = record["config"]
+        settings = {key: value for key, value in config.items() if key not in {*Point.model_fields, "seed"}}
+        by_task[config["task"]][json.dumps(settings, sort_keys=True)].append(record)
+    grids = [max(by_task[task].values(), key=lambda trials: (len(trials), trials[0]["id"])) for task in sorted(by_task)]
+    return [best for trials in grids if (best := _best_of_grid(trials, reading)) is not None]
 
 
-def _best(trials: list[dict[str, Any]]) -> Score:
-    metrics = sorted(trials[0]["scores"]["metrics"])
-    best = max(trials, key=lambda record: (record["scores"]["score"], record["id"]))
+def _best_of_grid(trials: Sequence[Mapping[str, Any]], reading: str) -> Score | None:
+    """The mean over seeds at the best point; None where no trial has a score: a constant prediction has none."""
+    config, origin = trials[0]["config"], trials[0]["inputs"]["task"]
+    protocol = FineTuning.read({field: config[field] for field in FineTuning.model_fields if field in config})
+    decisive: defaultdict[Point, dict[int, float]] = defaultdict(dict)
+    by_point: defaultdict[Point, list[Mapping[str, Any]]] = defaultdict(list)
+    for record in sorted(trials, key=lambda record: str(record["id"])):
+        point = Point(**{axis: record["config"][axis] for axis in Point.model_fields})
+        value = decisive_score(config["task"], protocol, record["scores"])
+        if value is not None and record["scores"]["score"] is not None:
+            decisive[point][record["config"]["seed"]] = value
+            by_point[point].append(record)
+    best = best_point(decisive)
+    if best is None:
+        return None
+    metrics = sorted(by_point[best][0]["scores"]["metrics"])
+    points = f"{len(decisive)} grid points" if len(decisive) > 1 else "one grid point"
+    seeds = f", mean of {len(by_point[best])} seeds" if len(by_point[best]) > 1 else ""
+    ids = ", ".join(record["id"] for record in by_point[best])
     return Score(
         task="text-classification",
         dataset="glue",
-        configuration=best["config"]["task"],
+        configuration=config["task"],
         split="validation",
-        origin=best["inputs"]["task"],
+        origin=origin,
         metric=metrics[0] if len(metrics) == 1 else f"mean of {' and '.join(metrics)}",
-        value=best["scores"]["score"],
-        notes=f"best of {len(trials)} fine-tuning trials, record {best['id']}",
+        value=statistics.fmean(record["scores"]["score"] for record in by_point[best]),
+        notes=f"best of {points}{seeds}, {f'{reading}, ' if reading else ''}record {ids}",
     )
 
 
@@ -117,113 +222,23 @@ def write_evaluation_results(checkpoint: PretrainedCheckpoint, folder: Path) -> 
         replace_file(folder / EVALUATION_RESULTS, json_bytes(eval_result_entries_to_yaml(entries)))
 
 
-LIBRARIES = {"hf": "transformers", "sentence-transformers": "sentence-transformers", "onnx": "onnx"}
-USES = {
-    "hf": """import neobert.hub  # registers the classes with transformers
-from transformers import AutoModelForMaskedLM, AutoTokenizer
-
-tokenizer = AutoTokenizer.from_pretrained("FOLDER")
-model = AutoModelForMaskedLM.from_pretrained("FOLDER")""",
-    "sentence-transformers": """import neobert.hub  # registers the classes with transformers
-from sentence_transformers import SentenceTransformer
-
-vectors = SentenceTransformer("FOLDER").encode(["a sentence", "another one"])""",
-    "onnx": f"""import onnxruntime  # opset {OPSET}; rows and tokens are free
-from transformers import AutoTokenizer
-
-tokens = AutoTokenizer.from_pretrained("FOLDER")(["a sentence"], return_tensors="np")
-(logits,) = onnxruntime.InferenceSession("FOLDER/model.onnx").run(None, dict(tokens))
-hidden, vectors = onnxruntime.InferenceSession("FOLDER/embedding.onnx").run(None, dict(tokens))""",
-}
-REMOTE_USES = {
-    "hf": """from transformers import AutoModelForMaskedLM, AutoTokenizer  # needs torch and pydantic too
-
-tokenizer = AutoTokenizer.from_pretrained("FOLDER", trust_remote_code=True)
-model = AutoModelForMaskedLM.from_pretrained("FOLDER", trust_remote_code=True)""",
-    "sentence-transformers": """from sentence_transformers import SentenceTransformer  # needs pydantic too
-
-model = SentenceTransformer("FOLDER", trust_remote_code=True)
-vectors = model.encode(["a sentence", "another one"])""",
-}
-"""The same where the folder holds the model's code."""
-CITATION = """@article{lebreton2025neobert,
-  title = {NeoBERT: A Next-Generation BERT},
-  author = {Le Breton, Lola and Fournier, Quentin and Morris, John Xavier and El Mezouar, Mariam and Chandar, Sarath},
-  journal = {arXiv preprint arXiv:2502.19587},
-  year = {2025}
-}"""
-
-
-def model_card(checkpoint: PretrainedCheckpoint, form: str, parity: dict[str, float], with_code: bool = False) -> str:
+def pretrained_card(checkpoint: PretrainedCheckpoint, form: str, parity: dict[str, float], with_code: bool) -> str:
     """README.md of an export of the kind `form`, `with_code` beside it, and the hub's metadata at its head."""
-    name = words(checkpoint.run_file.labels.get("variants", [])) or checkpoint.run_file.id
-    parts = [
-        f"# {name}, step {checkpoint.step:,}",
-        "An encoder of the ablation study from BERT to NeoBERT, exported by the harness that trained it.",
-        *_uses(form, with_code),
-        f"## Model\n\n{table_of(_facts(checkpoint))}",
-        *_delta(checkpoint),
-        f"## Scores\n\n{_score_table(checkpoint)}",
-        f"## Recipe\n\n```json\n{json.dumps(plain(checkpoint.run.recipe), indent=1)}\n```",
-        f"## Limits\n\n{_limits(checkpoint)}",
-        f"## Parity\n\nMeasured against the training engine at export: {parity_text(parity)}.",
-        "## Licence\n\nMIT for these files, as the harness; the texts that it was trained on keep their own terms.",
-        f"## Citation\n\n```bibtex\n{CITATION}\n```",
-    ]
-    return f"---\n{_metadata(checkpoint, form, name)}---\n\n" + "\n\n".join(parts) + "\n"
-
-
-def _uses(form: str, with_code: bool) -> list[str]:
-    uses = {"Use": USES[form]}
-    if with_code:
-        uses["Use without the package"] = REMOTE_USES[form]
-    return [f"## {title}\n\n```python\n{code}\n```" for title, code in uses.items()]
-
-
-def _delta(checkpoint: PretrainedCheckpoint) -> list[str]:
-    """What the variant changes against its parent, where the run was labelled with it."""
-    labels = checkpoint.run_file.labels
-    if not labels.get("parent"):
-        return []
-    changes = {
-        words([path]): f"{words([before])} → {words([after])}" for path, (before, after) in labels["delta"].items()
-    }
-    return [f"## Changes against {words([labels['parent']])}\n\n{table_of(changes)}"]
-
-
-def _metadata(checkpoint: PretrainedCheckpoint, form: str, name: str) -> str:
-    results = [score.index_entry() for score in scores_of(checkpoint)]
-    fields: dict[str, Any] = {
+    run, labels, record = checkpoint.run, checkpoint.run_file.labels, checkpoint.record
+    name = words(labels.get("variants", [])) or checkpoint.run_file.id
+    scores = scores_of(checkpoint)
+    metadata: dict[str, Any] = {
         "library_name": LIBRARIES[form],
         "license": "mit",
         "language": "en",
         "pipeline_tag": "sentence-similarity" if form == "sentence-transformers" else "fill-mask",
         "tags": ["neobert", "encoder", "ablation"],
     }
-    if results:
-        fields["model-index"] = [{"name": name, "results": results}]
-    return "".join(f"{key}: {json.dumps(value)}\n" for key, value in fields.items())  # JSON is YAML
-
-
-def _score_table(checkpoint: PretrainedCheckpoint) -> str:
-    rows = [
-        (
-            f"{score.dataset}/{score.configuration}".rstrip("/"),
-            score.origin,
-            score.metric,
-            f"{score.value:.4f}",
-            score.notes,
-        )
-        for score in scores_of(checkpoint)
-    ]
-    if not rows:
-        return "None are recorded for this step."
-    lines = ["| | data | metric | value | |", "|---|---|---|---|---|"]
-    return "\n".join([*lines, *(f"| {' | '.join(words([cell]) for cell in row)} |" for row in rows)])
-
-
-def _facts(checkpoint: PretrainedCheckpoint) -> dict[str, str]:
-    run, labels, record = checkpoint.run, checkpoint.run_file.labels, checkpoint.record
+    if scores:
+        metadata["model-index"] = [{"name": name, "results": [score.index_entry() for score in scores]}]
+    sections = {"Use": f"```python\n{PRETRAINED_USES[form]}\n```"}
+    if with_code:
+        sections["Use without the package"] = f"```python\n{REMOTE_CODE_USES[form]}\n```"
     stage = run.recipe.stages[-1]
     before = sum(earlier.tokens for earlier in run.recipe.stages[:-1])
     facts = {
@@ -238,143 +253,106 @@ def _facts(checkpoint: PretrainedCheckpoint) -> dict[str, str]:
     if record is not None:
         facts["real tokens of this stage"] = quantity(record["real_tokens"])
         facts["GPU-hours of this stage"] = f"{record['gpu_hours']:.2f}"
-    return facts
-
-
-def _limits(checkpoint: PretrainedCheckpoint) -> str:
-    run = checkpoint.run
+    sections["Model"] = table_of(facts)
+    if labels.get("parent"):
+        changes = {words([path]): f"{words([old])} → {words([new])}" for path, (old, new) in labels["delta"].items()}
+        sections[f"Changes against {words([labels['parent']])}"] = table_of(changes)
     reach = (
         f"Sequences beyond {run.context} tokens are refused."
         if run.position_table
         else f"It was trained on at most {run.context} tokens; longer sequences are read with a warning."
     )
-    unfinished = (
-        "" if checkpoint.record else f" This is a checkpoint on the way, of {run.recipe.stages[-1].steps} steps."
-    )
-    return f"English text only; it reproduces the biases of its corpus, and generates no text. {reach}{unfinished}"
-
-
-def parity_text(parity: dict[str, float]) -> str:
-    """What was compared, and how far it is off."""
-    return ", ".join(f"{what} within {deviation:.1e}" for what, deviation in parity.items())
-
-
-def table_of(rows: dict[str, str]) -> str:
-    """A table of names and values."""
-    return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())])
-
-
-def words(values: list[Any]) -> str:
-    """Labels as plain words: nothing in them is markup."""
-    return ", ".join(re.sub(r"[^\w ,.:=@/+-]", "", str(value)) for value in values)
-
-
-REGISTER = "import neobert.hub  # registers the classes with transformers\n"
-CONTRASTIVE_CARD_USES = {
-    "hf": """from transformers import AutoModel, AutoTokenizer
-
-tokenizer, model = AutoTokenizer.from_pretrained("FOLDER"), AutoModel.from_pretrained("FOLDER")
-tokens = tokenizer(["a sentence", "another one"], padding=True, truncation=True, return_tensors="pt")
-mask = tokens["attention_mask"].unsqueeze(-1)
-vectors = (model(**tokens).last_hidden_state * mask).sum(1) / mask.sum(1)""",
-    "sentence-transformers": """from sentence_transformers import SentenceTransformer
-
-model = SentenceTransformer("FOLDER")
-vectors = model.encode(["a sentence", "another one"])  # behind a prompt below: prompt_name=its name""",
-    "onnx": f"""import onnxruntime  # opset {OPSET}; rows and tokens are free
-from transformers import AutoTokenizer
-
-tokens = AutoTokenizer.from_pretrained("FOLDER")(["a sentence"], return_tensors="np")
-hidden, vectors = onnxruntime.InferenceSession("FOLDER/embedding.onnx").run(None, dict(tokens))""",
-}
-INSTRUCTED = {
-    "nothing": "no text",
-    "queries": "each query, and before no document,",
-    "queries_and_documents": "each query and document",
-}
-INSTRUCTIONS = (
-    "In training the instruction of a data set stood before {} as a first text of its own. The prompts below do the "
-    "same as plain text, for data sets of pairs and for tasks of embeddings by the names that mteb looks prompts up "
-    "under. One that is not among them has no instruction, or one that no text can stand for here."
-)
+    sections |= {
+        "Scores": _score_table(scores),
+        "Recipe": f"```json\n{json.dumps(plain(run.recipe), indent=1)}\n```",
+        "Limits": "English text only; it reproduces the biases of its corpus, and generates no text. "
+        f"{reach}{_unfinished(record, stage.steps)}",
+        "Parity": f"Measured against the training engine at export: {_parity_text(parity)}.",
+        "Licence": "MIT for these files, as the harness; the texts that it was trained on keep their own terms.",
+    }
+    introduction = "An encoder of the ablation study from BERT to NeoBERT, exported by the harness that trained it."
+    return _card(metadata, f"{name}, step {checkpoint.step:,}", introduction, sections)
 
 
 def contrastive_card(checkpoint: ContrastiveCheckpoint, form: str, parity: dict[str, float]) -> str:
     """README.md of an export of the kind `form`, and the hub's metadata at its head."""
-    name = words([f"{_encoder_name(checkpoint)}, contrastive fine-tuning"])
-    own = not checkpoint.run.is_external
-    use = REGISTER + CONTRASTIVE_CARD_USES[form] if own and form != "onnx" else CONTRASTIVE_CARD_USES[form]
-    parts = [
-        f"# {name}, step {checkpoint.step:,}",
-        "A text encoder: the mean of its hidden states over all tokens, compared by cosine.",
-        f"## Use\n\n```python\n{use}\n```",
-        f"## Model\n\n{table_of(_contrastive_card_facts(checkpoint))}",
-        f"## Instructions\n\n{_instructions(checkpoint)}",
-        f"## Scores\n\n{_contrastive_card_score_table(checkpoint)}",
-        f"## Protocol\n\n```json\n{json.dumps(plain(checkpoint.run.protocol), indent=1)}\n```",
-        f"## Limits\n\n{_contrastive_card_limits(checkpoint)}",
-        f"## Parity\n\nMeasured against the run at export: {parity_text(parity)}.",
-        f"## Licence\n\n{_licence(own=own)}",
-        f"## Citation\n\n```bibtex\n{CITATION}\n```",
-    ]
-    return f"---\n{_contrastive_card_metadata(form, own=own)}---\n\n" + "\n\n".join(parts) + "\n"
-
-
-def _encoder_name(checkpoint: ContrastiveCheckpoint) -> str:
-    labels = checkpoint.run_file.labels
-    return words([labels["model"]] if "model" in labels else labels.get("variants", [])) or checkpoint.run_file.id
-
-
-def _contrastive_card_facts(checkpoint: ContrastiveCheckpoint) -> dict[str, str]:
-    run, labels = checkpoint.run, checkpoint.run_file.labels
-    facts = {
-        "run": checkpoint.run_file.id,
-        "encoder that it started from": f"{_encoder_name(checkpoint)} ({run.weights})",
-        "scale": words([labels.get("scale", "not recorded")]),
-        "parameters": f"{sum(weight.numel() for weight in checkpoint.encoder.parameters()):,}",
-        "texts": f"cut to {run.max_tokens} tokens",
-        "tokenizer": words([run.tokenizer_origin]),
-    }
-    return facts | {f"pairs {words([pairs.name])}": words([pairs.origin]) for pairs in run.sets}
-
-
-def _instructions(checkpoint: ContrastiveCheckpoint) -> str:
-    told = INSTRUCTIONS.format(INSTRUCTED[checkpoint.run.instructed])
-    return f"{told}\n\n```json\n{json.dumps(checkpoint.prompts, indent=1)}\n```"
-
-
-def _contrastive_card_score_table(checkpoint: ContrastiveCheckpoint) -> str:
-    if checkpoint.record is None:
-        return "None are recorded for this step."
-    scores = checkpoint.record["scores"]
-    found = scores["heldout_accuracy"]
-    told = {
-        f"held-out pairs of {words([name])}": f"loss {loss:.4f}, own document found by {found[name]:.1%} of queries"
-        for name, loss in scores["heldout_loss"].items()
-    }
-    return table_of(told)
-
-
-def _contrastive_card_limits(checkpoint: ContrastiveCheckpoint) -> str:
-    unfinished = (
-        "" if checkpoint.record else f" This is a checkpoint on the way, of {checkpoint.run.protocol.steps} steps."
-    )
-    return (
-        f"Texts beyond {checkpoint.run.max_tokens} tokens are cut. It reproduces the biases of its corpora and pairs."
-        f"{unfinished}"
-    )
-
-
-def _licence(*, own: bool) -> str:
-    whose = "MIT for these files, as the harness" if own else "That of the encoder that it started from"
-    return f"{whose}; the texts that it was trained on keep their own terms."
-
-
-def _contrastive_card_metadata(form: str, *, own: bool) -> str:
-    fields: dict[str, Any] = {
+    run, labels, record = checkpoint.run, checkpoint.run_file.labels, checkpoint.record
+    encoder = words([labels["model"]] if "model" in labels else labels.get("variants", [])) or checkpoint.run_file.id
+    own = not run.is_external
+    metadata: dict[str, Any] = {
         "library_name": LIBRARIES[form],
         **({"license": "mit"} if own else {}),
         "pipeline_tag": "sentence-similarity",
         "tags": ["neobert", "sentence-transformers", "feature-extraction"],
     }
-    return "".join(f"{key}: {json.dumps(value)}\n" for key, value in fields.items())  # JSON is YAML
+    facts = {
+        "run": checkpoint.run_file.id,
+        "encoder that it started from": f"{encoder} ({run.weights})",
+        "scale": words([labels.get("scale", "not recorded")]),
+        "parameters": f"{sum(weight.numel() for weight in checkpoint.encoder.parameters()):,}",
+        "texts": f"cut to {run.max_tokens} tokens",
+        "tokenizer": words([run.tokenizer_origin]),
+        **{f"pairs {words([pairs.name])}": words([pairs.origin]) for pairs in run.sets},
+    }
+    scores = NO_SCORES
+    if record is not None:
+        accuracy = record["scores"]["heldout_accuracy"]
+        scores = table_of(
+            {
+                f"held-out pairs of {words([name])}": f"loss {loss:.4f}, own document found by {accuracy[name]:.1%} of "
+                "queries"
+                for name, loss in record["scores"]["heldout_loss"].items()
+            }
+        )
+    whose = "MIT for these files, as the harness" if own else "That of the encoder that it started from"
+    use = f"{REGISTER if own and form != 'onnx' else ''}{CONTRASTIVE_USES[form]}"
+    sections = {
+        "Use": f"```python\n{use}\n```",
+        "Model": table_of(facts),
+        "Instructions": f"{INSTRUCTIONS.format(INSTRUCTED[run.instructed])}\n\n"
+        f"```json\n{json.dumps(checkpoint.prompts, indent=1)}\n```",
+        "Scores": scores,
+        "Protocol": f"```json\n{json.dumps(plain(run.protocol), indent=1)}\n```",
+        "Limits": f"Texts beyond {run.max_tokens} tokens are cut. It reproduces the biases of its corpora and pairs."
+        f"{_unfinished(record, run.protocol.steps)}",
+        "Parity": f"Measured against the run at export: {_parity_text(parity)}.",
+        "Licence": f"{whose}; the texts that it was trained on keep their own terms.",
+    }
+    title = words([f"{encoder}, contrastive fine-tuning"])
+    introduction = "A text encoder: the mean of its hidden states over all tokens, compared by cosine."
+    return _card(metadata, f"{title}, step {checkpoint.step:,}", introduction, sections)
+
+
+def _card(metadata: Mapping[str, Any], title: str, introduction: str, sections: Mapping[str, str]) -> str:
+    head = "".join(f"{key}: {json.dumps(value)}\n" for key, value in metadata.items())  # JSON is YAML
+    body = "".join(f"## {name}\n\n{text}\n\n" for name, text in sections.items())
+    return f"---\n{head}---\n\n# {title}\n\n{introduction}\n\n{body}## Citation\n\n{CITATION}\n"
+
+
+def _unfinished(record: object, steps: int) -> str:
+    return "" if record else f" This is a checkpoint on the way, of {steps} steps."
+
+
+def _parity_text(parity: Mapping[str, float]) -> str:
+    return ", ".join(f"{what} within {deviation:.1e}" for what, deviation in parity.items())
+
+
+def _score_table(scores: Sequence[Score]) -> str:
+    if not scores:
+        return NO_SCORES
+    lines = ["| | data | metric | value | |", "|---|---|---|---|---|"]
+    for score in scores:
+        name = f"{score.dataset}/{score.configuration}".rstrip("/")
+        cells = (name, score.origin, score.metric, f"{score.value:.4f}", score.notes)
+        lines.append(f"| {' | '.join(words([cell]) for cell in cells)} |")
+    return "\n".join(lines)
+
+
+def table_of(rows: Mapping[str, str]) -> str:
+    """A table of names and values."""
+    return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())])
+
+
+def words(values: Sequence[Any]) -> str:
+    """Labels as plain words: nothing in them is markup."""
+    return ", ".join(re.sub(r"[^\w ,.:=@/+-]", "", str(value)) for value in values)
