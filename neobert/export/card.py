@@ -173,19 +173,18 @@ def _best_of_grid(trials: Sequence[Mapping[str, Any]], reading: str) -> Score | 
     """The mean over seeds at the best point; None where no trial has a score: a constant prediction has none."""
     config, origin = trials[0]["config"], trials[0]["inputs"]["task"]
     protocol = FineTuning.read({field: config[field] for field in FineTuning.model_fields if field in config})
-    decisive: defaultdict[Point, dict[int, float]] = defaultdict(dict)
     by_point: defaultdict[Point, list[Mapping[str, Any]]] = defaultdict(list)
+    values = []
     for record in sorted(trials, key=lambda record: str(record["id"])):
         point = Point(**{axis: record["config"][axis] for axis in Point.model_fields})
-        value = decisive_score(config["task"], protocol, record["scores"])
-        if value is not None and record["scores"]["score"] is not None:
-            decisive[point][record["config"]["seed"]] = value
+        if record["scores"]["score"] is not None:
             by_point[point].append(record)
-    best = best_point(decisive)
+            values.append((point, decisive_score(config["task"], protocol, record["scores"])))
+    best = best_point(by_point, values)
     if best is None:
         return None
     metrics = sorted(by_point[best][0]["scores"]["metrics"])
-    points = f"{len(decisive)} grid points" if len(decisive) > 1 else "one grid point"
+    points = f"{len(by_point)} grid points" if len(by_point) > 1 else "one grid point"
     seeds = f", mean of {len(by_point[best])} seeds" if len(by_point[best]) > 1 else ""
     ids = ", ".join(record["id"] for record in by_point[best])
     return Score(
