@@ -50,7 +50,7 @@ drills: environment
 
 ## measurements side by side; results and table in benchmarks/. DATA=folder adds those on real data
 bench: environment
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,bench]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks $(if $(DATA),--data $(DATA))
 
 ## formatter, linter, type checker

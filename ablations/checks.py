@@ -9,11 +9,12 @@ from ablations.costs import GIGABYTE, Machine, stage_memory
 from ablations.plan import PlannedUnit, Row
 from ablations.scales import Scale, scaled_variant
 from ablations.variant import Variant
-from neobert.data.hub_download import Needs, items_of
+from neobert.data.catalog import TASK_SPLITS
 from neobert.data.mteb_tasks import MTEB_REPOSITORIES
 from neobert.data.pairs import sets_of
+from neobert.data.requirements import Needs, items_of
 from neobert.data.shards import MANIFEST
-from neobert.data.sources import TASK_SPLITS, UNRESOLVED, HubSource, Source
+from neobert.data.sources import UNRESOLVED, HubSource, Source
 from neobert.errors import MissingData
 from neobert.identity import canonical
 from neobert.model.size import parameter_count

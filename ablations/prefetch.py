@@ -27,7 +27,8 @@ from neobert.command_line import byte_count, count, guarded, parser_from
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_RUN_FAILED, did_you_mean, exit_code
 
 if TYPE_CHECKING:
-    from neobert.data.hub_download import ModelParts, Needs, Row, Selection
+    from neobert.data.hub_download import PlannedItem, Selection
+    from neobert.data.requirements import ModelParts, Needs
 
 DOWNLOADS = 4
 
@@ -72,9 +73,9 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace, needs: "Needs") -> int:
-    from neobert.data.hub_download import gaps, items_of
+    from neobert.data.requirements import items_of, verify_prefetch
 
-    found = gaps(options.data_dir, needs, contents=options.check == "contents")
+    found = verify_prefetch(options.data_dir, needs, contents=options.check == "contents")
     command = _command(options)
     if options.json:
         entries = [
@@ -100,7 +101,8 @@ def _command(options: argparse.Namespace) -> str:
 
 def _bring(options: argparse.Namespace, needs: "Needs") -> int:
     from neobert.console import logs
-    from neobert.data.hub_download import bring, items_of, require_room, select, sole_prefetch
+    from neobert.data.hub_download import bring, require_room, select, sole_prefetch
+    from neobert.data.requirements import items_of
 
     folder: Path = options.data_dir
     errors: list[Exception] = []
@@ -141,11 +143,11 @@ def _print_plan(selection: "Selection", *, as_json: bool) -> None:
     output().print(f"{quantity(selection.missing_bytes)}B to come")
 
 
-def _summary(row: "Row") -> dict[str, object]:
+def _summary(row: "PlannedItem") -> dict[str, object]:
     return {
         "item": row.item.name,
         "folder": row.item.folder,
-        "from": [part.repository.name for part in row.item.parts],
+        "from": [part.name for part in row.item.parts],
         "revisions": list(row.revisions),
         "files": row.files,
         "published_files": row.published_files,
@@ -190,8 +192,8 @@ class PaperModel:
 @cache
 def paper_models() -> dict[str, PaperModel]:
     """The rows of paper_models.csv by name, in the order of the paper's tables."""
-    from neobert.data.hub_download import ModelParts
-    from neobert.data.manifest import Repository
+    from neobert.data.catalog import Repository
+    from neobert.data.requirements import ModelParts
 
     with PAPER_MODELS_FILE.open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -209,7 +211,7 @@ def paper_models() -> dict[str, PaperModel]:
 def folder_or_repository(name: str, data: str) -> str:
     """What `--model` means: a folder as it is; a model of the paper by where prefetch put it below the folder `data`,
     else by its repository; else the name itself."""
-    from neobert.data.hub_download import MODELS
+    from neobert.data.requirements import MODELS
 
     if Path(name).is_dir() or name not in paper_models():
         return name

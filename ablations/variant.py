@@ -6,7 +6,7 @@ from typing import Any, Literal, Self
 
 from pydantic import ValidationError
 
-from neobert.data.manifest import is_from_hub
+from neobert.data.catalog import is_from_hub
 from neobert.data.mteb_tasks import Wording
 from neobert.data.pairs import Mix
 from neobert.errors import did_you_mean

@@ -21,9 +21,10 @@ import numpy as np
 
 from benchmarks.measuring import Goal, Timing, load_averages, median_ratio, seconds_of, time_call, turns, write_result
 from neobert.data.batches import StepIterator, collate
+from neobert.data.catalog import CORPORA
 from neobert.data.rows import STREAMS, WINDOW_DOCUMENTS, PackingWord, best_fit_decreasing
 from neobert.data.shards import TOKEN, Documents, TokenizedCorpus, all_documents, open_shards, prepare
-from neobert.data.sources import CORPORA, DirectorySource
+from neobert.data.sources import DirectorySource
 from neobert.data.synthetic import corpus_documents
 from neobert.data.tokenizers import TOKENIZER_FILE, SpecialIds, TextTokenizer, load_tokenizer, train_wordpiece
 from neobert.recipe import Masking, Stage, Subset

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     NonNegativeFloat,
@@ -19,6 +20,7 @@ from pydantic import (
     model_validator,
 )
 
+from neobert.data.catalog import require_corpus
 from neobert.identity import Neutral, neutral_values
 
 Precision = Literal["fp32", "bf16"]
@@ -110,7 +112,7 @@ class Model(Value):
 class Data(Value):
     """Which text in which tokens; a source (synthetic, hub, directory) says where the bytes come from."""
 
-    corpus: Literal["wikibook", "web"]
+    corpus: Annotated[str, AfterValidator(require_corpus)]
     tokenizer: Literal["wordpiece", "bpe"]
 
 

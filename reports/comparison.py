@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from neobert.data.manifest import is_from_hub
+from neobert.data.catalog import is_from_hub
 from neobert.errors import MissingData
 from neobert.glue.tasks import TASKS
 from reports import published

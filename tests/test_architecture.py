@@ -40,7 +40,7 @@ DOORS = {
         "neobert/hub/modeling.py",
         "neobert/export/huggingface.py",
     },
-    "datasets": {"benchmarks/data.py", "neobert/embeddings/mteb.py"},
+    "datasets": {"benchmarks/data.py", "neobert/data/reading.py", "neobert/embeddings/mteb.py"},
     "jinja2": {"reports/page/rendering.py"},
     "huggingface_hub": {
         "neobert/data/hub_download.py",
@@ -96,7 +96,7 @@ def test_heavy_packages_have_one_door() -> None:
         "from ablations.run import build_parser; build_parser()",
         "from neobert.export.__main__ import build_parser; build_parser()",
         "from ablations.prefetch import build_parser; build_parser()",
-        "import ablations.checks, neobert.data.hub_download",
+        "import ablations.checks, neobert.data.hub_download, neobert.data.requirements",
         "import ablations.listing, ablations.listing, ablations.checks",
         "import ablations.execute",
         "import ablations.status, ablations.status, neobert.runs.index",

@@ -16,8 +16,8 @@ from ablations.plan import chosen_variants, contrastive_run, pair_sets, plan
 from ablations.run import main
 from ablations.scales import scaled_contrastive, scaled_embedding
 from ablations.submit import pieces_of
-from neobert.data.hub_download import Needs, items_of
 from neobert.data.pairs import DECLARED_SETS, Pair, sets_of
+from neobert.data.requirements import Needs, items_of
 from neobert.data.sources import DirectorySource, HubSource, SyntheticSource, open_source
 from neobert.embeddings.pairs import alike
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED
@@ -180,7 +180,7 @@ def test_missing_sets_are_named_before_anything_runs(tmp_path: Path, capsys: pyt
     assert "did you mean 'paraphrases'?" in capsys.readouterr().err
     assert main([*common, "--data", "hub", "--scale", "paper"]) == EXIT_MISSING
     said = capsys.readouterr().err
-    assert all(DECLARED_SETS[name].hub_name in said for name in sets_of("paper")) and "prefetch.py" in said
+    assert all(DECLARED_SETS[name].repository in said for name in sets_of("paper")) and "prefetch.py" in said
     assert "PAQ_pairs" not in said
     assert not (tmp_path / "runs").exists()
 

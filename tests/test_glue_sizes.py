@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from ablations.costs import PUBLISHED
-from neobert.data.sources import TASK_SPLITS, open_source
+from neobert.data.catalog import TASK_SPLITS
+from neobert.data.sources import open_source
 from neobert.glue.tasks import TASKS, task_named
 
 REAL = Path(__file__).resolve().parents[2] / "shared" / "data"

@@ -14,7 +14,8 @@ from ablations.ladder import variants
 from ablations.plan import EmbeddingChoice, Part, PlannedUnit, plan
 from ablations.scales import SCALES, Scale, synthetic_documents
 from ablations.variant import Variant
-from neobert.data.sources import CORPORA, TASK_SPLITS, Source, open_source
+from neobert.data.catalog import CORPORA, TASK_SPLITS
+from neobert.data.sources import Source, open_source
 from neobert.external import external_id
 from neobert.identity import NUMERICS, identity
 from neobert.runs.layout import Layout

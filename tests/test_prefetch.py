@@ -17,9 +17,10 @@ from hub_stand_in import StandIn, StandInRepository
 from prefetch_worlds import FILES, LLAMA, WEB, contents, manifest, run
 
 from ablations.plan import chosen_variants, plan
-from neobert.data import hub_download
+from neobert.data import requirements
+from neobert.data.catalog import REFINEDWEB
 from neobert.data.mteb_tasks import MTEB_REPOSITORIES
-from neobert.data.sources import REFINEDWEB, DirectorySource, HubSource
+from neobert.data.sources import DirectorySource, HubSource
 from neobert.files import checksummed
 from neobert.runs.layout import Layout
 
@@ -191,7 +192,7 @@ def test_mteb_data_are_whole_repositories_at_the_commit_of_the_table(
     files = {"README.md": b"# STS12\n", "data/test-00000.parquet": b"PAR1", ".gitattributes": b""}
     hub.repositories["datasets/mteb/sts12-sts"] = StandInRepository(files, MTEB_REPOSITORIES["STS12"][1])
     one = {"STS12": MTEB_REPOSITORIES["STS12"]}
-    monkeypatch.setattr(hub_download, "MTEB_REPOSITORIES", one)
+    monkeypatch.setattr(requirements, "MTEB_REPOSITORIES", one)
     monkeypatch.setattr("ablations.checks.MTEB_REPOSITORIES", one)
     assert run(tmp_path / "data", "--stages", "mteb") == 0
     brought = {name for name in contents(tmp_path / "data") if name.startswith("mteb/")}

@@ -19,8 +19,9 @@ from ablations.ladder import ladder
 from ablations.plan import chosen_variants, plan
 from ablations.prefetch import folder_or_repository, paper_models
 from neobert.data import hub_download
+from neobert.data.catalog import REFINEDWEB
 from neobert.data.mteb_tasks import MTEB_REPOSITORIES
-from neobert.data.sources import REFINEDWEB, DirectorySource, HubSource
+from neobert.data.sources import DirectorySource, HubSource
 from neobert.external import Trust, adopt
 from neobert.offline import offline_environment
 from neobert.runs.claims import acquire

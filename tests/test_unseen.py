@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from test_contrastive import Letters
 
 from ablations.run import main
-from neobert.data.pairs import UnseenTexts, normalized
+from neobert.data.pairs import normalize_text
 from neobert.data.sources import open_source
 from neobert.embeddings.pairs import Instructing, encode_pairs
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED, MissingData
@@ -63,8 +63,8 @@ def test_a_pair_goes_when_any_of_its_texts_is_measured(data: Path) -> None:
 @given(st.lists(st.text("abcÄß", min_size=1, max_size=5), min_size=1, max_size=6), st.sampled_from([" ", " , ", "-\n"]))
 def test_case_punctuation_and_spaces_make_no_other_text(words: list[str], between: str) -> None:
     text = between.join(words)
-    assert normalized(text) == normalized(f"  {text.upper()}! ") == normalized(normalized(text))
-    assert normalized(text) != normalized(f"{text} more") and normalized(between) == ""
+    assert normalize_text(text) == normalize_text(f"  {text.upper()}! ") == normalize_text(normalize_text(text))
+    assert normalize_text(text) != normalize_text(f"{text} more") and normalize_text(between) == ""
 
 
 def test_the_name_follows_the_bytes_of_what_is_unseen_and_not_their_place(data: Path) -> None:
@@ -82,8 +82,8 @@ def test_the_name_follows_the_bytes_of_what_is_unseen_and_not_their_place(data: 
 def test_a_place_without_texts_is_named(data: Path) -> None:
     for place in ("nowhere", "pairs.parquet", "empty"):
         (data / "empty").mkdir(exist_ok=True)
-        with pytest.raises(MissingData, match=f"{place} holds no parquet files"):
-            UnseenTexts.at([data / place])
+        with pytest.raises(MissingData, match=f"{place} holds no tables"):
+            open_source(str(data), synthetic_documents=1, unseen=[str(data / place)])
 
 
 def test_the_command_takes_the_flag_and_refuses_it_for_other_sources(
@@ -94,7 +94,7 @@ def test_the_command_takes_the_flag_and_refuses_it_for_other_sources(
     assert main([*flags, "--without-texts-of", str(data)]) == EXIT_REFUSED
     assert "looks through the pairs of a folder: leave it out with synthetic" in capsys.readouterr().err
     assert main([*flags, "--data", str(data), "--without-texts-of", str(data / "mtbe")]) == EXIT_MISSING
-    assert "mtbe holds no parquet files" in capsys.readouterr().err
+    assert "mtbe holds no tables" in capsys.readouterr().err
     ids = set()
     for unseen in ([], [str(data / "mteb")], [str(data / "mteb" / "STS" / "two")]):
         assert main([*flags, "--data", str(data), *(["--without-texts-of", *unseen] if unseen else [])]) == EXIT_DONE

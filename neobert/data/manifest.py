@@ -4,7 +4,8 @@ It is written before anything is fetched, so it also says what is still to come:
 not on the disk. Torch-free.
 """
 
-from collections.abc import Iterable, Mapping
+import hashlib
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,22 +13,10 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from neobert.errors import DamagedFile, MissingData
-from neobert.files import checksummed, is_local, json_bytes, read_checksummed, replace_file, verify
+from neobert.files import checksummed, is_local, json_bytes, read_checksummed, replace_file, sha256_of, verify
 
 MANIFEST = "manifest.json"
 SCHEMA = 1
-
-HUB = "hub:"
-
-
-def hub_origin(revisions: Iterable[tuple[str, str]]) -> str:
-    """The identity of files of the hub, from the (repository, revision) of each."""
-    return HUB + "+".join(f"{name}@{revision}" for name, revision in sorted(set(revisions)))
-
-
-def is_from_hub(origin: str) -> bool:
-    """Whether an identity is that of files of the hub, or of a part of them."""
-    return origin.startswith(HUB)
 
 
 @dataclass(frozen=True)
@@ -106,6 +95,25 @@ def has_size(path: Path, entry: Entry) -> bool:
     return path.is_file() and path.stat().st_size == entry.bytes
 
 
+def has_content(path: Path, entry: Entry) -> bool:
+    """Whether a file has the bytes that arrived or, where none did, those that the hub states."""
+    if entry.sha256 is not None:
+        return sha256_of(path) == entry.sha256
+    return entry.checksum is None or _matches(path, entry.checksum)
+
+
+def _matches(path: Path, checksum: str) -> bool:
+    """Whether a file has the checksum that the hub states."""
+    kind, _, digest = checksum.partition(":")
+    if kind == "sha256":
+        return sha256_of(path) == digest
+    blob = hashlib.sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            blob.update(block)
+    return blob.hexdigest() == digest
+
+
 def missing_files(folder: Path, entries: Mapping[str, Entry]) -> list[str]:
     """The files that are not there or have another length."""
     return [name for name, entry in entries.items() if not has_size(folder / name, entry)]
@@ -159,14 +167,3 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     files: dict[str, Any] = {name: asdict(entry) for name, entry in manifest.files.items()}
     content = {"schema": SCHEMA, "files": files, "published": dict(manifest.published)}
     replace_file(folder / MANIFEST, json_bytes(checksummed(content)))
-
-
-@dataclass(frozen=True)
-class Repository:
-    """A dataset or model repository: which of its branches (or commits), which files, which column holds the text."""
-
-    name: str
-    files: str
-    column: str | None = None
-    branch: str = "main"
-    kind: str = "dataset"

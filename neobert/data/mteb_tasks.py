@@ -1,9 +1,13 @@
-"""The tasks of embeddings: the 56 of MTEB(eng, v1), and what a task of any suite is. Torch-free, mteb-free.
+"""Embedding tasks: the 56 of MTEB(eng, v1), tasks of a person's own, and their data in a folder. Torch-free, mteb-free.
 
-Names, metrics and splits are those of mteb 2.26.24's own metadata; a test compares them with the installed mteb.
-mteb_tasks.csv has what an encoder is told in each of the 56 tasks, in three wordings: the paper's (Tables 8 and 9;
-in v1 7 and 8), mteb's own, and the released code's (conf/mteb_task_to_instruction_{query,corpus}.json), which end in
-the name of a field and differ for documents.
+Names, metrics, splits, repositories and sizes are those of mteb 2.26.24; a test compares them with the installed mteb.
+mteb_tasks.csv has the instruction of each of the 56 tasks in three wordings: the paper's (Tables 8 and 9; in v1 7 and
+8), mteb's own, and the released code's (conf/mteb_task_to_instruction_{query,corpus}.json), which end in the name of a
+field and differ for documents. mteb_repositories.csv has the dataset of each of mteb's own tasks and its commit.
+
+A folder holds tasks as mteb/<Category>/<Task>/<table>.parquet (or another format of `reading`), or as repositories
+that prefetch brought. The former count as one of the 56 where name and sizes agree; otherwise their name says how many
+rows they have, so that nobody takes them for it.
 """
 
 import csv
@@ -14,8 +18,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from neobert.data.manifest import MANIFEST, Manifest, hub_origin, missing_files, require_brought
-from neobert.data.reading import require_columns
+from neobert.data.catalog import hub_origin
+from neobert.data.manifest import MANIFEST, Manifest, missing_files, require_brought
+from neobert.data.reading import count_rows, read_table, split_name, table_file
 from neobert.errors import DamagedFile, MissingData, did_you_mean
 from neobert.recipe import Instructed
 from neobert.runs.records import ENGLISH_SUITE, Category
@@ -75,13 +80,13 @@ _SPLITS: Mapping[str, str] = {"MSMARCO": "dev"}
 _METRICS: Mapping[str, str] = {"MindSmallReranking": "max_over_subqueries_map_at_1000"}
 
 
-def _read_instructions() -> dict[str, dict[str, str]]:
-    """The rows of mteb_tasks.csv by task."""
-    with (Path(__file__).parent / "mteb_tasks.csv").open(newline="", encoding="utf-8") as file:
+def _read_table(name: str) -> dict[str, dict[str, str]]:
+    """The rows of a table beside this file, by task."""
+    with Path(__file__).with_name(name).open(newline="", encoding="utf-8") as file:
         return {row["task"]: row for row in csv.DictReader(file)}
 
 
-_INSTRUCTED: Mapping[str, Mapping[str, str]] = _read_instructions()
+_INSTRUCTED: Mapping[str, Mapping[str, str]] = _read_table("mteb_tasks.csv")
 
 MTEB_ENGLISH_V1: tuple[EmbeddingTask, ...] = tuple(
     EmbeddingTask(
@@ -157,116 +162,21 @@ def _refuse(name: str, known: Mapping[str, EmbeddingTask]) -> None:
     raise ValueError(f"there is no task {name!r}: {did_you_mean(name, [*known, *OFFICIAL_TASKS])}")
 
 
-MTEB_REPOSITORIES: Mapping[str, tuple[str, str]] = {
-    "AmazonCounterfactualClassification": ("mteb/amazon_counterfactual", "1f7e6a9d6fa6e64c53d146e428565640410c0df1"),
-    "AmazonPolarityClassification": ("mteb/amazon_polarity", "e2d317d38cd51312af73b3d32a06d1a08b442046"),
-    "AmazonReviewsClassification": ("mteb/AmazonReviewsClassification", "6b5d328eaae8ef408dd7d775040245cf86f92e9d"),
-    "ArguAna": ("mteb/arguana", "c22ab2a51041ffd869aaddef7af8d8215647e41a"),
-    "ArxivClusteringP2P": ("mteb/arxiv-clustering-p2p", "a122ad7f3f0291bf49cc6f4d32aa80929df69d5d"),
-    "ArxivClusteringS2S": ("mteb/arxiv-clustering-s2s", "f910caf1a6075f7329cdf8c1a6135696f37dbd53"),
-    "AskUbuntuDupQuestions": ("mteb/AskUbuntuDupQuestions", "c5691e3c48741d5f83b5cc8e630653d7a8cfc048"),
-    "Banking77Classification": ("mteb/banking77", "0fd18e25b25c072e09e0d92ab615fda904d66300"),
-    "BiorxivClusteringP2P": ("mteb/biorxiv-clustering-p2p", "65b79d1d13f80053f67aca9498d9402c2d9f1f40"),
-    "BiorxivClusteringS2S": ("mteb/biorxiv-clustering-s2s", "258694dd0231531bc1fd9de6ceb52a0853c6d908"),
-    "BIOSSES": ("mteb/biosses-sts", "d3fb88f8f02e40887cd149695127462bbcf29b4a"),
-    "ClimateFEVER": ("mteb/climate-fever", "47f2ac6acb640fc46020b02a5b59fdda04d39380"),
-    "CQADupstackAndroidRetrieval": ("mteb/CQADupstackAndroidRetrieval", "9be4c0e46342e8e3aff577a89b9a1ec9bc6b4af3"),
-    "CQADupstackEnglishRetrieval": ("mteb/cqadupstack-english", "ad9991cb51e31e31e430383c75ffb2885547b5f0"),
-    "CQADupstackGamingRetrieval": ("mteb/cqadupstack-gaming", "4885aa143210c98657558c04aaf3dc47cfb54340"),
-    "CQADupstackGisRetrieval": ("mteb/cqadupstack-gis", "5003b3064772da1887988e05400cf3806fe491f2"),
-    "CQADupstackMathematicaRetrieval": ("mteb/cqadupstack-mathematica", "90fceea13679c63fe563ded68f3b6f06e50061de"),
-    "CQADupstackPhysicsRetrieval": ("mteb/cqadupstack-physics", "79531abbd1fb92d06c6d6315a0cbbbf5bb247ea4"),
-    "CQADupstackProgrammersRetrieval": ("mteb/cqadupstack-programmers", "6184bc1440d2dbc7612be22b50686b8826d22b32"),
-    "CQADupstackStatsRetrieval": ("mteb/cqadupstack-stats", "65ac3a16b8e91f9cee4c9828cc7c335575432a2a"),
-    "CQADupstackTexRetrieval": ("mteb/cqadupstack-tex", "46989137a86843e03a6195de44b09deda022eec7"),
-    "CQADupstackUnixRetrieval": ("mteb/cqadupstack-unix", "6c6430d3a6d36f8d2a829195bc5dc94d7e063e53"),
-    "CQADupstackWebmastersRetrieval": ("mteb/cqadupstack-webmasters", "160c094312a0e1facb97e55eeddb698c0abe3571"),
-    "CQADupstackWordpressRetrieval": ("mteb/cqadupstack-wordpress", "4ffe81d471b1924886b33c7567bfb200e9eec5c4"),
-    "DBPedia": ("mteb/dbpedia", "c0f706b76e590d620bd6618b3ca8efdd34e2d659"),
-    "EmotionClassification": ("mteb/emotion", "4f58c6b202a23cf9a4da393831edf4f9183cad37"),
-    "FEVER": ("mteb/fever", "bea83ef9e8fb933d90a2f1d5515737465d613e12"),
-    "FiQA2018": ("mteb/fiqa", "27a168819829fe9bcd655c2df245fb19452e8e06"),
-    "HotpotQA": ("mteb/hotpotqa", "ab518f4d6fcca38d87c25209f94beba119d02014"),
-    "ImdbClassification": ("mteb/imdb", "3d86128a09e091d6018b6d26cad27f2739fc2db7"),
-    "MassiveIntentClassification": ("mteb/amazon_massive_intent", "4672e20407010da34463acc759c162ca9734bca6"),
-    "MassiveScenarioClassification": ("mteb/amazon_massive_scenario", "fad2c6e8459f9e1c45d9315f4953d921437d70f8"),
-    "MedrxivClusteringP2P": ("mteb/medrxiv-clustering-p2p", "e7a26af6f3ae46b30dde8737f02c07b1505bcc73"),
-    "MedrxivClusteringS2S": ("mteb/medrxiv-clustering-s2s", "35191c8c0dca72d8ff3efcd72aa802307d469663"),
-    "MindSmallReranking": ("mteb/MindSmallReranking", "227478e3235572039f4f7661840e059f31ef6eb1"),
-    "MSMARCO": ("mteb/msmarco", "c5a29a104738b98a9e76336939199e264163d4a0"),
-    "MTOPDomainClassification": ("mteb/MTOPDomainClassification", "a76d16fae880597b9c73047b50159220a441cb54"),
-    "MTOPIntentClassification": ("mteb/MTOPIntentClassification", "2992d820f31312593c49a4890430aadadb0f0039"),
-    "NFCorpus": ("mteb/nfcorpus", "ec0fa4fe99da2ff19ca1214b7966684033a58814"),
-    "NQ": ("mteb/nq", "b774495ed302d8c44a3a7ea25c90dbce03968f31"),
-    "QuoraRetrieval": ("mteb/quora", "e4e08e0b7dbe3c8700f0daef558ff32256715259"),
-    "RedditClustering": ("mteb/reddit-clustering", "24640382cdbf8abc73003fb0fa6d111a705499eb"),
-    "RedditClusteringP2P": ("mteb/reddit-clustering-p2p", "385e3cb46b4cfa89021f56c4380204149d0efe33"),
-    "SCIDOCS": ("mteb/scidocs", "f8c2fcf00f625baaa80f62ec5bd9e1fff3b8ae88"),
-    "SciDocsRR": ("mteb/SciDocsRR", "39b8377811871075eed9de3b8a7e21aaa6acb3d8"),
-    "SciFact": ("mteb/scifact", "d56462d0e63a25450459c4f213e49ffdb866f7f9"),
-    "SICK-R": ("mteb/sickr-sts", "20a6d6f312dd54037fe07a32d58e5e168867909d"),
-    "SprintDuplicateQuestions": (
-        "mteb/sprintduplicatequestions-pairclassification",
-        "d66bd1f72af766a5cc4b0ca5e00c162f89e8cc46",
-    ),
-    "StackExchangeClustering": ("mteb/stackexchange-clustering", "6cbc1f7b2bc0622f2e39d2c77fa502909748c259"),
-    "StackExchangeClusteringP2P": ("mteb/stackexchange-clustering-p2p", "815ca46b2622cec33ccafc3735d572c266efdb44"),
-    "StackOverflowDupQuestions": ("mteb/StackOverflowDupQuestions", "5debda000fe8e27ebb5c123d38081f92e1847a59"),
-    "STS12": ("mteb/sts12-sts", "a0d554a64d88156834ff5ae9920b964011b16384"),
-    "STS13": ("mteb/sts13-sts", "7e90230a92c190f1bf69ae9002b8cea547a64cca"),
-    "STS14": ("mteb/sts14-sts", "6031580fec1f6af667f0bd2da0a551cf4f0b2375"),
-    "STS15": ("mteb/sts15-sts", "ae752c7c21bf194d8b67fd573edf7ae58183cbe3"),
-    "STS16": ("mteb/sts16-sts", "4d8694f8f0e0100860b497b999b3dbed754a0513"),
-    "STS17": ("mteb/sts17-crosslingual-sts", "faeb762787bd10488a50c8b5be4a3b82e411949c"),
-    "STS22": ("mteb/sts22-crosslingual-sts", "de9d86b3b84231dc21f76c7b7af1f28e2f57f6e3"),
-    "STSBenchmark": ("mteb/stsbenchmark-sts", "b0fddb56ed78048fa8b90373c8a3cfc37b684831"),
-    "SummEval": ("mteb/summeval", "cda12ad7615edc362dbf25a00fdd61d3b1eaf93c"),
-    "Touche2020": ("mteb/touche2020", "a34f9a33db75fa0cbb21bb5cfc3dae8dc8bec93f"),
-    "ToxicConversationsClassification": ("mteb/toxic_conversations_50k", "edfaf9da55d3dd50d43143d90c1ac476895ae6de"),
-    "TRECCOVID": ("mteb/trec-covid", "bb9466bac8153a0349341eb1b22e06409e78ef4e"),
-    "TweetSentimentExtractionClassification": (
-        "mteb/tweet_sentiment_extraction",
-        "d604517c81ca91fe16a244d1248fc021f9ecee7a",
-    ),
-    "TwentyNewsgroupsClustering": ("mteb/twentynewsgroups-clustering", "6125ec4e24fa026cec8a478383ee943acfbd5449"),
-    "TwitterSemEval2015": ("mteb/twittersemeval2015-pairclassification", "70970daeab8776df92f5ea462b6173c0b46fd2d1"),
-    "TwitterURLCorpus": ("mteb/twitterurlcorpus-pairclassification", "8b6510b0b1fa4e4c4f879467980e9be563ec1cdf"),
-}
-"""Task: (repository, commit)."""
+_PUBLISHED: Mapping[str, Mapping[str, str]] = _read_table("mteb_repositories.csv")
 
+MTEB_REPOSITORIES: Mapping[str, tuple[str, str]] = {
+    task: (row["repository"], row["commit"]) for task, row in _PUBLISHED.items()
+}
+"""The dataset repository and its commit of each of mteb's own tasks; CQADupstack's twelve forums are tasks here."""
 
 OFFICIAL_ROWS: Mapping[str, Mapping[str, int]] = {
-    "AmazonPolarityClassification": {"train": 3_600_000, "test": 400_000},
-    "Banking77Classification": {"train": 10_003, "test": 3080},
-    "EmotionClassification": {"train": 16_000, "test": 2000},
-    "ImdbClassification": {"train": 25_000, "test": 25_000},
-    "TweetSentimentExtractionClassification": {"train": 27_481, "test": 3534},
-    "BIOSSES": {"test": 100},
-    "SICK-R": {"test": 9927},
-    "STS12": {"test": 3108},
-    "STS13": {"test": 1500},
-    "STS14": {"test": 3750},
-    "STS15": {"test": 3000},
-    "STS16": {"test": 1186},
-    "STSBenchmark": {"test": 1379},
+    task: {table: int(row[f"{table}_rows"]) for table in ("train", "test") if row[f"{table}_rows"]}
+    for task, row in _PUBLISHED.items()
+    if row["gold"]
 }
-"""Rows of each table."""
+"""Rows of each table of the tasks whose data are plain tables."""
 
-OFFICIAL_GOLD: Mapping[str, float] = {
-    "Banking77Classification": 77,
-    "EmotionClassification": 6,
-    "ImdbClassification": 2,
-    "AmazonPolarityClassification": 2,
-    "TweetSentimentExtractionClassification": 3,
-    "BIOSSES": 2.1960,
-    "SICK-R": 3.5291,
-    "STS12": 3.5061,
-    "STS13": 2.3362,
-    "STS14": 2.8114,
-    "STS15": 2.4059,
-    "STS16": 2.4132,
-    "STSBenchmark": 2.6079,
-}
+OFFICIAL_GOLD: Mapping[str, float] = {task: float(row["gold"]) for task, row in _PUBLISHED.items() if row["gold"]}
 """Their different labels, or the mean of their gold scores, to `GOLD_DIGITS` digits."""
 
 GOLD_DIGITS = 4
@@ -525,7 +435,7 @@ class FolderTasks:
                 f"{self.folder / MANIFEST} lists (first: {missing[0]}): run ablations/prefetch.py again"
             )
         require_brought(self.folder, entries)
-        return hub_origin((entry.repository, entry.revision) for entry in entries.values())
+        return hub_origin([(entry.repository, entry.revision) for entry in entries.values()])
 
 
 def _prefetched(folder: Path, manifest: Manifest) -> Iterator[FolderTask]:
@@ -551,41 +461,28 @@ def _own_task(folder: Path, category: Category) -> FolderTask:
 
 
 def _file_of(folder: Path, table: str) -> Path:
-    """test.parquet, or the one file test_….parquet."""
-    exact = folder / f"{table}.parquet"
-    others = sorted(folder.glob(f"{table}_*.parquet"))
+    """test.parquet or test.jsonl.gz, or the one file test_….parquet."""
+    exact = table_file(folder, table)
+    others = [path for path in sorted(folder.glob(f"{table}_*")) if split_name(path)[1]]
     return others[0] if len(others) == 1 and not exact.is_file() else exact
 
 
 def _described(name: str, category: Category, files: Mapping[str, Path]) -> EmbeddingTask:
     official = OFFICIAL_TASKS.get(name)
-    if official is not None and official.category == category:
-        rows = _rows(files)
-        if rows == OFFICIAL_ROWS.get(name) and _gold(category, files["test"]) == OFFICIAL_GOLD[name]:
-            return official
     if official is not None:
-        name = f"{name}-{_rows(files)[list(files)[-1]]}rows"
+        rows = {table: count_rows(path) for table, path in files.items()}
+        is_whole = official.category == category and rows == OFFICIAL_ROWS.get(name)
+        if is_whole and _gold(category, files["test"]) == OFFICIAL_GOLD[name]:
+            return official
+        name = f"{name}-{rows[list(files)[-1]]}rows"
     return EmbeddingTask(name, category, FOLDER_SUITE, METRICS[category], "test", instruction=INSTRUCTIONS[category])
-
-
-def _rows(files: Mapping[str, Path]) -> dict[str, int]:
-    """Rows of each file, 0 where it cannot be read: what reads it says why."""
-    from pyarrow import ArrowInvalid, parquet
-
-    rows = dict.fromkeys(files, 0)
-    for table, path in files.items():
-        try:
-            rows[table] = parquet.read_metadata(path).num_rows
-        except (OSError, ArrowInvalid):
-            continue
-    return rows
 
 
 def _gold(category: Category, path: Path) -> float | None:
     """What `OFFICIAL_GOLD` says of a file; None where it has no such column."""
     column = COLUMNS[category]["test"][-1]
     try:
-        values = _read(path, (column,))[column]
+        values = read_table(path, (column,))[column]
     except (DamagedFile, ValueError):
         return None
     if category == "classification":
@@ -602,13 +499,5 @@ def _data(found: FolderTask) -> TaskTables | PublishedTask:
         if not path.is_file():
             raise MissingData(f"task {found.task.name} lacks {path}: put its table {table} there")
     category = found.task.category
-    tables = {table: _read(path, COLUMNS[category][table]) for table, path in found.files.items()}
+    tables = {table: read_table(path, COLUMNS[category][table]) for table, path in found.files.items()}
     return checked_tables(category, tables, where)
-
-
-def _read(path: Path, needed: tuple[str, ...]) -> Table:
-    from pyarrow import parquet
-
-    require_columns(path, needed)
-    table: dict[str, list[Any]] = parquet.read_table(path).to_pydict()
-    return table

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
+from neobert.data.catalog import CORPORA
 from neobert.data.shards import TokenizedCorpus, finished_shards, open_shards, prepare, reopen
-from neobert.data.sources import CORPORA, SOURCES, Source, open_source
+from neobert.data.sources import SOURCES, Source, open_source
 from neobert.data.tokenizers import TextTokenizer
 from neobert.errors import ChangedData, DamagedFile, MissingData
 from neobert.processes import Stopped, StopRequest

@@ -1,7 +1,7 @@
-"""Where text comes from: the synthetic world, a folder, or the Hugging Face hub. Torch-free.
+"""Where text and labelled data come from: the synthetic world, a folder, or the names of the hub. Torch-free to import.
 
-A recipe says "wikibook" or "web", "wordpiece" or "bpe", and names GLUE tasks; a source says which bytes these are and
-gives each a content identity (an origin), which goes into the identity of every run that reads them.
+A recipe says "wikibook" or "web", "wordpiece" or "bpe", and names GLUE tasks (`neobert.data.catalog`). A source says
+which bytes these are and gives each an identity, its origin, which goes into the id of every run that reads them.
 """
 
 import hashlib
@@ -12,7 +12,19 @@ from itertools import chain, islice
 from pathlib import Path, PurePosixPath
 from typing import NoReturn, Protocol
 
-from neobert.data.manifest import MANIFEST, Manifest, Repository, has_size, hub_origin, read_manifest, require_brought
+from neobert.data import synthetic
+from neobert.data.catalog import (
+    CORPORA,
+    GLUE,
+    TASK_SPLITS,
+    TOKENIZERS,
+    Repository,
+    hub_origin,
+    require_corpus,
+    require_known,
+    require_split,
+)
+from neobert.data.manifest import MANIFEST, Manifest, has_size, read_manifest, require_brought
 from neobert.data.mteb_tasks import (
     MTEB_ENGLISH_V1,
     MTEB_REPOSITORIES,
@@ -23,8 +35,16 @@ from neobert.data.mteb_tasks import (
     TaskTables,
     member_names,
 )
-from neobert.data.pairs import DECLARED_SETS, DeclaredSet, Pair, UnseenTexts, own_instructions, own_pairs
-from neobert.data.reading import require_columns, text_size, texts_of
+from neobert.data.pairs import DECLARED_SETS, Decontamination, Pair, own_instructions, own_pairs, read_words
+from neobert.data.reading import (
+    data_files,
+    read_table,
+    read_texts,
+    require_columns,
+    split_name,
+    table_file,
+    text_size,
+)
 from neobert.data.tokenizers import (
     FOLDERS,
     TOKENIZER_FILE,
@@ -38,21 +58,27 @@ from neobert.data.tokenizers import (
 from neobert.errors import MissingData, did_you_mean
 from neobert.files import sha256_of
 
-CORPORA = ("wikibook", "web")
-TOKENIZERS = ("wordpiece", "bpe")
-
-_MNLI_SPLITS = ("train", "validation_matched", "validation_mismatched")
-TASK_SPLITS: Mapping[str, tuple[str, ...]] = {
-    "mnli": _MNLI_SPLITS,
-    **dict.fromkeys(("qnli", "qqp", "rte", "sst2", "mrpc", "cola", "stsb"), ("train", "validation")),
-}
-"""The splits of each GLUE task that a study needs, by nyu-mll/glue's names."""
-
 SOURCES = ("synthetic", "hub")
+UNRESOLVED = "unresolved"
+ORIGIN_DIGITS = 12
+
+TEXT_COLUMN = "text"
+COLUMNS_FILE = "columns.json"
+"""Below corpora/: {corpus: column} of texts that are not in a column named "text"."""
+
+TEXTS_OF_A_FILE = 2000
+CHARACTERS_OF_A_TEXT = 2000
+"""A tokenizer is trained on the beginnings of the first texts of every file, so that no file outweighs the others."""
+
+CHARACTER_SHARE = 8
+"""At most one in so many tokens of a trained vocabulary stands for a single character."""
+
+_SIZED_FILES = 8
+_TRAINERS = {"wordpiece": train_wordpiece, "bpe": train_bpe}
 
 
 class Source(Protocol):
-    """Corpora, tokenizers and tasks of one origin."""
+    """Corpora, tokenizers, tasks and pairs of one origin."""
 
     @property
     def label(self) -> str:
@@ -99,7 +125,7 @@ class Source(Protocol):
         """Whether training must not see a pair."""
 
     def embedding_tasks(self) -> tuple[EmbeddingTask, ...]:
-        """The tasks of embeddings that are here, or for the hub the 56 of MTEB(eng, v1)."""
+        """The embedding tasks that are here, or for the hub the 56 of MTEB(eng, v1)."""
 
     def embedding_task_origin(self, name: str) -> str:
         """What identifies the data of a task; where they are here, they are checked first."""
@@ -108,24 +134,29 @@ class Source(Protocol):
         """The data of a task."""
 
 
-def known(word: str, words: tuple[str, ...], what: str) -> str:
-    """The word itself, checked.
+def open_source(name_or_folder: str, *, synthetic_documents: int, unseen: Sequence[str] = ()) -> Source:
+    """The source that `--data` names: "synthetic", "hub" or a folder, there without pairs that share a text with the
+    files or folders `unseen`.
 
     Raises:
-        ValueError: it is none of `words`.
+        MissingData: it is none of these words and no folder, or one of `unseen` holds no tables.
+        ValueError: `unseen` is for a folder alone.
     """
-    if word not in words:
-        raise ValueError(f"there is no {what} {word!r}: {did_you_mean(word, words)}")
-    return word
-
-
-def known_split(task: str, split: str) -> None:
-    """Check a task and its split.
-
-    Raises:
-        ValueError: no such task, or it has no such split.
-    """
-    known(split, TASK_SPLITS[known(task, tuple(TASK_SPLITS), "task")], f"split of {task}")
+    if unseen and name_or_folder in SOURCES:
+        raise ValueError(f"--without-texts-of looks through the pairs of a folder: leave it out with {name_or_folder}")
+    if name_or_folder == "synthetic":
+        return SyntheticSource(synthetic_documents)
+    if name_or_folder == "hub":
+        return HubSource()
+    folder = Path(name_or_folder)
+    if not folder.is_dir():
+        raise MissingData(
+            f"--data {name_or_folder} is neither a folder nor a source: {did_you_mean(name_or_folder, SOURCES)}"
+        )
+    decontamination = Decontamination(tuple(map(Path, unseen))) if unseen else None
+    if decontamination:
+        assert decontamination.files  # or MissingData, before anything is planned
+    return DirectorySource(folder, decontamination)
 
 
 @dataclass(frozen=True)
@@ -140,194 +171,125 @@ class SyntheticSource:
     trains_tokenizers = True
 
     def corpus_origin(self, corpus: str) -> str:
-        known(corpus, CORPORA, "corpus")
-        return f"{self._world()}:documents={self.documents_per_corpus}"
+        self._require_corpus(corpus)
+        return f"{self._world}:documents={self.documents_per_corpus}"
 
     def documents(self, corpus: str) -> Iterator[str]:
-        from neobert.data import synthetic
+        self._require_corpus(corpus)
+        return synthetic.corpus_documents(corpus, documents=self.documents_per_corpus)
 
-        return synthetic.corpus_documents(known(corpus, CORPORA, "corpus"), documents=self.documents_per_corpus)
+    def _require_corpus(self, corpus: str) -> None:
+        if require_corpus(corpus) not in synthetic.CORPORA:
+            raise MissingData(f"the synthetic world has no corpus {corpus}: put its files into DIR/corpora/{corpus}")
 
     def tokenizer_origin(self, tokenizer: str, vocabulary_size: int) -> str:
-        known(tokenizer, TOKENIZERS, "tokenizer")
-        return f"{self._world()}:{tokenizer}:documents={self.tokenizer_documents}:vocabulary={vocabulary_size}"
+        require_known(tokenizer, TOKENIZERS, "tokenizer")
+        return f"{self._world}:{tokenizer}:documents={self.tokenizer_documents}:vocabulary={vocabulary_size}"
 
     def tokenizer(self, tokenizer: str, vocabulary_size: int, cache: Path) -> TextTokenizer:
-        train = {"wordpiece": train_wordpiece, "bpe": train_bpe}[known(tokenizer, TOKENIZERS, "tokenizer")]
-        folder = cache / self.tokenizer_origin(tokenizer, vocabulary_size).replace(":", "-")
-        return kept_tokenizer(folder, lambda: train(self._tokenizer_texts(), vocabulary_size))
+        def train() -> TextTokenizer:
+            number = self.tokenizer_documents
+            corpora = (synthetic.corpus_documents(corpus, documents=number) for corpus in synthetic.CORPORA)
+            return _TRAINERS[tokenizer](list(chain.from_iterable(corpora)), vocabulary_size)
 
-    def _tokenizer_texts(self) -> list[str]:
-        from neobert.data import synthetic
-
-        number = self.tokenizer_documents
-        return list(chain.from_iterable(synthetic.corpus_documents(corpus, documents=number) for corpus in CORPORA))
+        return kept_tokenizer(cache / self.tokenizer_origin(tokenizer, vocabulary_size).replace(":", "-"), train)
 
     def tasks(self) -> dict[str, str | None]:
         return dict.fromkeys(TASK_SPLITS)
 
     def task_origin(self, task: str) -> str:
-        known(task, tuple(TASK_SPLITS), "task")
-        return self._world()
+        require_known(task, TASK_SPLITS, "task")
+        return self._world
 
     def task_examples(self, task: str, split: str) -> dict[str, list[str | int | float]]:
-        from neobert.data import synthetic
-
-        known_split(task, split)
+        require_split(task, split)
         return synthetic.task_examples(task, split)
 
     def pair_sets(self) -> tuple[str, ...]:
-        from neobert.data import synthetic
-
         return synthetic.PAIR_SETS
 
     def pair_origin(self, name: str) -> str:
-        known(name, self.pair_sets(), "data set of pairs")
-        return self._world()
+        require_known(name, synthetic.PAIR_SETS, "data set of pairs")
+        return self._world
 
     def pair_instruction(self, name: str) -> str | None:
-        from neobert.data import synthetic
-
-        return synthetic.pair_instruction(known(name, self.pair_sets(), "data set of pairs"))
+        return synthetic.pair_instruction(require_known(name, synthetic.PAIR_SETS, "data set of pairs"))
 
     def pairs(self, name: str) -> Iterator[Pair]:
-        from neobert.data import synthetic
-
-        return synthetic.pairs(known(name, self.pair_sets(), "data set of pairs"))
+        return synthetic.pairs(require_known(name, synthetic.PAIR_SETS, "data set of pairs"))
 
     def leaves_out(self, pair: Pair) -> bool:
         return False
 
     def embedding_tasks(self) -> tuple[EmbeddingTask, ...]:
-        from neobert.data import synthetic
-
         return synthetic.EMBEDDING_TASKS
 
     def embedding_task_origin(self, name: str) -> str:
-        known(name, tuple(task.name for task in self.embedding_tasks()), "task")
-        return self._world()
+        require_known(name, [task.name for task in synthetic.EMBEDDING_TASKS], "task")
+        return self._world
 
     def embedding_task_data(self, name: str) -> TaskTables:
-        from neobert.data import synthetic
-
-        return synthetic.embedding_tables(known(name, tuple(task.name for task in self.embedding_tasks()), "task"))
-
-    def _world(self) -> str:
-        from neobert.data import synthetic
-
-        return f"synthetic:v{synthetic.VERSION}"
-
-
-def open_source(name_or_folder: str, *, synthetic_documents: int, unseen: Sequence[str] = ()) -> Source:
-    """The source that `--data` names: "synthetic", "hub" or a folder, there without pairs that share a text with the
-    files or folders `unseen`.
-
-    Raises:
-        MissingData: it is none of these words and no folder, or one of `unseen` holds no parquet files.
-        ValueError: `unseen` is for a folder alone.
-    """
-    from neobert.data.pairs import UnseenTexts
-
-    if unseen and name_or_folder in SOURCES:
-        raise ValueError(f"--without-texts-of looks through the pairs of a folder: leave it out with {name_or_folder}")
-    if name_or_folder == "synthetic":
-        return SyntheticSource(synthetic_documents)
-    if name_or_folder == "hub":
-        return HubSource()
-    folder = Path(name_or_folder)
-    if not folder.is_dir():
-        raise MissingData(
-            f"--data {name_or_folder} is neither a folder nor a source: {did_you_mean(name_or_folder, SOURCES)}"
+        return synthetic.embedding_tables(
+            require_known(name, [task.name for task in synthetic.EMBEDDING_TASKS], "task")
         )
-    return DirectorySource(folder, UnseenTexts.at(map(Path, unseen)) if unseen else None)
 
-
-UNRESOLVED = "unresolved"
-
-
-WIKIPEDIA = Repository("legacy-datasets/wikipedia", "data/20220301.en/train-*.parquet", "text")
-"""The dump of the released scripts/pretraining/preprocess.py, 6.5 M articles."""
-BOOKCORPUS = Repository("bookcorpus/bookcorpus", "plain_text/train/*.parquet", "text", branch="refs/convert/parquet")
-"""The released preprocess.py's second half, 74 M rows of a sentence each; parquet exists on the hub's own branch."""
-REFINEDWEB = Repository("tiiuae/falcon-refinedweb", "data/train-*.parquet", "content")
-"""Paper §3.2, released conf/dataset/refinedweb.yaml: 968 M documents."""
-GLUE = Repository("nyu-mll/glue", "{task}/{split}-*.parquet")
-
-CORPUS_REPOSITORIES: Mapping[str, tuple[Repository, ...]] = {
-    "wikibook": (BOOKCORPUS, WIKIPEDIA),
-    "web": (REFINEDWEB,),
-}
-TOKENIZER_REPOSITORIES: Mapping[str, Repository] = {
-    "wordpiece": Repository("google-bert/bert-base-uncased", TOKENIZER_FILE, kind="model"),
-    "bpe": Repository("meta-llama/Llama-2-7b-hf", TOKENIZER_FILE, kind="model"),
-}
-"""LLaMA-2's repository is gated: it needs a token whose owner accepted the licence."""
+    @property
+    def _world(self) -> str:
+        return f"synthetic:v{synthetic.VERSION}"
 
 
 @dataclass(frozen=True)
 class HubSource:
-    """The published corpora, tokenizers and tasks by name: enough to plan with. Their bytes come from a prefetched
-    folder. `revisions` maps a repository's name to its commit, where it is known."""
+    """The hub's corpora, tokenizers and tasks by name and commit: enough to plan with, and nothing to read.
+
+    A job never waits for a network: `ablations/prefetch.py` brings the bytes into a folder, where they keep the
+    identity that they have here. `revisions` maps a repository to its commit, where it is known.
+    """
 
     revisions: Mapping[str, str] = field(default_factory=dict)
 
     label = "hub"
     trains_tokenizers = False
 
-    def corpus_origin(self, corpus: str) -> str:
-        return self._origin(CORPUS_REPOSITORIES[known(corpus, CORPORA, "corpus")])
-
-    def documents(self, corpus: str) -> Iterator[str]:
-        """None.
+    def _refuse(self, *named: object, **_: object) -> NoReturn:
+        """Every reading method: the first argument names the data.
 
         Raises:
-            MissingData: always; it says what brings the corpus.
+            MissingData: always; it says what brings the data.
         """
-        _refuse(f"corpus {corpus}", CORPUS_REPOSITORIES[known(corpus, CORPORA, "corpus")])
+        raise MissingData(
+            f"{named[0]} is not here: runs do not read the hub, so bring it with `python ablations/prefetch.py "
+            "--variant all --data-dir DIR` (tasks of MTEB: --stages mteb) where there is a network and pass --data DIR"
+        )
+
+    documents = tokenizer = task_examples = pairs = embedding_task_data = _refuse
+
+    def corpus_origin(self, corpus: str) -> str:
+        repositories = CORPORA[require_corpus(corpus)]
+        if not repositories:
+            raise MissingData(
+                f"corpus {corpus} is in no repository of the hub: pass --data DIR of a folder that has it"
+            )
+        return self._origin(*repositories)
 
     def tokenizer_origin(self, tokenizer: str, vocabulary_size: int) -> str:
-        return self._origin([TOKENIZER_REPOSITORIES[known(tokenizer, TOKENIZERS, "tokenizer")]])
-
-    def tokenizer(self, tokenizer: str, vocabulary_size: int, cache: Path) -> TextTokenizer:
-        """None.
-
-        Raises:
-            MissingData: always; it says what brings the tokenizer.
-        """
-        _refuse(f"tokenizer {tokenizer}", [TOKENIZER_REPOSITORIES[known(tokenizer, TOKENIZERS, "tokenizer")]])
+        return self._origin(TOKENIZERS[require_known(tokenizer, TOKENIZERS, "tokenizer")])
 
     def tasks(self) -> dict[str, str | None]:
         return dict.fromkeys(TASK_SPLITS)
 
     def task_origin(self, task: str) -> str:
-        known(task, tuple(TASK_SPLITS), "task")
-        return self._origin([GLUE])
-
-    def task_examples(self, task: str, split: str) -> dict[str, list[str | int | float]]:
-        """None.
-
-        Raises:
-            MissingData: always; it says what brings the task.
-        """
-        known_split(task, split)
-        _refuse(f"GLUE task {task}", [GLUE])
+        require_known(task, TASK_SPLITS, "task")
+        return self._origin(GLUE)
 
     def pair_sets(self) -> tuple[str, ...]:
         return tuple(DECLARED_SETS)
 
     def pair_origin(self, name: str) -> str:
-        return self._origin(_declared(name).repositories[:1])
+        return self._origin(*DECLARED_SETS[require_known(name, DECLARED_SETS, "data set of pairs")].repositories)
 
     def pair_instruction(self, name: str) -> str | None:
-        return _declared(name).instruction
-
-    def pairs(self, name: str) -> Iterator[Pair]:
-        """None.
-
-        Raises:
-            MissingData: always; it says what brings the data set.
-        """
-        _refuse(f"data set of pairs {name}", _declared(name).repositories[:1])
+        return DECLARED_SETS[require_known(name, DECLARED_SETS, "data set of pairs")].instruction
 
     def leaves_out(self, pair: Pair) -> bool:
         return False
@@ -336,114 +298,11 @@ class HubSource:
         return MTEB_ENGLISH_V1
 
     def embedding_task_origin(self, name: str) -> str:
-        return hub_origin(_mteb_repositories(name))
+        task = OFFICIAL_TASKS[require_known(name, OFFICIAL_TASKS, "task")]
+        return hub_origin([MTEB_REPOSITORIES[member] for member in member_names(task)])
 
-    def embedding_task_data(self, name: str) -> NoReturn:
-        """None.
-
-        Raises:
-            MissingData: always; it says what brings the task.
-        """
-        repositories = [Repository(repository, "*") for repository, _ in _mteb_repositories(name)]
-        _refuse(f"task {name}", repositories, " --stages mteb")
-
-    def _origin(self, repositories: Iterable[Repository]) -> str:
-        names = [repository.name for repository in repositories]
-        return hub_origin((name, self.revisions.get(name, UNRESOLVED)) for name in names)
-
-
-def _declared(name: str) -> DeclaredSet:
-    return DECLARED_SETS[known(name, tuple(DECLARED_SETS), "data set of pairs")]
-
-
-def _mteb_repositories(name: str) -> list[tuple[str, str]]:
-    """(repository, commit) of each of mteb's own tasks that a task is made of."""
-    task = OFFICIAL_TASKS[known(name, tuple(OFFICIAL_TASKS), "task")]
-    return [MTEB_REPOSITORIES[member] for member in member_names(task)]
-
-
-def _refuse(item: str, repositories: Iterable[Repository], stages: str = "") -> NoReturn:
-    names = " and ".join(repository.name for repository in repositories)
-    raise MissingData(
-        f"{item} is not here: runs do not read the hub ({names}), so bring it with `python ablations/prefetch.py "
-        f"--variant all{stages} --data-dir DIR` where there is a network and pass --data DIR"
-    )
-
-
-TEXTS_OF_A_FILE = 2000
-CHARACTERS_OF_A_TEXT = 2000
-"""A trainer sees the beginnings of the first texts of every file, so that no file outweighs the others by far."""
-
-CHARACTER_SHARE = 8
-"""At most one in so many tokens of a vocabulary stands for a single character."""
-
-
-class Folder(Protocol):
-    """What training a tokenizer asks of a folder."""
-
-    def corpus_files(self, corpus: str) -> list[Path]:
-        """The files of a corpus; MissingData where there is none."""
-
-    def corpus_origin(self, corpus: str) -> str:
-        """What identifies the bytes of a corpus."""
-
-    def text_column(self, path: Path) -> str:
-        """The column of a file that holds its texts."""
-
-
-def trained_origin(folder: Folder, tokenizer: str, vocabulary_size: int) -> str:
-    """What identifies a tokenizer that is trained here: the texts, and how many of them a trainer sees."""
-    origins = " ".join(folder.corpus_origin(corpus) for corpus in _corpora(folder))
-    texts = hashlib.sha256(f"{origins} {TEXTS_OF_A_FILE} {CHARACTERS_OF_A_TEXT} {CHARACTER_SHARE}".encode())
-    return f"trained:{texts.hexdigest()[:12]}:{tokenizer}:vocabulary={vocabulary_size}"
-
-
-def trained_tokenizer(folder: Folder, tokenizer: str, vocabulary_size: int, cache: Path) -> TextTokenizer:
-    """The tokenizer, from `cache` or trained now on all corpora of the folder.
-
-    Raises:
-        MissingData: the folder has no corpus.
-        ValueError: the vocabulary is too small.
-    """
-    train = {"wordpiece": train_wordpiece, "bpe": train_bpe}[tokenizer]
-
-    def trained() -> TextTokenizer:
-        texts = with_frequent_characters(list(_texts(folder)), vocabulary_size // CHARACTER_SHARE)
-        return train(texts, vocabulary_size)
-
-    return kept_tokenizer(cache / trained_origin(folder, tokenizer, vocabulary_size).replace(":", "-"), trained)
-
-
-def _corpora(folder: Folder) -> list[str]:
-    """The corpora that are there.
-
-    Raises:
-        MissingData: there is none.
-    """
-    found = [corpus for corpus in CORPORA if _has(folder, corpus)]
-    if not found:
-        folder.corpus_files(CORPORA[0])
-    return found
-
-
-def _has(folder: Folder, corpus: str) -> bool:
-    try:
-        return bool(folder.corpus_files(corpus))
-    except MissingData:
-        return False
-
-
-def _texts(folder: Folder) -> Iterator[str]:
-    for corpus in _corpora(folder):
-        for path in folder.corpus_files(corpus):
-            first = islice(texts_of({path: folder.text_column(path)}), TEXTS_OF_A_FILE)
-            yield from (text[:CHARACTERS_OF_A_TEXT] for text in first)
-
-
-TEXT_COLUMN = "text"
-ORIGIN_DIGITS = 12
-
-_FOOTERS_READ = 8
+    def _origin(self, *repositories: Repository) -> str:
+        return hub_origin([(each.name, self.revisions.get(each.name, UNRESOLVED)) for each in repositories])
 
 
 @cache
@@ -453,18 +312,18 @@ def _content(path: Path, size: int, modified_ns: int) -> str:
     return sha256_of(path)
 
 
-def content_sha256(path: Path) -> str:
-    """A file's SHA-256, remembered within the process."""
-    status = path.stat()
-    return _content(path.resolve(), status.st_size, status.st_mtime_ns)
-
-
 @dataclass(frozen=True)
 class DirectorySource:
-    """Corpora, tasks and tokenizers below `folder`; pairs that share a text with `unseen` are left out."""
+    """Corpora, tasks, pairs and tokenizers below `folder`; pairs that share a text with `unseen` are left out.
+
+    corpora/<name>/ holds parquet files or, where there are none, files of any one format of `reading`, compressed or
+    not, in folders of any depth; glue/<task>/<split>, pairs/<name> and mteb/<Category>/<Task>/<table> are one file
+    each; tokenizers/<name>/ holds a tokenizer.json. Prefetch lays down the same and a manifest.json that says which
+    file came from which commit, so that prefetched data keep the identity of the hub.
+    """
 
     folder: Path
-    unseen: UnseenTexts | None = None
+    unseen: Decontamination | None = None
 
     @property
     def trains_tokenizers(self) -> bool:
@@ -487,7 +346,10 @@ class DirectorySource:
 
     def corpus_origin(self, corpus: str) -> str:
         if corpus not in self._corpus_origins:
-            self._corpus_origins[corpus] = self._origin(self.corpus_files(corpus))
+            files, column = self.corpus_files(corpus), self._own_columns.get(corpus, TEXT_COLUMN)
+            origin = self._origin(files)
+            is_own = column != TEXT_COLUMN and any(self.text_column(path) == column for path in files)
+            self._corpus_origins[corpus] = f"{origin}:column={column}" if is_own else origin
         return self._corpus_origins[corpus]
 
     def documents(self, corpus: str) -> Iterator[str]:
@@ -495,35 +357,43 @@ class DirectorySource:
 
         Raises:
             MissingData: the folder has no such corpus, or not all of it.
-            ValueError: a file has no column "text" (a prefetched one: the hub's column).
+            ValueError: a file has no column of texts: "text", or what columns.json or the manifest names.
         """
-        columns = {path: self.text_column(path) for path in self.corpus_files(corpus)}
-        for path, column in columns.items():
-            require_columns(path, (column,))
-        return texts_of(columns)
+        files = self.corpus_files(corpus)
+        for path in files if split_name(files[0])[1] == ".parquet" else files[:1]:
+            require_columns(path, (self.text_column(path),))
+        return chain.from_iterable(read_texts(path, self.text_column(path)) for path in files)
 
     def text_size(self, corpus: str) -> tuple[float, float]:
-        """About how many bytes of text before compression, and documents, a corpus has: some files' footers are read
-        and stand for the others by their sizes."""
+        """About how many bytes of text before compression, and documents, a corpus has: some files are looked into and
+        stand for the others by their sizes."""
         files = self.corpus_files(corpus)
-        sample = files[:: -(-len(files) // _FOOTERS_READ)]
+        sample = files[:: -(-len(files) // _SIZED_FILES)]
         sizes = [text_size(path, self.text_column(path)) for path in sample]
-        share = sum(path.stat().st_size for path in files) / sum(path.stat().st_size for path in sample)
+        share = sum(path.stat().st_size for path in files) / max(1, sum(path.stat().st_size for path in sample))
         return share * sum(size for size, _ in sizes), share * sum(documents for _, documents in sizes)
 
+    @cached_property
+    def _own_columns(self) -> dict[str, str]:
+        return read_words(self.folder / "corpora" / COLUMNS_FILE, "{corpus: column}")
+
     def text_column(self, path: Path) -> str:
-        """The column of a corpus file that holds its texts."""
-        entry = self.manifest.files.get(path.relative_to(self.folder).as_posix())
-        return (entry.column if entry else None) or TEXT_COLUMN
+        """The column of a corpus file that holds its texts; the one column of a .txt file is "text"."""
+        name = path.relative_to(self.folder)
+        entry = self.manifest.files.get(name.as_posix())
+        if entry and entry.column:
+            return entry.column
+        return TEXT_COLUMN if split_name(path)[1] == ".txt" else self._own_columns.get(name.parts[1], TEXT_COLUMN)
 
     def corpus_files(self, corpus: str) -> list[Path]:
         """The files of a corpus in the order in which they are read.
 
         Raises:
             MissingData: there is none, or prefetch has not brought all of them.
+            ValueError: they are in several formats.
         """
-        folder = self.folder / "corpora" / known(corpus, CORPORA, "corpus")
-        files = sorted(folder.glob("*.parquet"))
+        folder = self.folder / "corpora" / require_corpus(corpus)
+        files = sorted(folder.glob("*.parquet")) or data_files(folder)
         wanted = self.manifest.below(f"corpora/{corpus}")
         missing = [name for name in wanted if not (self.folder / name).is_file()]
         if missing:
@@ -533,22 +403,52 @@ class DirectorySource:
             )
         if not files:
             raise MissingData(
-                f"there is no corpus {corpus} in {self.folder}: put parquet files with a column {TEXT_COLUMN!r} into "
-                f"{folder}"
+                f"there is no corpus {corpus} in {self.folder}: put files (parquet, jsonl, csv, txt, arrow) with a "
+                f"column {TEXT_COLUMN!r} into {folder}"
             )
+        formats = sorted({split_name(path)[1] for path in files})
+        if len(formats) > 1:
+            raise ValueError(f"{folder} holds files of several formats ({', '.join(formats)}): keep those of one")
         return files
 
     def tokenizer_origin(self, tokenizer: str, vocabulary_size: int) -> str:
-        if self.trains_tokenizers:
-            return trained_origin(self, known(tokenizer, TOKENIZERS, "tokenizer"), vocabulary_size)
-        return self._origin([self.tokenizer_folder(tokenizer) / TOKENIZER_FILE])
+        if not self.trains_tokenizers:
+            return self._origin([self.tokenizer_folder(tokenizer) / TOKENIZER_FILE])
+        require_known(tokenizer, TOKENIZERS, "tokenizer")
+        origins = " ".join(map(self.corpus_origin, self._corpora()))
+        texts = hashlib.sha256(f"{origins} {TEXTS_OF_A_FILE} {CHARACTERS_OF_A_TEXT} {CHARACTER_SHARE}".encode())
+        return f"trained:{texts.hexdigest()[:ORIGIN_DIGITS]}:{tokenizer}:vocabulary={vocabulary_size}"
 
     def tokenizer(self, tokenizer: str, vocabulary_size: int, cache: Path) -> TextTokenizer:
+        """The folder's tokenizer, or one that is trained on all its corpora.
+
+        Raises:
+            MissingData: there is none, and no corpus.
+            ValueError: it has more tokens, or a vocabulary to train is too small.
+        """
+
+        def train() -> TextTokenizer:
+            texts = with_frequent_characters(list(self._beginnings()), vocabulary_size // CHARACTER_SHARE)
+            return _TRAINERS[tokenizer](texts, vocabulary_size)
+
         if self.trains_tokenizers:
-            return trained_tokenizer(self, tokenizer, vocabulary_size, cache)
+            return kept_tokenizer(cache / self.tokenizer_origin(tokenizer, vocabulary_size).replace(":", "-"), train)
         loaded = load_tokenizer(self.tokenizer_folder(tokenizer))
         loaded.require_rows(vocabulary_size)
         return loaded
+
+    def _corpora(self) -> list[str]:
+        """The corpora that are here; MissingData where there is none."""
+        found = [corpus for corpus in CORPORA if data_files(self.folder / "corpora" / corpus)]
+        for corpus in found or list(CORPORA)[:1]:
+            self.corpus_files(corpus)
+        return found
+
+    def _beginnings(self) -> Iterator[str]:
+        for corpus in self._corpora():
+            for path in self.corpus_files(corpus):
+                first = islice(read_texts(path, self.text_column(path)), TEXTS_OF_A_FILE)
+                yield from (text[:CHARACTERS_OF_A_TEXT] for text in first)
 
     def tokenizer_folder(self, tokenizer: str) -> Path:
         """The folder of a tokenizer.
@@ -556,7 +456,7 @@ class DirectorySource:
         Raises:
             MissingData: it holds none.
         """
-        folder = self.folder / "tokenizers" / FOLDERS[known(tokenizer, TOKENIZERS, "tokenizer")]
+        folder = self.folder / "tokenizers" / FOLDERS[require_known(tokenizer, TOKENIZERS, "tokenizer")]
         if not (folder / TOKENIZER_FILE).is_file():
             raise MissingData(f"there is no tokenizer {tokenizer} in {self.folder}: put {TOKENIZER_FILE} into {folder}")
         return folder
@@ -571,11 +471,11 @@ class DirectorySource:
         return f"{task} has no {', '.join(missing)} split in glue/{task}"  # part of ids, so no word of where it lies
 
     def task_origin(self, task: str) -> str:
-        known(task, tuple(TASK_SPLITS), "task")
+        require_known(task, TASK_SPLITS, "task")
         paths = [self.split_path(task, split) for split in TASK_SPLITS[task]]
         present = [path for path in paths if path.is_file()]
         if not present:
-            raise MissingData(f"{self._why_not(task)} of {self.folder}: put its parquet files there")
+            raise MissingData(f"{self._why_not(task)} of {self.folder}: put its files there")
         return self._origin(present)
 
     def task_examples(self, task: str, split: str) -> dict[str, list[str | int | float]]:
@@ -585,26 +485,25 @@ class DirectorySource:
             MissingData: the split is not there.
             ValueError: no such task or split, or a column is missing.
         """
-        from pyarrow import parquet
-
-        known_split(task, split)
+        require_split(task, split)
         path = self.split_path(task, split)
         if not path.is_file():
-            present = sorted(file.stem for file in path.parent.glob("*.parquet"))
-            hint = did_you_mean(split, present) if present else "the folder has no parquet file"
+            present = sorted(split_name(file)[0] for file in data_files(path.parent))
+            hint = did_you_mean(split, present) if present else "the folder has no file that is read"
             raise MissingData(f"{task} has no {split} split, {path} is missing ({hint})")
-        require_columns(path, ("label",))
-        columns: dict[str, list[str | int | float]] = parquet.read_table(path).to_pydict()
+        columns = read_table(path, ("label",))
         if not columns["label"]:
             raise ValueError(f"{path} has no rows: put the examples of {task} there")
         return columns
 
     def split_path(self, task: str, split: str) -> Path:
-        """Where a split of a task lies."""
-        return self.folder / "glue" / task / f"{split}.parquet"
+        """Where a split of a task lies or, if it does not, would lie as parquet."""
+        return table_file(self.folder / "glue" / task, split)
 
     def pair_sets(self) -> tuple[str, ...]:
-        own = {path.stem for path in (self.folder / "pairs").glob("*.parquet")}
+        folder = self.folder / "pairs"
+        present = [path for path in sorted(folder.glob("*")) if path.name != "instructions.json" and path.is_file()]
+        own = {split_name(path)[0] for path in present if split_name(path)[1]}
         return tuple(sorted(own | {name for name in DECLARED_SETS if self._published_pairs(name)}))
 
     def pair_origin(self, name: str) -> str:
@@ -626,7 +525,7 @@ class DirectorySource:
         return own_pairs(files[0]) if files[0].parent.name == "pairs" else DECLARED_SETS[name].read(files)
 
     def leaves_out(self, pair: Pair) -> bool:
-        return self.unseen is not None and self.unseen.shares(pair)
+        return self.unseen is not None and self.unseen.removes(pair)
 
     def pair_files(self, name: str) -> list[Path]:
         """The files of a data set of pairs: a person's own one, or those that prefetch brought.
@@ -634,7 +533,7 @@ class DirectorySource:
         Raises:
             MissingData: there is none.
         """
-        own = self.folder / "pairs" / f"{name}.parquet"
+        own = table_file(self.folder / "pairs", name)
         files = [own] if own.is_file() else self._published_pairs(name)
         if not files:
             hint = did_you_mean(name, [*self.pair_sets(), *DECLARED_SETS])
@@ -665,14 +564,20 @@ class DirectorySource:
         names = sorted(path.relative_to(self.folder).as_posix() for path in files)
         prefetched = self.manifest.files
         if not all(self._is_prefetched(name) for name in names):
-            return f"directory:{_digest(f'{name} {content_sha256(self.folder / name)}' for name in names)}"
+            return f"directory:{_digest(f'{name} {self._sha256(name)}' for name in names)}"
         require_brought(self.folder, {name: prefetched[name] for name in names})
-        origin = hub_origin((prefetched[name].repository, prefetched[name].revision) for name in names)
+        origin = hub_origin([(prefetched[name].repository, prefetched[name].revision) for name in names])
         published = self.manifest.published.get(PurePosixPath(names[0]).parent.as_posix(), len(names))
         if len(names) == published:
             return origin
         part = _digest(f"{prefetched[name].repository} {prefetched[name].file}" for name in names)
         return f"{origin}#{len(names)}of{published}:{part}"
+
+    def _sha256(self, name: str) -> str:
+        """The SHA-256 of a file, remembered within the process."""
+        path = (self.folder / name).resolve()
+        status = path.stat()
+        return _content(path, status.st_size, status.st_mtime_ns)
 
     def _is_prefetched(self, name: str) -> bool:
         """Whether prefetch brought a file; one that it was to bring may be somebody's own with the same name."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neobert.data.preparation import POLL_SECONDS, open_specified, text_tokenizer
-from neobert.data.reading import require_columns, texts_of
+from neobert.data.reading import read_texts, require_columns
 from neobert.data.shards import FRAME_TOKENS, Documents, TokenizedCorpus, open_shards, prepare
 from neobert.errors import MissingData
 from neobert.files import sha256_of
@@ -110,7 +110,7 @@ class OtherText:
     def documents(self) -> Iterator[str]:
         """The texts, file by file."""
         for path in self.paths:
-            yield from texts_of({path: COLUMN}) if path.suffix == ".parquet" else [path.read_text(encoding="utf-8")]
+            yield from read_texts(path, COLUMN) if path.suffix == ".parquet" else [path.read_text(encoding="utf-8")]
 
 
 def open_text(place: Path) -> OtherText:

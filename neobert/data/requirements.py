@@ -1,0 +1,177 @@
+"""What a plan needs from the hub, by name and place, and whether a folder holds it. Torch-free, and asks no network."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+from typing import Literal, NamedTuple
+
+from neobert.data.catalog import CORPORA, GLUE, TASK_SPLITS, TOKENIZERS, Repository, require_corpus, require_known
+from neobert.data.manifest import has_content, has_size
+from neobert.data.mteb_tasks import MTEB_REPOSITORIES
+from neobert.data.pairs import DECLARED_SETS
+from neobert.data.reading import require_columns
+from neobert.data.sources import DirectorySource
+from neobert.data.tokenizers import FOLDERS
+from neobert.errors import DamagedFile, MissingData
+
+MODELS = "models"
+"""The folder of external models."""
+
+
+@dataclass(frozen=True)
+class ModelParts:
+    """The repositories of an external model and of its tokenizer, and files of others that are to lie beside."""
+
+    repository: str
+    tokenizer: str
+    beside: tuple[Repository, ...] = ()
+
+    def parts(self) -> tuple[Repository, ...]:
+        """What is read of a model: safetensors or, where there are none, the pickle; code only where it is named."""
+        own = Repository(self.repository, "config.json", kind="model")
+        tokenizer = Repository(self.tokenizer, "tokenizer*", kind="model")
+        return (
+            own,
+            replace(own, files="model*.safetensors", otherwise="pytorch_model.bin"),
+            tokenizer,
+            replace(own, files="model.safetensors.index.json", is_optional=True),
+            replace(tokenizer, files="special_tokens_map.json", is_optional=True),
+            replace(tokenizer, files="added_tokens.json", is_optional=True),
+            *self.beside,
+        )
+
+
+@dataclass(frozen=True)
+class Needs:
+    """The data requirements of a plan, by the recipes' words: a tokenizer with the rows that an embedding has for it,
+    an external model with what is read of it."""
+
+    corpora: tuple[str, ...] = ()
+    tokenizers: Mapping[str, int] = field(default_factory=dict)
+    tasks: tuple[str, ...] = ()
+    embedding_tasks: tuple[str, ...] = ()
+    pair_sets: tuple[str, ...] = ()
+    models: Mapping[str, ModelParts] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Item:
+    """A thing to bring: the recipes' word for it, its folder, and the files of repositories that it is made of.
+
+    `embedding_rows` is what a tokenizer's vocabulary must fit into.
+    """
+
+    kind: Literal["corpus", "tokenizer", "GLUE task", "MTEB task", "data set of pairs", "model"]
+    word: str
+    folder: str
+    parts: tuple[Repository, ...]
+    embedding_rows: int | None = None
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return f"{self.kind} {self.word}"
+
+    @property
+    def repositories(self) -> str:
+        """The repositories it comes from, for people."""
+        return " and ".join(dict.fromkeys(part.name for part in self.parts))
+
+    def place(self, repository: Repository, name: str) -> str:
+        """Where a file of a repository goes, below the data folder."""
+        file = PurePosixPath(name).name
+        if self.kind == "corpus":
+            return f"{self.folder}/{repository.name.replace('/', '--')}--{file}"
+        if self.kind == "GLUE task":  # validation-00000-of-00001.parquet
+            return f"{self.folder}/{file.partition('-')[0]}.parquet"
+        return f"{self.folder}/{name}"
+
+
+def items_of(needs: Needs) -> Iterator[Item]:
+    """The items behind a plan's needs, small ones first, so that a missing token is told before the terabytes.
+
+    Raises:
+        MissingData: a corpus is in no repository.
+    """
+    for word, rows in needs.tokenizers.items():
+        repository = TOKENIZERS[require_known(word, TOKENIZERS, "tokenizer")]
+        yield Item("tokenizer", word, f"tokenizers/{FOLDERS[word]}", (repository,), rows)
+    for word in needs.tasks:
+        splits = TASK_SPLITS[require_known(word, TASK_SPLITS, "task")]
+        parts = tuple(replace(GLUE, files=GLUE.files.format(task=word, split=split)) for split in splits)
+        yield Item("GLUE task", word, f"glue/{word}", parts)
+    for word in needs.embedding_tasks:
+        name, commit = MTEB_REPOSITORIES[require_known(word, MTEB_REPOSITORIES, "MTEB task")]
+        yield Item("MTEB task", word, f"mteb/{word}", (Repository(name, "*", branch=commit),))
+    for word in needs.pair_sets:
+        declared = DECLARED_SETS[require_known(word, DECLARED_SETS, "data set of pairs")]
+        yield Item("data set of pairs", word, f"pairs/{word}", declared.repositories)
+    for word, model in needs.models.items():
+        yield Item("model", word, f"{MODELS}/{word}", model.parts())
+    for word in needs.corpora:
+        yield Item("corpus", word, f"corpora/{word}", tuple(CORPORA[require_corpus(word)]))
+
+
+class Gap(NamedTuple):
+    """An item that a plan needs and that the folder does not hold as it should."""
+
+    item: Item
+    reason: str
+
+
+def verify_prefetch(folder: Path, needs: Needs, *, contents: bool) -> list[Gap]:
+    """Everything that a plan needs and that the folder lacks, by name.
+
+    First what is absent, which is quick; only where all is there what cannot be read; and only where all can be read
+    and `contents` is asked for, which files have another SHA-256 than the manifest says.
+    """
+    source = DirectorySource(folder)
+    items = list(items_of(needs))
+    for check in [_absent, _unreadable, _altered] if contents else [_absent, _unreadable]:
+        if found := [Gap(item, reason) for item in items for reason in _reasons(check, source, item)]:
+            return found
+    return []
+
+
+def _reasons(check: Callable[[DirectorySource, Item], Iterator[str]], source: DirectorySource, item: Item) -> list[str]:
+    try:
+        return list(check(source, item))
+    except (MissingData, DamagedFile, ValueError) as error:
+        return [str(error)]
+
+
+def _absent(source: DirectorySource, item: Item) -> Iterator[str]:
+    if item.kind == "corpus":
+        source.corpus_files(item.word)
+    elif item.kind == "tokenizer":
+        source.tokenizer_folder(item.word)
+    elif item.kind == "GLUE task" and (reason := source.tasks()[item.word]):
+        yield reason
+        return
+    entries = source.manifest.below(item.folder)
+    if not entries and not any(path.is_file() for path in (source.folder / item.folder).rglob("*")):
+        yield f"{source.folder / item.folder} is not there"
+    for name, entry in entries.items():
+        path = source.folder / name
+        is_own = entry.sha256 is None and path.is_file()  # somebody's, where prefetch was to bring one
+        if not has_size(path, entry) and not is_own:
+            yield f"{path} is not there with its {entry.bytes} bytes"
+
+
+def _unreadable(source: DirectorySource, item: Item) -> Iterator[str]:
+    if item.kind == "corpus":
+        for path in source.corpus_files(item.word):
+            require_columns(path, (source.text_column(path),))
+    elif item.embedding_rows is not None:
+        source.tokenizer(item.word, item.embedding_rows, source.folder)
+    elif item.kind == "GLUE task":
+        for split in TASK_SPLITS[item.word]:
+            require_columns(source.split_path(item.word, split), ("label",))
+    yield from ()
+
+
+def _altered(source: DirectorySource, item: Item) -> Iterator[str]:
+    for name, entry in source.manifest.below(item.folder).items():
+        path = source.folder / name
+        if has_size(path, entry) and not has_content(path, entry):
+            yield f"{path} has other bytes than {entry.repository} at {entry.revision}: remove it"
