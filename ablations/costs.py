@@ -38,7 +38,7 @@ from neobert.runs.specifications import (
     PretrainingRun,
     Run,
 )
-from neobert.training.schedule import FineTuningSchedule
+from neobert.training.schedule import MILESTONES, NEWEST_KEPT, FineTuningSchedule
 
 
 @dataclass(frozen=True)
@@ -237,10 +237,6 @@ class TrialWork:
         trained = tokens * size.train * protocol.epochs
         return cls(course.steps, trained, tokens * size.validation * evaluations)
 
-
-MILESTONES = 4
-NEWEST_KEPT = 2
-"""As in `neobert.training`, which imports torch; a test compares them."""
 
 WEIGHT_BYTES = 4
 OPTIMIZER_BYTES = 8

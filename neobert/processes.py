@@ -198,7 +198,7 @@ class StopRequest:
 REPOSITORY = Path(__file__).resolve().parent.parent
 GPU_DEVICES = ("nvidia[0-9]*", "kfd", "dxg")
 PLACE_VARIABLES = frozenset(
-    ("SLURM_PROCID", "SLURM_STEP_ID", "SLURM_LOCALID", "NEOBERT_MEETING", "RANK", "LOCAL_RANK", "WORLD_SIZE")
+    ("SLURM_PROCID", "SLURM_STEP_ID", "SLURM_LOCALID", "NEOBERT_RENDEZVOUS", "RANK", "LOCAL_RANK", "WORLD_SIZE")
 )
 
 

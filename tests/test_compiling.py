@@ -28,8 +28,8 @@ from neobert.recipe import Precision
 from neobert.runs.claims import acquire
 from neobert.runs.layout import Layout
 from neobert.runs.specifications import PretrainingRun, read_run_file
-from neobert.training import pretraining as trainer_module
-from neobert.training.compiling import MOST_SIZES, Trial, pays
+from neobert.training import pretraining
+from neobert.training.compiling import MOST_SIZES, Trial, compiling_pays
 from neobert.training.distributed import Process
 from neobert.training.loop import Step
 from neobert.training.pretraining import PretrainingTrainer
@@ -92,16 +92,16 @@ def test_the_more_is_left_the_sooner_compiling_pays(
 ) -> None:
     trial = Timed(taken, precision)
     fewer, more = sorted(left)
-    assert pays(trial, layers, fewer) <= pays(trial, layers, more)
-    assert not pays(trial, layers, 0)
-    assert pays(trial, layers, 10**8)
-    assert pays(trial, layers, fewer) <= pays(Timed(2 * taken, precision), layers, fewer)
+    assert compiling_pays(trial, layers, fewer) <= compiling_pays(trial, layers, more)
+    assert not compiling_pays(trial, layers, 0)
+    assert compiling_pays(trial, layers, 10**8)
+    assert compiling_pays(trial, layers, fewer) <= compiling_pays(Timed(2 * taken, precision), layers, fewer)
 
 
 def test_a_short_rest_does_not_pay_and_a_long_one_does() -> None:
     trial = Timed(0.5, "fp32")
-    assert not pays(trial, 12, 100) and pays(trial, 12, 100_000)
-    assert not pays(trial, 1, 7200) and pays(trial, 1, 7201)  # an hour is the least on a CPU
+    assert not compiling_pays(trial, 12, 100) and compiling_pays(trial, 12, 100_000)
+    assert not compiling_pays(trial, 1, 7200) and compiling_pays(trial, 1, 7201)  # an hour is the least on a CPU
 
 
 def test_auto_leaves_a_tiny_run_alone(corpus: Path) -> None:
@@ -119,7 +119,7 @@ def test_no_step_behind_the_first_ones_compiles_anything(corpus: Path, packing: 
     stage = tiny_stage(context=64, tokens_per_step=4096, steps=STEPS)
     run = tiny_run(packing=packing, model=tiny_model(layers=1), stages=(stage,))
     trainer = trainer_of(corpus, run, micro_batch_tokens=2048)
-    trainer.engine.adopt({})
+    trainer.engine.restore_optimizer({})
     counter = CompileCounter()
     trainer.model.compile(backend=counter, dynamic=False)
     trainer.compiled = True
@@ -231,7 +231,7 @@ def no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
 def test_auto_goes_on_without_a_compiler_in_one_sentence(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(trainer_module, "pays", lambda trial, layers, left: True)
+    monkeypatch.setattr(pretraining, "compiling_pays", lambda trial, layers, left: True)
     run = compiled_run()
     trainer = begun(beside(tmp_path / "auto", corpus), run, "auto")
     said = capsys.readouterr().err.splitlines()

@@ -34,8 +34,8 @@ from neobert.model.build import build_masked_language_model
 from neobert.runs.claims import acquire
 from neobert.runs.layout import Layout
 from neobert.runs.specifications import EngineWord, GlueStudy, PretrainingRun
-from neobert.training import checkpoints, trainer
-from neobert.training.schedule import FineTuningSchedule
+from neobert.training import checkpoints
+from neobert.training.schedule import FineTuningSchedule, milestones
 
 HUB = open_source("hub", synthetic_documents=100)
 SYNTHETIC = open_source("synthetic", synthetic_documents=100)
@@ -218,10 +218,6 @@ def test_a_micro_batch_is_never_larger_than_a_step(tmp_path: Path, engine: Engin
 # Disk
 
 
-def test_kept_checkpoints_are_those_of_training() -> None:
-    assert (disk.MILESTONES, disk.NEWEST_KEPT) == (trainer.MILESTONES, checkpoints.NEWEST_KEPT)
-
-
 def test_a_finished_stage_keeps_what_was_reckoned(tmp_path: Path) -> None:
     """A course of checkpoints with Adam's state, saved and dropped as training does."""
     run = tiny_run(model=tiny_run().recipe.model.model_copy(update={"vocabulary_size": 8192}))
@@ -229,10 +225,9 @@ def test_a_finished_stage_keeps_what_was_reckoned(tmp_path: Path) -> None:
     optimizer = {f"{moment}/{name}": tensor.clone() for moment in ("m", "v") for name, tensor in weights.items()}
     claim = acquire(tmp_path / "claims")
     assert claim is not None
-    milestones = frozenset(24 * part // trainer.MILESTONES for part in range(trainer.MILESTONES + 1))
     for step in range(0, 25, 2):
         checkpoints.save(tmp_path / "c", step, weights, optimizer, {}, claim)
-        checkpoints.prune(tmp_path / "c", milestones)
+        checkpoints.prune(tmp_path / "c", milestones(24))
     kept = sum(path.stat().st_size for path in tmp_path.rglob("*.safetensors"))
     assert kept == pytest.approx(disk.checkpoint_bytes(run), rel=0.05)
 

@@ -99,7 +99,7 @@ def test_a_restored_state_goes_on_bit_for_bit(recipe: Optimization) -> None:
     resumed_model, kept = small_model(), copy.deepcopy(engine.optimizer_tensors())
     resumed_model.load_state_dict(model.state_dict())
     resumed = engine_of(resumed_model, recipe)
-    resumed.adopt(kept)
+    resumed.restore_optimizer(kept)
     for each in (engine, resumed):
         for batch in given[3:]:
             each.step([batch], RATE / 2).measured()

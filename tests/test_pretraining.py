@@ -327,6 +327,20 @@ def test_a_stop_signal_saves_and_the_next_start_goes_on(
     assert_equal_runs(undisturbed[0], root, run)
 
 
+def test_a_worker_that_is_asked_to_stop_just_before_training_trains_no_step(
+    prepared: tuple[Path, PretrainingRun],
+) -> None:
+    root, run = prepared
+    layout, stop = Layout(root), StopRequest()
+    trainer = PretrainingTrainer(layout, read_run_file(root / "pretraining" / run.id), Process(0, 1))
+    stop.request()
+    claim = acquire(layout.claims(run.id))
+    assert claim is not None
+    with claim:
+        result = trainer.fit(stop, claim, root / "attempt")
+    assert (result.begun, result.step, result.steps) == (0, 0, STEPS) and not (root / "attempt").exists()
+
+
 def test_two_workers_train_a_run_once(prepared: tuple[Path, PretrainingRun]) -> None:
     root, run = prepared
     processes = [worker(root, reference(run)) for _ in range(2)]

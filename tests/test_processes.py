@@ -2,6 +2,8 @@
 
 import json
 import signal
+import subprocess
+import sys
 import threading
 from datetime import timedelta
 from pathlib import Path
@@ -24,16 +26,15 @@ from tiny_runs import (
     wait_for_steps,
     write_tiny_run,
 )
+from torch.distributed import DistError
 
 from neobert.errors import RunFailed
 from neobert.files import read_lines
 from neobert.processes import Stopped, StopRequest
-from neobert.runs.claims import acquire
 from neobert.runs.layout import Layout
 from neobert.runs.specifications import Execution, PretrainingRun, read_run_file
-from neobert.training.distributed import Meeting, Process, Task, Waiting, default_device, hosted, leading
-from neobert.training.helping import help_along
-from neobert.training.trainer import engine_class
+from neobert.training.distributed import JobRank, Process, default_device, find_rendezvous, has_ended, host_ranks
+from neobert.training.trainer import engine_class, join_runs
 
 STEP = {
     "SLURM_JOB_ID": "7",
@@ -43,7 +44,17 @@ STEP = {
     "SLURM_JOB_NODELIST": "node[1-2]",
 }
 EXECUTION = Execution(threads=1, processes=2, micro_batch_tokens=128, checkpoint_interval_steps=5)
-HELPER = Task("slurm-7-0-0-x", Process(1, 2))
+FIRST, SECOND = (JobRank("slurm-7-0-0-x", Process(rank, 2)) for rank in range(2))
+BRIEF = timedelta(seconds=0.3)
+HOST = """
+import sys, time
+from pathlib import Path
+from neobert.runs.layout import Layout
+from neobert.training.distributed import JobRank, Process, default_device, find_rendezvous, has_ended, host_ranks
+with host_ranks(Layout(Path(sys.argv[1])), JobRank(sys.argv[2], Process(0, 2))):
+    print("here", flush=True)
+    time.sleep(60)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -63,15 +74,15 @@ def assert_equal_weights(first: Path, second: Path, run: PretrainingRun) -> None
 
 
 def test_a_step_of_slurm_says_who_a_process_is() -> None:
-    task = Task.of_environment(STEP)
+    task = JobRank.of_environment(STEP)
     assert task is not None and task.process == Process(3, 4) and "/" not in task.key
-    assert Task.of_environment({**STEP, "SLURM_NTASKS": "1"}) is None
-    assert Task.of_environment({}) is None
+    assert JobRank.of_environment({**STEP, "SLURM_NTASKS": "1"}) is None
+    assert JobRank.of_environment({}) is None
 
 
 def test_a_batch_script_or_a_shell_of_an_allocation_is_no_task() -> None:
     outside = {name: value for name, value in STEP.items() if name != "SLURM_STEP_ID"}
-    assert Task.of_environment(outside) is None
+    assert JobRank.of_environment(outside) is None
 
 
 @pytest.mark.parametrize(
@@ -85,13 +96,13 @@ def test_a_batch_script_or_a_shell_of_an_allocation_is_no_task() -> None:
 )
 def test_another_copy_of_a_job_has_another_key(change: dict[str, str]) -> None:
     """SLURM_RESTART_COUNT alone does not tell copies apart: a controller's crash may start a job twice without it."""
-    tasks = [Task.of_environment(environment) for environment in (STEP, STEP | change, STEP | {"SLURM_PROCID": "0"})]
+    tasks = [JobRank.of_environment(environment) for environment in (STEP, STEP | change, STEP | {"SLURM_PROCID": "0"})]
     keys = [task.key for task in tasks if task is not None]
     assert keys[0] != keys[1] and keys[0] == keys[2]
 
 
 def test_a_helper_started_here_knows_its_place_even_inside_a_step_of_slurm() -> None:
-    assert Task.of_environment(STEP | HELPER.variables()) == HELPER
+    assert JobRank.of_environment(STEP | SECOND.variables()) == SECOND
 
 
 @pytest.mark.parametrize(("local_rank", "gpus", "taken"), [("2", 4, 2), ("2", 1, 0), ("0", 8, 0)])
@@ -190,83 +201,83 @@ def test_a_killed_helper_fails_the_attempt_and_the_next_start_goes_on(
     assert_equal_weights(root, local[0], run)
 
 
-def test_a_helper_without_a_sign_of_life_gives_up_in_one_sentence(
+# How ranks meet
+
+
+def test_a_rank_without_a_sign_of_life_of_the_first_gives_up_in_one_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert help_along(Layout(tmp_path), HELPER, StopRequest(), timeout=timedelta(seconds=0.3)) == 1
+    assert join_runs(Layout(tmp_path), SECOND, StopRequest(), timeout=BRIEF) == 1
     said = capsys.readouterr().err
-    assert said == f"process 1 of 2 of {HELPER.key} gives up: the first process gave no sign of life for 0.3 s\n"
+    assert said == f"process 1 of 2 of {SECOND.key} gives up: the first one gave no sign of life for 0.3 s\n"
 
 
-def test_a_helper_goes_home_when_the_first_process_has_ended(tmp_path: Path) -> None:
+def test_a_rank_goes_home_when_the_first_has_ended(tmp_path: Path) -> None:
     layout = Layout(tmp_path)
-    with leading(layout, HELPER.key):
+    with host_ranks(layout, FIRST):
         pass
-    assert Waiting(layout, HELPER).next_meeting() is None
+    assert join_runs(layout, SECOND, StopRequest()) == 0
 
 
-def test_a_helper_waits_longer_than_its_timeout_while_the_first_process_lives(tmp_path: Path) -> None:
-    """The first process may wait for another copy's claim for hours."""
-    layout, answers = Layout(tmp_path), []
-    waiting = Waiting(layout, HELPER, timedelta(seconds=0.2))
-    with leading(layout, HELPER.key):
-        thread = threading.Thread(target=lambda: answers.append(waiting.next_meeting()))
+def test_a_rank_waits_while_the_first_lives(tmp_path: Path) -> None:
+    """The first one may wait for another attempt's claim for hours."""
+    layout, codes = Layout(tmp_path), []
+    with host_ranks(layout, FIRST):
+        thread = threading.Thread(target=lambda: codes.append(join_runs(layout, SECOND, StopRequest(), timeout=BRIEF)))
         thread.start()
         thread.join(timeout=0.8)
         assert thread.is_alive()
     thread.join(timeout=30)
-    assert answers == [None]
+    assert codes == [0]
 
 
-def test_a_helper_does_not_wait_for_a_first_process_that_is_dead(tmp_path: Path) -> None:
+def test_a_rank_gives_up_when_the_first_dies(tmp_path: Path) -> None:
+    first = subprocess.Popen([sys.executable, "-c", HOST, str(tmp_path), FIRST.key], stdout=subprocess.PIPE)
+    assert first.stdout is not None and first.stdout.readline()
+    second = find_rendezvous(Layout(tmp_path), SECOND, BRIEF)
+    assert second is not None
+    first.kill()
+    first.communicate()
+    with pytest.raises(DistError):
+        second.next_run()
+    assert not has_ended(Layout(tmp_path), SECOND)
+    with pytest.raises(RunFailed, match="gave no sign of life"):  # its address is followed by nobody
+        find_rendezvous(Layout(tmp_path), SECOND, BRIEF)
+
+
+def test_one_attempt_of_a_job_has_one_process_a_rank(tmp_path: Path) -> None:
     layout = Layout(tmp_path)
-    folder = layout.meetings(HELPER.key)
-    assert acquire(folder) is not None
-    owner = json.loads((folder / "1").read_text())
-    (folder / "1").write_text(json.dumps(owner | {"birth": "not its birth"}))
-    with pytest.raises(RunFailed, match="gave no sign of life"):
-        Waiting(layout, HELPER, timedelta(seconds=0.3)).next_meeting()
+    with host_ranks(layout, FIRST):
+        with pytest.raises(RunFailed, match="only one may run"), host_ranks(layout, FIRST):
+            pass
+        second = find_rendezvous(layout, SECOND)
+        assert second is not None
+        with pytest.raises(RunFailed, match=f"another process takes part as {SECOND} already"):
+            find_rendezvous(layout, SECOND)
+        second.store.set("goodbye 1", "")
 
 
-def test_the_note_of_a_killed_first_process_is_followed_by_nobody(tmp_path: Path) -> None:
-    layout = Layout(tmp_path)
-    folder = layout.meetings(HELPER.key)
-    folder.mkdir(parents=True)
-    note = Meeting(host="gone", port=1, run="r", claim=1, key=HELPER.key, execution=EXECUTION)
-    (folder / "r-1.json").write_text(note.model_dump_json())
-    with pytest.raises(RunFailed, match="gave no sign of life"):
-        Waiting(layout, HELPER, timedelta(seconds=0.3)).next_meeting()
-    with leading(layout, HELPER.key):
-        assert not list(folder.glob("*.json"))
-
-
-def test_one_copy_of_a_job_has_one_first_process(tmp_path: Path) -> None:
-    layout = Layout(tmp_path)
-    with (
-        leading(layout, HELPER.key),
-        pytest.raises(RunFailed, match="only one may run"),
-        leading(layout, HELPER.key),
-    ):
-        pass
-
-
-def test_a_meeting_to_which_not_all_come_names_who_is_missing(tmp_path: Path) -> None:
-    layout, first = Layout(tmp_path), Task(HELPER.key, Process(0, 3))
-    timeout = timedelta(seconds=0.3)
-    with (
-        pytest.raises(RunFailed, match=r"1 of 3 processes of run r met within 0\.3 s; missing: 1, 2"),
-        hosted(layout, first, "r", 1, EXECUTION, StopRequest(), timeout),
-    ):
-        pass
-    assert not list(layout.meetings(first.key).glob("*.json")), "nobody may come to what is over"
+def test_a_run_to_which_not_all_come_names_who_is_missing(tmp_path: Path) -> None:
+    layout, first = Layout(tmp_path), JobRank(FIRST.key, Process(0, 3))
+    with host_ranks(layout, first) as rendezvous:
+        with (
+            pytest.raises(RunFailed, match=r"1 of 3 processes of run r met within 0\.3 s; missing: 1, 2"),
+            rendezvous.lead("r", EXECUTION, StopRequest(), BRIEF),
+        ):
+            pass
+        late = find_rendezvous(layout, JobRank(FIRST.key, Process(1, 3)))
+        assert late is not None
+        rendezvous.store.set("done", "")
+        assert late.next_run() is None, "nobody may come to what is over"
 
 
 def test_a_stop_before_all_have_met_made_no_progress(tmp_path: Path) -> None:
     stop = StopRequest()
     stop.request()
     with (
+        host_ranks(Layout(tmp_path), FIRST) as rendezvous,
         pytest.raises(Stopped) as stopped,
-        hosted(Layout(tmp_path), Task(HELPER.key, Process(0, 2)), "r", 1, EXECUTION, stop),
+        rendezvous.lead("r", EXECUTION, stop),
     ):
         pass
     assert not stopped.value.progressed

@@ -4,7 +4,6 @@ import json
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,10 +32,11 @@ from tiny_runs import STEPS, tiny_run
 from ablations import run
 from neobert.recipe import Data
 from neobert.runs import cleanup
-from neobert.runs.cleanup import DAY_SECONDS, collect, collectable, milestones, obstacles, read_references
+from neobert.runs.cleanup import DAY_SECONDS, collect, collectable, obstacles, read_references
 from neobert.runs.index import trial_files
 from neobert.runs.layout import Layout
 from neobert.runs.specifications import PretrainingRun, Start
+from neobert.training.schedule import milestones
 
 MILESTONES = (0, 6, 12, 18, 24)
 NOBODY = "0123456789ab"
@@ -68,14 +68,6 @@ def trained(layout: Layout, **changes: Any) -> PretrainingRun:
         whole_checkpoint(layout, made, step)
     tokenize(layout, made.data_id)
     return made
-
-
-def test_milestones_are_those_that_training_keeps() -> None:
-    from neobert.training.pretraining import PretrainingTrainer
-
-    for steps in (1, 3, 24, 5000, 1_000_000):
-        kept = PretrainingTrainer.milestones.fget(SimpleNamespace(stage=SimpleNamespace(steps=steps)))  # type: ignore[attr-defined]
-        assert milestones(steps) == kept
 
 
 def test_of_a_finished_stage_the_milestones_stay(layout: Layout) -> None:

@@ -21,19 +21,18 @@ from neobert.recipe import Contrastive
 from neobert.runs.claims import Claim
 from neobert.runs.layout import Layout
 from neobert.runs.optuna_view import Report
-from neobert.runs.records import is_published, provenance, publish_record
-from neobert.runs.specifications import ContrastiveRun, Execution, RunFile, read_checked_run_file
+from neobert.runs.records import is_published, publish_record
+from neobert.runs.specifications import ContrastiveRun, RunFile, read_checked_run_file
 from neobert.training.distributed import Process
 from neobert.training.engine import autocast
 from neobert.training.loop import StepBatches
 from neobert.training.trainer import (
-    Outcome,
     Trainer,
+    TrainResult,
     engine_class,
     merge_metrics,
     train,
     training_loss,
-    with_processes_here,
 )
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -292,9 +291,7 @@ class ContrastiveTrainer(Trainer[TextBatch]):
         assert run_file.contrastive is not None
         self.run: ContrastiveRun = run_file.contrastive
         protocol = self.protocol = self.stage = self.run.protocol
-        super().__init__(
-            layout, run_file, process, layout.contrastive(self.run.id), protocol.optimization, protocol.seed
-        )
+        super().__init__(layout, run_file, process, protocol.optimization, protocol.seed)
         source = run_file.source
         self.start = starting_point(layout, self.run, source, self.device)
         self.sets = prepared_pairs(layout, self.run, open_specified(source), self.start.framing, stop or StopRequest())
@@ -337,10 +334,10 @@ class ContrastiveTrainer(Trainer[TextBatch]):
 
     def begin(self) -> None:
         self.start.load()
-        self.engine.adopt({})
+        self.engine.restore_optimizer({})
 
-    def go_to(self, data_state: Mapping[str, Any]) -> None:
-        self.done = int(data_state["step"])
+    def restore_data(self, state: Mapping[str, Any]) -> None:
+        self.done = int(state["step"])
 
     def data(self) -> Iterator[StepBatches[TextBatch]]:
         return self.feeding.steps(self.sets, self.sampling, self.members, self.protocol, self.done)
@@ -418,18 +415,13 @@ class ContrastiveUnit:
 
     def run(self, claim: Claim, stop: StopRequest, report: Report) -> None:
         """Train from wherever the run stands to its end, then publish done.json."""
-        run_file = with_processes_here(self.run_file)
         self._prepare(stop)
-        outcome = train(
-            self.layout,
-            run_file,
-            lambda process: ContrastiveTrainer(self.layout, run_file, process, stop),
-            self.folder,
-            claim,
-            stop,
-        )
-        record = self._record(outcome, run_file.execution, merge_metrics(self.folder))
-        publish_record(self.folder / "done.json", record)
+
+        def make_trainer(run_file: RunFile, process: Process) -> ContrastiveTrainer:
+            return ContrastiveTrainer(self.layout, run_file, process, stop)
+
+        result = train(self.layout, self.run_file, make_trainer, claim, stop)
+        publish_record(self.folder / "done.json", self._record(result, merge_metrics(self.folder)))
 
     def _prepare(self, stop: StopRequest) -> None:
         """Encode the pairs before any other process waits for this one."""
@@ -438,9 +430,8 @@ class ContrastiveUnit:
             framing = starting_point(self.layout, run, source, torch.device("cpu")).framing
             prepared_pairs(self.layout, run, open_specified(source), framing, stop)
 
-    def _record(self, outcome: Outcome, execution: Execution, metrics: list[dict[str, Any]]) -> dict[str, Any]:
-        run, totals = self.run_specification, outcome.totals
-        hours = totals.seconds / 3600 * execution.processes
+    def _record(self, result: TrainResult, metrics: list[dict[str, Any]]) -> dict[str, Any]:
+        run, totals = self.run_specification, result.totals
         heldout = [line for line in metrics if "heldout_loss" in line][-1]
         counts = {pairs.name: open_pairs(self.layout.pairs(run.pairs_id(pairs))).counts for pairs in run.sets}
         return {
@@ -461,10 +452,5 @@ class ContrastiveUnit:
             "real_tokens": totals.real_tokens,
             "slots": totals.slots,
             "seconds": round(totals.seconds, 3),
-            "gpu_hours": hours if torch.cuda.is_available() else 0.0,
-            "threads": torch.get_num_threads(),
-            "processes": execution.processes,
-            "engine": execution.engine,
-            "optimizer_state_bytes": outcome.optimizer_state_bytes,
-            **provenance(),
+            **result.machine_record(),
         }

@@ -26,7 +26,7 @@ from neobert.model.heads import Classifier
 from neobert.processes import Stopped, StopRequest
 from neobert.recipe import FineTuning, Point, Precision
 from neobert.runs.specifications import CompileWord
-from neobert.training.compiling import COMPILE_SECONDS, COMPILE_SECONDS_PER_LAYER, SAVED_SHARE, Trial, compiled
+from neobert.training.compiling import COMPILE_SECONDS, COMPILE_SECONDS_PER_LAYER, SAVED_SHARE, Trial, compile_model
 from neobert.training.engine import autocast
 from neobert.training.loop import seed_step
 from neobert.training.optimization import set_learning_rate
@@ -222,7 +222,7 @@ class FineTuner:
         if word == "auto" and not pays(self._remainders(), layers, self.device, self.protocol.precision):
             return False
         mode = "reduce-overhead" if self.device.type == "cuda" and backend == "inductor" else None
-        return compiled(self._trial(self._first_batch(batch_size, batch_size)), word, backend=backend, mode=mode)
+        return compile_model(self._trial(self._first_batch(batch_size, batch_size)), word, backend=backend, mode=mode)
 
     def _remainders(self) -> Iterator[Remainder]:
         """What is left to do, by batch size, timed on the first batch."""

@@ -19,6 +19,7 @@ from neobert.runs.layout import MANIFEST, PARTIAL, Layout
 from neobert.runs.records import SNAPSHOT_FILE, read_record, read_records
 from neobert.runs.specifications import ContrastiveRun, GlueStudy, PretrainingRun, read_run_file
 from neobert.slurm.profile import SUBMISSION_UNIT, submissions_path
+from neobert.training.schedule import milestones
 
 DAY_SECONDS = 86_400.0
 
@@ -214,7 +215,6 @@ def _add_selections(references: References, layout: Layout) -> None:
             references.unreadable.append(f"{path} is not readable: {error}")
 
 
-MILESTONES = 4
 IDENTIFIER = re.compile(r"[0-9a-f]{12}")
 
 
@@ -299,11 +299,6 @@ def _folders(parent: Path) -> list[Path]:
     paths = sorted(parent.iterdir()) if parent.is_dir() else []
     named = (path for path in paths if IDENTIFIER.fullmatch(path.name.removesuffix(PARTIAL)))
     return [path for path in named if path.is_dir() and not path.is_symlink()]
-
-
-def milestones(steps: int) -> frozenset[int]:
-    """The steps whose checkpoints a stage keeps: the start, the end and equal parts between."""
-    return frozenset(steps * part // MILESTONES for part in range(MILESTONES + 1))
 
 
 def _superseded_checkpoints(layout: Layout, references: References) -> Iterator[Garbage]:

@@ -26,7 +26,6 @@ from neobert.processes import Stopped, StopRequest, end_with_parent
 from neobert.runs.claims import LEASE_SECONDS, Claim, ClaimLost, acquire, is_claimed, measure_file_time
 from neobert.runs.layout import Layout
 from neobert.runs.optuna_view import GridPoint, Nobody, Observer, Report
-from neobert.training.distributed import Task, leading
 
 POLL_SECONDS = 0.25
 IDLE_POLLS = 8
@@ -210,13 +209,14 @@ def run(arguments: Sequence[str] | None, stop: StopRequest) -> Ended:
     layout = Layout(options.runs)
     stop.listen()
     end_with_parent()
+    from neobert.training.distributed import JobRank, host_ranks  # only now: it imports torch
 
-    task = Task.of_environment(os.environ)
-    if task is not None and not task.process.writes:
-        from neobert.training.helping import help_along
+    place = JobRank.of_environment(os.environ)
+    if place is not None and not place.process.writes:
+        from neobert.training.trainer import join_runs
 
-        return Ended(help_along(layout, task, stop), progressed=False)
-    with leading(layout, task.key) if task else nullcontext():
+        return Ended(join_runs(layout, place, stop), progressed=False)
+    with host_ranks(layout, place) if place else nullcontext():
         return _work(layout, options, stop)
 
 

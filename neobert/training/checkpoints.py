@@ -12,12 +12,12 @@ from torch import Tensor
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import json_bytes, publish_folder, read_json, sha256_of, temporary_sibling
 from neobert.runs.claims import Claim
+from neobert.training.schedule import NEWEST_KEPT
 
 WEIGHTS = "model.safetensors"
 OPTIMIZER = "optimizer.safetensors"
 STATE = "state.json"
 MANIFEST = "manifest.json"
-NEWEST_KEPT = 2
 
 
 @dataclass(frozen=True)

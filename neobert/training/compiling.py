@@ -61,7 +61,7 @@ def compile_seconds() -> float:
     return calculate_time_spent().get("total_wall_time", 0.0)
 
 
-def pays(trial: Trial, layers: int, micro_batches_left: int) -> bool:
+def compiling_pays(trial: Trial, layers: int, micro_batches_left: int) -> bool:
     """Whether compiling earns itself back in what is left to do."""
     trial.seconds()
     left = micro_batches_left * trial.seconds()
@@ -70,7 +70,7 @@ def pays(trial: Trial, layers: int, micro_batches_left: int) -> bool:
     return enough and saved > COMPILE_SECONDS + COMPILE_SECONDS_PER_LAYER * layers
 
 
-def compiled(
+def compile_model(
     trial: Trial, word: CompileWord, *, backend: str | Callable[..., Any] = "inductor", mode: str | None = None
 ) -> bool:
     """Compile the model in place, each shape for itself, and try it; False where that fails and is not insisted on.

@@ -1,12 +1,14 @@
-"""Tasks that train a model together: which copy of a job each belongs to, and the notes by which they meet. Torch-free.
+"""Ranks: the processes that train one model together, how they meet, and the process group that they form.
 
-SLURM may run a job twice at once (requeued beside its zombie, or started on two nodes after a controller's crash), so
-tasks know each other by the key of their own copy. Below `meetings/<key>/` the first task holds a claim while it lives,
-lays down a note for each run that it trains, and releases the claim when all is over; the others wait for the notes.
+Rank 0 is the worker. It takes claims, writes, and hosts a TCPStore through which it tells the other ranks which runs to
+join, until all is done. They find the store by a file below `meetings/<key>/`, beside a claim that says whether rank 0
+lives. SLURM may run a job twice at once (requeued beside its zombie, or started on two nodes after a controller's
+crash), so the key names one attempt of a job, and the ranks of another one never join.
 """
 
 import gc
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -18,29 +20,34 @@ import traceback
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextvars import ContextVar
+from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Self
 
 import torch
 import torch.distributed as dist
-from pydantic import PositiveInt
 from torch.distributed import PrefixStore, Store, TCPStore
 
 from neobert.errors import RunFailed
 from neobert.files import json_bytes, read_json, replace_file
 from neobert.identity import plain
 from neobert.processes import Stopped, StopRequest, start_child
-from neobert.recipe import Value
 from neobert.runs.claims import RELEASED, acquire, owner
 from neobert.runs.layout import Layout
 from neobert.runs.specifications import Execution
 
 TIMEOUT = timedelta(minutes=5)
-"""How long tasks wait for each other: at a meeting, in a collective, and for a sign of life of the first one."""
+"""How long ranks wait for each other: to meet, in a collective, and for a sign of life of rank 0."""
+
+CONNECTION_TIMEOUT = timedelta(minutes=1)
+"""The address is written once the store listens, so reaching it takes no longer than the network does."""
+
+GOODBYE_SECONDS = 5.0
+"""How long rank 0 keeps its store for ranks that may not have heard yet that all is done."""
 
 POLL_SECONDS = 0.1
+FAILURE = "failure"
 
 
 @dataclass(frozen=True)
@@ -57,133 +64,42 @@ class Process:
 
 
 @dataclass(frozen=True)
-class Task:
-    """This process's place in a copy of a job; `key` is a file name that no other copy has."""
+class JobRank:
+    """The place of a process in one attempt of a job; `key` is a file name that no other attempt has."""
 
     key: str
     process: Process
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str]) -> Self | None:
-        """The place that the first process (`variables`) or else SLURM gave; None for a process on its own.
+        """The place that rank 0 (`variables`) or else SLURM gave; None for a process on its own.
 
         Outside a step (in a batch script or an allocation's shell) SLURM's variables name no tasks.
         """
-        if "NEOBERT_MEETING" in environment:
+        if "NEOBERT_RENDEZVOUS" in environment:
             process = Process(int(environment["RANK"]), int(environment["WORLD_SIZE"]))
-            return cls(environment["NEOBERT_MEETING"], process)
+            return cls(environment["NEOBERT_RENDEZVOUS"], process)
         if not {"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID"} <= environment.keys():
             return None
         count = int(environment.get("SLURM_STEP_NUM_TASKS") or environment.get("SLURM_NTASKS") or 1)
         return cls(_slurm_key(environment), Process(int(environment["SLURM_PROCID"]), count)) if count > 1 else None
 
     def variables(self) -> dict[str, str]:
-        """What tells a process started here that it is this task; but for the first name they are torchrun's."""
-        rank = str(self.process.rank)
-        return {
-            "NEOBERT_MEETING": self.key,
-            "RANK": rank,
-            "LOCAL_RANK": rank,
-            "WORLD_SIZE": str(self.process.count),
-            "LOCAL_WORLD_SIZE": str(self.process.count),
-        }
+        """What tells a process of this machine its place; all but the key are torchrun's."""
+        rank, count = str(self.process.rank), str(self.process.count)
+        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
+        return {"NEOBERT_RENDEZVOUS": self.key, **place}
+
+    def __str__(self) -> str:
+        return f"process {self.process.rank} of {self.process.count} of {self.key}"
 
 
 def _slurm_key(environment: Mapping[str, str]) -> str:
-    """Job, step, restarts and nodes: a copy that the restart count does not tell apart runs on other nodes."""
+    """Job, step, restarts and nodes: an attempt that the restart count does not tell apart runs on other nodes."""
     nodes = hashlib.sha256(environment.get("SLURM_JOB_NODELIST", "").encode()).hexdigest()[:8]
     restarts = environment.get("SLURM_RESTART_COUNT") or "0"
     key = f"slurm-{environment['SLURM_JOB_ID']}-{environment['SLURM_STEP_ID']}-{restarts}-{nodes}"
     return re.sub(r"[^\w.-]", "_", key)
-
-
-class Meeting(Value):
-    """A note of the first task: where the others find it, for which run and under which claim they train along."""
-
-    host: str
-    port: PositiveInt
-    run: str
-    claim: PositiveInt
-    key: str
-    execution: Execution
-
-    @property
-    def address(self) -> str:
-        """The host as this process reaches it."""
-        return "127.0.0.1" if self.host == socket.gethostname() else self.host
-
-
-@contextmanager
-def announced(layout: Layout, meeting: Meeting) -> Iterator[None]:
-    """Lay down the note of a meeting, and take it away when that has ended."""
-    note = layout.meetings(meeting.key) / f"{meeting.run}-{meeting.claim}.json"
-    replace_file(note, json_bytes(plain(meeting)))
-    try:
-        yield
-    finally:
-        note.unlink(missing_ok=True)
-
-
-@contextmanager
-def leading(layout: Layout, key: str) -> Iterator[None]:
-    """Live as the first task of a copy of a job; the end of it sends the others home.
-
-    Raises:
-        RunFailed: another process lives as the first task of this copy.
-    """
-    folder, lease_seconds = layout.meetings(key), TIMEOUT.total_seconds()
-    if owner(folder, lease_seconds) is None:
-        for note in folder.glob("*.json"):  # of a first process that was killed
-            note.unlink(missing_ok=True)
-    claim = acquire(folder, lease_seconds)
-    if claim is None:
-        raise RunFailed(f"two processes take themselves for the first task of {key}: only one may run")
-    with claim:
-        yield
-
-
-@dataclass
-class Waiting:
-    """A helper that waits for meetings of its copy of the job; it goes to each one once."""
-
-    layout: Layout
-    task: Task
-    timeout: timedelta = TIMEOUT
-    attended: set[str] = field(default_factory=set)
-
-    def next_meeting(self) -> Meeting | None:
-        """The next meeting, or None when the first task has said that all is over.
-
-        Raises:
-            RunFailed: the first task gave no sign of life for `timeout`, or died.
-        """
-        folder = self.layout.meetings(self.task.key)
-        deadline, seen = time.monotonic() + self.timeout.total_seconds(), False
-        while True:
-            if owner(folder, TIMEOUT.total_seconds()) is not None:
-                seen = True
-                if (meeting := self._new_note(folder)) is not None:
-                    return meeting
-            elif any(folder.glob(f"*.{RELEASED}")):
-                return None
-            elif seen or time.monotonic() > deadline:
-                raise RunFailed(self._given_up(seen))
-            time.sleep(POLL_SECONDS)
-
-    def _new_note(self, folder: Path) -> Meeting | None:
-        for note in sorted(folder.glob("*.json")):
-            if note.name not in self.attended:
-                self.attended.add(note.name)
-                try:
-                    return Meeting.model_validate(read_json(note))
-                except FileNotFoundError:  # over before this process came
-                    continue
-        return None
-
-    def _given_up(self, seen: bool) -> str:
-        rank, count = self.task.process.rank, self.task.process.count
-        why = "died" if seen else f"gave no sign of life for {self.timeout.total_seconds():g} s"
-        return f"process {rank} of {count} of {self.task.key} gives up: the first process {why}"
 
 
 def default_device() -> torch.device:
@@ -205,98 +121,199 @@ def default_device() -> torch.device:
     return torch.device("cuda", index)
 
 
-CONNECTION_TIMEOUT = timedelta(minutes=1)
-"""A note is laid down once its store listens, so reaching it takes no longer than the network does."""
+@dataclass(frozen=True)
+class StartedRun:
+    """A run that rank 0 has started; `store` holds what its ranks tell each other."""
 
-FAILURE = "failure"
+    id: str
+    execution: Execution
+    store: Store
 
 
-@contextmanager
-def hosted(
-    layout: Layout,
-    task: Task,
-    run_id: str,
-    claim: int,
-    execution: Execution,
-    stop: StopRequest,
-    timeout: timedelta = TIMEOUT,
-) -> Iterator[None]:
-    """The first process's side of a group: announce a meeting, wait until all are there, and part when done.
+class Rendezvous:
+    """The store of one attempt of a job, as one of its ranks sees it; runs are numbered in the order of their start."""
 
-    Raises:
-        RunFailed: some did not come within `timeout`, or one of them failed; says which.
-        Stopped: `stop` was requested before all were there.
-    """
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timeout)
-    store.set("key", task.key)
-    meeting = Meeting(
-        host=socket.gethostname(), port=store.port, run=run_id, claim=claim, key=task.key, execution=execution
-    )
-    with announced(layout, meeting):
-        _wait_for_all(store, task.process.count, run_id, stop, timeout)
+    def __init__(self, store: TCPStore, place: JobRank) -> None:
+        self.store = store
+        self.place = place
+        self.process = place.process
+        self._number = 0
+
+    @contextmanager
+    def lead(
+        self, run_id: str, execution: Execution, stop: StopRequest, timeout: timedelta = TIMEOUT
+    ) -> Iterator[None]:
+        """Rank 0's side of a run: tell the others, wait until all have come, form the group, and part when done.
+
+        Raises:
+            RunFailed: some did not come within `timeout`, or one of them failed; says which.
+            Stopped: `stop` was requested before all were there.
+        """
+        run = PrefixStore(f"run {self._number}", self.store)
+        self.store.set(f"started {self._number}", json.dumps({"id": run_id, "execution": plain(execution)}))
+        self._number += 1
         try:
-            with _group(store, task.process, timeout):
+            self._wait_for_ranks(run, run_id, stop, timeout)
+            with _group(run, self.process, timeout):
+                yield
+        except RuntimeError as error:
+            if run.check([FAILURE]):  # what another rank saw explains better why the group broke
+                raise RunFailed(run.get(FAILURE).decode()) from error
+            raise
+        finally:
+            run.set("over", "")
+
+    def _wait_for_ranks(self, run: Store, run_id: str, stop: StopRequest, timeout: timedelta) -> None:
+        count, deadline = self.process.count, time.monotonic() + timeout.total_seconds()
+        while missing := [rank for rank in range(1, count) if not run.check([_arrival(rank)])]:
+            if stop.requested:
+                raise Stopped("asked to stop before all processes had met")
+            if time.monotonic() > deadline:
+                ranks = ", ".join(map(str, missing))
+                raise RunFailed(
+                    f"{count - len(missing)} of {count} processes of run {run_id} met within "
+                    f"{timeout.total_seconds():g} s; missing: {ranks}"
+                )
+            time.sleep(POLL_SECONDS / 4)
+
+    def next_run(self) -> StartedRun | None:
+        """The next run that rank 0 leads, None when it has said that all is done.
+
+        Raises:
+            DistError: the store is gone, and rank 0 with it.
+        """
+        while True:
+            started = f"started {self._number}"
+            if self.store.check([started]):
+                content, run = json.loads(self.store.get(started)), PrefixStore(f"run {self._number}", self.store)
+                self._number += 1
+                if not run.check(["over"]):
+                    return StartedRun(content["id"], Execution.model_validate(content["execution"]), run)
+            elif self.store.check(["done"]):
+                self.store.set(f"goodbye {self.process.rank}", "")
+                return None
+            else:
+                time.sleep(POLL_SECONDS)
+
+    def end(self) -> None:
+        """Say that all is done, and give the ranks that came the time to hear it before the store is gone."""
+        self.store.set("done", "")
+        deadline = time.monotonic() + GOODBYE_SECONDS
+        came = [rank for rank in range(1, self.process.count) if self.store.check([_arrival(rank)])]
+        while not self.store.check([f"goodbye {rank}" for rank in came]) and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS / 4)
+
+    @contextmanager
+    def join(self, run: StartedRun) -> Iterator[None]:
+        """Another rank's side of a run: form the group, and part when done."""
+        run.store.set(_arrival(self.process.rank), "")
+        try:
+            with _group(run.store, self.process, TIMEOUT):
                 yield
         except Exception as error:
-            _raise_failure_of_helper(store, error)
+            with suppress(dist.DistError):  # rank 0 may be gone, and the store with it
+                run.store.set(FAILURE, f"process {self.process.rank} on {socket.gethostname()}: {error}")
             raise
 
 
-def _wait_for_all(store: Store, count: int, run_id: str, stop: StopRequest, timeout: timedelta) -> None:
-    deadline = time.monotonic() + timeout.total_seconds()
-    while missing := [rank for rank in range(1, count) if not store.check([_arrival(rank)])]:
-        if stop.requested:
-            raise Stopped("asked to stop before all processes had met")
-        if time.monotonic() > deadline:
-            ranks = ", ".join(map(str, missing))
-            raise RunFailed(
-                f"{count - len(missing)} of {count} processes of run {run_id} met within "
-                f"{timeout.total_seconds():g} s; missing: {ranks}"
-            )
-        time.sleep(POLL_SECONDS / 4)
+_hosted: ContextVar[Rendezvous | None] = ContextVar("rendezvous", default=None)
 
 
-def _raise_failure_of_helper(store: Store, error: Exception) -> None:
-    """What a helper saw explains better why the group broke than the broken connection does."""
-    if isinstance(error, RuntimeError) and store.check([FAILURE]):
-        raise RunFailed(store.get(FAILURE).decode()) from error
+def hosted_rendezvous() -> Rendezvous | None:
+    """The rendezvous that this process hosts as rank 0 of a job; None for a process on its own."""
+    return _hosted.get()
 
 
 @contextmanager
-def joined(meeting: Meeting, task: Task) -> Iterator[None]:
-    """A helper's side of a group: join the meeting that the first process announced, and part when done.
+def host_ranks(layout: Layout, place: JobRank) -> Iterator[Rendezvous]:
+    """Be rank 0 of an attempt of a job; leaving sends the other ranks home.
 
     Raises:
-        RunFailed: the meeting is another copy's, or this rank is there already.
+        RunFailed: another process lives as rank 0 of this attempt.
     """
-    store = TCPStore(meeting.address, meeting.port, is_master=False, timeout=CONNECTION_TIMEOUT)
-    if store.get("key").decode() != task.key:
-        raise RunFailed(f"the meeting at {meeting.host}:{meeting.port} is not one of {task.key}")
-    if store.add(_arrival(task.process.rank), 1) != 1:
-        raise RunFailed(f"another process already trains run {meeting.run} as rank {task.process.rank}")
+    folder = layout.meetings(place.key)
+    claim = acquire(folder, TIMEOUT.total_seconds())
+    if claim is None:
+        raise RunFailed(f"two processes take themselves for the first of {place.key}: only one may run")
+    with claim:
+        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=TIMEOUT)
+        store.set("key", place.key)
+        address = {"host": socket.gethostname(), "port": store.port}
+        replace_file(folder / f"{claim.number}.json", json_bytes(address))
+        rendezvous = Rendezvous(store, place)
+        token = _hosted.set(rendezvous)
+        try:
+            yield rendezvous
+            rendezvous.end()
+        finally:
+            _hosted.reset(token)
+
+
+def find_rendezvous(layout: Layout, place: JobRank, timeout: timedelta = TIMEOUT) -> Rendezvous | None:
+    """Connect to rank 0 of this attempt of the job as soon as it lives; None where it has ended already.
+
+    Raises:
+        RunFailed: rank 0 gave no sign of life for `timeout`, or another process has this place already.
+    """
+    folder, deadline = layout.meetings(place.key), time.monotonic() + timeout.total_seconds()
+    while (number := owner(folder, TIMEOUT.total_seconds())) is None or not (folder / f"{number}.json").exists():
+        if has_ended(layout, place):
+            return None
+        if time.monotonic() > deadline:
+            raise RunFailed(f"{place} gives up: the first one gave no sign of life for {timeout.total_seconds():g} s")
+        time.sleep(POLL_SECONDS)
+    address = read_json(folder / f"{number}.json")
+    host = "127.0.0.1" if address["host"] == socket.gethostname() else address["host"]
+    store = TCPStore(host, address["port"], is_master=False, timeout=CONNECTION_TIMEOUT)
+    if store.get("key").decode() != place.key:
+        raise RunFailed(f"the process at {address['host']}:{address['port']} is not the first one of {place.key}")
+    if store.add(_arrival(place.process.rank), 1) != 1:
+        raise RunFailed(f"another process takes part as {place} already")
     store.set_timeout(TIMEOUT)
+    return Rendezvous(store, place)
+
+
+def has_ended(layout: Layout, place: JobRank) -> bool:
+    """Whether rank 0 of this attempt of the job has left in good order."""
+    folder = layout.meetings(place.key)
+    return owner(folder, TIMEOUT.total_seconds()) is None and any(folder.glob(f"*.{RELEASED}"))
+
+
+@contextmanager
+def start_ranks_here(layout: Layout, run_id: str, count: int) -> Iterator[Rendezvous]:
+    """Start the ranks 1 … count − 1 on this machine, and make sure that none outlives rank 0.
+
+    Raises:
+        RunFailed: one of them ended with an error.
+    """
+    key = f"local-{uuid.uuid4().hex}"
+    command = [sys.executable, "-m", "neobert.runs.worker", "--runs", str(layout.root), f"pretraining/{run_id}"]
+    started: list[subprocess.Popen[bytes]] = []
     try:
-        with _group(store, task.process, TIMEOUT):
-            yield
-    except Exception as error:
-        with suppress(RuntimeError):  # the first process may be gone, and with it the store
-            store.set(FAILURE, f"process {task.process.rank} on {socket.gethostname()}: {error}")
-        raise
-
-
-def _arrival(rank: int) -> str:
-    return f"arrived/{rank}"
+        with host_ranks(layout, JobRank(key, Process(0, count))) as rendezvous:
+            for rank in range(1, count):
+                started.append(start_child(command, os.environ | JobRank(key, Process(rank, count)).variables()))
+            yield rendezvous
+        codes = [process.wait(TIMEOUT.total_seconds()) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+        shutil.rmtree(layout.meetings(key), ignore_errors=True)
+    if any(codes):
+        raise RunFailed(f"processes that trained run {run_id} with this one ended with exit codes {codes}")
 
 
 @contextmanager
 def _group(store: Store, process: Process, timeout: timedelta) -> Iterator[None]:
-    """A group, not destroyed while a wrapped model still refers to it: that may abort the process at its exit."""
+    """The process group of a run. It is not destroyed while a wrapped model still refers to it, which may abort the
+    process at its exit."""
     backend = "nccl" if default_device().type == "cuda" else "gloo"
     members = PrefixStore("group", store)
     dist.init_process_group(backend, store=members, rank=process.rank, world_size=process.count, timeout=timeout)
     try:
         yield
-        dist.barrier()  # the store is the first process's: nobody may still need it
+        dist.barrier()  # all have left the collectives before the first one tears its connections down
     except Exception as error:
         traceback.clear_frames(error.__traceback__)
         raise
@@ -305,43 +322,23 @@ def _group(store: Store, process: Process, timeout: timedelta) -> Iterator[None]
         dist.destroy_process_group()
 
 
-def said_by_first(value: int, process: Process, device: torch.device) -> int:
-    """What the first process says in place of `value`; the processes must ask together.
+def sum_over_ranks(value: int, process: Process, device: torch.device) -> int:
+    """The sum of what the ranks say; they must ask together.
 
-    A sum, to which the others add nothing: the first process hears from all of them, and notices where one is gone. A
-    broadcast to a process that was killed just before may wait for it until the time-out.
+    Each hears from all others and notices where one is gone. A broadcast to a process that was killed just before may
+    wait for it until the time-out.
     """
     if process.count == 1:
         return value
-    said = torch.tensor(value if process.rank == 0 else 0, device=device)
-    dist.all_reduce(said)
-    return int(said.item())
+    total = torch.tensor(value, device=device)
+    dist.all_reduce(total)
+    return int(total.item())
 
 
-@contextmanager
-def helpers_here(layout: Layout, run_id: str, count: int) -> Iterator[Task]:
-    """Start the processes of rank 1 … count − 1 on this machine, and make sure that none outlives the first.
-
-    Raises:
-        RunFailed: a helper ended with an error.
-    """
-    key = f"local-{uuid.uuid4().hex}"
-    first = Task(key, Process(0, count))
-    started: list[subprocess.Popen[bytes]] = []
-    try:
-        with leading(layout, key):
-            started += [_start_helper(layout, run_id, Task(key, Process(rank, count))) for rank in range(1, count)]
-            yield first
-        codes = [helper.wait(TIMEOUT.total_seconds()) for helper in started]
-    finally:
-        for helper in started:
-            helper.kill()
-            helper.wait()
-        shutil.rmtree(layout.meetings(key), ignore_errors=True)
-    if any(codes):
-        raise RunFailed(f"helper processes of run {run_id} ended with exit codes {codes}")
+def said_by_first(value: int, process: Process, device: torch.device) -> int:
+    """What rank 0 says in place of `value`; the ranks must ask together."""
+    return sum_over_ranks(value if process.writes else 0, process, device)
 
 
-def _start_helper(layout: Layout, run_id: str, task: Task) -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "-m", "neobert.runs.worker", "--runs", str(layout.root), f"pretraining/{run_id}"]
-    return start_child(command, os.environ | task.variables())
+def _arrival(rank: int) -> str:
+    return f"arrived {rank}"

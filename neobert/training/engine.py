@@ -233,7 +233,7 @@ class Engine(Generic[MicroBatch]):
         """
         return optimizer_tensors(self.optimizer, self.model) if wanted else {}
 
-    def adopt(self, optimizer: Mapping[str, Tensor]) -> None:
+    def restore_optimizer(self, optimizer: Mapping[str, Tensor]) -> None:
         """Go on from the model's weights as they are now and from what `optimizer_tensors` gave."""
         restore_optimizer(self.optimizer, self.model, optimizer)
 

@@ -1,4 +1,4 @@
-"""A stage of pre-training as a unit of work: claim, resume from the newest checkpoint, train, publish."""
+"""Pre-training, one kind of work: a stage claimed, resumed from its newest checkpoint, trained and published."""
 
 import math
 import sys
@@ -12,10 +12,9 @@ import numpy as np
 import torch
 
 from neobert.data.batches import Batch, Exact, Fixed, Shapes, collate, micro_batches
-from neobert.data.batches import StepIterator as StepIterator_of_batching
 from neobert.data.preparation import measured_runs, tokenized_corpus
 from neobert.data.rows import Rows, StepIterator
-from neobert.data.shards import Documents, TokenizedCorpus, all_documents
+from neobert.data.shards import Documents, TokenizedCorpus, all_documents, open_shards
 from neobert.errors import MissingData
 from neobert.evaluation.heldout import HeldoutText, heldout_score, heldout_texts
 from neobert.identity import plain
@@ -26,29 +25,28 @@ from neobert.recipe import Masking, Stage
 from neobert.runs.claims import Claim
 from neobert.runs.layout import Layout
 from neobert.runs.optuna_view import Report
-from neobert.runs.records import is_published, provenance, publish_record
-from neobert.runs.specifications import Execution, PretrainingRun, RunFile, read_checked_run_file
+from neobert.runs.records import is_published, publish_record
+from neobert.runs.specifications import PretrainingRun, RunFile, read_checked_run_file
 from neobert.training.accounting import accounts
-from neobert.training.compiling import Trial, compiled, pays
+from neobert.training.compiling import Trial, compile_model, compiling_pays
 from neobert.training.distributed import Process, default_device, said_by_first
 from neobert.training.loop import StepBatches
 from neobert.training.trainer import (
-    Outcome,
     Trainer,
+    TrainResult,
     engine_class,
     last_checkpoint,
     merge_metrics,
     train,
     training_loss,
-    with_processes_here,
 )
 
 
 @dataclass(frozen=True)
-class Feeding:
-    """How rows become micro-batches of at most `most_rows` rows.
+class MicroBatches:
+    """How the rows of a step become micro-batches of at most `most_rows` rows, and which of them a rank computes.
 
-    `flat` is the form for variable-length kernels. With `fixed` sizes there are few different ones, for a compiled
+    `flat` is the layout for variable-length kernels. With `fixed` shapes there are few different ones, for a compiled
     model; `document_tokens` is the mean length of a document, from which they follow.
     """
 
@@ -64,24 +62,19 @@ class Feeding:
 
     @property
     def shapes(self) -> Shapes:
-        """A process without rows gets a row of filler, to take part."""
+        """Ranks without rows get one padding row, so that collectives do not hang."""
         if not self.fixed:
             return Exact(least_rows=1)
         return Fixed(self.most_rows, self.context, self.masking.rate, self.document_tokens)
 
-    def steps(self, rows: StepIterator) -> Iterator[StepBatches[Batch]]:
-        """This process's share of every step that is left."""
+    def of_steps(self, rows: StepIterator) -> Iterator[StepBatches[Batch]]:
+        """This rank's share of every step that is left."""
+        ranks = self.process.count
         for of_step in rows:
-            batches = [self._batch(share) for share in self._shares(of_step)]
-            slots = self.context * sum(self.shapes.rows(share.count) for share in self._shares_of_all(of_step))
+            shares = [list(micro_batches(of_step, self.most_rows, rank=rank, ranks=ranks)) for rank in range(ranks)]
+            batches = [self._batch(share) for share in shares[self.process.rank]]
+            slots = self.context * sum(self.shapes.rows(share.count) for of_rank in shares for share in of_rank)
             yield StepBatches(batches, of_step.real_tokens, slots, of_step.attended_tokens, rows.state())
-
-    def _shares(self, rows: Rows) -> Iterator[Rows]:
-        return micro_batches(rows, self.most_rows, rank=self.process.rank, ranks=self.process.count)
-
-    def _shares_of_all(self, rows: Rows) -> Iterator[Rows]:
-        for rank in range(self.process.count):
-            yield from micro_batches(rows, self.most_rows, rank=rank, ranks=self.process.count)
 
     def _batch(self, rows: Rows) -> Batch:
         batch = collate(rows, self.corpus, self.masking, shapes=self.shapes, flat=self.flat)
@@ -100,7 +93,7 @@ def predicted_tokens(batch: Batch) -> int:
 
 
 class PretrainingTrainer(Trainer[Batch]):
-    """Model, data and optimizer of a stage in one process, at some step of it."""
+    """A stage of pre-training in one rank. Without a `corpus` rank 0 verifies it, and the others trust that."""
 
     model: MaskedLanguageModel
 
@@ -110,15 +103,17 @@ class PretrainingTrainer(Trainer[Batch]):
         assert run_file.pretraining is not None
         self.run: PretrainingRun = run_file.pretraining
         recipe = self.run.recipe
-        super().__init__(layout, run_file, process, layout.pretraining(self.run.id), recipe.optimization, recipe.seed)
+        super().__init__(layout, run_file, process, recipe.optimization, recipe.seed)
         self.stage: Stage = recipe.stages[-1]
+        if corpus is None and not process.writes:
+            corpus = open_shards(layout.data(self.run.data_id), verify=False)
         self.corpus = corpus or tokenized_corpus(layout, self.run, run_file.source)
         self.model = build_masked_language_model(recipe.model, self.run.context)
         engine = engine_class(run_file.execution.engine, process.count)
         self.engine = engine(
             self.model, summed_loss, predicted_tokens, recipe.optimization, recipe.precision, self.device
         )
-        self.rows = StepIterator_of_batching(
+        self.rows = StepIterator(
             self.training_documents, self.stage, recipe.packing, seed=recipe.seed, stage_number=self.run.stage
         )
         self.data_state = self.rows.state()
@@ -142,15 +137,11 @@ class PretrainingTrainer(Trainer[Batch]):
     def _rows_of(self, context: int) -> int:
         return max(1, self.run_file.execution.micro_batch_tokens // context)
 
-    @property
-    def _rows_per_micro_batch(self) -> int:
-        return self._rows_of(self.stage.context)
-
     def begin(self) -> None:
         """Weights and optimizer state of the previous stage, or fresh weights."""
         if self.run.previous is None:
             initialize(self.model, self.run.recipe.model.initialization, self.run.recipe.seed)
-            self.engine.adopt({})
+            self.engine.restore_optimizer({})
             return
         previous = self.newest_checkpoint(self.layout.pretraining(self.run.previous) / "checkpoints")
         if previous is None or previous.step != self.run.recipe.stages[-2].steps:
@@ -158,67 +149,59 @@ class PretrainingTrainer(Trainer[Batch]):
                 last_checkpoint(self.layout, self.run.previous)
             raise MissingData(f"run {self.run.id} continues {self.run.previous}, whose last checkpoint is not there")
         self.model.load_state_dict(previous.weights())
-        self.engine.adopt(previous.optimizer())
+        self.engine.restore_optimizer(previous.optimizer())
 
-    def go_to(self, data_state: Mapping[str, Any]) -> None:
-        self.rows.restore(dict(data_state))
-
-    def arrange(self, compiled: bool | None) -> None:
-        self._compile(self._compile_pays() if compiled is None else self._as_begun(compiled))
-
-    def _as_begun(self, began: bool) -> bool:
-        word = self.run_file.execution.compile
-        if self.process.writes and word == ("off" if began else "on"):
-            form = "compiled" if began else "without compiling"
-            print(f"run {self.run.id} goes on {form}, as it began: --compile {word} is for new runs", file=sys.stderr)
-        return began
+    def restore_data(self, state: Mapping[str, Any]) -> None:
+        self.rows.restore(dict(state))
 
     def data(self) -> Iterator[StepBatches[Batch]]:
-        return self.feeding().steps(self.rows)
+        return self.micro_batches().of_steps(self.rows)
 
-    def feeding(self) -> Feeding:
-        """How this process gets its micro-batches."""
-        return Feeding(
+    def micro_batches(self) -> MicroBatches:
+        """How this rank gets its micro-batches."""
+        tokens = np.minimum(self.training_documents.framed_lengths, self.stage.context)
+        return MicroBatches(
             corpus=self.corpus,
             masking=self.run.recipe.masking,
-            most_rows=self._rows_per_micro_batch,
+            most_rows=self._rows_of(self.stage.context),
             context=self.stage.context,
-            document_tokens=self._mean_document_tokens,
+            document_tokens=float(tokens.mean()),
             process=self.process,
             device=self.device,
             flat=self.device.type == "cuda" and self.run.recipe.precision == "bf16",
             fixed=self.compiled,
         )
 
-    @property
-    def _mean_document_tokens(self) -> float:
-        return float(np.minimum(self.training_documents.framed_lengths, self.stage.context).mean())
-
-    def _compile_pays(self) -> bool:
-        """What the first process decides for all."""
+    def compile(self, began_compiled: bool | None) -> None:
         word = self.run_file.execution.compile
-        if word != "auto":
-            return word == "on"
+        if began_compiled is None:
+            self.compiled = word == "on" if word != "auto" else self._compiling_pays()
+        else:
+            self.compiled = began_compiled
+            if self.process.writes and word == ("off" if began_compiled else "on"):
+                form = "compiled" if began_compiled else "without compiling"
+                print(
+                    f"run {self.run.id} goes on {form}, as it began: --compile {word} is for new runs", file=sys.stderr
+                )
+        if self.compiled:
+            self.compiled = compile_model(self._trial(), word)
+            self.count_compile_seconds()
+
+    def _compiling_pays(self) -> bool:
+        """What rank 0 measures, for all ranks."""
         decided = False
         if self.process.writes:
             micro_batches = math.ceil(self.stage.tokens_per_step / self.run_file.execution.micro_batch_tokens)
             left = self.stage.steps * max(1, micro_batches // self.process.count)
-            decided = pays(self._trial(), self.run.recipe.model.layers, left)
+            decided = compiling_pays(self._trial(), self.run.recipe.model.layers, left)
         return bool(said_by_first(int(decided), self.process, self.device))
-
-    def _compile(self, wanted: bool) -> None:
-        self.compiled = wanted
-        if not wanted:
-            return
-        self.compiled = compiled(self._trial(), self.run_file.execution.compile)
-        self.count_compiling()
 
     def _trial(self) -> Trial:
         """The first micro-batch of the stage, as every step has them."""
-        rows = StepIterator_of_batching(
+        rows = StepIterator(
             self.training_documents, self.stage, self.run.recipe.packing, seed=0, stage_number=self.run.stage
         )
-        batch = next(self.feeding().steps(rows)).micro_batches[0]
+        batch = next(self.micro_batches().of_steps(rows)).micro_batches[0]
         return Trial(self.model, lambda: summed_loss(self.model, batch), self.run.recipe.precision, self.device)
 
     def heldout_scores(self) -> dict[str, Any]:
@@ -279,24 +262,18 @@ class PretrainingUnit:
 
     def run(self, claim: Claim, stop: StopRequest, report: Report) -> None:
         """Train from wherever the stage stands to its end, then publish done.json."""
-        run_file = with_processes_here(self.run_file)
-        corpus, *_ = [tokenized_corpus(self.layout, each, run_file.source) for each in measured_runs(run_file)]
-        outcome = train(
-            self.layout,
-            run_file,
-            lambda process: PretrainingTrainer(self.layout, run_file, process, corpus),
-            self.folder,
-            claim,
-            stop,
-        )
-        metrics = merge_metrics(self.folder)
-        publish_record(self.folder / "done.json", self._record(outcome, run_file.execution, metrics))
+        measured = measured_runs(self.run_file)
+        corpus, *_ = [tokenized_corpus(self.layout, each, self.run_file.source) for each in measured]
 
-    def _record(self, outcome: Outcome, execution: Execution, metrics: list[dict[str, Any]]) -> dict[str, Any]:
+        def make_trainer(run_file: RunFile, process: Process) -> PretrainingTrainer:
+            return PretrainingTrainer(self.layout, run_file, process, corpus)
+
+        result = train(self.layout, self.run_file, make_trainer, claim, stop)
+        publish_record(self.folder / "done.json", self._record(result, merge_metrics(self.folder)))
+
+    def _record(self, result: TrainResult, metrics: list[dict[str, Any]]) -> dict[str, Any]:
         run = self.run_specification
         stage = run.recipe.stages[-1]
-        totals = outcome.totals
-        hours = totals.seconds / 3600 * execution.processes
         measured = [line for line in metrics if "heldout_losses" in line][-1]
         return {
             "kind": "pretraining",
@@ -317,13 +294,8 @@ class PretrainingUnit:
             "seed": run.recipe.seed,
             "steps": stage.steps,
             "tokens": stage.tokens,
-            "real_tokens": totals.real_tokens,
-            **accounts(totals, run.recipe, execution.processes, default_device(), metrics),
-            "compiled": outcome.compiled,
-            "gpu_hours": hours if torch.cuda.is_available() else 0.0,
-            "threads": torch.get_num_threads(),
-            "processes": execution.processes,
-            "engine": execution.engine,
-            "optimizer_state_bytes": outcome.optimizer_state_bytes,
-            **provenance(),
+            "real_tokens": result.totals.real_tokens,
+            **accounts(result.totals, run.recipe, result.execution.processes, default_device(), metrics),
+            "compiled": result.compiled,
+            **result.machine_record(),
         }

@@ -1,10 +1,19 @@
-"""The learning rate as a pure function of the step, the same for pre-training and fine-tuning (paper §3.3)."""
+"""What happens at which step: learning rate, milestones, evaluations. Pure functions, without torch."""
 
 import math
 from dataclasses import dataclass
 from typing import Literal
 
 from neobert.recipe import FineTuning
+
+MILESTONES = 4
+NEWEST_KEPT = 2
+"""The newest checkpoints of a run, which keep their optimizer state whether they are milestones or not."""
+
+
+def milestones(steps: int) -> frozenset[int]:
+    """The steps whose checkpoints stay: the start, the end and equal parts between."""
+    return frozenset(steps * part // MILESTONES for part in range(MILESTONES + 1))
 
 
 def learning_rate(
@@ -16,7 +25,7 @@ def learning_rate(
     floor_fraction: float,
     shape: Literal["linear", "cosine"],
 ) -> float:
-    """The rate of update number `step`, counted from 1 (0 is where the schedule starts from).
+    """The rate of update number `step`, counted from 1; the same rule for all training (paper §3.3).
 
     It rises linearly from 0 to `peak` at `warmup_steps`, falls to `floor_fraction` × `peak` at `decay_steps`, and stays
     there. With `decay_steps` 0 there is no fall: the rate rises to the floor and stays (the paper's second stage).

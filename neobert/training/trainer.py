@@ -1,91 +1,59 @@
-"""An iterator's next items made in a thread, while the last ones are used."""
+"""The course of a training run over all of its ranks: restore, step, log, save, stop, and what is left of it.
+
+Every rank makes the same `Trainer` and calls `fit`. Rank 0 holds the claim of the run: it alone writes metrics and
+checkpoints. `train` is rank 0's entry, `join_runs` that of the others.
+"""
 
 import os
+import sys
 import threading
+import traceback
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext, suppress
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
-from queue import Empty, Full, Queue
 from typing import Any, Generic, TypeVar
 
 import torch
+from torch.distributed import DistError
 
-from neobert.errors import DamagedFile, RunFailed
+from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED, DamagedFile, RunFailed
 from neobert.files import append_line, clear_temporaries, line_bytes, mend_lines, read_lines, replace_file, set_aside
 from neobert.processes import Stopped, StopRequest
 from neobert.recipe import Contrastive, Optimization, Stage
 from neobert.runs.claims import Claim, acquire
 from neobert.runs.layout import Layout
-from neobert.runs.specifications import ContrastiveRun, EngineWord, PretrainingRun, RunFile, read_run_file
+from neobert.runs.records import provenance
+from neobert.runs.specifications import ContrastiveRun, EngineWord, Execution, PretrainingRun, RunFile, read_run_file
 from neobert.training import checkpoints
 from neobert.training.accounting import Totals, forget_peak_memory, traced
 from neobert.training.checkpoints import Checkpoint
 from neobert.training.compiling import compile_seconds
-from neobert.training.distributed import Process, Task, default_device, helpers_here, hosted, said_by_first
+from neobert.training.distributed import (
+    TIMEOUT,
+    JobRank,
+    Process,
+    Rendezvous,
+    StartedRun,
+    default_device,
+    find_rendezvous,
+    has_ended,
+    hosted_rendezvous,
+    said_by_first,
+    start_ranks_here,
+    sum_over_ranks,
+)
 from neobert.training.engine import Engine
 from neobert.training.loop import Step, StepBatches, training_steps
-from neobert.training.schedule import learning_rate
+from neobert.training.schedule import learning_rate, milestones
+
+LOGGED_STEPS = 2000
+PREFETCHED_STEPS = 2
 
 Item = TypeVar("Item")
-
-DEPTH = 2
-POLL_SECONDS = 0.05
-
-
-class _End:
-    """What comes behind the last item: the reason why there is none, None for the iterator's own end."""
-
-    def __init__(self, error: BaseException | None) -> None:
-        self.error = error
-
-
-def ahead(items: Iterator[Item], depth: int = DEPTH) -> Iterator[Item]:
-    """The same items, up to `depth` of them made before they are asked for; an error comes where it arose.
-
-    Close the result, or let it go, to end the thread.
-    """
-    ready: Queue[Item | _End] = Queue(maxsize=depth)
-    closing = threading.Event()
-    thread = threading.Thread(target=_make, args=(items, ready, closing), name="ahead", daemon=True)
-    thread.start()
-    try:
-        while not isinstance(item := ready.get(), _End):
-            yield item
-        if item.error is not None:
-            raise item.error
-    finally:
-        closing.set()
-        with suppress(Empty):
-            while True:
-                ready.get_nowait()
-        if threading.current_thread() is not thread:  # the collector may let go of the result in any thread
-            thread.join()
-
-
-def _make(items: Iterator[Item], ready: "Queue[Item | _End]", closing: threading.Event) -> None:
-    error: BaseException | None = None
-    try:
-        for item in items:
-            if not _put(item, ready, closing):
-                return
-    except BaseException as raised:
-        error = raised
-    _put(_End(error), ready, closing)
-
-
-def _put(item: "Item | _End", ready: "Queue[Item | _End]", closing: threading.Event) -> bool:
-    """Wait for room; whether there was any before the end."""
-    while not closing.is_set():
-        with suppress(Full):
-            ready.put(item, timeout=POLL_SECONDS)
-            return True
-    return False
-
-
-MILESTONES = 4
-
 MicroBatch = TypeVar("MicroBatch")
 
 
@@ -98,20 +66,74 @@ def engine_class(word: EngineWord, processes: int) -> type[Engine[Any]]:
     return ZERO_ENGINES[word]
 
 
+def prefetch(items: Iterator[Item], depth: int = PREFETCHED_STEPS) -> Iterator[Item]:
+    """The same items, `depth` of them made ahead in a thread; an error is raised where it arose.
+
+    Close the result, or drop it, to end the thread.
+    """
+    end = object()
+    executor = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
+    makers: set[int] = set()
+
+    def make() -> Any:
+        makers.add(threading.get_ident())
+        return next(items, end)
+
+    try:
+        pending = deque(executor.submit(make) for _ in range(depth))
+        while (item := pending.popleft().result()) is not end:
+            pending.append(executor.submit(make))
+            yield item
+    finally:
+        # The garbage collector may close this in any thread, the executor's own too, which cannot wait for itself.
+        executor.shutdown(wait=threading.get_ident() not in makers, cancel_futures=True)
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """How far an attempt came: it began after step `begun` and ended after `step` of `steps`.
+
+    `optimizer_state_bytes` is what this rank alone held, `compiled` whether its model was.
+    """
+
+    totals: Totals
+    execution: Execution
+    optimizer_state_bytes: int
+    compiled: bool
+    begun: int
+    step: int
+    steps: int
+
+    def machine_record(self) -> dict[str, Any]:
+        """The keys of a record that say on what the run was trained."""
+        hours = self.totals.seconds / 3600 * self.execution.processes
+        return {
+            "gpu_hours": hours if torch.cuda.is_available() else 0.0,
+            "threads": torch.get_num_threads(),
+            "processes": self.execution.processes,
+            "engine": self.execution.engine,
+            "optimizer_state_bytes": self.optimizer_state_bytes,
+            **provenance(),
+        }
+
+
 class Trainer(ABC, Generic[MicroBatch]):
-    """Model, data and optimizer in one process, at some step of `stage`. Subclasses set `model` and `engine`."""
+    """A training run in one rank: model, data and optimizer at some step of `stage`.
+
+    Subclasses set `model`, `engine` and `stage`, and say where weights and data come from.
+    """
 
     model: torch.nn.Module
     engine: Engine[MicroBatch]
     stage: Stage | Contrastive
 
     def __init__(
-        self, layout: Layout, run_file: RunFile, process: Process, folder: Path, optimization: Optimization, seed: int
+        self, layout: Layout, run_file: RunFile, process: Process, optimization: Optimization, seed: int
     ) -> None:
         self.layout = layout
         self.run_file = run_file
         self.process = process
-        self.folder = folder
+        self.checkpoints = layout.trained(run_file.id) / "checkpoints"
         self.optimization = optimization
         self.seed = seed
         self.device = default_device()
@@ -126,41 +148,87 @@ class Trainer(ABC, Generic[MicroBatch]):
         """Give model and optimizer the values that they start from."""
 
     @abstractmethod
-    def go_to(self, data_state: Mapping[str, Any]) -> None:
-        """Let the data continue from where `data_state` was taken."""
+    def restore_data(self, state: Mapping[str, Any]) -> None:
+        """Let the data continue from where `state` was taken."""
 
     @abstractmethod
     def data(self) -> Iterator[StepBatches[MicroBatch]]:
-        """This process's share of every step that is left."""
+        """This rank's share of every step that is left."""
 
     @abstractmethod
     def heldout_scores(self) -> dict[str, Any]:
         """What the curve notes of held-out data: `heldout_loss` in nats at least."""
 
-    def arrange(self, compiled: bool | None) -> None:
-        """Get ready to step; `compiled` is what earlier attempts did, None at the start."""
+    def compile(self, began_compiled: bool | None) -> None:
+        """Compile the model where that is wanted; `began_compiled` is what earlier attempts did, None at the start."""
+
+    def fit(self, stop: StopRequest, claim: Claim | None, folder: Path) -> TrainResult:
+        """Train to the end of the stage, or until a rank is asked to stop; all ranks save after the same steps.
+
+        Args:
+            claim: None in all ranks but the first.
+            folder: gets the metrics of this attempt, and a trace where one is wanted.
+
+        Raises:
+            ClaimLost: another process owns the run now.
+            RunFailed: a loss or gradient is not finite.
+        """
+        forget_peak_memory(self.device)
+        try:
+            return self._fit(stop, claim, folder)
+        finally:
+            self.engine.close()
+
+    def _fit(self, stop: StopRequest, claim: Claim | None, folder: Path) -> TrainResult:
+        execution = self.run_file.execution
+        log = _MetricsLog(folder / "metrics.jsonl" if claim else None, self)
+        begun = step = self.restore()
+        if begun == 0:
+            self._save_together(0, claim)
+        steps = self.steps(begun, stop)
+        if claim and execution.trace_steps:
+            steps = traced(steps, execution.trace_steps, folder / "trace.json", self.device)
+        stopping = self._any_rank(stop.requested)
+        while not stopping and (taken := next(steps, None)) is not None:
+            step = taken.number
+            log.note(taken)
+            stopping = stop.requested if self.process.count == 1 else taken.stop
+            if step % execution.checkpoint_interval_steps == 0 or step in self.milestones or stopping:
+                taken.measured()  # what is not finite is not saved
+                log.write()
+                self._save_together(step, claim)
+        if stopping:
+            stop.request()  # where another rank was asked, this one is from now on
+        log.write()
+        if step == self.stage.steps:
+            log.note_heldout_loss(step)
+        held = self.engine.optimizer_state_bytes()
+        return TrainResult(self.totals, execution, held, self.compiled, begun, step, self.stage.steps)
+
+    def _any_rank(self, flag: bool) -> bool:
+        return sum_over_ranks(int(flag), self.process, self.device) > 0
 
     def restore(self) -> int:
         """Continue from the newest valid checkpoint, else from where the stage begins; the number of steps done.
 
         What began compiled goes on compiled, and what did not does not: the same bits come out of it.
         """
-        checkpoint = self.newest_checkpoint(self.folder / "checkpoints")
+        checkpoint = self.newest_checkpoint(self.checkpoints)
         if checkpoint is None:
             self.begin()
-            self.arrange(None)
+            self.compile(None)
             return 0
         self.model.load_state_dict(checkpoint.weights())
-        self.engine.adopt(checkpoint.optimizer())
+        self.engine.restore_optimizer(checkpoint.optimizer())
         state = checkpoint.state()
-        self.go_to(state["data"])
+        self.restore_data(state["data"])
         self.data_state = state["data"]
         self.totals = Totals.restored(state["totals"])
-        self.arrange(state.get("compiled", False))
+        self.compile(state.get("compiled", False))
         return checkpoint.step
 
-    def newest_checkpoint(self, folder: Path) -> checkpoints.Checkpoint | None:
-        """What the first process finds and verifies, for all processes."""
+    def newest_checkpoint(self, folder: Path) -> Checkpoint | None:
+        """What rank 0 finds and verifies, for all ranks."""
         found = checkpoints.newest(folder) if self.process.writes else None
         step = said_by_first(-1 if found is None else found.step, self.process, self.device)
         return None if step < 0 else found or checkpoints.at_step(folder, step)
@@ -180,7 +248,7 @@ class Trainer(ABC, Generic[MicroBatch]):
         """The steps of the stage that are left, counted in the totals; `stop` as `training_steps` has it."""
         for step in training_steps(
             self.engine,
-            ahead(self.data()),
+            prefetch(self.data()),
             self.learning_rate,
             first=done + 1,
             last=self.stage.steps,
@@ -189,17 +257,28 @@ class Trainer(ABC, Generic[MicroBatch]):
             stop=stop,
         ):
             self.totals.add(step)
-            self.count_compiling()
+            self.count_compile_seconds()
             self.data_state = step.data
             yield step
 
-    def count_compiling(self) -> None:
-        """Sizes that come for the first time are compiled within a step."""
+    def count_compile_seconds(self) -> None:
+        """Shapes that come for the first time are compiled within a step."""
         before, self._compile_seconds = self._compile_seconds, compile_seconds()
         self.totals.compile_seconds += self._compile_seconds - before
 
+    def _save_together(self, step: int, claim: Claim | None) -> None:
+        """Save in all ranks; where rank 0 cannot, the others are told instead of waiting for it in vain."""
+        saved = False
+        try:
+            self.save(step, claim)
+            saved = True
+        finally:
+            first_saved = said_by_first(int(saved), self.process, self.device)
+        if not first_saved:
+            raise RunFailed(f"the first process could not save step {step}")
+
     def save(self, step: int, claim: Claim | None) -> None:
-        """Write a checkpoint and drop what retention does not keep. All processes take part, who has the claim writes.
+        """Write a checkpoint and drop what retention does not keep. All ranks take part, who has the claim writes.
 
         Raises:
             ClaimLost: another process owns the run now.
@@ -208,95 +287,18 @@ class Trainer(ABC, Generic[MicroBatch]):
         if claim is None:
             return
         state = {"data": self.data_state, "totals": vars(self.totals), "step": step, "compiled": self.compiled}
-        folder = self.folder / "checkpoints"
-        checkpoints.save(folder, step, self.model.state_dict(), tensors, state, claim)
-        checkpoints.prune(folder, self.milestones)
+        checkpoints.save(self.checkpoints, step, self.model.state_dict(), tensors, state, claim)
+        checkpoints.prune(self.checkpoints, self.milestones)
 
     @property
     def milestones(self) -> frozenset[int]:
-        """Checkpoints that stay: the start, the end and equal parts between."""
-        return frozenset(self.stage.steps * part // MILESTONES for part in range(MILESTONES + 1))
-
-
-LOGGED_STEPS = 2000
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How far an attempt came: it began after step `begun` and ended after `step` of `steps`.
-
-    `optimizer_state_bytes` is what this process alone held, `compiled` whether its model was.
-    """
-
-    totals: Totals
-    optimizer_state_bytes: int
-    compiled: bool
-    begun: int
-    step: int
-    steps: int
-
-
-def attempt(trainer: Trainer[Any], stop: StopRequest, claim: Claim | None, folder: Path) -> Outcome:
-    """Train to the end of the stage, or until a process is asked to stop; every process saves at the same steps.
-
-    Args:
-        claim: None in a process that only takes part.
-        folder: gets the metrics of this attempt, and a trace where one is wanted.
-
-    Raises:
-        ClaimLost: another process owns the run now.
-        RunFailed: a loss or gradient is not finite.
-    """
-    forget_peak_memory(trainer.device)
-    try:
-        return _train(trainer, stop, claim, folder)
-    finally:
-        trainer.engine.close()
-
-
-def _train(trainer: Trainer[Any], stop: StopRequest, claim: Claim | None, folder: Path) -> Outcome:
-    metrics = _Metrics(folder / "metrics.jsonl" if claim else None, trainer)
-    begun = step = trainer.restore()
-    if begun == 0:
-        _save(trainer, 0, claim)
-    for taken in _steps(trainer, begun, stop, folder / "trace.json" if claim else None):
-        step = taken.number
-        metrics.note(taken)
-        stopping = stop.requested if trainer.process.count == 1 else taken.stop
-        if step % trainer.run_file.execution.checkpoint_interval_steps == 0 or step in trainer.milestones or stopping:
-            taken.measured()  # what is not finite is not saved
-            metrics.write()
-            _save(trainer, step, claim)
-        if stopping:
-            stop.request()  # where another process was asked, this one is from now on
-            break
-    metrics.write()
-    if step == trainer.stage.steps:
-        metrics.note_heldout_loss(step)
-    held = trainer.engine.optimizer_state_bytes()
-    return Outcome(trainer.totals, held, trainer.compiled, begun, step, trainer.stage.steps)
-
-
-def _steps(trainer: Trainer[Any], begun: int, stop: StopRequest, trace: Path | None) -> Iterator[Step]:
-    steps, count = trainer.steps(begun, stop), trainer.run_file.execution.trace_steps
-    return steps if trace is None or count == 0 else traced(steps, count, trace, trainer.device)
-
-
-def _save(trainer: Trainer[Any], step: int, claim: Claim | None) -> None:
-    """Save together; where the first process cannot, the others learn it instead of waiting for it in vain."""
-    saved = False
-    try:
-        trainer.save(step, claim)
-        saved = True
-    finally:
-        first_saved = said_by_first(int(saved), trainer.process, trainer.device)
-    if not first_saved:
-        raise RunFailed(f"the first process could not save step {step}")
+        """Steps whose checkpoints stay."""
+        return milestones(self.stage.steps)
 
 
 @dataclass
-class _Metrics:
-    """The lines of an attempt; without a path none are written, and nothing is computed for them.
+class _MetricsLog:
+    """The metrics of an attempt, one JSON line each; without a path none are written or computed.
 
     A step's line is written when the next step is under way, so that the device need not wait for the host.
     """
@@ -318,79 +320,111 @@ class _Metrics:
     def write(self) -> None:
         """Write the line that is pending."""
         step, self.pending = self.pending, None
-        if step is not None and self.path is not None:
-            append_line(self.path, _line(step))
+        if step is None or self.path is None:
+            return
+        measured = step.measured()
+        line = {
+            "step": step.number,
+            "loss": measured.loss,
+            "learning_rate": step.learning_rate,
+            "gradient_norm": measured.gradient_norm,
+            "real_tokens": step.real_tokens,
+            "slots": step.slots,
+            "tokens_per_second": round(step.real_tokens / step.seconds, 3),
+            "seconds": round(step.seconds, 6),
+            "phase_seconds": {phase: round(seconds, 6) for phase, seconds in step.phase_seconds().items()},
+        }
+        append_line(self.path, line)
 
     def note_heldout_loss(self, step: int) -> None:
         if self.path is not None:
             append_line(self.path, {"step": step, **self.trainer.heldout_scores()})
 
 
-def _line(step: Step) -> dict[str, Any]:
-    measured = step.measured()
-    return {
-        "step": step.number,
-        "loss": measured.loss,
-        "learning_rate": step.learning_rate,
-        "gradient_norm": measured.gradient_norm,
-        "real_tokens": step.real_tokens,
-        "slots": step.slots,
-        "tokens_per_second": round(step.real_tokens / step.seconds, 3),
-        "seconds": round(step.seconds, 6),
-        "phase_seconds": {phase: round(seconds, 6) for phase, seconds in step.phase_seconds().items()},
-    }
-
-
-def with_processes_here(run_file: RunFile) -> RunFile:
-    """The same with as many processes as this one's job has."""
-    task = Task.of_environment(os.environ)
-    count = task.process.count if task else run_file.execution.processes
-    return run_file.model_copy(update={"execution": run_file.execution.with_processes(count)})
-
-
 def train(
     layout: Layout,
     run_file: RunFile,
-    course: Callable[[Process], Trainer[Any]],
-    folder: Path,
+    make_trainer: Callable[[RunFile, Process], Trainer[Any]],
     claim: Claim,
     stop: StopRequest,
-) -> Outcome:
-    """Train to the end, in one process, in those that SLURM started with this one, or in those started here.
+) -> TrainResult:
+    """Train a run to its end: in this process, with the other ranks of its job, or with ranks started here.
+
+    `make_trainer` gets the run with as many processes as there are ranks.
 
     Raises:
-        Stopped: `stop` asked to before the end; all that was done is saved.
+        Stopped: `stop` was requested before the end; all that was done is saved.
     """
+    folder = layout.trained(run_file.id)
     (folder / "checkpoints").mkdir(exist_ok=True)
     clear_temporaries(folder / "checkpoints")
-    outcome = _units_train(layout, run_file, course, folder, claim, stop)
-    if outcome.step < outcome.steps:
-        message = f"asked to stop; saved after step {outcome.step} of {outcome.steps}"
-        raise Stopped(message, progressed=outcome.step > outcome.begun)
-    claim.check()
-    return outcome
+    rendezvous = hosted_rendezvous()
+    count = rendezvous.process.count if rendezvous else run_file.execution.processes
+    execution = run_file.execution.with_processes(count)
+    run_file = run_file.model_copy(update={"execution": execution})
 
-
-def _units_train(
-    layout: Layout,
-    run_file: RunFile,
-    course: Callable[[Process], Trainer[Any]],
-    folder: Path,
-    claim: Claim,
-    stop: StopRequest,
-) -> Outcome:
-    count, task = run_file.execution.processes, Task.of_environment(os.environ)
-
-    def go() -> Outcome:
-        return attempt(course(Process(0, count)), stop, claim, folder / "attempts" / claim.token)
+    def fit() -> TrainResult:
+        return make_trainer(run_file, Process(0, count)).fit(stop, claim, folder / "attempts" / claim.token)
 
     if count == 1:
-        return go()
-    with (
-        helpers_here(layout, run_file.id, count) if task is None else nullcontext(task) as first,
-        hosted(layout, first, run_file.id, claim.number, run_file.execution, stop),
-    ):
-        return go()
+        result = fit()
+    elif rendezvous:
+        with rendezvous.lead(run_file.id, execution, stop):
+            result = fit()
+    else:
+        with start_ranks_here(layout, run_file.id, count) as local, local.lead(run_file.id, execution, stop):
+            result = fit()
+    if result.step < result.steps:
+        message = f"asked to stop; saved after step {result.step} of {result.steps}"
+        raise Stopped(message, progressed=result.step > result.begun)
+    claim.check()
+    return result
+
+
+def join_runs(layout: Layout, place: JobRank, stop: StopRequest, timeout: timedelta = TIMEOUT) -> int:
+    """Non-zero ranks: join every run that rank 0 starts, until it says that all is done; the exit code.
+
+    What all ranks agree on (a loss that is not finite, a save that failed) ends a run, not this process. Any other
+    error does: only its end closes the connections, without which the others would wait for it until their time-out.
+    A request to stop is told to the others within a step, and ignored between runs: rank 0 ends all.
+    """
+    try:
+        rendezvous = find_rendezvous(layout, place, timeout)
+        while rendezvous and (run := rendezvous.next_run()):
+            _join_run(layout, rendezvous, run, stop)
+    except DistError as error:
+        if has_ended(layout, place):
+            return EXIT_DONE
+        print(f"{place} gives up: the first one died ({error})", file=sys.stderr, flush=True)
+        return EXIT_RUN_FAILED
+    except RunFailed as error:
+        print(error, file=sys.stderr, flush=True)
+        return EXIT_RUN_FAILED
+    return EXIT_DONE
+
+
+def _join_run(layout: Layout, rendezvous: Rendezvous, run: StartedRun, stop: StopRequest) -> None:
+    folder, process = layout.trained(run.id), rendezvous.process
+    where = f"process {process.rank} of {process.count}, run {run.id}"
+    try:
+        run_file = read_run_file(folder).model_copy(update={"execution": run.execution})
+        with rendezvous.join(run):
+            _trainer_of(layout, run_file, process).fit(stop, None, folder)
+    except Exception as error:
+        if type(error) is not RunFailed:
+            traceback.print_exception(error)
+            raise RunFailed(f"{where} ends: {error}") from error
+        print(f"{where}: {error}", file=sys.stderr, flush=True)
+
+
+def _trainer_of(layout: Layout, run_file: RunFile, process: Process) -> Trainer[Any]:
+    if run_file.contrastive is not None:
+        from neobert.embeddings.contrastive import ContrastiveTrainer
+
+        return ContrastiveTrainer(layout, run_file, process)
+    from neobert.training.pretraining import PretrainingTrainer
+
+    return PretrainingTrainer(layout, run_file, process)
 
 
 def last_checkpoint(layout: Layout, run_id: str) -> Checkpoint:

@@ -138,7 +138,7 @@ class ZeroEngine(Engine[MicroBatch]):
                 tensors[f"{STEP}/{name}"] = state[STEP].detach().cpu().clone()
         return tensors
 
-    def adopt(self, optimizer: Mapping[str, Tensor]) -> None:
+    def restore_optimizer(self, optimizer: Mapping[str, Tensor]) -> None:
         self._sharded.refresh_fp32_params()
         if not optimizer:
             return

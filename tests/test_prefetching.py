@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neobert.training.trainer import ahead
+from neobert.training.trainer import prefetch
 
 
 def threads() -> int:
     """Threads that make items now."""
-    return sum(thread.name == "ahead" for thread in threading.enumerate())
+    return sum(thread.name.startswith("prefetch") for thread in threading.enumerate())
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -43,7 +43,7 @@ class Made:
 
 @given(items=st.lists(st.none() | st.integers()), depth=st.integers(1, 5))
 def test_the_items_are_the_same(items: list[int | None], depth: int) -> None:
-    assert list(ahead(iter(items), depth)) == items
+    assert list(prefetch(iter(items), depth)) == items
     assert threads() == 0
 
 
@@ -51,33 +51,33 @@ def test_the_items_are_the_same(items: list[int | None], depth: int) -> None:
 def test_an_error_comes_where_it_arose(before: int, depth: int) -> None:
     taken = []
     with pytest.raises(OSError, match="the shard is gone"):
-        for item in ahead(Made(fails_at=before), depth):
+        for item in prefetch(Made(fails_at=before), depth):
             taken.append(item)
     assert taken == list(range(1, before + 1))
     assert threads() == 0
 
 
 @given(taken=st.integers(1, 6), depth=st.integers(1, 4))
-def test_no_more_is_made_than_fits_and_one_in_hand(taken: int, depth: int) -> None:
+def test_no_more_is_made_than_asked_for(taken: int, depth: int) -> None:
     made = Made()
-    items = ahead(made, depth)
+    items = prefetch(made, depth)
     for _ in range(taken):
         next(items)
-    wait_until(lambda: made.count == taken + depth + 1)
-    assert made.count <= taken + depth + 1
+    wait_until(lambda: made.count == taken + depth)
+    assert made.count <= taken + depth
     items.close()  # type: ignore[attr-defined]
 
 
 def test_nothing_is_made_before_the_first_is_asked_for() -> None:
     made = Made()
-    items = ahead(made)
+    items = prefetch(made)
     assert made.count == 0 and threads() == 0
     assert next(items) == 1
 
 
 @pytest.mark.parametrize("taken", [1, 5])
 def test_closing_ends_the_thread(taken: int) -> None:
-    items = ahead(Made())
+    items = prefetch(Made())
     for _ in range(taken):
         next(items)
     assert threads() == 1
@@ -86,7 +86,7 @@ def test_closing_ends_the_thread(taken: int) -> None:
 
 
 def test_letting_go_ends_the_thread() -> None:
-    items = ahead(Made())
+    items = prefetch(Made())
     next(items)
     assert threads() == 1
     del items
@@ -107,7 +107,7 @@ def test_the_collector_may_let_go_in_the_thread_itself() -> None:
 
     gc.disable()
     try:
-        held: list[object] = [ahead(Collecting())]
+        held: list[object] = [prefetch(Collecting())]
         held.append(held)
         next(held[0])  # type: ignore[call-overload]
         del held
