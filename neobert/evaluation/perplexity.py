@@ -12,15 +12,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import NonNegativeInt, PositiveInt
-from torch import Tensor
 from torch.nn import functional
 
 from neobert.data.preparation import tokenized_corpus
 from neobert.data.shards import FRAME_TOKENS, Documents, TokenizedCorpus, all_documents
 from neobert.errors import MissingData, RunFailed
-from neobert.evaluation.texts import OtherText, Passage, passages, same_documents, tokenized_text
+from neobert.evaluation.texts import Passage, TextFiles, choose_documents, cut_passages, tokenize_files
 from neobert.files import append_line, mend_lines, read_lines
-from neobert.identity import NUMERICS, identity, plain
+from neobert.identity import NUMERICS, chosen, identity, plain
 from neobert.model.attention import Slots, whole_rows_plan
 from neobert.model.build import build_masked_language_model
 from neobert.model.heads import MaskedLanguageModel
@@ -28,7 +27,6 @@ from neobert.processes import Stopped, StopRequest
 from neobert.recipe import Precision, Value
 from neobert.runs.claims import Claim
 from neobert.runs.layout import Layout
-from neobert.runs.optuna_view import Report
 from neobert.runs.records import (
     PerplexityAtLength,
     PerplexityConfig,
@@ -42,46 +40,45 @@ from neobert.training.distributed import default_device
 from neobert.training.engine import autocast
 from neobert.training.trainer import last_checkpoint
 
-
-@dataclass(frozen=True, eq=False)
-class MaskedAlone:
-    """A model in evaluation mode on `device`, the id of [MASK], and how many tokens a batch has at most.
-
-    A batch holds copies of one text, each with another token masked. They are equally long, so there is neither padding
-    nor an attention mask. Of each copy one token is predicted: the decoder and, but for keys and values, the last block
-    compute that token alone, exactly. With NeoBERT's 28 × 768 that spares 13 % of the products with weights (the
-    decoder is 11 % of them, 5/6 of a block another 3 %), and memory for the scores of all other tokens.
-    """
-
-    model: MaskedLanguageModel
-    mask: int
-    precision: Precision
-    device: torch.device
-    batch_tokens: int
-
-    @torch.inference_mode()
-    def losses(self, passage: Passage) -> NDArray[np.float64]:
-        """−log p in nats of the tokens at the passage's places, (positions,).
-
-        Raises:
-            ValueError: the passage is longer than the model's learned positions.
-        """
-        text = torch.from_numpy(passage.token_ids).to(self.device)
-        places = torch.from_numpy(passage.places).to(self.device)
-        copies = max(1, self.batch_tokens // len(text))
-        return torch.cat([self._batch(text, some) for some in places.split(copies)]).double().cpu().numpy()
-
-    def _batch(self, text: Tensor, places: Tensor) -> Tensor:
-        columns = places.unsqueeze(1)
-        token_ids = text.repeat(len(places), 1).scatter_(1, columns, self.mask)
-        with autocast(self.device, self.precision):
-            logits = self.model.logits(token_ids, whole_rows_plan(token_ids), Slots.at(columns, len(text)))
-        return functional.cross_entropy(logits.float(), text[places], reduction="none")
-
-
 CONFIDENCE = 0.95
+
 LEAST_DOCUMENTS = 2
 """One document says nothing about how documents differ."""
+
+ENOUGH_DOCUMENTS = 8
+"""A length that fewer documents have is left out, so that a few long ones do not stand for all at every length. Of a
+text with fewer documents all of them are enough."""
+
+BATCH_TOKENS = {"cpu": 4096, "cuda": 131_072}
+
+VERSION = 2  # 2: the same documents at every length
+"""Raised by hand whenever other numbers are computed; what models and tokenizers compute has versions of its own."""
+
+
+@torch.inference_mode()
+def measure_losses(
+    model: MaskedLanguageModel, passage: Passage, mask: int, precision: Precision, batch_tokens: int
+) -> NDArray[np.float64]:
+    """−log p in nats of the tokens at the passage's positions, (positions,), each while it alone is masked.
+
+    A batch of at most `batch_tokens` holds copies of the text, each with another token replaced by the id `mask`. They
+    are equally long, so there is neither padding nor an attention mask. The decoder and, but for keys and values, the
+    last block compute the masked token of each copy alone, exactly. With NeoBERT's 28 × 768 that saves 13 % of the
+    products with weights (the decoder is 11 % of them, 5/6 of a block another 3 %), and memory for all other logits.
+
+    Raises:
+        ValueError: the passage is longer than the model's learned positions.
+    """
+    device = next(model.parameters()).device
+    text, positions = (torch.from_numpy(array).to(device) for array in (passage.token_ids, passage.positions))
+    losses = []
+    for some in positions.split(max(1, batch_tokens // len(text))):
+        columns = some.unsqueeze(1)
+        token_ids = text.repeat(len(some), 1).scatter_(1, columns, mask)
+        with autocast(device, precision):
+            logits = model.logits(token_ids, whole_rows_plan(token_ids), Slots.at(columns, len(text)))
+        losses.append(functional.cross_entropy(logits.float(), text[some], reduction="none"))
+    return torch.cat(losses).double().cpu().numpy()
 
 
 @dataclass(frozen=True)
@@ -96,7 +93,7 @@ def pseudo_perplexity(tokens: int, documents: Sequence[DocumentLoss]) -> Perplex
     """exp of the mean loss (Salazar et al. 2020), each document counting once, with a 95 % interval.
 
     The interval is Student's t interval of the mean over at least two documents, exponentiated. Where positions are
-    sampled, the scatter of document means holds that of the draw too.
+    sampled, the scatter of document means includes that of the draw.
 
     Raises:
         RunFailed: a loss is not finite.
@@ -121,16 +118,6 @@ def pseudo_perplexity(tokens: int, documents: Sequence[DocumentLoss]) -> Perplex
     )
 
 
-ENOUGH_DOCUMENTS = 8
-"""A length that fewer documents have is left out, so that a few long ones do not stand for all at every length; of a
-text with fewer documents all of them."""
-
-BATCH_TOKENS = {"cpu": 4096, "cuda": 131_072}
-
-VERSION = 2  # 2: the same documents at every length
-"""Raised by hand whenever other numbers are computed; what models and tokenizers compute has versions of its own."""
-
-
 class PerplexityMeasurement(Value):
     """What decides the result: the run, the lengths in tokens, how many documents, how many positions of each (None:
     all), the seed of their draw, and the hash of another text than the held-out documents of the run."""
@@ -145,9 +132,8 @@ class PerplexityMeasurement(Value):
     @property
     def id(self) -> str:
         """The measurement's name."""
-        numerics = {mechanism: NUMERICS[mechanism] for mechanism in ("tokenization", "model")}
-        decisive = {"measurement": self, "numerics": numerics, "version": VERSION}
-        return identity({"kind": "pseudo_perplexity", **decisive})
+        numerics = chosen(NUMERICS, ("tokenization", "model"))
+        return identity({"kind": "pseudo_perplexity", "measurement": self, "numerics": numerics, "version": VERSION})
 
 
 @dataclass(frozen=True)
@@ -159,7 +145,7 @@ class PerplexityUnit:
     run_file: RunFile
     measurement: PerplexityMeasurement
     batch_tokens: int | None = None
-    text: OtherText | None = None
+    text: TextFiles | None = None
 
     @property
     def run_specification(self) -> PretrainingRun:
@@ -204,18 +190,18 @@ class PerplexityUnit:
     def corpus(self) -> TokenizedCorpus:
         """The tokens of the text, or of the run's corpus."""
         if self.text is not None:
-            return tokenized_text(self.layout, self.run_file, self.text)
+            return tokenize_files(self.layout, self.run_file, self.text)
         return tokenized_corpus(self.layout, self.run_specification, self.run_file.source)
 
     @cached_property
     def documents(self) -> Documents:
-        """What may be read: the whole text, or the held-out documents of the run's corpus."""
+        """The whole text, or the held-out documents of the run's corpus."""
         everything = all_documents(self.corpus)
         return everything if self.text is not None else everything.split_heldout()[1]
 
     @property
     def text_name(self) -> str:
-        """The text as the record names it; another one with the hash of its bytes."""
+        """The text as the record names it, one of other files with the hash of their bytes."""
         return f"held-out {self.run_specification.recipe.data.corpus}" if self.text is None else str(self.text)
 
     @cached_property
@@ -227,11 +213,12 @@ class PerplexityUnit:
 
     @cached_property
     def passages(self) -> dict[int, list[Passage]]:
-        """What is read, by length: the beginnings of the same documents. A length with too few has none."""
+        """By length: the beginnings of the same documents. A length with too few of them is left out."""
         asked = self.measurement
-        chosen, lengths = same_documents(self.documents, asked.lengths, asked.documents, self.least_documents)
+        documents, lengths = choose_documents(self.documents, asked.lengths, asked.documents, self.least_documents)
         return {
-            tokens: passages(chosen, tokens, len(chosen), asked.sampled_positions, asked.seed) for tokens in lengths
+            tokens: cut_passages(documents, tokens, len(documents), asked.sampled_positions, asked.seed)
+            for tokens in lengths
         }
 
     @cached_property
@@ -243,7 +230,7 @@ class PerplexityUnit:
         return {str(tokens): reason for tokens in self.measurement.lengths if tokens not in self.passages}
 
     def refuse_impossible(self) -> None:
-        """Check what is asked for before anything is computed.
+        """Refuse a measurement before anything is computed.
 
         Raises:
             ValueError: a length leaves no room for text, or is beyond the model's learned positions.
@@ -263,21 +250,25 @@ class PerplexityUnit:
         if not self.passages:
             raise MissingData(f"nothing to read at {shortest} tokens or more: {self.left_out[str(shortest)]}")
 
-    def run(self, claim: Claim, stop: StopRequest, report: Report) -> None:
+    def run(self, claim: Claim, stop: StopRequest, report: object = None) -> None:
         """Measure what no earlier attempt measured, then publish the record."""
         started = time.perf_counter()
-        device = default_device()
-        done, instrument = self._done_before(), self._instrument(device)
+        run, device = self.run_specification, default_device()
+        model = build_masked_language_model(run.recipe.model, run.context)
+        model.load_state_dict(last_checkpoint(self.layout, self.measurement.run).weights())
+        model.to(device).eval()
+        batch_tokens = self.batch_tokens or BATCH_TOKENS[device.type]
+        done = self._done_before()
         for tokens, texts in self.passages.items():
             for passage in texts:
                 if (tokens, passage.text_hash) in done:
                     continue
                 if stop.requested:
                     raise Stopped(f"asked to stop after {len(done)} documents, which are kept", progressed=bool(done))
-                measured = DocumentLoss(float(instrument.losses(passage).mean()), len(passage.places))
-                done[tokens, passage.text_hash] = measured
-                line = {"tokens": tokens, "text_hash": passage.text_hash, **vars(measured)}
-                append_line(self.documents_path, line)
+                losses = measure_losses(model, passage, self.corpus.ids.mask, run.recipe.precision, batch_tokens)
+                loss = DocumentLoss(float(losses.mean()), len(losses))
+                done[tokens, passage.text_hash] = loss
+                append_line(self.documents_path, {"tokens": tokens, "text_hash": passage.text_hash, **vars(loss)})
         claim.check()
         publish_record(self.record_path, self._record(done, device, time.perf_counter() - started))
 
@@ -286,13 +277,6 @@ class PerplexityUnit:
         mend_lines(self.documents_path, *keys)
         lines = read_lines(self.documents_path, *keys)
         return {(line["tokens"], line["text_hash"]): DocumentLoss(line["loss"], line["positions"]) for line in lines}
-
-    def _instrument(self, device: torch.device) -> MaskedAlone:
-        run = self.run_specification
-        model = build_masked_language_model(run.recipe.model, run.context)
-        model.load_state_dict(last_checkpoint(self.layout, self.measurement.run).weights())
-        batch_tokens = self.batch_tokens or BATCH_TOKENS[device.type]
-        return MaskedAlone(model.to(device).eval(), self.corpus.ids.mask, run.recipe.precision, device, batch_tokens)
 
     def _record(
         self, done: dict[tuple[int, int], DocumentLoss], device: torch.device, seconds: float

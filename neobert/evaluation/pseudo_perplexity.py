@@ -23,7 +23,7 @@ from neobert.errors import EXIT_DONE, MissingData, did_you_mean
 
 if TYPE_CHECKING:
     from neobert.evaluation.perplexity import PerplexityUnit
-    from neobert.evaluation.texts import OtherText
+    from neobert.evaluation.texts import TextFiles
     from neobert.runs.layout import Layout
     from neobert.runs.specifications import PretrainingRun, RunFile
 
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _measure(options: argparse.Namespace) -> int:
-    from neobert.evaluation.texts import open_text
+    from neobert.evaluation.texts import open_files
     from neobert.processes import StopRequest, end_with_parent
     from neobert.runs.layout import Layout
     from neobert.runs.records import read_record
@@ -76,7 +76,7 @@ def _measure(options: argparse.Namespace) -> int:
 
     layout = Layout(options.runs.resolve())
     files = [finished_run(layout, name) for name in dict.fromkeys(options.run)]
-    text = open_text(options.text) if options.text is not None else None
+    text = open_files(options.text) if options.text is not None else None
     units = [_unit(layout, run_file, options, text) for run_file in files]
     for unit in units:
         if not unit.is_finished():
@@ -91,7 +91,7 @@ def _measure(options: argparse.Namespace) -> int:
 
 
 def _unit(
-    layout: "Layout", run_file: "RunFile", options: argparse.Namespace, text: "OtherText | None"
+    layout: "Layout", run_file: "RunFile", options: argparse.Namespace, text: "TextFiles | None"
 ) -> "PerplexityUnit":
     from neobert.evaluation.perplexity import PerplexityMeasurement, PerplexityUnit
 

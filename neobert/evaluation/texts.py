@@ -1,4 +1,4 @@
-"""What pseudo-perplexity is measured on: beginnings of held-out documents, or of files from elsewhere. Torch-free."""
+"""What pseudo-perplexity is measured on: beginnings of held-out documents, or of a user's files. Torch-free."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -21,24 +21,30 @@ from neobert.runs.specifications import RunFile
 
 Integers = NDArray[np.int64]
 
+COLUMN = "text"
+SUFFIXES = (".parquet", ".txt")
+
 
 @dataclass(frozen=True, eq=False)
 class Passage:
-    """`token_ids` (tokens,) int64: the beginning of a text between [CLS] and [SEP]; `places` (positions,) int64,
-    ascending: the tokens to be masked alone; `text_hash`: the hash of the whole text."""
+    """The beginning of a text between [CLS] and [SEP].
+
+    token_ids: (tokens,) int64. positions: (positions,) int64, ascending, the tokens to be masked alone. text_hash: the
+    hash of the whole text.
+    """
 
     token_ids: Integers
-    places: Integers
+    positions: Integers
     text_hash: int
 
 
-def same_documents(
+def choose_documents(
     documents: Documents, lengths: Sequence[int], most: int, least: int
 ) -> tuple[Documents, tuple[int, ...]]:
-    """Up to `most` different texts that are read at every length, and the lengths that at least `least` texts have.
+    """Up to `most` different texts to be read at every length, and the lengths that at least `least` texts have.
 
-    All of the texts have the longest of these lengths, specials included, and a token to be masked within the
-    shortest. They are those with the smallest hashes, so that every model reads the same ones.
+    Each text has the longest of these lengths, specials included, and a token to be masked within the shortest. The
+    texts with the smallest hashes are taken, so that every model reads the same ones.
     """
     _, first = np.unique(documents.corpus.text_hashes[documents.numbers], return_index=True)
     never, shortest = documents.corpus.ids.never_predicted, min(lengths)
@@ -54,15 +60,15 @@ def _has_text(documents: Documents, index: np.int64, tokens: int, never: Sequenc
     return not np.isin(_framed(documents.corpus, int(documents.numbers[index]), tokens), never).all()
 
 
-def passages(documents: Documents, tokens: int, most: int, sampled: int | None, seed: int) -> list[Passage]:
+def cut_passages(documents: Documents, tokens: int, most: int, sampled: int | None, seed: int) -> list[Passage]:
     """Up to `most` different texts of at least `tokens` tokens, specials included, cut to exactly that length.
 
-    They come in the order of their hashes, so that every model reads the same ones. `sampled` positions of each are
-    drawn without replacement by `seed` and hash; None, or more than there are, takes all. Special and unknown tokens
-    are never masked, and a text of nothing else is passed over.
+    They come in the order of their hashes. `sampled` positions of each are drawn without replacement by `seed` and
+    hash; None, or more than there are, takes all. Special and unknown tokens are never masked, and a text of nothing
+    else is passed over.
 
     Raises:
-        ValueError: the length has no room for a token beside the specials.
+        ValueError: the length has no room for a token besides the specials.
     """
     cut = documents.truncated(tokens)
     numbers = cut.numbers[cut.framed_lengths == tokens]
@@ -76,12 +82,12 @@ def _readable(
     for number in numbers:
         token_ids = _framed(corpus, int(number), tokens)
         text_hash = int(corpus.text_hashes[number])
-        places = np.flatnonzero(~np.isin(token_ids, corpus.ids.never_predicted)).astype(np.int64)
-        if sampled is not None and sampled < len(places):
+        positions = np.flatnonzero(~np.isin(token_ids, corpus.ids.never_predicted)).astype(np.int64)
+        if sampled is not None and sampled < len(positions):
             draw = np.random.default_rng([seed, text_hash, tokens])
-            places = np.sort(draw.choice(places, sampled, replace=False))
-        if len(places):
-            yield Passage(token_ids, places, text_hash)
+            positions = np.sort(draw.choice(positions, sampled, replace=False))
+        if len(positions):
+            yield Passage(token_ids, positions, text_hash)
 
 
 def _framed(corpus: TokenizedCorpus, number: int, tokens: int) -> Integers:
@@ -91,12 +97,8 @@ def _framed(corpus: TokenizedCorpus, number: int, tokens: int) -> Integers:
     return token_ids
 
 
-COLUMN = "text"
-SUFFIXES = (".parquet", ".txt")
-
-
 @dataclass(frozen=True)
-class OtherText:
+class TextFiles:
     """Documents of a file or folder: the rows of parquet files with a column `text`, and each .txt file as a whole.
     `name` is the file's or folder's, `content` the hash of all bytes."""
 
@@ -113,7 +115,7 @@ class OtherText:
             yield from read_texts(path, COLUMN) if path.suffix == ".parquet" else [path.read_text(encoding="utf-8")]
 
 
-def open_text(place: Path) -> OtherText:
+def open_files(place: Path) -> TextFiles:
     """The documents of a file or folder.
 
     Raises:
@@ -128,10 +130,10 @@ def open_text(place: Path) -> OtherText:
     for path in paths:
         if path.suffix == ".parquet":
             require_columns(path, (COLUMN,))
-    return OtherText(place.resolve().name, identity(sorted(map(sha256_of, paths))), paths)
+    return TextFiles(place.resolve().name, identity(sorted(map(sha256_of, paths))), paths)
 
 
-def tokenized_text(layout: Layout, run_file: RunFile, text: OtherText) -> TokenizedCorpus:
+def tokenize_files(layout: Layout, run_file: RunFile, text: TextFiles) -> TokenizedCorpus:
     """The text in the tokens of a run, from disk or made now by one process while others wait."""
     run = run_file.pretraining
     assert run is not None
