@@ -7,12 +7,17 @@ import sys
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-NOT_CLONED = (".git", ".venv", "__pycache__", ".*_cache", ".hypothesis", "runs", "out", "build", "dist", "*.egg-info")
+NOT_CLONED = (".git", ".venv", "__pycache__", ".*_cache", ".hypothesis", "out", "build", "dist", "*.egg-info")
 
 
 def fresh_clone(folder: Path) -> Path:
     """The files of the repository in `folder`, with this interpreter's environment as its .venv."""
-    shutil.copytree(REPOSITORY, folder, ignore=shutil.ignore_patterns(*NOT_CLONED))
+    ignored = shutil.ignore_patterns(*NOT_CLONED)
+
+    def not_cloned(place: str, names: list[str]) -> set[str]:
+        return ignored(place, names) | ({"runs"} if Path(place) == REPOSITORY else set())
+
+    shutil.copytree(REPOSITORY, folder, ignore=not_cloned)
     (folder / ".venv").symlink_to(sys.prefix)
     return folder
 
@@ -33,14 +38,14 @@ def shell(tree: Path, commands: str) -> subprocess.CompletedProcess[str]:
 
 def shrink_smoke_scale(tree: Path) -> None:
     """Let the smoke scale of a copy take seconds: a few steps of tiny models on little text."""
-    rules = tree / "ablations" / "scale_rules.py"
-    rules.write_text(rules.read_text(encoding="utf-8") + SMALLER, encoding="utf-8")
     scales = tree / "ablations" / "scales.py"
     text = scales.read_text(encoding="utf-8")
-    assert '"smoke": 16_000' in text
-    scales.write_text(text.replace('"smoke": 16_000', '"smoke": 600'), encoding="utf-8")
+    assert '"smoke": 16_000' in text and text.count(RULES) == 1
+    text = text.replace('"smoke": 16_000', '"smoke": 600').replace(RULES, SMALLER + RULES)
+    scales.write_text(text, encoding="utf-8")
 
 
+RULES = "RULES: Mapping[Scale, Rules] = "
 SMALLER = """
 _SHAPES = {(12, 768): (2, 16), (16, 1056): (3, 24), (16, 1008): (3, 16), (28, 768): (5, 16)}
 SMOKE = replace(
