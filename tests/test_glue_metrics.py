@@ -112,11 +112,11 @@ def test_constant_classes_have_the_values_that_scikit_learn_defines():
 
 def test_an_undefined_score_is_worse_than_any_number_and_better_than_none_at_all():
     undefined, worst, equal = Scores(None, {}), Scores(-1.0, {}), Scores(-1.0, {})
-    assert undefined.is_better_than(None)
-    assert worst.is_better_than(undefined)
-    assert not undefined.is_better_than(worst)
-    assert not undefined.is_better_than(undefined)
-    assert not equal.is_better_than(worst)
+    assert undefined.is_better_than(None, None)
+    assert worst.is_better_than(undefined, None)
+    assert not undefined.is_better_than(worst, None)
+    assert not undefined.is_better_than(undefined, None)
+    assert not equal.is_better_than(worst, None)
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from neobert.glue.encoding import EncodedSplit, permutation
+from neobert.glue.encoding import Array, EncodedSplit, permutation
 from neobert.model.attention import AttentionPlan, Slots, packed_plan, padded_plan
 from neobert.model.heads import Classifier, SequenceClassifier, mean_over_tokens
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Pooling = Literal["cls", "mean"]
 Rows = list[list[int]]
 """By row of a batch: which of its examples lie there."""

@@ -1,13 +1,14 @@
-"""A task as token ids: encoded once for a tokenizer and a length, stored in one file, shared by all grid points."""
+"""A GLUE task in token ids: encoded once a tokenizer and length, stored in one file that all grid points share."""
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
@@ -16,26 +17,31 @@ from neobert.errors import DamagedFile, MissingData
 from neobert.files import publish_once
 from neobert.glue.tasks import TRAIN, Task, task_named
 
-Array = np.ndarray[Any, np.dtype[Any]]
+Array = NDArray[Any]
 Examples = Mapping[str, Sequence[Any]]
 
 CAP_KEY = (0, 2**64 - 1)
 """Key of the permutation from which `train_examples` takes the first: the same in every study, and no epoch's."""
 
-_ENCODED_AT_ONCE = 8192
+ENCODED_AT_ONCE = 8192
 
 
 def permutation(count: int, key: tuple[int, int]) -> Array:
-    """The numbers below `count` in an order that `key` alone decides, on every machine and in every version of numpy:
-    the raw bits of the counter-based Philox generator are stable, `Generator.permutation` is not."""
+    """The numbers below `count` in an order that `key` alone decides.
+
+    The same on every machine and in every version of numpy: the raw bits of the counter-based Philox generator are
+    stable, `Generator.permutation` is not.
+    """
     return np.argsort(np.random.Philox(key=np.array(key, np.uint64)).random_raw(count), kind="stable")
 
 
 @dataclass(frozen=True, eq=False)
 class EncodedSplit:
-    """Examples one behind the other: `token_ids` (tokens) int32, `offsets` (examples + 1) int64, and `labels`
-    (examples), int64 class ids or float32 values. `token_types` (tokens) int8 is 1 in second texts; None where the
-    tokenizer tells none."""
+    """All examples of a split, concatenated.
+
+    token_ids: (tokens) int32. offsets: (examples + 1) int64, where each example begins. labels: (examples) int64 class
+    ids or float32 values. token_types: (tokens) int8, 1 in second texts; None where the tokenizer has none.
+    """
 
     token_ids: Array
     offsets: Array
@@ -95,10 +101,10 @@ class EncodedTask:
 
 
 class Framing(Protocol):
-    """What turns texts into ids with specials."""
+    """A tokenizer that adds special tokens."""
 
     def frame_all(self, columns: Sequence[Sequence[str]], *, max_tokens: int) -> list[Framed]:
-        """One text or pair a row of `columns`, each cut to `max_tokens`."""
+        """One text or pair a row of `columns`, each cut to `max_tokens`, specials included."""
 
 
 def encode_task(task: Task, splits: Mapping[str, Examples], tokenizer: Framing, max_tokens: int) -> EncodedTask:
@@ -121,20 +127,16 @@ def _encode_split(task: Task, name: str, examples: Examples, tokenizer: Framing,
     _check_columns(task, where, examples)
     labels = _labels(task, where, examples["label"])
     token_ids, token_types, lengths = [], [], [0]
-    for framed in _framed(task, examples, tokenizer, max_tokens):
-        token_ids.append(np.asarray(framed.token_ids, dtype=np.int32))
-        lengths.append(len(framed.token_ids))
-        if framed.token_types is not None:
-            token_types.append(np.asarray(framed.token_types, dtype=np.int8))
+    for start in range(0, len(labels), ENCODED_AT_ONCE):
+        chunk = slice(start, start + ENCODED_AT_ONCE)
+        columns = [list(examples[column][chunk]) for column in task.text_columns]
+        for framed in tokenizer.frame_all(columns, max_tokens=max_tokens):
+            token_ids.append(np.asarray(framed.token_ids, dtype=np.int32))
+            lengths.append(len(framed.token_ids))
+            if framed.token_types is not None:
+                token_types.append(np.asarray(framed.token_types, dtype=np.int8))
     types = np.concatenate(token_types) if token_types else None
     return EncodedSplit(np.concatenate(token_ids), np.cumsum(lengths), labels, types)
-
-
-def _framed(task: Task, examples: Examples, tokenizer: Framing, max_tokens: int) -> Iterator[Framed]:
-    for start in range(0, len(examples["label"]), _ENCODED_AT_ONCE):
-        chunk = slice(start, start + _ENCODED_AT_ONCE)
-        columns = [list(examples[column][chunk]) for column in task.text_columns]
-        yield from tokenizer.frame_all(columns, max_tokens=max_tokens)
 
 
 def _check_columns(task: Task, where: str, examples: Examples) -> None:
@@ -155,15 +157,10 @@ def _check_columns(task: Task, where: str, examples: Examples) -> None:
 def _labels(task: Task, where: str, labels: Sequence[Any]) -> Array:
     allowed = "a finite number" if task.is_regression else f"one of {', '.join(map(str, range(task.labels)))}"
     for row, label in enumerate(labels):
-        if not _is_label(task, label):
+        is_number = label is not None and not isinstance(label, str)
+        if not is_number or not (np.isfinite(label) if task.is_regression else label in range(task.labels)):
             raise ValueError(f"{where}, row {row}: label {label!r} is not {allowed}")
     return np.asarray(labels, dtype=np.float32 if task.is_regression else np.int64)
-
-
-def _is_label(task: Task, label: Any) -> bool:
-    if label is None or isinstance(label, str):
-        return False
-    return bool(np.isfinite(label)) if task.is_regression else label in range(task.labels)
 
 
 def save_encoded(path: Path, encoded: EncodedTask) -> bool:
@@ -196,12 +193,11 @@ def load_encoded(path: Path) -> EncodedTask:
         raise DamagedFile(f"{path} is no encoded task ({error}): remove it to encode the task again") from error
     if _digest(arrays) != sha256:
         raise DamagedFile(f"{path} does not match its checksum: remove it to encode the task again")
-    return EncodedTask(task, {name: _split_of(arrays, name) for name in task.splits})
-
-
-def _split_of(arrays: Mapping[str, Array], name: str) -> EncodedSplit:
-    token_ids, offsets, labels = (arrays[f"{name}/{part}"] for part in ("token_ids", "offsets", "labels"))
-    return EncodedSplit(token_ids, offsets, labels, arrays.get(f"{name}/token_types"))
+    splits = {}
+    for name in task.splits:
+        token_ids, offsets, labels = (arrays[f"{name}/{part}"] for part in ("token_ids", "offsets", "labels"))
+        splits[name] = EncodedSplit(token_ids, offsets, labels, arrays.get(f"{name}/token_types"))
+    return EncodedTask(task, splits)
 
 
 def _digest(arrays: Mapping[str, Array]) -> str:

@@ -18,7 +18,7 @@ from neobert.glue.batching import (
     fixed_row_tokens,
     training_batches,
 )
-from neobert.glue.encoding import EncodedTask
+from neobert.glue.encoding import Array, EncodedTask
 from neobert.glue.metrics import Scores, evaluate
 from neobert.model.build import initialize_classifier
 from neobert.model.encoder import Encoder
@@ -32,7 +32,6 @@ from neobert.training.loop import seed_step
 from neobert.training.optimization import set_learning_rate
 from neobert.training.schedule import FineTuningSchedule
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Predictions = dict[str, Array]
 
 

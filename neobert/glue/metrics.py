@@ -5,18 +5,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 from neobert.glue.tasks import Metric, Task
 
-Array = np.ndarray[Any, np.dtype[Any]]
+Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
 class Scores:
     """`score` is the task's number as the paper averages it, the mean of all `metrics`: 1 is perfect, a correlation may
-    be negative. A correlation with a constant is undefined: it is None, and so is the score; never 0 and never NaN."""
+    be negative. A correlation with a constant is undefined: it and the score are None, never 0 and never NaN."""
 
     score: float | None
     metrics: dict[str, float | None]

@@ -20,7 +20,7 @@ import numpy as np
 
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import require_digest, set_aside
-from neobert.glue.encoding import load_encoded, permutation
+from neobert.glue.encoding import Array, load_encoded, permutation
 from neobert.glue.tasks import SELECTION_RULES, decisive_score, task_named
 from neobert.identity import plain
 from neobert.recipe import Point
@@ -29,7 +29,6 @@ from neobert.runs.layout import Layout
 from neobert.runs.records import publish_sealed, read_record
 from neobert.runs.specifications import GlueStudy, Trial, read_run_file, read_selection
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Labels = Mapping[str, Array]
 """By validation split: the true label of each example."""
 

@@ -50,7 +50,7 @@ class Task:
         return (TRAIN, *self.validation_splits)
 
     def metric_on(self, metric: Metric, split: str) -> str:
-        """The name of a metric on a validation split; where there are several it carries the split's suffix
+        """The name of a metric on a validation split, with the split's suffix where a task has several splits
         (`accuracy_matched`)."""
         return metric + split.removeprefix("validation") if len(self.validation_splits) > 1 else metric
 
