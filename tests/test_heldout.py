@@ -13,7 +13,14 @@ from neobert.data.batches import heldout_batches
 from neobert.data.shards import Documents, all_documents
 from neobert.errors import MissingData
 from neobert.evaluation import heldout
-from neobert.evaluation.heldout import COUNTED_BYTES, HELDOUT_BYTES, HeldoutText, heldout_score, heldout_texts, sample
+from neobert.evaluation.heldout import (
+    COUNTED_BYTES,
+    HELDOUT_BYTES,
+    HeldoutText,
+    choose_heldout_texts,
+    measure_heldout,
+    sample,
+)
 
 CPU = torch.device("cpu")
 
@@ -57,7 +64,7 @@ def test_bits_per_byte_of_a_model_that_knows_nothing_is_the_price_of_its_tokens(
     torch.nn.init.zeros_(model.decoder.bias)
     corpus = corpus_of([10, 30, 0, 7])
     corpus = replace(corpus, shards=tuple(shard % 45 + 5 for shard in corpus.shards), text_bytes=corpus.lengths * 5)
-    score = heldout_score(model, HeldoutText("web", all_documents(corpus), 16, 3), "fp32", CPU)
+    score = measure_heldout(model, HeldoutText("web", all_documents(corpus), 16, 3), "fp32", CPU)
     assert score.loss == pytest.approx(math.log(50), rel=1e-6)
     # 14 of 30 tokens are shown of the second document, and as many of its bytes; the third has none.
     assert (score.documents, score.tokens, score.text_bytes) == (4, 10 + 14 + 7, 5 * (10 + 14 + 7))
@@ -67,7 +74,7 @@ def test_bits_per_byte_of_a_model_that_knows_nothing_is_the_price_of_its_tokens(
 
 def test_a_shorter_context_measures_the_same_texts_under_the_same_masks() -> None:
     corpus = corpus_of(realistic_lengths(200, 30))
-    short, long = heldout_texts({"web": corpus}, [12, 40], {12: 4, 40: 2})
+    short, long = choose_heldout_texts({"web": corpus}, [12, 40], {12: 4, 40: 2})
     assert short.texts == long.texts and (short.context, long.context) == (12, 40)
     masked: list[dict[int, list[int]]] = []
     for text in (short, long):
@@ -83,14 +90,14 @@ def test_a_shorter_context_measures_the_same_texts_under_the_same_masks() -> Non
 
 
 def test_texts_without_a_predicted_token_are_told_in_a_sentence() -> None:
-    (text,) = heldout_texts({"web": corpus_of([0, 0])}, [12], {12: 4})
+    (text,) = choose_heldout_texts({"web": corpus_of([0, 0])}, [12], {12: 4})
     with pytest.raises(MissingData, match="the web corpus holds out 1 texts, in which no token is predicted"):
-        heldout_score(language_model(context=12), text, "fp32", CPU)
+        measure_heldout(language_model(context=12), text, "fp32", CPU)
 
 
 def test_other_texts_have_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
     corpus = corpus_of(realistic_lengths(2000, 30))
-    (whole,) = heldout_texts({"web": corpus}, [12], {12: 4})
+    (whole,) = choose_heldout_texts({"web": corpus}, [12], {12: 4})
     monkeypatch.setattr(heldout, "sample", lambda documents: sample(documents, 500))
-    (fewer,) = heldout_texts({"web": corpus}, [12], {12: 4})
+    (fewer,) = choose_heldout_texts({"web": corpus}, [12], {12: 4})
     assert fewer.texts != whole.texts and len(fewer.documents) < len(whole.documents)

@@ -1,8 +1,8 @@
-"""Masked-language-model loss on documents that no run trains on, under fixed masks: the continuous readout."""
+"""Held-out loss: masked-language-model loss on documents that no run trains on, under fixed masks."""
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,22 +17,22 @@ from neobert.runs.records import HeldoutScore
 from neobert.training.engine import autocast
 
 HELDOUT_BYTES = 2**22
-"""How much text is measured, as far as the held-out share of a corpus goes: at 4.5 bytes a token and 15 % of the tokens
-masked at least 140,000 predicted tokens, where documents are not cut far below `COUNTED_BYTES`. On a thirtieth of that
-the difference of two models had a standard error of 0.013 to 0.048 nats, so here of 0.002 to 0.009. At paper scale four
-readings of up to 6 M tokens stand beside 131 G or more of training; small scales have corpora that hold out less."""
+"""How much text is measured where a corpus holds out so much. At 4.5 bytes a token and 15 % of the tokens masked these
+are at least 140,000 predicted tokens. On a thirtieth of that the difference of two models had a standard error of 0.013
+to 0.048 nats, so here of 0.002 to 0.009. At paper scale four measurements of up to 6 M tokens compare with 131 G or
+more of training."""
 
 COUNTED_BYTES = 512
-"""Most bytes of a document that count: what a context of 128 tokens reads of it, the shortest but for smoke's."""
+"""Most bytes of a document that count towards `HELDOUT_BYTES`: about what a context of 128 tokens reads of it."""
 
 HASH_DIGITS = 12
 
 
 @dataclass(frozen=True)
 class HeldoutText:
-    """The held-out documents of a corpus that losses are measured on, each cut to `context` tokens.
+    """Held-out documents of a corpus, each cut to `context` tokens.
 
-    The same texts for every tokenizer and context; their beginnings are masked alike in every context.
+    Every tokenizer and context gets the same texts, and every context the same masks in their beginnings.
     """
 
     corpus: str
@@ -41,17 +41,17 @@ class HeldoutText:
     rows_per_batch: int
 
     def batches(self) -> Iterator[Batch]:
-        """All documents under the fixed masks."""
+        """The documents under the fixed masks."""
         return heldout_batches(self.documents, self.context, self.rows_per_batch)
 
     @property
     def tokens(self) -> int:
-        """Tokens that are shown, without specials."""
+        """Tokens that the model sees, without specials."""
         return int(self.documents.truncated(self.context).lengths.sum())
 
     @property
     def text_bytes(self) -> int:
-        """UTF-8 bytes of the text that is shown; of a document that is cut, in proportion to its tokens."""
+        """UTF-8 bytes of the text that the model sees; a document that is cut counts in proportion to its tokens."""
         whole, shown = self.documents.lengths, self.documents.truncated(self.context).lengths
         text_bytes = self.documents.corpus.text_bytes[self.documents.numbers]
         return round(float((text_bytes * shown / np.maximum(whole, 1)).sum()))
@@ -63,10 +63,10 @@ class HeldoutText:
         return hashlib.sha256(hashes.astype("<u8").tobytes()).hexdigest()[:HASH_DIGITS]
 
 
-def heldout_texts(
+def choose_heldout_texts(
     corpora: Mapping[str, TokenizedCorpus], contexts: Sequence[int], rows_per_batch: Mapping[int, int]
 ) -> list[HeldoutText]:
-    """What is measured: the held-out documents of each corpus in each context; `rows_per_batch` is by context."""
+    """What is measured: documents of each corpus in each context; `rows_per_batch` is by context."""
     chosen = {name: sample(all_documents(corpus).split_heldout()[1]) for name, corpus in corpora.items()}
     return [
         HeldoutText(name, documents, context, rows_per_batch[context])
@@ -78,8 +78,8 @@ def heldout_texts(
 def sample(heldout: Documents, wanted_bytes: int = HELDOUT_BYTES) -> Documents:
     """The documents with the smallest hashes that hold `wanted_bytes` of text together, or all.
 
-    It is text that counts, and not documents, of which some are a sentence and some a book, nor tokens, so that every
-    tokenizer and every context gets the same texts.
+    Counting bytes rather than documents evens out sentences and books; counting bytes rather than tokens gives every
+    tokenizer and context the same texts.
     """
     order = np.argsort(heldout.corpus.text_hashes[heldout.numbers], kind="stable")
     counted = np.minimum(heldout.corpus.text_bytes[heldout.numbers[order]], COUNTED_BYTES)
@@ -87,22 +87,32 @@ def sample(heldout: Documents, wanted_bytes: int = HELDOUT_BYTES) -> Documents:
     return heldout.at(order[:enough])
 
 
-def heldout_score(
+@torch.no_grad()
+def measure_heldout(
     model: MaskedLanguageModel, text: HeldoutText, precision: Precision, device: torch.device
 ) -> HeldoutScore:
     """The loss on a text in nats a predicted token, and in bits a byte of text.
 
-    Bits per byte is loss × tokens / (bytes × ln 2): what all tokens that are shown would cost at the mean loss of the
-    predicted ones, divided by the size of the raw text. With one tokenizer, text and context it is the loss times a
-    constant. Between tokenizers it removes what makes nats a token incomparable, that tokens cover more or less text.
-    It does not make them strictly comparable: masks hide tokens, so with shorter tokens more of a hidden word may be
-    seen beside its mask, and unknown tokens, which are never predicted, count at the mean. It is no code length either,
-    since every token is predicted from both sides. A context cuts a text earlier where its tokens are shorter.
+    Bits per byte is loss × tokens / (bytes × ln 2): what all tokens would cost at the mean loss of the predicted ones,
+    divided by the size of the raw text. With one tokenizer, text and context it is the loss times a constant. Between
+    tokenizers it corrects for tokens that cover more or less text, but does not make them strictly comparable: with
+    shorter tokens more of a masked word may be visible beside its mask, unknown tokens, which are never predicted,
+    count at the mean, and a context cuts a text earlier. It is no code length, since every token is predicted from both
+    sides.
 
     Raises:
         MissingData: nothing is predicted in so few texts.
     """
-    total, predicted = _loss_of(model, text.batches(), precision, device)
+    was_training = model.training
+    model.eval()
+    total, predicted = 0.0, 0
+    for batch in text.batches():
+        moved = batch.to(device)
+        # Eager: the shapes differ from those that the model may be compiled for.
+        with autocast(device, precision), torch.compiler.set_stance("force_eager"):
+            total += model(moved.token_ids, moved.plan, moved.slots, moved.targets).item()
+        predicted += batch.predicted_tokens
+    model.train(was_training)
     if predicted == 0:
         raise MissingData(
             f"the {text.corpus} corpus holds out {len(text.documents)} texts, in which no token is predicted: take more"
@@ -119,21 +129,3 @@ def heldout_score(
         loss=loss,
         bits_per_byte=loss * tokens / (text_bytes * math.log(2)),
     )
-
-
-@torch.no_grad()
-def _loss_of(
-    model: MaskedLanguageModel, batches: Iterable[Batch], precision: Precision, device: torch.device
-) -> tuple[float, int]:
-    """(cross-entropy in nats summed over all predicted tokens of the batches, how many these are)."""
-    was_training = model.training
-    model.eval()
-    total, predicted = 0.0, 0
-    for batch in batches:
-        moved = batch.to(device)
-        # Its batches have other shapes than those that the model may be compiled for.
-        with autocast(device, precision), torch.compiler.set_stance("force_eager"):
-            total += model(moved.token_ids, moved.plan, moved.slots, moved.targets).item()
-        predicted += batch.predicted_tokens
-    model.train(was_training)
-    return total, predicted

@@ -16,7 +16,7 @@ from neobert.data.preparation import measured_runs, tokenized_corpus
 from neobert.data.rows import Rows, StepIterator
 from neobert.data.shards import Documents, TokenizedCorpus, all_documents, open_shards
 from neobert.errors import MissingData
-from neobert.evaluation.heldout import HeldoutText, heldout_score, heldout_texts
+from neobert.evaluation.heldout import HeldoutText, choose_heldout_texts, measure_heldout
 from neobert.identity import plain
 from neobert.model.build import build_masked_language_model, initialize
 from neobert.model.heads import MaskedLanguageModel
@@ -132,7 +132,7 @@ class PretrainingTrainer(Trainer[Batch]):
             corpora[run.recipe.data.corpus] = tokenized_corpus(self.layout, run, self.run_file.source)
         common = self.run_file.execution.heldout_context or self.stage.context
         contexts = sorted({self.stage.context, common})
-        return heldout_texts(corpora, contexts, {context: self._rows_of(context) for context in contexts})
+        return choose_heldout_texts(corpora, contexts, {context: self._rows_of(context) for context in contexts})
 
     def _rows_of(self, context: int) -> int:
         return max(1, self.run_file.execution.micro_batch_tokens // context)
@@ -208,7 +208,7 @@ class PretrainingTrainer(Trainer[Batch]):
         """Loss in nats on the held-out documents of each measured corpus, and of the run's own one, in the run's own
         context; in `heldout` all that was measured."""
         precision = self.run.recipe.precision
-        scores = [heldout_score(self.model, text, precision, self.device) for text in self.heldout]
+        scores = [measure_heldout(self.model, text, precision, self.device) for text in self.heldout]
         losses = {score.corpus: score.loss for score in scores if score.context == self.stage.context}
         own = losses[self.run.recipe.data.corpus]
         return {"heldout_loss": own, "heldout_losses": losses, "heldout": plain(scores)}
