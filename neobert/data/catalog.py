@@ -35,11 +35,24 @@ REFINEDWEB = Repository("tiiuae/falcon-refinedweb", "data/train-*.parquet", "con
 """Paper §3.2, released conf/dataset/refinedweb.yaml: 968 M documents."""
 GLUE = Repository("nyu-mll/glue", "{task}/{split}-*.parquet")
 
-CORPORA: Mapping[str, Sequence[Repository]] = {
-    "wikibook": (BOOKCORPUS, WIKIPEDIA),
-    "web": (REFINEDWEB,),
+CHARACTERS_PER_TOKEN = 4.5
+"""Of English text, about."""
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A corpus that a recipe can name: the repositories that publish it, none where only folders hold it, and about how
+    many tokens and documents these have, for estimates of costs."""
+
+    repositories: tuple[Repository, ...] = ()
+    tokens: float | None = None
+    documents: float | None = None
+
+
+CORPORA: Mapping[str, Corpus] = {
+    "wikibook": Corpus((BOOKCORPUS, WIKIPEDIA), 13e9 / CHARACTERS_PER_TOKEN, 80_500_000),  # 13 GB (paper, Table 1)
+    "web": Corpus((REFINEDWEB,), 600e9, 968_000_000),
 }
-"""The repositories of each corpus; none for a corpus that only folders hold."""
 
 TOKENIZERS: Mapping[str, Repository] = {
     "wordpiece": Repository("google-bert/bert-base-uncased", "tokenizer.json", kind="model"),

@@ -3,9 +3,11 @@
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import TypeVar
 
 from neobert.data.catalog import CORPORA
 from neobert.data.shards import TokenizedCorpus, finished_shards, open_shards, prepare, reopen
@@ -18,6 +20,9 @@ from neobert.runs.layout import MANIFEST, PARTIAL, Layout
 from neobert.runs.optuna_view import Report
 from neobert.runs.specifications import PretrainingRun, RunFile, read_checked_run_file
 from neobert.runs.specifications import Source as SourceSpecification
+from neobert.runs.work import Part
+
+Prepared = TypeVar("Prepared")
 
 POLL_SECONDS = 0.2
 
@@ -130,6 +135,13 @@ class CorpusUnit:
             tokenized_corpus(self.layout, each, self.run_file.source, stop)
 
 
+def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
+    """Tokenise the corpora that a stage of pre-training reads or is measured on, its own last: the part of a job that
+    needs no GPU. What a killed job had finished is kept."""
+    for run in reversed(measured_runs(run_file)):
+        tokenized_corpus(layout, run, run_file.source, stop)
+
+
 def measured_runs(run_file: RunFile) -> list[PretrainingRun]:
     """The run, and what it would be on each other corpus of its source whose held-out documents it is measured on."""
     run = run_file.pretraining
@@ -168,32 +180,45 @@ def tokenized_corpus(
     """
     stop = stop or StopRequest()
     folder = layout.data(run.data_id)
-    while (corpus := _whole(folder)) is None:
-        claim = acquire(layout.claims(f"data-{run.data_id}"))
+
+    def make(damage: DamagedFile | None) -> None:
+        if damage is not None:
+            reopen(folder, str(damage))
+        _tokenize(layout, run, specification, stop)
+
+    claims, what = layout.claims(f"data-{run.data_id}"), f"the tokens of {run.recipe.data.corpus}"
+    return prepare_once(claims, what, stop, lambda: open_shards(folder), make)
+
+
+def prepare_once(
+    claims: Path,
+    what: str,
+    stop: StopRequest,
+    open_whole: Callable[[], Prepared],
+    make: Callable[[DamagedFile | None], None],
+) -> Prepared:
+    """What lies on the disk, or is made now by whoever takes the claim while all others wait.
+
+    Args:
+        what: names it for whoever is stopped while waiting.
+        open_whole: opens it; raises MissingData where there is nothing, DamagedFile where it is not whole.
+        make: makes it, given the damage that was found.
+    """
+    while True:
+        with suppress(MissingData, DamagedFile, FileNotFoundError):
+            return open_whole()
+        claim = acquire(claims)
         if claim is None:
-            stop.check(f"the tokens of {run.recipe.data.corpus}")
+            stop.check(what)
             time.sleep(POLL_SECONDS)
             continue
         with claim:
-            _reopen_if_damaged(folder)
-            _tokenize(layout, run, specification, stop)
-    return corpus
-
-
-def _whole(folder: Path) -> TokenizedCorpus | None:
-    try:
-        return open_shards(folder)
-    except (MissingData, DamagedFile, FileNotFoundError):
-        return None
-
-
-def _reopen_if_damaged(folder: Path) -> None:
-    try:
-        open_shards(folder)
-    except MissingData:
-        return
-    except DamagedFile as error:
-        reopen(folder, str(error))
+            try:
+                open_whole()
+            except (MissingData, FileNotFoundError):
+                make(None)
+            except DamagedFile as error:
+                make(error)
 
 
 def _tokenize(layout: Layout, run: PretrainingRun, specification: SourceSpecification, stop: StopRequest) -> None:

@@ -109,7 +109,7 @@ def items_of(needs: Needs) -> Iterator[Item]:
     for word, model in needs.models.items():
         yield Item("model", word, f"{MODELS}/{word}", model.parts())
     for word in needs.corpora:
-        yield Item("corpus", word, f"corpora/{word}", tuple(CORPORA[require_corpus(word)]))
+        yield Item("corpus", word, f"corpora/{word}", CORPORA[require_corpus(word)].repositories)
 
 
 class Gap(NamedTuple):

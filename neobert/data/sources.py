@@ -14,6 +14,7 @@ from typing import NoReturn, Protocol
 
 from neobert.data import synthetic
 from neobert.data.catalog import (
+    CHARACTERS_PER_TOKEN,
     CORPORA,
     GLUE,
     TASK_SPLITS,
@@ -73,7 +74,7 @@ CHARACTERS_OF_A_TEXT = 2000
 CHARACTER_SHARE = 8
 """At most one in so many tokens of a trained vocabulary stands for a single character."""
 
-_SIZED_FILES = 8
+_SIZED_FILES, _SIZED_TEXTS = 8, 64
 _TRAINERS = {"wordpiece": train_wordpiece, "bpe": train_bpe}
 
 
@@ -85,6 +86,10 @@ class Source(Protocol):
         """A short name for tables."""
 
     @property
+    def is_local(self) -> bool:
+        """Whether the bytes are here: runs read no other source."""
+
+    @property
     def trains_tokenizers(self) -> bool:
         """Whether tokenizers are trained here, at any vocabulary size, or come as published."""
 
@@ -93,6 +98,9 @@ class Source(Protocol):
 
     def documents(self, corpus: str) -> Iterator[str]:
         """The texts of a corpus, in a fixed order."""
+
+    def corpus_size(self, corpus: str) -> tuple[float, float] | None:
+        """About how many tokens and documents a corpus has; None where nobody knows."""
 
     def tokenizer_origin(self, tokenizer: str, vocabulary_size: int) -> str:
         """What identifies a tokenizer."""
@@ -168,6 +176,7 @@ class SyntheticSource:
 
     tokenizer_documents = 4000
     label = "synthetic"
+    is_local = True
     trains_tokenizers = True
 
     def corpus_origin(self, corpus: str) -> str:
@@ -177,6 +186,11 @@ class SyntheticSource:
     def documents(self, corpus: str) -> Iterator[str]:
         self._require_corpus(corpus)
         return synthetic.corpus_documents(corpus, documents=self.documents_per_corpus)
+
+    def corpus_size(self, corpus: str) -> tuple[float, float]:
+        sample = list(islice(self.documents(corpus), _SIZED_TEXTS))
+        words = sum(len(text.split()) for text in sample) / len(sample)  # nearly all of them are tokens
+        return words * self.documents_per_corpus, self.documents_per_corpus
 
     def _require_corpus(self, corpus: str) -> None:
         if require_corpus(corpus) not in synthetic.CORPORA:
@@ -249,6 +263,7 @@ class HubSource:
     revisions: Mapping[str, str] = field(default_factory=dict)
 
     label = "hub"
+    is_local = False
     trains_tokenizers = False
 
     def _refuse(self, *named: object, **_: object) -> NoReturn:
@@ -265,12 +280,16 @@ class HubSource:
     documents = tokenizer = task_examples = pairs = embedding_task_data = _refuse
 
     def corpus_origin(self, corpus: str) -> str:
-        repositories = CORPORA[require_corpus(corpus)]
+        repositories = CORPORA[require_corpus(corpus)].repositories
         if not repositories:
             raise MissingData(
                 f"corpus {corpus} is in no repository of the hub: pass --data DIR of a folder that has it"
             )
         return self._origin(*repositories)
+
+    def corpus_size(self, corpus: str) -> tuple[float, float] | None:
+        facts = CORPORA[require_corpus(corpus)]
+        return None if facts.tokens is None or facts.documents is None else (facts.tokens, facts.documents)
 
     def tokenizer_origin(self, tokenizer: str, vocabulary_size: int) -> str:
         return self._origin(TOKENIZERS[require_known(tokenizer, TOKENIZERS, "tokenizer")])
@@ -325,6 +344,8 @@ class DirectorySource:
     folder: Path
     unseen: Decontamination | None = None
 
+    is_local = True
+
     @property
     def trains_tokenizers(self) -> bool:
         """Tokenizers are trained on the corpora of a folder that has none and is to get none."""
@@ -372,6 +393,10 @@ class DirectorySource:
         sizes = [text_size(path, self.text_column(path)) for path in sample]
         share = sum(path.stat().st_size for path in files) / max(1, sum(path.stat().st_size for path in sample))
         return share * sum(size for size, _ in sizes), share * sum(documents for _, documents in sizes)
+
+    def corpus_size(self, corpus: str) -> tuple[float, float]:
+        characters, documents = self.text_size(corpus)
+        return characters / CHARACTERS_PER_TOKEN, documents
 
     @cached_property
     def _own_columns(self) -> dict[str, str]:
