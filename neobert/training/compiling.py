@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._dynamo.exc import TorchDynamoException
-from torch._dynamo.utils import calculate_time_spent
 
 from neobert.errors import RunFailed
 from neobert.recipe import Precision
@@ -58,6 +56,10 @@ class Trial:
 
 def compile_seconds() -> float:
     """What this process has spent on compiling so far."""
+    if "torch._dynamo" not in sys.modules:  # importing the compiler takes a second
+        return 0.0
+    from torch._dynamo.utils import calculate_time_spent
+
     return calculate_time_spent().get("total_wall_time", 0.0)
 
 
@@ -80,6 +82,8 @@ def compile_model(
     Raises:
         RunFailed: `word` is on, and there is no compiler that works.
     """
+    from torch._dynamo.exc import TorchDynamoException
+
     torch._dynamo.config.recompile_limit = MOST_SIZES
     trial.model.compile(dynamic=False, backend=backend, mode=mode)
     try:
