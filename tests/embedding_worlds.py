@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from neobert.data.mteb_tasks import MTEB_REPOSITORIES
 from neobert.data.synthetic.world import lexicon
 from neobert.embeddings.encoders import TextCounts
-from neobert.embeddings.evaluation import EncoderIdentity
+from neobert.embeddings.evaluation import NamedEncoder, SupportsEncode
 from neobert.files import sha256_of
 
 WIDTH = 96
@@ -24,6 +24,8 @@ SENTENCES = tuple(f"the cat number {number} sleeps" for number in range(12))
 
 class RandomVectors:
     """A vector of its own for each text, whatever it says."""
+
+    width, context, parameters, pooling, normalized = WIDTH, 128, 1000, "mean", False
 
     def __init__(self) -> None:
         self.counts = TextCounts()
@@ -70,9 +72,9 @@ class KnowsTheWorld(RandomVectors):
         return total
 
 
-def identity(revision: str = "0123456789ab", width: int = WIDTH) -> EncoderIdentity:
-    """What a test's encoder is called."""
-    return EncoderIdentity("neobert/tested", revision, width, 128, 1000)
+def named(encoder: SupportsEncode, revision: str = "0123456789ab") -> NamedEncoder:
+    """A test's encoder under a name."""
+    return NamedEncoder("neobert/tested", revision, encoder)
 
 
 def write_table(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:

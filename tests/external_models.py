@@ -23,10 +23,19 @@ from transformers import (
 
 from neobert.data.synthetic import task_examples
 from neobert.data.tokenizers import TextTokenizer, train_wordpiece
+from neobert.embeddings.encoders import TextEncoder, load_encoder
 from neobert.export.huggingface import transformers_tokenizer
+from neobert.external import ExternalModel, write_model_file
+from neobert.runs.layout import Layout
 
 CONTEXT = 48
 SHAPE: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+
+
+def text_encoder(model: ExternalModel, runs: Path, **options: Any) -> TextEncoder:
+    """The encoder that a worker loads for an external model."""
+    write_model_file(Layout(runs), model)
+    return load_encoder(Layout(runs), model.id, torch.device("cpu"), **options)
 
 
 @cache

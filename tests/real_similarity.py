@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 from scipy.stats import spearmanr
 from small_corpora import REAL_DATA
 
-from neobert.embeddings.encoders import Embedder
+from neobert.embeddings.encoders import TextEncoder
 
 FOLDER = REAL_DATA / "mteb" / "STS"
 TASKS = ("STS12", "STS13", "STS16", "STSBenchmark", "SICK-R")
@@ -21,12 +21,12 @@ def similarity_rows(task: str) -> tuple[list[str], list[str], list[float]]:
     return columns["sentence1"], columns["sentence2"], columns["score"]
 
 
-def similarity_scores(encoder: Embedder) -> dict[str, float]:
+def similarity_scores(encoder: TextEncoder) -> dict[str, float]:
     """100 × Spearman's correlation of cosines with people's scores, for each task."""
     return {task: _score(encoder, *similarity_rows(task)) for task in TASKS}
 
 
-def _score(encoder: Embedder, first: list[str], second: list[str], scores: list[float]) -> float:
+def _score(encoder: TextEncoder, first: list[str], second: list[str], scores: list[float]) -> float:
     vectors = encoder.encode([*first, *second], normalize=True)
     cosines = np.sum(vectors[: len(first)] * vectors[len(first) :], axis=1)
     return 100 * float(spearmanr(cosines, scores).statistic)

@@ -17,7 +17,7 @@ from tiny_runs import LABELS, tiny_run
 from neobert.data.preparation import text_tokenizer, tokenized_corpus
 from neobert.data.sources import DirectorySource
 from neobert.data.tokenizers import train_wordpiece
-from neobert.embeddings.encoders import open_pretrained
+from neobert.embeddings.encoders import load_encoder
 from neobert.errors import EXIT_MISSING, ChangedData
 from neobert.processes import StopRequest
 from neobert.runs import worker
@@ -112,7 +112,7 @@ def test_a_tokenizer_is_not_taken_for_another(tmp_path: Path, data: Path) -> Non
     assert opened.vocabulary_size <= 300
     encoder = write_encoder(layout.root, tokenizer_origin=run.tokenizer_origin)
     with pytest.raises(ChangedData, match="the wordpiece tokenizer changed since this was planned"):
-        open_pretrained(layout, encoder.id, torch.device("cpu"))
+        load_encoder(layout, encoder.id, torch.device("cpu"))
     train_wordpiece(texts(50, seed=3), 300).save(data / "tokenizers" / "bert-base-uncased")
     with pytest.raises(ChangedData, match="the wordpiece tokenizer"):
         text_tokenizer(layout, DirectorySource(data), "wordpiece", 512, run.tokenizer_origin)

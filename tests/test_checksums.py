@@ -12,7 +12,7 @@ from small_corpora import texts
 from neobert.data.pairs import Pair
 from neobert.data.shards import open_shards, prepare
 from neobert.data.tokenizers import TOKENIZER_FILE, TextTokenizer, kept_tokenizer, train_wordpiece
-from neobert.embeddings.pairs import Instructing, encode_pairs, open_pairs, save_pairs
+from neobert.embeddings.pairs import encode_pairs, open_pairs, save_pairs
 from neobert.errors import DamagedFile
 from neobert.glue.encoding import encode_task, load_encoded, save_encoded
 from neobert.glue.tasks import TASKS
@@ -57,7 +57,7 @@ def test_encoded_pairs(
 ) -> None:
     folder = tmp_path_factory.mktemp("pairs") / "mine"
     pairs = [Pair(query, document, (query,)) for query, document in zip(texts(6), texts(6, seed=1), strict=True)]
-    save_pairs(folder, encode_pairs(pairs, tokenizer, Instructing(None, None), 32))
+    save_pairs(folder, encode_pairs(pairs, tokenizer, 32))
     expected = pair_arrays(folder)
     flip(data.draw(st.sampled_from(sorted(folder.iterdir()))), place, change)
     noticed_or_equal(lambda: pair_arrays(folder), expected)

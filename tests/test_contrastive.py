@@ -1,7 +1,7 @@
 """The parts of contrastive fine-tuning: loss, cached gradients, sampling, the texts of a step."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,27 +16,24 @@ from torch import Tensor, nn
 from neobert.data.pairs import Pair
 from neobert.data.tokenizers import Framed
 from neobert.embeddings.contrastive import (
-    CachedContrast,
     Comparison,
+    GradCache,
+    StepCollator,
     StepTexts,
     TextBatch,
-    TextFeeding,
-    compared,
+    compare,
     contrastive_losses,
     query_count,
-    step_texts,
 )
-from neobert.embeddings.encoders import FlatForm, FlatVectors, PaddedForm
+from neobert.embeddings.encoders import EmbeddingModel, PackedEncoder, PaddedEncoder
 from neobert.embeddings.pairs import (
-    Instructing,
     PairCounts,
     Sampling,
-    clear_unfinished,
     encode_pairs,
     probabilities,
     split_heldout,
 )
-from neobert.files import temporary_sibling
+from neobert.files import clear_temporaries, temporary_sibling
 from neobert.model.build import build_encoder, initialize
 from neobert.training.distributed import Process
 from neobert.training.engine import Engine
@@ -51,7 +48,10 @@ class Letters:
     def frame_all(self, columns: Sequence[Sequence[str]], *, max_tokens: int) -> list[Framed]:
         rows = zip(*columns, strict=True)
         framed = ([1, *(token for text in row for token in (*(ord(c) % 500 for c in text), 2))] for row in rows)
-        return [Framed([*ids[: max_tokens - 1], 2] if len(ids) > max_tokens else ids, None) for ids in framed]
+        return [
+            Framed([*ids[: max_tokens - 1], 2], None, is_cut=True) if len(ids) > max_tokens else Framed(ids, None)
+            for ids in framed
+        ]
 
 
 def random_pairs(count: int, negatives: int = 0, seed: int = 0) -> list[Pair]:
@@ -64,15 +64,21 @@ def random_pairs(count: int, negatives: int = 0, seed: int = 0) -> list[Pair]:
 
 
 def step_of(pairs: list[Pair], **changes: object) -> StepTexts:
-    encoded = encode_pairs(pairs, Letters(), Instructing(None, None), 64)
-    return step_texts(encoded, np.arange(len(pairs)), tiny_protocol(**{"most_negatives": None, **changes}))
+    encoded = encode_pairs(pairs, Letters(), 64)
+    return StepTexts.of(encoded, np.arange(len(pairs)), tiny_protocol(**{"most_negatives": None, **changes}))
 
 
-def encoder(dropout: float, dtype: torch.dtype = torch.float64) -> FlatVectors:
+def encoder(dropout: float, dtype: torch.dtype = torch.float64) -> PackedEncoder:
     model = tiny_model(dropout=dropout, width=16)
     built = build_encoder(model, 64)
     initialize(built, model.initialization, 0)
-    return FlatVectors(built).to(dtype).train()
+    return PackedEncoder(built).to(dtype).train()
+
+
+def micro_batches(network: EmbeddingModel, step: StepTexts, tokens: int) -> list[TextBatch]:
+    """All micro-batches of a step in one process."""
+    collator = StepCollator(network, tokens, "fp32", Process(0, 1), CPU)
+    return collator.collate(step, collator.split(step.lengths), collator.process)
 
 
 def plain_loss(vectors: Tensor, comparison: Comparison) -> Tensor:
@@ -99,7 +105,7 @@ def plain_loss(vectors: Tensor, comparison: Comparison) -> Tensor:
 def test_the_loss_is_the_papers(texts: int, pairs: list[tuple[int, int]], negatives: list[int], keep: bool) -> None:
     vectors = torch.randn(texts, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(texts))
     queries, documents, hard = (np.array(column, np.int64) % texts for column in (*zip(*pairs, strict=True), negatives))
-    comparison = compared(queries, documents, hard, keep_false_negatives=keep)
+    comparison = compare(queries, documents, hard, keep_false_negatives=keep)
     ours = contrastive_losses(vectors, comparison, TAU)
     torch.testing.assert_close(ours.sum(), plain_loss(vectors, comparison))
     assert ours.isfinite().all()
@@ -114,7 +120,7 @@ def test_the_loss_is_that_of_sentence_transformers(negatives: int) -> None:
     columns = list(vectors.split(pairs))
     numbers = np.arange(len(vectors)).reshape(-1, pairs)
     ours = contrastive_losses(
-        vectors, compared(numbers[0], numbers[1], numbers[2:].ravel(), keep_false_negatives=True), TAU
+        vectors, compare(numbers[0], numbers[1], numbers[2:].ravel(), keep_false_negatives=True), TAU
     )
     torch.testing.assert_close(ours.mean(), theirs.compute_loss_from_embeddings(columns, None))
 
@@ -128,9 +134,7 @@ def test_what_belongs_to_a_query_is_no_negative_of_it() -> None:
     assert len(left_out.texts) == 6, "each text is computed once"
 
 
-def gradients(
-    network: nn.Module, batches: Sequence[TextBatch], contrast: CachedContrast
-) -> tuple[float, dict[str, Tensor]]:
+def gradients(network: nn.Module, batches: Sequence[TextBatch], contrast: GradCache) -> tuple[float, dict[str, Tensor]]:
     torch.manual_seed(3)
     network.zero_grad()
     total = 0.0
@@ -146,12 +150,10 @@ def gradients(
 @pytest.mark.parametrize("tokens", [20, 60, 10_000])
 def test_cached_gradients_are_the_plain_ones(dtype: torch.dtype, tolerance: float, tokens: int) -> None:
     network, of_step = encoder(0.0, dtype), step_of(random_pairs(6, negatives=1))
-    form = FlatForm(CPU, dtype)
-    whole = TextFeeding(form, 10_000, Process(0, 1), CPU).whole(of_step)
-    parts = TextFeeding(form, tokens, Process(0, 1), CPU).whole(of_step)
+    whole, parts = micro_batches(network, of_step, 10_000), micro_batches(network, of_step, tokens)
     assert len(whole) == 1 and sum(map(query_count, parts)) == 6
-    loss, plain = gradients(network, whole, CachedContrast(TAU))
-    cached_loss, cached = gradients(network, parts, CachedContrast(TAU, always=True))
+    loss, plain = gradients(network, whole, GradCache(TAU))
+    cached_loss, cached = gradients(network, parts, GradCache(TAU, always=True))
     assert cached_loss == pytest.approx(loss, rel=1e-5) and plain.keys() == cached.keys()
     largest = max(float(gradient.abs().max()) for gradient in plain.values())
     assert all(torch.allclose(cached[name], plain[name], atol=tolerance * largest) for name in plain)
@@ -163,18 +165,18 @@ def test_a_summed_loss_is_the_released_codes(tokens: int) -> None:
     clipping is that sum's, whatever the micro-batches."""
     network = encoder(0.0, torch.float32)
     of_step = step_of(random_pairs(6, negatives=1), false_negatives="kept")
-    (whole,) = TextFeeding(FlatForm(CPU, torch.float32), 10_000, Process(0, 1), CPU).whole(of_step)
+    (whole,) = micro_batches(network, of_step, 10_000)
     queries, candidates = whole.comparison.queries, whole.comparison.candidates
     vectors = torch.zeros(len(of_step.texts), 16).index_copy(0, whole.numbers, network(whole.inputs))
     cosines = torch.cosine_similarity(vectors[queries].unsqueeze(1), vectors[candidates].unsqueeze(0), dim=-1)
     code = nn.CrossEntropyLoss(reduction="sum")(cosines / TAU, torch.arange(6))
     code.backward()
     norm = torch.linalg.vector_norm(torch.stack([weight.grad.norm() for weight in network.parameters()]))
-    contrast, protocol = CachedContrast(TAU, summed=True), tiny_protocol()
+    contrast, protocol = GradCache(TAU, summed=True), tiny_protocol()
     engine = Engine(
         encoder(0.0, torch.float32), contrast.loss, query_count, protocol.optimization, "fp32", CPU, contrast.prepare
     )
-    batches = TextFeeding(FlatForm(CPU, torch.float32), tokens, Process(0, 1), CPU).whole(of_step)
+    batches = micro_batches(network, of_step, tokens)
     measured = engine.step(batches, 1e-3).measured()
     assert measured.loss == pytest.approx(float(code.detach()), rel=1e-5)
     assert measured.gradient_norm == pytest.approx(float(norm), rel=1e-4)
@@ -183,9 +185,9 @@ def test_a_summed_loss_is_the_released_codes(tokens: int) -> None:
 def test_cached_gradients_are_the_plain_ones_under_dropout() -> None:
     """A micro-batch has the masks of its seed in both passes; the plain way here seeds once and keeps all graphs."""
     network, of_step = encoder(0.3), step_of(random_pairs(6, negatives=1))
-    batches = TextFeeding(FlatForm(CPU, torch.float64), 60, Process(0, 1), CPU).whole(of_step)
+    batches = micro_batches(network, of_step, 60)
     assert len(batches) > 2
-    loss, cached = gradients(network, batches, CachedContrast(TAU))
+    loss, cached = gradients(network, batches, GradCache(TAU))
     torch.manual_seed(3)
     seeds = torch.randint(1 << 62, (len(batches),)).tolist()
     network.zero_grad()
@@ -203,9 +205,10 @@ def test_cached_gradients_are_the_plain_ones_under_dropout() -> None:
 def test_the_engine_takes_the_same_step_from_one_micro_batch_or_many() -> None:
     of_step, norms = step_of(random_pairs(6, negatives=1)), []
     for tokens in (30, 10_000):
-        contrast, protocol = CachedContrast(TAU), tiny_protocol()
+        contrast, protocol = GradCache(TAU), tiny_protocol()
+        network = encoder(0.0, torch.float32)
         engine = Engine(
-            encoder(0.0, torch.float32),
+            network,
             contrast.loss,
             query_count,
             protocol.optimization,
@@ -213,8 +216,7 @@ def test_the_engine_takes_the_same_step_from_one_micro_batch_or_many() -> None:
             CPU,
             contrast.prepare,
         )
-        feeding = TextFeeding(FlatForm(CPU, torch.float32), tokens, Process(0, 1), CPU)
-        measured = engine.step(feeding.whole(of_step), 1e-3).measured()
+        measured = engine.step(micro_batches(network, of_step, tokens), 1e-3).measured()
         norms.append((measured.loss, measured.gradient_norm))
     assert norms[0] == pytest.approx(norms[1], rel=1e-5)
 
@@ -258,36 +260,38 @@ def test_held_out_pairs_are_never_trained_on(pairs: int, heldout: int) -> None:
 
 def test_blank_and_long_texts_are_counted() -> None:
     pairs = [Pair("a", "b", ("", "c")), Pair(" ", "b"), Pair("a", "\n"), Pair("x" * 30, "b" * 6, ("y" * 7,))]
-    encoded = encode_pairs(pairs, Letters(), Instructing(None, None), 8)
+    encoded = encode_pairs(pairs, Letters(), 8)
     assert encoded.counts == PairCounts(read=4, kept=2, empty=2, empty_negatives=1, cut=2)
-    assert [len(encoded.queries.text(pair)[0]) for pair in (0, 1)] == [3, 8]
+    assert [len(encoded.queries[pair][0]) for pair in (0, 1)] == [3, 8]
     assert [len(encoded.negatives_of(pair, None)) for pair in (0, 1)] == [1, 1]
 
 
 def test_instructions_stand_before_what_they_are_for() -> None:
-    queries = encode_pairs([Pair("a", "b", ("c",))], Letters(), Instructing("do", None), 20)
-    assert queries.queries.text(0)[0].tolist() == [1, ord("d"), ord("o"), 2, ord("a"), 2]
-    assert queries.documents.text(0)[0].tolist() == [1, ord("b"), 2]
-    both = encode_pairs([Pair("a", "b", ("c",))], Letters(), Instructing("do", "do"), 20)
-    assert both.documents.text(0)[0].tolist() == [1, ord("d"), ord("o"), 2, ord("b"), 2]
-    assert both.negatives.text(0)[0].tolist() == [1, ord("d"), ord("o"), 2, ord("c"), 2]
+    queries = encode_pairs([Pair("a", "b", ("c",))], Letters(), 20, query_instruction="do")
+    assert queries.queries[0][0].tolist() == [1, ord("d"), ord("o"), 2, ord("a"), 2]
+    assert queries.documents[0][0].tolist() == [1, ord("b"), 2]
+    both = encode_pairs([Pair("a", "b", ("c",))], Letters(), 20, query_instruction="do", document_instruction="do")
+    assert both.documents[0][0].tolist() == [1, ord("d"), ord("o"), 2, ord("b"), 2]
+    assert both.negatives[0][0].tolist() == [1, ord("d"), ord("o"), 2, ord("c"), 2]
+
+
+class Padding(nn.Module):
+    """What a padded layout needs of an encoder."""
+
+    pad_id = 0
 
 
 @given(tokens=st.integers(1, 200), processes=st.integers(1, 9), pairs=st.integers(2, 8), negatives=st.integers(0, 2))
 @settings(deadline=None, max_examples=50)
 def test_every_text_is_computed_by_one_process(tokens: int, processes: int, pairs: int, negatives: int) -> None:
     of_step = step_of(random_pairs(pairs, negatives))
-    forms: list[Callable[[], FlatForm | PaddedForm]] = [
-        lambda: FlatForm(CPU, torch.float32),
-        lambda: PaddedForm(CPU, 0, 64),
-    ]
-    for form in forms:
+    for network in (encoder(0.0), PaddedEncoder(Padding(), 64)):  # type: ignore[arg-type]
         shares = []
         for rank in range(processes):
-            feeding = TextFeeding(form(), tokens, Process(rank, processes), CPU)
-            groups = feeding._groups(of_step.lengths)
+            collator = StepCollator(network, tokens, "fp32", Process(rank, processes), CPU)
+            groups = collator.split(of_step.lengths)
             assert all(of_step.lengths[group].sum() <= tokens or len(group) == 1 for group in groups)
-            shares.append(feeding._batches(of_step, groups, feeding.process))
+            shares.append(collator.collate(of_step, groups, collator.process))
         assert len({len(share) for share in shares}) == 1, "processes would wait for each other for ever"
         numbers = torch.cat([batch.numbers for share in shares for batch in share])
         assert sorted(numbers.tolist()) == list(range(len(of_step.texts)))
@@ -324,5 +328,5 @@ def test_what_another_writer_is_writing_beside_a_data_set_stays(tmp_path: Path) 
     own, others = (temporary_sibling(tmp_path / name) for name in ("0123", "4567"))
     own.mkdir()
     others.mkdir()
-    clear_unfinished(tmp_path / "0123")
+    clear_temporaries(tmp_path, "0123")
     assert not own.exists() and others.exists()

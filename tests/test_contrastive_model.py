@@ -17,9 +17,9 @@ from ablations.plan import EVERYTHING, plan_embeddings_of
 from ablations.run import main
 from ablations.submit import pieces_of
 from neobert.data.sources import SyntheticSource
-from neobert.embeddings.encoders import open_contrastive, open_external
+from neobert.embeddings.encoders import load_encoder
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED
-from neobert.external import adopt, read_model_file
+from neobert.external import adopt
 from neobert.files import read_lines
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_records
@@ -62,8 +62,8 @@ def test_a_roberta_is_trained_by_flag_and_its_move_repeats_nothing(
     assert not problems and record["inputs"]["weights"] == done["weights"] and record["steps"] == STEPS
     assert record["labels"]["model"] == "tiny-roberta" and record["labels"]["origin"].keys() >= {"model.safetensors"}
 
-    before = open_external(read_model_file(Layout(runs), done["weights"]), CPU).encode(["the cat sleeps"])
-    after = open_contrastive(Layout(runs), done["run"], CPU).encode(["the cat sleeps"])
+    before = load_encoder(Layout(runs), done["weights"], CPU).encode(["the cat sleeps"])
+    after = load_encoder(Layout(runs), done["run"], CPU).encode(["the cat sleeps"])
     assert np.abs(after - before).max() > 0.01, "nothing was learned"
     moved = folder.rename(tmp_path / "elsewhere")
     (again,) = asked(capsys, moved, runs)

@@ -9,7 +9,7 @@ from small_corpora import REAL_DATA
 
 from ablations.run import main
 from neobert.data.sources import open_source
-from neobert.embeddings.encoders import open_contrastive, open_pretrained
+from neobert.embeddings.encoders import load_encoder
 from neobert.errors import EXIT_DONE
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_records
@@ -53,8 +53,8 @@ def test_contrastive_fine_tuning_moves_five_similarity_tasks_far_above_zero_shot
     (record,) = (record for record in read_records(tmp_path)[0] if record["kind"] == "contrastive")
     assert sum(counts["shared"] for counts in record["pairs"].values()) > 0
     layout = Layout(tmp_path)
-    before = similarity_scores(open_pretrained(layout, record["inputs"]["weights"], CPU))
-    after = similarity_scores(open_contrastive(layout, record["id"], CPU))
+    before = similarity_scores(load_encoder(layout, record["inputs"]["weights"], CPU))
+    after = similarity_scores(load_encoder(layout, record["id"], CPU))
     for task in TASKS:
         print(f"{task}: zero-shot {before[task]:.1f}, fine-tuned {after[task]:.1f}")
     gains = [after[task] - before[task] for task in TASKS]

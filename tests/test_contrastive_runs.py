@@ -22,7 +22,7 @@ from transformers import AutoTokenizer
 
 from neobert.data.sources import open_source
 from neobert.embeddings.contrastive import ContrastiveTrainer
-from neobert.embeddings.encoders import open_contrastive
+from neobert.embeddings.encoders import load_encoder
 from neobert.embeddings.pairs import PairCounts
 from neobert.errors import MissingData
 from neobert.external import adopt, write_model_file
@@ -94,7 +94,7 @@ def test_a_run_leaves_a_record_a_curve_and_checkpoints(undisturbed: tuple[Path, 
 def test_what_it_ended_with_encodes_texts_as_it_was_trained(undisturbed: tuple[Path, ContrastiveRun]) -> None:
     """A query behind its instruction has the vector that the loss saw, and so has a document without one."""
     root, run = undisturbed
-    encoder = open_contrastive(Layout(root), run.id, torch.device("cpu"))
+    encoder = load_encoder(Layout(root), run.id, torch.device("cpu"))
     course = ContrastiveTrainer(Layout(root), read_run_file(root / reference(run)), Process(0, 1))
     assert course.restore() == STEPS
     course.model.eval()
@@ -105,7 +105,7 @@ def test_what_it_ended_with_encodes_texts_as_it_was_trained(undisturbed: tuple[P
     ):
         ours = encoder.encode(texts, instruction=instruction)
         for number, vector in enumerate(ours):
-            batch = course.start.form.lay_out([framed.text(number)])
+            batch = course.model.collate([framed[number]], course.device, "fp32")
             with torch.no_grad():
                 assert np.allclose(vector, course.model(batch)[0].numpy(), atol=1e-5)
 
@@ -211,7 +211,7 @@ def test_any_encoder_of_transformers_is_trained(tmp_path: Path, build: Any) -> N
     tokens = tokenizer("find the same", "the cat sleeps", return_tensors="pt")
     if "token_type_ids" in tokens:
         tokens["token_type_ids"].zero_()  # the instruction has its text's
-    opened = open_contrastive(Layout(tmp_path), run.id, torch.device("cpu"))
+    opened = load_encoder(Layout(tmp_path), run.id, torch.device("cpu"))
     found = opened.encode(["the cat sleeps"], instruction="find the same")
     with torch.no_grad():
         np.testing.assert_allclose(found, encoder(**tokens).last_hidden_state.mean(1), atol=1e-5, rtol=0)

@@ -19,9 +19,10 @@ from tiny_suite import SMOKE, SOURCE_HERE, reference, write_evaluation, write_ze
 from ablations import run, scales
 from ablations.plan import EmbeddingChoice, embedding_runs, evaluation_after
 from neobert.data.mteb_tasks import CATEGORIES
-from neobert.embeddings import evaluation as suite_unit
+from neobert.embeddings import evaluation as mteb_evaluation
 from neobert.embeddings.contrastive import ContrastiveUnit
-from neobert.embeddings.evaluation import StoppableEncoder, open_measured, units_of_evaluation
+from neobert.embeddings.encoders import TextEncoder
+from neobert.embeddings.evaluation import load_named_encoder, units_of_evaluation
 from neobert.errors import EXIT_MISSING
 from neobert.external import adopt, write_model_file
 from neobert.files import read_lines
@@ -89,14 +90,14 @@ def test_what_mteb_keeps_spares_a_task_whose_record_was_lost(tmp_path: Path, mon
     (path,) = records(tmp_path)
     before = read_record(path)
     path.unlink()
-    monkeypatch.setattr(StoppableEncoder, "encode", lambda *_, **__: pytest.fail("a text was encoded"))
+    monkeypatch.setattr(TextEncoder, "encode", lambda *_, **__: pytest.fail("a text was encoded"))
     work(tmp_path, reference(evaluation))
     assert read_record(path)["scores"] == before["scores"]
 
 
 def work(root: Path, *references: str) -> int:
     """A worker in this process, where mteb is imported already; its exit code."""
-    suite_unit._suite_unit_opened.cache_clear()
+    mteb_evaluation._open_evaluation.cache_clear()
     layout = Layout(root)
     units = [unit for each in references for unit in units_of_evaluation(layout, each.split("/")[-1])]
     return Worker(layout, units, StopRequest()).run()
@@ -153,7 +154,7 @@ TEXTS = ["the cat sleeps .", "", "a dog " * 60, "the cat sleeps ."]
 
 def _vectors(root: Path, evaluation_id: str) -> Any:
     run_file = read_run_file(Layout(root).embedding_evaluation(evaluation_id))
-    encoder, _ = open_measured(Layout(root), run_file, default_device())
+    encoder = load_named_encoder(Layout(root), run_file, default_device()).encoder
     vectors = encoder.encode(TEXTS)
     counts = encoder.counts
     assert (counts.texts, counts.repeated, counts.empty, counts.cut) == (4, 1, 1, 1)

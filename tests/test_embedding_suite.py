@@ -16,7 +16,7 @@ from embedding_worlds import (
     KnowsTheWorld,
     RandomVectors,
     card_of,
-    identity,
+    named,
     own_tables,
     write_own_tasks,
     write_published,
@@ -29,14 +29,14 @@ from tiny_runs import tiny_run
 from neobert.data.mteb_tasks import OFFICIAL_GOLD, OFFICIAL_ROWS, OFFICIAL_TASKS, EmbeddingTask
 from neobert.data.sources import DirectorySource, SyntheticSource
 from neobert.embeddings import evaluation
-from neobert.embeddings.encoders import TextCounts, TextEncoder
-from neobert.embeddings.evaluation import EncoderIdentity, Measured, measure_task
+from neobert.embeddings.encoders import PackedEncoder, TextCounts, TextEncoder
+from neobert.embeddings.evaluation import NamedEncoder, TaskScore, measure_task
 from neobert.errors import EXIT_DONE, DamagedFile, MissingData, RunFailed
 from neobert.export.__main__ import main
 from neobert.export.checkpoint import open_checkpoint
 from neobert.files import sha256_of
 from neobert.offline import offline_environment
-from neobert.processes import REPOSITORY
+from neobert.processes import REPOSITORY, StopRequest
 
 WORLD = SyntheticSource(10)
 TASKS = {task.name: task for task in WORLD.embedding_tasks()}
@@ -56,7 +56,7 @@ def mteb(tmp_path_factory) -> Iterator[ModuleType]:
 
 
 def scores_of(encoder: RandomVectors, results: Path) -> dict[str, float]:
-    return {name: measure_task(encoder, identity(), task, WORLD, results).score for name, task in TASKS.items()}
+    return {name: measure_task(named(encoder), task, WORLD, results).score for name, task in TASKS.items()}
 
 
 def test_the_synthetic_suite_tells_who_knows_the_world_from_random_vectors(tmp_path: Path) -> None:
@@ -73,16 +73,16 @@ class Untouchable(RandomVectors):
 
 
 def test_what_was_measured_is_read_again_and_nothing_is_encoded(tmp_path: Path) -> None:
-    first = measure_task(RandomVectors(), identity(), SIMILARITY, WORLD, tmp_path)
+    first = measure_task(named(RandomVectors()), SIMILARITY, WORLD, tmp_path)
     assert first.counts.texts == 600 and first.metrics["cosine_spearman"] == first.score and first.seconds > 0
-    assert measure_task(Untouchable(), identity(), SIMILARITY, WORLD, tmp_path) == first
+    assert measure_task(named(Untouchable()), SIMILARITY, WORLD, tmp_path) == first
 
 
 @pytest.mark.parametrize("other", ["weights", "prompts", "data", "mteb"])
 def test_scores_of_other_weights_prompts_data_or_mteb_are_not_reused(
     tmp_path: Path, other: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    measure_task(RandomVectors(), identity(), SIMILARITY, WORLD, tmp_path)
+    measure_task(named(RandomVectors()), SIMILARITY, WORLD, tmp_path)
     if other == "data":
         monkeypatch.setattr(SyntheticSource, "_world", lambda _: "synthetic:other")
     if other == "mteb":
@@ -91,15 +91,15 @@ def test_scores_of_other_weights_prompts_data_or_mteb_are_not_reused(
     revision = "another" if other == "weights" else "0123456789ab"
     prompts = {"query": "find"} if other == "prompts" else {}
     with pytest.raises(AssertionError, match="encoded again"):
-        measure_task(Untouchable(), identity(revision), SIMILARITY, WORLD, tmp_path, prompts)
+        measure_task(named(Untouchable(), revision), SIMILARITY, WORLD, tmp_path, prompts)
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_mtebs_own_tools_read_the_results(tmp_path: Path, mteb: ModuleType) -> None:
     source = official_copy(tmp_path / "data")
-    measured = measure_task(RandomVectors(), identity(), OFFICIAL_TASKS["STS12"], source, tmp_path / "results")
+    measured = measure_task(named(RandomVectors()), OFFICIAL_TASKS["STS12"], source, tmp_path / "results")
     told = measure_task(
-        RandomVectors(), identity(), OFFICIAL_TASKS["STS12"], source, tmp_path / "results", {"query": "find"}
+        named(RandomVectors()), OFFICIAL_TASKS["STS12"], source, tmp_path / "results", {"query": "find"}
     )
     cache = mteb.ResultCache(tmp_path / "results")
     found = cache.load_task_result("STS12", "neobert/tested", "0123456789ab", raise_if_not_found=True)
@@ -124,11 +124,11 @@ def official_copy(folder: Path) -> DirectorySource:
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.7, 0.999])
 def test_a_torn_result_is_measured_again(tmp_path: Path, share: float) -> None:
-    first = measure_task(RandomVectors(), identity(), SIMILARITY, WORLD, tmp_path)
+    first = measure_task(named(RandomVectors()), SIMILARITY, WORLD, tmp_path)
     (path,) = tmp_path.rglob(f"{SIMILARITY.name}.json")
     whole = path.read_bytes()
     path.write_bytes(whole[: int(share * len(whole))])
-    again = measure_task(RandomVectors(), identity(), SIMILARITY, WORLD, tmp_path)
+    again = measure_task(named(RandomVectors()), SIMILARITY, WORLD, tmp_path)
     assert (again.score, again.metrics, again.counts) == (first.score, first.metrics, first.counts)
     assert json.loads(path.read_bytes())["task_name"] == SIMILARITY.name
 
@@ -136,7 +136,7 @@ def test_a_torn_result_is_measured_again(tmp_path: Path, share: float) -> None:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from embedding_worlds import RandomVectors, identity
+from embedding_worlds import RandomVectors, named
 from neobert.data.sources import SyntheticSource
 from neobert.embeddings.evaluation import measure_task
 
@@ -152,7 +152,7 @@ if moment == "encoding":
 if moment == "before the result's name":
     rename, seen = Path.replace, []
     Path.replace = lambda *names: die() if seen else (seen.append(1), rename(*names))[1]
-measure_task(encoder, identity(), task, world, Path(results))
+measure_task(named(encoder), task, world, Path(results))
 """
 
 
@@ -163,7 +163,7 @@ def test_a_kill_at_any_moment_leaves_no_result_or_a_whole_one(tmp_path: Path, mo
     killed = subprocess.run([sys.executable, "-c", KILLED, moment, str(tmp_path)], env=environment, check=False)
     assert killed.returncode == -signal.SIGKILL
     assert not list(tmp_path.rglob(f"{SIMILARITY.name}.json"))
-    after = measure_task(RandomVectors(), identity(), SIMILARITY, WORLD, tmp_path)
+    after = measure_task(named(RandomVectors()), SIMILARITY, WORLD, tmp_path)
     (kept,) = tmp_path.rglob(f"{SIMILARITY.name}.json")
     assert json.loads(kept.read_bytes())["scores"]["test"][0]["main_score"] == after.score
 
@@ -187,7 +187,7 @@ class NoNumbers(RandomVectors):
 )
 def test_no_score_that_is_no_number_is_kept(tmp_path: Path, encoder: RandomVectors, said: str) -> None:
     with pytest.raises(RunFailed, match=said):
-        measure_task(encoder, identity(), SIMILARITY, WORLD, tmp_path)
+        measure_task(named(encoder), SIMILARITY, WORLD, tmp_path)
     assert not list(tmp_path.rglob("*.json"))
 
 
@@ -203,10 +203,10 @@ def test_metrics_that_do_not_apply_are_left_out(tmp_path: Path) -> None:
     assert "NaN" not in path.read_text()
 
 
-def measured_in(folder: Path, name: str, encoder: RandomVectors | None = None) -> Measured:
+def measured_in(folder: Path, name: str, encoder: RandomVectors | None = None) -> TaskScore:
     source = DirectorySource(folder)
     task = next(task for task in source.embedding_tasks() if task.name == name)
-    return measure_task(encoder or RandomVectors(), identity(), task, source, folder / "results")
+    return measure_task(named(encoder or RandomVectors()), task, source, folder / "results")
 
 
 def test_own_tasks_of_every_category_give_the_scores_that_they_have_by_hand(tmp_path: Path) -> None:
@@ -244,8 +244,8 @@ def test_own_tasks_of_every_category_give_the_scores_that_they_have_by_hand(tmp_
 def test_queries_and_documents_get_their_own_instructions(tmp_path: Path) -> None:
     told = {"query": "find", "document": "be found"}
     retrieving, alike = RandomVectors(), RandomVectors()
-    measure_task(retrieving, identity(), TASKS["SyntheticParaphraseRetrieval"], WORLD, tmp_path, told)
-    measure_task(alike, identity(), SIMILARITY, WORLD, tmp_path, told)
+    measure_task(named(retrieving), TASKS["SyntheticParaphraseRetrieval"], WORLD, tmp_path, told)
+    measure_task(named(alike), SIMILARITY, WORLD, tmp_path, told)
     assert retrieving.instructions == {"find", "be found"} and alike.instructions == {"find"}
 
 
@@ -290,13 +290,13 @@ class Refusing(RandomVectors):
 
 def test_what_an_encoder_refuses_is_told_with_the_task(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="task SyntheticSentenceSimilarity: text 0 is no text"):
-        measure_task(Refusing(), identity(), SIMILARITY, WORLD, tmp_path)
+        measure_task(named(Refusing()), SIMILARITY, WORLD, tmp_path)
 
 
 def test_without_mteb_one_sentence_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluation, "find_spec", lambda _: None)
     with pytest.raises(ValueError, match=r"need mteb: install the extra with pip install -e '\.\[eval\]'"):
-        measure_task(RandomVectors(), identity(), SIMILARITY, WORLD, tmp_path)
+        measure_task(named(RandomVectors()), SIMILARITY, WORLD, tmp_path)
 
 
 class Interrupted(RandomVectors):
@@ -347,23 +347,21 @@ def test_twelve_forums_are_one_task_that_goes_on_where_it_was_stopped(tmp_path: 
 def test_mteb_finds_no_fault_with_the_encoder(mteb: ModuleType, tmp_path: Path) -> None:
     from mteb.results import TaskResult
 
-    from neobert.embeddings.mteb import SuiteModel
+    from neobert.embeddings.mteb import MtebModel
 
-    by, named = tiny_encoder(tmp_path)
-    found = mteb.mock_run(SuiteModel(by, named, {"query": "find"}))
+    found = mteb.mock_run(MtebModel(tiny_encoder(tmp_path), {"query": "find"}, StopRequest()))
     ran = {name: result for name, result in found.items() if result is not None}
     failed = {name: result for name, result in ran.items() if not isinstance(result, TaskResult)}
     assert not failed and len(ran) >= 20
 
 
-def tiny_encoder(root: Path) -> tuple[TextEncoder, EncoderIdentity]:
+def tiny_encoder(root: Path) -> NamedEncoder:
     checkpoint = open_checkpoint(write_checkpoints(root / "runs", tiny_run(), 0), 0)
     import torch
 
     model, context = checkpoint.network.model, checkpoint.run.context
-    by = TextEncoder(model, checkpoint.tokenizer, context, precision="fp32", device=torch.device("cpu"))
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    return by, EncoderIdentity("neobert/tiny", checkpoint.run.id, model.width, context, parameters)
+    by = TextEncoder(PackedEncoder(model), checkpoint.tokenizer, context, precision="fp32", device=torch.device("cpu"))
+    return NamedEncoder("neobert/tiny", checkpoint.run.id, by)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -373,13 +371,13 @@ def test_sentence_transformers_gets_the_same_scores_from_the_exported_checkpoint
     library = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
     from neobert.embeddings.mteb import mteb_tasks
 
-    by, named = tiny_encoder(tmp_path)
+    by = tiny_encoder(tmp_path)
     (run,) = (tmp_path / "runs" / "pretraining").iterdir()
     out = tmp_path / "exported"
     assert main([str(run), "--to", "sentence-transformers", "--out", str(out), "--step", "0"]) == EXIT_DONE
     other = library.SentenceTransformer(str(out), device="cpu")
     for name in ("SyntheticSentenceSimilarity", "SyntheticParaphraseRetrieval", "SyntheticOpinionClassification"):
-        own = measure_task(by, named, TASKS[name], WORLD, tmp_path / "results")
+        own = measure_task(by, TASKS[name], WORLD, tmp_path / "results")
         tasks = list(mteb_tasks(TASKS[name], WORLD.embedding_task_data(name), "synthetic"))
         theirs = mteb.evaluate(other, tasks, cache=None, show_progress_bar=False, co2_tracker=False)
         assert own.score == pytest.approx(theirs.task_results[0].get_score(), abs=1e-5), name

@@ -16,12 +16,11 @@ from transformers import AutoModel, AutoTokenizer, PreTrainedModel
 
 from neobert.embeddings import encoders
 from neobert.embeddings.encoders import (
-    ExternalTextEncoder,
+    PaddedEncoder,
     TextCounts,
-    open_contrastive,
-    open_external,
-    open_pretrained,
-    padded_slices,
+    TextEncoder,
+    load_encoder,
+    padded_batches,
 )
 from neobert.errors import DamagedFile, MissingData, RunFailed
 from neobert.export.checkpoint import open_checkpoint
@@ -49,9 +48,11 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
-def opened(folder: Path, **options: object) -> ExternalTextEncoder:
+def opened(folder: Path, **options: object) -> TextEncoder:
     encoder, tokenizer = load_external(folder, folder.name)
-    return ExternalTextEncoder(encoder, tokenizer, CONTEXT, **{"precision": "fp32", "device": CPU, **options})
+    return TextEncoder(
+        PaddedEncoder(encoder, CONTEXT), tokenizer, CONTEXT, **{"precision": "fp32", "device": CPU, **options}
+    )
 
 
 def reference(folder: Path) -> Callable[..., np.ndarray]:
@@ -98,7 +99,7 @@ def test_vectors_are_those_of_sentence_transformers(family: str, folders: dict[s
     transformer = Transformer(str(folders[family]), max_seq_length=CONTEXT)
     other = library.SentenceTransformer(modules=[transformer, Pooling(16, "mean")], device="cpu")
     model = adopt(Layout(folders[family].parent / "runs"), str(folders[family]))
-    by = open_external(model, CPU)
+    by = world.text_encoder(model, folders[family].parent / "runs")
     np.testing.assert_allclose(by.encode(ASKED), other.encode(ASKED), atol=1e-5, rtol=0)
     np.testing.assert_allclose(
         by.encode(ASKED, prompt="query: ", normalize=True),
@@ -130,13 +131,16 @@ def test_a_text_without_any_token_has_the_vector_zero(family: str, folders: dict
 
 def test_texts_are_cut_to_what_is_asked_for_and_to_what_the_model_reads(folders: dict[str, Path]) -> None:
     model = adopt(Layout(folders["bert"].parent / "runs"), str(folders["bert"]))
-    assert [open_external(model, CPU, max_tokens=most).context for most in (None, 10, 10_000)] == [CONTEXT, 10, CONTEXT]
+    assert [
+        world.text_encoder(model, folders["bert"].parent / "runs", max_tokens=most).context
+        for most in (None, 10, 10_000)
+    ] == [CONTEXT, 10, CONTEXT]
 
 
 @given(st.lists(st.integers(0, 50), max_size=30), st.integers(1, 120))
 def test_padded_batches_hold_each_text_once_within_their_slots(lengths: list[int], most: int) -> None:
     sizes = np.array(sorted(lengths, reverse=True), np.int64)
-    parts = [sizes[part].tolist() for part in padded_slices(sizes, most)]
+    parts = [sizes[part].tolist() for part in padded_batches(sizes, most)]
     assert [size for part in parts for size in part] == sizes.tolist()
     assert all(len(part) * part[0] <= most or len(part) == 1 for part in parts)
 
@@ -144,7 +148,7 @@ def test_padded_batches_hold_each_text_once_within_their_slots(lengths: list[int
 def test_broken_external_weights_end_in_an_error_and_not_in_nan(folders: dict[str, Path]) -> None:
     by = opened(folders["bert"])
     with torch.no_grad():
-        by.encoder.embedding.weight[by.tokenizer.tokenizer("cat")["input_ids"][1]] = float("nan")
+        by.model.model.embedding.weight[by.tokenizer.tokenizer("cat")["input_ids"][1]] = float("nan")
     with pytest.raises(RunFailed, match="text 1 is not finite"):
         by.encode(["dog", "cat"])
 
@@ -155,15 +159,15 @@ def test_a_changed_model_is_not_opened_as_the_one_that_it_was(tmp_path: Path) ->
     tensors = load_file(folder / "model.safetensors")
     save_file({name: tensor + 1 for name, tensor in tensors.items()}, folder / "model.safetensors", {"format": "pt"})
     with pytest.raises(DamagedFile, match="are not those that"):
-        open_external(model, CPU)
+        world.text_encoder(model, tmp_path / "runs")
 
 
 def test_a_pretrained_run_is_opened_as_it_ended(tmp_path: Path) -> None:
     run = write_encoder(tmp_path)
     checkpoint = open_checkpoint(tmp_path / "pretraining" / run.id, run.recipe.stages[-1].steps)
-    by = open_pretrained(Layout(tmp_path), run.id, CPU)
+    by = load_encoder(Layout(tmp_path), run.id, CPU)
     assert by.context == run.recipe.longest_context == 32
-    assert open_pretrained(Layout(tmp_path), run.id, CPU, max_tokens=9).context == 9
+    assert load_encoder(Layout(tmp_path), run.id, CPU, max_tokens=9).context == 9
     tokenizer = checkpoint.tokenizer
     row = torch.tensor([tokenizer.frame(tokenizer.encode(["the cat sleeps"])[0], max_tokens=32)])
     with torch.no_grad():
@@ -176,7 +180,7 @@ def test_what_is_not_finished_is_not_opened(tmp_path: Path) -> None:
     run = tiny_contrastive(encoder.id)
     write_tiny_contrastive(tmp_path, run)
     with pytest.raises(MissingData, match=f"contrastive fine-tuning {run.id} is not finished"):
-        open_contrastive(Layout(tmp_path), run.id, CPU)
+        load_encoder(Layout(tmp_path), run.id, CPU)
     (tmp_path / "pretraining" / encoder.id / "done.json").unlink()
     with pytest.raises(MissingData, match=f"pre-training {encoder.id} is not finished"):
-        open_pretrained(Layout(tmp_path), encoder.id, CPU)
+        load_encoder(Layout(tmp_path), encoder.id, CPU)

@@ -15,8 +15,8 @@ from transformers import AutoModel, AutoTokenizer
 from ablations.plan import evaluation_after
 from neobert.data.mteb_tasks import Wording
 from neobert.embeddings.contrastive import ContrastiveTrainer
-from neobert.embeddings.encoders import open_contrastive
-from neobert.embeddings.evaluation import EncoderIdentity, measure_task, task_of
+from neobert.embeddings.encoders import load_encoder
+from neobert.embeddings.evaluation import NamedEncoder, measure_task
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_OFF, EXIT_REFUSED
 from neobert.export import contrastive
 from neobert.export.__main__ import main
@@ -93,7 +93,7 @@ def by_hand(out: Path, texts: list[str]) -> np.ndarray:
 
 
 def vectors_of(folder: Path, texts: list[str], **options: Any) -> np.ndarray:
-    return open_contrastive(Layout(folder.parent.parent), folder.name, CPU).encode(texts, **options)
+    return load_encoder(Layout(folder.parent.parent), folder.name, CPU).encode(texts, **options)
 
 
 def test_a_folder_for_transformers_gives_the_runs_vectors(
@@ -146,12 +146,11 @@ def test_mteb_gives_an_exported_folder_the_score_that_the_harness_gave_the_run(
     wanted = [task for task in SOURCE_HERE.embedding_tasks() if is_told or task.category in ("reranking", "sts")]
     evaluation = evaluation_after(run, SMOKE, wanted, SOURCE_HERE)
     assert all(bool(task.prompts) == is_told for task in evaluation.tasks)
-    encoder = open_contrastive(Layout(runs), run.id, CPU)
-    identity = EncoderIdentity("neobert/T", run.id, encoder.width, tokens, encoder.parameters)
-    for on_data in evaluation.tasks:
-        task, data = task_of(on_data), SOURCE_HERE.embedding_task_data(on_data.name)
-        ours = measure_task(encoder, identity, task, SOURCE_HERE, tmp_path / "results", on_data.prompts).score
-        (theirs,) = mteb_tasks(task, data, on_data.origin)
+    encoder = load_encoder(Layout(runs), run.id, CPU)
+    named = NamedEncoder("neobert/T", run.id, encoder)
+    for task in evaluation.tasks:
+        ours = measure_task(named, task, SOURCE_HERE, tmp_path / "results", task.prompts).score
+        (theirs,) = mteb_tasks(task, SOURCE_HERE.embedding_task_data(task.name), task.origin)
         found = evaluate(model, theirs, cache=None, co2_tracker=False, show_progress_bar=False)
         assert abs(found.task_results[0].get_score() - ours) <= 1e-6, task.name
 

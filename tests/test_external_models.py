@@ -154,7 +154,7 @@ def test_logits_are_those_of_each_example_alone_up_to_the_longest(tmp_path: Path
 def test_special_tokens_do_not_come_from_text(tmp_path: Path) -> None:
     _, tokenizer = load_external(world.save(world.seeded(world.bert), tmp_path / "model"), "model")
     ids = world.tokenizer().ids
-    ((token_ids, _),) = tokenizer.frame_all([["a [SEP] b [MASK]"]], max_tokens=40)
+    ((token_ids, _, _),) = tokenizer.frame_all([["a [SEP] b [MASK]"]], max_tokens=40)
     assert token_ids[0] == ids.cls and token_ids.index(ids.sep) == len(token_ids) - 1 and ids.mask not in token_ids
 
 

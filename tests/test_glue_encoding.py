@@ -74,7 +74,7 @@ def test_token_types_follow_their_tokens_into_the_file_and_into_subsets(tmp_path
             framed = tokenizer.frame_all(columns, max_tokens=max_tokens)
             return [
                 Framed(ids, [int(place > ids.index(tokenizer.ids.sep)) for place in range(len(ids))])
-                for ids, _ in framed
+                for ids, _, _ in framed
             ]
 
     encoded = encode_task(TASKS["rte"], examples_of("rte"), Typed(), 64)

@@ -11,7 +11,6 @@ import torch
 from published_layouts import save_deberta
 from safetensors.torch import load_file, save_file
 
-from neobert.embeddings.encoders import open_external
 from neobert.errors import MissingData
 from neobert.external import NO_TRUST, Trust, adopt, external_id, locate, model_files
 from neobert.hub.external import load_external
@@ -79,7 +78,7 @@ def test_the_files_of_the_id_are_the_model(tmp_path: Path, kind: str) -> None:
     layout = Layout(tmp_path / "runs")
     folder = build(tmp_path / "model")
     model = adopt(layout, str(folder), trust)
-    vectors = open_external(model, CPU).encode(TEXTS)
+    vectors = world.text_encoder(model, layout.root).encode(TEXTS)
     for name in model.origin:
         (tmp_path / "copy" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(folder / name, tmp_path / "copy" / name)
@@ -89,7 +88,7 @@ def test_the_files_of_the_id_are_the_model(tmp_path: Path, kind: str) -> None:
     for place in (folder, tmp_path / "copy"):
         again = adopt(layout, str(place), trust)
         assert again.id == model.id
-        assert np.array_equal(open_external(again, CPU).encode(TEXTS), vectors)
+        assert np.array_equal(world.text_encoder(again, layout.root).encode(TEXTS), vectors)
 
 
 @pytest.mark.parametrize("kind", BUILD)

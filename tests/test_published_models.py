@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from external_models import text_encoder
 from published_layouts import (
     nomic_configuration,
     nomic_hidden_states,
@@ -17,7 +18,6 @@ from published_layouts import (
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel
 
-from neobert.embeddings.encoders import open_external
 from neobert.errors import DamagedFile, MissingData
 from neobert.external import Trust, adopt, locate
 from neobert.hub.external import load_external
@@ -35,7 +35,7 @@ TEXTS = ["the cat sleeps", "a bird sees the old cat", "the cat sleeps"]
 def test_nomicbert_as_published_computes_what_its_formula_says(tmp_path: Path) -> None:
     folder = save_nomic(tmp_path / "nomic")
     encoder, tokenizer = load_external(folder, "nomic")
-    ((ids, types),) = tokenizer.frame_all([[TEXTS[1]], [TEXTS[0]]], max_tokens=40)
+    ((ids, types, _),) = tokenizer.frame_all([[TEXTS[1]], [TEXTS[0]]], max_tokens=40)
     assert types is not None and set(types) == {0, 1}
     token_ids, token_types = torch.tensor([ids]), torch.tensor([types])
     with torch.no_grad():
@@ -95,9 +95,9 @@ def test_debertav3_is_read_from_its_pickle_and_its_sentence_pieces(tmp_path: Pat
     for key, tensor in encoder.encoder.state_dict().items():
         assert torch.equal(tensor, published[f"deberta.{key}"])
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(folder / "spm.model"))
-    for text, (ids, _) in zip(TEXTS, tokenizer.frame_all([TEXTS], max_tokens=40), strict=True):
+    for text, (ids, _, _) in zip(TEXTS, tokenizer.frame_all([TEXTS], max_tokens=40), strict=True):
         assert ids == [1, *pieces.encode(text), 2], "[CLS], the library's own pieces, [SEP]"
-    vectors = open_external(model, CPU).encode(TEXTS)
+    vectors = text_encoder(model, layout.root).encode(TEXTS)
     assert np.isfinite(vectors).all() and np.array_equal(vectors[0], vectors[2]) and vectors[0].any()
 
 
@@ -184,7 +184,7 @@ def test_changed_code_is_another_model_and_is_not_run_by_a_worker(tmp_path: Path
     with (folder / "modeling.py").open("a") as code:
         code.write(f"\nopen({str(witness)!r}, 'w').close()\n")
     with pytest.raises(DamagedFile, match="are not those that"):
-        open_external(model, CPU)
+        text_encoder(model, tmp_path / "runs")
     assert not witness.exists()
     changed = adopt(Layout(tmp_path / "runs"), str(folder), CODE)
     assert changed.id != model.id and witness.exists()

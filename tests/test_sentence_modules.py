@@ -10,12 +10,12 @@ import external_models as world
 import numpy as np
 import pytest
 import torch
-from embedding_worlds import identity
+from embedding_worlds import named
 from tiny_suite import SMOKE, SOURCE_HERE, write_evaluation
 
 from ablations.plan import EmbeddingChoice, embedding_runs
-from neobert.embeddings.encoders import TextCounts, open_external
-from neobert.embeddings.evaluation import measure_task, open_measured, units_of_evaluation
+from neobert.embeddings.encoders import TextCounts
+from neobert.embeddings.evaluation import load_named_encoder, measure_task, units_of_evaluation
 from neobert.embeddings.sentence_modules import SentenceModules, read_sentence_modules
 from neobert.external import adopt, write_model_file
 from neobert.processes import StopRequest
@@ -72,7 +72,7 @@ def compare(folder: Path) -> SentenceModules:
     """Vectors with and without a prompt; what the modules say."""
     library = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
     other = library.SentenceTransformer(str(folder), device="cpu")
-    by = open_external(adopt(Layout(folder.parent / "runs"), str(folder)), CPU)
+    by = world.text_encoder(adopt(Layout(folder.parent / "runs"), str(folder)), folder.parent / "runs")
     np.testing.assert_allclose(by.encode(TEXTS), other.encode(TEXTS, prompt=""), atol=1e-5, rtol=0)
     prompted = other.encode_query(TEXTS, prompt="a bird and ")
     np.testing.assert_allclose(by.encode(TEXTS, instruction="a bird and "), prompted, atol=1e-5, rtol=0)
@@ -170,6 +170,7 @@ class ByTheLibrary:
         library = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
         self.model = library.SentenceTransformer(str(folder), device="cpu")
         self.counts = TextCounts()
+        self.width, self.context, self.parameters, self.pooling, self.normalized = 16, 12, 1, "cls", True
 
     def encode(self, texts: Sequence[str], *, instruction: str | None = None) -> np.ndarray:
         return self.model.encode(list(texts), prompt=instruction or "")
@@ -197,9 +198,11 @@ def test_a_zero_shot_record_is_that_of_the_published_model(
     assert record["prompts"] == {"query": "stone "}
     (task,) = (task for task in SOURCE_HERE.embedding_tasks() if task.name == STS)
     by = ByTheLibrary(folder)
-    measured = measure_task(by, identity(width=16), task, SOURCE_HERE, tmp_path / "results", {"query": "stone "})
+    measured = measure_task(named(by), task, SOURCE_HERE, tmp_path / "results", {"query": "stone "})
     assert record["scores"]["score"] == pytest.approx(measured.score, abs=1e-4)
-    opened, _ = open_measured(Layout(root), read_run_file(Layout(root).embedding_evaluation(evaluation.id)), CPU)
+    opened = load_named_encoder(
+        Layout(root), read_run_file(Layout(root).embedding_evaluation(evaluation.id)), CPU
+    ).encoder
     expected = by.encode(TEXTS, instruction="stone ")
     np.testing.assert_allclose(opened.encode(TEXTS, instruction="stone "), expected, atol=1e-5, rtol=0)
 

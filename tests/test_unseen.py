@@ -15,7 +15,7 @@ from test_contrastive import Letters
 from ablations.run import main
 from neobert.data.pairs import normalize_text
 from neobert.data.sources import open_source
-from neobert.embeddings.pairs import Instructing, encode_pairs
+from neobert.embeddings.pairs import encode_pairs
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED, MissingData
 
 MEASURED = {
@@ -47,7 +47,7 @@ def kept(data: Path, *places: str) -> tuple[list[str], int]:
     unseen = [str(data / place) for place in places]
     source = open_source(str(data), synthetic_documents=1, unseen=unseen)
     pairs = list(source.pairs("mine"))
-    encoded = encode_pairs(pairs, Letters(), Instructing(None, None), 64, source.leaves_out)
+    encoded = encode_pairs(pairs, Letters(), 64, leaves_out=source.leaves_out)
     queries = [pair.query for pair in pairs if not source.leaves_out(pair)]
     assert (encoded.counts.read, encoded.counts.kept) == (len(pairs), len(queries)) == (6, len(encoded))
     return queries, encoded.counts.shared

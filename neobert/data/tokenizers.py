@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import checksummed, json_bytes, read_checksummed, replace_file, require_digest, set_aside
@@ -70,10 +70,19 @@ ROBERTA_SPECIALS = Specials(pad="<pad>", cls="<s>", sep="</s>", mask="<mask>", u
 
 
 class Framed(NamedTuple):
-    """Ids of one or two texts with specials; `token_types` tells, for models that read it, which text an id is of."""
+    """Ids of one or two texts with specials; `token_types` tells, for models that read it, which text an id is of.
+    `is_cut`: the texts were too long."""
 
     token_ids: list[int]
     token_types: list[int] | None
+    is_cut: bool = False
+
+
+class Framing(Protocol):
+    """A tokenizer that adds special tokens to texts, or to pairs of two columns."""
+
+    def frame_all(self, columns: Sequence[Sequence[str]], *, max_tokens: int) -> list[Framed]:
+        """One text or pair for each row of `columns`, each cut to `max_tokens`."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +111,7 @@ class TextTokenizer:
             ValueError: `max_tokens` has no room for a token beside the specials.
         """
         opening = [self.ids.cls] if self.opens_second else []
-        specials = 2 if second is None else 3 + len(opening)
+        specials = self._specials(1 if second is None else 2)
         if max_tokens <= specials:
             raise ValueError(f"max_tokens {max_tokens} has no room beside {specials} special tokens: raise it")
         if second is None:
@@ -113,8 +122,16 @@ class TextTokenizer:
 
     def frame_all(self, columns: Sequence[Sequence[str]], *, max_tokens: int) -> list[Framed]:
         """Texts, or pairs of two columns, as `encode` and `frame` give them; without token types."""
-        encoded = [self.encode(column) for column in columns]
-        return [Framed(self.frame(*texts, max_tokens=max_tokens), None) for texts in zip(*encoded, strict=True)]
+        most = max_tokens - self._specials(len(columns))
+        rows = zip(*(self._encode_column(column) for column in columns), strict=True)
+        return [Framed(self.frame(*row, max_tokens=max_tokens), None, sum(map(len, row)) > most) for row in rows]
+
+    def _encode_column(self, texts: Sequence[str]) -> list[list[int]]:
+        """As `encode`; an instruction, the same for all texts, is encoded once."""
+        return self.encode(texts[:1]) * len(texts) if len(set(texts)) == 1 else self.encode(texts)
+
+    def _specials(self, texts: int) -> int:
+        return 2 if texts == 1 else 3 + self.opens_second
 
     def require_rows(self, vocabulary_size: int) -> None:
         """Check that an embedding of `vocabulary_size` rows has a row for each id.

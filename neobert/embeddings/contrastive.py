@@ -1,5 +1,4 @@
-"""InfoNCE on cosines (paper §5.2.1): each query has to find its document among the documents and hard negatives of its
-step."""
+"""Contrastive fine-tuning: InfoNCE over all texts of a step with GradCache, its batches, trainer and unit of work."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -13,11 +12,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from neobert.data.preparation import open_specified
-from neobert.embeddings.encoders import Form, Text, is_there, slices, starting_point
-from neobert.embeddings.pairs import Draw, EncodedPairs, Sampling, open_pairs, prepared_pairs, split_heldout
+from neobert.embeddings.encoders import EmbeddingModel, Text, base_model, packed_batches
+from neobert.embeddings.pairs import EncodedPairs, Sampling, open_pairs, prepare_pairs, split_heldout
 from neobert.identity import plain
+from neobert.model.heads import encoder_part
 from neobert.processes import StopRequest
-from neobert.recipe import Contrastive
+from neobert.recipe import Contrastive, Precision
 from neobert.runs.claims import Claim
 from neobert.runs.layout import Layout
 from neobert.runs.optuna_view import Report
@@ -30,6 +30,7 @@ from neobert.training.trainer import (
     Trainer,
     TrainResult,
     engine_class,
+    last_checkpoint,
     merge_metrics,
     train,
     training_loss,
@@ -40,10 +41,10 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Who is compared with whom among the texts of a step.
+    """Which texts of a step are compared: each query has to find its document among all candidates.
 
     queries: (pairs,) numbers of texts. candidates: (candidates,) numbers of texts. targets: (pairs,) which candidate is
-        the query's document. hidden: (pairs, candidates) bool, candidates that a query does not see.
+        the query's document. hidden: (pairs, candidates) bool, candidates that do not count for a query.
     """
 
     queries: Tensor
@@ -52,16 +53,16 @@ class Comparison:
     hidden: Tensor
 
     def to(self, device: torch.device) -> Self:
-        """The comparison on a device."""
+        """On `device`."""
         moved = {name: value.to(device, non_blocking=True) for name, value in vars(self).items()}
         return replace(self, **moved)
 
 
-def compared(queries: Array, documents: Array, negatives: Array, *, keep_false_negatives: bool) -> Comparison:
+def compare(queries: Array, documents: Array, negatives: Array, *, keep_false_negatives: bool) -> Comparison:
     """The comparison of pairs (`queries`, `documents`), each (pairs,) numbers of texts, and of `negatives`, (any,).
 
-    Equal texts have one number. Unless false negatives are kept, no candidate comes twice, and a query does not see the
-    documents of other pairs with the same query.
+    Equal texts have one number. Unless false negatives are kept, no candidate comes twice, and the documents of other
+    pairs with the same query are hidden from it.
     """
     if keep_false_negatives:
         candidates, targets = np.concatenate([documents, negatives]), np.arange(len(documents))
@@ -82,7 +83,8 @@ def compared(queries: Array, documents: Array, negatives: Array, *, keep_false_n
 
 
 def contrastive_losses(vectors: Tensor, comparison: Comparison, temperature: float) -> Tensor:
-    """The loss of each query in nats, (pairs,), from the `vectors` (texts, width) of all texts; at least fp32."""
+    """InfoNCE on cosines (paper §5.2.1): the loss of each query in nats, (pairs,), from the `vectors` (texts, width) of
+    all texts, computed in fp32 or better."""
     with torch.autocast(vectors.device.type, enabled=False):
         cosines = cosine_scores(vectors, comparison)
         return functional.cross_entropy(cosines / temperature, comparison.targets, reduction="none")
@@ -96,9 +98,9 @@ def cosine_scores(vectors: Tensor, comparison: Comparison) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Cached:
-    """What the first pass leaves for the second: the randomness of the micro-batch, the gradient (texts, width) of its
-    vectors, and the sum of the losses of its queries."""
+class CachedGradient:
+    """What the first pass of GradCache leaves for the second: the random seed of the micro-batch, the gradient (texts,
+    width) of its vectors, and the sum of the losses of its queries."""
 
     seed: int
     gradient: Tensor
@@ -107,10 +109,10 @@ class Cached:
 
 @dataclass(frozen=True, eq=False)
 class TextBatch:
-    """A micro-batch: some texts of a step. `numbers` (texts,) says which ones; what `inputs` holds beyond is filler.
+    """A micro-batch: some texts of a step, collated as `inputs`; padding texts stand last there.
 
-    texts: how many the step has over all processes, and `comparison` what becomes of them. queries: (pairs,) 1 where a
-    query of the comparison stands in this micro-batch, else 0; `query_count` of them.
+    numbers: (texts,) which texts of the step. texts: how many the step has over all processes. comparison: of all of
+    them. queries: (pairs,) 1 where a query of the comparison is in this micro-batch, else 0; `query_count` of them.
     """
 
     inputs: Any
@@ -119,20 +121,24 @@ class TextBatch:
     comparison: Comparison
     queries: Tensor
     query_count: int
-    cached: Cached | None = None
+    cached: CachedGradient | None = None
 
 
 def query_count(batch: TextBatch) -> int:
-    """What the loss is normalised by."""
+    """The engine divides the loss of a step by the sum of these."""
     return batch.query_count
 
 
 @dataclass(frozen=True)
-class CachedContrast:
-    """The objective of contrastive fine-tuning as the engine wants it: `prepare` is the first pass, `loss` the second.
+class GradCache:
+    """InfoNCE over all texts of a step with the memory of one micro-batch (Gao et al. 2021, Scaling Deep Contrastive
+    Learning Batch Size under Memory Limited Setup).
 
-    A step in a single micro-batch needs no cache and is computed once, unless `always` is set. The engine takes the
-    mean over queries; a loss that is `summed` over them is given to it as many times.
+    `prepare` computes all vectors without a graph, gathers them from all processes, and takes the gradient of the loss
+    by each vector; `loss` computes a micro-batch again with a graph and carries these gradients to the weights. Dropout
+    draws the same masks both times. A step of a single micro-batch is computed once, unless `always` is set.
+
+    The engine takes the mean over queries; a loss that is `summed` is given to it times their number.
     """
 
     temperature: float
@@ -140,53 +146,49 @@ class CachedContrast:
     summed: bool = False
 
     def prepare(self, model: nn.Module, batches: Sequence[TextBatch]) -> list[TextBatch]:
-        """The first pass over all micro-batches of a step; all processes must come together."""
+        """The first pass over all micro-batches of a step; a collective operation of all processes."""
         processes = dist.get_world_size() if dist.is_initialized() else 1
         if len(batches) == 1 and processes == 1 and not self.always:
             return list(batches)
         seeds = torch.randint(1 << 62, (len(batches),)).tolist()
         with torch.no_grad():
-            vectors = gathered(
-                [_seeded(model, batch, seed) for batch, seed in zip(batches, seeds, strict=True)], batches
-            )
+            parts = [_seeded_vectors(model, batch, seed) for batch, seed in zip(batches, seeds, strict=True)]
+            vectors = gather(parts, batches)
         if processes > 1:
             dist.all_reduce(vectors)  # a text's row is zero in all processes but its own
-        losses, gradient = self._vector_gradient(vectors, batches[0].comparison)
-        return [
-            replace(batch, cached=Cached(seed, gradient[batch.numbers], (losses * batch.queries).sum()))
-            for batch, seed in zip(batches, seeds, strict=True)
-        ]
-
-    def _vector_gradient(self, vectors: Tensor, comparison: Comparison) -> tuple[Tensor, Tensor]:
+        comparison = batches[0].comparison
         with torch.enable_grad():
             leaf = vectors.requires_grad_()
             losses = self._losses(leaf, comparison)
             (gradient,) = torch.autograd.grad(losses.sum(), leaf)
-        return losses.detach(), gradient
+        losses = losses.detach()
+        return [
+            replace(batch, cached=CachedGradient(seed, gradient[batch.numbers], (losses * batch.queries).sum()))
+            for batch, seed in zip(batches, seeds, strict=True)
+        ]
+
+    def loss(self, model: nn.Module, batch: TextBatch) -> Tensor:
+        """The sum of the losses of the micro-batch's queries, with the gradient that its texts have in all losses."""
+        if batch.cached is None:
+            return self._losses(gather([model(batch.inputs)], [batch]), batch.comparison).sum()
+        vectors = _seeded_vectors(model, batch, batch.cached.seed)
+        carrier = (vectors * batch.cached.gradient).sum()
+        return batch.cached.loss + carrier - carrier.detach()
 
     def _losses(self, vectors: Tensor, comparison: Comparison) -> Tensor:
         losses = contrastive_losses(vectors, comparison, self.temperature)
         return losses * len(losses) if self.summed else losses
 
-    def loss(self, network: nn.Module, batch: TextBatch) -> Tensor:
-        """The sum of the losses of the micro-batch's queries, with the gradient that its texts have in all losses."""
-        if batch.cached is None:
-            vectors = gathered([network(batch.inputs)], [batch])
-            return self._losses(vectors, batch.comparison).sum()
-        vectors = _seeded(network, batch, batch.cached.seed)
-        carrier = (vectors * batch.cached.gradient).sum()
-        return batch.cached.loss + carrier - carrier.detach()
 
-
-def _seeded(network: nn.Module, batch: TextBatch, seed: int) -> Tensor:
-    """The vectors (texts, width) of a micro-batch without filler."""
+def _seeded_vectors(model: nn.Module, batch: TextBatch, seed: int) -> Tensor:
+    """The vectors (texts, width) of a micro-batch without padding texts."""
     torch.manual_seed(seed)
-    vectors: Tensor = network(batch.inputs)
+    vectors: Tensor = model(batch.inputs)
     return vectors[: len(batch.numbers)]
 
 
-def gathered(parts: Sequence[Tensor], batches: Sequence[TextBatch]) -> Tensor:
-    """(texts, width) the vectors of a step in the order of its texts, zero where they are another process's."""
+def gather(parts: Sequence[Tensor], batches: Sequence[TextBatch]) -> Tensor:
+    """(texts, width) the vectors of a step in the order of its texts, zero where another process has them."""
     vectors = torch.cat(list(parts))
     numbers = torch.cat([batch.numbers for batch in batches])
     empty = vectors.new_zeros(batches[0].texts, vectors.shape[1])
@@ -195,10 +197,29 @@ def gathered(parts: Sequence[Tensor], batches: Sequence[TextBatch]) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class StepTexts:
-    """The different texts of a step, and who of them is compared with whom."""
+    """The different texts of a step, and how they are compared."""
 
     texts: Sequence[Text]
     comparison: Comparison
+
+    @classmethod
+    def of(cls, pairs: EncodedPairs, numbers: Array, protocol: Contrastive) -> "StepTexts":
+        """The texts of some pairs of a data set; equal texts are one."""
+        texts: list[Text] = []
+        seen: dict[bytes, int] = {}
+
+        def number_of(text: Text) -> int:
+            number = seen.setdefault(text[0].tobytes(), len(texts))
+            if number == len(texts):
+                texts.append(text)
+            return number
+
+        queries = [number_of(pairs.queries[pair]) for pair in numbers]
+        documents = [number_of(pairs.documents[pair]) for pair in numbers]
+        hard = (one for pair in numbers for one in pairs.negatives_of(pair, protocol.most_negatives))
+        negatives = [number_of(pairs.negatives[one]) for one in hard]
+        arrays = (np.array(values, np.int64) for values in (queries, documents, negatives))
+        return cls(texts, compare(*arrays, keep_false_negatives=protocol.false_negatives == "kept"))
 
     @property
     def lengths(self) -> Array:
@@ -206,78 +227,40 @@ class StepTexts:
         return np.array([len(ids) for ids, _ in self.texts], np.int64)
 
 
-def step_texts(pairs: EncodedPairs, numbers: Array, protocol: Contrastive) -> StepTexts:
-    """The texts of some pairs of one data set; equal ones are one."""
-    texts: list[Text] = []
-    seen: dict[bytes, int] = {}
-
-    def number_of(text: Text) -> int:
-        number = seen.setdefault(text[0].tobytes(), len(texts))
-        if number == len(texts):
-            texts.append(text)
-        return number
-
-    queries = [number_of(pairs.queries.text(pair)) for pair in numbers]
-    documents = [number_of(pairs.documents.text(pair)) for pair in numbers]
-    hard = (one for pair in numbers for one in pairs.negatives_of(pair, protocol.most_negatives))
-    negatives = [number_of(pairs.negatives.text(one)) for one in hard]
-    arrays = (np.array(values, np.int64) for values in (queries, documents, negatives))
-    return StepTexts(texts, compared(*arrays, keep_false_negatives=protocol.false_negatives == "kept"))
-
-
 @dataclass(frozen=True)
-class TextFeeding:
-    """How the texts of a step become micro-batches of at most `micro_batch_tokens` tokens, and who computes which."""
+class StepCollator:
+    """Splits the texts of a step into micro-batches of at most `micro_batch_tokens` tokens, and collates those of a
+    process for `model`."""
 
-    form: Form
+    model: EmbeddingModel
     micro_batch_tokens: int
+    precision: Precision
     process: Process
     device: torch.device
 
-    def steps(
-        self,
-        sets: Sequence[EncodedPairs],
-        sampling: Sampling,
-        members: Sequence[Array],
-        protocol: Contrastive,
-        done: int,
-    ) -> Iterator[StepBatches[TextBatch]]:
-        """This process's share of every step behind `done`; `members` are the pairs of each set to draw from."""
-        for step in range(done + 1, sampling.steps + 1):
-            draw: Draw = sampling.draw(step)
-            of_step = step_texts(sets[draw.of_set], members[draw.of_set][draw.pairs], protocol)
-            groups = self._groups(of_step.lengths)
-            real_tokens = int(of_step.lengths.sum())
-            slots = sum(self.form.slots(of_step.lengths[group]) for group in groups)
-            attended = int((of_step.lengths**2).sum())
-            batches = self._batches(of_step, groups, self.process)
-            yield StepBatches(batches, real_tokens, slots, attended, {"step": step})
-
-    def whole(self, of_step: StepTexts) -> list[TextBatch]:
-        """All micro-batches of a step in this process."""
-        return self._batches(of_step, self._groups(of_step.lengths), Process(0, 1))
-
-    def _groups(self, lengths: Array) -> list[Array]:
-        """Numbers of texts, neighbours in length, with about equally many tokens and at least one group a process."""
+    def split(self, lengths: Array) -> list[Array]:
+        """Numbers of texts of these `lengths` (texts), neighbours in length, with about equally many tokens; at least
+        as many groups as processes, where there are so many texts."""
         order = np.argsort(-lengths, kind="stable")
         most = min(self.micro_batch_tokens, -(-int(lengths.sum()) // self.process.count))
-        return [order[members] for members in slices(lengths[order], most)]
+        return [order[members] for members in packed_batches(lengths[order], most)]
 
-    def _batches(self, of_step: StepTexts, groups: Sequence[Array], process: Process) -> list[TextBatch]:
-        """A process's share: every `count`-th group, and without texts where there are no more, to take part."""
-        comparison = of_step.comparison.to(self.device)
+    def collate(self, step: StepTexts, groups: Sequence[Array], process: Process) -> list[TextBatch]:
+        """The micro-batches of a process: every `count`-th group. Where groups run out, a process gets one padding
+        text, so that collectives do not hang."""
+        comparison = step.comparison.to(self.device)
         rounds = -(-len(groups) // process.count)
         mine = range(process.rank, rounds * process.count, process.count)
         shares = (groups[number] if number < len(groups) else groups[-1][:0] for number in mine)
-        return [self._batch(of_step, share, comparison) for share in shares]
+        return [self._batch(step, share, comparison) for share in shares]
 
-    def _batch(self, of_step: StepTexts, share: Array, comparison: Comparison) -> TextBatch:
-        queries = np.isin(of_step.comparison.queries.numpy(), share)
-        filled = share if len(share) else np.zeros(1, np.int64)
+    def _batch(self, step: StepTexts, share: Array, comparison: Comparison) -> TextBatch:
+        queries = np.isin(step.comparison.queries.numpy(), share)
+        texts = [step.texts[number] for number in share.tolist()] or [step.texts[0]]
         return TextBatch(
-            inputs=self.form.lay_out([of_step.texts[number] for number in filled.tolist()]),
+            inputs=self.model.collate(texts, self.device, self.precision),
             numbers=torch.from_numpy(share).to(self.device, non_blocking=True),
-            texts=len(of_step.texts),
+            texts=len(step.texts),
             comparison=comparison,
             queries=torch.from_numpy(queries.astype(np.float32)).to(self.device, non_blocking=True),
             query_count=int(queries.sum()),
@@ -285,19 +268,21 @@ class TextFeeding:
 
 
 class ContrastiveTrainer(Trainer[TextBatch]):
-    """Contrastive fine-tuning of an encoder whose weights are named as in pre-training ("model.…")."""
+    """Contrastive fine-tuning in one process: encoder, pairs and optimizer at some step. The weights are named as in
+    pre-training ("model.…")."""
+
+    model: EmbeddingModel
 
     def __init__(self, layout: Layout, run_file: RunFile, process: Process, stop: StopRequest | None = None) -> None:
         assert run_file.contrastive is not None
         self.run: ContrastiveRun = run_file.contrastive
         protocol = self.protocol = self.stage = self.run.protocol
         super().__init__(layout, run_file, process, protocol.optimization, protocol.seed)
-        source = run_file.source
-        self.start = starting_point(layout, self.run, source, self.device)
-        self.sets = prepared_pairs(layout, self.run, open_specified(source), self.start.framing, stop or StopRequest())
+        source, max_tokens = run_file.source, self.run.max_tokens
+        self.model, self.tokenizer = base_model(layout, self.run.weights, source, max_tokens)
+        self.sets = prepare_pairs(layout, self.run, open_specified(source), self.tokenizer, stop or StopRequest())
         self.members, self.heldout_members = zip(*(split_heldout(len(pairs)) for pairs in self.sets), strict=True)
-        self.model = self.start.model
-        contrast = CachedContrast(protocol.temperature, summed=protocol.reduction == "sum")
+        contrast = GradCache(protocol.temperature, summed=protocol.reduction == "sum")
         self.engine = engine_class(run_file.execution.engine, process.count)(
             self.model,
             contrast.loss,
@@ -307,12 +292,14 @@ class ContrastiveTrainer(Trainer[TextBatch]):
             self.device,
             contrast.prepare,
         )
+        tokens = run_file.execution.micro_batch_tokens
+        self.collator = StepCollator(self.model, tokens, protocol.precision, process, self.device)
         self.done = 0
         self.data_state = {"step": 0}
 
     @property
     def sampling(self) -> Sampling:
-        """Which pairs each step holds."""
+        """Which pairs each step has."""
         return Sampling(
             sizes=tuple(map(len, self.members)),
             pairs_per_step=tuple(self._pairs_per_step(number) for number in range(len(self.sets))),
@@ -326,42 +313,50 @@ class ContrastiveTrainer(Trainer[TextBatch]):
         texts = declared or self.sets[number].texts_per_pair(self.protocol.most_negatives)
         return max(2, self.protocol.texts_per_step // texts)
 
-    @property
-    def feeding(self) -> TextFeeding:
-        """How this process gets its micro-batches."""
-        tokens = self.run_file.execution.micro_batch_tokens
-        return TextFeeding(self.start.form, tokens, self.process, self.device)
-
     def begin(self) -> None:
-        self.start.load()
+        if not self.run.is_external:
+            checkpoint = last_checkpoint(self.layout, self.run.weights)
+            self.model.load_state_dict(encoder_part(checkpoint.weights()))
         self.engine.restore_optimizer({})
 
     def restore_data(self, state: Mapping[str, Any]) -> None:
         self.done = int(state["step"])
 
     def data(self) -> Iterator[StepBatches[TextBatch]]:
-        return self.feeding.steps(self.sets, self.sampling, self.members, self.protocol, self.done)
+        sampling = self.sampling
+        for number in range(self.done + 1, sampling.steps + 1):
+            draw = sampling.draw(number)
+            step = StepTexts.of(self.sets[draw.of_set], self.members[draw.of_set][draw.pairs], self.protocol)
+            lengths = step.lengths
+            groups = self.collator.split(lengths)
+            yield StepBatches(
+                self.collator.collate(step, groups, self.process),
+                real_tokens=int(lengths.sum()),
+                slots=sum(self.model.slots(lengths[group]) for group in groups),
+                attended_tokens=int((lengths**2).sum()),
+                state={"step": number},
+            )
 
     def heldout_scores(self) -> dict[str, Any]:
         """For each data set the loss in nats on its held-out pairs, and the share of queries that find their document;
         where a set is too small to hold any out, on all of its pairs. `heldout_loss` is the mean over data sets."""
-        measured = {pairs.name: self._measured(number) for number, pairs in enumerate(self.run.sets)}
-        losses = {name: loss for name, (loss, _) in measured.items()}
+        scores = {pairs.name: self._heldout_score(number) for number, pairs in enumerate(self.run.sets)}
+        losses = {name: loss for name, (loss, _) in scores.items()}
         return {
             "heldout_loss": float(np.mean(list(losses.values()))),
             "heldout_losses": losses,
-            "heldout_accuracies": {name: accuracy for name, (_, accuracy) in measured.items()},
+            "heldout_accuracies": {name: accuracy for name, (_, accuracy) in scores.items()},
         }
 
     @torch.no_grad()
-    def _measured(self, number: int) -> tuple[float, float]:
+    def _heldout_score(self, number: int) -> tuple[float, float]:
         pairs = self.heldout_members[number] if len(self.heldout_members[number]) else self.members[number]
-        of_step: StepTexts = step_texts(self.sets[number], pairs, self.protocol)
-        batches = self.feeding.whole(of_step)
+        step = StepTexts.of(self.sets[number], pairs, self.protocol)
+        batches = self.collator.collate(step, self.collator.split(step.lengths), Process(0, 1))
         training = self.model.training
         self.model.eval()
         with autocast(self.device, self.protocol.precision):
-            vectors = gathered([self.model(batch.inputs) for batch in batches], batches)
+            vectors = gather([self.model(batch.inputs) for batch in batches], batches)
         self.model.train(training)
         comparison = batches[0].comparison
         losses = contrastive_losses(vectors, comparison, self.protocol.temperature)
@@ -411,7 +406,10 @@ class ContrastiveUnit:
 
     def is_ready(self) -> bool:
         """Whether the encoder is there."""
-        return is_there(self.layout, self.run_specification)
+        run = self.run_specification
+        if run.is_external:
+            return self.layout.model(run.weights).exists()
+        return (self.layout.pretraining(run.weights) / "done.json").exists()
 
     def run(self, claim: Claim, stop: StopRequest, report: Report) -> None:
         """Train from wherever the run stands to its end, then publish done.json."""
@@ -424,11 +422,11 @@ class ContrastiveUnit:
         publish_record(self.folder / "done.json", self._record(result, merge_metrics(self.folder)))
 
     def _prepare(self, stop: StopRequest) -> None:
-        """Encode the pairs before any other process waits for this one."""
+        """Encode the pairs before other processes are started, which would wait for this one."""
         run, source = self.run_specification, self.run_file.source
         if not all(self.layout.pairs(run.pairs_id(pairs)).exists() for pairs in run.sets):
-            framing = starting_point(self.layout, run, source, torch.device("cpu")).framing
-            prepared_pairs(self.layout, run, open_specified(source), framing, stop)
+            _, tokenizer = base_model(self.layout, run.weights, source, run.max_tokens)
+            prepare_pairs(self.layout, run, open_specified(source), tokenizer, stop)
 
     def _record(self, result: TrainResult, metrics: list[dict[str, Any]]) -> dict[str, Any]:
         run, totals = self.run_specification, result.totals

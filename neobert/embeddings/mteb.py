@@ -1,4 +1,4 @@
-"""Tasks as mteb wants them: its own ones, and others declared with their tables. Imports mteb."""
+"""Tasks and encoders as mteb wants them: its own tasks, tasks declared with their tables, and its model class."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,13 +30,15 @@ from mteb.results import TaskResult
 from mteb.types import BatchedInput, EncodeKwargs, PromptType
 from torch.utils.data import DataLoader
 
-from neobert.data.mteb_tasks import EmbeddingTask, PublishedTask, Table, TaskTables, member_names
-from neobert.embeddings.evaluation import EncoderIdentity, SupportsEncode
+from neobert.data.mteb_tasks import EmbeddingTask, PublishedTask, Table, TaskTables
+from neobert.embeddings.evaluation import NamedEncoder
 from neobert.errors import DamagedFile, RunFailed
-from neobert.identity import identity as identity_of
+from neobert.identity import identity
+from neobert.processes import Stopped, StopRequest
 from neobert.runs.records import ENGLISH_SUITE, Category
+from neobert.runs.specifications import TaskOnData
 
-FORMS: Mapping[Category, tuple[TaskType, type[AbsTask]]] = {
+TASK_CLASSES: Mapping[Category, tuple[TaskType, type[AbsTask]]] = {
     "classification": ("Classification", AbsTaskClassification),
     "clustering": ("Clustering", AbsTaskClusteringLegacy),
     "pair_classification": ("PairClassification", AbsTaskPairClassification),
@@ -45,16 +47,16 @@ FORMS: Mapping[Category, tuple[TaskType, type[AbsTask]]] = {
     "sts": ("STS", AbsTaskSTS),
     "summarization": ("Summarization", AbsTaskSummarization),
 }
-"""mteb's name of each category, and the form of its tasks in MTEB(eng, v1)."""
+"""mteb's name of each category, and the class of its tasks in MTEB(eng, v1)."""
 
 GOLD_RANGE = (0, 5)
-"""Of gold scores; what is measured is a correlation with them, so that any other range gives the same."""
+"""Of gold scores; the metric is a correlation with them, so any other range gives the same."""
 
 
-def mteb_tasks(task: EmbeddingTask, data: TaskTables | PublishedTask, origin: str) -> Iterator[AbsTask]:
-    """mteb's tasks that a task is made of, one after the other, with their data or the folder that these are in."""
+def mteb_tasks(task: EmbeddingTask | TaskOnData, data: TaskTables | PublishedTask, origin: str) -> Iterator[AbsTask]:
+    """mteb's tasks behind a task (itself, or its members), with their data or the folder that has them."""
     if isinstance(data, PublishedTask):
-        yield from (_published(official_task(name), str(data.folders[name])) for name in member_names(task))
+        yield from (_published(official_task(name), str(data.folders[name])) for name in task.members or (task.name,))
         return
     found = official_task(task.name) if task.suite == ENGLISH_SUITE else _declared(task)
     dataset = {**found.metadata.dataset, "revision": origin}
@@ -66,8 +68,8 @@ def mteb_tasks(task: EmbeddingTask, data: TaskTables | PublishedTask, origin: st
 
 @contextmanager
 def fresh_tables() -> Iterator[None]:
-    """A cache of tables for this time alone: datasets knows a local folder by its name, whatever is in it, and would
-    take the tables of another folder of that name, or its earlier ones, for its own."""
+    """A temporary cache of datasets: it knows a local folder by its name, whatever is in it, and would take the tables
+    of another folder of that name, or its earlier ones, for its own."""
     usual = datasets.config.HF_DATASETS_CACHE
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         datasets.config.HF_DATASETS_CACHE = Path(folder)
@@ -110,8 +112,8 @@ def _published(task: AbsTask, folder: str) -> AbsTask:
     return task
 
 
-def _declared(task: EmbeddingTask) -> AbsTask:
-    name, form = FORMS[task.category]
+def _declared(task: EmbeddingTask | TaskOnData) -> AbsTask:
+    name, task_class = TASK_CLASSES[task.category]
     metadata = TaskMetadata(
         name=task.name,
         description=f"{task.name} ({task.suite}), no task of mteb",
@@ -123,7 +125,9 @@ def _declared(task: EmbeddingTask) -> AbsTask:
         dataset={"path": task.suite, "revision": "declared"},
     )
     minimum, maximum = GOLD_RANGE
-    found: AbsTask = type(form.__name__, (form,), {"metadata": metadata, "min_score": minimum, "max_score": maximum})()
+    found: AbsTask = type(
+        task_class.__name__, (task_class,), {"metadata": metadata, "min_score": minimum, "max_score": maximum}
+    )()
     return found
 
 
@@ -194,35 +198,31 @@ _DATASETS: Mapping[Category, Callable[[Mapping[str, Table]], Any]] = {
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def model_metadata(identity: EncoderIdentity, prompts: Mapping[str, str]) -> ModelMeta:
-    """What mteb keeps beside results. Prompts make results an experiment of the model, in a folder of their own."""
-    return ModelMeta.create_empty(
-        {
-            "name": identity.name if "/" in identity.name else f"neobert/{identity.name}",
-            "revision": identity.revision,
-            "n_parameters": identity.parameters,
-            "max_tokens": identity.context,
-            "embed_dim": identity.width,
-            "languages": ["eng-Latn"],
-            "open_weights": True,
-            "framework": ["PyTorch"],
-            "similarity_fn_name": ScoringFunction.COSINE,
-            "use_instructions": bool(prompts),
-            "experiment_kwargs": {"prompts": identity_of(dict(prompts))} if prompts else None,
-        }
-    )
-
-
-class SuiteModel(AbsEncoder):
-    """mteb asks for the vectors of all texts of a part of a task at once, so that they can be sorted by length."""
+class MtebModel(AbsEncoder):
+    """An encoder as a model of mteb, which asks for the vectors of all texts of a part of a task at once, so that they
+    can be sorted by length. Prompts make results an experiment of the model, in a folder of their own."""
 
     mteb_model_meta: ModelMeta
 
-    def __init__(self, encoder: SupportsEncode, identity: EncoderIdentity, prompts: Mapping[str, str]) -> None:
-        self.encoder = encoder
-        self.identity = identity
+    def __init__(self, named: NamedEncoder, prompts: Mapping[str, str], stop: StopRequest) -> None:
+        self.named = named
         self.prompts = prompts
-        self.mteb_model_meta = model_metadata(identity, prompts)
+        self.stop = stop
+        self.mteb_model_meta = ModelMeta.create_empty(
+            {
+                "name": named.name,
+                "revision": named.revision,
+                "n_parameters": named.encoder.parameters,
+                "max_tokens": named.encoder.context,
+                "embed_dim": named.encoder.width,
+                "languages": ["eng-Latn"],
+                "open_weights": True,
+                "framework": ["PyTorch"],
+                "similarity_fn_name": ScoringFunction.COSINE,
+                "use_instructions": bool(prompts),
+                "experiment_kwargs": {"prompts": identity(dict(prompts))} if prompts else None,
+            }
+        )
 
     def encode(
         self,
@@ -237,12 +237,16 @@ class SuiteModel(AbsEncoder):
         """Vectors (texts, width) of all texts of a loader.
 
         Raises:
-            RunFailed: they are not finite, or not of the encoder's width.
+            Stopped: the process was asked to stop.
+            RunFailed: the vectors are not finite, or not of the encoder's width.
         """
+        if self.stop.requested:
+            raise Stopped("asked to stop in the middle of a task, which is measured anew")
         texts = [text for batch in inputs for text in batch["text"]]
         role = "document" if prompt_type == PromptType.document else "query"
-        vectors = self.encoder.encode(texts, instruction=self.prompts.get(role))
-        expected = (len(texts), self.identity.width)
+        encoder = self.named.encoder
+        vectors = encoder.encode(texts, instruction=self.prompts.get(role))
+        expected = (len(texts), encoder.width)
         if vectors.shape != expected or not np.isfinite(vectors).all():
-            raise RunFailed(f"{self.identity.name} gives no finite vectors of {expected}, but {vectors.shape}")
+            raise RunFailed(f"{self.named.name} gives no finite vectors of {expected}, but {vectors.shape}")
         return vectors

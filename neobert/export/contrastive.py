@@ -13,14 +13,14 @@ from torch import Tensor
 
 from neobert.data.mteb_tasks import FOLDERS, OFFICIAL_TASKS, EmbeddingTask, Wording, member_names, task_prompts
 from neobert.data.preparation import open_specified
-from neobert.embeddings.encoders import Embedder, ExternalTextEncoder, TextEncoder, open_contrastive
-from neobert.embeddings.pairs import framed_texts
+from neobert.data.tokenizers import TextTokenizer
+from neobert.embeddings.encoders import FramedTexts, PaddedEncoder, TextEncoder, load_encoder
 from neobert.export.checkpoint import TEXTS, chosen_step, require_close, require_equal_weights, require_packages
 from neobert.export.huggingface import TOLERANCE, configuration_of, reloaded, save_modules, transformers_tokenizer
 from neobert.export.onnx import EMBEDDING, Embedding, run_graph, write_graph
 from neobert.export.onnx import TOLERANCE as GRAPH_TOLERANCE
 from neobert.hub import NeoBERTModel
-from neobert.hub.external import load_external
+from neobert.hub.external import ExternalTokenizer, load_external
 from neobert.runs.layout import Layout
 from neobert.runs.records import ENGLISH_SUITE, Category
 from neobert.runs.specifications import ContrastiveRun, RunFile, read_run_file
@@ -46,7 +46,7 @@ class ContrastiveCheckpoint:
     run_file: RunFile
     step: int
     record: dict[str, Any] | None
-    embedder: Embedder
+    embedder: TextEncoder
     encoder: Any
     tokenizer: Any
     tasks: Sequence[EmbeddingTask]
@@ -92,9 +92,8 @@ class ContrastiveCheckpoint:
     def _prompt(self, instruction: str) -> str | None:
         if not instruction:
             return ""
-        assert isinstance(self.embedder, TextEncoder | ExternalTextEncoder)
         separator, opening = self.tokenizer.sep_token or "", self.tokenizer.cls_token or ""
-        framed, _ = framed_texts(list(PROBES), self.embedder.tokenizer, instruction, self.run.max_tokens)
+        framed, _ = FramedTexts.of(PROBES, self.embedder.tokenizer, instruction, self.run.max_tokens)
         for end in (separator, separator + opening, separator + separator):
             read = [self.tokenizer(f"{instruction}{end}{text}", truncation=True) for text in PROBES]
             if all(_reads_as(tokens, *text) for tokens, text in zip(read, framed, strict=True)):
@@ -125,24 +124,25 @@ def open_contrastive_checkpoint(folder: Path, step: int | None, wording: Wording
     assert run is not None
     chosen, record = chosen_step(folder, run.protocol.steps, step)
     layout = Layout(folder.parent.parent)
-    embedder = open_contrastive(layout, run_file.id, CPU, "fp32", chosen)
+    embedder = load_encoder(layout, run_file.id, CPU, "fp32", step=chosen)
     encoder, tokenizer = _for_transformers(layout, run, embedder)
     own = {task.name: task for task in open_specified(run_file.source).embedding_tasks()}
     tasks = tuple({**OFFICIAL_TASKS, **own}.values())
     return ContrastiveCheckpoint(folder, run_file, chosen, record, embedder, encoder, tokenizer, tasks, wording)
 
 
-def _for_transformers(layout: Layout, run: ContrastiveRun, embedder: Embedder) -> tuple[Any, Any]:
+def _for_transformers(layout: Layout, run: ContrastiveRun, embedder: TextEncoder) -> tuple[Any, Any]:
     """Encoder and tokenizer; the tokenizer cuts texts as the run does."""
-    if isinstance(embedder, ExternalTextEncoder):
-        embedder.tokenizer.tokenizer.model_max_length = run.max_tokens
-        return embedder.encoder.encoder, embedder.tokenizer.tokenizer
-    assert isinstance(embedder, TextEncoder)
+    trained, tokenizer = embedder.model.model, embedder.tokenizer
+    if isinstance(tokenizer, ExternalTokenizer):
+        tokenizer.tokenizer.model_max_length = run.max_tokens
+        return trained.encoder, tokenizer.tokenizer
+    assert isinstance(tokenizer, TextTokenizer)
     pretraining = read_run_file(layout.pretraining(run.weights)).pretraining
     assert pretraining is not None
-    encoder = NeoBERTModel(configuration_of(pretraining, embedder.tokenizer)).eval()
-    encoder.load_state_dict(embedder.encoder.state_dict())
-    return encoder, transformers_tokenizer(embedder.tokenizer, run.max_tokens)
+    encoder = NeoBERTModel(configuration_of(pretraining, tokenizer)).eval()
+    encoder.load_state_dict(trained.state_dict())
+    return encoder, transformers_tokenizer(tokenizer, run.max_tokens)
 
 
 def write_contrastive(checkpoint: ContrastiveCheckpoint, form: str, folder: Path) -> dict[str, float]:
@@ -161,7 +161,9 @@ def _write_transformers(checkpoint: ContrastiveCheckpoint, folder: Path) -> dict
     checkpoint.tokenizer.save_pretrained(folder)
     encoder, tokenizer = load_external(folder, str(folder))
     require_equal_weights(encoder.encoder.state_dict(), checkpoint.encoder.state_dict())
-    reloaded = ExternalTextEncoder(encoder, tokenizer, tokenizer.most_tokens, precision="fp32", device=CPU)
+    reloaded = TextEncoder(
+        PaddedEncoder(encoder, tokenizer.most_tokens), tokenizer, tokenizer.most_tokens, precision="fp32", device=CPU
+    )
     found = torch.from_numpy(reloaded.encode(PROBES))
     return {"vectors": require_close("vectors", found, checkpoint.expected(), TOLERANCE)}
 

@@ -5,14 +5,14 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from neobert.data.tokenizers import Framed
+from neobert.data.tokenizers import Framing
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import publish_once
 from neobert.glue.tasks import TRAIN, Task, task_named
@@ -98,13 +98,6 @@ class EncodedTask:
         if examples is None or examples >= len(split):
             return split
         return split.take(permutation(len(split), CAP_KEY)[:examples])
-
-
-class Framing(Protocol):
-    """A tokenizer that adds special tokens."""
-
-    def frame_all(self, columns: Sequence[Sequence[str]], *, max_tokens: int) -> list[Framed]:
-        """One text or pair a row of `columns`, each cut to `max_tokens`, specials included."""
 
 
 def encode_task(task: Task, splits: Mapping[str, Examples], tokenizer: Framing, max_tokens: int) -> EncodedTask:

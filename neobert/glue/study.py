@@ -15,11 +15,12 @@ from safetensors.torch import load_file, save_file
 
 from neobert.data.preparation import POLL_SECONDS, open_specified, require_origin, text_tokenizer
 from neobert.data.sources import Source
+from neobert.data.tokenizers import Framing
 from neobert.errors import DamagedFile, MissingData
 from neobert.external import read_model_file
 from neobert.files import replace_file, set_aside, sha256_of, sync_file, temporary_sibling
 from neobert.glue.batching import ExampleLayout, PackedLayout, PaddedLayout
-from neobert.glue.encoding import EncodedTask, Framing, encode_task, load_encoded, save_encoded
+from neobert.glue.encoding import EncodedTask, encode_task, load_encoded, save_encoded
 from neobert.glue.finetuning import Compiling, FineTuner, Outcome
 from neobert.glue.selection import best_weights, drop_beaten_weights, select
 from neobert.glue.tasks import task_named

@@ -203,6 +203,15 @@ class ExternalTokenizer:
 
     def frame_all(self, columns: Sequence[Sequence[str]], *, max_tokens: int) -> list[Framed]:
         """Texts, or pairs of two columns, with specials; the longer text of a pair is cut first."""
+        framed = self._frame_all(columns, max_tokens + 1)  # one token more shows which are too long
+        long = [number for number, text in enumerate(framed) if len(text.token_ids) > max_tokens]
+        if long:
+            cut = self._frame_all([[column[number] for number in long] for column in columns], max_tokens)
+            for number, text in zip(long, cut, strict=True):
+                framed[number] = text._replace(is_cut=True)
+        return framed
+
+    def _frame_all(self, columns: Sequence[Sequence[str]], max_tokens: int) -> list[Framed]:
         encoded = self.tokenizer(
             *(list(column) for column in columns),
             truncation="longest_first",
