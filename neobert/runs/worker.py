@@ -164,22 +164,26 @@ def open_units(layout: Layout, reference: str) -> list[Unit]:
         ValueError: the reference has no known form.
         MissingData, DamagedFile: as `read_checked_run_file`.
     """
-    from neobert.data.preparation import CorpusUnit
-    from neobert.embeddings.contrastive import ContrastiveUnit
-    from neobert.embeddings.evaluation import units_of_evaluation
-    from neobert.glue.study import trials_of_study
-    from neobert.training.pretraining import PretrainingUnit
-
-    match reference.split("/"):
+    match reference.split("/"):  # a kind's module is imported where it is worked on: transformers alone takes a second
         case ["pretraining", run_id]:
+            from neobert.training.pretraining import PretrainingUnit
+
             return [PretrainingUnit.open(layout, run_id)]
         case ["glue", task, "studies", study_id]:
+            from neobert.glue.study import trials_of_study
+
             return list(trials_of_study(layout, task, study_id))
         case ["contrastive", run_id]:
+            from neobert.embeddings.contrastive import ContrastiveUnit
+
             return [ContrastiveUnit.open(layout, run_id)]
         case ["mteb", "evaluations", evaluation_id]:
+            from neobert.embeddings.evaluation import units_of_evaluation
+
             return list(units_of_evaluation(layout, evaluation_id))
         case ["corpus", _, run_id]:
+            from neobert.data.preparation import CorpusUnit
+
             return [CorpusUnit.open(layout, run_id)]
     raise ValueError(f"{reference!r} names no unit: expected {' or '.join(REFERENCES)}")
 
