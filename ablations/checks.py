@@ -18,9 +18,9 @@ from neobert.data.sources import UNRESOLVED, HubSource, Source
 from neobert.errors import MissingData
 from neobert.identity import canonical
 from neobert.model.size import parameter_count
-from neobert.recipe import Pretraining
+from neobert.recipe import EngineWord, Pretraining
 from neobert.runs.layout import Layout
-from neobert.runs.specifications import ContrastiveRun, EmbeddingEvaluation, EngineWord, GlueStudy, PretrainingRun, Run
+from neobert.runs.specifications import ContrastiveRun, EmbeddingEvaluation, GlueStudy, PretrainingRun, Run
 
 MOST_GPUS = 1024
 SPLITTING_ENGINES: tuple[EngineWord, ...] = ("zero1", "zero2")

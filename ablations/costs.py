@@ -26,13 +26,12 @@ from neobert.model.size import (
     training_flops_per_token,
     training_memory,
 )
-from neobert.recipe import FineTuning, Point
+from neobert.recipe import EngineWord, FineTuning, Point
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_record
 from neobert.runs.specifications import (
     ContrastiveRun,
     EmbeddingEvaluation,
-    EngineWord,
     Execution,
     GlueStudy,
     PretrainingRun,

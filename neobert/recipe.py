@@ -25,6 +25,9 @@ from neobert.identity import Neutral, neutral_values
 
 Precision = Literal["fp32", "bf16"]
 
+EngineWord = Literal["single", "ddp", "zero1", "zero2"]
+"""How processes share a model; the one word here that decides no result."""
+
 EmbeddingPrecision = Literal["fp32", "bf16", "fp16"]
 """What vectors are computed in: bf16 with weights in bf16, fp16 by autocast over weights in fp32. Nothing is trained in
 fp16, which needs loss scaling."""

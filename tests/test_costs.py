@@ -31,9 +31,10 @@ from neobert.data.sources import DirectorySource, open_source
 from neobert.errors import MissingData
 from neobert.identity import plain
 from neobert.model.build import build_masked_language_model
+from neobert.recipe import EngineWord
 from neobert.runs.claims import acquire
 from neobert.runs.layout import Layout
-from neobert.runs.specifications import EngineWord, GlueStudy, PretrainingRun
+from neobert.runs.specifications import GlueStudy, PretrainingRun
 from neobert.training import checkpoints
 from neobert.training.schedule import FineTuningSchedule, milestones
 

@@ -24,8 +24,7 @@ from neobert.model.size import (
     saved_bytes,
     training_memory,
 )
-from neobert.recipe import Precision
-from neobert.runs.specifications import EngineWord
+from neobert.recipe import EngineWord, Precision
 
 ENGINES: tuple[EngineWord, ...] = ("ddp", "zero1", "zero2")
 FORMS = list(itertools.product(("learned", "rotary"), ("gelu", "swiglu", "geglu"), ("layer_norm", "rms_norm")))

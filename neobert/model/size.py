@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 
 from neobert import recipe
-from neobert.runs.specifications import EngineWord
+from neobert.recipe import EngineWord
 
 NORM_VECTORS = {"layer_norm": 2, "rms_norm": 1}
 

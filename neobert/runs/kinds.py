@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from neobert.processes import StopRequest
 from neobert.runs.claims import Claim
@@ -16,6 +16,10 @@ from neobert.runs.specifications import (
     RunFile,
 )
 from neobert.runs.work import Kind, Part, Work
+
+if TYPE_CHECKING:
+    from neobert.training.distributed import Process
+    from neobert.training.trainer import Trainer
 
 
 class Execute(Protocol):
@@ -31,13 +35,23 @@ class Execute(Protocol):
     def __call__(self, layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None: ...
 
 
+class MakeTrainer(Protocol):
+    """A run in one of the ranks that train it: `make_trainer(layout, run_file, process)` of the kind's own module."""
+
+    def __call__(self, layout: Layout, run_file: RunFile, process: "Process") -> "Trainer[Any]": ...
+
+
 @dataclass(frozen=True)
 class KindOfWork:
-    """A kind: its class, where its folders lie below a folder of runs (a glob), and what carries it out."""
+    """A kind: its class, where its folders lie below a folder of runs (a glob), and what carries it out.
+
+    `make_trainer` is for kinds whose runs several ranks may train together.
+    """
 
     specification: type[Work]
     folders: str
     execute: Execute
+    make_trainer: MakeTrainer | None = None
 
 
 def _ignore(step: int, score: float | None) -> None:
@@ -54,9 +68,15 @@ def _tokenize(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop:
 
 
 def _pretrain(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
-    from neobert.training.pretraining import PretrainingUnit
+    from neobert.training.pretraining import execute
 
-    PretrainingUnit(layout, run_file).run(claim, stop, _ignore)
+    execute(layout, run_file, part, claim, stop)
+
+
+def _pretraining_trainer(layout: Layout, run_file: RunFile, process: "Process") -> "Trainer[Any]":
+    from neobert.training.pretraining import PretrainingTrainer
+
+    return PretrainingTrainer(layout, run_file, process)
 
 
 def _finetune(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
@@ -71,6 +91,12 @@ def _contrast(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop:
     ContrastiveUnit(layout, run_file).run(claim, stop, _ignore)
 
 
+def _contrastive_trainer(layout: Layout, run_file: RunFile, process: "Process") -> "Trainer[Any]":
+    from neobert.embeddings.contrastive import ContrastiveTrainer
+
+    return ContrastiveTrainer(layout, run_file, process)
+
+
 def _measure(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
     from neobert.embeddings.evaluation import units_of_evaluation
 
@@ -80,8 +106,8 @@ def _measure(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: 
 
 KINDS: Mapping[Kind, KindOfWork] = {
     "corpus": KindOfWork(Corpus, "data/*", _tokenize),
-    "pretraining": KindOfWork(PretrainingRun, "pretraining/*", _pretrain),
+    "pretraining": KindOfWork(PretrainingRun, "pretraining/*", _pretrain, _pretraining_trainer),
     "glue": KindOfWork(GlueStudy, "glue/*/studies/*", _finetune),
-    "contrastive": KindOfWork(ContrastiveRun, "contrastive/*", _contrast),
+    "contrastive": KindOfWork(ContrastiveRun, "contrastive/*", _contrast, _contrastive_trainer),
     "mteb": KindOfWork(EmbeddingEvaluation, "mteb/evaluations/*", _measure),
 }

@@ -12,7 +12,16 @@ from pydantic import NonNegativeInt, PositiveInt, ValidationError, field_validat
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import publish_once, read_json, replace_file
 from neobert.identity import NUMERICS, Neutral, chosen, decisive, identity, neutral_values, plain
-from neobert.recipe import Contrastive, EmbeddingPrecision, FineTuning, Instructed, Point, Pretraining, Value
+from neobert.recipe import (
+    Contrastive,
+    EmbeddingPrecision,
+    EngineWord,
+    FineTuning,
+    Instructed,
+    Point,
+    Pretraining,
+    Value,
+)
 from neobert.runs.layout import MANIFEST, Layout
 from neobert.runs.records import Category, Protocol, provenance, read_sealed, sealed
 from neobert.runs.work import Counted, JobKind, Kind, Part, Work, training_columns, training_part
@@ -326,7 +335,6 @@ class Source(Value):
     unseen: tuple[str, ...] = ()
 
 
-EngineWord = Literal["single", "ddp", "zero1", "zero2"]
 HeldoutWord = Literal["own", "all"]
 CompileWord = Literal["auto", "on", "off"]
 

@@ -18,9 +18,8 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, Valida
 from neobert.errors import MissingData, did_you_mean
 from neobert.files import append_line, damaged_lines, mend_lines, read_lines
 from neobert.identity import plain
-from neobert.recipe import Value
+from neobert.recipe import EngineWord, Value
 from neobert.runs.layout import Layout
-from neobert.runs.specifications import EngineWord
 
 JobKind = Literal["prepare", "pretrain", "glue", "mteb"]
 KINDS: tuple[JobKind, ...] = ("prepare", "pretrain", "glue", "mteb")

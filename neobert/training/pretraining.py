@@ -27,6 +27,7 @@ from neobert.runs.layout import Layout
 from neobert.runs.optuna_view import Report
 from neobert.runs.records import is_published, publish_record
 from neobert.runs.specifications import PretrainingRun, RunFile, read_checked_run_file
+from neobert.runs.work import Part
 from neobert.training.accounting import accounts
 from neobert.training.compiling import Trial, compile_model, compiling_pays
 from neobert.training.distributed import Process, default_device, said_by_first
@@ -214,6 +215,49 @@ class PretrainingTrainer(Trainer[Batch]):
         return {"heldout_loss": own, "heldout_losses": losses, "heldout": plain(scores)}
 
 
+def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
+    """Train from wherever the stage stands to its end, then publish its record."""
+    measured = measured_runs(run_file)
+    corpus, *_ = [tokenized_corpus(layout, each, run_file.source) for each in measured]
+
+    def make_trainer(run_file: RunFile, process: Process) -> PretrainingTrainer:
+        return PretrainingTrainer(layout, run_file, process, corpus)
+
+    result = train(layout, run_file, make_trainer, claim, stop)
+    publish_record(part.record, _record(run_file, result, merge_metrics(part.record.parent)))
+
+
+def _record(run_file: RunFile, result: TrainResult, metrics: list[dict[str, Any]]) -> dict[str, Any]:
+    run = run_file.pretraining
+    assert run is not None
+    stage = run.recipe.stages[-1]
+    measured = [line for line in metrics if "heldout_losses" in line][-1]
+    return {
+        "kind": "pretraining",
+        "id": run.id,
+        "state": "done",
+        "inputs": {"data": run.data_id, "previous": run.previous},
+        "config": {
+            "recipe": plain(run.recipe),
+            "stage": run.stage,
+            "origins": {"corpus": run.corpus_origin, "tokenizer": run.tokenizer_origin},
+        },
+        "labels": run_file.labels,
+        "scores": {
+            "heldout_loss": measured["heldout_losses"],
+            "heldout": measured["heldout"],
+            "training_loss": training_loss(metrics, stage.steps),
+        },
+        "seed": run.recipe.seed,
+        "steps": stage.steps,
+        "tokens": stage.tokens,
+        "real_tokens": result.totals.real_tokens,
+        **accounts(result.totals, run.recipe, result.execution.processes, default_device(), metrics),
+        "compiled": result.compiled,
+        **result.machine_record(),
+    }
+
+
 @dataclass(frozen=True)
 class PretrainingUnit:
     """A stage of pre-training that a worker may take."""
@@ -262,40 +306,4 @@ class PretrainingUnit:
 
     def run(self, claim: Claim, stop: StopRequest, report: Report) -> None:
         """Train from wherever the stage stands to its end, then publish done.json."""
-        measured = measured_runs(self.run_file)
-        corpus, *_ = [tokenized_corpus(self.layout, each, self.run_file.source) for each in measured]
-
-        def make_trainer(run_file: RunFile, process: Process) -> PretrainingTrainer:
-            return PretrainingTrainer(self.layout, run_file, process, corpus)
-
-        result = train(self.layout, self.run_file, make_trainer, claim, stop)
-        publish_record(self.folder / "done.json", self._record(result, merge_metrics(self.folder)))
-
-    def _record(self, result: TrainResult, metrics: list[dict[str, Any]]) -> dict[str, Any]:
-        run = self.run_specification
-        stage = run.recipe.stages[-1]
-        measured = [line for line in metrics if "heldout_losses" in line][-1]
-        return {
-            "kind": "pretraining",
-            "id": self.id,
-            "state": "done",
-            "inputs": {"data": run.data_id, "previous": run.previous},
-            "config": {
-                "recipe": plain(run.recipe),
-                "stage": run.stage,
-                "origins": {"corpus": run.corpus_origin, "tokenizer": run.tokenizer_origin},
-            },
-            "labels": self.run_file.labels,
-            "scores": {
-                "heldout_loss": measured["heldout_losses"],
-                "heldout": measured["heldout"],
-                "training_loss": training_loss(metrics, stage.steps),
-            },
-            "seed": run.recipe.seed,
-            "steps": stage.steps,
-            "tokens": stage.tokens,
-            "real_tokens": result.totals.real_tokens,
-            **accounts(result.totals, run.recipe, result.execution.processes, default_device(), metrics),
-            "compiled": result.compiled,
-            **result.machine_record(),
-        }
+        execute(self.layout, self.run_file, self.run_specification.closing(self.layout), claim, stop)

@@ -23,11 +23,12 @@ from torch.distributed import DistError
 from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED, DamagedFile, RunFailed
 from neobert.files import append_line, clear_temporaries, line_bytes, mend_lines, read_lines, replace_file, set_aside
 from neobert.processes import Stopped, StopRequest
-from neobert.recipe import Contrastive, Optimization, Stage
+from neobert.recipe import Contrastive, EngineWord, Optimization, Stage
 from neobert.runs.claims import Claim, acquire
+from neobert.runs.kinds import KINDS
 from neobert.runs.layout import Layout
 from neobert.runs.records import provenance
-from neobert.runs.specifications import ContrastiveRun, EngineWord, Execution, PretrainingRun, RunFile, read_run_file
+from neobert.runs.specifications import Execution, RunFile, read_run_file
 from neobert.training import checkpoints
 from neobert.training.accounting import Totals, forget_peak_memory, traced
 from neobert.training.checkpoints import Checkpoint
@@ -408,23 +409,15 @@ def _join_run(layout: Layout, rendezvous: Rendezvous, run: StartedRun, stop: Sto
     where = f"process {process.rank} of {process.count}, run {run.id}"
     try:
         run_file = read_run_file(folder).model_copy(update={"execution": run.execution})
+        make_trainer = KINDS[run_file.run.kind].make_trainer
+        assert make_trainer is not None, run_file.kind
         with rendezvous.join(run):
-            _trainer_of(layout, run_file, process).fit(stop, None, folder)
+            make_trainer(layout, run_file, process).fit(stop, None, folder)
     except Exception as error:
         if type(error) is not RunFailed:
             traceback.print_exception(error)
             raise RunFailed(f"{where} ends: {error}") from error
         print(f"{where}: {error}", file=sys.stderr, flush=True)
-
-
-def _trainer_of(layout: Layout, run_file: RunFile, process: Process) -> Trainer[Any]:
-    if run_file.contrastive is not None:
-        from neobert.embeddings.contrastive import ContrastiveTrainer
-
-        return ContrastiveTrainer(layout, run_file, process)
-    from neobert.training.pretraining import PretrainingTrainer
-
-    return PretrainingTrainer(layout, run_file, process)
 
 
 def last_checkpoint(layout: Layout, run_id: str) -> Checkpoint:
@@ -435,9 +428,8 @@ def last_checkpoint(layout: Layout, run_id: str) -> Checkpoint:
             checkpoint before it; an earlier one never stands for the last.
     """
     folder = layout.trained(run_id)
-    run = read_run_file(folder).run
-    assert isinstance(run, PretrainingRun | ContrastiveRun)
-    steps = run.recipe.stages[-1].steps if isinstance(run, PretrainingRun) else run.protocol.steps
+    steps = read_run_file(folder).run.steps
+    assert steps is not None, f"{run_id} trains no model"
     path = checkpoints.folder_of(folder / "checkpoints", steps)
     if checkpoints.is_valid(path):
         return Checkpoint(path, steps)
