@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 from ablations.ladder import variants
 from benchmarks.measuring import Timing, median_ratio, time_in_turns
-from neobert.data.batches import IGNORED, Batch, Exact, Fixed, collate, micro_batches
+from neobert.data.batches import IGNORED, Batch, ExactSizes, PaddingBuckets, collate, micro_batches
 from neobert.data.masking import counter_hash, mask_tokens
-from neobert.data.rows import Integers, reordered, shuffled, whole_documents
+from neobert.data.rows import Integers, pack_documents, reorder_rows, shuffle
 from neobert.data.shards import FRAME_TOKENS, Documents, TokenizedCorpus, all_documents
 from neobert.data.tokenizers import SpecialIds
 from neobert.model.build import build_masked_language_model, initialize
@@ -148,14 +148,14 @@ def own_batches(documents: MaskedDocuments, documents_per_step: int, *, fixed: b
     With `fixed` sizes, as a compiled model gets them.
     """
     numbers = np.arange(len(documents), dtype=np.int64)
-    packed = whole_documents(documents.view, numbers, documents.keys, documents.context)
-    rows = reordered(packed, shuffled(packed.count, SEED))
+    packed = pack_documents(documents.view, numbers, documents.keys, documents.context)
+    rows = reorder_rows(packed, shuffle(packed.count, SEED))
     size = rows_per_step(rows.count, round(documents_per_step * documents.padded_fill))
     tokens = float(documents.view.framed_lengths.mean())
-    shapes = Fixed(size, documents.context, MASKING.rate, tokens) if fixed else Exact(size)
+    shapes = PaddingBuckets(size, documents.context, MASKING.rate, tokens) if fixed else ExactSizes(size)
     flat = torch.cuda.is_available()
     return [
-        collate(part, documents.view.corpus, MASKING, shapes=shapes, flat=flat) for part in micro_batches(rows, size)
+        collate(part, documents.view.corpus, MASKING, sizes=shapes, flat=flat) for part in micro_batches(rows, size)
     ]
 
 

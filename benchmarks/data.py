@@ -197,7 +197,7 @@ def with_shards(paths: list[Path], folder: Path, out: Path) -> Callable[[], Outc
                 rows = next(steps)
                 batch = collate(rows, corpus, NEOBERT_MASKING)
                 file.write(batch.token_ids.numpy().astype(TOKEN).tobytes())
-                count += len(rows.pieces.documents)
+                count += len(rows.spans.documents)
                 slots, tokens = slots + rows.count * CONTEXT, tokens + rows.real_tokens
         return {"rows": slots // CONTEXT, "fill": round(tokens / slots, 4), "tokenised": tokenised}
 

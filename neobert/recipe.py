@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     ConfigDict,
     NonNegativeFloat,
@@ -20,7 +19,6 @@ from pydantic import (
     model_validator,
 )
 
-from neobert.data.catalog import require_corpus
 from neobert.identity import Neutral, neutral_values
 
 Precision = Literal["fp32", "bf16"]
@@ -115,7 +113,7 @@ class Model(Value):
 class Data(Value):
     """Which text in which tokens; a source (synthetic, hub, directory) says where the bytes come from."""
 
-    corpus: Annotated[str, AfterValidator(require_corpus)]
+    corpus: str
     tokenizer: Literal["wordpiece", "bpe"]
 
 

@@ -96,7 +96,7 @@ def test_heavy_packages_have_one_door() -> None:
         "from ablations.run import build_parser; build_parser()",
         "from neobert.export.__main__ import build_parser; build_parser()",
         "from ablations.prefetch import build_parser; build_parser()",
-        "import ablations.checks, neobert.data.hub_download, neobert.data.requirements",
+        "import ablations.checks, neobert.data.hub_download, neobert.data.preparation, neobert.data.rows",
         "import ablations.listing, ablations.listing, ablations.checks",
         "import ablations.execute",
         "import ablations.status, ablations.status, neobert.runs.index",
@@ -114,7 +114,9 @@ def test_heavy_packages_have_one_door() -> None:
     ],
 )
 def test_what_lists_plans_or_reports_imports_no_torch(statement: str) -> None:
-    code = f"{statement}; import sys; sys.exit(bool({{'torch', 'transformers', 'mteb'}} & set(sys.modules)))"
+    code = (
+        f"{statement}; import sys; sys.exit(bool({{'torch', 'transformers', 'mteb', 'datasets'}} & set(sys.modules)))"
+    )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
 
 

@@ -15,8 +15,16 @@ from hypothesis import strategies as st
 from small_corpora import IDS, corpus_of, realistic_lengths, small_documents, stage
 
 from neobert.data import rows as streams
-from neobert.data.batches import Batch, Exact, Fixed, StepIterator, collate, heldout_batches, micro_batches
-from neobert.data.rows import STREAMS, WINDOW_DOCUMENTS, PackingWord, Pieces, Rows, joined
+from neobert.data.batches import (
+    Batch,
+    ExactSizes,
+    PaddingBuckets,
+    StepIterator,
+    collate,
+    heldout_batches,
+    micro_batches,
+)
+from neobert.data.rows import STREAMS, WINDOW_DOCUMENTS, PackedRows, PackingWord, Spans, join_rows
 from neobert.data.shards import Documents, TokenizedCorpus, all_documents
 from neobert.recipe import Masking, Subset
 
@@ -32,9 +40,9 @@ PACKINGS = sorted(STREAMS)
 packings = pytest.mark.parametrize("packing", PACKINGS)
 
 
-def fields(rows: Rows) -> list[object]:
-    pieces = rows.pieces
-    return [rows.count, rows.context, rows.isolated, *(getattr(pieces, name).tolist() for name in vars(pieces))]
+def fields(rows: PackedRows) -> list[object]:
+    spans = rows.spans
+    return [rows.count, rows.context, rows.isolated, *(getattr(spans, name).tolist() for name in vars(spans))]
 
 
 def framed(corpus: TokenizedCorpus, document: int) -> list[int]:
@@ -51,14 +59,14 @@ def masks(batch: Batch) -> Iterator[tuple[int, int, int]]:
             yield *divmod(place, batch.token_ids.shape[1]), target
 
 
-def predicted_places(rows: Rows, batch: Batch) -> set[tuple[int, int, int]]:
+def predicted_places(rows: PackedRows, batch: Batch) -> set[tuple[int, int, int]]:
     """(document, token offset, target) of each predicted token."""
-    pieces = rows.pieces
+    spans = rows.spans
     places = set()
     for row, column, target in masks(batch):
-        piece = int(np.flatnonzero((pieces.rows == row) & (pieces.columns <= column))[-1])
-        offset = int(pieces.first[piece]) + column - int(pieces.columns[piece]) - 1
-        places.add((int(pieces.documents[piece]), offset, target))
+        piece = int(np.flatnonzero((spans.rows == row) & (spans.columns <= column))[-1])
+        offset = int(spans.first[piece]) + column - int(spans.columns[piece]) - 1
+        places.add((int(spans.documents[piece]), offset, target))
     return places
 
 
@@ -106,9 +114,9 @@ def test_a_padded_step_holds_a_fixed_number_of_documents_and_an_epoch_each_once(
     for _ in range(3):
         seen = []
         for rows in islice(steps, 5):
-            assert len(rows.pieces.documents) == 12 and rows.count <= 12
-            assert rows.pieces.tokens.tolist() == np.minimum(rows.pieces.framed_lengths, CONTEXT).tolist()
-            seen.extend(rows.pieces.documents.tolist())
+            assert len(rows.spans.documents) == 12 and rows.count <= 12
+            assert rows.spans.tokens.tolist() == np.minimum(rows.spans.framed_lengths, CONTEXT).tolist()
+            seen.extend(rows.spans.documents.tolist())
         assert sorted(seen) == list(range(60))
         epochs.append(seen)
     assert epochs[0] != epochs[1] != epochs[2]
@@ -120,10 +128,10 @@ def test_a_packed_step_holds_full_rows_and_a_window_each_document_once() -> None
     steps = StepIterator(documents, stage(128, 8, steps=10_000), "packed", seed=0)
     rows = next(steps)
     taken = [rows]
-    while sum(len(part.pieces.documents) for part in taken) < count:
+    while sum(len(part.spans.documents) for part in taken) < count:
         taken.append(next(steps))
     assert {part.count for part in taken} == {8}
-    seen = np.concatenate([part.pieces.documents for part in taken])[:count]
+    seen = np.concatenate([part.spans.documents for part in taken])[:count]
     assert len(set(seen.tolist())) >= count - 8 * 40
     assert sum(part.real_tokens for part in taken) >= 0.98 * len(taken) * 8 * 128
 
@@ -133,7 +141,7 @@ def test_a_packed_epoch_holds_each_document_once() -> None:
     steps = StepIterator(documents, stage(CONTEXT, 1, steps=10**6), "packed", seed=0)
     counts = np.zeros(100, dtype=np.int64)
     while (steps.state()["streams"][0]["window"]) == 0:
-        np.add.at(counts, next(steps).pieces.documents, 1)
+        np.add.at(counts, next(steps).spans.documents, 1)
     # One window holds 40 epochs and 96 documents of the next.
     assert WINDOW_DOCUMENTS == 40 * 100 + 96
     assert set(counts.tolist()) == {40, 41} and (counts == 41).sum() == 96
@@ -142,7 +150,7 @@ def test_a_packed_epoch_holds_each_document_once() -> None:
 def test_packed_steps_are_samples_of_all_lengths() -> None:
     documents = all_documents(corpus_of(realistic_lengths(WINDOW_DOCUMENTS, 60)))
     steps = StepIterator(documents, stage(128, 64), "packed", seed=0)
-    means = [float(next(steps).pieces.tokens.mean()) for _ in range(8)]
+    means = [float(next(steps).spans.tokens.mean()) for _ in range(8)]
     assert max(means) < 1.5 * min(means)
 
 
@@ -151,12 +159,12 @@ def test_all_ranks_meet_the_same_few_sizes(packing: PackingWord) -> None:
     """Else one rank compiles a shape while the others wait for it: packing alone would give the last rank's rows many
     short documents and the first one's few long ones."""
     documents = all_documents(corpus_of(realistic_lengths(WINDOW_DOCUMENTS, 60)))
-    shapes = Fixed(8, 128, BERT.rate, float(np.minimum(documents.framed_lengths, 128).mean()))
+    shapes = PaddingBuckets(8, 128, BERT.rate, float(np.minimum(documents.framed_lengths, 128).mean()))
     sizes = set()
     for rows in islice(StepIterator(documents, stage(128, 256), packing, seed=0), 8):
         for rank in range(8):
             for part in micro_batches(rows, 8, rank=rank, ranks=8):
-                batch = collate(part, documents.corpus, BERT, shapes=shapes, flat=True)
+                batch = collate(part, documents.corpus, BERT, sizes=shapes, flat=True)
                 assert batch.boundaries is not None and part.count
                 sizes.add((*batch.token_ids.shape, len(batch.targets), len(batch.boundaries)))
     assert len(sizes) <= 4
@@ -185,7 +193,7 @@ def test_rows_across_documents_are_the_stream_of_uncut_documents_cut_evenly() ->
         assert (batch.documents == 0).all()
         assert (batch.positions == torch.arange(CONTEXT)).all()
         stream.extend(batch.token_ids.flatten().tolist())
-        order.extend(rows.pieces.documents[rows.pieces.first == 0].tolist())
+        order.extend(rows.spans.documents[rows.spans.first == 0].tolist())
     expected = [token for document in order for token in framed(corpus, document)]
     assert stream == expected[: len(stream)]
     assert sorted(order[:40]) == list(range(40))
@@ -197,17 +205,17 @@ def test_a_batch_is_what_its_rows_say(packing: PackingWord, seed: int, rate: flo
     documents = small_documents(50, seed=seed)
     rows = next(StepIterator(documents, stage(CONTEXT, 6), packing, seed=seed))
     masking = Masking(rate=rate, mask_share=0.8, random_share=0.1)
-    batch = collate(rows, documents.corpus, masking, shapes=Exact(8))
+    batch = collate(rows, documents.corpus, masking, sizes=ExactSizes(8))
     token_ids = np.full((8, CONTEXT), IDS.pad)
     numbers, positions = np.full((8, CONTEXT), -1), np.full((8, CONTEXT), -1)
     seen_in_row = [0] * 8
-    pieces = rows.pieces
-    for piece in range(len(pieces.rows)):
-        row, column, tokens = int(pieces.rows[piece]), int(pieces.columns[piece]), int(pieces.tokens[piece])
-        whole = framed(documents.corpus, int(pieces.documents[piece]))
+    spans = rows.spans
+    for piece in range(len(spans.rows)):
+        row, column, tokens = int(spans.rows[piece]), int(spans.columns[piece]), int(spans.tokens[piece])
+        whole = framed(documents.corpus, int(spans.documents[piece]))
         if rows.isolated:
             whole = [*whole[: CONTEXT - 1], IDS.sep] if len(whole) > CONTEXT else whole
-        first = int(pieces.first[piece])
+        first = int(spans.first[piece])
         place = slice(column, column + tokens)
         token_ids[row, place] = whole[first : first + tokens]
         numbers[row, place] = seen_in_row[row] if rows.isolated else 0
@@ -232,16 +240,16 @@ def test_slots_grow_in_eights_and_drop_no_target() -> None:
     many = collate(rows, documents.corpus, Masking(rate=0.99, mask_share=1, random_share=0))
     assert few.slots.queries.shape[1] < many.slots.queries.shape[1] <= CONTEXT
     assert few.predicted_tokens <= len(few.targets) < few.predicted_tokens + 8
-    assert many.predicted_tokens > 0.85 * rows.real_tokens - 2 * len(rows.pieces.rows)
+    assert many.predicted_tokens > 0.85 * rows.real_tokens - 2 * len(rows.spans.rows)
 
 
 @packings
 def test_fixed_sizes_are_few_and_drop_no_target(packing: PackingWord) -> None:
     documents = small_documents(400)
-    shapes = Fixed(8, CONTEXT, BERT.rate, float(documents.framed_lengths.mean()))
+    shapes = PaddingBuckets(8, CONTEXT, BERT.rate, float(documents.framed_lengths.mean()))
     sizes = Counter()
     for rows in StepIterator(documents, stage(CONTEXT, 8, steps=200), packing, seed=0):
-        batch, exact = (collate(rows, documents.corpus, BERT, shapes=kind) for kind in (shapes, Exact()))
+        batch, exact = (collate(rows, documents.corpus, BERT, sizes=kind) for kind in (shapes, ExactSizes()))
         assert list(masks(batch)) == list(masks(exact))
         sizes[batch.token_ids.shape, batch.slots.queries.shape, batch.targets.shape] += 1
     assert len({rows for (rows, _), _, _ in sizes}) <= 4
@@ -253,8 +261,8 @@ def test_fixed_sizes_are_few_and_drop_no_target(packing: PackingWord) -> None:
 def test_one_run_of_tokens_holds_what_rows_hold(packing: PackingWord, seed: int, fixed: bool) -> None:
     documents = small_documents(50, seed=seed)
     rows = next(StepIterator(documents, stage(CONTEXT, 6), packing, seed=seed))
-    shapes = Fixed(6, CONTEXT, BERT.rate, float(documents.framed_lengths.mean())) if fixed else Exact()
-    batch, by_row = (collate(rows, documents.corpus, BERT, shapes=shapes, flat=flat) for flat in (True, False))
+    shapes = PaddingBuckets(6, CONTEXT, BERT.rate, float(documents.framed_lengths.mean())) if fixed else ExactSizes()
+    batch, by_row = (collate(rows, documents.corpus, BERT, sizes=shapes, flat=flat) for flat in (True, False))
     assert list(masks(batch)) == list(masks(by_row)) and torch.equal(batch.targets, by_row.targets)
     assert batch.boundaries is not None and by_row.boundaries is None and batch.slots.boundaries is not None
     flat = batch.documents.flatten()
@@ -293,30 +301,30 @@ def test_masks_do_not_depend_on_whether_documents_are_cut() -> None:
 
 def test_padded_and_packed_predict_the_same_tokens_of_an_epoch() -> None:
     documents = all_documents(corpus_of(realistic_lengths(WINDOW_DOCUMENTS, 20)))
-    padded = joined(list(StepIterator(documents, stage(CONTEXT, WINDOW_DOCUMENTS // 4, steps=4), "padded", seed=0)))
+    padded = join_rows(list(StepIterator(documents, stage(CONTEXT, WINDOW_DOCUMENTS // 4, steps=4), "padded", seed=0)))
     window = next(StepIterator(documents, stage(CONTEXT, WINDOW_DOCUMENTS), "padded", seed=0))
     packed = next(StepIterator(documents, stage(CONTEXT, window.count), "packed", seed=0))
-    assert sorted(packed.pieces.documents.tolist()) == sorted(padded.pieces.documents.tolist())
-    assert packed.pieces.documents.tolist() != padded.pieces.documents.tolist()
+    assert sorted(packed.spans.documents.tolist()) == sorted(padded.spans.documents.tolist())
+    assert packed.spans.documents.tolist() != padded.spans.documents.tolist()
     both = [predicted_places_fast(rows, documents.corpus) for rows in (padded, packed)]
     assert both[0] == both[1] and len(both[0]) > 1000
 
 
-def predicted_places_fast(rows: Rows, corpus: TokenizedCorpus) -> set[tuple[int, int]]:
+def predicted_places_fast(rows: PackedRows, corpus: TokenizedCorpus) -> set[tuple[int, int]]:
     """(document key, place inside it) of each predicted token of isolated rows."""
     batch = collate(rows, corpus, BERT)
     pairs = set()
     keys = {
         (int(row), int(number)): int(key)
-        for row, number, key in zip(rows.pieces.rows, numbers_in_rows(rows.pieces), rows.pieces.documents, strict=True)
+        for row, number, key in zip(rows.spans.rows, numbers_in_rows(rows.spans), rows.spans.documents, strict=True)
     }
     for row, column, _ in masks(batch):
         pairs.add((keys[row, int(batch.documents[row, column])], int(batch.positions[row, column])))
     return pairs
 
 
-def numbers_in_rows(pieces: Pieces) -> np.ndarray:
-    return np.arange(len(pieces.rows)) - np.searchsorted(pieces.rows, pieces.rows)
+def numbers_in_rows(spans: Spans) -> np.ndarray:
+    return np.arange(len(spans.rows)) - np.searchsorted(spans.rows, spans.rows)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 8])
@@ -330,9 +338,9 @@ def test_ranks_share_a_step_in_equally_many_micro_batches(ranks: int, rows_per_m
     assert sum(part.count for part in parts) == rows.count
     assert max(part.count for part in parts) <= rows_per_micro_batch
     assert max(part.count for share in shares for part in share) <= -(-rows.count // len(parts))
-    documents_of = [number for part in parts for number in part.pieces.documents.tolist()]
-    assert sorted(documents_of) == sorted(rows.pieces.documents.tolist())
-    batches = [collate(part, documents.corpus, BERT, shapes=Exact(rows_per_micro_batch)) for part in parts]
+    documents_of = [number for part in parts for number in part.spans.documents.tolist()]
+    assert sorted(documents_of) == sorted(rows.spans.documents.tolist())
+    batches = [collate(part, documents.corpus, BERT, sizes=ExactSizes(rows_per_micro_batch)) for part in parts]
     assert {batch.token_ids.shape for batch in batches} == {(rows_per_micro_batch, CONTEXT)}
     whole = collate(rows, documents.corpus, BERT)
     assert sum(batch.predicted_tokens for batch in batches) == whole.predicted_tokens
@@ -342,7 +350,7 @@ def test_ranks_share_a_step_in_equally_many_micro_batches(ranks: int, rows_per_m
 def test_an_empty_micro_batch_is_filler() -> None:
     documents = small_documents()
     rows = next(StepIterator(documents, stage(CONTEXT, 4), "packed", seed=0))
-    batch = collate(rows[4:8], documents.corpus, BERT, shapes=Exact(4))
+    batch = collate(rows[4:8], documents.corpus, BERT, sizes=ExactSizes(4))
     assert batch.real_tokens == batch.predicted_tokens == 0
     assert (batch.documents == -1).all() and (batch.targets == -100).all() and (batch.token_ids == IDS.pad).all()
 
@@ -356,7 +364,7 @@ def test_each_step_draws_one_subset_with_its_share(packing: PackingWord) -> None
     for rows in steps:
         after = steps.state()["streams"]
         (drawn,) = [number for number in range(3) if before[number] != after[number]]
-        assert int(rows.pieces.framed_lengths.min()) >= min(MIXTURE[drawn].minimum_tokens, CONTEXT)
+        assert int(rows.spans.framed_lengths.min()) >= min(MIXTURE[drawn].minimum_tokens, CONTEXT)
         draws.append(drawn)
         before = after
     for number, subset in enumerate(MIXTURE):

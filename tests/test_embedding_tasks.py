@@ -11,7 +11,7 @@ import pytest
 from embedding_worlds import card_of, own_tables, write_own_tasks, write_published, write_table
 from small_corpora import REAL_DATA
 
-from neobert.data import mteb_tasks
+from neobert.data import mteb_tasks, synthetic
 from neobert.data.mteb_tasks import (
     CATEGORIES,
     FOLDER_SUITE,
@@ -30,8 +30,6 @@ from neobert.data.mteb_tasks import (
     task_prompts,
 )
 from neobert.data.sources import DirectorySource, HubSource, SyntheticSource
-from neobert.data.synthetic import PAIR_SETS
-from neobert.data.synthetic import tasks as pairs
 from neobert.data.synthetic.world import lexicon
 from neobert.errors import DamagedFile, MissingData
 from neobert.runs.records import ENGLISH_SUITE, TASKS_IN_SUITE
@@ -185,7 +183,13 @@ def words_of(tables: TaskTables, *only: str) -> set[str]:
 
 
 def test_synthetic_tasks_share_no_content_word_with_the_pairs_to_train_on() -> None:
-    trained = {word for name in PAIR_SETS for pair in pairs(name) for text in pair[:2] for word in text.split()}
+    trained = {
+        word
+        for name in synthetic.PAIR_SETS
+        for pair in synthetic.pairs(name)
+        for text in pair[:2]
+        for word in text.split()
+    }
     taught = lexicon().part("train").content_words()
     assert trained & taught
     for task in WORLD.embedding_tasks():

@@ -10,7 +10,7 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 CODE = ("ablations", "neobert", "reports", "sweeps")
-FIELD = "    corpus: Annotated[str, AfterValidator(require_corpus)]\n"
+FIELD = "    corpus: str\n"
 KNOB = FIELD + "    deduplicated: Annotated[bool, Neutral(False)]\n"
 VALUE = '                corpus="wikibook",  # Table 2\n'
 CHILD = """

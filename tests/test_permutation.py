@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neobert.data.masking import counter_hash
-from neobert.data.rows import permuted
+from neobert.data.rows import permute
 
 KEYS = st.integers(0, 2**32 - 1)
 TRIALS = 24_000
@@ -18,32 +18,32 @@ TRIALS = 24_000
 @settings(deadline=None)
 @given(st.integers(1, 5000), KEYS)
 def test_every_number_comes_once(count: int, key: int) -> None:
-    assert sorted(permuted(np.arange(count), count, key).tolist()) == list(range(count))
+    assert sorted(permute(np.arange(count), count, key).tolist()) == list(range(count))
 
 
 @settings(deadline=None)
 @given(st.integers(2**31, 2**45), KEYS, st.integers(0, 2**30))
 def test_parts_of_a_huge_permutation_are_those_of_the_whole(count: int, key: int, start: int) -> None:
-    together = permuted(np.arange(start, start + 300), count, key)
-    parts = [permuted(np.arange(start + first, start + first + 100), count, key) for first in (0, 100, 200)]
+    together = permute(np.arange(start, start + 300), count, key)
+    parts = [permute(np.arange(start + first, start + first + 100), count, key) for first in (0, 100, 200)]
     assert np.concatenate(parts).tolist() == together.tolist()
     assert len(set(together.tolist())) == 300 and together.min() >= 0 and together.max() < count
 
 
 def test_each_place_may_have_a_key_of_its_own() -> None:
     keys = np.repeat([5, 6], 100)
-    both = permuted(np.tile(np.arange(100), 2), 100, keys).reshape(2, 100)
-    assert both.tolist() == [permuted(np.arange(100), 100, key).tolist() for key in (5, 6)]
+    both = permute(np.tile(np.arange(100), 2), 100, keys).reshape(2, 100)
+    assert both.tolist() == [permute(np.arange(100), 100, key).tolist() for key in (5, 6)]
 
 
 def test_the_numbers_do_not_change() -> None:
-    assert permuted(np.arange(6), 1000, 7).tolist() == [407, 437, 342, 956, 156, 761]
+    assert permute(np.arange(6), 1000, 7).tolist() == [407, 437, 342, 956, 156, 761]
 
 
 @pytest.mark.parametrize("count", [2, 3, 4])
 def test_all_orders_of_few_documents_are_equally_likely(count: int) -> None:
     keys = np.repeat(counter_hash(1, np.arange(TRIALS)), count)
-    orders = permuted(np.tile(np.arange(count), TRIALS), count, keys).reshape(TRIALS, count)
+    orders = permute(np.tile(np.arange(count), TRIALS), count, keys).reshape(TRIALS, count)
     seen = np.unique(orders, axis=0, return_counts=True)[1]
     expected = TRIALS / len(list(permutations(range(count))))
     assert len(seen) * expected == TRIALS
@@ -52,7 +52,7 @@ def test_all_orders_of_few_documents_are_equally_likely(count: int) -> None:
 
 def test_neighbours_are_scattered_and_keys_give_unlike_orders() -> None:
     count = 100_003
-    one, other = (permuted(np.arange(count), count, key) for key in (1, 2))
+    one, other = (permute(np.arange(count), count, key) for key in (1, 2))
     # Two independent uniform numbers are a third of the range apart; a random order keeps about one in place.
     assert abs(np.abs(np.diff(one)).mean() / count - 1 / 3) < 0.005
     assert (np.abs(np.diff(one)) == 1).sum() < 15
@@ -63,7 +63,7 @@ def test_neighbours_are_scattered_and_keys_give_unlike_orders() -> None:
 def test_a_billion_documents_need_no_table() -> None:
     tracemalloc.start()
     try:
-        permuted(np.arange(4096), 10**9, 3)
+        permute(np.arange(4096), 10**9, 3)
         assert tracemalloc.get_traced_memory()[1] < 2**20
     finally:
         tracemalloc.stop()

@@ -104,7 +104,7 @@ def mask_keys(corpus: TokenizedCorpus) -> list[tuple[int, int]]:
     """(document, mask key) of each document of an epoch, sorted, step by step."""
     found = []
     for rows in StepIterator(all_documents(corpus), stage(64, 43, steps=7), "padded", seed=0):
-        found += sorted(zip(rows.pieces.documents.tolist(), rows.pieces.keys.tolist(), strict=True))
+        found += sorted(zip(rows.spans.documents.tolist(), rows.spans.keys.tolist(), strict=True))
     return found
 
 

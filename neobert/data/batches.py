@@ -1,5 +1,7 @@
-"""Sizes of a micro-batch: as small as they can be, or so few different ones that a compiled model sees them again.
-Torch-free."""
+"""Micro-batches: packed rows become tensors of masked token ids, document borders, positions and targets.
+
+Sizes are as small as they can be, or rounded to a few padding buckets, so that a compiled model meets them again.
+"""
 
 import math
 from collections.abc import Callable, Iterator
@@ -11,7 +13,7 @@ import torch
 from torch import Tensor
 
 from neobert.data.masking import counter_hash, mask_tokens
-from neobert.data.rows import Integers, Rows, StepIterator, whole_documents
+from neobert.data.rows import Integers, PackedRows, StepIterator, pack_documents
 from neobert.data.shards import Documents, TokenizedCorpus
 from neobert.model.attention import AttentionPlan, Slots
 from neobert.recipe import Masking
@@ -20,7 +22,7 @@ MULTIPLE = 8
 """Kernels like sizes that are multiples of this."""
 
 ROW_STEPS = 4
-"""Different numbers of rows that a micro-batch may have when sizes are fixed."""
+"""So many different numbers of rows a micro-batch may have in buckets."""
 
 FULLEST_ROW_DEVIATIONS = 4
 """How many standard deviations more predicted tokens than the mean one the fullest row of a batch may have."""
@@ -31,8 +33,8 @@ def multiple(number: float, of: int = MULTIPLE) -> int:
     return math.ceil(number / of) * of
 
 
-class Shapes(Protocol):
-    """How large the parts of a micro-batch are that need so many entries."""
+class PaddingSizes(Protocol):
+    """The sizes to which the parts of a micro-batch are padded, given how many entries they need."""
 
     def rows(self, needed: int) -> int:
         """Rows of tokens."""
@@ -44,12 +46,12 @@ class Shapes(Protocol):
         """Predicted tokens."""
 
     def documents(self, needed: int, rows: int) -> int:
-        """Documents, filler at the end of a row counted as one."""
+        """Documents; the padding at the end of a row counts as one."""
 
 
 @dataclass(frozen=True)
-class Exact:
-    """What is needed and no more, rounded up; `least_rows` of them."""
+class ExactSizes:
+    """What is needed, rounded up to a multiple of 8; at least `least_rows` rows."""
 
     least_rows: int = 0
 
@@ -67,8 +69,8 @@ class Exact:
 
 
 @dataclass(frozen=True)
-class Fixed:
-    """What a batch of so many rows usually needs; a quarter more as often as it takes where that is too little.
+class PaddingBuckets:
+    """What a batch of so many rows usually needs, or as many quarters more as it takes: few different sizes.
 
     Rows come in steps of a quarter of `most_rows`. `rate` of the tokens are predicted, and a document has
     `document_tokens` in the mean.
@@ -94,7 +96,7 @@ class Fixed:
         return _grown(multiple(mean + math.sqrt(mean)), needed)
 
     def documents(self, needed: int, rows: int) -> int:
-        """Beside the documents each row may end with filler, and a quarter more may be short."""
+        """Each row may end with padding, and there may be a quarter more documents than in the mean."""
         mean = rows * self.context / self.document_tokens
         return _grown(multiple(1.25 * mean + rows), needed)
 
@@ -106,57 +108,57 @@ def _grown(usual: int, needed: int) -> int:
 
 
 IGNORED = -100
-"""Target of a slot without a predicted token, as torch's cross-entropy has it."""
+"""The target of padding: torch's cross-entropy leaves it out."""
 
 
-def padded_targets(token_ids: Integers, slots: int) -> Tensor:
-    """(slots,) the predicted ids, then unused slots."""
+def pad_targets(token_ids: Integers, slots: int) -> Tensor:
+    """(slots,) the predicted ids, then padding."""
     targets = np.full(slots, IGNORED, dtype=np.int64)
     targets[: len(token_ids)] = token_ids
     return torch.from_numpy(targets)
 
 
-def slots_by_row(places: Integers, rows: int, context: int, shapes: Shapes) -> Slots:
-    """The slots of the tokens at ascending `places` of the flattened rows, for kernels that work row by row.
+def positions_by_row(places: Integers, rows: int, context: int, sizes: PaddingSizes) -> Slots:
+    """The masked positions at ascending `places` of the flattened rows, for kernels that work row by row.
 
-    An unused query asks at the first token of its row, an unused slot takes the first query.
+    Padding queries point at the first token of their row; the gather index is padded with the first query.
     """
     firsts = np.searchsorted(places, np.arange(rows + 1) * context)
     counts = np.diff(firsts)
     row = np.repeat(np.arange(rows), counts)
-    most = shapes.row_slots(int(counts.max(initial=0)), context)
+    most = sizes.row_slots(int(counts.max(initial=0)), context)
     queries = np.repeat(np.arange(rows)[:, None] * context, most, axis=1)
     within = np.arange(len(places)) - firsts[row]
     queries[row, within] = places
-    used = np.zeros(shapes.slots(len(places), rows), dtype=np.int64)
+    used = np.zeros(sizes.slots(len(places), rows), dtype=np.int64)
     used[: len(places)] = row * most + within
     return Slots(torch.from_numpy(queries), torch.from_numpy(used))
 
 
-def slots_in_a_run(places: Integers, boundaries: Integers, rows: int, shapes: Shapes) -> Slots:
-    """The slots of the tokens at ascending `places`, for variable-length kernels over documents with `boundaries`.
+def positions_in_a_run(places: Integers, boundaries: Integers, rows: int, sizes: PaddingSizes) -> Slots:
+    """The masked positions at ascending `places`, for variable-length kernels over documents with `boundaries`.
 
-    Unused slots ask at the last token, so that they belong to a document like all others.
+    Padding queries point at the last token, so that they belong to a document like all others.
     """
-    queries = np.full(shapes.slots(len(places), rows), int(boundaries[-1]) - 1, dtype=np.int64)
+    queries = np.full(sizes.slots(len(places), rows), int(boundaries[-1]) - 1, dtype=np.int64)
     queries[: len(places)] = places
     of_documents = np.searchsorted(queries, boundaries).astype(np.int32)
     return Slots(torch.from_numpy(queries[None]), boundaries=torch.from_numpy(of_documents))
 
 
-def document_boundaries(documents: Integers, shapes: Shapes) -> Integers:
-    """Cumulated lengths from 0 of the documents and fillers of the flattened `documents` (rows, context), with empty
+def document_boundaries(documents: Integers, sizes: PaddingSizes) -> Integers:
+    """Cumulated lengths from 0 of the documents and paddings of the flattened `documents` (rows, context), with empty
     documents at the end up to the number that `shapes` wants."""
     starts = np.ones_like(documents, dtype=bool)
     starts[:, 1:] = documents[:, 1:] != documents[:, :-1]
     begins = np.flatnonzero(starts)
-    count = shapes.documents(len(begins), len(documents))
+    count = sizes.documents(len(begins), len(documents))
     return np.pad(begins, (0, count + 1 - len(begins)), constant_values=documents.size)
 
 
-__all__ = ["Batch", "Rows", "StepIterator", "collate", "heldout_batches", "micro_batches"]
+__all__ = ["Batch", "PackedRows", "StepIterator", "collate", "heldout_batches", "micro_batches"]
 
-EXACT = Exact()
+EXACT = ExactSizes()
 
 HELDOUT_MASKING = Masking(rate=0.15, mask_share=1.0, random_share=0.0)
 HELDOUT_SEED = 20_250_226
@@ -168,10 +170,10 @@ class Batch:
     """One micro-batch; tensors int64.
 
     `token_ids` (rows, context): what the model reads; `documents` (rows, context): number of the attention document
-    within its row, -1 at filler; `positions` (rows, context): place inside it from 0, -1 at filler;
-    `slots`: the predicted tokens, unused ones at the end; `targets` (slots,): their ids, -100 where unused;
-    `boundaries`: for variable-length kernels, int32 cumulated lengths of the documents and of the fillers of the rows.
-    `real_tokens` counts no filler, `predicted_tokens` the targets.
+    within its row, -1 at padding; `positions` (rows, context): place inside it from 0, -1 at padding;
+    `slots`: the masked positions, padded at the end; `targets` (slots,): their ids, -100 at padding;
+    `boundaries`: for variable-length kernels, int32 cumulated lengths of the documents and of the padding of each row.
+    `real_tokens` counts no padding, `predicted_tokens` the targets.
     """
 
     token_ids: Tensor
@@ -185,7 +187,7 @@ class Batch:
 
     @property
     def plan(self) -> AttentionPlan:
-        """Who sees whom."""
+        """The attention mask, in the form of each kernel."""
         longest = self.token_ids.shape[1]
         return AttentionPlan(self.positions, None, self.boundaries, longest, self.documents)
 
@@ -213,19 +215,19 @@ class Batch:
 class _Tokens:
     """The real tokens of some rows in reading order, every field (tokens,) int64.
 
-    `pieces`: number of the piece; `framed`: place in the framed document; `places`: row times context plus column.
+    `spans`: number of the piece; `framed`: place in the framed document; `places`: row times context plus column.
     """
 
     token_ids: Integers
-    pieces: Integers
+    spans: Integers
     framed: Integers
     places: Integers
 
 
-def micro_batches(rows: Rows, most_rows: int, *, rank: int = 0, ranks: int = 1) -> Iterator[Rows]:
+def micro_batches(rows: PackedRows, most_rows: int, *, rank: int = 0, ranks: int = 1) -> Iterator[PackedRows]:
     """A rank's share of a step: every `ranks`-th run of at most `most_rows` rows, the same number of runs on all ranks.
 
-    Their sizes differ by one row at most, so that all ranks need the same time and compile the same shapes. Where there
+    Their sizes differ by one row at most, so that all ranks need the same time and compile the same sizes. Where there
     are fewer rows than ranks some runs are empty, and `collate` fills them up.
     """
     assert 0 <= rank < ranks and most_rows > 0
@@ -235,65 +237,65 @@ def micro_batches(rows: Rows, most_rows: int, *, rank: int = 0, ranks: int = 1) 
 
 
 def collate(
-    rows: Rows, corpus: TokenizedCorpus, masking: Masking, *, shapes: Shapes = EXACT, flat: bool = False
+    rows: PackedRows, corpus: TokenizedCorpus, masking: Masking, *, sizes: PaddingSizes = EXACT, flat: bool = False
 ) -> Batch:
     """Read the rows' tokens and mask them.
 
-    `shapes` says how many rows of filler and unused slots are added. `flat` is the form for variable-length kernels,
+    `sizes` says to how many rows, positions and documents it is padded. `flat` is for variable-length kernels,
     which take the rows as one run of tokens.
     """
     tokens = _read(rows, corpus)
-    count, context = shapes.rows(rows.count), rows.context
-    keys = rows.pieces.keys[tokens.pieces]
+    count, context = sizes.rows(rows.count), rows.context
+    keys = rows.spans.keys[tokens.spans]
     masked, predicted = mask_tokens(tokens.token_ids, keys, tokens.framed - 1, masking, corpus.ids)
     numbers, positions = _borders(rows, tokens)
     chosen = np.flatnonzero(predicted)
     places, documents = tokens.places[chosen], _grid(numbers, tokens.places, (count, context), -1)
-    boundaries = document_boundaries(documents, shapes) if flat else None
+    boundaries = document_boundaries(documents, sizes) if flat else None
     if boundaries is None:
-        slots = slots_by_row(places, count, context, shapes)
+        slots = positions_by_row(places, count, context, sizes)
     else:
-        slots = slots_in_a_run(places, boundaries, count, shapes)
+        slots = positions_in_a_run(places, boundaries, count, sizes)
     return Batch(
         token_ids=torch.from_numpy(_grid(masked, tokens.places, (count, context), corpus.ids.pad)),
         documents=torch.from_numpy(documents),
         positions=torch.from_numpy(_grid(positions, tokens.places, (count, context), -1)),
         slots=slots,
-        targets=padded_targets(tokens.token_ids[chosen], shapes.slots(len(places), count)),
+        targets=pad_targets(tokens.token_ids[chosen], sizes.slots(len(places), count)),
         boundaries=None if boundaries is None else torch.from_numpy(boundaries.astype(np.int32)),
         real_tokens=len(tokens.token_ids),
         predicted_tokens=len(places),
     )
 
 
-def _read(rows: Rows, corpus: TokenizedCorpus) -> _Tokens:
-    pieces = rows.pieces
-    ends = np.cumsum(pieces.tokens)
-    begins = ends - pieces.tokens
-    numbers = np.arange(pieces.tokens.sum())
-    owner = np.repeat(np.arange(len(begins)), pieces.tokens)
-    framed = numbers + (pieces.first - begins)[owner]
-    places = numbers + (pieces.rows * rows.context + pieces.columns - begins)[owner]
-    opens, closes = pieces.first == 0, pieces.first + pieces.tokens == pieces.framed_lengths
+def _read(rows: PackedRows, corpus: TokenizedCorpus) -> _Tokens:
+    spans = rows.spans
+    ends = np.cumsum(spans.tokens)
+    begins = ends - spans.tokens
+    numbers = np.arange(spans.tokens.sum())
+    owner = np.repeat(np.arange(len(begins)), spans.tokens)
+    framed = numbers + (spans.first - begins)[owner]
+    places = numbers + (spans.rows * rows.context + spans.columns - begins)[owner]
+    opens, closes = spans.first == 0, spans.first + spans.tokens == spans.framed_lengths
     token_ids = np.empty(len(numbers), dtype=np.int64)
     token_ids[begins[opens]] = corpus.ids.cls
     token_ids[ends[closes] - 1] = corpus.ids.sep
-    first_addresses = corpus.starts[pieces.documents] + pieces.first - 1 + opens
-    corpus.copy(first_addresses, pieces.tokens - opens - closes, token_ids, begins + opens)
+    first_addresses = corpus.starts[spans.documents] + spans.first - 1 + opens
+    corpus.copy(first_addresses, spans.tokens - opens - closes, token_ids, begins + opens)
     return _Tokens(token_ids, owner, framed, places)
 
 
-def _borders(rows: Rows, tokens: _Tokens) -> tuple[Integers, Integers]:
+def _borders(rows: PackedRows, tokens: _Tokens) -> tuple[Integers, Integers]:
     """(attention document within the row, place inside it) of each token."""
     if not rows.isolated:
         return np.zeros_like(tokens.places), tokens.places % rows.context
-    numbers = np.arange(len(rows.pieces.rows))
-    first_of_row = np.searchsorted(rows.pieces.rows, rows.pieces.rows)
-    return (numbers - first_of_row)[tokens.pieces], tokens.framed
+    numbers = np.arange(len(rows.spans.rows))
+    first_of_row = np.searchsorted(rows.spans.rows, rows.spans.rows)
+    return (numbers - first_of_row)[tokens.spans], tokens.framed
 
 
-def _grid(values: Integers, places: Integers, shape: tuple[int, int], filler: int) -> Integers:
-    flat = np.full(shape[0] * shape[1], filler, dtype=np.int64)
+def _grid(values: Integers, places: Integers, shape: tuple[int, int], padding: int) -> Integers:
+    flat = np.full(shape[0] * shape[1], padding, dtype=np.int64)
     flat[places] = values
     return flat.reshape(shape)
 
@@ -306,6 +308,6 @@ def heldout_batches(heldout: Documents, context: int, rows_per_batch: int) -> It
     documents = heldout.truncated(context)
     hashes = documents.corpus.text_hashes[documents.numbers]
     keys = counter_hash(HELDOUT_SEED, (hashes & np.uint64(0xFFFFFFFF)).astype(np.int64))
-    rows = whole_documents(documents, np.arange(len(documents)), keys, context)
+    rows = pack_documents(documents, np.arange(len(documents)), keys, context)
     for part in micro_batches(rows, rows_per_batch):
-        yield collate(part, documents.corpus, HELDOUT_MASKING, shapes=Exact(rows_per_batch))
+        yield collate(part, documents.corpus, HELDOUT_MASKING, sizes=ExactSizes(rows_per_batch))

@@ -1,4 +1,4 @@
-"""What the words of a recipe stand for: corpora, tokenizers and GLUE tasks, and where the hub has them. Torch-free.
+"""What the words of a recipe stand for: corpora, tokenizers and GLUE tasks, and where the hub has them.
 
 A new corpus is one entry of `CORPORA`. A folder holds it in corpora/<name>/; prefetch brings what repositories are
 named. A repository's commit is looked up by prefetch and written into the folder's manifest, never invented.

@@ -1,7 +1,7 @@
 """manifest.json of a prefetched folder: which file came from which repository, at which commit, with which bytes.
 
 It is written before anything is fetched, so it also says what is still to come: such a file has no sha256 yet, or is
-not on the disk. Torch-free.
+not on the disk.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""Which tokens are predicted and what replaces them: pure functions of who a token is. Torch-free.
+"""Which tokens are predicted and what replaces them: pure functions of who a token is.
 
 Every function takes numpy arrays or torch tensors of int64 and uses operators alone, so both give the same numbers.
 A hash belongs to (pass over the corpus, document, token offset, stream) and to nothing else: masks do not depend on

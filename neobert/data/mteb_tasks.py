@@ -1,4 +1,4 @@
-"""Embedding tasks: the 56 of MTEB(eng, v1), tasks of a person's own, and their data in a folder. Torch-free, mteb-free.
+"""Embedding tasks: the 56 of MTEB(eng, v1), tasks of a person's own, and their data in a folder.
 
 Names, metrics, splits, repositories and sizes are those of mteb 2.26.24; a test compares them with the installed mteb.
 mteb_tasks.csv has the instruction of each of the 56 tasks in three wordings: the paper's (Tables 8 and 9; in v1 7 and

@@ -1,4 +1,4 @@
-"""Pairs of texts that belong together, with texts that only seem to: a person's own, and published ones. Torch-free.
+"""Pairs of texts that belong together, with texts that only seem to: a person's own, and published ones.
 
 A file of one's own has the columns `query`, `document` and, where there are any, `negative` or `negatives`, each a text
 or a list of texts. pairs.toml declares the published data sets.

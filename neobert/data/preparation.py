@@ -1,4 +1,4 @@
-"""Tokenise what a run needs, once for all workers: whoever comes first does it, the others wait. Torch-free."""
+"""Tokenise what a run needs, once for all workers: whoever comes first does it, the others wait."""
 
 import shutil
 import time

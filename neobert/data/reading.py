@@ -1,4 +1,4 @@
-"""Files of texts and of tables in any common format, read row by row. Torch-free to import.
+"""Files of texts and of tables in any common format, read row by row.
 
 `datasets` reads them in streaming mode, one file after the other: nothing is copied or converted, memory holds one
 batch, and rows come in the order of the file. A .txt file holds one document a line.

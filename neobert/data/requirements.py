@@ -1,4 +1,4 @@
-"""What a plan needs from the hub, by name and place, and whether a folder holds it. Torch-free, and asks no network."""
+"""What a plan needs from the hub, by name and place, and whether a folder holds it. Asks no network."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace

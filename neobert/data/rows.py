@@ -1,4 +1,8 @@
-"""Rows of tokens described by the pieces of documents in them; no token is read here. Torch-free."""
+"""Which rows of tokens each optimizer step of a stage holds, resumable at every step. No token is read.
+
+Documents come in an order of their own in each epoch, are packed into rows (one way a class of `STREAMS`), and a step
+takes the next rows of one subset of the mixture. Everything follows from seed, stage and step.
+"""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -100,8 +104,8 @@ def _columns(lengths: NDArray[np.int64], rows: NDArray[np.int64], order: NDArray
 
 
 @dataclass(frozen=True, eq=False)
-class Pieces:
-    """Runs of framed documents ([CLS] text [SEP]); every field (pieces,) int64.
+class Spans:
+    """Runs of framed documents ([CLS] text [SEP]); every field (spans,) int64.
 
     `rows`, `columns`: where the run begins; `tokens`: its length; `documents`: number in the corpus; `first`: its first
     token's place in the framed document; `framed_lengths`: tokens of that document; `keys`: its mask key in this pass.
@@ -120,51 +124,51 @@ class Pieces:
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
-    """`count` rows of `context` tokens; pieces in the order of rows and columns.
+class PackedRows:
+    """`count` rows of `context` tokens; spans in the order of rows and columns.
 
     `isolated`: a token sees its own document; otherwise each row is one attention document with running positions.
     """
 
     context: int
     count: int
-    pieces: Pieces
+    spans: Spans
     isolated: bool
 
     @property
     def real_tokens(self) -> int:
-        """Tokens that are no filler, specials included."""
-        return int(self.pieces.tokens.sum())
+        """Tokens that are no padding, specials included."""
+        return int(self.spans.tokens.sum())
 
     @property
     def fill(self) -> float:
-        """Share of the slots that hold a real token."""
+        """Share of the slots that hold a real token; the rest is padding."""
         return self.real_tokens / max(1, self.count * self.context)
 
     @property
     def attended_tokens(self) -> int:
         """How many tokens the real tokens see, all together: the squares of the lengths of what sees itself."""
-        lengths = self.pieces.tokens if self.isolated else self._tokens_by_row
+        lengths = self.spans.tokens if self.isolated else self._tokens_by_row
         return int((lengths**2).sum())
 
     @property
     def _tokens_by_row(self) -> Integers:
-        return np.bincount(self.pieces.rows, self.pieces.tokens, self.count).astype(np.int64)
+        return np.bincount(self.spans.rows, self.spans.tokens, self.count).astype(np.int64)
 
-    def __getitem__(self, chosen: slice) -> "Rows":
+    def __getitem__(self, chosen: slice) -> "PackedRows":
         """Consecutive rows, numbered from 0 again; beyond the end there are none."""
         start, stop, _ = chosen.indices(self.count)
         stop = max(start, stop)
-        first, last = np.searchsorted(self.pieces.rows, [start, stop])
-        pieces = self.pieces[first:last]
-        return replace(self, count=stop - start, pieces=replace(pieces, rows=pieces.rows - start))
+        first, last = np.searchsorted(self.spans.rows, [start, stop])
+        spans = self.spans[first:last]
+        return replace(self, count=stop - start, spans=replace(spans, rows=spans.rows - start))
 
 
-def whole_documents(documents: Documents, indices: Integers, keys: Integers, context: int) -> Rows:
+def pack_documents(documents: Documents, indices: Integers, keys: Integers, context: int) -> PackedRows:
     """Documents `indices` of a truncated view, best-fit packed with borders, fullest rows first."""
     lengths = documents.framed(indices)
     packing = best_fit_decreasing(lengths, context)
-    pieces = Pieces(
+    spans = Spans(
         rows=packing.rows,
         columns=packing.columns,
         tokens=lengths,
@@ -173,27 +177,27 @@ def whole_documents(documents: Documents, indices: Integers, keys: Integers, con
         framed_lengths=lengths,
         keys=keys,
     )
-    return Rows(context, packing.count, _sorted(pieces), isolated=True)
+    return PackedRows(context, packing.count, _sorted(spans), isolated=True)
 
 
-def reordered(rows: Rows, places: Integers) -> Rows:
+def reorder_rows(rows: PackedRows, places: Integers) -> PackedRows:
     """The same rows with row r at `places[r]`; `places` (rows,) is a permutation."""
-    return replace(rows, pieces=_sorted(replace(rows.pieces, rows=places[rows.pieces.rows])))
+    return replace(rows, spans=_sorted(replace(rows.spans, rows=places[rows.spans.rows])))
 
 
-def joined(parts: list[Rows]) -> Rows:
-    """Rows one after the other; at least one part, all of one context and kind."""
+def join_rows(parts: list[PackedRows]) -> PackedRows:
+    """PackedRows one after the other; at least one part, all of one context and kind."""
     if len(parts) == 1:
         return parts[0]
     starts = np.cumsum([0, *(part.count for part in parts)])
-    names = [field.name for field in fields(Pieces)]
-    pieces = Pieces(*(np.concatenate([getattr(part.pieces, name) for part in parts]) for name in names))
-    shifts = np.repeat(starts[:-1], [len(part.pieces.rows) for part in parts])
-    return replace(parts[0], count=int(starts[-1]), pieces=replace(pieces, rows=pieces.rows + shifts))
+    names = [field.name for field in fields(Spans)]
+    spans = Spans(*(np.concatenate([getattr(part.spans, name) for part in parts]) for name in names))
+    shifts = np.repeat(starts[:-1], [len(part.spans.rows) for part in parts])
+    return replace(parts[0], count=int(starts[-1]), spans=replace(spans, rows=spans.rows + shifts))
 
 
-def _sorted(pieces: Pieces) -> Pieces:
-    return pieces[np.lexsort((pieces.columns, pieces.rows))]
+def _sorted(spans: Spans) -> Spans:
+    return spans[np.lexsort((spans.columns, spans.rows))]
 
 
 _ROUNDS = 6
@@ -201,7 +205,7 @@ _LEAST_SIDE = 16
 """Halves of fewer numbers mix badly."""
 
 
-def permuted(places: Integers, count: int, keys: Array) -> Integers:
+def permute(places: Integers, count: int, keys: Array) -> Integers:
     """Where each of `places` (n,), below `count`, goes; `keys` of 32 bits, one or (n,), choose the permutation."""
     rows = max(_LEAST_SIDE, isqrt(count - 1) + 1)
     columns = max(_LEAST_SIDE, -(-count // rows))
@@ -237,7 +241,7 @@ WINDOW_DOCUMENTS = 4096
 _DOCUMENT_ORDER, _ROW_ORDER = 1, 2
 
 
-def shuffled(count: int, *words: int) -> Integers:
+def shuffle(count: int, *words: int) -> Integers:
     """(count,) a permutation that belongs to the words; from Philox's raw bits, which numpy promises not to change."""
     bits = np.random.Philox(np.random.SeedSequence(words)).random_raw(count)
     return np.argsort(bits, kind="stable")
@@ -253,14 +257,14 @@ class Order:
     def take(self, start: int, count: int) -> tuple[Integers, Integers]:
         """(indices into the view, mask keys) of `count` positions from `start`, both (count,)."""
         epochs, places = np.divmod(np.arange(start, start + count), len(self.documents))
-        chosen = permuted(places, len(self.documents), counter_hash(*self.words, _DOCUMENT_ORDER, epochs))
+        chosen = permute(places, len(self.documents), counter_hash(*self.words, _DOCUMENT_ORDER, epochs))
         return chosen, counter_hash(*self.words, epochs, self.documents.numbers[chosen])
 
 
 class Stream(Protocol):
-    """Rows without end."""
+    """PackedRows without end."""
 
-    def take(self, rows: int) -> Rows:
+    def take(self, rows: int) -> PackedRows:
         """What a step of `rows` slots times context holds."""
 
     def state(self) -> dict[str, int]:
@@ -282,12 +286,12 @@ class PaddedStream:
         self.order = Order(documents.truncated(context), words)
         self.position = 0
 
-    def take(self, rows: int) -> Rows:
+    def take(self, rows: int) -> PackedRows:
         indices, keys = self.order.take(self.position, rows)
-        packed = whole_documents(self.order.documents, indices, keys, self.context)
-        places = shuffled(packed.count, *self.order.words, _ROW_ORDER, self.position)
+        packed = pack_documents(self.order.documents, indices, keys, self.context)
+        places = shuffle(packed.count, *self.order.words, _ROW_ORDER, self.position)
         self.position += rows
-        return reordered(packed, places)
+        return reorder_rows(packed, places)
 
     def state(self) -> dict[str, int]:
         return {"position": self.position}
@@ -304,10 +308,10 @@ class PackedStream:
         self.order = Order(documents.truncated(context), words)
         self.window = 0
         self.row = 0
-        self._packed: tuple[int, Rows] | None = None
+        self._packed: tuple[int, PackedRows] | None = None
 
-    def take(self, rows: int) -> Rows:
-        parts: list[Rows] = []
+    def take(self, rows: int) -> PackedRows:
+        parts: list[PackedRows] = []
         missing = rows
         while missing:
             packed = self._of_window(self.window)
@@ -317,15 +321,15 @@ class PackedStream:
             self.row += part.count
             if self.row == packed.count:
                 self.window, self.row = self.window + 1, 0
-        return joined(parts)
+        return join_rows(parts)
 
-    def _of_window(self, window: int) -> Rows:
+    def _of_window(self, window: int) -> PackedRows:
         if self._packed is None or self._packed[0] != window:
             indices, keys = self.order.take(window * WINDOW_DOCUMENTS, WINDOW_DOCUMENTS)
-            packed = whole_documents(self.order.documents, indices, keys, self.context)
+            packed = pack_documents(self.order.documents, indices, keys, self.context)
             # Packing puts long documents first; a step must be a sample of all lengths.
-            places = shuffled(packed.count, *self.order.words, _ROW_ORDER, window)
-            self._packed = window, reordered(packed, places)
+            places = shuffle(packed.count, *self.order.words, _ROW_ORDER, window)
+            self._packed = window, reorder_rows(packed, places)
         return self._packed[1]
 
     def state(self) -> dict[str, int]:
@@ -345,7 +349,7 @@ class AcrossStream:
         self.offset = 0
         self._mean_tokens = float(documents.lengths.mean()) + FRAME_TOKENS
 
-    def take(self, rows: int) -> Rows:
+    def take(self, rows: int) -> PackedRows:
         wanted = rows * self.context
         indices, keys, ends = self._documents_for(self.offset + wanted)
         lengths = self.order.documents.framed(indices)
@@ -353,7 +357,7 @@ class AcrossStream:
         borders = starts[(starts > 0) & (starts < wanted)]
         cuts = np.union1d(borders, np.arange(0, wanted, self.context))
         owner = np.searchsorted(starts, cuts, side="right") - 1
-        pieces = Pieces(
+        spans = Spans(
             rows=cuts // self.context,
             columns=cuts % self.context,
             tokens=np.diff(cuts, append=wanted),
@@ -363,7 +367,7 @@ class AcrossStream:
             keys=keys[owner],
         )
         self._advance(ends, self.offset + wanted)
-        return Rows(self.context, rows, pieces, isolated=False)
+        return PackedRows(self.context, rows, spans, isolated=False)
 
     def _documents_for(self, tokens: int) -> tuple[Integers, Integers, Integers]:
         """(indices, keys, cumulated tokens) of documents from here on that have at least `tokens` together."""
@@ -427,7 +431,7 @@ class StepIterator:
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> Rows:
+    def __next__(self) -> PackedRows:
         if self.step >= self.stage.steps:
             raise StopIteration
         stream = self.streams[self._drawn_subset()]

@@ -1,7 +1,8 @@
-"""Tokenise a corpus once into shards on disk. Torch-free.
+"""A tokenised corpus on disk: uncut documents, two bytes a token, memory-mapped.
 
-While a corpus grows its folder is called <folder>.partial and keeps every finished shard, so that a killed run goes on
-behind the last one. `neobert.data.shards` has the format and reads it.
+A folder holds tokens-00000.bin (uint16) and documents-00000.npy (a `DOCUMENT` record each) for every shard, and
+manifest.json, written last, with the SHA-256 of each. While a corpus is tokenised its folder is called <folder>.partial
+and keeps every finished shard, so that a killed run goes on behind the last one.
 """
 
 import hashlib
@@ -179,14 +180,14 @@ class EncodedTexts:
     documents: NDArray[Any]
 
 
-def encoded(texts: Iterable[str], tokenizer: TextTokenizer) -> Generator[EncodedTexts, None, None]:
+def encode_batches(texts: Iterable[str], tokenizer: TextTokenizer) -> Generator[EncodedTexts, None, None]:
     """All texts in order, encoded in batches."""
     under_way: deque[Future[EncodedTexts]] = deque()
     pool = ThreadPoolExecutor(_UNDER_WAY, thread_name_prefix="encode")
     with _all_cores():
         try:
-            for batch in batches(texts):
-                under_way.append(pool.submit(encode, batch, tokenizer))
+            for batch in split_batches(texts):
+                under_way.append(pool.submit(encode_batch, batch, tokenizer))
                 if len(under_way) > _UNDER_WAY:
                     yield under_way.popleft().result()
             while under_way:
@@ -208,7 +209,7 @@ def _all_cores() -> Iterator[None]:
             os.environ[_PARALLELISM] = before
 
 
-def batches(texts: Iterable[str]) -> Iterator[list[str]]:
+def split_batches(texts: Iterable[str]) -> Iterator[list[str]]:
     """Texts in lists of bounded size."""
     batch: list[str] = []
     characters = 0
@@ -222,7 +223,7 @@ def batches(texts: Iterable[str]) -> Iterator[list[str]]:
         yield batch
 
 
-def encode(texts: list[str], tokenizer: TextTokenizer) -> EncodedTexts:
+def encode_batch(texts: list[str], tokenizer: TextTokenizer) -> EncodedTexts:
     """One batch, without its blank texts.
 
     A text of which a tokenizer leaves nothing, such as zero-width characters, is a document of no tokens: order and
@@ -248,8 +249,6 @@ def text_hash(text: str) -> int:
 def _hash(raw: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(raw, digest_size=8).digest(), "little")
 
-
-__all__ = ["LARGEST_VOCABULARY", "SHARD_TOKENS", "TokenizedCorpus", "open_shards", "prepare"]
 
 SCHEMA = 2
 SHARD_TOKENS = 2**27
@@ -289,7 +288,7 @@ def prepare(
     partial = _partial_folder(folder, header)
     shards = _finished_shards(partial)
     left = islice(texts, sum(shard["texts"] for shard in shards), None)
-    with closing(encoded(left, tokenizer)) as batches:
+    with closing(encode_batches(left, tokenizer)) as batches:
         while (shard := _write_shard(partial, len(shards), batches, shard_tokens)) is not None:
             shards.append(shard)
     if not any(shard["tokens"] for shard in shards):

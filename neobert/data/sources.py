@@ -1,4 +1,4 @@
-"""Where text and labelled data come from: the synthetic world, a folder, or the names of the hub. Torch-free to import.
+"""Where text and labelled data come from: the synthetic world, a folder, or the names of the hub.
 
 A recipe says "wikibook" or "web", "wordpiece" or "bpe", and names GLUE tasks (`neobert.data.catalog`). A source says
 which bytes these are and gives each an identity, its origin, which goes into the id of every run that reads them.

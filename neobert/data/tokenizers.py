@@ -1,4 +1,4 @@
-"""Tokenizers as the study needs them: WordPiece as BERT's, byte-fallback BPE as LLaMA-2's. Torch-free.
+"""Tokenizers as the study needs them: WordPiece as BERT's, byte-fallback BPE as LLaMA-2's.
 
 Both are `tokenizers.Tokenizer` files; what they differ in for a model are ids and the frame around a text.
 """

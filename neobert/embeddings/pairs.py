@@ -12,7 +12,7 @@ import numpy as np
 
 from neobert.data.pairs import Pair
 from neobert.data.preparation import require_origin
-from neobert.data.rows import shuffled
+from neobert.data.rows import shuffle
 from neobert.data.sources import Source
 from neobert.data.tokenizers import Framing
 from neobert.embeddings.encoders import FramedTexts
@@ -189,7 +189,7 @@ def probabilities(sizes: Sequence[int], exponent: float) -> Array:
 @lru_cache(maxsize=_ORDERS_KEPT)
 def _order(size: int, *words: int) -> Array:
     """Cached: sorting millions of pairs for each step would take longer than the step."""
-    return shuffled(size, *words)
+    return shuffle(size, *words)
 
 
 @dataclass(frozen=True)
@@ -226,7 +226,7 @@ class Sampling:
 def split_heldout(pairs: int) -> tuple[Array, Array]:
     """(pairs to train on, pairs held out) of a data set, the same for every run: a tenth is held out, 64 at most, and
     none where that would be a single pair."""
-    order = shuffled(pairs, _HELDOUT)
+    order = shuffle(pairs, _HELDOUT)
     heldout = min(MOST_HELDOUT, pairs // HELDOUT_SHARE)
     heldout = heldout if heldout >= FEWEST_PAIRS else 0
     return np.sort(order[heldout:]), order[:heldout]

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from neobert.data.batches import Batch, Exact, Fixed, Shapes, collate, micro_batches
+from neobert.data.batches import Batch, ExactSizes, PaddingBuckets, PaddingSizes, collate, micro_batches
 from neobert.data.preparation import measured_runs, tokenized_corpus
-from neobert.data.rows import Rows, StepIterator
+from neobert.data.rows import PackedRows, StepIterator
 from neobert.data.shards import Documents, TokenizedCorpus, all_documents, open_shards
 from neobert.errors import MissingData
 from neobert.evaluation.heldout import HeldoutText, choose_heldout_texts, measure_heldout
@@ -62,11 +62,11 @@ class MicroBatches:
     fixed: bool
 
     @property
-    def shapes(self) -> Shapes:
+    def shapes(self) -> PaddingSizes:
         """Ranks without rows get one padding row, so that collectives do not hang."""
         if not self.fixed:
-            return Exact(least_rows=1)
-        return Fixed(self.most_rows, self.context, self.masking.rate, self.document_tokens)
+            return ExactSizes(least_rows=1)
+        return PaddingBuckets(self.most_rows, self.context, self.masking.rate, self.document_tokens)
 
     def of_steps(self, rows: StepIterator) -> Iterator[StepBatches[Batch]]:
         """This rank's share of every step that is left."""
@@ -77,8 +77,8 @@ class MicroBatches:
             slots = self.context * sum(self.shapes.rows(share.count) for of_rank in shares for share in of_rank)
             yield StepBatches(batches, of_step.real_tokens, slots, of_step.attended_tokens, rows.state())
 
-    def _batch(self, rows: Rows) -> Batch:
-        batch = collate(rows, self.corpus, self.masking, shapes=self.shapes, flat=self.flat)
+    def _batch(self, rows: PackedRows) -> Batch:
+        batch = collate(rows, self.corpus, self.masking, sizes=self.shapes, flat=self.flat)
         return batch.pin_memory().to(self.device) if self.device.type == "cuda" else batch
 
 

@@ -1,4 +1,8 @@
-"""Streams of documents: genres drawn by weight, and on the web noise and pages of many sections."""
+"""Two corpora of the micro-world: documents of genres drawn by weight, the web with noise and pages of many sections.
+
+A document returns to one event in other words, asks about it and answers: what is masked in one sentence can be found
+in another by whoever knows the synonyms, so that masked-language modelling rewards relating sentences.
+"""
 
 import random
 from collections.abc import Callable, Iterator

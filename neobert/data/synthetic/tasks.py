@@ -1,6 +1,8 @@
-"""Eight tasks in GLUE's own form: column names, label ids and split names of nyu-mll/glue.
+"""Labelled data of the micro-world: eight tasks in GLUE's form, three sets of pairs, seven embedding tasks.
 
-Train sets name only the concepts of `Lexicon.part("train")`, validation sets only those of `part("validation")`.
+Train sets and pairs name only the concepts of `Lexicon.part("train")`, validation sets and embedding tasks only those
+of `part("validation")`, so that what was learned is measured on other words. Column names, label ids and splits are
+those of nyu-mll/glue and of mteb.
 """
 
 import random
@@ -88,14 +90,16 @@ Example = tuple[tuple[str, ...], int | float]
 Maker = Callable[[random.Random, Lexicon], Example]
 
 VARIATION_RATE = 0.4
+FREE_VARIATION_RATE = 0.7
+"""How many of the words of a second sentence differ from the first's: of GLUE's tasks, and of all others."""
 ENTAILMENT, NEUTRAL, CONTRADICTION = 0, 1, 2
 
 
-def _pair(rng: random.Random, first: Clause, second: Clause) -> tuple[str, str]:
+def _pair(rng: random.Random, first: Clause, second: Clause, rate: float = VARIATION_RATE) -> tuple[str, str]:
     """Both clauses as sentences, the second partly in other words than the first."""
     wording = Wording(rng)
     said = sentence(active(first, wording))
-    return said, sentence(active(second, wording.varied(VARIATION_RATE)))
+    return said, sentence(active(second, wording.varied(rate)))
 
 
 def _cola(rng: random.Random, words: Lexicon) -> Example:
@@ -227,11 +231,6 @@ def _distinct(rng: random.Random, maker: Maker, words: Lexicon, count: int) -> l
     return list(found.values())
 
 
-FREE_VARIATION_RATE = 0.7
-
-PairsMaker = Callable[[random.Random, Lexicon], Pair]
-
-
 def _paraphrase(rng: random.Random, words: Lexicon) -> Pair:
     clause = draw_clause(rng, words, transitive_rate=0.85)
     return _said(rng, clause, clause, alter_slots(rng, words, clause, 1))
@@ -256,7 +255,7 @@ def _answer(rng: random.Random, words: Lexicon) -> Pair:
     return Pair(question, sentence(active(clause, wording.varied(FREE_VARIATION_RATE))))
 
 
-_SETS: dict[str, tuple[PairsMaker, int, str]] = {
+_SETS: dict[str, tuple[Callable[[random.Random, Lexicon], Pair], int, str]] = {
     "paraphrases": (_paraphrase, 2000, "find the same in other words"),
     "answers": (_answer, 1500, "given a question , find its answer"),
     "entailments": (_entailment, 1000, "given a sentence , find what follows from it"),
@@ -289,14 +288,12 @@ _QUERIES, _DISTRACTORS = 80, 3
 _DOCUMENTS, _SUMMARIES = 40, 3
 _MOST_ALTERED = 4
 
-EmbeddingMaker = Callable[[random.Random, Lexicon], Mapping[str, Table]]
-
 
 @dataclass(frozen=True)
-class _Task:
+class _EmbeddingTask:
     name: str
     category: Category
-    maker: EmbeddingMaker
+    maker: Callable[[random.Random, Lexicon], Mapping[str, Table]]
     instruction: str
 
 
@@ -328,22 +325,14 @@ def _full_clause(rng: random.Random, words: Lexicon) -> Clause:
     return draw_clause(rng, words, transitive_rate=1.0, place_rate=1.0, adjective_rate=0.0)
 
 
-def _embedding_pair(rng: random.Random, first: Clause, second: Clause) -> tuple[str, str]:
-    """Both as sentences, the second mostly in other words than the first."""
-    wording = Wording(rng)
-    said = sentence(active(first, wording))
-    return said, sentence(active(second, wording.varied(FREE_VARIATION_RATE)))
-
-
 def _paraphrases(rng: random.Random, words: Lexicon) -> Mapping[str, Table]:
     """Two sentences that say the same, or differ in one or two things."""
     labels = [number % 2 for number in range(_PAIRS)]
     pairs = []
     for label in labels:
         clause = _full_clause(rng, words)
-        pairs.append(
-            _embedding_pair(rng, clause, clause if label else alter_slots(rng, words, clause, rng.choice((1, 2))))
-        )
+        other = clause if label else alter_slots(rng, words, clause, rng.choice((1, 2)))
+        pairs.append(_pair(rng, clause, other, FREE_VARIATION_RATE))
     first, second = zip(*pairs, strict=True)
     return {"test": {"sentence1": list(first), "sentence2": list(second), "labels": labels}}
 
@@ -390,7 +379,7 @@ def _retrieval(rng: random.Random, words: Lexicon) -> Mapping[str, Table]:
                 near = alter_slots(rng, words, clause, 1)
                 meanings.setdefault(_meaning(near), near)
     numbers = {id(clause): number for number, clause in enumerate(meanings.values())}
-    said = {id(clause): _embedding_pair(rng, clause, clause) for clause in meanings.values()}
+    said = {id(clause): _pair(rng, clause, clause, FREE_VARIATION_RATE) for clause in meanings.values()}
     names = [f"q{number}" for number in range(_QUERIES)]
     return {
         "corpus": {
@@ -415,7 +404,7 @@ def _similar(rng: random.Random, words: Lexicon) -> Mapping[str, Table]:
     altered = [rng.randint(0, _MOST_ALTERED) for _ in range(_PAIRS)]
     clauses = [_full_clause(rng, words) for _ in altered]
     pairs = [
-        _embedding_pair(rng, clause, alter_slots(rng, words, clause, count))
+        _pair(rng, clause, alter_slots(rng, words, clause, count), FREE_VARIATION_RATE)
         for clause, count in zip(clauses, altered, strict=True)
     ]
     first, second = zip(*pairs, strict=True)
@@ -437,16 +426,16 @@ def _summaries(rng: random.Random, words: Lexicon) -> Mapping[str, Table]:
 
 
 _SAME = "find the same in other words"
-_EMBEDDINGS: Mapping[str, _Task] = {
+_EMBEDDINGS: Mapping[str, _EmbeddingTask] = {
     task.name: task
     for task in (
-        _Task("SyntheticOpinionClassification", "classification", _opinions, "find the same opinion"),
-        _Task("SyntheticThingClustering", "clustering", _things, "find the same kind of thing"),
-        _Task("SyntheticParaphrasePairs", "pair_classification", _paraphrases, _SAME),
-        _Task("SyntheticAnswerReranking", "reranking", _answers, "given a question , find its answer"),
-        _Task("SyntheticParaphraseRetrieval", "retrieval", _retrieval, _SAME),
-        _Task("SyntheticSentenceSimilarity", "sts", _similar, _SAME),
-        _Task("SyntheticSummaryQuality", "summarization", _summaries, _SAME),
+        _EmbeddingTask("SyntheticOpinionClassification", "classification", _opinions, "find the same opinion"),
+        _EmbeddingTask("SyntheticThingClustering", "clustering", _things, "find the same kind of thing"),
+        _EmbeddingTask("SyntheticParaphrasePairs", "pair_classification", _paraphrases, _SAME),
+        _EmbeddingTask("SyntheticAnswerReranking", "reranking", _answers, "given a question , find its answer"),
+        _EmbeddingTask("SyntheticParaphraseRetrieval", "retrieval", _retrieval, _SAME),
+        _EmbeddingTask("SyntheticSentenceSimilarity", "sts", _similar, _SAME),
+        _EmbeddingTask("SyntheticSummaryQuality", "summarization", _summaries, _SAME),
     )
 }
 
