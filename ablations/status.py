@@ -14,8 +14,11 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+
+if __name__ == "__main__":  # a script's own folder would hide packages of the same names as its modules
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from rich.console import Group, RenderableType
 from rich.live import Live
@@ -25,13 +28,27 @@ from rich.text import Text
 from neobert.command_line import guarded, parser_from, seconds_of_a_day
 from neobert.console import logs, output, table
 from neobert.errors import EXIT_DONE
-from neobert.runs.index import ROW_STATES, Cause, Overview, Row, Worker, age, causes_of
-
-if TYPE_CHECKING:
-    from neobert.runs.index import Overview, Row
-
+from neobert.runs.index import ROW_STATES, Cause, Row, Worker, age, causes_of, read_index
+from neobert.runs.layout import Layout
 
 WATCH_SECONDS = 5.0
+COLUMNS = (
+    "state",
+    "run",
+    "variants",
+    "scale",
+    "seed",
+    "progress",
+    "tokens/s",
+    "GPU-hours",
+    "result",
+    "owner",
+    "heartbeat",
+    "note",
+)
+TABLE_ROWS = 100
+"""A terminal's table ends here and says what it leaves out: nobody reads further, and drawing would take seconds."""
+NAMES_SHOWN = 3
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -66,47 +83,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
-    from neobert.runs.index import read_overview
-    from neobert.runs.layout import Layout
-
     layout = Layout(options.runs.resolve())
-    overview = _chosen(read_overview(layout), options)
+    rows, problems = _read(layout, options)
     if options.json:
-        print_json(overview, tracebacks=options.errors)
+        _print_json(rows, tracebacks=options.errors)
     elif options.watch is None:
-        print_overview(overview, layout.root, tracebacks=options.errors)
+        _print(rows, layout.root, tracebacks=options.errors)
     else:
         try:
-            with Drawing(layout.root) as draw:
-                draw(overview)
-                while any(row.state != "done" for row in overview.rows):
-                    time.sleep(options.watch)
-                    overview = _chosen(read_overview(layout), options)
-                    draw(overview)
+            rows, problems = _watch(layout, options)
         except KeyboardInterrupt:  # the way to end a watch
             return EXIT_DONE
-        print_overview(overview, layout.root, tracebacks=options.errors)
+        _print(rows, layout.root, tracebacks=options.errors)
+    for problem in problems:
+        logs().print(problem, markup=False)
     return EXIT_DONE
 
 
-def _chosen(overview: "Overview", options: argparse.Namespace) -> "Overview":
-    """The rows that the flags ask for.
+def _read(layout: Layout, options: argparse.Namespace) -> tuple[list[Row], list[str]]:
+    """The rows that the flags ask for, and a sentence for each file that could not be read and belongs to no row.
 
     Raises:
+        MissingData: there is no such folder.
         ValueError: a variant is neither on the ladder nor on any run.
     """
-    from dataclasses import replace
-
-    rows: Sequence[Row] = overview.rows
+    index = read_index(layout)
+    rows = index.rows()
     if options.variant:
         names = _variant_names(options.variant, rows)
         rows = [row for row in rows if names.intersection(row.variants)]
     if options.state:
         rows = [row for row in rows if row.state in options.state]
-    return replace(overview, rows=tuple(rows))
+    return rows, index.problems
 
 
-def _variant_names(wanted: Sequence[str], rows: "Sequence[Row]") -> set[str]:
+def _variant_names(wanted: Sequence[str], rows: Sequence[Row]) -> set[str]:
     from ablations.plan import chosen_variants
 
     labelled = {name for row in rows for name in row.variants}
@@ -114,76 +125,40 @@ def _variant_names(wanted: Sequence[str], rows: "Sequence[Row]") -> set[str]:
     return {name for name in wanted if name in labelled} | {variant.name for variant in chosen_variants(unlabelled)}
 
 
-COLUMNS = (
-    "state",
-    "run",
-    "variants",
-    "scale",
-    "seed",
-    "progress",
-    "tokens/s",
-    "GPU-hours",
-    "result",
-    "owner",
-    "heartbeat",
-    "note",
-)
-TABLE_ROWS = 100
-"""A terminal's table ends here and says what it leaves out: nobody reads further, and drawing would take seconds."""
-NAMES_SHOWN = 3
+def _watch(layout: Layout, options: argparse.Namespace) -> tuple[list[Row], list[str]]:
+    """Draw in place on a terminal, elsewhere print again and again, until all is done; what was read last."""
+    console = output()
+    with Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else nullcontext() as live:
+        while True:
+            rows, problems = _read(layout, options)
+            if live is not None:
+                live.update(_drawn(rows, layout.root), refresh=True)
+            else:
+                print("\n".join(_plain_lines(rows, layout.root)), end="\n\n", flush=True)
+            if all(row.state == "done" for row in rows):
+                return rows, problems
+            time.sleep(options.watch)
 
 
-def print_json(overview: Overview, *, tracebacks: bool) -> None:
-    """The rows in the order of the folder, each on a line of its own; problems go to stderr."""
-    rows = [row.as_json() for row in overview.rows]
-    for failure in (failure for row in rows for failure in row["errors"]):
+def _print_json(rows: Sequence[Row], *, tracebacks: bool) -> None:
+    """The rows in the order of the folder, each on a line of its own."""
+    entries = [row.as_json() for row in rows]
+    for failure in (failure for entry in entries for failure in entry["errors"]):
         if not tracebacks:
             del failure["traceback"]
-    print("[" + ",\n ".join(map(json.dumps, rows)) + "]")
-    _print_problems(overview)
+    print("[" + ",\n ".join(map(json.dumps, entries)) + "]")
 
 
-def print_overview(overview: Overview, root: Path, *, tracebacks: bool) -> None:
+def _print(rows: Sequence[Row], root: Path, *, tracebacks: bool) -> None:
     """A table on a terminal, one line a run elsewhere; then causes of failures, with tracebacks where asked for."""
     console = output()
     if console.is_terminal:
-        console.print(_drawn(overview, root))
+        console.print(_drawn(rows, root))
     else:
-        sys.stdout.write("\n".join(_plain_lines(overview, root)) + "\n")
-    if tracebacks:
-        for cause in causes_of(overview.rows):
-            for failure in cause.failures:
-                console.print(f"\n{failure.name}:\n{failure.traceback or failure.error}", markup=False, soft_wrap=True)
-    _print_problems(overview)
-
-
-class Drawing:
-    """Draws an overview in place on a terminal; elsewhere prints it again and again."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.live = Live(console=output(), auto_refresh=False, transient=True) if sys.stdout.isatty() else None
-
-    def __enter__(self) -> Self:
-        if self.live:
-            self.live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.live:
-            self.live.stop()
-
-    def __call__(self, overview: Overview) -> None:
-        if self.live:
-            self.live.update(_drawn(overview, self.root), refresh=True)
-        else:
-            sys.stdout.write("\n".join(_plain_lines(overview, self.root)) + "\n\n")
-            sys.stdout.flush()
-
-
-def _print_problems(overview: Overview) -> None:
-    for problem in overview.problems:
-        logs().print(problem, markup=False)
+        print("\n".join(_plain_lines(rows, root)))
+    for cause in causes_of(rows) if tracebacks else ():
+        for failure in cause.failures:
+            console.print(f"\n{failure.name}:\n{failure.traceback or failure.error}", markup=False, soft_wrap=True)
 
 
 def _worst_first(rows: Sequence[Row]) -> list[Row]:
@@ -200,8 +175,8 @@ def _summary(rows: Sequence[Row], root: Path) -> str:
     return f"{len(rows)} run{'s' if len(rows) > 1 else ''} in {root}: {counts}{spent}"
 
 
-def _drawn(overview: Overview, root: Path) -> RenderableType:
-    rows = _worst_first(overview.rows)
+def _drawn(unsorted: Sequence[Row], root: Path) -> RenderableType:
+    rows = _worst_first(unsorted)
     shown, hidden = rows[:TABLE_ROWS], rows[TABLE_ROWS:]
     cells = [[escape(cell) if cell else None for cell in _cells(row)] for row in shown]
     used = [number for number in range(len(COLUMNS)) if any(row[number] for row in cells)]
@@ -219,8 +194,8 @@ def _drawn(overview: Overview, root: Path) -> RenderableType:
     return Group(*parts)
 
 
-def _plain_lines(overview: Overview, root: Path) -> list[str]:
-    rows = _worst_first(overview.rows)
+def _plain_lines(unsorted: Sequence[Row], root: Path) -> list[str]:
+    rows = _worst_first(unsorted)
     lines = [_summary(rows, root), *("  ".join(filter(None, _cells(row, units=True))) for row in rows)]
     return [*lines, *(line for cause in causes_of(rows) for line in _cause_lines(cause))]
 
@@ -278,17 +253,14 @@ def _note(row: Row) -> str | None:
 
 
 def _cause_lines(cause: Cause) -> list[str]:
-    lines = [f"{len(cause.names)} × {cause.error}", f"    {_first_of(cause.names)}"]
+    names = [failure.name for failure in cause.failures]
+    lines = [f"{len(names)} × {cause.error}", f"    {_first_of(names)}"]
     return [*lines, f"    logs: {_first_of(cause.logs)}"] if cause.logs else lines
 
 
 def _first_of(names: Sequence[str]) -> str:
     more = len(names) - NAMES_SHOWN
     return ", ".join(names[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
-
-
-if __name__ == "__main__":  # a script's own folder would hide packages of the same names as its modules
-    sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from neobert.offline import offline_environment
 from neobert.processes import REPOSITORY, available_cores, thread_variables, visible_gpus
 from neobert.runs.claims import acquire, file_time
 from neobert.runs.index import state_of, task_files, trial_files
-from neobert.runs.layout import Layout
+from neobert.runs.layout import SUBMISSION_UNIT, Layout
 from neobert.runs.specifications import (
     EXTERNAL_PREFIX,
     ContrastiveRun,
@@ -38,7 +38,6 @@ from neobert.runs.specifications import (
 )
 from neobert.slurm.job import take_snapshot
 from neobert.slurm.profile import (
-    SUBMISSION_UNIT,
     JobKind,
     Profile,
     Submission,

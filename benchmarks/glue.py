@@ -42,7 +42,6 @@ from neobert.glue.tasks import task_named
 from neobert.model.build import build_classifier
 from neobert.processes import worker_environment
 from neobert.recipe import Point
-from neobert.runs.index import TrialFiles
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_record
 from neobert.runs.specifications import GlueStudy, PretrainingRun, Source, write_run_file
@@ -167,7 +166,7 @@ class Contest:
                 *(f"glue/{task}/studies/{study.id}" for task, study in self.studies.items()), variables=variables
             )
             records = {
-                _name(task, point): read_record(TrialFiles(Layout(copy.runs), study, point).record)
+                _name(task, point): read_record(study.trial(Layout(copy.runs), point).record)
                 for task, study in self.studies.items()
                 for point in POINTS
             }

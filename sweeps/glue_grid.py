@@ -26,7 +26,7 @@ from sweeps.flags import add_common_flags
 if TYPE_CHECKING:
     from ablations.execute import Workplace
     from neobert.runs.layout import Layout
-    from neobert.runs.optuna_view import Mirror
+    from neobert.runs.optuna_view import OptunaView
     from neobert.runs.specifications import GlueStudy, Run
     from sweeps.planning import Sweep
 
@@ -118,13 +118,11 @@ def _submit(workplace: "Workplace", sweep: "Sweep") -> int:
     return send(workplace, sweep, replace(dispatch, leave_failed=True), execution)
 
 
-def _mirror(workplace: "Workplace", sweep: "Sweep", storage: str | None) -> "Mirror | None":
+def _mirror(workplace: "Workplace", sweep: "Sweep", storage: str | None) -> "OptunaView | None":
     """Optuna's view of the points, opened before anything is written; then failures are treated as the flags say."""
-    from neobert.runs.index import trial_files
-    from neobert.runs.optuna_view import mirror_for_command
+    from neobert.runs.optuna_view import view_for_command
 
-    points = [files.grid_point for study in sweep.studies for files in trial_files(workplace.layout, study)]
-    mirror = mirror_for_command(storage, workplace.layout, points)
+    mirror = view_for_command(storage, workplace.layout, sweep.studies)
     _treat_failures(workplace.layout, sweep.studies, retry=workplace.options.retry_failed)
     return mirror
 

@@ -1,6 +1,5 @@
 """A grid of points that cost nothing: real workers, claims, records and views over a unit that only sleeps."""
 
-import json
 import os
 import random
 import signal
@@ -9,26 +8,48 @@ import sys
 import time
 from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
-from neobert.files import append_line, json_bytes, publish_once, read_lines
+from ablations.ladder import variants
+from neobert.files import append_line, json_bytes, read_lines
+from neobert.identity import plain
 from neobert.processes import REPOSITORY, StopRequest
-from neobert.runs import claims
+from neobert.recipe import Point
 from neobert.runs.claims import Claim, ClaimLost
 from neobert.runs.layout import Layout
 from neobert.runs.optuna_view import (
     STORAGE_VARIABLE,
-    GridPoint,
-    Report,
-    StudyView,
-    mirror_of_environment,
+    OptunaView,
     open_storage,
     storage_address,
+    view_of_environment,
 )
 from neobert.runs.records import publish_record, read_record
+from neobert.runs.specifications import GlueStudy, Start, Trial
 from neobert.runs.worker import Worker
 
-STUDY = "0123456789ab"
+
+def study_of(count: int) -> GlueStudy:
+    """The study whose trials are the dummies."""
+    return GlueStudy(
+        task="cola",
+        weights="0123456789ab",
+        stage=0,
+        context=64,
+        protocol=variants()["M0"].recipe.finetuning,
+        points=tuple(map(point_of, range(count))),
+        seed=0,
+        starts_from=Start(kind="pretraining", task=None, study=None, rule=None, reason=None),
+        task_origin="tests",
+        tokenizer_origin="tests",
+    )
+
+
+def point_of(number: int) -> Point:
+    """The point of a dummy."""
+    rate, batch = 1e-5 * (1 + number % 6), 2 ** (number // 6)
+    return Point(batch_size=batch, learning_rate=rate, weight_decay=0.0)
 
 
 @dataclass(frozen=True)
@@ -39,9 +60,14 @@ class DummyUnit:
     number: int
     seconds: float
 
+    @cached_property
+    def trial(self) -> Trial:
+        """The trial that the dummy stands for."""
+        return study_of(1).trial(self.layout, point_of(self.number))
+
     @property
     def id(self) -> str:
-        return f"{self.number:012d}"
+        return self.trial.id
 
     @property
     def name(self) -> str:
@@ -49,17 +75,11 @@ class DummyUnit:
 
     @property
     def error_path(self) -> Path:
-        return self.layout.root / "errors" / f"{self.id}.json"
+        return self.trial.error
 
     @property
     def record_path(self) -> Path:
-        return self.layout.trial("dummy", self.id)
-
-    @property
-    def grid_point(self) -> GridPoint:
-        parameters = {"rate": 1e-5 * (1 + self.number % 6), "batch_size": 2 ** (self.number // 6)}
-        claims = self.layout.claims(self.id)
-        return GridPoint(STUDY, self.id, parameters, self.record_path, self.error_path, claims)
+        return self.trial.record
 
     def is_finished(self) -> bool:
         return self.record_path.exists()
@@ -67,7 +87,7 @@ class DummyUnit:
     def is_ready(self) -> bool:
         return True
 
-    def run(self, claim: Claim, stop: StopRequest, report: Report) -> None:
+    def run(self, claim: Claim, stop: StopRequest) -> None:
         if (self.layout.root / f"break-{self.number}").exists():
             raise RuntimeError("broken on purpose")
         (self.layout.root / f"inside-{self.number}-{claim.number}").touch()
@@ -75,7 +95,6 @@ class DummyUnit:
         for step in (1, 2):
             time.sleep(self.seconds / 2)
             curve.append([step, score_of(self.number) * step / 2])
-            report(step, curve[-1][1])
         claim.check()
         record = {
             "kind": "glue",
@@ -99,10 +118,9 @@ def units_of(layout: Layout, count: int, seconds: float = 0.0) -> list[DummyUnit
     return [DummyUnit(layout, number, seconds) for number in range(count)]
 
 
-def view_of(layout: Layout, count: int, storage: str) -> StudyView:
+def view_of(layout: Layout, count: int, storage: str) -> OptunaView:
     """The view of the dummy study, opened anew."""
-    points = [unit.grid_point for unit in units_of(layout, count)]
-    return StudyView(open_storage(storage_address(storage, layout.root)), points)
+    return OptunaView(layout, storage_address(storage, layout.root), [study_of(count)])
 
 
 def start_worker(
@@ -117,7 +135,7 @@ def start_worker(
 
 def survive_kills(layout: Layout, storage: str, *, points: int, workers: int, kills: int, seconds: float) -> None:
     """Run the grid with workers of which some are killed at random and replaced; then demand exactly once."""
-    view_of(layout, points, storage).synchronize()
+    view_of(layout, points, storage).close()
     chance = random.Random(0)
     running = [start_worker(layout, points, seconds, storage) for _ in range(workers)]
     for killed in range(kills):
@@ -153,30 +171,25 @@ def assert_exactly_once(layout: Layout, points: int, storage: str) -> None:
 
 def assert_shows_records(layout: Layout, points: int, storage: str) -> None:
     """Optuna's study holds every point COMPLETE once with parameters, value and curve; all other trials are FAIL."""
-    trials = load(layout, storage).trials
+    trials = load(layout, points, storage).trials
     complete = [trial for trial in trials if trial.state.name == "COMPLETE"]
     assert {trial.state.name for trial in trials} <= {"COMPLETE", "FAIL"}
     assert Counter(trial.user_attrs["trial"] for trial in complete) == {u.id: 1 for u in units_of(layout, points)}
     for trial in complete:
-        unit = DummyUnit(layout, int(trial.user_attrs["trial"]), 0)
+        unit = next(unit for unit in units_of(layout, points) if unit.id == trial.user_attrs["trial"])
         record = read_record(unit.record_path)
-        assert trial.value == record["scores"]["score"] and trial.params == dict(unit.grid_point.parameters)
+        assert trial.value == record["scores"]["score"] and trial.params == plain(unit.trial.point)
         assert trial.user_attrs["claim"] == record["claim"]
         assert trial.intermediate_values == dict(map(tuple, record["scores"]["curve"]))
     assert all("error" in trial.user_attrs for trial in trials if trial.state.name == "FAIL")
 
 
-def load(layout: Layout, storage: str):
+def load(layout: Layout, points: int, storage: str):
     """The study as Optuna itself reads it."""
     import optuna
 
-    return optuna.load_study(study_name=STUDY, storage=open_storage(storage_address(storage, layout.root)))
-
-
-def claim_by_somebody_gone(folder: Path) -> None:
-    """A claim whose owner was on this machine and is dead."""
-    owner = {"host": os.uname().nodename, "pid": 2**22 + 1, "birth": "1", "space": claims._process_space()}
-    publish_once(folder / "1", json.dumps(owner).encode())
+    name = study_of(points).shown_name
+    return optuna.load_study(study_name=name, storage=open_storage(storage_address(storage, layout.root)))
 
 
 def fail_unit(unit: DummyUnit, claim: int, error: str) -> None:
@@ -189,6 +202,6 @@ if __name__ == "__main__":
     root, count, seconds, lease = sys.argv[1:]
     place = Layout(Path(root))
     units = units_of(place, int(count), float(seconds))
-    observer = mirror_of_environment(place, [unit.grid_point for unit in units])
+    observer = view_of_environment(place, [study_of(int(count))])
     assert observer is not None
     sys.exit(Worker(place, units, StopRequest(), observer, float(lease)).run())

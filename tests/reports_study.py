@@ -18,7 +18,6 @@ from neobert.files import json_bytes, publish_once
 from neobert.glue.tasks import TASKS
 from neobert.identity import plain
 from neobert.recipe import Point
-from neobert.runs.index import TrialFiles
 from neobert.runs.layout import Layout
 from neobert.runs.records import checksum_of, publish_record
 from neobert.runs.specifications import Execution, GlueStudy, PretrainingRun, write_run_file
@@ -211,7 +210,7 @@ class Study:
 
     def trial(self, name: str, study: GlueStudy, point: Point, *, score: float | None = None, **changes: Any) -> Path:
         """Publish a trial (with `score`, in 0..1, where given); `changes` replaces top-level entries."""
-        files = TrialFiles(Layout(self.root), study, point)
+        files = study.trial(Layout(self.root), point)
         value = self.score(name, study, point) if score is None else score
         record = {
             "kind": "glue",
@@ -240,4 +239,4 @@ class Study:
 
     def fail(self, study: GlueStudy, point: Point) -> None:
         """Leave what a failed trial leaves: an error and no record."""
-        publish_once(TrialFiles(Layout(self.root), study, point).error, json_bytes({"error": "diverged"}))
+        publish_once(study.trial(Layout(self.root), point).error, json_bytes({"error": "diverged"}))

@@ -21,8 +21,8 @@ from neobert.data.requirements import Needs, items_of
 from neobert.data.sources import DirectorySource, HubSource, SyntheticSource, open_source
 from neobert.embeddings.pairs import alike
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED
-from neobert.runs.cleanup import read_references
-from neobert.runs.index import read_overview
+from neobert.runs.cleanup import read_uses
+from neobert.runs.index import read_index
 from neobert.runs.layout import Layout
 from neobert.runs.records import record_paths
 from neobert.runs.specifications import ContrastiveRun
@@ -197,7 +197,7 @@ def test_the_encoder_of_a_contrastive_run_is_kept(tmp_path: Path) -> None:
     run = tiny_contrastive(encoder.id)
     folder = write_tiny_contrastive(tmp_path, run)
     (folder / "done.json").write_text("{}")
-    assert encoder.id in read_references(Layout(tmp_path)).needed_runs
+    assert Layout(tmp_path).pretraining(encoder.id) in read_uses(Layout(tmp_path)).paths
     assert folder / "done.json" in list(record_paths(tmp_path))
 
 
@@ -218,11 +218,11 @@ def test_the_real_pairs_are_read(tmp_path: Path) -> None:
 def test_status_shows_the_run_and_what_it_waits_for(tmp_path: Path) -> None:
     run = tiny_contrastive("0123456789ab")
     folder = write_tiny_contrastive(tmp_path, run)
-    (row,) = read_overview(Layout(tmp_path)).rows
+    (row,) = read_index(Layout(tmp_path)).rows()
     assert (row.kind, row.id, row.state, row.total) == ("contrastive", run.id, "waiting", run.protocol.steps)
     assert row.note == "after pretraining 0123456789ab"
     record = {"schema": 1, "kind": "contrastive", "id": run.id, "steps": 12, "real_tokens": 10, "seconds": 2.0}
     scores = {"heldout_loss": {"paraphrases": 1.0, "answers": 2.0}}
     (folder / "done.json").write_text(json.dumps({**record, "gpu_hours": 0.0, "scores": scores}))
-    (row,) = read_overview(Layout(tmp_path)).rows
+    (row,) = read_index(Layout(tmp_path)).rows()
     assert (row.state, row.heldout_loss, row.tokens_per_second) == ("done", 1.5, 5.0)

@@ -197,7 +197,7 @@ def test_jobs_run_the_code_as_it_was_submitted(slurm: FakeSlurm, runs: Path) -> 
     pretrain = submissions(runs)["pretrain1"]
     snapshot = runs / pretrain.snapshot
     assert f"export PYTHONPATH={snapshot}$" in slurm.submitted()[pretrain.job]
-    assert (snapshot / "neobert" / "work.py").read_bytes() == (REPOSITORY / "neobert" / "work.py").read_bytes()
+    assert (snapshot / "neobert" / "recipe.py").read_bytes() == (REPOSITORY / "neobert" / "recipe.py").read_bytes()
     assert json.loads((snapshot / "snapshot.json").read_text()).keys() >= {"id", "commit", "dirty"}
     code = f"from neobert.slurm.job import Payload; Payload({str(snapshot)!r}, ('--runs', {str(runs)!r}, 'x'))()"
     foreign = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False)

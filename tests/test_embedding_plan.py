@@ -36,8 +36,8 @@ from neobert.data.sources import DirectorySource, SyntheticSource
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED, MissingData
 from neobert.external import adopt
 from neobert.identity import canonical, leaves, plain
-from neobert.runs.cleanup import collectable, read_references
-from neobert.runs.index import read_overview, state_of, task_files
+from neobert.runs.cleanup import collectable, read_uses
+from neobert.runs.index import read_index, state_of, task_files
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record
 from neobert.runs.specifications import (
@@ -247,7 +247,7 @@ def test_slurm_gets_fine_tuning_and_behind_it_an_array(
     )
     pickled = list((runs / suite.logs).glob("*_submitted.pkl"))
     assert pickled and all(b"--patience" in path.read_bytes() for path in pickled)
-    rows = {row.kind: row for row in read_overview(Layout(runs)).rows}
+    rows = {row.kind: row for row in read_index(Layout(runs)).rows()}
     assert (rows["mteb"].state, rows["mteb"].job) == ("submitted", suite.job)
     capsys.readouterr()
     assert main([*command, "--cancel"]) == EXIT_DONE
@@ -259,7 +259,7 @@ def test_status_shows_how_many_tasks_have_a_record(tmp_path: Path) -> None:
     total = len(evaluation.tasks)
 
     def shown() -> Any:
-        return next(row for row in read_overview(layout).rows if row.kind == "mteb")
+        return next(row for row in read_index(layout).rows() if row.kind == "mteb")
 
     row = shown()
     assert (row.state, row.done, row.total, row.counted, row.note) == ("waiting", 0, total, "tasks", "")
@@ -280,10 +280,10 @@ def test_an_evaluation_waits_for_its_weights_and_keeps_them(tmp_path: Path) -> N
     layout, run = Layout(tmp_path), tiny_run()
     evaluation = zero_shot(run)
     write_evaluation(tmp_path, evaluation)
-    (row,) = read_overview(layout).rows
+    (row,) = read_index(layout).rows()
     assert row.note == f"after pretraining {run.id}"
     (layout.pretraining(run.id) / "checkpoints" / "step-00000024").mkdir(parents=True)
-    assert run.id in read_references(layout).needed_runs and not collectable(layout)
+    assert layout.pretraining(run.id) in read_uses(layout).paths and not collectable(layout)
     shutil.rmtree(layout.root / reference(evaluation))
     assert [str(found.path.relative_to(tmp_path)) for found in collectable(layout)] == [
         f"pretraining/{run.id}/checkpoints"

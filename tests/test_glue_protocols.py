@@ -25,7 +25,6 @@ from neobert.glue.encoding import EncodedTask
 from neobert.glue.finetuning import FineTuner
 from neobert.glue.metrics import Scores
 from neobert.glue.selection import best_of_grid, halves, select
-from neobert.glue.study import trials_of_study
 from neobert.glue.tasks import SELECTION_RULES, TASKS, decisive_score
 from neobert.identity import neutral_values
 from neobert.model.build import initialize_classifier
@@ -35,7 +34,7 @@ from neobert.recipe import FineTuning
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_record
 from neobert.runs.specifications import GlueStudy, Source, Trial
-from neobert.runs.worker import Worker
+from neobert.runs.worker import Worker, open_units
 from neobert.training.schedule import FineTuningSchedule
 from sweeps import glue_grid
 
@@ -310,7 +309,7 @@ def fine_tune(root: Path, name: str, tasks: set[str]) -> None:
     PlannedRows(rows).write(layout, source, specification, execution)
     for study in (unit.run for unit in rows[0].units if isinstance(unit.run, GlueStudy)):
         if study.task in tasks:
-            assert Worker(layout, trials_of_study(layout, study.task, study.id), StopRequest()).run() == 0
+            assert Worker(layout, open_units(layout, study.reference), StopRequest()).run() == 0
 
 
 @pytest.mark.usefixtures("toy_scale")

@@ -14,7 +14,6 @@ from reports_predictions import with_predictions
 from reports_study import Study
 
 from ablations.ladder import ladder
-from neobert.runs.index import TrialFiles
 from neobert.runs.layout import Layout
 from reports.bars import bars_of
 from reports.deltas import Delta, deltas_of
@@ -87,7 +86,7 @@ def test_a_missing_task_leaves_the_pair_out_with_its_name(study: Study) -> None:
     for task in study.studies("M1"):
         if task.task == "rte":
             for point in task.points:
-                TrialFiles(Layout(study.root), task, point).record.unlink()
+                task.trial(Layout(study.root), point).record.unlink()
     deltas, page = reported(study)
     delta = deltas["M1", "M0", "GLUE"]
     assert delta.comparison is None and "M1 has no score on RTE" in delta.pair.reason

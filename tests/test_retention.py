@@ -32,7 +32,7 @@ from tiny_runs import STEPS, tiny_run
 from ablations import run
 from neobert.recipe import Data
 from neobert.runs import cleanup
-from neobert.runs.cleanup import DAY_SECONDS, collect, collectable, obstacles, read_references
+from neobert.runs.cleanup import DAY_SECONDS, collect, collectable, obstacles, read_uses
 from neobert.runs.index import trial_files
 from neobert.runs.layout import Layout
 from neobert.runs.specifications import PretrainingRun, Start
@@ -378,16 +378,16 @@ def test_whatever_the_states_nothing_needed_goes_and_a_second_round_finds_nothin
             made = tiny_run(seed=number)
             _bring(layout, made, state)
             _bring_study(layout, made, task_state)
-        references = read_references(layout)
+        uses = read_uses(layout)
         before = {path for path in layout.root.rglob("*") if path.is_file()}
         collect(layout, collectable(layout))
         gone = {path for path in before if not path.exists()}
         kept = {path for path in before if not {"checkpoints", "data"} & set(path.relative_to(layout.root).parts)}
         assert {path.suffix for path in gone & kept} <= {".safetensors"}
-        assert not gone & references.encoded_tasks
-        assert not {path.stem for path in gone} & (references.selected_trials | references.open_trials)
+        assert not gone & uses.paths
+        assert not {path.stem for path in gone} & uses.weights
         for path in gone:
-            assert not any(layout.data(data_id) in path.parents for data_id in references.data_ids)
+            assert not any(used in path.parents for used in uses.paths if used.is_relative_to(layout.root / "data"))
             if "checkpoints" in path.parts:
                 _assert_not_needed(layout, path)
         assert collectable(layout) == []
@@ -426,7 +426,7 @@ def _assert_not_needed(layout: Layout, path: Path) -> None:
     if (folder / "run.json").exists():
         assert (folder / "done.json").exists() and path.parent.name == "step-00000020"
     else:
-        assert run_id not in read_references(layout).needed_runs
+        assert folder not in read_uses(layout).paths
 
 
 def test_the_command_is_dry_unless_told_to_delete(layout: Layout, capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,7 +28,7 @@ from status_worlds import (
 from tiny_runs import STEPS, tiny_run
 
 from ablations import status
-from neobert.runs.index import read_overview, state_of, trial_files, trial_ids
+from neobert.runs.index import Index, read_index, state_of, trial_files
 from neobert.runs.layout import Layout
 
 ROOT = Path(__file__).parent.parent
@@ -40,7 +40,7 @@ def layout(tmp_path: Path) -> Layout:
 
 
 def only_row(layout: Layout) -> dict[str, Any]:
-    (row,) = read_overview(layout).rows
+    (row,) = read_index(layout).rows()
     return row.as_json()
 
 
@@ -142,7 +142,7 @@ def test_a_corpus_that_a_job_makes_is_a_row(layout: Layout) -> None:
     submit(layout, "12", run, references=[f"corpus/{run.data_id}/{run.id}"])
 
     def state() -> tuple[str, int | None]:
-        row = next(row for row in read_overview(layout).rows if row.kind == "corpus")
+        row = next(row for row in read_index(layout).rows() if row.kind == "corpus")
         assert row.id == run.data_id
         return row.state, row.done
 
@@ -168,7 +168,7 @@ def test_a_study_counts_points_and_names_its_workers(layout: Layout) -> None:
     claim(layout, trial_files(layout, study)[0].id, silent_seconds=400)
     for number in (1, 2):
         claim(layout, trial_files(layout, study)[number].id, job=f"12_{number}")
-    row = next(row for row in read_overview(layout).rows if row.kind == "glue")
+    row = next(row for row in read_index(layout).rows() if row.kind == "glue")
     assert (row.state, row.done, row.total, row.counted, row.note) == ("running", 1, 4, "points", "")
     assert {worker.job for worker in row.workers} == {"12_1", "12_2"}
 
@@ -178,7 +178,7 @@ def test_what_a_study_waits_for_is_said(layout: Layout) -> None:
     declare(layout, run)
     study = study_of(run)
     declare(layout, study)
-    row = next(row for row in read_overview(layout).rows if row.kind == "glue")
+    row = next(row for row in read_index(layout).rows() if row.kind == "glue")
     assert (row.state, row.note, row.done) == ("waiting", f"after pretraining {run.id}", 0)
 
 
@@ -188,11 +188,6 @@ def test_a_closed_study_shows_its_score(layout: Layout) -> None:
     finish_study(layout, study)
     row = only_row(layout)
     assert (row["state"], row["done"], row["score"]) == ("done", 2, 0.9)
-
-
-def test_trials_are_named_as_the_specification_names_them() -> None:
-    study = study_of(tiny_run(), points=5)
-    assert trial_ids(study) == [study.trial_id(point) for point in study.points]
 
 
 WORLDS: dict[str, Callable[[Layout], object]] = {
@@ -232,7 +227,7 @@ def test_states_of_studies_are_those_that_the_commands_act_on(
         fail(trial_files(layout, study)[2].error, "trial", "no")
     if is_claimed:
         claim(layout, trial_files(layout, study)[2].id)
-    row = next(row for row in read_overview(layout).rows if row.kind == "glue")
+    row = next(row for row in read_index(layout).rows() if row.kind == "glue")
     assert row.state == state_of(layout, study) and row.done == recorded
 
 
@@ -314,7 +309,7 @@ def test_a_study_of_another_numerics_version_is_shown_by_its_records(layout: Lay
     finish_pretraining(layout, tiny_run())
     folder = declare(layout, study)
     folder.rename(folder.with_name("0123456789ab"))
-    row = next(row for row in read_overview(layout).rows if row.kind == "glue")
+    row = next(row for row in read_index(layout).rows() if row.kind == "glue")
     assert row.state == "waiting" and "another numerics version" in row.note and row.done is None
 
 
@@ -384,7 +379,7 @@ def test_a_terminal_gets_a_table_that_ends(layout: Layout) -> None:
 
     console = Console(width=250, force_terminal=True, color_system=None)
     with console.capture() as capture:
-        console.print(_drawn(read_overview(layout), layout.root))
+        console.print(_drawn(read_index(layout).rows(), layout.root))
     text = capture.get()
     assert text.count("│ failed") == 7 and text.count("│ running") == 24
     assert sum(line.startswith("│") for line in text.splitlines()) == TABLE_ROWS
@@ -424,12 +419,11 @@ def test_a_run_is_seen_while_it_finishes(layout: Layout, monkeypatch: pytest.Mon
     run = tiny_run()
     declare(layout, run)
     path = claim(layout, run.id)
-    from neobert.runs import index
 
     def finishes_meanwhile(*arguments: Any) -> dict[str, Any]:
         finish_pretraining(layout, run)
         path.unlink()
         return {}
 
-    monkeypatch.setattr(index, "owners_of", finishes_meanwhile)
+    monkeypatch.setattr(Index, "_owners", finishes_meanwhile)
     assert only_row(layout)["state"] == "done"

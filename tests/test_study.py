@@ -9,12 +9,11 @@ import pytest
 from grid_worlds import (
     DummyUnit,
     assert_exactly_once,
-    assert_shows_records,
-    claim_by_somebody_gone,
     fail_unit,
     load,
     start_worker,
     started,
+    study_of,
     survive_kills,
     units_of,
     view_of,
@@ -25,7 +24,7 @@ from storages import fresh_database, start_server, stop_server
 from neobert.processes import StopRequest
 from neobert.runs.claims import acquire
 from neobert.runs.layout import Layout
-from neobert.runs.optuna_view import Mirror, mirror_for_command, open_storage, storage_address, without_password
+from neobert.runs.optuna_view import open_storage, storage_address, view_for_command, without_password
 from neobert.runs.worker import Worker
 
 POINTS = 12
@@ -34,13 +33,12 @@ POINTS = 12
 def run_all(layout: Layout, storage: str, count: int = POINTS) -> int:
     """One worker in this process works through the grid."""
     units = units_of(layout, count)
-    mirror = Mirror.open(layout, storage_address(storage, layout.root), [unit.grid_point for unit in units])
-    return Worker(layout, units, StopRequest(), mirror).run()
+    return Worker(layout, units, StopRequest(), view_of(layout, count, storage)).run()
 
 
-def states(layout: Layout, storage: str, unit: DummyUnit) -> list[tuple[int, str]]:
+def states(layout: Layout, points: int, storage: str, unit: DummyUnit) -> list[tuple[int, str]]:
     """Claim and state of each Optuna trial of a unit."""
-    shown = [trial for trial in load(layout, storage).trials if trial.user_attrs["trial"] == unit.id]
+    shown = [trial for trial in load(layout, points, storage).trials if trial.user_attrs["trial"] == unit.id]
     return [(trial.user_attrs["claim"], trial.state.name) for trial in shown]
 
 
@@ -48,7 +46,7 @@ def test_a_study_shows_every_record_once_with_parameters_value_and_curve(tmp_pat
     layout = Layout(tmp_path)
     assert run_all(layout, storage) == 0
     assert_exactly_once(layout, POINTS, storage)
-    assert load(layout, storage).direction.name == "MAXIMIZE"
+    assert load(layout, POINTS, storage).direction.name == "MAXIMIZE"
 
 
 def test_workers_that_are_killed_lose_and_repeat_nothing(tmp_path: Path, storage: str) -> None:
@@ -56,16 +54,19 @@ def test_workers_that_are_killed_lose_and_repeat_nothing(tmp_path: Path, storage
 
 
 def test_a_study_is_made_again_from_the_files_alone(tmp_path: Path, storage: str) -> None:
-    """Another database, empty, shows after one call what the first one showed."""
+    """Another database, empty, shows after one call what the first one showed; a second call adds nothing."""
     layout = Layout(tmp_path)
-    assert run_all(layout, "sqlite") == 0
-    fail_unit(DummyUnit(layout, POINTS, 0), 7, "RunFailed: step 3: the loss is nan")
-    view = view_of(layout, POINTS + 1, storage)
+    for unit in units_of(layout, POINTS - 1):
+        claim = acquire(layout.claims(unit.id))
+        assert claim is not None
+        with claim:
+            unit.run(claim, StopRequest())
+    fail_unit(DummyUnit(layout, POINTS - 1, 0), 7, "RunFailed: step 3: the loss is nan")
     for _ in range(2):
-        view.rebuild()
-        view.synchronize()
-        assert_shows_records(layout, POINTS, storage)
-        (failed,) = [trial for trial in load(layout, storage).trials if trial.state.name == "FAIL"]
+        view_of(layout, POINTS, storage).close()
+        trials = load(layout, POINTS, storage).trials
+        assert len(trials) == POINTS
+        (failed,) = [trial for trial in trials if trial.state.name == "FAIL"]
         assert failed.user_attrs["error"] == "RunFailed: step 3: the loss is nan" and failed.user_attrs["claim"] == 7
 
 
@@ -77,43 +78,20 @@ def test_a_lost_database_is_filled_again_by_the_next_start(tmp_path: Path) -> No
     assert_exactly_once(layout, POINTS, "sqlite")
 
 
-def test_an_owner_that_died_between_record_and_study_is_shown_complete(tmp_path: Path, storage: str) -> None:
+def test_a_trial_that_another_version_left_running_is_failed(tmp_path: Path, storage: str) -> None:
+    """Up to the first release, trials at work were shown as well."""
+    from optuna.trial import TrialState, create_trial
+
     layout = Layout(tmp_path)
-    view = view_of(layout, POINTS, storage)
-    unit = DummyUnit(layout, 0, 0)
-    claim = acquire(layout.claims(unit.id))
-    assert claim is not None
-    with claim:
-        view.start(unit.grid_point, claim.number)
-        unit.run(claim, StopRequest(), lambda step, score: None)
-        view.synchronize()
-        assert states(layout, storage, unit) == [(1, "RUNNING")], "a point in work belongs to its owner"
-    view.synchronize()
-    assert states(layout, storage, unit) == [(1, "COMPLETE")]
-    (trial,) = load(layout, storage).trials
-    assert len(trial.intermediate_values) == 2, "evaluations that did not reach the storage come from the record"
+    view_of(layout, POINTS, storage).close()
+    load(layout, POINTS, storage).add_trial(create_trial(state=TrialState.RUNNING))
+    view_of(layout, POINTS, storage).close()
+    assert [trial.state.name for trial in load(layout, POINTS, storage).trials] == ["FAIL"]
 
 
-def test_trials_of_dead_owners_are_told_fail(tmp_path: Path, storage: str) -> None:
+def test_an_owner_paused_past_its_lease_publishes_nothing(tmp_path: Path, storage: str) -> None:
     layout = Layout(tmp_path)
-    view = view_of(layout, POINTS, storage)
-    abandoned, retaken = units_of(layout, 2)
-    for unit in (abandoned, retaken):
-        view.start(unit.grid_point, 1)
-        claim_by_somebody_gone(layout.claims(unit.id))
-    claim = acquire(layout.claims(retaken.id))
-    assert claim is not None and claim.number == 2
-    with claim:
-        view.start(retaken.grid_point, claim.number)
-        assert states(layout, storage, retaken) == [(1, "FAIL"), (2, "RUNNING")]
-        view.synchronize()
-    assert states(layout, storage, retaken) == [(1, "FAIL"), (2, "RUNNING")]
-    assert states(layout, storage, abandoned) == [(1, "FAIL")]
-
-
-def test_an_owner_paused_past_its_lease_publishes_nothing_and_its_trial_is_failed(tmp_path: Path, storage: str) -> None:
-    layout = Layout(tmp_path)
-    view_of(layout, 1, storage).synchronize()
+    view_of(layout, 1, storage).close()
     paused = start_worker(layout, 1, 3.0, storage, lease_seconds=1.5)
     wait_for((tmp_path / "inside-0-1").exists)
     paused.send_signal(signal.SIGSTOP)
@@ -125,7 +103,7 @@ def test_an_owner_paused_past_its_lease_publishes_nothing_and_its_trial_is_faile
         paused.send_signal(signal.SIGCONT)
     assert paused.wait(timeout=60) == 0
     assert unit.record_path.read_bytes() == before
-    assert states(layout, storage, unit) == [(1, "FAIL"), (2, "COMPLETE")]
+    assert states(layout, 1, storage, unit) == [(2, "COMPLETE")]
     assert_exactly_once(layout, 1, storage)
 
 
@@ -133,7 +111,7 @@ def test_a_failed_point_is_told_fail_with_its_error(tmp_path: Path, storage: str
     layout = Layout(tmp_path)
     (tmp_path / "break-3").touch()
     assert run_all(layout, storage) == 1
-    failed = [trial for trial in load(layout, storage).trials if trial.state.name == "FAIL"]
+    failed = [trial for trial in load(layout, POINTS, storage).trials if trial.state.name == "FAIL"]
     assert [trial.user_attrs["error"] for trial in failed] == ["RuntimeError: broken on purpose"]
     (tmp_path / "break-3").unlink()
     assert run_all(layout, storage) == 0
@@ -146,14 +124,14 @@ def test_a_locked_database_never_stops_the_work(
     monkeypatch.setattr("neobert.runs.optuna_view.SQLITE_TIMEOUT_SECONDS", 0.05)
     layout = Layout(tmp_path)
     units = units_of(layout, POINTS)
-    mirror = Mirror.open(layout, storage_address("sqlite", tmp_path), [unit.grid_point for unit in units])
+    view = view_of(layout, POINTS, "sqlite")
     lock = sqlite3.connect(tmp_path / "optuna.db", isolation_level=None)
     lock.execute("BEGIN EXCLUSIVE")
-    assert Worker(layout, units, StopRequest(), mirror).run() == 0
+    assert Worker(layout, units, StopRequest(), view).run() == 0
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 2 and "database is locked" in said[0] and "did not reach" in said[1]
     lock.close()
-    mirror.close()
+    view.close()
     assert_exactly_once(layout, POINTS, "sqlite")
 
 
@@ -163,7 +141,7 @@ def test_a_postgresql_server_that_stops_in_the_middle_costs_nothing(
 ) -> None:
     """Workers go on by the files and say so; the study shows every point once when the server is back."""
     layout, storage = Layout(tmp_path), fresh_database(postgresql_server)
-    view_of(layout, POINTS, storage).synchronize()
+    view_of(layout, POINTS, storage).close()
     workers = [start_worker(layout, POINTS, 1.0, storage) for _ in range(2)]
     try:
         wait_for(lambda: recorded(layout) >= 2)
@@ -179,7 +157,6 @@ def test_a_postgresql_server_that_stops_in_the_middle_costs_nothing(
     assert said.count("the work goes on without it") == 2 and "Traceback" not in said
     assert started(layout) == POINTS, "a point was started twice"
     if returns == "after they ended":
-        assert {trial.state.name for trial in load(layout, storage).trials} >= {"RUNNING"}
         assert run_all(layout, storage) == 0
     assert_exactly_once(layout, POINTS, storage)
 
@@ -193,13 +170,12 @@ def test_without_optuna_a_grid_runs_unseen_and_an_explicit_storage_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     layout = Layout(tmp_path)
-    points = [unit.grid_point for unit in units_of(layout, 1)]
     monkeypatch.setattr("neobert.runs.optuna_view.find_spec", lambda name: None)
     monkeypatch.setitem(sys.modules, "optuna", None)
-    assert mirror_for_command(None, layout, points) is None
+    assert view_for_command(None, layout, [study_of(1)]) is None
     assert "is not installed" in capsys.readouterr().err
     with pytest.raises(ValueError, match="pip install optuna"):
-        mirror_for_command("journal", layout, points)
+        view_for_command("journal", layout, [study_of(1)])
 
 
 @pytest.mark.parametrize(

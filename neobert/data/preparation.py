@@ -4,7 +4,6 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TypeVar
@@ -17,8 +16,7 @@ from neobert.errors import ChangedData, DamagedFile, MissingData
 from neobert.processes import Stopped, StopRequest
 from neobert.runs.claims import Claim, acquire
 from neobert.runs.layout import MANIFEST, PARTIAL, Layout
-from neobert.runs.optuna_view import Report
-from neobert.runs.specifications import PretrainingRun, RunFile, read_checked_run_file
+from neobert.runs.specifications import PretrainingRun, RunFile
 from neobert.runs.specifications import Source as SourceSpecification
 from neobert.runs.work import Part
 
@@ -87,52 +85,6 @@ def text_tokenizer(
             f"{vocabulary_size}: raise it"
         )
     return opened
-
-
-@dataclass(frozen=True)
-class CorpusUnit:
-    """The tokenised corpus of a stage of pre-training as a unit of work, for jobs that need no GPU."""
-
-    layout: Layout
-    run_file: RunFile
-
-    @classmethod
-    def open(cls, layout: Layout, run_id: str) -> "CorpusUnit":
-        """The corpus that the run of a folder with run.json reads."""
-        return cls(layout, read_checked_run_file(layout.pretraining(run_id)))
-
-    @property
-    def run_specification(self) -> PretrainingRun:
-        assert self.run_file.pretraining is not None
-        return self.run_file.pretraining
-
-    @property
-    def id(self) -> str:
-        return f"corpus-{self.run_specification.data_id}"
-
-    @property
-    def name(self) -> str:
-        return f"tokenising the {self.run_specification.recipe.data.corpus} corpus {self.run_specification.data_id}"
-
-    @property
-    def error_path(self) -> Path:
-        return self.layout.root / "data" / "errors" / f"{self.run_specification.data_id}.json"
-
-    @property
-    def grid_point(self) -> None:
-        """None: a corpus is no point of a grid."""
-
-    def is_finished(self) -> bool:
-        return all(is_tokenized(self.layout, run) for run in measured_runs(self.run_file))
-
-    def is_ready(self) -> bool:
-        """Always: nothing comes before it."""
-        return True
-
-    def run(self, claim: Claim, stop: StopRequest, report: Report) -> None:
-        """Tokenise; what a killed job had finished of it is kept."""
-        for each in measured_runs(self.run_file):
-            tokenized_corpus(self.layout, each, self.run_file.source, stop)
 
 
 def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:

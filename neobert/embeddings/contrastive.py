@@ -20,7 +20,6 @@ from neobert.processes import StopRequest
 from neobert.recipe import Contrastive, Precision
 from neobert.runs.claims import Claim
 from neobert.runs.layout import Layout
-from neobert.runs.optuna_view import Report
 from neobert.runs.records import is_published, publish_record
 from neobert.runs.specifications import ContrastiveRun, RunFile, read_checked_run_file
 from neobert.training.distributed import Process
@@ -411,7 +410,7 @@ class ContrastiveUnit:
             return self.layout.model(run.weights).exists()
         return (self.layout.pretraining(run.weights) / "done.json").exists()
 
-    def run(self, claim: Claim, stop: StopRequest, report: Report) -> None:
+    def run(self, claim: Claim, stop: StopRequest) -> None:
         """Train from wherever the run stands to its end, then publish done.json."""
         self._prepare(stop)
 

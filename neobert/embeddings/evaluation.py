@@ -33,7 +33,6 @@ from neobert.processes import StopRequest
 from neobert.runs.claims import Claim, ClaimLost
 from neobert.runs.index import TaskFiles, task_files
 from neobert.runs.layout import Layout
-from neobert.runs.optuna_view import Report
 from neobert.runs.records import EmbeddingConfig, EmbeddingScores, provenance, publish_record
 from neobert.runs.specifications import EXTERNAL_PREFIX, EmbeddingRun, RunFile, TaskOnData, read_checked_run_file
 from neobert.training.distributed import default_device
@@ -291,7 +290,7 @@ class EmbeddingTaskUnit:
             return layout.model(weights).exists()
         return (layout.trained(weights) / "done.json").exists()
 
-    def run(self, claim: Claim, stop: StopRequest, report: Report) -> None:
+    def run(self, claim: Claim, stop: StopRequest) -> None:
         """Measure the task, or take the score from mteb's cache, then publish the record."""
         layout, task = self.files.layout, self.specification.task
         named, source = _open_evaluation(layout, self.run_file.id)

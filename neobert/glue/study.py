@@ -29,11 +29,9 @@ from neobert.model.build import build_classifier
 from neobert.model.heads import Classifier, Weights, all_but_classifier, encoder_part
 from neobert.processes import StopRequest
 from neobert.runs.claims import Claim, ClaimLost, acquire
-from neobert.runs.index import TrialFiles
 from neobert.runs.layout import Layout
-from neobert.runs.optuna_view import GridPoint
-from neobert.runs.records import is_published, provenance, publish_record
-from neobert.runs.specifications import GlueStudy, RunFile, Trial, read_checked_run_file, read_run_file, read_selection
+from neobert.runs.records import provenance, publish_record
+from neobert.runs.specifications import GlueStudy, RunFile, Trial, read_checked_run_file, read_run_file
 from neobert.runs.work import Part
 from neobert.training.distributed import default_device
 from neobert.training.trainer import last_checkpoint
@@ -90,57 +88,6 @@ def _load_external(layout: Layout, study: GlueStudy) -> StudyModel:
         tokenizer=lambda source: tokenizer,
         layout=PaddedLayout(encoder.pad_id, study.protocol.max_tokens),
     )
-
-
-def trials_of_study(layout: Layout, task: str, study_id: str) -> "list[StudyPart]":
-    """The parts of a study as units of a worker."""
-    run_file = read_checked_run_file(layout.study(task, study_id))
-    assert run_file.study is not None
-    return [StudyPart(layout, run_file, part) for part in run_file.study.parts(layout)]
-
-
-@dataclass(frozen=True)
-class StudyPart:
-    """A trial or the selection of a study as a unit of a worker."""
-
-    layout: Layout
-    run_file: RunFile
-    part: Part
-
-    @property
-    def id(self) -> str:
-        return self.part.id
-
-    @property
-    def name(self) -> str:
-        return self.part.title
-
-    @property
-    def error_path(self) -> Path:
-        return self.part.error
-
-    @property
-    def grid_point(self) -> GridPoint | None:
-        study = self.run_file.study
-        assert study is not None
-        if self.part.after:
-            return None
-        point = next(trial.point for trial in study.trials(self.layout) if trial.id == self.id)
-        return TrialFiles(self.layout, study, point).grid_point
-
-    def is_finished(self) -> bool:
-        return self.part.is_done
-
-    def is_ready(self) -> bool:
-        """Whether all that comes before it is done."""
-        for reference in self.run_file.run.after:
-            folder = self.layout.root / reference
-            if not ((folder / "done.json").exists() or is_published(folder / "selection.json", read_selection)):
-                return False
-        return all(part.is_done for part in self.part.after)
-
-    def run(self, claim: Claim, stop: StopRequest, report: object = None) -> None:
-        execute(self.layout, self.run_file, self.part, claim, stop)
 
 
 def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:

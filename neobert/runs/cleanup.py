@@ -1,4 +1,15 @@
-"""A file or folder that may go, its size and its age. Torch-free."""
+"""What may go from a folder of runs, because no run uses it, and its removal.
+
+May go: checkpoints of finished training between the milestones (step 0, quarters and the end stay: they are results)
+and those of folders without run.json that nothing starts from; tokenised corpora, encoded pairs and encoded tasks that
+no run.json refers to; weights of trials that are no closed study's best and belong to no open study; code snapshots
+that no submission of an unfinished run refers to and that no record needs to say which code made it; what killed
+writers left a day ago.
+
+Never: run.json, records, selections, metrics, predictions, claims, tokenizers, checkpoints of unfinished runs, what was
+set aside as damaged (*.damaged-1), and whatever somebody works on. Where some run.json cannot be read, all that it
+might refer to stays.
+"""
 
 import json
 import re
@@ -7,6 +18,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from neobert.console import logs, output, quantity, table
@@ -14,14 +26,19 @@ from neobert.errors import DamagedFile, MissingData
 from neobert.files import TEMPORARY_MARK, read_json, temporary_sibling
 from neobert.identity import IDENTITY_DIGITS
 from neobert.runs.claims import acquire, is_claimed, last_owner
-from neobert.runs.index import Submitted, Tree, encoded_task_path, read_selection, state_of, trial_files
-from neobert.runs.layout import MANIFEST, PARTIAL, Layout
+from neobert.runs.index import RUN_FOLDERS, Index, Submitted
+from neobert.runs.layout import MANIFEST, PARTIAL, SUBMISSION_UNIT, Layout
 from neobert.runs.records import SNAPSHOT_FILE, read_record, read_records
-from neobert.runs.specifications import ContrastiveRun, GlueStudy, PretrainingRun, read_run_file
-from neobert.slurm.profile import SUBMISSION_UNIT, submissions_path
+from neobert.runs.specifications import read_run_file, read_selection
+from neobert.runs.work import Work
 from neobert.training.schedule import milestones
 
 DAY_SECONDS = 86_400.0
+REMOVED_AT_ONCE = 100
+"""How many pieces share a look at what runs refer to: it takes as long as listing every run."""
+IDENTIFIER = re.compile(r"[0-9a-f]{12}")
+
+Fingerprint = tuple[tuple[str, ...], int]
 
 
 @dataclass(frozen=True)
@@ -34,23 +51,181 @@ class Garbage:
     units: tuple[str, ...] = ()
 
 
-def garbage_at(path: Path, reason: str, *units: str) -> Garbage:
-    """A path as garbage, with its size."""
-    return Garbage(path, size_bytes(path), reason, units)
+def clean(layout: Layout, *, delete: bool, as_json: bool) -> None:
+    """Print what may go; `delete` removes it first and prints what went.
+
+    Raises:
+        MissingData: there is no such folder.
+    """
+    garbage = collectable(layout)
+    removed = set(collect(layout, garbage)) if delete else set()
+    for obstacle in obstacles(layout):
+        logs().print(f"what this may refer to stays: {obstacle}", markup=False)
+    named = [(one, str(one.path.relative_to(layout.root))) for one in garbage]
+    if as_json:
+        entries = [
+            {"path": path, "bytes": one.bytes, "reason": one.reason, "removed": one in removed} for one, path in named
+        ]
+        print(json.dumps(entries, indent=1))
+        return
+    if garbage:
+        cells = [(path, _size([one]), one.reason) for one, path in named]
+        output().print(table(f"Garbage in {layout.root}", ("path", "size", "reason"), cells))
+    output().print(_summary(garbage, removed, delete=delete), markup=False)
 
 
-def size_bytes(path: Path) -> int:
-    """Bytes of a file, or of all files in a folder; what vanishes meanwhile does not count."""
+def _summary(garbage: Sequence[Garbage], removed: set[Garbage], *, delete: bool) -> str:
+    if not delete:
+        return f"{len(garbage)} could go, {_size(garbage)}" + ("; --gc --delete removes them" if garbage else "")
+    kept = len(garbage) - len(removed)
+    stayed = f"; {kept} stay: somebody took them up meanwhile" if kept else ""
+    return f"{len(removed)} removed, {_size(removed)}{stayed}"
+
+
+def _size(garbage: Iterable[Garbage]) -> str:
+    return f"{quantity(sum(one.bytes for one in garbage))}B"
+
+
+def collectable(layout: Layout) -> list[Garbage]:
+    """All that may go now, in the order of paths; reads only.
+
+    Raises:
+        MissingData: there is no such folder.
+    """
+    if not layout.root.is_dir():
+        raise MissingData(f"there is no folder {layout.root}: name the folder of runs with --runs")
+    return [found for found in _candidates(layout) if not any(is_claimed(layout.claims(u)) for u in found.units)]
+
+
+def obstacles(layout: Layout) -> list[str]:
+    """A sentence for each file that could not be read, so that what it may refer to stays."""
+    index = Index(layout)
+    return [*read_uses(layout).unreadable, *(index.problems if index.submissions is not None else ())]
+
+
+def collect(layout: Layout, garbage: Iterable[Garbage]) -> list[Garbage]:
+    """Remove garbage and return what was removed.
+
+    Each piece is removed while holding the claims that guard it, and only if it still is garbage: a run that was
+    declared, submitted or started in the meantime keeps what it needs.
+    """
+    removed: list[Garbage] = []
+    pieces = list(garbage)
+    seen, paths = fingerprint(layout), {found.path for found in _candidates(layout)}
+    for first in range(0, len(pieces), REMOVED_AT_ONCE):
+        with ExitStack() as held:
+            some = pieces[first : first + REMOVED_AT_ONCE]
+            taken = [found for found in some if _take(layout, found.units, held)]
+            while (now := fingerprint(layout)) != seen:
+                seen, paths = now, {candidate.path for candidate in _candidates(layout)}
+            going = [found for found in taken if found.path in paths]
+            nameless = [_unname(found.path) for found in going]
+            removed += going
+            for path in filter(None, nameless):
+                shutil.rmtree(path)
+    return removed
+
+
+def _take(layout: Layout, units: Sequence[str], held: ExitStack) -> bool:
+    """Claim all units until the stack is left; False where somebody works on one of them."""
+    for unit in sorted(units):
+        claim = acquire(layout.claims(unit))
+        if claim is None:
+            return False
+        held.enter_context(claim)
+    return True
+
+
+def _unname(path: Path) -> Path | None:
+    """Remove a file; rename a folder before it is deleted, so that readers never see a partial one. Returns that."""
+    if not path.is_dir():
+        path.unlink(missing_ok=True)
+        return None
+    return path.rename(temporary_sibling(path))
+
+
+@dataclass
+class Uses:
+    """What the runs of a folder use; all else is nobody's.
+
+    `paths` are files and folders that some run.json or record names: data, and the runs whose weights others start
+    from. `finished` are runs of training with a record, by their folders. `weights` are the files of trials that are
+    the best of a closed study or belong to an open one. `unreadable` has a sentence for each file that may name
+    anything.
+    """
+
+    paths: set[Path] = field(default_factory=set)
+    finished: dict[Path, Work] = field(default_factory=dict)
+    weights: set[str] = field(default_factory=set)
+    unreadable: list[str] = field(default_factory=list)
+
+
+def read_uses(layout: Layout) -> Uses:
+    """What all runs below a folder use, finished or not."""
+    uses = Uses()
+    for path in _run_files(layout):
+        try:
+            _add(uses, layout, path.parent)
+        except (DamagedFile, MissingData, OSError, KeyError, TypeError) as error:
+            uses.unreadable.append(f"{path} is not readable: {type(error).__name__}: {error}")
+    for path in layout.root.glob("glue/*/studies/*/selection.json"):  # also of a study whose run.json is gone
+        try:
+            uses.weights.add(str(read_selection(path)["trial"]))
+        except (DamagedFile, OSError, KeyError, TypeError) as error:
+            uses.unreadable.append(f"{path} is not readable: {error}")
+    return uses
+
+
+def _add(uses: Uses, layout: Layout, folder: Path) -> None:
+    work: Work = read_run_file(folder).run
+    uses.paths.update(work.uses(layout))
+    record = layout.record_of(str(folder.relative_to(layout.root)))
+    if not record.exists():
+        uses.weights.update(part.id for part in work.parts(layout))
+        if work.id != folder.name:
+            uses.unreadable.append(f"{folder} was named by another numerics version: what it uses is not known")
+    elif work.steps is not None:
+        uses.finished[folder] = work
+        inputs = read_record(record)["inputs"]  # a run of another numerics version: what its data were called then
+        uses.paths.update(layout.data(data_id) for data_id in [inputs.get("data")] if data_id is not None)
+        uses.paths.update(layout.pairs(name) for name in inputs.get("pairs", ()))
+
+
+def fingerprint(layout: Layout) -> Fingerprint:
+    """A value that changes when a run is declared or closed, or a job submitted."""
+    closing = ("pretraining/*/done.json", "contrastive/*/done.json", "glue/*/studies/*/selection.json")
+    files = [*_run_files(layout), *(path for pattern in closing for path in layout.root.glob(pattern))]
+    submissions = layout.submissions
+    return tuple(sorted(map(str, files))), submissions.stat().st_size if submissions.exists() else 0
+
+
+def _run_files(layout: Layout) -> list[Path]:
+    return sorted(path for pattern in RUN_FOLDERS for path in layout.root.glob(f"{pattern}/run.json"))
+
+
+def _candidates(layout: Layout) -> list[Garbage]:
+    """All garbage, whoever works; without what lies inside other garbage."""
+    uses = read_uses(layout)
+    found = [*_superseded_checkpoints(uses), *_left_by_killed_writers(layout), *_snapshots(layout)]
+    if not uses.unreadable:
+        found += [*_abandoned_checkpoints(layout, uses), *_data(layout, uses), *_trial_weights(layout, uses)]
+    paths = {garbage.path for garbage in found}
+    outermost = (garbage for garbage in found if paths.isdisjoint(garbage.path.parents))
+    return sorted(outermost, key=lambda garbage: garbage.path)
+
+
+def _garbage_at(path: Path, reason: str, *units: str) -> Garbage:
+    """A path as garbage, with its size; what vanishes meanwhile does not count."""
     total = 0
     for file in _files(path):
         try:
             total += file.lstat().st_size
         except FileNotFoundError:
             continue
-    return total
+    return Garbage(path, total, reason, units)
 
 
-def age_seconds(path: Path) -> float:
+def _age_seconds(path: Path) -> float:
     """The age of the newest file in a folder, or of the file; none at all where it vanishes meanwhile."""
     try:
         return time.time() - max(file.lstat().st_mtime for file in (path, *_files(path)))
@@ -65,21 +240,66 @@ def _files(path: Path) -> Iterator[Path]:
         yield from (file for file in path.rglob("*") if not file.is_dir())
 
 
-def left_by_killed_writers(layout: Layout) -> Iterator[Garbage]:
+def _folders(parent: Path) -> list[Path]:
+    """The folders in a folder that are named by an id; links are left alone."""
+    paths = sorted(parent.iterdir()) if parent.is_dir() else []
+    named = (path for path in paths if IDENTIFIER.fullmatch(path.name.removesuffix(PARTIAL)))
+    return [path for path in named if path.is_dir() and not path.is_symlink()]
+
+
+def _superseded_checkpoints(uses: Uses) -> Iterator[Garbage]:
+    for run_folder, work in uses.finished.items():
+        assert work.steps is not None
+        folder = run_folder / "checkpoints"
+        on_disk = {int(p.name[5:]): p for p in folder.glob("step-*") if p.name[5:].isdigit() and not p.is_symlink()}
+        if work.steps not in on_disk or not _is_whole(on_disk[work.steps]):
+            continue  # the one before is what there is
+        for step in on_disk.keys() - milestones(work.steps):
+            yield _garbage_at(on_disk[step], f"checkpoint between the milestones of {work.title}", run_folder.name)
+
+
+def _is_whole(checkpoint: Path) -> bool:
+    """Whether every file that the manifest names is there; their checksums are the reader's matter."""
+    try:
+        return all((checkpoint / name).is_file() for name in read_json(checkpoint / MANIFEST)["sha256"])
+    except (DamagedFile, OSError, KeyError, TypeError):
+        return False
+
+
+def _abandoned_checkpoints(layout: Layout, uses: Uses) -> Iterator[Garbage]:
+    for folder in (*_folders(layout.root / "pretraining"), *_folders(layout.root / "contrastive")):
+        is_described = (folder / "run.json").exists() or (folder / "done.json").exists()
+        checkpoints = folder / "checkpoints"
+        if not is_described and folder not in uses.paths and checkpoints.is_dir():
+            yield _garbage_at(checkpoints, "checkpoints of a run without run.json and record", folder.name)
+
+
+def _data(layout: Layout, uses: Uses) -> Iterator[Garbage]:
+    """Tokenised corpora, also growing ones; encoded pairs; encoded tasks."""
+    for folder in _folders(layout.root / "data"):
+        data_id = folder.name.removesuffix(PARTIAL)
+        if layout.data(data_id) not in uses.paths:
+            yield _garbage_at(folder, "tokenised corpus that no run.json refers to", *_corpus_units(data_id))
+    for folder in sorted((layout.root / "data" / "pairs").glob("*")):
+        is_encoded = IDENTIFIER.fullmatch(folder.name[-IDENTITY_DIGITS:]) and TEMPORARY_MARK not in folder.name
+        if is_encoded and folder not in uses.paths and folder.is_dir() and not folder.is_symlink():
+            yield _garbage_at(folder, "encoded pairs that no run.json refers to", _pairs_unit(folder.name))
+    for path in sorted((layout.root / "data" / "glue").glob("*.safetensors")):
+        if path not in uses.paths:
+            yield _garbage_at(path, "encoded task that no study refers to")
+
+
+def _trial_weights(layout: Layout, uses: Uses) -> Iterator[Garbage]:
+    for path in sorted(layout.root.glob("glue/*/*.safetensors")):
+        if IDENTIFIER.fullmatch(path.stem) and path.stem not in uses.weights:
+            yield _garbage_at(path, "weights of a trial that is no study's best", path.stem)
+
+
+def _left_by_killed_writers(layout: Layout) -> Iterator[Garbage]:
     """Temporaries in which nothing was written for a day."""
     for path in sorted(layout.root.rglob(f"*{TEMPORARY_MARK}*")):
-        if age_seconds(path) > DAY_SECONDS:
-            yield garbage_at(path, "left by a killed writer", *_units_near(layout, path))
-
-
-def corpus_units(data_id: str) -> tuple[str, ...]:
-    """The units of work that write a tokenised corpus."""
-    return f"corpus-{data_id}", f"data-{data_id}"
-
-
-def pairs_unit(pairs_id: str) -> str:
-    """The unit of work that writes a data set of pairs in token ids."""
-    return f"pairs-{pairs_id}"
+        if _age_seconds(path) > DAY_SECONDS:
+            yield _garbage_at(path, "left by a killed writer", *_units_near(layout, path))
 
 
 def _units_near(layout: Layout, path: Path) -> tuple[str, ...]:
@@ -97,301 +317,55 @@ def _units_near(layout: Layout, path: Path) -> tuple[str, ...]:
         case ["data", "glue" | "errors", *_]:
             pass
         case ["data", "pairs", name, *_]:
-            units = (pairs_unit(name.split(TEMPORARY_MARK)[0]),)
+            units = (_pairs_unit(name.split(TEMPORARY_MARK)[0]),)
         case ["data", name, *_]:
-            units = corpus_units(name.split(".")[0])
+            units = _corpus_units(name.split(".")[0])
         case ["snapshots", *_]:
             units = (SUBMISSION_UNIT,)
     return units
 
 
-Fingerprint = tuple[tuple[str, ...], int]
+def _corpus_units(data_id: str) -> tuple[str, ...]:
+    """The units whose owners write a tokenised corpus."""
+    return f"corpus-{data_id}", f"data-{data_id}"
 
 
-@dataclass
-class References:
-    """Everything that some run.json, record or selection names.
-
-    `finished` are stages with a record, by id. `needed_runs` are those that a study, a later stage, contrastive
-    fine-tuning or an evaluation starts from. `finished_contrastive` are contrastive runs with a record; `pairs` are the
-    names of data sets of pairs in token ids. `selected_trials` are the best ones of closed studies, `open_trials` all
-    of those that are not closed. `unreadable` holds a sentence for each file that may name anything.
-    """
-
-    finished: dict[str, PretrainingRun] = field(default_factory=dict)
-    finished_contrastive: dict[str, ContrastiveRun] = field(default_factory=dict)
-    needed_runs: set[str] = field(default_factory=set)
-    pairs: set[str] = field(default_factory=set)
-    data_ids: set[str] = field(default_factory=set)
-    encoded_tasks: set[Path] = field(default_factory=set)
-    selected_trials: set[str] = field(default_factory=set)
-    open_trials: set[str] = field(default_factory=set)
-    unreadable: list[str] = field(default_factory=list)
-
-
-def read_references(layout: Layout) -> References:
-    """What all runs below a folder refer to, finished or not."""
-    references = References()
-    for path in _run_files(layout):
-        try:
-            run_file = read_run_file(path.parent)
-            if run_file.pretraining is not None:
-                _add_stage(references, run_file.pretraining, path.parent)
-            if run_file.study is not None:
-                _add_study(references, layout, run_file.study, path.parent)
-            if run_file.contrastive is not None:
-                _add_contrastive(references, run_file.contrastive, path.parent)
-            if run_file.mteb is not None:
-                references.needed_runs.update((run_file.mteb.weights, run_file.mteb.encoder.pretraining))
-        except (DamagedFile, MissingData, OSError, KeyError, TypeError) as error:
-            references.unreadable.append(f"{path} is not readable: {type(error).__name__}: {error}")
-    _add_selections(references, layout)
-    return references
-
-
-def fingerprint(layout: Layout) -> Fingerprint:
-    """A value that changes when a run is declared or closed, or a job submitted."""
-    names = sorted(str(path) for path in (*_run_files(layout), *_closing_files(layout)))
-    submissions = submissions_path(layout)
-    return tuple(names), submissions.stat().st_size if submissions.exists() else 0
-
-
-def _run_files(layout: Layout) -> list[Path]:
-    root = layout.root
-    return sorted(
-        [
-            *root.glob("pretraining/*/run.json"),
-            *root.glob("glue/*/studies/*/run.json"),
-            *root.glob("contrastive/*/run.json"),
-            *root.glob("mteb/evaluations/*/run.json"),
-        ]
-    )
-
-
-def _closing_files(layout: Layout) -> list[Path]:
-    root = layout.root
-    patterns = ("pretraining/*/done.json", "contrastive/*/done.json", "glue/*/studies/*/selection.json")
-    return sorted(path for pattern in patterns for path in root.glob(pattern))
-
-
-def _add_stage(references: References, run: PretrainingRun, folder: Path) -> None:
-    if run.previous is not None:
-        references.needed_runs.add(run.previous)
-    references.data_ids.add(run.data_id)
-    if (folder / "done.json").exists():
-        references.data_ids.add(read_record(folder / "done.json")["inputs"]["data"])
-        references.finished[folder.name] = run
-    elif run.id != folder.name:
-        references.unreadable.append(f"{folder} was named by another numerics version: which data it has is not known")
-
-
-def _add_contrastive(references: References, run: ContrastiveRun, folder: Path) -> None:
-    references.needed_runs.add(run.weights)
-    references.pairs.update(run.pairs_id(pairs) for pairs in run.sets)
-    if (folder / "done.json").exists():
-        references.pairs.update(read_record(folder / "done.json")["inputs"]["pairs"])
-        references.finished_contrastive[folder.name] = run
-    elif run.id != folder.name:
-        references.unreadable.append(f"{folder} was named by another numerics version: which pairs it has is not known")
-
-
-def _add_study(references: References, layout: Layout, study: GlueStudy, folder: Path) -> None:
-    references.needed_runs.add(study.weights)
-    references.encoded_tasks.add(encoded_task_path(layout, study))
-    if (folder / "selection.json").exists():
-        return
-    references.open_trials.update(files.id for files in trial_files(layout, study))
-    if study.id != folder.name:
-        references.unreadable.append(f"{folder} was named by another numerics version: its trials are not known")
-
-
-def _add_selections(references: References, layout: Layout) -> None:
-    """The best trial of every study that was closed, also of one whose run.json is gone."""
-    for path in layout.root.glob("glue/*/studies/*/selection.json"):
-        try:
-            content = read_selection(path)
-            references.selected_trials.add(str(content["trial"]))
-        except (DamagedFile, OSError, KeyError, TypeError) as error:
-            references.unreadable.append(f"{path} is not readable: {error}")
-
-
-IDENTIFIER = re.compile(r"[0-9a-f]{12}")
-
-
-def collectable(layout: Layout) -> list[Garbage]:
-    """All that may go now, in the order of paths; reads only.
-
-    Raises:
-        MissingData: there is no such folder.
-    """
-    if not layout.root.is_dir():
-        raise MissingData(f"there is no folder {layout.root}: name the folder of runs with --runs")
-    return [found for found in _candidates(layout) if not any(is_claimed(layout.claims(u)) for u in found.units)]
-
-
-def obstacles(layout: Layout) -> list[str]:
-    """A sentence for each file that could not be read, so that what it may refer to stays."""
-    tree = Tree(layout)
-    return [*read_references(layout).unreadable, *(tree.problems if tree.submissions is not None else ())]
-
-
-def collect(layout: Layout, garbage: Iterable[Garbage]) -> list[Garbage]:
-    """Remove garbage and return what was removed.
-
-    Each piece is removed while holding the claims that guard it, and only if it still is garbage: a run that was
-    declared, submitted or started in the meantime keeps what it needs.
-    """
-    removed = []
-    seen, paths = fingerprint(layout), {found.path for found in _candidates(layout)}
-    for found in garbage:
-        with ExitStack() as held:
-            if not _take(layout, found.units, held):
-                continue
-            now = fingerprint(layout)
-            if now != seen:
-                seen, paths = now, {candidate.path for candidate in _candidates(layout)}
-            if found.path in paths:
-                _remove(found.path)
-                removed.append(found)
-    return removed
-
-
-def _take(layout: Layout, units: Sequence[str], held: ExitStack) -> bool:
-    """Claim all units until the stack is left; False where somebody works on one of them."""
-    for unit in sorted(units):
-        claim = acquire(layout.claims(unit))
-        if claim is None:
-            return False
-        held.enter_context(claim)
-    return True
-
-
-def _remove(path: Path) -> None:
-    """Folders lose their name first, so that nobody ever finds half of one."""
-    if not path.is_dir():
-        path.unlink(missing_ok=True)
-        return
-    nameless = temporary_sibling(path)
-    path.rename(nameless)
-    shutil.rmtree(nameless)
-
-
-def _candidates(layout: Layout) -> list[Garbage]:
-    """All garbage, whoever works; without what lies inside other garbage."""
-    references = read_references(layout)
-    found = [*_superseded_checkpoints(layout, references), *left_by_killed_writers(layout)]
-    if not references.unreadable:
-        found += [
-            *_abandoned_checkpoints(layout, references),
-            *_data(layout, references),
-            *_pairs(layout, references),
-            *_encoded_tasks(layout, references),
-            *_trial_weights(layout, references),
-        ]
-    found += _snapshots(layout)
-    paths = {garbage.path for garbage in found}
-    outermost = (garbage for garbage in found if paths.isdisjoint(garbage.path.parents))
-    return sorted(outermost, key=lambda garbage: garbage.path)
-
-
-def _folders(parent: Path) -> list[Path]:
-    """The folders in a folder that are named by an id; links are left alone."""
-    paths = sorted(parent.iterdir()) if parent.is_dir() else []
-    named = (path for path in paths if IDENTIFIER.fullmatch(path.name.removesuffix(PARTIAL)))
-    return [path for path in named if path.is_dir() and not path.is_symlink()]
-
-
-def _superseded_checkpoints(layout: Layout, references: References) -> Iterator[Garbage]:
-    for run_folder, last, what in _finished(layout, references):
-        folder = run_folder / "checkpoints"
-        on_disk = {int(p.name[5:]): p for p in folder.glob("step-*") if p.name[5:].isdigit() and not p.is_symlink()}
-        if last not in on_disk or not _is_whole(on_disk[last]):
-            continue  # the one before is what there is
-        for step in on_disk.keys() - milestones(last):
-            yield garbage_at(on_disk[step], f"checkpoint between the milestones of {what}", run_folder.name)
-
-
-def _finished(layout: Layout, references: References) -> Iterator[tuple[Path, int, str]]:
-    """The folder of every run of training with a record, its last step, and what it is."""
-    for run_id, stage in references.finished.items():
-        yield layout.pretraining(run_id), stage.recipe.stages[-1].steps, "a finished stage"
-    for run_id, run in references.finished_contrastive.items():
-        yield layout.contrastive(run_id), run.protocol.steps, "finished contrastive fine-tuning"
-
-
-def _is_whole(checkpoint: Path) -> bool:
-    """Whether every file that the manifest names is there; their checksums are the reader's matter."""
-    try:
-        return all((checkpoint / name).is_file() for name in read_json(checkpoint / MANIFEST)["sha256"])
-    except (DamagedFile, OSError, KeyError, TypeError):
-        return False
-
-
-def _abandoned_checkpoints(layout: Layout, references: References) -> Iterator[Garbage]:
-    for folder in (*_folders(layout.root / "pretraining"), *_folders(layout.root / "contrastive")):
-        is_described = (folder / "run.json").exists() or (folder / "done.json").exists()
-        checkpoints = folder / "checkpoints"
-        if not is_described and folder.name not in references.needed_runs and checkpoints.is_dir():
-            yield garbage_at(checkpoints, "checkpoints of a run without run.json and record", folder.name)
-
-
-def _data(layout: Layout, references: References) -> Iterator[Garbage]:
-    for folder in _folders(layout.root / "data"):
-        data_id = folder.name.removesuffix(PARTIAL)
-        if data_id not in references.data_ids:
-            yield garbage_at(folder, "tokenised corpus that no run.json refers to", *corpus_units(data_id))
-
-
-def _pairs(layout: Layout, references: References) -> Iterator[Garbage]:
-    for folder in sorted((layout.root / "data" / "pairs").glob("*")):
-        is_encoded = IDENTIFIER.fullmatch(folder.name[-IDENTITY_DIGITS:]) and TEMPORARY_MARK not in folder.name
-        if is_encoded and folder.name not in references.pairs and folder.is_dir() and not folder.is_symlink():
-            yield garbage_at(folder, "encoded pairs that no run.json refers to", pairs_unit(folder.name))
-
-
-def _encoded_tasks(layout: Layout, references: References) -> Iterator[Garbage]:
-    for path in sorted((layout.root / "data" / "glue").glob("*.safetensors")):
-        if path not in references.encoded_tasks:
-            yield garbage_at(path, "encoded task that no study refers to")
-
-
-def _trial_weights(layout: Layout, references: References) -> Iterator[Garbage]:
-    needed = references.selected_trials | references.open_trials
-    for path in sorted(layout.root.glob("glue/*/*.safetensors")):
-        if IDENTIFIER.fullmatch(path.stem) and path.stem not in needed:
-            yield garbage_at(path, "weights of a trial that is no study's best", path.stem)
+def _pairs_unit(pairs_id: str) -> str:
+    """The unit whose owner writes a data set of pairs in token ids."""
+    return f"pairs-{pairs_id}"
 
 
 def _snapshots(layout: Layout) -> Iterator[Garbage]:
-    old = [path for path in _folders(layout.root / "snapshots") if age_seconds(path / SNAPSHOT_FILE) > DAY_SECONDS]
-    tree = Tree(layout)
-    submissions = tree.submissions
-    if not old or tree.problems:
+    """Code that no job of unfinished work needs, and no record to say which code made it."""
+    old = [path for path in _folders(layout.root / "snapshots") if _age_seconds(path / SNAPSHOT_FILE) > DAY_SECONDS]
+    index = Index(layout)
+    submissions = index.submissions
+    if not old or index.problems:
         return
+
+    @cache
+    def is_over(folder: str) -> bool:
+        closings = ("done.json", "selection.json", MANIFEST)
+        if any((layout.root / folder / name).exists() for name in closings):
+            return True
+        try:
+            return index.progress(read_run_file(layout.root / folder).run).state == "done"
+        except (DamagedFile, MissingData):
+            return False
+
+    def is_needed(one: Submitted) -> bool:
+        return one.job in at_work or not one.references or not all(map(is_over, one.references))
+
+    @cache
+    def named_by_records() -> set[str | None]:
+        return {record.get("snapshot") for record in read_records(layout.root)[0]}
+
     at_work = _jobs_at_work(layout)
-    needed = {one.snapshot for one in submissions if one.job in at_work or not _is_over(layout, one)}
-    named = {record.get("snapshot") for record in read_records(layout.root)[0]}
+    needed = {one.snapshot for one in submissions if is_needed(one)}
     for path in old:
-        is_evidence = path.name in named and not _is_clean(path)
+        is_evidence = not _is_clean(path) and path.name in named_by_records()
         if f"snapshots/{path.name}" not in needed and not is_evidence:
-            yield garbage_at(path, "code that no submission of an unfinished run refers to", SUBMISSION_UNIT)
-
-
-def _is_over(layout: Layout, submission: Submitted) -> bool:
-    closings = ("done.json", "selection.json", MANIFEST)
-    runs = [layout.root / folder for folder in submission.folders]
-    return bool(runs) and all(
-        any((run / name).exists() for name in closings) or _is_evaluated(layout, run) for run in runs
-    )
-
-
-def _is_evaluated(layout: Layout, folder: Path) -> bool:
-    """Whether a folder is that of an evaluation whose tasks all have records."""
-    try:
-        evaluation = read_run_file(folder).mteb
-    except (DamagedFile, MissingData):
-        return False
-    return evaluation is not None and state_of(layout, evaluation) == "done"
+            yield _garbage_at(path, "code that no submission of an unfinished run refers to", SUBMISSION_UNIT)
 
 
 def _is_clean(snapshot: Path) -> bool:
@@ -407,39 +381,3 @@ def _jobs_at_work(layout: Layout) -> set[str]:
     """The jobs, arrays without their elements, of all that hold a claim now."""
     owners = (last_owner(folder) for folder in (layout.root / "claims").glob("*"))
     return {owner.job.partition("_")[0] for owner in owners if owner is not None and owner.is_live and owner.job}
-
-
-def clean(layout: Layout, *, delete: bool, as_json: bool) -> None:
-    """Print what may go; `delete` removes it first and prints what went.
-
-    Raises:
-        MissingData: there is no such folder.
-    """
-    garbage = collectable(layout)
-    removed = set(collect(layout, garbage)) if delete else set()
-    for obstacle in obstacles(layout):
-        logs().print(f"what this may refer to stays: {obstacle}", markup=False)
-    if as_json:
-        print(json.dumps([_entry(layout, one, one in removed) for one in garbage], indent=1))
-        return
-    cells = [(one.path.relative_to(layout.root), _size([one]), one.reason) for one in garbage]
-    if cells:
-        output().print(table(f"Garbage in {layout.root}", ("path", "size", "reason"), cells))
-    output().print(_summary(garbage, removed, delete=delete), markup=False)
-
-
-def _entry(layout: Layout, garbage: Garbage, is_removed: bool) -> dict[str, object]:
-    path = str(garbage.path.relative_to(layout.root))
-    return {"path": path, "bytes": garbage.bytes, "reason": garbage.reason, "removed": is_removed}
-
-
-def _summary(garbage: Sequence[Garbage], removed: set[Garbage], *, delete: bool) -> str:
-    if not delete:
-        return f"{len(garbage)} could go, {_size(garbage)}" + ("; --gc --delete removes them" if garbage else "")
-    kept = len(garbage) - len(removed)
-    told = f"; {kept} stay: somebody took them up meanwhile" if kept else ""
-    return f"{len(removed)} removed, {_size(list(removed))}{told}"
-
-
-def _size(garbage: Sequence[Garbage]) -> str:
-    return f"{quantity(sum(one.bytes for one in garbage))}B"

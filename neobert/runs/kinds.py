@@ -54,17 +54,13 @@ class KindOfWork:
     make_trainer: MakeTrainer | None = None
 
 
-def _ignore(step: int, score: float | None) -> None:
-    """Nobody is told of evaluations."""
-
-
 # The modules that carry work out import torch, so each is imported when its work is taken.
 
 
 def _tokenize(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
-    from neobert.data.preparation import CorpusUnit
+    from neobert.data.preparation import execute
 
-    CorpusUnit(layout, run_file).run(claim, stop, _ignore)
+    execute(layout, run_file, part, claim, stop)
 
 
 def _pretrain(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
@@ -88,7 +84,7 @@ def _finetune(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop:
 def _contrast(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
     from neobert.embeddings.contrastive import ContrastiveUnit
 
-    ContrastiveUnit(layout, run_file).run(claim, stop, _ignore)
+    ContrastiveUnit(layout, run_file).run(claim, stop)
 
 
 def _contrastive_trainer(layout: Layout, run_file: RunFile, process: "Process") -> "Trainer[Any]":
@@ -101,7 +97,7 @@ def _measure(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: 
     from neobert.embeddings.evaluation import units_of_evaluation
 
     units = units_of_evaluation(layout, run_file.id)
-    next(unit for unit in units if unit.id == part.id).run(claim, stop, _ignore)
+    next(unit for unit in units if unit.id == part.id).run(claim, stop)
 
 
 KINDS: Mapping[Kind, KindOfWork] = {

@@ -10,6 +10,10 @@ PARTIAL = ".partial"
 """What the name of a tokenised corpus ends with while it grows."""
 
 
+SUBMISSION_UNIT = "submission"
+"""The claim of whoever submits jobs for a folder of runs."""
+
+
 @dataclass(frozen=True)
 class Layout:
     """Paths below `--runs`; creates nothing."""
@@ -81,6 +85,15 @@ class Layout:
     def meetings(self, key: str) -> Path:
         """Where the processes of one copy of a job find each other."""
         return self.root / "meetings" / key
+
+    def record_of(self, reference: str) -> Path:
+        """The file that says that a training run or a study is done, by its reference."""
+        return self.root / reference / ("selection.json" if reference.startswith("glue/") else "done.json")
+
+    @property
+    def submissions(self) -> Path:
+        """One line for every job that was submitted."""
+        return self.root / "submissions.jsonl"
 
     @property
     def starts(self) -> Path:

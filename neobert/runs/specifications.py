@@ -306,6 +306,7 @@ class EmbeddingEvaluation(Value):
 class TaskPart(Part):
     """One task on one encoder as a part of an evaluation."""
 
+    layout: Layout
     run: EmbeddingRun
 
     @classmethod
@@ -317,6 +318,7 @@ class TaskPart(Part):
             title=f"{run.task.name} on {run.encoder.weights} ({run.encoder.protocol})",
             record=record,
             error=record.parent / "errors" / record.name,
+            layout=layout,
             run=run,
         )
 
@@ -639,6 +641,10 @@ class GlueStudy(Value):
         """The trials, in the order of the grid."""
         named = zip(self.trial_ids, self.points, strict=True)
         return tuple(Trial.of(layout, self, trial_id, point) for trial_id, point in named)
+
+    def trial(self, layout: Layout, point: Point) -> "Trial":
+        """The trial at one point, of the grid or not."""
+        return Trial.of(layout, self, self.trial_id(point), point)
 
     def parts(self, layout: Layout) -> tuple[Part, ...]:
         """The trials, and behind them the selection."""

@@ -1,10 +1,10 @@
-"""A worker: takes ready units one after the other until nothing is left to do. The payload of a job is this command.
+"""A worker: takes parts of runs that are ready, one after the other, until nothing is left. Jobs run this command.
 
     python -m neobert.runs.worker --runs RUNS pretraining/<id> glue/<task>/studies/<id> …
 
 Any number of workers may be given the same references, be killed and started again: claims and records on disk decide
-who does what, and a finished unit is never done twice. Of the tasks of a SLURM step the first is the worker; the others
-help it to train whatever stage of pre-training it takes.
+who does what, and a finished part is never done twice. Of the tasks of a SLURM step the first is the worker; the others
+join every training run that it starts.
 """
 
 import argparse
@@ -24,8 +24,11 @@ from neobert.errors import EXIT_DONE, EXIT_REQUEUE, EXIT_RUN_FAILED, exit_code
 from neobert.files import append_line, json_bytes, replace_file
 from neobert.processes import Stopped, StopRequest, end_with_parent
 from neobert.runs.claims import LEASE_SECONDS, Claim, ClaimLost, acquire, is_claimed, measure_file_time
+from neobert.runs.index import is_done
+from neobert.runs.kinds import KINDS
 from neobert.runs.layout import Layout
-from neobert.runs.optuna_view import GridPoint, Nobody, Observer, Report
+from neobert.runs.specifications import GlueStudy, RunFile, only, read_checked_run_file
+from neobert.runs.work import Part, Work
 
 POLL_SECONDS = 0.25
 IDLE_POLLS = 8
@@ -39,7 +42,7 @@ REFERENCES = (
 
 
 class Unit(Protocol):
-    """A piece of work with one record."""
+    """What a worker claims and carries out; it has one record."""
 
     @property
     def id(self) -> str: ...
@@ -47,11 +50,62 @@ class Unit(Protocol):
     def name(self) -> str: ...
     @property
     def error_path(self) -> Path: ...
-    @property
-    def grid_point(self) -> GridPoint | None: ...
     def is_finished(self) -> bool: ...
     def is_ready(self) -> bool: ...
-    def run(self, claim: Claim, stop: StopRequest, report: Report) -> None: ...
+    def run(self, claim: Claim, stop: StopRequest) -> None: ...
+
+
+@dataclass(frozen=True)
+class PartOfRun:
+    """A part of a run as a unit, of whichever kind."""
+
+    layout: Layout
+    run_file: RunFile
+    work: Work
+    part: Part
+
+    @property
+    def id(self) -> str:
+        return self.part.id
+
+    @property
+    def name(self) -> str:
+        return self.part.title
+
+    @property
+    def error_path(self) -> Path:
+        return self.part.error
+
+    def is_finished(self) -> bool:
+        return self.part.is_done
+
+    def is_ready(self) -> bool:
+        """Whether all that comes before it is done."""
+        before = all(is_done(self.layout, reference) for reference in self.work.after)
+        return before and all(part.is_done for part in self.part.after)
+
+    def run(self, claim: Claim, stop: StopRequest) -> None:
+        KINDS[self.work.kind].execute(self.layout, self.run_file, self.part, claim, stop)
+
+
+class Observer(Protocol):
+    """Shows the state of a grid elsewhere. Never raises."""
+
+    def update(self) -> None:
+        """A part ended."""
+
+    def close(self) -> None:
+        """The worker ends."""
+
+
+class NullObserver:
+    """Shows nothing."""
+
+    def update(self) -> None:
+        """Nothing to show."""
+
+    def close(self) -> None:
+        """Nothing to close."""
 
 
 @dataclass
@@ -66,7 +120,7 @@ class Worker:
     layout: Layout
     units: Sequence[Unit]
     stop: StopRequest
-    observer: Observer = field(default_factory=Nobody)
+    observer: Observer = field(default_factory=NullObserver)
     lease_seconds: float = LEASE_SECONDS
     failures_since: float | None = None
     patience_seconds: float = math.inf
@@ -128,20 +182,17 @@ class Worker:
             append_line(
                 self.layout.starts, {"unit": unit.id, "name": unit.name, "claim": claim.number, "at": time.time()}
             )
-            self.observer.started(unit.grid_point, claim.number)
             try:
-                unit.run(claim, self.stop, self.observer.reported)
+                unit.run(claim, self.stop)
             except (ClaimLost, Stopped) as reason:
                 self.progressed |= isinstance(reason, Stopped) and reason.progressed
                 print(f"{unit.name}: {reason}", file=sys.stderr, flush=True)
-                self.observer.failed(str(reason))
             except Exception as error:
                 self._note_failure(unit, claim, error)
-                self.observer.failed(f"{type(error).__name__}: {error}")
             else:
                 self.progressed = True
                 unit.error_path.unlink(missing_ok=True)
-                self.observer.recorded()
+        self.observer.update()
 
     def _note_failure(self, unit: Unit, claim: Claim, error: Exception) -> None:
         content = {
@@ -156,36 +207,23 @@ class Worker:
         replace_file(unit.error_path, json_bytes(content))
 
 
-def open_units(layout: Layout, reference: str) -> list[Unit]:
-    """The units behind a reference: one for a corpus or a run of training, one a trial for a study, one a task for an
-    evaluation.
+def open_units(layout: Layout, reference: str) -> list[PartOfRun]:
+    """The parts of the work behind a reference.
 
     Raises:
         ValueError: the reference has no known form.
         MissingData, DamagedFile: as `read_checked_run_file`.
     """
-    match reference.split("/"):  # a kind's module is imported where it is worked on: transformers alone takes a second
-        case ["pretraining", run_id]:
-            from neobert.training.pretraining import PretrainingUnit
-
-            return [PretrainingUnit.open(layout, run_id)]
-        case ["glue", task, "studies", study_id]:
-            from neobert.glue.study import trials_of_study
-
-            return list(trials_of_study(layout, task, study_id))
-        case ["contrastive", run_id]:
-            from neobert.embeddings.contrastive import ContrastiveUnit
-
-            return [ContrastiveUnit.open(layout, run_id)]
-        case ["mteb", "evaluations", evaluation_id]:
-            from neobert.embeddings.evaluation import units_of_evaluation
-
-            return list(units_of_evaluation(layout, evaluation_id))
+    match reference.split("/"):
+        case ["pretraining" | "contrastive", _] | ["glue", _, "studies", _] | ["mteb", "evaluations", _]:
+            run_file = read_checked_run_file(layout.root / reference)
+            works: tuple[Work, ...] = (run_file.run,)
         case ["corpus", _, run_id]:
-            from neobert.data.preparation import CorpusUnit
-
-            return [CorpusUnit.open(layout, run_id)]
-    raise ValueError(f"{reference!r} names no unit: expected {' or '.join(REFERENCES)}")
+            run_file = read_checked_run_file(layout.pretraining(run_id))
+            works = run_file.run.preparation
+        case _:
+            raise ValueError(f"{reference!r} names no unit: expected {' or '.join(REFERENCES)}")
+    return [PartOfRun(layout, run_file, work, part) for work in works for part in work.parts(layout)]
 
 
 @dataclass(frozen=True)
@@ -234,11 +272,11 @@ def _work(layout: Layout, options: argparse.Namespace, stop: StopRequest) -> End
     return Ended(worker.run(), worker.progressed)
 
 
-def _observer(layout: Layout, units: Sequence[Unit]) -> Observer:
-    from neobert.runs.optuna_view import mirror_of_environment
+def _observer(layout: Layout, units: Sequence[PartOfRun]) -> Observer:
+    from neobert.runs.optuna_view import view_of_environment
 
-    points = [point for unit in units if (point := unit.grid_point) is not None]
-    return mirror_of_environment(layout, points) or Nobody()
+    studies = only({unit.run_file.id: unit.run_file.run for unit in units}.values(), GlueStudy)
+    return view_of_environment(layout, studies) or NullObserver()
 
 
 if __name__ == "__main__":

@@ -147,9 +147,6 @@ def _refuse_letters(where: str, text: str, refused: str) -> None:
         )
 
 
-SUBMISSION_UNIT = "submission"
-
-
 class Submission(Value):
     """A job (or an array of `elements`) that SLURM accepted. Folders are relative to the folder of `runs`.
 
@@ -169,20 +166,15 @@ class Submission(Value):
     runs: str | None = None
 
 
-def submissions_path(layout: Layout) -> Path:
-    """The file that every submission is appended to."""
-    return layout.root / "submissions.jsonl"
-
-
 def note_submission(layout: Layout, submission: Submission) -> None:
     """Append a submission; call it right after SLURM accepted the job, while holding the submission's claim."""
-    mend_lines(submissions_path(layout), "job")
-    append_line(submissions_path(layout), plain(submission))
+    mend_lines(layout.submissions, "job")
+    append_line(layout.submissions, plain(submission))
 
 
 def read_submissions(layout: Layout) -> list[Submission]:
     """All submissions, oldest first; damaged lines are told and left out, those of another version left out."""
-    path, found = submissions_path(layout), []
+    path, found = layout.submissions, []
     for number in damaged_lines(path):
         print(f"{path} line {number} is damaged: the job that it told of is not known", file=sys.stderr)
     for line in read_lines(path):

@@ -24,7 +24,6 @@ from neobert.processes import StopRequest
 from neobert.recipe import Masking, Stage
 from neobert.runs.claims import Claim
 from neobert.runs.layout import Layout
-from neobert.runs.optuna_view import Report
 from neobert.runs.records import is_published, publish_record
 from neobert.runs.specifications import PretrainingRun, RunFile, read_checked_run_file
 from neobert.runs.work import Part
@@ -304,6 +303,6 @@ class PretrainingUnit:
     def grid_point(self) -> None:
         """None: pre-training is no point of a grid."""
 
-    def run(self, claim: Claim, stop: StopRequest, report: Report) -> None:
+    def run(self, claim: Claim, stop: StopRequest) -> None:
         """Train from wherever the stage stands to its end, then publish done.json."""
         execute(self.layout, self.run_file, self.run_specification.closing(self.layout), claim, stop)
