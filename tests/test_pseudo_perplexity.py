@@ -35,7 +35,7 @@ from neobert.evaluation.perplexity import (
     measure_losses,
     pseudo_perplexity,
 )
-from neobert.evaluation.pseudo_perplexity import finished_run, main, usual_lengths
+from neobert.evaluation.pseudo_perplexity import default_lengths, main, read_finished_run
 from neobert.evaluation.texts import Passage, choose_documents, cut_passages, open_files
 from neobert.model.attention import whole_rows_plan
 from neobert.model.build import build_masked_language_model
@@ -257,7 +257,7 @@ def unit_of(root: Path, run: PretrainingRun, lengths: tuple[int, ...] = (8, 16),
     layout = Layout(root)
     fields = {"run": run.id, "lengths": lengths, "documents": 4, "sampled_positions": 3, "seed": 0, "text": None}
     fields |= changes
-    return PerplexityUnit(layout, finished_run(layout, run.id), PerplexityMeasurement.model_validate(fields))
+    return PerplexityUnit(layout, read_finished_run(layout, run.id), PerplexityMeasurement.model_validate(fields))
 
 
 def test_the_command_publishes_one_record_that_reports_read_and_measures_nothing_twice(
@@ -417,9 +417,9 @@ def test_an_unknown_or_unfinished_run_is_named(
     assert said.returncode == EXIT_MISSING and f"did you mean '{run.id}'?" in said.stderr
     write_tiny_run(tmp_path, run)
     with pytest.raises(MissingData, match="is not finished"):
-        finished_run(Layout(tmp_path), run.id)
-    with pytest.raises(MissingData, match="no run at all"):
-        finished_run(Layout(tmp_path / "empty"), run.id)
+        read_finished_run(Layout(tmp_path), run.id)
+    with pytest.raises(MissingData, match="there are no runs"):
+        read_finished_run(Layout(tmp_path / "empty"), run.id)
 
 
 @pytest.mark.parametrize(
@@ -460,5 +460,5 @@ def test_learned_positions_bound_the_lengths(tmp_path: Path) -> None:
     (folder / "done.json").write_text("{}")
     with pytest.raises(ValueError, match="has learned positions for 32 tokens, not for 33"):
         unit_of(tmp_path, run, (8, 33)).refuse_impossible()
-    assert usual_lengths(run) == [8, 16, 32]
-    assert usual_lengths(tiny_run()) == [8, 16, 32, 64, 128]
+    assert default_lengths(run) == [8, 16, 32]
+    assert default_lengths(tiny_run()) == [8, 16, 32, 64, 128]

@@ -1,4 +1,4 @@
-"""Pseudo-perplexity of pre-trained checkpoints over lengths: each token masked alone, exp of the mean loss (Figure 2).
+"""Pseudo-perplexity of pre-trained checkpoints over lengths: exp of the mean loss of tokens masked alone (Figure 2).
 
 python -m neobert.evaluation.pseudo_perplexity --runs runs --run 0123456789ab
 python -m neobert.evaluation.pseudo_perplexity --runs runs --run STAGE1 STAGE2 --lengths 1024 2048 4096 --sample 32
@@ -6,9 +6,9 @@ python -m neobert.evaluation.pseudo_perplexity --runs runs --run 0123456789ab --
 python -m neobert.evaluation.pseudo_perplexity --runs runs --run STAGE2 --text wikipedia/ --lengths 1024 2048 4096 \\
     --documents 2467 --sample all          Figure 2 of the paper, given long articles
 
-Text is the beginning of held-out documents, the same ones for every run of a corpus and at every length, or of another
-text (--text), of which nobody checks that the run has not read it. The cost grows with positions times length. What is
-there already is not measured again; a stopped command goes on from the last document.
+The texts are beginnings of held-out documents, the same for every run of a corpus and at every length, or of the files
+of --text; nothing checks that the run was not trained on those. The cost grows with positions times length. Nothing is
+measured twice, and a stopped command resumes after the last document.
 """
 
 import argparse
@@ -28,9 +28,7 @@ if TYPE_CHECKING:
     from neobert.runs.specifications import PretrainingRun, RunFile
 
 PROGRAM = "neobert.evaluation.pseudo_perplexity"
-
-
-TEXT_HELP = "another text than held-out documents: a file or folder of .parquet (column text) or .txt files"
+TEXT_HELP = "measure on a file or folder of .parquet (column text) or .txt files, not on held-out documents"
 
 
 def sample(text: str) -> int | None:
@@ -56,7 +54,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--sample", type=sample, default=64, metavar="N", help="positions of a document, or all (default: 64)")
     add("--documents", type=count, default=64, metavar="N", help="at most (default: 64)")
     add("--seed", type=seed, default=0, metavar="N", help="of the sample (default: 0)")
-    add("--batch-tokens", type=count, metavar="N", help="tokens of a batch; decides speed alone")
+    add("--batch-tokens", type=count, metavar="N", help="tokens of a batch; changes no result")
     add("--json", action="store_true", help="print the records on stdout")
     return parser
 
@@ -75,7 +73,7 @@ def _measure(options: argparse.Namespace) -> int:
     from neobert.runs.worker import Worker
 
     layout = Layout(options.runs.resolve())
-    files = [finished_run(layout, name) for name in dict.fromkeys(options.run)]
+    files = [read_finished_run(layout, name) for name in dict.fromkeys(options.run)]
     text = open_files(options.text) if options.text is not None else None
     units = [_unit(layout, run_file, options, text) for run_file in files]
     for unit in units:
@@ -98,7 +96,7 @@ def _unit(
     assert run_file.pretraining is not None
     measurement = PerplexityMeasurement(
         run=run_file.id,
-        lengths=tuple(sorted(set(options.lengths or usual_lengths(run_file.pretraining)))),
+        lengths=tuple(sorted(set(options.lengths or default_lengths(run_file.pretraining)))),
         documents=options.documents,
         sampled_positions=options.sample,
         seed=options.seed,
@@ -107,7 +105,7 @@ def _unit(
     return PerplexityUnit(layout, run_file, measurement, options.batch_tokens, text)
 
 
-def finished_run(layout: "Layout", name: str) -> "RunFile":
+def read_finished_run(layout: "Layout", name: str) -> "RunFile":
     """The run.json of a finished stage of pre-training.
 
     Raises:
@@ -118,15 +116,15 @@ def finished_run(layout: "Layout", name: str) -> "RunFile":
     folder = layout.pretraining(name)
     known = sorted(path.parent.name for path in layout.root.glob("pretraining/*/run.json"))
     if name not in known:
-        nearest = did_you_mean(name, known) if known else "there is no run at all"
+        nearest = did_you_mean(name, known) if known else "there are no runs"
         raise MissingData(f"{layout.root} holds no pre-training run {name}: {nearest}")
     if not (folder / "done.json").exists():
-        raise MissingData(f"run {name} is not finished: the command that started it goes on with it")
+        raise MissingData(f"run {name} is not finished: run the command that started it again")
     return read_run_file(folder)
 
 
-def usual_lengths(run: "PretrainingRun") -> list[int]:
-    """Lengths around the context of the stage; beyond it only where positions are not learned."""
+def default_lengths(run: "PretrainingRun") -> list[int]:
+    """Lengths around the context of the stage; longer ones only where positions are not learned."""
     context = run.recipe.stages[-1].context
     lengths = [context // 4, context // 2, context]
     return lengths if run.position_table is not None else [*lengths, 2 * context, 4 * context]
@@ -142,23 +140,20 @@ def _show(records: Sequence[dict[str, Any]], *, as_json: bool) -> None:
         print(json.dumps(records, indent=1))
         return
     columns = ("run", "stage", "tokens", "pseudo-perplexity", "95 %", "positions", "documents")
-    output().print(table("Pseudo-perplexity", columns, [row for record in records for row in _rows(record)]))
-
-
-def _rows(record: dict[str, Any]) -> list[tuple[object, ...]]:
-    run, stage = record["inputs"]["pretraining"], record["config"]["stage"] + 1
-    return [
+    rows = [
         (
-            run,
-            stage,
-            point["tokens"],
-            f"{point['pseudo_perplexity']:.4g}",
-            f"{point['low']:.4g} to {point['high']:.4g}",
-            point["positions"],
-            point["documents"],
+            record["inputs"]["pretraining"],
+            record["config"]["stage"] + 1,
+            length["tokens"],
+            f"{length['pseudo_perplexity']:.4g}",
+            f"{length['low']:.4g} to {length['high']:.4g}",
+            length["positions"],
+            length["documents"],
         )
-        for point in record["scores"]["lengths"]
+        for record in records
+        for length in record["scores"]["lengths"]
     ]
+    output().print(table("Pseudo-perplexity", columns, rows))
 
 
 if __name__ == "__main__":
