@@ -316,6 +316,7 @@ class NeoBERTModel(NeoBERTPreTrainedModel):
 
     def _states(self, embeddings: Tensor, plan: AttentionPlan) -> list[Tensor]:
         """What enters each block, and what leaves the last norm."""
+        plan = plan.with_bias(self.positional_embedding.score_bias(plan.positions))
         states = [self.positional_embedding.add(embeddings, plan.positions)]
         rotation = self.positional_embedding.rotation(plan.positions, real=True)
         for block in self.transformer_encoder:

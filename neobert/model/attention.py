@@ -88,7 +88,8 @@ class AttentionPlan:
     """Which tokens see each other in a batch of rows.
 
     positions: (rows, tokens) int64, place inside the document from 0, −1 at padding.
-    bias: float32, added to the scores: (rows, 1, tokens, tokens) packed, (rows, 1, 1, tokens) padded.
+    bias: float32, added to the scores: (rows, 1, tokens, tokens) packed, (rows, 1, 1, tokens) padded, (rows, heads,
+        tokens, tokens) with a score bias.
     documents: (rows, tokens) number of the document in its row, −1 at filler, in place of a packed bias.
     boundaries, longest: beside `documents`, for variable-length kernels: int32 cumulative document lengths over the
         flattened rows, and a bound on the longest document.
@@ -104,11 +105,26 @@ class AttentionPlan:
     documents: Tensor | None = None
     attention: Attention | None = None
 
-    def with_bias(self) -> Self:
-        """The plan with its bias computed once for all blocks, where no variable-length kernel makes it needless."""
-        if self.documents is None or self.boundaries is not None:
-            return self
-        return replace(self, bias=_same_document(self.documents, self.documents), documents=None)
+    def with_bias(self, score_bias: Tensor | None = None) -> Self:
+        """The plan with its bias computed once for all blocks, where no variable-length kernel makes it needless.
+
+        score_bias: (rows, heads, tokens, tokens) from the positions. Variable-length kernels take none, so rows of
+            packed documents are computed by the kernels that take a bias.
+
+        Raises:
+            ValueError: no kernel that takes a score bias can compute this plan.
+        """
+        if score_bias is None:
+            if self.documents is None or self.boundaries is not None:
+                return self
+            return replace(self, bias=_same_document(self.documents, self.documents), documents=None)
+        if self.attention is not None:
+            raise ValueError(f"{type(self.attention).__name__} takes no score bias, which this model's positions add")
+        bias = self.bias if self.documents is None else _same_document(self.documents, self.documents)
+        if bias is None and self.boundaries is not None:
+            raise ValueError("variable-length attention takes no score bias, which this model's positions add")
+        combined = score_bias if bias is None else score_bias + bias
+        return replace(self, bias=combined, documents=None, boundaries=None)
 
     def to(self, device: torch.device) -> Self:
         """The plan with its tensors on `device`, without waiting for the copy."""
@@ -252,13 +268,13 @@ def _kernel_sized(kernel: Kernel, query: Tensor, key: Tensor, value: Tensor) -> 
 
 
 def _bias(plan: AttentionPlan, slots: Slots | None) -> Tensor | None:
-    """The bias for all queries or those of `slots`: (rows, 1, queries or 1, tokens)."""
+    """The bias for all queries or those of `slots`: (rows, 1 or heads, queries or 1, tokens)."""
     if plan.documents is not None:
         asking = plan.documents if slots is None else take_places(plan.documents, slots.queries)
         return _same_document(asking, plan.documents)
     if plan.bias is None or slots is None or plan.bias.shape[2] == 1:
         return plan.bias
-    return take_places(plan.bias.squeeze(1), slots.queries).unsqueeze(1)
+    return take_places(plan.bias.transpose(1, 2), slots.queries).transpose(1, 2)
 
 
 def _same_document(asking: Tensor, asked: Tensor) -> Tensor:

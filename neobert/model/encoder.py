@@ -111,10 +111,13 @@ class Encoder(nn.Module):
         With `slots` only those of the tokens there, (slots, width), equal to the full ones: the last block then
         computes nothing else but keys and values.
         """
-        plan = plan.with_bias()
+        plan = plan.with_bias(self.positional_embedding.score_bias(plan.positions))
         hidden = self.positional_embedding.add(self.encoder(token_ids), plan.positions)
         rotation = self.positional_embedding.rotation(plan.positions)
         *blocks, last = self.transformer_encoder
         for block in blocks:
             hidden = block(hidden, plan, rotation)
+        if slots is not None and slots.boundaries is not None and plan.boundaries is None:
+            # Queries in one run are for variable-length kernels, which a score bias rules out.
+            return self.layer_norm(take_places(last(hidden, plan, rotation), slots.places))
         return self.layer_norm(last(hidden, plan, rotation, slots))

@@ -1,7 +1,7 @@
 """How a model knows where a token stands: learned vectors added to the embeddings, or rotated queries and keys.
 
-Every kind has two hooks: `add` changes the embeddings, `rotation` gives what is done to queries and keys in each block.
-A kind that works by the one leaves the other empty.
+Every kind has three hooks: `add` changes the embeddings, `rotation` gives what is done to queries and keys in each
+block, `score_bias` what is added to the attention scores. A kind that works by one leaves the others empty.
 """
 
 from collections.abc import Callable
@@ -107,7 +107,7 @@ class HalvesRotation:
 
 
 class Positions(nn.Module):
-    """Both hooks, empty."""
+    """All hooks, empty. A new kind overrides those that it needs and is a row of `POSITIONS`."""
 
     def add(self, embeddings: Tensor, positions: Tensor) -> Tensor:
         """`embeddings` (rows, tokens, width), changed by `positions` (rows, tokens), −1 at padding."""
@@ -117,6 +117,11 @@ class Positions(nn.Module):
         """What the blocks do to queries and keys at `positions` (rows, tokens); `real` keeps to real numbers and to
         the order of the numbers in a head."""
         return NoRotation()
+
+    def score_bias(self, positions: Tensor) -> Tensor | None:
+        """What is added to the scores of all blocks, (rows, heads, tokens, tokens) of query and key, for `positions`
+        (rows, tokens), −1 at padding. Numbers between documents that do not see each other are without effect."""
+        return None
 
 
 class LearnedPositions(nn.Embedding, Positions):

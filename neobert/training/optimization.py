@@ -1,7 +1,7 @@
 """Optimizers of the recipe, and their state by parameter name.
 
-A new one is a function here, its row in `OPTIMIZERS`, and its word in `neobert.recipe.Optimization`. The engine clips
-gradients and guards against what is not finite, whatever the optimizer.
+A new one is a row of `OPTIMIZERS` and its word in `neobert.recipe.Optimization`. The engine clips gradients and guards
+against what is not finite, and checkpoints hold the state, whatever the optimizer.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -80,11 +80,6 @@ def takes_scale(optimizer: torch.optim.Optimizer) -> bool:
     return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
 
 
-def is_elementwise(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether the update of a number depends on its own gradients alone, so that the state may be split anywhere."""
-    return isinstance(optimizer, torch.optim.Adam)
-
-
 def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
     """The rate of the next update, in every group."""
     for group in optimizer.param_groups:
@@ -103,8 +98,10 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dic
 def restore_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Put back what `optimizer_tensors` gave, bit for bit."""
     parameters = dict(model.named_parameters())
+    fused = {weight for group in optimizer.param_groups if group.get("fused") for weight in group["params"]}
     for key, value in tensors.items():
         moment, name = key.split("/", 1)
         parameter = parameters[name]
-        device = "cpu" if moment == "step" and parameter.device.type == "cpu" else parameter.device
+        # Only fused optimizers count their steps on the device.
+        device = parameter.device if moment != "step" or parameter in fused else torch.device("cpu")
         optimizer.state[parameter][moment] = value.to(device).clone()

@@ -26,7 +26,6 @@ from torch import Tensor, nn
 from neobert.errors import MissingData, RunFailed
 from neobert.recipe import Precision
 from neobert.training.engine import Engine, Phases, autocast, on_device
-from neobert.training.optimization import is_elementwise
 
 MicroBatch = TypeVar("MicroBatch")
 BUCKET_ELEMENTS = 1 << 25
@@ -76,10 +75,10 @@ class ZeroEngine(Engine[MicroBatch]):
     stage: ClassVar[int]
 
     def _shared(self) -> nn.Module:
-        if not is_elementwise(self.optimizer):
+        if not isinstance(self.optimizer, torch.optim.Adam):
             raise ValueError(
-                f"engines zero1 and zero2 split weights anywhere, and optimizer {self.recipe.optimizer!r} needs whole "
-                "matrices: choose engine ddp"
+                "engines zero1 and zero2 split the state of adam and adamw, not of optimizer "
+                f"{self.recipe.optimizer!r}: choose engine ddp"
             )
         settings = {
             "train_micro_batch_size_per_gpu": 1,
