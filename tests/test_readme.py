@@ -113,3 +113,11 @@ def test_every_extra_that_is_named_exists() -> None:
     named = {extra for text in texts for extra in re.findall(r"-e '\.\[([\w,]+)\]'", text)}
     assert {"eval", "export", "deepspeed"} <= named <= project["optional-dependencies"].keys()
     assert not [text for text in texts if "neobert-ablations[" in text]
+
+
+def test_links_between_pages_and_files_lead_somewhere() -> None:
+    pages = [REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "benchmarks/README.md")]
+    pages += sorted((REPOSITORY / "docs").glob("*.md"))
+    links = [(page, link) for page in pages for link in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8"))]
+    assert len(links) > 50
+    assert not [(page.name, link) for page, link in links if "://" not in link and not (page.parent / link).exists()]
