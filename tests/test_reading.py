@@ -7,6 +7,8 @@ import hashlib
 import io
 import json
 import lzma
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -174,3 +176,13 @@ def test_parquet_becomes_the_same_shards_as_ever(tmp_path: Path) -> None:
     files = json.dumps([shard["files"] for shard in corpus.manifest["shards"]], sort_keys=True)
     digest = hashlib.sha256(files.encode()).hexdigest()
     assert digest == "5d1c06b89e8bd64380a47c178f33d0bcf245ee51c135e443aa25fe8985faee12"
+
+
+def test_reading_imports_no_torch(tmp_path: Path) -> None:
+    """A second of the processor in each job that tokenises, which needs none of it."""
+    (tmp_path / "a.jsonl").write_bytes(CONTENTS[".jsonl"])
+    code = (
+        "import sys; from pathlib import Path; from neobert.data.reading import read_texts; "
+        "list(read_texts(Path(sys.argv[1]), 'text')); sys.exit('torch' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "a.jsonl")], check=True)

@@ -7,8 +7,10 @@ batch, and rows come in the order of the file. A .txt file holds one document a 
 import glob
 import json
 import lzma
+import sys
 import zlib
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -106,15 +108,16 @@ def read_batches(path: Path, columns: Sequence[str] | None = None) -> Iterator["
     logging.set_verbosity(logging.CRITICAL)  # what it would log is raised below
     try:
         with TemporaryDirectory() as scratch:
-            stream = load_dataset(
-                FORMATS[split_name(path)[1]],
-                data_files=[glob.escape(str(path.absolute()))],
-                split="train",
-                streaming=True,
-                cache_dir=scratch,
-                **_options(path, columns),
-            )
-            batches: Iterator[Table] = stream.with_format("arrow").iter(batch_size=_BATCH_ROWS)
+            with _torch_left_out():
+                stream = load_dataset(
+                    FORMATS[split_name(path)[1]],
+                    data_files=[glob.escape(str(path.absolute()))],
+                    split="train",
+                    streaming=True,
+                    cache_dir=scratch,
+                    **_options(path, columns),
+                ).with_format("arrow")
+            batches: Iterator[Table] = stream.iter(batch_size=_BATCH_ROWS)
             for batch in batches:
                 _require(path, columns or (), batch.column_names)
                 yield batch
@@ -122,6 +125,20 @@ def read_batches(path: Path, columns: Sequence[str] | None = None) -> Iterator["
         if isinstance(error, _MissingColumn) or getattr(error, "errno", None) is not None:
             raise
         raise _damaged(path, error) from error
+
+
+@contextmanager
+def _torch_left_out() -> Iterator[None]:
+    """A stream imports torch, a second of the processor, to share its epoch with workers of a DataLoader, which there
+    are none of where nobody has imported torch."""
+    from datasets import config
+
+    is_available = config.TORCH_AVAILABLE
+    config.TORCH_AVAILABLE = is_available and "torch" in sys.modules
+    try:
+        yield
+    finally:
+        config.TORCH_AVAILABLE = is_available
 
 
 def read_rows(path: Path, needed: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
