@@ -175,10 +175,6 @@ class PerplexityUnit:
         """One line for each length and document: what a stopped measurement goes on from."""
         return self.record_path.with_suffix(".jsonl")
 
-    @property
-    def grid_point(self) -> None:
-        """None: a measurement is no point of a grid."""
-
     def is_finished(self) -> bool:
         return is_published(self.record_path)
 
@@ -250,7 +246,7 @@ class PerplexityUnit:
         if not self.passages:
             raise MissingData(f"nothing to read at {shortest} tokens or more: {self.left_out[str(shortest)]}")
 
-    def run(self, claim: Claim, stop: StopRequest, report: object = None) -> None:
+    def run(self, claim: Claim, stop: StopRequest) -> None:
         """Measure what no earlier attempt measured, then publish the record."""
         started = time.perf_counter()
         run, device = self.run_specification, default_device()

@@ -1,6 +1,5 @@
 """What pseudo-perplexity is measured on: beginnings of held-out documents, or of a user's files. Torch-free."""
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -9,14 +8,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from neobert.data.preparation import POLL_SECONDS, open_specified, text_tokenizer
+from neobert.data.preparation import open_specified, prepare_once, text_tokenizer
 from neobert.data.reading import read_texts, require_columns
-from neobert.data.shards import FRAME_TOKENS, Documents, TokenizedCorpus, open_shards, prepare
-from neobert.errors import MissingData
+from neobert.data.shards import FRAME_TOKENS, Documents, TokenizedCorpus, open_shards, prepare, reopen
+from neobert.errors import DamagedFile, MissingData
 from neobert.files import sha256_of
 from neobert.identity import NUMERICS, identity
-from neobert.runs.claims import acquire
-from neobert.runs.layout import MANIFEST, Layout
+from neobert.processes import StopRequest
+from neobert.runs.layout import Layout
 from neobert.runs.specifications import RunFile
 
 Integers = NDArray[np.int64]
@@ -134,19 +133,19 @@ def open_files(place: Path) -> TextFiles:
 
 
 def tokenize_files(layout: Layout, run_file: RunFile, text: TextFiles) -> TokenizedCorpus:
-    """The text in the tokens of a run, from disk or made now by one process while others wait."""
+    """The text in the tokens of a run, from disk or made now; what is damaged on disk is made again."""
     run = run_file.pretraining
     assert run is not None
     origins = {"corpus": str(text), "tokenizer": run.tokenizer_origin}
     size = run.recipe.model.vocabulary_size
     folder = layout.data(identity([text.content, run.tokenizer_origin, size, NUMERICS["tokenization"]]))
-    while not (folder / MANIFEST).exists():
-        claim = acquire(layout.claims(f"data-{folder.name}"))
-        if claim is None:
-            time.sleep(POLL_SECONDS)
-            continue
-        with claim:
-            source, origin = open_specified(run_file.source), run.tokenizer_origin
-            tokenizer = text_tokenizer(layout, source, run.recipe.data.tokenizer, size, origin)
-            prepare(text.documents(), tokenizer, folder, origins=origins)
-    return open_shards(folder)
+
+    def make(damage: DamagedFile | None) -> None:
+        if damage is not None:
+            reopen(folder, str(damage))
+        source, origin = open_specified(run_file.source), run.tokenizer_origin
+        tokenizer = text_tokenizer(layout, source, run.recipe.data.tokenizer, size, origin)
+        prepare(text.documents(), tokenizer, folder, origins=origins)
+
+    claims = layout.claims(f"data-{folder.name}")
+    return prepare_once(claims, f"the tokens of {text}", StopRequest(), lambda: open_shards(folder), make)

@@ -4,19 +4,17 @@ import hashlib
 import io
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
-from neobert.data.preparation import POLL_SECONDS, open_specified, require_origin, text_tokenizer
+from neobert.data.preparation import open_specified, prepare_once, require_origin, text_tokenizer
 from neobert.data.sources import Source
 from neobert.data.tokenizers import Framing
-from neobert.errors import DamagedFile, MissingData
+from neobert.errors import DamagedFile
 from neobert.external import read_model_file
 from neobert.files import replace_file, set_aside, sha256_of, sync_file, temporary_sibling
 from neobert.glue.batching import ExampleLayout, PackedLayout, PaddedLayout
@@ -28,7 +26,7 @@ from neobert.identity import plain
 from neobert.model.build import build_classifier
 from neobert.model.heads import Classifier, Weights, all_but_classifier, encoder_part
 from neobert.processes import StopRequest
-from neobert.runs.claims import Claim, ClaimLost, acquire
+from neobert.runs.claims import Claim, ClaimLost
 from neobert.runs.layout import Layout
 from neobert.runs.records import provenance, publish_record
 from neobert.runs.specifications import GlueStudy, RunFile, Trial, read_checked_run_file, read_run_file
@@ -178,7 +176,7 @@ def _fine_tuner(layout: Layout, task_name: str, study_id: str) -> FineTuner:
     assert study is not None
     model = load_model(layout, study)
     start = _starting_weights(layout, study, model)
-    encoded = _encoded(layout, run_file, model)
+    encoded = _encoded_task(layout, run_file, model)
     left = tuple(trial.point for trial in study.trials(layout) if not trial.is_done)
     compiling = Compiling(run_file.execution.compile, left)
     return FineTuner(model.classifier, start, encoded, study.protocol, default_device(), model.layout, compiling)
@@ -194,38 +192,20 @@ def _starting_weights(layout: Layout, study: GlueStudy, model: StudyModel) -> We
     return encoder_part(weights) if study.protocol.transferred == "encoder" else all_but_classifier(weights)
 
 
-def _encoded(layout: Layout, run_file: RunFile, model: StudyModel) -> EncodedTask:
-    """The task in token ids, encoded by whichever process comes first."""
+def _encoded_task(layout: Layout, run_file: RunFile, model: StudyModel) -> EncodedTask:
+    """The task in token ids, from disk or encoded now; what is damaged on disk is encoded again."""
     study = run_file.study
     assert study is not None
-    path = study.encoded_task(layout)
-    while True:
-        try:
-            return load_encoded(path)
-        except MissingData:
-            if not save_encoded(path, _encode(run_file, study, model)):
-                return load_encoded(path)  # another process was faster
-        except DamagedFile:
-            _set_aside_if_damaged(layout, path)
+    path, task = study.encoded_task(layout), task_named(study.task)
 
+    def make(damage: DamagedFile | None) -> None:
+        if damage is not None:
+            set_aside(path, str(damage))
+        source, name = open_specified(run_file.source), f"GLUE task {study.task} of {run_file.source.name}"
+        require_origin(name, study.task_origin, source.task_origin(study.task))
+        splits = {split: source.task_examples(study.task, split) for split in task.splits}
+        require_origin(name, study.task_origin, source.task_origin(study.task))
+        save_encoded(path, encode_task(task, splits, model.tokenizer(source), study.protocol.max_tokens))
 
-def _set_aside_if_damaged(layout: Layout, path: Path) -> None:
-    """One process alone looks again and moves the file, so that nobody moves the next one."""
-    claim = acquire(layout.claims(f"encoded-{path.stem}"))
-    if claim is None:
-        time.sleep(POLL_SECONDS)
-        return
-    with claim, suppress(MissingData):
-        try:
-            load_encoded(path)
-        except DamagedFile as error:
-            set_aside(path, str(error))
-
-
-def _encode(run_file: RunFile, study: GlueStudy, model: StudyModel) -> EncodedTask:
-    source, name = open_specified(run_file.source), f"GLUE task {study.task} of {run_file.source.name}"
-    task = task_named(study.task)
-    require_origin(name, study.task_origin, source.task_origin(study.task))
-    splits = {split: source.task_examples(study.task, split) for split in task.splits}
-    require_origin(name, study.task_origin, source.task_origin(study.task))
-    return encode_task(task, splits, model.tokenizer(source), study.protocol.max_tokens)
+    claims = layout.claims(f"encoded-{path.stem}")
+    return prepare_once(claims, f"the tokens of {task.title}", StopRequest(), lambda: load_encoded(path), make)
