@@ -1,4 +1,4 @@
-"""How many parameters a recipe has and how much work a token is, without importing torch."""
+"""How many parameters a recipe has, how much work a token is, and how much memory training takes, without torch."""
 
 import math
 import re
@@ -75,6 +75,9 @@ def training_flops_per_token(model: recipe.Model, attended_tokens: float, predic
     return 6 * body_weights(model) + 6 * decoder + 12 * attention
 
 
+# Memory of an accelerator: what the modules beside this one keep for the backward pass with CUDA's kernels, in eager
+# mode (variable-length attention, fused norms), so a compiled model takes less. Tests count what autograd saves.
+
 RESERVE_BYTES = 2_500_000_000
 """The CUDA context, NCCL's and cuBLAS' buffers, and what the allocator cannot use: a round number, not measured."""
 
@@ -100,7 +103,7 @@ class MicroBatch:
 
     @classmethod
     def of(cls, rows: int, context: int, rate: float) -> "MicroBatch":
-        """With as many slots as training gives it when sizes are fixed (`neobert.data.batches`)."""
+        """With as many slots as training gives it when shapes are fixed (`neobert.data.batches`)."""
         mean = rate * rows * context
         return cls(rows, context, math.ceil((mean + math.sqrt(mean)) / SLOT_MULTIPLE) * SLOT_MULTIPLE)
 
@@ -125,8 +128,7 @@ class TrainingMemory:
     @property
     def total(self) -> int:
         """All of it."""
-        held = self.weights + self.gradients + self.optimizer + self.buckets + self.weight_copies
-        return held + self.activations + self.logits + self.inputs + self.reserve
+        return sum(vars(self).values())
 
 
 def training_memory(
@@ -137,37 +139,31 @@ def training_memory(
     processes: int,
     step_tokens: int,
 ) -> TrainingMemory:
-    """What each of `processes` accelerators holds.
+    """What each of `processes` accelerators holds, with two fp32 moments of Adam.
 
+    ZeRO splits the optimizer and adds a second fp32 copy of its part of the weights (Rajbhandari et al. 2020).
     position_table: tokens that the model is built for. step_tokens: tokens of an optimizer step over all processes.
     """
     model, precision = pretraining.model, pretraining.precision
     parameters = parameter_count(model, position_table).total
+    weights = gradients = FP32 * parameters
+    optimizer, buckets = 2 * weights, 0
+    if processes > 1 and engine == "ddp":
+        buckets = weights
+    elif processes > 1 and engine != "single":
+        optimizer, buckets = math.ceil(3 * weights / processes), FP32 * min(parameters, ZERO_BUCKET_ELEMENTS)
+        gradients = weights if engine == "zero1" else math.ceil(weights / processes)
     matrices = body_weights(model) + model.vocabulary_size * model.width
-    shared_bytes = _shared_bytes(parameters, engine, processes)
     return TrainingMemory(
-        weights=FP32 * parameters,
-        gradients=shared_bytes["gradients"],
-        optimizer=shared_bytes["optimizer"],
-        buckets=shared_bytes["buckets"],
+        weights=weights,
+        gradients=gradients,
+        optimizer=optimizer,
+        buckets=buckets,
         weight_copies=2 * matrices if precision == "bf16" else FP32 * 3 * model.width**2,
         activations=saved_bytes(model, precision, batch),
         logits=logits_bytes(model, batch),
         inputs=INPUT_BYTES_PER_TOKEN * max(batch.rows * batch.context, math.ceil(step_tokens / processes)),
     )
-
-
-def _shared_bytes(parameters: int, engine: EngineWord, processes: int) -> dict[str, int]:
-    """What depends on how processes share the work. With Adam: two fp32 moments; ZeRO adds a second fp32 copy of its
-    part of the weights (Rajbhandari et al. 2020)."""
-    whole = FP32 * parameters
-    if processes == 1 or engine == "single":
-        return {"gradients": whole, "optimizer": 2 * whole, "buckets": 0}
-    if engine == "ddp":
-        return {"gradients": whole, "optimizer": 2 * whole, "buckets": whole}
-    gradients = whole if engine == "zero1" else math.ceil(whole / processes)
-    bucket = FP32 * min(parameters, ZERO_BUCKET_ELEMENTS)
-    return {"gradients": gradients, "optimizer": math.ceil(3 * whole / processes), "buckets": bucket}
 
 
 def logits_bytes(model: recipe.Model, batch: MicroBatch) -> int:
@@ -178,76 +174,29 @@ def logits_bytes(model: recipe.Model, batch: MicroBatch) -> int:
 def saved_bytes(model: recipe.Model, precision: recipe.Precision, batch: MicroBatch) -> int:
     """What the forward pass of one micro-batch keeps for the backward pass, without logits, weights and inputs.
 
-    The last block computes keys and values everywhere, all else at the slots.
+    The last block computes keys and values everywhere, all else at the slots. The stream between the blocks is fp32.
     """
-    tokens, slots = batch.rows * batch.context, batch.slots
-    parts = _Parts(model, 2 if precision == "bf16" else FP32)
+    width, rotary, tokens = model.width, model.positions == "rotary", batch.rows * batch.context
+    element = 2 if precision == "bf16" else FP32
+    head_size = width // model.heads
+    padded_width = model.heads * math.ceil(head_size / KERNEL_HEAD_MULTIPLE) * KERNEL_HEAD_MULTIPLE
+    # Of a token: the input of a norm, its statistics, and its output as the matrices behind it read it
+    norm = (FP32 + element) * width + STATISTICS_BYTES[model.norm]
+    # Query, key and value in one tensor, query and key turned in another, or all copied to heads that kernels take
+    queries_keys_values = 4 * padded_width if padded_width > width else (5 if rotary else 3) * width
+    keys_values = 2 * padded_width if padded_width > width else (3 if rotary else 2) * width
+    queries = (2 * padded_width if padded_width > width else width) + width
+    attended = element * width + FP32 * model.heads  # and the sums of the softmax
+    # Before and after the activation; a gated one keeps gate, value, activated gate and product
+    hidden = 4 * gated_width(model.feedforward_width) if is_gated(model.feedforward) else 2 * model.feedforward_width
+    dropped = 2 * width if model.dropout else 0
+    behind_attention = dropped + norm + element * hidden
     bias = 0 if precision == "bf16" else FP32 * batch.context  # fp32 has no variable-length kernel
-    block = parts.norm + parts.attention + bias + parts.residual_branches + parts.norm + parts.feedforward
-    at_slots = parts.queries + bias + parts.residual_branches + 2 * 8
-    at_slots += parts.norm + parts.feedforward + parts.norm
-    positions = 4 * parts.head_size if model.positions == "rotary" else 8
-    kept = tokens * (positions + (model.layers - 1) * block + parts.norm + parts.keys_and_values)
-    return kept + slots * (at_slots + (positions if model.positions == "rotary" else 0))
-
-
-@dataclass(frozen=True)
-class _Parts:
-    """Bytes that the parts of a block keep for one token; `element` bytes hold a number in the precision of computing.
-
-    The stream between the blocks is fp32.
-    """
-
-    model: recipe.Model
-    element: int
-
-    @property
-    def head_size(self) -> int:
-        return self.model.width // self.model.heads
-
-    @property
-    def padded_width(self) -> int | None:
-        """Width of all heads where the kernels need them larger."""
-        missing = -self.head_size % KERNEL_HEAD_MULTIPLE
-        return self.model.heads * (self.head_size + missing) if missing else None
-
-    @property
-    def norm(self) -> int:
-        """Input, statistics, and the output as the matrices behind it read it."""
-        return (FP32 + self.element) * self.model.width + STATISTICS_BYTES[self.model.norm]
-
-    @property
-    def attention(self) -> int:
-        """Query, key and value in one tensor, query and key turned in another, the sums of the softmax, the output."""
-        turned = 2 if self.model.positions == "rotary" else 0
-        inputs = (3 + turned) * self.model.width
-        if self.padded_width:
-            inputs = 4 * self.padded_width
-        return self.element * (inputs + self.model.width) + FP32 * self.model.heads
-
-    @property
-    def keys_and_values(self) -> int:
-        """The same without the query."""
-        turned = 1 if self.model.positions == "rotary" else 0
-        return self.element * (2 * self.padded_width if self.padded_width else (2 + turned) * self.model.width)
-
-    @property
-    def queries(self) -> int:
-        """What the query of a slot is computed from, itself, the sums of its softmax, and the output."""
-        around = 2 * self.padded_width if self.padded_width else self.model.width
-        return self.element * (around + 2 * self.model.width) + FP32 * self.model.heads
-
-    @property
-    def residual_branches(self) -> int:
-        """Which numbers dropout dropped, twice."""
-        return 2 * self.model.width if self.model.dropout else 0
-
-    @property
-    def feedforward(self) -> int:
-        """Before and after the activation; a gated one keeps gate, value, activated gate and product."""
-        if is_gated(self.model.feedforward):
-            return self.element * 4 * gated_width(self.model.feedforward_width)
-        return self.element * 2 * self.model.feedforward_width
+    position = FP32 * head_size if rotary else 8
+    block = norm + element * queries_keys_values + attended + bias + behind_attention
+    of_slot = element * queries + attended + bias + behind_attention + norm + 2 * 8 + (position if rotary else 0)
+    of_token = position + (model.layers - 1) * block + norm + element * keys_values
+    return tokens * of_token + batch.slots * of_slot
 
 
 PEAK_FLOPS_PER_SECOND = {"A100": 312e12, "B200": 2250e12, "H100": 989e12, "H200": 989e12, "L40S": 362e12}

@@ -1,4 +1,4 @@
-"""What a stage of pre-training cost, as its record says it: rate, padding, work, utilization, time and memory."""
+"""What training cost, as records say it (rate, padding, FLOPs, utilization, time, memory), and traces of its steps."""
 
 import resource
 import sys
@@ -20,67 +20,10 @@ from neobert.model.size import datasheet_peak, training_flops_per_token
 from neobert.recipe import Precision, Pretraining
 from neobert.training.loop import Step
 
-BUDGET_SECONDS = 0.3
-SIZES = {"cpu": (256, 512, 1024, 2048), "cuda": (2048, 4096, 8192)}
-LEAST_REPEATS = 3
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-
-
-def matmul_ceiling(device: torch.device, precision: Precision) -> float:
-    """Floating-point operations a second of the fastest square product, with the threads that torch has now.
-
-    Measured once a process, for some 0.3 seconds: of a few sizes the best, and of each size the best of several.
-    """
-    return _measured(device, precision, torch.get_num_threads())
-
-
-def datasheet_ceiling(device: torch.device, precision: Precision) -> float | None:
-    """The data sheet's peak of a GPU in bf16; None on a CPU, for a GPU that no row names, and in fp32."""
-    if device.type != "cuda" or precision != "bf16":
-        return None
-    return datasheet_peak(torch.cuda.get_device_name(device))
-
-
-@cache
-def _measured(device: torch.device, precision: Precision, threads: int) -> float:
-    deadline = time.perf_counter() + BUDGET_SECONDS
-    best = 0.0
-    for size in SIZES[device.type]:
-        work = 2.0 * size**3
-        if best and time.perf_counter() + (1 + LEAST_REPEATS) * work / best > deadline:
-            break
-        best = max(best, work / _best_seconds(*_factors(size, device, DTYPES[precision])))
-    return best
-
-
-def _factors(size: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Random numbers, since a GPU computes faster with zeros; from a generator of their own."""
-    generator = torch.Generator(device).manual_seed(0)
-    left, right = torch.randn(2, size, size, generator=generator, device=device).to(dtype)
-    return left, right
-
-
-def _best_seconds(left: Tensor, right: Tensor) -> float:
-    out = torch.mm(left, right)
-    return min(_seconds(left, right, out) for _ in range(LEAST_REPEATS))
-
-
-def _seconds(left: Tensor, right: Tensor, out: Tensor) -> float:
-    _synchronize(out.device)
-    started = time.perf_counter()
-    torch.mm(left, right, out=out)
-    _synchronize(out.device)
-    return time.perf_counter() - started
-
-
-def _synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
 
 @dataclass
 class Totals:
-    """Counts that go on over attempts; what one did behind its last checkpoint is done again, and counted then.
+    """Counts over all attempts; steps behind an attempt's last checkpoint are done again, and counted then.
 
     `counted_tokens` are the real tokens of those steps whose `slots` and `attended_tokens` were counted, which
     checkpoints of older versions did not do. `compile_seconds` is what compiling took, most of it before the
@@ -127,24 +70,20 @@ def accounts(
     """The keys of a record that tell what a run cost; `metrics` are the lines of all its attempts."""
     flops = totals.flops(recipe)
     rate = flops / (totals.seconds * processes)
+    measured, datasheet = matmul_ceiling(device, recipe.precision), datasheet_ceiling(device, recipe.precision)
     return {
         "flops": flops,
         "seconds": round(totals.seconds, 3),
         "tokens_per_second": totals.real_tokens / totals.seconds,
         "padding": totals.padding,
-        "model_flops_utilization": _utilization(rate, recipe.precision, device),
+        "model_flops_utilization": {
+            "of_measured_ceiling": rate / measured,
+            "of_datasheet": None if datasheet is None else rate / datasheet,
+            "ceiling_flops_per_second": measured,
+        },
         "phase_seconds": mean_phase_seconds(metrics),
         "compile_seconds": round(totals.compile_seconds, 3),
         "peak_memory_bytes": peak_memory_bytes(device),
-    }
-
-
-def _utilization(flops_per_second: float, precision: Precision, device: torch.device) -> dict[str, float | None]:
-    measured, datasheet = matmul_ceiling(device, precision), datasheet_ceiling(device, precision)
-    return {
-        "of_measured_ceiling": flops_per_second / measured,
-        "of_datasheet": None if datasheet is None else flops_per_second / datasheet,
-        "ceiling_flops_per_second": measured,
     }
 
 
@@ -159,7 +98,7 @@ def mean_phase_seconds(metrics: Iterable[Mapping[str, Any]]) -> dict[str, float]
 
 
 def forget_peak_memory(device: torch.device) -> None:
-    """Let the peak of a GPU's memory begin here; that of a process cannot be set back."""
+    """Reset the peak of a GPU's memory; that of a process cannot be reset."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
 
@@ -171,6 +110,51 @@ def peak_memory_bytes(device: torch.device) -> dict[str, int]:
         return {"gpu": torch.cuda.max_memory_allocated(device)}
     unit = 1 if sys.platform == "darwin" else 1024  # getrusage(2)
     return {"process": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit}
+
+
+BUDGET_SECONDS = 0.3
+SIZES = {"cpu": (256, 512, 1024, 2048), "cuda": (2048, 4096, 8192)}
+REPEATS = 3
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+def matmul_ceiling(device: torch.device, precision: Precision) -> float:
+    """Floating-point operations a second of the fastest square product, with the threads that torch has now.
+
+    Measured once a process, for some 0.3 seconds: of a few sizes the best, and of each size the best of several.
+    """
+    return _measure_ceiling(device, precision, torch.get_num_threads())
+
+
+@cache
+def _measure_ceiling(device: torch.device, precision: Precision, threads: int) -> float:
+    deadline, best = time.perf_counter() + BUDGET_SECONDS, 0.0
+    for size in SIZES[device.type]:
+        work = 2.0 * size**3
+        if best and time.perf_counter() + (1 + REPEATS) * work / best > deadline:
+            break
+        # Random numbers, since a GPU computes faster with zeros; from a generator of their own.
+        generator = torch.Generator(device).manual_seed(0)
+        left, right = torch.randn(2, size, size, generator=generator, device=device).to(DTYPES[precision])
+        out = torch.mm(left, right)
+        best = max(best, work / min(_seconds(left, right, out) for _ in range(REPEATS)))
+    return best
+
+
+def _seconds(left: Tensor, right: Tensor, out: Tensor) -> float:
+    wait = torch.cuda.synchronize if out.is_cuda else lambda device: None
+    wait(out.device)
+    started = time.perf_counter()
+    torch.mm(left, right, out=out)
+    wait(out.device)
+    return time.perf_counter() - started
+
+
+def datasheet_ceiling(device: torch.device, precision: Precision) -> float | None:
+    """The data sheet's peak of a GPU in bf16; None on a CPU, for a GPU that no row names, and in fp32."""
+    if device.type != "cuda" or precision != "bf16":
+        return None
+    return datasheet_peak(torch.cuda.get_device_name(device))
 
 
 WARM_UP_STEPS = 3
@@ -185,26 +169,19 @@ def traced(steps: Iterator[Step], count: int, path: Path, device: torch.device) 
     """
     yield from islice(steps, WARM_UP_STEPS)
     numbers: list[int] = []
-    with profile(activities=_activities(device)) as profiler:
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
+    with profile(activities=activities) as profiler:
         for step in islice(steps, count):
             numbers.append(step.number)
             yield step
     if numbers:
-        _write(profiler, path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = temporary_sibling(path)
+        try:
+            profiler.export_chrome_trace(str(temporary))
+            sync_file(temporary)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
         print(f"the trace of steps {numbers[0]} to {numbers[-1]} lies in {path}", file=sys.stderr, flush=True)
     yield from steps
-
-
-def _activities(device: torch.device) -> list[ProfilerActivity]:
-    return [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
-
-
-def _write(profiler: profile, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = temporary_sibling(path)
-    try:
-        profiler.export_chrome_trace(str(temporary))
-        sync_file(temporary)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,8 +23,8 @@ from neobert.processes import StopRequest
 from neobert.recipe import Masking, Stage
 from neobert.runs.claims import Claim
 from neobert.runs.layout import Layout
-from neobert.runs.records import is_published, publish_record
-from neobert.runs.specifications import PretrainingRun, RunFile, read_checked_run_file
+from neobert.runs.records import publish_record
+from neobert.runs.specifications import PretrainingRun, RunFile
 from neobert.runs.work import Part
 from neobert.training.accounting import accounts
 from neobert.training.compiling import Trial, compile_model, compiling_pays
@@ -255,54 +254,3 @@ def _record(run_file: RunFile, result: TrainResult, metrics: list[dict[str, Any]
         "compiled": result.compiled,
         **result.machine_record(),
     }
-
-
-@dataclass(frozen=True)
-class PretrainingUnit:
-    """A stage of pre-training that a worker may take."""
-
-    layout: Layout
-    run_file: RunFile
-
-    @classmethod
-    def open(cls, layout: Layout, run_id: str) -> "PretrainingUnit":
-        """The unit of a folder with run.json."""
-        return cls(layout, read_checked_run_file(layout.pretraining(run_id)))
-
-    @property
-    def run_specification(self) -> PretrainingRun:
-        assert self.run_file.pretraining is not None
-        return self.run_file.pretraining
-
-    @property
-    def id(self) -> str:
-        return self.run_file.id
-
-    @property
-    def name(self) -> str:
-        names = ", ".join(self.run_file.labels.get("variants", []))
-        return f"pre-training {self.id} ({names}, stage {self.run_specification.stage + 1})"
-
-    @property
-    def folder(self) -> Path:
-        return self.layout.pretraining(self.id)
-
-    @property
-    def error_path(self) -> Path:
-        return self.folder / "error.json"
-
-    def is_finished(self) -> bool:
-        return is_published(self.folder / "done.json")
-
-    def is_ready(self) -> bool:
-        """Whether the stage before it is done."""
-        previous = self.run_specification.previous
-        return previous is None or (self.layout.pretraining(previous) / "done.json").exists()
-
-    @property
-    def grid_point(self) -> None:
-        """None: pre-training is no point of a grid."""
-
-    def run(self, claim: Claim, stop: StopRequest) -> None:
-        """Train from wherever the stage stands to its end, then publish done.json."""
-        execute(self.layout, self.run_file, self.run_specification.closing(self.layout), claim, stop)
