@@ -35,16 +35,12 @@ COUNTED = tuple(field.name for field in fields(PairCounts))
 WITHOUT_TIME = ("seconds", "gpu_hours", "commit", "dirty", "checksum")
 
 
-def reference(run: ContrastiveRun) -> str:
-    return f"contrastive/{run.id}"
-
-
 def weights(root: Path, run: ContrastiveRun) -> dict[str, torch.Tensor]:
-    return load_file(root / reference(run) / "checkpoints" / f"step-{STEPS:08d}" / "model.safetensors")
+    return load_file(root / run.reference / "checkpoints" / f"step-{STEPS:08d}" / "model.safetensors")
 
 
 def record(root: Path, run: ContrastiveRun) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((root / reference(run) / "done.json").read_text())
+    content: dict[str, Any] = json.loads((root / run.reference / "done.json").read_text())
     return content
 
 
@@ -55,7 +51,7 @@ def course_of(root: Path, run: ContrastiveRun, **execution: int) -> ContrastiveT
 
 
 def losses(root: Path, run: ContrastiveRun) -> list[float]:
-    return [line["loss"] for line in read_lines(root / reference(run) / "metrics.jsonl") if "loss" in line]
+    return [line["loss"] for line in read_lines(root / run.reference / "metrics.jsonl") if "loss" in line]
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +60,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Contras
     root = tmp_path_factory.mktemp("contrastive")
     run = tiny_contrastive(write_encoder(root).id)
     write_tiny_contrastive(root, run)
-    code, said = finish(root, reference(run))
+    code, said = finish(root, run.reference)
     assert code == 0, said
     return root, run
 
@@ -88,14 +84,14 @@ def test_a_run_leaves_a_record_a_curve_and_checkpoints(undisturbed: tuple[Path, 
     assert content["pairs"]["paraphrases"] == {**dict.fromkeys(COUNTED, 0), "read": 2000, "kept": 2000}
     assert len(losses(root, run)) == STEPS
     assert {name.split(".")[0] for name in weights(root, run)} == {"model"}, "names are those of pre-training"
-    assert finish(root, reference(run))[0] == 0 and (root / "starts.jsonl").read_text().count("\n") == 1
+    assert finish(root, run.reference)[0] == 0 and (root / "starts.jsonl").read_text().count("\n") == 1
 
 
 def test_what_it_ended_with_encodes_texts_as_it_was_trained(undisturbed: tuple[Path, ContrastiveRun]) -> None:
     """A query behind its instruction has the vector that the loss saw, and so has a document without one."""
     root, run = undisturbed
     encoder = load_encoder(Layout(root), run.id, torch.device("cpu"))
-    course = ContrastiveTrainer(Layout(root), read_run_file(root / reference(run)), Process(0, 1))
+    course = ContrastiveTrainer(Layout(root), read_run_file(root / run.reference), Process(0, 1))
     assert course.restore() == STEPS
     course.model.eval()
     pairs, encoded = list(WORLD.pairs("answers"))[:5], course.sets[1]
@@ -115,11 +111,11 @@ def test_kill_9_at_any_step_changes_nothing(
     undisturbed: tuple[Path, ContrastiveRun], prepared: tuple[Path, ContrastiveRun], kill_after_lines: int
 ) -> None:
     root, run = prepared
-    process = worker(root, reference(run))
-    _wait_for_lines(root / reference(run) / "attempts" / "000001" / "metrics.jsonl", kill_after_lines, process)
+    process = worker(root, run.reference)
+    _wait_for_lines(root / run.reference / "attempts" / "000001" / "metrics.jsonl", kill_after_lines, process)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    code, said = finish(root, reference(run))
+    code, said = finish(root, run.reference)
     assert code == 0, said
     ours, theirs = weights(root, run), weights(undisturbed[0], run)
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
@@ -141,7 +137,7 @@ def test_two_processes_learn_what_one_does(tmp_path: Path) -> None:
     for processes, root in enumerate(roots, start=1):
         run = tiny_contrastive(write_encoder(root, dropout=0.0).id)
         write_tiny_contrastive(root, run, processes=processes)
-        code, said = finish(root, reference(run))
+        code, said = finish(root, run.reference)
         assert code == 0, said
     assert losses(roots[0], run) == pytest.approx(losses(roots[1], run), rel=1e-4)
     one, two = (weights(root, run) for root in roots)
@@ -199,7 +195,7 @@ def test_any_encoder_of_transformers_is_trained(tmp_path: Path, build: Any) -> N
         update={"context": 48, "tokenizer_origin": model.tokenizer_origin}
     )
     write_tiny_contrastive(tmp_path, run)
-    code, said = finish(tmp_path, reference(run))
+    code, said = finish(tmp_path, run.reference)
     assert code == 0, said
     start = build().state_dict()
     trained = weights(tmp_path, run)
@@ -242,7 +238,7 @@ def test_blank_and_long_texts_are_counted_and_lead_to_no_nan(tmp_path: Path, own
     specification = Source(name=str(own_data), synthetic_documents=1)
     execution = Execution(threads=1, processes=1, micro_batch_tokens=100, checkpoint_interval_steps=4)
     write_run_file(Layout(tmp_path), run, specification, execution, {})
-    code, said = finish(tmp_path, reference(run))
+    code, said = finish(tmp_path, run.reference)
     assert code == 0, said
     content = record(tmp_path, run)
     counted = {"read": 5, "kept": 3, "empty": 2, "empty_negatives": 1, "cut": 1}
@@ -269,7 +265,7 @@ def test_a_set_with_a_single_pair_is_refused_by_name(tmp_path: Path, own_data: P
     run = tiny_contrastive(encoder.id).model_copy(update={"sets": (_own_set(source),)})
     execution = Execution(threads=1, processes=1, micro_batch_tokens=100, checkpoint_interval_steps=4)
     write_run_file(Layout(tmp_path), run, Source(name=str(own_data), synthetic_documents=1), execution, {})
-    code, said = finish(tmp_path, reference(run))
+    code, said = finish(tmp_path, run.reference)
     assert code == 1 and "data set mine has 1 pairs with text (of 2)" in said, said
 
 

@@ -13,7 +13,7 @@ from fake_slurm import FakeSlurm
 from status_worlds import claim, fail
 from test_identities import small_folder
 from tiny_runs import tiny_run
-from tiny_suite import SMOKE, reference, write_evaluation, write_zero_shot, zero_shot
+from tiny_suite import SMOKE, write_evaluation, write_zero_shot, zero_shot
 
 from ablations.costs import Costs, Machine
 from ablations.execute import PlannedRows
@@ -284,7 +284,7 @@ def test_an_evaluation_waits_for_its_weights_and_keeps_them(tmp_path: Path) -> N
     assert row.note == f"after pretraining {run.id}"
     (layout.pretraining(run.id) / "checkpoints" / "step-00000024").mkdir(parents=True)
     assert layout.pretraining(run.id) in read_uses(layout).paths and not collectable(layout)
-    shutil.rmtree(layout.root / reference(evaluation))
+    shutil.rmtree(layout.root / evaluation.reference)
     assert [str(found.path.relative_to(tmp_path)) for found in collectable(layout)] == [
         f"pretraining/{run.id}/checkpoints"
     ]

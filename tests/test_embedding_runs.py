@@ -14,25 +14,23 @@ from external_models import bert, save, seeded
 from test_run_command import toy_scale  # noqa: F401  (a fixture)
 from tiny_contrastive import tiny_contrastive, write_tiny_contrastive
 from tiny_runs import worker
-from tiny_suite import SMOKE, SOURCE_HERE, reference, write_evaluation, write_zero_shot
+from tiny_suite import SMOKE, SOURCE_HERE, write_evaluation, write_zero_shot
 
 from ablations import run, scales
 from ablations.plan import EmbeddingChoice, embedding_runs, evaluation_after
 from neobert.data.mteb_tasks import CATEGORIES
 from neobert.embeddings import evaluation as mteb_evaluation
-from neobert.embeddings.contrastive import ContrastiveUnit
 from neobert.embeddings.encoders import TextEncoder
-from neobert.embeddings.evaluation import load_named_encoder, units_of_evaluation
+from neobert.embeddings.evaluation import execute, load_named_encoder
 from neobert.errors import EXIT_MISSING
 from neobert.external import adopt, write_model_file
 from neobert.files import read_lines
 from neobert.processes import Stopped, StopRequest
 from neobert.runs.claims import acquire
-from neobert.runs.index import task_files
 from neobert.runs.layout import Layout
 from neobert.runs.records import EmbeddingConfig, EmbeddingScores, read_record
 from neobert.runs.specifications import read_run_file
-from neobert.runs.worker import Worker
+from neobert.runs.worker import Worker, open_units
 from neobert.training.distributed import default_device
 from reports import make_figures
 from reports.formats import DASH
@@ -56,7 +54,7 @@ def records(root: Path) -> list[Path]:
 def test_kill_9_loses_nothing_and_repeats_no_finished_task(tmp_path: Path) -> None:
     """The real worker is killed after its first record; what it was in is done anew, what it had recorded is not."""
     evaluation = write_zero_shot(tmp_path, [STS, "SyntheticThingClustering", "SyntheticSummaryQuality"])
-    killed = worker(tmp_path, reference(evaluation))
+    killed = worker(tmp_path, evaluation.reference)
     deadline = time.monotonic() + 240
     while not records(tmp_path) and killed.poll() is None:
         assert time.monotonic() < deadline, "waited in vain"
@@ -65,7 +63,7 @@ def test_kill_9_loses_nothing_and_repeats_no_finished_task(tmp_path: Path) -> No
     killed.communicate()
     finished = {path: path.stat().st_mtime_ns for path in records(tmp_path)}
     assert 0 < len(finished) < len(evaluation.tasks)
-    assert work(tmp_path, reference(evaluation)) == 0
+    assert work(tmp_path, evaluation.reference) == 0
     assert len(records(tmp_path)) == len(evaluation.tasks) == len(starts(tmp_path))
     assert all(path.stat().st_mtime_ns == written for path, written in finished.items())
     again = [unit for unit, count in starts(tmp_path).items() if count > 1]
@@ -86,12 +84,12 @@ def _assert_records_are_whole(root: Path) -> None:
 def test_what_mteb_keeps_spares_a_task_whose_record_was_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process killed between mteb's file and the record: the next one encodes nothing."""
     evaluation = write_zero_shot(tmp_path, [STS])
-    work(tmp_path, reference(evaluation))
+    work(tmp_path, evaluation.reference)
     (path,) = records(tmp_path)
     before = read_record(path)
     path.unlink()
     monkeypatch.setattr(TextEncoder, "encode", lambda *_, **__: pytest.fail("a text was encoded"))
-    work(tmp_path, reference(evaluation))
+    work(tmp_path, evaluation.reference)
     assert read_record(path)["scores"] == before["scores"]
 
 
@@ -99,19 +97,20 @@ def work(root: Path, *references: str) -> int:
     """A worker in this process, where mteb is imported already; its exit code."""
     mteb_evaluation._open_evaluation.cache_clear()
     layout = Layout(root)
-    units = [unit for each in references for unit in units_of_evaluation(layout, each.split("/")[-1])]
+    units = [unit for each in references for unit in open_units(layout, each)]
     return Worker(layout, units, StopRequest()).run()
 
 
 def test_a_request_to_stop_ends_a_task_without_a_record_or_an_error(tmp_path: Path) -> None:
     evaluation = write_zero_shot(tmp_path, [STS])
-    (unit,) = units_of_evaluation(Layout(tmp_path), evaluation.id)
-    stop, claim = StopRequest(), acquire(Layout(tmp_path).claims(unit.id))
+    layout, stop = Layout(tmp_path), StopRequest()
+    (part,) = evaluation.task_parts(layout)
+    claim = acquire(layout.claims(part.id))
     stop.request()
     assert claim is not None
     with claim, pytest.raises(Stopped):
-        unit.run(claim, stop, lambda *_: None)
-    assert not records(tmp_path) and not unit.error_path.exists()
+        execute(layout, read_run_file(layout.root / evaluation.folder), part, claim, stop)
+    assert not records(tmp_path) and not part.error.exists()
 
 
 def test_changed_data_are_refused_by_name(tmp_path: Path) -> None:
@@ -119,9 +118,9 @@ def test_changed_data_are_refused_by_name(tmp_path: Path) -> None:
     (task,) = evaluation.tasks
     stale = evaluation.model_copy(update={"tasks": (task.model_copy(update={"origin": "synthetic:v0"}),)})
     write_evaluation(tmp_path, stale)
-    assert work(tmp_path, reference(stale)) == 1
-    (files,) = task_files(Layout(tmp_path), stale)
-    error = json.loads(files.error.read_text())
+    assert work(tmp_path, stale.reference) == 1
+    (part,) = stale.task_parts(Layout(tmp_path))
+    error = json.loads(part.error.read_text())
     assert f"task {STS} of synthetic changed since this was planned" in error["error"]
     assert error["exit_code"] == EXIT_MISSING and not records(tmp_path)
 
@@ -135,14 +134,14 @@ def test_any_encoder_of_transformers_is_measured_as_it_was_trained(tmp_path: Pat
         update={"context": 48, "tokenizer_origin": model.tokenizer_origin}
     )
     write_tiny_contrastive(tmp_path, tuned)
-    assert Worker(layout, [ContrastiveUnit.open(layout, tuned.id)], StopRequest()).run() == 0
+    assert work(tmp_path, tuned.reference) == 0
     choice = EmbeddingChoice(tasks=[STS], zero_shot=True)
     (plain,), _ = embedding_runs(model, SMOKE, [0], SOURCE_HERE, ("mteb",), choice)
     sts = [task for task in SOURCE_HERE.embedding_tasks() if task.name == STS]
     after = evaluation_after(tuned, SMOKE, sts, SOURCE_HERE)
     for evaluation in (plain, after):
         write_evaluation(tmp_path, evaluation)
-        assert work(tmp_path, reference(evaluation)) == 0
+        assert work(tmp_path, evaluation.reference) == 0
     assert [record["inputs"]["pretraining"] for record in map(read_record, records(tmp_path))] == [model.id] * 2
     _assert_vectors_are_means(tmp_path, plain.id, folder)
     told = [_vectors(tmp_path, evaluation.id) for evaluation in (plain, after)]

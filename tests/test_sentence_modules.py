@@ -15,14 +15,14 @@ from tiny_suite import SMOKE, SOURCE_HERE, write_evaluation
 
 from ablations.plan import EmbeddingChoice, embedding_runs
 from neobert.embeddings.encoders import TextCounts
-from neobert.embeddings.evaluation import load_named_encoder, measure_task, units_of_evaluation
+from neobert.embeddings.evaluation import load_named_encoder, measure_task
 from neobert.embeddings.sentence_modules import SentenceModules, read_sentence_modules
 from neobert.external import adopt, write_model_file
 from neobert.processes import StopRequest
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_records
 from neobert.runs.specifications import EmbeddingEvaluation, read_run_file
-from neobert.runs.worker import Worker
+from neobert.runs.worker import Worker, open_units
 from sweeps import mteb_suite
 
 STS = "SyntheticSentenceSimilarity"
@@ -192,7 +192,7 @@ def test_a_zero_shot_record_is_that_of_the_published_model(
     (evaluation,), _ = embedding_runs(model, SMOKE, [0], SOURCE_HERE, ("mteb",), choice)
     assert isinstance(evaluation, EmbeddingEvaluation)
     write_evaluation(root, evaluation)
-    assert Worker(Layout(root), units_of_evaluation(Layout(root), evaluation.id), StopRequest()).run() == 0
+    assert Worker(Layout(root), open_units(Layout(root), evaluation.reference), StopRequest()).run() == 0
     (record,), problems = read_records(root)
     assert not problems and (record["pooling"], record["normalized"], record["context"]) == ("cls", True, 12)
     assert record["prompts"] == {"query": "stone "}

@@ -36,8 +36,3 @@ def write_zero_shot(root: Path, tasks: Sequence[str] | None = None) -> Embedding
     evaluation = zero_shot(write_encoder(root), tasks)
     write_evaluation(root, evaluation)
     return evaluation
-
-
-def reference(evaluation: EmbeddingEvaluation) -> str:
-    """How a worker is told about an evaluation."""
-    return f"mteb/evaluations/{evaluation.id}"

@@ -1,8 +1,7 @@
-"""Contrastive fine-tuning: InfoNCE over all texts of a step with GradCache, its batches, trainer and unit of work."""
+"""Contrastive fine-tuning: InfoNCE over all texts of a step with GradCache, its batches, and how a run is trained."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -20,14 +19,14 @@ from neobert.processes import StopRequest
 from neobert.recipe import Contrastive, Precision
 from neobert.runs.claims import Claim
 from neobert.runs.layout import Layout
-from neobert.runs.records import is_published, publish_record
-from neobert.runs.specifications import ContrastiveRun, RunFile, read_checked_run_file
+from neobert.runs.records import publish_record
+from neobert.runs.specifications import ContrastiveRun, RunFile
+from neobert.runs.work import Part
 from neobert.training.distributed import Process
 from neobert.training.engine import autocast
 from neobert.training.loop import StepBatches
 from neobert.training.trainer import (
     Trainer,
-    TrainResult,
     engine_class,
     last_checkpoint,
     merge_metrics,
@@ -363,91 +362,47 @@ class ContrastiveTrainer(Trainer[TextBatch]):
         return float(losses.mean()), float(found.float().mean())
 
 
-@dataclass(frozen=True)
-class ContrastiveUnit:
-    """A run of contrastive fine-tuning that a worker may take."""
+def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
+    """Fine-tune from wherever the run is to its end, then publish its record.
 
-    layout: Layout
-    run_file: RunFile
+    Raises:
+        MissingData, DamagedFile: the encoder or the pairs are not there, or not what the run names.
+        RunFailed: a loss or gradient is not finite.
+        Stopped: `stop` was requested; all that was done is saved.
+        ClaimLost: another process owns the run now.
+    """
+    run = run_file.contrastive
+    assert run is not None
+    if not all(layout.pairs(run.pairs_id(pairs)).exists() for pairs in run.sets):
+        # before other ranks are started, which would wait for the pairs
+        _, tokenizer = base_model(layout, run.weights, run_file.source, run.max_tokens)
+        prepare_pairs(layout, run, open_specified(run_file.source), tokenizer, stop)
 
-    @classmethod
-    def open(cls, layout: Layout, run_id: str) -> "ContrastiveUnit":
-        """The unit of a folder with run.json."""
-        return cls(layout, read_checked_run_file(layout.contrastive(run_id)))
+    def make_trainer(run_file: RunFile, process: Process) -> ContrastiveTrainer:
+        return ContrastiveTrainer(layout, run_file, process, stop)
 
-    @property
-    def run_specification(self) -> ContrastiveRun:
-        assert self.run_file.contrastive is not None
-        return self.run_file.contrastive
-
-    @property
-    def id(self) -> str:
-        return self.run_file.id
-
-    @property
-    def name(self) -> str:
-        return f"contrastive fine-tuning {self.id} of {self.run_specification.weights}"
-
-    @property
-    def folder(self) -> Path:
-        return self.layout.contrastive(self.id)
-
-    @property
-    def error_path(self) -> Path:
-        return self.folder / "error.json"
-
-    @property
-    def grid_point(self) -> None:
-        """None: contrastive fine-tuning is no point of a grid."""
-
-    def is_finished(self) -> bool:
-        return is_published(self.folder / "done.json")
-
-    def is_ready(self) -> bool:
-        """Whether the encoder is there."""
-        run = self.run_specification
-        if run.is_external:
-            return self.layout.model(run.weights).exists()
-        return (self.layout.pretraining(run.weights) / "done.json").exists()
-
-    def run(self, claim: Claim, stop: StopRequest) -> None:
-        """Train from wherever the run stands to its end, then publish done.json."""
-        self._prepare(stop)
-
-        def make_trainer(run_file: RunFile, process: Process) -> ContrastiveTrainer:
-            return ContrastiveTrainer(self.layout, run_file, process, stop)
-
-        result = train(self.layout, self.run_file, make_trainer, claim, stop)
-        publish_record(self.folder / "done.json", self._record(result, merge_metrics(self.folder)))
-
-    def _prepare(self, stop: StopRequest) -> None:
-        """Encode the pairs before other processes are started, which would wait for this one."""
-        run, source = self.run_specification, self.run_file.source
-        if not all(self.layout.pairs(run.pairs_id(pairs)).exists() for pairs in run.sets):
-            _, tokenizer = base_model(self.layout, run.weights, source, run.max_tokens)
-            prepare_pairs(self.layout, run, open_specified(source), tokenizer, stop)
-
-    def _record(self, result: TrainResult, metrics: list[dict[str, Any]]) -> dict[str, Any]:
-        run, totals = self.run_specification, result.totals
-        heldout = [line for line in metrics if "heldout_loss" in line][-1]
-        counts = {pairs.name: open_pairs(self.layout.pairs(run.pairs_id(pairs))).counts for pairs in run.sets}
-        return {
-            "kind": "contrastive",
-            "id": self.id,
-            "state": "done",
-            "inputs": {"weights": run.weights, "pairs": [run.pairs_id(pairs) for pairs in run.sets]},
-            "config": {"protocol": plain(run.protocol), "sets": plain(run.sets), "max_tokens": run.max_tokens},
-            "labels": self.run_file.labels,
-            "scores": {
-                "heldout_loss": heldout["heldout_losses"],
-                "heldout_accuracy": heldout["heldout_accuracies"],
-                "training_loss": training_loss(metrics, run.protocol.steps),
-            },
-            "pairs": {name: asdict(count) for name, count in counts.items()},
-            "seed": run.protocol.seed,
-            "steps": run.protocol.steps,
-            "real_tokens": totals.real_tokens,
-            "slots": totals.slots,
-            "seconds": round(totals.seconds, 3),
-            **result.machine_record(),
-        }
+    result = train(layout, run_file, make_trainer, claim, stop)
+    totals, metrics = result.totals, merge_metrics(layout.root / run.folder)
+    heldout = [line for line in metrics if "heldout_loss" in line][-1]
+    counts = {pairs.name: open_pairs(layout.pairs(run.pairs_id(pairs))).counts for pairs in run.sets}
+    record = {
+        "kind": "contrastive",
+        "id": run.id,
+        "state": "done",
+        "inputs": {"weights": run.weights, "pairs": [run.pairs_id(pairs) for pairs in run.sets]},
+        "config": {"protocol": plain(run.protocol), "sets": plain(run.sets), "max_tokens": run.max_tokens},
+        "labels": run_file.labels,
+        "scores": {
+            "heldout_loss": heldout["heldout_losses"],
+            "heldout_accuracy": heldout["heldout_accuracies"],
+            "training_loss": training_loss(metrics, run.protocol.steps),
+        },
+        "pairs": {name: asdict(count) for name, count in counts.items()},
+        "seed": run.protocol.seed,
+        "steps": run.protocol.steps,
+        "real_tokens": totals.real_tokens,
+        "slots": totals.slots,
+        "seconds": round(totals.seconds, 3),
+        **result.machine_record(),
+    }
+    publish_record(part.record, record)

@@ -31,10 +31,10 @@ from neobert.files import replace_file
 from neobert.identity import plain
 from neobert.processes import StopRequest
 from neobert.runs.claims import Claim, ClaimLost
-from neobert.runs.index import TaskFiles, task_files
 from neobert.runs.layout import Layout
 from neobert.runs.records import EmbeddingConfig, EmbeddingScores, provenance, publish_record
-from neobert.runs.specifications import EXTERNAL_PREFIX, EmbeddingRun, RunFile, TaskOnData, read_checked_run_file
+from neobert.runs.specifications import EXTERNAL_PREFIX, RunFile, TaskOnData, TaskPart, read_checked_run_file
+from neobert.runs.work import Part
 from neobert.training.distributed import default_device
 
 if TYPE_CHECKING:
@@ -251,100 +251,59 @@ def load_named_encoder(layout: Layout, run_file: RunFile, device: torch.device) 
     return NamedEncoder(name, measured.revision, encoder)
 
 
-@dataclass(frozen=True)
-class EmbeddingTaskUnit:
-    """One task on one encoder that a worker may take."""
+def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
+    """Measure one task of an evaluation, or take its score from mteb's cache, then publish the record.
 
-    files: TaskFiles
-    run_file: RunFile
-
-    @property
-    def specification(self) -> EmbeddingRun:
-        """What is measured on what."""
-        return self.files.run
-
-    @property
-    def id(self) -> str:
-        return self.files.id
-
-    @property
-    def name(self) -> str:
-        encoder = self.specification.encoder
-        return f"{self.specification.task.name} on {encoder.weights} ({encoder.protocol})"
-
-    @property
-    def error_path(self) -> Path:
-        return self.files.error
-
-    @property
-    def grid_point(self) -> None:
-        """None: a task is no point of a grid."""
-
-    def is_finished(self) -> bool:
-        return self.files.is_recorded
-
-    def is_ready(self) -> bool:
-        """Whether the weights are there."""
-        layout, weights = self.files.layout, self.specification.encoder.weights
-        if weights.startswith(EXTERNAL_PREFIX):
-            return layout.model(weights).exists()
-        return (layout.trained(weights) / "done.json").exists()
-
-    def run(self, claim: Claim, stop: StopRequest) -> None:
-        """Measure the task, or take the score from mteb's cache, then publish the record."""
-        layout, task = self.files.layout, self.specification.task
-        named, source = _open_evaluation(layout, self.run_file.id)
-        require_origin(f"task {task.name} of {source.label}", task.origin, source.embedding_task_origin(task.name))
-        score = measure_task(named, task, source, layout.embedding_results, task.prompts, stop)
-        claim.check()
-        if not publish_record(self.files.record, self._record(score, named.encoder)):
-            raise ClaimLost(f"task {self.id} was recorded by another process; this result is dropped")
-
-    def _record(self, score: TaskScore, measured: SupportsEncode) -> dict[str, Any]:
-        encoder, task = self.specification.encoder, self.specification.task
-        config = EmbeddingConfig(
-            task=task.name,
-            category=task.category,
-            suite=task.suite,
-            protocol=encoder.protocol,
-            metric=task.metric,
-            split=task.split,
-            revision=score.revision,
-        )
-        return {
-            "kind": "mteb",
-            "id": self.id,
-            "state": "done",
-            "inputs": {
-                "pretraining": encoder.pretraining,
-                "weights": encoder.weights,
-                "evaluation": self.run_file.id,
-                "task": task.origin,
-                "tokenizer": encoder.tokenizer_origin,
-            },
-            "config": plain(config),
-            "labels": self.run_file.labels,
-            "scores": plain(EmbeddingScores(score=score.score, metrics=score.metrics)),
-            "seed": encoder.seed,
-            "prompts": task.prompts,
-            "pooling": measured.pooling,
-            "normalized": measured.normalized,
-            "precision": encoder.precision,
-            "context": encoder.context,
-            "parameters": measured.parameters,
-            "texts": asdict(score.counts),
-            "seconds": round(score.seconds, 3),
-            "threads": torch.get_num_threads(),
-            "device": default_device().type,
-            **provenance(),
-        }
-
-
-def units_of_evaluation(layout: Layout, evaluation_id: str) -> list[EmbeddingTaskUnit]:
-    """The units of an evaluation."""
-    run_file = read_checked_run_file(layout.embedding_evaluation(evaluation_id))
-    assert run_file.mteb is not None
-    return [EmbeddingTaskUnit(files, run_file) for files in task_files(layout, run_file.mteb)]
+    Raises:
+        MissingData, DamagedFile: the weights or the task's data are not there, or not what the evaluation names.
+        RunFailed: vectors or the score are not finite.
+        Stopped: `stop` was requested; the task is measured anew.
+        ClaimLost: another process recorded the task.
+    """
+    assert isinstance(part, TaskPart)
+    encoder, task = part.run.encoder, part.run.task
+    named, source = _open_evaluation(layout, run_file.id)
+    require_origin(f"task {task.name} of {source.label}", task.origin, source.embedding_task_origin(task.name))
+    score = measure_task(named, task, source, layout.embedding_results, task.prompts, stop)
+    claim.check()
+    config = EmbeddingConfig(
+        task=task.name,
+        category=task.category,
+        suite=task.suite,
+        protocol=encoder.protocol,
+        metric=task.metric,
+        split=task.split,
+        revision=score.revision,
+    )
+    record = {
+        "kind": "mteb",
+        "id": part.id,
+        "state": "done",
+        "inputs": {
+            "pretraining": encoder.pretraining,
+            "weights": encoder.weights,
+            "evaluation": run_file.id,
+            "task": task.origin,
+            "tokenizer": encoder.tokenizer_origin,
+        },
+        "config": plain(config),
+        "labels": run_file.labels,
+        "scores": plain(EmbeddingScores(score=score.score, metrics=score.metrics)),
+        "seed": encoder.seed,
+        "prompts": task.prompts,
+        "pooling": named.encoder.pooling,
+        "normalized": named.encoder.normalized,
+        "precision": encoder.precision,
+        "context": encoder.context,
+        "parameters": named.encoder.parameters,
+        "texts": asdict(score.counts),
+        "seconds": round(score.seconds, 3),
+        "threads": torch.get_num_threads(),
+        "device": default_device().type,
+        **provenance(),
+    }
+    if not publish_record(part.record, record):
+        raise ClaimLost(f"task {part.id} was recorded by another process; this result is dropped")
 
 
 @lru_cache(maxsize=1)

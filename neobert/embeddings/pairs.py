@@ -1,6 +1,5 @@
 """Data sets of pairs in token ids: encoded once for a tokenizer, length and instruction, memory-mapped, and sampled."""
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, astuple, dataclass
 from functools import cached_property, lru_cache
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from neobert.data.pairs import Pair
-from neobert.data.preparation import require_origin
+from neobert.data.preparation import prepare_once, require_origin
 from neobert.data.rows import shuffle
 from neobert.data.sources import Source
 from neobert.data.tokenizers import Framing
@@ -29,7 +28,6 @@ from neobert.files import (
     verify,
 )
 from neobert.processes import Stopped, StopRequest
-from neobert.runs.claims import acquire
 from neobert.runs.layout import Layout
 from neobert.runs.specifications import ContrastiveRun, PairSet
 
@@ -38,7 +36,6 @@ Array = np.ndarray[Any, np.dtype[Any]]
 MANIFEST = "manifest.json"
 PARTS = ("queries", "documents", "negatives")
 CHUNK_PAIRS = 4096
-POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -249,32 +246,22 @@ def _prepare(
     layout: Layout, run: ContrastiveRun, pairs: PairSet, source: Source, tokenizer: Framing, stop: StopRequest
 ) -> EncodedPairs:
     folder = layout.pairs(run.pairs_id(pairs))
-    while (encoded := _open_whole(folder)) is None:
-        claim = acquire(layout.claims(f"pairs-{folder.name}"))
-        if claim is None:
-            stop.check(f"the pairs of {pairs.name}")
-            time.sleep(POLL_SECONDS)
-            continue
-        with claim:
-            if _open_whole(folder, set_damaged_aside=True) is None:
-                if folder.parent.is_dir():
-                    clear_temporaries(folder.parent, folder.name)
-                save_pairs(folder, _encode(run, pairs, source, tokenizer, stop))
+
+    def make(damage: DamagedFile | None) -> None:
+        if damage is not None and folder.exists():
+            set_aside(folder, str(damage))
+        if folder.parent.is_dir():
+            clear_temporaries(folder.parent, folder.name)
+        save_pairs(folder, _encode(run, pairs, source, tokenizer, stop))
+
+    claims = layout.claims(f"pairs-{folder.name}")
+    encoded = prepare_once(claims, f"the pairs of {pairs.name}", stop, lambda: open_pairs(folder), make)
     if len(encoded) < FEWEST_PAIRS:
         raise ValueError(
             f"data set {pairs.name} has {len(encoded)} pairs with text (of {encoded.counts.read}): a pair needs "
             "another one to be told from, so leave the set out or fill it"
         )
     return encoded
-
-
-def _open_whole(folder: Path, *, set_damaged_aside: bool = False) -> EncodedPairs | None:
-    try:
-        return open_pairs(folder)
-    except DamagedFile as error:
-        if set_damaged_aside and folder.exists():
-            set_aside(folder, str(error))
-        return None
 
 
 def _encode(run: ContrastiveRun, pairs: PairSet, source: Source, tokenizer: Framing, stop: StopRequest) -> EncodedPairs:

@@ -82,9 +82,9 @@ def _finetune(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop:
 
 
 def _contrast(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
-    from neobert.embeddings.contrastive import ContrastiveUnit
+    from neobert.embeddings.contrastive import execute
 
-    ContrastiveUnit(layout, run_file).run(claim, stop)
+    execute(layout, run_file, part, claim, stop)
 
 
 def _contrastive_trainer(layout: Layout, run_file: RunFile, process: "Process") -> "Trainer[Any]":
@@ -94,10 +94,9 @@ def _contrastive_trainer(layout: Layout, run_file: RunFile, process: "Process") 
 
 
 def _measure(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
-    from neobert.embeddings.evaluation import units_of_evaluation
+    from neobert.embeddings.evaluation import execute
 
-    units = units_of_evaluation(layout, run_file.id)
-    next(unit for unit in units if unit.id == part.id).run(claim, stop)
+    execute(layout, run_file, part, claim, stop)
 
 
 KINDS: Mapping[Kind, KindOfWork] = {
