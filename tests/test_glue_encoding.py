@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neobert.data.synthetic.tasks import TASK_SPLITS, task_examples
+from neobert.data.catalog import TASK_SPLITS
+from neobert.data.synthetic import task_examples
 from neobert.data.tokenizers import Framed, train_wordpiece
 from neobert.errors import DamagedFile, MissingData
 from neobert.glue.encoding import EncodedSplit, EncodedTask, encode_task, load_encoded, permutation, save_encoded

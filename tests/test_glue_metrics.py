@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn import metrics as sk
 
-from neobert.data.synthetic.tasks import TASK_SPLITS, task_examples
+from neobert.data.catalog import TASK_SPLITS
+from neobert.data.synthetic import task_examples
 from neobert.glue.metrics import Scores, evaluate
 from neobert.glue.tasks import TASKS, task_named
 

@@ -88,7 +88,7 @@ def test_a_copied_folder_is_hashed_and_not_fetched(hub: StandIn, tmp_path: Path)
     assert len(hub.fetched) == FILES
 
 
-@pytest.mark.parametrize("file", [1, 7, FILES])
+@pytest.mark.parametrize("file", [1, FILES])
 def test_kill_9_in_the_middle_of_a_file_is_completed_by_the_same_command(
     hub: StandIn, tmp_path: Path, file: int
 ) -> None:

@@ -9,8 +9,9 @@ import sys
 
 import pytest
 
+from neobert.data.catalog import TASK_SPLITS
 from neobert.data.synthetic import CORPORA, corpus_documents, task_examples
-from neobert.data.synthetic.tasks import TASK_SPLITS, judged_sentence
+from neobert.data.synthetic.tasks import judged_sentence
 from neobert.data.synthetic.world import PLURAL_DETERMINERS, SINGULAR_DETERMINERS, lexicon
 
 COLUMNS = {
@@ -29,7 +30,7 @@ SPLITS = [(task, split) for task, splits in TASK_SPLITS.items() for split in spl
 DIGEST_PROGRAM = """
 import hashlib, json
 from neobert.data.synthetic import CORPORA, corpus_documents, task_examples
-from neobert.data.synthetic.tasks import TASK_SPLITS
+from neobert.data.catalog import TASK_SPLITS
 texts = [list(corpus_documents(corpus, documents=200, seed=3)) for corpus in CORPORA]
 tables = [task_examples(task, split, seed=3) for task, splits in TASK_SPLITS.items() for split in splits]
 print(hashlib.sha256(json.dumps([texts, tables]).encode()).hexdigest())
@@ -228,9 +229,9 @@ def test_an_unknown_corpus_is_refused_with_the_known_ones(corpus: str, message: 
 
 
 def test_unknown_tasks_and_splits_are_refused_with_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="choose one of cola"):
+    with pytest.raises(ValueError, match="there is no task 'wnli'"):
         task_examples("wnli", "train")
-    with pytest.raises(ValueError, match="validation_matched, validation_mismatched"):
+    with pytest.raises(ValueError, match="did you mean 'validation_matched'"):
         task_examples("mnli", "validation")
     with pytest.raises(ValueError, match="documents must not be negative"):
         corpus_documents("web", documents=-1)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
+from neobert.data.catalog import TASK_SPLITS, require_split
 from neobert.data.mteb_tasks import METRICS, EmbeddingTask, Table, TaskTables, checked_tables
 from neobert.data.pairs import Pair
 from neobert.data.synthetic.corpora import review
@@ -190,11 +191,6 @@ _TASKS: dict[str, tuple[tuple[str, ...], Maker, int]] = {
 }
 _VALIDATION_EXAMPLES = 300
 
-TASK_SPLITS: dict[str, tuple[str, ...]] = {
-    task: ("train", "validation_matched", "validation_mismatched") if task == "mnli" else ("train", "validation")
-    for task in _TASKS
-}
-
 
 def example_counts(task: str) -> tuple[int, int]:
     """Examples of the train split and of all validation splits of a task together."""
@@ -204,14 +200,10 @@ def example_counts(task: str) -> tuple[int, int]:
 def task_examples(task: str, split: str, *, seed: int = 0) -> dict[str, list[Any]]:
     """Columns of one split of one task, by GLUE's names; no example occurs twice.
 
-    Splits are `train` and `validation`, for mnli `train`, `validation_matched` and `validation_mismatched`.
-    Raises ValueError for an unknown task or split.
+    Raises:
+        ValueError: there is no such task or split.
     """
-    if task not in TASK_SPLITS:
-        raise ValueError(f"task {task!r} is not in the synthetic world; choose one of {', '.join(TASK_SPLITS)}")
-    if split not in TASK_SPLITS[task]:
-        known = ", ".join(TASK_SPLITS[task])
-        raise ValueError(f"split {split!r} of task {task} is not in the synthetic world; choose one of {known}")
+    require_split(task, split)
     columns, maker, train_examples = _TASKS[task]
     if split == "validation_mismatched":
         maker = partial(_mnli, mismatched=True)
