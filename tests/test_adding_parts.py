@@ -12,7 +12,7 @@ from tree_copy import fresh_clone, shell, shrink_smoke_scale
 
 from neobert import recipe
 from neobert.model import build, positions
-from neobert.model.attention import AttentionPlan, Slots, packed_plan, padded_plan, whole_rows_plan
+from neobert.model.attention import AttentionPlan, GatherIndex, packed_plan, padded_plan, whole_rows_plan
 from neobert.model.encoder import Encoder
 from neobert.model.positions import Positions
 
@@ -80,9 +80,9 @@ def test_a_score_bias_holds_at_masked_positions_alone(encoder: Encoder) -> None:
     """The last block computes some queries: in lines of their rows, or in one run as variable-length kernels want."""
     token_ids, numbers, places = pack([[random_document(6)], [random_document(4, 1), random_document(3)]], CONTEXT)
     everywhere = encoder(token_ids, packed_plan(numbers, places))
-    by_row = Slots.at(torch.tensor([[0, 4], [1, 5]]), CONTEXT)
+    by_row = GatherIndex.at(torch.tensor([[0, 4], [1, 5]]), CONTEXT)
     flat_places = torch.tensor([[0, 4, CONTEXT + 1, CONTEXT + 5]])
-    in_a_run = Slots(flat_places, boundaries=torch.tensor([0, 2, 3, 4], dtype=torch.int32))
+    in_a_run = GatherIndex(flat_places, boundaries=torch.tensor([0, 2, 3, 4], dtype=torch.int32))
     for slots in (by_row, in_a_run):
         states = encoder(token_ids, packed_plan(numbers, places), slots)
         torch.testing.assert_close(states, everywhere.flatten(0, 1)[flat_places[0]], rtol=0, atol=1e-5)

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
 
 from neobert.model import positions
-from neobert.model.attention import Slots, packed_plan, padded_plan, take_places, whole_rows_plan
+from neobert.model.attention import GatherIndex, packed_plan, padded_plan, take_places, whole_rows_plan
 from neobert.model.heads import MaskedLanguageModel
 
 NETWORKS = {name: language_model(**form) for name, form in FORMS.items()}
@@ -93,10 +93,10 @@ def packed_batch() -> tuple[Tensor, Tensor, Tensor]:
     return pack(texts, CONTEXT)
 
 
-def slots_and_targets(token_ids: Tensor) -> tuple[Slots, Tensor, Tensor]:
+def slots_and_targets(token_ids: Tensor) -> tuple[GatherIndex, Tensor, Tensor]:
     """Four slots in each of two rows, then unused ones; the targets at the slots and at all tokens."""
     columns = torch.tensor([[0, 6, 7, 21, 0], [3, 4, 9, 19, 0], [0, 0, 0, 0, 0]])
-    slots = Slots.at(columns, token_ids.shape[1], used=torch.tensor([0, 1, 2, 3, 5, 6, 7, 8, 0, 0]))
+    slots = GatherIndex.at(columns, token_ids.shape[1], used=torch.tensor([0, 1, 2, 3, 5, 6, 7, 8, 0, 0]))
     targets = (take_places(token_ids, slots.places) + 1) % 50
     targets[8:] = -100
     everywhere = torch.full_like(token_ids, -100)

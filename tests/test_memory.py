@@ -16,7 +16,7 @@ from neobert import recipe
 from neobert.data.batches import PaddingBuckets
 from neobert.model import layers as normalization
 from neobert.model import size
-from neobert.model.attention import KERNEL_HEAD_MULTIPLE, AttentionPlan, Slots, packed_plan
+from neobert.model.attention import KERNEL_HEAD_MULTIPLE, AttentionPlan, GatherIndex, packed_plan
 from neobert.model.build import build_masked_language_model
 from neobert.model.size import (
     MicroBatch,
@@ -42,7 +42,7 @@ def counted_bytes(model: recipe.Model, precision: Precision) -> int:
     shapes |= {(width, width), (width, 2 * width)}  # the last block's query, key and value
     token_ids = torch.randint(model.vocabulary_size, (ROWS, CONTEXT))
     places = torch.arange(CONTEXT).expand(ROWS, CONTEXT)
-    slots = Slots.at(torch.arange(SLOTS).expand(ROWS, SLOTS), CONTEXT)
+    slots = GatherIndex.at(torch.arange(SLOTS).expand(ROWS, SLOTS), CONTEXT)
     storages: dict[int, torch.UntypedStorage] = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
@@ -148,7 +148,7 @@ def test_an_accelerator_allocates_as_much_as_reckoned(form):
     numbers = torch.arange(batch.rows + 1, dtype=torch.int32, device="cuda")
     plan = AttentionPlan(places, None, numbers * batch.context, batch.context, places * 0)
     queries = (numbers[:-1, None] * batch.context + torch.arange(each, device="cuda")).long().view(1, -1)
-    slots = Slots(queries, boundaries=numbers * each)
+    slots = GatherIndex(queries, boundaries=numbers * each)
     for parameter in network.parameters():
         parameter.grad = torch.zeros_like(parameter)
     torch.cuda.synchronize()

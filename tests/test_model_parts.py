@@ -18,7 +18,7 @@ from transformers.models.llama.modeling_llama import (
 from neobert.model import attention, layers
 from neobert.model.attention import (
     AttentionPlan,
-    Slots,
+    GatherIndex,
     attend,
     explicit_attention,
     packed_plan,
@@ -308,7 +308,7 @@ def test_low_precision_on_a_cpu_takes_the_explicit_kernel_up_to_its_longest_row(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_attention_at_query_slots_is_that_part_of_the_whole(plan, dtype):
     query, key, value = (tensor.detach().to(dtype) for tensor in vectors_of_attention())
-    slots = Slots.at(torch.tensor([[0, 4, 10], [9, 9, 2]]), TOKENS, used=torch.tensor([3, 0, 1, 5]))
+    slots = GatherIndex.at(torch.tensor([[0, 4, 10], [9, 9, 2]]), TOKENS, used=torch.tensor([3, 0, 1, 5]))
     at_slots = attend(take_places(query, slots.queries), key, value, plan, slots)
     tolerance = 1e-6 if dtype == torch.float32 else 2**-7
     whole = attend(query, key, value, plan)
@@ -321,7 +321,7 @@ def test_a_plan_with_documents_in_place_of_a_bias_attends_the_same():
     boundaries, longest = attention._boundaries(documents)
     plan = AttentionPlan(packed().positions, None, boundaries, longest, documents)
     query, key, value = vectors_of_attention()
-    slots = Slots.at(torch.tensor([[0, 4, 10], [9, 9, 2]]), TOKENS)
+    slots = GatherIndex.at(torch.tensor([[0, 4, 10], [9, 9, 2]]), TOKENS)
     assert torch.equal(attend(query, key, value, plan), attend(query, key, value, packed()))
     asking = take_places(query, slots.queries)
     assert torch.equal(attend(asking, key, value, plan, slots), attend(asking, key, value, packed(), slots))
@@ -380,8 +380,8 @@ def test_variable_length_kernels_equal_the_cpu_with_their_gradients(head_size, d
         torch.testing.assert_close(one.cpu(), other, rtol=0, atol=10 * tolerance["atol"])
     query, key, value = (tensor.detach().to(dtype) for tensor in on_cuda)
     boundaries = torch.tensor([0, 2, 3, 3, 5, 6, 6, 6, 6], dtype=torch.int32)
-    in_a_run = Slots(torch.tensor([[0, 3, 10, 13, 14, 20]]), boundaries=boundaries[: len(plan.boundaries)])
-    by_row = Slots.at(torch.tensor([[0, 4, 10], [9, 9, 2]]), TOKENS)
+    in_a_run = GatherIndex(torch.tensor([[0, 3, 10, 13, 14, 20]]), boundaries=boundaries[: len(plan.boundaries)])
+    by_row = GatherIndex.at(torch.tensor([[0, 4, 10], [9, 9, 2]]), TOKENS)
     for slots in (by_row, in_a_run)[: 1 if dtype == torch.float32 else 2]:
         there = slots.mapped(Tensor.cuda)
         at_slots = attend(take_places(query, there.queries), key, value, plan, there)

@@ -15,7 +15,7 @@ from torch import Tensor
 from neobert.data.masking import counter_hash, mask_tokens
 from neobert.data.rows import Integers, PackedRows, StepIterator, pack_documents
 from neobert.data.shards import Documents, TokenizedCorpus
-from neobert.model.attention import AttentionPlan, Slots
+from neobert.model.attention import AttentionPlan, GatherIndex
 from neobert.recipe import Masking
 
 MULTIPLE = 8
@@ -118,7 +118,7 @@ def pad_targets(token_ids: Integers, slots: int) -> Tensor:
     return torch.from_numpy(targets)
 
 
-def positions_by_row(places: Integers, rows: int, context: int, sizes: PaddingSizes) -> Slots:
+def positions_by_row(places: Integers, rows: int, context: int, sizes: PaddingSizes) -> GatherIndex:
     """The masked positions at ascending `places` of the flattened rows, for kernels that work row by row.
 
     Padding queries point at the first token of their row; the gather index is padded with the first query.
@@ -132,10 +132,10 @@ def positions_by_row(places: Integers, rows: int, context: int, sizes: PaddingSi
     queries[row, within] = places
     used = np.zeros(sizes.slots(len(places), rows), dtype=np.int64)
     used[: len(places)] = row * most + within
-    return Slots(torch.from_numpy(queries), torch.from_numpy(used))
+    return GatherIndex(torch.from_numpy(queries), torch.from_numpy(used))
 
 
-def positions_in_a_run(places: Integers, boundaries: Integers, rows: int, sizes: PaddingSizes) -> Slots:
+def positions_in_a_run(places: Integers, boundaries: Integers, rows: int, sizes: PaddingSizes) -> GatherIndex:
     """The masked positions at ascending `places`, for variable-length kernels over documents with `boundaries`.
 
     Padding queries point at the last token, so that they belong to a document like all others.
@@ -143,7 +143,7 @@ def positions_in_a_run(places: Integers, boundaries: Integers, rows: int, sizes:
     queries = np.full(sizes.slots(len(places), rows), int(boundaries[-1]) - 1, dtype=np.int64)
     queries[: len(places)] = places
     of_documents = np.searchsorted(queries, boundaries).astype(np.int32)
-    return Slots(torch.from_numpy(queries[None]), boundaries=torch.from_numpy(of_documents))
+    return GatherIndex(torch.from_numpy(queries[None]), boundaries=torch.from_numpy(of_documents))
 
 
 def document_boundaries(documents: Integers, sizes: PaddingSizes) -> Integers:
@@ -179,7 +179,7 @@ class Batch:
     token_ids: Tensor
     documents: Tensor
     positions: Tensor
-    slots: Slots
+    slots: GatherIndex
     targets: Tensor
     boundaries: Tensor | None
     real_tokens: int

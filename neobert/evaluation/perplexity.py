@@ -20,7 +20,7 @@ from neobert.errors import MissingData, RunFailed
 from neobert.evaluation.texts import Passage, TextFiles, choose_documents, cut_passages, tokenize_files
 from neobert.files import append_line, mend_lines, read_lines
 from neobert.identity import NUMERICS, chosen, identity, plain
-from neobert.model.attention import Slots, whole_rows_plan
+from neobert.model.attention import GatherIndex, whole_rows_plan
 from neobert.model.build import build_masked_language_model
 from neobert.model.heads import MaskedLanguageModel
 from neobert.processes import Stopped, StopRequest
@@ -76,7 +76,7 @@ def measure_losses(
         columns = some.unsqueeze(1)
         token_ids = text.repeat(len(some), 1).scatter_(1, columns, mask)
         with autocast(device, precision):
-            logits = model.logits(token_ids, whole_rows_plan(token_ids), Slots.at(columns, len(text)))
+            logits = model.logits(token_ids, whole_rows_plan(token_ids), GatherIndex.at(columns, len(text)))
         losses.append(functional.cross_entropy(logits.float(), text[some], reduction="none"))
     return torch.cat(losses).double().cpu().numpy()
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from neobert.glue.encoding import Array, EncodedSplit, permutation
-from neobert.model.attention import AttentionPlan, Slots, packed_plan, padded_plan
+from neobert.model.attention import AttentionPlan, GatherIndex, packed_plan, padded_plan
 from neobert.model.heads import Classifier, SequenceClassifier, mean_over_tokens
 
 Pooling = Literal["cls", "mean"]
@@ -34,7 +34,7 @@ PACKED_SHARE = 0.8
 """Examples share rows where that leaves at most this share of the slots."""
 
 EVALUATION_SLOTS = 4096
-"""Slots (rows × tokens) of an evaluation batch."""
+"""GatherIndex (rows × tokens) of an evaluation batch."""
 
 
 def training_batches(split: EncodedSplit, batch_size: int, epochs: int, seed: int) -> Iterator[Array]:
@@ -175,7 +175,7 @@ def fixed_row_tokens(longest: int) -> int:
 
 def _first_tokens(classifier: SequenceClassifier, batch: PackedBatch) -> Tensor:
     shared = batch.starts.shape[1] > 1
-    slots = Slots.at(batch.starts, batch.token_ids.shape[1], batch.order if shared else None)
+    slots = GatherIndex.at(batch.starts, batch.token_ids.shape[1], batch.order if shared else None)
     hidden: Tensor = classifier.model(batch.token_ids, batch.plan, slots)
     return hidden if shared else hidden[: len(batch.order)]  # rows without an example stand last
 

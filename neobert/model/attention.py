@@ -1,4 +1,4 @@
-"""Who attends to whom, and the one function behind which the attention kernels stand.
+"""Attention masks and kernel dispatch.
 
 An `AttentionPlan` serves both callers of the encoder: training packs several documents into a row, the Hugging Face
 classes pass one padded document a row.
@@ -12,58 +12,6 @@ from typing import Self
 import torch
 from torch import Tensor
 from torch.nn import functional
-
-
-def take(values: Tensor, columns: Tensor) -> Tensor:
-    """Entries of `values` (rows, tokens, …) at `columns` (rows, slots) of their rows: (rows, slots, …)."""
-    return take_places(values, _places(columns, values.shape[1]))
-
-
-def take_places(values: Tensor, places: Tensor) -> Tensor:
-    """Entries of `values` (rows, tokens, …) at `places` of the flattened rows, in the shape of `places`."""
-    return values.flatten(0, 1).index_select(0, places.flatten()).unflatten(0, places.shape)
-
-
-def _places(columns: Tensor, tokens: int) -> Tensor:
-    first = torch.arange(columns.shape[0], device=columns.device).unsqueeze(1) * tokens
-    return columns + first
-
-
-@dataclass(frozen=True, eq=False)
-class Slots:
-    """The tokens at which alone the last block computes more than keys and values.
-
-    queries: int64 places in the flattened rows × tokens. For kernels that work row by row (rows, most), those of a row
-        in its own line and any place of the row where it has fewer; for variable-length kernels (1, slots), ascending.
-    used: (slots,) int64, which of the flattened queries are wanted, in the order of the result; all where it is None.
-    boundaries: int32 cumulated slots of the documents, for variable-length kernels.
-    """
-
-    queries: Tensor
-    used: Tensor | None = None
-    boundaries: Tensor | None = None
-
-    @classmethod
-    def at(cls, columns: Tensor, tokens: int, used: Tensor | None = None) -> Self:
-        """Those at `columns` (rows, most) of rows of `tokens`."""
-        return cls(_places(columns, tokens), used)
-
-    @property
-    def places(self) -> Tensor:
-        """(slots,) places in the flattened rows × tokens."""
-        return self.wanted(self.queries)
-
-    def wanted(self, values: Tensor) -> Tensor:
-        """What is wanted of `values`, one entry for each query, (rows, most, …): (slots, …)."""
-        flat = values.flatten(0, 1)
-        return flat if self.used is None else flat.index_select(0, self.used)
-
-    def mapped(self, change: Callable[[Tensor], Tensor]) -> Self:
-        """The same with `change` done to each tensor."""
-        used = None if self.used is None else change(self.used)
-        boundaries = None if self.boundaries is None else change(self.boundaries)
-        return type(self)(change(self.queries), used, boundaries)
-
 
 FLASH_ATTN_INSTALLED = find_spec("flash_attn") is not None
 
@@ -79,13 +27,64 @@ KERNEL_HEAD_MULTIPLE = 8
 """Kernels on accelerators take head sizes that are multiples of this; others are padded with zeros."""
 
 
+def take(values: Tensor, columns: Tensor) -> Tensor:
+    """Entries of `values` (rows, tokens, …) at `columns` (rows, gathered) of their rows: (rows, gathered, …)."""
+    return take_places(values, _places(columns, values.shape[1]))
+
+
+def take_places(values: Tensor, places: Tensor) -> Tensor:
+    """Entries of `values` (rows, tokens, …) at `places` of the flattened rows, in the shape of `places`."""
+    return values.flatten(0, 1).index_select(0, places.flatten()).unflatten(0, places.shape)
+
+
+def _places(columns: Tensor, tokens: int) -> Tensor:
+    first = torch.arange(columns.shape[0], device=columns.device).unsqueeze(1) * tokens
+    return columns + first
+
+
+@dataclass(frozen=True, eq=False)
+class GatherIndex:
+    """The tokens for which the last block computes more than keys and values.
+
+    queries: int64 places in the flattened rows × tokens. For kernels that work row by row (rows, most), those of a row
+        in its own line, padded with any place of the row; for variable-length kernels (1, gathered), ascending.
+    used: (gathered,) int64, which of the flattened queries are wanted, in the order of the result; None for all.
+    boundaries: int32 cumulative counts of the documents' gathered tokens, for variable-length kernels.
+    """
+
+    queries: Tensor
+    used: Tensor | None = None
+    boundaries: Tensor | None = None
+
+    @classmethod
+    def at(cls, columns: Tensor, tokens: int, used: Tensor | None = None) -> Self:
+        """Those at `columns` (rows, most) of rows of `tokens`."""
+        return cls(_places(columns, tokens), used)
+
+    @property
+    def places(self) -> Tensor:
+        """(gathered,) places in the flattened rows × tokens."""
+        return self.wanted(self.queries)
+
+    def wanted(self, values: Tensor) -> Tensor:
+        """What is wanted of `values`, one entry for each query, (rows, most, …): (gathered, …)."""
+        flat = values.flatten(0, 1)
+        return flat if self.used is None else flat.index_select(0, self.used)
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """The same with `change` done to each tensor."""
+        used = None if self.used is None else change(self.used)
+        boundaries = None if self.boundaries is None else change(self.boundaries)
+        return type(self)(change(self.queries), used, boundaries)
+
+
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Query, key and value to what was attended to, each (rows, tokens, heads, head size)."""
 
 
 @dataclass(frozen=True)
 class AttentionPlan:
-    """Which tokens see each other in a batch of rows.
+    """Which tokens attend to each other in a batch of rows.
 
     positions: (rows, tokens) int64, place inside the document from 0, −1 at padding.
     bias: float32, added to the scores: (rows, 1, tokens, tokens) packed, (rows, 1, 1, tokens) padded, (rows, heads,
@@ -93,7 +92,7 @@ class AttentionPlan:
     documents: (rows, tokens) number of the document in its row, −1 at filler, in place of a packed bias.
     boundaries, longest: beside `documents`, for variable-length kernels: int32 cumulative document lengths over the
         flattened rows, and a bound on the longest document.
-    attention: the caller's own attention function, which knows who sees whom and replaces all of the above but the
+    attention: the caller's own attention function, which masks by itself and replaces all of the above but the
         positions.
     With none of bias, boundaries and attention every token sees its whole row.
     """
@@ -182,25 +181,25 @@ def is_flash_attn_available() -> bool:
     return FLASH_ATTN_INSTALLED
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, slots: Slots | None = None) -> Tensor:
+def attend(query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, gather: GatherIndex | None = None) -> Tensor:
     """Softmax attention in both directions, scaled by 1/√(head size).
 
-    query: (rows, tokens, heads, head size), or (rows, most, heads, head size) for the queries of `slots` alone; key and
-        value: (rows, tokens, heads, head size). Returns the shape of the query, with slots (slots, heads, head size).
+    query, key and value: (rows, tokens, heads, head size); with `gather` the query is (rows, most, heads, head size).
+    Returns the shape of the query; with `gather` (gathered, heads, head size).
     """
-    if slots is not None:
-        return slots.wanted(_attend(query, key, value, plan, slots))
+    if gather is not None:
+        return gather.wanted(_attend(query, key, value, plan, gather))
     return _attend(query, key, value, plan, None)
 
 
-def _attend(query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, slots: Slots | None) -> Tensor:
+def _attend(query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, gather: GatherIndex | None) -> Tensor:
     if plan.attention is not None:
-        assert slots is None, "a caller's own attention function computes all tokens"
+        assert gather is None, "a caller's own attention function computes all tokens"
         return plan.attention(query, key, value)
-    asking = plan.boundaries if slots is None else slots.boundaries
+    asking = plan.boundaries if gather is None else gather.boundaries
     if asking is not None and query.dtype in LOW_PRECISION:
         return _kernel_sized(_variable_length_attention(plan, asking), query, key, value)
-    bias = _bias(plan, slots)
+    bias = _bias(plan, gather)
     heads_first = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
     if query.device.type != "cpu":
         attended = _kernel_sized(_scaled_dot_product_attention(bias), *heads_first)
@@ -267,14 +266,14 @@ def _kernel_sized(kernel: Kernel, query: Tensor, key: Tensor, value: Tensor) -> 
     return kernel(query, key, value, scale)[..., :head_size]
 
 
-def _bias(plan: AttentionPlan, slots: Slots | None) -> Tensor | None:
-    """The bias for all queries or those of `slots`: (rows, 1 or heads, queries or 1, tokens)."""
+def _bias(plan: AttentionPlan, gather: GatherIndex | None) -> Tensor | None:
+    """The bias for all queries or those of `gather`: (rows, 1 or heads, queries or 1, tokens)."""
     if plan.documents is not None:
-        asking = plan.documents if slots is None else take_places(plan.documents, slots.queries)
+        asking = plan.documents if gather is None else take_places(plan.documents, gather.queries)
         return _same_document(asking, plan.documents)
-    if plan.bias is None or slots is None or plan.bias.shape[2] == 1:
+    if plan.bias is None or gather is None or plan.bias.shape[2] == 1:
         return plan.bias
-    return take_places(plan.bias.transpose(1, 2), slots.queries).transpose(1, 2)
+    return take_places(plan.bias.transpose(1, 2), gather.queries).transpose(1, 2)
 
 
 def _same_document(asking: Tensor, asked: Tensor) -> Tensor:

@@ -10,22 +10,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from neobert.model.attention import AttentionPlan, Slots, attend, take_places
+from neobert.model.attention import AttentionPlan, GatherIndex, attend, take_places
 from neobert.model.positions import Positions, Rotation
 
 
 def query_key_value(
-    qkv: nn.Linear, heads: int, hidden: Tensor, rotation: Rotation, slots: Slots | None = None
+    qkv: nn.Linear, heads: int, hidden: Tensor, rotation: Rotation, gather: GatherIndex | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Query, key and value of `hidden` (rows, tokens, width), each (rows, tokens, heads, head size), rotated.
 
     qkv: the fused projection; its rows are grouped by head, and within a head by query, key, value. It is called as the
         plain linear layer that it is, so that adapters and hooks can stand in its place, unless the rotation wants the
         numbers of a head in another order.
-    slots: with these the query is computed there only: (rows, most, heads, head size).
+    gather: with these the query is computed there only: (rows, most, heads, head size).
     """
-    if slots is not None:
-        return _with_queries_at(slots, _by_head(qkv.weight, heads, rotation), hidden, rotation)
+    if gather is not None:
+        return _with_queries_at(gather, _by_head(qkv.weight, heads, rotation), hidden, rotation)
     if rotation.even_first:
         fused = functional.linear(hidden, _by_head(qkv.weight, heads, rotation).flatten(0, 2))
     else:
@@ -46,13 +46,13 @@ def _by_head(weight: Tensor, heads: int, rotation: Rotation) -> Tensor:
 
 
 def _with_queries_at(
-    slots: Slots, of_head: Tensor, hidden: Tensor, rotation: Rotation
+    gather: GatherIndex, of_head: Tensor, hidden: Tensor, rotation: Rotation
 ) -> tuple[Tensor, Tensor, Tensor]:
-    heads, asking = of_head.shape[0], take_places(hidden, slots.queries)
+    heads, asking = of_head.shape[0], take_places(hidden, gather.queries)
     query = functional.linear(asking, of_head[:, :1].flatten(0, 2)).unflatten(-1, (heads, 1, -1))
     fused = functional.linear(hidden, of_head[:, 1:].flatten(0, 2)).unflatten(-1, (heads, 2, -1))
     key, value = fused.split(1, dim=-2)
-    turned_query, turned_key = rotation.at(slots.queries).turn(query), rotation.turn(key)
+    turned_query, turned_key = rotation.at(gather.queries).turn(query), rotation.turn(key)
     return turned_query.squeeze(-2), turned_key.squeeze(-2), value.squeeze(-2)
 
 
@@ -78,14 +78,16 @@ class Block(nn.Module):
         self.ffn = ffn
         self.dropout = dropout
 
-    def forward(self, hidden: Tensor, plan: AttentionPlan, rotation: Rotation, slots: Slots | None = None) -> Tensor:
-        """(rows, tokens, width) to the same shape, or with `slots` to (slots, width), exactly.
+    def forward(
+        self, hidden: Tensor, plan: AttentionPlan, rotation: Rotation, gather: GatherIndex | None = None
+    ) -> Tensor:
+        """(rows, tokens, width) to the same shape, or with `gather` to (gathered, width), exactly.
 
-        Keys and values are computed everywhere, all else at the slots only.
+        Keys and values are computed everywhere, all else for the gathered tokens only.
         """
-        query, key, value = query_key_value(self.qkv, self.heads, self.attention_norm(hidden), rotation, slots)
-        attended = attend(query, key, value, plan, slots).flatten(-2)
-        residual = hidden if slots is None else take_places(hidden, slots.places)
+        query, key, value = query_key_value(self.qkv, self.heads, self.attention_norm(hidden), rotation, gather)
+        attended = attend(query, key, value, plan, gather).flatten(-2)
+        residual = hidden if gather is None else take_places(hidden, gather.places)
         residual = residual + self.dropout(self.wo(attended))
         return residual + self.dropout(self.ffn(self.ffn_norm(residual)))
 
@@ -105,10 +107,10 @@ class Encoder(nn.Module):
         """Size of a hidden state."""
         return self.encoder.embedding_dim
 
-    def forward(self, token_ids: Tensor, plan: AttentionPlan, slots: Slots | None = None) -> Tensor:
+    def forward(self, token_ids: Tensor, plan: AttentionPlan, gather: GatherIndex | None = None) -> Tensor:
         """Hidden states (rows, tokens, width) of `token_ids` (rows, tokens) under the last norm.
 
-        With `slots` only those of the tokens there, (slots, width), equal to the full ones: the last block then
+        With `gather` only those of its tokens, (gathered, width), equal to the full ones: the last block then
         computes nothing else but keys and values.
         """
         plan = plan.with_bias(self.positional_embedding.score_bias(plan.positions))
@@ -117,7 +119,7 @@ class Encoder(nn.Module):
         *blocks, last = self.transformer_encoder
         for block in blocks:
             hidden = block(hidden, plan, rotation)
-        if slots is not None and slots.boundaries is not None and plan.boundaries is None:
+        if gather is not None and gather.boundaries is not None and plan.boundaries is None:
             # Queries in one run are for variable-length kernels, which a score bias rules out.
-            return self.layer_norm(take_places(last(hidden, plan, rotation), slots.places))
-        return self.layer_norm(last(hidden, plan, rotation, slots))
+            return self.layer_norm(take_places(last(hidden, plan, rotation), gather.places))
+        return self.layer_norm(last(hidden, plan, rotation, gather))

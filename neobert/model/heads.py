@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from neobert.model.attention import AttentionPlan, Slots
+from neobert.model.attention import AttentionPlan, GatherIndex
 from neobert.model.encoder import Encoder
 
 IGNORED_TARGET = -100
@@ -21,16 +21,16 @@ class MaskedLanguageModel(nn.Module):
         self.model = model
         self.decoder = decoder
 
-    def logits(self, token_ids: Tensor, plan: AttentionPlan, slots: Slots | None = None) -> Tensor:
-        """Scores over the vocabulary, (rows, tokens, vocabulary) or, with `slots`, (slots, vocabulary)."""
-        return self.decoder(self.model(token_ids, plan, slots))
+    def logits(self, token_ids: Tensor, plan: AttentionPlan, gather: GatherIndex | None = None) -> Tensor:
+        """Scores over the vocabulary, (rows, tokens, vocabulary) or, with `gather`, (gathered, vocabulary)."""
+        return self.decoder(self.model(token_ids, plan, gather))
 
-    def forward(self, token_ids: Tensor, plan: AttentionPlan, slots: Slots | None, targets: Tensor) -> Tensor:
+    def forward(self, token_ids: Tensor, plan: AttentionPlan, gather: GatherIndex | None, targets: Tensor) -> Tensor:
         """Cross-entropy in nats summed over the `targets` that are not −100: an fp32 scalar.
 
-        targets: (rows, tokens) or, with `slots`, (slots,).
+        targets: (rows, tokens) or, with `gather`, (gathered,).
         """
-        logits = self.logits(token_ids, plan, slots).float()
+        logits = self.logits(token_ids, plan, gather).float()
         return functional.cross_entropy(
             logits.flatten(0, -2), targets.flatten(), ignore_index=IGNORED_TARGET, reduction="sum"
         )
@@ -46,7 +46,7 @@ def mean_over_tokens(hidden: Tensor, positions: Tensor) -> Tensor:
 def pool_first(model: Encoder, token_ids: Tensor, plan: AttentionPlan) -> Tensor:
     """The hidden state (rows, width) of the first token, [CLS]; the last block computes nothing else."""
     first = torch.zeros(token_ids.shape[0], 1, dtype=torch.int64, device=token_ids.device)
-    return model(token_ids, plan, Slots.at(first, token_ids.shape[1]))
+    return model(token_ids, plan, GatherIndex.at(first, token_ids.shape[1]))
 
 
 def pool_mean(model: Encoder, token_ids: Tensor, plan: AttentionPlan) -> Tensor:
