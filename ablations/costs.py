@@ -1,19 +1,19 @@
-"""What a plan costs before anything is spent: memory of a GPU, GPU-hours and disk of every unit. Torch-free.
+"""What a plan costs before anything is spent: memory of a GPU, GPU-hours and disk of every run.
 
-Only what is not done counts. Hours of pre-training take every slot for a token, where packing leaves none empty, and
-let each token see a whole context, where the record of a run counts its documents' lengths; hours of fine-tuning let no
-trial end early; those of contrastive fine-tuning take every text to be as long as texts may be. All are upper bounds at
-the throughput that is named beside them. Tasks of embeddings are not counted.
+Only unfinished runs count. All hours are upper bounds at the throughput that is named beside them: pre-training takes
+every slot for a token (packing leaves few empty) and a whole context for each token (records count the documents'
+lengths), no fine-tuning trial ends early, and every contrastive text is as long as texts may be. MTEB evaluations are
+not counted.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from typing import Any
 
-from ablations.plan import Row
-from neobert.data.shards import DOCUMENT, TOKEN
+from ablations.plan import PlanRow, unfinished
+from neobert.data.shards import DOCUMENT, MANIFEST, TOKEN
 from neobert.data.sources import DirectorySource, HubSource, Source, SyntheticSource
 from neobert.errors import DamagedFile, did_you_mean
 from neobert.glue.tasks import TASKS, task_named
@@ -26,24 +26,25 @@ from neobert.model.size import (
     training_flops_per_token,
     training_memory,
 )
-from neobert.recipe import EngineWord, FineTuning, Point
+from neobert.recipe import EngineWord, FineTuning
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_record
 from neobert.runs.specifications import (
     ContrastiveRun,
-    EmbeddingEvaluation,
     Execution,
     GlueStudy,
     PretrainingRun,
     Run,
+    only,
 )
+from neobert.runs.work import Kind
 from neobert.training.schedule import MILESTONES, NEWEST_KEPT, FineTuningSchedule
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one unit or several. None is unknown, 0 nothing to spend; `sources` say where the hours come from, `uncounted`
-    names what is in them for nothing, since nobody knows how many texts it reads."""
+    """Of one run or several. None is unknown, 0 nothing to spend; `sources` say where the hours come from, `uncounted`
+    names kinds of work that are missing in them, since nobody knows before how many texts they read."""
 
     memory_gb: float | None = None
     gpu_hours: float | None = 0.0
@@ -66,22 +67,22 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 3)
 
 
-def together(costs: Iterable[Cost]) -> Cost:
+def sum_costs(costs: Iterable[Cost]) -> Cost:
     """Memory is the most of all, the rest a sum; a sum with something unknown in it is unknown."""
     listed = list(costs)
     memories = [cost.memory_gb for cost in listed if cost.memory_gb is not None]
     sources = dict.fromkeys(source for cost in listed for source in cost.sources)
     return Cost(
         max(memories, default=None),
-        sum_of_known(cost.gpu_hours for cost in listed),
+        _sum_known(cost.gpu_hours for cost in listed),
         tuple(sources),
-        sum_of_known(cost.disk_gb for cost in listed),
+        _sum_known(cost.disk_gb for cost in listed),
         tuple(dict.fromkeys(name for cost in listed for name in cost.uncounted)),
     )
 
 
-def sum_of_known(values: Iterable[float | None]) -> float | None:
-    """The sum; None where one is."""
+def _sum_known(values: Iterable[float | None]) -> float | None:
+    """The sum; None where one is None."""
     known = list(values)
     return None if None in known else float(sum(value for value in known if value is not None))
 
@@ -97,14 +98,12 @@ Record = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Throughput:
-    """Floating-point operations a second of one GPU, or slots of tokens a second whatever the model, and who says so.
+    """Floating-point operations per second of one GPU, or token slots per second whatever the model, and who says so;
+    both None where nobody knows."""
 
-    Both None: nobody knows.
-    """
-
-    flops_per_second: float | None
-    tokens_per_second: float | None
-    source: str | None
+    flops_per_second: float | None = None
+    tokens_per_second: float | None = None
+    source: str | None = None
 
     def seconds(self, flops: float, tokens: float) -> float | None:
         """GPU-seconds of some work; None where nobody knows."""
@@ -112,8 +111,10 @@ class Throughput:
             return tokens / self.tokens_per_second
         return None if self.flops_per_second is None else flops / self.flops_per_second
 
-
-UNKNOWN = Throughput(None, None, None)
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The source, where there is one."""
+        return () if self.source is None else (self.source,)
 
 
 def stated_throughput(gpu: str | None, tokens_per_second: float | None) -> Throughput:
@@ -123,15 +124,17 @@ def stated_throughput(gpu: str | None, tokens_per_second: float | None) -> Throu
         ValueError: there is no such GPU.
     """
     if tokens_per_second is not None:
-        return Throughput(None, tokens_per_second, f"stated: {tokens_per_second:,.0f} tokens/s a GPU")
+        return Throughput(
+            tokens_per_second=tokens_per_second, source=f"stated: {tokens_per_second:,.0f} tokens/s a GPU"
+        )
     if gpu is None:
-        return UNKNOWN
+        return Throughput()
     if gpu not in PEAK_FLOPS_PER_SECOND:
         hint = did_you_mean(gpu, PEAK_FLOPS_PER_SECOND)
         raise ValueError(f"the peak of gpu {gpu!r} is not known: {hint}; or state tokens_per_second_per_gpu")
     peak = PEAK_FLOPS_PER_SECOND[gpu]
     source = f"stated: {STATED_UTILIZATION:.0%} of {gpu}'s {peak / 1e12:,.0f} TFLOP/s bf16"
-    return Throughput(STATED_UTILIZATION * peak, None, source)
+    return Throughput(STATED_UTILIZATION * peak, source=source)
 
 
 def finished_runs(layout: Layout) -> list[Record]:
@@ -148,31 +151,27 @@ def finished_runs(layout: Layout) -> list[Record]:
     return records
 
 
-def measured_throughput(run: PretrainingRun, finished: Sequence[Record]) -> Throughput | None:
-    """What the newest run of the same shape reached; one with rows of the same kind is taken before others.
+def measured_throughput(
+    run: PretrainingRun, finished: Sequence[Record], *, same_rows: bool = True
+) -> Throughput | None:
+    """What the newest finished run of the same shape reached.
 
-    With the same rows the slots that packing leaves empty are in the number, else only the work is compared.
+    With `same_rows` a run whose rows are of the same kind (data, packing, precision, context) is taken before others:
+    its tokens per second include the slots that packing leaves empty. Else only floating-point operations count.
     """
-    shape = _shape(plain(run.recipe.model))
-    same = [record for record in finished if _shape(record["config"]["recipe"]["model"]) == shape]
-    for record in same:
-        if _rows(record["config"]["recipe"]) == _rows(plain(run.recipe)):
-            return Throughput(None, record["tokens"] / (3600 * record["gpu_hours"]), f"measured by run {record['id']}")
-    return measured_rate(run, same)
-
-
-def measured_rate(run: PretrainingRun, finished: Sequence[Record]) -> Throughput | None:
-    """The operations a second of the newest run of the same shape, whatever rows it had."""
-    shape = _shape(plain(run.recipe.model))
-    for record in finished:
-        if _shape(record["config"]["recipe"]["model"]) == shape:
-            rate = record["flops"] / (3600 * record["gpu_hours"])
-            return Throughput(rate, None, f"measured by run {record['id']}")
+    recipe = plain(run.recipe)
+    same = [record for record in finished if _shape(record["config"]["recipe"]) == _shape(recipe)]
+    for record in same if same_rows else ():
+        if _rows(record["config"]["recipe"]) == _rows(recipe):
+            rate = record["tokens"] / (3600 * record["gpu_hours"])
+            return Throughput(tokens_per_second=rate, source=f"measured by run {record['id']}")
+    for record in same[:1]:
+        return Throughput(record["flops"] / (3600 * record["gpu_hours"]), source=f"measured by run {record['id']}")
     return None
 
 
-def _shape(model: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(model.get(field) for field in SHAPE)
+def _shape(recipe: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(recipe["model"].get(field) for field in SHAPE)
 
 
 def _rows(recipe: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -221,7 +220,7 @@ PUBLISHED = {  # dataset card of nyu-mll/glue: num_examples; (num_bytes / num_ex
 
 @dataclass(frozen=True)
 class TrialWork:
-    """What one fine-tuning trial does if patience does not end it: updates, tokens trained on, and tokens evaluated."""
+    """What one fine-tuning trial does if patience does not end it: updates, tokens trained on, tokens evaluated."""
 
     updates: int
     trained_tokens: float
@@ -230,11 +229,11 @@ class TrialWork:
     @classmethod
     def of(cls, task: str, size: TaskSize, protocol: FineTuning, batch_size: int) -> "TrialWork":
         """The work of a trial by the protocol."""
-        course = FineTuningSchedule.of(protocol, size.train, batch_size)
-        evaluations = -(-course.steps // course.evaluation_interval)
+        schedule = FineTuningSchedule.of(protocol, size.train, batch_size)
+        evaluations = -(-schedule.steps // schedule.evaluation_interval)
         tokens = size.tokens(task, protocol.max_tokens)
         trained = tokens * size.train * protocol.epochs
-        return cls(course.steps, trained, tokens * size.validation * evaluations)
+        return cls(schedule.steps, trained, tokens * size.validation * evaluations)
 
 
 WEIGHT_BYTES = 4
@@ -262,7 +261,7 @@ def corpus_bytes(source: Source, corpus: str) -> float | None:
 
 def _tokens_and_documents(source: Source, corpus: str) -> tuple[float, float] | None:
     if isinstance(source, HubSource):
-        return HUB_CORPORA[corpus]
+        return HUB_CORPORA.get(corpus)
     if isinstance(source, SyntheticSource):  # its words are nearly all tokens
         sample = list(islice(source.documents(corpus), SAMPLED_DOCUMENTS))
         words = sum(len(text.split()) for text in sample) / len(sample)
@@ -339,76 +338,58 @@ def stage_memory(run: PretrainingRun, machine: Machine, rows: int | None = None)
 
 @dataclass(frozen=True)
 class Costs:
-    """The costs of a selection. Units that several rows share are counted in each row, and once in the total."""
+    """The costs of a plan. What several rows share is counted in each row, and once in the total."""
 
     layout: Layout
-    rows: Sequence[Row]
+    rows: Sequence[PlanRow]
     source: Source
     machine: Machine
 
-    def unit(self, run: Run) -> Cost:
-        """One unit; a corpus that is still to be tokenised comes on top."""
-        return self._units[run.id]
+    def of(self, run: Run) -> Cost:
+        """One run; a corpus that is still to be tokenised comes on top."""
+        if run.id not in self._unfinished:
+            return Cost()
+        if run.id not in self._costs:
+            self._costs[run.id] = COSTS[run.kind](self, run)
+        return self._costs[run.id]
 
-    def row(self, row: Row) -> Cost:
-        """One variant and seed."""
-        runs = [unit.run for unit in row.units]
-        corpora = {run.data_id for run in runs if isinstance(run, PretrainingRun)}
-        return together([*(self._units[run.id] for run in runs), *(self._corpora[data_id] for data_id in corpora)])
+    def row(self, row: PlanRow) -> Cost:
+        """One row, with the corpora that it reads."""
+        corpora = {run.data_id for run in only(row.runs, PretrainingRun)}
+        return sum_costs([*map(self.of, row.runs), *(self._corpora[data_id] for data_id in corpora)])
 
     @property
     def total(self) -> Cost:
         """Everything once: trials that grids share too."""
-        studies = [run for run in self._missing.values() if isinstance(run, GlueStudy)]
-        trained = [self._units[run.id] for run in self._pretraining.values()]
-        embedded = [
-            self._units[run.id]
-            for run in self._missing.values()
-            if isinstance(run, ContrastiveRun | EmbeddingEvaluation)
-        ]
-        return together([*trained, *embedded, *self._corpora.values(), self._studies_together(studies)])
+        studies = only(self._unfinished.values(), GlueStudy)
+        others = [self.of(run) for run in self._unfinished.values() if run not in studies]
+        return sum_costs([*others, *self._corpora.values(), self._studies(studies)])
 
     @property
     def pretraining_flops(self) -> float:
         """Floating-point operations of all pre-training that is not done, if every slot held a token."""
-        missing = [run for run in self._missing.values() if isinstance(run, PretrainingRun)]
-        return float(sum(self._flops(run) for run in missing))
+        return float(sum(map(_stage_flops, only(self._unfinished.values(), PretrainingRun))))
 
     @cached_property
-    def _missing(self) -> dict[str, Run]:
-        return {unit.run.id: unit.run for row in self.rows for unit in row.units if unit.state != "done"}
+    def _costs(self) -> dict[str, Cost]:
+        return {}
+
+    @cached_property
+    def _unfinished(self) -> dict[str, Run]:
+        return {run.id: run for run in unfinished(self.rows)}
 
     @cached_property
     def _pretraining(self) -> dict[str, PretrainingRun]:
-        runs = (unit.run for row in self.rows for unit in row.units)
-        return {run.id: run for run in runs if isinstance(run, PretrainingRun)}
-
-    @cached_property
-    def _units(self) -> dict[str, Cost]:
-        costs: dict[str, Cost] = {}
-        for unit in (unit for row in self.rows for unit in row.units):
-            if unit.run.id in costs:
-                continue
-            if unit.run.id not in self._missing:
-                costs[unit.run.id] = Cost()
-            elif isinstance(unit.run, PretrainingRun):
-                costs[unit.run.id] = self._stage(unit.run)
-            elif isinstance(unit.run, GlueStudy):
-                costs[unit.run.id] = self._studies_together([unit.run])
-            elif isinstance(unit.run, ContrastiveRun):
-                costs[unit.run.id] = self._contrastive(unit.run)
-            else:
-                costs[unit.run.id] = Cost(uncounted=("mteb",))
-        return costs
+        return {run.id: run for row in self.rows for run in only(row.runs, PretrainingRun)}
 
     @cached_property
     def _corpora(self) -> dict[str, Cost]:
         """What tokenising takes, by the name of the tokenised corpus."""
-        missing = {run.data_id: run for run in self._pretraining.values()}
-        return {data_id: self._corpus(run) for data_id, run in missing.items()}
+        stages = {run.data_id: run for run in self._pretraining.values()}
+        return {data_id: self._corpus(run) for data_id, run in stages.items()}
 
     def _corpus(self, run: PretrainingRun) -> Cost:
-        if run.id not in self._missing or (self.layout.data(run.data_id) / "manifest.json").exists():
+        if run.id not in self._unfinished or (self.layout.data(run.data_id) / MANIFEST).exists():
             return Cost()
         size = corpus_bytes(self.source, run.recipe.data.corpus)
         return Cost(disk_gb=None if size is None else size / GIGABYTE)
@@ -421,62 +402,57 @@ class Costs:
     def _stated(self) -> Throughput:
         return stated_throughput(self.machine.gpu, self.machine.tokens_per_second_per_gpu)
 
+    def _throughput(self, run: PretrainingRun, *, same_rows: bool) -> Throughput:
+        return measured_throughput(run, self._finished, same_rows=same_rows) or self._stated
+
     def _stage(self, run: PretrainingRun) -> Cost:
-        stage = run.recipe.stages[-1]
-        throughput = measured_throughput(run, self._finished) or self._stated
-        seconds = throughput.seconds(self._flops(run), stage.tokens)
+        throughput = self._throughput(run, same_rows=True)
+        seconds = throughput.seconds(_stage_flops(run), run.recipe.stages[-1].tokens)
         return Cost(
             memory_gb=stage_memory(run, self.machine).total / GIGABYTE,
             gpu_hours=None if seconds is None else seconds / 3600,
-            sources=_named(throughput),
+            sources=throughput.sources,
             disk_gb=checkpoint_bytes(run) / GIGABYTE,
         )
 
-    def _flops(self, run: PretrainingRun) -> float:
-        recipe, stage = run.recipe, run.recipe.stages[-1]
-        return training_flops_per_token(recipe.model, stage.context, recipe.masking.rate) * stage.tokens
-
     def _contrastive(self, run: ContrastiveRun) -> Cost:
-        """As if every text were as long as texts may be; of an encoder outside the plan nobody knows anything."""
+        """As if every text were as long as texts may be; of an encoder outside the plan nothing is known."""
         stage, protocol = self._pretraining.get(run.weights), run.protocol
         if stage is None:
             return Cost(gpu_hours=None, disk_gb=None)
-        throughput = measured_rate(stage, self._finished) or self._stated
+        throughput = self._throughput(stage, same_rows=False)
         tokens = protocol.steps * protocol.texts_per_step * run.max_tokens * CACHED_GRADIENTS
         seconds = throughput.seconds(training_flops_per_token(stage.recipe.model, run.max_tokens, 0) * tokens, tokens)
         hours = None if seconds is None else seconds / 3600
-        return Cost(gpu_hours=hours, sources=_named(throughput), disk_gb=checkpoint_bytes(stage) / GIGABYTE)
+        return Cost(gpu_hours=hours, sources=throughput.sources, disk_gb=checkpoint_bytes(stage) / GIGABYTE)
 
-    def _studies_together(self, studies: Sequence[GlueStudy]) -> Cost:
-        """Studies whose trials are counted once; the weights of each one's best trial stay."""
-        hours: dict[tuple[str, Point], float | None] = {}
+    def _studies(self, studies: Sequence[GlueStudy]) -> Cost:
+        """Trials that studies share are counted once; the weights of each study's best trial are kept."""
+        hours: dict[str, float | None] = {}
         sources: dict[str, None] = {}
         disk = 0.0
         for study in studies:
-            throughput = self._throughput_of(study)
-            sources.update(dict.fromkeys(_named(throughput)))
-            disk += study_bytes(study, self._pretraining[study.weights], self.source) / GIGABYTE
-            key = study.model_copy(update={"points": ()}).model_dump_json()
-            by_batch = {size: self._trial_hours(study, size, throughput) for size in _batch_sizes(study)}
-            hours.update({(key, point): by_batch[point.batch_size] for point in self._open_points(study)})
-        return Cost(gpu_hours=sum_of_known(hours.values()), sources=tuple(sources), disk_gb=disk)
+            stage = self._pretraining[study.weights]
+            throughput = self._throughput(stage, same_rows=False)
+            sources |= dict.fromkeys(throughput.sources)
+            disk += study_bytes(study, stage, self.source) / GIGABYTE
+            sizes = {point.batch_size for point in study.points}
+            by_batch = {size: self._trial_hours(study, stage, size, throughput) for size in sizes}
+            recorded = self._recorded[study.task]
+            for trial, point in zip(study.trial_ids, study.points, strict=True):
+                if trial not in recorded:
+                    hours[trial] = by_batch[point.batch_size]
+        return Cost(gpu_hours=_sum_known(hours.values()), sources=tuple(sources), disk_gb=disk)
 
-    def _throughput_of(self, study: GlueStudy) -> Throughput:
-        return measured_rate(self._pretraining[study.weights], self._finished) or self._stated
-
-    def _trial_hours(self, study: GlueStudy, batch_size: int, throughput: Throughput) -> float | None:
-        model = self._pretraining[study.weights].recipe.model
+    def _trial_hours(
+        self, study: GlueStudy, stage: PretrainingRun, batch_size: int, throughput: Throughput
+    ) -> float | None:
         size = task_size(self.source, study.task).capped(study.protocol)
         work = TrialWork.of(study.task, size, study.protocol, batch_size)
         length = size.tokens(study.task, study.protocol.max_tokens)
         tokens = work.trained_tokens + work.evaluated_tokens / 3  # a forward pass is a third of the work
-        seconds = throughput.seconds(training_flops_per_token(model, length, 0) * tokens, tokens)
+        seconds = throughput.seconds(training_flops_per_token(stage.recipe.model, length, 0) * tokens, tokens)
         return None if seconds is None else max(seconds, SECONDS_PER_UPDATE * work.updates) / 3600
-
-    def _open_points(self, study: GlueStudy) -> list[Point]:
-        """The points of a grid that no record closes yet."""
-        recorded = self._recorded[study.task]
-        return [point for point in study.points if not recorded or study.trial_id(point) not in recorded]
 
     @cached_property
     def _recorded(self) -> dict[str, frozenset[str]]:
@@ -485,9 +461,16 @@ class Costs:
         return {task: frozenset(path.stem for path in (root / task).glob("*.json")) for task in TASKS}
 
 
-def _named(throughput: Throughput) -> tuple[str, ...]:
-    return () if throughput.source is None else (throughput.source,)
+COSTS: Mapping[Kind, Callable[[Costs, Any], Cost]] = {
+    "pretraining": Costs._stage,
+    "glue": lambda costs, study: costs._studies([study]),
+    "contrastive": Costs._contrastive,
+    "mteb": lambda costs, evaluation: Cost(uncounted=("mteb",)),
+}
+"""What each kind of work costs, apart from corpora."""
 
 
-def _batch_sizes(study: GlueStudy) -> set[int]:
-    return {point.batch_size for point in study.points}
+def _stage_flops(run: PretrainingRun) -> float:
+    """Floating-point operations of a stage, if every slot held a token."""
+    recipe, stage = run.recipe, run.recipe.stages[-1]
+    return training_flops_per_token(recipe.model, stage.context, recipe.masking.rate) * stage.tokens

@@ -6,12 +6,13 @@ which they can be made again: `M9-norm` (all of M9 but one factor), `M0+masking`
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from typing import Literal
 
 from ablations import ladder
+from ablations.scales import Scale, Vocabulary, scaled_variant
 from ablations.variant import Modification, Variant
 from neobert.errors import did_you_mean
 
@@ -134,6 +135,33 @@ def design_of(kind: DesignKind, factors: Sequence[str] = (), fraction: Fraction 
     return Design(kind, chosen, fraction, _VARIANTS[kind](chosen, fraction))
 
 
+@dataclass(frozen=True)
+class ScaledDesign:
+    """A design without the variants that its scale cannot hold; `left_out` has a sentence for each of them."""
+
+    design: Design
+    left_out: tuple[str, ...]
+
+
+def design_at(design: Design, scale: Scale, vocabulary: Vocabulary, *, strict: bool) -> ScaledDesign:
+    """A design at a scale; where it is `strict`, every variant must be possible there.
+
+    Raises:
+        ValueError: a variant is not.
+    """
+    problems = {}
+    for variant in design.variants:
+        try:
+            scaled_variant(variant, scale, vocabulary)
+        except ValueError as error:
+            problems[variant.name] = str(error)
+    sentences = tuple(f"{name}: {problem}" for name, problem in problems.items())
+    if sentences and strict:
+        raise ValueError(f"{sentences[0]} (take another factor or another --scale)")
+    kept = tuple(variant for variant in design.variants if variant.name not in problems)
+    return ScaledDesign(replace(design, variants=kept), sentences)
+
+
 def _varied(kind: DesignKind, wanted: Sequence[str]) -> tuple[str, ...]:
     """The factors wanted in the order of the ladder, each once, checked."""
     parts = {name: factor.removed if kind == "leave-one-out" else factor.added for name, factor in FACTORS.items()}
@@ -198,8 +226,9 @@ def with_one(name: str) -> Variant:
 def without(name: str) -> Variant:
     """M9 without one factor: derived anew from M0 with all of M9's modifications but the factor's."""
     left = [modification for modification in modifications_of(ladder.M9) if modification not in FACTORS[name].removed]
-    title = f"{ladder.M9.name} without {', '.join(modification.title for modification in FACTORS[name].removed)}"
-    return ladder.M0.derive(f"{ladder.M9.name}-{name}", *left, title=title)
+    removed = FACTORS[name].removed
+    title = f"{ladder.M9.name} without {', '.join(modification.title for modification in removed)}"
+    return ladder.M0.derive(f"{ladder.M9.name}-{name}", *left, title=title, left_out=removed)
 
 
 def modifications_of(variant: Variant) -> list[Modification]:

@@ -1,216 +1,54 @@
-"""Carry a plan out on this machine: write what is to be run, start workers, show how far they are."""
+"""Carry a plan out as the flags say: show it, submit it, or run it with workers of this machine."""
 
 import argparse
+import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
 
-from ablations.checks import require_data
-from ablations.ladder import variants
-from ablations.plan import NamedRun, Row, sharing
-from ablations.scales import (
-    Scale,
-    Vocabulary,
-    groups_here,
-    scaled_variant,
-    sharing_cores,
-    synthetic_documents,
-    vocabulary_of,
-    workers_here,
+from ablations.checks import refuse, require_data, validate
+from ablations.plan import PlanRow, unfinished
+from ablations.scales import synthetic_documents
+from ablations.submit import (
+    Place,
+    execution_on,
+    machine_on,
+    place_of,
+    plan_jobs,
+    print_submissions,
+    profile_of,
+    submitter_of,
 )
-from ablations.submit import Dispatch, execution_on, pieces_of, print_submissions, profile_of
-from ablations.variant import Variant
 from neobert import processes
 from neobert.console import Watch, duration, logs
 from neobert.data.preparation import open_specified, specify
 from neobert.data.sources import Source
 from neobert.errors import EXIT_DONE, EXIT_REQUEUE, EXIT_RUN_FAILED, DamagedFile
-from neobert.identity import difference
-from neobert.model.size import parameter_count
-from neobert.processes import start_child, visible_gpus, wait_for, worker_environment
-from neobert.runs.index import errors_of, last_step, state_of, task_files, trial_files
+from neobert.files import read_json
+from neobert.processes import available_cores, start_child, visible_gpus, wait_for, worker_environment
+from neobert.runs.index import newest_step_line, state_of
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_record
-from neobert.runs.specifications import (
-    ContrastiveRun,
-    EmbeddingEvaluation,
-    Execution,
-    GlueStudy,
-    PretrainingRun,
-    Run,
-    read_run_file,
-    run_folder,
-    write_run_file,
-)
+from neobert.runs.specifications import Execution, Run, read_run_file
 from neobert.runs.specifications import Source as SourceSpecification
 
+PERPLEXITY = "neobert.evaluation.pseudo_perplexity"
+STDERR = 2
 
-@dataclass(frozen=True)
-class PlannedRows:
-    """The rows of a plan as work."""
-
-    rows: Sequence[Row]
-
-    def unfinished(self, layout: Layout) -> list[Run]:
-        """Every run once that is not done, costly pre-training first, so that workers end together."""
-        runs: dict[str, Run] = {unit.run.id: unit.run for row in self.rows for unit in row.units}
-        pending = [run for run in runs.values() if state_of(layout, run) != "done"]
-        return sorted(pending, key=lambda run: -_cost(run) if isinstance(run, PretrainingRun) else 0.0)
-
-    def named_runs(self) -> list[NamedRun]:
-        """The runs under the names of their variants."""
-        return [(row.variant.name, unit.run) for row in self.rows for unit in row.units]
-
-    def write(self, layout: Layout, source: Source, specification: SourceSpecification, execution: Execution) -> None:
-        """Write run.json for every unit of the rows: who, from what, which commit, before anything starts.
-
-        Raises:
-            MissingData: the data is on the hub alone.
-        """
-        require_data(self.rows, source)
-        for row in self.rows:
-            names = _names(row, vocabulary_of(source))
-            labels = {"variants": names, "scale": row.scale, "data": source.label, "unavailable_tasks": row.skipped}
-            origin = _origin(variants().get(names[0], row.variant), row.scale, vocabulary_of(source))
-            for unit in row.units:
-                told = labels | origin if isinstance(unit.run, PretrainingRun) else labels
-                if isinstance(unit.run, ContrastiveRun | EmbeddingEvaluation):
-                    told = labels | {"variants": _names(row, vocabulary_of(source), unit.run)}
-                write_run_file(layout, unit.run, specification, execution, told)
+Observing = Callable[[Place], AbstractContextManager[Mapping[str, str]]]
+"""Opens what watches a plan being run, before anything is written; gives further variables for workers and jobs."""
 
 
-def _names(row: Row, vocabulary: Vocabulary, run: Run | None = None) -> list[str]:
-    """The variants that share a row's pre-training, or a run of it, the row's own among them."""
-    names = sharing(row.recipe, row.scale, vocabulary, run)
-    return names if row.variant.name in names else [*names, row.variant.name]
-
-
-def _cost(run: PretrainingRun) -> float:
-    recipe = run.recipe
-    return float(parameter_count(recipe.model, run.context).body * recipe.stages[-1].tokens)
-
-
-def _origin(variant: Variant, scale: Scale, vocabulary: Vocabulary) -> dict[str, Any]:
-    """The parent of a variant and what its pre-training changes, for whoever reads the run without the ladder."""
-    recipe, parent = scaled_variant(variant, scale, vocabulary)
-    if variant.parent is None or parent is None:
-        return {"parent": None, "delta": {}}
-    changes = difference(parent.pretraining, recipe.pretraining)
-    return {"parent": variant.parent.name, "delta": {path: list(change) for path, change in changes.items()}}
-
-
-def carry_out(
-    layout: Layout,
-    runs: Sequence[Run],
-    *,
-    workers: int,
-    threads: int,
-    gpus: Sequence[str] = (),
-    flags: Sequence[str] = (),
-    environment: Mapping[str, str] | None = None,
-) -> int:
-    """Work on runs with processes of this machine until all are done or nothing more can be; the exit code.
-
-    The workers share the `gpus` evenly, so that no two of them see the same. `flags` and `environment` are further ones
-    of their command.
-    """
-    common = worker_environment(threads) | dict(environment or {})
-    each = len(gpus) // workers
-    shares = [",".join(gpus[index * each : (index + 1) * each]) for index in range(workers)]
-    references = [str(run_folder(layout, run).relative_to(layout.root)) for run in runs]
-    watch = Watch(lambda: _describe(layout, runs), ("run", "done", "loss or score", "tokens/s", "left"))
-    with watch:
-        return processes.work_here(
-            layout,
-            [*flags, *references],
-            environments=[common | ({"CUDA_VISIBLE_DEVICES": share} if gpus else {}) for share in shares],
-            watch=watch,
-            interval_seconds=1.0,
-        )
-
-
-def report_failures(layout: Layout, runs: Sequence[Run]) -> int:
-    """One line for each failed unit, with its cause; the exit code that all of them share, else 1."""
-    errors = [error for run in runs for error in errors_of(layout, run)]
-    for error in errors:
-        logs().print(f"failed: {error['name']}: {error['error']}", markup=False)
-    codes = {int(error["exit_code"]) for error in errors}
-    return codes.pop() if len(codes) == 1 else EXIT_RUN_FAILED
-
-
-def _describe(layout: Layout, runs: Sequence[Run]) -> tuple[str, list[list[str]]]:
-    states = [state_of(layout, run) for run in runs]
-    running = [run for run, state in zip(runs, states, strict=True) if state == "running"]
-    summary = (
-        f"{states.count('done')} of {len(runs)} runs done, {len(running)} running, {states.count('failed')} failed"
-    )
-    return summary, [_progress_row(layout, run) for run in running]
-
-
-def _progress_row(layout: Layout, run: Run) -> list[str]:
-    name = _shown_name(run_folder(layout, run), run)
-    if isinstance(run, GlueStudy):
-        files = trial_files(layout, run)
-        scores = [_score_of(file.record) for file in files if file.is_recorded]
-        return [name, f"{len(scores)}/{len(files)} points", _best_of(scores), "", ""]
-    if isinstance(run, EmbeddingEvaluation):
-        recorded = [file.is_recorded for file in task_files(layout, run)]
-        return [name, f"{sum(recorded)}/{len(recorded)} tasks", "", "", ""]
-    steps = run.protocol.steps if isinstance(run, ContrastiveRun) else run.recipe.stages[-1].steps
-    line = last_step(layout, run)
-    if line is None:
-        return [name, f"0/{steps}", "", "", ""]
-    left_seconds = (steps - line["step"]) * line["seconds"]
-    rate = line["real_tokens"] / line["seconds"]
-    return [
-        name,
-        f"{line['step']}/{steps}",
-        f"loss {line['loss']:.3f}",
-        f"{rate:,.0f}",
-        duration(left_seconds),
-    ]
-
-
-@cache
-def _owner(folder: Path) -> str:
-    """The first variant, or the model, for which the run of a folder was planned."""
-    labels = read_run_file(folder).labels if (folder / "run.json").exists() else {}
-    return str(labels.get("model") or next(iter(labels.get("variants", ())), folder.name))
-
-
-def _shown_name(folder: Path, run: Run) -> str:
-    """Whose run it is, and what of it is done."""
-    owner = _owner(folder)
-    if isinstance(run, PretrainingRun):
-        return f"{owner} pre-training, stage {run.stage + 1}, seed {run.recipe.seed}"
-    if isinstance(run, GlueStudy):
-        return f"{owner} {run.task}, seed {run.seed}"
-    if isinstance(run, ContrastiveRun):
-        return f"{owner} contrastive, seed {run.protocol.seed}"
-    return f"{owner} mteb, seed {run.encoder.seed}"
-
-
-@cache
-def _score_of(record: Path) -> float | None:
-    """The score of a published record, which never changes; None where it is undefined or cannot be read."""
-    try:
-        score: float | None = read_record(record)["scores"].get("score")
-    except DamagedFile:
-        return None
-    return score
-
-
-def _best_of(scores: Sequence[float | None]) -> str:
-    """The best score so far, ×100 as everywhere that people read scores."""
-    known = [score for score in scores if score is not None]
-    return f"best {100 * max(known):.1f}" if known else ""
+def unobserved(place: Place) -> AbstractContextManager[Mapping[str, str]]:
+    """Nothing watches."""
+    return nullcontext({})
 
 
 @dataclass(frozen=True)
-class Workplace:
+class Workspace:
     """A command's flags, its folder of runs, and the data that it opened, with what run files say of them. `execution`
     is how the scale executes on this machine."""
 
@@ -220,21 +58,13 @@ class Workplace:
     source: Source
     execution: Execution
 
-
-class Work(Protocol):
-    """A plan that can be carried out."""
-
-    def unfinished(self, layout: Layout) -> Sequence[Run]:
-        """What is left to do, in the order in which it is begun."""
-
-    def named_runs(self) -> Sequence[NamedRun]:
-        """All runs with words for the names of jobs."""
-
-    def write(self, layout: Layout, source: Source, specification: SourceSpecification, execution: Execution) -> None:
-        """Write the run.json of every run, before anything starts."""
+    def write(self, rows: Sequence[PlanRow], execution: Execution) -> None:
+        """Write the run.json of every run of the rows, before anything starts."""
+        for row in rows:
+            row.write(self.layout, self.source, self.specification, execution)
 
 
-def open_workplace(options: argparse.Namespace, execution: Execution, unseen: Sequence[str] = ()) -> Workplace:
+def open_workspace(options: argparse.Namespace, execution: Execution, unseen: Sequence[str] = ()) -> Workspace:
     """The folder and the data that the flags name; `unseen` are the places of `--without-texts-of`.
 
     Raises:
@@ -243,7 +73,7 @@ def open_workplace(options: argparse.Namespace, execution: Execution, unseen: Se
     layout = Layout(options.runs.resolve())
     options.data = _chosen_data(options)
     specification = specify(options.data, synthetic_documents(options.scale), unseen)
-    return Workplace(options, layout, specification, open_specified(specification), execution)
+    return Workspace(options, layout, specification, open_specified(specification), execution)
 
 
 def _chosen_data(options: argparse.Namespace) -> str:
@@ -262,85 +92,184 @@ def _chosen_data(options: argparse.Namespace) -> str:
     return "synthetic"
 
 
-def work_here(
-    workplace: Workplace,
-    work: Work,
-    runs: Sequence[Run],
+def carry_out(
+    workspace: Workspace,
+    rows: Sequence[PlanRow],
+    show: Callable[[], None],
     *,
-    flags: Sequence[str] = (),
-    environment: Mapping[str, str] | None = None,
+    leave_failed: bool = False,
+    observing: Observing = unobserved,
 ) -> int:
-    """Work on the runs that are left with processes of this machine; the exit code.
+    """Show, submit or run what the rows miss; returns the exit code.
+
+    `show` prints the rows: for a dry run and after a local run. With `leave_failed`, parts that failed before are not
+    tried again.
+
+    Raises:
+        ValueError: flags, profile or plan are refused.
+        MissingData: data or an earlier run is not there.
+    """
+    if workspace.options.dry_run:
+        show()
+        return EXIT_DONE
+    place = place_of(workspace.options)
+    require_data(rows, workspace.source)
+    if place == "slurm":
+        return _submit(workspace, rows, leave_failed=leave_failed, observing=observing)
+    runs = unfinished(rows)
+    with observing(place) as environment:
+        flags = ["--leave-failed"] if leave_failed else []
+        code = _run_locally(workspace, rows, runs, flags, environment) if runs else EXIT_DONE
+    show()
+    return _report_failures(workspace.layout, runs) if code == EXIT_RUN_FAILED else code
+
+
+def _submit(workspace: Workspace, rows: Sequence[PlanRow], *, leave_failed: bool, observing: Observing) -> int:
+    """Send what is missing to SLURM and return at once."""
+    layout, profile = workspace.layout, profile_of(workspace.options)
+    execution = execution_on(profile, workspace.execution)
+    submitter = submitter_of(workspace.options, layout, execution, leave_failed=leave_failed)
+    for remark in refuse(validate(rows, layout, machine_on(profile, execution))):
+        logs().print(remark, markup=False)
+    with observing("slurm") as environment:
+        os.environ.update(environment)  # jobs inherit it; an sbatch file would show its passwords
+        workspace.write(rows, execution)
+        jobs = plan_jobs(layout, rows, profile)
+        print_submissions(submitter.send(jobs) if jobs else [], as_json=workspace.options.json)
+    return EXIT_DONE
+
+
+def _run_locally(
+    workspace: Workspace,
+    rows: Sequence[PlanRow],
+    runs: Sequence[Run],
+    flags: Sequence[str],
+    environment: Mapping[str, str],
+) -> int:
+    """Run with workers of this machine until all is done or nothing more can be.
 
     What trains in several processes comes first, so that thereafter each worker has a GPU of its own.
     """
-    if not runs:
-        return EXIT_DONE
     gpus = visible_gpus()
-    execution = execution_on(profile_of(workplace.options), workplace.execution)
-    workers = workers_here(workplace.options.workers, execution, len(gpus))
-    groups = groups_here(workers, execution, len(gpus))
-    execution = sharing_cores(execution, max(workers, groups * execution.processes))
-    work.write(workplace.layout, workplace.source, workplace.specification, execution)
-    together = [run for run in runs if execution.processes > 1 and isinstance(run, PretrainingRun | ContrastiveRun)]
-    alone = [run for run in runs if run not in together]
+    execution = execution_on(profile_of(workspace.options), workspace.execution)
+    places = (len(gpus) or available_cores() // execution.threads) // execution.processes
+    workers = workspace.options.workers or len(gpus) or max(1, available_cores() // execution.threads)
+    groups = max(1, min(workers, places))
+    share = max(1, available_cores() // max(workers, groups * execution.processes))
+    execution = execution.model_copy(update={"threads": min(execution.threads, share)})  # more would crawl
+    workspace.write(rows, execution)
+    together = [run for run in runs if execution.processes > 1 and run.steps is not None]
     if together and not gpus:
         logs().print(f"no GPU here: {execution.processes} processes train together on its cores", markup=False)
-    codes = [EXIT_DONE]
-    for part, count, size in ((together, groups, execution.processes), (alone, workers, 1)):
-        if part and codes[-1] != EXIT_REQUEUE:
-            code = carry_out(
-                workplace.layout,
-                part,
+    code = EXIT_DONE
+    batches = ((together, groups, execution.processes), ([run for run in runs if run not in together], workers, 1))
+    for batch, count, size in batches:
+        if batch and code != EXIT_REQUEUE:
+            ended = run_workers(
+                workspace.layout,
+                batch,
                 workers=count,
                 threads=execution.threads,
                 gpus=gpus[: count * size],
                 flags=flags,
                 environment=environment,
             )
-            codes.append(code)
-    return next((code for code in codes if code != EXIT_DONE), EXIT_DONE)
+            code = code or ended
+    return code
 
 
-def send(workplace: Workplace, work: Work, dispatch: Dispatch, execution: Execution) -> int:
-    """Send what is missing to SLURM, to execute so there, and return at once; the exit code."""
-    work.write(workplace.layout, workplace.source, workplace.specification, execution)
-    pieces = pieces_of(workplace.layout, work.named_runs(), dispatch.profile)
-    print_submissions(dispatch.send(pieces) if pieces else [], as_json=workplace.options.json)
-    return EXIT_DONE
+def run_workers(
+    layout: Layout,
+    runs: Sequence[Run],
+    *,
+    workers: int,
+    threads: int,
+    gpus: Sequence[str] = (),
+    flags: Sequence[str] = (),
+    environment: Mapping[str, str],
+) -> int:
+    """Work on runs with processes of this machine, showing their progress; returns the exit code.
+
+    The workers share the `gpus` evenly, so that no two of them see the same. `flags` and `environment` are further ones
+    of their command.
+    """
+    common = worker_environment(threads) | dict(environment)
+    each = len(gpus) // workers
+    shares = [",".join(gpus[index * each : (index + 1) * each]) for index in range(workers)]
+    watch = Watch(lambda: _progress(layout, runs), ("run", "done", "loss or score", "tokens/s", "left"))
+    with watch:
+        return processes.work_here(
+            layout,
+            [*flags, *(run.reference for run in runs)],
+            environments=[common | ({"CUDA_VISIBLE_DEVICES": share} if gpus else {}) for share in shares],
+            watch=watch,
+            interval_seconds=1.0,
+        )
 
 
-COMMAND = "neobert.evaluation.pseudo_perplexity"
-STDERR = 2
+def _report_failures(layout: Layout, runs: Sequence[Run]) -> int:
+    """One line for each failed part, with its cause; the exit code that all of them share, else 1."""
+    parts = (part for run in runs for part in run.parts(layout) if not part.is_done and part.error.exists())
+    errors = [read_json(part.error) for part in parts]
+    for error in errors:
+        logs().print(f"failed: {error['name']}: {error['error']}", markup=False)
+    codes = {int(error["exit_code"]) for error in errors}
+    return codes.pop() if len(codes) == 1 else EXIT_RUN_FAILED
 
 
-def pretraining_ids(rows: Sequence[Row]) -> list[str]:
-    """The stages of pre-training of a plan, each once."""
-    return list(
-        dict.fromkeys(unit.run.id for row in rows for unit in row.units if isinstance(unit.run, PretrainingRun))
+def _progress(layout: Layout, runs: Sequence[Run]) -> tuple[str, list[list[str]]]:
+    states = [state_of(layout, run) for run in runs]
+    running = [run for run, state in zip(runs, states, strict=True) if state == "running"]
+    summary = (
+        f"{states.count('done')} of {len(runs)} runs done, {len(running)} running, {states.count('failed')} failed"
     )
+    return summary, [_progress_row(layout, run) for run in running]
 
 
-def perplexity_flags(options: argparse.Namespace) -> list[str]:
-    """The same as flags of the command."""
-    positions = "all" if options.perplexity_sample is None else str(options.perplexity_sample)
-    text = options.perplexity_text
-    return ["--sample", positions, *(["--text", str(text.resolve())] if text is not None else [])]
+def _progress_row(layout: Layout, run: Run) -> list[str]:
+    name = f"{_owner(layout.root / run.folder)} {run.title}, seed {run.seed}"
+    if run.steps is None:
+        parts = [part for part in run.parts(layout) if not part.after]
+        scores = [_score_of(part.record) for part in parts if part.is_done]
+        known = [score for score in scores if score is not None and run.counted == "points"]
+        best = f"best {100 * max(known):.1f}" if known else ""
+        return [name, f"{len(scores)}/{len(parts)} {run.counted}", best, "", ""]
+    line = newest_step_line(layout.root / run.folder)
+    if line is None:
+        return [name, f"0/{run.steps}", "", "", ""]
+    rate, left_seconds = line["real_tokens"] / line["seconds"], (run.steps - line["step"]) * line["seconds"]
+    return [name, f"{line['step']}/{run.steps}", f"loss {line['loss']:.3f}", f"{rate:,.0f}", duration(left_seconds)]
+
+
+@cache
+def _owner(folder: Path) -> str:
+    """The first variant, or the model, for which the run of a folder was planned."""
+    labels = read_run_file(folder).labels if (folder / "run.json").exists() else {}
+    return str(labels.get("model") or next(iter(labels.get("variants", ())), folder.name))
+
+
+@cache
+def _score_of(record: Path) -> float | None:
+    """The score of a published record, which never changes; None where it is undefined or cannot be read."""
+    try:
+        score: float | None = read_record(record)["scores"].get("score")
+    except DamagedFile:
+        return None
+    return score
 
 
 def measure_perplexity(
     layout: Layout, run_ids: Sequence[str], *, threads: int, as_json: bool, flags: Sequence[str] = ()
 ) -> int:
-    """Measure every finished stage with the command's own defaults but `flags`, one after the other; the worst exit
-    code.
+    """Measure the pseudo-perplexity of finished stages one after the other; the worst exit code.
 
-    With `as_json` its tables go to stderr, so that stdout stays what it is.
+    `flags` are those of the command that measures. With `as_json` its tables go to stderr, so that stdout stays JSON.
     """
-    command = [sys.executable, "-m", COMMAND, "--runs", str(layout.root), *flags, "--run"]
-    where = STDERR if as_json else None
+    command = [sys.executable, "-m", PERPLEXITY, "--runs", str(layout.root), *flags, "--run"]
+    stdout = STDERR if as_json else None
     codes = [
         code
         for run_id in run_ids
-        for code in wait_for([start_child([*command, run_id], worker_environment(threads), stdout=where)])
+        for code in wait_for([start_child([*command, run_id], worker_environment(threads), stdout=stdout)])
     ]
     return max(codes, default=0)

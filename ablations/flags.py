@@ -1,7 +1,6 @@
-"""Flags that say where work runs and what a cluster is asked for. Imports nothing heavy, so that --help is quick."""
+"""Flags that commands share, and what they say alone. Imports nothing heavy, so that --help is quick."""
 
 import argparse
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,11 +9,11 @@ from neobert.evaluation.pseudo_perplexity import TEXT_HELP, sample
 from neobert.external import Trust
 
 if TYPE_CHECKING:
-    from ablations.plan import Row
     from neobert.runs.specifications import Execution
 
-
-FLAGS_OF_RESOURCES = {
+DEFAULT_RUNS = Path("runs")
+MODEL_HELP = "an external encoder: a folder, a hub model, a name of list, or list"
+RESOURCE_FLAGS = {
     "partition": "partition",
     "account": "account",
     "qos": "qos",
@@ -27,10 +26,39 @@ FLAGS_OF_RESOURCES = {
     "micro_batch_tokens": "micro_batch_tokens",
     "engine": "engine",
 }
+"""By flag: the field of `neobert.slurm.profile.Resources` that it sets."""
 
 
-def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
-    """`--cluster` and, in a group of their own, what SLURM is asked for."""
+def add_common_flags(parser: argparse.ArgumentParser, shown: str) -> None:
+    """Scale, data, folder and place of a command that runs something; `shown` is what a dry run prints."""
+    add = parser.add_argument
+    scales = ("smoke", "laptop", "proxy", "paper")
+    add("--scale", choices=scales, default="smoke", help="how large (default: smoke)")
+    add("--data", metavar="SOURCE", help="synthetic, hub, or a folder (default: synthetic)")
+    add("--workers", type=count, metavar="N", help="processes side by side (default: cores / threads of the scale)")
+    add("--runs", type=Path, default=DEFAULT_RUNS, help="folder of runs (default: ./runs)")
+    add("--dry-run", action="store_true", help=f"print the {shown} and stop")
+    add("--json", action="store_true", help="print JSON on stdout")
+    pickle = "with --model: read pickled weights (pytorch_model.bin), of which only tensors are taken and nothing runs"
+    code = "with --model: run the Python files of the folder, or of NAME@COMMIT, with all your rights; read them first"
+    add("--allow-pickle", action="store_true", help=pickle)
+    add("--trust-remote-code", action="store_true", help=code)
+    _add_cluster_flags(parser)
+
+
+def trust_of(options: argparse.Namespace) -> Trust:
+    """What the flags allow an external model to bring.
+
+    Raises:
+        ValueError: one of them is given without a model.
+    """
+    for flag in ("allow_pickle", "trust_remote_code"):
+        if vars(options)[flag] and options.model is None:
+            raise ValueError(f"--{flag.replace('_', '-')} goes with --model: name the model, or leave it out")
+    return Trust(pickle=options.allow_pickle, code=options.trust_remote_code)
+
+
+def _add_cluster_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cluster",
         choices=("auto", "here", "slurm"),
@@ -46,8 +74,7 @@ def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
     for name in ("partition", "account", "qos", "constraint"):
         add(f"--{name}", metavar="NAME", help="as sbatch takes it")
     add("--nodes", type=count, metavar="N", help="nodes of a pre-training job")
-    help_of_gpus = "GPUs of each node, or of this machine, that train a model together"
-    add("--gpus", type=count, metavar="N", help=help_of_gpus)
+    add("--gpus", type=count, metavar="N", help="GPUs of each node, or of this machine, that train a model together")
     add("--cpus", type=count, metavar="N", help="cores of a task")
     add("--memory-gb", type=number_above_0, metavar="GB", help="memory of a node's share")
     add("--hours", type=number_above_0, metavar="H", help="time limit; a job that hits it saves and comes back")
@@ -90,7 +117,6 @@ def add_execution_flags(parser: argparse.ArgumentParser) -> None:
         default="own",
         help="measure the held-out loss on the corpus of each run, or on all corpora of the source (default: own)",
     )
-
     add(
         "--heldout-context",
         type=count,
@@ -100,8 +126,8 @@ def add_execution_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def refuse_execution_flags(options: argparse.Namespace) -> None:
-    """Check that the stages can do what the flags ask for.
+def with_execution_flags(execution: "Execution", options: argparse.Namespace) -> "Execution":
+    """The execution of a scale as the flags of run.py want it.
 
     Raises:
         ValueError: contrastive fine-tuning is to be compiled.
@@ -111,60 +137,9 @@ def refuse_execution_flags(options: argparse.Namespace) -> None:
             "--compile on does not reach contrastive fine-tuning, in which no two micro-batches have the same lengths: "
             "run the other stages with it first, and contrastive without"
         )
-
-
-def with_execution_flags(execution: "Execution", options: argparse.Namespace) -> "Execution":
-    """The execution of a scale as the flags want it."""
     chosen = {"compile": options.compile, "trace_steps": options.trace_steps, "heldout": options.heldout}
     context = {} if options.heldout_context is None else {"heldout_context": options.heldout_context}
     return execution.model_copy(update=chosen | context)
-
-
-def refuse_heldout_context(context: int | None, rows: "Iterable[Row]") -> None:
-    """Check that every variant can be measured in the common context, where one is asked for.
-
-    Raises:
-        ValueError: it has no room for text, or is beyond a variant's learned positions.
-    """
-    from neobert.data.shards import FRAME_TOKENS
-    from neobert.runs.specifications import PretrainingRun
-
-    if context is None:
-        return
-    if context <= FRAME_TOKENS:
-        raise ValueError(f"--heldout-context {context} has no room beside {FRAME_TOKENS} special tokens: take more")
-    for row in rows:
-        for run in (unit.run for unit in row.units):
-            table = run.position_table if isinstance(run, PretrainingRun) else None
-            if table is not None and context > table:
-                raise ValueError(
-                    f"--heldout-context {context} is beyond the learned positions of {row.variant.name}, which hold "
-                    f"{table} tokens: take {table} or fewer, or leave {row.variant.name} out"
-                )
-
-
-MODEL_HELP = "an encoder from elsewhere: a folder, a hub model, a word of list, or list"
-
-
-def add_trust_flags(parser: argparse.ArgumentParser) -> None:
-    """What `--model` may read beyond safetensors and classes of transformers."""
-    add = parser.add_argument
-    pickle = "with --model: read pickled weights (pytorch_model.bin), of which tensors alone are taken and nothing runs"
-    code = "with --model: run the Python files of the folder, or of NAME@COMMIT, with all your rights; read them first"
-    add("--allow-pickle", action="store_true", help=pickle)
-    add("--trust-remote-code", action="store_true", help=code)
-
-
-def trust_of(options: argparse.Namespace) -> Trust:
-    """What the flags allow.
-
-    Raises:
-        ValueError: one of them is given without a model.
-    """
-    for flag in ("allow_pickle", "trust_remote_code"):
-        if getattr(options, flag) and options.model is None:
-            raise ValueError(f"--{flag.replace('_', '-')} goes with --model: name the model, or leave it out")
-    return Trust(pickle=options.allow_pickle, code=options.trust_remote_code)
 
 
 def add_perplexity_flags(parser: argparse.ArgumentParser) -> None:
@@ -178,3 +153,10 @@ def add_perplexity_flags(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="positions of a document, or all (default: 64)",
     )
+
+
+def perplexity_flags(options: argparse.Namespace) -> list[str]:
+    """The same as flags of `neobert.evaluation.pseudo_perplexity`."""
+    positions = "all" if options.perplexity_sample is None else str(options.perplexity_sample)
+    text = options.perplexity_text
+    return ["--sample", positions, *(["--text", str(text.resolve())] if text is not None else [])]

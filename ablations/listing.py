@@ -1,224 +1,56 @@
-"""What run.py prints: the ladder, and what came out."""
+"""What the commands print: the ladder, a plan with its costs and ids, and what came out."""
 
 import json
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from rich.markup import escape
 
-from ablations.costs import Cost, Costs, Machine
-from ablations.plan import PlannedUnit, Row
+from ablations.costs import Cost, Costs
+from ablations.designs import ScaledDesign
+from ablations.ladder import ladder
+from ablations.plan import ModelRow, PlannedRun, PlanRow, VariantRow
+from ablations.scales import scaled
 from neobert.console import output, quantity, table
 from neobert.data.mteb_tasks import CATEGORIES, EmbeddingTask
-from neobert.data.sources import Source
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import read_json
 from neobert.identity import canonical, leaves, plain
 from neobert.processes import available_cores
 from neobert.runs.claims import is_claimed
-from neobert.runs.index import State, TaskFiles, read_selection, selection_path, state_of, task_files
+from neobert.runs.index import State, state_of
+from neobert.runs.kinds import KINDS
 from neobert.runs.layout import Layout
-from neobert.runs.records import ENGLISH_SUITE, TASKS_IN_SUITE, Category, is_published, read_record
+from neobert.runs.records import ENGLISH_SUITE, TASKS_IN_SUITE, Category, read_record
 from neobert.runs.specifications import (
+    RUN_FILE_WORDS,
     ContrastiveRun,
     EmbeddingEvaluation,
     GlueStudy,
     PretrainingRun,
     Run,
     TaskOnData,
+    only,
     read_run_file,
-    run_folder,
 )
+from neobert.runs.work import Part
 
-TASK_COLUMNS = ("protocol", "seed", "task", "category", "suite", "state", "score", "texts", "empty", "cut")
-MEAN_COLUMNS = ("protocol", "seed", "suite", "category", "mean", "tasks")
-POINTS = 100
+CORE_FLOPS_PER_SECOND = 5e10
+"""What smoke runs reached on a core in bf16 (reports/pipeline_check)."""
 
-
-@dataclass(frozen=True)
-class Mean:
-    """A flat mean of main scores, −1..1, over `tasks` of `expected`; `category` None stands for the whole suite, whose
-    mean is None where a task is missing."""
-
-    suite: str
-    category: Category | None
-    score: float | None
-    tasks: int
-    expected: int
-
-    def summary(self) -> dict[str, Any]:
-        """The entry of `--json`."""
-        return dict(vars(self))
-
-
-def task_entries(layout: Layout, evaluation: EmbeddingEvaluation) -> list[dict[str, Any]]:
-    """One entry a task; scores are −1..1, None where there is no record yet."""
-    encoder = evaluation.encoder
-    common = {"weights": encoder.weights, "protocol": encoder.protocol, "seed": encoder.seed}
-    return [common | _entry(layout, files) for files in task_files(layout, evaluation)]
-
-
-def _entry(layout: Layout, files: TaskFiles) -> dict[str, Any]:
-    task = files.run.task
-    named = {"task": task.name, "category": task.category, "suite": task.suite, "metric": task.metric, "id": files.id}
-    if files.is_recorded:
-        record = read_record(files.record)
-        texts = {name: record["texts"][name] for name in ("texts", "empty", "cut")}
-        return {**named, "state": record["state"], "score": record["scores"].get("score"), **texts, "error": None}
-    error = read_json(files.error)["error"] if files.error.exists() else None
-    state = "running" if is_claimed(layout.claims(files.id)) else "failed" if error else "missing"
-    return {**named, "state": state, "score": None, "texts": None, "empty": None, "cut": None, "error": error}
-
-
-def means_of(entries: Sequence[dict[str, Any]], available: Sequence[EmbeddingTask | TaskOnData]) -> list[Mean]:
-    """The mean of each category and of each suite of one evaluation; `available` are all tasks of the suites."""
-    means = []
-    for suite in dict.fromkeys(task.suite for task in available):
-        own = [entry for entry in entries if entry["suite"] == suite]
-        expected = expected_tasks(suite, available)
-        for category in CATEGORIES:
-            if expected.get(category):
-                means.append(_mean(suite, category, _scores(own, category), expected[category]))
-        whole, scores = sum(expected.values()), _scores(own, None)
-        mean = _mean(suite, None, scores, whole)
-        means.append(mean if mean.tasks == whole else Mean(suite, None, None, mean.tasks, whole))
-    return means
-
-
-def expected_tasks(suite: str, available: Iterable[EmbeddingTask | TaskOnData]) -> dict[Category, int]:
-    """How many tasks each category of a suite has: MTEB(eng, v1) as published, any other as many as there are."""
-    if suite == ENGLISH_SUITE:
-        return dict(TASKS_IN_SUITE)
-    found = [task.category for task in available if task.suite == suite]
-    return {category: found.count(category) for category in dict.fromkeys(found)}
-
-
-def _scores(entries: Iterable[dict[str, Any]], category: Category | None) -> list[float]:
-    return [
-        entry["score"]
-        for entry in entries
-        if entry["score"] is not None and (category is None or entry["category"] == category)
-    ]
-
-
-def _mean(suite: str, category: Category | None, scores: Sequence[float], expected: int) -> Mean:
-    return Mean(suite, category, statistics.fmean(scores) if scores else None, len(scores), expected)
-
-
-def print_tasks(title: str, entries: Sequence[dict[str, Any]]) -> None:
-    """A table of tasks, main scores in points."""
-    shown = [{**entry, "score": in_points(entry["score"])} for entry in entries]
-    output().print(table(title, TASK_COLUMNS, [[entry[column] for column in TASK_COLUMNS] for entry in shown]))
-
-
-def print_means(cells: Sequence[tuple[str, int, Mean]]) -> None:
-    """A table of means with their protocols and seeds, in points."""
-    rows = [
-        (protocol, seed, mean.suite, mean.category or "all tasks", in_points(mean.score), counted(mean))
-        for protocol, seed, mean in cells
-    ]
-    output().print(table("Means of main scores, ×100", MEAN_COLUMNS, rows))
-
-
-def counted(mean: Mean) -> str:
-    """How many tasks a mean is of."""
-    return f"{mean.tasks} of {mean.expected}"
-
-
-def in_points(score: float | None) -> str | None:
-    """A score as tables print it."""
-    return None if score is None else f"{score * POINTS:.1f}"
-
-
-TUNING_COLUMNS = ("variant", "seed", "run", "state", "held-out loss", "partner found first, %")
-SUITE_COLUMNS = ("variant", "seed", "protocol", "suite", "state")
-
-
-def embedding_outcome(layout: Layout, row: Row, run: PretrainingRun) -> dict[str, list[dict[str, Any]]]:
-    """What became of a checkpoint's vectors; empty where the plan has nothing of the kind."""
-    runs = [unit.run for unit in row.units]
-    tuned = [each for each in runs if isinstance(each, ContrastiveRun) and each.weights == run.id]
-    measured = [each for each in runs if isinstance(each, EmbeddingEvaluation) and each.encoder.pretraining == run.id]
-    return {
-        **({"contrastive": [_tuned(layout, each) for each in tuned]} if tuned else {}),
-        **({"mteb": [_measured(layout, each) for each in measured]} if measured else {}),
-    }
-
-
-def _tuned(layout: Layout, run: ContrastiveRun) -> dict[str, Any]:
-    """Held-out loss and accuracy are means over data sets of pairs."""
-    path = layout.contrastive(run.id) / "done.json"
-    scores = read_record(path)["scores"] if is_published(path) else {}
-    losses, accuracies = (scores.get(name, {}).values() for name in ("heldout_loss", "heldout_accuracy"))
-    return {
-        "id": run.id,
-        "seed": run.protocol.seed,
-        "state": state_of(layout, run),
-        "heldout_loss": statistics.fmean(losses) if losses else None,
-        "heldout_accuracy": statistics.fmean(accuracies) if accuracies else None,
-    }
-
-
-def _measured(layout: Layout, evaluation: EmbeddingEvaluation) -> dict[str, Any]:
-    means = means_of(task_entries(layout, evaluation), evaluation.tasks)
-    return {
-        "id": evaluation.id,
-        "seed": evaluation.encoder.seed,
-        "protocol": evaluation.encoder.protocol,
-        "state": state_of(layout, evaluation),
-        "means": [mean.summary() for mean in means],
-    }
-
-
-def print_embeddings(outcomes: Sequence[Mapping[str, Any]]) -> None:
-    """A table of contrastive fine-tuning and one of means over tasks, where there are any."""
-    tuned = [(outcome, entry) for outcome in outcomes for entry in outcome.get("contrastive", ())]
-    if tuned:
-        rows = [_tuning_cells(outcome, entry) for outcome, entry in tuned]
-        output().print(table("Contrastive fine-tuning, on held-out pairs", TUNING_COLUMNS, rows))
-    measured = [(outcome, entry) for outcome in outcomes for entry in outcome.get("mteb", ())]
-    if measured:
-        names = list(dict.fromkeys(mean["category"] for _, entry in measured for mean in entry["means"]))
-        columns = (*SUITE_COLUMNS, *(name or "all tasks" for name in names))
-        rows = [cells for outcome, entry in measured for cells in _suite_cells(outcome, entry, names)]
-        output().print(table("Tasks of embeddings: means of main scores, ×100 (tasks)", columns, rows))
-
-
-def _tuning_cells(outcome: Mapping[str, Any], entry: Mapping[str, Any]) -> tuple[Any, ...]:
-    loss = entry["heldout_loss"]
-    cells = (entry["id"], entry["state"], None if loss is None else f"{loss:.3f}", in_points(entry["heldout_accuracy"]))
-    return outcome["variant"], entry["seed"], *cells
-
-
-def _suite_cells(
-    outcome: Mapping[str, Any], entry: Mapping[str, Any], names: Sequence[str | None]
-) -> list[tuple[Any, ...]]:
-    """A row of cells for each suite of an evaluation."""
-    rows = []
-    for suite in dict.fromkeys(mean["suite"] for mean in entry["means"]):
-        means = {mean["category"]: mean for mean in entry["means"] if mean["suite"] == suite}
-        shown = [
-            f"{in_points(mean['score']) or '—'} ({mean['tasks']} of {mean['expected']})" for mean in means.values()
-        ]
-        by_name = dict(zip(means, shown, strict=True))
-        cells = (outcome["variant"], entry["seed"], entry["protocol"], suite, entry["state"])
-        rows.append((*cells, *(by_name.get(name) for name in names)))
-    return rows
-
-
-WORST_FIRST: tuple[State, ...] = ("failed", "running", "waiting", "missing", "done")
-
-
-def state_of_units(units: Sequence[PlannedUnit]) -> State:
-    """One word for several units: done only when all are, failed when any is."""
-    states = {unit.state for unit in units}
-    if "done" in states and len(states) > 1 and "failed" not in states:
-        return "running" if "running" in states else "waiting"
-    return next((state for state in WORST_FIRST if state in states), "missing")
+ROW_COLUMNS = ("variant", "seed", "parameters", "runs", "GB a GPU", "GPU-hours", "disk GB")
+RUN_COLUMNS = ("run", "id", "state", "GB a GPU", "GPU-hours", "disk GB", "folder")
+DIFFS_SHOWN = 10
+UNKNOWN_HOURS = (
+    "GPU-hours are not known: name the gpu or its tokens_per_second_per_gpu in a cluster profile, or finish a run of "
+    "the same shape on a GPU"
+)
 
 
 def change_text(path: str, change: Sequence[Any]) -> str:
@@ -228,9 +60,36 @@ def change_text(path: str, change: Sequence[Any]) -> str:
     return f"{name} = {after}" if before is None else f"{name}: {before} → {after}"
 
 
-def print_ladder(rows: Sequence[Row], *, as_json: bool) -> None:
+# The ladder and designs
+
+WORST_FIRST: tuple[State, ...] = ("failed", "running", "waiting", "missing", "done")
+
+
+def state_of_all(planned: Sequence[PlannedRun]) -> State:
+    """One word for several runs: done only when all are, failed when any is."""
+    states = {each.state for each in planned}
+    if "done" in states and len(states) > 1 and "failed" not in states:
+        return "running" if "running" in states else "waiting"
+    return next((state for state in WORST_FIRST if state in states), "missing")
+
+
+def print_ladder(rows: Sequence[VariantRow], *, as_json: bool) -> None:
     """The ladder with lineage, source and state."""
-    entries = [_ladder_entry(row) for row in rows]
+    entries: list[dict[str, Any]] = [
+        {
+            "name": row.variant.name,
+            "parent": row.variant.parent.name if row.variant.parent else None,
+            "kept": row.variant.kept,
+            "title": row.title,
+            "source": row.variant.source,
+            "delta": {path: list(change) for path, change in row.delta.items()},
+            "pretraining_id": row.stages[-1].id,
+            "stages": len(row.stages),
+            "glue_grid": len(row.recipe.grid.points()),
+            "state": state_of_all(row.planned),
+        }
+        for row in rows
+    ]
     if as_json:
         print(json.dumps(entries, indent=1))
         return
@@ -256,106 +115,155 @@ def _standing(entry: Mapping[str, Any]) -> str:
     return " (another reading)" if "@" in entry["name"] else " (discarded)"
 
 
-def _ladder_entry(row: Row) -> dict[str, Any]:
-    variant = row.variant
-    trained = [unit for unit in row.units if isinstance(unit.run, PretrainingRun)]
+def design_lines(planned: ScaledDesign, rows: Sequence[VariantRow]) -> list[str]:
+    """What a design needs and has, what it shares with the ladder, and which claims it supports."""
+    design = planned.design
+    runs = {each.run.id: each for row in rows for each in row.planned}
+    states = {kind: [each.state for each in runs.values() if each.run.kind == kind] for kind in ("pretraining", "glue")}
+    needs = [_counted(states["pretraining"], "pre-training stage(s)")]
+    needs += [_counted(states["glue"], "GLUE studies")] if states["glue"] else []
+    seeds = len({row.seed for row in rows})
+    lines = [f"design: {design.title}: {len(design.variants)} variants, {seeds} seed(s) need {' and '.join(needs)}"]
+    shared = [f"{name} = {other}" for name, other in _equal_on_ladder(rows).items()]
+    lines += [f"trained once, as their recipes are equal: {', '.join(shared)}"] if shared else []
+    return [*lines, *(f"left out: {sentence}" for sentence in planned.left_out), *design.notes]
+
+
+def _counted(states: Sequence[str], what: str) -> str:
+    return f"{len(states)} {what} ({_state_counts(states)})"
+
+
+def _state_counts(states: Iterable[str]) -> str:
+    return ", ".join(f"{count} {state}" for state, count in sorted(Counter(states).items()))
+
+
+def _equal_on_ladder(rows: Sequence[VariantRow]) -> dict[str, str]:
+    """Variants of a design whose pre-training is that of one of the ladder under another name."""
+    scale, vocabulary = rows[0].scale, rows[0].vocabulary
+    recipes = {name: scaled(variant.recipe, scale, vocabulary) for name, variant in reversed(ladder().items())}
     return {
-        "name": variant.name,
-        "parent": variant.parent.name if variant.parent else None,
-        "kept": variant.kept,
-        "title": row.title,
-        "source": variant.source,
-        "delta": {path: list(change) for path, change in row.delta.items()},
-        "pretraining_id": trained[-1].run.id,
-        "stages": len(trained),
-        "glue_grid": len(row.recipe.grid.points()),
-        "state": state_of_units(row.units),
+        row.name: name
+        for row in rows
+        for name, recipe in recipes.items()
+        if row.name not in recipes and recipe.pretraining == row.recipe.pretraining
     }
 
 
-def print_outcome(layout: Layout, rows: Sequence[Row], *, as_json: bool) -> None:
-    """Held-out loss, best GLUE scores and those of embeddings of each variant and checkpoint, as far as they exist."""
-    outcomes = [outcome for row in rows for outcome in _outcomes(layout, row)]
+# A plan
+
+
+def print_plan(rows: Sequence[VariantRow], costs: Costs, *, as_json: bool) -> None:
+    """The runs of each variant with ids, sizes, states, folders and costs, and the total of the plan.
+
+    Raises:
+        ValueError: the machine names a GPU that is not known.
+    """
+    diffs = id_diffs(rows, costs.layout)
     if as_json:
-        print(json.dumps(outcomes, indent=1))
-        return
-    tasks = list(dict.fromkeys(task for outcome in outcomes for task in outcome["glue"]))
-    columns = ("variant", "seed", "context", "held-out loss", *tasks)
-    cells = [
-        (
-            outcome["variant"],
-            outcome["seed"],
-            outcome["context"],
-            _number(outcome["heldout_loss"], 3),
-            *(_number(outcome["glue"].get(task), 1, 100) for task in tasks),
-        )
-        for outcome in outcomes
-    ]
-    output().print(table("Best of grid on the validation sets, ×100", columns, cells))
-    print_embeddings(outcomes)
-
-
-def _number(value: float | None, digits: int, factor: float = 1) -> str | None:
-    return None if value is None else f"{value * factor:.{digits}f}"
-
-
-def _outcomes(layout: Layout, row: Row) -> list[dict[str, Any]]:
-    outcomes = []
-    for unit in row.units:
-        if not isinstance(unit.run, PretrainingRun):
-            continue
-        studies = [
-            other.run for other in row.units if isinstance(other.run, GlueStudy) and other.run.weights == unit.run.id
+        summaries = [
+            {**_summary(row), **costs.row(row).summary(), "near_misses": [diff.summary() for diff in found]}
+            for row, found in zip(rows, diffs, strict=True)
         ]
-        outcomes.append(
-            {
-                "variant": row.variant.name,
-                "seed": row.seed,
-                "context": unit.run.recipe.stages[-1].context,
-                "pretraining": unit.run.id,
-                "state": state_of(layout, unit.run),
-                "heldout_loss": _heldout_loss(layout, unit.run),
-                "glue": {study.task: _best_score(layout, study) for study in studies if study.weights == unit.run.id},
-                **embedding_outcome(layout, row, unit.run),
-            }
+        print(json.dumps(summaries, indent=1))
+        return
+    console, data = output(), costs.source.label
+    if len(rows) == 1:
+        _print_runs(rows[0], costs)
+        shown = diffs[0]
+    else:
+        cells = [
+            (
+                row.name,
+                row.seed,
+                quantity(row.parameters),
+                _state_counts(each.state for each in row.planned),
+                *_numbers(costs.row(row)),
+            )
+            for row in rows
+        ]
+        title = f"{rows[0].scale} scale, {data} data (one variant alone shows every run with its id and folder)"
+        console.print(table(escape(title), ROW_COLUMNS, cells))
+        shown = [diff for found in diffs for diff in found]
+    for diff in shown[:DIFFS_SHOWN] if len(rows) > 1 else shown:
+        console.print(escape(f"  {diff.kind}: {diff.sentence()}"))
+    if len(rows) > 1 and len(shown) > DIFFS_SHOWN:
+        console.print(f"  and {len(shown) - DIFFS_SHOWN} more runs that are nearly there (--json has them)")
+    for reason in dict.fromkeys(f"{task}: {reason}" for row in rows for task, reason in row.skipped.items()):
+        console.print(escape(f"  left out: {reason}"))
+    _print_total(rows, costs)
+
+
+def _summary(row: VariantRow) -> dict[str, Any]:
+    return {
+        "variant": row.name,
+        "seed": row.seed,
+        "scale": row.scale,
+        "parameters": row.parameters,
+        "tokens": row.recipe.pretraining.tokens,
+        "flops": row.flops,
+        "delta": {path: list(change) for path, change in row.delta.items()},
+        "stages": [
+            {"kind": each.run.title, "id": each.run.id, "state": each.state, "folder": str(each.folder)}
+            for each in row.planned
+        ],
+        "skipped": row.skipped,
+    }
+
+
+def _print_runs(row: VariantRow, costs: Costs) -> None:
+    console, summary = output(), _summary(row)
+    sizes = ", ".join(f"{quantity(summary[key])} {key}" for key in ("parameters", "tokens", "flops"))
+    title = f"{row.name} ({row.title}), seed {row.seed}, {row.scale} scale, {costs.source.label} data: {sizes}"
+    console.print(escape(title), style="bold")
+    for path, change in row.delta.items():
+        console.print(f"  {escape(change_text(path, change))}")
+    cells = [
+        (each.run.title, each.run.id, each.state, *_numbers(costs.of(each.run)), each.folder) for each in row.planned
+    ]
+    console.print(table("", RUN_COLUMNS, [*cells, ("all, data included", None, None, *_numbers(costs.row(row)), None)]))
+
+
+def _numbers(cost: Cost) -> tuple[str | None, str | None, str | None]:
+    """Memory, hours and disk with three digits; None, which prints as a dash, where nobody knows."""
+    hours = None if cost.uncounted and not cost.gpu_hours else cost.gpu_hours
+    memory, hours_text, disk = (
+        None if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+        for value in (cost.memory_gb, hours, cost.disk_gb)
+    )
+    return memory, hours_text, disk
+
+
+def _print_total(rows: Sequence[VariantRow], costs: Costs) -> None:
+    console, total, machine = output(), costs.total, costs.machine
+    console.print(_state_counts(each.state for row in rows for each in row.planned))
+    memory, hours, disk = (number or "unknown" for number in _numbers(total))
+    gpus = f"{machine.gpus} GPU{'s' if machine.gpus > 1 else ''} (engine {machine.engine})"
+    console.print(
+        f"to do, each run once: GPU-hours {hours}, disk {disk} GB; on each of {gpus} up to {memory} GB with "
+        f"{machine.micro_batch_tokens} tokens in a micro-batch"
+    )
+    if total.uncounted:
+        console.print(
+            f"GPU-hours without {', '.join(total.uncounted)}: how many texts its tasks have is not known before"
         )
-    return outcomes
+    console.print(escape(f"GPU-hours at most, {'; '.join(total.sources)}" if total.sources else UNKNOWN_HOURS))
+    if rows[0].scale in ("smoke", "laptop"):
+        minutes = costs.pretraining_flops / (CORE_FLOPS_PER_SECOND * available_cores()) / 60
+        console.print(
+            f"on the {available_cores()} cores of this machine pre-training takes about {max(1, round(minutes))} min, "
+            "at the 50 GFLOP/s of a core that runs of this size reached; fine-tuning comes on top"
+        )
 
 
-def _heldout_loss(layout: Layout, run: PretrainingRun) -> float | None:
-    path = run_folder(layout, run) / "done.json"
-    if not is_published(path):
-        return None
-    losses: dict[str, float] = read_record(path)["scores"]["heldout_loss"]
-    return losses[run.recipe.data.corpus]
-
-
-def _best_score(layout: Layout, study: GlueStudy) -> float | None:
-    path = selection_path(layout, study)
-    try:
-        score: float | None = read_selection(path)["score"] if path.exists() else None
-    except DamagedFile:
-        return None
-    return score
-
+# Why a planned run is not one that exists
 
 MOST_LEAVES = 5
-NUMERICS = "numerics version"
-PARTS: Mapping[str, type[Run]] = {
-    "pretraining": PretrainingRun,
-    "study": GlueStudy,
-    "contrastive": ContrastiveRun,
-    "mteb": EmbeddingEvaluation,
-}
-"""The keys of run.json under which a specification may lie, and what it is."""
-
-Items = frozenset[tuple[str, str]]
 
 
 @dataclass(frozen=True)
-class NearMiss:
-    """A run on disk that is nearly the planned one. `differs`: {path: (there, planned)}, empty where only the numerics
-    version of a mechanism differs; `newer_numerics`: whether it does, or nobody can say."""
+class IdDiff:
+    """An existing run that is nearly the planned one. `differs`: {path: (there, planned)}, empty where only the
+    numerics version of a mechanism differs; `newer_numerics`: whether it does, or nobody can say."""
 
     kind: str
     planned: str
@@ -371,88 +279,65 @@ class NearMiss:
     def sentence(self) -> str:
         """For people."""
         changes = [f"{path.removeprefix('recipe.')}: {old} → {new}" for path, (old, new) in self.differs.items()]
-        if self.newer_numerics:
-            changes.append(NUMERICS)
+        changes += ["numerics version"] if self.newer_numerics else []
         return f"{self.planned} differs from {self.existing} ({self.state}) in {'; '.join(changes)}"
 
 
-@dataclass(frozen=True)
-class _Existing:
-    folder: Path
-    specification: Mapping[str, Any]
-    items: Items
+def id_diffs(rows: Sequence[PlanRow], layout: Layout) -> list[list[IdDiff]]:
+    """For each row the nearest existing run of each of its missing ones; each run is named once.
+
+    Runs on other weights are not compared, as the difference is that of the pre-training.
+    """
+    planned_ids = {run.id for row in rows for run in row.runs}
+    existing = cache(_existing)
+    named = set[str]()
+    found = []
+    for row in rows:
+        missing = [each for each in row.planned if each.state == "missing" and each.run.id not in named]
+        named |= {each.run.id for each in missing}
+        nearest = [_nearest(layout, each, existing(each.folder.parent, each.run.kind), planned_ids) for each in missing]
+        found.append([diff for diff in nearest if diff is not None])
+    return found
 
 
-class NearMisses:
-    """The runs that are there, read once when somebody first asks."""
-
-    def __init__(self, layout: Layout) -> None:
-        self.layout = layout
-        self._read: dict[str, list[_Existing]] = {}
-
-    def nearest(self, kind: str, run: Run, planned: Iterable[str]) -> NearMiss | None:
-        """The run with the fewest differing leaves, at most `MOST_LEAVES`; those of the plan itself are left out.
-
-        Studies and evaluations are compared on the same weights: that these differ is told of the pre-training.
-        """
-        wanted, left_out = _items(plain(run)), set(planned) | {run.id}
-        best: tuple[int, _Existing] | None = None
-        for existing in self._existing(run):
-            if existing.folder.name in left_out:
-                continue
-            if _weights(existing.specification) != _weights(plain(run)):
-                continue
-            count = len({path for path, _ in wanted ^ existing.items})
-            if count <= MOST_LEAVES and (best is None or count < best[0]):
-                best = count, existing
-        return None if best is None else self._described(kind, run, best[1])
-
-    def _existing(self, run: Run) -> Sequence[_Existing]:
-        pattern = str(run_folder(Layout(Path()), run).with_name("*") / "run.json")
-        if pattern not in self._read:
-            self._read[pattern] = list(_read(sorted(self.layout.root.glob(pattern))))
-        return self._read[pattern]
-
-    def _described(self, kind: str, run: Run, existing: _Existing) -> NearMiss:
-        there, planned = _leaves(existing.specification), _leaves(plain(run))
-        paths = sorted(path for path in there.keys() | planned.keys() if there.get(path) != planned.get(path))
-        differs = {path: (there.get(path), planned.get(path)) for path in paths}
-        state, same_numerics = self._state(existing.folder)
-        return NearMiss(kind, run.id, existing.folder.name, state, differs, not same_numerics or not differs)
-
-    def _state(self, folder: Path) -> tuple[str, bool]:
-        """The state of a run, and whether its name is what this version would give it."""
+def _existing(parent: Path, kind: Any) -> list[tuple[Path, Mapping[str, Any], frozenset[tuple[str, str]]]]:
+    """The specifications of one kind below a folder, with the fields that this version knows."""
+    found = []
+    for path in sorted(parent.glob("*/run.json")):
         try:
-            file = read_run_file(folder)
-        except (DamagedFile, MissingData):
-            return "of another version", False
-        run = file.run
-        return ("done" if _closed(folder) else state_of(self.layout, run)), run.id == folder.name
-
-
-def _closed(folder: Path) -> bool:
-    return any((folder / name).exists() for name in ("done.json", "selection.json"))
-
-
-def _read(paths: Iterable[Path]) -> Iterable[_Existing]:
-    for path in paths:
-        try:
-            content = read_json(path)
-        except DamagedFile:
+            specification = read_json(path)[RUN_FILE_WORDS[kind][1]]
+        except (DamagedFile, KeyError, TypeError):
             continue
-        part = next((part for part in PARTS if content.get(part)), None)
-        if part is not None:
-            specification = _specification(content[part], PARTS[part])
-            yield _Existing(path.parent, specification, _items(specification))
+        with suppress(ValueError):  # another version wrote it
+            specification = plain(KINDS[kind].specification.read(specification))  # type: ignore[attr-defined]
+        found.append((path.parent, specification, _items(specification)))
+    return found
 
 
-def _specification(content: Mapping[str, Any], part: type[Run]) -> Mapping[str, Any]:
-    """A specification with the fields that this version knows; as it stands where this version cannot read it."""
+def _nearest(
+    layout: Layout, planned: PlannedRun, existing: Sequence[tuple[Path, Mapping[str, Any], Any]], left_out: set[str]
+) -> IdDiff | None:
+    wanted = plain(planned.run)
+    items, best, count = _items(wanted), None, MOST_LEAVES + 1
+    for folder, specification, own in existing:
+        if folder.name in left_out or _weights(specification) != _weights(wanted):
+            continue
+        differing = len({path for path, _ in items ^ own})
+        if differing < count:
+            best, count = (folder, specification), differing
+    if best is None:
+        return None
+    folder, there, ours = best[0], _leaves(best[1]), _leaves(wanted)
+    paths = sorted(path for path in there.keys() | ours.keys() if there.get(path) != ours.get(path))
+    differs = {path: (there.get(path), ours.get(path)) for path in paths}
     try:
-        known: Mapping[str, Any] = plain(part.read(content))
-    except ValueError:
-        return content
-    return known
+        run: Run | None = read_run_file(folder).run
+    except (DamagedFile, MissingData):
+        run = None
+    is_closed = any((folder / name).exists() for name in ("done.json", "selection.json"))
+    state = "of another version" if run is None else "done" if is_closed else state_of(layout, run)
+    newer = run is None or run.id != folder.name or not differs
+    return IdDiff(planned.run.title, planned.run.id, folder.name, state, differs, newer)
 
 
 def _weights(specification: Mapping[str, Any]) -> str | None:
@@ -462,133 +347,237 @@ def _weights(specification: Mapping[str, Any]) -> str | None:
 
 def _leaves(specification: Mapping[str, Any]) -> dict[str, Any]:
     """The leaves of a specification; the points of a grid are one, so that another grid is one difference."""
-    points = specification.get("points")
-    whole = {} if points is None else {"points": f"{len(points)} points {_axes(points)}"}
-    return leaves({key: value for key, value in specification.items() if key != "points"}) | whole
-
-
-def _axes(points: Sequence[Mapping[str, Any]]) -> str:
-    """The values on each axis of a grid."""
-    axes = {name: sorted({point[name] for point in points}) for name in (points[0] if points else ())}
-    return ", ".join(f"{name} {'/'.join(f'{value:g}' for value in values)}" for name, values in axes.items())
-
-
-def _items(specification: Mapping[str, Any]) -> Items:
-    return frozenset((path, canonical(leaf)) for path, leaf in _leaves(specification).items())
-
-
-CORE_FLOPS_PER_SECOND = 5e10
-"""What smoke runs reached on a core in bf16 (reports/pipeline_check)."""
-
-ROW_COLUMNS = ("variant", "seed", "parameters", "units", "GB a GPU", "GPU-hours", "disk GB")
-MISSES_SHOWN = 10
-COLUMNS = ("unit", "id", "state", "GB a GPU", "GPU-hours", "disk GB", "folder")
-UNKNOWN_HOURS = (
-    "GPU-hours are not known: name the gpu or its tokens_per_second_per_gpu in a cluster profile, or finish a run of "
-    "the same shape on a GPU"
-)
-
-
-def print_plan(rows: Sequence[Row], layout: Layout, source: Source, machine: Machine, *, as_json: bool) -> None:
-    """The units of each variant with ids, sizes, states, folders and costs, and the total of the selection.
-
-    Raises:
-        ValueError: the machine names a GPU that is not known.
-    """
-    costs, near_misses = Costs(layout, rows, source, machine), near_misses_of(rows, layout)
-    if as_json:
-        summaries = [
-            {**row.summary(), **costs.row(row).summary(), "near_misses": [miss.summary() for miss in misses]}
-            for row, misses in zip(rows, near_misses, strict=True)
-        ]
-        print(json.dumps(summaries, indent=1))
-        return
-    if len(rows) == 1:
-        _print_row(rows[0], costs, near_misses[0], source.label)
-    else:
-        _print_rows(rows, costs, near_misses, source.label)
-    _print_total(rows, costs)
-
-
-def near_misses_of(rows: Sequence[Row], layout: Layout) -> list[list[NearMiss]]:
-    """For each row what is nearly there of its missing units; each unit is told once."""
-    search, told = NearMisses(layout), set[str]()
-    planned = {unit.run.id for row in rows for unit in row.units}
-    found = []
-    for row in rows:
-        missing = [unit for unit in row.units if unit.state == "missing" and unit.run.id not in told]
-        told |= {unit.run.id for unit in missing}
-        nearest = [search.nearest(unit.kind, unit.run, planned) for unit in missing]
-        found.append([miss for miss in nearest if miss is not None])
+    found = leaves({key: value for key, value in specification.items() if key != "points"})
+    if points := specification.get("points"):
+        axes = {name: sorted({point[name] for point in points}) for name in points[0]}
+        told = ", ".join(f"{name} {'/'.join(f'{value:g}' for value in values)}" for name, values in axes.items())
+        found["points"] = f"{len(points)} points {told}"
     return found
 
 
-def _print_row(row: Row, costs: Costs, near_misses: Sequence[NearMiss], data: str) -> None:
-    console, summary = output(), row.summary()
-    sizes = ", ".join(f"{quantity(summary[key])} {key}" for key in ("parameters", "tokens", "flops"))
-    title = f"{row.variant.name} ({row.title}), seed {row.seed}, {row.scale} scale, {data} data: {sizes}"
-    console.print(escape(title), style="bold")
-    for path, change in row.delta.items():
-        console.print(f"  {escape(change_text(path, change))}")
-    cells = [(unit.kind, unit.run.id, unit.state, *_numbers(costs.unit(unit.run)), unit.folder) for unit in row.units]
-    console.print(table("", COLUMNS, [*cells, ("all, data included", None, None, *_numbers(costs.row(row)), None)]))
-    for miss in near_misses:
-        console.print(escape(f"  {miss.kind}: {miss.sentence()}"))
-    for task, reason in row.skipped.items():
-        console.print(escape(f"  left out: {task}: {reason}"))
+def _items(specification: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
+    return frozenset((path, canonical(leaf)) for path, leaf in _leaves(specification).items())
 
 
-def _print_rows(rows: Sequence[Row], costs: Costs, near_misses: Sequence[Sequence[NearMiss]], data: str) -> None:
-    """A line for each variant and seed."""
-    cells = []
-    for row in rows:
-        states = Counter(unit.state for unit in row.units)
-        told = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
-        size = quantity(row.summary()["parameters"])
-        cells.append((row.variant.name, row.seed, size, told, *_numbers(costs.row(row))))
-    console = output()
-    title = f"{rows[0].scale} scale, {data} data (one variant alone shows every unit with its id and folder)"
-    console.print(table(escape(title), ROW_COLUMNS, cells))
-    misses = [miss for each in near_misses for miss in each]
-    for miss in misses[:MISSES_SHOWN]:
-        console.print(escape(f"  {miss.kind}: {miss.sentence()}"))
-    if len(misses) > MISSES_SHOWN:
-        console.print(f"  and {len(misses) - MISSES_SHOWN} more runs that are nearly there (--json has them)")
-    skipped = dict.fromkeys(f"{task}: {reason}" for row in rows for task, reason in row.skipped.items())
-    for reason in skipped:
-        console.print(escape(f"  left out: {reason}"))
+# What came out
 
 
-def _numbers(cost: Cost) -> tuple[str | None, str | None, str | None]:
-    hours = None if cost.uncounted and not cost.gpu_hours else cost.gpu_hours
-    return _short(cost.memory_gb), _short(hours), _short(cost.disk_gb)
-
-
-def _short(value: float | None) -> str | None:
-    """Three digits; None, which prints as a dash, where nobody knows."""
-    if value is None:
-        return None
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def _print_total(rows: Sequence[Row], costs: Costs) -> None:
-    console, total, machine = output(), costs.total, costs.machine
-    states = Counter(unit.state for row in rows for unit in row.units)
-    console.print(", ".join(f"{count} {state}" for state, count in sorted(states.items())))
-    memory, hours, disk = (number or "unknown" for number in _numbers(total))
-    gpus = f"{machine.gpus} GPU{'s' if machine.gpus > 1 else ''} (engine {machine.engine})"
-    console.print(
-        f"to do, each unit once: GPU-hours {hours}, disk {disk} GB; on each of {gpus} up to {memory} GB with "
-        f"{machine.micro_batch_tokens} tokens in a micro-batch"
-    )
-    if total.uncounted:
-        console.print(
-            f"GPU-hours without {', '.join(total.uncounted)}: nobody knows before how many texts its tasks have"
+def print_outcome(layout: Layout, rows: Sequence[VariantRow], *, as_json: bool) -> None:
+    """Held-out loss, best GLUE scores and those of embeddings of each variant and checkpoint, as far as they exist."""
+    outcomes = [_outcome(layout, row, stage) for row in rows for stage in only(row.runs, PretrainingRun)]
+    if as_json:
+        print(json.dumps(outcomes, indent=1))
+        return
+    tasks = list(dict.fromkeys(task for outcome in outcomes for task in outcome["glue"]))
+    columns = ("variant", "seed", "context", "held-out loss", *tasks)
+    cells = [
+        (
+            outcome["variant"],
+            outcome["seed"],
+            outcome["context"],
+            _number(outcome["heldout_loss"]),
+            *(in_points(outcome["glue"].get(task)) for task in tasks),
         )
-    console.print(escape(f"GPU-hours at most, {'; '.join(total.sources)}" if total.sources else UNKNOWN_HOURS))
-    if rows[0].scale in ("smoke", "laptop"):
-        minutes = costs.pretraining_flops / (CORE_FLOPS_PER_SECOND * available_cores()) / 60
-        console.print(
-            f"on the {available_cores()} cores of this machine pre-training takes about {max(1, round(minutes))} min, "
-            "reckoned at the 50 GFLOP/s of a core that runs of this size reached; fine-tuning comes on top"
+        for outcome in outcomes
+    ]
+    output().print(table("Best of grid on the validation sets, ×100", columns, cells))
+    _print_embeddings(outcomes)
+
+
+def _outcome(layout: Layout, row: VariantRow, stage: PretrainingRun) -> dict[str, Any]:
+    """What became of a checkpoint; contrastive and mteb only where the plan has them."""
+    studies = [study for study in only(row.runs, GlueStudy) if study.weights == stage.id]
+    tuned = [run for run in only(row.runs, ContrastiveRun) if run.weights == stage.id]
+    measured = [each for each in only(row.runs, EmbeddingEvaluation) if each.encoder.pretraining == stage.id]
+    return {
+        "variant": row.name,
+        "seed": row.seed,
+        "context": stage.recipe.stages[-1].context,
+        "pretraining": stage.id,
+        "state": state_of(layout, stage),
+        "heldout_loss": _result(layout, stage).get("heldout_loss"),
+        "glue": {study.task: _result(layout, study).get("score") for study in studies},
+        **({"contrastive": [_tuned(layout, run) for run in tuned]} if tuned else {}),
+        **({"mteb": [_measured(layout, evaluation) for evaluation in measured]} if measured else {}),
+    }
+
+
+def _result(layout: Layout, run: Run) -> Mapping[str, Any]:
+    """What the closing record of a run says; nothing where there is none yet, or it is damaged."""
+    closing = run.closing(layout)
+    return run.result(closing.read(closing.record)) if closing is not None and closing.is_done else {}
+
+
+def _tuned(layout: Layout, run: ContrastiveRun) -> dict[str, Any]:
+    """Held-out loss and accuracy are means over data sets of pairs."""
+    part = run.closing(layout)
+    scores = read_record(part.record)["scores"] if part.is_done else {}
+    losses, accuracies = (scores.get(name, {}).values() for name in ("heldout_loss", "heldout_accuracy"))
+    return {
+        "id": run.id,
+        "seed": run.seed,
+        "state": state_of(layout, run),
+        "heldout_loss": statistics.fmean(losses) if losses else None,
+        "heldout_accuracy": statistics.fmean(accuracies) if accuracies else None,
+    }
+
+
+def _measured(layout: Layout, evaluation: EmbeddingEvaluation) -> dict[str, Any]:
+    means = means_of(task_entries(layout, evaluation), evaluation.tasks)
+    return {
+        "id": evaluation.id,
+        "seed": evaluation.seed,
+        "protocol": evaluation.encoder.protocol,
+        "state": state_of(layout, evaluation),
+        "means": [mean.summary() for mean in means],
+    }
+
+
+def _print_embeddings(outcomes: Sequence[Mapping[str, Any]]) -> None:
+    tuned = [(outcome, entry) for outcome in outcomes for entry in outcome.get("contrastive", ())]
+    if tuned:
+        columns = ("variant", "seed", "run", "state", "held-out loss", "partner found first, %")
+        rows = [
+            (
+                outcome["variant"],
+                entry["seed"],
+                entry["id"],
+                entry["state"],
+                _number(entry["heldout_loss"]),
+                in_points(entry["heldout_accuracy"]),
+            )
+            for outcome, entry in tuned
+        ]
+        output().print(table("Contrastive fine-tuning, on held-out pairs", columns, rows))
+    measured = [(outcome, entry) for outcome in outcomes for entry in outcome.get("mteb", ())]
+    if measured:
+        names = list(dict.fromkeys(mean["category"] for _, entry in measured for mean in entry["means"]))
+        suite_rows = []
+        for outcome, entry in measured:
+            for suite in dict.fromkeys(mean["suite"] for mean in entry["means"]):
+                means = {mean["category"]: mean for mean in entry["means"] if mean["suite"] == suite}
+                shown = {
+                    name: f"{in_points(mean['score']) or '—'} ({mean['tasks']} of {mean['expected']})"
+                    for name, mean in means.items()
+                }
+                cells = (outcome["variant"], entry["seed"], entry["protocol"], suite, entry["state"])
+                suite_rows.append((*cells, *(shown.get(name) for name in names)))
+        all_columns = ("variant", "seed", "protocol", "suite", "state", *(name or "all tasks" for name in names))
+        output().print(table("Tasks of embeddings: means of main scores, ×100 (tasks)", all_columns, suite_rows))
+
+
+def print_model_outcome(layout: Layout, row: ModelRow, *, as_json: bool) -> None:
+    """Each contrastive run of an external model with its state and, when it is done, its scores on held-out pairs."""
+    columns = ("model", "seed", "run", "state", "heldout_loss", "heldout_accuracy")
+    entries: list[dict[str, Any]] = []
+    for run in only(row.runs, ContrastiveRun):
+        part = run.closing(layout)
+        scores = read_record(part.record)["scores"] if part.is_done else {}
+        entries.append(
+            {
+                "model": row.model.name,
+                "weights": row.model.id,
+                "seed": run.seed,
+                "run": run.id,
+                "state": state_of(layout, run),
+                "folder": str(layout.root / run.folder),
+                "heldout_loss": scores.get("heldout_loss"),
+                "heldout_accuracy": scores.get("heldout_accuracy"),
+            }
         )
+    if as_json:
+        print(json.dumps(entries, indent=1))
+        return
+    cells = [
+        [*(entry[name] for name in columns[:4]), *(_mean(entry[name]) for name in columns[4:])] for entry in entries
+    ]
+    output().print(table(f"Contrastive fine-tuning of {row.heading}", columns, cells))
+
+
+def _mean(by_set: Mapping[str, float] | None) -> str | None:
+    return _number(statistics.fmean(by_set.values())) if by_set else None
+
+
+def _number(value: float | None) -> str | None:
+    return None if value is None else f"{value:.3f}"
+
+
+def in_points(score: float | None) -> str | None:
+    """A score as tables print it, ×100."""
+    return None if score is None else f"{100 * score:.1f}"
+
+
+def part_entry(layout: Layout, part: Part) -> dict[str, Any]:
+    """State, score and error of a part: a trial or a task. Scores are None where there is no record yet."""
+    if part.is_done:
+        record = read_record(part.record)
+        return {"state": record["state"], "score": record["scores"].get("score"), "error": None}
+    error = read_json(part.error)["error"] if part.error.exists() else None
+    state = "running" if is_claimed(layout.claims(part.id)) else "failed" if error else "missing"
+    return {"state": state, "score": None, "error": error}
+
+
+# Tasks of embeddings
+
+
+@dataclass(frozen=True)
+class SuiteMean:
+    """A flat mean of main scores, −1..1, over `tasks` of `expected`; `category` None stands for the whole suite, whose
+    mean is None where a task is missing."""
+
+    suite: str
+    category: Category | None
+    score: float | None
+    tasks: int
+    expected: int
+
+    def summary(self) -> dict[str, Any]:
+        """The entry of `--json`."""
+        return dict(vars(self))
+
+
+def task_entries(layout: Layout, evaluation: EmbeddingEvaluation) -> list[dict[str, Any]]:
+    """One entry a task; scores are −1..1, None where there is no record yet."""
+    encoder, entries = evaluation.encoder, []
+    for part in evaluation.task_parts(layout):
+        task = part.run.task
+        texts = read_record(part.record)["texts"] if part.is_done else {}
+        entries.append(
+            {
+                "weights": encoder.weights,
+                "protocol": encoder.protocol,
+                "seed": encoder.seed,
+                "task": task.name,
+                "category": task.category,
+                "suite": task.suite,
+                "metric": task.metric,
+                "id": part.id,
+                **{name: texts.get(name) for name in ("texts", "empty", "cut")},
+                **part_entry(layout, part),
+            }
+        )
+    return entries
+
+
+def means_of(entries: Sequence[dict[str, Any]], available: Sequence[EmbeddingTask | TaskOnData]) -> list[SuiteMean]:
+    """The mean of each category and of each suite of one evaluation; `available` are all tasks of the suites."""
+    means = []
+    for suite in dict.fromkeys(task.suite for task in available):
+        scored = [entry for entry in entries if entry["suite"] == suite and entry["score"] is not None]
+        expected = expected_tasks(suite, available)
+        for category in CATEGORIES:
+            if expected.get(category):
+                scores = [entry["score"] for entry in scored if entry["category"] == category]
+                mean = statistics.fmean(scores) if scores else None
+                means.append(SuiteMean(suite, category, mean, len(scores), expected[category]))
+        count, whole = len(scored), sum(expected.values())
+        mean = statistics.fmean(entry["score"] for entry in scored) if count == whole else None
+        means.append(SuiteMean(suite, None, mean, count, whole))
+    return means
+
+
+def expected_tasks(suite: str, available: Iterable[EmbeddingTask | TaskOnData]) -> dict[Category, int]:
+    """How many tasks each category of a suite has: MTEB(eng, v1) as published, any other as many as there are."""
+    if suite == ENGLISH_SUITE:
+        return dict(TASKS_IN_SUITE)
+    return dict(Counter(task.category for task in available if task.suite == suite))

@@ -1,27 +1,24 @@
-"""The plan of a selection of variants: every unit with its id, folder and state. Reads only; needs no torch."""
+"""The plan: variants or an external model × seeds × stages → runs with ids, folders and states.
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+Planning reads the folder of runs and the source's names; it writes nothing.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self, TypeVar
 
 from ablations.designs import known_names, named
 from ablations.ladder import (
     EMBEDDING_PROTOCOL,
     GLUE_PROTOCOL,
+    LIMITED_GRID,
     TRANSFER_TASK,
     TRANSFERRED_TASKS,
     variants,
 )
-from ablations.scales import (
-    Scale,
-    Vocabulary,
-    scaled,
-    scaled_embedding,
-    scaled_measurement,
-    scaled_variant,
-    vocabulary_of,
-)
+from ablations.scales import Scale, scaled, scaled_embedding, scaled_measurement, scaled_variant, vocabulary_of
 from ablations.variant import Embedding, Recipe, Variant, change_label
 from neobert.data.mteb_tasks import EmbeddingTask, Wording, chosen_tasks, task_prompts
 from neobert.data.pairs import DECLARED_SETS, Mix, sets_of
@@ -46,151 +43,25 @@ from neobert.runs.specifications import (
     Run,
     Start,
     TaskOnData,
+    only,
     run_folder,
     write_run_file,
 )
 from neobert.runs.specifications import Source as SourceSpecification
 
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """Pre-trained weights that are to be measured: their name, what they were trained on at last (`stage`, `context`
-    in tokens), and by which protocol, at which points and with which seed."""
-
-    weights: str
-    stage: int
-    context: int
-    tokenizer_origin: str
-    protocol: FineTuning
-    points: tuple[Point, ...]
-    seed: int
-
-
-def pretraining_runs(recipe: Pretraining, seed: int, source: Source) -> list[PretrainingRun]:
-    """One run a stage; each knows its predecessor by id."""
-    runs: list[PretrainingRun] = []
-    model, data = recipe.model, recipe.data
-    for count in range(1, len(recipe.stages) + 1):
-        runs.append(
-            PretrainingRun(
-                recipe=recipe.model_copy(update={"stages": recipe.stages[:count], "seed": seed}),
-                previous=runs[-1].id if runs else None,
-                position_table=recipe.longest_context if model.positions == "learned" else None,
-                corpus_origin=source.corpus_origin(data.corpus),
-                tokenizer_origin=source.tokenizer_origin(data.tokenizer, model.vocabulary_size),
-            )
-        )
-    return runs
-
-
-def measured_checkpoints(recipe: Recipe, runs: list[PretrainingRun], seed: int) -> list[Checkpoint]:
-    """The checkpoints that the variant's GLUE grid runs on."""
-    chosen = runs if recipe.checkpoints == "every_stage" else runs[-1:]
-    return [
-        Checkpoint(
-            weights=run.id,
-            stage=run.stage,
-            context=run.recipe.stages[-1].context,
-            tokenizer_origin=run.tokenizer_origin,
-            protocol=recipe.finetuning,
-            points=recipe.grid.points(),
-            seed=seed,
-        )
-        for run in chosen
-    ]
-
-
-def glue_studies(checkpoint: Checkpoint, source: Source) -> list[GlueStudy]:
-    """One study a task that the source can fine-tune, MNLI before those that start from it."""
-    missing = {task: reason for task, reason in source.tasks().items() if reason is not None}
-    pretrained = Start(kind="pretraining", task=None, study=None, rule=None, reason=None)
-    studies: dict[str, GlueStudy] = {}
-    for task in sorted(TASKS, key=lambda name: name != TRANSFER_TASK):
-        if task in missing:
-            continue
-        start = pretrained
-        if task in TRANSFERRED_TASKS and TRANSFER_TASK in studies:
-            study = studies[TRANSFER_TASK]
-            rule = SELECTION_RULES[study.protocol.decisive_metric]
-            start = Start(kind="study", task=TRANSFER_TASK, study=study.id, rule=rule, reason=None)
-        elif task in TRANSFERRED_TASKS:
-            start = pretrained.model_copy(update={"reason": missing[TRANSFER_TASK]})
-        studies[task] = _study(checkpoint, task, start, source)
-    return list(studies.values())
-
-
-def protocol_on(task: str, protocol: FineTuning, *, transfers: bool) -> FineTuning:
-    """A protocol as far as it decides anything on a task, which starts from another one or not: what cannot matter
-    there is neutral, so that variants share the trials in which they agree."""
-    scores_once = len(TASKS[task].metrics) == len(TASKS[task].validation_splits) == 1
-    idle = [*(["transferred"] if not transfers else []), *(["decisive_metric"] if scores_once else [])]
-    return protocol.model_copy(update={name: neutral_values(FineTuning)[name] for name in idle})
-
-
-def _study(checkpoint: Checkpoint, task: str, start: Start, source: Source) -> GlueStudy:
-    return GlueStudy(
-        task=task,
-        weights=checkpoint.weights,
-        stage=checkpoint.stage,
-        context=checkpoint.context,
-        protocol=protocol_on(task, checkpoint.protocol, transfers=start.study is not None),
-        points=checkpoint.points,
-        seed=checkpoint.seed,
-        starts_from=start,
-        task_origin=source.task_origin(task),
-        tokenizer_origin=checkpoint.tokenizer_origin,
-    )
-
-
-Encoder = PretrainingRun | ExternalModel
-
-
-def pair_sets(source: Source, names: Sequence[str] | None, mix: Mix = "paper") -> tuple[PairSet, ...]:
-    """The data sets that are asked for, or all that the source has; of published ones those of the mix.
-
-    Raises:
-        MissingData: one is not there, or there is none at all.
-        ValueError: the source knows no such name.
-    """
-    if names is None:
-        others = DECLARED_SETS.keys() - set(sets_of(mix))
-        names = [name for name in source.pair_sets() if name not in others]
-    chosen = tuple(dict.fromkeys(names))
-    if not chosen:
-        raise MissingData(f"{source.label} holds no data sets of pairs: put parquet files into its folder pairs/")
-    return tuple(
-        PairSet(
-            name=name,
-            origin=source.pair_origin(name),
-            instruction=source.pair_instruction(name),
-            texts_per_pair=DECLARED_SETS[name].texts_per_pair if name in DECLARED_SETS else None,
-        )
-        for name in chosen
-    )
-
-
-def context_of(encoder: Encoder, most_tokens: int) -> int:
-    """Tokens that an encoder reads: as many as its pre-training taught, or those of a model from elsewhere, which may
-    bound nothing: then `most_tokens`."""
-    if isinstance(encoder, PretrainingRun):
-        return encoder.recipe.longest_context
-    return encoder.context or most_tokens
-
-
-def contrastive_run(encoder: Encoder, protocol: Contrastive, seed: int, sets: Sequence[PairSet]) -> ContrastiveRun:
-    """Contrastive fine-tuning of what a stage of pre-training ends with, or of a model from elsewhere."""
-    return ContrastiveRun(
-        weights=encoder.id,
-        context=context_of(encoder, protocol.max_tokens),
-        protocol=protocol.model_copy(update={"seed": seed}),
-        sets=tuple(sets),
-        tokenizer_origin=encoder.tokenizer_origin,
-    )
+StageName = Literal["pretrain", "glue", "contrastive", "mteb", "perplexity"]
+STAGES: tuple[StageName, ...] = ("pretrain", "glue")
+EMBEDDING_FIELDS: Mapping[str, frozenset[str]] = {
+    "contrastive": frozenset({"contrastive", "pairs"}),
+    "mteb contrastive": frozenset(Embedding.model_fields),
+    "mteb zero_shot": frozenset({"precision"}),
+}
+"""By the title of a run: the fields of the embedding protocol that decide it."""
 
 
 @dataclass(frozen=True)
 class EmbeddingChoice:
-    """What the stages contrastive and mteb read, by names; None stands for all that the source has. `zero_shot`
+    """What the stages contrastive and mteb read, by name; None stands for all that the source has. `zero_shot`
     measures what pre-training ends with, without contrastive fine-tuning."""
 
     pairs: Sequence[str] | None = None
@@ -202,177 +73,114 @@ class EmbeddingChoice:
 EVERYTHING = EmbeddingChoice()
 
 
-def embedding_runs(
-    encoder: Encoder,
-    embedding: Embedding,
-    seeds: Sequence[int],
-    source: Source,
-    parts: Collection[str],
-    choice: EmbeddingChoice,
-) -> tuple[list[ContrastiveRun | EmbeddingEvaluation], dict[str, str]]:
-    """Contrastive fine-tuning of an encoder, once a seed, and the evaluations behind it; and why there is none of it
-    where the data for it are missing. `embedding` is the protocol at the wanted scale.
+@dataclass(frozen=True)
+class Encoder:
+    """Weights that later stages start from: those of a stage of pre-training, or of an external model.
 
-    Raises:
-        MissingData: pairs that are named are not there, or data that an evaluation needs.
-        ValueError: a name is nobody's.
+    `context` is that of the stage, `most_tokens` what the encoder reads at most, both in tokens; None where nothing
+    bounds them.
     """
-    is_measured = "mteb" in parts
-    is_tuned = "contrastive" in parts or (is_measured and not choice.zero_shot)
-    sets, reason = _pair_sets(source, choice.pairs, embedding.pairs) if is_tuned else ((), "")
-    tuned = [contrastive_run(encoder, embedding.contrastive, seed, sets) for seed in seeds if sets]
-    skipped = {"contrastive": reason} if reason else {}
-    if not is_measured:
-        return [*tuned], skipped
-    if reason and not choice.zero_shot:
-        raise MissingData(f"{reason}; mteb measures what contrastive fine-tuning ends with (--zero-shot: without it)")
-    tasks = wanted_tasks(source, choice.tasks, choice.categories)
-    if choice.zero_shot:
-        return [*tuned, zero_shot_evaluation(encoder, embedding, tasks, source)], skipped
-    return [*tuned, *(evaluation_after(run, embedding, tasks, source) for run in tuned)], skipped
 
+    id: str
+    stage: int
+    context: int | None
+    most_tokens: int | None
+    tokenizer_origin: str
+    seed: int
+    model: ExternalModel | None = None
 
-def _pair_sets(source: Source, names: Sequence[str] | None, mix: Mix) -> tuple[tuple[PairSet, ...], str]:
-    """The data sets of pairs, or why there are none; one that is named must be there."""
-    try:
-        return pair_sets(source, names, mix), ""
-    except MissingData as error:
-        if names is not None:
-            raise
-        return (), str(error)
+    @classmethod
+    def of_stage(cls, run: PretrainingRun) -> Self:
+        """What a stage of pre-training ends with."""
+        recipe = run.recipe
+        context = recipe.stages[-1].context
+        return cls(run.id, run.stage, context, recipe.longest_context, run.tokenizer_origin, recipe.seed)
 
-
-def wanted_tasks(
-    source: Source, names: Sequence[str] | None, categories: Sequence[str] | None
-) -> tuple[EmbeddingTask, ...]:
-    """The tasks of a source that are asked for; None stands for all.
-
-    Raises:
-        MissingData: the source has none, or not one that is named.
-        ValueError: a name is nobody's.
-    """
-    available = source.embedding_tasks()
-    if not available:
-        raise MissingData(f"{source.label} holds no tasks of embeddings: put their data into its folder mteb/")
-    return chosen_tasks(available, names, categories)
-
-
-def evaluation_after(
-    run: ContrastiveRun, embedding: Embedding, tasks: Sequence[EmbeddingTask], source: Source
-) -> EmbeddingEvaluation:
-    """Tasks on what contrastive fine-tuning ends with; it is told what it was told in training, nothing where no data
-    set of pairs had an instruction.
-
-    Raises:
-        MissingData: a task's data are not there.
-    """
-    measured = MeasuredEncoder(
-        weights=run.id,
-        pretraining=run.weights,
-        protocol="contrastive",
-        context=run.max_tokens,
-        tokenizer_origin=run.tokenizer_origin,
-        seed=run.protocol.seed,
-        precision=embedding.precision,
-    )
-    prompted = _on_data(tasks, source, run.instructed, embedding.instructions)
-    return EmbeddingEvaluation(encoder=measured, tasks=prompted)
-
-
-def zero_shot_evaluation(
-    encoder: Encoder, embedding: Embedding, tasks: Sequence[EmbeddingTask], source: Source
-) -> EmbeddingEvaluation:
-    """Tasks on what a stage of pre-training ends with, or on a model from elsewhere.
-
-    Texts are as long as after contrastive fine-tuning; an encoder that never saw an instruction is told none. A model
-    of sentence-transformers is measured as its modules.json describes it, with its own prompts.
-
-    Raises:
-        MissingData: a task's data are not there.
-        ValueError: its modules are not read here.
-    """
-    modules = read_sentence_modules(Path(encoder.folder), encoder.name) if isinstance(encoder, ExternalModel) else None
-    most_tokens = embedding.contrastive.max_tokens
-    if modules and modules.max_tokens:
-        most_tokens = min(most_tokens, modules.max_tokens)
-    measured = MeasuredEncoder(
-        weights=encoder.id,
-        pretraining=encoder.id,
-        protocol="zero_shot",
-        context=min(context_of(encoder, most_tokens), most_tokens),
-        tokenizer_origin=encoder.tokenizer_origin,
-        seed=encoder.recipe.seed if isinstance(encoder, PretrainingRun) else 0,
-        precision=embedding.precision,
-    )
-    told = _on_data(tasks, source, "nothing", embedding.instructions)
-    if modules:
-        told = tuple(
-            task.model_copy(update={"prompts": modules.task_prompts(task.name, task.category)}) for task in told
-        )
-    return EmbeddingEvaluation(encoder=measured, tasks=told)
-
-
-def _on_data(
-    tasks: Sequence[EmbeddingTask], source: Source, instructed: Instructed, wording: Wording
-) -> tuple[TaskOnData, ...]:
-    return tuple(
-        TaskOnData(
-            name=task.name,
-            category=task.category,
-            suite=task.suite,
-            metric=task.metric,
-            split=task.split,
-            members=task.members,
-            origin=source.embedding_task_origin(task.name),
-            prompts=task_prompts(task, instructed, wording),
-        )
-        for task in tasks
-    )
-
-
-NamedRun = tuple[str, Run]
-Part = Literal["pretrain", "glue", "contrastive", "mteb", "perplexity"]
-PARTS: tuple[Part, ...] = ("pretrain", "glue")
+    @classmethod
+    def of_model(cls, model: ExternalModel) -> Self:
+        """An external model."""
+        return cls(model.id, 0, model.context, model.context, model.tokenizer_origin, 0, model)
 
 
 @dataclass(frozen=True)
-class PlannedUnit:
-    """A stage of pre-training, a GLUE study, a run of contrastive fine-tuning or an evaluation on tasks of embeddings,
-    where it lies and how far it is."""
+class PlannedRun:
+    """A run of a plan, where it lies and how far it is."""
 
     run: Run
     folder: Path
     state: State
 
+    def decisive(self, embedding: Embedding) -> dict[str, Any]:
+        """What of an embedding protocol decides the run: variants with the same pre-training that agree in it share the
+        run."""
+        return embedding.model_dump(include=set(EMBEDDING_FIELDS.get(self.run.title, ())))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanRow:
+    """The planned runs on one encoder at a scale. `skipped` names tasks without data and why."""
+
+    scale: Scale
+    planned: tuple[PlannedRun, ...]
+    skipped: Mapping[str, str]
+
     @property
-    def kind(self) -> str:
-        """The word for it in listings."""
-        if isinstance(self.run, GlueStudy):
-            return f"glue {self.run.task}"
-        if isinstance(self.run, ContrastiveRun):
-            return "contrastive"
-        if isinstance(self.run, EmbeddingEvaluation):
-            return f"mteb {self.run.encoder.protocol}"
-        return f"pretraining stage {self.run.stage + 1}"
+    def name(self) -> str:
+        """What jobs and messages call it: the variant's name, or the model's id."""
+        raise NotImplementedError
+
+    @property
+    def heading(self) -> str:
+        """Name, seed and scale, for the titles of tables."""
+        raise NotImplementedError
+
+    @property
+    def data_of(self) -> str:
+        """The variant whose data this reads, for prefetch."""
+        raise NotImplementedError
+
+    @property
+    def runs(self) -> list[Run]:
+        """The specifications of all runs."""
+        return [planned.run for planned in self.planned]
+
+    def labels(self, planned: PlannedRun, source: Source) -> dict[str, Any]:
+        """What run.json says of a run beside its specification."""
+        return {"scale": self.scale, "data": source.label, "unavailable_tasks": self.skipped}
+
+    def write(self, layout: Layout, source: Source, specification: SourceSpecification, execution: Execution) -> None:
+        """Write the run.json of every run, before anything starts."""
+        for planned in self.planned:
+            write_run_file(layout, planned.run, specification, execution, self.labels(planned, source))
 
 
-@dataclass(frozen=True)
-class Row:
-    """One variant with one seed. Recipes are scaled; `skipped` names tasks without data and why."""
+@dataclass(frozen=True, kw_only=True)
+class VariantRow(PlanRow):
+    """One variant with one seed. Recipes are scaled; `stages` are its runs of pre-training, planned or not."""
 
     variant: Variant
     seed: int
-    scale: Scale
     recipe: Recipe
     parent_recipe: Recipe | None
-    units: tuple[PlannedUnit, ...]
-    skipped: dict[str, str]
+    stages: tuple[PretrainingRun, ...]
+    vocabulary: Literal["trained", "published"]
+
+    @property
+    def name(self) -> str:
+        return self.variant.name
+
+    @property
+    def heading(self) -> str:
+        return f"{self.variant.name}, seed {self.seed}, {self.scale} scale"
+
+    @property
+    def data_of(self) -> str:
+        return self.variant.name
 
     @property
     def title(self) -> str:
         """What the variant changes at this scale and on these data."""
-        trained = [unit.run for unit in self.units if isinstance(unit.run, PretrainingRun)]
-        origins = {"corpus": trained[0].corpus_origin, "tokenizer": trained[0].tokenizer_origin} if trained else {}
+        origins = {"corpus": self.stages[0].corpus_origin, "tokenizer": self.stages[0].tokenizer_origin}
         return change_label(self.variant, self.recipe, self.parent_recipe, origins)
 
     @property
@@ -392,22 +200,63 @@ class Row:
         """What differs from the parent at this scale: {dotted path: (before, after)}."""
         return {} if self.parent_recipe is None else difference(self.parent_recipe, self.recipe)
 
-    def summary(self) -> dict[str, Any]:
-        """The row of `--dry-run --json`."""
-        return {
-            "variant": self.variant.name,
-            "seed": self.seed,
-            "scale": self.scale,
-            "parameters": self.parameters,
-            "tokens": self.recipe.pretraining.tokens,
-            "flops": self.flops,
-            "delta": {path: list(change) for path, change in self.delta.items()},
-            "stages": [
-                {"kind": unit.kind, "id": unit.run.id, "state": unit.state, "folder": str(unit.folder)}
-                for unit in self.units
-            ],
-            "skipped": self.skipped,
-        }
+    @cached_property
+    def _twins(self) -> dict[str, Recipe]:
+        """The ladder's variants with the same pre-training at this scale, as M9 and M10 share their weights."""
+        recipes = {name: scaled(variant.recipe, self.scale, self.vocabulary) for name, variant in variants().items()}
+        return {name: recipe for name, recipe in recipes.items() if recipe.pretraining == self.recipe.pretraining}
+
+    def labels(self, planned: PlannedRun, source: Source) -> dict[str, Any]:
+        """The variants that share the run, and of a stage of pre-training also the first one's parent and changes."""
+        wanted = planned.decisive(self.recipe.embedding)
+        names = [name for name, twin in self._twins.items() if planned.decisive(twin.embedding) == wanted]
+        names += [self.name] if self.name not in names else []
+        labels = {"variants": names} | super().labels(planned, source)
+        return labels | self._origin(names[0]) if planned.run in self.stages else labels
+
+    def _origin(self, name: str) -> dict[str, Any]:
+        variant = variants().get(name, self.variant)
+        recipe, parent = scaled_variant(variant, self.scale, self.vocabulary)
+        if variant.parent is None or parent is None:
+            return {"parent": None, "delta": {}}
+        changes = difference(parent.pretraining, recipe.pretraining)
+        return {"parent": variant.parent.name, "delta": {path: list(change) for path, change in changes.items()}}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelRow(PlanRow):
+    """An external model with all seeds. `protocol` is the variant whose embedding protocol it gets, None the ladder's.
+
+    Measured like the variants, so that baselines of Tables 3 and 4 can be run again.
+    """
+
+    model: ExternalModel
+    protocol: Variant | None = None
+
+    @property
+    def name(self) -> str:
+        return self.model.id
+
+    @property
+    def heading(self) -> str:
+        return f"{self.model.name} ({self.model.id}), {self.scale} scale"
+
+    @property
+    def data_of(self) -> str:
+        return (self.protocol or variants()["M9"]).name
+
+    def labels(self, planned: PlannedRun, source: Source) -> dict[str, Any]:
+        """A run that another protocol than the ladder's decides has it in its name, so that reports tell them apart."""
+        model, name = self.model, self.model.name
+        if self.protocol is not None:
+            usual, own = scaled_embedding(self.scale), scaled_embedding(self.scale, self.protocol.recipe.embedding)
+            name += f", {self.protocol.name}" if planned.decisive(usual) != planned.decisive(own) else ""
+        named = {"model": name, "model_type": model.model_type, "parameters": model.parameters, "origin": model.origin}
+        return named | super().labels(planned, source)
+
+    def write(self, layout: Layout, source: Source, specification: SourceSpecification, execution: Execution) -> None:
+        write_model_file(layout, self.model)
+        super().write(layout, source, specification, execution)
 
 
 def chosen_variants(names: Sequence[str]) -> list[Variant]:
@@ -451,162 +300,349 @@ def plan(
     scale: Scale,
     source: Source,
     layout: Layout,
-    parts: Sequence[Part] = PARTS,
+    stages: Collection[StageName] = STAGES,
     finetuning_seeds: Sequence[int] | None = None,
     choice: EmbeddingChoice = EVERYTHING,
-) -> list[Row]:
-    """One row a variant and seed. Never fails for missing data but of what `choice` names and of what mteb reads.
+) -> list[VariantRow]:
+    """One row a variant and seed. Data may be missing, except what `choice` names and what mteb reads.
 
     `finetuning_seeds` are those of fine-tuning; None stands for the seed of pre-training.
-    `choice` says which pairs and tasks of embeddings.
 
     Raises:
         MissingData, ValueError: as `embedding_runs`.
     """
     rows = []
+    vocabulary = vocabulary_of(source)
     for variant in chosen:
-        recipe, parent = scaled_variant(variant, scale, vocabulary_of(source))
+        recipe, parent = scaled_variant(variant, scale, vocabulary)
         for seed in seeds:
-            runs = pretraining_runs(recipe.pretraining, seed, source)
-            units: list[Run] = [*runs]
+            trained = pretraining_runs(recipe.pretraining, seed, source)
+            planned = [_planned(layout, run) for run in trained]
             skipped: dict[str, str] = {}
-            if "glue" in parts:
-                skipped.update({task: reason for task, reason in source.tasks().items() if reason})
+            if "glue" in stages:
+                skipped |= _missing_tasks(source)
                 for finetuning_seed in finetuning_seeds or [seed]:
-                    checkpoints = measured_checkpoints(recipe, runs, finetuning_seed)
-                    units += [study for each in checkpoints for study in glue_studies(each, source)]
-            embedded, reasons = embedding_runs(
-                runs[-1], recipe.embedding, finetuning_seeds or [seed], source, parts, choice
+                    planned += [
+                        _planned(layout, run) for run in variant_studies(recipe, trained, finetuning_seed, source)
+                    ]
+            tuned, reasons = embedding_runs(
+                Encoder.of_stage(trained[-1]), recipe.embedding, finetuning_seeds or [seed], source, stages, choice
             )
-            units += embedded
-            skipped |= reasons
-            planned = tuple(PlannedUnit(run, run_folder(layout, run), state_of(layout, run)) for run in units)
-            rows.append(Row(variant, seed, scale, recipe, parent, planned, skipped))
+            planned += [_planned(layout, run) for run in tuned]
+            row = VariantRow(
+                scale=scale,
+                planned=tuple(planned),
+                skipped=skipped | reasons,
+                variant=variant,
+                seed=seed,
+                recipe=recipe,
+                parent_recipe=parent,
+                stages=tuple(trained),
+                vocabulary=vocabulary,
+            )
+            rows.append(row)
     return rows
 
 
-def sharing(recipe: Recipe, scale: Scale, vocabulary: Vocabulary, run: Run | None = None) -> list[str]:
-    """The ladder's variants with the same pre-training at a scale, as M9 and M10 share their weights; those of a run of
-    embeddings also have its protocol."""
-    others = ((name, scaled(variant.recipe, scale, vocabulary)) for name, variant in variants().items())
-    wanted = decisive_for(run, recipe.embedding)
-    return [
-        name
-        for name, other in others
-        if other.pretraining == recipe.pretraining and decisive_for(run, other.embedding) == wanted
-    ]
-
-
-def decisive_for(run: Run | None, protocol: Embedding) -> tuple[Any, ...]:
-    """What a run takes from a protocol of embeddings."""
-    if isinstance(run, ContrastiveRun):
-        return protocol.contrastive, protocol.pairs
-    if isinstance(run, EmbeddingEvaluation) and run.encoder.protocol == "contrastive":
-        return (protocol,)
-    return (protocol.precision,) if isinstance(run, EmbeddingEvaluation) else ()
-
-
-@dataclass(frozen=True)
-class Baseline:
-    """The runs and evaluations of one external model; `skipped` names tasks without data and why. `protocol` is the
-    variant whose protocol of embeddings they have, None where it is the ladder's."""
-
-    model: ExternalModel
-    scale: Scale
-    units: tuple[PlannedUnit, ...]
-    skipped: dict[str, str]
-    protocol: Variant | None = None
-
-    def unfinished(self, layout: Layout) -> list[Run]:
-        """Every run that was not done when the plan was made."""
-        return [unit.run for unit in self.units if unit.state != "done"]
-
-    def named_runs(self) -> list[NamedRun]:
-        """The runs under the model's id."""
-        return [(self.model.id, unit.run) for unit in self.units]
-
-    def write(self, layout: Layout, source: Source, specification: SourceSpecification, execution: Execution) -> None:
-        """Write model.json and every run.json, before anything starts.
-
-        Raises:
-            MissingData: tasks of embeddings, or the pairs before them, are on the hub alone.
-        """
-        from ablations.checks import require_data_of_model
-
-        require_data_of_model([unit.run for unit in self.units], self.scale, source)
-        write_model_file(layout, self.model)
-        for unit in self.units:
-            write_run_file(layout, unit.run, specification, execution, self._labels(source, unit.run))
-
-    def _labels(self, source: Source, run: Run) -> dict[str, Any]:
-        """A run of another protocol than the ladder's has it in its name, so that reports tell the two apart."""
-        model, name = self.model, self.model.name
-        if self.protocol is not None:
-            usual, own = scaled_embedding(self.scale), scaled_embedding(self.scale, self.protocol.recipe.embedding)
-            name += f", {self.protocol.name}" if decisive_for(run, usual) != decisive_for(run, own) else ""
-        named = {"model": name, "model_type": model.model_type, "parameters": model.parameters}
-        return {
-            **named,
-            "origin": model.origin,
-            "scale": self.scale,
-            "data": source.label,
-            "unavailable_tasks": self.skipped,
-        }
-
-
-def plan_baseline(
+def plan_model(
     model: ExternalModel,
-    grid: Grid,
-    scale: Scale,
     seeds: Sequence[int],
+    scale: Scale,
     source: Source,
     layout: Layout,
-) -> Baseline:
-    """Every study of a model that the source has data for, MNLI before those that start from it."""
-    protocol, points = scaled_measurement(GLUE_PROTOCOL, grid, scale)
-    studies = [
-        study
-        for seed in dict.fromkeys(seeds)
-        for study in glue_studies(_checkpoint(model, protocol, points, seed), source)
-    ]
-    units = tuple(PlannedUnit(study, run_folder(layout, study), state_of(layout, study)) for study in studies)
-    return Baseline(model, scale, units, {task: reason for task, reason in source.tasks().items() if reason})
-
-
-def plan_embeddings_of(
-    model: ExternalModel,
-    scale: Scale,
-    seeds: Sequence[int],
-    source: Source,
-    layout: Layout,
-    choice: EmbeddingChoice,
-    parts: Sequence[str] = ("mteb",),
+    stages: Collection[StageName],
+    *,
+    grid: Grid = LIMITED_GRID,
+    choice: EmbeddingChoice = EVERYTHING,
     protocol: str | None = None,
-) -> Baseline:
-    """Contrastive fine-tuning of a model, once a seed, and its evaluations; with `choice.zero_shot` one evaluation.
-    `protocol` names the variant whose protocol it gets; None stands for the ladder's.
+) -> ModelRow:
+    """The row of an external model: GLUE studies on `grid`, contrastive fine-tuning and evaluations, once a seed.
+
+    `protocol` names the variant whose embedding protocol it gets; None stands for the ladder's.
 
     Raises:
-        MissingData, ValueError: as `embedding_runs`, there are no pairs, or no such variant.
+        MissingData, ValueError: as `embedding_runs`; there is nothing to run, or no such variant.
     """
+    seeds, encoder = list(dict.fromkeys(seeds)), Encoder.of_model(model)
     variant = None if protocol is None else chosen_variants([protocol])[0]
+    planned: list[PlannedRun] = []
+    skipped: dict[str, str] = {}
+    if "glue" in stages:
+        skipped |= _missing_tasks(source)
+        finetuning, scaled_grid = scaled_measurement(GLUE_PROTOCOL, grid, scale)
+        for seed in seeds:
+            studies = glue_studies(encoder, finetuning, scaled_grid.points(), seed, source)
+            planned += [_planned(layout, study) for study in studies]
     embedding = scaled_embedding(scale, variant.recipe.embedding if variant else EMBEDDING_PROTOCOL)
-    runs, skipped = embedding_runs(model, embedding, list(dict.fromkeys(seeds)), source, parts, choice)
-    if not runs:
-        raise MissingData("; ".join(skipped.values()))
-    units = tuple(PlannedUnit(run, run_folder(layout, run), state_of(layout, run)) for run in runs)
-    return Baseline(model, scale, units, {}, variant)
+    tuned, reasons = embedding_runs(encoder, embedding, seeds, source, stages, choice)
+    planned += [_planned(layout, run) for run in tuned]
+    if not planned and reasons:
+        raise MissingData("; ".join(reasons.values()))
+    return ModelRow(scale=scale, planned=tuple(planned), skipped=skipped, model=model, protocol=variant)
 
 
-def _checkpoint(model: ExternalModel, protocol: FineTuning, grid: Grid, seed: int) -> Checkpoint:
-    """The model as the plan sees it; it reads no more tokens than its position table holds."""
-    context = model.context or protocol.max_tokens
-    return Checkpoint(
-        weights=model.id,
-        stage=0,
-        context=context,
-        tokenizer_origin=model.tokenizer_origin,
-        protocol=protocol.model_copy(update={"max_tokens": min(protocol.max_tokens, context)}),
-        points=grid.points(),
-        seed=seed,
+def _planned(layout: Layout, run: Run) -> PlannedRun:
+    return PlannedRun(run, run_folder(layout, run), state_of(layout, run))
+
+
+def _missing_tasks(source: Source) -> dict[str, str]:
+    return {task: reason for task, reason in source.tasks().items() if reason}
+
+
+def unfinished(rows: Sequence[PlanRow]) -> list[Run]:
+    """Every run once that was not done when it was planned; costly pre-training first, so that workers end together."""
+    open_runs = {planned.run.id: planned.run for row in rows for planned in row.planned if planned.state != "done"}
+    stages = sorted(only(open_runs.values(), PretrainingRun), key=_expense, reverse=True)
+    return [*stages, *(run for run in open_runs.values() if run not in stages)]
+
+
+def _expense(run: PretrainingRun) -> float:
+    return float(parameter_count(run.recipe.model, run.context).body * run.recipe.stages[-1].tokens)
+
+
+RowT = TypeVar("RowT", bound=PlanRow)
+
+
+def with_tasks(row: RowT, tasks: Collection[str]) -> RowT:
+    """A row with the GLUE studies of some tasks, the studies that they start from, and what else is not done."""
+    studies = only(row.runs, GlueStudy)
+    wanted = {study.id for study in studies if study.task in tasks}
+    started_from = {study.starts_from.study for study in studies if study.id in wanted} - wanted
+    others = {run.id for run in unfinished([row])} - {study.id for study in studies}
+    ordered = [planned for ids in (others, started_from, wanted) for planned in row.planned if planned.run.id in ids]
+    return replace(row, planned=tuple(ordered))
+
+
+# Pre-training and GLUE
+
+
+def pretraining_runs(recipe: Pretraining, seed: int, source: Source) -> list[PretrainingRun]:
+    """One run a stage; each knows its predecessor by id."""
+    runs: list[PretrainingRun] = []
+    model, data = recipe.model, recipe.data
+    for count in range(1, len(recipe.stages) + 1):
+        runs.append(
+            PretrainingRun(
+                recipe=recipe.model_copy(update={"stages": recipe.stages[:count], "seed": seed}),
+                previous=runs[-1].id if runs else None,
+                position_table=recipe.longest_context if model.positions == "learned" else None,
+                corpus_origin=source.corpus_origin(data.corpus),
+                tokenizer_origin=source.tokenizer_origin(data.tokenizer, model.vocabulary_size),
+            )
+        )
+    return runs
+
+
+def variant_studies(recipe: Recipe, trained: Sequence[PretrainingRun], seed: int, source: Source) -> list[GlueStudy]:
+    """The studies of every checkpoint that a recipe measures; `trained` are its stages."""
+    measured = trained if recipe.checkpoints == "every_stage" else trained[-1:]
+    points = recipe.grid.points()
+    return [
+        study
+        for run in measured
+        for study in glue_studies(Encoder.of_stage(run), recipe.finetuning, points, seed, source)
+    ]
+
+
+def glue_studies(
+    encoder: Encoder, protocol: FineTuning, points: tuple[Point, ...], seed: int, source: Source
+) -> list[GlueStudy]:
+    """One study a task that the source can fine-tune, MNLI before those that start from it."""
+    context = encoder.context or protocol.max_tokens
+    protocol = protocol.model_copy(update={"max_tokens": min(protocol.max_tokens, context)})
+    missing = _missing_tasks(source)
+    studies: dict[str, GlueStudy] = {}
+    for task in sorted(TASKS, key=lambda name: name != TRANSFER_TASK):
+        if task in missing:
+            continue
+        start = Start(kind="pretraining", task=None, study=None, rule=None, reason=None)
+        if task in TRANSFERRED_TASKS and TRANSFER_TASK in studies:
+            study = studies[TRANSFER_TASK]
+            rule = SELECTION_RULES[study.protocol.decisive_metric]
+            start = Start(kind="study", task=TRANSFER_TASK, study=study.id, rule=rule, reason=None)
+        elif task in TRANSFERRED_TASKS:
+            start = start.model_copy(update={"reason": missing[TRANSFER_TASK]})
+        studies[task] = GlueStudy(
+            task=task,
+            weights=encoder.id,
+            stage=encoder.stage,
+            context=context,
+            protocol=protocol_on(task, protocol, transfers=start.study is not None),
+            points=points,
+            seed=seed,
+            starts_from=start,
+            task_origin=source.task_origin(task),
+            tokenizer_origin=encoder.tokenizer_origin,
+        )
+    return list(studies.values())
+
+
+def protocol_on(task: str, protocol: FineTuning, *, transfers: bool) -> FineTuning:
+    """A protocol as far as it decides anything on a task, which starts from another one or not: what cannot matter
+    there is neutral, so that variants share the trials in which they agree."""
+    scores_once = len(TASKS[task].metrics) == len(TASKS[task].validation_splits) == 1
+    idle = [*(["transferred"] if not transfers else []), *(["decisive_metric"] if scores_once else [])]
+    return protocol.model_copy(update={name: neutral_values(FineTuning)[name] for name in idle})
+
+
+# Contrastive fine-tuning and MTEB
+
+
+def embedding_runs(
+    encoder: Encoder,
+    embedding: Embedding,
+    seeds: Sequence[int],
+    source: Source,
+    stages: Collection[str],
+    choice: EmbeddingChoice,
+) -> tuple[list[ContrastiveRun | EmbeddingEvaluation], dict[str, str]]:
+    """Contrastive fine-tuning of an encoder, once a seed, and the evaluations behind it; and why there is no
+    fine-tuning where its data are missing.
+
+    `embedding` is the protocol at the wanted scale.
+
+    Raises:
+        MissingData: pairs that are named are not there, or data that an evaluation needs.
+        ValueError: a name is unknown.
+    """
+    is_measured = "mteb" in stages
+    is_tuned = "contrastive" in stages or (is_measured and not choice.zero_shot)
+    sets: tuple[PairSet, ...] = ()
+    skipped: dict[str, str] = {}
+    if is_tuned:
+        try:
+            sets = pair_sets(source, choice.pairs, embedding.pairs)
+        except MissingData as error:
+            if choice.pairs is not None:
+                raise
+            skipped["contrastive"] = str(error)
+    tuned = [contrastive_run(encoder, embedding.contrastive, seed, sets) for seed in seeds if sets]
+    if not is_measured:
+        return [*tuned], skipped
+    if skipped and not choice.zero_shot:
+        reason = skipped["contrastive"]
+        raise MissingData(f"{reason}; mteb measures what contrastive fine-tuning ends with (--zero-shot: without it)")
+    tasks = wanted_tasks(source, choice.tasks, choice.categories)
+    if choice.zero_shot:
+        return [*tuned, zero_shot_evaluation(encoder, embedding, tasks, source)], skipped
+    return [*tuned, *(evaluation_after(run, embedding, tasks, source) for run in tuned)], skipped
+
+
+def pair_sets(source: Source, names: Sequence[str] | None, mix: Mix = "paper") -> tuple[PairSet, ...]:
+    """The data sets that are asked for, or all that the source has; of published ones those of the mix.
+
+    Raises:
+        MissingData: one is not there, or there is none at all.
+        ValueError: the source knows no such name.
+    """
+    if names is None:
+        others = DECLARED_SETS.keys() - set(sets_of(mix))
+        names = [name for name in source.pair_sets() if name not in others]
+    chosen = tuple(dict.fromkeys(names))
+    if not chosen:
+        raise MissingData(f"{source.label} holds no data sets of pairs: put parquet files into its folder pairs/")
+    return tuple(
+        PairSet(
+            name=name,
+            origin=source.pair_origin(name),
+            instruction=source.pair_instruction(name),
+            texts_per_pair=DECLARED_SETS[name].texts_per_pair if name in DECLARED_SETS else None,
+        )
+        for name in chosen
+    )
+
+
+def contrastive_run(encoder: Encoder, protocol: Contrastive, seed: int, sets: Sequence[PairSet]) -> ContrastiveRun:
+    """Contrastive fine-tuning of an encoder, which reads at most as many tokens as it was trained on."""
+    return ContrastiveRun(
+        weights=encoder.id,
+        context=encoder.most_tokens or protocol.max_tokens,
+        protocol=protocol.model_copy(update={"seed": seed}),
+        sets=tuple(sets),
+        tokenizer_origin=encoder.tokenizer_origin,
+    )
+
+
+def wanted_tasks(
+    source: Source, names: Sequence[str] | None, categories: Sequence[str] | None
+) -> tuple[EmbeddingTask, ...]:
+    """The source's tasks of these names and categories; None stands for all.
+
+    Raises:
+        MissingData: the source has none, or not one that is named.
+        ValueError: a name is unknown.
+    """
+    available = source.embedding_tasks()
+    if not available:
+        raise MissingData(f"{source.label} holds no tasks of embeddings: put their data into its folder mteb/")
+    return chosen_tasks(available, names, categories)
+
+
+def evaluation_after(
+    run: ContrastiveRun, embedding: Embedding, tasks: Sequence[EmbeddingTask], source: Source
+) -> EmbeddingEvaluation:
+    """Tasks after contrastive fine-tuning, with the instructions that were trained with.
+
+    Raises:
+        MissingData: a task's data are not there.
+    """
+    measured = MeasuredEncoder(
+        weights=run.id,
+        pretraining=run.weights,
+        protocol="contrastive",
+        context=run.max_tokens,
+        tokenizer_origin=run.tokenizer_origin,
+        seed=run.protocol.seed,
+        precision=embedding.precision,
+    )
+    prompted = _on_data(tasks, source, run.instructed, embedding.instructions)
+    return EmbeddingEvaluation(encoder=measured, tasks=prompted)
+
+
+def zero_shot_evaluation(
+    encoder: Encoder, embedding: Embedding, tasks: Sequence[EmbeddingTask], source: Source
+) -> EmbeddingEvaluation:
+    """Tasks on an encoder as it was pre-trained.
+
+    Texts are as long as after contrastive fine-tuning; an encoder that was never trained with instructions gets none. A
+    model of sentence-transformers is measured as its modules.json describes it, with its own prompts.
+
+    Raises:
+        MissingData: a task's data are not there.
+        ValueError: modules.json describes something that is not supported.
+    """
+    modules = read_sentence_modules(Path(encoder.model.folder), encoder.model.name) if encoder.model else None
+    bounds = [embedding.contrastive.max_tokens, encoder.most_tokens, modules.max_tokens if modules else None]
+    measured = MeasuredEncoder(
+        weights=encoder.id,
+        pretraining=encoder.id,
+        protocol="zero_shot",
+        context=min(bound for bound in bounds if bound),
+        tokenizer_origin=encoder.tokenizer_origin,
+        seed=encoder.seed,
+        precision=embedding.precision,
+    )
+    on_data = _on_data(tasks, source, "nothing", embedding.instructions)
+    if modules:
+        on_data = tuple(
+            task.model_copy(update={"prompts": modules.task_prompts(task.name, task.category)}) for task in on_data
+        )
+    return EmbeddingEvaluation(encoder=measured, tasks=on_data)
+
+
+def _on_data(
+    tasks: Sequence[EmbeddingTask], source: Source, instructed: Instructed, wording: Wording
+) -> tuple[TaskOnData, ...]:
+    return tuple(
+        TaskOnData(
+            name=task.name,
+            category=task.category,
+            suite=task.suite,
+            metric=task.metric,
+            split=task.split,
+            members=task.members,
+            origin=source.embedding_task_origin(task.name),
+            prompts=task_prompts(task, instructed, wording),
+        )
+        for task in tasks
     )

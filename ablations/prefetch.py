@@ -64,10 +64,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from ablations.checks import needs_of
+    from ablations.checks import requirements
     from ablations.plan import chosen_variants
 
-    needs = needs_of(chosen_variants(options.variant), options.scale, options.stages)
+    needs = requirements(chosen_variants(options.variant), options.scale, options.stages)
     needs = replace(needs, models=chosen_models(options.models))
     return _check(options, needs) if options.check else _bring(options, needs)
 

@@ -3,7 +3,7 @@
 python ablations/run.py --list                        the ladder: lineage, sources, states
 python ablations/run.py --variant M7 --dry-run        what would run, with ids, sizes and states
 python ablations/run.py --variant M0..M5 --seed 0 1   run what is missing, on this machine
-python ablations/run.py --stages contrastive --model DIR     contrastive fine-tuning of an encoder from elsewhere
+python ablations/run.py --stages contrastive --model DIR     contrastive fine-tuning of an external encoder
 python ablations/run.py --design factorial --factors positions norm --dry-run   what a design needs and has
 """
 
@@ -18,24 +18,24 @@ if __name__ == "__main__":  # a script's own folder would hide packages of the s
 
 from ablations.flags import (
     MODEL_HELP,
-    add_cluster_flags,
+    add_common_flags,
     add_design_flags,
     add_execution_flags,
     add_perplexity_flags,
-    add_trust_flags,
-    refuse_execution_flags,
-    refuse_heldout_context,
+    perplexity_flags,
     trust_of,
     with_execution_flags,
 )
-from neobert.command_line import count, guarded, parser_from, seed
-from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED
+from neobert.command_line import guarded, parser_from, seed
+from neobert.errors import EXIT_DONE
 
 if TYPE_CHECKING:
-    from ablations.design_plan import ScaledDesign
-    from ablations.execute import Workplace
-    from ablations.plan import Row
-    from neobert.runs.layout import Layout
+    from ablations.designs import ScaledDesign
+    from ablations.execute import Workspace
+    from ablations.plan import VariantRow
+    from ablations.scales import Vocabulary
+
+MODEL_STAGES = ("contrastive",)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -44,10 +44,7 @@ def build_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--variant", nargs="+", action="extend", metavar="NAME", help="names, M0..M5, or all")
     add("--model", metavar="DIR_OR_ID", help=f"instead of variants {MODEL_HELP}")
-    add_trust_flags(parser)
     add("--protocol", metavar="VARIANT", help="with --model: whose contrastive fine-tuning (default: the ladder's)")
-    add("--scale", choices=("smoke", "laptop", "proxy", "paper"), default="smoke", help="how large (default: smoke)")
-    add("--data", metavar="SOURCE", help="synthetic, hub, or a folder (default: synthetic)")
     add("--seed", nargs="+", action="extend", type=seed, metavar="N", help="one run a seed (default: 0)")
     add(
         "--stages",
@@ -65,18 +62,14 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="PATH",
         help="leave out pairs that share a text with these parquet files or folders, case and punctuation aside",
     )
-    add("--workers", type=count, metavar="N", help="processes side by side (default: cores / threads of the scale)")
-    add("--runs", type=Path, default=Path("runs"), help="folder of runs (default: ./runs)")
-    add("--dry-run", action="store_true", help="print the plan and stop")
     add("--list", action="store_true", help="print the ladder and stop")
     add("--cancel", action="store_true", help="cancel the jobs that work on the variants named, and stop")
     add("--gc", action="store_true", help="print which checkpoints, data and code nothing refers to, and stop")
     add("--delete", action="store_true", help="with --gc: remove them")
-    add("--json", action="store_true", help="print JSON on stdout")
+    add_common_flags(parser, "plan")
     add_perplexity_flags(parser)
     add_design_flags(parser)
     add_execution_flags(parser)
-    add_cluster_flags(parser)
     return parser
 
 
@@ -96,13 +89,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 parser.error(f"{flag} goes with --stages … contrastive or mteb")
     if options.protocol and options.model is None:
         parser.error("--protocol goes with --model: a variant has its own")
-    if options.model is not None:
-        return guarded("run.py", lambda: _run_model(options), options.runs)
-    if options.gc:
-        return guarded("run.py", lambda: _clean(options), options.runs)
-    if not options.list and not options.variant and not options.design:
+    if not (options.model or options.gc or options.list or options.variant or options.design):
         parser.error("name variants with --variant (M7, M0..M5, all), --design or --model, or see them with --list")
-    return guarded("run.py", lambda: _run(options), options.runs)
+    action = _run_model if options.model is not None else _clean if options.gc else _run_variants
+    return guarded("run.py", lambda: action(options), options.runs)
 
 
 def _clean(options: argparse.Namespace) -> int:
@@ -113,111 +103,139 @@ def _clean(options: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
+def _open(options: argparse.Namespace) -> "Workspace":
+    from ablations.execute import open_workspace
+    from ablations.scales import execution_at
+
+    execution = with_execution_flags(execution_at(options.scale), options)
+    return open_workspace(options, execution, options.without_texts_of or [])
+
+
 def _run_model(options: argparse.Namespace) -> int:
-    from ablations.model_runs import run_model
+    from ablations.execute import carry_out
+    from ablations.listing import print_model_outcome
+    from ablations.plan import EmbeddingChoice, plan_model
+    from ablations.prefetch import LISTED, folder_or_repository, print_paper_models
+    from neobert.external import adopt
 
-    return run_model(options)
+    if options.model == LISTED:
+        print_paper_models(options.data or "synthetic")
+        return EXIT_DONE
+    for flag in ("variant", "design", "list", "gc", "cancel"):
+        if vars(options)[flag]:
+            raise ValueError(f"--model cannot be combined with --{flag}")
+    for stage in options.stages:
+        if stage not in MODEL_STAGES:
+            raise ValueError(
+                f"the stage {stage} is for variants: --model goes with --stages {' '.join(MODEL_STAGES)} "
+                "(others of a model: sweeps/glue_grid.py and sweeps/mteb_suite.py, each with --model)"
+            )
+    workspace = _open(options)
+    layout = workspace.layout
+    row = plan_model(
+        adopt(layout, folder_or_repository(options.model, options.data), trust_of(options)),
+        options.seed or [0],
+        options.scale,
+        workspace.source,
+        layout,
+        options.stages,
+        choice=EmbeddingChoice(pairs=options.pairs),
+        protocol=options.protocol,
+    )
+    return carry_out(workspace, [row], lambda: print_model_outcome(layout, row, as_json=options.json))
 
 
-def _run(options: argparse.Namespace) -> int:
-    from ablations.checks import refuse_misfits
-    from ablations.design_plan import planned_design
-    from ablations.execute import PlannedRows, open_workplace
+def _run_variants(options: argparse.Namespace) -> int:
+    from ablations.checks import require_heldout_context
+    from ablations.execute import carry_out
     from ablations.ladder import variants as declared_variants
-    from ablations.listing import print_ladder, print_plan
+    from ablations.listing import design_lines, print_ladder, print_outcome
     from ablations.plan import EmbeddingChoice, chosen_variants, plan
-    from ablations.scales import execution_at, vocabulary_of
-    from ablations.submit import place_of, planned_machine, preview
+    from ablations.scales import vocabulary_of
+    from ablations.submit import cancel_jobs
+    from neobert.console import logs
 
     trust_of(options)
-    refuse_execution_flags(options)
-    execution = with_execution_flags(execution_at(options.scale), options)
-    workplace = open_workplace(options, execution, options.without_texts_of or [])
-    layout, source = workplace.layout, workplace.source
-    design = planned_design(options, vocabulary_of(source))
-    variants = design.design.variants if design else chosen_variants(options.variant or list(declared_variants()))
+    workspace = _open(options)
+    layout, source = workspace.layout, workspace.source
+    design = _design(options, vocabulary_of(source))
+    chosen = design.design.variants if design else chosen_variants(options.variant or list(declared_variants()))
     choice = EmbeddingChoice(pairs=options.pairs, zero_shot=options.zero_shot)
-    rows = plan(variants, options.seed or [0], options.scale, source, layout, options.stages, choice=choice)
-    refuse_heldout_context(options.heldout_context, rows)
-    if options.list:
-        print_ladder(rows, as_json=options.json)
-        _print_design(options, design, rows)
+    rows = plan(chosen, options.seed or [0], options.scale, source, layout, options.stages, choice=choice)
+    require_heldout_context(options.heldout_context, rows)
+    if options.cancel and not options.list:
+        jobs = cancel_jobs(layout, rows)
+        logs().print(f"{len(jobs)} job(s) cancelled {' '.join(jobs)}; what they finished or saved stays", markup=False)
         return EXIT_DONE
-    if options.cancel:
-        return _cancel(layout, rows)
-    if options.dry_run:
-        jobs = preview(options, layout, PlannedRows(rows).named_runs()) if options.cluster == "slurm" else ""
-        machine = planned_machine(options)
-        print_plan(rows, layout, source, machine, as_json=options.json)
-        print(jobs, end="", file=sys.stderr if options.json else sys.stdout)
-        _print_design(options, design, rows)
-        refuse_misfits(rows, machine)
+    if options.list or options.dry_run:
+        if options.list:
+            print_ladder(rows, as_json=options.json)
+        else:
+            _print_plan(workspace, rows)
+        lines = design_lines(design, rows) if design else []
+        print("\n".join(lines), end="\n" if lines else "", file=sys.stderr if options.json else sys.stdout)
+        if not options.list:
+            _refuse_misfits(options, rows)
         return EXIT_DONE
-    if place_of(options) == "slurm":
-        return _submit(workplace, rows)
-    return _carry_out(workplace, rows)
-
-
-def _print_design(options: argparse.Namespace, design: "ScaledDesign | None", rows: "list[Row]") -> None:
-    from ablations.design_plan import design_lines
-
-    if design is not None:
-        lines = design_lines(design, rows)
-        print("\n".join(lines), file=sys.stderr if options.json else sys.stdout)
-
-
-def _cancel(layout: "Layout", rows: "list[Row]") -> int:
-    from ablations.submit import jobs_to_cancel
-    from neobert.console import logs
-    from neobert.slurm.submit import cancel
-
-    jobs = jobs_to_cancel(layout, rows)
-    if jobs:
-        cancel(jobs)
-    logs().print(f"{len(jobs)} job(s) cancelled {' '.join(jobs)}; what they finished or saved stays", markup=False)
-    return EXIT_DONE
-
-
-def _submit(workplace: "Workplace", rows: "list[Row]") -> int:
-    """Send what is missing to SLURM and return at once."""
-    from ablations.checks import refuse, validate
-    from ablations.execute import PlannedRows, send
-    from ablations.submit import dispatch_of, machine_on
-    from neobert.console import logs
-
-    layout = workplace.layout
-    dispatch, execution = dispatch_of(workplace.options, layout, workplace.execution)
-    for remark in refuse(validate(rows, layout, workplace.source, machine_on(dispatch.profile, execution))):
-        logs().print(remark, markup=False)
-    _name_left_out(rows)
-    if "perplexity" in workplace.options.stages:
-        logs().print("pseudo-perplexity is no job: when all is done, run this with --cluster here", markup=False)
-    return send(workplace, PlannedRows(rows), dispatch, execution)
-
-
-def _name_left_out(rows: "list[Row]") -> None:
-    from neobert.console import logs
-
     for reason in dict.fromkeys(f"{task}: {why}" for row in rows for task, why in row.skipped.items()):
         logs().print(f"left out: {reason}", markup=False)
+    code = carry_out(workspace, rows, lambda: print_outcome(layout, rows, as_json=options.json))
+    return _measure_perplexity(workspace, rows) if code == EXIT_DONE and "perplexity" in options.stages else code
 
 
-def _carry_out(workplace: "Workplace", rows: "list[Row]") -> int:
-    from ablations.execute import PlannedRows, report_failures, work_here
-    from ablations.listing import print_outcome
+def _design(options: argparse.Namespace, vocabulary: "Vocabulary") -> "ScaledDesign | None":
+    """The design that the flags ask for at their scale; None where they ask for none.
 
-    layout, options = workplace.layout, workplace.options
-    _name_left_out(rows)
-    runs = PlannedRows(rows).unfinished(layout)
-    code = work_here(workplace, PlannedRows(rows), runs)
-    print_outcome(layout, rows, as_json=options.json)
-    if code == EXIT_DONE and "perplexity" in options.stages:
-        from ablations.execute import measure_perplexity, perplexity_flags, pretraining_ids
+    Raises:
+        ValueError: the flags contradict each other, or a factor that was named cannot be varied at this scale.
+    """
+    from ablations.designs import design_at, design_of
 
-        threads = workplace.execution.threads
-        ids, flags = pretraining_ids(rows), perplexity_flags(options)
-        return measure_perplexity(layout, ids, threads=threads, as_json=options.json, flags=flags)
-    return report_failures(layout, runs) if code == EXIT_RUN_FAILED else code
+    if options.design is None:
+        if options.factors or options.fraction != "full":
+            raise ValueError("--factors and --fraction belong to a --design: add --design factorial, for instance")
+        return None
+    if options.variant:
+        raise ValueError("--variant and --design both choose variants: give one of them")
+    design = design_of(options.design, options.factors or (), options.fraction)
+    return design_at(design, options.scale, vocabulary, strict=bool(options.factors))
+
+
+def _print_plan(workspace: "Workspace", rows: "Sequence[VariantRow]") -> None:
+    """The plan and, for SLURM, the batch files."""
+    from ablations.costs import Costs
+    from ablations.listing import print_plan
+    from ablations.submit import planned_machine, preview
+
+    options, layout = workspace.options, workspace.layout
+    jobs = preview(options, layout, rows) if options.cluster == "slurm" else ""
+    print_plan(rows, Costs(layout, rows, workspace.source, planned_machine(options)), as_json=options.json)
+    print(jobs, end="", file=sys.stderr if options.json else sys.stdout)
+
+
+def _refuse_misfits(options: argparse.Namespace, rows: "Sequence[VariantRow]") -> None:
+    from ablations.checks import refuse_misfits
+    from ablations.submit import planned_machine
+
+    refuse_misfits(rows, planned_machine(options))
+
+
+def _measure_perplexity(workspace: "Workspace", rows: "Sequence[VariantRow]") -> int:
+    """The stage perplexity, which runs on this machine once all is done; the exit code."""
+    from ablations.execute import measure_perplexity
+    from ablations.submit import place_of
+    from neobert.console import logs
+    from neobert.runs.specifications import PretrainingRun, only
+
+    options = workspace.options
+    if place_of(options) == "slurm":
+        logs().print("pseudo-perplexity is no job: when all is done, run this with --cluster here", markup=False)
+        return EXIT_DONE
+    ids = list(dict.fromkeys(run.id for row in rows for run in only(row.runs, PretrainingRun)))
+    threads = workspace.execution.threads
+    return measure_perplexity(
+        workspace.layout, ids, threads=threads, as_json=options.json, flags=perplexity_flags(options)
+    )
 
 
 if __name__ == "__main__":

@@ -266,23 +266,6 @@ def synthetic_documents(scale: Scale) -> int:
     return {"smoke": 16_000, "laptop": 100_000, "proxy": 400_000, "paper": 4_000_000}[scale]
 
 
-def workers_here(wanted: int | None, execution: Execution, gpus: int) -> int:
-    """How many workers this machine gets: as many as wanted, else one a GPU, or one for every `threads` cores."""
-    return wanted or gpus or max(1, available_cores() // execution.threads)
-
-
-def groups_here(workers: int, execution: Execution, gpus: int) -> int:
-    """How many of the workers may train at once where each takes several processes."""
-    fitting = (gpus or available_cores() // execution.threads) // execution.processes
-    return max(1, min(workers, fitting))
-
-
-def sharing_cores(execution: Execution, workers: int) -> Execution:
-    """The same beside other workers: together they have no more threads than there are cores, or all would crawl."""
-    threads = min(execution.threads, max(1, available_cores() // workers))
-    return execution.model_copy(update={"threads": threads})
-
-
 def execution_at(scale: Scale) -> Execution:
     """How a scale runs on one machine unless flags say otherwise. One thread a worker: for small models a second thread
     mostly burns time, and equal threads make equal bits."""

@@ -1,4 +1,4 @@
-"""What a plan is missing, cut into pieces of work that follow each other: corpora, stages, grids, tasks. Torch-free."""
+"""Submit what a plan is missing to SLURM, once: corpora and training, behind them GLUE and MTEB as arrays."""
 
 import argparse
 import json
@@ -7,38 +7,26 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from ablations.costs import Machine
-from ablations.flags import FLAGS_OF_RESOURCES
-from ablations.ladder import TRANSFER_TASK
-from ablations.plan import NamedRun, PlannedUnit, Row
+from ablations.flags import RESOURCE_FLAGS
+from ablations.plan import PlanRow
 from ablations.scales import execution_at
 from neobert.console import logs, output, table
-from neobert.data.preparation import is_tokenized
 from neobert.identity import plain
 from neobert.offline import offline_environment
 from neobert.processes import REPOSITORY, available_cores, thread_variables, visible_gpus
 from neobert.runs.claims import acquire, file_time
-from neobert.runs.index import state_of, task_files, trial_files
 from neobert.runs.layout import SUBMISSION_UNIT, Layout
-from neobert.runs.specifications import (
-    EXTERNAL_PREFIX,
-    ContrastiveRun,
-    EmbeddingEvaluation,
-    Execution,
-    GlueStudy,
-    PretrainingRun,
-    Run,
-    run_folder,
-)
+from neobert.runs.specifications import Execution
+from neobert.runs.work import JobKind, Work
 from neobert.slurm.job import take_snapshot
 from neobert.slurm.profile import (
-    JobKind,
     Profile,
     Submission,
     note_submission,
@@ -59,104 +47,75 @@ from neobert.slurm.submit import (
     test,
 )
 
+PATIENCE_SECONDS = 150
+LOCK_POLL_SECONDS = 0.2
+
+Place = Literal["here", "slurm"]
+SLURM_ONLY = ("partition", "account", "qos", "constraint", "memory_gb", "hours", "sbatch", "max_running")
+"""Flags that mean nothing where no job is submitted."""
+
+
+# Jobs of a plan
+
 
 @dataclass(frozen=True)
-class Piece:
-    """Work that one job (or array) does: references, those that must be over before it, and how many workers."""
+class PlannedJob:
+    """Work that one job (or an array of `workers` with the same work) does; `after` must be over before.
+
+    `references` and `after` are those of work. Workers of a `shared` job leave when others hold all that is left.
+    """
 
     kind: JobKind
     label: str
     references: tuple[str, ...]
-    needs: tuple[str, ...]
+    after: tuple[str, ...]
     workers: int
+    shared: bool = False
 
 
-def pieces_of(layout: Layout, named: Iterable[NamedRun], profile: Profile) -> list[Piece]:
-    """What the runs still miss, in an order in which nothing comes before what it needs; equal runs count once."""
-    runs: dict[str, NamedRun] = {}
-    for name, run in named:
-        runs.setdefault(run.id, (name, run))
-    missing = [each for each in runs.values() if _is_open(layout, each[1])]
-    return [
-        *_pretraining_pieces(layout, [(name, run) for name, run in missing if isinstance(run, PretrainingRun)]),
-        *_glue_pieces(layout, list(runs.values()), profile.glue.points_per_worker),
-        *(_contrastive_piece(name, run) for name, run in missing if isinstance(run, ContrastiveRun)),
-        *(_embedding_piece(layout, name, run) for name, run in missing if isinstance(run, EmbeddingEvaluation)),
-    ]
+def plan_jobs(layout: Layout, rows: Sequence[PlanRow], profile: Profile) -> list[PlannedJob]:
+    """Jobs for what the rows still miss, none before what it needs; equal work counts once.
 
-
-def _is_open(layout: Layout, run: Run) -> bool:
-    return state_of(layout, run) != "done"
-
-
-def _pretraining_pieces(layout: Layout, stages: Sequence[tuple[str, PretrainingRun]]) -> Iterator[Piece]:
-    corpora: set[str] = set()
-    for name, run in stages:
-        label = f"{name}-{run.id}"
-        needs = [] if run.previous is None else [f"pretraining/{run.previous}"]
-        if not is_tokenized(layout, run):
-            corpus = f"corpus/{run.data_id}/{run.id}"
-            if run.data_id not in corpora:
-                corpora.add(run.data_id)
-                yield Piece("prepare", f"{run.recipe.data.corpus}-{run.data_id}", (corpus,), (), 1)
-            needs.append(corpus)
-        yield Piece("pretrain", label, (f"pretraining/{run.id}",), tuple(needs), 1)
-
-
-def _contrastive_piece(name: str, run: ContrastiveRun) -> Piece:
-    return Piece("pretrain", f"{name}-contrastive-{run.id}", (f"contrastive/{run.id}",), _weights(run.weights), 1)
-
-
-def _embedding_piece(layout: Layout, name: str, evaluation: EmbeddingEvaluation) -> Piece:
-    """An array with an element for each task that is left: tasks differ in size a thousandfold."""
-    is_tuned = evaluation.encoder.protocol == "contrastive"
-    needs = (f"contrastive/{evaluation.weights}",) if is_tuned else _weights(evaluation.weights)
-    left = sum(not files.is_recorded for files in task_files(layout, evaluation))
-    reference = str(run_folder(layout, evaluation).relative_to(layout.root))
-    return Piece("mteb", f"{name}-{evaluation.weights}", (reference,), needs, max(1, left))
-
-
-def _weights(run_id: str) -> tuple[str, ...]:
-    """The work behind weights; nobody works on a model from elsewhere."""
-    return () if run_id.startswith(EXTERNAL_PREFIX) else (f"pretraining/{run_id}",)
-
-
-def _glue_pieces(layout: Layout, named: Sequence[NamedRun], points_per_worker: int) -> Iterator[Piece]:
-    """The arrays of every model and seed, under the name that the model came with first."""
+    Work that is done in many parts (trials, tasks) with the same seed and behind the same runs shares one array.
+    """
+    groups: dict[tuple[Any, ...], list[Work]] = {}
     names: dict[str, str] = {}
-    grids: dict[tuple[str, int], list[GlueStudy]] = {}
-    for name, run in named:
-        if isinstance(run, GlueStudy):
-            names.setdefault(run.weights, name)
-            grids.setdefault((run.weights, run.seed), []).append(run)
-    for (weights, _), group in grids.items():
-        left = [study for study in group if _is_open(layout, study)]
-        if left:
-            yield from _grid_pieces(layout, names[weights], left, points_per_worker)
+    for row in rows:
+        for planned in row.planned:
+            work = planned.run
+            if planned.state == "done" or work.id in names:
+                continue
+            names[work.id] = row.name
+            for preparation in work.preparation:
+                names.setdefault(preparation.id, row.name)
+                if not all(part.is_done for part in preparation.parts(layout)):
+                    groups.setdefault((preparation.kind, preparation.id), [preparation])
+            groups.setdefault(_group(work), []).append(work)
+    prepared = {work.id: work.reference for works in groups.values() for work in works if work.job == "prepare"}
+    return [_job(layout, names[works[0].id], works, profile, prepared) for works in groups.values()]
 
 
-def _grid_pieces(layout: Layout, name: str, studies: Sequence[GlueStudy], points_per_worker: int) -> Iterator[Piece]:
-    """One array for the tasks that start from pre-training, another behind it for those that start from a study."""
-    first = [study for study in studies if study.starts_from.study is None]
-    second = [study for study in studies if study.starts_from.study is not None]
-    needs = [f"pretraining/{studies[0].weights}"]
-    for suffix, group in (("", first), ("-transfer", second)):
-        if group:
-            label = f"{name}-{group[0].weights}{suffix}"
-            workers = math.ceil(_open_points(layout, group) / points_per_worker)
-            references = tuple(str(run_folder(layout, study).relative_to(layout.root)) for study in group)
-            yield Piece("glue", label, references, tuple(needs), max(1, workers))
-            needs.extend(reference for reference in references if reference.split("/")[1] == TRANSFER_TASK)
+def _group(work: Work) -> tuple[Any, ...]:
+    return (work.kind, work.seed, work.after) if _has_many_parts(work) else (work.kind, work.id)
 
 
-def _open_points(layout: Layout, studies: Sequence[GlueStudy]) -> int:
-    return sum(not files.is_recorded for study in studies for files in trial_files(layout, study))
+def _has_many_parts(work: Work) -> bool:
+    return work.counted in ("points", "tasks")
 
 
-PATIENCE_SECONDS = 150
-LOCK_POLL_SECONDS = 0.2
-SHARED_KINDS = ("glue", "mteb")
-"""What the elements of an array share; one that finds nothing left leaves."""
+def _job(layout: Layout, name: str, works: Sequence[Work], profile: Profile, prepared: Mapping[str, str]) -> PlannedJob:
+    first = works[0]
+    parts_per_worker = profile.of(first.job).points_per_worker if first.counted == "points" else 1
+    open_parts = sum(not part.is_done for work in works for part in work.parts(layout) if not part.after)
+    preparations = [prepared[each.id] for work in works for each in work.preparation if each.id in prepared]
+    return PlannedJob(
+        kind=first.job,
+        label=f"{first.kind}-{name}-{first.columns.get('weights', first.id)}",
+        references=tuple(work.reference for work in works),
+        after=(*first.after, *preparations),
+        workers=max(1, math.ceil(open_parts / parts_per_worker)),
+        shared=_has_many_parts(first),
+    )
 
 
 class AtWork:
@@ -168,22 +127,22 @@ class AtWork:
     def add(self, job: str, references: Sequence[str]) -> None:
         """A job works on references."""
         for reference in references:
-            self._jobs.setdefault(_work_of(reference), []).append(job)
+            self._jobs.setdefault(_key(reference), []).append(job)
 
     def on(self, *references: str) -> tuple[str, ...]:
         """The jobs on any of the references, each once."""
-        found = [job for reference in references for job in self._jobs.get(_work_of(reference), [])]
+        found = [job for reference in references for job in self._jobs.get(_key(reference), [])]
         return tuple(dict.fromkeys(found))
 
 
-def _work_of(reference: str) -> str:
+def _key(reference: str) -> str:
     kind, name, *_ = reference.split("/")
     return f"{kind}/{name}" if kind == "corpus" else reference
 
 
 @dataclass(frozen=True)
-class Dispatch:
-    """How pieces become jobs: resources of each kind, variables of their environment, limits of arrays.
+class Submitter:
+    """How planned jobs become jobs on SLURM: resources of each kind, environment variables, limits of arrays.
 
     What failed before the submission is tried again unless `leave_failed`.
     """
@@ -194,28 +153,32 @@ class Dispatch:
     most_running: int | None
     leave_failed: bool = False
 
-    def jobs(self, piece: Piece, number: int, largest: int) -> list[Job]:
-        """The job of a piece, or several where an array would be too long; numbered from `number`."""
-        sizes = _split(piece.workers, largest)
-        label = re.sub(r"[^A-Za-z0-9.@_-]", "_", piece.label)
+    def jobs(self, planned: PlannedJob, number: int, largest: int) -> list[Job]:
+        """The job, or several where an array would be too long; numbered from `number`."""
+        arrays = math.ceil(planned.workers / largest)
+        sizes = [planned.workers // arrays + (index < planned.workers % arrays) for index in range(arrays)]
+        label = re.sub(r"[^A-Za-z0-9.@_-]", "_", planned.label)
         now = file_time(self.layout.claims(""))
         flags = ["--leave-failed"] if self.leave_failed else ["--failures-since", f"{now:.0f}"]
-        if piece.kind in SHARED_KINDS:
+        if planned.shared:
             flags += ["--patience", str(PATIENCE_SECONDS)]
-        environment = {**self.environment, "TOKENIZERS_PARALLELISM": str(piece.kind == "prepare").lower()}
-        job = Job("", piece.kind, piece.references, tuple(flags), self.profile.of(piece.kind), environment)
+        environment = {**self.environment, "TOKENIZERS_PARALLELISM": str(planned.kind == "prepare").lower()}
         return [
-            replace(
-                job,
-                name=f"{piece.kind}-{label}-{number + index:05d}",
+            Job(
+                name=f"{label}-{number + index:05d}",
+                kind=planned.kind,
+                references=planned.references,
+                flags=tuple(flags),
+                resources=self.profile.of(planned.kind),
+                environment=environment,
                 elements=size if size > 1 else None,
                 most_running=self.most_running,
             )
             for index, size in enumerate(sizes)
         ]
 
-    def send(self, pieces: Sequence[Piece]) -> list[Submission]:
-        """Submit every piece that no living job works on; each stage once, however many launchers there are.
+    def send(self, planned_jobs: Sequence[PlannedJob]) -> list[Submission]:
+        """Submit everything that no living job works on; each run once, however many commands submit at the same time.
 
         Raises:
             ValueError: SLURM would refuse a job; nothing is submitted then.
@@ -229,13 +192,13 @@ class Dispatch:
             release_stranded(each.job for each in own)
             new: list[Submission] = []
             snapshot, largest = take_snapshot(self.layout.root / "snapshots"), largest_array()
-            for piece in {piece.kind: piece for piece in pieces}.values():
-                test(self.jobs(piece, 0, largest)[0], snapshot, self.layout.root)
-            for piece in pieces:
-                left = tuple(reference for reference in piece.references if not at_work.on(reference))
-                after = at_work.on(*piece.needs)
+            for planned in {planned.kind: planned for planned in planned_jobs}.values():
+                test(self.jobs(planned, 0, largest)[0], snapshot, self.layout.root)
+            for planned in planned_jobs:
+                left = tuple(reference for reference in planned.references if not at_work.on(reference))
+                after = at_work.on(*planned.after)
                 if left:
-                    for job in self.jobs(replace(piece, references=left), len(earlier) + len(new), largest):
+                    for job in self.jobs(replace(planned, references=left), len(earlier) + len(new), largest):
                         new.append(self._submit(job, snapshot, after))
                         at_work.add(new[-1].job, left)
             return new
@@ -243,15 +206,15 @@ class Dispatch:
     def _submit(self, job: Job, snapshot: Path, after: tuple[str, ...]) -> Submission:
         root = self.layout.root
         job = replace(job, name=f"{job.name}-{uuid.uuid4().hex[:8]}")
-        logs = self.logs(job)
+        folder = self._logs(job)
         submission = Submission(
-            job=submit(job, root, snapshot, logs, after),
+            job=submit(job, root, snapshot, folder, after),
             name=job.name,
             kind=job.kind,
             references=job.references,
             after=after,
             elements=job.elements,
-            logs=str(logs.relative_to(root)),
+            logs=str(folder.relative_to(root)),
             snapshot=str(snapshot.relative_to(root)),
             resources=job.resources.model_copy(update={"setup": ()}),  # it may hold secrets
             at=time.time(),
@@ -260,31 +223,24 @@ class Dispatch:
         note_submission(self.layout, submission)
         return submission
 
-    def logs(self, job: Job) -> Path:
-        """Where a job's output goes."""
+    def _logs(self, job: Job) -> Path:
         return self.layout.root / "jobs" / job.name
 
-    def preview(self, pieces: Sequence[Piece]) -> str:
-        """The sbatch files of all pieces, with names of pieces where ids of jobs will stand."""
+    def preview(self, planned_jobs: Sequence[PlannedJob]) -> str:
+        """The sbatch files of all jobs, with their names where ids of jobs will stand."""
         texts, at_work = [], AtWork()
         snapshot = self.layout.root / "snapshots" / "…"
-        for number, piece in enumerate(pieces):
-            after = at_work.on(*piece.needs)
-            for job in self.jobs(piece, number, piece.workers):
-                texts.append(f"# {job.name}\n{sbatch_text(job, snapshot, self.logs(job), after)}")
-                at_work.add(f"<{job.name}>", piece.references)
+        for number, planned in enumerate(planned_jobs):
+            after = at_work.on(*planned.after)
+            for job in self.jobs(planned, number, planned.workers):
+                texts.append(f"# {job.name}\n{sbatch_text(job, snapshot, self._logs(job), after)}")
+                at_work.add(f"<{job.name}>", planned.references)
         return "\n".join(texts)
-
-
-def _split(workers: int, largest: int) -> list[int]:
-    """Sizes of arrays, as equal as can be, that add up to `workers`."""
-    parts = math.ceil(workers / largest)
-    return [workers // parts + (index < workers % parts) for index in range(parts)]
 
 
 @contextmanager
 def _locked(layout: Layout) -> Iterator[None]:
-    """Only one launcher of a folder of runs looks and submits at a time."""
+    """Only one command at a time looks at a folder of runs and submits."""
     while (claim := acquire(layout.claims(SUBMISSION_UNIT))) is None:
         time.sleep(LOCK_POLL_SECONDS)
     with claim:
@@ -294,7 +250,7 @@ def _locked(layout: Layout) -> Iterator[None]:
 def _living(layout: Layout, submissions: Sequence[Submission]) -> list[Submission]:
     """Those of a folder's submissions whose jobs wait or run: id and name are as noted, since ids come back.
 
-    What an earlier launcher had submitted but not noted when it died has no payload perhaps, and is cancelled.
+    Jobs that an earlier command submitted but had not noted when it died may lack their payload, and are cancelled.
     """
     alive = live_jobs()
     noted = {each.job: each.name for each in submissions}
@@ -314,25 +270,23 @@ def _is_of(layout: Layout, submission: Submission) -> bool:
         return False
 
 
-def jobs_to_cancel(layout: Layout, rows: Sequence[Row]) -> list[str]:
-    """Living jobs that work on anything of the rows."""
+def cancel_jobs(layout: Layout, rows: Sequence[PlanRow]) -> list[str]:
+    """Cancel the living jobs that work on anything of the rows; their ids.
+
+    Raises:
+        RunFailed: SLURM refuses or does not answer.
+    """
     at_work = AtWork()
     for submission in _living(layout, read_submissions(layout)):
         at_work.add(submission.job, submission.references)
-    return list(
-        at_work.on(*(reference for row in rows for unit in row.units for reference in _references(layout, unit)))
-    )
+    works = [work for row in rows for run in row.runs for work in (run, *run.preparation)]
+    jobs = list(at_work.on(*(work.reference for work in works)))
+    if jobs:
+        cancel(jobs)
+    return jobs
 
 
-def _references(layout: Layout, unit: PlannedUnit) -> Iterator[str]:
-    yield str(unit.folder.relative_to(layout.root))
-    if isinstance(unit.run, PretrainingRun):
-        yield f"corpus/{unit.run.data_id}"
-
-
-Place = Literal["here", "slurm"]
-SLURM_ALONE = ("partition", "account", "qos", "constraint", "memory_gb", "hours", "sbatch", "max_running")
-"""Flags that mean nothing where no job is submitted."""
+# Where and how, by the flags
 
 
 def place_of(options: argparse.Namespace) -> Place:
@@ -341,7 +295,18 @@ def place_of(options: argparse.Namespace) -> Place:
     Raises:
         ValueError: SLURM is asked for inside a job, or where none answers, or this machine for what it has not.
     """
-    place = _place_of(options)
+    place: Place = "here"
+    if options.cluster == "slurm" and is_inside_job():
+        raise ValueError("--cluster slurm inside a job would submit jobs from a job: use --cluster here")
+    if options.cluster != "here" and not is_inside_job():
+        if answers():
+            place = "slurm"
+        elif options.cluster == "slurm":
+            raise ValueError(
+                "--cluster slurm: sbatch is not there or the controller does not answer (sinfo): use --cluster here"
+            )
+        elif shutil.which("sbatch"):
+            logs().print("SLURM does not answer (sinfo): this runs here", markup=False)
     if place == "here":
         refuse_here(options)
     return place
@@ -353,8 +318,8 @@ def refuse_here(options: argparse.Namespace) -> None:
     Raises:
         ValueError: it cannot; says what it has.
     """
-    for flag in SLURM_ALONE if not is_inside_job() else ():
-        if getattr(options, flag):
+    for flag in SLURM_ONLY if not is_inside_job() else ():
+        if vars(options)[flag]:
             name = f"--{flag.replace('_', '-')}"
             raise ValueError(f"{name} is asked of SLURM, and this runs here: leave it out, or use --cluster slurm")
     wanted = profile_of(options).pretrain
@@ -377,22 +342,6 @@ def refuse_here(options: argparse.Namespace) -> None:
         )
 
 
-def _place_of(options: argparse.Namespace) -> Place:
-    if options.cluster == "here" or (options.cluster == "auto" and is_inside_job()):
-        return "here"
-    if options.cluster == "slurm" and is_inside_job():
-        raise ValueError("--cluster slurm inside a job would submit jobs from a job: use --cluster here")
-    if answers():
-        return "slurm"
-    if options.cluster == "auto":
-        if shutil.which("sbatch"):
-            logs().print("SLURM does not answer (sinfo): this runs here", markup=False)
-        return "here"
-    raise ValueError(
-        "--cluster slurm: sbatch is not there or the controller does not answer (sinfo): use --cluster here"
-    )
-
-
 def profile_of(options: argparse.Namespace) -> Profile:
     """The profile that flags and file make up.
 
@@ -400,7 +349,7 @@ def profile_of(options: argparse.Namespace) -> Profile:
         MissingData: there is no such file.
         ValueError: a key or value is refused.
     """
-    flags: dict[str, Any] = {field: getattr(options, flag) for flag, field in FLAGS_OF_RESOURCES.items()}
+    flags: dict[str, Any] = {field: vars(options)[flag] for flag, field in RESOURCE_FLAGS.items()}
     flags["sbatch"] = tuple(options.sbatch) if options.sbatch else None
     name = options.cluster_profile
     if name is None:
@@ -427,7 +376,7 @@ def execution_on(profile: Profile, execution: Execution) -> Execution:
 
 
 def machine_on(profile: Profile, execution: Execution) -> Machine:
-    """What a plan reckons with: the GPUs of the profile's pre-training job."""
+    """What costs are computed for: the GPUs of the profile's pre-training job."""
     known = profile.pretrain
     return replace(
         Machine.of(execution),
@@ -438,10 +387,10 @@ def machine_on(profile: Profile, execution: Execution) -> Machine:
 
 
 def planned_machine(options: argparse.Namespace) -> Machine:
-    """The same for a plan that looks at no cluster: what flags and profile say.
+    """The same for a dry run, which asks no cluster.
 
     Raises:
-        ValueError: this machine is meant, and has not what they ask for.
+        ValueError: this machine is meant, and has not what the flags ask for.
     """
     if options.cluster == "here":
         refuse_here(options)
@@ -449,23 +398,24 @@ def planned_machine(options: argparse.Namespace) -> Machine:
     return machine_on(profile, execution_on(profile, execution_at(options.scale)))
 
 
-def dispatch_of(options: argparse.Namespace, layout: Layout, execution: Execution) -> tuple[Dispatch, Execution]:
-    """How jobs are made under the flags, and how what would execute so here does in them.
+def submitter_of(
+    options: argparse.Namespace, layout: Layout, execution: Execution, *, leave_failed: bool = False
+) -> Submitter:
+    """How jobs are made under the flags; `execution` is how a run executes in them.
 
     Raises:
         ValueError: the profile, or the path of the folder of runs, is refused.
     """
     refuse_folder(layout.root)
-    profile = profile_of(options)
-    execution = execution_on(profile, execution)
     environment = thread_variables(execution.threads) | offline_environment()
-    return Dispatch(layout, profile, environment, options.max_running), execution
+    return Submitter(layout, profile_of(options), environment, options.max_running, leave_failed)
 
 
-def preview(options: argparse.Namespace, layout: Layout, runs: Sequence[NamedRun]) -> str:
+def preview(options: argparse.Namespace, layout: Layout, rows: Sequence[PlanRow]) -> str:
     """The sbatch files that a submission would write."""
-    dispatch, _ = dispatch_of(options, layout, execution_at(options.scale))
-    return dispatch.preview(pieces_of(layout, runs, dispatch.profile))
+    execution = execution_on(profile_of(options), execution_at(options.scale))
+    submitter = submitter_of(options, layout, execution)
+    return submitter.preview(plan_jobs(layout, rows, submitter.profile))
 
 
 def print_submissions(submissions: Sequence[Submission], *, as_json: bool) -> None:

@@ -169,7 +169,8 @@ def validated(tree: dict[str, Any], where: str) -> Recipe:
 
 @dataclass(frozen=True)
 class Variant:
-    """A node of the tree of variants. `kept` is False where the paper discarded it (grey in its Figure 1)."""
+    """A node of the tree of variants. `kept` is False where the paper discarded it (grey in its Figure 1); `left_out`
+    are the modifications that a leave-one-out variant lacks."""
 
     name: str
     title: str
@@ -178,8 +179,16 @@ class Variant:
     parent: Self | None = None
     modifications: tuple[Modification, ...] = ()
     kept: bool = True
+    left_out: tuple[Modification, ...] = ()
 
-    def derive(self, name: str, *modifications: Modification, title: str | None = None, kept: bool = True) -> "Variant":
+    def derive(
+        self,
+        name: str,
+        *modifications: Modification,
+        title: str | None = None,
+        kept: bool = True,
+        left_out: tuple[Modification, ...] = (),
+    ) -> "Variant":
         """A child of this variant.
 
         Raises:
@@ -197,6 +206,7 @@ class Variant:
             parent=self,
             modifications=modifications,
             kept=kept,
+            left_out=left_out,
         )
 
     def delta(self) -> dict[str, tuple[Any, Any]]:
@@ -269,14 +279,33 @@ TOKENIZERS = {"wordpiece": "WordPiece", "bpe": "BPE"}
 
 
 def change_label(variant: Variant, recipe: Recipe, parent: Recipe | None, origins: Mapping[str, str]) -> str:
-    """The title of a variant with what its recipe and its parent's say at their scale in place of sizes, lengths and
-    names of data that are the paper's alone. `origins` identify the bytes of the corpus and of the tokenizer."""
+    """The title of a variant at its scale: sizes, lengths and names of data that are the paper's alone are replaced by
+    those of its recipe and its parent's. `origins` identify the bytes of the corpus and of the tokenizer."""
+    ours, paper = recipe.pretraining, variant.recipe.pretraining
+    if variant.left_out:
+        changes = dict.fromkeys(_left_out_label(each, ours, paper, origins) for each in variant.left_out)
+        return f"{variant.title.partition(' ')[0]} {', '.join(changes)}"
     own = ", ".join(modification.title for modification in variant.modifications)
     if parent is None or variant.title != own:
         return variant.title
-    before, ours, paper = parent.pretraining, recipe.pretraining, variant.recipe.pretraining
-    labels = [_label(each, before, ours, paper, origins) or each.title for each in variant.modifications]
+    labels = [_label(each, parent.pretraining, ours, paper, origins) or each.title for each in variant.modifications]
     return ", ".join(dict.fromkeys(labels))
+
+
+def _left_out_label(
+    modification: Modification, ours: Pretraining, paper: Pretraining, origins: Mapping[str, str]
+) -> str:
+    """What a recipe has in place of a modification that was left out."""
+    of_stages = {name for stage in modification.stages for name in stage}
+    if {"layers", "width"} & modification.model.keys() and _shape(ours) != _shape(paper):
+        return f"at {_shape(ours)} (paper: {_shape(paper)})"
+    if "corpus" in modification.data and not is_from_hub(origins.get("corpus", "")):
+        return f"without {modification.data['corpus']} text"
+    if "context" in of_stages and _contexts(ours) != _contexts(paper):
+        return f"at context {_contexts(ours)}"
+    if "tokens_per_step" in of_stages and ours.stages[0].tokens_per_step != paper.stages[0].tokens_per_step:
+        return f"at {ours.stages[0].tokens_per_step:,} tokens per step"
+    return f"without {modification.title}"
 
 
 def _label(

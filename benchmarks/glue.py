@@ -20,8 +20,8 @@ from typing import Any
 import torch
 
 from ablations.ladder import variants
-from ablations.plan import glue_studies, measured_checkpoints, pretraining_runs, scaled_variant, vocabulary_of
-from ablations.scales import execution_at
+from ablations.plan import pretraining_runs, variant_studies
+from ablations.scales import execution_at, scaled_variant, vocabulary_of
 from benchmarks.measuring import (
     FOLDER,
     Goal,
@@ -110,8 +110,7 @@ class Contest:
         steps = {"steps": PRETRAINING_STEPS, "warmup_steps": 1, "decay_steps": PRETRAINING_STEPS}
         stage = recipe.pretraining.stages[0].model_copy(update=steps)
         (run,) = pretraining_runs(recipe.pretraining.model_copy(update={"stages": (stage,)}), 0, source)
-        (checkpoint,) = measured_checkpoints(recipe, [run], 0)
-        planned = {study.task: study for study in glue_studies(checkpoint, source)}
+        planned = {study.task: study for study in variant_studies(recipe, [run], 0, source)}
         protocol = planned[TASKS[0]].protocol.model_copy(update={"train_examples": train_examples, "epochs": EPOCHS})
         changes = {"protocol": protocol, "starts_from": planned[TASKS[0]].starts_from, "points": POINTS}
         studies = {task: planned[task].model_copy(update=changes) for task in TASKS}

@@ -8,27 +8,30 @@ optuna-dashboard sqlite:///runs/optuna.db                    to look at the stud
 """
 
 import argparse
-import os
+import json
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if __name__ == "__main__":  # a script's own folder is on sys.path, the repository with the packages is not
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from ablations.flags import MODEL_HELP, add_trust_flags, trust_of
 from neobert.command_line import guarded, parser_from
-from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED
-from sweeps.flags import add_common_flags
+from neobert.errors import MissingData
+from sweeps.encoder import add_encoder_flags, adopted_model, measure, require_pretrained, variant_row
 
 if TYPE_CHECKING:
-    from ablations.execute import Workplace
+    from ablations.execute import Workspace
+    from ablations.plan import PlanRow
+    from ablations.submit import Place
     from neobert.runs.layout import Layout
-    from neobert.runs.optuna_view import OptunaView
-    from neobert.runs.specifications import GlueStudy, Run
-    from sweeps.planning import Sweep
+    from neobert.runs.specifications import GlueStudy
+
+POINT_COLUMNS = ("task", "context", "seed", "batch_size", "learning_rate", "weight_decay", "trial", "state", "score")
+SCORE_COLUMNS = frozenset({"score", "mean", "sd", "nested"})
+BEST_COLUMNS = ("task", "context", "batch_size", "learning_rate", "weight_decay", "seeds", "mean", "sd", "nested")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -36,9 +39,6 @@ def build_parser() -> argparse.ArgumentParser:
     parser = parser_from("python sweeps/glue_grid.py", __doc__)
     add = parser.add_argument
     add("--task", nargs="+", action="extend", required=True, metavar="NAME", help="GLUE tasks, or all")
-    measured = parser.add_mutually_exclusive_group()
-    measured.add_argument("--variant", metavar="NAME", help="a pre-trained variant (default: the newest finished run)")
-    measured.add_argument("--model", metavar="DIR_OR_ID", help=MODEL_HELP)
     add(
         "--grid",
         choices=("limited", "extended"),
@@ -46,8 +46,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add("--storage", metavar="WHERE", help="of the Optuna study: sqlite (default), journal, or postgresql://…")
     add("--retry-failed", action="store_true", help="run failed points again")
-    add_trust_flags(parser)
-    add_common_flags(parser, "points")
+    add_encoder_flags(parser, "points")
     return parser
 
 
@@ -58,84 +57,159 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from ablations.execute import open_workplace, report_failures
-    from ablations.prefetch import LISTED, print_paper_models
-    from ablations.scales import execution_at
-    from ablations.submit import place_of
-    from neobert.runs.layout import Layout
-    from sweeps.outcome import print_outcome
-    from sweeps.planning import sweep_of_model, sweep_of_variant, take_newest_run, wanted_tasks
+    from neobert.glue.tasks import TASKS, task_named
 
-    if options.model == LISTED:
-        print_paper_models(options.data or "synthetic")
-        return EXIT_DONE
-    trust_of(options)  # a flag too many is told before anything is opened, as is a wrong name
-    layout = Layout(options.runs.resolve())
-    wanted_tasks(options.task)
-    pretrains = options.variant is None and options.model is None and take_newest_run(options, layout)
-    workplace = open_workplace(options, execution_at(options.scale))
-    source = workplace.source
+    tasks = list(TASKS) if "all" in options.task else [task_named(name).name for name in options.task]
+    return measure(options, lambda workspace, pretrains: _sweep(workspace, tasks, pretrains=pretrains))
+
+
+def _sweep(workspace: "Workspace", tasks: Sequence[str], *, pretrains: bool) -> int:
+    from ablations.execute import carry_out
+    from ablations.plan import with_tasks
+    from neobert.runs.specifications import GlueStudy, only
+
+    row = with_tasks(_plan(workspace, tasks, pretrains=pretrains), tasks)
+    studies = only(row.runs, GlueStudy)
+    return carry_out(
+        workspace,
+        [row],
+        lambda: print_outcome(workspace, row.heading, studies),
+        leave_failed=True,
+        observing=lambda place: _shown_by_optuna(workspace, studies, place),
+    )
+
+
+def _plan(workspace: "Workspace", tasks: Sequence[str], *, pretrains: bool) -> "PlanRow":
+    """All studies of the encoder, and pre-training where it is to be done.
+
+    Raises:
+        MissingData, ValueError: the encoder is not there, or a task that was named has no data.
+    """
+    from ablations.ladder import EXTENDED_GRID, LIMITED_GRID
+    from ablations.plan import plan_model
+
+    options, source = workspace.options, workspace.source
+    missing = {task: reason for task, reason in source.tasks().items() if reason}
+    if unavailable := [f"{task}: {missing[task]}" for task in tasks if task in missing and "all" not in options.task]:
+        raise MissingData(f"cannot fine-tune on {source.label} data: {'; '.join(unavailable)}")
+    grids = {None: None, "limited": LIMITED_GRID, "extended": EXTENDED_GRID}
+    grid = grids[options.grid]
     if options.model is not None:
-        sweep = sweep_of_model(options, layout, source)
-    else:
-        sweep = sweep_of_variant(options, layout, source, pretrains=pretrains)
-    if options.dry_run:
-        print_outcome(layout, sweep.title, sweep.studies, source, as_json=options.json)
-        return EXIT_DONE
-    if place_of(options) == "slurm":
-        return _submit(workplace, sweep)
-    runs = sweep.unfinished(layout)
-    code = _carry_out(workplace, sweep, runs)
-    print_outcome(layout, sweep.title, sweep.studies, source, as_json=options.json)
-    return report_failures(layout, runs) if code == EXIT_RUN_FAILED else code
+        seeds, model = options.seed or [0], adopted_model(workspace)
+        return plan_model(model, seeds, options.scale, source, workspace.layout, ["glue"], grid=grid or LIMITED_GRID)
+    row = variant_row(workspace, ["pretrain", "glue"], grid=grid)
+    if not pretrains:
+        require_pretrained(row, options)
+    return row
 
 
-def _carry_out(workplace: "Workplace", sweep: "Sweep", runs: "Sequence[Run]") -> int:
-    """Run what is missing, seen by Optuna; a storage that cannot be reached is refused before anything is written."""
-    from ablations.execute import work_here
-    from neobert.runs.optuna_view import STORAGE_VARIABLE
+@contextmanager
+def _shown_by_optuna(
+    workspace: "Workspace", studies: "Sequence[GlueStudy]", place: "Place"
+) -> "Iterator[Mapping[str, str]]":
+    """Optuna's view of the points, opened before anything is written; workers and jobs keep it up to date. On SLURM it
+    is a journal unless another storage is named.
 
-    mirror = _mirror(workplace, sweep, workplace.options.storage)
-    environment = {} if mirror is None else {STORAGE_VARIABLE: mirror.address}
-    code = work_here(workplace, sweep, runs, flags=["--leave-failed"], environment=environment)
-    if mirror is not None:
-        mirror.close()
-    return code
+    Raises:
+        ValueError: the storage cannot be reached.
+    """
+    from neobert.runs.optuna_view import STORAGE_VARIABLE, view_for_command
 
-
-def _submit(workplace: "Workplace", sweep: "Sweep") -> int:
-    """Send what is missing to SLURM and return at once. Optuna's study is a journal there unless another is named."""
-    from ablations.execute import send
-    from ablations.submit import dispatch_of
-    from neobert.runs.optuna_view import STORAGE_VARIABLE
-
-    options = workplace.options
-    dispatch, execution = dispatch_of(options, workplace.layout, workplace.execution)
-    mirror = _mirror(workplace, sweep, options.storage or "journal")
-    if mirror is not None:
-        os.environ[STORAGE_VARIABLE] = mirror.address  # jobs inherit it; an sbatch file would show its password
-        mirror.close()
-    return send(workplace, sweep, replace(dispatch, leave_failed=True), execution)
-
-
-def _mirror(workplace: "Workplace", sweep: "Sweep", storage: str | None) -> "OptunaView | None":
-    """Optuna's view of the points, opened before anything is written; then failures are treated as the flags say."""
-    from neobert.runs.optuna_view import view_for_command
-
-    mirror = view_for_command(storage, workplace.layout, sweep.studies)
-    _treat_failures(workplace.layout, sweep.studies, retry=workplace.options.retry_failed)
-    return mirror
+    storage = workspace.options.storage or ("journal" if place == "slurm" else None)
+    view = view_for_command(storage, workspace.layout, studies)
+    _treat_failures(workspace.layout, studies, retry=workspace.options.retry_failed)
+    try:
+        yield {} if view is None else {STORAGE_VARIABLE: view.address}
+    finally:
+        if view is not None:
+            view.close()
 
 
 def _treat_failures(layout: "Layout", studies: "Sequence[GlueStudy]", *, retry: bool) -> None:
+    """Set the errors of failed points aside as errors/<trial>.<n>.json, so that they run again, or say how to."""
     from neobert.console import logs
-    from neobert.runs.index import errors_of, set_failures_aside
 
+    parts = (part for study in studies for part in study.parts(layout))
+    failed = [part for part in parts if part.error.exists() and not part.is_done]
     if retry:
-        count = sum(set_failures_aside(layout, study) for study in studies)
-        logs().print(f"{count} failed point(s) run again; their errors are kept as errors/<trial>.<n>.json")
-    elif any(True for study in studies for _ in errors_of(layout, study)):
+        for part in failed:
+            number = 1 + len(list(part.error.parent.glob(f"{part.error.stem}.*.json")))
+            part.error.rename(part.error.with_suffix(f".{number}.json"))
+        logs().print(f"{len(failed)} failed point(s) run again; their errors are kept as errors/<trial>.<n>.json")
+    elif failed:
         logs().print("points that failed before stay failed: --retry-failed runs them again", markup=False)
+
+
+def print_outcome(workspace: "Workspace", heading: str, studies: "Sequence[GlueStudy]") -> None:
+    """Every point with its state, then the best of each grid beside its nested score. In JSON the best point of each
+    grid carries `best`, the others null there."""
+    from neobert.console import output, table
+
+    grids: dict[tuple[str, str], list[GlueStudy]] = {}  # studies that differ in nothing but the seed, together
+    for study in studies:
+        grids.setdefault((study.task, study.weights), []).append(study)
+    entries = [entry for seeds in grids.values() for entry in _entries(workspace, seeds)]
+    if workspace.options.json:
+        print(json.dumps(entries, indent=1))
+        return
+    title = f"{heading}: scores on the validation sets, ×100"
+    output().print(table(title, POINT_COLUMNS, [_in_points(entry, POINT_COLUMNS) for entry in entries]))
+    best = {(entry["task"], entry["context"]): entry | entry["best"] for entry in entries if entry["best"] is not None}
+    if best:
+        title = "best of the grid, ×100 (nested: chosen on one half of the validation examples, reported on the other)"
+        output().print(table(title, BEST_COLUMNS, [_in_points(entry, BEST_COLUMNS) for entry in best.values()]))
+
+
+def _in_points(entry: Mapping[str, Any], columns: Sequence[str]) -> list[object]:
+    """The cells of an entry with its scores ×100."""
+    return [
+        f"{100 * entry[column]:.1f}" if column in SCORE_COLUMNS and entry[column] is not None else entry[column]
+        for column in columns
+    ]
+
+
+def _entries(workspace: "Workspace", studies: "Sequence[GlueStudy]") -> list[dict[str, Any]]:
+    from ablations.listing import part_entry
+    from neobert.identity import plain
+
+    layout = workspace.layout
+    trials = [(study, trial, part_entry(layout, trial)) for study in studies for trial in study.trials(layout)]
+    is_recorded = any(trial.is_done for _, trial, _ in trials)
+    best = _best(workspace, studies) if is_recorded else None
+    entries = []
+    for study, trial, entry in trials:
+        point = plain(trial.point)
+        is_best = best is not None and point.items() <= best.items()
+        named = {"task": study.task, "context": study.context, "seed": study.seed, **point, "trial": trial.id}
+        entries.append({**named, **entry, "score": _rounded(entry["score"]), "best": best if is_best else None})
+    return entries
+
+
+def _best(workspace: "Workspace", studies: "Sequence[GlueStudy]") -> dict[str, Any] | None:
+    """The best point of a grid and its scores; None where no point has a score yet."""
+    import numpy as np
+
+    from neobert.console import logs
+    from neobert.data.preparation import require_origin
+    from neobert.glue.selection import best_of_grid, redo_damaged
+    from neobert.glue.tasks import task_named
+    from neobert.identity import plain
+
+    layout, source = workspace.layout, workspace.source
+    if True in [redo_damaged(layout, study) for study in studies]:
+        logs().print("run the same command again: it makes what was set aside anew", markup=False)
+    task = task_named(studies[0].task)
+    require_origin(f"GLUE task {task.name}", studies[0].task_origin, source.task_origin(task.name))
+    labels = {split: np.asarray(source.task_examples(task.name, split)["label"]) for split in task.validation_splits}
+    best = best_of_grid(layout, studies, labels)
+    if best is None:
+        return None
+    numbers = {"mean": _rounded(best.mean), "sd": _rounded(best.spread), "nested": _rounded(best.nested)}
+    return {**plain(best.point), "seeds": sorted(best.by_seed), **numbers}
+
+
+def _rounded(score: float | None) -> float | None:
+    return None if score is None else round(score, 4)
 
 
 if __name__ == "__main__":

@@ -11,33 +11,37 @@ RUNS/mteb/result_cache.
 """
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 if __name__ == "__main__":  # a script's own folder is on sys.path, the repository with the packages is not
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from ablations.flags import MODEL_HELP, add_trust_flags, trust_of
 from neobert.command_line import guarded, parser_from
-from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED
-from sweeps.flags import add_common_flags
+from sweeps.encoder import add_encoder_flags, adopted_model, measure, require_pretrained, variant_row
+
+if TYPE_CHECKING:
+    from ablations.execute import Workspace
+    from ablations.plan import PlanRow
+    from neobert.external import ExternalModel
+
+TASK_COLUMNS = ("protocol", "seed", "task", "category", "suite", "state", "score", "texts", "empty", "cut")
+MEAN_COLUMNS = ("protocol", "seed", "suite", "category", "mean", "tasks")
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The command's flags."""
     parser = parser_from("python sweeps/mteb_suite.py", __doc__)
     add = parser.add_argument
-    measured = parser.add_mutually_exclusive_group()
-    measured.add_argument("--variant", metavar="NAME", help="a pre-trained variant (default: the newest finished run)")
-    measured.add_argument("--model", metavar="DIR_OR_ID", help=MODEL_HELP)
     add("--protocol", metavar="VARIANT", help="with --model: whose protocol, M9@mteb-prompts (default: the ladder's)")
     add("--tasks", nargs="+", action="extend", metavar="NAME", help="only these (default: all that --data has)")
     add("--categories", nargs="+", action="extend", metavar="NAME", help="only those of these: sts, retrieval, …")
     add("--zero-shot", action="store_true", help="as it was pre-trained, without contrastive fine-tuning")
-    add_trust_flags(parser)
     add("--pairs", nargs="+", action="extend", metavar="SET", help="data sets of fine-tuning (default: all there are)")
-    add_common_flags(parser, "tasks")
+    add_encoder_flags(parser, "tasks")
     return parser
 
 
@@ -47,40 +51,94 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.zero_shot and options.pairs:
         parser.error("--pairs are read by contrastive fine-tuning, which --zero-shot leaves out")
-    return guarded("mteb_suite.py", lambda: _run(options), options.runs)
+    return guarded("mteb_suite.py", lambda: measure(options, _sweep), options.runs)
 
 
-def _run(options: argparse.Namespace) -> int:
-    from ablations.execute import open_workplace, report_failures, send, work_here
-    from ablations.prefetch import LISTED, print_paper_models
-    from ablations.scales import execution_at
-    from ablations.submit import dispatch_of, place_of
-    from neobert.runs.layout import Layout
-    from sweeps.embedding_outcome import print_outcome
-    from sweeps.embedding_planning import evaluation_of_model, evaluation_of_variant
-    from sweeps.planning import take_newest_run
+def _sweep(workspace: "Workspace", pretrains: bool) -> int:
+    from ablations.execute import carry_out
 
-    if options.model == LISTED:
-        print_paper_models(options.data or "synthetic")
-        return EXIT_DONE
-    trust_of(options)
-    layout = Layout(options.runs.resolve())
-    pretrains = options.variant is None and options.model is None and take_newest_run(options, layout)
-    workplace = open_workplace(options, execution_at(options.scale))
-    source = workplace.source
-    if options.model is not None:
-        sweep = evaluation_of_model(options, layout, source)
-    else:
-        sweep = evaluation_of_variant(options, layout, source, pretrains=pretrains)
-    if options.dry_run:
-        print_outcome(layout, sweep, source, as_json=options.json)
-        return EXIT_DONE
-    if place_of(options) == "slurm":
-        return send(workplace, sweep, *dispatch_of(options, layout, workplace.execution))
-    runs = sweep.unfinished(layout)
-    code = work_here(workplace, sweep, runs)
-    print_outcome(layout, sweep, source, as_json=options.json)
-    return report_failures(layout, runs) if code == EXIT_RUN_FAILED else code
+    row = _plan(workspace, pretrains=pretrains)
+    return carry_out(workspace, [row], lambda: print_outcome(workspace, row))
+
+
+def _plan(workspace: "Workspace", *, pretrains: bool) -> "PlanRow":
+    """The evaluations of the encoder, and what comes before them.
+
+    Raises:
+        MissingData, ValueError: the encoder or data are not there, or a name is unknown.
+    """
+    from ablations.plan import EmbeddingChoice, plan_model, wanted_tasks
+    from neobert.console import logs
+
+    options, source = workspace.options, workspace.source
+    choice = EmbeddingChoice(options.pairs, options.tasks, options.categories, options.zero_shot)
+    if options.model is None:
+        if options.protocol:
+            raise ValueError("--protocol is for --model: a variant has its own, so name M9@mteb-prompts and the like")
+        row = variant_row(workspace, ["pretrain", "mteb"], choice=choice)
+        if not pretrains:
+            require_pretrained(row, options)
+        return row
+    wanted_tasks(source, choice.tasks, choice.categories)  # a wrong name is told before a model is loaded
+    model = adopted_model(workspace)
+    seeds, protocol = options.seed or [0], options.protocol
+    planned = plan_model(
+        model, seeds, options.scale, source, workspace.layout, ["mteb"], choice=choice, protocol=protocol
+    )
+    logs().print(pooling_remark(model, is_zero_shot=options.zero_shot), markup=False)
+    return planned
+
+
+def pooling_remark(model: "ExternalModel", *, is_zero_shot: bool) -> str:
+    """How vectors are made of a model's hidden states."""
+    from neobert.embeddings.sentence_modules import read_sentence_modules
+    from neobert.external import MODULES
+
+    mean = "the mean over all tokens is taken, as of every encoder here"
+    if not (Path(model.folder) / MODULES).is_file():
+        return f"{model.name} declares no pooling: {mean}"
+    if not is_zero_shot:
+        return f"{model.name} starts contrastive fine-tuning without its {MODULES}: {mean}"
+    return f"{model.name} is measured as its {MODULES} says: {read_sentence_modules(Path(model.folder), model.name)}"
+
+
+def print_outcome(workspace: "Workspace", row: "PlanRow") -> None:
+    """Every task with its state, then means that say how many tasks they are of; in JSON {"tasks": …, "means": …} for
+    each evaluation."""
+    from ablations.listing import in_points, means_of, task_entries
+    from neobert.console import logs, output, table
+    from neobert.runs.specifications import EmbeddingEvaluation, only
+
+    available = workspace.source.embedding_tasks()
+    evaluations = only(row.runs, EmbeddingEvaluation)
+    entries = [task_entries(workspace.layout, evaluation) for evaluation in evaluations]
+    means = [means_of(each, available) for each in entries]
+    if workspace.options.json:
+        found = [
+            {"tasks": tasks, "means": [mean.summary() for mean in of_tasks]}
+            for tasks, of_tasks in zip(entries, means, strict=True)
+        ]
+        print(json.dumps(found, indent=1))
+        return
+    shown = [{**entry, "score": in_points(entry["score"])} for each in entries for entry in each]
+    task_cells = [[entry[column] for column in TASK_COLUMNS] for entry in shown]
+    output().print(table(f"{row.heading}: main scores of tasks, ×100", TASK_COLUMNS, task_cells))
+    mean_cells = [
+        (
+            evaluation.encoder.protocol,
+            evaluation.seed,
+            mean.suite,
+            mean.category or "all tasks",
+            in_points(mean.score),
+            f"{mean.tasks} of {mean.expected}",
+        )
+        for evaluation, of_tasks in zip(evaluations, means, strict=True)
+        for mean in of_tasks
+    ]
+    output().print(table("Means of main scores, ×100", MEAN_COLUMNS, mean_cells))
+    for entry in shown:
+        if entry["error"]:
+            logs().print(f"failed: {entry['task']}: {entry['error']}", markup=False)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import Any, cast
 from papers_ladder import PAPERS_LADDER
 
 from ablations.ladder import variants
-from ablations.plan import chosen_variants, glue_studies, measured_checkpoints, pretraining_runs
+from ablations.plan import chosen_variants, pretraining_runs, variant_studies
 from ablations.scales import Scale, scaled
 from ablations.variant import Recipe, Variant
 from neobert.data.sources import Source
@@ -114,8 +114,7 @@ class Study:
 
     def studies(self, name: str, seed: int = 0) -> Iterator[GlueStudy]:
         """All studies of a variant, on every checkpoint that it measures."""
-        for checkpoint in measured_checkpoints(self.recipe(name), self.runs(name, seed), seed):
-            yield from glue_studies(checkpoint, self.source)
+        yield from variant_studies(self.recipe(name), self.runs(name, seed), seed, self.source)
 
     def study(self, name: str, task: str, seed: int = 0) -> GlueStudy:
         """The study of a task on the variant's last checkpoint."""

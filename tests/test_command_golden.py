@@ -98,4 +98,4 @@ def test_a_batch_script_is_golden(
     flags = ["--variant", "M9", "--scale", "paper", "--data", "hub", "--cluster", "slurm", "--cluster-profile", "h100"]
     assert run.main([*flags, "--dry-run", "--runs", str(tmp_path / "runs")]) == 0
     shown = without_paths(capsys.readouterr().out, tmp_path / "runs")
-    golden.compare_text("sbatch.txt", shown[shown.index("# prepare-") :])
+    golden.compare_text("sbatch.txt", shown[shown.index("# corpus-") :])

@@ -13,9 +13,9 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
 from ablations import scales
-from ablations.plan import EVERYTHING, plan_embeddings_of
+from ablations.plan import plan_model
 from ablations.run import main
-from ablations.submit import pieces_of
+from ablations.submit import plan_jobs
 from neobert.data.sources import SyntheticSource
 from neobert.embeddings.encoders import load_encoder
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED
@@ -119,9 +119,9 @@ def test_what_is_no_encoder_is_refused_in_one_sentence(
     ("flags", "code", "sentence"),
     [
         (["--model", "no/such/folder"], EXIT_MISSING, "there is no folder no/such/folder"),
-        (["--model", "x", "--variant", "M8"], EXIT_REFUSED, "--variant has no place"),
-        (["--model", "x", "--design", "ladder"], EXIT_REFUSED, "--design has no place"),
-        (["--model", "x", "--gc"], EXIT_REFUSED, "--gc has no place"),
+        (["--model", "x", "--variant", "M8"], EXIT_REFUSED, "--model cannot be combined with --variant"),
+        (["--model", "x", "--design", "ladder"], EXIT_REFUSED, "--model cannot be combined with --design"),
+        (["--model", "x", "--gc"], EXIT_REFUSED, "--model cannot be combined with --gc"),
         (["--model", "x", "--stages", "pretrain", "contrastive"], EXIT_REFUSED, "the stage pretrain is for variants"),
         (["--model", "x", "--compile", "on"], EXIT_REFUSED, "--compile on does not reach contrastive"),
         (["--variant", "M8", "--compile", "on"], EXIT_REFUSED, "--compile on does not reach contrastive"),
@@ -154,7 +154,6 @@ def test_pairs_of_the_hub_are_named_with_what_brings_them(tmp_path: Path, capsys
 def test_slurm_waits_for_nothing_before_a_model_from_elsewhere(tmp_path: Path) -> None:
     layout = Layout(tmp_path / "runs")
     model = adopt(layout, str(world.save(world.seeded(world.bert), tmp_path / "model")))
-    source, parts = SyntheticSource(100), ("contrastive",)
-    baseline = plan_embeddings_of(model, "smoke", [0], source, layout, EVERYTHING, parts)
-    (piece,) = pieces_of(layout, [(model.id, unit.run) for unit in baseline.units], Profile(*(Resources(),) * 4))
-    assert piece.references == (f"contrastive/{baseline.units[0].run.id}",) and piece.needs == ()
+    row = plan_model(model, [0], "smoke", SyntheticSource(100), layout, ["contrastive"])
+    (job,) = plan_jobs(layout, [row], Profile(*(Resources(),) * 4))
+    assert job.references == (f"contrastive/{row.runs[0].id}",) and job.after == ()

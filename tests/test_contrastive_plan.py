@@ -12,10 +12,10 @@ from small_corpora import REAL_DATA
 from tiny_contrastive import tiny_contrastive, write_encoder, write_tiny_contrastive
 
 from ablations.ladder import CONTRASTIVE_PROTOCOL, EMBEDDING_PROTOCOL, variants
-from ablations.plan import chosen_variants, contrastive_run, pair_sets, plan
+from ablations.plan import Encoder, chosen_variants, contrastive_run, pair_sets, plan
 from ablations.run import main
 from ablations.scales import scaled_contrastive, scaled_embedding
-from ablations.submit import pieces_of
+from ablations.submit import plan_jobs
 from neobert.data.pairs import DECLARED_SETS, Pair, sets_of
 from neobert.data.requirements import Needs, items_of
 from neobert.data.sources import DirectorySource, HubSource, SyntheticSource, open_source
@@ -140,7 +140,7 @@ def test_the_codes_protocol_is_a_variant_of_its_own(tmp_path: Path) -> None:
     rows = plan(
         chosen_variants(["M9", "M9@contrastive-code"]), [0], "smoke", source, layout, ["pretrain", "contrastive"]
     )
-    paper, code = (row.units[-1].run for row in rows)
+    paper, code = (row.planned[-1].run for row in rows)
     assert isinstance(paper, ContrastiveRun) and isinstance(code, ContrastiveRun)
     assert paper.weights == code.weights and paper.id != code.id
     assert [pairs.name for pairs in code.sets] == list(sets_of("code"))
@@ -157,9 +157,9 @@ def test_the_codes_protocol_is_a_variant_of_its_own(tmp_path: Path) -> None:
 def test_a_variant_is_planned_up_to_its_contrastive_run(tmp_path: Path) -> None:
     source, layout = SyntheticSource(100), Layout(tmp_path)
     (row,) = plan(chosen_variants(["M9"]), [0], "smoke", source, layout, ["pretrain", "contrastive"])
-    *stages, last = row.units
+    *stages, last = row.planned
     assert isinstance(last.run, ContrastiveRun) and last.run.weights == stages[-1].run.id
-    assert (last.kind, last.state) == ("contrastive", "missing")
+    assert (last.run.title, last.state) == ("contrastive", "missing")
     assert last.run.max_tokens == min(row.recipe.pretraining.longest_context, last.run.protocol.max_tokens)
     assert [pairs.name for pairs in last.run.sets] == list(source.pair_sets())
 
@@ -167,10 +167,10 @@ def test_a_variant_is_planned_up_to_its_contrastive_run(tmp_path: Path) -> None:
 def test_slurm_gets_the_run_behind_its_encoder(tmp_path: Path) -> None:
     layout, source = Layout(tmp_path), SyntheticSource(100)
     (row,) = plan(chosen_variants(["M8"]), [0], "smoke", source, layout, ["pretrain", "contrastive"])
-    pieces = pieces_of(layout, [("M8", unit.run) for unit in row.units], Profile(*(Resources(),) * 4))
-    last = row.units[-1].run
+    job = plan_jobs(layout, [row], Profile(*(Resources(),) * 4))[-1]
+    last = row.planned[-1].run
     assert isinstance(last, ContrastiveRun)
-    assert (pieces[-1].references, pieces[-1].needs) == ((f"contrastive/{last.id}",), (f"pretraining/{last.weights}",))
+    assert (job.references, job.after) == ((f"contrastive/{last.id}",), (f"pretraining/{last.weights}",))
 
 
 def test_missing_sets_are_named_before_anything_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -209,9 +209,9 @@ def test_the_real_pairs_are_read(tmp_path: Path) -> None:
     first = next(iter(source.pairs("snli_triplets")))
     assert first.query and first.document and len(first.negatives) == 1
     (row,) = plan(chosen_variants(["M8"]), [0], "smoke", source, Layout(tmp_path), ["pretrain", "contrastive"])
-    assert isinstance(row.units[-1].run, ContrastiveRun)
-    assert row.units[-1].run == contrastive_run(
-        row.units[0].run, scaled_contrastive("smoke"), 0, pair_sets(source, None)
+    assert isinstance(row.planned[-1].run, ContrastiveRun)
+    assert row.planned[-1].run == contrastive_run(
+        Encoder.of_stage(row.stages[0]), scaled_contrastive("smoke"), 0, pair_sets(source, None)
     )
 
 

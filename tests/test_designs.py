@@ -8,7 +8,6 @@ import pytest
 
 from ablations import designs, ladder, run
 from ablations.designs import FACTORS, cell, cells, design_of, named, possible_factorials, single_variants
-from ablations.execute import PlannedRows
 from ablations.plan import chosen_variants, plan
 from ablations.scales import Scale, scaled_variant
 from ablations.variant import Modification, Variant, prove
@@ -88,7 +87,7 @@ def test_equal_recipes_are_trained_once_under_every_name(tmp_path: Path) -> None
         Layout(tmp_path),
         ["pretrain"],
     )
-    ids = [unit.run.id for row in rows for unit in row.units if isinstance(unit.run, PretrainingRun)]
+    ids = [unit.run.id for row in rows for unit in row.planned if isinstance(unit.run, PretrainingRun)]
     assert ids[0] == ids[3] and ids[1] == ids[2] and len(set(ids)) == 2
 
 
@@ -99,8 +98,9 @@ def test_runs_of_designs_are_labelled_with_their_names_and_with_the_ladders(
     layout = Layout(tmp_path)
     rows = plan(chosen_variants(["M9-norm", "F:positions+feedforward+norm"]), (0,), "smoke", SYNTHETIC, layout)
     execution = Execution(threads=1, processes=1, micro_batch_tokens=512, checkpoint_interval_steps=10)
-    PlannedRows(rows).write(layout, SYNTHETIC, Source(name="synthetic", synthetic_documents=100), execution)
-    labels = {row.variant.name: read_run_file(row.units[0].folder).labels for row in rows}
+    for row in rows:
+        row.write(layout, SYNTHETIC, Source(name="synthetic", synthetic_documents=100), execution)
+    labels = {row.variant.name: read_run_file(row.planned[0].folder).labels for row in rows}
     assert labels["M9-norm"]["variants"] == ["M9-norm"] and labels["M9-norm"]["parent"] == "M0"
     assert "model.norm" not in labels["M9-norm"]["delta"] and "model.positions" in labels["M9-norm"]["delta"]
     assert labels["F:positions+feedforward+norm"]["variants"] == ["M1", "F:positions+feedforward+norm"]

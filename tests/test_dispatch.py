@@ -59,7 +59,7 @@ def test_stages_follow_each_other_without_trusting_success(slurm: FakeSlurm, run
 def test_what_runs_is_named_by_references_alone(slurm: FakeSlurm, runs: Path) -> None:
     """The pickled payload is smaller than a recipe: run.json on disk says the rest."""
     submit(runs)
-    (pickled,) = (runs / "jobs").glob("pretrain-*/*_submitted.pkl")
+    (pickled,) = (runs / "jobs").glob("pretraining-*/*_submitted.pkl")
     content = pickled.read_bytes()
     (pretrain,) = (each for each in read_submissions(Layout(runs)) if each.kind == "pretrain")
     assert pretrain.references[0].encode() in content

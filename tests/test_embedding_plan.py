@@ -16,28 +16,28 @@ from tiny_runs import tiny_run
 from tiny_suite import SMOKE, write_evaluation, write_zero_shot, zero_shot
 
 from ablations.costs import Costs, Machine
-from ablations.execute import PlannedRows
 from ablations.plan import (
     EVERYTHING,
-    Baseline,
     EmbeddingChoice,
-    Row,
+    Encoder,
+    ModelRow,
+    VariantRow,
     chosen_variants,
     embedding_runs,
     plan,
-    plan_embeddings_of,
+    plan_model,
 )
 from ablations.prefetch import folder_or_repository, paper_models
 from ablations.run import main
 from ablations.scales import execution_at
-from ablations.submit import pieces_of
+from ablations.submit import plan_jobs
 from neobert.data.mteb_tasks import CATEGORIES
 from neobert.data.sources import DirectorySource, SyntheticSource
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED, MissingData
 from neobert.external import adopt
 from neobert.identity import canonical, leaves, plain
 from neobert.runs.cleanup import collectable, read_uses
-from neobert.runs.index import read_index, state_of, task_files
+from neobert.runs.index import read_index, state_of
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record
 from neobert.runs.specifications import (
@@ -56,21 +56,21 @@ SYNTHETIC = SyntheticSource(100)
 STAGES = ["--stages", "pretrain", "glue", "mteb"]
 
 
-def planned(root: Path, name: str = "M8", choice: EmbeddingChoice = EVERYTHING) -> Row:
+def planned(root: Path, name: str = "M8", choice: EmbeddingChoice = EVERYTHING) -> VariantRow:
     (row,) = plan(chosen_variants([name]), [0], "smoke", SYNTHETIC, Layout(root), ["pretrain", "mteb"], choice=choice)
     return row
 
 
-def evaluation_of(row: Row) -> EmbeddingEvaluation:
-    run = row.units[-1].run
+def evaluation_of(row: VariantRow) -> EmbeddingEvaluation:
+    run = row.planned[-1].run
     assert isinstance(run, EmbeddingEvaluation)
     return run
 
 
 def test_mteb_brings_contrastive_fine_tuning_of_the_last_stage(tmp_path: Path) -> None:
     row = planned(tmp_path, "M10")
-    tuned, evaluation = row.units[-2].run, evaluation_of(row)
-    assert isinstance(tuned, ContrastiveRun) and tuned.weights == row.units[1].run.id
+    tuned, evaluation = row.planned[-2].run, evaluation_of(row)
+    assert isinstance(tuned, ContrastiveRun) and tuned.weights == row.planned[1].run.id
     assert (evaluation.encoder.weights, evaluation.encoder.pretraining) == (tuned.id, tuned.weights)
     assert evaluation.encoder.context == tuned.max_tokens
     assert {task.category for task in evaluation.tasks} == set(CATEGORIES)
@@ -80,8 +80,8 @@ def test_mteb_brings_contrastive_fine_tuning_of_the_last_stage(tmp_path: Path) -
 def test_zero_shot_measures_pretraining_alone_and_tells_it_nothing(tmp_path: Path) -> None:
     row = planned(tmp_path, choice=EmbeddingChoice(zero_shot=True))
     evaluation = evaluation_of(row)
-    assert [type(unit.run) for unit in row.units] == [PretrainingRun, EmbeddingEvaluation]
-    assert evaluation.encoder.weights == evaluation.encoder.pretraining == row.units[0].run.id
+    assert [type(unit.run) for unit in row.planned] == [PretrainingRun, EmbeddingEvaluation]
+    assert evaluation.encoder.weights == evaluation.encoder.pretraining == row.planned[0].run.id
     assert evaluation.encoder.context == evaluation_of(planned(tmp_path)).encoder.context
     assert not any(task.prompts for task in evaluation.tasks)
 
@@ -137,8 +137,8 @@ def test_runs_are_labelled_with_the_variants_whose_protocol_they_have(
 ) -> None:
     rows = plan(chosen_variants([name]), [0], "smoke", SYNTHETIC, Layout(tmp_path), ["pretrain", "mteb"])
     source = Source(name="synthetic", synthetic_documents=100)
-    PlannedRows(rows).write(Layout(tmp_path), SYNTHETIC, source, execution_at("smoke"))
-    *_, tuned, suite = (set(read_run_file(unit.folder).labels["variants"]) for unit in rows[0].units)
+    rows[0].write(Layout(tmp_path), SYNTHETIC, source, execution_at("smoke"))
+    *_, tuned, suite = (set(read_run_file(unit.folder).labels["variants"]) for unit in rows[0].planned)
     known = {"M9", "M10", "M9@mteb-prompts", "M9@contrastive-code", "M9@code-prompts"}
     assert (tuned & known, suite & known) == (of_tuning, of_suite)
 
@@ -149,18 +149,17 @@ def test_a_model_from_elsewhere_gets_the_protocol_of_a_variant(
     """What the two protocols share keeps its name; what they do not is labelled with the variant."""
     model = adopt(Layout(tmp_path), str(save(seeded(bert), tmp_path / "tiny-bert")))
 
-    def planned_by(protocol: str | None) -> Baseline:
-        choice, layout = EmbeddingChoice(), Layout(tmp_path)
-        return plan_embeddings_of(model, "smoke", [0], SYNTHETIC, layout, choice, protocol=protocol)
+    def planned_by(protocol: str | None) -> ModelRow:
+        return plan_model(model, [0], "smoke", SYNTHETIC, Layout(tmp_path), ["mteb"], protocol=protocol)
 
     plans = [planned_by(name) for name in (None, "M9@code-prompts", "M9@mteb-prompts", "M10")]
     for plan_of, labelled in zip(plans, ({}, {"M9@code-prompts"}, {"M9@mteb-prompts"}, {}), strict=True):
-        names = [plan_of._labels(SYNTHETIC, unit.run)["model"] for unit in plan_of.units]
+        names = [plan_of.labels(unit, SYNTHETIC)["model"] for unit in plan_of.planned]
         assert all(name.startswith("tiny-bert") for name in names)
         assert {name.partition(", ")[2] for name in names} - {""} == set(labelled)
-    usual, code, mteb, other = (plan_of.units[0].run.id for plan_of in plans)
+    usual, code, mteb, other = (plan_of.planned[0].run.id for plan_of in plans)
     assert usual == mteb == other != code
-    assert plans[0].units == plans[3].units
+    assert plans[0].planned == plans[3].planned
     with pytest.raises(ValueError, match="there is no variant 'M9@mteb-prompt': did you mean 'M9@mteb-prompts'"):
         planned_by("M9@mteb-prompt")
     command = ["--variant", "M8", "--runs", str(tmp_path / "runs"), "--protocol", "M9"]
@@ -205,8 +204,8 @@ def test_the_dry_run_shows_tasks_that_nobody_can_count_hours_of(
 def test_hours_of_fine_tuning_are_bounded_where_a_throughput_is_stated(tmp_path: Path) -> None:
     row = planned(tmp_path)
     machine = Machine(None, 1, "ddp", 4096, 1000.0, None)
-    cost = Costs(Layout(tmp_path), [row], SYNTHETIC, machine).unit(row.units[1].run)
-    tuned = row.units[1].run
+    cost = Costs(Layout(tmp_path), [row], SYNTHETIC, machine).of(row.planned[1].run)
+    tuned = row.planned[1].run
     assert isinstance(tuned, ContrastiveRun) and cost.gpu_hours is not None
     assert cost.gpu_hours * 3600 == pytest.approx(
         tuned.protocol.steps * tuned.protocol.texts_per_step * tuned.max_tokens * 4 / 3 / 1000
@@ -216,16 +215,16 @@ def test_hours_of_fine_tuning_are_bounded_where_a_throughput_is_stated(tmp_path:
 def test_an_array_has_an_element_for_each_task_that_is_left(tmp_path: Path) -> None:
     layout, profile = Layout(tmp_path), Profile(*(Resources(),) * 4)
     row = planned(tmp_path)
-    evaluation, named = evaluation_of(row), [("M8", unit.run) for unit in row.units]
-    last = pieces_of(layout, named, profile)[-1]
+    evaluation = evaluation_of(row)
+    last = plan_jobs(layout, [row], profile)[-1]
     assert (last.kind, last.references) == ("mteb", (f"mteb/evaluations/{evaluation.id}",))
-    assert (last.needs, last.workers) == ((f"contrastive/{evaluation.weights}",), len(evaluation.tasks))
-    for files in task_files(layout, evaluation)[:-2]:
+    assert (last.after, last.workers) == ((f"contrastive/{evaluation.weights}",), len(evaluation.tasks))
+    for files in evaluation.task_parts(layout)[:-2]:
         publish_record(files.record, {"kind": "mteb", "id": files.id, "state": "done"})
-    assert pieces_of(layout, named, profile)[-1].workers == 2
+    assert plan_jobs(layout, [row], profile)[-1].workers == 2
     zero_shot_row = planned(tmp_path, choice=EmbeddingChoice(zero_shot=True))
-    last = pieces_of(layout, [("M8", unit.run) for unit in zero_shot_row.units], profile)[-1]
-    assert last.needs == (f"pretraining/{zero_shot_row.units[0].run.id}",)
+    last = plan_jobs(layout, [zero_shot_row], profile)[-1]
+    assert last.after == (f"pretraining/{zero_shot_row.planned[0].run.id}",)
 
 
 def test_slurm_gets_fine_tuning_and_behind_it_an_array(
@@ -264,7 +263,7 @@ def test_status_shows_how_many_tasks_have_a_record(tmp_path: Path) -> None:
     row = shown()
     assert (row.state, row.done, row.total, row.counted, row.note) == ("waiting", 0, total, "tasks", "")
     assert row.name == f"mteb zero_shot {evaluation.id}" and row.variants == ("T",)
-    first, second, *others = task_files(layout, evaluation)
+    first, second, *others = evaluation.task_parts(layout)
     claim(layout, first.id)
     assert (shown().state, state_of(layout, evaluation)) == ("running", "running")
     publish_record(first.record, {"kind": "mteb", "id": first.id, "state": "done"})
@@ -323,14 +322,14 @@ def test_missing_data_are_named_before_anything_runs(tmp_path: Path, capsys: pyt
     assert "MTEB task STS12 (mteb/sts12-sts)" in said and "CQADupstackAndroidRetrieval" in said
     assert "--stages pretrain contrastive mteb" in said
     (folder / "mteb" / "STS" / "Mine").mkdir(parents=True)
+    encoder, zero_shot_choice = Encoder.of_stage(tiny_run()), EmbeddingChoice(zero_shot=True)
     with pytest.raises(MissingData, match=r"Mine lacks .*test\.parquet"):
-        embedding_runs(tiny_run(), SMOKE, [0], DirectorySource(folder), ("mteb",), EmbeddingChoice(zero_shot=True))
+        embedding_runs(encoder, SMOKE, [0], DirectorySource(folder), ("mteb",), zero_shot_choice)
     with pytest.raises(MissingData, match=r"no data sets of pairs.*--zero-shot: without it"):
-        embedding_runs(tiny_run(), SMOKE, [0], DirectorySource(folder), ("mteb",), EVERYTHING)
+        embedding_runs(encoder, SMOKE, [0], DirectorySource(folder), ("mteb",), EVERYTHING)
     (tmp_path / "empty").mkdir()
     with pytest.raises(MissingData, match="holds no tasks of embeddings"):
-        choice = EmbeddingChoice(zero_shot=True)
-        embedding_runs(tiny_run(), SMOKE, [0], DirectorySource(tmp_path / "empty"), ("mteb",), choice)
+        embedding_runs(encoder, SMOKE, [0], DirectorySource(tmp_path / "empty"), ("mteb",), zero_shot_choice)
     assert not runs.exists()
 
 

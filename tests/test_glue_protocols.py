@@ -16,7 +16,6 @@ from test_run_command import toy_scale  # noqa: F401  (a fixture)
 
 from ablations import ladder, run, scales
 from ablations.costs import PUBLISHED, TrialWork
-from ablations.execute import PlannedRows
 from ablations.plan import chosen_variants, plan
 from neobert.data.sources import open_source
 from neobert.files import read_json, read_lines
@@ -72,7 +71,7 @@ def studies_of(root: Path, name: str, documents: int = 100) -> dict[tuple[int, s
     """A variant's studies by stage and task."""
     source = open_source("synthetic", synthetic_documents=documents)
     (row,) = plan(chosen_variants([name]), (0,), "smoke", source, Layout(root))
-    return {(unit.run.stage, unit.run.task): unit.run for unit in row.units if isinstance(unit.run, GlueStudy)}
+    return {(unit.run.stage, unit.run.task): unit.run for unit in row.planned if isinstance(unit.run, GlueStudy)}
 
 
 @pytest.mark.parametrize(
@@ -306,8 +305,9 @@ def fine_tune(root: Path, name: str, tasks: set[str]) -> None:
     layout, specification = Layout(root), Source(name="synthetic", synthetic_documents=600)
     source, execution = open_source(specification.name, synthetic_documents=600), scales.execution_at("smoke")
     rows = plan(chosen_variants([name]), (0,), "smoke", source, layout, ("glue",))
-    PlannedRows(rows).write(layout, source, specification, execution)
-    for study in (unit.run for unit in rows[0].units if isinstance(unit.run, GlueStudy)):
+    for row in rows:
+        row.write(layout, source, specification, execution)
+    for study in (unit.run for unit in rows[0].planned if isinstance(unit.run, GlueStudy)):
         if study.task in tasks:
             assert Worker(layout, open_units(layout, study.reference), StopRequest()).run() == 0
 

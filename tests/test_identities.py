@@ -11,7 +11,7 @@ from embedding_worlds import card_of, write_published
 from golden_files import ANEW, GoldenFiles
 
 from ablations.ladder import variants
-from ablations.plan import EmbeddingChoice, Part, PlannedUnit, plan
+from ablations.plan import EmbeddingChoice, PlannedRun, StageName, plan
 from ablations.scales import SCALES, Scale, synthetic_documents
 from ablations.variant import Variant
 from neobert.data.catalog import CORPORA, TASK_SPLITS
@@ -66,9 +66,9 @@ def digest_of(ids: list[str]) -> str:
 def ids_of(variant: Variant, scale: Scale, source: Source, layout: Layout) -> dict[str, Any]:
     """Everything that a variant's plan names."""
 
-    def units(*parts: Part, zero_shot: bool = False) -> Sequence[PlannedUnit]:
+    def units(*parts: StageName, zero_shot: bool = False) -> Sequence[PlannedRun]:
         choice = EmbeddingChoice(zero_shot=zero_shot)
-        return plan([variant], (0,), scale, source, layout, ("pretrain", *parts), choice=choice)[0].units
+        return plan([variant], (0,), scale, source, layout, ("pretrain", *parts), choice=choice)[0].planned
 
     ids: dict[str, Any] = {}
     for unit in units("glue", "contrastive", "mteb"):

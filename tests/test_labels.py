@@ -4,13 +4,15 @@ import re
 
 import pytest
 
-from ablations.designs import named
+from ablations.designs import named, single_variants
 from ablations.ladder import ladder, variants
 from ablations.scales import SCALES, Scale, Vocabulary, scaled
 from ablations.variant import Variant, change_label
 
 OWN = {"corpus": "texts/corpora/web:3f2a", "tokenizer": "trained:8192"}
 PUBLISHED = {"corpus": "hub:tiiuae/falcon-refinedweb@c735", "tokenizer": "hub:meta-llama/Llama-2-7b-hf@01c7"}
+POSSIBLE = [name for name in single_variants() if name not in ("M9-batch", "M0+context")]
+"""Variants of one factor that every scale holds."""
 
 
 def label(name: str, scale: Scale, origins: dict[str, str], vocabulary: Vocabulary = "trained") -> str:
@@ -25,7 +27,7 @@ def test_the_papers_recipe_on_published_data_has_the_papers_titles(name: str) ->
     assert label(name, "paper", PUBLISHED, "published") == variants()[name].title
 
 
-@pytest.mark.parametrize("name", [*variants(), "M0+batch", "F:corpus+batch+context"])
+@pytest.mark.parametrize("name", [*variants(), *POSSIBLE, "F:corpus+batch+context"])
 @pytest.mark.parametrize("scale", [scale for scale in SCALES if scale != "paper"])
 def test_no_small_variant_is_named_after_the_papers_sizes_or_data(name: str, scale: Scale) -> None:
     text = label(name, scale, OWN)
@@ -40,6 +42,11 @@ def test_shapes_sizes_and_lengths_are_those_of_the_resolved_recipes() -> None:
     assert label("M2", "laptop", OWN) == "web text"
     assert label("M3", "laptop", OWN) == "own BPE, 8,192 tokens"
     assert label("M0+batch", "laptop", OWN) == "2,048 → 3,072 tokens per step"
+    assert label("M9-shape", "laptop", OWN) == "M9 at 4 × 144 (paper: 16 × 1056)"
+    assert label("M9-size", "smoke", OWN) == "M9 at 3 × 128 (paper: 12 × 768)"
+    assert label("M9-corpus", "smoke", OWN) == "M9 without web text"
+    assert label("M9-context", "laptop", OWN) == "M9 at context 128"
+    assert label("M9-masking", "smoke", OWN) == "M9 without 20% Masking"
     assert label("F:batch+context", "laptop", OWN) == "2,048 → 3,072 tokens per step, context 128 → 192 → 384"
 
 

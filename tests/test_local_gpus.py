@@ -22,8 +22,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     has = {"count": 0}
     for module in (submit, execute):
         monkeypatch.setattr(module, "visible_gpus", lambda: tuple(map(str, range(has["count"]))))
-    monkeypatch.setattr(submit, "available_cores", lambda: 16)
-    monkeypatch.setattr("ablations.scales.available_cores", lambda: 16)
+        monkeypatch.setattr(module, "available_cores", lambda: 16)
     return has
 
 

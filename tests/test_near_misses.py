@@ -1,17 +1,18 @@
 """Why a planned unit is not the run that is there: the leaves in which they differ, or the numerics version."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from ablations.costs import Machine
-from ablations.listing import NearMisses, near_misses_of, print_plan
-from ablations.plan import Row, chosen_variants, plan
+from ablations.costs import Costs, Machine
+from ablations.listing import id_diffs, print_plan
+from ablations.plan import PlannedRun, VariantRow, chosen_variants, plan
 from neobert.data.sources import open_source
 from neobert.identity import NUMERICS
 from neobert.runs.layout import Layout
-from neobert.runs.specifications import Execution, GlueStudy, PretrainingRun, Source, write_run_file
+from neobert.runs.specifications import Execution, GlueStudy, PretrainingRun, Source, run_folder, write_run_file
 
 SYNTHETIC = open_source("synthetic", synthetic_documents=100)
 SOURCE = Source(name="synthetic", synthetic_documents=100)
@@ -19,13 +20,13 @@ EXECUTION = Execution(threads=1, processes=1, micro_batch_tokens=512, checkpoint
 MACHINE = Machine.of(EXECUTION)
 
 
-def planned(root: Path, name: str = "M4", seed: int = 0) -> Row:
+def planned(root: Path, name: str = "M4", seed: int = 0) -> VariantRow:
     (row,) = plan(chosen_variants([name]), (seed,), "smoke", SYNTHETIC, Layout(root))
     return row
 
 
-def stage_of(row: Row) -> PretrainingRun:
-    run = row.units[0].run
+def stage_of(row: VariantRow) -> PretrainingRun:
+    run = row.planned[0].run
     assert isinstance(run, PretrainingRun)
     return run
 
@@ -47,8 +48,9 @@ def write(root: Path, run: PretrainingRun | GlueStudy, *, done: bool = False) ->
 
 
 def nearest(root: Path, run: PretrainingRun | GlueStudy) -> str | None:
-    miss = NearMisses(Layout(root)).nearest("unit", run, ())
-    return None if miss is None else miss.sentence().removeprefix(f"{run.id} differs from ")
+    row = replace(planned(root), planned=(PlannedRun(run, run_folder(Layout(root), run), "missing"),))
+    (found,) = id_diffs([row], Layout(root))
+    return found[0].sentence().removeprefix(f"{run.id} differs from ") if found else None
 
 
 def test_the_run_with_the_fewest_differing_leaves_is_told_with_both_values(tmp_path: Path) -> None:
@@ -101,7 +103,7 @@ def test_torn_files_are_passed_over(tmp_path: Path) -> None:
 
 def test_another_grid_is_one_difference_and_other_weights_are_the_pretrainings_matter(tmp_path: Path) -> None:
     row = planned(tmp_path)
-    study = next(unit.run for unit in row.units if isinstance(unit.run, GlueStudy))
+    study = next(unit.run for unit in row.planned if isinstance(unit.run, GlueStudy))
     smaller = study.model_copy(update={"points": study.points[:1]})
     write(tmp_path, study.model_copy(update={"weights": "0" * 12}))
     assert nearest(tmp_path, study) is None
@@ -114,8 +116,8 @@ def test_runs_of_the_plan_itself_and_units_that_are_there_are_not_told(tmp_path:
     rows = [planned(tmp_path, seed=seed) for seed in (0, 1)]
     for row in rows:
         write(tmp_path, stage_of(row))
-    assert near_misses_of([planned(tmp_path, seed=seed) for seed in (0, 1)], Layout(tmp_path)) == [[], []]
-    third = near_misses_of([planned(tmp_path, seed=2), planned(tmp_path, seed=2)], Layout(tmp_path))
+    assert id_diffs([planned(tmp_path, seed=seed) for seed in (0, 1)], Layout(tmp_path)) == [[], []]
+    third = id_diffs([planned(tmp_path, seed=2), planned(tmp_path, seed=2)], Layout(tmp_path))
     assert [[set(miss.differs) for miss in misses] for misses in third] == [[{"recipe.seed"}], []]
 
 
@@ -124,7 +126,7 @@ def test_the_plan_prints_costs_and_near_misses_in_json_and_for_people(
 ) -> None:
     write(tmp_path, changed(stage_of(planned(tmp_path)), weight_decay=0.1))
     rows = [planned(tmp_path)]
-    print_plan(rows, Layout(tmp_path), SYNTHETIC, MACHINE, as_json=True)
+    print_plan(rows, Costs(Layout(tmp_path), rows, SYNTHETIC, MACHINE), as_json=True)
     (entry,) = json.loads(capsys.readouterr().out)
     assert {"memory_gb_per_gpu", "gpu_hours", "gpu_hours_source", "disk_gb", "near_misses"} <= set(entry)
     assert entry["gpu_hours"] is None and entry["memory_gb_per_gpu"] > 2.5
@@ -132,7 +134,7 @@ def test_the_plan_prints_costs_and_near_misses_in_json_and_for_people(
     assert (
         miss["differs"] == {"recipe.optimization.weight_decay": [0.1, 0.01]} and miss["kind"] == "pretraining stage 1"
     )
-    print_plan(rows, Layout(tmp_path), SYNTHETIC, MACHINE, as_json=False)
+    print_plan(rows, Costs(Layout(tmp_path), rows, SYNTHETIC, MACHINE), as_json=False)
     said = capsys.readouterr().out
     assert "(waiting) in optimization.weight_decay: 0.1 → 0.01" in said
     assert "GPU-hours unknown" in said and "GPU-hours are not known" in said

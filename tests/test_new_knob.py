@@ -111,6 +111,6 @@ from neobert.runs.specifications import write_run_file
 
 layout, source = Layout(Path(sys.argv[1])), open_source("synthetic", synthetic_documents=16_000)
 (row,) = plan([variants()["M8"]], [0], "smoke", source, layout, ["pretrain"])
-for unit in row.units:
+for unit in row.planned:
     write_run_file(layout, unit.run, specify("synthetic", 16_000), execution_at("smoke"), {})
 """

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ablations import ladder
-from ablations.plan import Row, chosen_variants, plan
+from ablations.plan import VariantRow, chosen_variants, plan
 from neobert.data.sources import open_source
 from neobert.glue.tasks import SELECTION_RULES
 from neobert.identity import leaves
@@ -27,16 +27,16 @@ SYNTHETIC = open_source("synthetic", synthetic_documents=100)
 EXECUTION = Execution(threads=1, processes=1, micro_batch_tokens=512, checkpoint_interval_steps=10)
 
 
-def rows_of(root: Path, *names: str, seeds: tuple[int, ...] = (0,)) -> list[Row]:
+def rows_of(root: Path, *names: str, seeds: tuple[int, ...] = (0,)) -> list[VariantRow]:
     return plan(chosen_variants(names), seeds, "smoke", SYNTHETIC, Layout(root))
 
 
-def pretraining(row: Row) -> list[PretrainingRun]:
-    return [unit.run for unit in row.units if isinstance(unit.run, PretrainingRun)]
+def pretraining(row: VariantRow) -> list[PretrainingRun]:
+    return [unit.run for unit in row.planned if isinstance(unit.run, PretrainingRun)]
 
 
-def studies(row: Row) -> list[GlueStudy]:
-    return [unit.run for unit in row.units if isinstance(unit.run, GlueStudy)]
+def studies(row: VariantRow) -> list[GlueStudy]:
+    return [unit.run for unit in row.planned if isinstance(unit.run, GlueStudy)]
 
 
 @pytest.mark.parametrize(
@@ -167,10 +167,10 @@ def test_a_run_file_says_all_that_is_needed_to_run_alone(tmp_path: Path) -> None
 
 def test_states_follow_the_files(tmp_path: Path) -> None:
     def state() -> str:
-        return rows_of(tmp_path, "M2")[0].units[0].state
+        return rows_of(tmp_path, "M2")[0].planned[0].state
 
     (row,) = rows_of(tmp_path, "M2")
-    run, folder = pretraining(row)[0], row.units[0].folder
+    run, folder = pretraining(row)[0], row.planned[0].folder
     assert state() == "missing"
     source = Source(name="synthetic", synthetic_documents=100)
     write_run_file(Layout(tmp_path), run, source, EXECUTION, {})
@@ -187,15 +187,6 @@ def test_states_follow_the_files(tmp_path: Path) -> None:
     assert state() == "done"
 
 
-def test_the_summary_has_the_documented_keys(tmp_path: Path) -> None:
-    (row,) = rows_of(tmp_path, "M4", seeds=(3,))
-    summary = row.summary()
-    assert {"variant", "seed", "scale", "parameters", "tokens", "flops", "delta", "stages"} <= summary.keys()
-    assert (summary["variant"], summary["seed"], summary["scale"]) == ("M4", 3, "smoke")
-    assert set(summary["stages"][0]) == {"kind", "id", "state", "folder"}
-    assert summary["delta"]["pretraining.optimization.decay"] == ["linear", "cosine"]
-
-
 def test_seeds_are_runs_of_their_own(tmp_path: Path) -> None:
     first, second = rows_of(tmp_path, "M2", seeds=(0, 1))
-    assert {unit.run.id for unit in first.units}.isdisjoint(unit.run.id for unit in second.units)
+    assert {unit.run.id for unit in first.planned}.isdisjoint(unit.run.id for unit in second.planned)

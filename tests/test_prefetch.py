@@ -59,7 +59,7 @@ def test_a_prefetched_folder_gives_the_run_ids_of_the_hub(hub: StandIn, tmp_path
     commits = {place.partition("/")[2]: repository.commit for place, repository in hub.repositories.items()}
     layout = Layout(tmp_path / "runs")
     ids = [
-        [unit.run.id for row in plan(chosen_variants(["all"]), [0], "paper", source, layout) for unit in row.units]
+        [unit.run.id for row in plan(chosen_variants(["all"]), [0], "paper", source, layout) for unit in row.planned]
         for source in (DirectorySource(tmp_path / "data"), HubSource(commits))
     ]
     assert ids[0] == ids[1] and len(ids[0]) > 100

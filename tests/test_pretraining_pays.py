@@ -40,7 +40,7 @@ def test_the_pretrained_smoke_model_beats_random_weights_by_ten_points(tmp_path:
     source = open_source("synthetic", synthetic_documents=synthetic_documents("smoke"))
     gains = []
     for row in plan(chosen_variants(["M5"]), SEEDS, "smoke", source, layout):
-        studies = [unit.run for unit in row.units if isinstance(unit.run, GlueStudy)]
+        studies = [unit.run for unit in row.planned if isinstance(unit.run, GlueStudy)]
         trained = {study.task: json.loads(selection_path(layout, study).read_text())["score"] for study in studies}
         random = {study.task: score_from_random_weights(layout, study) for study in studies}
         for task, score in trained.items():

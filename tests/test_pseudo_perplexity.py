@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from small_models import FORMS, language_model
 from tiny_runs import reference, tiny_model, tiny_run, tiny_stage, write_tiny_run
 
-from ablations.execute import measure_perplexity, perplexity_flags
+from ablations.execute import measure_perplexity
+from ablations.flags import perplexity_flags
 from ablations.run import build_parser
 from ablations.run import main as run_main
 from neobert.data.shards import Documents, TokenizedCorpus, all_documents

@@ -225,9 +225,10 @@ def test_workers_of_a_large_scale_share_the_cores(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str], workers: int, threads: int
 ) -> None:
     """What workers are started with, and what the run file says of it."""
-    monkeypatch.setattr(scales, "available_cores", lambda: 8)
+    for module in (scales, execute):
+        monkeypatch.setattr(module, "available_cores", lambda: 8)
     started = {}
-    monkeypatch.setattr(execute, "carry_out", lambda layout, runs, **how: started.update(how) or 0)
+    monkeypatch.setattr(execute, "run_workers", lambda layout, runs, **how: started.update(how) or 0)
     command = ["--variant", "M2", "--scale", "proxy", "--stages", "pretrain", "--cluster", "here", *flags]
     assert run.main([*command, "--runs", str(tmp_path)]) == 0
     assert (started["workers"], started["threads"]) == (workers, threads)

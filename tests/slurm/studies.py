@@ -15,7 +15,7 @@ from unittest.mock import patch
 from cluster import Cluster
 from waiting import until
 
-from ablations.submit import Dispatch, Piece
+from ablations.submit import PlannedJob, Submitter
 from neobert.files import read_lines
 from neobert.processes import REPOSITORY, thread_variables
 from neobert.runs.layout import Layout
@@ -67,10 +67,10 @@ class Study:
     def send_all(self) -> list[Submission]:
         """Submit what is missing."""
         profile = Profile(prepare=self.resources, pretrain=self.resources, glue=self.resources, mteb=self.resources)
-        dispatch = Dispatch(self.layout, profile, thread_variables(1), None)
-        piece = Piece("pretrain", self.run.id, (reference(self.run),), (), 1)
+        submitter = Submitter(self.layout, profile, thread_variables(1), None)
+        job = PlannedJob("pretrain", f"pretraining-T-{self.run.id}", (reference(self.run),), (), 1)
         with as_on_login_node(self.cluster):
-            return dispatch.send([] if self.is_done else [piece])
+            return submitter.send([] if self.is_done else [job])
 
     @property
     def is_done(self) -> bool:

@@ -15,7 +15,8 @@ from safetensors.numpy import load_file
 from status_worlds import EXECUTION, study_of
 from studies import SHORT_HOURS, Study, as_on_login_node, run_command
 
-from ablations.submit import Dispatch, pieces_of
+from ablations.plan import PlannedRun, PlanRow
+from ablations.submit import Submitter, plan_jobs
 from neobert.data.preparation import open_specified
 from neobert.files import read_lines
 from neobert.processes import REPOSITORY, thread_variables
@@ -72,6 +73,12 @@ def test_a_controller_that_has_just_started_is_waited_for(cluster: Cluster, tmp_
     assert len(read_submissions(Layout(tmp_path))) == 2
 
 
+class NamedRow(PlanRow):
+    """A row of tiny runs."""
+
+    name = "T"
+
+
 def test_a_grid_runs_behind_the_pre_training_that_it_needs(cluster: Cluster, tmp_path: Path, until: Until) -> None:
     """A run of seconds and its grid, sent together: corpus, run, points and selection each start once."""
     layout, run = Layout(tmp_path), tiny_run()
@@ -80,10 +87,13 @@ def test_a_grid_runs_behind_the_pre_training_that_it_needs(cluster: Cluster, tmp
     write_run_file(layout, study, SOURCE, EXECUTION, {"variants": ["T"]})
     resources = Resources(hours=SHORT_HOURS, cpus_per_task=1)
     profile = Profile(prepare=resources, pretrain=resources, glue=resources, mteb=resources)
+    planned = (
+        PlannedRun(run, run_folder(layout, run), "waiting"),
+        PlannedRun(study, run_folder(layout, study), "waiting"),
+    )
+    row = NamedRow(scale="smoke", planned=planned, skipped={})
     with as_on_login_node(cluster):
-        Dispatch(layout, profile, thread_variables(1), None).send(
-            pieces_of(layout, [("T", run), ("T", study)], profile)
-        )
+        Submitter(layout, profile, thread_variables(1), None).send(plan_jobs(layout, [row], profile))
     selection = run_folder(layout, study) / "selection.json"
     until(selection.exists, STUDY_SECONDS, "the grid's selection")
     starts = Counter(line["unit"] for line in read_lines(tmp_path / "starts.jsonl"))

@@ -1,0 +1,139 @@
+"""The encoder that a sweep measures: a variant's checkpoints, an external model, or the newest finished run."""
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ablations.flags import DEFAULT_RUNS, MODEL_HELP, add_common_flags, trust_of
+from neobert.command_line import seed
+from neobert.errors import EXIT_DONE, MissingData
+
+if TYPE_CHECKING:
+    from ablations.execute import Workspace
+    from ablations.plan import EmbeddingChoice, StageName, VariantRow
+    from neobert.external import ExternalModel
+    from neobert.recipe import Grid
+    from neobert.runs.layout import Layout
+
+
+def add_encoder_flags(parser: argparse.ArgumentParser, shown: str) -> None:
+    """What is measured, with which seeds, and the flags of every command; `shown` is what a dry run prints."""
+    measured = parser.add_mutually_exclusive_group()
+    measured.add_argument("--variant", metavar="NAME", help="a pre-trained variant (default: the newest finished run)")
+    measured.add_argument("--model", metavar="DIR_OR_ID", help=MODEL_HELP)
+    seeds = "of fine-tuning (default: as trained)"
+    parser.add_argument("--seed", type=seed, nargs="+", action="extend", metavar="N", help=seeds)
+    parser.add_argument("--pretraining-seed", type=seed, default=0, metavar="N", help="of the variant (default: 0)")
+    add_common_flags(parser, f"{shown} and their states,")
+
+
+def measure(options: argparse.Namespace, sweep: "Callable[[Workspace, bool], int]") -> int:
+    """Open the encoder that the flags name and hand its workspace to `sweep`, with whether it may be pre-trained on the
+    way; the exit code. `--model list` prints the models of the paper instead.
+
+    Raises:
+        ValueError: flags contradict each other.
+        MissingData: a folder is not there.
+    """
+    from ablations.execute import open_workspace
+    from ablations.prefetch import LISTED, print_paper_models
+    from ablations.scales import execution_at
+    from neobert.runs.layout import Layout
+
+    if options.model == LISTED:
+        print_paper_models(options.data or "synthetic")
+        return EXIT_DONE
+    trust_of(options)  # a flag too many is told before anything is opened
+    if options.model is not None and options.pretraining_seed:
+        raise ValueError("--pretraining-seed belongs to a variant: leave it out with --model")
+    pretrains = options.variant is None and options.model is None
+    pretrains = pretrains and _take_newest_run(options, Layout(options.runs.resolve()))
+    return sweep(open_workspace(options, execution_at(options.scale)), pretrains)
+
+
+def _take_newest_run(options: argparse.Namespace, layout: "Layout") -> bool:
+    """Take variant, scale, data and seed from the run that finished last. True where there is none, so that M7 has to
+    be pre-trained at smoke scale.
+
+    Raises:
+        MissingData: a folder of runs was named that does not exist.
+    """
+    from neobert.console import logs
+    from neobert.runs.specifications import read_run_file
+
+    if options.runs != DEFAULT_RUNS and not layout.root.exists():
+        raise MissingData(
+            f"--runs {options.runs} does not exist, so there is no finished run to sweep: name the folder that run.py "
+            "filled, or a variant to pre-train there with `python ablations/run.py`"
+        )
+    finished = sorted(layout.root.glob("pretraining/*/done.json"), key=lambda path: path.stat().st_mtime)
+    if not finished:
+        options.variant, options.scale, options.data = "M7", "smoke", "synthetic"
+        logs().print(f"{layout.root} holds no finished run: M7 is pre-trained at smoke scale first", markup=False)
+        return True
+    run_file = read_run_file(finished[-1].parent)
+    assert run_file.pretraining is not None
+    options.variant = run_file.labels["variants"][0]
+    options.scale, options.data = run_file.labels["scale"], run_file.source.name
+    options.pretraining_seed = run_file.pretraining.seed
+    logs().print(f"on {options.variant}, the run that finished last ({run_file.id})", markup=False)
+    return False
+
+
+def variant_row(
+    workspace: "Workspace",
+    stages: "Sequence[StageName]",
+    *,
+    grid: "Grid | None" = None,
+    choice: "EmbeddingChoice | None" = None,
+) -> "VariantRow":
+    """The plan of the variant that the flags name, on another grid where one is given.
+
+    Raises:
+        MissingData, ValueError: as `plan`.
+    """
+    from ablations.plan import EVERYTHING, chosen_variants, plan
+
+    options = workspace.options
+    (variant,) = chosen_variants([options.variant])
+    if grid is not None:
+        recipe = variant.recipe.model_copy(update={"grid": grid})
+        variant = replace(variant, recipe=recipe, parent=None, modifications=())
+    (row,) = plan(
+        [variant],
+        [options.pretraining_seed],
+        options.scale,
+        workspace.source,
+        workspace.layout,
+        stages,
+        finetuning_seeds=list(dict.fromkeys(options.seed or [])) or None,
+        choice=choice or EVERYTHING,
+    )
+    return row
+
+
+def require_pretrained(row: "VariantRow", options: argparse.Namespace) -> None:
+    """Check that the variant's pre-training is done; a dry run shows it as it is.
+
+    Raises:
+        MissingData: it is not; says which command does it.
+    """
+    states = {planned.run.id: planned.state for planned in row.planned}
+    for stage in row.stages:
+        if states[stage.id] != "done" and not options.dry_run:
+            command = f"python ablations/run.py --variant {row.name} --scale {options.scale} --runs {options.runs}"
+            raise MissingData(f"{row.name} is not pre-trained ({states[stage.id]}): run `{command}` first")
+
+
+def adopted_model(workspace: "Workspace") -> "ExternalModel":
+    """The model that the flags name.
+
+    Raises:
+        MissingData, ValueError: it is not there or no encoder.
+    """
+    from ablations.prefetch import folder_or_repository
+    from neobert.external import adopt
+
+    options = workspace.options
+    return adopt(workspace.layout, folder_or_repository(options.model, options.data), trust_of(options))
