@@ -216,6 +216,7 @@ class SyntheticSource:
         return self._world
 
     def task_examples(self, task: str, split: str) -> dict[str, list[str | int | float]]:
+        require_split(task, split)
         return synthetic.task_examples(task, split)
 
     def pair_sets(self) -> tuple[str, ...]:
