@@ -1,4 +1,8 @@
-"""What decides the result of contrastive fine-tuning: the encoder, the data sets of pairs, the protocol. Torch-free."""
+"""Specifications: for each kind of work all that decides its result, its id, and where it lies; and run.json.
+
+In the order of a study: corpus, pre-training, GLUE, contrastive fine-tuning, MTEB. `neobert.runs.work.Work` says what
+each kind offers.
+"""
 
 import statistics
 from collections.abc import Iterable, Mapping
@@ -24,308 +28,26 @@ from neobert.recipe import (
 )
 from neobert.runs.layout import MANIFEST, Layout
 from neobert.runs.records import Category, Protocol, provenance, read_sealed, sealed
-from neobert.runs.work import Counted, JobKind, Kind, Part, Work, training_columns, training_part
+from neobert.runs.work import Counted, JobKind, Kind, Part, Work, training_columns
 
 EXTERNAL_PREFIX = "model-"
-"""Of the ids of models that were not pre-trained here; run ids are hexadecimal digits."""
-
-MECHANISMS = ("tokenization", "model", "optimization", "contrastive")
-PAIR_MECHANISMS = ("tokenization", "contrastive")
-
-
-def pretraining_of(weights: str) -> tuple[str, ...]:
-    """The reference of the run that ends with weights; none for an external model, which nobody trains."""
-    return () if weights.startswith(EXTERNAL_PREFIX) else (f"pretraining/{weights}",)
-
-
-class PairSet(Value):
-    """A data set of pairs as a run reads it.
-
-    origin: identifies its bytes. texts_per_pair: how many texts of a step one pair counts for; None counts its own.
-    """
-
-    name: str
-    origin: str
-    instruction: str | None
-    texts_per_pair: PositiveInt | None
-
-
-class ContrastiveRun(Value):
-    """Contrastive fine-tuning of one encoder.
-
-    `weights` is the id of a pre-training run, or of a model from elsewhere (`neobert.external`), which reads at most
-    `context` tokens.
-    """
-
-    weights: str
-    context: PositiveInt
-    protocol: Contrastive
-    sets: tuple[PairSet, ...]
-    tokenizer_origin: str
-
-    kind: ClassVar[Kind] = "contrastive"
-    job: ClassVar[JobKind] = "pretrain"
-    counted: ClassVar[Counted] = "steps"
-    title: ClassVar[str] = "contrastive"
-    columns: ClassVar[Mapping[str, Any]] = {}
-    preparation: ClassVar[tuple[Work, ...]] = ()
-
-    @model_validator(mode="after")
-    def _has_sets(self) -> Self:
-        names = [pairs.name for pairs in self.sets]
-        if not names or len(set(names)) < len(names):
-            raise ValueError(f"contrastive fine-tuning needs data sets, each once, not {names}")
-        return self
-
-    @cached_property
-    def id(self) -> str:
-        """The run's name."""
-        return self.id_under(NUMERICS)
-
-    def id_under(self, numerics: Mapping[str, int]) -> str:
-        """The run's name under the numerics versions of another time."""
-        return identity({"kind": "contrastive", "run": self, "numerics": chosen(numerics, MECHANISMS)})
-
-    @property
-    def reference(self) -> str:
-        return f"contrastive/{self.id}"
-
-    @property
-    def folder(self) -> str:
-        return self.reference
-
-    @property
-    def seed(self) -> int:
-        return self.protocol.seed
-
-    @property
-    def steps(self) -> int:
-        return self.protocol.steps
-
-    @property
-    def total(self) -> int:
-        return self.steps
-
-    @property
-    def after(self) -> tuple[str, ...]:
-        return pretraining_of(self.weights)
-
-    def uses(self, layout: Layout) -> tuple[Path, ...]:
-        pairs = (layout.pairs(self.pairs_id(pairs)) for pairs in self.sets)
-        return (*pairs, *(layout.root / reference for reference in self.after))
-
-    def parts(self, layout: Layout) -> tuple[Part, ...]:
-        return (self.closing(layout),)
-
-    def closing(self, layout: Layout) -> Part:
-        return training_part(self, layout, f"contrastive fine-tuning {self.id} of {self.weights}")
-
-    def result(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The held-out loss is the mean over data sets of pairs."""
-        return training_columns(record, statistics.fmean(record["scores"]["heldout_loss"].values()))
-
-    @property
-    def is_external(self) -> bool:
-        """Whether the encoder was pre-trained elsewhere."""
-        return self.weights.startswith(EXTERNAL_PREFIX)
-
-    @property
-    def instructed(self) -> Instructed:
-        """Which texts stood behind an instruction in training: none where no data set has one."""
-        return self.protocol.instructed if any(pairs.instruction for pairs in self.sets) else "nothing"
-
-    @property
-    def max_tokens(self) -> int:
-        """Tokens of a text, specials and instruction included."""
-        return min(self.context, self.protocol.max_tokens)
-
-    def pairs_id(self, pairs: PairSet) -> str:
-        """The name of a data set in token ids; runs of equal tokenizer, length and instructions share it."""
-        instructed = self.protocol.instructed
-        content: dict[str, object] = {
-            "pairs": {key: value for key, value in decisive(pairs).items() if key in ("name", "origin")},
-            "instruction": None if instructed == "nothing" else pairs.instruction,
-            "instructed": instructed,
-            "tokenizer": self.tokenizer_origin,
-            "max_tokens": self.max_tokens,
-            "numerics": chosen(NUMERICS, PAIR_MECHANISMS),
-        }
-        if self.protocol.similar_above != neutral_values(Contrastive)["similar_above"]:
-            content["similar_above"] = self.protocol.similar_above
-        return f"{pairs.name}-{identity(content)}"
-
-
-SUITE_SPECIFICATION_MECHANISMS = ("tokenization", "model")
-
-
-class TaskOnData(Value):
-    """A task of embeddings as it is measured: `neobert.data.mteb_tasks.EmbeddingTask` with `origin`, which identifies
-    its data, and `prompts`, what an encoder is told of its texts ("query", "document"); none where it is told nothing.
-    """
-
-    name: str
-    category: Category
-    suite: str
-    metric: str
-    split: str
-    members: tuple[str, ...]
-    origin: str
-    prompts: dict[str, str]
-
-
-class MeasuredEncoder(Value):
-    """The encoder behind scores.
-
-    `weights` is the id of a contrastive run, or where there was none (zero-shot) that of `pretraining`: a run, or a
-    model from elsewhere (`neobert.external`). Texts are cut to `context` tokens, specials included. `seed` tells equal
-    encoders of other seeds apart. Vectors are computed in `precision` on every device.
-    """
-
-    weights: str
-    pretraining: str
-    protocol: Protocol
-    context: PositiveInt
-    tokenizer_origin: str
-    seed: NonNegativeInt
-    precision: Annotated[EmbeddingPrecision, Neutral("fp32")]
-
-    @model_validator(mode="after")
-    def _is_told_by_its_protocol(self) -> Self:
-        if (self.weights == self.pretraining) != (self.protocol == "zero_shot"):
-            raise ValueError(f"protocol {self.protocol} does not go with weights {self.weights} of {self.pretraining}")
-        return self
-
-    @property
-    def revision(self) -> str:
-        """What mteb's cache tells encoders apart by: the weights, how many tokens of a text they read where the name of
-        the weights does not decide it, and the precision where it is not fp32."""
-        read = self.weights if self.protocol == "contrastive" else f"{self.weights}-{self.context}"
-        return read if self.precision == "fp32" else f"{read}-{self.precision}"
-
-
-class EmbeddingRun(Value):
-    """One task on one encoder: a unit of work with one record."""
-
-    encoder: MeasuredEncoder
-    task: TaskOnData
-
-    @cached_property
-    def id(self) -> str:
-        """The result's name: it does not depend on which other tasks are measured."""
-        return identity({"kind": "mteb", "run": self, "numerics": chosen(NUMERICS, SUITE_SPECIFICATION_MECHANISMS)})
-
-
-class EmbeddingEvaluation(Value):
-    """The tasks that one encoder is to be measured on."""
-
-    encoder: MeasuredEncoder
-    tasks: tuple[TaskOnData, ...]
-
-    kind: ClassVar[Kind] = "mteb"
-    job: ClassVar[JobKind] = "mteb"
-    counted: ClassVar[Counted] = "tasks"
-    steps: ClassVar[None] = None
-    preparation: ClassVar[tuple[Work, ...]] = ()
-
-    @model_validator(mode="after")
-    def _has_tasks(self) -> Self:
-        names = [task.name for task in self.tasks]
-        if not names or len(set(names)) < len(names):
-            raise ValueError(f"an evaluation needs tasks, each once, not {names}")
-        return self
-
-    @cached_property
-    def id(self) -> str:
-        """The name of the evaluation."""
-        return self.id_under(NUMERICS)
-
-    def id_under(self, numerics: Mapping[str, int]) -> str:
-        """The name under the numerics versions of another time."""
-        versions = chosen(numerics, SUITE_SPECIFICATION_MECHANISMS)
-        return identity({"kind": "embedding_evaluation", "evaluation": self, "numerics": versions})
-
-    @property
-    def weights(self) -> str:
-        """The weights that are measured."""
-        return self.encoder.weights
-
-    @property
-    def reference(self) -> str:
-        return f"mteb/evaluations/{self.id}"
-
-    @property
-    def folder(self) -> str:
-        return self.reference
-
-    @property
-    def title(self) -> str:
-        return f"mteb {self.encoder.protocol}"
-
-    @property
-    def seed(self) -> int:
-        return self.encoder.seed
-
-    @property
-    def total(self) -> int:
-        return len(self.tasks)
-
-    @property
-    def columns(self) -> Mapping[str, Any]:
-        return {"task": self.encoder.protocol, "weights": self.weights}
-
-    @property
-    def after(self) -> tuple[str, ...]:
-        """The encoder: contrastive fine-tuning, or pre-training where it is measured zero-shot."""
-        if self.encoder.protocol == "contrastive":
-            return (f"contrastive/{self.weights}",)
-        return pretraining_of(self.weights)
-
-    def uses(self, layout: Layout) -> tuple[Path, ...]:
-        references = dict.fromkeys((*self.after, *pretraining_of(self.encoder.pretraining)))
-        return tuple(layout.root / reference for reference in references)
-
-    def parts(self, layout: Layout) -> tuple[Part, ...]:
-        return self.task_parts(layout)
-
-    def task_parts(self, layout: Layout) -> "tuple[TaskPart, ...]":
-        """The tasks as parts, in their order."""
-        return tuple(TaskPart.of(layout, run) for run in self.runs())
-
-    def closing(self, layout: Layout) -> None:
-        """None: each task stands alone."""
-
-    def result(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {}
-
-    def runs(self) -> tuple[EmbeddingRun, ...]:
-        """One for each task."""
-        return tuple(EmbeddingRun(encoder=self.encoder, task=task) for task in self.tasks)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TaskPart(Part):
-    """One task on one encoder as a part of an evaluation."""
-
-    layout: Layout
-    run: EmbeddingRun
-
-    @classmethod
-    def of(cls, layout: Layout, run: EmbeddingRun) -> Self:
-        """The part that measures a task."""
-        record = layout.embedding_task(run.task.name, run.id)
-        return cls(
-            id=run.id,
-            title=f"{run.task.name} on {run.encoder.weights} ({run.encoder.protocol})",
-            record=record,
-            error=record.parent / "errors" / record.name,
-            layout=layout,
-            run=run,
-        )
-
-
+"""Of the ids of external models; run ids are hexadecimal digits."""
 PRETRAINING_MECHANISMS = ("tokenization", "batching", "masking", "model", "initialization", "optimization")
 GLUE_MECHANISMS = ("tokenization", "model", "finetuning", "metrics")
+CONTRASTIVE_MECHANISMS = ("tokenization", "model", "optimization", "contrastive")
+PAIR_MECHANISMS = ("tokenization", "contrastive")
+EMBEDDING_MECHANISMS = ("tokenization", "model")
 EXECUTION = "execution.json"
+HeldoutWord = Literal["own", "all"]
+CompileWord = Literal["auto", "on", "off"]
+RunKind = Literal["pretraining", "glue_study", "contrastive", "mteb"]
+RUN_FILE_WORDS: Mapping[Kind, tuple[RunKind, str]] = {
+    "pretraining": ("pretraining", "pretraining"),
+    "glue": ("glue_study", "study"),
+    "contrastive": ("contrastive", "contrastive"),
+    "mteb": ("mteb", "mteb"),
+}
+"""By kind: its word in run.json, and the key of the specification there."""
 
 
 class Source(Value):
@@ -335,10 +57,6 @@ class Source(Value):
     name: str
     synthetic_documents: PositiveInt
     unseen: tuple[str, ...] = ()
-
-
-HeldoutWord = Literal["own", "all"]
-CompileWord = Literal["auto", "on", "off"]
 
 
 class Execution(Value):
@@ -379,7 +97,70 @@ class Execution(Value):
         return Execution.model_validate(plain(self) | {"processes": processes})
 
 
-class PretrainingRun(Value):
+def data_identity(corpus: str, corpus_origin: str, tokenizer_origin: str) -> str:
+    """The name of a corpus in a tokenizer's tokens. Both corpora of a source may have one origin."""
+    numerics = chosen(NUMERICS, ("tokenization",))
+    return identity({"corpus": corpus, "origin": corpus_origin, "tokenizer": tokenizer_origin, "numerics": numerics})
+
+
+def pretraining_of(weights: str) -> tuple[str, ...]:
+    """The reference of the run that ends with weights; none for an external model, which nobody trains."""
+    return () if weights.startswith(EXTERNAL_PREFIX) else (f"pretraining/{weights}",)
+
+
+class Specification(Value):
+    """What the kinds that have a run.json share: an id, and a folder that is named by it."""
+
+    @cached_property
+    def id(self) -> str:
+        """The hash of what decides the result."""
+        return self.id_under(NUMERICS)
+
+    def id_under(self, numerics: Mapping[str, int]) -> str:
+        """The id under the numerics versions of another time."""
+        raise NotImplementedError
+
+    @property
+    def reference(self) -> str:
+        raise NotImplementedError
+
+    @property
+    def folder(self) -> str:
+        return self.reference
+
+    @property
+    def preparation(self) -> tuple[Work, ...]:
+        return ()
+
+
+class Training(Specification):
+    """A run of training, which its processes do together."""
+
+    job: ClassVar[JobKind] = "pretrain"
+    counted: ClassVar[Counted] = "steps"
+
+    @property
+    def steps(self) -> int:
+        raise NotImplementedError
+
+    @property
+    def total(self) -> int:
+        return self.steps
+
+    @property
+    def part_title(self) -> str:
+        """The words for the run in messages."""
+        raise NotImplementedError
+
+    def parts(self, layout: Layout) -> tuple[Part, ...]:
+        return (self.closing(layout),)
+
+    def closing(self, layout: Layout) -> Part:
+        folder = layout.root / self.folder
+        return Part(id=self.id, title=self.part_title, record=folder / "done.json", error=folder / "error.json")
+
+
+class PretrainingRun(Training):
     """One stage of pre-training. `recipe.stages` ends with this stage; earlier ones are in `previous`.
 
     `position_table` is the size of a learned position table in tokens (the longest context of *all* stages of the
@@ -393,31 +174,19 @@ class PretrainingRun(Value):
     tokenizer_origin: str
 
     kind: ClassVar[Kind] = "pretraining"
-    job: ClassVar[JobKind] = "pretrain"
-    counted: ClassVar[Counted] = "steps"
 
     @property
     def stage(self) -> int:
         """Which stage this is, from 0."""
         return len(self.recipe.stages) - 1
 
-    @cached_property
-    def id(self) -> str:
-        """The run's name."""
-        return self.id_under(NUMERICS)
-
     def id_under(self, numerics: Mapping[str, int]) -> str:
-        """The run's name under the numerics versions of another time."""
         versions = chosen(numerics, PRETRAINING_MECHANISMS)
         return identity({"kind": "pretraining", "run": self, "numerics": versions})
 
     @property
     def reference(self) -> str:
         return f"pretraining/{self.id}"
-
-    @property
-    def folder(self) -> str:
-        return self.reference
 
     @property
     def title(self) -> str:
@@ -430,10 +199,6 @@ class PretrainingRun(Value):
     @property
     def steps(self) -> int:
         return self.recipe.stages[-1].steps
-
-    @property
-    def total(self) -> int:
-        return self.steps
 
     @property
     def columns(self) -> Mapping[str, Any]:
@@ -450,11 +215,9 @@ class PretrainingRun(Value):
     def uses(self, layout: Layout) -> tuple[Path, ...]:
         return (layout.data(self.data_id), *(layout.root / reference for reference in self.after))
 
-    def parts(self, layout: Layout) -> tuple[Part, ...]:
-        return (self.closing(layout),)
-
-    def closing(self, layout: Layout) -> Part:
-        return training_part(self, layout, f"pre-training {self.id} (stage {self.stage + 1})")
+    @property
+    def part_title(self) -> str:
+        return f"pre-training {self.id} (stage {self.stage + 1})"
 
     def result(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
         """The held-out loss is that on the run's own corpus."""
@@ -537,10 +300,10 @@ class Start(Value):
         return self.task or "pretraining"
 
 
-class GlueStudy(Value):
+class GlueStudy(Specification):
     """A grid of fine-tuning trials of one task on one pre-trained model with one seed.
 
-    `weights` is the id of a pre-training run, or of a model from elsewhere (`neobert.external`). `pruning` is None;
+    `weights` is the id of a pre-training run, or of an external model (`neobert.external`). `pruning` is None;
     earlier versions could prune a grid, whose trials then depend on each other: such a study is refused.
     """
 
@@ -560,7 +323,6 @@ class GlueStudy(Value):
     job: ClassVar[JobKind] = "glue"
     counted: ClassVar[Counted] = "points"
     steps: ClassVar[None] = None
-    preparation: ClassVar[tuple[Work, ...]] = ()
 
     @field_validator("pruning", mode="before")
     @classmethod
@@ -568,22 +330,12 @@ class GlueStudy(Value):
         if pruning is not None:
             raise ValueError("the study was made with --prune, which this version no longer has")
 
-    @cached_property
-    def id(self) -> str:
-        """The study's name."""
-        return self.id_under(NUMERICS)
-
     def id_under(self, numerics: Mapping[str, int]) -> str:
-        """The study's name under the numerics versions of another time."""
         return identity({"kind": "glue_study", "study": self, "numerics": chosen(numerics, GLUE_MECHANISMS)})
 
     @property
     def reference(self) -> str:
         return f"glue/{self.task}/studies/{self.id}"
-
-    @property
-    def folder(self) -> str:
-        return self.reference
 
     @property
     def title(self) -> str:
@@ -712,20 +464,270 @@ def read_selection(path: Path) -> dict[str, Any]:
     return content
 
 
-def data_identity(corpus: str, corpus_origin: str, tokenizer_origin: str) -> str:
-    """The name of a corpus in a tokenizer's tokens. Both corpora of a source may have one origin."""
-    numerics = chosen(NUMERICS, ("tokenization",))
-    return identity({"corpus": corpus, "origin": corpus_origin, "tokenizer": tokenizer_origin, "numerics": numerics})
+class PairSet(Value):
+    """A data set of pairs as a run reads it.
+
+    origin: identifies its bytes. texts_per_pair: how many texts of a step one pair counts for; None counts its own.
+    """
+
+    name: str
+    origin: str
+    instruction: str | None
+    texts_per_pair: PositiveInt | None
 
 
-RunKind = Literal["pretraining", "glue_study", "contrastive", "mteb"]
-RUN_FILE_WORDS: Mapping[Kind, tuple[RunKind, str]] = {
-    "pretraining": ("pretraining", "pretraining"),
-    "glue": ("glue_study", "study"),
-    "contrastive": ("contrastive", "contrastive"),
-    "mteb": ("mteb", "mteb"),
-}
-"""By kind: its word in run.json, and the key of the specification there."""
+class ContrastiveRun(Training):
+    """Contrastive fine-tuning of one encoder.
+
+    `weights` is the id of a pre-training run, or of an external model (`neobert.external`), which reads at most
+    `context` tokens.
+    """
+
+    weights: str
+    context: PositiveInt
+    protocol: Contrastive
+    sets: tuple[PairSet, ...]
+    tokenizer_origin: str
+
+    kind: ClassVar[Kind] = "contrastive"
+    title: ClassVar[str] = "contrastive"
+    columns: ClassVar[Mapping[str, Any]] = {}
+
+    @model_validator(mode="after")
+    def _has_sets(self) -> Self:
+        names = [pairs.name for pairs in self.sets]
+        if not names or len(set(names)) < len(names):
+            raise ValueError(f"contrastive fine-tuning needs data sets, each once, not {names}")
+        return self
+
+    def id_under(self, numerics: Mapping[str, int]) -> str:
+        return identity({"kind": "contrastive", "run": self, "numerics": chosen(numerics, CONTRASTIVE_MECHANISMS)})
+
+    @property
+    def reference(self) -> str:
+        return f"contrastive/{self.id}"
+
+    @property
+    def seed(self) -> int:
+        return self.protocol.seed
+
+    @property
+    def steps(self) -> int:
+        return self.protocol.steps
+
+    @property
+    def after(self) -> tuple[str, ...]:
+        return pretraining_of(self.weights)
+
+    def uses(self, layout: Layout) -> tuple[Path, ...]:
+        pairs = (layout.pairs(self.pairs_id(pairs)) for pairs in self.sets)
+        return (*pairs, *(layout.root / reference for reference in self.after))
+
+    @property
+    def part_title(self) -> str:
+        return f"contrastive fine-tuning {self.id} of {self.weights}"
+
+    def result(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The held-out loss is the mean over data sets of pairs."""
+        return training_columns(record, statistics.fmean(record["scores"]["heldout_loss"].values()))
+
+    @property
+    def is_external(self) -> bool:
+        """Whether the encoder was pre-trained elsewhere."""
+        return self.weights.startswith(EXTERNAL_PREFIX)
+
+    @property
+    def instructed(self) -> Instructed:
+        """Which texts stood behind an instruction in training: none where no data set has one."""
+        return self.protocol.instructed if any(pairs.instruction for pairs in self.sets) else "nothing"
+
+    @property
+    def max_tokens(self) -> int:
+        """Tokens of a text, specials and instruction included."""
+        return min(self.context, self.protocol.max_tokens)
+
+    def pairs_id(self, pairs: PairSet) -> str:
+        """The name of a data set in token ids; runs of equal tokenizer, length and instructions share it."""
+        instructed = self.protocol.instructed
+        content: dict[str, object] = {
+            "pairs": {key: value for key, value in decisive(pairs).items() if key in ("name", "origin")},
+            "instruction": None if instructed == "nothing" else pairs.instruction,
+            "instructed": instructed,
+            "tokenizer": self.tokenizer_origin,
+            "max_tokens": self.max_tokens,
+            "numerics": chosen(NUMERICS, PAIR_MECHANISMS),
+        }
+        if self.protocol.similar_above != neutral_values(Contrastive)["similar_above"]:
+            content["similar_above"] = self.protocol.similar_above
+        return f"{pairs.name}-{identity(content)}"
+
+
+class TaskOnData(Value):
+    """A task of embeddings as it is measured: `neobert.data.mteb_tasks.EmbeddingTask` with `origin`, which identifies
+    its data, and `prompts`, what an encoder is told of its texts ("query", "document"); none where it is told nothing.
+    """
+
+    name: str
+    category: Category
+    suite: str
+    metric: str
+    split: str
+    members: tuple[str, ...]
+    origin: str
+    prompts: dict[str, str]
+
+
+class MeasuredEncoder(Value):
+    """The encoder behind scores.
+
+    `weights` is the id of a contrastive run, or where there was none (zero-shot) that of `pretraining`: a run, or an
+    external model (`neobert.external`). Texts are cut to `context` tokens, specials included. `seed` tells equal
+    encoders of other seeds apart. Vectors are computed in `precision` on every device.
+    """
+
+    weights: str
+    pretraining: str
+    protocol: Protocol
+    context: PositiveInt
+    tokenizer_origin: str
+    seed: NonNegativeInt
+    precision: Annotated[EmbeddingPrecision, Neutral("fp32")]
+
+    @model_validator(mode="after")
+    def _is_told_by_its_protocol(self) -> Self:
+        if (self.weights == self.pretraining) != (self.protocol == "zero_shot"):
+            raise ValueError(f"protocol {self.protocol} does not go with weights {self.weights} of {self.pretraining}")
+        return self
+
+    @property
+    def revision(self) -> str:
+        """What mteb's cache tells encoders apart by: the weights, how many tokens of a text they read where the name of
+        the weights does not decide it, and the precision where it is not fp32."""
+        read = self.weights if self.protocol == "contrastive" else f"{self.weights}-{self.context}"
+        return read if self.precision == "fp32" else f"{read}-{self.precision}"
+
+
+class EmbeddingRun(Value):
+    """One task on one encoder: a unit of work with one record."""
+
+    encoder: MeasuredEncoder
+    task: TaskOnData
+
+    @cached_property
+    def id(self) -> str:
+        """The result's name: it does not depend on which other tasks are measured."""
+        return identity({"kind": "mteb", "run": self, "numerics": chosen(NUMERICS, EMBEDDING_MECHANISMS)})
+
+
+class EmbeddingEvaluation(Specification):
+    """The tasks that one encoder is to be measured on."""
+
+    encoder: MeasuredEncoder
+    tasks: tuple[TaskOnData, ...]
+
+    kind: ClassVar[Kind] = "mteb"
+    job: ClassVar[JobKind] = "mteb"
+    counted: ClassVar[Counted] = "tasks"
+    steps: ClassVar[None] = None
+
+    @model_validator(mode="after")
+    def _has_tasks(self) -> Self:
+        names = [task.name for task in self.tasks]
+        if not names or len(set(names)) < len(names):
+            raise ValueError(f"an evaluation needs tasks, each once, not {names}")
+        return self
+
+    def id_under(self, numerics: Mapping[str, int]) -> str:
+        versions = chosen(numerics, EMBEDDING_MECHANISMS)
+        return identity({"kind": "embedding_evaluation", "evaluation": self, "numerics": versions})
+
+    @property
+    def weights(self) -> str:
+        """The weights that are measured."""
+        return self.encoder.weights
+
+    @property
+    def reference(self) -> str:
+        return f"mteb/evaluations/{self.id}"
+
+    @property
+    def title(self) -> str:
+        return f"mteb {self.encoder.protocol}"
+
+    @property
+    def seed(self) -> int:
+        return self.encoder.seed
+
+    @property
+    def total(self) -> int:
+        return len(self.tasks)
+
+    @property
+    def columns(self) -> Mapping[str, Any]:
+        return {"task": self.encoder.protocol, "weights": self.weights}
+
+    @property
+    def after(self) -> tuple[str, ...]:
+        """The encoder: contrastive fine-tuning, or pre-training where it is measured zero-shot."""
+        if self.encoder.protocol == "contrastive":
+            return (f"contrastive/{self.weights}",)
+        return pretraining_of(self.weights)
+
+    def uses(self, layout: Layout) -> tuple[Path, ...]:
+        references = dict.fromkeys((*self.after, *pretraining_of(self.encoder.pretraining)))
+        return tuple(layout.root / reference for reference in references)
+
+    def parts(self, layout: Layout) -> tuple[Part, ...]:
+        return self.task_parts(layout)
+
+    def task_parts(self, layout: Layout) -> "tuple[TaskPart, ...]":
+        """The tasks as parts, in their order."""
+        return tuple(TaskPart.of(layout, run) for run in self.runs())
+
+    def closing(self, layout: Layout) -> None:
+        """None: each task stands alone."""
+
+    def result(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {}
+
+    def runs(self) -> tuple[EmbeddingRun, ...]:
+        """One for each task."""
+        return tuple(EmbeddingRun(encoder=self.encoder, task=task) for task in self.tasks)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskPart(Part):
+    """One task on one encoder as a part of an evaluation."""
+
+    layout: Layout
+    run: EmbeddingRun
+
+    @classmethod
+    def of(cls, layout: Layout, run: EmbeddingRun) -> Self:
+        """The part that measures a task."""
+        record = layout.embedding_task(run.task.name, run.id)
+        return cls(
+            id=run.id,
+            title=f"{run.task.name} on {run.encoder.weights} ({run.encoder.protocol})",
+            record=record,
+            error=record.parent / "errors" / record.name,
+            layout=layout,
+            run=run,
+        )
+
+
+Run = PretrainingRun | GlueStudy | ContrastiveRun | EmbeddingEvaluation
+RunT = TypeVar("RunT", PretrainingRun, GlueStudy, ContrastiveRun, EmbeddingEvaluation)
+
+
+def only(runs: Iterable[Run], specification: type[RunT]) -> list[RunT]:
+    """The runs of one kind, in their order."""
+    return [run for run in runs if isinstance(run, specification)]
+
+
+def run_folder(layout: Layout, run: Work) -> Path:
+    """Where a run, study or evaluation lies."""
+    return layout.root / run.folder
 
 
 class RunFile(Value):
@@ -774,20 +776,6 @@ class RunFile(Value):
             f"{folder / 'run.json'} describes {self.run.id} and not {folder.name}: it was changed or moved; restore "
             "it, or move the folder away and run the command again"
         )
-
-
-Run = PretrainingRun | GlueStudy | ContrastiveRun | EmbeddingEvaluation
-RunT = TypeVar("RunT", PretrainingRun, GlueStudy, ContrastiveRun, EmbeddingEvaluation)
-
-
-def only(runs: Iterable[Run], specification: type[RunT]) -> list[RunT]:
-    """The runs of one kind, in their order."""
-    return [run for run in runs if isinstance(run, specification)]
-
-
-def run_folder(layout: Layout, run: Work) -> Path:
-    """Where a run, study or evaluation lies."""
-    return layout.root / run.folder
 
 
 def write_run_file(layout: Layout, run: Run, source: Source, execution: Execution, labels: dict[str, Any]) -> Path:

@@ -101,12 +101,6 @@ class Work(Protocol):
         """The columns that the record of the closing part adds to the row."""
 
 
-def training_part(work: Work, layout: Layout, title: str) -> Part:
-    """The one part of a run of training, which its processes do together."""
-    folder = layout.root / work.folder
-    return Part(id=work.id, title=title, record=folder / "done.json", error=folder / "error.json")
-
-
 def training_columns(record: Mapping[str, Any], heldout_loss: float | None) -> dict[str, Any]:
     """What a finished run of training adds to its row."""
     seconds = record["seconds"]
