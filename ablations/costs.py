@@ -20,7 +20,7 @@ from neobert.glue.tasks import TASKS, task_named
 from neobert.identity import plain
 from neobert.model.size import (
     PEAK_FLOPS_PER_SECOND,
-    MicroBatch,
+    MicroBatchShape,
     TrainingMemory,
     parameter_count,
     training_flops_per_token,
@@ -332,7 +332,7 @@ class Machine:
 def stage_memory(run: PretrainingRun, machine: Machine, rows: int | None = None) -> TrainingMemory:
     """What each GPU holds in a stage, with `rows` in a micro-batch (default: the machine's)."""
     recipe, stage = run.recipe, run.recipe.stages[-1]
-    batch = MicroBatch.of(rows or machine.rows(run), stage.context, recipe.masking.rate)
+    batch = MicroBatchShape.of(rows or machine.rows(run), stage.context, recipe.masking.rate)
     return training_memory(recipe, run.context, batch, machine.engine, machine.gpus, stage.tokens_per_step)
 
 

@@ -29,7 +29,7 @@ from neobert.runs.claims import acquire
 from neobert.runs.layout import Layout
 from neobert.runs.specifications import PretrainingRun, read_run_file
 from neobert.training import pretraining
-from neobert.training.compiling import MOST_SIZES, Trial, compiling_pays
+from neobert.training.compiling import MOST_SIZES, TrialStep, compiling_pays
 from neobert.training.distributed import Process
 from neobert.training.loop import Step
 from neobert.training.pretraining import PretrainingTrainer
@@ -69,7 +69,7 @@ def losses(steps: Iterator[Step]) -> list[float]:
 # Whether it pays
 
 
-class Timed(Trial):
+class Timed(TrialStep):
     """A trial that takes so long, whatever the machine."""
 
     def __init__(self, taken: float, precision: Precision) -> None:

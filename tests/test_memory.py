@@ -19,7 +19,7 @@ from neobert.model import size
 from neobert.model.attention import KERNEL_HEAD_MULTIPLE, AttentionPlan, GatherIndex, packed_plan
 from neobert.model.build import build_masked_language_model
 from neobert.model.size import (
-    MicroBatch,
+    MicroBatchShape,
     logits_bytes,
     saved_bytes,
     training_memory,
@@ -29,7 +29,7 @@ from neobert.recipe import EngineWord, Precision
 ENGINES: tuple[EngineWord, ...] = ("ddp", "zero1", "zero2")
 FORMS = list(itertools.product(("learned", "rotary"), ("gelu", "swiglu", "geglu"), ("layer_norm", "rms_norm")))
 ROWS, CONTEXT, SLOTS = 2, 520, 80  # rows so long that attention on a CPU takes torch's flash kernel in bf16 too
-BATCH = MicroBatch(ROWS, CONTEXT, ROWS * SLOTS)
+BATCH = MicroBatchShape(ROWS, CONTEXT, ROWS * SLOTS)
 SHAPE = {"vocabulary_size": 53, "layers": 3, "width": 48, "heads": 3, "feedforward_width": 96}
 
 
@@ -83,7 +83,7 @@ def test_activations_are_what_autograd_saves_within_one_percent(
 
 def memory_of(engine: EngineWord = "single", processes: int = 1, rows: int = 4, **model: object) -> size.TrainingMemory:
     pretraining = tiny_recipe(model=tiny_model(**model))
-    return training_memory(pretraining, 32, MicroBatch.of(rows, 32, 0.2), engine, processes, step_tokens=256)
+    return training_memory(pretraining, 32, MicroBatchShape.of(rows, 32, 0.2), engine, processes, step_tokens=256)
 
 
 @given(st.sampled_from(ENGINES), st.integers(1, 64), st.integers(1, 1 << 16))
@@ -114,7 +114,7 @@ def test_a_billion_parameters_take_sixteen_gigabytes_beside_activations():
 @pytest.mark.parametrize("rate", [0.15, 0.2, 0.4])
 @pytest.mark.parametrize("context", [32, 512, 1024, 4096])
 def test_a_micro_batch_has_the_slots_that_training_gives_it(context, rate):
-    reckoned = MicroBatch.of(16, context, rate).slots
+    reckoned = MicroBatchShape.of(16, context, rate).slots
     drawn = torch.rand(16, context, generator=torch.Generator().manual_seed(0)) < rate
     given = PaddingBuckets(16, context, rate, document_tokens=math.inf).slots(int(drawn.sum()), 16)
     assert reckoned <= given <= 1.25 * reckoned + 8 and given >= int(drawn.sum())
@@ -141,7 +141,7 @@ def test_an_accelerator_allocates_as_much_as_reckoned(form):
     parts = {"positions": positions, "feedforward": feedforward, "norm": norm}
     shape = {"vocabulary_size": 30_522, "layers": 6, "width": 768, "heads": 12, "feedforward_width": 3072}
     network = language_model(context=512, **parts, **shape).cuda().train()
-    batch = MicroBatch.of(32, 512, 0.2)
+    batch = MicroBatchShape.of(32, 512, 0.2)
     token_ids = torch.randint(30_522, (batch.rows, batch.context), device="cuda")
     places = torch.arange(batch.context, device="cuda").expand(batch.rows, batch.context)
     each = batch.slots // batch.rows

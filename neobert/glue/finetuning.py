@@ -26,7 +26,7 @@ from neobert.model.heads import Classifier
 from neobert.processes import Stopped, StopRequest
 from neobert.recipe import FineTuning, Point, Precision
 from neobert.runs.specifications import CompileWord
-from neobert.training.compiling import COMPILE_SECONDS, COMPILE_SECONDS_PER_LAYER, SAVED_SHARE, Trial, compile_model
+from neobert.training.compiling import COMPILE_SECONDS, COMPILE_SECONDS_PER_LAYER, SAVED_SHARE, TrialStep, compile_model
 from neobert.training.engine import autocast
 from neobert.training.loop import seed_step
 from neobert.training.optimization import set_learning_rate
@@ -240,9 +240,9 @@ class FineTuner:
         examples = next(training_batches(self._train, batch_size, epochs=1, seed=0))
         return self.layout.collate(self._train, examples, self.device, fixed_rows)
 
-    def _trial(self, batch: Any) -> Trial:
+    def _trial(self, batch: Any) -> TrialStep:
         model, precision = self.classifier.model, self.protocol.precision
-        return Trial(model, lambda: self._loss(self._logits(batch), batch.labels), precision, self.device)
+        return TrialStep(model, lambda: self._loss(self._logits(batch), batch.labels), precision, self.device)
 
     def _optimizer(self, point: Point) -> torch.optim.AdamW:
         """Without clipping, as the released code. Weight decay is on norms too; on biases if the protocol says so."""

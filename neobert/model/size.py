@@ -94,15 +94,15 @@ FP32 = 4
 
 
 @dataclass(frozen=True)
-class MicroBatch:
-    """`rows` of `context` tokens, with room for `slots` predicted ones in all."""
+class MicroBatchShape:
+    """`rows` of `context` tokens, `slots` of which are predicted at most."""
 
     rows: int
     context: int
     slots: int
 
     @classmethod
-    def of(cls, rows: int, context: int, rate: float) -> "MicroBatch":
+    def of(cls, rows: int, context: int, rate: float) -> "MicroBatchShape":
         """With as many slots as training gives it when shapes are fixed (`neobert.data.batches`)."""
         mean = rate * rows * context
         return cls(rows, context, math.ceil((mean + math.sqrt(mean)) / SLOT_MULTIPLE) * SLOT_MULTIPLE)
@@ -134,7 +134,7 @@ class TrainingMemory:
 def training_memory(
     pretraining: recipe.Pretraining,
     position_table: int,
-    batch: MicroBatch,
+    batch: MicroBatchShape,
     engine: EngineWord,
     processes: int,
     step_tokens: int,
@@ -166,12 +166,12 @@ def training_memory(
     )
 
 
-def logits_bytes(model: recipe.Model, batch: MicroBatch) -> int:
+def logits_bytes(model: recipe.Model, batch: MicroBatchShape) -> int:
     """The log-probabilities of all predicted slots and two gradients of that size, in fp32."""
     return 3 * FP32 * batch.slots * model.vocabulary_size
 
 
-def saved_bytes(model: recipe.Model, precision: recipe.Precision, batch: MicroBatch) -> int:
+def saved_bytes(model: recipe.Model, precision: recipe.Precision, batch: MicroBatchShape) -> int:
     """What the forward pass of one micro-batch keeps for the backward pass, without logits, weights and inputs.
 
     The last block computes keys and values everywhere, all else at the slots. The stream between the blocks is fp32.

@@ -1,4 +1,4 @@
-"""Whether a model is compiled for training, and the first run of the compiled one."""
+"""torch.compile for training: whether it pays, and the first step of the compiled model."""
 
 import sys
 import time
@@ -31,8 +31,8 @@ sizes come first depends on where an attempt began: resuming would change bits. 
 
 
 @dataclass(frozen=True)
-class Trial:
-    """A micro-batch to try a model on: `loss` is the objective on it; nothing of it stays."""
+class TrialStep:
+    """A step to time or compile a model on: `loss` is the objective on one micro-batch. Changes no weight."""
 
     model: nn.Module
     loss: Callable[[], Tensor]
@@ -40,7 +40,7 @@ class Trial:
     device: torch.device
 
     def seconds(self) -> float:
-        """How long forward and backward pass take; on a CPU without what other processes take of it."""
+        """Seconds of forward and backward pass; on a CPU of processor time, which other processes do not lengthen."""
         started = self._now()
         with autocast(self.device, self.precision):
             # Not `backward`: engines may send gradients away as soon as they are accumulated.
@@ -63,7 +63,7 @@ def compile_seconds() -> float:
     return calculate_time_spent().get("total_wall_time", 0.0)
 
 
-def compiling_pays(trial: Trial, layers: int, micro_batches_left: int) -> bool:
+def compiling_pays(trial: TrialStep, layers: int, micro_batches_left: int) -> bool:
     """Whether compiling earns itself back in what is left to do."""
     trial.seconds()
     left = micro_batches_left * trial.seconds()
@@ -73,7 +73,7 @@ def compiling_pays(trial: Trial, layers: int, micro_batches_left: int) -> bool:
 
 
 def compile_model(
-    trial: Trial, word: CompileWord, *, backend: str | Callable[..., Any] = "inductor", mode: str | None = None
+    trial: TrialStep, word: CompileWord, *, backend: str | Callable[..., Any] = "inductor", mode: str | None = None
 ) -> bool:
     """Compile the model in place, each shape for itself, and try it; False where that fails and is not insisted on.
 

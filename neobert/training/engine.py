@@ -1,4 +1,4 @@
-"""One optimizer update from micro-batches: accumulation, precision, clipping, and processes that share the work."""
+"""One optimizer update from micro-batches: accumulation, precision, clipping, gradients summed over ranks."""
 
 import math
 import time
@@ -27,13 +27,13 @@ from neobert.training.optimization import (
 
 
 def on_device(values: Sequence[float], device: torch.device) -> Tensor:
-    """Numbers as an fp32 tensor on a device, which does not wait for what it computes."""
+    """Numbers as an fp32 tensor on a device, copied without a sync."""
     host = torch.tensor(values, dtype=torch.float32)
     return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host
 
 
-class Reading:
-    """A small tensor's values, copied behind the work that computes them; the host waits for that work alone."""
+class AsyncValues:
+    """Async metrics: device scalars are read one step late, which avoids a sync."""
 
     def __init__(self, values: Tensor) -> None:
         self._done = _event(values.device)
@@ -45,7 +45,7 @@ class Reading:
         self._done.record()
 
     def values(self) -> list[float]:
-        """The numbers, as soon as they are there."""
+        """The numbers; waits for the work that computes them alone."""
         if self._done is not None:
             self._done.synchronize()
         numbers: list[float] = self._host.tolist()
@@ -53,7 +53,7 @@ class Reading:
 
 
 class Phases:
-    """Where the time of a step goes, as its device sees it."""
+    """Where the time of a step goes, by events of its device."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -62,7 +62,7 @@ class Phases:
 
     @contextmanager
     def during(self, phase: str) -> Iterator[None]:
-        """What comes until the end of this, and came since the last end, belongs to `phase`; traces show its name."""
+        """Count this block, and the time since the last one, as `phase`; traces show its name."""
         with record_function(phase):
             yield
         self._mark(phase)
@@ -100,7 +100,7 @@ CLIP_EPSILON = 1e-6
 
 
 @dataclass(frozen=True)
-class Measured:
+class StepMetrics:
     """The mean loss over all predicted items of all processes, and the gradient's norm before clipping.
 
     `stop` is whether any process was asked to stop before the update; all processes get the same answer.
@@ -112,31 +112,31 @@ class Measured:
 
 
 class Update:
-    """An update under way: what it measures comes from the device when it is asked for.
+    """An update under way: its metrics come from the device when they are asked for.
 
     `explain` finds out where a number that is not finite was first seen. `phases` tells where the time went.
     """
 
-    def __init__(self, reading: Reading, explain: Callable[[], str], phases: Phases) -> None:
-        self._reading = reading
+    def __init__(self, values: AsyncValues, explain: Callable[[], str], phases: Phases) -> None:
+        self._values = values
         self._explain = explain
         self.phases = phases
 
-    def measured(self) -> Measured:
+    def measured(self) -> StepMetrics:
         """The numbers.
 
         Raises:
             RunFailed: loss or gradient is not finite; neither this update nor a later one has changed the weights.
         """
-        loss, norm, stop = self._reading.values()
+        loss, norm, stop = self._values.values()
         if math.isfinite(loss) and math.isfinite(norm):
-            return Measured(loss, norm, stop > 0)
+            return StepMetrics(loss, norm, stop > 0)
         what = f"the gradient's norm is {norm}" if math.isfinite(loss) else f"the loss is {loss}"
         raise RunFailed(f"{what}, first seen in {self._explain()}")
 
 
 def autocast(device: torch.device, precision: Precision) -> AbstractContextManager[object]:
-    """Compute in bf16 over fp32 weights where the recipe says so."""
+    """bf16 autocast over fp32 weights where the recipe says so."""
     return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
 
 
@@ -195,7 +195,7 @@ class Engine(Generic[MicroBatch]):
             set_learning_rate(self.optimizer, learning_rate)
             loss = self._over_processes(loss)
             norm = self._clip_and_update(loss)
-        return Update(Reading(torch.stack([loss, norm, stopping])), lambda: self._first_non_finite(batches), phases)
+        return Update(AsyncValues(torch.stack([loss, norm, stopping])), lambda: self._first_non_finite(batches), phases)
 
     def _accumulate(self, batch: MicroBatch, total: Tensor, phases: Phases, *, last: bool) -> Tensor:
         """Add a micro-batch's gradient; its share of the mean loss."""
@@ -234,7 +234,7 @@ class Engine(Generic[MicroBatch]):
         return optimizer_tensors(self.optimizer, self.model) if wanted else {}
 
     def restore_optimizer(self, optimizer: Mapping[str, Tensor]) -> None:
-        """Go on from the model's weights as they are now and from what `optimizer_tensors` gave."""
+        """Continue from the model's weights as they are now and from what `optimizer_tensors` gave."""
         restore_optimizer(self.optimizer, self.model, optimizer)
 
     def optimizer_state_bytes(self) -> int:
@@ -243,7 +243,7 @@ class Engine(Generic[MicroBatch]):
         return sum(value.nbytes for state in states for value in state.values() if value.ndim)
 
     def close(self) -> None:
-        """Let go of what belongs to the group; the engine is of no use afterwards."""
+        """Release what belongs to the process group; the engine cannot be used afterwards."""
 
     def _over_processes(self, value: Tensor) -> Tensor:
         if self.processes > 1:

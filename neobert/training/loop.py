@@ -10,7 +10,7 @@ from torch.profiler import record_function
 
 from neobert.errors import RunFailed
 from neobert.processes import StopRequest
-from neobert.training.engine import Engine, Measured, Update
+from neobert.training.engine import Engine, StepMetrics, Update
 
 MicroBatch = TypeVar("MicroBatch")
 
@@ -49,8 +49,8 @@ class Step:
     stop: bool
     update: Update
 
-    def measured(self) -> Measured:
-        """Loss and gradient's norm, as soon as the device has them.
+    def measured(self) -> StepMetrics:
+        """Loss and gradient norm; waits for the device to have them.
 
         Raises:
             RunFailed: one of them is not finite; the weights are those of the step before.

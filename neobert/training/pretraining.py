@@ -27,7 +27,7 @@ from neobert.runs.records import publish_record
 from neobert.runs.specifications import PretrainingRun, RunFile
 from neobert.runs.work import Part
 from neobert.training.accounting import accounts
-from neobert.training.compiling import Trial, compile_model, compiling_pays
+from neobert.training.compiling import TrialStep, compile_model, compiling_pays
 from neobert.training.distributed import Process, default_device, said_by_first
 from neobert.training.loop import StepBatches
 from neobert.training.trainer import (
@@ -195,13 +195,13 @@ class PretrainingTrainer(Trainer[Batch]):
             decided = compiling_pays(self._trial(), self.run.recipe.model.layers, left)
         return bool(said_by_first(int(decided), self.process, self.device))
 
-    def _trial(self) -> Trial:
+    def _trial(self) -> TrialStep:
         """The first micro-batch of the stage, as every step has them."""
         rows = StepIterator(
             self.training_documents, self.stage, self.run.recipe.packing, seed=0, stage_number=self.run.stage
         )
         batch = next(self.micro_batches().of_steps(rows)).micro_batches[0]
-        return Trial(self.model, lambda: summed_loss(self.model, batch), self.run.recipe.precision, self.device)
+        return TrialStep(self.model, lambda: summed_loss(self.model, batch), self.run.recipe.precision, self.device)
 
     def heldout_scores(self) -> dict[str, Any]:
         """Loss in nats on the held-out documents of each measured corpus, and of the run's own one, in the run's own
