@@ -294,6 +294,10 @@ VERIFIED = "verified.json"
 def verify(folder: Path, checksums: Mapping[str, str], advice: str = "remove its folder to tokenise again") -> None:
     """Compare the files of a folder with their SHA-256, {name: digits}; `advice` is what helps where one differs.
 
+    Files are read in full once, and again when one is no longer the same file: size, times and inode are remembered in
+    verified.json beside them. The time of change cannot be set by hand, so a file that was written, copied or restored
+    since is read again even where its size and date were kept.
+
     Raises:
         DamagedFile: a file is missing or differs.
     """

@@ -41,7 +41,7 @@ class Entry:
 
     @property
     def source(self) -> tuple[str, str, str, str | None]:
-        """What decides the bytes."""
+        """The fields that decide the bytes."""
         return self.repository, self.revision, self.file, self.checksum
 
 
@@ -120,7 +120,7 @@ def missing_files(folder: Path, entries: Mapping[str, Entry]) -> list[str]:
 
 
 def require_brought(folder: Path, entries: Mapping[str, Entry]) -> None:
-    """Hold files against what prefetch brought. Those that were written since are read in full, and remembered.
+    """Check that files are still those that prefetch brought; those written since are hashed once, and remembered.
 
     Raises:
         MissingData: one has other bytes.

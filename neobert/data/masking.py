@@ -1,4 +1,4 @@
-"""Which tokens are predicted and what replaces them: pure functions of who a token is.
+"""Masked language modelling: which tokens are predicted and what replaces them, as pure functions of hashes.
 
 Every function takes numpy arrays or torch tensors of int64 and uses operators alone, so both give the same numbers.
 A hash belongs to (pass over the corpus, document, token offset, stream) and to nothing else: masks do not depend on
@@ -21,7 +21,7 @@ _RANGE = 2**32
 _GOLDEN = 0x9E3779B9
 
 PREDICTED, REPLACEMENT, RANDOM_TOKEN = 0x1B873593, 0x2545F491, 0x52DCE729
-"""Streams of hashes: is it predicted, what becomes of it, which random token."""
+"""Streams of hashes: whether a token is predicted, how it is replaced, by which random token."""
 
 
 def _times(values: Array, factor: int) -> Array:
@@ -91,7 +91,7 @@ def predicted_tokens(token_ids: Array, keys: Array, offsets: Array, rate: float,
 def mask_tokens(
     token_ids: Array, keys: Array, offsets: Array, masking: Masking, ids: SpecialIds
 ) -> tuple[Array, Array]:
-    """What the model reads instead of `token_ids`, and which tokens it predicts.
+    """(masked token ids, boolean of the predicted tokens).
 
     All arguments (tokens,) int64. Of the predicted tokens `mask_share` become [MASK], `random_share` a random token of
     the text's ids, the rest stay (Devlin 2019 §3.1; the NeoBERT paper §3.3 masks all).

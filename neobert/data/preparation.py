@@ -1,4 +1,4 @@
-"""Tokenise what a run needs, once for all workers: whoever comes first does it, the others wait."""
+"""Prepare data once for all workers: one process tokenises or trains a tokenizer under a claim, the others wait."""
 
 import shutil
 import time
@@ -26,8 +26,7 @@ POLL_SECONDS = 0.2
 
 
 def specify(data: str, synthetic_documents: int, unseen: Iterable[str] = ()) -> SourceSpecification:
-    """What a run.json says of `--data` and `--without-texts-of`; folders as absolute paths, since workers and jobs may
-    start elsewhere."""
+    """The run.json form of `--data` and `--without-texts-of`, with absolute paths: jobs may start in another folder."""
     name = data if data in SOURCES else str(Path(data).resolve())
     places = tuple(str(Path(place).resolve()) for place in unseen)
     return SourceSpecification(name=name, synthetic_documents=synthetic_documents, unseen=places)
@@ -95,7 +94,7 @@ def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: S
 
 
 def measured_runs(run_file: RunFile) -> list[PretrainingRun]:
-    """The run, and what it would be on each other corpus of its source whose held-out documents it is measured on."""
+    """The run, and its copy on each other corpus of the source if the held-out loss is measured on all corpora."""
     run = run_file.pretraining
     assert run is not None
     if run_file.execution.heldout == "own":
@@ -124,7 +123,7 @@ def is_tokenized(layout: Layout, run: PretrainingRun) -> bool:
 def tokenized_corpus(
     layout: Layout, run: PretrainingRun, specification: SourceSpecification, stop: StopRequest | None = None
 ) -> TokenizedCorpus:
-    """The run's corpus in its tokens, from disk or made now; what is damaged on disk is made again.
+    """The tokenised corpus of a run, from disk or tokenised now; damaged shards are tokenised again.
 
     Raises:
         ChangedData: it was to be made of other data than those that are here now.
@@ -149,10 +148,10 @@ def prepare_once(
     open_whole: Callable[[], Prepared],
     make: Callable[[DamagedFile | None], None],
 ) -> Prepared:
-    """What lies on the disk, or is made now by whoever takes the claim while all others wait.
+    """Open what is on the disk, or make it: one process does, under a claim, and all others wait.
 
     Args:
-        what: names it for whoever is stopped while waiting.
+        what: its name in the message of `Stopped`, if a stop is requested while waiting.
         open_whole: opens it; raises MissingData where there is nothing, DamagedFile where it is not whole.
         make: makes it, given the damage that was found.
     """

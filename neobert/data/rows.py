@@ -28,7 +28,7 @@ class Packing:
 
 
 class _Gaps:
-    """Rows by the room they have left."""
+    """Rows by the room they have left: the smallest gap that fits is the lowest set bit of an integer."""
 
     def __init__(self) -> None:
         self.rows: defaultdict[int, list[int]] = defaultdict(list)
@@ -52,6 +52,8 @@ class _Gaps:
 
 def best_fit_decreasing(lengths: NDArray[np.int64], context: int) -> Packing:
     """Pack documents of `lengths` (documents,) into rows of `context` tokens, longest first, tightest gap first.
+
+    Documents are placed by length, not by tokens: equal lengths fill equal gaps together.
 
     Raises:
         ValueError: a document is longer than a row, or empty.
@@ -147,7 +149,7 @@ class PackedRows:
 
     @property
     def attended_tokens(self) -> int:
-        """How many tokens the real tokens see, all together: the squares of the lengths of what sees itself."""
+        """Pairs of tokens that attend to each other: the sum of the squared lengths of the attention documents."""
         lengths = self.spans.tokens if self.isolated else self._tokens_by_row
         return int((lengths**2).sum())
 
@@ -206,7 +208,12 @@ _LEAST_SIDE = 16
 
 
 def permute(places: Integers, count: int, keys: Array) -> Integers:
-    """Where each of `places` (n,), below `count`, goes; `keys` of 32 bits, one or (n,), choose the permutation."""
+    """Where each of `places` (n,), below `count`, goes; `keys` of 32 bits, one or (n,), choose the permutation.
+
+    There is no table, so memory does not grow with the corpus: a Feistel network over two halves, each counted modulo
+    about the square root, is a bijection whatever its round function does. The few numbers beyond the count walk on
+    until they fall below it (Black and Rogaway 2002, generalised Feistel and cycle walking).
+    """
     rows = max(_LEAST_SIDE, isqrt(count - 1) + 1)
     columns = max(_LEAST_SIDE, -(-count // rows))
     keys = np.broadcast_to(np.asarray(keys, dtype=np.int64), places.shape)
@@ -219,7 +226,7 @@ def permute(places: Integers, count: int, keys: Array) -> Integers:
 
 
 def _network(numbers: Integers, rows: int, columns: int, keys: Integers) -> Integers:
-    """Rounds that shift row and column in turn by what the other says."""
+    """Feistel rounds: row and column are shifted in turn by a hash of the other."""
     row, column = np.divmod(numbers, columns)
     for number in range(0, _ROUNDS, 2):
         column = _shifted(column, fold(keys ^ number, row), columns)
@@ -242,7 +249,7 @@ _DOCUMENT_ORDER, _ROW_ORDER = 1, 2
 
 
 def shuffle(count: int, *words: int) -> Integers:
-    """(count,) a permutation that belongs to the words; from Philox's raw bits, which numpy promises not to change."""
+    """(count,) a permutation seeded by the words, from Philox's raw bits, which numpy promises not to change."""
     bits = np.random.Philox(np.random.SeedSequence(words)).random_raw(count)
     return np.argsort(bits, kind="stable")
 
@@ -265,7 +272,7 @@ class Stream(Protocol):
     """PackedRows without end."""
 
     def take(self, rows: int) -> PackedRows:
-        """What a step of `rows` slots times context holds."""
+        """The packed rows of a step of `rows` times context token places."""
 
     def state(self) -> dict[str, int]:
         """Where the stream stands, as JSON's own types."""
@@ -277,8 +284,8 @@ class Stream(Protocol):
 class PaddedStream:
     """A step holds as many documents as slots rows, however short, each cut to the context (the paper's count).
 
-    For computing they are best-fit packed with borders, so fewer rows come than were asked for. They come shuffled:
-    packing puts long documents first, and every micro-batch and process is to meet all lengths, hence few sizes.
+    They are best-fit packed with borders, so there are fewer rows than were asked for, and shuffled: packing puts long
+    documents first, but each micro-batch and rank should have all lengths, so that few sizes occur.
     """
 
     def __init__(self, documents: Documents, context: int, words: tuple[int, ...]) -> None:

@@ -181,7 +181,11 @@ class EncodedTexts:
 
 
 def encode_batches(texts: Iterable[str], tokenizer: TextTokenizer) -> Generator[EncodedTexts, None, None]:
-    """All texts in order, encoded in batches."""
+    """All texts in order, encoded in batches.
+
+    The tokenizers library encodes a batch on all cores without the interpreter's lock. Two batches are encoded at once,
+    so that the cores have work while one ends, is copied into arrays, and the next texts are read.
+    """
     under_way: deque[Future[EncodedTexts]] = deque()
     pool = ThreadPoolExecutor(_UNDER_WAY, thread_name_prefix="encode")
     with _all_cores():
@@ -198,7 +202,7 @@ def encode_batches(texts: Iterable[str], tokenizer: TextTokenizer) -> Generator[
 
 @contextmanager
 def _all_cores() -> Iterator[None]:
-    """Lets the library use its threads: workers start with them off, and who needs the corpus waits for it."""
+    """Let `tokenizers` use its threads, which workers switch off at their start."""
     before = os.environ.get(_PARALLELISM)
     os.environ[_PARALLELISM] = "true"
     try:
@@ -298,9 +302,9 @@ def prepare(
 
 
 def reopen(folder: Path, reason: str) -> None:
-    """Make a damaged corpus one that grows again: `prepare` keeps its shards up to the first that is damaged.
+    """Turn a damaged corpus back into an unfinished one: `prepare` keeps its shards up to the first damaged one.
 
-    Only for whoever owns its claim.
+    The caller holds its claim.
     """
     try:
         manifest = read_checksummed(folder / MANIFEST)
@@ -336,7 +340,7 @@ def _header(tokenizer: TextTokenizer, origins: Mapping[str, str], shard_tokens: 
 
 
 def _partial_folder(folder: Path, header: Mapping[str, Any]) -> Path:
-    """The growing folder; what somebody began with another header is thrown away."""
+    """The folder of finished shards; one that was begun with another header is removed."""
     partial = folder.with_name(folder.name + PARTIAL)
     if partial.exists() and not _began_with(partial, header):
         shutil.rmtree(partial)

@@ -147,7 +147,7 @@ class TextTokenizer:
 
     @property
     def content(self) -> bytes:
-        """What tokenizer.json holds; the same tokenizer gives the same bytes."""
+        """The bytes of tokenizer.json; equal tokenizers give equal bytes."""
         return self.tokenizer.to_str(pretty=True).encode()
 
     def save(self, folder: Path) -> None:
@@ -185,9 +185,9 @@ def load_tokenizer(folder: Path) -> TextTokenizer:
 
 
 def kept_tokenizer(folder: Path, train: Callable[[], TextTokenizer]) -> TextTokenizer:
-    """A trained tokenizer: from a folder that keeps it, else trained now. What is damaged there is set aside.
+    """Load a trained tokenizer from the folder that keeps it, or train it now. A damaged one is set aside.
 
-    Only for whoever owns its claim.
+    The caller holds its claim.
     """
     path = folder / TOKENIZER_FILE
     try:

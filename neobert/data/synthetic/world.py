@@ -1,4 +1,9 @@
-"""Words of the micro-world: concepts with synonyms, hypernyms, antonyms, polarity, and the facts that hold of them.
+"""The micro-world: concepts with synonyms, hypernyms, antonyms and facts; clauses, how they are said, what follows.
+
+A `Clause` is a meaning, which a `Wording` turns into words: it decides which synonym a concept is given, so that one
+clause said with a wording and with its varied twin is a paraphrase. Edits of a clause follow the world's own logic: a
+synonym keeps the truth; a hypernym, a dropped adjective or a dropped place follow from an affirmed clause; an antonym
+or a flipped negation contradicts it; altered slots leave it open.
 
 Every concept that fine-tuning may name has two synonyms with the same inflections. Even-numbered concepts of a kind
 belong to the fine-tuning train sets, odd-numbered ones to the validation sets (`Lexicon.part`), so that a validation
