@@ -1,6 +1,7 @@
-"""Which weights of a study stay, whoever finishes in between."""
+"""Selection: the best point by its mean over seeds, the nested score without its bias, and whose weights stay."""
 
 import json
+import statistics
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +10,13 @@ from glue_worlds import point, protocol
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
-from tiny_runs import SOURCE
+from status_worlds import record_trial, study_of
+from tiny_runs import SOURCE, tiny_run
 
 from neobert.errors import DamagedFile
 from neobert.files import sha256_of
 from neobert.glue import selection
+from neobert.glue.selection import TrialScore, best_of_grid, best_point, halves, nested_score
 from neobert.runs.claims import acquire
 from neobert.runs.index import state_of
 from neobert.runs.layout import Layout
@@ -28,6 +31,69 @@ from neobert.runs.specifications import (
     run_folder,
     write_run_file,
 )
+
+scores_of_points = st.lists(
+    st.dictionaries(st.integers(0, 2), st.floats(-1, 1, allow_nan=False), max_size=3), min_size=1, max_size=8
+)
+
+
+@given(scores_of_points)
+def test_the_best_point_has_most_seeds_and_then_the_highest_mean_and_then_comes_first(
+    drawn: list[dict[int, float]],
+) -> None:
+    points = [point(number + 1) for number in range(len(drawn))]
+    values = [(each, score) for each, by_seed in zip(points, drawn, strict=True) for score in by_seed.values()]
+    best = best_point(points, [*values, (points[0], None), (point(100), 2.0)])
+    if not any(drawn):
+        assert best is None
+        return
+    assert best is not None
+    most = max(map(len, drawn))
+    means = [statistics.fmean(by_seed.values()) if len(by_seed) == most else -2 for by_seed in drawn]
+    assert best == point(means.index(max(means)) + 1)
+
+
+@given(st.integers(0, 300))
+def test_halves_are_disjoint_complete_equal_and_always_the_same(count: int) -> None:
+    first, second = halves(count)
+    assert sorted([*first, *second]) == list(range(count))
+    assert 0 <= len(second) - len(first) <= 1
+    again = halves(count)
+    assert (again[0] == first).all() and (again[1] == second).all()
+
+
+def test_the_nested_score_of_equal_points_is_unbiased_where_the_best_of_the_grid_is_not() -> None:
+    """Sixty points of coin flips: the best looks better than chance, the nested score does not."""
+    rng, grid = np.random.default_rng(0), [point(number + 1) for number in range(60)]
+    best, nested = [], []
+    for _ in range(200):
+        first, second = (rng.normal(0.5, 0.03, 60) for _ in range(2))
+        halved = [
+            [TrialScore(each, 0, score, score) for each, score in zip(grid, side, strict=True)]
+            for side in (first, second)
+        ]
+        nested.append(nested_score(grid, *halved))
+        best.append(max((first + second) / 2))
+    assert statistics.fmean(best) > 0.53
+    assert abs(statistics.fmean(nested) - 0.5) < 4 * 0.03 / np.sqrt(2 * 200)
+
+
+def test_the_nested_score_of_stored_predictions_is_the_one_made_by_hand(tmp_path: Path) -> None:
+    """Of eight reviews the first point gets all of the first half right and one of the second, the other point two
+    and two: 1 of 4 on the second half where the first chose, and 2 of 4 on the first where the second did."""
+    layout, run = Layout(tmp_path), tiny_run()
+    study = study_of(run, "sst2", points=2)
+    labels = {"validation": np.ones(8, np.int64)}
+    for number, right in enumerate(((4, 1), (2, 2))):
+        logits = np.tile([1.0, 0.0], (8, 1))
+        for half, count in zip(halves(8), right, strict=True):
+            logits[half[:count]] = [0.0, 1.0]
+        record_trial(layout, study, number, score=sum(right) / 8)
+        np.savez(study.trials(layout)[number].predictions, validation=logits)
+    best = best_of_grid(layout, [study], labels)
+    assert best is not None and (best.point, best.mean) == (study.points[0], 5 / 8)
+    assert best.nested == (1 / 4 + 2 / 4) / 2
+
 
 POINTS = tuple(point(learning_rate=rate) for rate in (1e-3, 2e-3, 3e-3))
 EXECUTION = Execution(threads=1, processes=1, micro_batch_tokens=128, checkpoint_interval_steps=5)
