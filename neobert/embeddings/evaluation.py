@@ -141,13 +141,13 @@ def measure_task(
     origin = source.embedding_task_origin(task.name)
     data = source.embedding_task_data(task.name)
     with _quietly(results):
-        from neobert.embeddings.mteb import MtebModel, joined_result, mteb_tasks
+        from neobert.embeddings.mteb import MtebModel, join_results, mteb_tasks
 
         model = MtebModel(named, prompts, stop or StopRequest())
         parts = [_measure_part(model, part, results) for part in mteb_tasks(task, data, origin)]
         if not task.members:
             return parts[0]
-        joined = joined_result(task.name, [part.result for part in parts])
+        joined = join_results(task.name, [part.result for part in parts])
         counts = sum((part.counts for part in parts), TextCounts())
         return _publish(TaskScore(joined, counts), model.mteb_model_meta, results)
 
@@ -168,12 +168,12 @@ def _measure_part(model: "MtebModel", task: "AbsTask", results: Path) -> TaskSco
         return kept
     from mteb import evaluate
 
-    from neobert.embeddings.mteb import fresh_tables, load_published
+    from neobert.embeddings.mteb import load_published, temporary_datasets_cache
 
     encoder = model.named.encoder
     encoder.counts = TextCounts()
     options: EncodeKwargs = {"batch_size": LOADED_TEXTS, "show_progress_bar": False}
-    with fresh_tables():
+    with temporary_datasets_cache():
         load_published(task)
         try:
             found = evaluate(model, task, cache=None, encode_kwargs=options, co2_tracker=False, show_progress_bar=False)

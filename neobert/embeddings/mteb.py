@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 import datasets
 import mteb
@@ -32,22 +32,25 @@ from torch.utils.data import DataLoader
 
 from neobert.data.mteb_tasks import EmbeddingTask, PublishedTask, Table, TaskTables
 from neobert.embeddings.evaluation import NamedEncoder
+from neobert.embeddings.sentence_modules import TASK_TYPES
 from neobert.errors import DamagedFile, RunFailed
 from neobert.identity import identity
 from neobert.processes import Stopped, StopRequest
 from neobert.runs.records import ENGLISH_SUITE, Category
 from neobert.runs.specifications import TaskOnData
 
-TASK_CLASSES: Mapping[Category, tuple[TaskType, type[AbsTask]]] = {
-    "classification": ("Classification", AbsTaskClassification),
-    "clustering": ("Clustering", AbsTaskClusteringLegacy),
-    "pair_classification": ("PairClassification", AbsTaskPairClassification),
-    "reranking": ("Reranking", AbsTaskRetrieval),
-    "retrieval": ("Retrieval", AbsTaskRetrieval),
-    "sts": ("STS", AbsTaskSTS),
-    "summarization": ("Summarization", AbsTaskSummarization),
+Array = np.ndarray[Any, np.dtype[Any]]
+
+TASK_CLASSES: Mapping[Category, type[AbsTask]] = {
+    "classification": AbsTaskClassification,
+    "clustering": AbsTaskClusteringLegacy,
+    "pair_classification": AbsTaskPairClassification,
+    "reranking": AbsTaskRetrieval,
+    "retrieval": AbsTaskRetrieval,
+    "sts": AbsTaskSTS,
+    "summarization": AbsTaskSummarization,
 }
-"""mteb's name of each category, and the class of its tasks in MTEB(eng, v1)."""
+"""The class of each category's tasks in MTEB(eng, v1)."""
 
 GOLD_RANGE = (0, 5)
 """Of gold scores; the metric is a correlation with them, so any other range gives the same."""
@@ -56,9 +59,13 @@ GOLD_RANGE = (0, 5)
 def mteb_tasks(task: EmbeddingTask | TaskOnData, data: TaskTables | PublishedTask, origin: str) -> Iterator[AbsTask]:
     """mteb's tasks behind a task (itself, or its members), with their data or the folder that has them."""
     if isinstance(data, PublishedTask):
-        yield from (_published(official_task(name), str(data.folders[name])) for name in task.members or (task.name,))
+        for name in task.members or (task.name,):
+            found = official_task(name)
+            dataset = {**found.metadata.dataset, "path": str(data.folders[name])}
+            found.metadata = found.metadata.model_copy(update={"dataset": dataset})
+            yield found
         return
-    found = official_task(task.name) if task.suite == ENGLISH_SUITE else _declared(task)
+    found = official_task(task.name) if task.suite == ENGLISH_SUITE else _declare(task)
     dataset = {**found.metadata.dataset, "revision": origin}
     found.metadata = found.metadata.model_copy(update={"dataset": dataset})
     found.dataset = _DATASETS[task.category](data.tables)
@@ -67,7 +74,7 @@ def mteb_tasks(task: EmbeddingTask | TaskOnData, data: TaskTables | PublishedTas
 
 
 @contextmanager
-def fresh_tables() -> Iterator[None]:
+def temporary_datasets_cache() -> Iterator[None]:
     """A temporary cache of datasets: it knows a local folder by its name, whatever is in it, and would take the tables
     of another folder of that name, or its earlier ones, for its own."""
     usual = datasets.config.HF_DATASETS_CACHE
@@ -99,25 +106,19 @@ def official_task(name: str) -> AbsTask:
     return copy(next(task for task in (*tasks, *members) if task.metadata.name == name))
 
 
-def joined_result(name: str, members: list[TaskResult]) -> TaskResult:
+def join_results(name: str, members: list[TaskResult]) -> TaskResult:
     """The result of a task that has members, by mteb's own rule."""
     task = official_task(name)
     assert isinstance(task, AbsTaskAggregate)
     return task.combine_task_results(members)
 
 
-def _published(task: AbsTask, folder: str) -> AbsTask:
-    dataset = {**task.metadata.dataset, "path": folder}
-    task.metadata = task.metadata.model_copy(update={"dataset": dataset})
-    return task
-
-
-def _declared(task: EmbeddingTask | TaskOnData) -> AbsTask:
-    name, task_class = TASK_CLASSES[task.category]
+def _declare(task: EmbeddingTask | TaskOnData) -> AbsTask:
+    task_class = TASK_CLASSES[task.category]
     metadata = TaskMetadata(
         name=task.name,
         description=f"{task.name} ({task.suite}), no task of mteb",
-        type=name,
+        type=cast(TaskType, TASK_TYPES[task.category]),
         category="t2c" if task.category in ("classification", "clustering") else "t2t",
         main_score=task.metric,
         eval_splits=[task.split],
@@ -135,21 +136,21 @@ def _dataset(table: Table, *columns: str) -> Dataset:
     return Dataset.from_dict({column: list(table[column]) for column in columns})
 
 
-def _labelled(tables: Mapping[str, Table]) -> Any:
+def _classification(tables: Mapping[str, Table]) -> Any:
     return DatasetDict({name: _dataset(table, "text", "label") for name, table in tables.items()})
 
 
-def _one_set(tables: Mapping[str, Table]) -> Any:
-    """All texts of a clustering task as one set."""
+def _clustering(tables: Mapping[str, Table]) -> Any:
+    """All texts of the task as one set."""
     test = tables["test"]
     return DatasetDict(test=Dataset.from_dict({name: [list(test[name])] for name in ("sentences", "labels")}))
 
 
-def _tested(*columns: str) -> Callable[[Mapping[str, Table]], Any]:
+def _test_columns(*columns: str) -> Callable[[Mapping[str, Table]], Any]:
     return lambda tables: DatasetDict(test=_dataset(tables["test"], *columns))
 
 
-def _searched(tables: Mapping[str, Table]) -> Any:
+def _retrieval(tables: Mapping[str, Table]) -> Any:
     corpus, queries, judged = (tables[name] for name in ("corpus", "queries_test", "qrels_test"))
     relevant: dict[str, dict[str, int]] = {}
     for query, document, score in zip(judged["query-id"], judged["corpus-id"], judged["score"], strict=True):
@@ -162,7 +163,7 @@ def _texts_by_id(table: Table, **others: Sequence[str]) -> Dataset:
     return Dataset.from_dict({"id": list(map(str, table["_id"])), "text": list(table["text"]), **others})
 
 
-def _reranked(tables: Mapping[str, Table]) -> Any:
+def _reranking(tables: Mapping[str, Table]) -> Any:
     """Each query with its own candidates; a text that comes more than once is one document."""
     test = tables["test"]
     documents: dict[str, str] = {}
@@ -185,17 +186,14 @@ def _search(
 
 
 _DATASETS: Mapping[Category, Callable[[Mapping[str, Table]], Any]] = {
-    "classification": _labelled,
-    "clustering": _one_set,
-    "pair_classification": _tested("sentence1", "sentence2", "labels"),
-    "reranking": _reranked,
-    "retrieval": _searched,
-    "sts": _tested("sentence1", "sentence2", "score"),
-    "summarization": _tested("text", "human_summaries", "machine_summaries", "relevance"),
+    "classification": _classification,
+    "clustering": _clustering,
+    "pair_classification": _test_columns("sentence1", "sentence2", "labels"),
+    "reranking": _reranking,
+    "retrieval": _retrieval,
+    "sts": _test_columns("sentence1", "sentence2", "score"),
+    "summarization": _test_columns("text", "human_summaries", "machine_summaries", "relevance"),
 }
-
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class MtebModel(AbsEncoder):

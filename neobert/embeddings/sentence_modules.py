@@ -1,4 +1,5 @@
-"""How a folder of sentence-transformers makes one vector of a text: its modules.json, read or refused. Torch-free."""
+"""modules.json of sentence-transformers: the pooling, normalisation and prompts of a published model, or why it is not
+supported. Torch-free."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,6 +7,7 @@ from typing import Any, Literal, cast, get_args
 
 from pydantic import PositiveInt
 
+from neobert.data.mteb_tasks import FOLDERS
 from neobert.external import MODULES, is_inside, read_settings, read_settings_list
 from neobert.recipe import Value
 from neobert.runs.records import Category
@@ -35,29 +37,21 @@ WITHOUT_EFFECT: Mapping[str, tuple[Any, ...]] = {
     ),
     "processing_kwargs": (None, {}),
 }
-"""Settings of a Transformer module, and with which values they change no vector; a cut is taken from max_seq_length."""
+"""Settings of a Transformer module, and the values with which they change no vector. The context is max_seq_length."""
 
 PROMPT_TYPES: Mapping[Category, tuple[str | None, ...]] = {
     "retrieval": ("query", "document"),
     "reranking": ("query", "document"),
 }
-"""The roles that mteb tells of a task's texts; in the other categories none."""
+"""The prompt types that mteb passes with texts; in the other categories none."""
 
-TASK_TYPES: Mapping[Category, str] = {
-    "classification": "Classification",
-    "clustering": "Clustering",
-    "pair_classification": "PairClassification",
-    "reranking": "Reranking",
-    "retrieval": "Retrieval",
-    "sts": "STS",
-    "summarization": "Summarization",
-}
-"""How mteb calls the categories, and prompts that are meant for all tasks of one."""
+TASK_TYPES: Mapping[Category, str] = {category: name for name, category in FOLDERS.items()}
+"""mteb's name of each category; a prompt of that name is for all of its tasks."""
 
 
 class SentenceModules(Value):
-    """What stands behind the hidden states. `max_tokens` cuts texts, specials included; `prompts` stand before texts,
-    as a part of them, by the names that mteb looks for; `default_prompt` is the name of the one for all others."""
+    """How a model makes a vector of hidden states. Texts are cut to `max_tokens`, specials included. `prompts` are put
+    before texts, as a part of them, by the names that mteb looks for; `default_prompt` names the one for all others."""
 
     pooling: SentencePooling
     normalize: bool
@@ -73,8 +67,8 @@ class SentenceModules(Value):
         return ", ".join(parts)
 
     def task_prompts(self, task: str, category: Category) -> dict[str, str]:
-        """The prompts of a task's texts by "query" (also where it has no documents) and "document", as mteb's own
-        wrapper of sentence-transformers chooses them."""
+        """The prompts of a task by "query" (also where it has no documents) and "document", as mteb's own wrapper of
+        sentence-transformers chooses them."""
         roles = PROMPT_TYPES.get(category, (None,))
         found = {role or "query": self._prompt(task, TASK_TYPES[category], role) for role in roles}
         return {role: prompt for role, prompt in found.items() if prompt}
@@ -88,10 +82,10 @@ class SentenceModules(Value):
 
 
 def read_sentence_modules(folder: Path, name: str) -> SentenceModules | None:
-    """The modules of a folder; None where it has no modules.json. `name` is for errors.
+    """The modules of a folder; None where it has no modules.json. `name` is the model's, for errors.
 
     Raises:
-        ValueError: they do what this package does not.
+        ValueError: they are not supported.
     """
     if not (folder / MODULES).is_file():
         return None
@@ -111,18 +105,18 @@ def read_sentence_modules(folder: Path, name: str) -> SentenceModules | None:
         )
     max_tokens = _max_tokens(name, transformer)
     settings = folder / "config_sentence_transformers.json"
-    told = read_settings(settings) if settings.is_file() else {}
+    library = read_settings(settings) if settings.is_file() else {}
     normalizes = len(modules) == 3
     similarities = (None, "cosine", "dot") if normalizes else (None, "cosine")
     _require(
-        name, settings.name, told, {"model_type": (None, "SentenceTransformer"), "similarity_fn_name": similarities}
+        name, settings.name, library, {"model_type": (None, "SentenceTransformer"), "similarity_fn_name": similarities}
     )
     return SentenceModules(
         pooling=_pooling(name, pooling),
         normalize=normalizes,
         max_tokens=max_tokens,
-        prompts={key: prompt for key, prompt in (told.get("prompts") or {}).items() if prompt is not None},
-        default_prompt=told.get("default_prompt_name"),
+        prompts={key: prompt for key, prompt in (library.get("prompts") or {}).items() if prompt is not None},
+        default_prompt=library.get("default_prompt_name"),
     )
 
 
@@ -136,7 +130,7 @@ def _module(entry: Any, name: str) -> tuple[str, str]:
 
 
 def _settings(folder: Path, path: str) -> dict[str, Any]:
-    """What a module's configuration says; a Transformer in the model's own folder has a file with a name of its own."""
+    """A module's configuration; that of a Transformer in the model's own folder is sentence_*_config.json."""
     files = [folder / path / "config.json"] if path else sorted(folder.glob("sentence_*_config.json"))
     return read_settings(files[0]) if files and files[0].is_file() else {}
 

@@ -11,10 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from neobert.data.mteb_tasks import FOLDERS, OFFICIAL_TASKS, EmbeddingTask, Wording, member_names, task_prompts
+from neobert.data.mteb_tasks import OFFICIAL_TASKS, EmbeddingTask, Wording, member_names, task_prompts
 from neobert.data.preparation import open_specified
 from neobert.data.tokenizers import TextTokenizer
 from neobert.embeddings.encoders import FramedTexts, PaddedEncoder, TextEncoder, load_encoder
+from neobert.embeddings.sentence_modules import TASK_TYPES
 from neobert.export.checkpoint import TEXTS, chosen_step, require_close, require_equal_weights, require_packages
 from neobert.export.huggingface import TOLERANCE, configuration_of, reloaded, save_modules, transformers_tokenizer
 from neobert.export.onnx import EMBEDDING, Embedding, run_graph, write_graph
@@ -30,9 +31,6 @@ PROBES = (*TEXTS, "A text that is longer than any context. " * 60)
 
 ASKED: tuple[Category, ...] = ("retrieval", "reranking")
 """Categories whose tasks have queries and documents."""
-
-KINDS = {category: kind for kind, category in FOLDERS.items()}
-"""mteb's name of each category."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +76,7 @@ class ContrastiveCheckpoint:
             for name in member_names(task):
                 told |= _by_role(name, task.category, prompts)
             if task.suite != ENGLISH_SUITE:
-                for name, instruction in _by_role(KINDS[task.category], task.category, prompts).items():
+                for name, instruction in _by_role(TASK_TYPES[task.category], task.category, prompts).items():
                     by_kind[name].add(instruction)
         return told | {name: found.pop() for name, found in by_kind.items() if len(found) == 1}
 
