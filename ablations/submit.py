@@ -19,8 +19,7 @@ from ablations.plan import PlanRow
 from ablations.scales import execution_at
 from neobert.console import logs, output, table
 from neobert.identity import plain
-from neobert.offline import offline_environment
-from neobert.processes import REPOSITORY, available_cores, thread_variables, visible_gpus
+from neobert.processes import REPOSITORY, available_cores, offline_environment, thread_variables, visible_gpus
 from neobert.runs.claims import acquire, file_time
 from neobert.runs.layout import SUBMISSION_UNIT, Layout
 from neobert.runs.specifications import Execution

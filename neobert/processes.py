@@ -261,3 +261,11 @@ def work_here(
     command = [sys.executable, "-m", "neobert.runs.worker", "--runs", str(layout.root), *arguments]
     codes = wait_for([start_child(command, environment) for environment in environments], watch, interval_seconds)
     return EXIT_DONE if EXIT_DONE in codes else max((code for code in codes if code > 0), default=EXIT_RUN_FAILED)
+
+
+OFFLINE_VARIABLES = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")
+
+
+def offline_environment() -> dict[str, str]:
+    """The variables that keep huggingface_hub, datasets and transformers from asking the network."""
+    return dict.fromkeys(OFFLINE_VARIABLES, "1")

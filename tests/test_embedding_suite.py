@@ -35,8 +35,7 @@ from neobert.errors import EXIT_DONE, DamagedFile, MissingData, RunFailed
 from neobert.export.__main__ import main
 from neobert.export.checkpoint import open_checkpoint
 from neobert.files import sha256_of
-from neobert.offline import offline_environment
-from neobert.processes import REPOSITORY, StopRequest
+from neobert.processes import REPOSITORY, StopRequest, offline_environment
 
 WORLD = SyntheticSource(10)
 TASKS = {task.name: task for task in WORLD.embedding_tasks()}

@@ -23,7 +23,7 @@ from neobert.data.catalog import REFINEDWEB
 from neobert.data.mteb_tasks import MTEB_REPOSITORIES
 from neobert.data.sources import DirectorySource, HubSource
 from neobert.external import Trust, adopt
-from neobert.offline import offline_environment
+from neobert.processes import offline_environment
 from neobert.runs.claims import acquire
 from neobert.runs.layout import Layout
 from reports import published

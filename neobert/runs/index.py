@@ -16,6 +16,7 @@ from typing import Any, Literal
 from neobert.errors import EXIT_RUN_FAILED, DamagedFile, MissingData
 from neobert.files import TEMPORARY_MARK, line_value, read_json
 from neobert.runs.claims import LEASE_SECONDS, Owner, last_owner
+from neobert.runs.kinds import KINDS, kind_of
 from neobert.runs.layout import PARTIAL, Layout
 from neobert.runs.records import is_published
 from neobert.runs.specifications import (
@@ -33,7 +34,7 @@ from neobert.runs.work import Counted, Kind, Part, Work
 State = Literal["missing", "waiting", "running", "failed", "done"]
 RowState = Literal["unreadable", "failed", "running", "submitted", "waiting", "missing", "done"]
 ROW_STATES: tuple[RowState, ...] = ("unreadable", "failed", "running", "submitted", "waiting", "missing", "done")
-RUN_FOLDERS = ("pretraining/*", "contrastive/*", "glue/*/studies/*", "mteb/evaluations/*")
+RUN_FOLDERS = tuple(row.folders for kind, row in KINDS.items() if kind != "corpus")
 """Where run.json files lie, in the order of listings."""
 UNREADABLE = (DamagedFile, OSError, ValueError, KeyError, TypeError, AttributeError, IndexError)
 IDENTIFIER = re.compile(r"\b[0-9a-f]{12}\b")
@@ -270,18 +271,12 @@ class Index:
 
     def row(self, folder: str) -> Row:
         """The row of the run of a folder; what makes it unreadable is its note."""
-        match folder.split("/"):
-            case ["pretraining" | "contrastive" as kind, run_id]:
-                row = Row(kind, run_id, folder, "unreadable")
-            case ["glue", task, "studies", run_id]:
-                row = Row("glue", run_id, folder, "unreadable", task=task, counted="points")
-            case ["mteb", "evaluations", run_id]:
-                row = Row("mteb", run_id, folder, "unreadable", counted="tasks")
-            case ["data", data_id]:
-                row = Row("corpus", data_id, folder, "unreadable", counted="shards")
-            case _:
-                note = "a job was submitted for no known unit"
-                return Row("pretraining", folder, folder, "unreadable", note=note)
+        kind = kind_of(folder)
+        if kind is None:
+            return Row("pretraining", folder, folder, "unreadable", note="a job was submitted for no known unit")
+        named = KINDS[kind].names_in(folder) or {}
+        counted = KINDS[kind].specification.counted
+        row = Row(kind, named["id"], folder, "unreadable", task=named.get("task"), counted=counted)
         try:
             return self._explained(self._filled(row))
         except UNREADABLE as error:

@@ -1,5 +1,6 @@
 """The kinds of work. A new kind is a class in `specifications`, a module that carries it out, and a row here."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -43,15 +44,30 @@ class MakeTrainer(Protocol):
 
 @dataclass(frozen=True)
 class KindOfWork:
-    """A kind: its class, where its folders lie below a folder of runs (a glob), and what carries it out.
+    """A kind: its class, the form of its references (`glue/<task>/studies/<id>`), and what carries it out.
 
-    `make_trainer` is for kinds whose runs several ranks may train together.
+    `make_trainer` is for kinds whose runs several ranks may train together. `folder` is the form of the path where the
+    result lies, where that is not the reference.
     """
 
     specification: type[Work]
-    folders: str
+    reference: str
     execute: Execute
     make_trainer: MakeTrainer | None = None
+    folder: str | None = None
+
+    @property
+    def folders(self) -> str:
+        """The folders of all runs of the kind, as a glob."""
+        return re.sub("<[^>]*>", "*", self.folder or self.reference)
+
+    def names_in(self, folder: str) -> dict[str, str] | None:
+        """What stands for each `<name>` in the folder of a run; None where the folder is no such."""
+        forms, parts = (self.folder or self.reference).split("/"), folder.split("/")
+        pairs = list(zip(forms, parts, strict=False))
+        if len(forms) != len(parts) or any(form != part for form, part in pairs if form[0] != "<"):
+            return None
+        return {form[1:-1]: part for form, part in pairs if form[0] == "<"}
 
 
 # The modules that carry work out import torch, so each is imported when its work is taken.
@@ -100,9 +116,14 @@ def _measure(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: 
 
 
 KINDS: Mapping[Kind, KindOfWork] = {
-    "corpus": KindOfWork(Corpus, "data/*", _tokenize),
-    "pretraining": KindOfWork(PretrainingRun, "pretraining/*", _pretrain, _pretraining_trainer),
-    "glue": KindOfWork(GlueStudy, "glue/*/studies/*", _finetune),
-    "contrastive": KindOfWork(ContrastiveRun, "contrastive/*", _contrast, _contrastive_trainer),
-    "mteb": KindOfWork(EmbeddingEvaluation, "mteb/evaluations/*", _measure),
+    "corpus": KindOfWork(Corpus, "corpus/<data id>/<pretraining id>", _tokenize, folder="data/<id>"),
+    "pretraining": KindOfWork(PretrainingRun, "pretraining/<id>", _pretrain, _pretraining_trainer),
+    "contrastive": KindOfWork(ContrastiveRun, "contrastive/<id>", _contrast, _contrastive_trainer),
+    "glue": KindOfWork(GlueStudy, "glue/<task>/studies/<id>", _finetune),
+    "mteb": KindOfWork(EmbeddingEvaluation, "mteb/evaluations/<id>", _measure),
 }
+
+
+def kind_of(folder: str) -> Kind | None:
+    """The kind of the work whose result lies in a folder, relative to the folder of runs."""
+    return next((kind for kind, row in KINDS.items() if row.names_in(folder) is not None), None)

@@ -10,6 +10,7 @@ join every training run that it starts.
 import argparse
 import math
 import os
+import re
 import sys
 import time
 import traceback
@@ -25,20 +26,14 @@ from neobert.files import append_line, json_bytes, replace_file
 from neobert.processes import Stopped, StopRequest, end_with_parent
 from neobert.runs.claims import LEASE_SECONDS, Claim, ClaimLost, acquire, is_claimed, measure_file_time
 from neobert.runs.index import is_done
-from neobert.runs.kinds import KINDS
+from neobert.runs.kinds import KINDS, kind_of
 from neobert.runs.layout import Layout
 from neobert.runs.specifications import GlueStudy, RunFile, only, read_checked_run_file
 from neobert.runs.work import Part, Work
 
 POLL_SECONDS = 0.25
 IDLE_POLLS = 8
-REFERENCES = (
-    "corpus/<data id>/<pretraining id>",
-    "pretraining/<id>",
-    "glue/<task>/studies/<id>",
-    "contrastive/<id>",
-    "mteb/evaluations/<id>",
-)
+REFERENCES = " or ".join(kind.reference for kind in KINDS.values())
 
 
 class Unit(Protocol):
@@ -214,15 +209,12 @@ def open_units(layout: Layout, reference: str) -> list[PartOfRun]:
         ValueError: the reference has no known form.
         MissingData, DamagedFile: as `read_checked_run_file`.
     """
-    match reference.split("/"):
-        case ["pretraining" | "contrastive", _] | ["glue", _, "studies", _] | ["mteb", "evaluations", _]:
-            run_file = read_checked_run_file(layout.root / reference)
-            works: tuple[Work, ...] = (run_file.run,)
-        case ["corpus", _, run_id]:
-            run_file = read_checked_run_file(layout.pretraining(run_id))
-            works = run_file.run.preparation
-        case _:
-            raise ValueError(f"{reference!r} names no unit: expected {' or '.join(REFERENCES)}")
+    is_corpus = re.fullmatch("corpus/[^/]*/[^/]*", reference) is not None
+    folder = f"pretraining/{reference.rsplit('/', maxsplit=1)[-1]}" if is_corpus else reference
+    if kind_of(folder) is None:
+        raise ValueError(f"{reference!r} names no unit: expected {REFERENCES}")
+    run_file = read_checked_run_file(layout.root / folder)
+    works: tuple[Work, ...] = run_file.run.preparation if is_corpus else (run_file.run,)
     return [PartOfRun(layout, run_file, work, part) for work in works for part in work.parts(layout)]
 
 
@@ -246,7 +238,7 @@ def run(arguments: Sequence[str] | None, stop: StopRequest) -> Ended:
     parser.add_argument("--leave-failed", action="store_true", help="leave units alone that failed at any time before")
     parser.add_argument("--failures-since", type=float, metavar="TIME", help="leave units alone that failed after")
     parser.add_argument("--patience", type=float, default=math.inf, metavar="SECONDS", help="leave what others hold")
-    parser.add_argument("references", nargs="+", help=" or ".join(REFERENCES))
+    parser.add_argument("references", nargs="+", help=REFERENCES)
     options = parser.parse_args(arguments)
     layout = Layout(options.runs)
     stop.listen()
