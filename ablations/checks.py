@@ -14,7 +14,7 @@ from neobert.data.mteb_tasks import MTEB_REPOSITORIES
 from neobert.data.pairs import sets_of
 from neobert.data.requirements import Needs, items_of
 from neobert.data.shards import FRAME_TOKENS
-from neobert.data.sources import HubSource, Source
+from neobert.data.sources import Source
 from neobert.errors import MissingData
 from neobert.identity import canonical
 from neobert.model.size import parameter_count
@@ -64,7 +64,7 @@ def require_data(rows: Sequence[PlanRow], source: Source) -> None:
     runs = unfinished(rows)
     if only(runs, EmbeddingEvaluation) and find_spec("mteb") is None:
         raise MissingData("MTEB evaluations need mteb, which is not installed: pip install -e '.[eval]'")
-    if not isinstance(source, HubSource) or not runs:
+    if source.is_local or not runs:
         return
     needs = _read_by(runs)
     read: Mapping[StageName, Collection[str]] = {

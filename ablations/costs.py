@@ -9,12 +9,12 @@ not counted.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
 from typing import Any
 
 from ablations.plan import PlanRow, unfinished
+from neobert.data.catalog import CHARACTERS_PER_TOKEN
 from neobert.data.shards import DOCUMENT, MANIFEST, TOKEN
-from neobert.data.sources import DirectorySource, HubSource, Source, SyntheticSource
+from neobert.data.sources import Source, SyntheticSource
 from neobert.errors import DamagedFile, did_you_mean
 from neobert.glue.tasks import TASKS, task_named
 from neobert.identity import plain
@@ -44,7 +44,7 @@ from neobert.training.schedule import MILESTONES, NEWEST_KEPT, FineTuningSchedul
 @dataclass(frozen=True)
 class Cost:
     """Of one run or several. None is unknown, 0 nothing to spend; `sources` say where the hours come from, `uncounted`
-    names kinds of work that are missing in them, since nobody knows before how many texts they read."""
+    names kinds of work that the hours leave out, as the number of texts they read is not known before."""
 
     memory_gb: float | None = None
     gpu_hours: float | None = 0.0
@@ -98,15 +98,15 @@ Record = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Throughput:
-    """Floating-point operations per second of one GPU, or token slots per second whatever the model, and who says so;
-    both None where nobody knows."""
+    """Floating-point operations per second of one GPU, or token slots per second whatever the model, and where that
+    comes from; both None if unknown."""
 
     flops_per_second: float | None = None
     tokens_per_second: float | None = None
     source: str | None = None
 
     def seconds(self, flops: float, tokens: float) -> float | None:
-        """GPU-seconds of some work; None where nobody knows."""
+        """GPU-seconds of some work; None if unknown."""
         if self.tokens_per_second is not None:
             return tokens / self.tokens_per_second
         return None if self.flops_per_second is None else flops / self.flops_per_second
@@ -180,9 +180,6 @@ def _rows(recipe: Mapping[str, Any]) -> tuple[Any, ...]:
     return recipe["data"], recipe["packing"], recipe["precision"], stage["context"], stage["mixture"]
 
 
-CHARACTERS_PER_TOKEN = 4.5
-"""English text in BERT's WordPieces: 2.8 TB of RefinedWeb are 600 G tokens (paper, Table 1 and §3.2), 4.7 each."""
-
 SPECIALS = {1: 2, 2: 3}
 """Special tokens around one text and around a pair."""
 
@@ -242,34 +239,14 @@ OPTIMIZER_BYTES = 8
 TRIAL_RECORD_BYTES = 20_000
 """A record with its curve; some 250 evaluations at paper scale."""
 
-HUB_CORPORA = {
-    "wikibook": (13e9 / CHARACTERS_PER_TOKEN, 80_500_000),  # 13 GB (paper, Table 1); articles and sentences
-    "web": (600e9, 968_000_000),  # paper §3.2; documents of tiiuae/falcon-refinedweb
-}
-"""Tokens and documents."""
-
-SAMPLED_DOCUMENTS = 64
 SYNTHETIC_CHARACTERS = 80.0
 """Of a GLUE example of the synthetic world."""
 
 
 def corpus_bytes(source: Source, corpus: str) -> float | None:
-    """What a corpus of a source takes in tokens; None where nobody knows."""
-    size = _tokens_and_documents(source, corpus)
+    """Bytes of a tokenised corpus of a source; None if unknown."""
+    size = source.corpus_size(corpus)
     return None if size is None else size[0] * TOKEN.itemsize + size[1] * DOCUMENT.itemsize
-
-
-def _tokens_and_documents(source: Source, corpus: str) -> tuple[float, float] | None:
-    if isinstance(source, HubSource):
-        return HUB_CORPORA.get(corpus)
-    if isinstance(source, SyntheticSource):  # its words are nearly all tokens
-        sample = list(islice(source.documents(corpus), SAMPLED_DOCUMENTS))
-        words = sum(len(text.split()) for text in sample) / len(sample)
-        return words * source.documents_per_corpus, source.documents_per_corpus
-    if isinstance(source, DirectorySource):
-        characters, documents = source.text_size(corpus)
-        return characters / CHARACTERS_PER_TOKEN, documents
-    return None
 
 
 def checkpoint_bytes(run: PretrainingRun) -> int:
@@ -306,7 +283,7 @@ CACHED_GRADIENTS = 4 / 3
 
 @dataclass(frozen=True)
 class Machine:
-    """What a plan reckons with: `gpus` that train one model together under an engine, and what is known of each.
+    """What costs are computed for: `gpus` that train one model together under an engine, and what is known of each.
 
     `gpu` names one of `neobert.model.size.PEAK_FLOPS_PER_SECOND`. None stands for unknown.
     """

@@ -18,7 +18,7 @@ from neobert.errors import did_you_mean
 
 DesignKind = Literal["ladder", "leave-one-out", "add-one", "factorial"]
 Fraction = Literal["full", "half"]
-MOST_FACTORS = 8  # 256 variants; nobody writes more by intention
+MOST_FACTORS = 8  # 256 variants: more is a typing error
 CELL = "F:"
 
 
@@ -117,7 +117,7 @@ CLAIMS: Mapping[str, str] = {
 
 
 def design_of(kind: DesignKind, factors: Sequence[str] = (), fraction: Fraction = "full") -> Design:
-    """A design over factors by name; none stands for all that it can vary (a factorial must be told).
+    """A design over factors by name; none stands for all that it can vary (a factorial needs names).
 
     Raises:
         ValueError: a name is unknown, a factor cannot be varied so, or there are too few or too many.

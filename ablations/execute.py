@@ -27,9 +27,8 @@ from neobert.console import Watch, duration, logs
 from neobert.data.preparation import open_specified, specify
 from neobert.data.sources import Source
 from neobert.errors import EXIT_DONE, EXIT_REQUEUE, EXIT_RUN_FAILED, DamagedFile
-from neobert.files import read_json
 from neobert.processes import available_cores, start_child, visible_gpus, wait_for, worker_environment
-from neobert.runs.index import newest_step_line, state_of
+from neobert.runs.index import Index, Row
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_record
 from neobert.runs.specifications import Execution, Run, read_run_file
@@ -209,36 +208,43 @@ def run_workers(
 
 def _report_failures(layout: Layout, runs: Sequence[Run]) -> int:
     """One line for each failed part, with its cause; the exit code that all of them share, else 1."""
-    parts = (part for run in runs for part in run.parts(layout) if not part.is_done and part.error.exists())
-    errors = [read_json(part.error) for part in parts]
-    for error in errors:
-        logs().print(f"failed: {error['name']}: {error['error']}", markup=False)
-    codes = {int(error["exit_code"]) for error in errors}
+    index = Index(layout)
+    failures = [failure for run in runs for failure in index.progress(run).failures]
+    for failure in failures:
+        logs().print(f"failed: {failure.name}: {failure.error}", markup=False)
+    codes = {failure.exit_code for failure in failures}
     return codes.pop() if len(codes) == 1 else EXIT_RUN_FAILED
 
 
 def _progress(layout: Layout, runs: Sequence[Run]) -> tuple[str, list[list[str]]]:
-    states = [state_of(layout, run) for run in runs]
+    """How many runs are done, and a line for each that is at work."""
+    index = Index(layout)
+    states = [index.progress(run).state for run in runs]
     running = [run for run, state in zip(runs, states, strict=True) if state == "running"]
     summary = (
         f"{states.count('done')} of {len(runs)} runs done, {len(running)} running, {states.count('failed')} failed"
     )
-    return summary, [_progress_row(layout, run) for run in running]
+    return summary, [_progress_row(layout, run, index.row(run.folder)) for run in running]
 
 
-def _progress_row(layout: Layout, run: Run) -> list[str]:
+def _progress_row(layout: Layout, run: Run, row: Row) -> list[str]:
     name = f"{_owner(layout.root / run.folder)} {run.title}, seed {run.seed}"
+    done, total = row.done or 0, row.total or 0
     if run.steps is None:
-        parts = [part for part in run.parts(layout) if not part.after]
-        scores = [_score_of(part.record) for part in parts if part.is_done]
-        known = [score for score in scores if score is not None and run.counted == "points"]
-        best = f"best {100 * max(known):.1f}" if known else ""
-        return [name, f"{len(scores)}/{len(parts)} {run.counted}", best, "", ""]
-    line = newest_step_line(layout.root / run.folder)
-    if line is None:
-        return [name, f"0/{run.steps}", "", "", ""]
-    rate, left_seconds = line["real_tokens"] / line["seconds"], (run.steps - line["step"]) * line["seconds"]
-    return [name, f"{line['step']}/{run.steps}", f"loss {line['loss']:.3f}", f"{rate:,.0f}", duration(left_seconds)]
+        return [name, f"{done}/{total} {run.counted}", _best_so_far(layout, run), "", ""]
+    if row.loss is None or not done or row.seconds is None:
+        return [name, f"{done}/{total}", "", "", ""]
+    left = duration((total - done) * row.seconds / done)
+    return [name, f"{done}/{total}", f"loss {row.loss:.3f}", f"{row.tokens_per_second or 0:,.0f}", left]
+
+
+def _best_so_far(layout: Layout, run: Run) -> str:
+    """The best score of a grid so far, ×100 as everywhere that people read scores."""
+    if run.counted != "points":
+        return ""
+    scores = [_score_of(part.record) for part in run.parts(layout) if not part.after and part.is_done]
+    known = [score for score in scores if score is not None]
+    return f"best {100 * max(known):.1f}" if known else ""
 
 
 @cache

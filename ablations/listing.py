@@ -224,7 +224,7 @@ def _print_runs(row: VariantRow, costs: Costs) -> None:
 
 
 def _numbers(cost: Cost) -> tuple[str | None, str | None, str | None]:
-    """Memory, hours and disk with three digits; None, which prints as a dash, where nobody knows."""
+    """Memory, hours and disk with three digits; None, which prints as a dash, if unknown."""
     hours = None if cost.uncounted and not cost.gpu_hours else cost.gpu_hours
     memory, hours_text, disk = (
         None if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
@@ -263,7 +263,7 @@ MOST_LEAVES = 5
 @dataclass(frozen=True)
 class IdDiff:
     """An existing run that is nearly the planned one. `differs`: {path: (there, planned)}, empty where only the
-    numerics version of a mechanism differs; `newer_numerics`: whether it does, or nobody can say."""
+    numerics version of a mechanism differs; `newer_numerics`: whether it does, or cannot be known."""
 
     kind: str
     planned: str
@@ -350,8 +350,10 @@ def _leaves(specification: Mapping[str, Any]) -> dict[str, Any]:
     found = leaves({key: value for key, value in specification.items() if key != "points"})
     if points := specification.get("points"):
         axes = {name: sorted({point[name] for point in points}) for name in points[0]}
-        told = ", ".join(f"{name} {'/'.join(f'{value:g}' for value in values)}" for name, values in axes.items())
-        found["points"] = f"{len(points)} points {told}"
+        values_by_axis = ", ".join(
+            f"{name} {'/'.join(f'{value:g}' for value in values)}" for name, values in axes.items()
+        )
+        found["points"] = f"{len(points)} points {values_by_axis}"
     return found
 
 

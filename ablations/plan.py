@@ -3,7 +3,7 @@
 Planning reads the folder of runs and the source's names; it writes nothing.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -30,7 +30,7 @@ from neobert.glue.tasks import SELECTION_RULES, TASKS
 from neobert.identity import difference, neutral_values
 from neobert.model.size import parameter_count, training_flops_per_token
 from neobert.recipe import Contrastive, FineTuning, Grid, Instructed, Point, Pretraining
-from neobert.runs.index import State, state_of
+from neobert.runs.index import Index, State
 from neobert.runs.layout import Layout
 from neobert.runs.specifications import (
     ContrastiveRun,
@@ -44,7 +44,6 @@ from neobert.runs.specifications import (
     Start,
     TaskOnData,
     only,
-    run_folder,
     write_run_file,
 )
 from neobert.runs.specifications import Source as SourceSpecification
@@ -246,7 +245,7 @@ class ModelRow(PlanRow):
         return (self.protocol or variants()["M9"]).name
 
     def labels(self, planned: PlannedRun, source: Source) -> dict[str, Any]:
-        """A run that another protocol than the ladder's decides has it in its name, so that reports tell them apart."""
+        """The name ends in the protocol where another than the ladder's decides the run."""
         model, name = self.model, self.model.name
         if self.protocol is not None:
             usual, own = scaled_embedding(self.scale), scaled_embedding(self.scale, self.protocol.recipe.embedding)
@@ -312,26 +311,22 @@ def plan(
         MissingData, ValueError: as `embedding_runs`.
     """
     rows = []
-    vocabulary = vocabulary_of(source)
+    vocabulary, index = vocabulary_of(source), Index(layout)
     for variant in chosen:
         recipe, parent = scaled_variant(variant, scale, vocabulary)
         for seed in seeds:
             trained = pretraining_runs(recipe.pretraining, seed, source)
-            planned = [_planned(layout, run) for run in trained]
+            runs: list[Run] = [*trained]
             skipped: dict[str, str] = {}
+            tuning_seeds = finetuning_seeds or [seed]
             if "glue" in stages:
                 skipped |= _missing_tasks(source)
-                for finetuning_seed in finetuning_seeds or [seed]:
-                    planned += [
-                        _planned(layout, run) for run in variant_studies(recipe, trained, finetuning_seed, source)
-                    ]
-            tuned, reasons = embedding_runs(
-                Encoder.of_stage(trained[-1]), recipe.embedding, finetuning_seeds or [seed], source, stages, choice
-            )
-            planned += [_planned(layout, run) for run in tuned]
+                runs += [study for each in tuning_seeds for study in variant_studies(recipe, trained, each, source)]
+            encoder = Encoder.of_stage(trained[-1])
+            tuned, reasons = embedding_runs(encoder, recipe.embedding, tuning_seeds, source, stages, choice)
             row = VariantRow(
                 scale=scale,
-                planned=tuple(planned),
+                planned=_planned(index, [*runs, *tuned]),
                 skipped=skipped | reasons,
                 variant=variant,
                 seed=seed,
@@ -365,24 +360,24 @@ def plan_model(
     """
     seeds, encoder = list(dict.fromkeys(seeds)), Encoder.of_model(model)
     variant = None if protocol is None else chosen_variants([protocol])[0]
-    planned: list[PlannedRun] = []
+    runs: list[Run] = []
     skipped: dict[str, str] = {}
     if "glue" in stages:
         skipped |= _missing_tasks(source)
         finetuning, scaled_grid = scaled_measurement(GLUE_PROTOCOL, grid, scale)
-        for seed in seeds:
-            studies = glue_studies(encoder, finetuning, scaled_grid.points(), seed, source)
-            planned += [_planned(layout, study) for study in studies]
+        points = scaled_grid.points()
+        runs += [study for seed in seeds for study in glue_studies(encoder, finetuning, points, seed, source)]
     embedding = scaled_embedding(scale, variant.recipe.embedding if variant else EMBEDDING_PROTOCOL)
     tuned, reasons = embedding_runs(encoder, embedding, seeds, source, stages, choice)
-    planned += [_planned(layout, run) for run in tuned]
-    if not planned and reasons:
+    runs += tuned
+    if reasons and not runs:
         raise MissingData("; ".join(reasons.values()))
-    return ModelRow(scale=scale, planned=tuple(planned), skipped=skipped, model=model, protocol=variant)
+    planned = _planned(Index(layout), runs)
+    return ModelRow(scale=scale, planned=planned, skipped=skipped, model=model, protocol=variant)
 
 
-def _planned(layout: Layout, run: Run) -> PlannedRun:
-    return PlannedRun(run, run_folder(layout, run), state_of(layout, run))
+def _planned(index: Index, runs: Iterable[Run]) -> tuple[PlannedRun, ...]:
+    return tuple(PlannedRun(run, index.layout.root / run.folder, index.progress(run).state) for run in runs)
 
 
 def _missing_tasks(source: Source) -> dict[str, str]:

@@ -29,8 +29,8 @@ from neobert.recipe import (
 class Embedding(Value):
     """How an encoder is made an embedder and measured as one.
 
-    `pairs` says whose data sets of pairs are trained on, `instructions` whose words the tasks of MTEB(eng, v1) are told
-    in, `precision` what they are measured in.
+    `pairs` says whose data sets of pairs are trained on, `instructions` whose instructions the tasks of MTEB(eng, v1)
+    get, `precision` what they are measured in.
     """
 
     contrastive: Contrastive
@@ -265,7 +265,7 @@ def prove_scaled(name: str, parent: Recipe, child: Recipe, variant: Variant) -> 
     """
     assert variant.parent is not None
     actual = difference(parent, child)
-    # Two steps that end where they began (a width there and back) declare it all the same: a scale may tell them apart.
+    # Two steps that end where they began (a width there and back) declare it all the same: a scale may separate them.
     declared = variant.delta().keys() | _declared(variant.parent.recipe, variant.modifications).keys()
     undeclared = sorted(path for path in actual if path not in declared)
     if undeclared:

@@ -44,7 +44,7 @@ def measure(options: argparse.Namespace, sweep: "Callable[[Workspace, bool], int
     if options.model == LISTED:
         print_paper_models(options.data or "synthetic")
         return EXIT_DONE
-    trust_of(options)  # a flag too many is told before anything is opened
+    trust_of(options)  # refuses a flag before anything is opened
     if options.model is not None and options.pretraining_seed:
         raise ValueError("--pretraining-seed belongs to a variant: leave it out with --model")
     pretrains = options.variant is None and options.model is None

@@ -79,7 +79,7 @@ def _plan(workspace: "Workspace", *, pretrains: bool) -> "PlanRow":
         if not pretrains:
             require_pretrained(row, options)
         return row
-    wanted_tasks(source, choice.tasks, choice.categories)  # a wrong name is told before a model is loaded
+    wanted_tasks(source, choice.tasks, choice.categories)  # refuses a wrong name before a model is loaded
     model = adopted_model(workspace)
     seeds, protocol = options.seed or [0], options.protocol
     planned = plan_model(
