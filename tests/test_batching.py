@@ -54,7 +54,7 @@ def framed(corpus: TokenizedCorpus, document: int) -> list[int]:
 
 def masks(batch: Batch) -> Iterator[tuple[int, int, int]]:
     """(row, column, target) of each predicted token."""
-    for place, target in zip(batch.slots.places.tolist(), batch.targets.tolist(), strict=True):
+    for place, target in zip(batch.gather.places.tolist(), batch.targets.tolist(), strict=True):
         if target != -100:
             yield *divmod(place, batch.token_ids.shape[1]), target
 
@@ -229,7 +229,7 @@ def test_a_batch_is_what_its_rows_say(packing: PackingWord, seed: int, rate: flo
     assert batch.positions.tolist() == positions.tolist()
     assert batch.real_tokens == rows.real_tokens == int((batch.positions >= 0).sum())
     assert batch.predicted_tokens == int((batch.targets != -100).sum()) > 0
-    assert batch.slots.places.shape == batch.targets.shape and len(batch.targets) % 8 == 0
+    assert batch.gather.places.shape == batch.targets.shape and len(batch.targets) % 8 == 0
     assert len({(row, column) for row, column, _ in masks(batch)}) == batch.predicted_tokens
 
 
@@ -238,7 +238,7 @@ def test_slots_grow_in_eights_and_drop_no_target() -> None:
     rows = next(StepIterator(documents, stage(CONTEXT, 6), "packed", seed=0))
     few = collate(rows, documents.corpus, BERT)
     many = collate(rows, documents.corpus, Masking(rate=0.99, mask_share=1, random_share=0))
-    assert few.slots.queries.shape[1] < many.slots.queries.shape[1] <= CONTEXT
+    assert few.gather.queries.shape[1] < many.gather.queries.shape[1] <= CONTEXT
     assert few.predicted_tokens <= len(few.targets) < few.predicted_tokens + 8
     assert many.predicted_tokens > 0.85 * rows.real_tokens - 2 * len(rows.spans.rows)
 
@@ -251,7 +251,7 @@ def test_fixed_sizes_are_few_and_drop_no_target(packing: PackingWord) -> None:
     for rows in StepIterator(documents, stage(CONTEXT, 8, steps=200), packing, seed=0):
         batch, exact = (collate(rows, documents.corpus, BERT, sizes=kind) for kind in (shapes, ExactSizes()))
         assert list(masks(batch)) == list(masks(exact))
-        sizes[batch.token_ids.shape, batch.slots.queries.shape, batch.targets.shape] += 1
+        sizes[batch.token_ids.shape, batch.gather.queries.shape, batch.targets.shape] += 1
     assert len({rows for (rows, _), _, _ in sizes}) <= 4
     assert len(sizes) <= 12 and sum(count for _, count in sizes.most_common(4)) >= 150
 
@@ -264,14 +264,14 @@ def test_one_run_of_tokens_holds_what_rows_hold(packing: PackingWord, seed: int,
     shapes = PaddingBuckets(6, CONTEXT, BERT.rate, float(documents.framed_lengths.mean())) if fixed else ExactSizes()
     batch, by_row = (collate(rows, documents.corpus, BERT, sizes=shapes, flat=flat) for flat in (True, False))
     assert list(masks(batch)) == list(masks(by_row)) and torch.equal(batch.targets, by_row.targets)
-    assert batch.boundaries is not None and by_row.boundaries is None and batch.slots.boundaries is not None
+    assert batch.boundaries is not None and by_row.boundaries is None and batch.gather.boundaries is not None
     flat = batch.documents.flatten()
     owner = torch.bucketize(torch.arange(len(flat)), batch.boundaries, right=True)
     for first, last in pairwise(batch.boundaries.tolist()):
         assert len(set(flat[first:last].tolist())) <= 1 and last - first <= CONTEXT
-    asking = torch.bucketize(torch.arange(len(batch.targets)), batch.slots.boundaries, right=True)
-    assert torch.equal(asking, owner[batch.slots.places])
-    assert len(batch.boundaries) == len(batch.slots.boundaries)
+    asking = torch.bucketize(torch.arange(len(batch.targets)), batch.gather.boundaries, right=True)
+    assert torch.equal(asking, owner[batch.gather.places])
+    assert len(batch.boundaries) == len(batch.gather.boundaries)
 
 
 @packings

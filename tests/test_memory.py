@@ -116,7 +116,7 @@ def test_a_billion_parameters_take_sixteen_gigabytes_beside_activations():
 def test_a_micro_batch_has_the_slots_that_training_gives_it(context, rate):
     reckoned = MicroBatchShape.of(16, context, rate).slots
     drawn = torch.rand(16, context, generator=torch.Generator().manual_seed(0)) < rate
-    given = PaddingBuckets(16, context, rate, document_tokens=math.inf).slots(int(drawn.sum()), 16)
+    given = PaddingBuckets(16, context, rate, document_tokens=math.inf).gathered(int(drawn.sum()), 16)
     assert reckoned <= given <= 1.25 * reckoned + 8 and given >= int(drawn.sum())
 
 

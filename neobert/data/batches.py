@@ -39,10 +39,10 @@ class PaddingSizes(Protocol):
     def rows(self, needed: int) -> int:
         """Rows of tokens."""
 
-    def row_slots(self, needed: int, context: int) -> int:
+    def row_queries(self, needed: int, context: int) -> int:
         """Queries of a row in the last block."""
 
-    def slots(self, needed: int, rows: int) -> int:
+    def gathered(self, needed: int, rows: int) -> int:
         """Predicted tokens."""
 
     def documents(self, needed: int, rows: int) -> int:
@@ -58,10 +58,10 @@ class ExactSizes:
     def rows(self, needed: int) -> int:
         return max(self.least_rows, needed)
 
-    def row_slots(self, needed: int, context: int) -> int:
+    def row_queries(self, needed: int, context: int) -> int:
         return multiple(max(1, needed))
 
-    def slots(self, needed: int, rows: int) -> int:
+    def gathered(self, needed: int, rows: int) -> int:
         return multiple(max(1, needed))
 
     def documents(self, needed: int, rows: int) -> int:
@@ -85,12 +85,12 @@ class PaddingBuckets:
         step = max(1, self.most_rows // ROW_STEPS)
         return multiple(max(1, needed), step)
 
-    def row_slots(self, needed: int, context: int) -> int:
+    def row_queries(self, needed: int, context: int) -> int:
         mean = self.rate * self.context
         usual = multiple(mean + FULLEST_ROW_DEVIATIONS * math.sqrt(mean * (1 - self.rate)))
         return min(_grown(usual, needed), multiple(context))
 
-    def slots(self, needed: int, rows: int) -> int:
+    def gathered(self, needed: int, rows: int) -> int:
         """Specials are never predicted."""
         mean = self.rate * rows * self.context * (1 - 2 / self.document_tokens)
         return _grown(multiple(mean + math.sqrt(mean)), needed)
@@ -111,36 +111,36 @@ IGNORED = -100
 """The target of padding: torch's cross-entropy leaves it out."""
 
 
-def pad_targets(token_ids: Integers, slots: int) -> Tensor:
-    """(slots,) the predicted ids, then padding."""
-    targets = np.full(slots, IGNORED, dtype=np.int64)
+def pad_targets(token_ids: Integers, gathered: int) -> Tensor:
+    """(gathered,) the predicted ids, then padding."""
+    targets = np.full(gathered, IGNORED, dtype=np.int64)
     targets[: len(token_ids)] = token_ids
     return torch.from_numpy(targets)
 
 
-def positions_by_row(places: Integers, rows: int, context: int, sizes: PaddingSizes) -> GatherIndex:
-    """The masked positions at ascending `places` of the flattened rows, for kernels that work row by row.
+def gather_by_row(places: Integers, rows: int, context: int, sizes: PaddingSizes) -> GatherIndex:
+    """The gather index of the masked positions at ascending `places` of the flattened rows, for kernels by row.
 
     Padding queries point at the first token of their row; the gather index is padded with the first query.
     """
     firsts = np.searchsorted(places, np.arange(rows + 1) * context)
     counts = np.diff(firsts)
     row = np.repeat(np.arange(rows), counts)
-    most = sizes.row_slots(int(counts.max(initial=0)), context)
+    most = sizes.row_queries(int(counts.max(initial=0)), context)
     queries = np.repeat(np.arange(rows)[:, None] * context, most, axis=1)
     within = np.arange(len(places)) - firsts[row]
     queries[row, within] = places
-    used = np.zeros(sizes.slots(len(places), rows), dtype=np.int64)
+    used = np.zeros(sizes.gathered(len(places), rows), dtype=np.int64)
     used[: len(places)] = row * most + within
     return GatherIndex(torch.from_numpy(queries), torch.from_numpy(used))
 
 
-def positions_in_a_run(places: Integers, boundaries: Integers, rows: int, sizes: PaddingSizes) -> GatherIndex:
-    """The masked positions at ascending `places`, for variable-length kernels over documents with `boundaries`.
+def gather_in_a_run(places: Integers, boundaries: Integers, rows: int, sizes: PaddingSizes) -> GatherIndex:
+    """The gather index of the masked positions at ascending `places`, for variable-length kernels over `boundaries`.
 
     Padding queries point at the last token, so that they belong to a document like all others.
     """
-    queries = np.full(sizes.slots(len(places), rows), int(boundaries[-1]) - 1, dtype=np.int64)
+    queries = np.full(sizes.gathered(len(places), rows), int(boundaries[-1]) - 1, dtype=np.int64)
     queries[: len(places)] = places
     of_documents = np.searchsorted(queries, boundaries).astype(np.int32)
     return GatherIndex(torch.from_numpy(queries[None]), boundaries=torch.from_numpy(of_documents))
@@ -171,7 +171,7 @@ class Batch:
 
     `token_ids` (rows, context): what the model reads; `documents` (rows, context): number of the attention document
     within its row, -1 at padding; `positions` (rows, context): place inside it from 0, -1 at padding;
-    `slots`: the masked positions, padded at the end; `targets` (slots,): their ids, -100 at padding;
+    `gather`: the masked positions, padded at the end; `targets` (gathered,): their ids, -100 at padding;
     `boundaries`: for variable-length kernels, int32 cumulated lengths of the documents and of the padding of each row.
     `real_tokens` counts no padding, `predicted_tokens` the targets.
     """
@@ -179,7 +179,7 @@ class Batch:
     token_ids: Tensor
     documents: Tensor
     positions: Tensor
-    slots: GatherIndex
+    gather: GatherIndex
     targets: Tensor
     boundaries: Tensor | None
     real_tokens: int
@@ -205,7 +205,7 @@ class Batch:
             token_ids=change(self.token_ids),
             documents=change(self.documents),
             positions=change(self.positions),
-            slots=self.slots.mapped(change),
+            gather=self.gather.mapped(change),
             targets=change(self.targets),
             boundaries=None if self.boundaries is None else change(self.boundaries),
         )
@@ -253,15 +253,15 @@ def collate(
     places, documents = tokens.places[chosen], _grid(numbers, tokens.places, (count, context), -1)
     boundaries = document_boundaries(documents, sizes) if flat else None
     if boundaries is None:
-        slots = positions_by_row(places, count, context, sizes)
+        gather = gather_by_row(places, count, context, sizes)
     else:
-        slots = positions_in_a_run(places, boundaries, count, sizes)
+        gather = gather_in_a_run(places, boundaries, count, sizes)
     return Batch(
         token_ids=torch.from_numpy(_grid(masked, tokens.places, (count, context), corpus.ids.pad)),
         documents=torch.from_numpy(documents),
         positions=torch.from_numpy(_grid(positions, tokens.places, (count, context), -1)),
-        slots=slots,
-        targets=pad_targets(tokens.token_ids[chosen], sizes.slots(len(places), count)),
+        gather=gather,
+        targets=pad_targets(tokens.token_ids[chosen], sizes.gathered(len(places), count)),
         boundaries=None if boundaries is None else torch.from_numpy(boundaries.astype(np.int32)),
         real_tokens=len(tokens.token_ids),
         predicted_tokens=len(places),

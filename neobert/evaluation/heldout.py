@@ -110,7 +110,7 @@ def measure_heldout(
         moved = batch.to(device)
         # Eager: the shapes differ from those that the model may be compiled for.
         with autocast(device, precision), torch.compiler.set_stance("force_eager"):
-            total += model(moved.token_ids, moved.plan, moved.slots, moved.targets).item()
+            total += model(moved.token_ids, moved.plan, moved.gather, moved.targets).item()
         predicted += batch.predicted_tokens
     model.train(was_training)
     if predicted == 0:

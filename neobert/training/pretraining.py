@@ -82,7 +82,7 @@ class MicroBatches:
 
 def summed_loss(network: torch.nn.Module, batch: Batch) -> torch.Tensor:
     """Cross-entropy summed over the predicted tokens of a micro-batch."""
-    loss: torch.Tensor = network(batch.token_ids, batch.plan, batch.slots, batch.targets)
+    loss: torch.Tensor = network(batch.token_ids, batch.plan, batch.gather, batch.targets)
     return loss
 
 
