@@ -120,10 +120,10 @@ def test_what_lists_plans_or_reports_imports_no_torch(statement: str) -> None:
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
 
 
-def test_training_loads_neither_the_compiler_nor_transformers() -> None:
-    """Each takes a second of every worker's start."""
+def test_training_loads_no_transformers() -> None:
+    """It takes a second of every worker's start."""
     code = "import neobert.training.pretraining, neobert.glue.study, sys"
-    code += "; sys.exit(', '.join({'torch._dynamo', 'transformers', 'mteb'} & set(sys.modules)) or 0)"
+    code += "; sys.exit(', '.join({'transformers', 'mteb'} & set(sys.modules)) or 0)"
     ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
 

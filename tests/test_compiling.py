@@ -1,6 +1,9 @@
 """Compiled models: when compiling pays, that it happens before the steps and never again, and what it changes."""
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -245,7 +248,8 @@ def test_on_fails_without_a_compiler_in_one_sentence(corpus: Path, tmp_path: Pat
     root, run = beside(tmp_path / "on", corpus), compiled_run()
     write_tiny_run(root, run, compile="on")
     absent = {"CXX": str(tmp_path / "no-such-compiler"), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
-    process = worker(root, reference(run), variables=absent)
-    said = process.communicate(timeout=300)[1].decode()
-    assert process.returncode == 1 and said.count("\n") == 1
+    command = [sys.executable, "-m", "neobert.runs.worker", "--runs", str(root), reference(run)]
+    ended = subprocess.run(command, env=os.environ | absent, capture_output=True, text=True, check=False, timeout=300)
+    said = ended.stderr
+    assert ended.returncode == 1 and said.count("\n") == 1
     assert "cannot be compiled here" in said and "take --compile off or auto" in said

@@ -10,7 +10,6 @@ from small_models import CONTEXT, FORMS, NEOBERT_FORM, language_model, pack, ran
 from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
 
-from neobert.model import positions
 from neobert.model.attention import GatherIndex, packed_plan, padded_plan, take_places, whole_rows_plan
 from neobert.model.heads import MaskedLanguageModel
 
@@ -213,9 +212,3 @@ def test_the_encoder_compiles_to_one_graph_with_equal_states():
     eager = network.model(document, plan)
     compiled = torch.compile(network.model, backend="eager", fullgraph=True)(document, plan)
     torch.testing.assert_close(compiled, eager, **CLOSE)
-
-
-def test_the_table_of_rotary_angles_bears_torchs_own_mark_of_a_constant() -> None:
-    """It is set by hand, since torch's decorator imports the compiler."""
-    marked = torch.compiler.assume_constant_result(lambda: None)
-    assert vars(marked) and vars(marked).items() <= vars(positions._rotary_table).items()

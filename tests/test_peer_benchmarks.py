@@ -52,6 +52,12 @@ def documents() -> MaskedDocuments:
     return masked_documents(beta_lengths(75, CONTEXT), SHAPE["vocabulary_size"], CONTEXT)
 
 
+@pytest.fixture
+def eager_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiling takes half a minute, and decides nothing about figures."""
+    monkeypatch.setattr("benchmarks.contenders.MODES", ("eager",))
+
+
 @pytest.fixture(scope="module")
 def setting(documents: MaskedDocuments) -> Setting:
     """A model of 2 × 16 on them."""
@@ -222,6 +228,7 @@ def test_the_worse_precision_counts_and_each_side_is_at_its_best() -> None:
     assert padded.measure(raced(**fp32_alone))[0] is None
 
 
+@pytest.mark.usefixtures("eager_alone")
 def test_the_figures_of_a_gpu_follow_from_speed_and_shape() -> None:
     """At toy size on the CPU: utilisation is speed × operations / peak."""
     setting = _gpu_setting(neobert_recipe("bf16").model_copy(update={"model": tiny_model(dropout=0.0)}))
@@ -233,6 +240,7 @@ def test_the_figures_of_a_gpu_follow_from_speed_and_shape() -> None:
     assert fastest["model flops utilisation"] == round(expected, 4)
 
 
+@pytest.mark.usefixtures("eager_alone")
 def test_a_gpu_without_the_peer_says_so() -> None:
     setting = _gpu_setting(neobert_recipe("bf16").model_copy(update={"model": tiny_model(dropout=0.0)}))
     broken = Setting(setting.recipe, setting.documents, setting.documents_per_step, CPU, "no such attention")

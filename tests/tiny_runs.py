@@ -1,13 +1,12 @@
 """A pre-training run of seconds on its own small corpus, for tests that start, kill and compare whole runs."""
 
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from forking import ForkedProcess, start_worker
 from safetensors.torch import load_file
 
 from neobert.data.preparation import open_specified
@@ -111,24 +110,23 @@ def write_tiny_run(root: Path, run: PretrainingRun, **execution: int | str) -> P
     return write_run_file(Layout(root), run, SOURCE, Execution.model_validate({**settings, **execution}), LABELS)
 
 
-def worker(root: Path, *references: str, variables: Mapping[str, str] | None = None) -> "subprocess.Popen[bytes]":
-    """The real worker command as a process; `variables` join its environment."""
+def worker(root: Path, *references: str, variables: Mapping[str, str] | None = None) -> ForkedProcess:
+    """A worker as a process of its own; `variables`, which nothing reads at import, join its environment."""
     alone = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
     environment = alone | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)} | dict(variables or {})
-    command = [sys.executable, "-m", "neobert.runs.worker", "--runs", str(root), *references]
-    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
+    return start_worker(["--runs", str(root), *references], environment)
 
 
 def slurm_tasks(
     root: Path, *references: str, count: int, nodes: str = "node[1-2]", job: str = "7"
-) -> "list[subprocess.Popen[bytes]]":
+) -> list[ForkedProcess]:
     """What srun starts: `count` times the same command, each with its variables."""
     step = {"SLURM_JOB_ID": job, "SLURM_STEP_ID": "0", "SLURM_NTASKS": str(count), "SLURM_JOB_NODELIST": nodes}
     ranks = [{"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)} for rank in range(count)]
     return [worker(root, *references, variables=step | rank) for rank in ranks]
 
 
-def ends(processes: "list[subprocess.Popen[bytes]]") -> tuple[list[int], str]:
+def ends(processes: list[ForkedProcess]) -> tuple[list[int], str]:
     """Wait for processes; their exit codes and all that they said."""
     said = "".join(process.communicate(timeout=300)[1].decode() for process in processes)
     return [process.returncode for process in processes], said

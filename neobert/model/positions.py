@@ -183,15 +183,13 @@ def _angles(positions: Tensor, head_size: int, base: float) -> Tensor:
     return positions.unsqueeze(-1) * (1.0 / base**exponents)
 
 
+@torch.compiler.assume_constant_result
 def _rotary_table(head_size: int, base: float, tokens: int, device: torch.device) -> Tensor:
     """(2, tokens, head size / 2): cosine and sine of every place, a constant of the graph that is being traced."""
     with torch.inference_mode(False):  # training may use a graph that an evaluation traced first
         angles = _angles(torch.arange(tokens, device=device), head_size, base)
         return torch.stack((angles.cos(), angles.sin()))
 
-
-# What torch.compiler.assume_constant_result does; calling it would import the compiler, a second in every process.
-_rotary_table._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 POSITIONS: dict[str, Callable[[recipe.Model, int], Positions]] = {
     "learned": LearnedPositions,
