@@ -117,26 +117,18 @@ class PlannedRun:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRow:
-    """The planned runs on one encoder at a scale. `skipped` names tasks without data and why."""
+    """The planned runs on one encoder at a scale.
 
+    `name` is what jobs and messages call it: the variant's, or the model's id. `heading` stands above tables. `data_of`
+    is the variant whose data it reads, for prefetch. `skipped` names tasks without data and why.
+    """
+
+    name: str
+    heading: str
+    data_of: str
     scale: Scale
     planned: tuple[PlannedRun, ...]
     skipped: Mapping[str, str]
-
-    @property
-    def name(self) -> str:
-        """What jobs and messages call it: the variant's name, or the model's id."""
-        raise NotImplementedError
-
-    @property
-    def heading(self) -> str:
-        """Name, seed and scale, for the titles of tables."""
-        raise NotImplementedError
-
-    @property
-    def data_of(self) -> str:
-        """The variant whose data this reads, for prefetch."""
-        raise NotImplementedError
 
     @property
     def runs(self) -> list[Run]:
@@ -163,18 +155,6 @@ class VariantRow(PlanRow):
     parent_recipe: Recipe | None
     stages: tuple[PretrainingRun, ...]
     vocabulary: Literal["trained", "published"]
-
-    @property
-    def name(self) -> str:
-        return self.variant.name
-
-    @property
-    def heading(self) -> str:
-        return f"{self.variant.name}, seed {self.seed}, {self.scale} scale"
-
-    @property
-    def data_of(self) -> str:
-        return self.variant.name
 
     @property
     def title(self) -> str:
@@ -231,18 +211,6 @@ class ModelRow(PlanRow):
 
     model: ExternalModel
     protocol: Variant | None = None
-
-    @property
-    def name(self) -> str:
-        return self.model.id
-
-    @property
-    def heading(self) -> str:
-        return f"{self.model.name} ({self.model.id}), {self.scale} scale"
-
-    @property
-    def data_of(self) -> str:
-        return (self.protocol or variants()["M9"]).name
 
     def labels(self, planned: PlannedRun, source: Source) -> dict[str, Any]:
         """The name ends in the protocol where another than the ladder's decides the run."""
@@ -325,6 +293,9 @@ def plan(
             encoder = Encoder.of_stage(trained[-1])
             tuned, reasons = embedding_runs(encoder, recipe.embedding, tuning_seeds, source, stages, choice)
             row = VariantRow(
+                name=variant.name,
+                heading=f"{variant.name}, seed {seed}, {scale} scale",
+                data_of=variant.name,
                 scale=scale,
                 planned=_planned(index, [*runs, *tuned]),
                 skipped=skipped | reasons,
@@ -372,8 +343,16 @@ def plan_model(
     runs += tuned
     if reasons and not runs:
         raise MissingData("; ".join(reasons.values()))
-    planned = _planned(Index(layout), runs)
-    return ModelRow(scale=scale, planned=planned, skipped=skipped, model=model, protocol=variant)
+    return ModelRow(
+        name=model.id,
+        heading=f"{model.name} ({model.id}), {scale} scale",
+        data_of=(variant or variants()["M9"]).name,
+        scale=scale,
+        planned=_planned(Index(layout), runs),
+        skipped=skipped,
+        model=model,
+        protocol=variant,
+    )
 
 
 def _planned(index: Index, runs: Iterable[Run]) -> tuple[PlannedRun, ...]:

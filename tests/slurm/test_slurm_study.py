@@ -73,12 +73,6 @@ def test_a_controller_that_has_just_started_is_waited_for(cluster: Cluster, tmp_
     assert len(read_submissions(Layout(tmp_path))) == 2
 
 
-class NamedRow(PlanRow):
-    """A row of tiny runs."""
-
-    name = "T"
-
-
 def test_a_grid_runs_behind_the_pre_training_that_it_needs(cluster: Cluster, tmp_path: Path, until: Until) -> None:
     """A run of seconds and its grid, sent together: corpus, run, points and selection each start once."""
     layout, run = Layout(tmp_path), tiny_run()
@@ -91,7 +85,7 @@ def test_a_grid_runs_behind_the_pre_training_that_it_needs(cluster: Cluster, tmp
         PlannedRun(run, run_folder(layout, run), "waiting"),
         PlannedRun(study, run_folder(layout, study), "waiting"),
     )
-    row = NamedRow(scale="smoke", planned=planned, skipped={})
+    row = PlanRow(name="T", heading="T", data_of="M0", scale="smoke", planned=planned, skipped={})
     with as_on_login_node(cluster):
         Submitter(layout, profile, thread_variables(1), None).send(plan_jobs(layout, [row], profile))
     selection = run_folder(layout, study) / "selection.json"
