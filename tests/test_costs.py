@@ -29,7 +29,7 @@ from ablations.costs import (
 )
 from ablations.plan import VariantRow, chosen_variants, plan
 from ablations.scales import Scale
-from neobert.data.catalog import TASK_SPLITS
+from neobert.data.catalog import CHARACTERS_PER_TOKEN, TASK_SPLITS
 from neobert.data.sources import DirectorySource, open_source
 from neobert.errors import MissingData
 from neobert.glue.tasks import TASKS, task_named
@@ -249,9 +249,9 @@ def test_a_folders_corpus_is_as_large_as_its_texts(tmp_path: Path) -> None:
     texts = [f"text number {number} of a file " + "that says more " * (number % 7) for number in range(3000)]
     for file in range(20):
         parquet.write_table(pa.table({"text": texts[file::20]}), corpus / f"{file:02d}.parquet", use_dictionary=False)
-    characters, documents = DirectorySource(tmp_path).text_size("web")
+    tokens, documents = DirectorySource(tmp_path).corpus_size("web")
     assert documents == pytest.approx(3000, rel=0.02)
-    assert characters == pytest.approx(sum(map(len, texts)), rel=0.2)
+    assert tokens * CHARACTERS_PER_TOKEN == pytest.approx(sum(map(len, texts)), rel=0.2)
 
 
 def test_refinedweb_takes_two_bytes_a_token_and_sixteen_a_document(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from ablations.prefetch import folder_or_repository, paper_models
 from neobert.data import hub_download
 from neobert.data.catalog import REFINEDWEB
 from neobert.data.mteb_tasks import MTEB_REPOSITORIES
+from neobert.data.requirements import Item, Needs, items_of
 from neobert.data.sources import DirectorySource, HubSource
 from neobert.external import Trust, adopt
 from neobert.processes import offline_environment
@@ -69,6 +70,15 @@ def test_a_plan_is_printed_before_anything_is_written(
     assert rows["corpus web"]["files"] == 3 and rows["corpus web"]["revisions"] == ["a" * 40]
     assert rows["corpus web"]["missing_bytes"] == rows["corpus web"]["bytes"] > 0
     assert not (tmp_path / "data").exists() and not hub.fetched
+
+
+def test_a_corpus_of_folders_alone_is_one_sentence_and_all_others_are_brought(tmp_path: Path, hub: StandIn) -> None:
+    items = [Item("corpus", "recipes", "corpora/recipes", ()), *items_of(Needs(corpora=("web",)))]
+    selection = hub_download.select(tmp_path, items)
+    assert [row.state for row in selection.rows] == ["unavailable", "to bring"]
+    assert selection.problems == [
+        f"corpus recipes: corpus recipes is in no repository: put its files into {tmp_path / 'corpora/recipes'}"
+    ]
 
 
 @pytest.mark.parametrize("flags", [(), ("--dry-run",)])

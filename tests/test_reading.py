@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from small_corpora import texts
 
+from neobert.data.catalog import CHARACTERS_PER_TOKEN
 from neobert.data.reading import read_texts
 from neobert.data.shards import prepare
 from neobert.data.sources import DirectorySource
@@ -143,8 +144,8 @@ def test_a_corpus_may_be_nested_compressed_and_in_a_column_of_any_name(tmp_path:
 def test_the_size_of_a_corpus_is_estimated(tmp_path: Path, suffix: str) -> None:
     content = "".join(json.dumps({"text": text}) + "\n" for text in texts(500)).encode()
     write(tmp_path / "corpora" / "web" / f"a{suffix}", gzip.compress(content) if suffix.endswith(".gz") else content)
-    characters, documents = DirectorySource(tmp_path).text_size("web")
-    assert 250 <= documents <= 1000 and 0.5 < characters / sum(map(len, texts(500))) < 2
+    tokens, documents = DirectorySource(tmp_path).corpus_size("web")
+    assert 250 <= documents <= 1000 and 0.5 < tokens * CHARACTERS_PER_TOKEN / sum(map(len, texts(500))) < 2
 
 
 def test_tasks_and_pairs_may_be_in_any_format(tmp_path: Path) -> None:

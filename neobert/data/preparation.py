@@ -15,7 +15,7 @@ from neobert.data.tokenizers import TextTokenizer
 from neobert.errors import ChangedData, DamagedFile, MissingData
 from neobert.processes import Stopped, StopRequest
 from neobert.runs.claims import Claim, acquire
-from neobert.runs.layout import MANIFEST, PARTIAL, Layout
+from neobert.runs.layout import PARTIAL, Layout
 from neobert.runs.specifications import PretrainingRun, RunFile
 from neobert.runs.specifications import Source as SourceSpecification
 from neobert.runs.work import Part
@@ -113,11 +113,6 @@ def _on_corpus(run: PretrainingRun, corpus: str, source: Source) -> PretrainingR
     data = run.recipe.data.model_copy(update={"corpus": corpus})
     recipe = run.recipe.model_copy(update={"data": data})
     return run.model_copy(update={"recipe": recipe, "corpus_origin": origin})
-
-
-def is_tokenized(layout: Layout, run: PretrainingRun) -> bool:
-    """Whether the corpus of a run lies ready."""
-    return (layout.data(run.data_id) / MANIFEST).exists()
 
 
 def tokenized_corpus(

@@ -385,17 +385,13 @@ class DirectorySource:
             require_columns(path, (self.text_column(path),))
         return chain.from_iterable(read_texts(path, self.text_column(path)) for path in files)
 
-    def text_size(self, corpus: str) -> tuple[float, float]:
-        """About how many bytes of text before compression, and documents, a corpus has: some files are looked into and
-        stand for the others by their sizes."""
+    def corpus_size(self, corpus: str) -> tuple[float, float]:
+        """As `Source`: some files are looked into and stand for the others by their sizes."""
         files = self.corpus_files(corpus)
         sample = files[:: -(-len(files) // _SIZED_FILES)]
         sizes = [text_size(path, self.text_column(path)) for path in sample]
         share = sum(path.stat().st_size for path in files) / max(1, sum(path.stat().st_size for path in sample))
-        return share * sum(size for size, _ in sizes), share * sum(documents for _, documents in sizes)
-
-    def corpus_size(self, corpus: str) -> tuple[float, float]:
-        characters, documents = self.text_size(corpus)
+        characters, documents = (share * sum(column) for column in zip(*sizes, strict=True))
         return characters / CHARACTERS_PER_TOKEN, documents
 
     @cached_property
