@@ -96,6 +96,12 @@ def prepared(tmp_path: Path, undisturbed: tuple[Path, PretrainingRun]) -> tuple[
     return tmp_path, run
 
 
+def work(root: Path, *references: str) -> int:
+    """The worker in this process, which starts sooner; its exit code."""
+    layout = Layout(root)
+    return Worker(layout, [part for each in references for part in open_units(layout, each)], StopRequest()).run()
+
+
 def _wait_until(condition: Any, seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
@@ -134,7 +140,7 @@ def test_the_loss_is_measured_on_all_corpora_where_that_is_wanted(
     """Own training and own loss stay what they are; the other corpus is measured as a run on it measures its own."""
     root, run = undisturbed
     folder = write_tiny_run(tmp_path, run, heldout="all", heldout_context=16)
-    assert finish(tmp_path, reference(run)) == (0, "")
+    assert work(tmp_path, reference(run)) == 0
     assert all(torch.equal(tensor, weights(root, run)[name]) for name, tensor in weights(tmp_path, run).items())
     losses = record(tmp_path, run)["scores"]["heldout_loss"]
     assert losses.keys() == {"web", "wikibook"}
@@ -157,7 +163,7 @@ def test_the_loss_is_measured_on_all_corpora_where_that_is_wanted(
 def test_a_finished_run_is_not_started_again(undisturbed: tuple[Path, PretrainingRun]) -> None:
     root, run = undisturbed
     starts = (root / "starts.jsonl").read_text()
-    assert finish(root, reference(run))[0] == 0
+    assert work(root, reference(run)) == 0
     assert (root / "starts.jsonl").read_text() == starts
 
 
@@ -188,8 +194,7 @@ def test_a_damaged_line_is_set_aside_and_the_run_closes_without_it(
     )
     damaged = content.replace(line, line.replace(b'"loss": ', b'"loss": 1', 1))
     path.write_bytes(damaged)
-    layout = Layout(root)
-    assert Worker(layout, open_units(layout, reference(run)), StopRequest()).run() == 0
+    assert work(root, reference(run)) == 0
     assert f"{path} has damaged lines" in capsys.readouterr().err
     assert path.with_name("metrics.jsonl.damaged-1").read_bytes() == damaged
     whole = [line for line in metrics(undisturbed[0], run) if not (line["step"] == step and "loss" in line)]
@@ -219,7 +224,7 @@ def test_a_damaged_last_checkpoint_is_trained_again_and_no_earlier_one_stands_fo
             start(*(layout, run.id) if start is last_checkpoint else ())
         assert state_of(layout, run) == "waiting" and (folder / "done.json.damaged-1").exists()
     assert path.parent.with_name(f"{path.parent.name}.damaged-1").is_dir()
-    assert Worker(layout, open_units(layout, reference(run)), StopRequest()).run() == 0
+    assert work(root, reference(run)) == 0
     assert_equal_runs(undisturbed[0], root, run)
     newest = max(folder.glob("attempts/*/metrics.jsonl"))
     assert [line["step"] for line in read_lines(newest) if "loss" in line] == [21, 22, 23, 24]
@@ -233,7 +238,7 @@ def test_a_changed_record_is_no_record_and_its_run_is_closed_again(
     whole = (undisturbed[0] / "pretraining" / run.id / "done.json").read_text()
     path.write_text(whole.replace('"training_loss": ', '"training_loss": 1'))
     assert state_of(layout, run) == "waiting"
-    assert Worker(layout, open_units(layout, reference(run)), StopRequest()).run() == 0
+    assert work(root, reference(run)) == 0
     assert_equal_runs(undisturbed[0], root, run)
     assert path.with_name("done.json.damaged-1").exists() and state_of(layout, run) == "done"
 
@@ -249,8 +254,7 @@ def test_kill_9_at_any_step_changes_nothing(
     _wait_until(lambda: first.exists() and first.read_bytes().count(b"\n") >= kill_after_lines)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    code, said = finish(root, reference(run))
-    assert code == 0, said
+    assert work(root, reference(run)) == 0
     assert_equal_runs(undisturbed[0], root, run)
     resumed = list(read_lines(attempts / "000002" / "metrics.jsonl"))
     assert resumed[0]["step"] > (0 if kill_after_lines < 5 else 5), "it started from the beginning"
@@ -271,8 +275,7 @@ def test_kill_9_during_a_save_changes_nothing(
         process.send_signal(signal.SIGKILL)
         process.communicate()
     assert seen >= 1
-    code, said = finish(root, reference(run))
-    assert code == 0, said
+    assert work(root, reference(run)) == 0
     assert_equal_runs(undisturbed[0], root, run)
 
 
@@ -285,13 +288,12 @@ def test_a_killed_run_under_another_optimizer_changes_nothing(
     roots = [beside(tmp_path / name, undisturbed[0]) for name in ("whole", "killed")]
     for root in roots:
         write_tiny_run(root, run)
-    assert finish(roots[0], reference(run))[0] == 0
+    assert work(roots[0], reference(run)) == 0
     process = worker(roots[1], reference(run))
     wait_for_steps(roots[1], run, 12)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    code, said = finish(roots[1], reference(run))
-    assert code == 0, said
+    assert work(roots[1], reference(run)) == 0
     assert_equal_runs(roots[0], roots[1], run)
     losses = curve(roots[0], run)
     assert losses[-1] < losses[0] and losses != curve(undisturbed[0], undisturbed[1])
@@ -323,7 +325,7 @@ def test_a_stop_signal_saves_and_the_next_start_goes_on(
     process.terminate()
     said = process.communicate(timeout=60)[1].decode()
     assert process.returncode == 75 and "saved after step" in said
-    assert finish(root, reference(run))[0] == 0
+    assert work(root, reference(run)) == 0
     assert_equal_runs(undisturbed[0], root, run)
 
 
@@ -413,8 +415,8 @@ def test_a_stage_waits_for_the_one_before_it(prepared: tuple[Path, PretrainingRu
     root, first = prepared
     second = tiny_run(previous=first, stages=(tiny_stage(steps=2, warmup_steps=0, decay_steps=0),))
     write_tiny_run(root, second)
-    assert finish(root, reference(second))[0] == 1
-    assert finish(root, reference(second), reference(first))[0] == 0
+    assert work(root, reference(second)) == 1
+    assert work(root, reference(second), reference(first)) == 0
     assert record(root, second)["inputs"]["previous"] == first.id
 
 
@@ -436,17 +438,19 @@ def test_a_loss_that_is_not_finite_stops_before_the_update_and_names_step_and_mo
     assert all(torch.equal(value, before[name]) for name, value in trainer.model.state_dict().items())
 
 
-def test_a_failed_unit_leaves_its_traceback_and_is_tried_again(prepared: tuple[Path, PretrainingRun]) -> None:
+def test_a_failed_unit_leaves_its_traceback_and_is_tried_again(
+    prepared: tuple[Path, PretrainingRun], capsys: pytest.CaptureFixture[str]
+) -> None:
     root, run = prepared
     folder = root / "pretraining" / run.id
     broken = folder / "checkpoints"
     broken.write_text("a file where a folder belongs")
-    code, said = finish(root, reference(run))
+    code = work(root, reference(run))
     error = json.loads((folder / "error.json").read_text())
     assert code == 1 and "FileExistsError" in error["error"] and "Traceback" in error["traceback"]
-    assert run.id in said
+    assert run.id in capsys.readouterr().err
     broken.unlink()
-    assert finish(root, reference(run))[0] == 0
+    assert work(root, reference(run)) == 0
     assert not (folder / "error.json").exists()
 
 
