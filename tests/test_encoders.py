@@ -28,13 +28,12 @@ from neobert.embeddings.encoders import (
     default_precision,
     load_encoder,
     packed_batches,
-    padded_batches,
 )
 from neobert.errors import EXIT_DONE, DamagedFile, MissingData, RunFailed
 from neobert.export.__main__ import main
 from neobert.export.checkpoint import open_checkpoint
 from neobert.external import adopt
-from neobert.hub.external import load_external
+from neobert.hub.external import ExternalEncoder, load_external
 from neobert.model.attention import whole_rows_plan
 from neobert.model.build import build_encoder, initialize
 from neobert.model.heads import pool_mean
@@ -73,7 +72,7 @@ def alone(by: TextEncoder, text: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("positions", ["rotary", "learned"])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(given_texts=texts, batch_tokens=st.sampled_from([1, 30, 100, 10_000]), chunk=st.sampled_from([1, 7, 4096]))
 def test_a_vector_does_not_depend_on_the_other_texts(tokenizer, positions, given_texts, batch_tokens, chunk):
     by = encoder(tokenizer, positions, batch_tokens=batch_tokens)
@@ -300,10 +299,13 @@ def test_texts_are_cut_to_what_is_asked_for_and_to_what_the_model_reads(folders:
     ] == [world.CONTEXT, 10, world.CONTEXT]
 
 
+PADDED = PaddedEncoder(ExternalEncoder(world.bert()), world.CONTEXT)
+
+
 @given(st.lists(st.integers(0, 50), max_size=30), st.integers(1, 120))
 def test_padded_batches_hold_each_text_once_within_their_slots(lengths: list[int], most: int) -> None:
     sizes = np.array(sorted(lengths, reverse=True), np.int64)
-    parts = [sizes[part].tolist() for part in padded_batches(sizes, most)]
+    parts = [sizes[part].tolist() for part in PADDED.batches(sizes, most)]
     assert [size for part in parts for size in part] == sizes.tolist()
     assert all(len(part) * part[0] <= most or len(part) == 1 for part in parts)
 

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from neobert.data.preparation import open_specified
 from neobert.files import read_lines
-from neobert.processes import REPOSITORY
+from neobert.processes import REPOSITORY, StopRequest
 from neobert.recipe import (
     Data,
     Initialization,
@@ -24,6 +24,7 @@ from neobert.recipe import (
 )
 from neobert.runs.layout import Layout
 from neobert.runs.specifications import Execution, PretrainingRun, Source, write_run_file
+from neobert.runs.worker import Worker, open_units
 
 STEPS = 24
 LABELS = {"variants": ["T"], "parent": "P", "delta": {"model.layers": [1, 2]}}
@@ -163,6 +164,13 @@ def finish(root: Path, *references: str) -> tuple[int, str]:
     process = worker(root, *references)
     said = process.communicate(timeout=300)[1].decode()
     return process.returncode, said
+
+
+def work(root: Path, *references: str) -> int:
+    """The worker in this process, which spares the import of torch; its exit code."""
+    layout = Layout(root)
+    units = [unit for each in references for unit in open_units(layout, each)]
+    return Worker(layout, units, StopRequest()).run()
 
 
 def reference(run: PretrainingRun) -> str:

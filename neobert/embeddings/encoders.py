@@ -118,14 +118,25 @@ class EmbeddingModel(nn.Module, ABC):
     def collate(self, texts: Sequence[Text], device: torch.device, precision: EmbeddingPrecision) -> Any:
         """A batch of texts on `device`, for a forward pass in `precision`; the texts are sorted by length."""
 
-    @abstractmethod
     def slots(self, lengths: Array) -> int:
         """Tokens of a batch of texts of these `lengths` (texts), padding included."""
+        return int(lengths.sum())
 
-    @abstractmethod
     def batches(self, lengths: Array, most_tokens: int) -> Iterator[slice]:
         """Split texts of `lengths` (texts), the longest first, into batches of at most `most_tokens` tokens, padding
         included; a text that is longer is a batch of its own."""
+        return packed_batches(lengths, most_tokens)
+
+
+def packed_batches(lengths: Array, most_tokens: int) -> Iterator[slice]:
+    """Split texts of `lengths` (texts) into neighbours that together have at most `most_tokens` tokens; a text that is
+    longer is alone."""
+    ends, start = np.cumsum(lengths), 0
+    while start < len(lengths):
+        before = ends[start] - lengths[start]
+        stop = max(start + 1, int(np.searchsorted(ends, before + most_tokens, side="right")))
+        yield slice(start, stop)
+        start = stop
 
 
 @dataclass(frozen=True)
@@ -185,22 +196,6 @@ class PackedEncoder(EmbeddingModel):
         row = torch.from_numpy(token_ids).unsqueeze(0).to(device, non_blocking=True)
         return PackedTexts(row, plan, torch.from_numpy(lengths).to(device, non_blocking=True))
 
-    def slots(self, lengths: Array) -> int:
-        return int(lengths.sum())
-
-    def batches(self, lengths: Array, most_tokens: int) -> Iterator[slice]:
-        return packed_batches(lengths, most_tokens)
-
-
-def packed_batches(lengths: Array, most_tokens: int) -> Iterator[slice]:
-    """Neighbours of `lengths` (texts) that together have at most `most_tokens`; a longer text stands alone."""
-    ends, start = np.cumsum(lengths), 0
-    while start < len(lengths):
-        before = ends[start] - lengths[start]
-        stop = max(start + 1, int(np.searchsorted(ends, before + most_tokens, side="right")))
-        yield slice(start, stop)
-        start = stop
-
 
 def _max_over_tokens(hidden: Tensor, positions: Tensor) -> Tensor:
     no_token = (positions < 0).unsqueeze(-1)
@@ -246,17 +241,11 @@ class PaddedEncoder(EmbeddingModel):
         return len(lengths) * self.layout.row_tokens(int(lengths.max()))
 
     def batches(self, lengths: Array, most_tokens: int) -> Iterator[slice]:
-        return padded_batches(lengths, most_tokens)
-
-
-def padded_batches(lengths: Array, most_slots: int) -> Iterator[slice]:
-    """Neighbours of `lengths` (texts), the longest first, that padded to the first have at most `most_slots`; a longer
-    text stands alone."""
-    start = 0
-    while start < len(lengths):
-        stop = start + max(1, most_slots // max(1, int(lengths[start])))
-        yield slice(start, stop)
-        start = stop
+        start = 0
+        while start < len(lengths):
+            stop = start + max(1, most_tokens // max(1, int(lengths[start])))
+            yield slice(start, stop)
+            start = stop
 
 
 @dataclass(frozen=True)
