@@ -1,8 +1,10 @@
 """The sweep command: on a finished variant, with what its tasks depend on, and nothing twice."""
 
 import json
+import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +19,58 @@ from sweeps import glue_grid, mteb_suite
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.mark.usefixtures("toy_scale")
+def sweep(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, list[dict[str, Any]], str]:
+    """The command in this process: exit code, points, and what it said."""
+    code = glue_grid.main([*arguments, "--workers", "1", "--json"])
+    said = capsys.readouterr()
+    return code, json.loads(said.out), said.err
+
+
+@dataclass(frozen=True)
+class Swept:
+    """A folder of runs with M2 and its sweep of RTE, and the points that the command printed."""
+
+    root: Path
+    points: list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def made_once() -> list[Swept]:
+    """The sweep that all tests of this module begin with, once one has made it."""
+    return []
+
+
+@pytest.fixture
+def swept(
+    toy_scale: None,  # noqa: F811
+    made_once: list[Swept],
+    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> Swept:
+    """A copy of the folder, for one test alone."""
+    if not made_once:
+        root = tmp_path_factory.mktemp("swept")
+        assert run.main(["--variant", "M2", "--stages", "pretrain", "--runs", str(root), "--workers", "1"]) == 0
+        capsys.readouterr()
+        code, points, _ = sweep(capsys, "--task", "rte", "--runs", str(root))
+        assert code == 0
+        made_once.append(Swept(root, points))
+    shutil.copytree(made_once[0].root, tmp_path, dirs_exist_ok=True)
+    return Swept(tmp_path, made_once[0].points)
+
+
 def test_a_transferred_task_brings_its_mnli_study_and_repeats_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    swept: Swept, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run.main(["--variant", "M2", "--stages", "pretrain", "--runs", str(tmp_path), "--workers", "1"]) == 0
-    capsys.readouterr()
-    assert glue_grid.main(["--task", "rte", "--runs", str(tmp_path), "--workers", "1", "--json"]) == 0
-    points = json.loads(capsys.readouterr().out)
-    assert {entry["task"] for entry in points} == {"mnli", "rte"}
-    assert all(entry["score"] is not None for entry in points)
-    arguments = ["--task", "mnli", "cola", "--variant", "M2", "--grid", "extended", "--runs", str(tmp_path)]
+    assert {entry["task"] for entry in swept.points} == {"mnli", "rte"}
+    assert all(entry["score"] is not None for entry in swept.points)
+    arguments = ["--task", "mnli", "cola", "--variant", "M2", "--grid", "extended", "--runs", str(swept.root)]
     assert glue_grid.main([*arguments, "--workers", "2", "--json"]) == 0
     extended = json.loads(capsys.readouterr().out)
-    assert {entry["trial"] for entry in points if entry["task"] == "mnli"} < {entry["trial"] for entry in extended}
-    starts = [line["unit"] for line in read_lines(tmp_path / "starts.jsonl")]
+    of_mnli = {entry["trial"] for entry in swept.points if entry["task"] == "mnli"}
+    assert of_mnli < {entry["trial"] for entry in extended}
+    starts = [line["unit"] for line in read_lines(swept.root / "starts.jsonl")]
     assert len(starts) == len(set(starts))
 
 
@@ -47,23 +86,11 @@ def test_a_folder_of_runs_that_does_not_exist_starts_nothing(
     assert not (tmp_path / "rnus").exists()
 
 
-def sweep(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, list[dict[str, Any]], str]:
-    """The command in this process: exit code, points, and what it said."""
-    code = glue_grid.main([*arguments, "--workers", "1", "--json"])
-    said = capsys.readouterr()
-    return code, json.loads(said.out), said.err
-
-
-@pytest.mark.usefixtures("toy_scale")
 def test_damaged_results_are_set_aside_and_made_again_by_the_same_command(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    swept: Swept, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Torn predictions of MNLI keep neither MNLI nor what starts from it from being closed; all comes out as before."""
-    assert run.main(["--variant", "M2", "--stages", "pretrain", "--runs", str(tmp_path), "--workers", "1"]) == 0
-    capsys.readouterr()
-    arguments = ["--task", "rte", "--runs", str(tmp_path)]
-    code, points, _ = sweep(capsys, *arguments)
-    assert code == 0
+    arguments, points = ["--task", "rte", "--runs", str(tmp_path)], swept.points
     mnli, rte = (sorted(tmp_path.glob(f"glue/{task}/*.json")) for task in ("mnli", "rte"))
     (choice,) = tmp_path.glob("glue/mnli/studies/*/selection.json")
     whole = choice.read_bytes()
@@ -80,11 +107,10 @@ def test_damaged_results_are_set_aside_and_made_again_by_the_same_command(
     assert json.loads(choice.read_bytes())["trial"] == json.loads(whole)["trial"]
 
 
-@pytest.mark.usefixtures("toy_scale")
+@pytest.mark.usefixtures("swept")
 def test_seeds_storages_and_failures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Three seeds on one model, the best by their mean; a failed point stays failed until it is asked for again;
     Optuna shows it all, and again after its journal was lost."""
-    assert run.main(["--variant", "M2", "--stages", "pretrain", "--runs", str(tmp_path), "--workers", "1"]) == 0
     arguments = ["--task", "cola", "--grid", "limited", "--seed", "0", "1", "2", "--runs", str(tmp_path)]
     arguments += ["--storage", "journal"]
     capsys.readouterr()

@@ -136,7 +136,9 @@ def synchronize(storage: "BaseStorage", layout: Layout, study: GlueStudy) -> Non
             view.tell(trial.number, state=TrialState.FAIL)
     for part in study.trials(layout):
         frozen = None if part.id in complete else _frozen(study, part)
-        if frozen is not None and (part.id, frozen.user_attrs["claim"]) not in failed:
+        if frozen is None:
+            continue
+        if frozen.state is TrialState.COMPLETE or (part.id, frozen.user_attrs["claim"]) not in failed:
             view.add_trial(frozen)
 
 
