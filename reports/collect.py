@@ -1,14 +1,31 @@
-"""python reports/collect.py: what reports read of a folder of runs, small enough to be committed or sent."""
+"""python reports/collect.py: what reports read of a folder of runs, small enough to be committed or sent.
+
+The copy has no weights, texts, labels and paths of the machine.
+"""
 
 import argparse
+import io
 import json
+import statistics
 import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 if not __package__:  # run as a script: its own folder is on sys.path, the repository with the packages is not
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from neobert.command_line import Parser
+from neobert.command_line import Parser, guarded, refuse_no_folder
+from neobert.errors import DamagedFile, MissingData
+from neobert.files import json_bytes, read_json, replace_file, whole_lines
+from neobert.runs.layout import Layout
+
+if TYPE_CHECKING:
+    from reports.evidence import Evidence
+
+File = tuple[Path, bytes]
+LEFT_OUT = frozenset({"traceback"})  # of failures: the sentence says it, the lines name folders of the machine
+SUMMED = ("real_tokens", "seconds")
 
 
 def _arguments(given: list[str] | None) -> argparse.Namespace:
@@ -25,18 +42,120 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(given)
 
 
-def _collect(root: Path, out: Path) -> dict[str, int]:
-    """Copy, and name on stderr what cannot be; files and bytes of the copy.
+class Collection:
+    """What of a folder of runs is copied; `problems` has a sentence for each file that cannot be."""
+
+    def __init__(self, root: Path, evidence: "Evidence") -> None:
+        self._layout, self._evidence = Layout(root), evidence
+        self.problems: list[str] = []
+
+    def files(self) -> Iterator[File]:
+        """Where each file lies below the copy, and its content."""
+        for path, content in (*self._documents(), *self._curves(), *self._resamples()):
+            yield path.relative_to(self._layout.root), content
+
+    def _documents(self) -> Iterator[File]:
+        """Records and what says how they were planned, chosen or lost."""
+        from neobert.runs.records import record_paths, sealed
+
+        root = self._layout.root
+        run_files = [path for path in sorted(root.glob("*/**/run.json")) if "attempts" not in path.parts]
+        others = ("glue/*/studies/*/selection.json", "glue/*/errors/*.json", "models/*/model.json")
+        paths = [*record_paths(root), *run_files, *(path for each in others for path in sorted(root.glob(each)))]
+        contents = dict(self._read(paths))
+        names = dict(_data_folders(contents[path] for path in run_files if path in contents))
+        for path, content in contents.items():
+            try:
+                cut = without_paths(content, names)
+                yield path, sealed(cut) if isinstance(cut, dict) and "checksum" in cut else json_bytes(cut)
+            except (ValueError, RecursionError) as error:
+                self.problems.append(f"{path} cannot be copied: {error}")
+
+    def _read(self, paths: Iterable[Path]) -> Iterator[tuple[Path, Any]]:
+        from neobert.runs.records import read_sealed
+
+        for path in paths:
+            try:
+                content = read_json(path)
+                if isinstance(content, dict) and "checksum" in content:
+                    read_sealed(path)  # a copy must not seal what was changed
+                yield path, content
+            except (DamagedFile, OSError) as error:
+                self.problems.append(str(error))
+
+    def _curves(self) -> Iterator[File]:
+        for path in sorted(self._layout.root.glob("pretraining/*/metrics.jsonl")):
+            try:
+                lines = list(thin(whole_lines(path)))
+            except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
+                self.problems.append(f"the curve of {path}: {error}")
+                continue
+            yield path, "".join(json.dumps(line, sort_keys=True) + "\n" for line in lines).encode()
+
+    def _resamples(self) -> Iterator[File]:
+        """Scores on resamples in place of predictions, which are worth little without the labels of the examples."""
+        import numpy as np
+
+        from reports.resampling import RESAMPLED, StoredPredictions
+
+        trials, stored = self._evidence.trials, StoredPredictions(self._layout.root, self._evidence.studies)
+        for task, trial, run in zip(trials.task, trials.id, trials.run, strict=True):
+            try:
+                scores = stored.resampled(task, trial, run)
+            except MissingData:
+                continue  # a failed or pruned trial has none; for others the reports will say that none are kept
+            buffer = io.BytesIO()
+            np.savez_compressed(buffer, allow_pickle=False, **{RESAMPLED: scores})
+            yield self._layout.resampled(task, trial), buffer.getvalue()
+
+
+def _data_folders(run_files: Iterable[Any]) -> Iterator[tuple[str, str]]:
+    """The folders that runs read, as run files write them, and their names."""
+    for content in run_files:
+        source = content.get("source") if isinstance(content, dict) else None
+        if isinstance(source, dict):
+            unseen = source.get("unseen")
+            for path in (source.get("name"), *(unseen if isinstance(unseen, list) else ())):
+                if isinstance(path, str) and "/" in path:
+                    yield path, Path(path).name
+
+
+def without_paths(value: Any, names: Mapping[str, str]) -> Any:
+    """A JSON value with the name of each folder in place of its path, the longest paths first."""
+    if isinstance(value, dict):
+        return {key: without_paths(each, names) for key, each in value.items() if key not in LEFT_OUT}
+    if isinstance(value, list):
+        return [without_paths(each, names) for each in value]
+    if isinstance(value, str):
+        for path in sorted(names, key=len, reverse=True):
+            value = value.replace(path, names[path])
+    return value
+
+
+def thin(lines: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The lines of a metrics.jsonl with steps joined to as many stretches as a picture shows: of each the middle step,
+    the mean loss, and the sums of tokens and seconds. Held-out losses stay as they are."""
+    from reports.curves import PIECES
+
+    steps = [line for line in lines if "loss" in line]
+    size = max(1, -(-len(steps) // PIECES))
+    for start in range(0, len(steps), size):
+        piece = steps[start : start + size]
+        means = {name: statistics.fmean(line[name] for line in piece) for name in ("step", "loss")}
+        yield means | {name: sum(line[name] for line in piece) for name in SUMMED if name in piece[0]}
+    yield from (dict(line) for line in lines if "heldout_loss" in line)
+
+
+def _collect(arguments: argparse.Namespace) -> int:
+    """Copy, name on stderr what cannot be, and say how much was written.
 
     Raises:
-        ValueError: the copy would lie in the original or the other way round, or `out` is a file.
+        ValueError: the copy would lie in the original or the other way round, or `--out` is a file.
         MissingData: there is no record.
     """
-    from neobert.command_line import refuse_no_folder
-    from neobert.files import replace_file
-    from reports.collecting import Collection
-    from reports.trials import read_evidence
+    from reports.evidence import read_evidence
 
+    root, out = arguments.runs, arguments.out
     refuse_no_folder("--out", out)
     if root.resolve() in [out.resolve(), *out.resolve().parents] or out.resolve() in root.resolve().parents:
         raise ValueError(f"--out {out} and --runs {root} lie in each other: choose a folder of its own")
@@ -47,25 +166,18 @@ def _collect(root: Path, out: Path) -> dict[str, int]:
         files, size = files + 1, size + len(content)
     for problem in collection.problems:
         print(f"left out: {problem}", file=sys.stderr)
-    return {"files": files, "bytes": size, "left_out": len(collection.problems)}
+    if arguments.json:
+        print(json.dumps({"files": files, "bytes": size, "left_out": len(collection.problems)}, indent=1))
+    else:
+        print(f"{files} files, {size / 1e6:.1f} MB in {out}")
+        print(f"figures from it: python reports/make_figures.py --runs {out}")
+    return 0
 
 
 def main(given: list[str] | None = None) -> int:
     """Run the command; the exit code is the answer."""
     arguments = _arguments(given)
-    from neobert.command_line import guarded
-
-    return guarded("collect.py", lambda: _told(arguments), arguments.out)
-
-
-def _told(arguments: argparse.Namespace) -> int:
-    summary = _collect(arguments.runs, arguments.out)
-    if arguments.json:
-        print(json.dumps(summary, indent=1))
-    else:
-        print(f"{summary['files']} files, {summary['bytes'] / 1e6:.1f} MB in {arguments.out}")
-        print(f"figures from it: python reports/make_figures.py --runs {arguments.out}")
-    return 0
+    return guarded("collect.py", lambda: _collect(arguments), arguments.out)
 
 
 if __name__ == "__main__":

@@ -1,25 +1,30 @@
-"""The paper's numbers beside ours: difference, tolerance and verdict. Reported, never tuned to.
+"""The paper's numbers beside ours: difference, tolerance and verdict, and whether the variants come out in its order.
 
-Only the paper's scale on the paper's data can reproduce a number or fail to; anything else is not comparable.
+Reported, never tuned to. Only the paper's scale on the paper's data can reproduce a number or fail to; anything else is
+not comparable.
 """
 
+import json
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from neobert.data.catalog import is_from_hub
 from neobert.errors import MissingData
 from neobert.glue.tasks import TASKS
+from neobert.identity import identity
 from reports import published
-from reports.cells import Estimate, Seeds
-from reports.deltas import resampled
-from reports.pairs import by_pretraining_seed, glue_pair
-from reports.predictions import StoredPredictions
-from reports.remarks import PRINTED_AS, row_label
-from reports.scores import Group, Row
+from reports.deltas import pair_glue, resample
+from reports.resampling import StoredPredictions
+from reports.scores import PRINTED_AS, Group, Row, Seeds
+from reports.tables import Columns, Table, number, signed, tabulate
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 ROUNDING = 0.05  # points: the paper prints one digit
 DEVIATIONS = 1.96  # of a normal distribution: 95 % of differences between two equally good models
@@ -45,6 +50,9 @@ TOLERANCE_REASON = (
     "it too. Noise between seeds comes on top and is not in it."
 )
 NOT_RESOLVABLE = "the printed change is within its tolerance of zero"
+DRAWS = 1000
+LEAST_VARIANTS = 3
+LEAST_SEEDS = 2
 
 
 @dataclass(frozen=True)
@@ -112,12 +120,12 @@ def average_tolerance() -> float:
     return tolerance_of(math.sqrt(sum(task_error(task, score) ** 2 for task, score in scores.items())) / len(scores))
 
 
-def compared_numbers(group: Group, stored: StoredPredictions) -> tuple[ComparedNumber, ...]:
+def compare_numbers(group: Group, stored: StoredPredictions) -> tuple[ComparedNumber, ...]:
     """Every number of Figure 1 and Table 3 that has a counterpart among the records, in the paper's order."""
     return (*_averages(group), *_printed_changes(group, stored), *_checkpoints(group))
 
 
-def published_numbers() -> int:
+def count_published() -> int:
     """How many numbers the paper prints where this study could have a counterpart."""
     bars = published.figure1().values()
     rows = [row for row in published.table3() if row.model.startswith("NeoBERT")]
@@ -126,33 +134,32 @@ def published_numbers() -> int:
 
 
 def _averages(group: Group) -> Iterator[ComparedNumber]:
-    rows, tolerance = group.last_rows(), average_tolerance()
     for name, bar in published.figure1().items():
-        ours = rows[name].average
-        if ours is not None:
-            obstacle = _obstacle(rows[name], group)
-            ids = _ids(rows[name], *TASKS)
-            yield ComparedNumber(bar.source, name, "points", ours.mean, bar.average, tolerance, obstacle, ids)
+        row = group.last_rows[name]
+        if row.average is not None:
+            names, ours = (bar.source, name, "points"), row.average.mean
+            yield ComparedNumber(
+                *names, ours, bar.average, average_tolerance(), _obstacle(row, group), row.trial_ids(TASKS)
+            )
 
 
 def _printed_changes(group: Group, stored: StoredPredictions) -> Iterator[ComparedNumber]:
     """The relative changes that the paper prints, in percent of the parent's average; ours over the seeds that both
     have."""
-    rows, bars = group.last_rows(), published.figure1()
-    for name, bar in bars.items():
+    for name, bar in published.figure1().items():
         if bar.printed_delta_percent is None or bar.parent is None:
             continue
-        row, parent = rows[name], rows[bar.parent]
-        pair = glue_pair(row, parent, tuple(TASKS), group)
-        if not pair.differences or row.average is None or parent.average is None:
+        row, parent = group.last_rows[name], group.last_rows[bar.parent]
+        pair, averages = pair_glue(row, parent, tuple(TASKS), group), (row.average, parent.average)
+        if not pair.differences or averages[0] is None or averages[1] is None:
             continue
-        ours = 100 * (_mean(row.average, pair.seeds) / _mean(parent.average, pair.seeds) - 1)
+        means = [statistics.fmean(each.at(pair.seeds).by_pretraining.values()) for each in averages if each]
         tolerance, caveat = _tolerance_of_change(row, parent, stored, pair.seeds)
         yield ComparedNumber(
             where=bar.source,
             name=f"{name} against {bar.parent}",
             unit="percent",
-            ours=ours,
+            ours=100 * (means[0] / means[1] - 1),
             paper=bar.printed_delta_percent,
             tolerance=tolerance,
             obstacle=_obstacle(row, group) or _obstacle(parent, group),
@@ -161,17 +168,13 @@ def _printed_changes(group: Group, stored: StoredPredictions) -> Iterator[Compar
         )
 
 
-def _mean(average: Estimate, seeds: Sequence[Seeds]) -> float:
-    return statistics.fmean(by_pretraining_seed({each: average.by_seeds[each] for each in seeds}).values())
-
-
 def _tolerance_of_change(row: Row, parent: Row, stored: StoredPredictions, seeds: Sequence[Seeds]) -> tuple[float, str]:
     """How far two changes of equally good pairs may differ, in percent, and what had to be assumed for it."""
     try:
         ours = change_error(row, parent, stored, seeds)
         one_seed = [change_error(row, parent, stored, [each]) ** 2 for each in seeds]
     except MissingData as error:
-        printed = published.figure1()[parent.variant.name].average
+        printed = published.figure1()[parent.name].average
         return 100 * math.sqrt(2) * average_tolerance() / printed, f"taken as independent: {error}"
     return DEVIATIONS * math.sqrt(ours**2 + statistics.fmean(one_seed)) + ROUNDING, ""
 
@@ -183,31 +186,26 @@ def change_error(row: Row, parent: Row, stored: StoredPredictions, seeds: Sequen
     Raises:
         MissingData: predictions or labels of some trial are not there.
     """
-    ours, theirs = (np.mean([resampled(each, task, stored, seeds) for task in TASKS], axis=0) for each in (row, parent))
+    ours, theirs = (np.mean([resample(each, task, stored, seeds) for task in TASKS], axis=0) for each in (row, parent))
     return float(np.nanstd(100 * (ours / theirs - 1), ddof=1))
 
 
 def _checkpoints(group: Group) -> Iterator[ComparedNumber]:
     """Table 3's two rows of NeoBERT: its checkpoints of 1,024 and 4,096 tokens are the stages of one variant."""
     printed = [row for row in published.table3() if row.model.startswith("NeoBERT")]
-    ours = [row for row in group.rows if row.variant.name in PRINTED_AS]
+    ours = [row for row in group.rows if row.name in PRINTED_AS]
     for paper, row in zip(printed, ours, strict=True):
         obstacle = _obstacle(row, group)
-        for task, score in paper.scores.items():
-            own = row.cells[task].score
-            if own is not None:
-                names = paper.source, f"{paper.model} {TASKS[task].title}"
-                tolerance = tolerance_of(task_error(task, score))
-                yield ComparedNumber(*names, "points", own.mean, score, tolerance, obstacle, _ids(row, task))
-        average: Estimate | None = row.average
-        if average is not None:
-            names = paper.source, f"{paper.model} average"
-            ids = _ids(row, *TASKS)
-            yield ComparedNumber(*names, "points", average.mean, paper.average, average_tolerance(), obstacle, ids)
-
-
-def _ids(row: Row, *tasks: str) -> tuple[str, ...]:
-    return tuple(sorted({trial for task in tasks for trial in row.cells[task].ids.values()}))
+        for task, printed_score in paper.scores.items():
+            score = row.cells[task].score
+            if score is not None:
+                names = paper.source, f"{paper.model} {TASKS[task].title}", "points"
+                tolerance = tolerance_of(task_error(task, printed_score))
+                yield ComparedNumber(*names, score.mean, printed_score, tolerance, obstacle, row.trial_ids([task]))
+        if row.average is not None:
+            names, ours_mean = (paper.source, f"{paper.model} average", "points"), row.average.mean
+            ids = row.trial_ids(TASKS)
+            yield ComparedNumber(*names, ours_mean, paper.average, average_tolerance(), obstacle, ids)
 
 
 def _obstacle(row: Row, group: Group) -> str:
@@ -218,6 +216,203 @@ def _obstacle(row: Row, group: Group) -> str:
     if other or not row.origins:
         return f"other data: {', '.join(other) or 'its origin is not recorded'}"
     if not row.is_best_of_whole_grid:
-        return f"the grid of {row_label(row)} is incomplete"
+        return f"the grid of {row.label} is incomplete"
     fallbacks = [TASKS[task].title for task, cell in row.cells.items() if cell.fallback]
     return f"{', '.join(fallbacks)} did not start from MNLI" if fallbacks else ""
+
+
+@dataclass(frozen=True)
+class RankAgreement:
+    """Our order of variants in one `readout` beside the paper's order. `interval` is the 95 % interval of τ by
+    `method`; `pairs` and `decisions` are (alike, all): pairs ordered as in the paper, and steps that help or hurt as in
+    the paper."""
+
+    readout: str
+    variants: tuple[str, ...]
+    seeds: int
+    tau: float
+    interval: tuple[float, float]
+    method: str
+    pairs: tuple[float, int]
+    decisions: tuple[int, int]
+
+    @property
+    def pairwise_accuracy(self) -> float:
+        """The share of pairs that are ordered as in the paper; a tie of ours counts half."""
+        return self.pairs[0] / self.pairs[1]
+
+
+def rank_variants(group: Group, tasks: Sequence[str]) -> tuple[RankAgreement, ...]:
+    """In GLUE means over `tasks`, then in the held-out loss on each corpus; only where three variants or more have
+    numbers that can be compared with each other."""
+    corpora = sorted({corpus for row in group.last_rows.values() for corpus in row.losses})
+    found = [rank_by_glue(group, tasks), *(_rank_by_loss(group, corpus) for corpus in corpora)]
+    return tuple(each for each in found if each is not None)
+
+
+def rank_by_glue(group: Group, tasks: Sequence[str]) -> RankAgreement | None:
+    """The agreement over the variants that have a mean over `tasks`; None where they are fewer than three."""
+    means = {name: group.last_rows[name].mean_over(tasks) for name in published.figure1()}
+    return _rank("GLUE", {name: mean.by_pretraining for name, mean in means.items() if mean is not None}, group)
+
+
+def _rank_by_loss(group: Group, corpus: str) -> RankAgreement | None:
+    """The same by held-out loss, a lower one for a better variant, over the most variants that read the corpus in the
+    same tokens and lengths; of variants with the same weights the first."""
+    rows = group.last_rows
+    alike: dict[tuple[str, int, int], list[str]] = defaultdict(list)
+    for name in published.figure1():
+        pretraining = rows[name].recipe.pretraining
+        tokens = pretraining.data.tokenizer, pretraining.model.vocabulary_size, pretraining.stages[-1].context
+        known = {run for other in alike[tokens] for run in rows[other].run_ids}
+        if corpus in rows[name].losses and known.isdisjoint(rows[name].run_ids):
+            alike[tokens].append(name)
+    losses = {name: rows[name].losses[corpus].by_pretraining for name in max(alike.values(), key=len, default=[])}
+    scores = {name: {seed: -loss for seed, loss in by_seed.items()} for name, by_seed in losses.items()}
+    return _rank(f"held-out loss on {corpus}", scores, group)
+
+
+def _rank(readout: str, scores: Mapping[str, Mapping[int, float]], group: Group) -> RankAgreement | None:
+    """The agreement of numbers of which the higher is the better, by variant and seed of pre-training."""
+    if len(scores) < LEAST_VARIANTS:
+        return None
+    printed = {name: bar.average for name, bar in published.figure1().items()}
+    paper = np.array([printed[name] for name in scores])
+    seeds = sorted(set.intersection(*(set(by_seed) for by_seed in scores.values())))
+    ours = {name: float(np.mean([by_seed[seed] for seed in seeds or by_seed])) for name, by_seed in scores.items()}
+    tau = float(kendall_tau(np.array(list(ours.values())), paper))
+    if len(seeds) >= LEAST_SEEDS:
+        ids = sorted(run for name in scores for run in group.last_rows[name].runs.id)
+        values = np.array([[by_seed[seed] for seed in seeds] for by_seed in scores.values()])
+        interval, method = _bootstrap(values, paper, ids), f"bootstrap over {len(seeds)} seeds"
+    else:
+        interval, method = _asymptotic(tau, len(scores)), "asymptotic, one seed: noise between seeds is not in it"
+    pairs = math.comb(len(scores), 2)
+    return RankAgreement(
+        readout=readout,
+        variants=tuple(scores),
+        seeds=max(1, len(seeds)),
+        tau=tau,
+        interval=interval,
+        method=method,
+        pairs=((tau + 1) / 2 * pairs, pairs),
+        decisions=_decisions(ours, printed),
+    )
+
+
+def kendall_tau(ours: Array, paper: Array) -> Array:
+    """τ-a of our numbers, (variants, …), and the paper's: concordant less discordant pairs over all pairs, (…). A tie
+    counts as neither; scipy's τ-b divides by the pairs without one. The paper's bars have no ties."""
+    first, second = np.triu_indices(len(paper), 1)
+    order = np.sign(paper[first] - paper[second])
+    return np.asarray(np.tensordot(order, np.sign(ours[first] - ours[second]), axes=(0, 0)) / len(order))
+
+
+def _bootstrap(values: Array, paper: Array, ids: Sequence[str]) -> tuple[float, float]:
+    """Percentiles of τ where seeds of `values` (variants, seeds) are drawn with replacement, the same ones for all."""
+    random, seeds = np.random.default_rng(int(identity(ids), 16)), values.shape[1]
+    drawn = values[:, random.integers(0, seeds, (DRAWS, seeds))].mean(axis=2)
+    low, high = np.percentile(kendall_tau(drawn, paper), (2.5, 97.5))
+    return float(low), float(high)
+
+
+def _asymptotic(tau: float, variants: int) -> tuple[float, float]:
+    """τ ± 1.96 of its standard deviation without any association, cut to −1 … 1."""
+    half = 1.96 * math.sqrt(2 * (2 * variants + 5) / (9 * variants * (variants - 1)))
+    return max(-1.0, tau - half), min(1.0, tau + half)
+
+
+def _decisions(ours: Mapping[str, float], printed: Mapping[str, float]) -> tuple[int, int]:
+    """Steps from parent to child whose sign is the paper's."""
+    parents = {name: bar.parent for name, bar in published.figure1().items()}
+    steps = [(name, parents[name]) for name in ours if parents[name] in ours]
+    alike = [
+        (ours[name] - ours[parent]) * (printed[name] - printed[parent]) > 0
+        for name, parent in steps
+        if parent is not None
+    ]
+    return sum(alike), len(alike)
+
+
+SHOWN: Columns[ComparedNumber] = {
+    "Published in": lambda each: each.where,
+    "Number": lambda each: each.name,
+    "Unit": lambda each: each.unit,
+    "Ours": lambda each: number(each.ours),
+    "Paper": lambda each: number(each.paper),
+    "Difference": lambda each: signed(each.difference, 1),
+    "Tolerance": lambda each: number(each.tolerance),
+    "Verdict": lambda each: each.verdict,
+    "Why": lambda each: each.why,
+}
+FACTS: Columns[ComparedNumber] = {
+    "published_in": lambda each: each.where,
+    "number": lambda each: each.name,
+    "unit": lambda each: each.unit,
+    "ours": lambda each: each.ours,
+    "paper": lambda each: each.paper,
+    "difference": lambda each: each.difference,
+    "tolerance": lambda each: each.tolerance,
+    "verdict": lambda each: each.verdict,
+    "why": lambda each: each.why,
+    "records": lambda each: " ".join(each.ids),
+}
+
+
+def comparison_table(numbers: Sequence[ComparedNumber], agreements: Sequence[RankAgreement], group: Group) -> Table:
+    """One line a published number that has a counterpart."""
+    rules = {index for index in range(1, len(numbers)) if numbers[index].where != numbers[index - 1].where}
+    counts = Counter(each.verdict for each in numbers)
+    listed = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items())) or "none"
+    return Table(
+        title=f"Beside the paper (scale {group.scale}, data {group.data})",
+        shown=tabulate(numbers, SHOWN),
+        facts=tabulate(numbers, FACTS),
+        alignment="lllrrrrll",
+        notes=(
+            f"{len(numbers)} of {count_published()} published numbers have a counterpart: {listed}. Only paper scale "
+            "on the paper's data is comparable; nothing in this study is tuned to these numbers.",
+            *agreement_sentences(agreements),
+            TOLERANCE_REASON,
+            "Not compared: rows of Table 3 that the paper copied from others (other protocols), and Tables 4, 5 and 9.",
+        ),
+        rules=frozenset(rules),
+    )
+
+
+def agreement_sentences(agreements: Sequence[RankAgreement]) -> list[str]:
+    """The agreement of the orders in words, a sentence for each readout."""
+    none = "Rank agreement: fewer than three variants have numbers that can be compared with each other."
+    return [_agreement_sentence(each) for each in agreements] or [none]
+
+
+def _agreement_sentence(agreement: RankAgreement) -> str:
+    low, high = (number(end, 2) for end in agreement.interval)
+    alike, steps = agreement.decisions
+    right, pairs = agreement.pairs
+    return (
+        f"Rank agreement in {agreement.readout} over {', '.join(agreement.variants)}: Kendall's τ "
+        f"{number(agreement.tau, 2)} (95 %: {low} to {high}, {agreement.method}); {right:g} of {pairs} pairs ordered "
+        f"as in the paper (decision accuracy {100 * agreement.pairwise_accuracy:.0f} %), {alike} of {steps} steps "
+        "help or hurt as there."
+    )
+
+
+def comparison_json(numbers: Sequence[ComparedNumber], agreements: Sequence[RankAgreement], group: Group) -> str:
+    """The same as JSON, with the rank agreements."""
+    entries = []
+    for each in numbers:
+        values = {"ours": each.ours, "paper": each.paper, "difference": each.difference, "tolerance": each.tolerance}
+        words = {"published_in": each.where, "number": each.name, "unit": each.unit, "verdict": each.verdict}
+        rounded = {key: round(value, 6) for key, value in values.items()}
+        entries.append({**words, **rounded, "why": each.why, "records": list(each.ids)})
+    content: dict[str, Any] = {
+        "scale": group.scale,
+        "data": group.data,
+        "published_numbers": count_published(),
+        "off": [each.name for each in numbers if each.is_off],
+        "numbers": entries,
+        "rank_agreements": [vars(each) for each in agreements],
+        "tolerances": TOLERANCE_REASON,
+    }
+    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"

@@ -5,17 +5,27 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import pandas as pd
 
 from neobert.files import whole_lines
 from neobert.runs.layout import Layout
-from reports.trials import Run
 
 PIECES = 80
 READ = ("step", "loss", "real_tokens", "seconds", "heldout_loss")
 """What is read of a line; others may stand in it."""
 
 Points = tuple[tuple[float, float], ...]
+
+
+class Stage(NamedTuple):
+    """A finished stage of pre-training: its place among the stages, the run before it, and its steps."""
+
+    id: str
+    number: int
+    previous: str | None
+    steps: int
 
 
 @dataclass(frozen=True)
@@ -25,7 +35,6 @@ class Curve:
     `loss` and `tokens_per_second` are means and medians over pieces of the run, `heldout` is as measured.
     """
 
-    seed: int
     loss: Points
     tokens_per_second: Points
     heldout: Points
@@ -34,44 +43,50 @@ class Curve:
 class Curves:
     """Reads each metrics.jsonl once; `problems` has a sentence for each that cannot be used."""
 
-    def __init__(self, root: Path, runs: Sequence[Run]) -> None:
-        self._layout, self._runs = Layout(root), {run.id: run for run in runs}
+    def __init__(self, root: Path, runs: pd.DataFrame) -> None:
+        self._layout, self._stages = Layout(root), stages_of(runs)
         self._lines: dict[str, list[dict[str, float]]] = {}
         self.problems: list[str] = []
 
-    def of(self, run: Run) -> Curve | None:
+    def of(self, run: str) -> Curve | None:
         """The curve of a run and the stages before it; None where some stage has no metrics."""
         lines: list[dict[str, float]] = []
         offset = 0
-        for stage in stages_up_to(run, self._runs):
-            own = self._read(stage)
+        for stage in stages_up_to(run, self._stages):
+            own = self._read(stage.id)
             if not own:
                 return None
             lines += [{**line, "step": line["step"] + offset} for line in own]
-            offset += stage.weights.stages[-1].steps
+            offset += stage.steps
         steps = [line for line in lines if "loss" in line]
         rates = [{**line, "rate": line["real_tokens"] / line["seconds"]} for line in steps if line.get("seconds")]
         heldout = tuple((line["step"], line["heldout_loss"]) for line in lines if "heldout_loss" in line)
-        return Curve(run.seed, _thinned(steps, "loss"), _thinned(rates, "rate"), heldout)
+        return Curve(_thinned(steps, "loss"), _thinned(rates, "rate"), heldout)
 
-    def _read(self, run: Run) -> list[dict[str, float]]:
-        if run.id not in self._lines:
-            path = self._layout.pretraining(run.id) / "metrics.jsonl"
+    def _read(self, run: str) -> list[dict[str, float]]:
+        if run not in self._lines:
+            path = self._layout.pretraining(run) / "metrics.jsonl"
             try:
-                self._lines[run.id] = [_checked(line) for line in whole_lines(path)]
+                self._lines[run] = [_checked(line) for line in whole_lines(path)]
             except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
-                self._lines[run.id] = []
+                self._lines[run] = []
                 where = path.relative_to(self._layout.root)
                 self.problems.append(f"the curve of {where} is left out: {error}")
-        return self._lines[run.id]
+        return self._lines[run]
 
 
-def stages_up_to(run: Run, runs: Mapping[str, Run]) -> list[Run]:
+def stages_of(runs: pd.DataFrame) -> dict[str, Stage]:
+    """Finished stages by id."""
+    steps = [weights.stages[-1].steps for weights in runs.weights]
+    return {stage[0]: Stage(*stage) for stage in zip(runs.id, runs.stage, runs.previous, steps, strict=True)}
+
+
+def stages_up_to(run: str, stages: Mapping[str, Stage]) -> list[Stage]:
     """A run behind the stages that it continues, as far as they have records; never in a circle."""
-    stages = [run]
-    while (previous := runs.get(stages[0].previous or "")) is not None and previous.stage < stages[0].stage:
-        stages.insert(0, previous)
-    return stages
+    found = [stages[run]]
+    while (previous := stages.get(found[0].previous or "")) is not None and previous.number < found[0].number:
+        found.insert(0, previous)
+    return found
 
 
 def _checked(line: dict[str, Any]) -> dict[str, float]:

@@ -1,4 +1,8 @@
-"""Every delta of a study with its statistics: the ladder's, and those of leave-one-out and add-one designs."""
+"""Deltas over paired seeds: of the ladder and of leave-one-out and add-one designs, with their statistics and table.
+
+A pair shares the seed of pre-training. GLUE means are always comparable, held-out losses only where both sides read
+the same text in the same tokens and lengths; nothing missing is filled in.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,37 +11,79 @@ from typing import Any
 
 import numpy as np
 
-from ablations.designs import FACTORS
+from ablations.designs import CLAIMS, FACTORS
 from ablations.ladder import M0, M9
 from neobert.errors import MissingData
-from reports.cells import POINTS_OF_SCORE, Seeds
-from reports.inference import Comparison, adjusted, compared, verdict
-from reports.pairs import MARGINS, Pair, glue_pair, loss_pairs
-from reports.predictions import StoredPredictions
-from reports.scores import Group, Row
+from neobert.glue.tasks import TASKS
+from reports.inference import SEEDS_FOR_A_CLAIM, Comparison, Interval, adjust, compare, verdict
+from reports.notes import warnings, why_no_average
+from reports.resampling import StoredPredictions
+from reports.scores import POINTS_OF_SCORE, Estimate, Group, Row, Seeds
+from reports.tables import DASH, Table, frame_of, number, p_value, printed_range, signed
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Interval = tuple[float, float]
+
+BITS = "bits per byte"
+MARGINS: Mapping[str, tuple[float, str]] = {
+    "GLUE": (0.5, "points: the smallest change between neighbours in the paper's Figure 1 (M2 → M4)"),
+    "loss": (0.01, "nats: one percent of perplexity"),
+    BITS: (0.003, "bits: the 0.01 nats of a token of 4.5 bytes"),
+}
+DIGITS = {"GLUE": 2, "loss": 4, BITS: 4}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A variant against its base in one `quantity` (a key of `MARGINS`), by seed of pre-training.
+
+    `corpus` is what a loss was measured on; empty for GLUE, and where no corpus was measured on both sides. `context`
+    is the common one, in tokens, of bits per byte. `differences` are empty where `reason` says why there is nothing to
+    compare. `notes` name seeds that only one side has, `seeds` are those that both have, `ids` are the records.
+    """
+
+    quantity: str
+    differences: Mapping[int, float]
+    seeds: tuple[Seeds, ...] = ()
+    reason: str = ""
+    notes: tuple[str, ...] = ()
+    ids: tuple[str, ...] = ()
+    corpus: str = ""
+    context: int | None = None
+
+    @property
+    def measured(self) -> str:
+        """The quantity, with the corpus and the common context of a loss."""
+        return name_measurement(self.quantity, self.corpus, self.context)
+
+
+def name_measurement(quantity: str, corpus: str, context: int | None = None) -> str:
+    """GLUE, or loss with the corpus that it was measured on, and with the context if that is none of their own."""
+    return quantity + (f" on {corpus}" if corpus else "") + (f", {context} tokens" if context else "")
 
 
 @dataclass(frozen=True)
 class Delta:
     """A variant less its base in one quantity. `comparison` is None where `pair.reason` says why there is none.
 
-    `p_holm` and `p_equivalence_holm` are corrected over all deltas of the same design and quantity, a loss on
-    each corpus by itself. `examples` is the
-    95 % interval over development examples at these seeds; None where `no_examples` says why.
+    `p_holm` and `p_equivalence_holm` are corrected over all deltas of the same design and quantity, a loss on each
+    corpus by itself. `examples` is the 95 % interval over development examples at these seeds; None where
+    `no_examples` says why.
     """
 
     design: str
     variant: str
     base: str
     pair: Pair
-    comparison: Comparison | None
-    p_holm: float | None
-    p_equivalence_holm: float | None
-    examples: Interval | None
-    no_examples: str
+    comparison: Comparison | None = None
+    p_holm: float | None = None
+    p_equivalence_holm: float | None = None
+    examples: Interval | None = None
+    no_examples: str = ""
+
+    @property
+    def family(self) -> tuple[str, str]:
+        """The tests that are corrected together."""
+        return self.design, self.pair.measured
 
     @property
     def verdict(self) -> str:
@@ -45,25 +91,22 @@ class Delta:
         return "" if self.comparison is None else verdict(self.comparison, self.p_holm, self.p_equivalence_holm)
 
 
-def deltas_of(group: Group, tasks: Sequence[str], stored: StoredPredictions) -> tuple[Delta, ...]:
+def find_deltas(group: Group, tasks: Sequence[str], stored: StoredPredictions) -> tuple[Delta, ...]:
     """All deltas in the order of the ladder: GLUE means over `tasks`, then held-out losses, then the designs."""
-    found = []
-    for design, variant, base in _compared_rows(group):
-        for pair in (glue_pair(variant, base, tasks, group), *loss_pairs(variant, base, group)):
-            found.append(_delta(design, variant, base, pair, tasks, stored))
     families: dict[tuple[str, str], list[Delta]] = defaultdict(list)
-    for delta in found:
-        families[delta.design, delta.pair.measured].append(delta)
+    for design, variant, base in _compared_pairs(group):
+        for pair in (pair_glue(variant, base, tasks, group), *pair_losses(variant, base)):
+            delta = _delta(design, variant, base, pair, tasks, stored)
+            families[delta.family].append(delta)
     return tuple(delta for family in families.values() for delta in _corrected(family))
 
 
-def _compared_rows(group: Group) -> Iterator[tuple[str, Row, Row]]:
+def _compared_pairs(group: Group) -> Iterator[tuple[str, Row, Row]]:
     """(design, variant, base) of everything that designs compare."""
-    rows: Mapping[str, Row] = {**group.design_rows, **group.last_rows()}
-    for row in group.last_rows().values():
-        parent = row.variant.parent
-        if parent is not None:
-            yield "alternatives" if "@" in row.variant.name else "ladder", row, rows[parent.name]
+    rows = group.compared_rows
+    for row in group.last_rows.values():
+        if row.parent:
+            yield "alternatives" if "@" in row.name else "ladder", row, rows[row.parent]
     for name in FACTORS:
         less, more = rows.get(f"{M9.name}-{name}"), rows.get(f"{M0.name}+{name}")
         if less is not None:
@@ -73,31 +116,140 @@ def _compared_rows(group: Group) -> Iterator[tuple[str, Row, Row]]:
 
 
 def _delta(design: str, variant: Row, base: Row, pair: Pair, tasks: Sequence[str], stored: StoredPredictions) -> Delta:
-    names = design, variant.variant.name, base.variant.name
+    delta = Delta(design, variant.name, base.name, pair)
     if not pair.differences:
-        return Delta(*names, pair, None, None, None, None, "")
-    comparison = compared(list(pair.differences.values()), MARGINS[pair.quantity][0])
+        return delta
     examples, reason = None, ""
     if pair.quantity == "GLUE":
         try:
-            examples = bootstrap_interval(variant, base, tasks, stored, pair)
+            examples = bootstrap_interval(variant, base, tasks, stored, pair.seeds)
         except MissingData as error:
             reason = str(error)
-    return Delta(*names, pair, comparison, None, None, examples, reason)
+    comparison = compare(pair.differences.values(), MARGINS[pair.quantity][0])
+    return replace(delta, comparison=comparison, examples=examples, no_examples=reason)
 
 
 def _corrected(family: Sequence[Delta]) -> list[Delta]:
-    comparisons = [delta.comparison for delta in family]
-    of_difference = adjusted([each.p_t if each else None for each in comparisons])
-    of_equivalence = adjusted([each.p_equivalence if each else None for each in comparisons])
+    of_difference = adjust([delta.comparison.p_t if delta.comparison else None for delta in family])
+    of_equivalence = adjust([delta.comparison.p_equivalence if delta.comparison else None for delta in family])
     return [
         replace(delta, p_holm=difference, p_equivalence_holm=equivalence)
         for delta, difference, equivalence in zip(family, of_difference, of_equivalence, strict=True)
     ]
 
 
+def pair_glue(variant: Row, base: Row, tasks: Sequence[str], group: Group) -> Pair:
+    """Mean scores over the tasks, in points. A side that lacks a task has no mean."""
+    ours, theirs = variant.mean_over(tasks), base.mean_over(tasks)
+    if ours is None or theirs is None:
+        lacking = [row for row, mean in ((variant, ours), (base, theirs)) if mean is None]
+        return Pair("GLUE", {}, reason="; ".join(_why_no_mean(row, tasks, group) for row in lacking))
+    pair = _pair(Pair("GLUE", {}), variant, base, ours, theirs)
+    ids = {*variant.trial_ids(tasks, pair.seeds), *base.trial_ids(tasks, pair.seeds)}
+    return replace(pair, ids=tuple(sorted(ids)))
+
+
+def _why_no_mean(row: Row, tasks: Sequence[str], group: Group) -> str:
+    absent = [TASKS[task].title for task in tasks if row.cells[task].score is None]
+    if row.is_started and absent:
+        return f"{row.name} has no score on {', '.join(absent)}"
+    return f"{row.name}: {why_no_average(row, group) or 'no seed has all tasks'}"
+
+
+def pair_losses(variant: Row, base: Row) -> tuple[Pair, ...]:
+    """Held-out losses in nats a token on every corpus that both were measured on, the variant's own first; only of
+    models that read it in the same tokens and lengths. Where nothing can be compared, one pair that says why, and
+    behind it the losses in bits per byte where both were measured in a common context."""
+    shared = shared_corpora([variant, base])
+    reason = why_losses_differ(variant, base) or ("" if shared else _why_no_shared_loss(variant, base))
+    if not reason:
+        return tuple(
+            _pair_on_texts(Pair("loss", {}, corpus=corpus), variant, base, variant.losses[corpus], base.losses[corpus])
+            for corpus in shared
+        )
+    is_same = variant.recipe.pretraining == base.recipe.pretraining
+    return Pair("loss", {}, reason=reason), *(() if is_same else _pairs_in_bits(variant, base))
+
+
+def shared_corpora(rows: Sequence[Row]) -> list[str]:
+    """The corpora that all rows were measured on: the one that the first was trained on, then the others by name."""
+    shared = set.intersection(*(set(row.losses) for row in rows)) if rows else set()
+    return sorted(shared, key=lambda corpus: (corpus != rows[0].recipe.pretraining.data.corpus, corpus))
+
+
+def why_losses_differ(first: Row, second: Row) -> str:
+    """Why the losses of two rows on one text are of different things; empty where they are of the same."""
+    ours, theirs = first.recipe.pretraining, second.recipe.pretraining
+    if ours == theirs:
+        return "both have the same weights"
+    if (ours.data.tokenizer, ours.model.vocabulary_size) != (theirs.data.tokenizer, theirs.model.vocabulary_size):
+        return f"losses on other tokens: {ours.data.tokenizer} and {theirs.data.tokenizer}"
+    contexts = [pretraining.stages[-1].context for pretraining in (ours, theirs)]
+    return "" if contexts[0] == contexts[1] else f"losses in other contexts: {contexts[0]} and {contexts[1]} tokens"
+
+
+def _why_no_shared_loss(variant: Row, base: Row) -> str:
+    if missing := [row.name for row in (variant, base) if not row.losses]:
+        return f"{' and '.join(missing)}: no record"
+    corpora = [row.recipe.pretraining.data.corpus for row in (variant, base)]
+    return f"losses on other text: {' and '.join(corpora)}"
+
+
+def _pairs_in_bits(variant: Row, base: Row) -> Iterator[Pair]:
+    """Bits per byte on every corpus in the longest context that both were measured in, the variant's own first."""
+    first, second = variant.bits_per_byte, base.bits_per_byte
+    longest = dict(sorted(first.keys() & second.keys()))
+    own = variant.recipe.pretraining.data.corpus
+    for corpus in sorted(longest, key=lambda corpus: (corpus != own, corpus)):
+        place = corpus, longest[corpus]
+        empty = Pair(BITS, {}, corpus=corpus, context=longest[corpus])
+        yield _pair_on_texts(empty, variant, base, first[place], second[place])
+
+
+def _pair(empty: Pair, variant: Row, base: Row, ours: Estimate, theirs: Estimate) -> Pair:
+    """The differences at the seeds that both sides have; what only one side has is named."""
+    common = sorted(ours.by_seeds.keys() & theirs.by_seeds.keys())
+    alone = ((variant, ours.by_seeds.keys() - set(common)), (base, theirs.by_seeds.keys() - set(common)))
+    found = [
+        f"seed {', '.join(map(str, sorted(seeds)))} of {row.name} has no partner and is left out"
+        for row, seeds in alone
+        if seeds
+    ]
+    differences = Estimate({seeds: ours.by_seeds[seeds] - theirs.by_seeds[seeds] for seeds in common}).by_pretraining
+    if len(common) > len(differences):
+        found.append("fine-tuning seeds of one pre-training seed are averaged and count as one seed")
+    reason = "" if differences else f"{variant.name} and {base.name} have no seed in common"
+    return replace(empty, differences=differences, seeds=tuple(common), reason=reason, notes=tuple(found))
+
+
+def _pair_on_texts(empty: Pair, variant: Row, base: Row, ours: Estimate, theirs: Estimate) -> Pair:
+    """The pair with the ids of its runs, and without seeds that were measured on other held-out documents."""
+    pair = _pair(empty, variant, base, ours, theirs)
+    texts: dict[int, list[str]] = defaultdict(list)
+    ids: dict[int, list[str]] = defaultdict(list)
+    for row in (variant, base):
+        known = row.heldout[(row.heldout.corpus == pair.corpus) & row.heldout.texts.notna()]
+        named = dict(zip(known.run, known.texts, strict=True))
+        for run, seed in zip(row.runs.id, row.runs.seed, strict=True):
+            texts[seed].append(named.get(run, ""))  # runs from before there were names of texts had all the same rule
+            ids[seed].append(run)
+    odd = {seed for seed in pair.differences if len(set(texts[seed])) > 1}
+    kept = [seed for seed in pair.differences if seed not in odd]
+    pair = replace(pair, ids=tuple(sorted(run for seed in kept for run in ids[seed])))
+    if not odd:
+        return pair
+    why = f"seed {', '.join(map(str, sorted(odd)))} was measured on other held-out texts of {pair.corpus} on each side"
+    return replace(
+        pair,
+        differences={seed: pair.differences[seed] for seed in kept},
+        seeds=tuple(each for each in pair.seeds if each.pretraining not in odd),
+        reason="" if kept else why,
+        notes=(*pair.notes, f"{why} and is left out"),
+    )
+
+
 def bootstrap_interval(
-    variant: Row, base: Row, tasks: Sequence[str], stored: StoredPredictions, pair: Pair
+    variant: Row, base: Row, tasks: Sequence[str], stored: StoredPredictions, seeds: Sequence[Seeds]
 ) -> Interval:
     """The 95 % percentile interval of a GLUE delta over development examples, in points: the seeds stay as they are.
 
@@ -106,24 +258,129 @@ def bootstrap_interval(
     Raises:
         MissingData: predictions or labels of some trial are not there.
     """
-    seeds = pair.seeds
-    differences = [resampled(variant, task, stored, seeds) - resampled(base, task, stored, seeds) for task in tasks]
+    differences = [resample(variant, task, stored, seeds) - resample(base, task, stored, seeds) for task in tasks]
     low, high = np.nanpercentile(POINTS_OF_SCORE * np.mean(differences, axis=0), (2.5, 97.5))
     return float(low), float(high)
 
 
-def resampled(row: Row, task: str, stored: StoredPredictions, seeds: Sequence[Seeds]) -> Array:
-    """A row's score on each resample of the development examples, 0..1, the mean over some seeds: (DRAWS).
+def resample(row: Row, task: str, stored: StoredPredictions, seeds: Sequence[Seeds]) -> Array:
+    """A row's score on each resample of the development examples, 0..1: (DRAWS). It is the mean over pre-training seeds
+    of the means over their fine-tuning seeds.
 
     Raises:
         MissingData: predictions or labels of some trial are not there.
     """
-    ids, weights = row.cells[task].ids, row.runs[0].id
+    ids, weights = row.cells[task].ids, row.runs.id.iloc[0]
     scores = np.stack([stored.resampled(task, ids[each], weights) for each in seeds], axis=1)
-    return np.asarray(scores @ _weights_of(seeds))
+    counts: dict[int, int] = defaultdict(int)
+    for each in seeds:
+        counts[each.pretraining] += 1
+    return np.asarray(scores @ np.array([1 / (len(counts) * counts[each.pretraining]) for each in seeds]))
 
 
-def _weights_of(seeds: Sequence[Seeds]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """The mean over pre-training seeds of the means over their fine-tuning seeds."""
-    counts = {each.pretraining: sum(other.pretraining == each.pretraining for other in seeds) for each in seeds}
-    return np.array([1 / (len(counts) * counts[each.pretraining]) for each in seeds])
+HEADER = (
+    *("Design", "Variant", "Against", "Quantity", "Seeds", "Difference", "95 % over seeds", "95 % over examples"),
+    *("p (t)", "p (Holm)", "p (sign flips)", "p (TOST, Holm)", "Detectable", "Verdict"),
+)
+FACTS = (
+    *("design", "variant", "against", "quantity", "measured", "seeds", "difference", "sd", "t_low", "t_high"),
+    *("examples_low", "examples_high", "p_t", "p_holm", "p_sign_flip", "p_tost", "p_tost_holm", "margin"),
+    *("detectable", "verdict", "differences_by_seed", "left_out", "records"),
+)
+
+
+def deltas_table(deltas: Sequence[Delta], group: Group, quantity: str) -> Table:
+    """One line a delta; `quantity` says over which tasks GLUE is averaged."""
+    rules = {index for index in range(1, len(deltas)) if deltas[index].family != deltas[index - 1].family}
+    return Table(
+        title=f"Deltas with paired seeds (scale {group.scale}, data {group.data})",
+        shown=frame_of([_shown(delta) for delta in deltas], HEADER),
+        facts=frame_of([_facts(delta, quantity) for delta in deltas], FACTS),
+        alignment="llllr" + "r" * (len(HEADER) - 6) + "l",
+        notes=(*warnings(group), *_notes(deltas, quantity)),
+        rules=frozenset(rules),
+        records=tuple(delta.pair.ids for delta in deltas),
+    )
+
+
+def _shown(delta: Delta) -> tuple[str, ...]:
+    names = delta.design, delta.variant, delta.base, delta.pair.measured
+    found, digits = delta.comparison, DIGITS[delta.pair.quantity]
+    if found is None:
+        return (*names, "0", *[DASH] * (len(HEADER) - 6), f"left out: {delta.pair.reason}")
+    return (
+        *names,
+        str(found.seeds),
+        signed(found.mean, digits),
+        printed_range(found.interval, digits),
+        printed_range(delta.examples, digits),
+        *map(p_value, (found.p_t, delta.p_holm, found.p_sign_flip, delta.p_equivalence_holm)),
+        number(found.detectable, digits),
+        delta.verdict,
+    )
+
+
+def _facts(delta: Delta, quantity: str) -> tuple[Any, ...]:
+    """Every number, seed by seed, with the ids of the records behind it."""
+    pair, found = delta.pair, delta.comparison
+    words = "held-out loss" if pair.quantity == "loss" else f"held-out {pair.quantity}"
+    measured = quantity if pair.quantity == "GLUE" else name_measurement(words, pair.corpus, pair.context)
+    names = delta.design, delta.variant, delta.base, pair.quantity, measured, len(pair.differences)
+    if found is None:
+        return (*names, *[None] * 15, pair.reason, "")
+    return (
+        *names,
+        found.mean,
+        found.deviation,
+        *(found.interval or (None, None)),
+        *(delta.examples or (None, None)),
+        *(found.p_t, delta.p_holm, found.p_sign_flip, found.p_equivalence, delta.p_equivalence_holm),
+        found.margin,
+        found.detectable,
+        delta.verdict,
+        " ".join(f"{seed}:{value:.6f}" for seed, value in pair.differences.items()),
+        "; ".join([*pair.notes, *([delta.no_examples] if delta.no_examples else [])]),
+        " ".join(pair.ids),
+    )
+
+
+def _notes(deltas: Sequence[Delta], quantity: str) -> list[str]:
+    told = {delta.pair.quantity for delta in deltas} | {"GLUE", "loss"}
+    margins = ", ".join(f"{margin:g} {reason} ({name})" for name, (margin, reason) in MARGINS.items() if name in told)
+    lines = [
+        f"GLUE: {quantity}, in points; loss: held-out MLM loss in nats a token on a corpus that both were measured on, "
+        "lower is better. Pairs share the seed of pre-training, which is the unit; nothing missing is filled in.",
+        "Over seeds: t interval of the mean difference, df = seeds − 1. Over examples: percentile bootstrap of "
+        "development examples at these seeds; it tells nothing about other seeds.",
+        "p (t): paired t test; Holm: corrected over all deltas of the same design and quantity; sign flips: exact, "
+        "uncorrected; TOST: that the difference is smaller than the margin, corrected likewise. "
+        f"Margins: {margins}.",
+        "Detectable: the smallest true difference that the t test would find with power 0.8 at these seeds and their "
+        "observed spread, uncorrected.",
+        *_few_seeds(deltas),
+    ]
+    if BITS in told:
+        lines.append(
+            "Bits per byte: held-out MLM loss of runs with other tokenizers or contexts, on the same documents cut to "
+            "a common context; the loss a token times the tokens of the text over its bytes. Masks hide tokens, so a "
+            "tokenizer of shorter ones shows more beside each mask: between tokenizers it is no strict comparison."
+        )
+    designs = list(dict.fromkeys(delta.design for delta in deltas))
+    lines += [CLAIMS[design] for design in designs if design in CLAIMS]
+    lines += [f"{d.variant} against {d.base} ({d.pair.measured}): {note}." for d in deltas for note in d.pair.notes]
+    without = {delta.no_examples for delta in deltas if delta.no_examples}
+    return [*lines, *(f"No interval over examples: {reason}." for reason in sorted(without))]
+
+
+def _few_seeds(deltas: Sequence[Delta]) -> list[str]:
+    counts = {delta.comparison.seeds for delta in deltas if delta.comparison}
+    lines = ["One seed: no interval and no test; the difference may be noise."] if 1 in counts else []
+    few = sorted(count for count in counts if 1 < count < SEEDS_FOR_A_CLAIM)
+    if few:
+        least = ", ".join(f"{2 / 2**count:g} with {count}" for count in few)
+        lines.append(
+            f"Below {SEEDS_FOR_A_CLAIM} seeds no difference and no equivalence is claimed: the smallest p that an "
+            f"exact sign-flip test can reach is {least}, above 0.05, and a t test of so few rests on a normal "
+            "distribution that nobody can check."
+        )
+    return lines

@@ -9,14 +9,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from math import factorial, prod
+from typing import Any
 
 import numpy as np
 
-from ablations.designs import Fraction, cell, cells, possible_factorials
-from reports.cells import Estimate
-from reports.inference import Comparison, adjusted, compared, verdict
-from reports.pairs import MARGINS, by_pretraining_seed, measured_name, recipe_at, shared_corpora, why_losses_differ
-from reports.scores import Group, Row
+from ablations.designs import CAUTIONS, CLAIMS, Fraction, cell, cells, possible_factorials
+from reports.deltas import DIGITS, MARGINS, name_measurement, shared_corpora, why_losses_differ
+from reports.inference import SEEDS_FOR_A_CLAIM, Comparison, adjust, compare, verdict
+from reports.notes import warnings
+from reports.scores import Estimate, Group, Row
+from reports.tables import DASH, Table, frame_of, number, p_value, printed_range, signed
 
 MOST_FACTORS_FOR_SHAPLEY = 6
 Cell = tuple[str, ...]
@@ -37,6 +39,12 @@ class Effect:
     p_holm: float | None = None
     p_equivalence_holm: float | None = None
     share: float | None = None
+
+    @property
+    def name(self) -> str:
+        """The effect for people, with what a half factorial cannot tell it from."""
+        alias = f" (or {' × '.join(self.alias)})" if self.alias else ""
+        return ("all" if self.kind == "whole" else " × ".join(self.factors)) + alias
 
     @property
     def verdict(self) -> str:
@@ -61,12 +69,17 @@ class Factorial:
     corpus: str = ""
 
     @property
+    def title(self) -> str:
+        """The factors."""
+        return ("half of " if self.fraction == "half" else "") + ", ".join(self.factors)
+
+    @property
     def measured(self) -> str:
         """The quantity, with the corpus of a loss."""
-        return measured_name(self.quantity, self.corpus)
+        return name_measurement(self.quantity, self.corpus)
 
 
-def factorials_of(group: Group, tasks: Sequence[str]) -> tuple[Factorial, ...]:
+def find_factorials(group: Group, tasks: Sequence[str]) -> tuple[Factorial, ...]:
     """Every factorial that has records: in GLUE means over `tasks` and in held-out loss. Where one over all factors
     is complete, the smaller ones in it are not told by themselves."""
     possible = possible_factorials(group.design_rows)
@@ -74,32 +87,45 @@ def factorials_of(group: Group, tasks: Sequence[str]) -> tuple[Factorial, ...]:
     return tuple(each for factors in shown for each in _of_factors(group, factors, tasks))
 
 
-def _of_factors(group: Group, factors: Cell, tasks: Sequence[str]) -> Iterator[Factorial]:
-    """One factorial in GLUE, and in the loss on every corpus that all its cells were measured on."""
-    there = {on: row for on in cells(factors) if (row := _row(group, on)) is not None}
-    fraction: Fraction = "half" if set(there) <= set(cells(factors, "half")) and len(factors) > 2 else "full"
-    rows = {on: there[on] for on in cells(factors, fraction) if on in there}
-    empty = Factorial(factors, fraction, "GLUE", (), (), "", ())
-    yield _factorial(empty, {on: row.mean_over(tasks) for on, row in rows.items()}, _trials_of(rows, tasks))
-    empty, corpora = replace(empty, quantity="loss"), shared_corpora(list(rows.values()))
-    if reason := _why_not_comparable(group, cells(factors, fraction), corpora):
-        yield replace(empty, reason=reason)
-        return
-    for corpus in corpora:
-        losses = {on: row.losses[corpus] for on, row in rows.items()}
-        yield _factorial(replace(empty, corpus=corpus), losses, _runs_of(rows))
+def _rows_of(group: Group, wanted: Sequence[Cell]) -> dict[Cell, Row]:
+    """The cells that have records."""
+    rows = {on: group.compared_rows.get(cell(on).name) for on in wanted}
+    return {on: row for on, row in rows.items() if row is not None and row.has_records}
 
 
 def _is_complete(group: Group, factors: Cell) -> bool:
     """Whether every cell of the full or of the half factorial has records."""
-    there = {on for on in cells(factors) if _row(group, on) is not None}
+    there = set(_rows_of(group, cells(factors)))
     return len(there) == 2 ** len(factors) or (len(factors) > 2 and there >= set(cells(factors, "half")))
+
+
+def _of_factors(group: Group, factors: Cell, tasks: Sequence[str]) -> Iterator[Factorial]:
+    """One factorial in GLUE, and in the loss on every corpus that all its cells were measured on."""
+    there = _rows_of(group, cells(factors))
+    fraction: Fraction = "half" if set(there) <= set(cells(factors, "half")) and len(factors) > 2 else "full"
+    rows = {on: there[on] for on in cells(factors, fraction) if on in there}
+    trials: dict[int, list[str]] = defaultdict(list)
+    runs: dict[int, list[str]] = defaultdict(list)
+    for row in rows.values():
+        for run, seed in zip(row.runs.id, row.runs.seed, strict=True):
+            runs[seed].append(run)
+        for task in tasks:
+            for seeds, trial in row.cells[task].ids.items():
+                trials[seeds.pretraining].append(trial)
+    of_glue = Factorial(factors, fraction, "GLUE", (), (), "", ())
+    yield _factorial(of_glue, {on: row.mean_over(tasks) for on, row in rows.items()}, trials)
+    of_loss, corpora = replace(of_glue, quantity="loss"), shared_corpora(list(rows.values()))
+    if reason := _why_not_comparable(list(rows.values()), corpora):
+        yield replace(of_loss, reason=reason)
+        return
+    for corpus in corpora:
+        yield _factorial(replace(of_loss, corpus=corpus), {on: row.losses[corpus] for on, row in rows.items()}, runs)
 
 
 def _factorial(empty: Factorial, estimates: Mapping[Cell, Estimate | None], records: Records) -> Factorial:
     """The effects, from the seeds that all cells have; without any where a cell has no estimate."""
     wanted = cells(empty.factors, empty.fraction)
-    scores = {on: by_pretraining_seed(estimate.by_seeds) for on, estimate in estimates.items() if estimate}
+    scores = {on: estimate.by_pretraining for on, estimate in estimates.items() if estimate}
     missing = [cell(on).name for on in wanted if on not in scores]
     if missing:
         counts = f"{len(wanted) - len(missing)} of {len(wanted)} cells have scores"
@@ -112,54 +138,30 @@ def _factorial(empty: Factorial, estimates: Mapping[Cell, Estimate | None], reco
     return replace(
         empty,
         seeds=tuple(seeds),
-        effects=effects_of(values, empty.factors, empty.quantity),
+        effects=estimate_effects(values, empty.factors, empty.quantity),
         notes=tuple(f"seed {seed} lacks some cells and is left out" for seed in left_out),
         ids=tuple(sorted({record for seed in seeds for record in records[seed]})),
     )
 
 
-def _trials_of(rows: Mapping[Cell, Row], tasks: Sequence[str]) -> Records:
-    """The trials behind the scores of all cells, by seed of pre-training."""
-    found: dict[int, list[str]] = defaultdict(list)
-    for row in rows.values():
-        for task in tasks:
-            for seeds, trial in row.cells[task].ids.items():
-                found[seeds.pretraining].append(trial)
-    return found
-
-
-def _runs_of(rows: Mapping[Cell, Row]) -> Records:
-    """The runs behind the losses of all cells, by seed."""
-    found: dict[int, list[str]] = defaultdict(list)
-    for row in rows.values():
-        for run in row.runs:
-            found[run.seed].append(run.id)
-    return found
-
-
-def _row(group: Group, switched_on: Cell) -> Row | None:
-    row = {**group.design_rows, **group.last_rows()}.get(cell(switched_on).name)
-    return row if row is not None and row.has_records else None
-
-
-def _why_not_comparable(group: Group, wanted: Sequence[Cell], corpora: Sequence[str]) -> str:
-    recipes = [recipe_at(cell(on), group) for on in wanted]
+def _why_not_comparable(rows: Sequence[Row], corpora: Sequence[str]) -> str:
     if not corpora:
-        return f"losses on other text: {' and '.join(sorted({recipe.pretraining.data.corpus for recipe in recipes}))}"
-    others = [recipe for recipe in recipes[1:] if recipe.pretraining != recipes[0].pretraining]
-    return next(filter(None, (why_losses_differ(recipe, recipes[0]) for recipe in others)), "")
+        own = sorted({row.recipe.pretraining.data.corpus for row in rows})
+        return f"losses on other text: {' and '.join(own)}"
+    others = [row for row in rows[1:] if row.recipe.pretraining != rows[0].recipe.pretraining]
+    return next(filter(None, (why_losses_differ(row, rows[0]) for row in others)), "")
 
 
-def effects_of(values: Values, factors: Cell, quantity: str) -> tuple[Effect, ...]:
+def estimate_effects(values: Values, factors: Cell, quantity: str) -> tuple[Effect, ...]:
     """Main effects and interactions of all orders, tested; in a full factorial Shapley values and the whole."""
     margin = MARGINS[quantity][0]
     found = []
     for subset, alias in _contrasts(values, factors):
         numbers = np.sum([values[on] * _sign(on, subset) for on in values], axis=0) / (len(values) / 2)
         kind = "main" if len(subset) == 1 else "interaction"
-        found.append(Effect(kind, subset, compared(list(numbers), margin), alias))
-    of_difference = adjusted([effect.comparison.p_t for effect in found])
-    of_equivalence = adjusted([effect.comparison.p_equivalence for effect in found])
+        found.append(Effect(kind, subset, compare(numbers, margin), alias))
+    of_difference = adjust([effect.comparison.p_t for effect in found])
+    of_equivalence = adjust([effect.comparison.p_equivalence for effect in found])
     tested = [
         replace(effect, p_holm=difference, p_equivalence_holm=equivalence)
         for effect, difference, equivalence in zip(found, of_difference, of_equivalence, strict=True)
@@ -189,10 +191,10 @@ def _parts(values: Values, factors: Cell, margin: float) -> Iterator[Effect]:
     noise: parts of nothing have none."""
     if len(values) < 2 ** len(factors):
         return
-    whole = compared(list(values[factors] - values[()]), margin)
+    whole = compare(values[factors] - values[()], margin)
     has_shares = whole.interval is None or whole.interval[0] > 0 or whole.interval[1] < 0
     for name in factors if len(factors) <= MOST_FACTORS_FOR_SHAPLEY else ():
-        part = compared(list(shapley(values, factors, name)), margin)
+        part = compare(shapley(values, factors, name), margin)
         share = 100 * part.mean / whole.mean if has_shares and whole.mean else None
         yield Effect("Shapley", (name,), part, share=share)
     yield Effect("whole", factors, whole)
@@ -207,3 +209,91 @@ def shapley(values: Values, factors: Cell, name: str) -> np.ndarray[tuple[int], 
         after = tuple(other for other in factors if other in before or other == name)
         total += orders / factorial(count) * (values[after] - values[before])
     return total
+
+
+HEADER = (
+    *("Factorial", "Quantity", "Kind", "Effect of", "Seeds", "Estimate", "95 % over seeds", "p (t)", "p (Holm)"),
+    *("Share", "Verdict"),
+)
+FACTS = (
+    *("factorial", "fraction", "quantity", "kind", "effect", "alias", "seeds", "estimate", "sd", "t_low"),
+    *("t_high", "p_t", "p_holm", "p_sign_flip", "p_tost_holm", "margin", "share_percent", "verdict"),
+    *("by_seed", "left_out", "records"),
+)
+
+
+def effects_table(factorials: Sequence[Factorial], group: Group, quantity: str) -> Table:
+    """One line an effect; one for each factorial without any, behind the others in the CSV file."""
+    lines = [(each, effect) for each in factorials for effect in each.effects or (None,)]
+    rules = {index for index in range(1, len(lines)) if lines[index][0] is not lines[index - 1][0]}
+    facts = [_facts(each, effect) for each, effect in lines if effect is not None]
+    return Table(
+        title=f"Effects in factorials (scale {group.scale}, data {group.data})",
+        shown=frame_of([_shown(each, effect) for each, effect in lines], HEADER),
+        facts=frame_of([*facts, *(_facts(each, None) for each in factorials if not each.effects)], FACTS),
+        alignment="llll" + "r" * (len(HEADER) - 5) + "l",
+        notes=(*warnings(group), *_notes(factorials, quantity)),
+        rules=frozenset(rules),
+        records=tuple(each.ids for each, _ in lines),
+    )
+
+
+def _shown(each: Factorial, effect: Effect | None) -> tuple[str, ...]:
+    if effect is None:
+        return (each.title, each.measured, *[DASH] * (len(HEADER) - 3), f"left out: {each.reason}")
+    found, digits = effect.comparison, DIGITS[each.quantity]
+    return (
+        each.title,
+        each.measured,
+        effect.kind,
+        effect.name,
+        str(found.seeds),
+        signed(found.mean, digits),
+        printed_range(found.interval, digits),
+        p_value(found.p_t if effect.verdict else None),
+        p_value(effect.p_holm),
+        DASH if effect.share is None else f"{number(effect.share, 0)} %",
+        effect.verdict or DASH,
+    )
+
+
+def _facts(each: Factorial, effect: Effect | None) -> tuple[Any, ...]:
+    """Every number, seed by seed, with the ids of the records behind it."""
+    names = " ".join(each.factors), each.fraction, each.measured
+    if effect is None:
+        return (*names, *[None] * (len(FACTS) - 5), each.reason, "")
+    found = effect.comparison
+    return (
+        *names,
+        effect.kind,
+        "*".join(effect.factors),
+        "*".join(effect.alias),
+        found.seeds,
+        found.mean,
+        found.deviation,
+        *(found.interval or (None, None)),
+        *(found.p_t, effect.p_holm, found.p_sign_flip, effect.p_equivalence_holm, found.margin, effect.share),
+        effect.verdict,
+        " ".join(f"{seed}:{value:.6f}" for seed, value in zip(each.seeds, found.differences, strict=True)),
+        "; ".join(each.notes),
+        " ".join(each.ids),
+    )
+
+
+def _notes(factorials: Sequence[Factorial], quantity: str) -> list[str]:
+    lines = [
+        f"GLUE: {quantity}, in points; loss: held-out MLM loss in nats a token, lower is better.",
+        "Main effect: mean of the cells with the factor on less mean of those with it off. Interaction: the same for "
+        "the product of the factors' signs. Each is one number a seed; intervals and p as for deltas, Holm over all "
+        "effects of a factorial in one quantity.",
+        "Shapley: what a factor adds, averaged over all orders of adding factors; the values add up to the whole. "
+        f"Shares are given where the whole is not within noise, for up to {MOST_FACTORS_FOR_SHAPLEY} factors.",
+    ]
+    if any(len(each.seeds) < SEEDS_FOR_A_CLAIM for each in factorials if each.effects):
+        lines.append(
+            f"Below {SEEDS_FOR_A_CLAIM} seeds no effect is claimed; with one seed there is no interval either."
+        )
+    lines += [CLAIMS["half" if half else "factorial"] for half in sorted({f.fraction == "half" for f in factorials})]
+    factors = dict.fromkeys(name for each in factorials for name in each.factors)
+    lines += [CAUTIONS[name] for name in factors if name in CAUTIONS]
+    return [*lines, *(f"{each.title} ({each.measured}): {note}." for each in factorials for note in each.notes)]

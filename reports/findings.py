@@ -1,16 +1,26 @@
-"""All that the reports say about one scale and source of data, worked out once for every figure, table and the page."""
+"""All that the reports say about one scale and source of data, and the figures and tables that are written of it.
 
+A new figure or table is one entry of `OUTPUTS`: it is written in every format and listed on the page, in the part that
+the entry names.
+"""
+
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from reports.bars import Bars, bars_of
-from reports.deltas import Delta, deltas_of
-from reports.effects import Factorial, factorials_of
-from reports.embeddings import Embeddings, embeddings_of
-from reports.perplexity import PerplexityLine, perplexity_lines
-from reports.predictions import StoredPredictions
+from reports.deltas import Delta, deltas_table, find_deltas
+from reports.effects import Factorial, effects_table, find_factorials
+from reports.evidence import Evidence
+from reports.figures.embeddings import Embeddings, embedding_table, figure4, figure5, find_embeddings, table4
+from reports.figures.figure1 import Bars, figure1, figure1_facts, find_bars
+from reports.figures.forests import deltas_figure, effects_figure
+from reports.figures.perplexity import PerplexityLine, figure2, perplexity_lines, perplexity_table
+from reports.glue_tables import score_table, table2, table3, table5
+from reports.resampling import StoredPredictions
 from reports.scores import Group
-from reports.trials import Evidence
+from reports.tables import Table
+
+Images = Mapping[str, bytes]
 
 
 @dataclass(frozen=True)
@@ -25,22 +35,22 @@ class Findings:
     @cached_property
     def bars(self) -> Bars:
         """Scores and relative changes of the ladder."""
-        return bars_of(self.group)
+        return find_bars(self.group)
 
     @cached_property
     def deltas(self) -> tuple[Delta, ...]:
         """Differences over paired seeds, with their statistics."""
-        return deltas_of(self.group, self.bars.tasks, self.stored)
+        return find_deltas(self.group, self.bars.tasks, self.stored)
 
     @cached_property
     def factorials(self) -> tuple[Factorial, ...]:
         """Effects in factorials, where there are any."""
-        return factorials_of(self.group, self.bars.tasks)
+        return find_factorials(self.group, self.bars.tasks)
 
     @cached_property
     def embeddings(self) -> Embeddings:
         """Scores on embedding tasks, where there are any."""
-        return embeddings_of(self.group, self.evidence)
+        return find_embeddings(self.group, self.evidence)
 
     @cached_property
     def perplexities(self) -> tuple[PerplexityLine, ...]:
@@ -51,3 +61,106 @@ class Findings:
     def problems(self) -> tuple[str, ...]:
         """One sentence for everything that is not counted in here."""
         return (*self.group.problems, *self.embeddings.problems)
+
+    @cached_property
+    def tables(self) -> dict[str, Table]:
+        """The table of each output that has records."""
+        made = {name: output.table(self) for name, output in OUTPUTS.items()}
+        return {name: table for name, table in made.items() if table is not None}
+
+    def files(self) -> dict[str, bytes]:
+        """Every figure and table of the study by file name."""
+        contents: dict[str, bytes] = {}
+        for name, table in self.tables.items():
+            output = OUTPUTS[name]
+            images = output.draw(self) if output.draw else {}
+            contents |= {f"{name}.{suffix}": image for suffix, image in images.items()}
+            contents |= {file: content for file, content in table.files(name).items() if file.endswith(output.formats)}
+        return contents
+
+
+@dataclass(frozen=True)
+class Output:
+    """A figure or table: `table` is None where no record is, `formats` are those that it is written in (of a figure's
+    numbers CSV alone), `draw` makes its images by suffix, `part` is where the page shows the table."""
+
+    title: str
+    table: Callable[[Findings], Table | None]
+    draw: Callable[[Findings], Images] | None = None
+    formats: tuple[str, ...] = ("md", "tex", "csv")
+    part: str = ""
+
+
+def _perplexity(findings: Findings) -> Table | None:
+    return perplexity_table(findings.perplexities, findings.group) if findings.perplexities else None
+
+
+def _zero_shot(findings: Findings) -> Table | None:
+    rows = findings.embeddings.of("zero_shot")
+    return embedding_table(rows, findings.group, "Zero-shot embeddings", ()) if rows else None
+
+
+def _contrastive(findings: Findings) -> Table | None:
+    rows = findings.embeddings.of("contrastive")
+    return table4(rows, findings.group) if rows else None
+
+
+def _draw_deltas(findings: Findings) -> Images:
+    if not any(delta.comparison for delta in findings.deltas):
+        return {}
+    return deltas_figure(findings.deltas, findings.group, findings.bars.quantity)
+
+
+def _effects(findings: Findings) -> Table | None:
+    if not findings.factorials:
+        return None
+    return effects_table(findings.factorials, findings.group, findings.bars.quantity)
+
+
+def _draw_effects(findings: Findings) -> Images:
+    if not any(each.effects for each in findings.factorials):
+        return {}
+    return effects_figure(findings.factorials, findings.group)
+
+
+OUTPUTS: Mapping[str, Output] = {
+    "figure1": Output(
+        "Figure 1, the ladder",
+        lambda findings: figure1_facts(findings.bars),
+        lambda findings: figure1(findings.bars),
+        formats=("csv",),
+    ),
+    "table2": Output("Table 2, modifications", lambda findings: table2(findings.group)),
+    "table3": Output("Table 3, GLUE", lambda findings: table3(findings.group)),
+    "scores": Output("GLUE and losses", lambda findings: score_table(findings.group), formats=(), part="scores"),
+    "table5": Output("Table 5, best points", lambda findings: table5(findings.group)),
+    "deltas": Output(
+        "Deltas",
+        lambda findings: deltas_table(findings.deltas, findings.group, findings.bars.quantity),
+        _draw_deltas,
+        part="statistics",
+    ),
+    "effects": Output("Effects", _effects, _draw_effects, part="statistics"),
+    "table4": Output("Table 4, embeddings", _contrastive, part="embeddings"),
+    "figure5": Output(
+        "Embeddings by category",
+        _contrastive,
+        lambda findings: figure5(findings.embeddings.of("contrastive"), findings.group),
+        formats=("csv",),
+    ),
+    "figure4": Output(
+        "Figure 4, zero-shot embeddings",
+        _zero_shot,
+        lambda findings: figure4(findings.embeddings.of("zero_shot"), findings.group),
+        formats=("csv",),
+        part="embeddings",
+    ),
+    "figure2": Output(
+        "Figure 2, pseudo-perplexity",
+        _perplexity,
+        lambda findings: figure2(findings.perplexities, findings.group),
+        formats=("csv",),
+        part="embeddings",
+    ),
+}
+"""In the order in which the page lists them."""

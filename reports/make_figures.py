@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 if not __package__:  # run as a script: its own folder is on sys.path, the repository with the packages is not
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from neobert.command_line import Parser
+from neobert.command_line import Parser, guarded, refuse_no_folder
+from neobert.errors import EXIT_DONE, EXIT_OFF, MissingData, did_you_mean
+from neobert.files import replace_file
 
 if TYPE_CHECKING:
     from ablations.scales import Scale
+    from reports.evidence import Evidence
     from reports.findings import Findings
-    from reports.trials import Evidence
 
 
 def _arguments(given: list[str] | None) -> argparse.Namespace:
@@ -37,7 +39,7 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(given)
 
 
-def folder_names(groups: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
+def name_folders(groups: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
     """One folder a group: scale and the last part of the data's name, with a hash where two would be one."""
     from neobert.identity import identity
 
@@ -49,9 +51,8 @@ def folder_names(groups: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str
     return {group: f"{name}-{identity(group[1])}" if counts[name] > 1 else name for group, name in plain.items()}
 
 
-def _chosen(groups: "list[tuple[Scale, str]]", scale: str | None, data: str | None) -> "list[tuple[Scale, str]]":
+def _choose_groups(groups: "list[tuple[Scale, str]]", scale: str | None, data: str | None) -> "list[tuple[Scale, str]]":
     from ablations.scales import SCALES
-    from neobert.errors import MissingData, did_you_mean
 
     if scale is not None and scale not in SCALES:
         raise ValueError(f"--scale {scale!r} is no scale: {did_you_mean(scale, SCALES)}")
@@ -65,43 +66,47 @@ def _chosen(groups: "list[tuple[Scale, str]]", scale: str | None, data: str | No
 
 
 def _write(folder: Path, contents: Mapping[str, bytes]) -> list[Path]:
-    from neobert.files import replace_file
-
     for name, content in contents.items():
         replace_file(folder / name, content)
     return [folder / name for name in contents]
 
 
-def _compare(findings: "Findings", folder: Path) -> dict[str, Any]:
-    """Write the comparison with the paper; what of it belongs into the summary."""
-    from reports.comparison import compared_numbers
-    from reports.comparison_table import agreement_sentences
-    from reports.rank_agreement import rank_agreements
-    from reports.writing import comparison_contents
+def _write_comparison(findings: "Findings", folder: Path) -> dict[str, Any]:
+    """Write our numbers beside the paper's; what of them belongs into the summary."""
+    from reports.comparison import (
+        agreement_sentences,
+        compare_numbers,
+        comparison_json,
+        comparison_table,
+        rank_variants,
+    )
 
     group = findings.group
-    numbers, agreements = compared_numbers(group, findings.stored), rank_agreements(group, findings.bars.tasks)
+    numbers, agreements = compare_numbers(group, findings.stored), rank_variants(group, findings.bars.tasks)
+    files = comparison_table(numbers, agreements, group).files("comparison")
+    del files["comparison.tex"]
+    files["comparison.json"] = comparison_json(numbers, agreements, group).encode()
     return {
-        "files": _write(folder, comparison_contents(numbers, agreements, findings)),
+        "files": _write(folder, files),
         "verdicts": dict(sorted(Counter(each.verdict for each in numbers).items())),
         "off": [each.name for each in numbers if each.is_off],
         "rank_agreements": agreement_sentences(agreements),
     }
 
 
-def _study(findings: "Findings", out: Path, compare: bool) -> dict[str, Any]:
+def _write_study(findings: "Findings", out: Path, compare: bool) -> dict[str, Any]:
     """Write all files of one scale and source of data; what is printed about them."""
-    from reports.writing import contents
+    from reports.notes import notes_page
 
     group, bars, folder = findings.group, findings.bars, out / findings.folder
-    files = _write(folder, contents(findings))
-    comparison = _compare(findings, folder) if compare else None
+    files = _write(folder, {**findings.files(), "remarks.md": notes_page(group).encode()})
+    comparison = _write_comparison(findings, folder) if compare else None
     files += comparison.pop("files") if comparison else []
     return {
         "scale": group.scale,
         "data": group.data,
         "quantity": "average" if bars.is_average else f"mean of {' '.join(bars.tasks)}",
-        "scores": {bar.variant.name: bar.score.mean if bar.score else None for bar in bars.bars},
+        "scores": {bar.row.name: bar.score.mean if bar.score else None for bar in bars.bars},
         "files": [str(path) for path in files],
         **({"comparison": comparison} if comparison else {}),
     }
@@ -124,40 +129,39 @@ def _print_summary(summary: dict[str, Any]) -> None:
             print(f"  off: {', '.join(comparison['off'])}")
 
 
-def _studies(arguments: argparse.Namespace, evidence: "Evidence") -> "list[Findings]":
+def _find_studies(arguments: argparse.Namespace, evidence: "Evidence") -> "list[Findings]":
     from reports.findings import Findings
-    from reports.predictions import StoredPredictions
+    from reports.resampling import StoredPredictions
     from reports.scores import group_of
 
     groups = evidence.groups()
-    names, stored = folder_names(groups), StoredPredictions(arguments.runs, evidence.studies)
+    names, stored = name_folders(groups), StoredPredictions(arguments.runs, evidence.studies)
     if not (groups or arguments.scale or arguments.data):
         return []  # throughput alone, which belongs to no scale
-    chosen = _chosen(groups, arguments.scale, arguments.data)
+    chosen = _choose_groups(groups, arguments.scale, arguments.data)
     return [Findings(group_of(evidence, *group), names[group], stored, evidence) for group in chosen]
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    from neobert.command_line import refuse_no_folder
-    from neobert.errors import EXIT_DONE, EXIT_OFF
     from reports.curves import Curves
-    from reports.page.rendering import PAGE, page
-    from reports.throughput import FOLDER, throughput_lines
-    from reports.trials import read_evidence
-    from reports.writing import throughput_contents
+    from reports.evidence import read_evidence
+    from reports.figures.throughput import FOLDER, throughput_files, throughput_lines
+    from reports.page.rendering import PAGE, render_page
 
     refuse_no_folder("--out", arguments.out)
     evidence = read_evidence(arguments.runs)
-    studies, curves = _studies(arguments, evidence), Curves(arguments.runs, evidence.runs)
-    speeds, replaced = throughput_lines(evidence.measurements.throughputs)
+    studies, curves = _find_studies(arguments, evidence), Curves(arguments.runs, evidence.runs)
+    speeds, replaced = throughput_lines(evidence.throughputs)
     problems = [*evidence.problems, *(problem for study in studies for problem in study.problems), *replaced]
-    summaries = [_study(study, arguments.out, arguments.compare) for study in studies]
-    others = _write(arguments.out / FOLDER, throughput_contents(speeds))
-    written = {study.folder: summary["files"] for study, summary in zip(studies, summaries, strict=True)}
-    files = {folder: [Path(path).name for path in paths] for folder, paths in {**written, FOLDER: others}.items()}
-    text = page(studies, speeds, evidence, curves, files, problems)
+    summaries = [_write_study(study, arguments.out, arguments.compare) for study in studies]
+    others = _write(arguments.out / FOLDER, throughput_files(speeds))
+    files = {study.folder: summary["files"] for study, summary in zip(studies, summaries, strict=True)}
+    text = render_page(studies, speeds, evidence, curves, {**files, FOLDER: list(map(str, others))}, problems)
     others += _write(arguments.out, {PAGE: text.encode()})
-    _print_problems([*problems, *curves.problems])
+    problems += curves.problems
+    if problems:
+        print(f"{len(problems)} finding(s) about records that are not counted:", file=sys.stderr)
+        print("\n".join(f"  {problem}" for problem in problems), file=sys.stderr)
     _print_summaries(summaries, others, as_json=arguments.json)
     is_off = any(summary["comparison"]["off"] for summary in summaries if arguments.compare)
     return EXIT_OFF if is_off else EXIT_DONE
@@ -174,17 +178,9 @@ def _print_summaries(summaries: list[dict[str, Any]], others: list[Path], *, as_
         print(f"  {path}")
 
 
-def _print_problems(problems: Sequence[str]) -> None:
-    if problems:
-        print(f"{len(problems)} finding(s) about records that are not counted:", file=sys.stderr)
-        print("\n".join(f"  {problem}" for problem in problems), file=sys.stderr)
-
-
 def main(given: list[str] | None = None) -> int:
     """Run the command; the exit code is the answer."""
     arguments = _arguments(given)
-    from neobert.command_line import guarded
-
     return guarded("make_figures.py", lambda: _report(arguments), arguments.out)
 
 

@@ -2,11 +2,12 @@
 
 import csv
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from neobert.glue.tasks import TASKS
 from neobert.recipe import Point
-from neobert.runs.records import TASKS_IN_SUITE, Category
+from neobert.runs.records import TASKS_IN_SUITE
 
 FOLDER = Path(__file__).resolve().parent / "published"
 NAMES = ("figure1", "table3", "table4", "table5", "table9")
@@ -26,13 +27,38 @@ class PublishedBar:
 
 
 @dataclass(frozen=True)
-class PublishedRow:
-    """One row of Table 3: scores by task and the printed average, in points."""
+class PublishedScores:
+    """One model of Table 3 or 4: scores by GLUE task or by category of embedding tasks, and the printed average, in
+    points."""
 
     size: str
     model: str
     scores: dict[str, float]
     average: float
+    source: str
+
+    @property
+    def name(self) -> str:
+        """The model with its size."""
+        return f"{self.model} ({self.size})"
+
+
+@dataclass(frozen=True)
+class PublishedOptima:
+    """One model of Table 5: the best point of the grid by task."""
+
+    model: str
+    points: dict[str, Point]
+    source: str
+
+
+@dataclass(frozen=True)
+class PublishedThroughput:
+    """One model of Table 9 on one A100: tokens a second and their spread, both in thousands, by sequence length."""
+
+    size: str
+    model: str
+    thousands: dict[int, tuple[float, float]]
     source: str
 
 
@@ -43,6 +69,7 @@ def cells(name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@cache
 def figure1() -> dict[str, PublishedBar]:
     """The bars of Figure 1 by variant."""
     return {
@@ -59,92 +86,68 @@ def figure1() -> dict[str, PublishedBar]:
     }
 
 
-def table3() -> tuple[PublishedRow, ...]:
-    """The rows of Table 3 in the paper's order."""
+def table3() -> tuple[PublishedScores, ...]:
+    """GLUE by task, in the paper's order."""
+    return _scores("table3", tuple(TASKS))
+
+
+def table4() -> tuple[PublishedScores, ...]:
+    """Embedding tasks by category, in the paper's order."""
+    return _scores("table4", tuple(TASKS_IN_SUITE))
+
+
+@cache
+def _scores(name: str, columns: tuple[str, ...]) -> tuple[PublishedScores, ...]:
     return tuple(
-        PublishedRow(
+        PublishedScores(
             size=row["size"],
             model=row["model"],
-            scores={task: float(row[task]) for task in TASKS},
+            scores={column: float(row[column]) for column in columns},
             average=float(row["average"]),
             source=row["source"],
         )
-        for row in cells("table3")
+        for row in cells(name)
     )
-
-
-@dataclass(frozen=True)
-class PublishedOptima:
-    """One model of Table 5: the best point of the grid by task."""
-
-    model: str
-    points: dict[str, Point]
-    source: str
 
 
 def table5() -> tuple[PublishedOptima, ...]:
-    """The models of Table 5 in the paper's order."""
-    rows = cells("table5")
-    models = dict.fromkeys(row["model"] for row in rows)
-    return tuple(_optima(model, [row for row in rows if row["model"] == model]) for model in models)
-
-
-def _optima(model: str, rows: list[dict[str, str]]) -> PublishedOptima:
-    points = {
-        row["task"]: Point(
-            batch_size=int(row["batch_size"]),
-            learning_rate=float(row["learning_rate"]),
-            weight_decay=float(row["weight_decay"]),
-        )
-        for row in rows
-    }
-    return PublishedOptima(model, {task: points[task] for task in TASKS}, rows[0]["source"])
-
-
-@dataclass(frozen=True)
-class PublishedEmbeddings:
-    """One row of Table 4: means by category and the flat mean of 56 tasks, in points."""
-
-    size: str
-    model: str
-    categories: dict[Category, float]
-    average: float
-    source: str
-
-
-def table4() -> tuple[PublishedEmbeddings, ...]:
-    """The rows of Table 4 in the paper's order."""
+    """The best points, in the paper's order."""
     return tuple(
-        PublishedEmbeddings(
-            size=row["size"],
-            model=row["model"],
-            categories={category: float(row[category]) for category in TASKS_IN_SUITE},
-            average=float(row["average"]),
-            source=row["source"],
+        PublishedOptima(
+            model=model,
+            points={task: _point(row) for task in TASKS for row in rows if row["task"] == task},
+            source=rows[0]["source"],
         )
-        for row in cells("table4")
+        for model, rows in _by_model("table5").items()
     )
-
-
-@dataclass(frozen=True)
-class PublishedThroughput:
-    """One model of Table 9 on one A100: tokens a second and their spread, both in thousands, by sequence length."""
-
-    size: str
-    model: str
-    thousands: dict[int, tuple[float, float]]
-    source: str
 
 
 def table9() -> tuple[PublishedThroughput, ...]:
     """The models of Table 9 in the paper's order."""
-    rows = cells("table9")
-    models = dict.fromkeys(row["model"] for row in rows)
-    return tuple(_throughput([row for row in rows if row["model"] == model]) for model in models)
+    return tuple(
+        PublishedThroughput(
+            size=rows[0]["size"],
+            model=model,
+            thousands={
+                int(row["sequence_tokens"]): (float(row["thousand_tokens_per_second"]), float(row["spread"]))
+                for row in rows
+            },
+            source=rows[0]["source"],
+        )
+        for model, rows in _by_model("table9").items()
+    )
 
 
-def _throughput(rows: list[dict[str, str]]) -> PublishedThroughput:
-    thousands = {
-        int(row["sequence_tokens"]): (float(row["thousand_tokens_per_second"]), float(row["spread"])) for row in rows
-    }
-    return PublishedThroughput(rows[0]["size"], rows[0]["model"], thousands, rows[0]["source"])
+def _by_model(name: str) -> dict[str, list[dict[str, str]]]:
+    models: dict[str, list[dict[str, str]]] = {}
+    for row in cells(name):
+        models.setdefault(row["model"], []).append(row)
+    return models
+
+
+def _point(row: dict[str, str]) -> Point:
+    return Point(
+        batch_size=int(row["batch_size"]),
+        learning_rate=float(row["learning_rate"]),
+        weight_decay=float(row["weight_decay"]),
+    )

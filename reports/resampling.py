@@ -4,19 +4,99 @@ A resample is a number of copies of each example. It depends on the task and its
 are scored on the same resamples, whoever computes them. Examples with equal label and prediction are one pattern.
 """
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from neobert.glue.tasks import Metric, Task
+from neobert.errors import DamagedFile, MissingData
+from neobert.glue.encoding import load_encoded
+from neobert.glue.selection import read_arrays
+from neobert.glue.tasks import TASKS, Metric, Task
 from neobert.identity import identity
+from neobert.runs.index import encoded_task_path
+from neobert.runs.layout import Layout
+from neobert.runs.specifications import GlueStudy
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Predictions = Mapping[str, Array]  # by validation split: logits (examples, classes) or values (examples)
 
 DRAWS = 1000
+RESAMPLED = "score"
+"""The array of a collected trial: its score on each resample."""
+
+
+class StoredPredictions:
+    """Scores of trials on resamples, as far as a folder of runs has them; reads each file once. What is not there is
+    `MissingData`, whose sentence says what."""
+
+    def __init__(self, root: Path, studies: Mapping[str, GlueStudy]) -> None:
+        self._layout = Layout(root)
+        self._origins: dict[tuple[str, str], set[str]] = defaultdict(set)
+        self._studies: dict[tuple[str, str], list[GlueStudy]] = defaultdict(list)
+        for study in studies.values():
+            self._origins[study.task, study.weights].add(study.task_origin)
+            self._studies[study.task, study.task_origin].append(study)
+        self._labels: dict[tuple[str, str], Predictions] = {}
+        self._resampled: dict[str, Array] = {}
+
+    def resampled(self, task: str, trial_id: str, weights: str) -> Array:
+        """The score of a trial on each resample of the development examples, 0..1: (DRAWS). From a collected folder,
+        else from its predictions.
+
+        Raises:
+            MissingData: these are not there or cannot be read.
+        """
+        if trial_id not in self._resampled:
+            self._resampled[trial_id] = self._resample(task, trial_id, weights)
+        return self._resampled[trial_id]
+
+    def _resample(self, task: str, trial_id: str, weights: str) -> Array:
+        collected = self._layout.resampled(task, trial_id)
+        if collected.is_file():
+            return _stored_arrays(collected, [RESAMPLED])[RESAMPLED]
+        path = self._layout.trial(task, trial_id).with_suffix(".npz")
+        predictions = _stored_arrays(path, TASKS[task].validation_splits)
+        try:
+            return resampled_scores(TASKS[task], predictions, self._labels_of(task, weights))
+        except ValueError as error:
+            raise MissingData(str(error)) from error
+
+    def _labels_of(self, task: str, weights: str) -> Predictions:
+        """The true labels of a task's validation splits, from any encoding of the examples that the studies on these
+        weights have: tokenizer and length change no label."""
+        origins = self._origins.get((task, weights), set())
+        if len(origins) != 1:
+            raise MissingData(f"the labels of {TASKS[task].title} are not known")
+        (origin,) = origins
+        if (task, origin) not in self._labels:
+            self._labels[task, origin] = self._read_labels(self._studies[task, origin])
+        return self._labels[task, origin]
+
+    def _read_labels(self, studies: Sequence[GlueStudy]) -> Predictions:
+        for path in sorted({encoded_task_path(self._layout, study) for study in studies}):
+            try:
+                return load_encoded(path).labels
+            except (MissingData, DamagedFile):
+                continue
+        raise MissingData("labels of the examples are not kept")
+
+
+def _stored_arrays(path: Path, names: Sequence[str]) -> Mapping[str, Array]:
+    """The named arrays of a file.
+
+    Raises:
+        MissingData: the file is not there or cannot be read.
+    """
+    try:
+        return read_arrays(path, names)
+    except FileNotFoundError:
+        raise MissingData("predictions are not kept") from None
+    except (DamagedFile, OSError) as error:
+        raise MissingData(str(error).replace(f"{path.parent}/", "")) from error
 
 
 def resampled_scores(task: Task, predictions: Predictions, labels: Predictions, draws: int = DRAWS) -> Array:

@@ -33,7 +33,7 @@ from neobert.runs.specifications import read_run_file
 from neobert.runs.worker import Worker, open_units
 from neobert.training.distributed import default_device
 from reports import make_figures
-from reports.formats import DASH
+from reports.tables import DASH
 from sweeps import mteb_suite
 
 pytestmark = pytest.mark.skipif(find_spec("mteb") is None, reason="mteb is not installed")

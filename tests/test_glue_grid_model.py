@@ -18,9 +18,9 @@ from neobert.files import read_lines
 from neobert.glue.tasks import TASKS
 from neobert.runs.records import read_records
 from neobert.runs.specifications import read_run_file
+from reports.evidence import read_evidence
+from reports.glue_tables import table3
 from reports.scores import group_of
-from reports.table3 import table3
-from reports.trials import read_evidence
 
 ROOT = Path(__file__).parent.parent
 

@@ -15,13 +15,11 @@ from reports_study import Study
 
 from ablations.ladder import ladder
 from neobert.runs.layout import Layout
-from reports.bars import bars_of
-from reports.deltas import Delta, deltas_of
-from reports.deltas_table import deltas_csv, deltas_table
-from reports.formats import booktabs, markdown
-from reports.predictions import StoredPredictions
+from reports.deltas import Delta, deltas_table, find_deltas
+from reports.evidence import read_evidence
+from reports.figures.figure1 import find_bars
+from reports.resampling import StoredPredictions
 from reports.scores import group_of
-from reports.trials import read_evidence
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -35,13 +33,11 @@ def reported(study: Study) -> tuple[dict[tuple[str, str, str], Delta], str]:
     """Deltas by (variant, base, what was measured) and the printed page."""
     evidence = read_evidence(study.root)
     group = group_of(evidence, study.scale, study.data)
-    bars = bars_of(group)
-    found = deltas_of(group, bars.tasks, StoredPredictions(study.root, evidence.studies))
+    bars = find_bars(group)
+    found = find_deltas(group, bars.tasks, StoredPredictions(study.root, evidence.studies))
     table = deltas_table(found, group, bars.quantity)
-    assert booktabs(table)
-    rows = list(csv.DictReader(io.StringIO(deltas_csv(found, bars.quantity))))
-    assert len(rows) == len(found)
-    return {(delta.variant, delta.base, delta.pair.measured): delta for delta in found}, markdown(table)
+    assert len(table.facts) == len(list(csv.DictReader(io.StringIO(table.csv)))) == len(found) and table.latex
+    return {(delta.variant, delta.base, delta.pair.measured): delta for delta in found}, table.markdown
 
 
 @pytest.fixture
@@ -53,7 +49,7 @@ def test_a_delta_is_the_mean_over_paired_seeds_of_differences_of_averages(study:
     study.write(["M0", "M1"], seeds=(0, 1, 2))
     deltas, page = reported(study)
     delta = deltas["M1", "M0", "GLUE"]
-    rows = group_of(read_evidence(study.root), "smoke", "synthetic").last_rows()
+    rows = group_of(read_evidence(study.root), "smoke", "synthetic").last_rows
     ours, theirs = rows["M1"].average, rows["M0"].average
     assert ours is not None and theirs is not None and delta.comparison is not None
     by_seed = [ours.by_seeds[seeds] - theirs.by_seeds[seeds] for seeds in ours.by_seeds]
@@ -105,7 +101,7 @@ def test_losses_are_compared_only_where_they_are_on_the_same_text_in_the_same_to
     assert "losses in other contexts" in deltas["M9", "M8", "loss"].pair.reason
 
 
-def test_where_tokens_or_contexts_differ_bits_per_byte_in_a_common_context_are_compared(study: Study) -> None:
+def test_where_tokens_or_contexts_differ_bits_per_byte_in_a_common_context_are_compare(study: Study) -> None:
     study.common_context, study.measured = 64, ("web", "wikibook")
     study.write(["M1", "M2", "M3", "M8", "M9", "M10"], seeds=(0, 1))
     deltas, page = reported(study)
@@ -121,7 +117,7 @@ def test_where_tokens_or_contexts_differ_bits_per_byte_in_a_common_context_are_c
     assert "bits per byte on web, 64 tokens" in page and "it is no strict comparison" in page
 
 
-def test_losses_on_other_texts_are_not_compared(study: Study) -> None:
+def test_losses_on_other_texts_are_not_compare(study: Study) -> None:
     study.write(["M1"], seeds=(0, 1))
     study.common_context = 64
     study.write(["M0"], seeds=(0, 1, 2))
@@ -146,7 +142,7 @@ def test_losses_on_every_corpus_that_both_were_measured_on_are_compared_apart(st
     assert deltas["M3", "M2", "loss"].pair.reason == "losses on other tokens: bpe and wordpiece"
 
 
-def test_a_corpus_that_one_side_was_not_measured_on_is_not_compared(study: Study) -> None:
+def test_a_corpus_that_one_side_was_not_measured_on_is_not_compare(study: Study) -> None:
     study.measured = ("web", "wikibook")
     study.write(["M2"])
     study.measured = ()
@@ -250,4 +246,4 @@ def test_variants_of_designs_are_compared_with_what_they_are_one_factor_from(stu
     assert "every delta is what M9 owes to one modification" in page and "Add-one:" in page
     group = group_of(read_evidence(study.root), "smoke", "synthetic")
     assert set(group.design_rows) == {"M9-norm", "M0+masking"} and group.problems == ()
-    assert [bar.variant.name for bar in bars_of(group).bars] == list(ladder())
+    assert [bar.row.name for bar in find_bars(group).bars] == list(ladder())

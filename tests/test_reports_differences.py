@@ -8,15 +8,22 @@ from hypothesis import strategies as st
 from reports_study import Study
 
 from ablations.designs import cell, cells
-from reports.bars import bars_of
-from reports.deltas import Delta, deltas_of
-from reports.differences import deltas_figure, forest_of_deltas, forest_of_effects
-from reports.effects import factorials_of
-from reports.forest import MOST_BEYOND, Forest, Strip, limits
-from reports.inference import compared
-from reports.predictions import StoredPredictions
+from reports.deltas import Delta, find_deltas
+from reports.effects import find_factorials
+from reports.evidence import read_evidence
+from reports.figures.figure1 import find_bars
+from reports.figures.forests import (
+    MOST_BEYOND,
+    Forest,
+    Strip,
+    deltas_figure,
+    forest_of_deltas,
+    forest_of_effects,
+    limits,
+)
+from reports.inference import compare
+from reports.resampling import StoredPredictions
 from reports.scores import Group, group_of
-from reports.trials import read_evidence
 
 FACTORS = ("positions", "norm")
 
@@ -36,7 +43,7 @@ def study(tmp_path: Path) -> Study:
 def read(study: Study) -> tuple[Group, tuple[Delta, ...]]:
     evidence = read_evidence(study.root)
     group = group_of(evidence, study.scale, study.data)
-    return group, deltas_of(group, bars_of(group).tasks, StoredPredictions(study.root, evidence.studies))
+    return group, find_deltas(group, find_bars(group).tasks, StoredPredictions(study.root, evidence.studies))
 
 
 def at(forest: Forest, line: str, column: str) -> Strip | str:
@@ -81,7 +88,7 @@ def test_discarded_variants_and_interactions_are_grey(study: Study) -> None:
         "M2 − M1": False,
         "M3 − M2": True,
     }
-    effects = forest_of_effects(factorials_of(group, bars_of(group).tasks), group)
+    effects = forest_of_effects(find_factorials(group, find_bars(group).tasks), group)
     assert [name for name, _ in effects.lines] == ["positions", "norm", "positions × norm"]
     strips = [at(effects, name, "loss on web") for name, _ in effects.lines]
     assert [strip.quiet for strip in strips if isinstance(strip, Strip)] == [False, False, True]
@@ -92,7 +99,7 @@ differences = st.lists(st.floats(-5, 5), min_size=1, max_size=5)
 
 @given(st.lists(differences, min_size=1, max_size=4))
 def test_axes_hold_zero_all_seeds_and_intervals_that_do_not_dwarf_them(lines: list[list[float]]) -> None:
-    strips = [Strip(compared(line, 0.5), 2) for line in lines]
+    strips = [Strip(compare(line, 0.5), 2) for line in lines]
     low, high = limits(strips)
     seeds = [0.0, *(value for line in lines for value in line)]
     assert low < min(seeds) <= max(seeds) < high

@@ -12,12 +12,10 @@ from hypothesis import strategies as st
 from reports_study import Study, variant
 
 from ablations.designs import cell, cells
-from reports.bars import bars_of
-from reports.effects import Factorial, effects_of, factorials_of, shapley
-from reports.effects_table import effects_csv, effects_table
-from reports.formats import booktabs, markdown
+from reports.effects import Factorial, effects_table, estimate_effects, find_factorials, shapley
+from reports.evidence import read_evidence
+from reports.figures.figure1 import find_bars
 from reports.scores import group_of
-from reports.trials import read_evidence
 
 THREE = ("positions", "norm", "masking")
 
@@ -35,7 +33,7 @@ def made_up(factors: tuple[str, ...], seeds: int, key: int) -> dict[tuple[str, .
 @given(st.integers(1, 4), st.integers(0, 1000))
 def test_effects_are_twice_the_coefficients_of_least_squares_with_seeds_as_blocks(seeds: int, key: int) -> None:
     values = made_up(THREE, seeds, key)
-    effects = [effect for effect in effects_of(values, THREE, "GLUE") if effect.kind in ("main", "interaction")]
+    effects = [effect for effect in estimate_effects(values, THREE, "GLUE") if effect.kind in ("main", "interaction")]
     assert len(effects) == 7
     columns = [np.repeat(np.arange(seeds) == seed, len(values)) for seed in range(seeds)]
     for effect in effects:
@@ -75,12 +73,12 @@ def write(study: Study, switched_on: list[tuple[str, ...]], seeds: tuple[int, ..
 def reported(study: Study) -> tuple[dict[str, Factorial], str, list[dict[str, str]]]:
     group = group_of(read_evidence(study.root), study.scale, study.data)
     assert not group.problems
-    bars = bars_of(group)
-    found = factorials_of(group, bars.tasks)
+    bars = find_bars(group)
+    found = find_factorials(group, bars.tasks)
     table = effects_table(found, group, bars.quantity)
-    assert booktabs(table)
-    rows = list(csv.DictReader(io.StringIO(effects_csv(found))))
-    return {each.quantity: each for each in found}, markdown(table), rows
+    assert table.latex
+    rows = list(csv.DictReader(io.StringIO(table.csv)))
+    return {each.quantity: each for each in found}, table.markdown, rows
 
 
 def test_planted_effects_come_out_of_the_records(tmp_path: Path) -> None:
@@ -140,7 +138,7 @@ def test_losses_on_both_corpora_are_a_factorial_each(tmp_path: Path) -> None:
     study = Study(tmp_path / "runs", measured=("web", "wikibook"))
     write(study, cells(("positions", "corpus")), (0, 1))
     group = group_of(read_evidence(study.root), study.scale, study.data)
-    found = factorials_of(group, bars_of(group).tasks)
+    found = find_factorials(group, find_bars(group).tasks)
     assert [each.measured for each in found] == ["GLUE", "loss on wikibook", "loss on web"]
     for each in found[1:]:
         effects = {effect.factors: effect for effect in each.effects if effect.kind == "main"}

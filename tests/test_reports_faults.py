@@ -15,10 +15,10 @@ from reports_study import Study, change_record
 
 from neobert.runs.layout import Layout
 from reports import collect, make_figures
-from reports.curves import Curves, stages_up_to
-from reports.formats import Table, csv_text, escape_markdown, markdown
+from reports.curves import Curves, stages_of, stages_up_to
+from reports.evidence import read_evidence
 from reports.page.charts import axis_over
-from reports.trials import read_evidence
+from reports.tables import Table, csv_text, escape_markdown, frame_of
 
 RECORDS = Path(__file__).resolve().parent.parent / "reports" / "pipeline_check"
 COMMANDS = {"make_figures": make_figures.main, "collect": collect.main}
@@ -74,7 +74,7 @@ def test_a_full_disk_is_one_sentence(
     def full(path: Path, content: bytes) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("neobert.files.replace_file", full)
+    monkeypatch.setattr(f"reports.{name}.replace_file", full)
     assert command(name, study.root, tmp_path / "out") == 1
     assert "No space left on device" in capsys.readouterr().err
 
@@ -125,8 +125,10 @@ def test_a_run_that_continues_itself_is_left_out_and_circles_end(study: Study, t
     record_of(study, "M9").unlink()
     study.pretrain("M9")
     change_record(record_of(study, "M9", 0), lambda record: record["inputs"].update(previous=last.id))
-    runs = {run.id: run for run in read_evidence(study.root).runs}
-    assert [run.id for run in stages_up_to(runs[last.id], runs)] == [first.id, last.id]
+    assert [stage.id for stage in stages_up_to(last.id, stages_of(read_evidence(study.root).runs))] == [
+        first.id,
+        last.id,
+    ]
     assert command("make_figures", study.root, tmp_path / "out") == 0
 
 
@@ -134,7 +136,7 @@ def test_a_run_that_continues_itself_is_left_out_and_circles_end(study: Study, t
 def test_a_loss_that_is_no_cross_entropy_is_refused_and_never_averaged(study: Study, loss: float | str) -> None:
     change_record(record_of(study, "M0"), lambda record: record["scores"].update(heldout_loss={"wikibook": loss}))
     evidence = read_evidence(study.root)
-    assert sorted(run.stage for run in evidence.runs) == [0, 1] and len(evidence.problems) == 1
+    assert sorted(evidence.runs.stage) == [0, 1] and len(evidence.problems) == 1
 
 
 @pytest.mark.parametrize(
@@ -156,9 +158,8 @@ def test_a_curve_of_one_place_is_drawn(study: Study, tmp_path: Path, lines: list
 def test_a_curve_with_a_loss_that_is_none_is_left_out_by_name(study: Study, loss: float) -> None:
     path = record_of(study, "M0").with_name("metrics.jsonl")
     path.write_text(json.dumps({"step": 1, "loss": loss, "real_tokens": 5}) + "\n")
-    (run,) = [run for run in read_evidence(study.root).runs if run.id == study.runs("M0")[0].id]
-    curves = Curves(study.root, [run])
-    assert curves.of(run) is None and "no usable loss" in curves.problems[0]
+    curves = Curves(study.root, read_evidence(study.root).runs)
+    assert curves.of(study.runs("M0")[0].id) is None and "no usable loss" in curves.problems[0]
 
 
 @given(st.lists(st.floats(0, 1e9), max_size=4), st.sampled_from([0.0, 0.06]))
@@ -195,8 +196,9 @@ def test_markdown_shows_labels_as_text() -> None:
 
 
 def test_titles_notes_and_remarks_carry_no_raw_html(tmp_path: Path) -> None:
-    table = Table(HOSTILE, (HOSTILE, "b"), "ll", ((HOSTILE, "c"),), (HOSTILE,))
-    assert "\n<" not in markdown(table) and markdown(table).count("\\<script") == 4
+    cells = frame_of([(HOSTILE, "c")], (HOSTILE, "b"))
+    table = Table(HOSTILE, shown=cells, facts=cells, alignment="ll", notes=(HOSTILE,))
+    assert "\n<" not in table.markdown and table.markdown.count("\\<script") == 4
     study = Study(tmp_path / "runs", data="<script>x</script>", without={"mnli": "<b>no|train</b>"})
     study.pretrain("M0")
     assert command("make_figures", study.root, tmp_path / "out") == 0

@@ -19,15 +19,10 @@ from ablations.ladder import ladder
 from ablations.scales import scaled
 from neobert.glue.tasks import TASKS
 from reports import make_figures, published
-from reports.bars import Bars, bars_of, figure1_csv
-from reports.cells import point_name
-from reports.figure1 import figure1
-from reports.formats import markdown
-from reports.scores import Group, group_of
-from reports.table2 import table2, table2_csv
-from reports.table3 import table3, table3_csv
-from reports.table5 import table5, table5_csv
-from reports.trials import Evidence, read_evidence
+from reports.evidence import COLUMNS, HELDOUT, Evidence, make_frame, read_evidence
+from reports.figures.figure1 import Bars, figure1, figure1_facts, find_bars
+from reports.glue_tables import table2, table3, table5
+from reports.scores import Group, group_of, point_name
 
 pytestmark = pytest.mark.usefixtures("papers_ladder")
 
@@ -66,7 +61,7 @@ def group(study: Study) -> Group:
 
 @pytest.fixture(scope="module")
 def bars(partial: Study) -> Bars:
-    return bars_of(group(partial))
+    return find_bars(group(partial))
 
 
 def drawn(bars: Bars) -> str:
@@ -81,13 +76,13 @@ def run(arguments: list[str | Path], cwd: Path, script: Path, **environment: str
 
 
 def test_bars_stand_in_the_order_of_the_ladder_with_alternatives_behind(bars: Bars) -> None:
-    assert [bar.variant.name for bar in bars.bars] == [*ladder(), "M7@code"]
+    assert [bar.row.name for bar in bars.bars] == [*ladder(), "M7@code"]
     assert bars.missing == ["M3", "M6", "M7", "M8", "M9", "M10"]
     assert bars.incomplete == ["M5"]
 
 
 def test_relative_change_is_to_the_parent_in_the_tree(bars: Bars) -> None:
-    by_name = {bar.variant.name: bar for bar in bars.bars}
+    by_name = {bar.row.name: bar for bar in bars.bars}
     scores = {name: bar.score.mean for name, bar in by_name.items() if bar.score}
     assert by_name["M4"].delta_percent == pytest.approx(100 * (scores["M4"] / scores["M2"] - 1))
     assert by_name["M7@code"].delta_percent == pytest.approx(100 * (scores["M7@code"] / scores["M5"] - 1))
@@ -96,7 +91,7 @@ def test_relative_change_is_to_the_parent_in_the_tree(bars: Bars) -> None:
 
 def test_the_papers_values_stand_apart_and_alternatives_have_none(bars: Bars) -> None:
     for bar in bars.bars:
-        assert bar.paper == published.figure1().get(bar.variant.name)
+        assert bar.paper == published.figure1().get(bar.row.name)
 
 
 def test_table_2_says_that_an_alternative_is_not_discarded(bars: Bars) -> None:
@@ -119,17 +114,17 @@ def test_figure_says_what_it_is_and_what_is_missing(bars: Bars) -> None:
 def test_heldout_loss_stands_beside_every_bar(bars: Bars) -> None:
     words = drawn(bars)
     for bar in bars.bars:
-        assert (bar.loss is None) == (not bar.row.runs)
-        if bar.loss is not None:
-            corpus, loss = bar.loss
-            assert corpus == bar.variant.recipe.pretraining.data.corpus and f"loss {loss.mean:.3f}" in words
+        assert (bar.row.own_loss is None) == (not bar.row.has_records)
+        if bar.row.own_loss is not None:
+            corpus, loss = bar.row.own_loss
+            assert corpus == bar.row.variant.recipe.pretraining.data.corpus and f"loss {loss.mean:.3f}" in words
     assert "Loss: held-out MLM loss" in words
 
 
 def test_one_seed_has_no_error_bar_and_says_that_the_spread_is_unknown(tmp_path: Path) -> None:
     study = Study(tmp_path / "runs")
     study.write(["M0"])
-    words = drawn(bars_of(group(study)))
+    words = drawn(find_bars(group(study)))
     assert "one seed: spread unknown" in words and "± one sd" not in words
 
 
@@ -137,7 +132,7 @@ def test_a_partial_ladder_is_a_figure_of_what_was_run(tmp_path: Path) -> None:
     """One bar as wide as any other, with its own label and the paper's value, and in words what else there could be."""
     study = Study(tmp_path / "runs")
     study.write(["M7"])
-    words = drawn(bars_of(group(study)))
+    words = drawn(find_bars(group(study)))
     assert "Not run: M0, M1, M2, M3, M4, M5, M6, M8, M9, M10." in words and "no value" not in words
     assert words.startswith("M7 ") and "(vs M5)" in words and "85.3" in words
     assert "3 × 128 → 4 × 144 (paper: 16 × 1056)" in words and "250M" not in words
@@ -146,7 +141,7 @@ def test_a_partial_ladder_is_a_figure_of_what_was_run(tmp_path: Path) -> None:
 def test_a_group_without_scores_is_a_figure_of_dashes(tmp_path: Path) -> None:
     study = Study(tmp_path / "runs")
     study.pretrain("M0")
-    bars = bars_of(group(study))
+    bars = find_bars(group(study))
     assert bars.missing == list(ladder())
     assert "no scores yet" in drawn(bars)
 
@@ -154,7 +149,7 @@ def test_a_group_without_scores_is_a_figure_of_dashes(tmp_path: Path) -> None:
 def test_without_a_task_the_shared_mean_is_named_and_the_paper_is_left_out(tmp_path: Path) -> None:
     study = Study(tmp_path / "runs", data="corpus", without={"mnli": "mnli has no train split here"})
     study.write(["M0", "M1"])
-    bars = bars_of(group(study))
+    bars = find_bars(group(study))
     assert bars.tasks == tuple(task for task in TASKS if task != "mnli") and not bars.is_average
     assert all(bar.paper is None for bar in bars.bars)
     words = drawn(bars)
@@ -177,10 +172,17 @@ def test_pdf_holds_type_42_fonts_and_no_dates(bars: Bars) -> None:
     assert images["png"].startswith(b"\x89PNG")
 
 
+def no_evidence() -> Evidence:
+    frames = [
+        make_frame([], COLUMNS[kind]) for kind in ("pretraining", "glue", "mteb", "pseudo_perplexity", "throughput")
+    ]
+    return Evidence(frames[0], make_frame([], HELDOUT), *frames[1:], studies={}, problems=())
+
+
 @pytest.fixture(scope="module")
 def empty_group() -> Group:
     """The ladder without records."""
-    return group_of(Evidence(runs=(), trials=(), studies={}, problems=()), "smoke", "synthetic")
+    return group_of(no_evidence(), "smoke", "synthetic")
 
 
 def test_table_2_lists_every_declared_leaf_of_every_variant(empty_group: Group) -> None:
@@ -198,7 +200,7 @@ def test_table_2_shows_both_scales_and_marks_discarded_variants(empty_group: Gro
     small = [scaled(ladder()[name].recipe, "smoke", "trained").pretraining.model for name in ("M5", "M7")]
     assert rows["M7", "model.feedforward_width"][5] == " → ".join(str(model.feedforward_width) for model in small)
     assert ("(M3)", "data.tokenizer") in rows and ("(M6)", "packing") in rows
-    assert 'M10,M9,yes,GLUE grid,grid.weight_decays,0.01,"0.01, 1e-05"' in table2_csv(empty_group)
+    assert 'M10,M9,yes,GLUE grid,grid.weight_decays,0.01,"0.01, 1e-05"' in table2(empty_group).csv
 
 
 def test_table_3_keeps_the_papers_rows_and_ours_apart(partial: Study) -> None:
@@ -213,7 +215,7 @@ def test_table_3_keeps_the_papers_rows_and_ours_apart(partial: Study) -> None:
 def test_table_5_has_the_chosen_points_beside_the_papers(partial: Study) -> None:
     rows = {(row[0], row[1]): row for row in table5(group(partial)).rows}
     assert rows["paper", "NeoBERT-1024"][2] == "16/6e-06/0.01" and rows["paper", "NeoBERT-4096"][7] == "2/1e-05/1e-05"
-    cells = group(partial).last_rows()["M0"].cells
+    cells = group(partial).last_rows["M0"].cells
     assert rows["this study", "M0"][2:] == tuple(point_name(cell.point) for cell in cells.values() if cell.point)
     assert all(point.endswith("†") for point in rows["this study", "M5"][2:])
     assert ("this study", "M3") not in rows
@@ -223,8 +225,10 @@ def test_every_row_of_ours_names_its_records(partial: Study) -> None:
     found = group(partial)
     known = {path.stem for path in partial.root.glob("glue/*/*.json")}
     runs = {path.parent.name for path in partial.root.glob("pretraining/*/done.json")}
-    for text in (table3_csv(found), table5_csv(found), figure1_csv(bars_of(found))):
-        ours = [row for row in csv.DictReader(io.StringIO(text)) if row.get("source", "this study") == "this study"]
+    for table in (table3(found), table5(found), figure1_facts(find_bars(found))):
+        ours = [
+            row for row in csv.DictReader(io.StringIO(table.csv)) if row.get("source", "this study") == "this study"
+        ]
         for row in ours:
             ids = {name: set(value.split()) for name, value in row.items() if name.endswith("records")}
             losses = ids.pop("loss_records", set())
@@ -243,7 +247,7 @@ def test_table_3_is_golden(tmp_path: Path, golden: GoldenFiles) -> None:
         study.begin("M1", of_task)
         for point in of_task.points if of_task.task != "cola" else of_task.points[:2]:
             study.trial("M1", of_task, point)
-    golden.compare_text("table3.md", markdown(table3(group(study))))
+    golden.compare_text("table3.md", table3(group(study)).markdown)
 
 
 def test_same_records_give_the_same_bytes_whatever_the_process(partial: Study, tmp_path: Path) -> None:
@@ -278,10 +282,10 @@ def test_nothing_heavy_is_imported_and_help_imports_next_to_nothing(partial: Stu
     code = (
         "import sys\nfrom reports.make_figures import main\n"
         "try:\n    main(['--help'])\nexcept SystemExit as end:\n    assert end.code == 0\n"
-        "assert not {'pydantic', 'numpy', 'matplotlib'} & set(sys.modules)\n"
+        "assert not {'pydantic', 'numpy', 'pandas', 'matplotlib'} & set(sys.modules)\n"
         f"assert main(['--runs', {str(partial.root)!r}, '--out', {str(tmp_path)!r}]) == 0\n"
         "assert 'matplotlib' in sys.modules\n"
-        "assert not {'torch', 'pandas', 'transformers', 'matplotlib.pyplot'} & set(sys.modules)\n"
+        "assert not {'torch', 'transformers', 'matplotlib.pyplot'} & set(sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -335,7 +339,7 @@ def test_missing_and_empty_folders_exit_3_with_one_sentence(tmp_path: Path, caps
 
 def test_names_of_folders_are_safe_and_distinct() -> None:
     groups = [("smoke", "/data/a b"), ("smoke", "/other/a b"), ("smoke", ".."), ("paper", "hub")]
-    names = make_figures.folder_names(groups)
+    names = make_figures.name_folders(groups)
     assert len(set(names.values())) == 4
     assert names["paper", "hub"] == "paper-hub" and names["smoke", ".."] == "smoke-data"
     assert names["smoke", "/data/a b"].startswith("smoke-a-b-")

@@ -14,12 +14,11 @@ from reports_study import Study
 from neobert.runs.layout import Layout
 from neobert.runs.records import TASKS_IN_SUITE, Category
 from reports import make_figures, published
-from reports.embeddings import ALL_TASKS, Embeddings, embeddings_of, shared_tasks
-from reports.perplexity import perplexity_lines
+from reports.evidence import Evidence, read_evidence
+from reports.figures.embeddings import ALL_TASKS, Embeddings, embedding_table, find_embeddings, shared_tasks, table4
+from reports.figures.perplexity import perplexity_lines
+from reports.figures.throughput import table9, throughput_lines
 from reports.scores import Group, group_of
-from reports.table4 import embeddings_csv, table4
-from reports.throughput import table9, throughput_lines
-from reports.trials import Evidence, read_evidence
 
 IMAGES = ("pdf", "svg", "png", "csv")
 TABLES = ("md", "tex", "csv")
@@ -41,18 +40,18 @@ def study(tmp_path: Path) -> Study:
 def read(study: Study) -> tuple[Evidence, Group, Embeddings]:
     evidence = read_evidence(study.root)
     group = group_of(evidence, study.scale, study.data)
-    return evidence, group, embeddings_of(group, evidence)
+    return evidence, group, find_embeddings(group, evidence)
 
 
 def our_cells(study: Study, label: str) -> tuple[str, ...]:
     _, group, embeddings = read(study)
-    (row,) = (row for row in table4(embeddings, group).rows if row[:2] == ("this study", label))
+    (row,) = (row for row in table4(embeddings.of("contrastive"), group).rows if row[:2] == ("this study", label))
     return row
 
 
 def test_the_papers_averages_are_what_our_average_would_be() -> None:
     for row in published.table4():
-        mean = sum(row.categories[name] * count for name, count in TASKS_IN_SUITE.items()) / ALL_TASKS
+        mean = sum(row.scores[name] * count for name, count in TASKS_IN_SUITE.items()) / ALL_TASKS
         assert mean == pytest.approx(row.average, abs=0.11)
 
 
@@ -88,8 +87,9 @@ def test_an_incomplete_row_has_no_average_and_says_how_many_tasks_it_has(study: 
         embed(study, "M8", task, category, 0.5)
     cells = our_cells(study, "M8")
     assert cells[3:6] == ("50.0", "50.0 (2 of 11)", "—") and cells[10:12] == ("—", "14 of 56")
-    _, _, embeddings = read(study)
-    lines = list(csv.DictReader(io.StringIO(embeddings_csv(embeddings.rows, with_paper=False))))
+    _, group, embeddings = read(study)
+    table = embedding_table(embeddings.rows, group, "Embeddings", ())
+    lines = list(csv.DictReader(io.StringIO(table.csv)))
     average = next(line for line in lines if line["level"] == "average")
     assert (average["score"], average["records"], average["tasks"], average["expected"]) == ("", "", "14", "56")
     assert all(line["records"] for line in lines if line["score"])
@@ -101,7 +101,7 @@ def test_another_suite_is_never_counted_towards_the_56(study: Study) -> None:
     _, group, embeddings = read(study)
     (row,) = embeddings.rows
     assert row.average is None and not row.is_whole
-    table = table4(embeddings, group)
+    table = table4(embeddings.of("contrastive"), group)
     assert table.rows[-1][11] == "56, none of the 56" and any(
         "nothing of them compares" in note for note in table.notes
     )
@@ -114,7 +114,7 @@ def test_rows_that_lack_tasks_are_compared_over_those_that_all_have(study: Study
             embed(study, name, task, "sts", 0.1 * place)
     _, group, embeddings = read(study)
     assert shared_tasks(embeddings.rows) == ("b", "c")
-    table = table4(embeddings, group)
+    table = table4(embeddings.of("contrastive"), group)
     assert table.header[-1] == "Mean of 2 shared"
     assert [row[-1] for row in table.rows[-2:]] == ["15.0", "5.0"]
 
@@ -225,8 +225,7 @@ def test_a_copied_record_is_counted_once_and_named(plant: Callable[[Study], Path
     path = plant(study)
     path.with_name("copy.json").write_bytes(path.read_bytes())
     evidence = read_evidence(study.root)
-    measured = evidence.measurements
-    assert len(measured.embeddings) + len(measured.perplexities) + len(measured.throughputs) == 1
+    assert len(evidence.embeddings) + len(evidence.perplexities) + len(evidence.throughputs) == 1
     assert len(evidence.problems) == 1 and "with the same: it is counted once" in evidence.problems[0]
 
 
@@ -234,7 +233,7 @@ def test_a_perplexity_outside_its_interval_is_no_record(study: Study) -> None:
     study.pretrain("M8")
     perplexity(study, "M8", (0.5,))
     evidence = read_evidence(study.root)
-    assert not evidence.measurements.perplexities and "pseudo_perplexity record" in evidence.problems[0]
+    assert evidence.perplexities.empty and "pseudo_perplexity record" in evidence.problems[0]
 
 
 def test_perplexity_has_a_line_a_checkpoint_and_seed(study: Study) -> None:
@@ -252,7 +251,7 @@ def test_table_9_stands_beside_the_papers_and_only_the_newest_of_equals_counts(s
     throughput(study, "NeoBERT", 512, 30_000.0)
     throughput(study, "NeoBERT", 512, 40_000.0, date="2026-02-01")
     throughput(study, "BERT", 512, 50_000.0)
-    lines, notes = throughput_lines(read_evidence(study.root).measurements.throughputs)
+    lines, notes = throughput_lines(read_evidence(study.root).throughputs)
     table = table9(lines)
     rows = {(row[0], row[1]): row for row in table.rows}
     assert rows["paper", "NeoBERT"][4:] == ("24.5 ± 1.4", "22.2 ± 1.7", "20.5 ± 1.6", "17.2 ± 1.2", "13.0 ± 0.2")
@@ -321,9 +320,9 @@ def test_a_heldout_loss_that_is_no_number_is_named_and_left_out(study: Study, lo
     record["scores"]["heldout_loss"] = {"wikibook": loss}
     path.write_text(json.dumps(record | UNSEALED))
     evidence = read_evidence(study.root)
-    assert [each.seed for each in evidence.runs] == [0] and "held-out loss" in evidence.problems[0]
+    assert evidence.runs.seed.tolist() == [0] and "held-out loss" in evidence.problems[0]
 
 
 def test_categories_are_those_of_the_papers_table() -> None:
-    names: set[Category] = set(published.table4()[0].categories)
+    names: set[Category] = set(published.table4()[0].scores)
     assert names == set(TASKS_IN_SUITE) and ALL_TASKS == 56

@@ -1,6 +1,7 @@
 """The page: what it shows, that names are only ever text, that equal records give equal bytes, and in time."""
 
 import json
+import math
 import re
 import shutil
 from html.parser import HTMLParser
@@ -15,10 +16,10 @@ from ablations.designs import cell, cells
 from neobert.runs.layout import Layout
 from reports import make_figures
 from reports.curves import PIECES, Curves
+from reports.evidence import read_evidence
 from reports.page.charts import axis_over
-from reports.page.costs import powers, short
+from reports.page.costs import print_powers, shorten
 from reports.scores import group_of
-from reports.trials import read_evidence
 
 HOSTILE = '<img src=x onerror=alert(1)> & $\\alpha_1 \\undefined{$ "quoted" \'</script><script>alert(2)</script>'
 
@@ -68,7 +69,8 @@ class Outline(HTMLParser):
 
     def ids_of(self, key: int) -> list[str]:
         """The records behind a number."""
-        return [self.register["ids"][place] for place in self.register["numbers"][key][2]]
+        places = self.register["lists"][self.register["numbers"][key][2]]
+        return [self.register["ids"][place] for place in places]
 
     def described(self, record_id: str) -> dict[str, str]:
         """What the page says of a record."""
@@ -114,7 +116,7 @@ def test_every_number_knows_records_that_the_page_describes(tmp_path: Path) -> N
     study.write(["M0", "M1"], seeds=(0, 1))
     page = Outline(written(study, tmp_path / "out"))
     evidence = read_evidence(study.root)
-    known = {run.id for run in evidence.runs} | {trial.id for trial in evidence.trials}
+    known = {*evidence.runs.id, *evidence.trials.id}
     assert len(page.keys) > 50
     for key in page.keys:
         how = page.register["words"][page.register["numbers"][key][1]]
@@ -259,9 +261,9 @@ def test_a_curve_is_thinned_counts_steps_over_stages_and_leaves_out_a_torn_end(t
     path = Layout(study.root).pretraining(last.id) / "metrics.jsonl"
     path.write_text(path.read_text() + '{"step": 99, "lo')
     evidence = read_evidence(study.root)
-    row = group_of(evidence, "smoke", "synthetic").last_rows()["M9"]
+    row = group_of(evidence, "smoke", "synthetic").last_rows["M9"]
     curves = Curves(study.root, evidence.runs)
-    curve = curves.of(row.runs[0])
+    curve = curves.of(row.runs.id.iloc[0])
     assert curve is not None and not curves.problems
     assert PIECES / 2 <= len(curve.loss) <= PIECES
     steps = [stage.steps for stage in last.recipe.stages]
@@ -327,5 +329,6 @@ def test_axes_hold_their_values_and_have_round_ticks() -> None:
 
 
 def test_large_counts_are_printed_for_people() -> None:
-    assert [short(value) for value in (None, 12, 1_500, 2_560_000, 2.1e12)] == ["—", "12", "1.5 k", "2.56 M", "2.1 T"]
-    assert [powers(value) for value in (None, 0.0, 6.02e12)] == ["—", "0", "6.0 × 10¹²"]
+    counts = (math.nan, 12, 1_500, 2_560_000, 2.1e12)
+    assert list(map(shorten, counts)) == ["—", "12", "1.5 k", "2.56 M", "2.1 T"]
+    assert [print_powers(value) for value in (math.nan, 0.0, 6.02e12)] == ["—", "0", "6.0 × 10¹²"]

@@ -9,9 +9,8 @@ from chromium import Chromium, browser
 from reports_study import Study
 
 from reports import make_figures
-from reports.intervals import trial_ids
+from reports.evidence import read_evidence
 from reports.scores import group_of
-from reports.trials import read_evidence
 
 pytestmark = pytest.mark.skipif(browser() is None, reason="no Chromium is installed (apt-get install chromium)")
 
@@ -143,9 +142,9 @@ def test_the_committed_page_of_the_real_study_reads_as_well(
 def test_a_click_on_a_number_shows_the_records_behind_it(page: Chromium, study: Study) -> None:
     page.click("[id$=-ladder] tbody tr:nth-child(2) .n")
     assert is_open(page)
-    row = group_of(read_evidence(study.root), study.scale, study.data).last_rows()["M1"]
+    row = group_of(read_evidence(study.root), study.scale, study.data).last_rows["M1"]
     shown = page.evaluate("[...document.querySelectorAll('.ids button')].map((each) => each.textContent)")
-    assert tuple(sorted(shown)) == trial_ids(row, tuple(row.cells))
+    assert tuple(sorted(shown)) == row.mean_ids(tuple(row.cells))
     text = dialog_text(page)
     for word in ("M1: GLUE", "Batch/rate/decay", "Data id", "Commit", "Config unlike M0's", "Seed of pre-training"):
         assert word in text

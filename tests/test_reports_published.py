@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ablations.ladder import ladder
 from neobert.glue.tasks import TASKS
 from reports import published
-from reports.formats import DASH, Table, booktabs, csv_text, escape_latex, markdown, number, raw, signed_percent
+from reports.tables import DASH, Table, csv_text, escape_latex, frame_of, number, signed_percent
 
 pytestmark = pytest.mark.usefixtures("papers_ladder")
 
@@ -25,7 +25,7 @@ INCONSISTENT = {
 
 
 @pytest.mark.parametrize("row", published.table3(), ids=lambda row: f"{row.model} {row.size}")
-def test_printed_averages_are_the_mean_of_eight_tasks_except_where_known(row: published.PublishedRow) -> None:
+def test_printed_averages_are_the_mean_of_eight_tasks_except_where_known(row: published.PublishedScores) -> None:
     mean = fmean(row.scores.values())
     known = INCONSISTENT.get((row.size, row.model))
     if known is None:
@@ -92,17 +92,18 @@ def test_every_published_number_has_a_source(name: str) -> None:
 
 
 def small_table(cell: str) -> Table:
-    return Table("Title", ("A", "B"), "lr", (("x", cell), ("y", "1")), notes=("50 % & more",), rules=frozenset({1}))
+    cells = frame_of([("x", cell), ("y", "1")], ("A", "B"))
+    return Table("Title", cells, cells, "lr", notes=("50 % & more",), rules=frozenset({1}))
 
 
 def test_markdown_has_title_alignment_cells_and_notes() -> None:
-    assert markdown(small_table("a|b")) == (
+    assert small_table("a|b").markdown == (
         "# Title\n\n| A | B |\n| :--- | ---: |\n| x | a\\|b |\n| y | 1 |\n\n- 50 % & more\n"
     )
 
 
 def test_booktabs_escapes_and_draws_rules() -> None:
-    text = booktabs(small_table("5_% ± 1 — †"))
+    text = small_table("5_% ± 1 — †").latex
     assert r"x & 5\_\% $\pm$ 1 --- \textdagger{} \\" in text
     assert text.count(r"\midrule") == 2 and text.count(r"\toprule") == text.count(r"\bottomrule") == 1
     assert r"50 \% \& more\par" in text
@@ -130,7 +131,7 @@ def test_csv_reads_back_as_written_behind_an_apostrophe_where_text_could_be_a_fo
 
 def test_a_missing_number_is_a_dash_or_empty_and_never_zero() -> None:
     assert number(None) == signed_percent(None) == DASH
-    assert raw(None) == ""
+    assert number(float("nan")) == DASH and csv_text(["a", "b"], [[None, float("nan")]]) == "a,b\n,\n"
 
 
 @pytest.mark.parametrize(

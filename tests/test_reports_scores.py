@@ -10,10 +10,9 @@ from reports_study import LEVELS, Study, change_record
 
 from neobert.errors import MissingData
 from neobert.runs.layout import Layout
-from reports.cells import Seeds, point_name
-from reports.remarks import remarks, row_label
-from reports.scores import Group, Row, group_of
-from reports.trials import read_evidence
+from reports.evidence import read_evidence
+from reports.notes import notes
+from reports.scores import Group, Row, Seeds, group_of, point_name
 
 pytestmark = pytest.mark.usefixtures("papers_ladder")
 
@@ -42,7 +41,7 @@ def group(study: Study) -> Group:
 
 
 def last_row(study: Study, name: str) -> Row:
-    return group(study).last_rows()[name]
+    return group(study).last_rows[name]
 
 
 def plant(study: Study, name: str, scores: dict[int, list[float]], task: str = "cola") -> None:
@@ -56,10 +55,10 @@ def plant(study: Study, name: str, scores: dict[int, list[float]], task: str = "
 
 
 def test_a_whole_ladder_has_a_row_a_variant_and_two_for_m10(ladder_group: Group) -> None:
-    names = [row.variant.name for row in ladder_group.rows]
+    names = [row.name for row in ladder_group.rows]
     assert names == [*LEVELS, "M10"]
     assert all(row.average is not None and row.is_best_of_whole_grid for row in ladder_group.rows)
-    assert [row_label(row) for row in ladder_group.rows[-2:]] == ["NeoBERT-96 (M10)", "NeoBERT-192 (M10)"]
+    assert [row.label for row in ladder_group.rows[-2:]] == ["NeoBERT-96 (M10)", "NeoBERT-192 (M10)"]
     assert ladder_group.problems == ()
 
 
@@ -111,7 +110,7 @@ def test_without_all_eight_tasks_there_is_no_average_and_the_missing_are_named(s
     study.write(["M0"])
     for path in study.root.glob("glue/rte/*.json"):
         path.unlink()
-    row, lines = last_row(study, "M0"), remarks(group(study), short=True)
+    row, lines = last_row(study, "M0"), notes(group(study), short=True)
     assert row.average is None and row.cells["rte"].score is None
     assert "M0: no average; RTE: no record." in lines
 
@@ -122,19 +121,19 @@ def test_mean_over_shared_tasks_uses_only_tasks_that_every_scored_row_has(study:
     plant(study, "M1", {0: [0.6, 0.3]}, "cola")
     found = group(study)
     assert found.shared_tasks == ("cola",)
-    shared = found.last_rows()["M0"].mean_over(found.shared_tasks)
+    shared = found.last_rows["M0"].mean_over(found.shared_tasks)
     assert shared is not None and shared.mean == pytest.approx(50.0)
-    assert found.last_rows()["M2"].mean_over(found.shared_tasks) is None
+    assert found.last_rows["M2"].mean_over(found.shared_tasks) is None
 
 
 def test_a_task_without_a_train_split_says_why(study: Study) -> None:
     study.without = {"mnli": "mnli has no train split here"}
     study.write(["M0"])
     found = group(study)
-    lines = remarks(found, short=True)
+    lines = notes(found, short=True)
     assert "M0: no average; MNLI: mnli has no train split here." in lines
     assert any(line.startswith("‡ QNLI, RTE, MRPC, STS-B of M0 started from pre-training") for line in lines)
-    assert found.last_rows()["M0"].cells["cola"].fallback is None
+    assert found.last_rows["M0"].cells["cola"].fallback is None
 
 
 def test_a_failed_point_is_named_and_the_rest_of_the_grid_counts(study: Study) -> None:
@@ -143,9 +142,9 @@ def test_a_failed_point_is_named_and_the_rest_of_the_grid_counts(study: Study) -
     study.fail(of_task, of_task.points[1])
     cell = last_row(study, "M2").cells["cola"]
     assert cell.score is not None and cell.score.mean == pytest.approx(50.0)
-    assert cell.failed == (f"{point_name(of_task.points[1])} (seed 0)",) and cell.missing == ()
+    assert cell.absent["failed"] == (f"{point_name(of_task.points[1])} (seed 0)",) and cell.absent["missing"] == ()
     assert not cell.is_best_of_whole_grid
-    assert any(f"failed {cell.failed[0]}" in line for line in remarks(group(study), short=True))
+    assert any(f"failed {cell.absent['failed'][0]}" in line for line in notes(group(study), short=True))
 
 
 def test_a_trial_that_failed_once_and_was_recorded_later_has_not_failed(study: Study) -> None:
@@ -163,7 +162,7 @@ def test_when_every_trial_failed_the_score_is_missing_and_never_zero(study: Stud
         study.fail(of_task, point)
     cell = last_row(study, "M2").cells["cola"]
     assert cell.score is None and cell.trials == len(of_task.points)
-    assert any("CoLA: no trial has a score" in line for line in remarks(group(study), short=True))
+    assert any("CoLA: no trial has a score" in line for line in notes(group(study), short=True))
 
 
 @pytest.mark.parametrize(("state", "score"), [("done", None), ("pruned", 0.9), ("failed", 0.9)])
@@ -173,12 +172,12 @@ def test_only_done_trials_with_a_value_count(study: Study, state: str, score: fl
     study.trial("M2", of_task, of_task.points[1], state=state, scores={"score": score, "metrics": {}, "curve": []})
     cell = last_row(study, "M2").cells["cola"]
     assert cell.score is not None and cell.score.mean == pytest.approx(50.0)
-    assert len(cell.undefined + cell.pruned + cell.failed) == 1
+    assert sum(map(len, cell.absent.values())) == 1
 
 
 def test_trials_of_the_limited_grid_count_for_m9_and_only_shared_starts_for_m10(study: Study) -> None:
     study.write(["M9", "M10"])
-    found = group(study).last_rows()
+    found = group(study).last_rows
     limited, larger = found["M9"], found["M10"]
     points = {name: set(study.recipe(name).grid.points()) for name in ("M9", "M10")}
     assert limited.cells["rte"].point in points["M9"] and larger.cells["rte"].point in points["M10"]
@@ -190,23 +189,23 @@ def test_trials_of_the_limited_grid_count_for_m9_and_only_shared_starts_for_m10(
 
 def test_m10_is_not_begun_by_the_trials_of_m9(study: Study) -> None:
     study.write(["M9"])
-    rows = group(study).last_rows()
+    rows = group(study).last_rows
     assert rows["M9"].average is not None
     assert rows["M10"].scored_tasks == () and rows["M10"].losses
     assert any(
-        "NeoBERT-192 (M10): pre-trained, but no GLUE record of its own" in line for line in remarks(group(study), True)
+        "NeoBERT-192 (M10): pre-trained, but no GLUE record of its own" in line for line in notes(group(study), True)
     )
 
 
 def test_m9_alone_measures_its_last_checkpoint(study: Study) -> None:
     study.write(["M9"])
-    assert [row.stage for row in group(study).rows if row.variant.name == "M9"] == [1]
-    assert [row.stage for row in group(study).rows if row.variant.name == "M10"] == [0, 1]
+    assert [row.stage for row in group(study).rows if row.name == "M9"] == [1]
+    assert [row.stage for row in group(study).rows if row.name == "M10"] == [0, 1]
 
 
 def test_alternatives_appear_behind_the_ladder_once_they_have_records_of_their_own(study: Study) -> None:
     study.write(["M5", "M9", "M10", "M7@code"])
-    names = list(group(study).last_rows())
+    names = list(group(study).last_rows)
     assert names == [*LEVELS, "M7@code"]  # M10@text shares all records and, at this scale, the grid of M10
 
 
@@ -214,12 +213,12 @@ def test_a_reading_of_the_protocol_has_a_row_once_a_study_is_its_own(study: Stud
     """Of M10@dense only the tasks behind MNLI differ from M10's: the others' trials show nothing of it, and count for
     both."""
     study.write(["M9", "M10"])
-    assert list(group(study).last_rows()) == list(LEVELS)
+    assert list(group(study).last_rows) == list(LEVELS)
     of_task = study.study("M10@dense", "rte")
     study.begin("M10@dense", of_task)
     for point in of_task.points:
         study.trial("M10@dense", of_task, point)
-    rows = group(study).last_rows()
+    rows = group(study).last_rows
     assert list(rows) == [*LEVELS, "M10@dense"] and group(study).problems == ()
     assert rows["M10@dense"].scored_tasks == ("mnli", "qqp", "rte", "sst2", "cola")
     assert rows["M10@dense"].cells["cola"] == rows["M10"].cells["cola"]
@@ -229,7 +228,7 @@ def test_a_reading_of_the_protocol_has_a_row_once_a_study_is_its_own(study: Stud
 def test_a_trial_behind_another_choice_of_mnli_is_none_of_m10s(study: Study) -> None:
     """RTE has one metric: by M10@metric its protocol is M10's, and only the trial that it starts from is another."""
     study.write(["M10@metric"])
-    rows = group(study).last_rows()
+    rows = group(study).last_rows
     assert rows["M10@metric"].average is not None and group(study).problems == ()
     assert rows["M10"].scored_tasks == ("sst2", "cola")
 
@@ -242,7 +241,7 @@ def test_the_best_point_goes_by_the_protocols_metric_and_shows_its_score(study: 
         for point, (accuracy, f1) in zip(of_task.points, ((0.7, 0.8), (0.6, 0.95)), strict=False):
             scores = {"score": (accuracy + f1) / 2, "metrics": {"accuracy": accuracy, "f1": f1}, "curve": []}
             study.trial(name, of_task, point, scores=scores)
-    rows, points = group(study).last_rows(), study.study("M10", "qqp").points
+    rows, points = group(study).last_rows, study.study("M10", "qqp").points
     chosen = {name: rows[name].cells["qqp"] for name in ("M10", "M10@metric")}
     assert (chosen["M10"].point, chosen["M10@metric"].point) == (points[1], points[0])
     assert [cell.score.mean for cell in chosen.values() if cell.score] == pytest.approx([77.5, 75.0])
@@ -262,7 +261,7 @@ def test_another_protocol_or_point_belongs_to_no_variant_and_is_reported(study: 
     other = of_task.model_copy(update={"protocol": of_task.protocol.model_copy(update={"epochs": 99})})
     study.trial("M2", other, of_task.points[0], score=1.0)
     found = group(study)
-    cell = found.last_rows()["M2"].cells["cola"]
+    cell = found.last_rows["M2"].cells["cola"]
     assert cell.score is not None and cell.score.mean == pytest.approx(50.0)
     assert len(found.problems) == 1 and "1 trial(s)" in found.problems[0]
 
@@ -272,7 +271,7 @@ def test_trials_without_the_record_of_their_run_are_reported_and_not_guessed(stu
     study.begin("M2", of_task)
     study.trial("M2", of_task, of_task.points[0], score=0.9)
     found = group(study)
-    assert found.last_rows()["M2"].scored_tasks == ()
+    assert found.last_rows["M2"].scored_tasks == ()
     assert "have no run record" in found.problems[0]
 
 
@@ -290,7 +289,7 @@ def test_two_runs_with_equal_recipe_and_seed_are_never_averaged(study: Study) ->
     of_task = newer.study("M2", "cola")
     newer.trial("M2", of_task, of_task.points[0], score=0.9)
     found = group(study)
-    cell = found.last_rows()["M2"].cells["cola"]
+    cell = found.last_rows["M2"].cells["cola"]
     assert cell.score is not None and cell.score.mean == pytest.approx(50.0)
     assert any("has the recipe and seed of run" in problem for problem in found.problems)
 
@@ -344,9 +343,9 @@ def test_missing_points_are_named_in_full_in_the_remarks_page_and_cut_in_tables(
     study.begin("M10", of_task)
     study.trial("M10", of_task, of_task.points[0])
     cell = last_row(study, "M10").cells["cola"]
-    assert len(cell.missing) == 59
-    full, short = (next(line for line in remarks(group(study), cut) if "CoLA, points" in line) for cut in (False, True))
-    assert all(name in full for name in cell.missing)
+    assert len(cell.absent["missing"]) == 59
+    full, short = (next(line for line in notes(group(study), cut) if "CoLA, points" in line) for cut in (False, True))
+    assert all(name in full for name in cell.absent["missing"])
     assert "and 47 more" in short
 
 
@@ -358,9 +357,9 @@ def test_seeds_of_pretraining_and_fine_tuning_are_told_apart(study: Study) -> No
         for point in again.points:
             study.trial("M0", again, point)
     found = group(study)
-    average = found.last_rows()["M0"].average
+    average = found.last_rows["M0"].average
     assert average is not None and [str(seeds) for seeds in average.by_seeds] == ["0", "0/7"]
-    assert any("± holds fine-tuning seeds only" in line for line in remarks(found, short=True))
+    assert any("± holds fine-tuning seeds only" in line for line in notes(found, short=True))
 
 
 @pytest.mark.parametrize("make", [False, True])
@@ -379,7 +378,7 @@ def test_runs_on_a_folder_are_their_variants_whichever_tokenizers_it_has(tmp_pat
     study.write(["M0", "M8"])
     found = group_of(read_evidence(study.root), "laptop", "texts")
     assert found.problems == () and found.vocabulary == ("trained" if trained else "published")
-    assert [row.variant.name for row in found.rows if row.average] == ["M0", "M8"]
+    assert [row.name for row in found.rows if row.average] == ["M0", "M8"]
 
 
 def test_groups_of_scale_and_data_are_never_mixed(study: Study) -> None:
@@ -388,5 +387,5 @@ def test_groups_of_scale_and_data_are_never_mixed(study: Study) -> None:
     evidence = read_evidence(study.root)
     assert evidence.groups() == [("smoke", "corpus"), ("smoke", "synthetic")]
     for scale, data in evidence.groups():
-        average = group_of(evidence, scale, data).last_rows()["M0"].average
+        average = group_of(evidence, scale, data).last_rows["M0"].average
         assert average is not None and len(average.by_seeds) == 1

@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 
 from neobert.glue.tasks import TASKS
-from reports.bars import Bars, bars_of
-from reports.figure1 import figure1
-from reports.formats import markdown, number
+from reports.evidence import Evidence, read_evidence
+from reports.figures.figure1 import Bars, figure1, find_bars
+from reports.glue_tables import table3
 from reports.scores import Group, group_of
-from reports.table3 import table3
-from reports.trials import Evidence, read_evidence
+from reports.tables import number
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 RECORDS, DOCS = REPOSITORY / "reports" / "pipeline_check", REPOSITORY / "docs"
@@ -33,7 +32,7 @@ def group(evidence: Evidence) -> Group:
 
 @pytest.fixture(scope="module")
 def bars(group: Group) -> Bars:
-    return bars_of(group)
+    return find_bars(group)
 
 
 def test_the_page_has_the_averages_of_the_records(bars: Bars) -> None:
@@ -42,7 +41,7 @@ def test_the_page_has_the_averages_of_the_records(bars: Bars) -> None:
     for bar in bars.bars:
         assert bar.score is not None and bars.is_average
         seeds, spread = len(bar.score.by_seeds), bar.score.spread
-        mean = f"{bar.variant.name} {number(bar.score.mean)}"
+        mean = f"{bar.row.name} {number(bar.score.mean)}"
         words.append(
             mean if spread is None else f"{mean} ± {number(spread)} (one standard deviation over {seeds} seeds)"
         )
@@ -55,7 +54,7 @@ def test_the_page_has_the_seeds_of_the_records(bars: Bars) -> None:
     for bar in repeated:
         assert bar.score is not None
         scores = list(bar.score.by_seeds.values())
-        assert f"({bar.variant.name}: {', '.join(map(number, scores))})" in PAGE
+        assert f"({bar.row.name}: {', '.join(map(number, scores))})" in PAGE
         assert f"up to {number(max(scores) - min(scores))} points" in PAGE
 
 
@@ -63,12 +62,13 @@ def test_the_page_names_the_commits_of_the_records(evidence: Evidence) -> None:
     said = re.search(r"These records are of (?:commit|commits) ([^.]*)\.", PAGE)
     assert said is not None
     named = re.findall(r"`([0-9a-f]{7})`( with uncommitted changes)?", said[1])
-    made = {(str(each.made.commit)[:7], each.made.dirty) for each in (*evidence.runs, *evidence.trials)}
+    frames = (evidence.runs, evidence.trials)
+    made = {(commit[:7], dirty) for each in frames for commit, dirty in zip(each.commit, each.dirty, strict=True)}
     assert {(commit, bool(is_dirty)) for commit, is_dirty in named} == made
 
 
 def test_table_3_of_the_docs_is_that_of_the_records(group: Group) -> None:
-    assert (DOCS / "table3-smoke.md").read_text(encoding="utf-8") == markdown(table3(group))
+    assert (DOCS / "table3-smoke.md").read_text(encoding="utf-8") == table3(group).markdown
 
 
 def test_figure_1_of_the_docs_is_that_of_the_records(bars: Bars, tmp_path: Path) -> None:

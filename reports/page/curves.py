@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from reports.curves import Curve, Curves, Points
 from reports.findings import Findings
 from reports.page.charts import Axis, axis_over, path
-from reports.page.costs import counted, short
-from reports.page.numbers import Number, Register
+from reports.page.costs import shorten
+from reports.page.register import Number, Register
 from reports.scores import Row
+from reports.tables import count
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 236.0, 128.0, 34.0, 108.0, 8.0
+MOST_SEEDS = 20  # lines a panel: more nobody could tell apart
 SKIPPED_SHARE = 0.02  # of a curve's start, where the loss falls from that of guessing, left out of the axis
 
 
@@ -38,12 +40,15 @@ class CurveChart:
     panels: tuple[Panel, ...]
 
 
-def curve_charts(findings: Findings, curves: Curves, register: Register) -> tuple[CurveChart, ...]:
+def draw_curves(findings: Findings, curves: Curves, register: Register) -> tuple[CurveChart, ...]:
     """Loss and tokens a second; empty where no run keeps its metrics."""
-    rows = {row.variant.name: row for row in findings.group.last_rows().values() if row.runs}
-    first_of = {tuple(run.id for run in row.runs): name for name, row in reversed(rows.items())}
-    known = {name: [curve for run in rows[name].runs if (curve := curves.of(run))] for name in rows}
-    drawn = {name: own for name, own in known.items() if own and name in first_of.values()}
+    rows = {name: row for name, row in findings.group.last_rows.items() if len(row.runs)}
+    first_of = {tuple(row.runs.id): name for name, row in reversed(rows.items())}
+    known = {
+        name: [curve for run in rows[name].runs.id[:MOST_SEEDS] if (curve := curves.of(run))]
+        for name in first_of.values()
+    }
+    drawn = {name: known[name] for name in rows if known.get(name)}
     if not drawn:
         return ()
     maker = _Panels(rows, drawn, register)
@@ -69,7 +74,7 @@ class _Panels:
         panels = [
             self._panel(name, [c.tokens_per_second for c in own], up, "rate") for name, own in self._drawn.items()
         ]
-        ticks = tuple((place, short(float(label.replace(",", "")))) for place, label in up.ticks())
+        ticks = tuple((place, shorten(float(label.replace(",", "")))) for place, label in up.ticks())
         return CurveChart("Tokens a second", "real tokens, medians; grey: the parent", ticks, tuple(panels))
 
     def _all(self) -> Iterable[Curve]:
@@ -77,22 +82,24 @@ class _Panels:
 
     def _panel(self, name: str, lines: Sequence[Points], up: Axis, quantity: str) -> Panel:
         row, own = self._rows[name], self._drawn[name]
-        parent = row.variant.parent.name if row.variant.parent else ""
-        behind = [_points(curve, quantity) for curve in self._drawn.get(parent, [])[:1]]
+        behind = [_points(curve, quantity) for curve in self._drawn.get(row.parent, [])[:1]]
         last = max((step for line in (*lines, *behind) for step, _ in line), default=0.0)
         across = Axis(0.0, last or 1.0, LEFT, WIDTH - 6)
         dots = [point for curve in own for point in curve.heldout] if quantity == "loss" else []
-        ids = [run.id for run in row.runs]
-        same = [other for other, each in self._rows.items() if [run.id for run in each.runs] == ids]
+        ids = list(row.runs.id)
+        same = [other for other, each in self._rows.items() if list(each.runs.id) == ids]
+        shown = f" ({MOST_SEEDS} drawn)" if len(ids) > MOST_SEEDS else ""
         return Panel(
             name=", ".join(same),
-            kept=row.variant.kept,
+            kept=row.kept,
             lines=tuple(path(line, across, up) for line in lines),
             behind="".join(path(line, across, up) for line in behind),
             dots=tuple((across.at(step), up.at(value)) for step, value in dots),
-            across=tuple((place, short(float(label.replace(",", "")))) for place, label in across.ticks(3)),
+            across=tuple((place, shorten(float(label.replace(",", "")))) for place, label in across.ticks(3)),
             summary=_summary(lines, quantity),
-            runs=self._register.number(counted(len(ids), "run"), f"{name}: curves", "metrics.jsonl of the runs", ids),
+            runs=self._register.number(
+                f"{count(len(ids), 'run')}{shown}", f"{name}: curves", "metrics.jsonl of the runs", ids
+            ),
         )
 
 
@@ -112,4 +119,4 @@ def _summary(lines: Sequence[Points], quantity: str) -> str:
         return "nothing measured"
     if quantity == "loss":
         return f"training loss ends at {min(last):.3g}" + (f" to {max(last):.3g}" if len(last) > 1 else "")
-    return f"about {short(max(last))} tokens a second at the end"
+    return f"about {shorten(max(last))} tokens a second at the end"

@@ -1,19 +1,15 @@
 """Grid searches as heat maps: learning rate × batch size a task, one map for each weight decay."""
 
-import statistics
-from collections.abc import Sequence
 from dataclasses import dataclass
+
+import pandas as pd
 
 from neobert.glue.tasks import TASKS
 from neobert.recipe import Point
-from reports.baselines import BaselineRow
-from reports.cells import POINTS_OF_SCORE, Cell, point_name
 from reports.findings import Findings
-from reports.formats import number
-from reports.page.costs import counted
-from reports.page.numbers import Number, Register
-from reports.remarks import row_label
-from reports.scores import Row
+from reports.page.register import Number, Register
+from reports.scores import POINTS_OF_SCORE, Cell, Row, point_name
+from reports.tables import count, number
 
 HOW = "mean over the seeds that count at this point of the grid, in points"
 
@@ -39,7 +35,7 @@ class HeatMap:
 
 @dataclass(frozen=True)
 class Grid:
-    """All maps of one checkpoint of a variant, or of a model from elsewhere; `is_open` at first sight."""
+    """All maps of one checkpoint of a variant, or of an external model; `is_open` at first sight."""
 
     label: str
     size: str
@@ -47,63 +43,57 @@ class Grid:
     maps: tuple[HeatMap, ...]
 
 
-def grids(findings: Findings, register: Register) -> tuple[Grid, ...]:
+def draw_grids(findings: Findings, register: Register) -> tuple[Grid, ...]:
     """Every row that has trials."""
-    rows = [row for row in findings.group.recorded_rows if any(cell.recorded for cell in row.cells.values())]
-    kept = [row for row in rows if isinstance(row, Row) and row.variant.kept]
-    return tuple(_grid(row, row in kept[-1:], register) for row in rows)
+    rows = [row for row in findings.group.recorded_rows if any(cell.trials for cell in row.cells.values())]
+    kept = [row for row in rows if row.variant is not None and row.kept]
+    return tuple(_draw_grid(row, row in kept[-1:], register) for row in rows)
 
 
-def _grid(row: Row | BaselineRow, is_open: bool, register: Register) -> Grid:
-    cells = {task: cell for task, cell in row.cells.items() if cell.recorded}
-    maps = tuple(_map(row_label(row), task, cell, register) for task, cell in cells.items())
-    points = {point for cell in cells.values() for trials in cell.recorded.values() for point in trials}
+def _draw_grid(row: Row, is_open: bool, register: Register) -> Grid:
+    cells = {task: cell for task, cell in row.cells.items() if cell.trials}
+    points = {point for cell in cells.values() for point in cell.recorded.point}
     trials = sum(cell.trials for cell in cells.values())
-    size = f"{counted(len(points), 'point')} a task, {counted(trials, 'trial')}"
-    return Grid(row_label(row), size, is_open, maps)
+    size = f"{count(len(points), 'point')} a task, {count(trials, 'trial')}"
+    return Grid(row.label, size, is_open, tuple(_draw_map(row, task, cell, register) for task, cell in cells.items()))
 
 
-def _map(label: str, task: str, cell: Cell, register: Register) -> HeatMap:
-    points = {point for trials in cell.recorded.values() for point in trials}
-    sizes, rates, decays = (
-        sorted({point.batch_size for point in points}),
-        sorted({point.learning_rate for point in points}),
-        sorted({point.weight_decay for point in points}, reverse=True),
-    )
-    means = [score for point in points if (score := _mean(cell, point)) is not None]
-    ends = min(means, default=0.0), max(means, default=0.0)
+def _draw_map(row: Row, task: str, cell: Cell, register: Register) -> HeatMap:
+    """A mean stands where every seed that counts has a score: unequal means are not compared."""
+    seeds = cell.recorded.seeds.nunique()
+    by_point = dict(list(cell.recorded.groupby("point", sort=False)))
+    means = {point: own.score.mean() * POINTS_OF_SCORE for point, own in by_point.items() if own.score.count() == seeds}
+    low, high = min(means.values(), default=0.0), max(means.values(), default=0.0)
 
-    def cell_at(size: int, rate: float, decay: float) -> HeatCell:
-        point = Point(batch_size=size, learning_rate=rate, weight_decay=decay)
-        return _heat_cell(f"{label}, {TASKS[task].title}", cell, point, ends, register)
+    def cell_at(point: Point) -> HeatCell:
+        own = by_point.get(point, cell.recorded.iloc[:0])
+        title, ids = f"{row.label}, {TASKS[task].title} at {point_name(point)}", list(own.id)
+        if point not in means:
+            remark = _why_no_mean(own, seeds)
+            return HeatCell(register.number(remark, title, remark, ids), 0.0, False, remark)
+        share = (means[point] - low) / (high - low) if high > low else 1.0
+        shown = register.number(number(means[point]), title, HOW, ids)
+        return HeatCell(shown, round(share, 2), point == cell.point, "")
 
+    sizes = sorted({point.batch_size for point in by_point})
+    rates = sorted({point.learning_rate for point in by_point})
     panels = tuple(
-        (f"{decay:g}", tuple((f"{rate:g}", tuple(cell_at(size, rate, decay) for size in sizes)) for rate in rates))
-        for decay in decays
+        (
+            f"{decay:g}",
+            tuple(
+                (
+                    f"{rate:g}",
+                    tuple(cell_at(Point(batch_size=size, learning_rate=rate, weight_decay=decay)) for size in sizes),
+                )
+                for rate in rates
+            ),
+        )
+        for decay in sorted({point.weight_decay for point in by_point}, reverse=True)
     )
     return HeatMap(TASKS[task].title, tuple(sizes), panels)
 
 
-def _mean(cell: Cell, point: Point) -> float | None:
-    """The mean over seeds; None where a seed that counts has no score here: unequal means are not compared."""
-    scores = [trials[point].score if point in trials else None for trials in cell.recorded.values()]
-    known = [score for score in scores if score is not None]
-    return statistics.fmean(known) * POINTS_OF_SCORE if len(known) == len(scores) else None
-
-
-def _heat_cell(label: str, cell: Cell, point: Point, ends: tuple[float, float], register: Register) -> HeatCell:
-    mean, (low, high) = _mean(cell, point), ends
-    title = f"{label} at {point_name(point)}"
-    trials = [trials[point] for trials in cell.recorded.values() if point in trials]
-    ids = [trial.id for trial in trials]
-    if mean is None:
-        remark = _absence([trial.state for trial in trials], len(cell.recorded))
-        return HeatCell(register.number(remark, title, remark, ids), 0.0, False, remark)
-    share = (mean - low) / (high - low) if high > low else 1.0
-    return HeatCell(register.number(number(mean), title, HOW, ids), round(share, 2), point == cell.point, "")
-
-
-def _absence(states: Sequence[str], seeds: int) -> str:
-    """Why a point has no mean: the state of the trials that have no score, or that some are not there."""
-    without = sorted({state for state in states if state != "done"})
-    return ", ".join(without) or ("missing" if not states else f"{len(states)} of {seeds} seeds")
+def _why_no_mean(trials: pd.DataFrame, seeds: int) -> str:
+    """The state of the trials that have no score, or that some are not there."""
+    without = sorted(set(trials.state) - {"done"})
+    return ", ".join(without) or (f"{len(trials)} of {seeds} seeds" if len(trials) else "missing")

@@ -1,24 +1,24 @@
 """Everything together as one HTML file: templates with their own style and script inside, names always escaped."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ablations.ladder import ladder
+from reports.comparison import agreement_sentences, rank_variants
 from reports.curves import Curves
-from reports.findings import Findings
-from reports.page.costs import Costs, costs, counted
-from reports.page.curves import CurveChart, curve_charts
-from reports.page.facts import Fact, Files, facts, listed_files, order_in_words, remarks_of
-from reports.page.grids import Grid, grids
-from reports.page.ladder import STRIP_WIDTH, LadderChart, ladder_chart
-from reports.page.numbers import Register
-from reports.page.records import described_records
-from reports.page.scores import ScoreTable, score_table
-from reports.page.tables import PageTable, embedding_tables, statistics_tables, throughput_tables
-from reports.remarks import warnings
-from reports.throughput import FOLDER, ThroughputLine
-from reports.trials import Evidence
+from reports.evidence import Evidence
+from reports.figures.throughput import FOLDER, ThroughputLine, table9
+from reports.findings import OUTPUTS, Findings
+from reports.notes import notes, warnings
+from reports.page.costs import costs_table
+from reports.page.curves import CurveChart, draw_curves
+from reports.page.grids import Grid, draw_grids
+from reports.page.ladder import STRIP_WIDTH, LadderChart, draw_ladder
+from reports.page.register import Number, PageTable, Register
+from reports.tables import count
 
 TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
 PAGE = "index.html"
@@ -26,31 +26,46 @@ PARTS = tuple(
     (name.lower(), name)
     for name in ("Ladder", "Scores", "Curves", "Grids", "Costs", "Statistics", "Embeddings", "Remarks", "Files")
 )
+TITLES = {name: output.title for name, output in OUTPUTS.items()} | {
+    "figure3": "Figure 3, throughput",
+    "table9": "Table 9, throughput",
+    "comparison": "Beside the paper",
+    "remarks": "Remarks",
+}
+FACTS = {
+    "stages of pre-training": "Stages",
+    "GLUE trials": "GLUE trials",
+    "tokens read": "Tokens read",
+    "operations": "Operations",
+    "process-hours": "Hours",
+    "GPU-hours": "GPU-hours",
+}
+"""What the head of a section takes from the last line of the costs, by column."""
+
+Links = tuple[tuple[str, tuple[tuple[str, str], ...]], ...]  # titles with (suffix, link) of each file
 
 
 @dataclass(frozen=True)
 class Section:
     """One scale and source of data. `id` is also the name of its folder; `warning` is empty where there is none;
-    `parts` are the ends of the ids of its parts, with their names."""
+    `order` says how far the ladder's order is the paper's; `tables` are by part; `parts` are the ends of the ids of its
+    parts, with their names."""
 
     id: str
     title: str
     warning: str
     order: tuple[str, ...]
-    facts: tuple[Fact, ...]
+    facts: tuple[tuple[str, Number], ...]
     ladder: LadderChart
-    scores: ScoreTable
     curves: tuple[CurveChart, ...]
     grids: tuple[Grid, ...]
-    costs: Costs
-    statistics: tuple[PageTable, ...]
-    embeddings: tuple[PageTable, ...]
-    remarks: tuple[str, ...]
-    files: tuple[Files, ...]
+    tables: Mapping[str, Sequence[PageTable]]
+    notes: tuple[str, ...]
+    files: Links
     parts: tuple[tuple[str, str], ...]
 
 
-def page(
+def render_page(
     studies: Sequence[Findings],
     speeds: Sequence[ThroughputLine],
     evidence: Evidence,
@@ -58,47 +73,73 @@ def page(
     files: Mapping[str, Sequence[str]],
     problems: Sequence[str],
 ) -> str:
-    """The page over all studies. `files` are the names of what was written, by folder; `problems` has a sentence for
+    """The page over all studies. `files` are the paths of what was written, by folder; `problems` has a sentence for
     everything that is not counted."""
     register = Register()
     content: dict[str, Any] = {
         "sections": [_section(study, curves, files[study.folder], register) for study in studies],
-        "throughput": throughput_tables(speeds, register),
-        "throughput_files": listed_files(FOLDER, files.get(FOLDER, ())),
+        "throughput": [register.table(table9(speeds))] if speeds else [],
+        "throughput_files": _list_files(FOLDER, files[FOLDER]),
         "problems": sorted([*problems, *curves.problems]),
         "strip_width": STRIP_WIDTH,
-        "counted": counted,
+        "count": count,
     }
     shown = {(study.group.scale, study.group.data) for study in studies}
-    for run in evidence.runs:
-        if (run.scale, run.data) in shown:
-            register.mention(run.id)
-    return _rendered({**content, "register": register.plain(described_records(register, evidence))})
+    for run, scale, data in zip(evidence.runs.id, evidence.runs.scale, evidence.runs.data, strict=True):
+        if (scale, data) in shown:
+            register.mention(run)
+    return _render({**content, "register": register.plain(evidence)})
 
 
 def _section(study: Findings, curves: Curves, files: Sequence[str], register: Register) -> Section:
-    group, spent = study.group, costs(study, register)
-    embeddings = embedding_tables(study, register)
+    group = study.group
+    tables: dict[str, list[PageTable]] = defaultdict(list)
+    for name, table in study.tables.items():
+        if part := OUTPUTS[name].part:
+            tables[part].append(register.table(table))
+    tables["costs"] = [register.table(costs_table(study))]
+    agreements = rank_variants(group, study.bars.tasks)
     return Section(
         id=study.folder,
         title=f"Scale {group.scale}, data {group.data}",
         warning=" ".join(warnings(group)),
-        order=order_in_words(study),
-        facts=facts(study, spent),
-        ladder=ladder_chart(study, register),
-        scores=score_table(study, register),
-        curves=curve_charts(study, curves, register),
-        grids=grids(study, register),
-        costs=spent,
-        statistics=statistics_tables(study, register),
-        embeddings=embeddings,
-        parts=tuple(part for part in PARTS if embeddings or part[0] != "embeddings"),
-        remarks=remarks_of(study),
-        files=listed_files(study.folder, files),
+        order=tuple(agreement_sentences(agreements)) if agreements else (),
+        facts=_facts(study, tables["costs"][0]),
+        ladder=draw_ladder(study, register),
+        curves=draw_curves(study, curves, register),
+        grids=draw_grids(study, register),
+        tables=tables,
+        notes=notes(group, short=True),
+        files=_list_files(study.folder, files),
+        parts=tuple(part for part in PARTS if tables["embeddings"] or part[0] != "embeddings"),
     )
 
 
-def _rendered(content: Mapping[str, Any]) -> str:
+def _facts(study: Findings, costs: PageTable) -> tuple[tuple[str, Number], ...]:
+    """What a reader asks first."""
+    scored = sum(bar.score is not None and bar.row.name in ladder() for bar in study.bars.bars)
+    rows = study.group.compared_rows.values()
+    seeds = sorted(each for each in {row.runs.seed.nunique() for row in rows} if each)
+    pretrained = sum(row.has_records for row in rows)
+    total = dict(zip(costs.header, costs.rows[-1][1], strict=True))
+    return (
+        ("variants with scores", Number(f"{scored} of {len(ladder())}"))
+        if scored
+        else ("variants, all without scores", Number(str(pretrained))),
+        ("seeds a variant", Number("–".join(dict.fromkeys(map(str, seeds[:1] + seeds[-1:]))) or "0")),
+        *((name, total[column]) for name, column in FACTS.items()),
+    )
+
+
+def _list_files(folder: str, paths: Sequence[str]) -> Links:
+    """Links to the other files, grouped by what they hold."""
+    by_stem: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for path in map(Path, paths):
+        by_stem[path.stem].append((path.suffix.removeprefix("."), f"{folder}/{path.name}"))
+    return tuple((TITLES[stem], tuple(by_stem[stem])) for stem in TITLES if stem in by_stem)
+
+
+def _render(content: Mapping[str, Any]) -> str:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(

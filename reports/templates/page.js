@@ -47,8 +47,8 @@
   document.addEventListener("click", (event) => {
     const button = event.target.closest("button.n");
     if (!button) { return; }
-    const [title, how, members] = register.numbers[button.dataset.n];
-    show(`${register.words[title]} (${button.textContent})`, members, register.words[how]);
+    const [title, how, list] = register.numbers[button.dataset.n];
+    show(`${register.words[title]} (${button.textContent})`, register.lists[list], register.words[how]);
   });
   dialog.querySelector(".close").addEventListener("click", () => { dialog.close(); });
   dialog.addEventListener("click", (event) => { if (event.target === dialog) { dialog.close(); } });

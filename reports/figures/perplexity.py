@@ -6,11 +6,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from neobert.runs.records import PerplexityAtLength
-from reports.drawing import drawn, dressed, legend_below, line_style, logarithmic, provenance_line
-from reports.embeddings import labels_of_runs
-from reports.formats import Table, csv_text, number, raw
+from reports.evidence import Evidence, select_group
+from reports.figures.drawing import (
+    describe_data,
+    draw_legend_below,
+    format_axes,
+    line_style,
+    render,
+    use_logarithmic_axis,
+)
+from reports.figures.embeddings import label_runs
 from reports.scores import Group
-from reports.trials import Evidence
+from reports.tables import Table, frame_of, number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,25 +41,26 @@ class PerplexityLine:
 
 def perplexity_lines(group: Group, evidence: Evidence) -> tuple[PerplexityLine, ...]:
     """The lines of a group, by label and seed."""
-    runs, labels = {run.id: run for run in evidence.runs}, labels_of_runs(group, evidence.runs)
+    seeds, labels = dict(zip(evidence.runs.id, evidence.runs.seed, strict=True)), label_runs(group, evidence.runs)
     lines = []
-    for result in evidence.measurements.perplexities:
-        if (result.scale, result.data) != (group.scale, group.data):
-            continue
-        run = runs.get(result.run_id)
-        own = f"{labels[run.id]}, seed {run.seed}" if run else f"run {result.run_id}"
-        points = tuple(sorted(result.scores.lengths, key=lambda point: point.tokens))
-        config = result.config
-        label = result.model or own
+    for result in select_group(evidence.perplexities, group.scale, group.data).itertuples():
+        own = f"{labels[result.run]}, seed {seeds[result.run]}" if result.run in seeds else f"run {result.run}"
         lines.append(
-            PerplexityLine(label, config.text, config.sampled_positions, config.same_documents, points, result.id)
+            PerplexityLine(
+                label=result.model or own,
+                text=result.text,
+                sampled_positions=result.sampled_positions,
+                same_documents=result.same_documents,
+                points=tuple(sorted(result.lengths, key=lambda point: point.tokens)),
+                id=result.id,
+            )
         )
     return tuple(sorted(lines, key=lambda line: (line.label, line.text, line.id)))
 
 
 def figure2(lines: Sequence[PerplexityLine], group: Group) -> dict[str, bytes]:
     """The figure as {"pdf": …, "svg": …, "png": …}."""
-    return drawn(lambda: _draw(lines, group))
+    return render(lambda: _draw(lines, group))
 
 
 def _draw(lines: Sequence[PerplexityLine], group: Group) -> "Figure":
@@ -69,16 +77,16 @@ def _draw(lines: Sequence[PerplexityLine], group: Group) -> "Figure":
         axes.plot(tokens, values, label=f"{line.label} ({line.text})", zorder=3, **style)
     values = [point.pseudo_perplexity for line in lines for point in line.points]
     if max(values) > LINEAR_UP_TO * min(values):
-        logarithmic(axes)
-    titles = "Pseudo-perplexity by length", provenance_line(group)
-    dressed(axes, titles, "sequence length (tokens)", "pseudo-perplexity (band: 95 %)")
-    note = "\n".join(textwrap.wrap(" ".join((what_is_read(lines), OF_THE_PAPER)), 100))
+        use_logarithmic_axis(axes)
+    titles = "Pseudo-perplexity by length", describe_data(group)
+    format_axes(axes, titles, "sequence length (tokens)", "pseudo-perplexity (band: 95 %)")
+    note = "\n".join(textwrap.wrap(" ".join((describe_documents(lines), OF_THE_PAPER)), 100))
     figure.supxlabel(note, fontsize=6, color="#444444", x=0.02, ha="left")
-    legend_below(figure, 2)
+    draw_legend_below(figure, 2)
     return figure
 
 
-def what_is_read(lines: Sequence[PerplexityLine]) -> str:
+def describe_documents(lines: Sequence[PerplexityLine]) -> str:
     """Which documents and positions the lines are of, in a sentence."""
     counts = sorted({point.documents for line in lines for point in line.points})
     documents = f"{counts[0]:,}" + (f" to {counts[-1]:,}" if len(counts) > 1 else "")
@@ -89,30 +97,36 @@ def what_is_read(lines: Sequence[PerplexityLine]) -> str:
     return f"Beginnings of {documents} documents, {which}; {positions} of each, masked alone."
 
 
+FACTS = ("model", "text", "tokens", "pseudo_perplexity", "low", "high", "positions", "documents", "records")
+
+
 def perplexity_table(lines: Sequence[PerplexityLine], group: Group) -> Table:
-    """The numbers of the figure for people: one line a checkpoint and length."""
+    """The numbers of the figure: one line a checkpoint and length."""
+    points = [(line, point) for line in lines for point in line.points]
     return Table(
         title=f"Pseudo-perplexity by length (scale {group.scale}, data {group.data})",
-        header=("Model", "Text", "Tokens", "Pseudo-perplexity", "95 %", "Positions", "Documents"),
+        shown=frame_of(
+            [
+                (
+                    *(line.label, line.text, f"{point.tokens:,}", number(point.pseudo_perplexity, 2)),
+                    f"{number(point.low, 2)} to {number(point.high, 2)}",
+                    *(f"{point.positions:,}", f"{point.documents:,}"),
+                )
+                for line, point in points
+            ],
+            ("Model", "Text", "Tokens", "Pseudo-perplexity", "95 %", "Positions", "Documents"),
+        ),
+        facts=frame_of(
+            [
+                (
+                    *(line.label, line.text, point.tokens, point.pseudo_perplexity, point.low, point.high),
+                    *(point.positions, point.documents, line.id),
+                )
+                for line, point in points
+            ],
+            FACTS,
+        ),
         alignment="ll" + "r" * 5,
-        rows=tuple(_cells(line, point) for line in lines for point in line.points),
-        notes=("exp of the mean loss of tokens that are masked alone.", what_is_read(lines), OF_THE_PAPER),
+        notes=("exp of the mean loss of tokens that are masked alone.", describe_documents(lines), OF_THE_PAPER),
+        records=tuple((line.id,) for line, _ in points),
     )
-
-
-def _cells(line: PerplexityLine, point: PerplexityAtLength) -> tuple[str, ...]:
-    interval = f"{number(point.low, 2)} to {number(point.high, 2)}"
-    counts = f"{point.positions:,}", f"{point.documents:,}"
-    return line.label, line.text, f"{point.tokens:,}", number(point.pseudo_perplexity, 2), interval, *counts
-
-
-def figure2_csv(lines: Sequence[PerplexityLine]) -> str:
-    """What the figure shows, with the records."""
-    header = ["model", "text", "tokens", "pseudo_perplexity", "low", "high", "positions", "documents", "records"]
-    return csv_text(header, [_csv_row(line, point) for line in lines for point in line.points])
-
-
-def _csv_row(line: PerplexityLine, point: PerplexityAtLength) -> list[str]:
-    numbers = [raw(value) for value in (point.pseudo_perplexity, point.low, point.high)]
-    counts = [str(point.positions), str(point.documents)]
-    return [line.label, line.text, str(point.tokens), *numbers, *counts, line.id]

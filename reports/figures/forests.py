@@ -1,20 +1,31 @@
-"""A forest: differences as lines and quantities as columns, each with its seeds and intervals around zero."""
+"""Forests of deltas and of factorial effects: differences as lines and quantities as columns, each with its seeds and
+intervals around zero."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from reports.deltas_table import signed
-from reports.drawing import INK, KEPT
-from reports.inference import Comparison
+from reports.deltas import BITS, DIGITS, Delta
+from reports.effects import Factorial
+from reports.figures.drawing import INK, KEPT, describe_data, render
+from reports.inference import Comparison, Interval
+from reports.notes import describe_change
+from reports.scores import Group
+from reports.tables import signed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Interval = tuple[float, float]
-
+UNITS = {
+    "GLUE": "points, higher is better",
+    "loss": "nats a token, lower is better",
+    BITS: "bits a byte, lower is better",
+}
+MOST_LETTERS_OF_A_REASON = 40  # of a reason, as many as a column holds
+SEEDS = "line: 95 % t interval over paired seeds; rings: seeds"
+CUT = "An interval much wider than all seeds is cut at the edge; numbers and tests are in the table of the same name."
 GREY, SHADE, FAINT = "#8A8A8A", "#F4F4F4", "#B0B0B0"
 LEFT_INCHES, NAME_INCHES, LABEL_INCHES = 0.08, 0.84, 2.15
 COLUMN_INCHES, NUMBER_INCHES, LINE_INCHES = 2.0, 0.44, 0.27
@@ -47,7 +58,7 @@ class Forest:
     foot: str
 
 
-def forest_drawn(forest: Forest) -> "Figure":
+def draw_forest(forest: Forest) -> "Figure":
     """The forest as a figure that is as large as its lines and columns ask."""
     from matplotlib.figure import Figure
 
@@ -125,3 +136,59 @@ def limits(strips: Sequence[Strip]) -> Interval:
     low, high = max(low - beyond, min([low, *ends])), min(high + beyond, max([high, *ends]))
     room = 0.06 * (high - low) or 1.0
     return low - room, high + room
+
+
+def deltas_figure(deltas: Sequence[Delta], group: Group, quantity: str) -> dict[str, bytes]:
+    """All deltas as {"pdf": …, "svg": …, "png": …}; `quantity` says over which tasks GLUE is averaged."""
+    return render(lambda: draw_forest(forest_of_deltas(deltas, group, quantity)))
+
+
+def effects_figure(factorials: Sequence[Factorial], group: Group) -> dict[str, bytes]:
+    """The tested effects of factorials, likewise."""
+    return render(lambda: draw_forest(forest_of_effects(factorials, group)))
+
+
+def forest_of_deltas(deltas: Sequence[Delta], group: Group, quantity: str) -> Forest:
+    """A line for every pair of variants, a column for each quantity in which some pair is compared."""
+    pairs = list(dict.fromkeys((delta.variant, delta.base) for delta in deltas))
+    units = {delta.pair.measured: UNITS[delta.pair.quantity] for delta in deltas if delta.comparison is not None}
+    cells: dict[tuple[int, int], Strip | str] = {}
+    for delta in deltas:
+        for place, (measured, unit) in enumerate(units.items()):
+            if delta.pair.measured == measured or (delta.comparison is None and unit == UNITS[delta.pair.quantity]):
+                cells[pairs.index((delta.variant, delta.base)), place] = _strip(delta, group)
+    rows = group.last_rows  # the names of designs say themselves what changes
+    lines = [
+        (f"{variant} − {base}", describe_change(rows[variant], group) if {variant, base} <= set(rows) else "")
+        for variant, base in pairs
+    ]
+    foot = (
+        f"GLUE: {quantity}. Diamond: mean, grey of discarded variants; {SEEDS}; thin line: 95 % over development "
+        f"examples. {CUT}"
+    )
+    return Forest(tuple(lines), tuple(units.items()), cells, f"Differences — {describe_data(group)}", foot)
+
+
+def forest_of_effects(factorials: Sequence[Factorial], group: Group) -> Forest:
+    """A line for every tested effect, a column for each quantity of each factorial that has any."""
+    told = [each for each in factorials if each.effects]
+    several = len({each.factors for each in told}) > 1
+    tested = [[effect for effect in each.effects if effect.verdict] for each in told]
+    lines = list(dict.fromkeys(effect.name for effects in tested for effect in effects))
+    cells: dict[tuple[int, int], Strip | str] = {}
+    for place, (each, effects) in enumerate(zip(told, tested, strict=True)):
+        for effect in effects:
+            strip = Strip(effect.comparison, DIGITS[each.quantity], quiet=effect.kind != "main")
+            cells[lines.index(effect.name), place] = strip
+    titles = [f"{each.measured}\n({', '.join(each.factors)})" if several else each.measured for each in told]
+    columns = [(title, UNITS[each.quantity]) for title, each in zip(titles, told, strict=True)]
+    foot = f"Diamond: mean, grey of interactions; {SEEDS}. {CUT}"
+    return Forest(tuple((line, "") for line in lines), tuple(columns), cells, f"Effects — {describe_data(group)}", foot)
+
+
+def _strip(delta: Delta, group: Group) -> Strip | str:
+    if delta.comparison is None:
+        return textwrap.shorten(delta.pair.reason, MOST_LETTERS_OF_A_REASON, placeholder=" …")
+    row = group.last_rows.get(delta.variant)
+    is_discarded = row is not None and not row.kept
+    return Strip(delta.comparison, DIGITS[delta.pair.quantity], delta.examples, is_discarded)

@@ -1,17 +1,16 @@
-"""Figure 1: the ladder as bars, drawn so that equal records give equal bytes.
-
-Matplotlib is imported inside the functions; its own defaults are used, whatever the user's style file says.
-"""
+"""Figure 1: the ladder as bars: one a variant, its relative change to the parent, the paper's value apart."""
 
 import textwrap
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from neobert.glue.tasks import TASKS
-from reports.bars import Bar, Bars
-from reports.drawing import DISCARDED, INK, KEPT, PAPER_INK, PAPER_MARK, drawn, provenance_line
-from reports.formats import DASH, number, signed_percent
-from reports.scores import Group
+from reports import published
+from reports.figures.drawing import DISCARDED, INK, KEPT, PAPER_INK, PAPER_MARK, describe_data, render
+from reports.notes import describe_change, why_no_average
+from reports.scores import Estimate, Group, Row
+from reports.tables import DASH, Table, frame_of, number, signed_percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,9 +25,98 @@ NAME_SIZES = ((4, 7.5), (10, 6.2), (99, 5.2))  # letters of a name at most, and 
 FOOT_SHARE = 0.30  # of the axis, kept free below the lowest value for the numbers printed on the bars
 
 
+@dataclass(frozen=True)
+class Bar:
+    """One variant at its last checkpoint, in points. `label` says what it changes at the scale of the group, `paper`
+    is what the paper prints, for the average only; `delta_percent` is the relative change to the parent."""
+
+    row: Row
+    label: str
+    score: Estimate | None
+    delta_percent: float | None
+    paper: published.PublishedBar | None
+
+
+@dataclass(frozen=True)
+class Bars:
+    """All bars of a figure over the same tasks: the eight, or the shared ones where no variant has eight."""
+
+    group: Group
+    tasks: tuple[str, ...]
+    bars: tuple[Bar, ...]
+
+    @property
+    def is_average(self) -> bool:
+        """Whether the score is GLUE's average over all eight tasks."""
+        return self.tasks == tuple(TASKS)
+
+    @property
+    def quantity(self) -> str:
+        """What the score is the mean of."""
+        return "average of 8 tasks" if self.is_average else f"mean of shared tasks: {' '.join(self.tasks)}"
+
+    @property
+    def missing(self) -> list[str]:
+        """Variants without a bar."""
+        return [bar.row.name for bar in self.bars if bar.score is None]
+
+    @property
+    def incomplete(self) -> list[str]:
+        """Variants whose bar is the best of an incomplete grid."""
+        return [bar.row.name for bar in self.bars if bar.score and not bar.row.is_best_of_whole_grid]
+
+
+def find_bars(group: Group) -> Bars:
+    """The bars in the order of the ladder, alternatives behind it."""
+    rows, eight = group.last_rows, tuple(TASKS)
+    tasks = eight if not group.shared_tasks or any(row.average for row in rows.values()) else group.shared_tasks
+    scores = {name: row.mean_over(tasks) for name, row in rows.items()}
+    paper = published.figure1() if tasks == eight else {}
+    bars = []
+    for name, row in rows.items():
+        score, parent = scores[name], scores.get(row.parent)
+        delta = 100 * (score.mean / parent.mean - 1) if score and parent and parent.mean > 0 else None
+        bars.append(Bar(row, describe_change(row, group), score, delta, paper.get(name)))
+    return Bars(group, tasks, tuple(bars))
+
+
+def figure1_facts(bars: Bars) -> Table:
+    """What the figure shows, with the ids of the records behind it; a variant without a bar says why."""
+    corpora = sorted({corpus for bar in bars.bars for corpus in bar.row.losses})
+    places = sorted({place for bar in bars.bars for place in bar.row.bits_per_byte})
+    header = [
+        *("variant", "title", "parent", "kept", "quantity", "score", "sd", "seeds", "scores_by_seed", "delta_percent"),
+        *("whole_grid", "paper_score", "paper_printed_delta_percent"),
+        *(f"heldout_loss_{corpus}" for corpus in corpora),
+        *(f"heldout_bits_per_byte_{corpus}_{context}_tokens" for corpus, context in places),
+        *("remark", "records", "loss_records"),
+    ]
+    facts = frame_of([_facts(bar, bars, corpora, places) for bar in bars.bars], header)
+    return Table(title="Figure 1", shown=frame_of([], ()), facts=facts, alignment="")
+
+
+def _facts(bar: Bar, bars: Bars, corpora: list[str], places: list[tuple[str, int]]) -> list[Any]:
+    row, score, paper = bar.row, bar.score, bar.paper
+    printed = None if paper is None else paper.printed_delta_percent
+    losses = [*map(row.losses.get, corpora), *map(row.bits_per_byte.get, places)]
+    return [
+        *(row.name, bar.label, row.parent, "yes" if row.kept else "no", bars.quantity),
+        *((score.mean, score.spread, len(score.by_seeds)) if score else (None, None, 0)),
+        " ".join(f"{seeds}:{value:.6f}" for seeds, value in score.by_seeds.items()) if score else "",
+        bar.delta_percent,
+        "yes" if score and row.is_best_of_whole_grid else "no",
+        "" if paper is None else f"{paper.average:.1f}",
+        "" if printed is None else f"{printed:+.1f}",
+        *(loss.mean if loss else None for loss in losses),
+        "" if score else why_no_average(row, bars.group),
+        " ".join(row.mean_ids(bars.tasks)),
+        " ".join(row.run_ids),
+    ]
+
+
 def figure1(bars: Bars) -> dict[str, bytes]:
     """The figure as {"pdf": …, "svg": …, "png": …}."""
-    return drawn(lambda: _draw(bars))
+    return render(lambda: _draw(bars))
 
 
 def _draw(bars: Bars) -> "Figure":
@@ -42,7 +130,7 @@ def _draw(bars: Bars) -> "Figure":
     low, high = _limits(shown)
     for place, bar in zip(places, shown, strict=True):
         _draw_bar(axes, place, bar, low)
-    _dress(axes, shown, places, (width - LEFT_INCHES - RIGHT_INCHES) / INCHES_PER_BAR)
+    _label_bars(axes, shown, places, (width - LEFT_INCHES - RIGHT_INCHES) / INCHES_PER_BAR)
     axes.set_ylim(low, high)
     _label_axis(axes, bars, low)
     _caption(figure, bars, width)
@@ -56,7 +144,7 @@ def _shown(bars: Bars) -> list[Bar]:
 
 def _places(bars: Sequence[Bar]) -> list[float]:
     """Where the bars stand: the ladder without gaps, alternatives a little apart."""
-    return [index + ALTERNATIVES_GAP * ("@" in bar.variant.name) for index, bar in enumerate(bars)]
+    return [index + ALTERNATIVES_GAP * ("@" in bar.row.name) for index, bar in enumerate(bars)]
 
 
 def _limits(bars: Sequence[Bar]) -> tuple[float, float]:
@@ -76,7 +164,7 @@ def _draw_bar(axes: "Axes", place: float, bar: Bar, low: float) -> None:
     if bar.score is None:
         axes.text(place, 0.035, DASH, transform=axes.get_xaxis_transform(), ha="center", color=INK, fontsize=10)
         return
-    fill = KEPT if bar.variant.kept else DISCARDED
+    fill = KEPT if bar.row.kept else DISCARDED
     hatch = None if bar.row.is_best_of_whole_grid else "////"
     mean = bar.score.mean
     axes.bar(place, mean - low, BAR_WIDTH, bottom=low, color=fill, hatch=hatch, edgecolor="white", lw=0, zorder=2)
@@ -98,8 +186,8 @@ def _draw_seeds(axes: "Axes", place: float, values: list[float]) -> None:
 def _print_numbers(axes: "Axes", place: float, bar: Bar) -> None:
     """Score and relative change at the foot of the bar, where no mark can cover them."""
     assert bar.score is not None
-    ink = "white" if bar.variant.kept else INK
-    box = {"boxstyle": "round,pad=0.15", "fc": KEPT if bar.variant.kept else DISCARDED, "ec": "none"}
+    ink = "white" if bar.row.kept else INK
+    box = {"boxstyle": "round,pad=0.15", "fc": KEPT if bar.row.kept else DISCARDED, "ec": "none"}
     foot: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "ha": "center", "va": "bottom", "zorder": 7}
     axes.text(place, 0.125, number(bar.score.mean), color=ink, weight="bold", fontsize=8.5, bbox=box, **foot)
     if bar.delta_percent is not None:
@@ -118,16 +206,16 @@ def _label_axis(axes: "Axes", bars: Bars, low: float) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _dress(axes: "Axes", bars: Sequence[Bar], places: list[float], room: float) -> None:
+def _label_bars(axes: "Axes", bars: Sequence[Bar], places: list[float], room: float) -> None:
     """Names and numbers below the axis, which is `room` bars long; few bars stand in its middle."""
     middle, half = (places[0] + places[-1]) / 2, max(room, places[-1] + 1.1) / 2
     axes.set_xlim(middle - half, middle + half)
-    axes.set_xticks(places, [bar.variant.name for bar in bars], weight="bold")
+    axes.set_xticks(places, [bar.row.name for bar in bars], weight="bold")
     axes.tick_params(axis="x", length=0, pad=3)
     for label, bar in zip(axes.get_xticklabels(), bars, strict=True):
-        label.set_color(INK if bar.variant.kept else "#777777")
-        label.set_fontsize(next(size for most, size in NAME_SIZES if len(bar.variant.name) <= most))
-    names = ["", *(bar.variant.name for bar in bars)]
+        label.set_color(INK if bar.row.kept else "#777777")
+        label.set_fontsize(next(size for most, size in NAME_SIZES if len(bar.row.name) <= most))
+    names = ["", *(bar.row.name for bar in bars)]
     for place, bar, follows in zip(places, bars, names[:-1], strict=True):
         _print_paper(axes, place, bar)
         _print_loss(axes, place, bar)
@@ -145,18 +233,17 @@ def _print_paper(axes: "Axes", place: float, bar: Bar) -> None:
 
 def _print_loss(axes: "Axes", place: float, bar: Bar) -> None:
     """The continuous readout, in a line of its own below the paper's."""
-    if bar.loss is not None:
+    if bar.row.own_loss is not None:
         below: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "ha": "center", "va": "top"}
-        axes.text(place, -0.133, f"loss {number(bar.loss[1].mean, 3)}", fontsize=5.4, color="#444444", **below)
+        axes.text(place, -0.133, f"loss {number(bar.row.own_loss[1].mean, 3)}", fontsize=5.4, color="#444444", **below)
 
 
 def _print_title(axes: "Axes", place: float, bar: Bar, follows: str) -> None:
     """What the variant changes, and its parent where that is not the bar to the left."""
-    parent = bar.variant.parent.name if bar.variant.parent else ""
     label = bar.label.replace("Depth-to-", "Depth-to- ").replace(" × ", "\u00a0×\u00a0")  # a shape is one word
     lines = textwrap.wrap(label, 11, break_on_hyphens=False)
-    lines += [f"(vs {parent})"] if parent and parent != follows else []
-    colour = "#333333" if bar.variant.kept else "#777777"
+    lines += [f"(vs {bar.row.parent})"] if bar.row.parent not in ("", follows) else []
+    colour = "#333333" if bar.row.kept else "#777777"
     text: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "ha": "center", "va": "top"}
     axes.text(place, -0.19, "\n".join(lines), linespacing=1.15, fontsize=5.9, color=colour, **text)
 
@@ -185,7 +272,7 @@ _LEGEND: dict[str, Any] = {
 
 def _title(group: Group) -> str:
     what = "" if group.scale == "smoke" else "GLUE along the ladder — "
-    return what + provenance_line(group)
+    return what + describe_data(group)
 
 
 def _subtitle(bars: Bars) -> str:
@@ -244,7 +331,7 @@ def _legend_handles(bars: Bars) -> list[Any]:
 
 def _foot(bars: Bars) -> str:
     parts = ["On the bars: score, and relative change to the parent in the tree of variants."]
-    shown = {bar.variant.name for bar in _shown(bars)}
+    shown = {bar.row.name for bar in _shown(bars)}
     if any("@" in name for name in shown):
         parts.append("Grey with an @: not discarded, another reading of the paper or its code.")
     without = [name for name in bars.missing if name in shown]
@@ -252,11 +339,11 @@ def _foot(bars: Bars) -> str:
         parts.append(f"{DASH} no value: {', '.join(without)} (reasons in figure1.csv).")
     if len(shown) < len(bars.bars):
         parts.append(f"Not run: {', '.join(name for name in bars.missing if name not in shown)}.")
-    single = [bar.variant.name for bar in bars.bars if bar.score and bar.score.spread is None]
+    single = [bar.row.name for bar in bars.bars if bar.score and bar.score.spread is None]
     if 0 < len(single) < len(bars.bars) - len(bars.missing):
         parts.append(f"One seed, spread unknown: {', '.join(single)}.")
     if bars.incomplete:
         parts.append(f"Best of an incomplete grid: {', '.join(bars.incomplete)}.")
-    if any(bar.loss for bar in bars.bars):
+    if any(bar.row.own_loss for bar in bars.bars):
         parts.append("Loss: held-out MLM loss, nats a token; not comparable between corpora or tokenizers.")
     return " ".join(parts)

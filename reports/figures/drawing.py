@@ -38,7 +38,7 @@ NO_DATES: dict[str, dict[str, str | None]] = {
 DOTS_PER_INCH = 300
 
 
-def drawn(draw: "Callable[[], Figure]") -> dict[str, bytes]:
+def render(draw: "Callable[[], Figure]") -> dict[str, bytes]:
     """A figure as {"pdf": …, "svg": …, "png": …}."""
     import matplotlib
 
@@ -46,16 +46,15 @@ def drawn(draw: "Callable[[], Figure]") -> dict[str, bytes]:
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(STYLE)
         figure = draw()
-        return {suffix: _saved(figure, suffix) for suffix in NO_DATES}
+        images = {}
+        for suffix, metadata in NO_DATES.items():
+            buffer = io.BytesIO()
+            figure.savefig(buffer, format=suffix, dpi=DOTS_PER_INCH, metadata=metadata)
+            images[suffix] = buffer.getvalue()
+        return images
 
 
-def _saved(figure: "Figure", suffix: str) -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format=suffix, dpi=DOTS_PER_INCH, metadata=NO_DATES[suffix])
-    return buffer.getvalue()
-
-
-def provenance_line(group: Group) -> str:
+def describe_data(group: Group) -> str:
     """Which scale and data a figure is of; at smoke scale also what it is not."""
     warning = "Pipeline check, not evidence — " if group.scale == "smoke" else ""
     return f"{warning}scale {group.scale}, data {group.data}"
@@ -66,7 +65,7 @@ def line_style(index: int) -> dict[str, Any]:
     return {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)], "ms": 4, "lw": 1.2}
 
 
-def dressed(axes: "Axes", titles: tuple[str, str], across: str, up: str) -> None:
+def format_axes(axes: "Axes", titles: tuple[str, str], across: str, up: str) -> None:
     """Title and what stands below it, labels, and a quiet grid."""
     axes.set_title(f"{titles[0]}\n", fontsize=9.5, weight="bold", color=INK, loc="left")
     axes.annotate(
@@ -85,7 +84,7 @@ def dressed(axes: "Axes", titles: tuple[str, str], across: str, up: str) -> None
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def logarithmic(axes: "Axes") -> None:
+def use_logarithmic_axis(axes: "Axes") -> None:
     """A logarithmic axis upwards with plain numbers at 1, 2 and 5."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
@@ -95,7 +94,7 @@ def logarithmic(axes: "Axes") -> None:
     axes.yaxis.set_minor_locator(NullLocator())
 
 
-def legend_below(figure: "Figure", columns: int) -> None:
+def draw_legend_below(figure: "Figure", columns: int) -> None:
     """The legend of the only axes, below them, where it covers nothing."""
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=6.4)

@@ -6,10 +6,8 @@ from collections.abc import Mapping, Sequence
 from ablations.scales import Scale, scaled
 from ablations.variant import change_label
 from neobert.glue.tasks import TASKS
-from reports.baselines import BaselineRow
-from reports.cells import Cell
-from reports.formats import escape_markdown
 from reports.scores import Group, Row
+from reports.tables import escape_markdown
 
 _SMALL = "small models on little text: what differs here need not differ at the paper's scale, nor the other way round."
 WARNINGS: Mapping[Scale, str] = {
@@ -18,8 +16,8 @@ WARNINGS: Mapping[Scale, str] = {
     "proxy": f"Proxy scale: {_SMALL}",
 }
 """What must stand beside numbers of a scale; the paper's own needs no warning."""
+INCOMPLETE = "† best of an incomplete grid: some points failed or are not recorded yet."
 SHORT_LIST = 12
-PRINTED_AS = {"M10": "NeoBERT"}  # caption of Table 3: the two checkpoints under the larger grid
 
 
 def warnings(group: Group) -> list[str]:
@@ -27,56 +25,36 @@ def warnings(group: Group) -> list[str]:
     return [WARNINGS[group.scale]] if group.scale in WARNINGS else []
 
 
-def row_label(row: Row | BaselineRow) -> str:
-    """The name of a row: the paper's own for the checkpoints it prints, with the context at this scale."""
-    if isinstance(row, BaselineRow):
-        return row.name
-    printed = PRINTED_AS.get(row.variant.name)
-    if printed is not None:
-        return f"{printed}-{row.context} ({row.variant.name})"
-    return (
-        f"{row.variant.name} ({row.context} tokens)"
-        if row.variant.recipe.checkpoints == "every_stage"
-        else row.variant.name
-    )
-
-
-def row_change(row: Row, group: Group) -> str:
+def describe_change(row: Row, group: Group) -> str:
     """What a row's variant changes at the scale of the group and on its data."""
-    variant = row.variant
-    recipe = scaled(variant.recipe, group.scale, group.vocabulary)
-    parent = scaled(variant.parent.recipe, group.scale, group.vocabulary) if variant.parent else None
-    runs = (run for each in (row, *group.rows, *group.design_rows.values()) for run in each.runs)
-    return change_label(variant, recipe, parent, next((run.origins for run in runs), {}))
+    assert row.variant is not None
+    parent = scaled(row.variant.parent.recipe, group.scale, group.vocabulary) if row.variant.parent else None
+    origins = (run for each in (row, *group.rows, *group.design_rows.values()) for run in each.runs.origins)
+    return change_label(row.variant, row.recipe, parent, next(origins, {}))
 
 
-def remarks(group: Group, short: bool) -> tuple[str, ...]:
-    """All remarks on a group. `short` cuts long lists of missing points; failed ones are always named in full."""
-    lines = warnings(group)
-    lines += _spread(group)
+def notes(group: Group, short: bool) -> tuple[str, ...]:
+    """All notes on a group. `short` cuts long lists of missing points; failed ones are always named in full."""
+    lines = [*warnings(group), *_spread(group)]
     without: dict[str, list[str]] = defaultdict(list)
     for row in group.all_rows:
-        without[why_no_average(row, group)].append(row_label(row))
+        without[why_no_average(row, group)].append(row.label)
     lines += [f"{', '.join(labels)}: {why}." for why, labels in without.items() if why]
     for row in group.all_rows:
         lines += _grid_gaps(row, short)
-        lines += [f"{row_label(row)}: {note}." for note in row.notes]
+        lines += [f"{row.label}: {note}." for note in row.notes]
     return (*lines, *_fallbacks(group))
 
 
-def remarks_page(group: Group) -> str:
-    """All remarks in full as a Markdown page."""
-    lines = [
-        f"# Remarks (scale {group.scale}, data {escape_markdown(group.data)})",
-        "",
-        *(f"- {escape_markdown(line)}" for line in remarks(group, False)),
-    ]
-    return "\n".join(lines) + "\n"
+def notes_page(group: Group) -> str:
+    """All notes in full as a Markdown page."""
+    title = f"# Remarks (scale {group.scale}, data {escape_markdown(group.data)})"
+    return "\n".join([title, "", *(f"- {escape_markdown(line)}" for line in notes(group, short=False))]) + "\n"
 
 
 def _spread(group: Group) -> list[str]:
-    scores = [cell.score for row in group.all_rows for cell in row.cells.values() if cell.score is not None]
-    estimates = [*scores, *(loss for row in group.all_rows for loss in row.losses.values())]
+    estimates = [cell.score for row in group.all_rows for cell in row.cells.values() if cell.score is not None]
+    estimates += [loss for row in group.all_rows for loss in row.losses.values()]
     if not estimates:
         return []
     repeated = [estimate.by_seeds for estimate in estimates if estimate.spread is not None]
@@ -88,36 +66,31 @@ def _spread(group: Group) -> list[str]:
     return lines
 
 
-def why_no_average(row: Row | BaselineRow, group: Group) -> str:
+def why_no_average(row: Row, group: Group) -> str:
     """Why a row has no average; empty where it has one."""
     if not any(cell.trials for cell in row.cells.values()):
         return "pre-trained, but no GLUE record of its own grid" if row.losses else "no record"
     absent: dict[str, list[str]] = defaultdict(list)
     for task, cell in row.cells.items():
         if cell.score is None:
-            absent[_absence(cell, task, group)].append(TASKS[task].title)
+            reason = "no trial has a score" if cell.trials else group.unavailable_tasks.get(task, "no record")
+            absent[reason].append(TASKS[task].title)
     if absent:
         return "no average; " + "; ".join(f"{', '.join(titles)}: {reason}" for reason, titles in absent.items())
     return "" if row.average else "no average: no single seed has all eight tasks"
 
 
-def _absence(cell: Cell, task: str, group: Group) -> str:
-    if cell.trials:
-        return "no trial has a score"
-    return group.unavailable_tasks.get(task, "no record")
-
-
-def _grid_gaps(row: Row | BaselineRow, short: bool) -> list[str]:
+def _grid_gaps(row: Row, short: bool) -> list[str]:
     gaps: dict[str, list[str]] = defaultdict(list)
     for task, cell in row.cells.items():
-        states = [("failed", cell.failed, False), ("undefined", cell.undefined, False)]
-        states += [("missing", cell.missing, short), ("pruned", cell.pruned, short)]
-        parts = [f"{state} {_listed(points, cut)}" for state, points, cut in states if points]
+        parts = [
+            f"{state} {_listed(points, cut=short and state in ('missing', 'pruned'))}"
+            for state, points in cell.absent.items()
+            if points
+        ]
         if cell.trials and parts:
             gaps["; ".join(parts)].append(TASKS[task].title)
-    return [
-        f"{row_label(row)} {', '.join(titles)}, points as batch/rate/decay: {text}." for text, titles in gaps.items()
-    ]
+    return [f"{row.label} {', '.join(titles)}, points as batch/rate/decay: {text}." for text, titles in gaps.items()]
 
 
 def _listed(points: Sequence[str], cut: bool) -> str:
@@ -131,7 +104,7 @@ def _fallbacks(group: Group) -> list[str]:
     for row in group.all_rows:
         for task, cell in row.cells.items():
             if cell.fallback and cell.score is not None:
-                affected[(task, cell.fallback)].append(row_label(row))
+                affected[(task, cell.fallback)].append(row.label)
     by_reason: dict[tuple[str, tuple[str, ...]], list[str]] = defaultdict(list)
     for (task, reason), rows in affected.items():
         by_reason[(reason, tuple(rows))].append(TASKS[task].title)

@@ -1,0 +1,347 @@
+"""Embeddings: means over tasks, Table 4 beside the paper's, zero-shot bars (Figure 4) and bars by category.
+
+An average stands only where not one task is missing; what is incomplete says so.
+"""
+
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from neobert.runs.records import ENGLISH_SUITE, TASKS_IN_SUITE, Category, Protocol
+from reports import published
+from reports.evidence import Evidence, select_group
+from reports.figures.drawing import (
+    COLOURS,
+    INK,
+    KEPT,
+    PAPER_MARK,
+    describe_data,
+    draw_legend_below,
+    format_axes,
+    render,
+)
+from reports.glue_tables import print_estimate
+from reports.notes import warnings
+from reports.scores import POINTS_OF_SCORE, Estimate, Group, Seeds
+from reports.tables import DASH, PAPER, THIS_STUDY, Table, frame_of, number
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+ALL_TASKS = sum(TASKS_IN_SUITE.values())
+TITLES: dict[Category, str] = {
+    "classification": "Class.",
+    "clustering": "Clust.",
+    "pair_classification": "PairClass.",
+    "reranking": "Rerank.",
+    "retrieval": "Retr.",
+    "sts": "STS",
+    "summarization": "Summ.",
+}
+HATCHES = ("", "///", "...", "\\\\\\", "xx", "--")
+PAPER_MODEL = "NeoBERT-4096"
+
+
+@dataclass(frozen=True)
+class CategoryMean:
+    """The mean over the tasks of a category, in points; `expected` is how many the suite has, None where unknown."""
+
+    score: Estimate | None
+    tasks: int
+    expected: int | None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no task of the category is missing."""
+        return self.score is not None and self.tasks == self.expected
+
+
+@dataclass(frozen=True)
+class EmbeddingRow:
+    """One encoder in one suite under one protocol, in points. All tasks have the same seeds; `notes` name what is not
+    counted, `failed` the tasks that have no score at any seed."""
+
+    label: str
+    suite: str
+    protocol: Protocol
+    scores: Mapping[str, Estimate]
+    categories: Mapping[str, Category]
+    ids: Mapping[str, tuple[str, ...]]
+    failed: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def category(self, category: Category) -> CategoryMean:
+        """The mean over a category's tasks, however many there are: who prints it says how many."""
+        own = [task for task in self.scores if self.categories[task] == category]
+        expected = TASKS_IN_SUITE[category] if self.suite == ENGLISH_SUITE else None
+        return CategoryMean(self.mean_over(own), len(own), expected)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all 56 tasks of the paper's suite have a score."""
+        return all(self.category(category).is_whole for category in TASKS_IN_SUITE)
+
+    @property
+    def average(self) -> Estimate | None:
+        """The flat mean of all 56 tasks; None where one is missing."""
+        return self.mean_over(list(self.scores)) if self.is_whole else None
+
+    def mean_over(self, tasks: Sequence[str]) -> Estimate | None:
+        """The flat mean of some tasks; None where one has no score, or where there are none."""
+        if not tasks or not set(tasks) <= set(self.scores):
+            return None
+        seeds = self.scores[tasks[0]].by_seeds
+        return Estimate({each: statistics.fmean(self.scores[task].by_seeds[each] for task in tasks) for each in seeds})
+
+    def records(self, tasks: Iterable[str] | None = None) -> tuple[str, ...]:
+        """The records behind a mean over tasks, or over all."""
+        return tuple(sorted(each for task in (self.scores if tasks is None else tasks) for each in self.ids[task]))
+
+
+@dataclass(frozen=True)
+class Embeddings:
+    """The rows of one scale and source of data, and a sentence for every result that is in none."""
+
+    rows: tuple[EmbeddingRow, ...]
+    problems: tuple[str, ...]
+
+    def of(self, protocol: Protocol) -> tuple[EmbeddingRow, ...]:
+        """The rows under one protocol."""
+        return tuple(row for row in self.rows if row.protocol == protocol)
+
+
+def shared_tasks(rows: Sequence[EmbeddingRow]) -> tuple[str, ...]:
+    """The tasks that every row has, by name; empty where every row has its average or suites differ."""
+    if len({row.suite for row in rows}) != 1 or all(row.is_whole for row in rows):
+        return ()
+    return tuple(sorted(set.intersection(*(set(row.scores) for row in rows))))
+
+
+def find_embeddings(group: Group, evidence: Evidence) -> Embeddings:
+    """A row for every encoder, suite and protocol that has a score."""
+    results = select_group(evidence.embeddings, group.scale, group.data)
+    seeds, labels = dict(zip(evidence.runs.id, evidence.runs.seed, strict=True)), label_runs(group, evidence.runs)
+    is_known = results.run.isin(set(seeds)) | results.model.notna()
+    strangers = results[~is_known].run.value_counts()
+    results = results[is_known].sort_values("id")
+    results = results.assign(
+        label=[each.model or _alternative(each.variants) or labels[each.run] for each in results.itertuples()],
+        seeds=[Seeds(seeds.get(each.run, each.seed), each.seed) for each in results.itertuples()],
+    )
+    order = {label: place for place, label in enumerate(dict.fromkeys([*labels.values(), *sorted(results.label)]))}
+    by_row = results.groupby(["label", "suite", "protocol"])
+    found = [_row(label, suite, protocol, own) for (label, suite, protocol), own in by_row]
+    rows = sorted(found, key=lambda row: (order[row.label], row.label, row.suite, row.protocol))
+    lost = [f"{count} embedding result(s) on {run}, which has no run record" for run, count in strangers.items()]
+    noted = [f"embeddings of {row.label}: {note}" for row in rows for note in row.notes]
+    return Embeddings(tuple(row for row in rows if row.scores), (*sorted(lost), *noted))
+
+
+def _alternative(variants: Sequence[str]) -> str:
+    """The variants that measure by another protocol than the ladder's; empty where it is the ladder's."""
+    return ", ".join(variants) if all("@" in name for name in variants) else ""
+
+
+def label_runs(group: Group, runs: pd.DataFrame) -> dict[str, str]:
+    """What to call a run: the checkpoints of variants that it is, or the variants that it was planned for."""
+    labels: dict[str, list[str]] = {}
+    for row in group.rows:
+        for run in row.run_ids:
+            labels.setdefault(run, []).append(row.label)
+    for run, names, stage in zip(runs.id, runs.planned_for, runs.stage, strict=True):
+        labels.setdefault(run, [f"{', '.join(names) or run} after stage {stage + 1}"])
+    return {run: ", ".join(names) for run, names in labels.items()}
+
+
+def _row(label: str, suite: str, protocol: Protocol, results: pd.DataFrame) -> EmbeddingRow:
+    """Seeds that are not as far as the others do not count yet; of equal tasks and seeds the first id counts."""
+    scored = results[results.score.notna()]
+    first = scored.groupby(["seeds", "task"]).id.transform("first")
+    repeats = scored[scored.id != first]
+    notes = [
+        f"{task}: result {each} repeats {kept} and is left out"
+        for task, each, kept in zip(repeats.task, repeats.id, first[scored.id != first], strict=True)
+    ]
+    points = scored[scored.id == first].pivot(index="seeds", columns="task", values="score") * POINTS_OF_SCORE
+    tasks = points.notna().sum(axis=1)
+    for seeds, count in tasks[tasks < tasks.max()].items():
+        notes.append(f"seed {seeds} has {count} of {tasks.max()} tasks and is not counted yet")
+    counted = points[tasks == tasks.max()].dropna(axis=1, how="all")
+    whole = counted.dropna(axis=1)
+    notes += [
+        f"{task} has no score at every seed and is left out" for task in counted.columns.difference(whole.columns)
+    ]
+    failed = sorted(set(results[results.score.isna()].task) - set(whole.columns))
+    kept = scored[(scored.id == first) & scored.seeds.isin(set(whole.index)) & scored.task.isin(set(whole.columns))]
+    return EmbeddingRow(
+        label=label,
+        suite=suite,
+        protocol=protocol,
+        scores={task: Estimate(whole[task].to_dict()) for task in whole.columns},
+        categories=dict(zip(kept.task, kept.category, strict=True)),
+        ids={str(task): tuple(sorted(own.id)) for task, own in kept.groupby("task")},
+        failed=tuple(failed),
+        notes=(*notes, *(f"{task} failed" for task in failed)),
+    )
+
+
+FACTS = (
+    *("source", "model", "suite", "protocol", "level", "name", "tasks", "expected", "score", "sd", "seeds"),
+    *("reference", "records"),
+)
+
+
+def table4(rows: Sequence[EmbeddingRow], group: Group) -> Table:
+    """After contrastive fine-tuning: means over categories, and the flat mean where all 56 tasks have a score."""
+    return embedding_table(rows, group, "Table 4: embeddings after contrastive fine-tuning", published.table4())
+
+
+def embedding_table(
+    rows: Sequence[EmbeddingRow], group: Group, title: str, paper: Sequence[published.PublishedScores]
+) -> Table:
+    """Our rows behind those that the paper prints; every task, category and average in the CSV file."""
+    shared = shared_tasks(rows)
+    header = ["Source", "Model", "Suite", *TITLES.values(), "Average", "Tasks", "Seeds"]
+    header += [f"Mean of {len(shared)} shared"] if shared else []
+    return Table(
+        title=f"{title} (scale {group.scale}, data {group.data})",
+        shown=frame_of([*(_paper_cells(row, header) for row in paper), *(_cells(row, shared) for row in rows)], header),
+        facts=frame_of(
+            [
+                *(facts for row in paper for facts in _paper_facts(row)),
+                *(facts for row in rows for facts in _facts(row)),
+            ],
+            FACTS,
+        ),
+        alignment="lll" + "r" * (len(header) - 3),
+        notes=tuple(_notes(rows, shared, group)),
+        rules=frozenset({len(paper)} if paper and rows else ()),
+        records=(*(row.source for row in paper), *(row.records() for row in rows)),
+    )
+
+
+def _paper_cells(row: published.PublishedScores, header: Sequence[str]) -> list[str]:
+    cells = [PAPER, row.name, ENGLISH_SUITE, *(number(row.scores[name]) for name in TITLES)]
+    cells += [number(row.average), f"{ALL_TASKS} of {ALL_TASKS}"]
+    return cells + [""] * (len(header) - len(cells))
+
+
+def _cells(row: EmbeddingRow, shared: Sequence[str]) -> list[str]:
+    tasks = len(row.scores)
+    cells = [THIS_STUDY, row.label, row.suite, *(_print_category(row.category(name)) for name in TITLES)]
+    cells.append(print_estimate(row.average))
+    cells.append(f"{tasks} of {ALL_TASKS}" if row.suite == ENGLISH_SUITE else f"{tasks}, none of the {ALL_TASKS}")
+    cells.append(str(len(next(iter(row.scores.values())).by_seeds)))
+    return cells + ([print_estimate(row.mean_over(shared))] if shared else [])
+
+
+def _print_category(mean: CategoryMean) -> str:
+    """A mean, with how many tasks it is of unless these are all."""
+    if mean.score is None or mean.is_whole:
+        return print_estimate(mean.score)
+    return f"{print_estimate(mean.score)} ({mean.tasks}" + (")" if mean.expected is None else f" of {mean.expected})")
+
+
+def _notes(rows: Sequence[EmbeddingRow], shared: Sequence[str], group: Group) -> Iterator[str]:
+    yield from warnings(group)
+    yield (
+        "Main scores in points. The average is the flat mean of all 56 tasks, "
+        f"{DASH} where one is missing; a category that lacks tasks says how many it has."
+    )
+    if any(score.spread is not None for row in rows for score in row.scores.values()):
+        yield "± is one standard deviation (sd) over seeds."
+    if any(row.suite != ENGLISH_SUITE for row in rows):
+        yield f"Rows of a suite other than {ENGLISH_SUITE} are on other tasks: nothing of them compares with the paper."
+    if shared:
+        yield f"Mean of {len(shared)} shared: over the tasks that all rows of ours have ({', '.join(shared)})."
+    yield from (f"{row.label}: {note}." for row in rows for note in row.notes)
+
+
+def _paper_facts(row: published.PublishedScores) -> Iterator[list[Any]]:
+    names = [PAPER, row.name, ENGLISH_SUITE, "contrastive"]
+    for category, score in row.scores.items():
+        tasks = TASKS_IN_SUITE[category]  # type: ignore[index]
+        yield [*names, "category", category, tasks, tasks, f"{score:.1f}", "", "", row.source, ""]
+    yield [*names, "average", "all", ALL_TASKS, ALL_TASKS, f"{row.average:.1f}", "", "", row.source, ""]
+
+
+def _facts(row: EmbeddingRow) -> Iterator[list[Any]]:
+    names = [THIS_STUDY, row.label, row.suite, row.protocol]
+    for task, score in row.scores.items():
+        yield [*names, "task", task, 1, 1, *_numbers(score), "", " ".join(row.ids[task])]
+    for category in TITLES:
+        mean, own = row.category(category), [task for task in row.scores if row.categories[task] == category]
+        numbers = mean.tasks, mean.expected, *_numbers(mean.score)
+        yield [*names, "category", category, *numbers, "", " ".join(row.records(own))]
+    expected = ALL_TASKS if row.suite == ENGLISH_SUITE else None
+    ids = " ".join(row.records()) if row.average else ""
+    yield [*names, "average", "all", len(row.scores), expected, *_numbers(row.average), "", ids]
+
+
+def _numbers(estimate: Estimate | None) -> tuple[float | None, float | None, int]:
+    return (estimate.mean, estimate.spread, len(estimate.by_seeds)) if estimate else (None, None, 0)
+
+
+def figure4(rows: Sequence[EmbeddingRow], group: Group) -> dict[str, bytes]:
+    """Zero-shot means as {"pdf": …, "svg": …, "png": …}: of all 56 tasks, or of those that all rows share."""
+    return render(lambda: _draw_zero_shot(rows, group))
+
+
+def _draw_zero_shot(rows: Sequence[EmbeddingRow], group: Group) -> "Figure":
+    from matplotlib.figure import Figure
+
+    shared = shared_tasks(rows)
+    means = [row.mean_over(shared) if shared else row.average for row in rows]
+    figure = Figure(figsize=(max(4.4, 1.1 + 0.8 * len(rows)), 3.4), layout="constrained")
+    axes = figure.add_subplot()
+    for place, mean in enumerate(means):
+        if mean is None:
+            axes.text(place, 0, "no shared tasks", rotation=90, ha="center", va="bottom", color=INK)
+            continue
+        axes.bar(place, mean.mean, 0.7, color=KEPT, yerr=mean.spread, ecolor=INK, capsize=2, zorder=3)
+        axes.text(place, 0, number(mean.mean), ha="center", va="bottom", color="white", weight="bold", zorder=4)
+    axes.set_xticks(range(len(rows)), [row.label.replace(", ", ",\n") for row in rows], fontsize=6)
+    what = f"mean of {len(shared)} shared tasks" if shared else f"average of {ALL_TASKS} tasks"
+    format_axes(axes, ("Zero-shot embeddings", describe_data(group)), "", f"{what} (points)")
+    return figure
+
+
+def figure5(rows: Sequence[EmbeddingRow], group: Group) -> dict[str, bytes]:
+    """Means by category after contrastive fine-tuning; an incomplete one says how many tasks it has."""
+    return render(lambda: _draw_categories(rows, group))
+
+
+def _draw_categories(rows: Sequence[EmbeddingRow], group: Group) -> "Figure":
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.2, 3.6), layout="constrained")
+    axes = figure.add_subplot()
+    for index, row in enumerate(rows):
+        _draw_row(axes, row, index, 0.8 / len(rows))
+    printed = next(row for row in published.table4() if row.model == PAPER_MODEL)
+    diamonds: dict[str, Any] = {"marker": "D", "ls": "", "mfc": PAPER_MARK, "mec": INK, "mew": 0.7, "ms": 4.6}
+    label = f"{PAPER_MODEL}, printed in the paper at its own scale and data"
+    axes.plot(range(len(TITLES)), [printed.scores[each] for each in TITLES], zorder=6, label=label, **diamonds)
+    axes.set_xticks(range(len(TITLES)), list(TITLES.values()))
+    format_axes(axes, ("Embeddings by category", describe_data(group)), "", "mean main score (points; small: tasks)")
+    draw_legend_below(figure, 2)
+    return figure
+
+
+def _draw_row(axes: "Axes", row: EmbeddingRow, index: int, width: float) -> None:
+    """A bar a category, beside those of other rows; the number of tasks stands on it where some are missing."""
+    style: dict[str, Any] = {"color": COLOURS[index % len(COLOURS)], "hatch": HATCHES[index % len(HATCHES)]}
+    means = [row.category(category) for category in TITLES]
+    places = [place - 0.4 + (index + 0.5) * width for place in range(len(TITLES))]
+    known = [(place, mean) for place, mean in zip(places, means, strict=True) if mean.score is not None]
+    heights = [mean.score.mean for _, mean in known if mean.score]
+    style |= {"edgecolor": "white", "lw": 0, "zorder": 3, "label": row.label}
+    axes.bar([place for place, _ in known], heights, width * 0.92, **style)
+    for (place, mean), height in zip(known, heights, strict=True):
+        if not mean.is_whole:
+            count = str(mean.tasks) if mean.expected is None else f"{mean.tasks}/{mean.expected}"
+            axes.text(place, height, count, ha="center", va="bottom", fontsize=5, color=INK)

@@ -1,0 +1,242 @@
+"""Numbers of the page as printed, each with the records that it comes from, and what the page says of a record."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from ablations.ladder import M0
+from ablations.scales import Scale, Vocabulary, scaled
+from ablations.variant import Recipe
+from neobert.identity import difference, plain
+from neobert.recipe import FineTuning, Pretraining
+from reports.evidence import Evidence
+from reports.scores import POINTS_OF_SCORE, point_name
+from reports.tables import DASH, Table, count, number
+
+Described = Mapping[str, str]
+TEXT = "lc"
+
+
+@dataclass(frozen=True)
+class Number:
+    """A printed text; `key` names its entry in the register, None where there is nothing behind it."""
+
+    text: str
+    key: int | None = None
+
+
+NO_NUMBER = Number(DASH)
+
+
+@dataclass(frozen=True)
+class PageTable:
+    """A table to show: `alignment` as in Table, of each row whether a rule stands before it."""
+
+    title: str
+    header: tuple[str, ...]
+    alignment: str
+    rows: tuple[tuple[bool, tuple[Number, ...]], ...]
+    notes: tuple[str, ...]
+
+
+class Register:
+    """Gives every number its key and, at the end, the whole as JSON: words, ids and lists of them are written once."""
+
+    def __init__(self) -> None:
+        self._words: dict[str, int] = {}
+        self._ids: dict[str, int] = {}
+        self._lists: dict[tuple[str, ...], int] = {}
+        self._entries: dict[tuple[int, int, int], int] = {}
+
+    def number(self, text: str, title: str, how: str, ids: Sequence[str]) -> Number:
+        """A number with its title, how it was computed, and the ids of its records; without any, or as a dash, it has
+        no key."""
+        return self._enter(text, title, how, ids) if ids and text not in ("", DASH) else Number(text)
+
+    def published(self, text: str, title: str, source: str) -> Number:
+        """A number that the paper prints, with the place where it does; without a text it has no key."""
+        return (
+            self._enter(text, title, f"printed in the paper: {source}", ()) if text not in ("", DASH) else Number(text)
+        )
+
+    def _enter(self, text: str, title: str, how: str, ids: Sequence[str]) -> Number:
+        listed = tuple(ids)
+        if listed not in self._lists:
+            self._lists[listed] = len(self._lists)
+            for each in listed:
+                self.mention(each)
+        entry = self._word(title), self._word(how), self._lists[listed]
+        return Number(text, self._entries.setdefault(entry, len(self._entries)))
+
+    def _word(self, text: str) -> int:
+        return self._words.setdefault(text, len(self._words))
+
+    def mention(self, record_id: str) -> None:
+        """Describe a record, which a number or another record names."""
+        self._ids.setdefault(record_id, len(self._ids))
+
+    def table(self, table: Table) -> PageTable:
+        """A table whose right-aligned cells are numbers that know their records."""
+        rows = []
+        for index, (cells, records) in enumerate(zip(table.rows, table.records, strict=True)):
+            columns = list(zip(table.header, table.alignment, cells, strict=True))
+            title = ", ".join(cell for _, side, cell in columns if side in TEXT and cell)
+            numbers = []
+            for name, side, cell in columns:
+                own = records.get(name, ()) if isinstance(records, Mapping) else records
+                if side in TEXT:
+                    numbers.append(Number(cell))
+                elif isinstance(own, str):
+                    numbers.append(self.published(cell, f"{title}: {name}", own))
+                else:
+                    numbers.append(self.number(cell, f"{title}: {name}", table.title, own))
+            rows.append((index in table.rules, tuple(numbers)))
+        return PageTable(table.title, table.header, table.alignment, tuple(rows), table.notes)
+
+    def plain(self, evidence: Evidence) -> dict[str, Any]:
+        """The register as JSON. `records` has for each id its fields and values, alternating, as places of words; it is
+        empty for unknown ids."""
+        described = _describe(evidence, set(self._ids))
+        records = [
+            [self._word(text) for field, value in described.get(each, {}).items() for text in (field, value)]
+            for each in self._ids
+        ]
+        return {
+            "words": list(self._words),
+            "ids": list(self._ids),
+            "records": records,
+            "lists": [[self._ids[each] for each in ids] for ids in self._lists],
+            "numbers": [list(entry) for entry in self._entries],
+        }
+
+
+def _describe(evidence: Evidence, wanted: set[str]) -> dict[str, Described]:
+    """What is said of the records that are asked for, by id."""
+    seeds = dict(zip(evidence.runs.id, evidence.runs.seed, strict=True))
+    losses: dict[str, list[str]] = {}
+    own_context = evidence.heldout[evidence.heldout.context.isna()]
+    for run, corpus, loss in zip(own_context.run, own_context.corpus, own_context.loss, strict=True):
+        losses.setdefault(run, []).append(f"{number(loss, 4)} on {corpus}")
+    describers: list[tuple[Any, Callable[[Any], Described]]] = [
+        (evidence.runs, lambda run: _describe_run(run, losses.get(run.id, []))),
+        (evidence.trials, lambda trial: _describe_trial(trial, seeds)),
+        (evidence.embeddings, _describe_embedding),
+        (evidence.perplexities, _describe_perplexity),
+        (evidence.throughputs, _describe_throughput),
+    ]
+    return {
+        record.id: describe(record)
+        for frame, describe in describers
+        for record in frame[frame.id.isin(wanted)].itertuples()
+    }
+
+
+def _describe_run(run: Any, losses: Sequence[str]) -> Described:
+    return {
+        "Record": "pre-training",
+        "State": "done",
+        "Seed": str(run.seed),
+        "Stage": str(run.stage + 1),
+        "Continues": run.previous or "",
+        "Held-out loss": ", ".join(losses),
+        "Planned for": ", ".join(run.planned_for),
+        "Data id": run.data_id or DASH,
+        "Data from": ", ".join(sorted(run.origins.values())),
+        f"Config unlike {M0.name}'s": _changes_of_run(run.scale, run.vocabulary, run.recipe),
+        **_costs(run),
+    }
+
+
+def _describe_trial(trial: Any, seeds: Mapping[str, int]) -> Described:
+    return {
+        "Record": f"GLUE trial, {trial.task}",
+        "State": trial.state,
+        "Score": _points(trial.score),
+        "Batch/rate/decay": point_name(trial.point),
+        "Seed": str(trial.seed),
+        "Started from": f"the best trial of study {trial.start}" if trial.start else "pre-training",
+        "Pre-training": trial.model or trial.run,
+        "Seed of pre-training": str(seeds.get(trial.run, "")),
+        "Data id": trial.data_id or DASH,
+        f"Config unlike {M0.name}'s": _changes_of_trial(trial.scale, trial.protocol),
+        **_costs(trial),
+    }
+
+
+def _describe_embedding(result: Any) -> Described:
+    is_done = not math.isnan(result.score)
+    return {
+        "Record": f"embedding task, {result.task} ({result.suite}, {result.protocol.replace('_', '-')})",
+        "State": "done" if is_done else "failed",
+        "Score": f"{_points(result.score)} ({result.metric})" if is_done else DASH,
+        "Seed": str(result.seed),
+        "Weights": result.weights,
+        "Pre-training": result.model or result.run,
+        "Data id": f"{result.task}, {result.split}, revision {result.revision or 'not recorded'}",
+        **_costs(result),
+    }
+
+
+def _describe_perplexity(result: Any) -> Described:
+    sampled = "all" if result.sampled_positions is None else f"{result.sampled_positions} a document"
+    return {
+        "Record": "pseudo-perplexity",
+        "State": "done",
+        "Stage": str(result.stage + 1),
+        "Positions": sampled,
+        "Pre-training": result.model or result.run,
+        "Data id": result.data_id or result.text,
+        **_costs(result),
+    }
+
+
+def _describe_throughput(result: Any) -> Described:
+    return {
+        "Record": f"throughput of {result.model}, {result.parameters:,} parameters",
+        "State": "done",
+        "Device": result.device,
+        "Batch size": f"{result.batch_size} × {result.sequence_tokens:,} tokens, {result.steps} steps",
+        "Precision": result.precision + (", compiled" if result.compiled else ""),
+        "Date": result.date,
+        "Commit": result.code or "not recorded",
+    }
+
+
+def _points(score: float) -> str:
+    return f"{number(score * POINTS_OF_SCORE, 2)} points" if not math.isnan(score) else DASH
+
+
+def _costs(record: Any) -> Described:
+    """Time, tokens and code of a record; NaN stands for what it does not say."""
+    seconds, tokens = record.seconds, record.real_tokens
+    return {
+        "Time": "" if math.isnan(seconds) else f"{number(seconds, 0)} s × {count(record.processes, 'process')}",
+        "Tokens read": "" if math.isnan(tokens) else f"{tokens:,.0f}",
+        "Commit": record.code or "not recorded",
+    }
+
+
+@cache
+def _base(scale: Scale, vocabulary: Vocabulary) -> Recipe:
+    return scaled(M0.recipe, scale, vocabulary)
+
+
+@cache
+def _changes_of_run(scale: Scale, vocabulary: Vocabulary, recipe: str) -> str:
+    changes = difference(_base(scale, vocabulary).pretraining, Pretraining.model_validate_json(recipe))
+    return _changes_in_words({path: pair for path, pair in changes.items() if path != "seed"})
+
+
+@cache
+def _changes_of_trial(scale: Scale, protocol: str) -> str:
+    return _changes_in_words(difference(_base(scale, "published").finetuning, FineTuning.model_validate_json(protocol)))
+
+
+def _changes_in_words(changes: Mapping[str, Sequence[Any]]) -> str:
+    return "\n".join(f"{path}: {_value(old)} → {_value(new)}" for path, (old, new) in changes.items()) or "nothing"
+
+
+def _value(value: Any) -> str:
+    return DASH if value is None else f"{value:g}" if isinstance(value, float) else str(plain(value))

@@ -1,0 +1,222 @@
+"""Tables as frames, written as Markdown, LaTeX and CSV: equal facts give equal bytes. The page writes them as HTML.
+
+A table is declared by two lists of columns over the same lines: what people see, and what its CSV file holds.
+"""
+
+import csv
+import io
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Line = TypeVar("Line")
+Columns = Mapping[str, Callable[[Line], Any]]
+Records = Sequence[str] | str | Mapping[str, Sequence[str]]
+
+PAPER, THIS_STUDY = "paper", "this study"
+DASH = "—"
+BINARY_ERROR = 1e-9
+"""More than what a mean of decimal numbers loses in binary, less than what anybody prints."""
+MARKUP = re.compile(r"[\\|]|<(?=[A-Za-z/!?])|&(?=#|\w+;)|\](?=\()")
+"""What Markdown would read as a column, a tag, an entity or a link; all else is text there as well."""
+FORMULA = "=+-@\t\r"
+"""What a cell starts with that spreadsheets compute."""
+LATEX = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "§": r"\S{}",
+    "—": "---",
+    "–": "--",
+    "−": "$-$",
+    "→": r"$\rightarrow$",
+    "±": r"$\pm$",
+    "≥": r"$\geq$",
+    "×": r"$\times$",
+    "†": r"\textdagger{}",
+    "‡": r"\textdaggerdbl{}",
+}
+
+
+@dataclass(frozen=True)
+class Table:
+    """`shown` is what people see, texts by header; `facts` are the lines of the CSV file, unrounded.
+
+    `alignment` has one letter a column (l, c or r); a rule is drawn before the lines in `rules`. `records` are, for
+    each line that is shown, the ids behind its numbers, or these by header, or a text: where the paper prints them.
+    """
+
+    title: str
+    shown: "pd.DataFrame"
+    facts: "pd.DataFrame"
+    alignment: str
+    notes: tuple[str, ...] = ()
+    rules: frozenset[int] = frozenset()
+    records: tuple[Records, ...] = ()
+
+    def __post_init__(self) -> None:
+        assert len(self.alignment) == len(self.header), (self.alignment, self.header)
+        assert not self.records or len(self.records) == len(self.rows), self.title
+
+    @property
+    def header(self) -> tuple[str, ...]:
+        """The names of the columns that are shown."""
+        return tuple(self.shown.columns)
+
+    @property
+    def rows(self) -> tuple[tuple[str, ...], ...]:
+        """The texts that are shown, line by line."""
+        return tuple(self.shown.itertuples(index=False, name=None))
+
+    @property
+    def markdown(self) -> str:
+        """A Markdown page: title, cells, notes."""
+        marks = {"l": ":---", "c": ":---:", "r": "---:"}
+        lines = [f"# {escape_markdown(self.title)}", "", _markdown_line(self.header)]
+        lines.append(f"| {' | '.join(marks[letter] for letter in self.alignment)} |")
+        lines += [_markdown_line(row) for row in self.rows]
+        if self.notes:
+            lines += ["", *(f"- {escape_markdown(note)}" for note in self.notes)]
+        return "\n".join(lines) + "\n"
+
+    @property
+    def latex(self) -> str:
+        """A LaTeX float; the document needs `\\usepackage{booktabs}` and `\\usepackage{graphicx}`."""
+        lines = [r"\begin{table}", r"\centering", rf"\caption{{{escape_latex(self.title)}}}"]
+        lines += [r"\resizebox{\linewidth}{!}{%", rf"\begin{{tabular}}{{{self.alignment}}}", r"\toprule"]
+        lines += [_latex_line(self.header), r"\midrule"]
+        for index, row in enumerate(self.rows):
+            lines += [r"\midrule"] if index in self.rules else []
+            lines.append(_latex_line(row))
+        lines += [r"\bottomrule", r"\end{tabular}}"]
+        if self.notes:
+            lines += ["", r"\smallskip\raggedright\footnotesize"]
+            lines += [rf"{escape_latex(note)}\par" for note in self.notes]
+        return "\n".join([*lines, r"\end{table}"]) + "\n"
+
+    @property
+    def csv(self) -> str:
+        """The facts as CSV with Unix line ends."""
+        return csv_text(self.facts.columns, self.facts.itertuples(index=False, name=None))
+
+    def files(self, name: str) -> dict[str, bytes]:
+        """The table in all its formats by file name."""
+        texts = {"md": self.markdown, "tex": self.latex, "csv": self.csv}
+        return {f"{name}.{suffix}": text.encode() for suffix, text in texts.items()}
+
+
+def tabulate(lines: Iterable[Line], columns: Columns[Line]) -> "pd.DataFrame":
+    """A frame with a row a line and a column a function of it; the values stay as they are."""
+    return frame_of([[value(line) for value in columns.values()] for line in lines], list(columns))
+
+
+def frame_of(rows: Sequence[Sequence[Any]], header: Sequence[str]) -> "pd.DataFrame":
+    """Rows of values as a frame that keeps them as they are."""
+    import pandas as pd
+
+    assert all(len(row) == len(header) for row in rows), header
+    return pd.DataFrame(rows, columns=list(header), dtype=object)
+
+
+def escape_markdown(text: str) -> str:
+    """One line of text in which Markdown sees no table column, HTML or link, whatever a record's labels hold."""
+    return MARKUP.sub(r"\\\g<0>", " ".join(text.splitlines()))
+
+
+def _markdown_line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(escape_markdown(cell) for cell in cells)} |"
+
+
+def escape_latex(text: str) -> str:
+    """Text in which LaTeX sees no command."""
+    return "".join(LATEX.get(character, character) for character in text)
+
+
+def _latex_line(cells: Iterable[str]) -> str:
+    return f"{' & '.join(escape_latex(cell) for cell in cells)} \\\\"
+
+
+def csv_text(header: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
+    """Values as CSV: floats with six digits behind the point, nothing for what is missing, and an apostrophe in front
+    of text that a spreadsheet would compute."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows([_csv_cell(value) for value in row] for row in rows)
+    return buffer.getvalue()
+
+
+def _csv_cell(value: Any) -> str:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    if isinstance(value, float):
+        return f"{value:.6f}"
+    text = str(value)
+    if text.startswith(tuple(FORMULA)):
+        try:
+            float(text)
+        except ValueError:
+            return f"'{text}"
+    return text
+
+
+def number(value: float | None, digits: int = 1) -> str:
+    """A number for people with a true minus sign; a dash where there is none (None or NaN).
+
+    A half is rounded away from zero, as in the paper's tables, whether binary has it a little below or above.
+    """
+    if value is None or math.isnan(value):
+        return DASH
+    text = f"{value + math.copysign(BINARY_ERROR, value):.{digits}f}"
+    return text.removeprefix("-") if float(text) == 0 else text.replace("-", "−")
+
+
+def signed(value: float, digits: int) -> str:
+    """A difference for people."""
+    text = number(value, digits)
+    return text if text.startswith("−") or float(text) == 0 else f"+{text}"
+
+
+def printed_range(interval: tuple[float, float] | None, digits: int) -> str:
+    """An interval of differences for people."""
+    return DASH if interval is None else f"{signed(interval[0], digits)} to {signed(interval[1], digits)}"
+
+
+def with_deviation(mean: float | None, deviation: float | None, digits: int = 1) -> str:
+    """A mean for people, ± one standard deviation where there is one: the only thing that ± means in these reports."""
+    if mean is None or deviation is None:
+        return number(mean, digits)
+    return f"{number(mean, digits)} ± {number(deviation, digits)}"
+
+
+def signed_percent(value: float | None) -> str:
+    """A relative change in percent with its sign; a dash where there is none."""
+    if value is None:
+        return DASH
+    text = f"{value:+.1f}"
+    return "0.0 %" if float(text) == 0 else f"{text.replace('-', '−')} %"
+
+
+def p_value(value: float | None) -> str:
+    """A p-value for people: three digits, and never 0; a dash where there is none."""
+    return "<0.001" if value is not None and value < 0.0005 else number(value, 3)
+
+
+def count(number_of: int, name: str) -> str:
+    """A count with its noun."""
+    plural = "es" if name.endswith("s") else "s"
+    return f"{number_of:,} {name}" + ("" if number_of == 1 else plural)
