@@ -131,8 +131,8 @@ def _print_summary(summary: dict[str, Any]) -> None:
 
 def _find_studies(arguments: argparse.Namespace, evidence: "Evidence") -> "list[Findings]":
     from reports.findings import Findings
+    from reports.matching import group_of
     from reports.resampling import StoredPredictions
-    from reports.scores import group_of
 
     groups = evidence.groups()
     names, stored = name_folders(groups), StoredPredictions(arguments.runs, evidence.studies)

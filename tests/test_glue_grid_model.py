@@ -20,7 +20,7 @@ from neobert.runs.records import read_records
 from neobert.runs.specifications import read_run_file
 from reports.evidence import read_evidence
 from reports.glue_tables import table3
-from reports.scores import group_of
+from reports.matching import group_of
 
 ROOT = Path(__file__).parent.parent
 

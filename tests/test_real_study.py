@@ -14,7 +14,8 @@ from ablations.ladder import ladder
 from reports import make_figures
 from reports.deltas import DIGITS
 from reports.evidence import Evidence, read_evidence
-from reports.scores import Group, group_of
+from reports.matching import group_of
+from reports.scores import Group
 from reports.tables import number, printed_range, signed
 
 pytestmark = pytest.mark.usefixtures("papers_ladder")

@@ -30,8 +30,9 @@ from reports.comparison import (
     tolerance_of,
 )
 from reports.evidence import read_evidence
+from reports.matching import group_of
 from reports.resampling import StoredPredictions
-from reports.scores import Group, group_of
+from reports.scores import Group
 
 PRINTED = {name: bar.average for name, bar in published.figure1().items()}
 

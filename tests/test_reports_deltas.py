@@ -18,8 +18,8 @@ from neobert.runs.layout import Layout
 from reports.deltas import Delta, deltas_table, find_deltas
 from reports.evidence import read_evidence
 from reports.figures.figure1 import find_bars
+from reports.matching import group_of
 from reports.resampling import StoredPredictions
-from reports.scores import group_of
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

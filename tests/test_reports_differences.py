@@ -22,8 +22,9 @@ from reports.figures.forests import (
     limits,
 )
 from reports.inference import compare
+from reports.matching import group_of
 from reports.resampling import StoredPredictions
-from reports.scores import Group, group_of
+from reports.scores import Group
 
 FACTORS = ("positions", "norm")
 

@@ -15,7 +15,7 @@ from ablations.designs import cell, cells
 from reports.effects import Factorial, effects_table, estimate_effects, find_factorials, shapley
 from reports.evidence import read_evidence
 from reports.figures.figure1 import find_bars
-from reports.scores import group_of
+from reports.matching import group_of
 
 THREE = ("positions", "norm", "masking")
 

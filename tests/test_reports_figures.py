@@ -22,7 +22,8 @@ from reports import make_figures, published
 from reports.evidence import COLUMNS, HELDOUT, Evidence, make_frame, read_evidence
 from reports.figures.figure1 import Bars, figure1, figure1_facts, find_bars
 from reports.glue_tables import table2, table3, table5
-from reports.scores import Group, group_of, point_name
+from reports.matching import group_of
+from reports.scores import Group, point_name
 
 pytestmark = pytest.mark.usefixtures("papers_ladder")
 

@@ -18,7 +18,8 @@ from reports.evidence import Evidence, read_evidence
 from reports.figures.embeddings import ALL_TASKS, Embeddings, embedding_table, find_embeddings, shared_tasks, table4
 from reports.figures.perplexity import perplexity_lines
 from reports.figures.throughput import table9, throughput_lines
-from reports.scores import Group, group_of
+from reports.matching import group_of
+from reports.scores import Group
 
 IMAGES = ("pdf", "svg", "png", "csv")
 TABLES = ("md", "tex", "csv")

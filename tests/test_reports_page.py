@@ -17,9 +17,9 @@ from neobert.runs.layout import Layout
 from reports import make_figures
 from reports.curves import PIECES, Curves
 from reports.evidence import read_evidence
+from reports.matching import group_of
 from reports.page.charts import axis_over
 from reports.page.costs import print_powers, shorten
-from reports.scores import group_of
 
 HOSTILE = '<img src=x onerror=alert(1)> & $\\alpha_1 \\undefined{$ "quoted" \'</script><script>alert(2)</script>'
 

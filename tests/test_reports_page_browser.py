@@ -10,7 +10,7 @@ from reports_study import Study
 
 from reports import make_figures
 from reports.evidence import read_evidence
-from reports.scores import group_of
+from reports.matching import group_of
 
 pytestmark = pytest.mark.skipif(browser() is None, reason="no Chromium is installed (apt-get install chromium)")
 

@@ -11,8 +11,9 @@ from reports_study import LEVELS, Study, change_record
 from neobert.errors import MissingData
 from neobert.runs.layout import Layout
 from reports.evidence import read_evidence
+from reports.matching import group_of
 from reports.notes import notes
-from reports.scores import Group, Row, Seeds, group_of, point_name
+from reports.scores import Group, Row, Seeds, point_name
 
 pytestmark = pytest.mark.usefixtures("papers_ladder")
 

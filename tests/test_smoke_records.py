@@ -12,7 +12,8 @@ from neobert.glue.tasks import TASKS
 from reports.evidence import Evidence, read_evidence
 from reports.figures.figure1 import Bars, figure1, find_bars
 from reports.glue_tables import table3
-from reports.scores import Group, group_of
+from reports.matching import group_of
+from reports.scores import Group
 from reports.tables import number
 
 REPOSITORY = Path(__file__).resolve().parent.parent

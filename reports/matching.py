@@ -1,0 +1,364 @@
+"""Records → rows: which trials are a variant's own, which of them count, and one sentence for each that does not.
+
+A variant's row takes every trial whose pre-training recipe, fine-tuning protocol and grid point are the variant's own,
+whatever the record is labelled, so variants with equal recipes share records. What is missing is never averaged away,
+and different recipes never pair.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+
+from ablations.designs import variants_of_designs
+from ablations.ladder import ladder, variants
+from ablations.plan import protocol_on
+from ablations.scales import Scale, Vocabulary, scaled
+from ablations.variant import Recipe, Variant
+from neobert.glue.selection import best_point
+from neobert.glue.tasks import TASKS
+from neobert.recipe import Point
+from reports.evidence import Evidence, make_frame, select_group, weights_up_to
+from reports.scores import ABSENCES, POINTS_OF_SCORE, PRINTED_AS, Cell, Estimate, Group, Row, Seeds, point_name
+
+
+def group_of(evidence: Evidence, scale: Scale, data: str) -> Group:
+    """The rows of one (scale, data): every variant of the ladder, and alternatives (@) that have records."""
+    everything = select_group(evidence.trials, scale, data)
+    trials = everything[everything.model.isna()]
+    in_group = (evidence.runs.scale == scale) & (evidence.runs.data == data)
+    runs = evidence.runs[in_group | evidence.runs.id.isin(set(trials.run))]
+    matcher = _Matcher(evidence, runs, trials, scale, evidence.vocabulary(scale, data))
+    of_ladder = [row for variant in variants().values() for row in matcher.rows(variant)]
+    shown = [row for row in of_ladder if row.name in ladder() or matcher.has_own_records(row)]
+    of_designs = variants_of_designs({name for names in runs.planned_for for name in names})
+    designs = [row for variant in of_designs.values() if (row := matcher.last_row(variant)) is not None]
+    drafts = [matcher.draft(row) for row in (*shown, *designs)]
+    rows = _count_trials([*drafts, *_external_drafts(everything[everything.model.notna()], evidence)])
+    ends = len(shown), len(shown) + len(designs)
+    return Group(
+        scale=scale,
+        data=data,
+        vocabulary=matcher.vocabulary,
+        rows=tuple(rows[: ends[0]]),
+        external=tuple(rows[ends[1] :]),
+        design_rows={row.name: row for row in rows[ends[0] : ends[1]]},
+        unavailable_tasks={task: reason for own in runs.unavailable_tasks for task, reason in sorted(own.items())},
+        problems=tuple(matcher.problems()),
+    )
+
+
+Places = np.ndarray[tuple[int], np.dtype[np.intp]]
+
+
+@dataclass(frozen=True)
+class _Draft:
+    """A row before its trials are counted: the points of its grid, and its trials with their `seeds`."""
+
+    row: Row
+    grid: tuple[Point, ...]
+    trials: pd.DataFrame
+
+
+@dataclass(frozen=True)
+class _Measurement:
+    """What is recorded of one protocol and grid: its studies by id, the weights that they are on, and the trials that
+    fit, with their places by run. A trial that transfers must start from one of these studies."""
+
+    studies: frozenset[str]
+    weights: frozenset[str]
+    trials: pd.DataFrame
+    places: Mapping[str, Places]
+
+
+class _Matcher:
+    """Gives each variant its trials and remembers what no variant took."""
+
+    def __init__(
+        self, evidence: Evidence, runs: pd.DataFrame, trials: pd.DataFrame, scale: Scale, vocabulary: Vocabulary
+    ) -> None:
+        self.scale, self.vocabulary = scale, vocabulary
+        self._run_ids = set(runs.id)
+        self._twins: dict[str, str] = {}
+        self._runs = self._one_run_per_seed(runs, trials)
+        self._by_recipe = dict(list(self._runs.groupby(["recipe", "stage"])))
+        self._heldout, self._heldout_places = evidence.heldout, evidence.heldout.groupby("run").indices
+        self._trials = trials[~trials.run.isin(set(self._twins))]
+        self._studies = _frame_of_studies(evidence)
+        self._recipes: dict[str, Recipe] = {}
+        self._measurements: dict[str, _Measurement] = {}
+        self._taken: set[str] = set()
+        self._taken_runs: set[str] = set()
+
+    def _one_run_per_seed(self, runs: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
+        """Of runs that differ only in data or numerics version the one with most trials; the others are named."""
+        counts = runs.id.map(trials.run.value_counts()).fillna(0).astype(int)
+        order = runs.assign(trials=counts).sort_values(["trials", "id"], ascending=[False, True])
+        first = order.groupby(["recipe", "stage", "seed"]).id.transform("first")
+        for twin, best, count in zip(order.id, first, order.trials, strict=True):
+            if twin != best:
+                self._twins[twin] = (
+                    f"run {twin} has the recipe and seed of run {best}, which has more trials: it and its {count} "
+                    "trial(s) are left out"
+                )
+        return runs[~runs.id.isin(set(self._twins))]
+
+    def problems(self) -> list[str]:
+        """One sentence for each run that no variant took or whose trials none took."""
+        found = list(self._twins.values())
+        for run, stage in zip(self._runs.id, self._runs.stage, strict=True):
+            if run not in self._taken_runs:
+                found.append(f"pre-training run {run} (stage {stage + 1}) has the recipe of no declared variant")
+        for run, lost in self._trials[~self._trials.id.isin(self._taken)].groupby("run"):
+            why = "match no variant's protocol, grid and study" if run in self._run_ids else "have no run record"
+            found.append(f"{len(lost)} trial(s) on pre-training run {run} {why}: {_list_names(lost.id)}")
+        return sorted(found)
+
+    def recipe(self, variant: Variant) -> Recipe:
+        """A variant's recipe at the scale of the group."""
+        if variant.name not in self._recipes:
+            self._recipes[variant.name] = scaled(variant.recipe, self.scale, self.vocabulary)
+        return self._recipes[variant.name]
+
+    def rows(self, variant: Variant) -> list[Row]:
+        """One row for each checkpoint that the variant measures, without its cells."""
+        recipe = self.recipe(variant)
+        stages = range(len(recipe.pretraining.stages))
+        return [self._row(variant, stage) for stage in (stages if recipe.checkpoints == "every_stage" else stages[-1:])]
+
+    def last_row(self, variant: Variant) -> Row | None:
+        """The row of a design's variant at its last checkpoint; None where the scale cannot hold the variant, or where
+        nothing is recorded of it."""
+        try:
+            *_, row = self.rows(variant)
+        except ValueError:
+            return None
+        for stage in range(row.stage or 0):
+            self._take_runs(variant, stage)
+        return row if row.has_records else None
+
+    def _take_runs(self, variant: Variant, stage: int) -> pd.DataFrame:
+        key = weights_up_to(self.recipe(variant).pretraining, stage).model_dump_json()
+        runs = self._by_recipe.get((key, stage), self._runs.iloc[:0])
+        self._taken_runs.update(runs.id)
+        return runs
+
+    def _row(self, variant: Variant, stage: int) -> Row:
+        recipe, runs = self.recipe(variant), self._take_runs(variant, stage)
+        measured, context = self._measurement(recipe), recipe.pretraining.stages[stage].context
+        is_started = not measured.weights.isdisjoint(runs.id)
+        if is_started:
+            self._taken.update(_select(measured.trials, measured.places, runs.id).id)
+        of_tasks = set(self._studies[self._studies.weights.isin(set(runs.id))].task_origin)
+        return Row(
+            name=variant.name,
+            label=_label(variant, context),
+            source=variant.source,
+            variant=variant,
+            stage=stage,
+            context=context,
+            is_last_stage=stage == len(recipe.pretraining.stages) - 1,
+            is_started=is_started,
+            cells={},
+            notes=(),
+            runs=runs,
+            heldout=_select(self._heldout, self._heldout_places, runs.id),
+            origins=tuple(sorted(of_tasks.union(*(origins.values() for origins in runs.origins)))),
+            scaled_recipe=recipe,
+        )
+
+    def draft(self, row: Row) -> _Draft:
+        """A row with its grid and its trials; a larger grid is not begun by the trials of a smaller one."""
+        measured, seeds = self._measurement(row.recipe), dict(zip(row.runs.id, row.runs.seed, strict=True))
+        trials = _select(measured.trials, measured.places, seeds if row.is_started else ())
+        both = [Seeds(seeds[run], seed) for run, seed in zip(trials.run, trials.seed, strict=True)]
+        return _Draft(row, row.recipe.grid.points(), trials.assign(seeds=both))
+
+    def has_own_records(self, row: Row) -> bool:
+        """Whether an alternative has something to show that no variant of the ladder shows already."""
+        others = [self.recipe(variant) for variant in ladder().values()]
+        twins = [other for other in others if other.pretraining == row.recipe.pretraining]
+        of_twins = frozenset[str]().union(*(self._measurement(twin).studies for twin in twins))
+        there = set(self._studies[self._studies.weights.isin(set(row.runs.id))].id)
+        own = there & self._measurement(row.recipe).studies - of_twins
+        return row.recipe not in others and bool(own or (not twins and row.losses))
+
+    def _measurement(self, recipe: Recipe) -> _Measurement:
+        key = f"{recipe.finetuning.model_dump_json()} {recipe.grid.model_dump_json()}"
+        if key not in self._measurements:
+            protocols = {
+                (task, transfers): protocol_on(task, recipe.finetuning, transfers=transfers).model_dump_json()
+                for task in TASKS
+                for transfers in (False, True)
+            }
+            points, trials, studies = recipe.grid.points(), self._trials, self._studies
+            own = studies[(studies.grid == _grid_key(points)) & _has_protocol(studies, protocols)]
+            starts_right = trials.start.isna() | trials.start.isin(set(own.id))
+            fits = _has_protocol(trials, protocols) & trials.point.isin(points) & starts_right
+            places = trials[fits].groupby("run").indices
+            self._measurements[key] = _Measurement(frozenset(own.id), frozenset(own.weights), trials[fits], places)
+        return self._measurements[key]
+
+
+def _frame_of_studies(evidence: Evidence) -> pd.DataFrame:
+    """The studies, a row each; `start` is the study that it starts from, `grid` names its points in any order."""
+    columns = ("id", "task", "weights", "protocol", "grid", "start", "task_origin")
+    return make_frame(
+        (
+            {
+                "id": study_id,
+                "task": study.task,
+                "weights": study.weights,
+                "protocol": study.protocol.model_dump_json(),
+                "grid": _grid_key(study.points),
+                "start": study.starts_from.study,
+                "task_origin": study.task_origin,
+            }
+            for study_id, study in evidence.studies.items()
+        ),
+        columns,
+    )
+
+
+def _grid_key(points: Iterable[Point]) -> str:
+    return " ".join(sorted({point.model_dump_json() for point in points}))
+
+
+def _has_protocol(frame: pd.DataFrame, protocols: Mapping[tuple[str, bool], str]) -> pd.Series:
+    """Whether each study or trial has a variant's protocol on its task, as it starts from another one or not."""
+    wanted = [protocols[task, start is not None] for task, start in zip(frame.task, frame.start, strict=True)]
+    return frame.protocol == pd.Series(wanted, index=frame.index, dtype=object)
+
+
+def _label(variant: Variant, context: int) -> str:
+    """The name of a row: the paper's own for the checkpoints it prints, with the context at this scale."""
+    if variant.name in PRINTED_AS:
+        return f"{PRINTED_AS[variant.name]}-{context} ({variant.name})"
+    return f"{variant.name} ({context} tokens)" if variant.recipe.checkpoints == "every_stage" else variant.name
+
+
+def _list_names(names: Iterable[str], most: int = 3) -> str:
+    listed = sorted(names)
+    return ", ".join(listed[:most]) + (f" and {len(listed) - most} more" if len(listed) > most else "")
+
+
+def _select(frame: pd.DataFrame, places: Mapping[str, Places], keys: Iterable[str]) -> pd.DataFrame:
+    """The rows at the places of some keys."""
+    found = [places[key] for key in keys if key in places]
+    return frame.iloc[np.concatenate(found)] if found else frame.iloc[:0]
+
+
+def _external_drafts(trials: pd.DataFrame, evidence: Evidence) -> list[_Draft]:
+    """A row for each external model that has trials, by name, on the largest grid that was begun on it. Equal names of
+    different bytes are told apart by id."""
+    names = trials.groupby("run").model.first()
+    drafts = []
+    for model_id, own in trials.groupby("run"):
+        grids = [study.points for study in evidence.studies.values() if study.weights == model_id]
+        grid = max(grids, key=len, default=tuple(dict.fromkeys(own.point)))
+        known = {name: _grid_key(study.points) for name, study in evidence.studies.items()}
+        starts_right = [known.get(start, _grid_key(grid)) == _grid_key(grid) for start in own.start]
+        fitting = own[own.point.isin(grid) & starts_right]
+        name = names[model_id] if (names == names[model_id]).sum() == 1 else f"{names[model_id]} {model_id}"
+        row = Row(
+            name=name,
+            label=name,
+            source=str(model_id),
+            variant=None,
+            stage=None,
+            context=None,
+            is_last_stage=True,
+            is_started=True,
+            cells={},
+            notes=(),
+            runs=evidence.runs.iloc[:0],
+            heldout=evidence.heldout.iloc[:0],
+        )
+        drafts.append(_Draft(row, grid, fitting.assign(seeds=[Seeds(0, seed) for seed in fitting.seed])))
+    return sorted(drafts, key=lambda draft: (draft.row.name, draft.row.source))
+
+
+def _count_trials(drafts: Sequence[_Draft]) -> list[Row]:
+    """The rows with a cell for every task, and one sentence for each trial and seed that does not count.
+
+    With several seeds the best point is the one with the highest mean over them. Only seeds that are equally far are
+    counted together, so that a half-finished repetition changes no score.
+    """
+    notes: dict[int, list[str]] = {number: [] for number in range(len(drafts))}
+    own = [draft.trials.assign(row=number, points=len(draft.grid)) for number, draft in enumerate(drafts)]
+    trials = pd.concat(own) if own else make_frame([], ["row", "task"])
+    if len(trials):
+        trials = _without_repetitions(_without_fallbacks_beside_transfers(trials, notes), notes)
+        trials = _of_furthest_seeds(trials, notes)
+    recorded = dict(list(trials.groupby(["row", "task"])))
+    return [
+        replace(
+            draft.row,
+            cells={task: _cell(draft.grid, recorded.get((number, task), trials.iloc[:0])) for task in TASKS},
+            notes=tuple(notes[number]),
+        )
+        for number, draft in enumerate(drafts)
+    ]
+
+
+Notes = Mapping[int, list[str]]  # by the number of a row
+
+
+def _without_fallbacks_beside_transfers(trials: pd.DataFrame, notes: Notes) -> pd.DataFrame:
+    transfers = trials.start.notna()
+    are_left_out = ~transfers & transfers.groupby([trials.row, trials.task]).transform("any")
+    for (row, task), count in trials[are_left_out].groupby(["row", "task"]).size().items():
+        notes[row].append(f"{task}: {count} trial(s) from pre-training are left out beside transferred ones")
+    return trials[~are_left_out]
+
+
+def _without_repetitions(trials: pd.DataFrame, notes: Notes) -> pd.DataFrame:
+    """One trial a point and seeds: done ones before others, then by id."""
+    trials = trials.assign(is_open=trials.state != "done").sort_values(["is_open", "id"])
+    first = trials.groupby(["row", "task", "seeds", "point"], sort=False).id.transform("first")
+    repeats = trials[trials.id != first]
+    for row, task, trial, kept in zip(repeats.row, repeats.task, repeats.id, first[trials.id != first], strict=True):
+        notes[row].append(f"{task}: trial {trial} repeats {kept} and is left out")
+    return trials[trials.id == first]
+
+
+def _of_furthest_seeds(trials: pd.DataFrame, notes: Notes) -> pd.DataFrame:
+    """The trials of the repetitions that got furthest: most tasks with a score and, among these, every point of the
+    grid."""
+    of_task = trials.groupby(["row", "seeds", "task"])
+    begun = pd.DataFrame({"scored": of_task.score.count() > 0, "whole": of_task.size() == of_task.points.first()})
+    of_seeds = begun.groupby(["row", "seeds"])
+    tasks = of_seeds.scored.sum()
+    progress = 2 * tasks + of_seeds.whole.all()
+    is_behind = progress < progress.groupby("row").transform("max")
+    for row, seeds in sorted(is_behind[is_behind].index):
+        notes[row].append(
+            f"seed {seeds} is unfinished ({tasks[row, seeds]} of {len(TASKS)} tasks with a score) and not counted yet"
+        )
+    behind = set(is_behind[is_behind].index)
+    return trials[[place not in behind for place in zip(trials.row, trials.seeds, strict=True)]]
+
+
+def _cell(grid: Sequence[Point], trials: pd.DataFrame) -> Cell:
+    if trials.empty:
+        return Cell(None, None, {}, dict.fromkeys(ABSENCES, ()), None, trials)
+    decisive = trials.decisive.astype(object).where(trials.decisive.notna(), None)
+    best = best_point(grid, zip(trials.point, decisive, strict=True))
+    chosen = trials[(trials.point == best) & trials.score.notna()].sort_values("seeds")
+    states = dict(zip(zip(trials.seeds, trials.point, strict=True), trials.state, strict=True))
+    absent: dict[str, list[str]] = {state: [] for state in ABSENCES}
+    for seeds in sorted(set(trials.seeds)):
+        for point in grid:
+            state = states.get((seeds, point), "missing")
+            if state != "done":
+                absent[state].append(f"{point_name(point)} (seed {seeds})")
+    points = (chosen.score * POINTS_OF_SCORE).tolist()
+    return Cell(
+        score=None if best is None else Estimate(dict(zip(chosen.seeds, points, strict=True))),
+        point=best,
+        ids=dict(zip(chosen.seeds, chosen.id, strict=True)),
+        absent={state: tuple(names) for state, names in absent.items()},
+        fallback="; ".join(sorted({reason for reason in trials.fallback if reason})) or None,
+        recorded=trials,
+    )
