@@ -114,9 +114,9 @@ def select_group(frame: pd.DataFrame, scale: Scale, data: str) -> pd.DataFrame:
 
 def make_frame(rows: Iterable[Facts], columns: Iterable[str]) -> pd.DataFrame:
     """Facts as a frame; columns of `NUMBERS` are floats, all others keep the values as they are."""
-    frame = pd.DataFrame.from_records(list(rows), columns=list(columns)).astype(object)
-    frame = frame.where(frame.notna(), None)
-    return frame.astype({name: float for name in frame.columns if name in NUMBERS})
+    names = list(columns)
+    frame = pd.DataFrame([[row.get(name) for name in names] for row in rows], columns=names, dtype=object)
+    return frame.astype({name: float for name in names if name in NUMBERS})
 
 
 def weights_up_to(pretraining: Pretraining, stage: int) -> Pretraining:

@@ -1,7 +1,7 @@
 """Tables 2, 3 and 5: the modifications, GLUE development scores, and the best points of grids, beside the paper's."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ablations.scales import Scale, Vocabulary, scaled
@@ -138,7 +138,8 @@ def score_table(group: Group) -> Table:
     lines = ["± is one standard deviation (sd) over seeds."]
     if any("‡" in cell.marks for row in rows for cell in row.cells.values() if cell.score is not None):
         lines.append("‡ started from pre-training instead of MNLI.")
-    return _score_table("GLUE development scores and held-out losses", group, (), rows, set(), lines)
+    table = _score_table("GLUE development scores and held-out losses", group, (), rows, set(), lines)
+    return replace(table, shown=table.shown.drop(columns="Source"), alignment=table.alignment[1:])
 
 
 def _score_table(

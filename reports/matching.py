@@ -259,7 +259,7 @@ def _external_drafts(trials: pd.DataFrame, evidence: Evidence) -> list[_Draft]:
         grid = max(grids, key=len, default=tuple(dict.fromkeys(own.point)))
         known = {name: _grid_key(study.points) for name, study in evidence.studies.items()}
         starts_right = [known.get(start, _grid_key(grid)) == _grid_key(grid) for start in own.start]
-        fitting = own[own.point.isin(grid) & starts_right]
+        fitting = own[own.point.isin(grid) & np.array(starts_right, dtype=bool)]
         name = names[model_id] if (names == names[model_id]).sum() == 1 else f"{names[model_id]} {model_id}"
         row = Row(
             name=name,
