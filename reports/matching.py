@@ -227,7 +227,7 @@ def _grid_key(points: Iterable[Point]) -> str:
 
 def _has_protocol(frame: pd.DataFrame, protocols: Mapping[tuple[str, bool], str]) -> pd.Series:
     """Whether each study or trial has a variant's protocol on its task, as it starts from another one or not."""
-    wanted = [protocols[task, start is not None] for task, start in zip(frame.task, frame.start, strict=True)]
+    wanted = [protocols.get((task, start is not None)) for task, start in zip(frame.task, frame.start, strict=True)]
     return frame.protocol == pd.Series(wanted, index=frame.index, dtype=object)
 
 
