@@ -101,7 +101,7 @@ def test_another_copy_of_a_job_has_another_key(change: dict[str, str]) -> None:
     assert keys[0] != keys[1] and keys[0] == keys[2]
 
 
-def test_a_helper_started_here_knows_its_place_even_inside_a_step_of_slurm() -> None:
+def test_a_rank_started_here_knows_its_place_even_inside_a_step_of_slurm() -> None:
     assert JobRank.of_environment(STEP | SECOND.variables()) == SECOND
 
 
@@ -130,7 +130,7 @@ def test_no_task_shares_the_gpu_of_another(monkeypatch: pytest.MonkeyPatch) -> N
 def test_two_tasks_of_slurm_train_stage_after_stage_as_local_processes_do(
     local: tuple[Path, PretrainingRun], tmp_path: Path
 ) -> None:
-    """Bit for bit; run.json says one process, the step two. The helper goes from the first meeting to the second."""
+    """Bit for bit; run.json says one process, the step two. The second rank joins one after the other."""
     root, run = beside(tmp_path / "slurm", local[0]), local[1]
     second = tiny_run(
         previous=run, model=run.recipe.model, stages=(tiny_stage(steps=2, warmup_steps=0, decay_steps=0),)
@@ -163,12 +163,12 @@ def test_of_two_copies_of_a_job_one_trains_and_its_tasks_do_not_mix(
     copies = [slurm_tasks(root, reference(run), count=2, nodes=nodes) for nodes in ("node[1-2]", "node[2-3]")]
     codes, said = ends([process for copy in copies for process in copy])
     assert codes == [0, 0, 0, 0], said
-    assert said == "", "somebody went to a meeting that was not theirs"
+    assert said == "", "a rank joined another attempt"
     assert len(list(read_lines(root / "starts.jsonl"))) == 1
     assert_equal_weights(root, local[0], run)
 
 
-def test_a_stop_that_reaches_one_helper_alone_ends_all_after_the_same_step(
+def test_a_stop_that_reaches_one_rank_alone_ends_all_after_the_same_step(
     local: tuple[Path, PretrainingRun], tmp_path: Path
 ) -> None:
     root, run = beside(tmp_path / "slurm", local[0]), local[1]
@@ -186,7 +186,7 @@ def test_a_stop_that_reaches_one_helper_alone_ends_all_after_the_same_step(
     assert_equal_weights(root, local[0], run)
 
 
-def test_a_killed_helper_fails_the_attempt_and_the_next_start_goes_on(
+def test_a_killed_rank_fails_the_attempt_and_the_next_start_goes_on(
     local: tuple[Path, PretrainingRun], tmp_path: Path
 ) -> None:
     root, run = beside(tmp_path / "slurm", local[0]), local[1]

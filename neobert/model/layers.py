@@ -1,7 +1,8 @@
-"""Position-wise feed-forward networks, all without biases.
+"""Feed-forward networks, all without biases, and norms over the last dimension.
 
-A new one is a class and a row of the table. One whose name ends in "glu" is a gated linear unit and takes two thirds
-of the nominal width, so that all have equal parameters; `neobert.model.size` counts by the same rule.
+A new one is a class and a row of `FEEDFORWARDS` or `NORMS`. A feed-forward whose name ends in "glu" is a gated linear
+unit and takes two thirds of the nominal width, so that all have equal parameters; `neobert.model.size` counts by the
+same rule. What a norm gives has the dtype of what comes in, under autocast too.
 """
 
 from collections.abc import Callable
@@ -12,6 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from neobert.model.size import gated_width
+
+FEW_KERNELS_NUMBERS = 1 << 15
+"""Numbers of an input from which fewer kernels on a CPU outweigh that they are called from Python."""
 
 
 class GELUFeedForward(nn.Sequential):
@@ -63,10 +67,6 @@ FEEDFORWARDS: dict[str, Callable[[int, int], nn.Module]] = {
     "swiglu": SwiGLU,
     "geglu": GeGLU,
 }
-
-
-FEW_KERNELS_NUMBERS = 1 << 15
-"""Numbers of an input from which fewer kernels on a CPU outweigh that they are called from Python."""
 
 
 class LayerNorm(nn.LayerNorm):

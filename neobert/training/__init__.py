@@ -1,1 +1,1 @@
-"""The training loop and what it stands on: optimizer, engine, checkpoints."""
+"""Training: the loop, its engines and ranks, checkpoints, and pre-training."""

@@ -1,4 +1,4 @@
-"""The course of a training run over all of its ranks: restore, step, log, save, stop, and what is left of it.
+"""Training runs: restore, step, log, save, stop, in all ranks together, and what a run leaves.
 
 Every rank makes the same `Trainer` and calls `fit`. Rank 0 holds the claim of the run: it alone writes metrics and
 checkpoints. `train` is rank 0's entry, `join_runs` that of the others.
@@ -92,7 +92,7 @@ def prefetch(items: Iterator[Item], depth: int = PREFETCHED_STEPS) -> Iterator[I
 
 @dataclass(frozen=True)
 class TrainResult:
-    """How far an attempt came: it began after step `begun` and ended after `step` of `steps`.
+    """How far an attempt came: from step `begun` to `step` of `steps`.
 
     `optimizer_state_bytes` is what this rank alone held, `compiled` whether its model was.
     """
@@ -268,7 +268,7 @@ class Trainer(ABC, Generic[MicroBatch]):
         self.totals.compile_seconds += self._compile_seconds - before
 
     def _save_together(self, step: int, claim: Claim | None) -> None:
-        """Save in all ranks; where rank 0 cannot, the others are told instead of waiting for it in vain."""
+        """Save in all ranks; where rank 0 cannot, the others learn it instead of hanging."""
         saved = False
         try:
             self.save(step, claim)

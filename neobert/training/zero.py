@@ -1,4 +1,4 @@
-"""DeepSpeed's ZeRO: the optimizer's state (stage 1) and the gradients too (stage 2) split over the processes.
+"""DeepSpeed's ZeRO: optimizer state (stage 1) and gradients too (stage 2) are split over the ranks.
 
 With P parameters and N processes each process holds, in bytes, beside 4·P of fp32 weights:
 
