@@ -17,7 +17,6 @@ from neobert.glue.encoding import load_encoded
 from neobert.glue.selection import read_arrays
 from neobert.glue.tasks import TASKS, Metric, Task
 from neobert.identity import identity
-from neobert.runs.index import encoded_task_path
 from neobert.runs.layout import Layout
 from neobert.runs.specifications import GlueStudy
 
@@ -77,7 +76,7 @@ class StoredPredictions:
         return self._labels[task, origin]
 
     def _read_labels(self, studies: Sequence[GlueStudy]) -> Predictions:
-        for path in sorted({encoded_task_path(self._layout, study) for study in studies}):
+        for path in sorted({study.encoded_task(self._layout) for study in studies}):
             try:
                 return load_encoded(path).labels
             except (MissingData, DamagedFile):

@@ -9,7 +9,6 @@ from neobert.data.tokenizers import Framed
 from neobert.glue.encoding import encode_task, save_encoded
 from neobert.glue.metrics import evaluate
 from neobert.glue.tasks import TASKS
-from neobert.runs.index import encoded_task_path
 from neobert.runs.layout import Layout
 
 EXAMPLES = 60
@@ -50,7 +49,7 @@ def _encode(study: Study, of_task: Any, labels: dict[str, Any]) -> None:
         for split, values in splits.items()
     }
     save_encoded(
-        encoded_task_path(Layout(study.root), of_task),
+        of_task.encoded_task(Layout(study.root)),
         encode_task(task, texts, OneToken(), of_task.protocol.max_tokens),
     )
 

@@ -11,7 +11,6 @@ from tiny_runs import SOURCE, tiny_run
 
 from neobert.files import append_line, json_bytes
 from neobert.identity import NUMERICS, plain
-from neobert.runs.index import encoded_task_path, trial_files
 from neobert.runs.layout import Layout
 from neobert.runs.records import sealed
 from neobert.runs.specifications import Execution, GlueStudy, PretrainingRun, RunFile, Start, run_folder
@@ -79,7 +78,7 @@ def finish_pretraining(layout: Layout, run: PretrainingRun, **fields: Any) -> Pa
 
 def record_trial(layout: Layout, study: GlueStudy, number: int, score: float = 0.5) -> Path:
     """Record and weights of a trial; returns the weights' path."""
-    files = trial_files(layout, study)[number]
+    files = study.trials(layout)[number]
     content = {"kind": "glue", "id": files.id, "state": "done", "scores": {"score": score}}
     seal(files.record, content)
     files.predictions.touch()
@@ -91,7 +90,7 @@ def finish_study(layout: Layout, study: GlueStudy, best: int = 0) -> Path:
     """All trials and the selection."""
     for number in range(len(study.points)):
         record_trial(layout, study, number, score=0.9 if number == best else 0.5)
-    chosen = trial_files(layout, study)[best]
+    chosen = study.trials(layout)[best]
     content = {"study": study.id, "trial": chosen.id, "point": plain(chosen.point), "score": 0.9}
     return write(run_folder(layout, study) / "selection.json", content)
 
@@ -169,7 +168,7 @@ def submit(layout: Layout, job: str, *runs: Run, ago_seconds: float = 60.0, **fi
 
 def encode(layout: Layout, study: GlueStudy) -> Path:
     """The encoded task of a study."""
-    path = encoded_task_path(layout, study)
+    path = study.encoded_task(layout)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"tokens")
     return path
@@ -205,6 +204,6 @@ def large_folder(root: Path, models: int, tasks: tuple[str, ...] = ("cola", "mnl
             elif seed % 4 == 0:
                 for number in range(3):
                     record_trial(layout, study, number)
-                claim(layout, trial_files(layout, study)[4].id)
+                claim(layout, study.trials(layout)[4].id)
         submit(layout, str(seed), run, ago_seconds=3600)
     return models * (1 + len(tasks))

@@ -13,7 +13,6 @@ from ablations.scales import synthetic_documents
 from neobert.data.sources import open_source
 from neobert.glue.finetuning import FineTuner
 from neobert.glue.study import _fine_tuner
-from neobert.runs.index import selection_path
 from neobert.runs.layout import Layout
 from neobert.runs.specifications import GlueStudy
 from neobert.training import checkpoints
@@ -41,7 +40,7 @@ def test_the_pretrained_smoke_model_beats_random_weights_by_ten_points(tmp_path:
     gains = []
     for row in plan(chosen_variants(["M5"]), SEEDS, "smoke", source, layout):
         studies = [unit.run for unit in row.planned if isinstance(unit.run, GlueStudy)]
-        trained = {study.task: json.loads(selection_path(layout, study).read_text())["score"] for study in studies}
+        trained = {study.task: json.loads(study.closing(layout).record.read_text())["score"] for study in studies}
         random = {study.task: score_from_random_weights(layout, study) for study in studies}
         for task, score in trained.items():
             print(f"seed {row.seed} {task}: pre-trained {100 * score:.1f}, random {100 * random[task]:.1f}")

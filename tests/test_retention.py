@@ -33,7 +33,6 @@ from ablations import run
 from neobert.recipe import Data
 from neobert.runs import cleanup
 from neobert.runs.cleanup import DAY_SECONDS, collect, collectable, obstacles, read_uses
-from neobert.runs.index import trial_files
 from neobert.runs.layout import Layout
 from neobert.runs.specifications import PretrainingRun, Start
 from neobert.training.schedule import milestones
@@ -187,7 +186,7 @@ def test_of_a_closed_study_only_the_best_weights_stay(layout: Layout) -> None:
     study = study_of(tiny_run(), points=3)
     declare(layout, study)
     finish_study(layout, study, best=1)
-    files = trial_files(layout, study)
+    files = study.trials(layout)
     assert paths(layout) == {str(files[number].weights.relative_to(layout.root)) for number in (0, 2)}
     collect(layout, collectable(layout))
     assert [one.weights.exists() for one in files] == [False, True, False]
@@ -202,7 +201,7 @@ def test_weights_of_an_open_study_stay_also_when_another_study_shares_and_closed
     record_trial(layout, large, 2)
     assert paths(layout) == set()
     finish_study(layout, large, best=2)
-    assert paths(layout) == {str(trial_files(layout, small)[1].weights.relative_to(layout.root))}
+    assert paths(layout) == {str(small.trials(layout)[1].weights.relative_to(layout.root))}
 
 
 def test_the_weights_that_another_task_starts_from_stay_without_their_run_file(layout: Layout) -> None:
@@ -212,7 +211,7 @@ def test_the_weights_that_another_task_starts_from_stay_without_their_run_file(l
     declare(layout, study_of(tiny_run(), task="rte", start=start))
     selection = finish_study(layout, mnli, best=1)
     (selection.parent / "run.json").unlink()
-    assert paths(layout) == {str(trial_files(layout, mnli)[0].weights.relative_to(layout.root))}
+    assert paths(layout) == {str(mnli.trials(layout)[0].weights.relative_to(layout.root))}
 
 
 def snapshot(layout: Layout, *, name: str = NOBODY, dirty: bool | None = False, old: bool = True) -> Path:
@@ -415,7 +414,7 @@ def _bring_study(layout: Layout, made: PretrainingRun, state: str) -> None:
     if state != "absent":
         declare(layout, study)
     if state == "running":
-        claim(layout, trial_files(layout, study)[1].id)
+        claim(layout, study.trials(layout)[1].id)
     if state == "done":
         finish_study(layout, study, best=2)
 

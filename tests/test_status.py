@@ -28,7 +28,7 @@ from status_worlds import (
 from tiny_runs import STEPS, tiny_run
 
 from ablations import status
-from neobert.runs.index import Index, read_index, state_of, trial_files
+from neobert.runs.index import Index, read_index, state_of
 from neobert.runs.layout import Layout
 
 ROOT = Path(__file__).parent.parent
@@ -165,9 +165,9 @@ def test_a_study_counts_points_and_names_its_workers(layout: Layout) -> None:
     study = study_of(run, points=4)
     declare(layout, study)
     record_trial(layout, study, 0)
-    claim(layout, trial_files(layout, study)[0].id, silent_seconds=400)
+    claim(layout, study.trials(layout)[0].id, silent_seconds=400)
     for number in (1, 2):
-        claim(layout, trial_files(layout, study)[number].id, job=f"12_{number}")
+        claim(layout, study.trials(layout)[number].id, job=f"12_{number}")
     row = next(row for row in read_index(layout).rows() if row.kind == "glue")
     assert (row.state, row.done, row.total, row.counted, row.note) == ("running", 1, 4, "points", "")
     assert {worker.job for worker in row.workers} == {"12_1", "12_2"}
@@ -224,9 +224,9 @@ def test_states_of_studies_are_those_that_the_commands_act_on(
     for number in range(recorded):
         record_trial(layout, study, number)
     if has_failed:
-        fail(trial_files(layout, study)[2].error, "trial", "no")
+        fail(study.trials(layout)[2].error, "trial", "no")
     if is_claimed:
-        claim(layout, trial_files(layout, study)[2].id)
+        claim(layout, study.trials(layout)[2].id)
     row = next(row for row in read_index(layout).rows() if row.kind == "glue")
     assert row.state == state_of(layout, study) and row.done == recorded
 

@@ -20,12 +20,7 @@ from neobert.runs.kinds import KINDS, kind_of
 from neobert.runs.layout import PARTIAL, Layout
 from neobert.runs.records import is_published
 from neobert.runs.specifications import (
-    EmbeddingEvaluation,
-    GlueStudy,
-    Run,
     RunFile,
-    TaskPart,
-    Trial,
     read_run_file,
     read_selection,
 )
@@ -397,15 +392,6 @@ def is_done(layout: Layout, reference: str) -> bool:
     return is_published(layout.record_of(reference), read_selection)
 
 
-def set_failures_aside(layout: Layout, study: GlueStudy) -> int:
-    """Move the errors of failed trials to errors/<id>.<n>.json, so that they run again; how many there were."""
-    failed = [trial for trial in study.trials(layout) if trial.error.exists() and not trial.is_done]
-    for trial in failed:
-        number = 1 + len(list(trial.error.parent.glob(f"{trial.id}.*.json")))
-        trial.error.rename(trial.error.with_suffix(f".{number}.json"))
-    return len(failed)
-
-
 def newest_step_line(folder: Path) -> dict[str, Any] | None:
     """The newest whole metrics line of a step below a run's folder; reads the end of one file, of more where a new
     attempt has none yet."""
@@ -519,36 +505,3 @@ def causes_of(rows: Sequence[Row]) -> list[Cause]:
         for text, units in failures.items()
     ]
     return sorted(causes, key=lambda cause: -len(cause.failures))
-
-
-# Older names, for modules that still use them.
-TrialFiles = Trial
-TaskFiles = TaskPart
-
-
-def trial_files(layout: Layout, study: GlueStudy) -> list[Trial]:
-    return list(study.trials(layout))
-
-
-def task_files(layout: Layout, evaluation: EmbeddingEvaluation) -> list[TaskPart]:
-    return list(evaluation.task_parts(layout))
-
-
-def is_closed(layout: Layout, study: GlueStudy) -> bool:
-    return study.closing(layout).is_done
-
-
-def selection_path(layout: Layout, study: GlueStudy) -> Path:
-    return study.closing(layout).record
-
-
-def encoded_task_path(layout: Layout, study: GlueStudy) -> Path:
-    return study.encoded_task(layout)
-
-
-def errors_of(layout: Layout, run: Run) -> Iterator[dict[str, Any]]:
-    yield from (dict(vars(each)) for each in Index(layout).progress(run).failures)
-
-
-def last_step(layout: Layout, run: Run) -> dict[str, Any] | None:
-    return newest_step_line(layout.root / run.folder)

@@ -37,10 +37,6 @@ class Part:
         """Whether the record is there and whole."""
         return is_published(self.record, self.read)
 
-    @property
-    def is_recorded(self) -> bool:
-        return self.is_done
-
 
 class Work(Protocol):
     """All that decides a result, and where it lies below a folder of runs. Frozen; equal work has an equal id."""
