@@ -314,7 +314,7 @@ def stage_memory(run: PretrainingRun, machine: Machine, rows: int | None = None)
 
 
 @dataclass(frozen=True)
-class Costs:
+class PlanCosts:
     """The costs of a plan. What several rows share is counted in each row, and once in the total."""
 
     layout: Layout
@@ -438,10 +438,10 @@ class Costs:
         return {task: frozenset(path.stem for path in (root / task).glob("*.json")) for task in TASKS}
 
 
-COSTS: Mapping[Kind, Callable[[Costs, Any], Cost]] = {
-    "pretraining": Costs._stage,
+COSTS: Mapping[Kind, Callable[[PlanCosts, Any], Cost]] = {
+    "pretraining": PlanCosts._stage,
     "glue": lambda costs, study: costs._studies([study]),
-    "contrastive": Costs._contrastive,
+    "contrastive": PlanCosts._contrastive,
     "mteb": lambda costs, evaluation: Cost(uncounted=("mteb",)),
 }
 """What each kind of work costs, apart from corpora."""

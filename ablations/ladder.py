@@ -5,7 +5,7 @@ repository at ed75b68. Where the two contradict each other the choice is marked,
 an @ in its name.
 """
 
-from ablations.variant import Embedding, Modification, Recipe, Variant
+from ablations.variant import EmbeddingProtocol, Modification, Recipe, Variant
 from neobert.recipe import (
     Contrastive,
     Data,
@@ -91,7 +91,7 @@ CONTRASTIVE_PROTOCOL = Contrastive(
     seed=0,
 )
 
-EMBEDDING_PROTOCOL = Embedding(
+EMBEDDING_PROTOCOL = EmbeddingProtocol(
     contrastive=CONTRASTIVE_PROTOCOL,
     pairs="paper",  # App. D.2; the code reads other data sets (M9@contrastive-code)
     instructions="paper",  # App. D.3, Tables 8 and 9; mteb's own: M9@mteb-prompts, the code's: M9@code-prompts

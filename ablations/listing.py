@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.markup import escape
 
-from ablations.costs import Cost, Costs
+from ablations.costs import Cost, PlanCosts
 from ablations.designs import ScaledDesign
 from ablations.ladder import ladder
 from ablations.plan import ModelRow, PlannedRun, PlanRow, VariantRow
@@ -152,7 +152,7 @@ def _equal_on_ladder(rows: Sequence[VariantRow]) -> dict[str, str]:
 # A plan
 
 
-def print_plan(rows: Sequence[VariantRow], costs: Costs, *, as_json: bool) -> None:
+def print_plan(rows: Sequence[VariantRow], costs: PlanCosts, *, as_json: bool) -> None:
     """The runs of each variant with ids, sizes, states, folders and costs, and the total of the plan.
 
     Raises:
@@ -210,7 +210,7 @@ def _summary(row: VariantRow) -> dict[str, Any]:
     }
 
 
-def _print_runs(row: VariantRow, costs: Costs) -> None:
+def _print_runs(row: VariantRow, costs: PlanCosts) -> None:
     console, summary = output(), _summary(row)
     sizes = ", ".join(f"{quantity(summary[key])} {key}" for key in ("parameters", "tokens", "flops"))
     title = f"{row.name} ({row.title}), seed {row.seed}, {row.scale} scale, {costs.source.label} data: {sizes}"
@@ -233,7 +233,7 @@ def _numbers(cost: Cost) -> tuple[str | None, str | None, str | None]:
     return memory, hours_text, disk
 
 
-def _print_total(rows: Sequence[VariantRow], costs: Costs) -> None:
+def _print_total(rows: Sequence[VariantRow], costs: PlanCosts) -> None:
     console, total, machine = output(), costs.total, costs.machine
     console.print(_state_counts(each.state for row in rows for each in row.planned))
     memory, hours, disk = (number or "unknown" for number in _numbers(total))

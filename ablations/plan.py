@@ -19,7 +19,7 @@ from ablations.ladder import (
     variants,
 )
 from ablations.scales import Scale, scaled, scaled_embedding, scaled_measurement, scaled_variant, vocabulary_of
-from ablations.variant import Embedding, Recipe, Variant, change_label
+from ablations.variant import EmbeddingProtocol, Recipe, Variant, change_label
 from neobert.data.mteb_tasks import EmbeddingTask, Wording, chosen_tasks, task_prompts
 from neobert.data.pairs import DECLARED_SETS, Mix, sets_of
 from neobert.data.sources import Source
@@ -52,7 +52,7 @@ StageName = Literal["pretrain", "glue", "contrastive", "mteb", "perplexity"]
 STAGES: tuple[StageName, ...] = ("pretrain", "glue")
 EMBEDDING_FIELDS: Mapping[str, frozenset[str]] = {
     "contrastive": frozenset({"contrastive", "pairs"}),
-    "mteb contrastive": frozenset(Embedding.model_fields),
+    "mteb contrastive": frozenset(EmbeddingProtocol.model_fields),
     "mteb zero_shot": frozenset({"precision"}),
 }
 """By the title of a run: the fields of the embedding protocol that decide it."""
@@ -73,7 +73,7 @@ EVERYTHING = EmbeddingChoice()
 
 
 @dataclass(frozen=True)
-class Encoder:
+class EncoderWeights:
     """Weights that later stages start from: those of a stage of pre-training, or of an external model.
 
     `context` is that of the stage, `most_tokens` what the encoder reads at most, both in tokens; None where nothing
@@ -109,7 +109,7 @@ class PlannedRun:
     folder: Path
     state: State
 
-    def decisive(self, embedding: Embedding) -> dict[str, Any]:
+    def decisive(self, embedding: EmbeddingProtocol) -> dict[str, Any]:
         """What of an embedding protocol decides the run: variants with the same pre-training that agree in it share the
         run."""
         return embedding.model_dump(include=set(EMBEDDING_FIELDS.get(self.run.title, ())))
@@ -290,7 +290,7 @@ def plan(
             if "glue" in stages:
                 skipped |= _missing_tasks(source)
                 runs += [study for each in tuning_seeds for study in variant_studies(recipe, trained, each, source)]
-            encoder = Encoder.of_stage(trained[-1])
+            encoder = EncoderWeights.of_stage(trained[-1])
             tuned, reasons = embedding_runs(encoder, recipe.embedding, tuning_seeds, source, stages, choice)
             row = VariantRow(
                 name=variant.name,
@@ -329,7 +329,7 @@ def plan_model(
     Raises:
         MissingData, ValueError: as `embedding_runs`; there is nothing to run, or no such variant.
     """
-    seeds, encoder = list(dict.fromkeys(seeds)), Encoder.of_model(model)
+    seeds, encoder = list(dict.fromkeys(seeds)), EncoderWeights.of_model(model)
     variant = None if protocol is None else chosen_variants([protocol])[0]
     runs: list[Run] = []
     skipped: dict[str, str] = {}
@@ -414,12 +414,12 @@ def variant_studies(recipe: Recipe, trained: Sequence[PretrainingRun], seed: int
     return [
         study
         for run in measured
-        for study in glue_studies(Encoder.of_stage(run), recipe.finetuning, points, seed, source)
+        for study in glue_studies(EncoderWeights.of_stage(run), recipe.finetuning, points, seed, source)
     ]
 
 
 def glue_studies(
-    encoder: Encoder, protocol: FineTuning, points: tuple[Point, ...], seed: int, source: Source
+    encoder: EncoderWeights, protocol: FineTuning, points: tuple[Point, ...], seed: int, source: Source
 ) -> list[GlueStudy]:
     """One study a task that the source can fine-tune, MNLI before those that start from it."""
     context = encoder.context or protocol.max_tokens
@@ -463,8 +463,8 @@ def protocol_on(task: str, protocol: FineTuning, *, transfers: bool) -> FineTuni
 
 
 def embedding_runs(
-    encoder: Encoder,
-    embedding: Embedding,
+    encoder: EncoderWeights,
+    embedding: EmbeddingProtocol,
     seeds: Sequence[int],
     source: Source,
     stages: Collection[str],
@@ -526,7 +526,9 @@ def pair_sets(source: Source, names: Sequence[str] | None, mix: Mix = "paper") -
     )
 
 
-def contrastive_run(encoder: Encoder, protocol: Contrastive, seed: int, sets: Sequence[PairSet]) -> ContrastiveRun:
+def contrastive_run(
+    encoder: EncoderWeights, protocol: Contrastive, seed: int, sets: Sequence[PairSet]
+) -> ContrastiveRun:
     """Contrastive fine-tuning of an encoder, which reads at most as many tokens as it was trained on."""
     return ContrastiveRun(
         weights=encoder.id,
@@ -553,7 +555,7 @@ def wanted_tasks(
 
 
 def evaluation_after(
-    run: ContrastiveRun, embedding: Embedding, tasks: Sequence[EmbeddingTask], source: Source
+    run: ContrastiveRun, embedding: EmbeddingProtocol, tasks: Sequence[EmbeddingTask], source: Source
 ) -> EmbeddingEvaluation:
     """Tasks after contrastive fine-tuning, with the instructions that were trained with.
 
@@ -574,7 +576,7 @@ def evaluation_after(
 
 
 def zero_shot_evaluation(
-    encoder: Encoder, embedding: Embedding, tasks: Sequence[EmbeddingTask], source: Source
+    encoder: EncoderWeights, embedding: EmbeddingProtocol, tasks: Sequence[EmbeddingTask], source: Source
 ) -> EmbeddingEvaluation:
     """Tasks on an encoder as it was pre-trained.
 

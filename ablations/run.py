@@ -203,13 +203,13 @@ def _design(options: argparse.Namespace, vocabulary: "Vocabulary") -> "ScaledDes
 
 def _print_plan(workspace: "Workspace", rows: "Sequence[VariantRow]") -> None:
     """The plan and, for SLURM, the batch files."""
-    from ablations.costs import Costs
+    from ablations.costs import PlanCosts
     from ablations.listing import print_plan
     from ablations.submit import planned_machine, preview
 
     options, layout = workspace.options, workspace.layout
     jobs = preview(options, layout, rows) if options.cluster == "slurm" else ""
-    print_plan(rows, Costs(layout, rows, workspace.source, planned_machine(options)), as_json=options.json)
+    print_plan(rows, PlanCosts(layout, rows, workspace.source, planned_machine(options)), as_json=options.json)
     print(jobs, end="", file=sys.stderr if options.json else sys.stdout)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from ablations.ladder import CONTRASTIVE_PROTOCOL, EMBEDDING_PROTOCOL
-from ablations.variant import Embedding, Recipe, Variant, prove_scaled, validated
+from ablations.variant import EmbeddingProtocol, Recipe, Variant, prove_scaled, validated
 from neobert.data.sources import Source
 from neobert.processes import available_cores
 from neobert.recipe import Contrastive, FineTuning, Grid
@@ -241,7 +241,7 @@ SCALED: Mapping[Scale, Mapping[str, Any]] = {
 PEAK_LEARNING_RATES: Mapping[Scale, float] = {"smoke": 1e-3, "laptop": 1e-3, "proxy": 2e-4}
 
 
-def scaled_embedding(scale: Scale, embedding: Embedding = EMBEDDING_PROTOCOL) -> Embedding:
+def scaled_embedding(scale: Scale, embedding: EmbeddingProtocol = EMBEDDING_PROTOCOL) -> EmbeddingProtocol:
     """How an encoder is made an embedder at a scale; vectors of small models are computed in fp32."""
     if scale == "paper":
         return embedding

@@ -26,7 +26,7 @@ from neobert.recipe import (
 )
 
 
-class Embedding(Value):
+class EmbeddingProtocol(Value):
     """How an encoder is made an embedder and measured as one.
 
     `pairs` says whose data sets of pairs are trained on, `instructions` whose instructions the tasks of MTEB(eng, v1)
@@ -47,7 +47,7 @@ class Recipe(Value):
     finetuning: FineTuning
     grid: Grid
     checkpoints: Literal["last_stage", "every_stage"]
-    embedding: Embedding
+    embedding: EmbeddingProtocol
 
 
 SECTIONS: dict[str, type[Value]] = {
@@ -56,7 +56,7 @@ SECTIONS: dict[str, type[Value]] = {
     "masking": Masking,
     "optimization": Optimization,
     "finetuning": FineTuning,
-    "embedding": Embedding,
+    "embedding": EmbeddingProtocol,
     "contrastive": Contrastive,
 }
 

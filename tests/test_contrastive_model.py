@@ -1,4 +1,4 @@
-"""`run.py --model`: contrastive fine-tuning of encoders from elsewhere by flag, and what the command refuses."""
+"""`run.py --model`: contrastive fine-tuning of external encoders by flag, and what the command refuses."""
 
 import json
 from collections.abc import Callable
@@ -151,7 +151,7 @@ def test_pairs_of_the_hub_are_named_with_what_brings_them(tmp_path: Path, capsys
     assert "ALLNLI" in said and "FEVER" not in said and "prefetch.py" in said and not (tmp_path / "runs").exists()
 
 
-def test_slurm_waits_for_nothing_before_a_model_from_elsewhere(tmp_path: Path) -> None:
+def test_slurm_waits_for_nothing_before_an_external_model(tmp_path: Path) -> None:
     layout = Layout(tmp_path / "runs")
     model = adopt(layout, str(world.save(world.seeded(world.bert), tmp_path / "model")))
     row = plan_model(model, [0], "smoke", SyntheticSource(100), layout, ["contrastive"])

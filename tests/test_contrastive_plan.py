@@ -12,7 +12,7 @@ from small_corpora import REAL_DATA
 from tiny_contrastive import tiny_contrastive, write_encoder, write_tiny_contrastive
 
 from ablations.ladder import CONTRASTIVE_PROTOCOL, EMBEDDING_PROTOCOL, variants
-from ablations.plan import Encoder, chosen_variants, contrastive_run, pair_sets, plan
+from ablations.plan import EncoderWeights, chosen_variants, contrastive_run, pair_sets, plan
 from ablations.run import main
 from ablations.scales import scaled_contrastive, scaled_embedding
 from ablations.submit import plan_jobs
@@ -211,7 +211,7 @@ def test_the_real_pairs_are_read(tmp_path: Path) -> None:
     (row,) = plan(chosen_variants(["M8"]), [0], "smoke", source, Layout(tmp_path), ["pretrain", "contrastive"])
     assert isinstance(row.planned[-1].run, ContrastiveRun)
     assert row.planned[-1].run == contrastive_run(
-        Encoder.of_stage(row.stages[0]), scaled_contrastive("smoke"), 0, pair_sets(source, None)
+        EncoderWeights.of_stage(row.stages[0]), scaled_contrastive("smoke"), 0, pair_sets(source, None)
     )
 
 

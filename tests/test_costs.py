@@ -16,8 +16,8 @@ from ablations.checks import misfits, refuse, refuse_misfits, require_data, vali
 from ablations.costs import (
     PUBLISHED,
     Cost,
-    Costs,
     Machine,
+    PlanCosts,
     TrialWork,
     checkpoint_bytes,
     corpus_bytes,
@@ -55,8 +55,8 @@ def rows_of(root: Path, *names: str, scale: Scale = "paper", pretrain_only: bool
     return plan(chosen_variants(names), (0,), scale, source, Layout(root), parts)  # type: ignore[arg-type]
 
 
-def costs_of(root: Path, machine: Machine, *names: str, pretrain_only: bool = False) -> Costs:
-    return Costs(Layout(root), rows_of(root, *names, pretrain_only=pretrain_only), HUB, machine)
+def costs_of(root: Path, machine: Machine, *names: str, pretrain_only: bool = False) -> PlanCosts:
+    return PlanCosts(Layout(root), rows_of(root, *names, pretrain_only=pretrain_only), HUB, machine)
 
 
 def stages(row: VariantRow) -> list[PretrainingRun]:

@@ -15,11 +15,11 @@ from test_identities import small_folder
 from tiny_runs import tiny_run
 from tiny_suite import SMOKE, write_evaluation, write_zero_shot, zero_shot
 
-from ablations.costs import Costs, Machine
+from ablations.costs import Machine, PlanCosts
 from ablations.plan import (
     EVERYTHING,
     EmbeddingChoice,
-    Encoder,
+    EncoderWeights,
     ModelRow,
     VariantRow,
     chosen_variants,
@@ -143,9 +143,7 @@ def test_runs_are_labelled_with_the_variants_whose_protocol_they_have(
     assert (tuned & known, suite & known) == (of_tuning, of_suite)
 
 
-def test_a_model_from_elsewhere_gets_the_protocol_of_a_variant(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_external_model_gets_the_protocol_of_a_variant(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What the two protocols share keeps its name; what they do not is labelled with the variant."""
     model = adopt(Layout(tmp_path), str(save(seeded(bert), tmp_path / "tiny-bert")))
 
@@ -204,7 +202,7 @@ def test_the_dry_run_shows_tasks_that_nobody_can_count_hours_of(
 def test_hours_of_fine_tuning_are_bounded_where_a_throughput_is_stated(tmp_path: Path) -> None:
     row = planned(tmp_path)
     machine = Machine(None, 1, "ddp", 4096, 1000.0, None)
-    cost = Costs(Layout(tmp_path), [row], SYNTHETIC, machine).of(row.planned[1].run)
+    cost = PlanCosts(Layout(tmp_path), [row], SYNTHETIC, machine).of(row.planned[1].run)
     tuned = row.planned[1].run
     assert isinstance(tuned, ContrastiveRun) and cost.gpu_hours is not None
     assert cost.gpu_hours * 3600 == pytest.approx(
@@ -322,7 +320,7 @@ def test_missing_data_are_named_before_anything_runs(tmp_path: Path, capsys: pyt
     assert "MTEB task STS12 (mteb/sts12-sts)" in said and "CQADupstackAndroidRetrieval" in said
     assert "--stages pretrain contrastive mteb" in said
     (folder / "mteb" / "STS" / "Mine").mkdir(parents=True)
-    encoder, zero_shot_choice = Encoder.of_stage(tiny_run()), EmbeddingChoice(zero_shot=True)
+    encoder, zero_shot_choice = EncoderWeights.of_stage(tiny_run()), EmbeddingChoice(zero_shot=True)
     with pytest.raises(MissingData, match=r"Mine lacks .*test\.parquet"):
         embedding_runs(encoder, SMOKE, [0], DirectorySource(folder), ("mteb",), zero_shot_choice)
     with pytest.raises(MissingData, match=r"no data sets of pairs.*--zero-shot: without it"):
@@ -371,7 +369,7 @@ def test_a_word_of_the_list_means_its_repository_unless_a_folder_has_that_name(
 PLACES = (("", "Transformer"), ("1_Pooling", "Pooling"))
 
 
-def test_a_model_from_elsewhere_is_planned_with_fine_tuning_and_without(
+def test_an_external_model_is_planned_with_fine_tuning_and_without(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One that makes its vectors otherwise is told so; the plan writes nothing."""

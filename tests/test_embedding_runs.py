@@ -17,7 +17,7 @@ from tiny_runs import worker
 from tiny_suite import SMOKE, SOURCE_HERE, write_evaluation, write_zero_shot
 
 from ablations import run, scales
-from ablations.plan import EmbeddingChoice, Encoder, embedding_runs, evaluation_after
+from ablations.plan import EmbeddingChoice, EncoderWeights, embedding_runs, evaluation_after
 from neobert.data.mteb_tasks import CATEGORIES
 from neobert.embeddings import evaluation as mteb_evaluation
 from neobert.embeddings.encoders import TextEncoder
@@ -136,7 +136,7 @@ def test_any_encoder_of_transformers_is_measured_as_it_was_trained(tmp_path: Pat
     write_tiny_contrastive(tmp_path, tuned)
     assert work(tmp_path, tuned.reference) == 0
     choice = EmbeddingChoice(tasks=[STS], zero_shot=True)
-    (plain,), _ = embedding_runs(Encoder.of_model(model), SMOKE, [0], SOURCE_HERE, ("mteb",), choice)
+    (plain,), _ = embedding_runs(EncoderWeights.of_model(model), SMOKE, [0], SOURCE_HERE, ("mteb",), choice)
     sts = [task for task in SOURCE_HERE.embedding_tasks() if task.name == STS]
     after = evaluation_after(tuned, SMOKE, sts, SOURCE_HERE)
     for evaluation in (plain, after):

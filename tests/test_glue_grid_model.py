@@ -1,4 +1,4 @@
-"""The sweep command on models from elsewhere: the same batches, grid, transfer, claims and records as for variants."""
+"""The sweep command on external models: the same batches, grid, transfer, claims and records as for variants."""
 
 import json
 import os

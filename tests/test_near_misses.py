@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ablations.costs import Costs, Machine
+from ablations.costs import Machine, PlanCosts
 from ablations.listing import id_diffs, print_plan
 from ablations.plan import PlannedRun, VariantRow, chosen_variants, plan
 from neobert.data.sources import open_source
@@ -126,7 +126,7 @@ def test_the_plan_prints_costs_and_near_misses_in_json_and_for_people(
 ) -> None:
     write(tmp_path, changed(stage_of(planned(tmp_path)), weight_decay=0.1))
     rows = [planned(tmp_path)]
-    print_plan(rows, Costs(Layout(tmp_path), rows, SYNTHETIC, MACHINE), as_json=True)
+    print_plan(rows, PlanCosts(Layout(tmp_path), rows, SYNTHETIC, MACHINE), as_json=True)
     (entry,) = json.loads(capsys.readouterr().out)
     assert {"memory_gb_per_gpu", "gpu_hours", "gpu_hours_source", "disk_gb", "near_misses"} <= set(entry)
     assert entry["gpu_hours"] is None and entry["memory_gb_per_gpu"] > 2.5
@@ -134,7 +134,7 @@ def test_the_plan_prints_costs_and_near_misses_in_json_and_for_people(
     assert (
         miss["differs"] == {"recipe.optimization.weight_decay": [0.1, 0.01]} and miss["kind"] == "pretraining stage 1"
     )
-    print_plan(rows, Costs(Layout(tmp_path), rows, SYNTHETIC, MACHINE), as_json=False)
+    print_plan(rows, PlanCosts(Layout(tmp_path), rows, SYNTHETIC, MACHINE), as_json=False)
     said = capsys.readouterr().out
     assert "(waiting) in optimization.weight_decay: 0.1 → 0.01" in said
     assert "GPU-hours unknown" in said and "GPU-hours are not known" in said

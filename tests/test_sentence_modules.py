@@ -13,7 +13,7 @@ import torch
 from embedding_worlds import named
 from tiny_suite import SMOKE, SOURCE_HERE, write_evaluation
 
-from ablations.plan import EmbeddingChoice, Encoder, embedding_runs
+from ablations.plan import EmbeddingChoice, EncoderWeights, embedding_runs
 from neobert.embeddings.encoders import TextCounts
 from neobert.embeddings.evaluation import load_named_encoder, measure_task
 from neobert.embeddings.sentence_modules import SentenceModules, read_sentence_modules
@@ -189,7 +189,7 @@ def test_a_zero_shot_record_is_that_of_the_published_model(
     assert "as its modules.json says: pooling cls, vectors of length 1, at most 12 tokens, prompts STS" in said
     model, choice = adopt(Layout(root), str(folder)), EmbeddingChoice(tasks=[STS], zero_shot=True)
     write_model_file(Layout(root), model)
-    (evaluation,), _ = embedding_runs(Encoder.of_model(model), SMOKE, [0], SOURCE_HERE, ("mteb",), choice)
+    (evaluation,), _ = embedding_runs(EncoderWeights.of_model(model), SMOKE, [0], SOURCE_HERE, ("mteb",), choice)
     assert isinstance(evaluation, EmbeddingEvaluation)
     write_evaluation(root, evaluation)
     assert Worker(Layout(root), open_units(Layout(root), evaluation.reference), StopRequest()).run() == 0

@@ -6,7 +6,7 @@ from pathlib import Path
 from tiny_contrastive import write_encoder
 from tiny_runs import SOURCE
 
-from ablations.plan import EmbeddingChoice, Encoder, embedding_runs
+from ablations.plan import EmbeddingChoice, EncoderWeights, embedding_runs
 from ablations.scales import scaled_embedding
 from neobert.data.preparation import open_specified
 from neobert.runs.layout import Layout
@@ -21,7 +21,7 @@ SMOKE = scaled_embedding("smoke")
 def zero_shot(encoder: PretrainingRun, tasks: Sequence[str] | None = None) -> EmbeddingEvaluation:
     """Tasks, or all of them, on what an encoder was pre-trained to."""
     choice = EmbeddingChoice(tasks=tasks, zero_shot=True)
-    (evaluation,), _ = embedding_runs(Encoder.of_stage(encoder), SMOKE, [0], SOURCE_HERE, ("mteb",), choice)
+    (evaluation,), _ = embedding_runs(EncoderWeights.of_stage(encoder), SMOKE, [0], SOURCE_HERE, ("mteb",), choice)
     assert isinstance(evaluation, EmbeddingEvaluation)
     return evaluation
 
