@@ -339,7 +339,7 @@ class PlanCosts:
     def total(self) -> Cost:
         """Everything once: trials that grids share too."""
         studies = only(self._unfinished.values(), GlueStudy)
-        others = [self.of(run) for run in self._unfinished.values() if run not in studies]
+        others = [self.of(run) for run in self._unfinished.values() if run.kind != "glue"]
         return sum_costs([*others, *self._corpora.values(), self._studies(studies)])
 
     @property

@@ -367,7 +367,7 @@ def unfinished(rows: Sequence[PlanRow]) -> list[Run]:
     """Every run once that was not done when it was planned; costly pre-training first, so that workers end together."""
     open_runs = {planned.run.id: planned.run for row in rows for planned in row.planned if planned.state != "done"}
     stages = sorted(only(open_runs.values(), PretrainingRun), key=_expense, reverse=True)
-    return [*stages, *(run for run in open_runs.values() if run not in stages)]
+    return [*stages, *(run for run in open_runs.values() if run.kind != "pretraining")]
 
 
 def _expense(run: PretrainingRun) -> float:
