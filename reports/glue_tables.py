@@ -201,7 +201,9 @@ def _records(
     row: Row, header: Sequence[str], shared: tuple[str, ...], corpora: Sequence[str]
 ) -> dict[str, Sequence[str]]:
     """The ids behind each column."""
-    by_header: dict[str, Sequence[str]] = {task.title: row.trial_ids([name]) for name, task in TASKS.items()}
+    by_header: dict[str, Sequence[str]] = {
+        task.title: tuple(row.cells[name].ids.values()) for name, task in TASKS.items()
+    }
     by_header |= {"Average": row.mean_ids(tuple(TASKS)), f"Mean of {len(shared)} shared": row.mean_ids(shared)}
     for corpus in corpora:
         by_header[f"Loss ({corpus})"] = sorted(set(row.heldout[row.heldout.corpus == corpus].run))
