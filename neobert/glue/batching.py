@@ -175,8 +175,8 @@ def fixed_row_tokens(longest: int) -> int:
 
 def _first_tokens(classifier: SequenceClassifier, batch: PackedBatch) -> Tensor:
     shared = batch.starts.shape[1] > 1
-    slots = GatherIndex.at(batch.starts, batch.token_ids.shape[1], batch.order if shared else None)
-    hidden: Tensor = classifier.model(batch.token_ids, batch.plan, slots)
+    index = GatherIndex.at(batch.starts, batch.token_ids.shape[1], batch.order if shared else None)
+    hidden: Tensor = classifier.model(batch.token_ids, batch.plan, index)
     return hidden if shared else hidden[: len(batch.order)]  # rows without an example stand last
 
 
