@@ -21,6 +21,7 @@ from neobert.runs.specifications import read_run_file
 from reports.evidence import read_evidence
 from reports.glue_tables import table3
 from reports.matching import group_of
+from sweeps import glue_grid
 
 ROOT = Path(__file__).parent.parent
 
@@ -106,3 +107,12 @@ def test_the_command_killed_at_its_second_point_repeats_nothing(tmp_path: Path) 
     starts = Counter(line["unit"] for line in read_lines(runs / "starts.jsonl"))
     interrupted = [unit for unit, count in starts.items() if count > 1]
     assert len(interrupted) == 1 and not any(interrupted[0] == path.stem for path in finished)
+
+
+def test_data_of_the_hub_are_refused_before_a_storage_is_opened(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, runs = world.save(world.seeded(world.bert), tmp_path / "tiny-bert"), tmp_path / "runs"
+    assert glue_grid.main(["--task", "cola", "--model", str(folder), "--data", "hub", "--runs", str(runs)]) == 3
+    said = capsys.readouterr().err
+    assert "GLUE task cola (nyu-mll/glue)" in said and "--stages glue" in said and not runs.exists()
