@@ -188,8 +188,8 @@ def _drawn(unsorted: Sequence[Row], root: Path) -> RenderableType:
         parts.append(Text(title))
     if hidden:
         states = Counter(row.state for row in hidden)
-        told = ", ".join(f"{count} {state}" for state, count in states.items())
-        parts.append(Text(f"and {told}: narrow with --state or --variant; a pipe or --json gets all"))
+        counts = ", ".join(f"{count} {state}" for state, count in states.items())
+        parts.append(Text(f"and {counts}: narrow with --state or --variant; a pipe or --json gets all"))
     parts.extend(Text(line) for cause in causes_of(rows) for line in _cause_lines(cause))
     return Group(*parts)
 
@@ -203,7 +203,7 @@ def _plain_lines(unsorted: Sequence[Row], root: Path) -> list[str]:
 def _cells(row: Row, *, units: bool = False) -> list[str | None]:
     """The row's columns as text; with units where no header names them."""
 
-    def told(text: str | None, before: str = "", after: str = "") -> str | None:
+    def labelled(text: str | None, before: str = "", after: str = "") -> str | None:
         return f"{before}{text}{after}" if units and text else text
 
     workers = [worker for worker in row.workers if worker.is_live]
@@ -212,13 +212,13 @@ def _cells(row: Row, *, units: bool = False) -> list[str | None]:
         row.name,
         ",".join(row.variants),
         row.scale,
-        told(_number(row.seed, "d"), "seed "),
+        labelled(_number(row.seed, "d"), "seed "),
         _progress(row),
-        told(_number(row.tokens_per_second, ",.0f"), after=" tokens/s"),
-        told(_number(row.gpu_hours, ",.1f"), after=" GPU-hours"),
+        labelled(_number(row.tokens_per_second, ",.0f"), after=" tokens/s"),
+        labelled(_number(row.gpu_hours, ",.1f"), after=" GPU-hours"),
         _result(row),
-        told(_owners(workers), "on "),
-        told(age(workers[0].heartbeat_seconds) if workers else None, "heartbeat ", " ago"),
+        labelled(_owners(workers), "on "),
+        labelled(age(workers[0].heartbeat_seconds) if workers else None, "heartbeat ", " ago"),
         _note(row),
     ]
 

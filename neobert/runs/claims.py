@@ -48,7 +48,7 @@ def _process_birth(pid: int) -> str | None:
 
 @cache
 def _process_space() -> str | None:
-    """What tells whether pids of two processes are comparable: the boot of the machine and the namespace of pids."""
+    """The boot of the machine and the namespace of pids: pids of two processes are comparable where both agree."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115 (what it names is no path)
@@ -201,17 +201,17 @@ def _is_live(path: Path, lease_seconds: float) -> bool:
 
 
 def last_owner(folder: Path, lease_seconds: float = LEASE_SECONDS) -> Owner | None:
-    """Who took a unit last, None where nobody ever did or the claim is torn; reads only."""
+    """The last owner of a unit; None where it was never claimed or the claim is torn. Reads only."""
     number = _highest(folder)
     return _read_owner(folder / str(number), lease_seconds) if number else None
 
 
 def owner(folder: Path, lease_seconds: float = LEASE_SECONDS) -> int | None:
-    """The number of the claim by which somebody works on a unit now, None where nobody does; reads only."""
+    """The number of the live claim of a unit; None where there is none. Reads only."""
     number = _highest(folder)
     return number if number and _is_live(folder / str(number), lease_seconds) else None
 
 
 def is_claimed(folder: Path, lease_seconds: float = LEASE_SECONDS) -> bool:
-    """Whether somebody works on a unit now; reads only."""
+    """Whether a unit has a live claim. Reads only."""
     return owner(folder, lease_seconds) is not None

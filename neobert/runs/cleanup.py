@@ -7,7 +7,7 @@ that no submission of an unfinished run refers to and that no record needs to sa
 writers left a day ago.
 
 Never: run.json, records, selections, metrics, predictions, claims, tokenizers, checkpoints of unfinished runs, what was
-set aside as damaged (*.damaged-1), and whatever somebody works on. Where some run.json cannot be read, all that it
+set aside as damaged (*.damaged-1), and whatever has a live claim. Where some run.json cannot be read, all that it
 might refer to stays.
 """
 
@@ -127,7 +127,7 @@ def collect(layout: Layout, garbage: Iterable[Garbage]) -> list[Garbage]:
 
 
 def _take(layout: Layout, units: Sequence[str], held: ExitStack) -> bool:
-    """Claim all units until the stack is left; False where somebody works on one of them."""
+    """Claim all units until the stack is left; False where one of them has a live claim."""
     for unit in sorted(units):
         claim = acquire(layout.claims(unit))
         if claim is None:
@@ -146,7 +146,7 @@ def _unname(path: Path) -> Path | None:
 
 @dataclass
 class Uses:
-    """What the runs of a folder use; all else is nobody's.
+    """What the runs of a folder use; all else may go.
 
     `paths` are files and folders that some run.json or record names: data, and the runs whose weights others start
     from. `finished` are runs of training with a record, by their folders. `weights` are the files of trials that are

@@ -223,7 +223,7 @@ class Index:
             return Progress("done")
         pending = [part for part in work.parts(self.layout) if not self.is_done(part)]
         owners = self._owners(pending)
-        # What nobody holds any more may have been recorded after its folder was listed.
+        # A part that was released may have been recorded after its folder was listed.
         released = self.claimed - {unit for unit, owner in owners.items() if owner.is_live}
         pending = [part for part in pending if part.id not in released or not part.is_done]
         if not pending:
@@ -418,7 +418,7 @@ def _checkpointed(folder: Path) -> tuple[int, float]:
 
 
 def failure_at(path: Path, unit: str) -> Failure:
-    """The failure that an error file tells of; a torn file is a failure too."""
+    """The failure in an error file; a torn file is a failure too."""
     try:
         content = read_json(path)
         code = int(content.get("exit_code", EXIT_RUN_FAILED))

@@ -42,7 +42,7 @@ class Layout:
         return self.root / "data" / "pairs" / pairs_id
 
     def model(self, model_id: str) -> Path:
-        """Where a model from elsewhere lies, and which one it is."""
+        """The description of an external model: where it lies, and which one it is."""
         return self.root / "models" / model_id / "model.json"
 
     def study(self, task: str, study_id: str) -> Path:

@@ -104,7 +104,7 @@ def data_identity(corpus: str, corpus_origin: str, tokenizer_origin: str) -> str
 
 
 def pretraining_of(weights: str) -> tuple[str, ...]:
-    """The reference of the run that ends with weights; none for an external model, which nobody trains."""
+    """The reference of the run that ends with weights; none for an external model."""
     return () if weights.startswith(EXTERNAL_PREFIX) else (f"pretraining/{weights}",)
 
 
@@ -351,7 +351,7 @@ class GlueStudy(Specification):
 
     @property
     def is_external(self) -> bool:
-        """Whether the model was pre-trained elsewhere."""
+        """Whether the model is an external one."""
         return self.weights.startswith(EXTERNAL_PREFIX)
 
     @property
@@ -533,7 +533,7 @@ class ContrastiveRun(Training):
 
     @property
     def is_external(self) -> bool:
-        """Whether the encoder was pre-trained elsewhere."""
+        """Whether the encoder is an external model."""
         return self.weights.startswith(EXTERNAL_PREFIX)
 
     @property
@@ -563,8 +563,10 @@ class ContrastiveRun(Training):
 
 
 class TaskOnData(Value):
-    """A task of embeddings as it is measured: `neobert.data.mteb_tasks.EmbeddingTask` with `origin`, which identifies
-    its data, and `prompts`, what an encoder is told of its texts ("query", "document"); none where it is told nothing.
+    """A task of embeddings as it is measured: `neobert.data.mteb_tasks.EmbeddingTask` with its data.
+
+    `origin` identifies the data; `prompts` are the texts put before an encoder's inputs ("query", "document"), none
+    where there are none.
     """
 
     name: str
@@ -594,15 +596,18 @@ class MeasuredEncoder(Value):
     precision: Annotated[EmbeddingPrecision, Neutral("fp32")]
 
     @model_validator(mode="after")
-    def _is_told_by_its_protocol(self) -> Self:
+    def _fits_its_protocol(self) -> Self:
         if (self.weights == self.pretraining) != (self.protocol == "zero_shot"):
             raise ValueError(f"protocol {self.protocol} does not go with weights {self.weights} of {self.pretraining}")
         return self
 
     @property
     def revision(self) -> str:
-        """What mteb's cache tells encoders apart by: the weights, how many tokens of a text they read where the name of
-        the weights does not decide it, and the precision where it is not fp32."""
+        """The name under which mteb's cache keeps an encoder.
+
+        It has the weights, how many tokens of a text they read where their name does not decide it, and the precision
+        where it is not fp32.
+        """
         read = self.weights if self.protocol == "contrastive" else f"{self.weights}-{self.context}"
         return read if self.precision == "fp32" else f"{read}-{self.precision}"
 

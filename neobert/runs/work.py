@@ -70,7 +70,7 @@ class Work(Protocol):
 
     @property
     def total(self) -> int | None:
-        """How many of `counted` there are; None where nobody knows before."""
+        """How many of `counted` there are; None where that is not known before."""
 
     @property
     def columns(self) -> Mapping[str, Any]:

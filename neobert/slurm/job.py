@@ -1,4 +1,7 @@
-"""A copy of the code that jobs run, taken at submission: editing while they queue changes nothing. Torch-free."""
+"""What runs inside a SLURM job, and the copy of the code that it runs: edits while jobs queue change nothing.
+
+The payload that is pickled for a job holds references and flags alone; run.json on disk says the rest.
+"""
 
 import hashlib
 import os

@@ -1,4 +1,4 @@
-"""What a cluster is asked for: a TOML file per cluster, and flags on top. Never part of a run's identity. Torch-free.
+"""What a cluster is asked for: a TOML file per cluster, and flags on top. Never part of a run's identity.
 
 A file holds keys of `Resources`; tables named after a kind of job (`[pretrain]`, `[glue]`, `[mteb]`, `[prepare]`)
 override them for that kind. Without a file nothing is asked for but time, and SLURM's own defaults decide.
@@ -173,7 +173,7 @@ def note_submission(layout: Layout, submission: Submission) -> None:
 
 
 def read_submissions(layout: Layout) -> list[Submission]:
-    """All submissions, oldest first; damaged lines are told and left out, those of another version left out."""
+    """All submissions, oldest first; damaged lines are reported and left out, those of another version left out."""
     path, found = layout.submissions, []
     for number in damaged_lines(path):
         print(f"{path} line {number} is damaged: the job that it told of is not known", file=sys.stderr)

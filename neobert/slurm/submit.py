@@ -1,4 +1,4 @@
-"""SLURM: render, submit, look up and cancel jobs. The only door to submitit; torch-free."""
+"""Render, submit, look up and cancel SLURM jobs. submitit is imported here alone."""
 
 import math
 import os
@@ -217,7 +217,7 @@ def _submit(executor: Any, payload: Payload, elements: int | None) -> str:
 
 
 def _parameters(job: Job, snapshot: Path, logs: Path, after: Sequence[str]) -> dict[str, Any]:
-    """What submitit is told; its names are sbatch's."""
+    """The parameters of submitit; its names are sbatch's."""
     resources = job.resources
     parameters: dict[str, Any] = {
         "job_name": job.name,
