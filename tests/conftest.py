@@ -3,11 +3,14 @@
 import os
 from collections.abc import Iterator
 
+import forking
 import pytest
 from golden_files import GoldenFiles
 from papers_ladder import PAPERS_LADDER
 from prefetch_worlds import hub  # noqa: F401  (fixture)
 from storages import postgresql_server, storage  # noqa: F401  (fixtures)
+
+from neobert import processes
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
@@ -27,6 +30,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def write_golden(pytestconfig: pytest.Config) -> bool:
     """Whether golden files are to be written."""
     return bool(pytestconfig.getoption("--write-golden"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def forked_workers() -> Iterator[None]:
+    """Commands that a test calls as functions fork their workers, which are real processes either way."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(processes, "start_child", forking.start_child)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
+from neobert import processes
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 MOST_BYTES = 1 << 20
 
@@ -23,10 +25,11 @@ MOST_BYTES = 1 << 20
 class ForkedProcess:
     """What of `subprocess.Popen` the tests use, for a process that another one forked."""
 
-    def __init__(self, pid: int, errors: int, status: int) -> None:
+    def __init__(self, pid: int, status: int) -> None:
         self.pid = pid
         self.returncode: int | None = None
-        self._errors, self._status, self._said = errors, status, b""
+        self.errors = -1
+        self._status, self._said = status, b""
 
     def poll(self) -> int | None:
         """The exit code, negative where a signal ended it; None while it runs."""
@@ -46,14 +49,14 @@ class ForkedProcess:
     def communicate(self, timeout: float = 300) -> tuple[None, bytes]:
         """Nothing, and what it said on stderr until nobody held that any more."""
         deadline = time.monotonic() + timeout
-        while self._errors >= 0:
-            if not select.select([self._errors], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        while self.errors >= 0:
+            if not select.select([self.errors], [], [], max(0.0, deadline - time.monotonic()))[0]:
                 raise subprocess.TimeoutExpired("a forked worker", timeout)
-            part = os.read(self._errors, 1 << 16)
+            part = os.read(self.errors, 1 << 16)
             self._said += part
             if not part:
-                os.close(self._errors)
-                self._errors = -1
+                os.close(self.errors)
+                self.errors = -1
         self.wait(max(0.0, deadline - time.monotonic()))
         return None, self._said
 
@@ -71,16 +74,33 @@ class ForkedProcess:
         self.send_signal(signal.SIGTERM)
 
 
+Child = ForkedProcess | subprocess.Popen[bytes]
+START_CHILD = processes.start_child
+
+
 def start_worker(arguments: Sequence[str], environment: Mapping[str, str]) -> ForkedProcess:
     """`python -m neobert.runs.worker` with these arguments and this environment, its stderr in a pipe."""
     errors, its_errors = os.pipe()
+    process = _fork(arguments, environment, its_errors)
+    os.close(its_errors)
+    process.errors = errors
+    return process
+
+
+def start_child(command: Sequence[str], environment: Mapping[str, str], stdout: int | None = None) -> Child:
+    """`neobert.processes.start_child`, but that workers are forked."""
+    if list(command[1:3]) != ["-m", "neobert.runs.worker"]:
+        return START_CHILD(command, environment, stdout)
+    return _fork(command[3:], environment, sys.__stderr__.fileno())
+
+
+def _fork(arguments: Sequence[str], environment: Mapping[str, str], errors: int) -> ForkedProcess:
     status, its_status = os.pipe()
     request = json.dumps({"arguments": list(arguments), "environment": dict(environment), "folder": str(Path.cwd())})
     server, _ = _server()
-    socket.send_fds(server, [request.encode()], [its_errors, its_status])
-    os.close(its_errors)
+    socket.send_fds(server, [request.encode()], [errors, its_status])
     os.close(its_status)
-    return ForkedProcess(int(server.recv(32)), errors, status)
+    return ForkedProcess(int(server.recv(32)), status)
 
 
 @cache
