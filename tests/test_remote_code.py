@@ -123,6 +123,11 @@ def test_the_code_is_the_packages_own_with_nothing_but_imports_changed(exported:
     assert "## Use without the package" in card and "trust_remote_code=True" in card and "remote code within" in card
 
 
+def test_nothing_but_the_model_and_what_describes_it_is_put_there() -> None:
+    packages = {name.removeprefix("neobert_").partition("_")[0] for name in remote_code.remote_modules()}
+    assert packages == {"hub", "model", "recipe", "identity", "errors"}
+
+
 def test_imports_become_relative_in_the_form_that_the_loader_follows() -> None:
     source = "from neobert import recipe\n\ndef f():\n    from neobert.model.attention import (\n        take,\n    )\n"
     assert remote_code.relative(source) == (
