@@ -79,7 +79,7 @@ def test_a_modernbert_has_a_row_below_ours(tmp_path: Path, capsys: pytest.Captur
     assert code == 0 and [entry["state"] for entry in points] == ["done", "done"]
     group = group_of(read_evidence(tmp_path / "runs"), "smoke", "synthetic")
     table = table3(group)
-    (row,) = group.baselines
+    (row,) = group.external
     best = max(entry["score"] for entry in points)
     assert table.rows[-1][:2] == ("this study", "tiny-modernbert") and len(table.rows) - 1 in table.rules
     assert row.cells["sst2"].score is not None and row.cells["sst2"].score.mean == pytest.approx(100 * best, abs=0.01)
