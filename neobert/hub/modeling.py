@@ -391,8 +391,53 @@ class NeoBERTModel(NeoBERTPreTrainedModel):
         return InterfaceAttention(function, self, visible, options)
 
 
-class NeoBERTForMaskedLM(NeoBERTPreTrainedModel):
+class HeadModel(NeoBERTPreTrainedModel):
+    """An encoder under a head."""
+
+    def __init__(self, config: NeoBERTConfig) -> None:
+        super().__init__(config)
+        self.model = NeoBERTModel(config)
+
+
+class LabelModel(HeadModel):
+    """A head with one kind of logits and labels: a subclass says how `_head` computes the logits."""
+
+    _output: type[MaskedLMOutput | SequenceClassifierOutput | TokenClassifierOutput]
+
+    def _head(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
+        """Logits from hidden states (rows, tokens, width) and the attention mask."""
+        raise NotImplementedError
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        **kwargs: Any,
+    ) -> MaskedLMOutput | SequenceClassifierOutput | TokenClassifierOutput:
+        """Logits, and with `labels` the loss; the class states their shapes, `NeoBERTModel.forward` the inputs."""
+        outputs: BaseModelOutput = self.model(
+            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
+        )
+        logits = self._head(cast(Tensor, outputs.last_hidden_state), attention_mask)
+        loss = None
+        if labels is not None:
+            # The loss functions of transformers differ in parameters; each ignores those of the others.
+            sizes = {"config": self.config, "vocab_size": self.config.vocab_size}
+            loss = self.loss_function(logits=logits, labels=labels, pooled_logits=logits, **sizes, **kwargs)
+        return self._output(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+class NeoBERTForMaskedLM(LabelModel):
     """Masked language modelling: a linear decoder with bias, not tied to the embedding.
+
+    Logits (rows, tokens, vocabulary); the loss is the mean cross-entropy over labels (rows, tokens; −100 ignored).
 
     ```python
     >>> from transformers import AutoTokenizer
@@ -405,10 +450,10 @@ class NeoBERTForMaskedLM(NeoBERTPreTrainedModel):
     """
 
     _needs_decoder = True
+    _output = MaskedLMOutput
 
     def __init__(self, config: NeoBERTConfig) -> None:
         super().__init__(config)
-        self.model = NeoBERTModel(config)
         self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
         self.post_init()
 
@@ -420,32 +465,12 @@ class NeoBERTForMaskedLM(NeoBERTPreTrainedModel):
         """Replace the decoder."""
         self.decoder = new_embeddings
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        **kwargs: Any,
-    ) -> MaskedLMOutput:
-        """Logits (rows, tokens, vocabulary), and with `labels` (rows, tokens; −100 ignored) the mean cross-entropy."""
-        outputs: BaseModelOutput = self.model(
-            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
-        )
-        logits = self.decoder(outputs.last_hidden_state)
-        loss = None
-        if labels is not None:
-            loss = self.loss_function(logits, labels, vocab_size=self.config.vocab_size, **kwargs)
-        return MaskedLMOutput(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
-        )
+    def _head(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
+        return cast(Tensor, self.decoder(hidden))
 
 
-class NewHeadModel(NeoBERTPreTrainedModel):
-    """A model whose linear head is new after pre-training: it starts from N(0, classifier_init_range²)."""
+class NewHead(NeoBERTPreTrainedModel):
+    """A linear head that is new after pre-training: it starts from N(0, classifier_init_range²)."""
 
     _keys_to_ignore_on_load_unexpected = [r"^decoder\."]  # noqa: RUF012 - transformers' convention
 
@@ -456,42 +481,26 @@ class NewHeadModel(NeoBERTPreTrainedModel):
             init.zeros_(module.bias)
 
 
-class NeoBERTForSequenceClassification(NewHeadModel):
-    """Pooling, dropout, dense, tanh, dropout, classifier, as in the released code. One label is a regression."""
+class NeoBERTForSequenceClassification(NewHead, LabelModel):
+    """Pooling, dropout, dense, tanh, dropout, classifier, as in the released code. One label is a regression.
+
+    Logits (rows, labels); the loss is that of the configuration's problem type.
+    """
+
+    _output = SequenceClassifierOutput
 
     def __init__(self, config: NeoBERTConfig) -> None:
         super().__init__(config)
-        self.model = NeoBERTModel(config)
         self.dropout = nn.Dropout(config.classifier_dropout)
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
         self.classifier = nn.Linear(config.hidden_size, cast(int, config.num_labels))
         self.post_init()
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        **kwargs: Any,
-    ) -> SequenceClassifierOutput:
-        """Logits (rows, labels), and with `labels` the loss of the configuration's problem type."""
-        outputs: BaseModelOutput = self.model(
-            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
-        )
-        pooled = self.dropout(self._pooled(cast(Tensor, outputs.last_hidden_state), attention_mask))
-        logits = self.classifier(self.dropout(torch.tanh(self.dense(pooled))))
-        loss = None
-        if labels is not None:
-            loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config, **kwargs)
-        return SequenceClassifierOutput(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
-        )
+    def _head(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
+        pooled = self.dropout(self._pool(hidden, mask))
+        return cast(Tensor, self.classifier(self.dropout(torch.tanh(self.dense(pooled)))))
 
-    def _pooled(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
+    def _pool(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
         if mask is not None and mask.ndim != 2:
             raise ValueError(
                 "sequence classification needs a 2-D attention_mask, (rows, tokens), to know which tokens to pool"
@@ -502,44 +511,29 @@ class NeoBERTForSequenceClassification(NewHeadModel):
         return hidden[:, 0] if mask is None else take(hidden, mask.int().argmax(dim=1, keepdim=True))[:, 0]
 
 
-class NeoBERTForTokenClassification(NewHeadModel):
-    """A class for every token: dropout and a linear classifier."""
+class NeoBERTForTokenClassification(NewHead, LabelModel):
+    """A class for every token: dropout and a linear classifier.
+
+    Logits (rows, tokens, labels); the loss is the mean cross-entropy over labels (rows, tokens; −100 ignored).
+    """
+
+    _output = TokenClassifierOutput
 
     def __init__(self, config: NeoBERTConfig) -> None:
         super().__init__(config)
-        self.model = NeoBERTModel(config)
         self.dropout = nn.Dropout(config.classifier_dropout)
         self.classifier = nn.Linear(config.hidden_size, cast(int, config.num_labels))
         self.post_init()
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        **kwargs: Any,
-    ) -> TokenClassifierOutput:
-        """Logits (rows, tokens, labels), and with `labels` (rows, tokens; −100 ignored) the mean cross-entropy."""
-        outputs: BaseModelOutput = self.model(
-            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
-        )
-        logits = self.classifier(self.dropout(outputs.last_hidden_state))
-        loss = None if labels is None else self.loss_function(logits, labels, self.config, **kwargs)
-        return TokenClassifierOutput(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
-        )
+    def _head(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
+        return cast(Tensor, self.classifier(self.dropout(hidden)))
 
 
-class NeoBERTForQuestionAnswering(NewHeadModel):
+class NeoBERTForQuestionAnswering(NewHead, HeadModel):
     """Where an answer starts and ends: two scores for every token."""
 
     def __init__(self, config: NeoBERTConfig) -> None:
         super().__init__(config)
-        self.model = NeoBERTModel(config)
         self.qa_outputs = nn.Linear(config.hidden_size, 2)
         self.post_init()
 
