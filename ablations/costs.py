@@ -29,14 +29,8 @@ from neobert.model.size import (
 from neobert.recipe import EngineWord, FineTuning
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_record
-from neobert.runs.specifications import (
-    ContrastiveRun,
-    Execution,
-    GlueStudy,
-    PretrainingRun,
-    Run,
-    only,
-)
+from neobert.runs.run_file import Execution
+from neobert.runs.specifications import ContrastiveRun, GlueStudy, PretrainingRun, Run, only
 from neobert.runs.work import Kind
 from neobert.training.schedule import MILESTONES, NEWEST_KEPT, FineTuningSchedule
 

@@ -9,7 +9,7 @@ from neobert.evaluation.pseudo_perplexity import TEXT_HELP, sample
 from neobert.external import Trust
 
 if TYPE_CHECKING:
-    from neobert.runs.specifications import Execution
+    from neobert.runs.run_file import Execution
 
 DEFAULT_RUNS = Path("runs")
 MODEL_HELP = "an external encoder: a folder, a hub model, a name of list, or list"

@@ -28,8 +28,8 @@ from neobert.runs.index import State, state_of
 from neobert.runs.kinds import KINDS
 from neobert.runs.layout import Layout
 from neobert.runs.records import ENGLISH_SUITE, TASKS_IN_SUITE, Category, read_record
+from neobert.runs.run_file import RUN_FILE_WORDS, read_run_file
 from neobert.runs.specifications import (
-    RUN_FILE_WORDS,
     ContrastiveRun,
     EmbeddingEvaluation,
     GlueStudy,
@@ -37,7 +37,6 @@ from neobert.runs.specifications import (
     Run,
     TaskOnData,
     only,
-    read_run_file,
 )
 from neobert.runs.work import Part
 

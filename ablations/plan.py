@@ -32,10 +32,11 @@ from neobert.model.size import parameter_count, training_flops_per_token
 from neobert.recipe import Contrastive, FineTuning, Grid, Instructed, Point, Pretraining
 from neobert.runs.index import Index, State
 from neobert.runs.layout import Layout
+from neobert.runs.run_file import Execution, write_run_file
+from neobert.runs.run_file import Source as SourceSpecification
 from neobert.runs.specifications import (
     ContrastiveRun,
     EmbeddingEvaluation,
-    Execution,
     GlueStudy,
     MeasuredEncoder,
     PairSet,
@@ -44,9 +45,7 @@ from neobert.runs.specifications import (
     Start,
     TaskOnData,
     only,
-    write_run_file,
 )
-from neobert.runs.specifications import Source as SourceSpecification
 
 StageName = Literal["pretrain", "glue", "contrastive", "mteb", "perplexity"]
 STAGES: tuple[StageName, ...] = ("pretrain", "glue")

@@ -14,7 +14,7 @@ from ablations.variant import EmbeddingProtocol, Recipe, Variant, prove_scaled, 
 from neobert.data.sources import Source
 from neobert.processes import available_cores
 from neobert.recipe import Contrastive, FineTuning, Grid
-from neobert.runs.specifications import Execution
+from neobert.runs.run_file import Execution
 
 Vocabulary = Literal["trained", "published"]
 Shape = tuple[int, int]

@@ -22,7 +22,7 @@ from neobert.identity import plain
 from neobert.processes import REPOSITORY, available_cores, offline_environment, thread_variables, visible_gpus
 from neobert.runs.claims import acquire, file_time
 from neobert.runs.layout import SUBMISSION_UNIT, Layout
-from neobert.runs.specifications import Execution
+from neobert.runs.run_file import Execution
 from neobert.runs.work import JobKind, Work
 from neobert.slurm.job import take_snapshot
 from neobert.slurm.profile import (

@@ -42,7 +42,8 @@ from neobert.model.build import build_masked_language_model, initialize
 from neobert.recipe import Precision
 from neobert.runs.claims import acquire
 from neobert.runs.layout import Layout
-from neobert.runs.specifications import PretrainingRun, Source, write_run_file
+from neobert.runs.run_file import Source, write_run_file
+from neobert.runs.specifications import PretrainingRun
 from neobert.training import checkpoints
 from neobert.training.accounting import DTYPES
 

@@ -44,7 +44,8 @@ from neobert.processes import worker_environment
 from neobert.recipe import Point
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_record
-from neobert.runs.specifications import GlueStudy, PretrainingRun, Source, write_run_file
+from neobert.runs.run_file import Source, write_run_file
+from neobert.runs.specifications import GlueStudy, PretrainingRun
 from neobert.training import checkpoints
 
 NAME = "glue_over_trainer"

@@ -42,7 +42,8 @@ from neobert.model.size import PEAK_FLOPS_PER_SECOND, parameter_count, training_
 from neobert.processes import available_cores, worker_environment
 from neobert.recipe import Precision, Pretraining, Subset
 from neobert.runs.layout import Layout
-from neobert.runs.specifications import Execution, PretrainingRun, Source, write_run_file
+from neobert.runs.run_file import Execution, Source, write_run_file
+from neobert.runs.specifications import PretrainingRun
 
 Measured = tuple[float | None, dict[str, Any]]
 """A ratio, None where it was not measured, and its figures."""

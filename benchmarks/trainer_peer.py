@@ -15,7 +15,7 @@ import numpy as np
 
 from neobert.glue.tasks import Task, task_named
 from neobert.recipe import FineTuning, Point, Value
-from neobert.runs.specifications import Source
+from neobert.runs.run_file import Source
 from neobert.training.schedule import FineTuningSchedule
 
 EVALUATION_BATCH_SIZE = 64

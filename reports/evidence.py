@@ -32,7 +32,8 @@ from neobert.runs.records import (
     read_record,
     record_paths,
 )
-from neobert.runs.specifications import GlueStudy, RunFile, read_run_file
+from neobert.runs.run_file import RunFile, read_run_file
+from neobert.runs.specifications import GlueStudy
 
 ValueType = TypeVar("ValueType", bound=Value)
 Facts = dict[str, Any]

@@ -60,7 +60,7 @@ def _take_newest_run(options: argparse.Namespace, layout: "Layout") -> bool:
         MissingData: a folder of runs was named that does not exist.
     """
     from neobert.console import logs
-    from neobert.runs.specifications import read_run_file
+    from neobert.runs.run_file import read_run_file
 
     if options.runs != DEFAULT_RUNS and not layout.root.exists():
         raise MissingData(

@@ -20,8 +20,9 @@ from neobert.identity import plain
 from neobert.recipe import Point
 from neobert.runs.layout import Layout
 from neobert.runs.records import checksum_of, publish_record
-from neobert.runs.specifications import Execution, GlueStudy, PretrainingRun, write_run_file
-from neobert.runs.specifications import Source as SourceName
+from neobert.runs.run_file import Execution, write_run_file
+from neobert.runs.run_file import Source as SourceName
+from neobert.runs.specifications import GlueStudy, PretrainingRun
 
 LEVELS = dict(zip(PAPERS_LADDER, (52.0, 54.1, 57.3, 55.2, 57.0, 56.1, 53.9, 58.4, 59.6, 61.0, 61.0), strict=True))
 TASK_SHIFTS = dict(zip(TASKS, (-4, 2, 6, -9, 8, 8, -16, 5), strict=True))  # they add up to 0

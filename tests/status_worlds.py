@@ -13,7 +13,8 @@ from neobert.files import append_line, json_bytes
 from neobert.identity import NUMERICS, plain
 from neobert.runs.layout import Layout
 from neobert.runs.records import sealed
-from neobert.runs.specifications import Execution, GlueStudy, PretrainingRun, RunFile, Start, run_folder
+from neobert.runs.run_file import Execution, RunFile
+from neobert.runs.specifications import GlueStudy, PretrainingRun, Start, run_folder
 
 Run = PretrainingRun | GlueStudy
 EXECUTION = Execution(threads=1, processes=1, micro_batch_tokens=128, checkpoint_interval_steps=5)

@@ -18,7 +18,8 @@ from ablations.scales import execution_at
 from neobert.files import read_lines
 from neobert.model.size import datasheet_peak, training_flops_per_token
 from neobert.runs.layout import Layout
-from neobert.runs.specifications import PretrainingRun, read_run_file
+from neobert.runs.run_file import read_run_file
+from neobert.runs.specifications import PretrainingRun
 from neobert.training.accounting import Totals, datasheet_ceiling, matmul_ceiling, mean_phase_seconds
 from neobert.training.distributed import Process
 from neobert.training.pretraining import PretrainingTrainer

@@ -22,14 +22,8 @@ from neobert.errors import EXIT_MISSING, ChangedData
 from neobert.processes import StopRequest
 from neobert.runs import worker
 from neobert.runs.layout import Layout
-from neobert.runs.specifications import (
-    Execution,
-    GlueStudy,
-    PretrainingRun,
-    Source,
-    Start,
-    write_run_file,
-)
+from neobert.runs.run_file import Execution, Source, write_run_file
+from neobert.runs.specifications import GlueStudy, PretrainingRun, Start
 
 EXECUTION = Execution(threads=1, processes=1, micro_batch_tokens=128, checkpoint_interval_steps=5)
 

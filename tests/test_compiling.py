@@ -30,7 +30,8 @@ from torch._dynamo.testing import CompileCounter
 from neobert.recipe import Precision
 from neobert.runs.claims import acquire
 from neobert.runs.layout import Layout
-from neobert.runs.specifications import PretrainingRun, read_run_file
+from neobert.runs.run_file import read_run_file
+from neobert.runs.specifications import PretrainingRun
 from neobert.training import pretraining
 from neobert.training.compiling import MOST_SIZES, TrialStep, compiling_pays
 from neobert.training.distributed import Process

@@ -28,7 +28,8 @@ from neobert.errors import MissingData
 from neobert.external import adopt, write_model_file
 from neobert.files import read_lines
 from neobert.runs.layout import Layout
-from neobert.runs.specifications import ContrastiveRun, Execution, PairSet, Source, read_run_file, write_run_file
+from neobert.runs.run_file import Execution, Source, read_run_file, write_run_file
+from neobert.runs.specifications import ContrastiveRun, PairSet
 from neobert.training.distributed import Process
 
 COUNTED = tuple(field.name for field in fields(PairCounts))

@@ -13,7 +13,8 @@ from ablations.scales import Scale, scaled_variant
 from ablations.variant import Modification, Variant, prove
 from neobert.data.sources import open_source
 from neobert.runs.layout import Layout
-from neobert.runs.specifications import Execution, PretrainingRun, Source, read_run_file
+from neobert.runs.run_file import Execution, Source, read_run_file
+from neobert.runs.specifications import PretrainingRun
 
 SYNTHETIC = open_source("synthetic", synthetic_documents=100)
 ADDED = [name for name, factor in FACTORS.items() if factor.added]

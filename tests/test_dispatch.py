@@ -14,7 +14,7 @@ from ablations.run import main
 from neobert.processes import REPOSITORY
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record
-from neobert.runs.specifications import read_run_file
+from neobert.runs.run_file import read_run_file
 from neobert.slurm.profile import read_submissions
 from sweeps import glue_grid
 from tests.fake_slurm import FakeSlurm

@@ -32,7 +32,8 @@ from neobert.errors import RunFailed
 from neobert.files import read_lines
 from neobert.processes import Stopped, StopRequest
 from neobert.runs.layout import Layout
-from neobert.runs.specifications import Execution, PretrainingRun, read_run_file
+from neobert.runs.run_file import Execution, read_run_file
+from neobert.runs.specifications import PretrainingRun
 from neobert.training.distributed import JobRank, Process, default_device, find_rendezvous, has_ended, host_ranks
 from neobert.training.trainer import engine_class, join_runs
 

@@ -40,14 +40,8 @@ from neobert.runs.cleanup import collectable, read_uses
 from neobert.runs.index import read_index, state_of
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record
-from neobert.runs.specifications import (
-    ContrastiveRun,
-    EmbeddingEvaluation,
-    EmbeddingRun,
-    PretrainingRun,
-    Source,
-    read_run_file,
-)
+from neobert.runs.run_file import Source, read_run_file
+from neobert.runs.specifications import ContrastiveRun, EmbeddingEvaluation, EmbeddingRun, PretrainingRun
 from neobert.slurm.profile import Profile, Resources, read_submissions
 from reports import published
 from sweeps import mteb_suite

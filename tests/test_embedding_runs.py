@@ -29,7 +29,7 @@ from neobert.processes import Stopped, StopRequest
 from neobert.runs.claims import acquire
 from neobert.runs.layout import Layout
 from neobert.runs.records import EmbeddingConfig, EmbeddingScores, read_record
-from neobert.runs.specifications import read_run_file
+from neobert.runs.run_file import read_run_file
 from neobert.runs.worker import Worker, open_units
 from neobert.training.distributed import default_device
 from reports import make_figures

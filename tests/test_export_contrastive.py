@@ -24,7 +24,8 @@ from neobert.external import adopt, write_model_file
 from neobert.runs.claims import acquire
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record
-from neobert.runs.specifications import ContrastiveRun, read_run_file
+from neobert.runs.run_file import read_run_file
+from neobert.runs.specifications import ContrastiveRun
 from neobert.training.distributed import Process
 
 CPU = torch.device("cpu")

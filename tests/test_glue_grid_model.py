@@ -17,7 +17,7 @@ from test_run_command import toy_scale  # noqa: F401  (a fixture)
 from neobert.files import read_lines
 from neobert.glue.tasks import TASKS
 from neobert.runs.records import read_records
-from neobert.runs.specifications import read_run_file
+from neobert.runs.run_file import read_run_file
 from reports.evidence import read_evidence
 from reports.glue_tables import table3
 from reports.matching import group_of

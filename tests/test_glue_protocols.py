@@ -32,7 +32,8 @@ from neobert.processes import StopRequest
 from neobert.recipe import FineTuning
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_record
-from neobert.runs.specifications import GlueStudy, Source, Trial
+from neobert.runs.run_file import Source
+from neobert.runs.specifications import GlueStudy, Trial
 from neobert.runs.worker import Worker, open_units
 from neobert.training.schedule import FineTuningSchedule
 from sweeps import glue_grid

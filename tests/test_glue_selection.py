@@ -21,16 +21,8 @@ from neobert.runs.claims import acquire
 from neobert.runs.index import state_of
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record, sealed
-from neobert.runs.specifications import (
-    Execution,
-    GlueStudy,
-    Start,
-    Trial,
-    read_run_file,
-    read_selection,
-    run_folder,
-    write_run_file,
-)
+from neobert.runs.run_file import Execution, read_run_file, write_run_file
+from neobert.runs.specifications import GlueStudy, Start, Trial, read_selection, run_folder
 
 scores_of_points = st.lists(
     st.dictionaries(st.integers(0, 2), st.floats(-1, 1, allow_nan=False), max_size=3), min_size=1, max_size=8

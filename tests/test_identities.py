@@ -20,14 +20,8 @@ from neobert.external import external_id
 from neobert.identity import NUMERICS, identity
 from neobert.runs.layout import Layout
 from neobert.runs.records import NUMERICS_BEFORE_SCHEMA_2
-from neobert.runs.specifications import (
-    ContrastiveRun,
-    EmbeddingEvaluation,
-    GlueStudy,
-    PretrainingRun,
-    RunFile,
-    read_run_file,
-)
+from neobert.runs.run_file import RunFile, read_run_file
+from neobert.runs.specifications import ContrastiveRun, EmbeddingEvaluation, GlueStudy, PretrainingRun
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 REPORTS = REPOSITORY / "reports"

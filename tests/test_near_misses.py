@@ -12,7 +12,8 @@ from ablations.plan import PlannedRun, VariantRow, chosen_variants, plan
 from neobert.data.sources import open_source
 from neobert.identity import NUMERICS
 from neobert.runs.layout import Layout
-from neobert.runs.specifications import Execution, GlueStudy, PretrainingRun, Source, run_folder, write_run_file
+from neobert.runs.run_file import Execution, Source, write_run_file
+from neobert.runs.specifications import GlueStudy, PretrainingRun, run_folder
 
 SYNTHETIC = open_source("synthetic", synthetic_documents=100)
 SOURCE = Source(name="synthetic", synthetic_documents=100)

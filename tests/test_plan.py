@@ -14,14 +14,8 @@ from neobert.identity import leaves
 from neobert.runs.claims import acquire
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record
-from neobert.runs.specifications import (
-    Execution,
-    GlueStudy,
-    PretrainingRun,
-    Source,
-    read_run_file,
-    write_run_file,
-)
+from neobert.runs.run_file import Execution, Source, read_run_file, write_run_file
+from neobert.runs.specifications import GlueStudy, PretrainingRun
 
 SYNTHETIC = open_source("synthetic", synthetic_documents=100)
 EXECUTION = Execution(threads=1, processes=1, micro_batch_tokens=512, checkpoint_interval_steps=10)

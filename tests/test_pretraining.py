@@ -37,7 +37,8 @@ from neobert.processes import StopRequest
 from neobert.runs.claims import acquire
 from neobert.runs.index import state_of
 from neobert.runs.layout import Layout
-from neobert.runs.specifications import PretrainingRun, read_run_file
+from neobert.runs.run_file import read_run_file
+from neobert.runs.specifications import PretrainingRun
 from neobert.runs.worker import Worker, open_units
 from neobert.training.distributed import Process
 from neobert.training.pretraining import PretrainingTrainer

@@ -16,7 +16,7 @@ from neobert.identity import NUMERICS, Neutral, decisive, identity, plain
 from neobert.recipe import Value
 from neobert.runs.layout import Layout
 from neobert.runs.records import NUMERICS_BEFORE_SCHEMA_2, SCHEMA, publish_record, read_record, read_sealed, sealed
-from neobert.runs.specifications import read_checked_run_file, read_run_file, write_run_file
+from neobert.runs.run_file import read_checked_run_file, read_run_file, write_run_file
 
 STUDY = Path(__file__).parent.parent / "reports" / "study"
 RECORD = {"kind": "glue", "id": "a", "state": "done", "scores": {"score": 0.25, "curve": [[1, 0.5], [2, 1e-7]]}}

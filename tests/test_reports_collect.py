@@ -10,8 +10,9 @@ from reports_study import EXECUTION, Study
 
 from neobert.files import read_lines
 from neobert.runs.layout import Layout
-from neobert.runs.specifications import GlueStudy, write_run_file
-from neobert.runs.specifications import Source as SourceName
+from neobert.runs.run_file import Source as SourceName
+from neobert.runs.run_file import write_run_file
+from neobert.runs.specifications import GlueStudy
 from reports import collect, make_figures
 from reports.curves import PIECES
 

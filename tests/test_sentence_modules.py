@@ -21,7 +21,8 @@ from neobert.external import adopt, write_model_file
 from neobert.processes import StopRequest
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_records
-from neobert.runs.specifications import EmbeddingEvaluation, read_run_file
+from neobert.runs.run_file import read_run_file
+from neobert.runs.specifications import EmbeddingEvaluation
 from neobert.runs.worker import Worker, open_units
 from sweeps import mteb_suite
 

@@ -9,7 +9,8 @@ from neobert.data.sources import SyntheticSource
 from neobert.recipe import Contrastive, Optimization
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record
-from neobert.runs.specifications import ContrastiveRun, Execution, PairSet, PretrainingRun, write_run_file
+from neobert.runs.run_file import Execution, write_run_file
+from neobert.runs.specifications import ContrastiveRun, PairSet, PretrainingRun
 
 STEPS = 12
 WORLD = SyntheticSource(10)

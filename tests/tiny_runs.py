@@ -23,7 +23,8 @@ from neobert.recipe import (
     Subset,
 )
 from neobert.runs.layout import Layout
-from neobert.runs.specifications import Execution, PretrainingRun, Source, write_run_file
+from neobert.runs.run_file import Execution, Source, write_run_file
+from neobert.runs.specifications import PretrainingRun
 from neobert.runs.worker import Worker, open_units
 
 STEPS = 24

@@ -10,7 +10,8 @@ from ablations.plan import EmbeddingChoice, EncoderWeights, embedding_runs
 from ablations.scales import scaled_embedding
 from neobert.data.preparation import open_specified
 from neobert.runs.layout import Layout
-from neobert.runs.specifications import EmbeddingEvaluation, Execution, PretrainingRun, write_run_file
+from neobert.runs.run_file import Execution, write_run_file
+from neobert.runs.specifications import EmbeddingEvaluation, PretrainingRun
 
 EXECUTION = Execution(threads=1, processes=1, micro_batch_tokens=128, checkpoint_interval_steps=5)
 LABELS = {"variants": ["T"], "scale": "smoke", "data": "synthetic"}

@@ -16,8 +16,9 @@ from neobert.errors import ChangedData, DamagedFile, MissingData
 from neobert.processes import Stopped, StopRequest
 from neobert.runs.claims import Claim, acquire
 from neobert.runs.layout import PARTIAL, Layout
-from neobert.runs.specifications import PretrainingRun, RunFile
-from neobert.runs.specifications import Source as SourceSpecification
+from neobert.runs.run_file import RunFile
+from neobert.runs.run_file import Source as SourceSpecification
+from neobert.runs.specifications import PretrainingRun
 from neobert.runs.work import Part
 
 Prepared = TypeVar("Prepared")

@@ -20,7 +20,8 @@ from neobert.recipe import Contrastive, Precision
 from neobert.runs.claims import Claim
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record
-from neobert.runs.specifications import ContrastiveRun, RunFile
+from neobert.runs.run_file import RunFile
+from neobert.runs.specifications import ContrastiveRun
 from neobert.runs.work import Part
 from neobert.training.distributed import Process
 from neobert.training.engine import autocast

@@ -23,7 +23,8 @@ from neobert.model.encoder import Encoder
 from neobert.model.heads import encoder_part, mean_over_tokens
 from neobert.recipe import EmbeddingPrecision, Precision
 from neobert.runs.layout import Layout
-from neobert.runs.specifications import EXTERNAL_PREFIX, Source, read_run_file
+from neobert.runs.run_file import Source, read_run_file
+from neobert.runs.specifications import EXTERNAL_PREFIX
 from neobert.training import checkpoints
 from neobert.training.trainer import last_checkpoint, prefetch
 

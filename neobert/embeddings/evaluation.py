@@ -33,7 +33,8 @@ from neobert.processes import StopRequest
 from neobert.runs.claims import Claim, ClaimLost
 from neobert.runs.layout import Layout
 from neobert.runs.records import EmbeddingConfig, EmbeddingScores, provenance, publish_record
-from neobert.runs.specifications import EXTERNAL_PREFIX, RunFile, TaskOnData, TaskPart, read_checked_run_file
+from neobert.runs.run_file import RunFile, read_checked_run_file
+from neobert.runs.specifications import EXTERNAL_PREFIX, TaskOnData, TaskPart
 from neobert.runs.work import Part
 from neobert.training.distributed import default_device
 

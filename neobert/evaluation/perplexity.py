@@ -35,7 +35,8 @@ from neobert.runs.records import (
     provenance,
     publish_record,
 )
-from neobert.runs.specifications import PretrainingRun, RunFile
+from neobert.runs.run_file import RunFile
+from neobert.runs.specifications import PretrainingRun
 from neobert.training.distributed import default_device
 from neobert.training.engine import autocast
 from neobert.training.trainer import last_checkpoint

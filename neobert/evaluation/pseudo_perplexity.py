@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from neobert.evaluation.perplexity import PerplexityUnit
     from neobert.evaluation.texts import TextFiles
     from neobert.runs.layout import Layout
-    from neobert.runs.specifications import PretrainingRun, RunFile
+    from neobert.runs.run_file import RunFile
+    from neobert.runs.specifications import PretrainingRun
 
 PROGRAM = "neobert.evaluation.pseudo_perplexity"
 TEXT_HELP = "measure on a file or folder of .parquet (column text) or .txt files, not on held-out documents"
@@ -111,7 +112,7 @@ def read_finished_run(layout: "Layout", name: str) -> "RunFile":
     Raises:
         MissingData: there is no such run, or it is not finished.
     """
-    from neobert.runs.specifications import read_run_file
+    from neobert.runs.run_file import read_run_file
 
     folder = layout.pretraining(name)
     known = sorted(path.parent.name for path in layout.root.glob("pretraining/*/run.json"))

@@ -16,7 +16,7 @@ from neobert.files import sha256_of
 from neobert.identity import NUMERICS, identity
 from neobert.processes import StopRequest
 from neobert.runs.layout import Layout
-from neobert.runs.specifications import RunFile
+from neobert.runs.run_file import RunFile
 
 Integers = NDArray[np.int64]
 

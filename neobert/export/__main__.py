@@ -92,7 +92,7 @@ def export(
     """
     if out.exists():
         raise ValueError(f"--out {out} exists: name a new folder or remove it")
-    from neobert.runs.specifications import read_run_file
+    from neobert.runs.run_file import read_run_file
 
     is_contrastive = read_run_file(run.resolve()).contrastive is not None
     if is_contrastive and with_code:

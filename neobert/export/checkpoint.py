@@ -18,7 +18,8 @@ from neobert.model.build import build_masked_language_model
 from neobert.model.heads import MaskedLanguageModel
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_record, read_records
-from neobert.runs.specifications import PretrainingRun, RunFile, read_run_file
+from neobert.runs.run_file import RunFile, read_run_file
+from neobert.runs.specifications import PretrainingRun
 from neobert.training import checkpoints
 
 

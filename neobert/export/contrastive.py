@@ -24,7 +24,8 @@ from neobert.hub import NeoBERTModel
 from neobert.hub.external import ExternalTokenizer, load_external
 from neobert.runs.layout import Layout
 from neobert.runs.records import ENGLISH_SUITE, Category
-from neobert.runs.specifications import ContrastiveRun, RunFile, read_run_file
+from neobert.runs.run_file import RunFile, read_run_file
+from neobert.runs.specifications import ContrastiveRun
 
 CPU = torch.device("cpu")
 PROBES = (*TEXTS, "A text that is longer than any context. " * 60)

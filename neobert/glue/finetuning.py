@@ -25,7 +25,7 @@ from neobert.model.encoder import Encoder
 from neobert.model.heads import Classifier
 from neobert.processes import Stopped, StopRequest
 from neobert.recipe import FineTuning, Point, Precision
-from neobert.runs.specifications import CompileWord
+from neobert.runs.run_file import CompileWord
 from neobert.training.compiling import COMPILE_SECONDS, COMPILE_SECONDS_PER_LAYER, SAVED_SHARE, TrialStep, compile_model
 from neobert.training.engine import autocast
 from neobert.training.loop import seed_step

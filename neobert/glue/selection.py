@@ -27,7 +27,8 @@ from neobert.recipe import Point
 from neobert.runs.claims import Claim, acquire
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_sealed, read_record
-from neobert.runs.specifications import GlueStudy, Trial, read_run_file, read_selection
+from neobert.runs.run_file import read_run_file
+from neobert.runs.specifications import GlueStudy, Trial, read_selection
 
 Labels = Mapping[str, Array]
 """By validation split: the true label of each example."""

@@ -29,7 +29,8 @@ from neobert.processes import StopRequest
 from neobert.runs.claims import Claim, ClaimLost
 from neobert.runs.layout import Layout
 from neobert.runs.records import provenance, publish_record
-from neobert.runs.specifications import GlueStudy, RunFile, Trial, read_checked_run_file, read_run_file
+from neobert.runs.run_file import RunFile, read_checked_run_file, read_run_file
+from neobert.runs.specifications import GlueStudy, Trial
 from neobert.runs.work import Part
 from neobert.training.distributed import default_device
 from neobert.training.trainer import last_checkpoint

@@ -29,7 +29,8 @@ from neobert.runs.claims import acquire, is_claimed, last_owner
 from neobert.runs.index import RUN_FOLDERS, Index, Submitted
 from neobert.runs.layout import MANIFEST, PARTIAL, SUBMISSION_UNIT, Layout
 from neobert.runs.records import SNAPSHOT_FILE, read_record, read_records
-from neobert.runs.specifications import read_run_file, read_selection
+from neobert.runs.run_file import read_run_file
+from neobert.runs.specifications import read_selection
 from neobert.runs.work import Work
 from neobert.training.schedule import milestones
 

@@ -19,11 +19,8 @@ from neobert.runs.claims import LEASE_SECONDS, Owner, last_owner
 from neobert.runs.kinds import KINDS, kind_of
 from neobert.runs.layout import PARTIAL, Layout
 from neobert.runs.records import is_published
-from neobert.runs.specifications import (
-    RunFile,
-    read_run_file,
-    read_selection,
-)
+from neobert.runs.run_file import RunFile, read_run_file
+from neobert.runs.specifications import read_selection
 from neobert.runs.work import Counted, Kind, Part, Work
 
 State = Literal["missing", "waiting", "running", "failed", "done"]

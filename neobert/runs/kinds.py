@@ -8,14 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from neobert.processes import StopRequest
 from neobert.runs.claims import Claim
 from neobert.runs.layout import Layout
-from neobert.runs.specifications import (
-    ContrastiveRun,
-    Corpus,
-    EmbeddingEvaluation,
-    GlueStudy,
-    PretrainingRun,
-    RunFile,
-)
+from neobert.runs.run_file import RunFile
+from neobert.runs.specifications import ContrastiveRun, Corpus, EmbeddingEvaluation, GlueStudy, PretrainingRun
 from neobert.runs.work import Kind, Part, Work
 
 if TYPE_CHECKING:

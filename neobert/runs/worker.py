@@ -28,7 +28,8 @@ from neobert.runs.claims import LEASE_SECONDS, Claim, ClaimLost, acquire, is_cla
 from neobert.runs.index import is_done
 from neobert.runs.kinds import KINDS, kind_of
 from neobert.runs.layout import Layout
-from neobert.runs.specifications import GlueStudy, RunFile, only, read_checked_run_file
+from neobert.runs.run_file import RunFile, read_checked_run_file
+from neobert.runs.specifications import GlueStudy, only
 from neobert.runs.work import Part, Work
 
 POLL_SECONDS = 0.25

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from neobert.errors import RunFailed
 from neobert.recipe import Precision
-from neobert.runs.specifications import CompileWord
+from neobert.runs.run_file import CompileWord
 from neobert.training.engine import autocast
 
 SAVED_SHARE = {("cpu", "fp32"): 0.2, ("cpu", "bf16"): 0.35, ("cuda", "fp32"): 0.15, ("cuda", "bf16"): 0.25}

@@ -35,7 +35,7 @@ from neobert.identity import plain
 from neobert.processes import Stopped, StopRequest, start_child
 from neobert.runs.claims import RELEASED, acquire, owner
 from neobert.runs.layout import Layout
-from neobert.runs.specifications import Execution
+from neobert.runs.run_file import Execution
 
 TIMEOUT = timedelta(minutes=5)
 """How long ranks wait for each other: to meet, in a collective, and for a sign of life of rank 0."""

@@ -24,7 +24,8 @@ from neobert.recipe import Masking, Stage
 from neobert.runs.claims import Claim
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record
-from neobert.runs.specifications import PretrainingRun, RunFile
+from neobert.runs.run_file import RunFile
+from neobert.runs.specifications import PretrainingRun
 from neobert.runs.work import Part
 from neobert.training.accounting import accounts
 from neobert.training.compiling import TrialStep, compile_model, compiling_pays

@@ -28,7 +28,7 @@ from neobert.runs.claims import Claim, acquire
 from neobert.runs.kinds import KINDS
 from neobert.runs.layout import Layout
 from neobert.runs.records import provenance
-from neobert.runs.specifications import Execution, RunFile, read_run_file
+from neobert.runs.run_file import Execution, RunFile, read_run_file
 from neobert.training import checkpoints
 from neobert.training.accounting import Totals, forget_peak_memory, traced
 from neobert.training.checkpoints import Checkpoint

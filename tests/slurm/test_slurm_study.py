@@ -21,7 +21,8 @@ from neobert.data.preparation import open_specified
 from neobert.files import read_lines
 from neobert.processes import REPOSITORY, thread_variables
 from neobert.runs.layout import Layout
-from neobert.runs.specifications import run_folder, write_run_file
+from neobert.runs.run_file import write_run_file
+from neobert.runs.specifications import run_folder
 from neobert.slurm.profile import Profile, Resources, read_submissions
 from tests.tiny_runs import SOURCE, finish, reference, tiny_model, tiny_run, write_tiny_run
 

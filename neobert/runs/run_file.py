@@ -1,0 +1,175 @@
+"""run.json: all that a run, study or evaluation needs to run alone, and reading and writing it.
+
+A folder's run.json has the specification, the source of the data, how the run is executed, and its labels.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import NonNegativeInt, PositiveInt, ValidationError, model_validator
+
+from neobert.errors import DamagedFile, MissingData
+from neobert.files import publish_once, replace_file
+from neobert.identity import NUMERICS, plain
+from neobert.recipe import EngineWord, Value
+from neobert.runs.layout import Layout
+from neobert.runs.records import provenance, read_sealed, sealed
+from neobert.runs.specifications import ContrastiveRun, EmbeddingEvaluation, GlueStudy, PretrainingRun, Run, run_folder
+from neobert.runs.work import Kind
+
+EXECUTION = "execution.json"
+HeldoutWord = Literal["own", "all"]
+CompileWord = Literal["auto", "on", "off"]
+RunKind = Literal["pretraining", "glue_study", "contrastive", "mteb"]
+RUN_FILE_WORDS: Mapping[Kind, tuple[RunKind, str]] = {
+    "pretraining": ("pretraining", "pretraining"),
+    "glue": ("glue_study", "study"),
+    "contrastive": ("contrastive", "contrastive"),
+    "mteb": ("mteb", "mteb"),
+}
+"""By kind: its word in run.json, and the key of the specification there."""
+
+
+class Source(Value):
+    """Where the bytes come from: a name or folder that `open_source` understands, how much synthetic text, and which
+    files or folders hold texts that no pair may share."""
+
+    name: str
+    synthetic_documents: PositiveInt
+    unseen: tuple[str, ...] = ()
+
+
+class Execution(Value):
+    """Where and how fast a run is executed; nothing in here decides a result.
+
+    `engine` says how processes share a model: not at all (single), each with a whole copy (ddp), or with the state of
+    the optimizer (zero1) and the gradients too (zero2) split between them. With one process all of them are the same.
+    `compile` says whether models are compiled; auto does where that earns itself back. Of `trace_steps` steps behind
+    the first few a trace is written. `heldout` says on which corpora of the source the held-out loss is measured, and
+    `heldout_context` in which context (tokens) beside each run's own, so that runs of other contexts can be compared.
+    """
+
+    threads: PositiveInt
+    processes: PositiveInt
+    micro_batch_tokens: PositiveInt
+    checkpoint_interval_steps: PositiveInt
+    engine: EngineWord = "ddp"
+    compile: CompileWord = "auto"
+    trace_steps: NonNegativeInt = 0
+    heldout: HeldoutWord = "own"
+    heldout_context: PositiveInt | None = None
+
+    @model_validator(mode="after")
+    def _engine_serves_all_processes(self) -> Self:
+        if self.engine == "single" and self.processes > 1:
+            raise ValueError(
+                f"engine 'single' trains in one process, not in {self.processes}: choose ddp, zero1 or zero2, "
+                "or give the run one process"
+            )
+        return self
+
+    def with_processes(self, processes: int) -> "Execution":
+        """The same with another number of processes.
+
+        Raises:
+            ValueError: the engine cannot serve so many.
+        """
+        return Execution.model_validate(plain(self) | {"processes": processes})
+
+
+class RunFile(Value):
+    """What run.json holds: enough to run the work alone. `numerics` are the versions that named it."""
+
+    kind: RunKind
+    id: str
+    numerics: dict[str, int]
+    pretraining: PretrainingRun | None
+    study: GlueStudy | None
+    contrastive: ContrastiveRun | None = None
+    mteb: EmbeddingEvaluation | None = None
+    source: Source
+    execution: Execution
+    labels: dict[str, Any]
+
+    @classmethod
+    def of(cls, run: "Run", source: Source, execution: Execution, labels: dict[str, Any]) -> Self:
+        """The run file of a specification."""
+        word, key = RUN_FILE_WORDS[run.kind]
+        common = {"source": source, "execution": execution, "labels": labels, "pretraining": None, "study": None}
+        return cls.model_validate({**common, "kind": word, "id": run.id, "numerics": NUMERICS, key: run})
+
+    @property
+    def run(self) -> "Run":
+        """The specification of whichever kind it is."""
+        run = self.pretraining or self.study or self.contrastive or self.mteb
+        assert run is not None, self.id
+        return run
+
+    def require_own_name(self, folder: Path) -> None:
+        """Hold the specification against the name that its folder and its results have.
+
+        Raises:
+            DamagedFile: it was changed, or this version computes something else under that name.
+        """
+        if self.run.id == self.id == folder.name:
+            return
+        if self.run.id_under(self.numerics) == folder.name:
+            changed = ", ".join(name for name, version in NUMERICS.items() if self.numerics.get(name) != version)
+            raise DamagedFile(
+                f"{folder / 'run.json'} was planned by a version with other numerics ({changed} changed since): run "
+                "the command again, which plans it under a new name"
+            )
+        raise DamagedFile(
+            f"{folder / 'run.json'} describes {self.run.id} and not {folder.name}: it was changed or moved; restore "
+            "it, or move the folder away and run the command again"
+        )
+
+
+def write_run_file(layout: Layout, run: Run, source: Source, execution: Execution, labels: dict[str, Any]) -> Path:
+    """Write run.json before anything runs; one that is there already stays. Returns its folder.
+
+    Execution is not part of a result: where it differs from what the folder says, the new one stands in execution.json.
+    """
+    content = RunFile.of(run, source, execution, labels)
+    folder = run_folder(layout, run)
+    path = folder / "run.json"
+    if not path.exists():
+        publish_once(path, sealed({**plain(content), "provenance": provenance()}))
+    if read_run_file(folder).execution != execution:
+        replace_file(folder / EXECUTION, sealed(plain(execution)))
+    return folder
+
+
+def read_checked_run_file(folder: Path) -> RunFile:
+    """What run.json says of work that is about to be done, held against the name under which it will be published.
+
+    Raises:
+        MissingData: there is no run.json.
+        DamagedFile: it is torn, was changed, or this version computes something else under that name.
+    """
+    run_file = read_run_file(folder)
+    run_file.require_own_name(folder)
+    return run_file
+
+
+def read_run_file(folder: Path) -> RunFile:
+    """What `write_run_file` wrote, with the newest execution.
+
+    Raises:
+        MissingData: there is no run.json.
+        DamagedFile: it is torn or was written by another version.
+    """
+    path = folder / "run.json"
+    if not path.exists():
+        raise MissingData(f"{folder} holds no run.json: start the run with ablations/run.py")
+    content = read_sealed(path)
+    newest = folder / EXECUTION
+    if newest.exists():
+        execution = read_sealed(newest)
+        content["execution"] = {name: value for name, value in execution.items() if name in Execution.model_fields}
+    try:
+        return RunFile.read({name: value for name, value in content.items() if name not in ("schema", "provenance")})
+    except ValidationError as error:
+        causes = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+        raise DamagedFile(f"{path} does not describe a run of this version: {causes}") from error
