@@ -11,7 +11,6 @@ from contextlib import redirect_stdout
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, get_args
 
@@ -21,17 +20,7 @@ import torch
 from ablations.ladder import variants
 from ablations.plan import scaled_variant
 from ablations.scales import execution_at
-from benchmarks.measuring import (
-    FOLDER,
-    Goal,
-    load_averages,
-    median_ratio,
-    seconds_of,
-    time_in_turns,
-    write_result,
-    write_unmeasured,
-)
-from neobert.command_line import guarded
+from benchmarks.measuring import Goal, Measured, load_averages, measure_devices, median_ratio, seconds_of, time_in_turns
 from neobert.data.preparation import open_specified
 from neobert.data.synthetic import corpus_documents
 from neobert.embeddings.encoders import PackedEncoder, TextEncoder
@@ -85,28 +74,21 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--repetitions", type=int, default=2, help="of every cell (default: 2)")
     parser.add_argument("--threads", type=int, default=1, help="of torch (default: 1)")
     options = parser.parse_args(arguments)
-    if find_spec("sentence_transformers") is None:
-        print("not measured: sentence-transformers is not installed; pip install -e '.[export]'", file=sys.stderr)
-        write_unmeasured(NAME, GOAL)
-        write_unmeasured(f"{NAME}_gpu", GPU_GOAL)
-        return 0
-    return guarded("benchmarks encoding", lambda: measure(options), FOLDER)
+    return measure_devices(
+        NAME, GOAL, GPU_GOAL, partial(measure, options), command="encoding", package="sentence_transformers"
+    )
 
 
-def measure(options: argparse.Namespace) -> int:
-    """Write both results."""
+def measure(options: argparse.Namespace, device: str) -> Measured:
+    """Both shapes in both precisions; the goals are for the small one in fp32 on a CPU, the large in bf16 on a GPU."""
     torch.set_num_threads(options.threads)
     sets = text_sets(options.data)
-    chosen = {SMALL: samples(sets), LARGE: short_samples(sets)}
-    figures = measure_on(torch.device("cpu"), options.data, chosen, options.repetitions)
-    ratio = figures[SMALL]["fp32"]["texts a second, ratio"]["processor"]
-    write_result(NAME, ratio, GOAL, {"threads": options.threads, **figures})
-    if not torch.cuda.is_available():
-        write_unmeasured(f"{NAME}_gpu", GPU_GOAL)
-        return 0
-    figures = measure_on(torch.device("cuda"), options.data, dict.fromkeys(SHAPES, sets), options.repetitions)
-    write_result(f"{NAME}_gpu", figures[LARGE]["bf16"]["texts a second, ratio"]["wall"], GPU_GOAL, figures)
-    return 0
+    if device == "cpu":
+        chosen, shape, precision = {SMALL: samples(sets), LARGE: short_samples(sets)}, SMALL, "fp32"
+    else:
+        chosen, shape, precision = dict.fromkeys(SHAPES, sets), LARGE, "bf16"
+    figures = measure_on(torch.device(device), options.data, chosen, options.repetitions)
+    return figures[shape][precision]["texts a second, ratio"], {"threads": options.threads, **figures}
 
 
 def text_sets(data: Path | None) -> TextSets:

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +22,8 @@ import torch
 from ablations.ladder import variants
 from ablations.plan import pretraining_runs, variant_studies
 from ablations.scales import execution_at, scaled_variant, vocabulary_of
-from benchmarks.measuring import (
-    FOLDER,
-    Goal,
-    load_averages,
-    median_ratio,
-    seconds_of,
-    time_in_turns,
-    write_result,
-    write_unmeasured,
-)
+from benchmarks.measuring import Goal, Measured, load_averages, measure_devices, median_ratio, seconds_of, time_in_turns
 from benchmarks.trainer_peer import Job
-from neobert.command_line import guarded
 from neobert.data.preparation import open_specified, specify, text_tokenizer
 from neobert.export.__main__ import export
 from neobert.glue.encoding import encode_task
@@ -68,26 +58,15 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--repetitions", type=int, default=1, help="of the grid (default: 1)")
     parser.add_argument("--train-examples", type=int, default=TRAIN_EXAMPLES, help=f"default: {TRAIN_EXAMPLES}")
     options = parser.parse_args(arguments)
-    if find_spec("accelerate") is None:
-        print("not measured: Trainer needs accelerate; pip install -e '.[export]'", file=sys.stderr)
-        write_unmeasured(NAME, GOAL)
-        write_unmeasured(f"{NAME}_gpu", GPU_GOAL)
-        return 0
-    return guarded("benchmarks glue", lambda: measure(options), FOLDER)
+    return measure_devices(NAME, GOAL, GPU_GOAL, partial(measure, options), command="glue", package="accelerate")
 
 
-def measure(options: argparse.Namespace) -> int:
-    """Write both results."""
+def measure(options: argparse.Namespace, device: str) -> Measured:
+    """The whole grid on both sides."""
     with tempfile.TemporaryDirectory() as folder:
         contest = Contest.prepare(Path(folder), options.data, options.train_examples)
-        figures = contest.measure(options.repetitions, ON_CPU)
-        write_result(NAME, figures["points an hour, ratio"]["processor"], GOAL, figures)
-        if not torch.cuda.is_available():
-            write_unmeasured(f"{NAME}_gpu", GPU_GOAL)
-            return 0
-        figures = contest.measure(options.repetitions, {})
-        write_result(f"{NAME}_gpu", figures["points an hour, ratio"]["wall"], GPU_GOAL, figures)
-    return 0
+        figures = contest.measure(options.repetitions, ON_CPU if device == "cpu" else {})
+    return figures["points an hour, ratio"], figures
 
 
 @dataclass(frozen=True)

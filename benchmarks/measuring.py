@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
+from neobert.command_line import guarded
 from neobert.files import json_bytes, read_json, replace_file
 from neobert.runs.records import PACKAGES, code_state
 
@@ -132,6 +134,40 @@ def write_unmeasured(name: str, goal: Goal, folder: Path = FOLDER) -> None:
     """Note that something was not measured; a measurement that is there already stays."""
     if not (folder / f"{name}.json").exists():
         write_result(name, None, goal, {}, folder)
+
+
+Measured = tuple[dict[str, float], dict[str, Any]]
+"""A ratio by wall clock and by processor time, and the figures behind it."""
+
+
+def measure_devices(
+    name: str, goal: Goal, gpu_goal: Goal, measure: Callable[[str], Measured], *, command: str, package: str
+) -> int:
+    """Write the results `name` (a CPU, by processor time) and `name`_gpu (a GPU, by wall clock); return an exit code.
+
+    measure: called with "cpu", and with "cuda" where there is a GPU. package: what the peer needs; without it neither
+        is measured.
+    """
+    import torch
+
+    gpu_name = f"{name}_gpu"
+    if find_spec(package) is None:
+        print(f"not measured: {package} is not installed; pip install -e '.[export]'", file=sys.stderr)
+        write_unmeasured(name, goal)
+        write_unmeasured(gpu_name, gpu_goal)
+        return 0
+
+    def write_both() -> int:
+        ratio, figures = measure("cpu")
+        write_result(name, ratio["processor"], goal, figures)
+        if not torch.cuda.is_available():
+            write_unmeasured(gpu_name, gpu_goal)
+            return 0
+        ratio, figures = measure("cuda")
+        write_result(gpu_name, ratio["wall"], gpu_goal, figures)
+        return 0
+
+    return guarded(f"benchmarks {command}", write_both, FOLDER)
 
 
 def read_results(folder: Path = FOLDER) -> list[dict[str, Any]]:
