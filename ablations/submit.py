@@ -21,7 +21,7 @@ from neobert.console import logs, output, table
 from neobert.identity import plain
 from neobert.processes import REPOSITORY, available_cores, offline_environment, thread_variables, visible_gpus
 from neobert.runs.claims import acquire, file_time
-from neobert.runs.layout import SUBMISSION_UNIT, Layout
+from neobert.runs.layout import SUBMISSION_CLAIM, Layout
 from neobert.runs.run_file import Execution
 from neobert.runs.work import JobKind, Work
 from neobert.slurm.job import take_snapshot
@@ -240,7 +240,7 @@ class Submitter:
 @contextmanager
 def _locked(layout: Layout) -> Iterator[None]:
     """Only one command at a time looks at a folder of runs and submits."""
-    while (claim := acquire(layout.claims(SUBMISSION_UNIT))) is None:
+    while (claim := acquire(layout.claims(SUBMISSION_CLAIM))) is None:
         time.sleep(LOCK_POLL_SECONDS)
     with claim:
         yield

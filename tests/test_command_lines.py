@@ -156,7 +156,7 @@ def test_drill_ten_thousand_random_command_lines(place: Path, capfd: pytest.Capt
         ("status.py", ["--watch", "1e300"], "the 86,400 seconds of a day"),
         ("prefetch.py", ["--variant", "M7", "--data-dir", "d", "--most-bytes", "9999999999TB"], "no limit"),
         ("neobert.runs.worker", ["--runs", "runs", "pretraining/nowhere"], "holds no run.json"),
-        ("neobert.runs.worker", ["--runs", "runs", "nothing"], "names no unit"),
+        ("neobert.runs.worker", ["--runs", "runs", "nothing"], "names no run"),
     ],
 )
 def test_what_is_wrong_is_said_with_what_to_do(

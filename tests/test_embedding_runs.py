@@ -30,7 +30,7 @@ from neobert.runs.claims import acquire
 from neobert.runs.layout import Layout
 from neobert.runs.records import EmbeddingConfig, EmbeddingScores, read_record
 from neobert.runs.run_file import read_run_file
-from neobert.runs.worker import Worker, open_units
+from neobert.runs.worker import Worker, open_parts
 from neobert.training.distributed import default_device
 from reports import make_figures
 from reports.tables import DASH
@@ -97,8 +97,8 @@ def work(root: Path, *references: str) -> int:
     """A worker in this process, where mteb is imported already; its exit code."""
     mteb_evaluation._open_evaluation.cache_clear()
     layout = Layout(root)
-    units = [unit for each in references for unit in open_units(layout, each)]
-    return Worker(layout, units, StopRequest()).run()
+    parts = [part for each in references for part in open_parts(layout, each)]
+    return Worker(layout, parts, StopRequest()).run()
 
 
 def test_a_request_to_stop_ends_a_task_without_a_record_or_an_error(tmp_path: Path) -> None:

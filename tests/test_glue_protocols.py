@@ -34,7 +34,7 @@ from neobert.runs.layout import Layout
 from neobert.runs.records import read_record
 from neobert.runs.run_file import Source
 from neobert.runs.specifications import GlueStudy, Trial
-from neobert.runs.worker import Worker, open_units
+from neobert.runs.worker import Worker, open_parts
 from neobert.training.schedule import FineTuningSchedule
 from sweeps import glue_grid
 
@@ -310,7 +310,7 @@ def fine_tune(root: Path, name: str, tasks: set[str]) -> None:
         row.write(layout, source, specification, execution)
     for study in (unit.run for unit in rows[0].planned if isinstance(unit.run, GlueStudy)):
         if study.task in tasks:
-            assert Worker(layout, open_units(layout, study.reference), StopRequest()).run() == 0
+            assert Worker(layout, open_parts(layout, study.reference), StopRequest()).run() == 0
 
 
 @pytest.mark.usefixtures("toy_scale")

@@ -39,7 +39,7 @@ from neobert.runs.index import state_of
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import read_run_file
 from neobert.runs.specifications import PretrainingRun
-from neobert.runs.worker import Worker, open_units
+from neobert.runs.worker import Worker, open_parts
 from neobert.training.distributed import Process
 from neobert.training.pretraining import PretrainingTrainer
 from neobert.training.trainer import last_checkpoint
@@ -100,7 +100,7 @@ def prepared(tmp_path: Path, undisturbed: tuple[Path, PretrainingRun]) -> tuple[
 def work(root: Path, *references: str) -> int:
     """The worker in this process, which starts sooner; its exit code."""
     layout = Layout(root)
-    return Worker(layout, [part for each in references for part in open_units(layout, each)], StopRequest()).run()
+    return Worker(layout, [part for each in references for part in open_parts(layout, each)], StopRequest()).run()
 
 
 def _wait_until(condition: Any, seconds: float = 60) -> None:

@@ -23,7 +23,7 @@ from neobert.runs.layout import Layout
 from neobert.runs.records import read_records
 from neobert.runs.run_file import read_run_file
 from neobert.runs.specifications import EmbeddingEvaluation
-from neobert.runs.worker import Worker, open_units
+from neobert.runs.worker import Worker, open_parts
 from sweeps import mteb_suite
 
 STS = "SyntheticSentenceSimilarity"
@@ -193,7 +193,7 @@ def test_a_zero_shot_record_is_that_of_the_published_model(
     (evaluation,), _ = embedding_runs(EncoderWeights.of_model(model), SMOKE, [0], SOURCE_HERE, ("mteb",), choice)
     assert isinstance(evaluation, EmbeddingEvaluation)
     write_evaluation(root, evaluation)
-    assert Worker(Layout(root), open_units(Layout(root), evaluation.reference), StopRequest()).run() == 0
+    assert Worker(Layout(root), open_parts(Layout(root), evaluation.reference), StopRequest()).run() == 0
     (record,), problems = read_records(root)
     assert not problems and (record["pooling"], record["normalized"], record["context"]) == ("cls", True, 12)
     assert record["prompts"] == {"query": "stone "}

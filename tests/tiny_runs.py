@@ -25,7 +25,7 @@ from neobert.recipe import (
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import Execution, Source, write_run_file
 from neobert.runs.specifications import PretrainingRun
-from neobert.runs.worker import Worker, open_units
+from neobert.runs.worker import Worker, open_parts
 
 STEPS = 24
 LABELS = {"variants": ["T"], "parent": "P", "delta": {"model.layers": [1, 2]}}
@@ -170,8 +170,8 @@ def finish(root: Path, *references: str) -> tuple[int, str]:
 def work(root: Path, *references: str) -> int:
     """The worker in this process, which spares the import of torch; its exit code."""
     layout = Layout(root)
-    units = [unit for each in references for unit in open_units(layout, each)]
-    return Worker(layout, units, StopRequest()).run()
+    parts = [part for each in references for part in open_parts(layout, each)]
+    return Worker(layout, parts, StopRequest()).run()
 
 
 def reference(run: PretrainingRun) -> str:

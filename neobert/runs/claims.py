@@ -1,8 +1,9 @@
-"""Claims: who works on a unit, as numbered files with a heartbeat.
+"""Claims: who works on a part, as numbered files with a heartbeat.
 
-A unit's claims lie in one folder as 1, 2, 3, …; creating the next number (exclusively) takes the unit, and the highest
-number owns it. Numbers only grow, so they fence: whoever was paused past its lease finds a higher number than its own
-and publishes nothing. No file is ever renamed or stolen, so two takers can never both win.
+A part of a run, or anything else that one process at a time makes (a tokenizer, a submission), has a folder of claims
+1, 2, 3, …; creating the next number (exclusively) takes the part, and the highest number owns it. Numbers only grow,
+so they fence: whoever was paused past its lease finds a higher number than its own and publishes nothing. No file is
+ever renamed or stolen, so two takers can never both win.
 
 The age of a heartbeat is measured by the clock of the file system that stamps it, so that machines whose clocks differ
 agree on who is alive.
@@ -34,7 +35,7 @@ _first_seen: dict[Path, tuple[int, float]] = {}
 
 
 class ClaimLost(Exception):
-    """Another process took the unit over; nothing may be published any more."""
+    """Another process took the part over; nothing may be published any more."""
 
 
 def _process_birth(pid: int) -> str | None:
@@ -108,9 +109,9 @@ def _job() -> str | None:
 
 @dataclass(frozen=True)
 class Owner:
-    """Who took a unit last. `silent_seconds` is the age of the last heartbeat.
+    """Who took a part last. `silent_seconds` is the age of the last heartbeat.
 
-    `is_live` says that the owner may still be at work; one that neither is live nor released the unit was lost.
+    `is_live` says that the owner may still be at work; one that neither is live nor released the part was lost.
     """
 
     number: int
@@ -139,7 +140,7 @@ def _read_owner(path: Path, lease_seconds: float) -> Owner | None:
 
 @dataclass
 class Claim:
-    """A taken unit. Use it as a context manager: leaving it releases the unit."""
+    """A taken part. Use it as a context manager: leaving it releases the part."""
 
     folder: Path
     number: int
@@ -148,7 +149,7 @@ class Claim:
 
     @property
     def token(self) -> str:
-        """The owner's token, unique in time for this unit."""
+        """The owner's token, unique in time for this part."""
         return f"{self.number:06d}"
 
     def is_mine(self) -> bool:
@@ -159,7 +160,7 @@ class Claim:
         """Call before each publish.
 
         Raises:
-            ClaimLost: another process owns the unit now.
+            ClaimLost: another process owns the part now.
         """
         if not self.is_mine():
             raise ClaimLost(f"claim {self.number} of {self.folder.name} was taken over; nothing is published")
@@ -183,7 +184,7 @@ class Claim:
 
 
 def acquire(folder: Path, lease_seconds: float = LEASE_SECONDS) -> Claim | None:
-    """Take a unit, or None while another owner is alive."""
+    """Take a part, or None while another owner is alive."""
     folder.mkdir(parents=True, exist_ok=True)
     measure_file_time(folder.parent)
     number = _highest(folder)
@@ -201,17 +202,17 @@ def _is_live(path: Path, lease_seconds: float) -> bool:
 
 
 def last_owner(folder: Path, lease_seconds: float = LEASE_SECONDS) -> Owner | None:
-    """The last owner of a unit; None where it was never claimed or the claim is torn. Reads only."""
+    """The last owner of a part; None where it was never claimed or the claim is torn. Reads only."""
     number = _highest(folder)
     return _read_owner(folder / str(number), lease_seconds) if number else None
 
 
 def owner(folder: Path, lease_seconds: float = LEASE_SECONDS) -> int | None:
-    """The number of the live claim of a unit; None where there is none. Reads only."""
+    """The number of the live claim of a part; None where there is none. Reads only."""
     number = _highest(folder)
     return number if number and _is_live(folder / str(number), lease_seconds) else None
 
 
 def is_claimed(folder: Path, lease_seconds: float = LEASE_SECONDS) -> bool:
-    """Whether a unit has a live claim. Reads only."""
+    """Whether a part has a live claim. Reads only."""
     return owner(folder, lease_seconds) is not None

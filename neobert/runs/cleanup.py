@@ -27,7 +27,7 @@ from neobert.files import TEMPORARY_MARK, read_json, temporary_sibling
 from neobert.identity import IDENTITY_DIGITS
 from neobert.runs.claims import acquire, is_claimed, last_owner
 from neobert.runs.index import RUN_FOLDERS, Index, Submitted
-from neobert.runs.layout import MANIFEST, PARTIAL, SUBMISSION_UNIT, Layout
+from neobert.runs.layout import MANIFEST, PARTIAL, SUBMISSION_CLAIM, Layout
 from neobert.runs.records import SNAPSHOT_FILE, read_record, read_records
 from neobert.runs.run_file import read_run_file
 from neobert.runs.specifications import read_selection
@@ -44,12 +44,12 @@ Fingerprint = tuple[tuple[str, ...], int]
 
 @dataclass(frozen=True)
 class Garbage:
-    """A file or folder that may go. `units` are those whose claims guard it."""
+    """A file or folder that may go. `claims` names those that guard it."""
 
     path: Path
     bytes: int
     reason: str
-    units: tuple[str, ...] = ()
+    claims: tuple[str, ...] = ()
 
 
 def clean(layout: Layout, *, delete: bool, as_json: bool) -> None:
@@ -95,7 +95,7 @@ def collectable(layout: Layout) -> list[Garbage]:
     """
     if not layout.root.is_dir():
         raise MissingData(f"there is no folder {layout.root}: name the folder of runs with --runs")
-    return [found for found in _candidates(layout) if not any(is_claimed(layout.claims(u)) for u in found.units)]
+    return [found for found in _candidates(layout) if not any(is_claimed(layout.claims(name)) for name in found.claims)]
 
 
 def obstacles(layout: Layout) -> list[str]:
@@ -116,7 +116,7 @@ def collect(layout: Layout, garbage: Iterable[Garbage]) -> list[Garbage]:
     for first in range(0, len(pieces), REMOVED_AT_ONCE):
         with ExitStack() as held:
             some = pieces[first : first + REMOVED_AT_ONCE]
-            taken = [found for found in some if _take(layout, found.units, held)]
+            taken = [found for found in some if _take(layout, found.claims, held)]
             while (now := fingerprint(layout)) != seen:
                 seen, paths = now, {candidate.path for candidate in _candidates(layout)}
             going = [found for found in taken if found.path in paths]
@@ -127,10 +127,10 @@ def collect(layout: Layout, garbage: Iterable[Garbage]) -> list[Garbage]:
     return removed
 
 
-def _take(layout: Layout, units: Sequence[str], held: ExitStack) -> bool:
-    """Claim all units until the stack is left; False where one of them has a live claim."""
-    for unit in sorted(units):
-        claim = acquire(layout.claims(unit))
+def _take(layout: Layout, names: Sequence[str], held: ExitStack) -> bool:
+    """Hold all these claims until the stack is left; False where somebody holds one of them."""
+    for name in sorted(names):
+        claim = acquire(layout.claims(name))
         if claim is None:
             return False
         held.enter_context(claim)
@@ -215,7 +215,7 @@ def _candidates(layout: Layout) -> list[Garbage]:
     return sorted(outermost, key=lambda garbage: garbage.path)
 
 
-def _garbage_at(path: Path, reason: str, *units: str) -> Garbage:
+def _garbage_at(path: Path, reason: str, *claims: str) -> Garbage:
     """A path as garbage, with its size; what vanishes meanwhile does not count."""
     total = 0
     for file in _files(path):
@@ -223,7 +223,7 @@ def _garbage_at(path: Path, reason: str, *units: str) -> Garbage:
             total += file.lstat().st_size
         except FileNotFoundError:
             continue
-    return Garbage(path, total, reason, units)
+    return Garbage(path, total, reason, claims)
 
 
 def _age_seconds(path: Path) -> float:
@@ -280,11 +280,11 @@ def _data(layout: Layout, uses: Uses) -> Iterator[Garbage]:
     for folder in _folders(layout.root / "data"):
         data_id = folder.name.removesuffix(PARTIAL)
         if layout.data(data_id) not in uses.paths:
-            yield _garbage_at(folder, "tokenised corpus that no run.json refers to", *_corpus_units(data_id))
+            yield _garbage_at(folder, "tokenised corpus that no run.json refers to", *_corpus_claims(data_id))
     for folder in sorted((layout.root / "data" / "pairs").glob("*")):
         is_encoded = IDENTIFIER.fullmatch(folder.name[-IDENTITY_DIGITS:]) and TEMPORARY_MARK not in folder.name
         if is_encoded and folder not in uses.paths and folder.is_dir() and not folder.is_symlink():
-            yield _garbage_at(folder, "encoded pairs that no run.json refers to", _pairs_unit(folder.name))
+            yield _garbage_at(folder, "encoded pairs that no run.json refers to", _pairs_claim(folder.name))
     for path in sorted((layout.root / "data" / "glue").glob("*.safetensors")):
         if path not in uses.paths:
             yield _garbage_at(path, "encoded task that no study refers to")
@@ -300,39 +300,39 @@ def _left_by_killed_writers(layout: Layout) -> Iterator[Garbage]:
     """Temporaries in which nothing was written for a day."""
     for path in sorted(layout.root.rglob(f"*{TEMPORARY_MARK}*")):
         if _age_seconds(path) > DAY_SECONDS:
-            yield _garbage_at(path, "left by a killed writer", *_units_near(layout, path))
+            yield _garbage_at(path, "left by a killed writer", *_claims_near(layout, path))
 
 
-def _units_near(layout: Layout, path: Path) -> tuple[str, ...]:
-    """The units whose owners write where a file lies."""
-    units: tuple[str, ...] = ()
+def _claims_near(layout: Layout, path: Path) -> tuple[str, ...]:
+    """The claims whose owners write where a file lies."""
+    claims: tuple[str, ...] = ()
     match path.relative_to(layout.root).parts:
         case ["pretraining" | "contrastive", run_id, _, *_]:
-            units = (run_id,)
+            claims = (run_id,)
         case ["glue", _, "studies", study_id, _, *_]:
-            units = (f"{study_id}-selection",)
+            claims = (f"{study_id}-selection",)
         case ["glue" | "mteb", _, name]:
-            units = (name.split(".")[0],)
+            claims = (name.split(".")[0],)
         case ["data", "tokenizers", *_]:
-            units = tuple(sorted(unit.name for unit in (layout.root / "claims").glob("tokenizer-*")))
+            claims = tuple(sorted(claim.name for claim in (layout.root / "claims").glob("tokenizer-*")))
         case ["data", "glue" | "errors", *_]:
             pass
         case ["data", "pairs", name, *_]:
-            units = (_pairs_unit(name.split(TEMPORARY_MARK)[0]),)
+            claims = (_pairs_claim(name.split(TEMPORARY_MARK)[0]),)
         case ["data", name, *_]:
-            units = _corpus_units(name.split(".")[0])
+            claims = _corpus_claims(name.split(".")[0])
         case ["snapshots", *_]:
-            units = (SUBMISSION_UNIT,)
-    return units
+            claims = (SUBMISSION_CLAIM,)
+    return claims
 
 
-def _corpus_units(data_id: str) -> tuple[str, ...]:
-    """The units whose owners write a tokenised corpus."""
+def _corpus_claims(data_id: str) -> tuple[str, ...]:
+    """The claims whose owners write a tokenised corpus."""
     return f"corpus-{data_id}", f"data-{data_id}"
 
 
-def _pairs_unit(pairs_id: str) -> str:
-    """The unit whose owner writes a data set of pairs in token ids."""
+def _pairs_claim(pairs_id: str) -> str:
+    """The claim whose owner writes a data set of pairs in token ids."""
     return f"pairs-{pairs_id}"
 
 
@@ -366,7 +366,7 @@ def _snapshots(layout: Layout) -> Iterator[Garbage]:
     for path in old:
         is_evidence = not _is_clean(path) and path.name in named_by_records()
         if f"snapshots/{path.name}" not in needed and not is_evidence:
-            yield _garbage_at(path, "code that no submission of an unfinished run refers to", SUBMISSION_UNIT)
+            yield _garbage_at(path, "code that no submission of an unfinished run refers to", SUBMISSION_CLAIM)
 
 
 def _is_clean(snapshot: Path) -> bool:

@@ -35,7 +35,10 @@ TAIL_BYTES = 4096
 
 @dataclass(frozen=True)
 class Worker:
-    """Who holds a part of a run, or held it last and never released it. `heartbeat_seconds` is the heartbeat's age."""
+    """Who holds a part of a run, or held it last and never released it.
+
+    `unit` is the part's id, `heartbeat_seconds` the heartbeat's age.
+    """
 
     unit: str
     host: str
@@ -47,7 +50,7 @@ class Worker:
 
 @dataclass(frozen=True)
 class Failure:
-    """The last failure of a part of a run."""
+    """The last failure of a part of a run; `unit` is the part's id."""
 
     unit: str
     name: str
@@ -221,7 +224,7 @@ class Index:
         pending = [part for part in work.parts(self.layout) if not self.is_done(part)]
         owners = self._owners(pending)
         # A part that was released may have been recorded after its folder was listed.
-        released = self.claimed - {unit for unit, owner in owners.items() if owner.is_live}
+        released = self.claimed - {part_id for part_id, owner in owners.items() if owner.is_live}
         pending = [part for part in pending if part.id not in released or not part.is_done]
         if not pending:
             return Progress("done")
@@ -240,8 +243,8 @@ class Index:
     def _owners(self, parts: Iterable[Part]) -> dict[str, Owner]:
         """Who held each part last."""
         claimed = (part.id for part in parts if part.id in self.claimed)
-        owners = {unit: last_owner(self.layout.claims(unit)) for unit in claimed}
-        return {unit: owner for unit, owner in owners.items() if owner is not None}
+        owners = {part_id: last_owner(self.layout.claims(part_id)) for part_id in claimed}
+        return {part_id: owner for part_id, owner in owners.items() if owner is not None}
 
     def rows(self) -> list[Row]:
         """Every run that has a folder, and everything that was submitted."""
@@ -265,7 +268,7 @@ class Index:
         """The row of the run of a folder; what makes it unreadable is its note."""
         kind = kind_of(folder)
         if kind is None:
-            return Row("pretraining", folder, folder, "unreadable", note="a job was submitted for no known unit")
+            return Row("pretraining", folder, folder, "unreadable", note="a job was submitted for no known run")
         named = KINDS[kind].names_in(folder) or {}
         counted = KINDS[kind].specification.counted
         row = Row(kind, named["id"], folder, "unreadable", task=named.get("task"), counted=counted)
@@ -414,14 +417,14 @@ def _checkpointed(folder: Path) -> tuple[int, float]:
     return 0, 0.0
 
 
-def failure_at(path: Path, unit: str) -> Failure:
+def failure_at(path: Path, part_id: str) -> Failure:
     """The failure in an error file; a torn file is a failure too."""
     try:
         content = read_json(path)
         code = int(content.get("exit_code", EXIT_RUN_FAILED))
-        return Failure(unit, str(content["name"]), str(content["error"]), str(content.get("traceback", "")), code)
+        return Failure(part_id, str(content["name"]), str(content["error"]), str(content.get("traceback", "")), code)
     except (DamagedFile, OSError, KeyError, TypeError, ValueError, AttributeError):
-        return Failure(unit, unit, f"{path.name} is torn or of another version", "", EXIT_RUN_FAILED)
+        return Failure(part_id, part_id, f"{path.name} is torn or of another version", "", EXIT_RUN_FAILED)
 
 
 def _finished(row: Row, work: Work, record: Mapping[str, Any]) -> Row:
@@ -432,8 +435,8 @@ def _finished(row: Row, work: Work, record: Mapping[str, Any]) -> Row:
 def _workers_of(owners: Mapping[str, Owner]) -> tuple[Worker, ...]:
     """Those at work first, then those that never released their part."""
     workers = [
-        Worker(unit, owner.host, owner.pid, owner.job, round(owner.silent_seconds, 1), owner.is_live)
-        for unit, owner in owners.items()
+        Worker(part_id, owner.host, owner.pid, owner.job, round(owner.silent_seconds, 1), owner.is_live)
+        for part_id, owner in owners.items()
         if not owner.is_released
     ]
     return tuple(sorted(workers, key=lambda worker: (not worker.is_live, worker.heartbeat_seconds)))
@@ -498,7 +501,7 @@ def causes_of(rows: Sequence[Row]) -> list[Cause]:
             failures.setdefault(text, {})[failure.unit] = failure
             logs.setdefault(text, {}).update(dict.fromkeys(row.logs))
     causes = [
-        Cause(next(iter(units.values())).error, tuple(units.values()), tuple(logs[text]))
-        for text, units in failures.items()
+        Cause(next(iter(by_part.values())).error, tuple(by_part.values()), tuple(logs[text]))
+        for text, by_part in failures.items()
     ]
     return sorted(causes, key=lambda cause: -len(cause.failures))

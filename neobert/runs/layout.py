@@ -10,7 +10,7 @@ PARTIAL = ".partial"
 """What the name of a tokenised corpus ends with while it grows."""
 
 
-SUBMISSION_UNIT = "submission"
+SUBMISSION_CLAIM = "submission"
 """The claim of whoever submits jobs for a folder of runs."""
 
 
@@ -78,9 +78,9 @@ class Layout:
         """The record of one model's speed at one length."""
         return self.root / "throughput" / f"{result_id}.json"
 
-    def claims(self, unit_id: str) -> Path:
-        """The claims of one unit of work."""
-        return self.root / "claims" / unit_id
+    def claims(self, name: str) -> Path:
+        """The claims of one part of a run, or of what else one process at a time makes."""
+        return self.root / "claims" / name
 
     def meetings(self, key: str) -> Path:
         """Where the processes of one copy of a job find each other."""
@@ -97,5 +97,5 @@ class Layout:
 
     @property
     def starts(self) -> Path:
-        """One line for every start of every unit of work."""
+        """One line for every start of every part of a run."""
         return self.root / "starts.jsonl"

@@ -1,4 +1,4 @@
-"""Records: one JSON file a finished unit of work, written once and last; plain files are the truth.
+"""Records: one JSON file for each finished part of a run, written once and last; plain files are the truth.
 
 Records and run files are sealed: they say which version of their schema and of each mechanism wrote them, and carry the
 SHA-256 of all that they hold. A file of an older schema is upgraded when it is read.
@@ -129,7 +129,7 @@ def read_sealed(path: Path) -> dict[str, Any]:
 
 
 def is_published(path: Path, read: Callable[[Path], Any] = read_sealed) -> bool:
-    """Whether a file is there and `read` finds it whole. A damaged one counts as absent: its unit makes it again."""
+    """Whether a file is there and `read` finds it whole. A damaged one counts as absent: its part is done again."""
     try:
         status = path.stat()
     except OSError as error:

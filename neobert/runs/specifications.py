@@ -553,7 +553,7 @@ class MeasuredEncoder(Value):
 
 
 class EmbeddingRun(Value):
-    """One task on one encoder: a unit of work with one record."""
+    """One task on one encoder, which has one record."""
 
     encoder: MeasuredEncoder
     task: TaskOnData

@@ -37,7 +37,7 @@ IDLE_POLLS = 8
 REFERENCES = " or ".join(kind.reference for kind in KINDS.values())
 
 
-class Unit(Protocol):
+class Claimable(Protocol):
     """What a worker claims and carries out; it has one record."""
 
     @property
@@ -53,7 +53,7 @@ class Unit(Protocol):
 
 @dataclass(frozen=True)
 class PartOfRun:
-    """A part of a run as a unit, of whichever kind."""
+    """A part of a run, of whichever kind, with all that it takes to carry it out."""
 
     layout: Layout
     run_file: RunFile
@@ -106,15 +106,15 @@ class NullObserver:
 
 @dataclass
 class Worker:
-    """Works through units.
+    """Works through parts.
 
-    A unit that failed after `failures_since` (the worker's start, by the file system's clock), in whatever process, is
+    A part that failed after `failures_since` (the worker's start, by the file system's clock), in whatever process, is
     left alone. Where others hold all that is left, the worker waits for `patience_seconds` and leaves. `progressed` is
     whether anything was finished or saved.
     """
 
     layout: Layout
-    units: Sequence[Unit]
+    parts: Sequence[Claimable]
     stop: StopRequest
     observer: Observer = field(default_factory=NullObserver)
     lease_seconds: float = LEASE_SECONDS
@@ -127,7 +127,7 @@ class Worker:
             self.failures_since = measure_file_time(self.layout.claims(""))
 
     def run(self) -> int:
-        """Work until every unit is finished or cannot be; returns the exit code."""
+        """Work until every part is finished or cannot be; returns the exit code."""
         try:
             return self._work()
         finally:
@@ -136,15 +136,15 @@ class Worker:
     def _work(self) -> int:
         idle_polls, taken = 0, time.monotonic()
         while not self.stop.requested:
-            pending = [unit for unit in self.units if not unit.is_finished()]
+            pending = [part for part in self.parts if not part.is_finished()]
             if not pending:
                 return EXIT_DONE
-            candidates = [unit for unit in pending if not self._has_failed(unit)]
-            unit, claim = self._take(candidates)
-            if unit is not None and claim is not None:
-                self._attempt(unit, claim)
+            candidates = [part for part in pending if not self._has_failed(part)]
+            part, claim = self._take(candidates)
+            if part is not None and claim is not None:
+                self._attempt(part, claim)
                 idle_polls, taken = 0, time.monotonic()
-            elif any(is_claimed(self.layout.claims(unit.id), self.lease_seconds) for unit in candidates):
+            elif any(is_claimed(self.layout.claims(part.id), self.lease_seconds) for part in candidates):
                 if time.monotonic() - taken > self.patience_seconds:
                     return EXIT_DONE
                 idle_polls = 0
@@ -156,54 +156,54 @@ class Worker:
                 time.sleep(POLL_SECONDS)
         return EXIT_REQUEUE
 
-    def _has_failed(self, unit: Unit) -> bool:
+    def _has_failed(self, part: Claimable) -> bool:
         assert self.failures_since is not None
         try:
-            return unit.error_path.stat().st_mtime > self.failures_since
+            return part.error_path.stat().st_mtime > self.failures_since
         except FileNotFoundError:
             return False
 
-    def _take(self, pending: Sequence[Unit]) -> tuple[Unit, Claim] | tuple[None, None]:
-        for unit in pending:
-            if unit.is_ready():
-                claim = acquire(self.layout.claims(unit.id), self.lease_seconds)
+    def _take(self, pending: Sequence[Claimable]) -> tuple[Claimable, Claim] | tuple[None, None]:
+        for part in pending:
+            if part.is_ready():
+                claim = acquire(self.layout.claims(part.id), self.lease_seconds)
                 if claim is not None:
-                    return unit, claim
+                    return part, claim
         return None, None
 
-    def _attempt(self, unit: Unit, claim: Claim) -> None:
+    def _attempt(self, part: Claimable, claim: Claim) -> None:
         with claim:
-            if unit.is_finished():
+            if part.is_finished():
                 return
             append_line(
-                self.layout.starts, {"unit": unit.id, "name": unit.name, "claim": claim.number, "at": time.time()}
+                self.layout.starts, {"unit": part.id, "name": part.name, "claim": claim.number, "at": time.time()}
             )
             try:
-                unit.run(claim, self.stop)
+                part.run(claim, self.stop)
             except (ClaimLost, Stopped) as reason:
                 self.progressed |= isinstance(reason, Stopped) and reason.progressed
-                print(f"{unit.name}: {reason}", file=sys.stderr, flush=True)
+                print(f"{part.name}: {reason}", file=sys.stderr, flush=True)
             except Exception as error:
-                self._note_failure(unit, claim, error)
+                self._note_failure(part, claim, error)
             else:
                 self.progressed = True
-                unit.error_path.unlink(missing_ok=True)
+                part.error_path.unlink(missing_ok=True)
         self.observer.update()
 
-    def _note_failure(self, unit: Unit, claim: Claim, error: Exception) -> None:
+    def _note_failure(self, part: Claimable, claim: Claim, error: Exception) -> None:
         content = {
-            "unit": unit.id,
-            "name": unit.name,
+            "unit": part.id,
+            "name": part.name,
             "claim": claim.number,
             "error": f"{type(error).__name__}: {error}",
             "exit_code": exit_code(error),
             "traceback": traceback.format_exc(),
         }
-        print(f"{unit.name} failed: {error}", file=sys.stderr, flush=True)
-        replace_file(unit.error_path, json_bytes(content))
+        print(f"{part.name} failed: {error}", file=sys.stderr, flush=True)
+        replace_file(part.error_path, json_bytes(content))
 
 
-def open_units(layout: Layout, reference: str) -> list[PartOfRun]:
+def open_parts(layout: Layout, reference: str) -> list[PartOfRun]:
     """The parts of the work behind a reference.
 
     Raises:
@@ -213,7 +213,7 @@ def open_units(layout: Layout, reference: str) -> list[PartOfRun]:
     is_corpus = re.fullmatch("corpus/[^/]*/[^/]*", reference) is not None
     folder = f"pretraining/{reference.rsplit('/', maxsplit=1)[-1]}" if is_corpus else reference
     if kind_of(folder) is None:
-        raise ValueError(f"{reference!r} names no unit: expected {REFERENCES}")
+        raise ValueError(f"{reference!r} names no run: expected {REFERENCES}")
     run_file = read_checked_run_file(layout.root / folder)
     works: tuple[Work, ...] = run_file.run.preparation if is_corpus else (run_file.run,)
     return [PartOfRun(layout, run_file, work, part) for work in works for part in work.parts(layout)]
@@ -228,16 +228,16 @@ class Ended:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns the exit code (0 done, 1 a unit failed, 2 refused, 3 no such run, 75 to be continued)."""
+    """The command; returns the exit code (0 done, 1 a run failed, 2 refused, 3 no such run, 75 to be continued)."""
     return guarded("neobert.runs.worker", lambda: run(arguments, StopRequest()).code, Path())
 
 
 def run(arguments: Sequence[str] | None, stop: StopRequest) -> Ended:
     """The command, ended early by `stop` or by a signal."""
-    parser = Parser(prog="python -m neobert.runs.worker", description="Work on units of a folder of runs.")
+    parser = Parser(prog="python -m neobert.runs.worker", description="Work on the runs of a folder, part by part.")
     parser.add_argument("--runs", type=Path, required=True, help="folder of runs")
-    parser.add_argument("--leave-failed", action="store_true", help="leave units alone that failed at any time before")
-    parser.add_argument("--failures-since", type=float, metavar="TIME", help="leave units alone that failed after")
+    parser.add_argument("--leave-failed", action="store_true", help="leave parts alone that failed at any time before")
+    parser.add_argument("--failures-since", type=float, metavar="TIME", help="leave parts alone that failed after")
     parser.add_argument("--patience", type=float, default=math.inf, metavar="SECONDS", help="leave what others hold")
     parser.add_argument("references", nargs="+", help=REFERENCES)
     options = parser.parse_args(arguments)
@@ -256,8 +256,8 @@ def run(arguments: Sequence[str] | None, stop: StopRequest) -> Ended:
 
 
 def _work(layout: Layout, options: argparse.Namespace, stop: StopRequest) -> Ended:
-    units = [unit for reference in options.references for unit in open_units(layout, reference)]
-    worker = Worker(layout, units, stop, _observer(layout, units), patience_seconds=options.patience)
+    parts = [part for reference in options.references for part in open_parts(layout, reference)]
+    worker = Worker(layout, parts, stop, _observer(layout, parts), patience_seconds=options.patience)
     if options.leave_failed:
         worker.failures_since = 0.0
     elif options.failures_since is not None:
@@ -265,10 +265,10 @@ def _work(layout: Layout, options: argparse.Namespace, stop: StopRequest) -> End
     return Ended(worker.run(), worker.progressed)
 
 
-def _observer(layout: Layout, units: Sequence[PartOfRun]) -> Observer:
+def _observer(layout: Layout, parts: Sequence[PartOfRun]) -> Observer:
     from neobert.runs.optuna_view import view_of_environment
 
-    studies = only({unit.run_file.id: unit.run_file.run for unit in units}.values(), GlueStudy)
+    studies = only({part.run_file.id: part.run_file.run for part in parts}.values(), GlueStudy)
     return view_of_environment(layout, studies) or NullObserver()
 
 
