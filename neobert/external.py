@@ -1,7 +1,7 @@
-"""Models from elsewhere: which bytes they are, and where they lie. Torch-free.
+"""External models: which files are read, the id that these give a model, and where it is. Torch-free.
 
-An external model is named by its bytes or, on the hub, by repository and commit; neither the folder that it lies in nor
-what it is called decides anything. models/<id>/model.json below the folder of runs tells workers where it is.
+A model's id is a hash of its files or, on the hub, of repository and commit; its name and folder do not enter it.
+models/<id>/model.json below the folder of runs holds the folder for workers.
 """
 
 import json
@@ -39,7 +39,7 @@ PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
 
 @dataclass(frozen=True)
 class Trust:
-    """What a user lets a model's folder bring beyond safetensors and classes of transformers.
+    """What a user allows of a model's folder beyond safetensors and transformers' own classes.
 
     pickle: weights in pytorch_model.bin, read as torch.load does with weights_only, which refuses all but tensors.
     code: modules of its own, which run with all rights of the process.
@@ -111,8 +111,8 @@ def _weight_files(folder: Path, name: str, trust: Trust) -> list[str]:
             )
         return [*found, *named]
     others = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLE_SUFFIXES)
-    told = f"weights in other formats are not read, nor is {others[0]}" if others else "other formats are not read"
-    raise MissingData(f"{name} has no model.safetensors ({told})")
+    reason = f"weights in other formats are not read, nor is {others[0]}" if others else "other formats are not read"
+    raise MissingData(f"{name} has no model.safetensors ({reason})")
 
 
 def _shards(folder: Path, index: str, name: str) -> Iterator[str]:
@@ -177,11 +177,11 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 class ExternalModel(Value):
-    """A model that others trained. `name` (its folder's, or the hub's) and `folder` are how it was found last.
+    """A model trained outside this harness. `name` (the folder's, or the hub's) and `folder` say where it was found.
 
     origin: the SHA-256 of each file that decides it, or its hub `repository` and `revision` (a commit).
     context: tokens, specials included, that it reads at most; None where nothing bounds them.
-    trust: what its folder may bring, as the flags allowed when it was named.
+    trust: what the flags allowed of its folder when it was named.
     """
 
     name: str
@@ -302,10 +302,10 @@ def _hub_snapshot(repository: str, revision: str | None, trust: Trust) -> Path:
 
 
 def adopt(layout: Layout, name_or_folder: str, trust: Trust = NO_TRUST) -> ExternalModel:
-    """The model behind `--model`. One that is not known yet is loaded once and looked at; writes nothing.
+    """The model that `--model` names; one without a file of its own yet is loaded once and examined. Writes nothing.
 
     Raises:
-        MissingData, ValueError: it is not there, or nothing that this harness fine-tunes.
+        MissingData, ValueError: it does not exist, or is no encoder that can be fine-tuned.
     """
     located = locate(name_or_folder, trust)
     place = {"name": located.name, "folder": str(located.folder), "trust": trust}
@@ -328,7 +328,7 @@ def adopt(layout: Layout, name_or_folder: str, trust: Trust = NO_TRUST) -> Exter
 
 
 def write_model_file(layout: Layout, model: ExternalModel) -> None:
-    """Tell workers where a model lies; a moved one is found in its new folder from now on."""
+    """Write models/<id>/model.json for workers; a model that moved gets its new folder."""
     path = layout.model(model.id)
     content = json_bytes(model.model_dump(mode="json"))
     if not path.exists() or path.read_bytes() != content:
@@ -336,7 +336,7 @@ def write_model_file(layout: Layout, model: ExternalModel) -> None:
 
 
 def read_model_file(layout: Layout, model_id: str) -> ExternalModel:
-    """What `write_model_file` wrote.
+    """The model that `write_model_file` wrote.
 
     Raises:
         MissingData: there is none.

@@ -1,7 +1,7 @@
-"""What stands in config.json: every toggle of a recipe's model, under the names of the published checkpoint.
+"""NeoBERTConfig, the config.json of every model of the ladder.
 
-The published names (hidden_size, norm_eps, …) are kept where there are any; what the published model cannot say
-(learned positions, GELU, layer norm, how weights start) has the recipe's words.
+Keys have the names of the published checkpoint (hidden_size, norm_eps, …); options that it lacks (learned positions,
+GELU, layer norm, initial weights) have the names of the recipe.
 """
 
 import difflib
@@ -29,7 +29,7 @@ RECIPE_NAMES = {
     "norm_eps": "norm_epsilon",
     "dropout": "dropout",
 }
-"""Keys of config.json and the fields of `recipe.Model` that they are."""
+"""Keys of config.json, and their fields of `recipe.Model`."""
 
 INITIALIZATION_NAMES = {
     "init_distribution": "distribution",
@@ -37,7 +37,7 @@ INITIALIZATION_NAMES = {
     "embedding_init_range": "embedding_scale",
     "position_init_range": "position_scale",
 }
-"""Keys of config.json and the fields of `recipe.Initialization` that they are."""
+"""Keys of config.json, and their fields of `recipe.Initialization`."""
 
 IGNORED_PUBLISHED = frozenset(
     {
@@ -45,10 +45,10 @@ IGNORED_PUBLISHED = frozenset(
         *("pretrained_model_name_or_path", "trust_remote_code"),
     }
 )
-"""Keys of published configurations that decide nothing here."""
+"""Keys of published configurations that have no effect here."""
 
 NEAR_MISS = 0.8
-"""How like a toggle's name an unknown key must be to be taken for a slip (difflib's ratio)."""
+"""Similarity to an option's name from which an unknown key counts as a misspelling (difflib's ratio)."""
 
 TRANSFORMERS_KEYS = frozenset(
     {
@@ -62,7 +62,7 @@ TRANSFORMERS_KEYS = frozenset(
         *("quantization_config", "custom_pipelines"),
     }
 )
-"""Keys that some version of transformers, not this model, may write into a config.json."""
+"""Keys that some version of transformers may write into any config.json."""
 
 
 class NeoBERTConfig(PreTrainedConfig):
@@ -92,7 +92,7 @@ class NeoBERTConfig(PreTrainedConfig):
         pad_token_id (`int`): Id of the padding token.
 
     Raises:
-        ValueError: a slip in the name of a toggle, or values that no model can have. Other unknown keys are kept.
+        ValueError: a misspelt option, or values that no model can have. Other unknown keys are kept.
 
     Example:
 
@@ -130,10 +130,15 @@ class NeoBERTConfig(PreTrainedConfig):
     tie_word_embeddings: bool = False
 
     def __post_init__(self, **kwargs: Any) -> None:
-        """Read published switches, refuse slips in toggles and impossible values."""
+        """Translate published switches; refuse misspelt options and impossible values."""
         known = {key: value for key, value in self._without_published(kwargs).items() if key not in IGNORED_PUBLISHED}
         self._refuse_near_misses(known)
-        super().__post_init__(**known, **self._own_auto_map(kwargs))
+        # auto_map is kept where it names this file, as in a folder that carries the model's code.
+        own = f"{__name__.rpartition('.')[2]}.{type(self).__name__}"
+        named = (kwargs.get("auto_map") or {}).get("AutoConfig", "")
+        if named.rpartition("--")[2] == own:
+            known["auto_map"] = kwargs["auto_map"]
+        super().__post_init__(**known)
         self.to_recipe()
 
     @classmethod
@@ -159,14 +164,8 @@ class NeoBERTConfig(PreTrainedConfig):
         except ValidationError as error:
             raise ValueError(f"config.json describes no model: {_first_problem(error)}") from error
 
-    def _own_auto_map(self, keys: dict[str, Any]) -> dict[str, Any]:
-        """The key auto_map where it names the file that this class stands in, as in a folder with its own code."""
-        own = f"{__name__.rpartition('.')[2]}.{type(self).__name__}"
-        named = (keys.get("auto_map") or {}).get("AutoConfig", "")
-        return {"auto_map": keys["auto_map"]} if named.rpartition("--")[2] == own else {}
-
     def _without_published(self, keys: dict[str, Any]) -> dict[str, Any]:
-        """`keys` without the switches of the authors' repository, which become toggles here."""
+        """`keys` without the switches of the authors' repository, which set options here."""
         rest = dict(keys)
         if rest.pop("ngpt", False):
             raise ValueError("config.json says ngpt: true, and normalised GPT blocks are not supported")
@@ -181,7 +180,7 @@ class NeoBERTConfig(PreTrainedConfig):
         return rest
 
     def _refuse_near_misses(self, keys: dict[str, Any]) -> None:
-        """Tell slips in toggles from keys of other programs, which a saved configuration keeps."""
+        """Refuse misspelt options; keys of other programs are kept with a warning."""
         own = [*RECIPE_NAMES, *INITIALIZATION_NAMES, "max_length", "classifier_init_range", "classifier_dropout"]
         own += ["classifier_pooling", "pad_token_id"]
         transformers_own = TRANSFORMERS_KEYS | GenerationConfig().to_dict().keys() | set(dir(PreTrainedConfig))

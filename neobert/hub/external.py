@@ -1,5 +1,4 @@
-"""Any encoder that transformers' AutoModel loads, as a function from ids and mask to hidden states; code of a
-checkpoint is run where the user trusts it."""
+"""Load any encoder that transformers' AutoModel loads; a checkpoint's own code runs only where the user trusts it."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,11 +20,11 @@ from transformers.utils import logging
 from neobert.data.tokenizers import Framed
 from neobert.external import CONFIGURATION, NO_TRUST, PICKLES, Trust, is_inside, model_files, read_settings
 from neobert.files import json_bytes
-from neobert.hub.modeling import SHOWN_KEYS
+from neobert.hub.modeling import list_tensors
 
 
 class Refused(ValueError):
-    """A sentence for people, to be passed on as it is."""
+    """An error whose message is passed on as it is."""
 
 
 def class_beside(folder: Path, settings: Mapping[str, Any], auto: str, name: str) -> Any:
@@ -52,15 +51,6 @@ def class_beside(folder: Path, settings: Mapping[str, Any], auto: str, name: str
     return get_class_from_dynamic_module(local, folder, local_files_only=True)
 
 
-def built_anew(model: PreTrainedModel) -> PreTrainedModel:
-    """The same weights in a model whose __init__ ran with memory: transformers builds models without any, and what a
-    class of a folder computes there and does not save would stay undefined."""
-    with torch.device("cpu"):
-        built = type(model)(model.config)
-    built.load_state_dict(model.state_dict())
-    return built
-
-
 KEY_MAPPINGS: Mapping[str, dict[str, str]] = {"nomic_bert": {r"^bert\.": ""}}
 """By model_type: what to replace in names of tensors. NomicBERT was saved under a language model's head."""
 
@@ -77,7 +67,7 @@ _NOMIC_ALWAYS: Mapping[str, Any] = {
     "rotary_emb_interleaved": False,
     "rotary_emb_scale_base": None,
 }
-"""What transformers' class does always."""
+"""The only values that transformers' class has."""
 
 
 def native_configuration(content: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -123,7 +113,7 @@ UNBOUNDED_TOKENS = 1_000_000
 """Tokenizers without a limit name a larger one."""
 
 NEVER_READ = ("pooler.",)
-"""Tensors that a checkpoint may lack: what stands on hidden states is the protocol's own head."""
+"""Tensors that a checkpoint may lack: heads are the protocol's own."""
 
 LONGEST_CAUSE = 300
 PROBE_TOKENS = 8
@@ -135,12 +125,14 @@ Loaded = TypeVar("Loaded")
 
 
 class ExternalEncoder(nn.Module):
-    """An encoder of transformers; dropout inside is its configuration's."""
+    """An encoder of transformers; its dropout is that of its configuration."""
 
     def __init__(self, encoder: PreTrainedModel) -> None:
         super().__init__()
         self.encoder = encoder
-        self.reads_token_types = _reads_token_types(encoder)
+        types = getattr(encoder.config, "type_vocab_size", None)
+        has_types = isinstance(types, int) and types > 1
+        self.reads_token_types = has_types and "token_type_ids" in inspect.signature(encoder.forward).parameters
 
     @property
     def width(self) -> int:
@@ -172,7 +164,7 @@ class ExternalEncoder(nn.Module):
 
     @property
     def pad_id(self) -> int:
-        """The id that the model itself takes for padding, else 0, which the mask hides."""
+        """The model's id of padding, else 0, which the mask hides."""
         return getattr(self.encoder.config, "pad_token_id", None) or 0
 
     def forward(self, token_ids: Tensor, mask: Tensor, token_types: Tensor | None = None) -> Tensor:
@@ -184,14 +176,9 @@ class ExternalEncoder(nn.Module):
         return hidden
 
 
-def _reads_token_types(encoder: PreTrainedModel) -> bool:
-    types = getattr(encoder.config, "type_vocab_size", None)
-    return isinstance(types, int) and types > 1 and "token_type_ids" in inspect.signature(encoder.forward).parameters
-
-
 @dataclass(frozen=True)
 class ExternalTokenizer:
-    """A tokenizer of transformers, which frames texts in its own way; special tokens never come from text."""
+    """A tokenizer of transformers with its own special tokens, which are never read from text."""
 
     tokenizer: Any
 
@@ -225,7 +212,7 @@ class ExternalTokenizer:
 
 @dataclass(frozen=True)
 class Facts:
-    """What a model is; `context` is in tokens, specials included, None where nothing bounds them."""
+    """Properties of a model; `context` in tokens, specials included, None where unbounded."""
 
     model_type: str
     parameters: int
@@ -240,11 +227,13 @@ def load_external(folder: Path, name: str, trust: Trust = NO_TRUST) -> tuple[Ext
             missing.
     """
     files = model_files(folder, name, trust)
-    _require_sentencepiece(files, name)
+    pieces = [file for file in files if file.endswith(".model")]
+    if pieces and "tokenizer.json" not in files and find_spec("sentencepiece") is None:
+        raise ValueError(f"{name} has its tokenizer in {pieces[0]}: pip install -e '.[sentencepiece]'")
     with _quiet(), _view(folder, files, name, trust) as view, torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)  # what a checkpoint may lack starts equal in every process
-        encoder, missing = _loaded(name, lambda: _encoder(view, files, name, trust))
-        tokenizer = _loaded(name, lambda: _tokenizer(view, encoder.config, name, trust))
+        torch.manual_seed(0)  # tensors that a checkpoint may lack start equal in every process
+        encoder, missing = _load(name, lambda: _encoder(view, files, name, trust))
+        tokenizer = _load(name, lambda: _tokenizer(view, encoder.config, name, trust))
     encoder.config.name_or_path = tokenizer.name_or_path = str(folder)
     _refuse_missing(name, missing)
     return ExternalEncoder(encoder), ExternalTokenizer(tokenizer)
@@ -269,7 +258,14 @@ def _encoder(view: Path, files: Sequence[str], name: str, trust: Trust) -> tuple
     )
     if configuration.model_type in KEY_MAPPINGS:  # saving would undo the mapping, and AutoModel alone lack tensors
         vars(encoder).pop("_weight_conversions", None)
-    return built_anew(encoder) if own_model else encoder, report["missing_keys"]
+    if own_model:
+        # transformers runs __init__ on the meta device, so buffers that a folder's own class computes there and does
+        # not save are undefined: build it again on the CPU.
+        with torch.device("cpu"):
+            rebuilt = type(encoder)(encoder.config)
+        rebuilt.load_state_dict(encoder.state_dict())
+        encoder = rebuilt
+    return encoder, report["missing_keys"]
 
 
 def _tokenizer(view: Path, configuration: PreTrainedConfig, name: str, trust: Trust) -> Any:
@@ -295,13 +291,7 @@ def _view(folder: Path, files: Sequence[str], name: str, trust: Trust) -> Iterat
         yield view
 
 
-def _require_sentencepiece(files: Sequence[str], name: str) -> None:
-    pieces = [file for file in files if file.endswith(".model")]
-    if pieces and "tokenizer.json" not in files and find_spec("sentencepiece") is None:
-        raise ValueError(f"{name} has its tokenizer in {pieces[0]}: pip install -e '.[sentencepiece]'")
-
-
-def _loaded(name: str, load: Callable[[], Loaded]) -> Loaded:
+def _load(name: str, load: Callable[[], Loaded]) -> Loaded:
     try:
         return load()
     except Refused:
@@ -318,14 +308,12 @@ def _loaded(name: str, load: Callable[[], Loaded]) -> Loaded:
 def _refuse_missing(name: str, missing: Sequence[str]) -> None:
     lacking = sorted(key for key in missing if not key.startswith(NEVER_READ))
     if lacking:
-        more = f" and {len(lacking) - SHOWN_KEYS} more" if len(lacking) > SHOWN_KEYS else ""
-        named = f"{', '.join(lacking[:SHOWN_KEYS])}{more}"
-        raise ValueError(f"{name} lacks tensors {named}: it is incomplete or fits another config.json")
+        raise ValueError(f"{name} lacks {list_tensors(lacking)}: it is incomplete or fits another config.json")
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No progress bars and load reports: what matters is raised."""
+    """No progress bars and load reports: errors are raised."""
     level, had_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -338,7 +326,7 @@ def _quiet() -> Iterator[None]:
 
 
 def examine(folder: Path, name: str, trust: Trust = NO_TRUST) -> Facts:
-    """Load a model once and look at what it does, before a grid is built on it.
+    """Load a model and check that it is an encoder, before a grid is built on it.
 
     Raises:
         ValueError: it cannot be loaded, reads from left to right only, is disturbed by padding, or its tokenizer has
@@ -358,7 +346,7 @@ def examine(folder: Path, name: str, trust: Trust = NO_TRUST) -> Facts:
 
 @torch.no_grad()
 def _require_two_directions(encoder: ExternalEncoder, name: str, rows: int) -> None:
-    """A first token must know the last one, and must not know padding."""
+    """The first token must see the last one, and must not see padding."""
     known = [number for number in range(rows) if number != encoder.pad_id][: PROBE_TOKENS + 1]
     tokens, other = torch.tensor([known[:-1]]), torch.tensor([[*known[:-2], known[-1]]])
     padded = torch.nn.functional.pad(tokens, (0, PROBE_TOKENS), value=encoder.pad_id)

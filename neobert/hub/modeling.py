@@ -1,6 +1,6 @@
 """The encoder as a transformers model: the blocks of `neobert.model` under transformers' attention interface."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -58,7 +58,7 @@ def eager_attention(
 
 @dataclass(frozen=True)
 class InterfaceAttention:
-    """Any function of transformers' attention interface, as a plan of `neobert.model` calls it."""
+    """A function of transformers' attention interface, in the form that `AttentionPlan` calls."""
 
     function: Callable[..., tuple[Tensor, Tensor | None]]
     module: nn.Module
@@ -67,7 +67,7 @@ class InterfaceAttention:
     weights: list[Any] = field(default_factory=list)
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """(rows, tokens, heads, head size) each; what the function says about its weights is kept, layer by layer."""
+        """(rows, tokens, heads, head size) each; attention weights are kept, one entry a layer."""
         heads_first = (vectors.transpose(1, 2) for vectors in (query, key, value))
         scaling = query.shape[-1] ** -0.5
         attended, weights = self.function(
@@ -93,8 +93,8 @@ def refuse_mask(mask: Tensor | None, embeddings: Tensor) -> None:
         )
 
 
-def places_within(borders: Tensor, embeddings: Tensor, mask: Tensor | None, positions: Tensor | None) -> Tensor:
-    """The place of each token of one row (1, tokens) in its document, from the cumulated lengths of documents.
+def document_positions(borders: Tensor, embeddings: Tensor, mask: Tensor | None, positions: Tensor | None) -> Tensor:
+    """The position of each token of one row (1, tokens) in its document, from the cumulative lengths of documents.
 
     Raises:
         ValueError: there are several rows, a mask or positions beside the borders, or they do not fit the row.
@@ -113,7 +113,7 @@ def places_within(borders: Tensor, embeddings: Tensor, mask: Tensor | None, posi
 
 
 HEADS = ("decoder.", "dense.", "classifier.", "qa_outputs.")
-"""How the tensors of heads are named; all others belong to the encoder."""
+"""Prefixes of tensors of heads; all others belong to the encoder."""
 
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
@@ -138,7 +138,7 @@ def refuse_pickle(name_or_folder: Any, use_safetensors: bool | None) -> None:
 
 
 def refuse_incomplete(name: Any, info: Mapping[str, Any], needs_decoder: bool, may_replace_head: bool) -> None:
-    """Check what transformers' loading `info` says that a checkpoint lacked, had too much or in another shape.
+    """Check transformers' loading `info`: tensors that a checkpoint lacked, had too much or in another shape.
 
     A classification head may be new, and heads of other tasks may stay behind; one of another size is replaced only
     where that was asked for (`may_replace_head`, transformers' ignore_mismatched_sizes).
@@ -150,10 +150,12 @@ def refuse_incomplete(name: Any, info: Mapping[str, Any], needs_decoder: bool, m
     lacking = sorted(key for key in info["missing_keys"] if not key.startswith(may_be_new))
     extra = sorted(key for key in info["unexpected_keys"] if not key.startswith(HEADS))
     if lacking:
-        raise ValueError(f"the checkpoint {name} lacks {_named(lacking)}: it is incomplete or fits another config.json")
+        raise ValueError(
+            f"the checkpoint {name} lacks {list_tensors(lacking)}: it is incomplete or fits another config.json"
+        )
     if extra:
         raise ValueError(
-            f"the checkpoint {name} has the unknown {_named(extra)}: its config.json describes another model"
+            f"the checkpoint {name} has the unknown {list_tensors(extra)}: its config.json describes another model"
         )
     _refuse_other_shapes(name, info["mismatched_keys"], may_be_new, may_replace_head)
 
@@ -174,7 +176,8 @@ def _refuse_other_shapes(
         )
 
 
-def _named(keys: list[str]) -> str:
+def list_tensors(keys: Sequence[str]) -> str:
+    """Names of tensors for a message, the first few of them."""
     shown = ", ".join(keys[:SHOWN_KEYS])
     return f"tensors {shown}" + (f" and {len(keys) - SHOWN_KEYS} more" if len(keys) > SHOWN_KEYS else "")
 
@@ -188,7 +191,7 @@ INITIALIZERS: dict[str, Callable[[Tensor, float], Any]] = {
 
 
 class NeoBERTPreTrainedModel(PreTrainedModel):
-    """What all NeoBERT models share: how weights start, and which checkpoints they take."""
+    """Base class: initial weights, and the checks of a checkpoint."""
 
     config_class = NeoBERTConfig
     config: NeoBERTConfig
@@ -210,7 +213,7 @@ class NeoBERTPreTrainedModel(PreTrainedModel):
         refuse_pickle(pretrained_model_name_or_path, options.get("use_safetensors"))
         wants_info = options.pop("output_loading_info", False)
         may_replace_head = bool(options.pop("ignore_mismatched_sizes", False))
-        # Tensors of other shapes are found below, where they are named in a sentence.
+        # refuse_incomplete reports tensors of other shapes, in one sentence.
         options |= {"use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
         loaded: Any = super().from_pretrained(pretrained_model_name_or_path, *arguments, **options)
         model, info = loaded
@@ -286,10 +289,10 @@ class NeoBERTModel(NeoBERTPreTrainedModel):
         token_type_ids are accepted, so that BERT's tokenizers fit, and ignored. `kwargs` go to the attention function.
 
         attention_mask: (rows, tokens), 1 or true at tokens; or (rows, 1 or heads, tokens, tokens), added to the scores
-            where it is floating, else true where a token is seen. position_ids: (rows, tokens), places from 0; without
-            an attention_mask, documents of a row whose places start again do not see each other, as everywhere in
-            transformers. cu_seqlens: the published forward's other word for that: where the documents of a single row
-            begin, and its length.
+            where it is floating, else true where a token is seen. position_ids: (rows, tokens), from 0; without an
+            attention_mask, documents of a row whose positions start again do not see each other, as everywhere in
+            transformers. cu_seqlens: the same in the published forward: where the documents of a single row begin,
+            and its length.
 
         Raises:
             ValueError: not exactly one of input_ids and inputs_embeds; a mask of another shape; learned positions
@@ -301,8 +304,8 @@ class NeoBERTModel(NeoBERTPreTrainedModel):
         embeddings = self.encoder(input_ids) if inputs_embeds is None else inputs_embeds
         refuse_mask(attention_mask, embeddings)
         if (borders := kwargs.pop("cu_seqlens", None)) is not None:
-            position_ids = places_within(borders, embeddings, attention_mask, position_ids)
-        kwargs.pop("max_seqlen", None)  # beside cu_seqlens, which say it
+            position_ids = document_positions(borders, embeddings, attention_mask, position_ids)
+        kwargs.pop("max_seqlen", None)  # follows from cu_seqlens
         positions = self._positions(embeddings, attention_mask, position_ids)
         wants_attentions = self.config.output_attentions if output_attentions is None else output_attentions
         attention = self._attention(embeddings, attention_mask, position_ids, bool(wants_attentions), kwargs)
@@ -315,7 +318,7 @@ class NeoBERTModel(NeoBERTPreTrainedModel):
         )
 
     def _states(self, embeddings: Tensor, plan: AttentionPlan) -> list[Tensor]:
-        """What enters each block, and what leaves the last norm."""
+        """The input of each block, and the output of the last norm."""
         plan = plan.with_bias(self.positional_embedding.score_bias(plan.positions))
         states = [self.positional_embedding.add(embeddings, plan.positions)]
         rotation = self.positional_embedding.rotation(plan.positions, real=True)
@@ -330,7 +333,7 @@ class NeoBERTModel(NeoBERTPreTrainedModel):
         return lambda *inputs: self._gradient_checkpointing_func(block.__call__, *inputs)
 
     def _positions(self, embeddings: Tensor, mask: Tensor | None, given: Tensor | None) -> Tensor:
-        """The place of each token in its document, from 0, and −1 at padding: (rows, tokens)."""
+        """The position of each token in its document, from 0, and −1 at padding: (rows, tokens)."""
         rows, tokens, _ = embeddings.shape
         if given is not None:
             positions = given.expand(rows, tokens)
