@@ -36,10 +36,8 @@ from neobert.training.schedule import milestones
 
 DAY_SECONDS = 86_400.0
 REMOVED_AT_ONCE = 100
-"""How many pieces share a look at what runs refer to: it takes as long as listing every run."""
+"""How many are removed per look at what runs refer to, which takes as long as listing every run."""
 IDENTIFIER = re.compile(r"[0-9a-f]{12}")
-
-Fingerprint = tuple[tuple[str, ...], int]
 
 
 @dataclass(frozen=True)
@@ -104,25 +102,24 @@ def obstacles(layout: Layout) -> list[str]:
     return [*read_uses(layout).unreadable, *(index.problems if index.submissions is not None else ())]
 
 
-def collect(layout: Layout, garbage: Iterable[Garbage]) -> list[Garbage]:
+def collect(layout: Layout, garbage: Sequence[Garbage]) -> list[Garbage]:
     """Remove garbage and return what was removed.
 
-    Each piece is removed while holding the claims that guard it, and only if it still is garbage: a run that was
+    Each is removed while holding the claims that guard it, and only if it still is garbage: a run that was
     declared, submitted or started in the meantime keeps what it needs.
     """
     removed: list[Garbage] = []
-    pieces = list(garbage)
-    seen, paths = fingerprint(layout), {found.path for found in _candidates(layout)}
-    for first in range(0, len(pieces), REMOVED_AT_ONCE):
+    seen, paths = _fingerprint(layout), {found.path for found in _candidates(layout)}
+    for first in range(0, len(garbage), REMOVED_AT_ONCE):
         with ExitStack() as held:
-            some = pieces[first : first + REMOVED_AT_ONCE]
+            some = garbage[first : first + REMOVED_AT_ONCE]
             taken = [found for found in some if _take(layout, found.claims, held)]
-            while (now := fingerprint(layout)) != seen:
+            while (now := _fingerprint(layout)) != seen:
                 seen, paths = now, {candidate.path for candidate in _candidates(layout)}
             going = [found for found in taken if found.path in paths]
-            nameless = [_unname(found.path) for found in going]
+            renamed = [_unname(found.path) for found in going]
             removed += going
-            for path in filter(None, nameless):
+            for path in filter(None, renamed):
                 shutil.rmtree(path)
     return removed
 
@@ -188,16 +185,17 @@ def _add(uses: Uses, layout: Layout, folder: Path) -> None:
     elif work.steps is not None:
         uses.finished[folder] = work
         inputs = read_record(record)["inputs"]  # a run of another numerics version: what its data were called then
-        uses.paths.update(layout.data(data_id) for data_id in [inputs.get("data")] if data_id is not None)
+        if inputs.get("data") is not None:
+            uses.paths.add(layout.data(inputs["data"]))
         uses.paths.update(layout.pairs(name) for name in inputs.get("pairs", ()))
 
 
-def fingerprint(layout: Layout) -> Fingerprint:
+def _fingerprint(layout: Layout) -> tuple[list[Path], int]:
     """A value that changes when a run is declared or closed, or a job submitted."""
     closing = ("pretraining/*/done.json", "contrastive/*/done.json", "glue/*/studies/*/selection.json")
     files = [*_run_files(layout), *(path for pattern in closing for path in layout.root.glob(pattern))]
     submissions = layout.submissions
-    return tuple(sorted(map(str, files))), submissions.stat().st_size if submissions.exists() else 0
+    return sorted(files), submissions.stat().st_size if submissions.exists() else 0
 
 
 def _run_files(layout: Layout) -> list[Path]:
@@ -284,7 +282,7 @@ def _data(layout: Layout, uses: Uses) -> Iterator[Garbage]:
     for folder in sorted((layout.root / "data" / "pairs").glob("*")):
         is_encoded = IDENTIFIER.fullmatch(folder.name[-IDENTITY_DIGITS:]) and TEMPORARY_MARK not in folder.name
         if is_encoded and folder not in uses.paths and folder.is_dir() and not folder.is_symlink():
-            yield _garbage_at(folder, "encoded pairs that no run.json refers to", _pairs_claim(folder.name))
+            yield _garbage_at(folder, "encoded pairs that no run.json refers to", f"pairs-{folder.name}")
     for path in sorted((layout.root / "data" / "glue").glob("*.safetensors")):
         if path not in uses.paths:
             yield _garbage_at(path, "encoded task that no study refers to")
@@ -318,7 +316,7 @@ def _claims_near(layout: Layout, path: Path) -> tuple[str, ...]:
         case ["data", "glue" | "errors", *_]:
             pass
         case ["data", "pairs", name, *_]:
-            claims = (_pairs_claim(name.split(TEMPORARY_MARK)[0]),)
+            claims = (f"pairs-{name.split(TEMPORARY_MARK)[0]}",)
         case ["data", name, *_]:
             claims = _corpus_claims(name.split(".")[0])
         case ["snapshots", *_]:
@@ -329,11 +327,6 @@ def _claims_near(layout: Layout, path: Path) -> tuple[str, ...]:
 def _corpus_claims(data_id: str) -> tuple[str, ...]:
     """The claims whose owners write a tokenised corpus."""
     return f"corpus-{data_id}", f"data-{data_id}"
-
-
-def _pairs_claim(pairs_id: str) -> str:
-    """The claim whose owner writes a data set of pairs in token ids."""
-    return f"pairs-{pairs_id}"
 
 
 def _snapshots(layout: Layout) -> Iterator[Garbage]:

@@ -19,7 +19,7 @@ from neobert.runs.claims import LEASE_SECONDS, Owner, last_owner
 from neobert.runs.kinds import KINDS, kind_of
 from neobert.runs.layout import PARTIAL, Layout
 from neobert.runs.records import is_published
-from neobert.runs.run_file import RunFile, read_run_file
+from neobert.runs.run_file import read_run_file
 from neobert.runs.specifications import read_selection
 from neobert.runs.work import Counted, Kind, Part, Work
 
@@ -183,14 +183,15 @@ class Index:
     @cached_property
     def submissions(self) -> list[Submitted]:
         """All submissions that can be read, oldest first."""
-        return list(self._read_submissions(self.layout.submissions))
+        return list(self._read_submissions())
 
     @cached_property
     def newest_submission(self) -> dict[str, Submitted]:
         """The newest submission of each run by its folder."""
         return {folder: one for one in self.submissions for folder in one.references}
 
-    def _read_submissions(self, path: Path) -> Iterator[Submitted]:
+    def _read_submissions(self) -> Iterator[Submitted]:
+        path = self.layout.submissions
         try:
             lines = path.read_bytes().splitlines()
         except FileNotFoundError:
@@ -229,7 +230,7 @@ class Index:
         if not pending:
             return Progress("done")
         workers = _workers_of(owners)
-        failures = tuple(failure_at(part.error, part.id) for part in pending if self.is_there(part.error))
+        failures = tuple(_failure_at(part.error, part.id) for part in pending if self.is_there(part.error))
         state: State = "missing"
         if any(worker.is_live for worker in workers):
             state = "running"
@@ -248,11 +249,8 @@ class Index:
 
     def rows(self) -> list[Row]:
         """Every run that has a folder, and everything that was submitted."""
-        return [self.row(folder) for folder in self._folders()]
-
-    def _folders(self) -> list[str]:
         found = [name for pattern in RUN_FOLDERS for name in self._matching(pattern) if TEMPORARY_MARK not in name]
-        return list(dict.fromkeys([*found, *self.newest_submission]))
+        return [self.row(folder) for folder in dict.fromkeys([*found, *self.newest_submission])]
 
     def _matching(self, pattern: str) -> list[str]:
         """The paths that a glob of folders names, in a stable order; every folder is listed once."""
@@ -288,19 +286,15 @@ class Index:
             where = "no run.json" if self.is_there(place) else "no folder"
             return replace(row, state="missing", note=f"{where}: half-written, or removed")
         run_file = read_run_file(place)
-        row = self._labelled(row, run_file)
-        if run_file.run.id == row.id:
-            return self._of_work(row, run_file.run)
-        record = self.layout.record_of(row.folder)
-        if self.is_there(record):
-            return _finished(replace(row, **run_file.run.columns), run_file.run, read_selection(record))
-        return replace(row, state="waiting", note="named by another numerics version: its parts are not known here")
-
-    @staticmethod
-    def _labelled(row: Row, run_file: RunFile) -> Row:
         labels, run = run_file.labels, run_file.run
         variants = tuple(str(name) for name in labels.get("variants", ()))
-        return replace(row, variants=variants, scale=labels.get("scale"), data=labels.get("data"), seed=run.seed)
+        row = replace(row, variants=variants, scale=labels.get("scale"), data=labels.get("data"), seed=run.seed)
+        if run.id == row.id:
+            return self._of_work(row, run)
+        record = self.layout.record_of(row.folder)
+        if self.is_there(record):
+            return _finished(replace(row, **run.columns), run, read_selection(record))
+        return replace(row, state="waiting", note="named by another numerics version: its parts are not known here")
 
     def _of_work(self, row: Row, work: Work) -> Row:
         row = replace(row, total=work.total, counted=work.counted, **work.columns)
@@ -333,7 +327,7 @@ class Index:
         job = next((worker.job for worker in row.workers), None)
         submission = self._submission_of(job) or self.newest_submission.get(row.folder)
         gpus = None if submission is None else submission.gpus
-        line = newest_step_line(folder)
+        line = _newest_step_line(folder)
         done, seconds = _checkpointed(folder)
         if line is not None:
             seconds += max(0, line["step"] - done) * line["seconds"]
@@ -392,7 +386,7 @@ def is_done(layout: Layout, reference: str) -> bool:
     return is_published(layout.record_of(reference), read_selection)
 
 
-def newest_step_line(folder: Path) -> dict[str, Any] | None:
+def _newest_step_line(folder: Path) -> dict[str, Any] | None:
     """The newest whole metrics line of a step below a run's folder; reads the end of one file, of more where a new
     attempt has none yet."""
     for attempt in sorted((folder / "attempts").glob("*/metrics.jsonl"), reverse=True):
@@ -417,7 +411,7 @@ def _checkpointed(folder: Path) -> tuple[int, float]:
     return 0, 0.0
 
 
-def failure_at(path: Path, part_id: str) -> Failure:
+def _failure_at(path: Path, part_id: str) -> Failure:
     """The failure in an error file; a torn file is a failure too."""
     try:
         content = read_json(path)

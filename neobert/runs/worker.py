@@ -256,20 +256,17 @@ def run(arguments: Sequence[str] | None, stop: StopRequest) -> Ended:
 
 
 def _work(layout: Layout, options: argparse.Namespace, stop: StopRequest) -> Ended:
+    from neobert.runs.optuna_view import view_of_environment
+
     parts = [part for reference in options.references for part in open_parts(layout, reference)]
-    worker = Worker(layout, parts, stop, _observer(layout, parts), patience_seconds=options.patience)
+    studies = only({part.run_file.id: part.run_file.run for part in parts}.values(), GlueStudy)
+    observer = view_of_environment(layout, studies) or NullObserver()
+    worker = Worker(layout, parts, stop, observer, patience_seconds=options.patience)
     if options.leave_failed:
         worker.failures_since = 0.0
     elif options.failures_since is not None:
         worker.failures_since = options.failures_since
     return Ended(worker.run(), worker.progressed)
-
-
-def _observer(layout: Layout, parts: Sequence[PartOfRun]) -> Observer:
-    from neobert.runs.optuna_view import view_of_environment
-
-    studies = only({part.run_file.id: part.run_file.run for part in parts}.values(), GlueStudy)
-    return view_of_environment(layout, studies) or NullObserver()
 
 
 if __name__ == "__main__":
