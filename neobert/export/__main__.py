@@ -98,7 +98,7 @@ def export(
     if is_contrastive and with_code:
         raise ValueError("--remote-code is for pre-training runs: export a contrastive run without it")
     if instructions and not is_contrastive:
-        raise ValueError("--instructions is for contrastive runs: an encoder that was only pre-trained is told nothing")
+        raise ValueError("--instructions is for contrastive runs: a pre-trained encoder takes none")
     temporary = temporary_sibling(out.resolve())
     temporary.mkdir(parents=True)
     try:

@@ -113,7 +113,7 @@ class Score:
 
     @property
     def repository(self) -> tuple[str, str] | None:
-        """Repository and revision on the hub; None for data from elsewhere, or from several repositories."""
+        """Repository and revision on the hub; None for data outside it, or of several repositories."""
         name, _, revision = self.origin.removeprefix(HUB).rpartition("@")
         return (name, revision) if self.origin.startswith(HUB) and name and "@" not in name else None
 

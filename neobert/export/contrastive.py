@@ -1,7 +1,7 @@
 """A contrastive run as files that other programs load, checked to give the vectors that the run gives."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,13 @@ from neobert.data.tokenizers import TextTokenizer
 from neobert.embeddings.encoders import FramedTexts, PaddedEncoder, TextEncoder, load_encoder
 from neobert.embeddings.sentence_modules import TASK_TYPES
 from neobert.export.checkpoint import TEXTS, chosen_step, require_close, require_equal_weights, require_packages
-from neobert.export.huggingface import TOLERANCE, configuration_of, reloaded, save_modules, transformers_tokenizer
+from neobert.export.huggingface import (
+    TOLERANCE,
+    configuration_of,
+    load_sentence_encoder,
+    save_modules,
+    transformers_tokenizer,
+)
 from neobert.export.onnx import EMBEDDING, Embedding, run_graph, write_graph
 from neobert.export.onnx import TOLERANCE as GRAPH_TOLERANCE
 from neobert.hub import NeoBERTModel
@@ -30,7 +36,7 @@ from neobert.runs.specifications import ContrastiveRun
 CPU = torch.device("cpu")
 PROBES = (*TEXTS, "A text that is longer than any context. " * 60)
 
-ASKED: tuple[Category, ...] = ("retrieval", "reranking")
+WITH_QUERIES: tuple[Category, ...] = ("retrieval", "reranking")
 """Categories whose tasks have queries and documents."""
 
 
@@ -63,30 +69,31 @@ class ContrastiveCheckpoint:
 
     @cached_property
     def instructions(self) -> dict[str, str]:
-        """What the encoder is told of texts, by the names of data sets and tasks of embeddings; "" is nothing.
+        """The instruction for texts, by the names of data sets and tasks of embeddings; "" stands for none.
 
         mteb looks prompts up by a task's name, or by its kind where it does not know the task, with "-query" and
         "-document" behind the name where the task has both.
         """
         if self.run.instructed == "nothing":
             return {}
-        told = {pairs.name: pairs.instruction for pairs in self.run.sets if pairs.instruction}
+        instructions = {pairs.name: pairs.instruction for pairs in self.run.sets if pairs.instruction}
         by_kind: dict[str, set[str]] = defaultdict(set)
         for task in self.tasks:
             prompts = task_prompts(task, self.run.instructed, self.wording)
             for name in member_names(task):
-                told |= _by_role(name, task.category, prompts)
+                instructions |= _by_role(name, task.category, prompts)
             if task.suite != ENGLISH_SUITE:
                 for name, instruction in _by_role(TASK_TYPES[task.category], task.category, prompts).items():
                     by_kind[name].add(instruction)
-        return told | {name: found.pop() for name, found in by_kind.items() if len(found) == 1}
+        return instructions | {name: found.pop() for name, found in by_kind.items() if len(found) == 1}
 
     @cached_property
     def prompts(self) -> dict[str, str]:
-        """What, before a text, reads as its instruction did in training, by the names of `instructions`; those that no
-        prompt can stand for are not among them."""
-        readings = {told: self._prompt(told) for told in set(self.instructions.values())}
-        return {name: prompt for name, told in self.instructions.items() if (prompt := readings[told]) is not None}
+        """Text that, put before a text, gives the tokens of its instruction in training, by names of `instructions`;
+        an instruction that no text can stand for is left out."""
+        prompts = {instruction: self._prompt(instruction) for instruction in set(self.instructions.values())}
+        found = {name: prompts[instruction] for name, instruction in self.instructions.items()}
+        return {name: prompt for name, prompt in found.items() if prompt is not None}
 
     def _prompt(self, instruction: str) -> str | None:
         if not instruction:
@@ -101,7 +108,7 @@ class ContrastiveCheckpoint:
 
 
 def _by_role(name: str, category: Category, prompts: Mapping[str, str]) -> dict[str, str]:
-    if not prompts or category not in ASKED:
+    if not prompts or category not in WITH_QUERIES:
         return {name: prompts["query"]} if prompts else {}
     return {f"{name}-query": prompts["query"], f"{name}-document": prompts.get("document", "")}
 
@@ -124,13 +131,13 @@ def open_contrastive_checkpoint(folder: Path, step: int | None, wording: Wording
     chosen, record = chosen_step(folder, run.protocol.steps, step)
     layout = Layout(folder.parent.parent)
     embedder = load_encoder(layout, run_file.id, CPU, "fp32", step=chosen)
-    encoder, tokenizer = _for_transformers(layout, run, embedder)
+    encoder, tokenizer = _convert(layout, run, embedder)
     own = {task.name: task for task in open_specified(run_file.source).embedding_tasks()}
     tasks = tuple({**OFFICIAL_TASKS, **own}.values())
     return ContrastiveCheckpoint(folder, run_file, chosen, record, embedder, encoder, tokenizer, tasks, wording)
 
 
-def _for_transformers(layout: Layout, run: ContrastiveRun, embedder: TextEncoder) -> tuple[Any, Any]:
+def _convert(layout: Layout, run: ContrastiveRun, embedder: TextEncoder) -> tuple[Any, Any]:
     """Encoder and tokenizer; the tokenizer cuts texts as the run does."""
     trained, tokenizer = embedder.model.model, embedder.tokenizer
     if isinstance(tokenizer, ExternalTokenizer):
@@ -148,8 +155,8 @@ def write_contrastive(checkpoint: ContrastiveCheckpoint, form: str, folder: Path
     """Write a folder of the kind `form` and reload it; returns the deviations that were measured.
 
     Raises:
-        ValueError: a package is not installed, or the form is not for encoders from elsewhere.
-        ParityOff: what was reloaded does not give the run's vectors.
+        ValueError: a package is not installed, or an external encoder is to be written as ONNX.
+        ParityOff: the reloaded folder does not give the run's vectors.
     """
     writers = {"hf": _write_transformers, "sentence-transformers": _write_sentence_transformers, "onnx": _write_onnx}
     return writers[form](checkpoint, folder)
@@ -169,20 +176,19 @@ def _write_transformers(checkpoint: ContrastiveCheckpoint, folder: Path) -> dict
 
 def _write_sentence_transformers(checkpoint: ContrastiveCheckpoint, folder: Path) -> dict[str, float]:
     save_modules(checkpoint.encoder, checkpoint.tokenizer, folder, checkpoint.prompts)
-    model = reloaded(folder)
-    parity = {"vectors": require_close("vectors", model.vectors(PROBES), checkpoint.expected(), TOLERANCE)}
+    encode = load_sentence_encoder(folder)
+    parity = {"vectors": require_close("vectors", encode(PROBES), checkpoint.expected(), TOLERANCE)}
+    one_name = {checkpoint.instructions[name]: name for name in checkpoint.prompts}
     deviations = [
-        require_close(f"vectors behind the prompt {name}", model.vectors(PROBES, name), expected, TOLERANCE)
-        for name, expected in _expected_behind(checkpoint)
+        require_close(
+            f"vectors behind the prompt {name}",
+            encode(PROBES, name),
+            checkpoint.expected(instruction or None),
+            TOLERANCE,
+        )
+        for instruction, name in one_name.items()
     ]
     return parity | ({"vectors behind prompts": max(deviations)} if deviations else {})
-
-
-def _expected_behind(checkpoint: ContrastiveCheckpoint) -> Iterator[tuple[str, Tensor]]:
-    """The name of one prompt for each instruction, and the run's vectors behind that."""
-    by_instruction = {checkpoint.instructions[name]: name for name in checkpoint.prompts}
-    for instruction, name in by_instruction.items():
-        yield name, checkpoint.expected(instruction or None)
 
 
 def _write_onnx(checkpoint: ContrastiveCheckpoint, folder: Path) -> dict[str, float]:

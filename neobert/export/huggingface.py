@@ -1,8 +1,7 @@
 """A folder for transformers: model.safetensors, config.json, tokenizer files."""
 
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -53,20 +52,15 @@ def transformers_tokenizer(tokenizer: TextTokenizer, context: int) -> PreTrained
 
 
 def load_transformers_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
-    """What a user of the folder gets."""
+    """The tokenizer of an exported folder."""
     return cast(PreTrainedTokenizerFast, AutoTokenizer.from_pretrained(folder))
 
 
 TOLERANCE = 1e-5
 
 
-def configuration(checkpoint: PretrainedCheckpoint) -> NeoBERTConfig:
-    """The run's config.json."""
-    return configuration_of(checkpoint.run, checkpoint.tokenizer)
-
-
 def configuration_of(run: PretrainingRun, tokenizer: TextTokenizer) -> NeoBERTConfig:
-    """The config.json of what a pre-training run built."""
+    """The configuration of a pre-training run's model."""
     ids = tokenizer.ids
     special_ids = {"pad_token_id": ids.pad, "cls_token_id": ids.cls, "sep_token_id": ids.sep}
     return NeoBERTConfig.from_recipe(run.recipe.model, run.context, dtype="float32", **special_ids)
@@ -74,7 +68,7 @@ def configuration_of(run: PretrainingRun, tokenizer: TextTokenizer) -> NeoBERTCo
 
 def masked_language_model(checkpoint: PretrainedCheckpoint) -> NeoBERTForMaskedLM:
     """The run's weights in the transformers class."""
-    model = NeoBERTForMaskedLM(configuration(checkpoint))
+    model = NeoBERTForMaskedLM(configuration_of(checkpoint.run, checkpoint.tokenizer))
     model.load_state_dict(checkpoint.weights)
     return model.eval()
 
@@ -136,22 +130,16 @@ def save_modules(encoder: Any, tokenizer: Any, folder: Path, prompts: Mapping[st
         model.save_pretrained(str(folder), create_model_card=False)
 
 
-@dataclass(frozen=True, eq=False)
-class Reloaded:
-    """A folder as sentence-transformers reads it."""
-
-    model: Any
-
-    def vectors(self, texts: Sequence[str], prompt_name: str | None = None) -> Tensor:
-        """Vectors of texts (texts, width), behind a prompt of the folder where one is named."""
-        return torch.from_numpy(self.model.encode(list(texts), prompt_name=prompt_name, show_progress_bar=False))
-
-
-def reloaded(folder: Path) -> Reloaded:
-    """The folder, loaded."""
+def load_sentence_encoder(folder: Path) -> Callable[..., Tensor]:
+    """A folder loaded by sentence-transformers: maps texts, and the name of a prompt, to vectors (texts, width)."""
     from sentence_transformers import SentenceTransformer
 
-    return Reloaded(SentenceTransformer(str(folder), device="cpu"))
+    model = SentenceTransformer(str(folder), device="cpu")
+
+    def encode(texts: Sequence[str], prompt_name: str | None = None) -> Tensor:
+        return torch.from_numpy(model.encode(list(texts), prompt_name=prompt_name, show_progress_bar=False))
+
+    return encode
 
 
 def check_sentence_transformers(checkpoint: PretrainedCheckpoint, folder: Path) -> dict[str, float]:
@@ -161,7 +149,7 @@ def check_sentence_transformers(checkpoint: PretrainedCheckpoint, folder: Path) 
         ParityOff: they differ.
     """
     require_equal_tokens(load_transformers_tokenizer(folder), checkpoint)
-    found = reloaded(folder).vectors(TEXTS)
+    found = load_sentence_encoder(folder)(TEXTS)
     tokenizer = checkpoint.tokenizer
     framed = [tokenizer.frame(ids, max_tokens=checkpoint.run.context) for ids in tokenizer.encode(TEXTS)]
     expected = flat_means(checkpoint, [torch.tensor(ids) for ids in framed])

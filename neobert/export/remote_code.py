@@ -89,7 +89,9 @@ def remote_modules() -> dict[str, str]:
     while waiting:
         module = waiting.pop()
         if file_name(module) not in files:
-            source = _source(module)
+            specification = find_spec(module)
+            assert specification is not None and specification.origin is not None, f"{module} is no module"
+            source = Path(specification.origin).read_text(encoding="utf-8")
             files[file_name(module)] = f"# {module} of neobert-ablations {__version__}, MIT\n{relative(source)}"
             waiting += [needed for _, modules in _package_imports(source) for needed in modules]
     return files
@@ -111,19 +113,14 @@ def relative(source: str) -> str:
         indent = " " * statement.col_offset
         names = ", ".join(ast.unparse(alias) for alias in statement.names)
         new = [f"from .{file_name(modules[0])} import {names}"]
-        if statement.module == PACKAGE:
-            new = [
-                line for alias, module in zip(statement.names, modules, strict=True) for line in _whole(alias, module)
-            ]
+        if statement.module == PACKAGE:  # whole modules: the loader does not follow the first line, so add a second
+            new = []
+            for alias, module in zip(statement.names, modules, strict=True):
+                name = file_name(module)
+                new += [f"from . import {name} as {alias.asname or alias.name}", f"from .{name} import __name__ as _"]
         assert statement.end_lineno is not None
         lines[statement.lineno - 1 : statement.end_lineno] = [indent + line for line in new]
     return "\n".join(lines) + "\n"
-
-
-def _whole(alias: ast.alias, module: str) -> list[str]:
-    """The import of a whole module; the loader does not see it in the first line's form, so there is a second."""
-    name = file_name(module)
-    return [f"from . import {name} as {alias.asname or alias.name}", f"from .{name} import __name__ as _"]
 
 
 def _package_imports(source: str) -> Iterator[tuple[ast.ImportFrom, list[str]]]:
@@ -135,9 +132,3 @@ def _package_imports(source: str) -> Iterator[tuple[ast.ImportFrom, list[str]]]:
             assert node.module is not None and node.level == 0
             whole = node.module == PACKAGE
             yield node, [f"{PACKAGE}.{alias.name}" for alias in node.names] if whole else [node.module]
-
-
-def _source(module: str) -> str:
-    specification = find_spec(module)
-    assert specification is not None and specification.origin is not None, f"{module} is no module"
-    return Path(specification.origin).read_text(encoding="utf-8")
