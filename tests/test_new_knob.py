@@ -107,7 +107,7 @@ from ablations.scales import execution_at
 from neobert.data.sources import open_source
 from neobert.data.preparation import specify
 from neobert.runs.layout import Layout
-from neobert.runs.specifications import write_run_file
+from neobert.runs.run_file import write_run_file
 
 layout, source = Layout(Path(sys.argv[1])), open_source("synthetic", synthetic_documents=16_000)
 (row,) = plan([variants()["M8"]], [0], "smoke", source, layout, ["pretrain"])
