@@ -185,7 +185,7 @@ def test_an_onnx_graph_gives_the_runs_vectors(own: Path, tmp_path: Path, capsys:
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta"])
-def test_an_encoder_from_elsewhere_is_exported_as_its_own_class(
+def test_an_external_encoder_is_exported_as_its_own_class(
     family: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """BERT reads token types: an instruction has its text's own, as a prompt has."""

@@ -1,4 +1,4 @@
-"""Models from elsewhere: named by their bytes, read as transformers reads them, refused in one sentence."""
+"""External models: named by their bytes, read as transformers reads them, refused in one sentence."""
 
 import json
 import shutil

@@ -111,7 +111,7 @@ def test_a_folder_may_move(folder: Path, tmp_path: Path) -> None:
     assert first == second and "stage 1 rte" in first and "stage 1 mnli" not in first
 
 
-def test_a_model_from_elsewhere_is_named_by_its_files_or_its_commit() -> None:
+def test_an_external_model_is_named_by_its_files_or_its_commit() -> None:
     assert external_id({"config.json": "a" * 64, "model.safetensors": "b" * 64}) == "model-1dbb2f6ecb7f"
     assert external_id({"repository": "google-bert/bert-base-uncased", "revision": "c" * 40}) == "model-44bec015bc5d"
 

@@ -149,7 +149,7 @@ def test_results_on_a_run_without_record_are_counted_and_named(study: Study) -> 
     assert not embeddings.rows and "1 embedding result(s) on" in embeddings.problems[0]
 
 
-def test_models_from_elsewhere_have_rows_by_their_name(study: Study) -> None:
+def test_external_models_have_rows_by_their_name(study: Study) -> None:
     study.pretrain("M0")
     labels = {"scale": study.scale, "data": study.data, "model": "org/bert"}
     embed(study, "M8", "a", "sts", 0.5, labels=labels)

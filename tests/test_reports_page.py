@@ -220,7 +220,7 @@ def test_designs_stand_in_scores_costs_and_statistics(tmp_path: Path) -> None:
     assert rows[0].endswith(",records") and len(rows[1].rsplit(",", 1)[1].split()) == 4 * 2 * 8
 
 
-def test_models_from_elsewhere_stand_in_scores_grids_and_table_5(tmp_path: Path) -> None:
+def test_external_models_stand_in_scores_grids_and_table_5(tmp_path: Path) -> None:
     study = Study(tmp_path / "runs")
     study.write(["M0"])
     of_task = study.study("M0", "cola").model_copy(update={"weights": "model-0123456789ab"})

@@ -20,7 +20,7 @@ from neobert.data.mteb_tasks import Wording
 from neobert.errors import EXIT_DONE, RunFailed
 from neobert.files import publish_folder, temporary_sibling
 
-FORMS = ("hf", "sentence-transformers", "onnx")
+TARGETS = ("hf", "sentence-transformers", "onnx")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -28,7 +28,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = parser_from("python -m neobert.export", __doc__)
     add = parser.add_argument
     add("run", type=Path, metavar="RUN", help="folder of a run, runs/pretraining/<id> or contrastive/<id>")
-    add("--to", choices=FORMS, required=True, help="what the folder is for")
+    add("--to", choices=TARGETS, required=True, help="what the folder is for")
     add("--out", type=Path, required=True, metavar="DIR", help="folder to write; it must not exist")
     add(
         "--step",
@@ -73,7 +73,7 @@ def _run(options: argparse.Namespace) -> int:
 
 def export(
     run: Path,
-    form: str,
+    target: str,
     out: Path,
     step: int | None,
     with_code: bool = False,
@@ -103,16 +103,16 @@ def export(
     temporary.mkdir(parents=True)
     try:
         if is_contrastive:
-            done = _export_contrastive(run.resolve(), form, step, temporary, instructions or "paper")
+            done = _export_contrastive(run.resolve(), target, step, temporary, instructions or "paper")
         else:
-            done = _export_pretrained(run.resolve(), form, step, temporary, with_code)
+            done = _export_pretrained(run.resolve(), target, step, temporary, with_code)
         publish_folder(temporary, out.resolve())
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return {"folder": str(out), **done}
 
 
-def _export_pretrained(run: Path, form: str, step: int | None, folder: Path, with_code: bool) -> dict[str, object]:
+def _export_pretrained(run: Path, target: str, step: int | None, folder: Path, with_code: bool) -> dict[str, object]:
     from neobert.export.card import pretrained_card, write_evaluation_results
     from neobert.export.checkpoint import open_checkpoint
     from neobert.export.huggingface import write_sentence_transformers, write_transformers
@@ -121,21 +121,21 @@ def _export_pretrained(run: Path, form: str, step: int | None, folder: Path, wit
 
     writers = {"hf": write_transformers, "sentence-transformers": write_sentence_transformers, "onnx": write_onnx}
     checkpoint = open_checkpoint(run, step)
-    parity = writers[form](checkpoint, folder)
+    parity = writers[target](checkpoint, folder)
     if with_code:
         parity |= write_remote_code(checkpoint, folder)
-    (folder / "README.md").write_text(pretrained_card(checkpoint, form, parity, with_code), encoding="utf-8")
+    (folder / "README.md").write_text(pretrained_card(checkpoint, target, parity, with_code), encoding="utf-8")
     write_evaluation_results(checkpoint, folder)
     return {"run": checkpoint.run_file.id, "step": checkpoint.step, "parity": parity}
 
 
-def _export_contrastive(run: Path, form: str, step: int | None, folder: Path, wording: Wording) -> dict[str, object]:
+def _export_contrastive(run: Path, target: str, step: int | None, folder: Path, wording: Wording) -> dict[str, object]:
     from neobert.export.card import contrastive_card
     from neobert.export.contrastive import open_contrastive_checkpoint, write_contrastive
 
     checkpoint = open_contrastive_checkpoint(run, step, wording)
-    parity = write_contrastive(checkpoint, form, folder)
-    (folder / "README.md").write_text(contrastive_card(checkpoint, form, parity), encoding="utf-8")
+    parity = write_contrastive(checkpoint, target, folder)
+    (folder / "README.md").write_text(contrastive_card(checkpoint, target, parity), encoding="utf-8")
     return {"run": checkpoint.run_file.id, "step": checkpoint.step, "parity": parity}
 
 

@@ -221,23 +221,23 @@ def write_evaluation_results(checkpoint: PretrainedCheckpoint, folder: Path) -> 
         replace_file(folder / EVALUATION_RESULTS, json_bytes(eval_result_entries_to_yaml(entries)))
 
 
-def pretrained_card(checkpoint: PretrainedCheckpoint, form: str, parity: dict[str, float], with_code: bool) -> str:
-    """README.md of an export of the kind `form`, `with_code` beside it, and the hub's metadata at its head."""
+def pretrained_card(checkpoint: PretrainedCheckpoint, target: str, parity: dict[str, float], with_code: bool) -> str:
+    """README.md of an export for `target`, `with_code` beside it, and the hub's metadata at its head."""
     run, labels, record = checkpoint.run, checkpoint.run_file.labels, checkpoint.record
     name = words(labels.get("variants", [])) or checkpoint.run_file.id
     scores = scores_of(checkpoint)
     metadata: dict[str, Any] = {
-        "library_name": LIBRARIES[form],
+        "library_name": LIBRARIES[target],
         "license": "mit",
         "language": "en",
-        "pipeline_tag": "sentence-similarity" if form == "sentence-transformers" else "fill-mask",
+        "pipeline_tag": "sentence-similarity" if target == "sentence-transformers" else "fill-mask",
         "tags": ["neobert", "encoder", "ablation"],
     }
     if scores:
         metadata["model-index"] = [{"name": name, "results": [score.index_entry() for score in scores]}]
-    sections = {"Use": f"```python\n{PRETRAINED_USES[form]}\n```"}
+    sections = {"Use": f"```python\n{PRETRAINED_USES[target]}\n```"}
     if with_code:
-        sections["Use without the package"] = f"```python\n{REMOTE_CODE_USES[form]}\n```"
+        sections["Use without the package"] = f"```python\n{REMOTE_CODE_USES[target]}\n```"
     stage = run.recipe.stages[-1]
     before = sum(earlier.tokens for earlier in run.recipe.stages[:-1])
     facts = {
@@ -273,13 +273,13 @@ def pretrained_card(checkpoint: PretrainedCheckpoint, form: str, parity: dict[st
     return _card(metadata, f"{name}, step {checkpoint.step:,}", introduction, sections)
 
 
-def contrastive_card(checkpoint: ContrastiveCheckpoint, form: str, parity: dict[str, float]) -> str:
-    """README.md of an export of the kind `form`, and the hub's metadata at its head."""
+def contrastive_card(checkpoint: ContrastiveCheckpoint, target: str, parity: dict[str, float]) -> str:
+    """README.md of an export for `target`, and the hub's metadata at its head."""
     run, labels, record = checkpoint.run, checkpoint.run_file.labels, checkpoint.record
     encoder = words([labels["model"]] if "model" in labels else labels.get("variants", [])) or checkpoint.run_file.id
     own = not run.is_external
     metadata: dict[str, Any] = {
-        "library_name": LIBRARIES[form],
+        "library_name": LIBRARIES[target],
         **({"license": "mit"} if own else {}),
         "pipeline_tag": "sentence-similarity",
         "tags": ["neobert", "sentence-transformers", "feature-extraction"],
@@ -304,7 +304,7 @@ def contrastive_card(checkpoint: ContrastiveCheckpoint, form: str, parity: dict[
             }
         )
     whose = "MIT for these files, as the harness" if own else "That of the encoder that it started from"
-    use = f"{REGISTER if own and form != 'onnx' else ''}{CONTRASTIVE_USES[form]}"
+    use = f"{REGISTER if own and target != 'onnx' else ''}{CONTRASTIVE_USES[target]}"
     sections = {
         "Use": f"```python\n{use}\n```",
         "Model": table_of(facts),

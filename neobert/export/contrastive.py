@@ -151,15 +151,15 @@ def _convert(layout: Layout, run: ContrastiveRun, embedder: TextEncoder) -> tupl
     return encoder, transformers_tokenizer(tokenizer, run.max_tokens)
 
 
-def write_contrastive(checkpoint: ContrastiveCheckpoint, form: str, folder: Path) -> dict[str, float]:
-    """Write a folder of the kind `form` and reload it; returns the deviations that were measured.
+def write_contrastive(checkpoint: ContrastiveCheckpoint, target: str, folder: Path) -> dict[str, float]:
+    """Write a folder for `target` and reload it; returns the deviations that were measured.
 
     Raises:
         ValueError: a package is not installed, or an external encoder is to be written as ONNX.
         ParityOff: the reloaded folder does not give the run's vectors.
     """
     writers = {"hf": _write_transformers, "sentence-transformers": _write_sentence_transformers, "onnx": _write_onnx}
-    return writers[form](checkpoint, folder)
+    return writers[target](checkpoint, folder)
 
 
 def _write_transformers(checkpoint: ContrastiveCheckpoint, folder: Path) -> dict[str, float]:
