@@ -2,6 +2,8 @@
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import forking
 import pytest
@@ -11,6 +13,9 @@ from prefetch_worlds import hub  # noqa: F401  (fixture)
 from storages import postgresql_server, storage  # noqa: F401  (fixtures)
 
 from neobert import processes
+
+if TYPE_CHECKING:
+    from reports_study import Study
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
@@ -51,6 +56,22 @@ def papers_ladder() -> Iterator[None]:
             if getattr(value, "name", None) in added:
                 patch.delattr(ladder, attribute)
         yield
+
+
+@pytest.fixture(scope="module")
+def no_waiting_for_disks() -> Iterator[None]:
+    """Files are written without waiting until they are on the disk, for tests that write thousands."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.fsync", lambda descriptor: None)
+        yield
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> "Study":
+    """Made-up records of the synthetic data at smoke scale; none yet."""
+    from reports_study import Study
+
+    return Study(tmp_path / "runs")
 
 
 @pytest.fixture(scope="session")

@@ -23,6 +23,9 @@ from neobert.runs.records import checksum_of, publish_record
 from neobert.runs.run_file import Execution, write_run_file
 from neobert.runs.run_file import Source as SourceName
 from neobert.runs.specifications import GlueStudy, PretrainingRun
+from reports.evidence import read_evidence
+from reports.matching import group_of
+from reports.scores import Group
 
 LEVELS = dict(zip(PAPERS_LADDER, (52.0, 54.1, 57.3, 55.2, 57.0, 56.1, 53.9, 58.4, 59.6, 61.0, 61.0), strict=True))
 TASK_SHIFTS = dict(zip(TASKS, (-4, 2, 6, -9, 8, 8, -16, 5), strict=True))  # they add up to 0
@@ -236,6 +239,10 @@ class Study:
         }
         publish_record(files.record, record | changes)
         return files.record
+
+    def group(self) -> Group:
+        """What reports read of the study."""
+        return group_of(read_evidence(self.root), self.scale, self.data)
 
     def fail(self, study: GlueStudy, point: Point) -> None:
         """Leave what a failed trial leaves: an error and no record."""

@@ -16,13 +16,10 @@ from neobert.runs.specifications import GlueStudy
 from reports import collect, make_figures
 from reports.curves import PIECES
 
+pytestmark = pytest.mark.usefixtures("no_waiting_for_disks")
+
 TASKS_WITH_PREDICTIONS = ("cola", "stsb")
 MACHINE = "/scratch/somebody/texts"
-
-
-@pytest.fixture(autouse=True)
-def no_waiting_for_disks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
 
 
 class StudyOnAFolder(Study):

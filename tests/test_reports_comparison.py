@@ -30,16 +30,11 @@ from reports.comparison import (
     tolerance_of,
 )
 from reports.evidence import read_evidence
-from reports.matching import group_of
 from reports.resampling import StoredPredictions
-from reports.scores import Group
+
+pytestmark = pytest.mark.usefixtures("no_waiting_for_disks")
 
 PRINTED = {name: bar.average for name, bar in published.figure1().items()}
-
-
-@pytest.fixture(autouse=True)
-def no_waiting_for_disks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
 
 
 class Replica(Study):
@@ -60,12 +55,8 @@ def replica(root: Path, off: dict[str, float] | None = None, data: str = "hub", 
     return Replica(root, scale=scale, data=data, levels=dict.fromkeys(PRINTED, 0.0) | (off or {}))  # type: ignore[arg-type]
 
 
-def group(study: Study) -> Group:
-    return group_of(read_evidence(study.root), study.scale, study.data)
-
-
 def numbers_of(study: Study) -> tuple[ComparedNumber, ...]:
-    return compare_numbers(group(study), StoredPredictions(study.root, read_evidence(study.root).studies))
+    return compare_numbers(study.group(), StoredPredictions(study.root, read_evidence(study.root).studies))
 
 
 def keep_resamples(study: Study, shared: float, own: float) -> None:
@@ -214,29 +205,29 @@ def test_tau_is_scipys_where_there_are_no_ties(values: list[float]) -> None:
 def test_the_papers_own_order_agrees_fully_and_its_reverse_not_at_all(tmp_path: Path) -> None:
     study = replica(tmp_path / "same")
     study.write(["M0", "M1", "M2", "M4"])
-    agreement = rank_by_glue(group(study), tuple(TASKS))
+    agreement = rank_by_glue(study.group(), tuple(TASKS))
     assert agreement is not None and (agreement.tau, agreement.pairwise_accuracy) == (1.0, 1.0)
     assert agreement.decisions == (3, 3) and agreement.interval[0] < agreement.interval[1] == 1.0
     assert "asymptotic, one seed" in agreement_sentences([agreement])[0]
     reverse = replica(tmp_path / "reverse", {name: 2 * (80 - value) for name, value in PRINTED.items()})
     reverse.write(["M0", "M1", "M2", "M4"])
-    agreement = rank_by_glue(group(reverse), tuple(TASKS))
+    agreement = rank_by_glue(reverse.group(), tuple(TASKS))
     assert agreement is not None and agreement.tau == -1.0 and agreement.decisions == (0, 3)
 
 
 def test_with_seeds_the_interval_is_drawn_from_them(tmp_path: Path) -> None:
     study = Study(tmp_path, levels={"M0": 52.0, "M1": 52.2, "M2": 52.4, "M4": 52.1})
     study.write(["M0", "M1", "M2", "M4"], seeds=(0, 1, 2))
-    agreement = rank_by_glue(group(study), tuple(TASKS))
+    agreement = rank_by_glue(study.group(), tuple(TASKS))
     assert agreement is not None and agreement.method == "bootstrap over 3 seeds"
     assert agreement.interval[0] <= agreement.tau <= agreement.interval[1]
-    assert rank_by_glue(group(study), tuple(TASKS)) == agreement
+    assert rank_by_glue(study.group(), tuple(TASKS)) == agreement
 
 
 def test_two_variants_have_no_rank_by_glue(tmp_path: Path) -> None:
     study = replica(tmp_path)
     study.write(["M0", "M1"])
-    assert rank_by_glue(group(study), tuple(TASKS)) is None
+    assert rank_by_glue(study.group(), tuple(TASKS)) is None
     assert "fewer than three" in agreement_sentences([])[0]
 
 
@@ -246,7 +237,7 @@ def test_held_out_losses_order_the_variants_that_read_the_same_tokens_in_the_sam
     for name in PAPERS_LADDER:
         study.pretrain(name)
         study.pretrain(name, seed=1)
-    found = {each.readout: each for each in rank_variants(group(study), tuple(TASKS))}
+    found = {each.readout: each for each in rank_variants(study.group(), tuple(TASKS))}
     assert set(found) == {"held-out loss on web", "held-out loss on wikibook"}
     expected = ("M0", "M1", "M2", "M4", "M5", "M6", "M7", "M8")
     levels, printed = [study.levels[name] for name in expected], [PRINTED[name] for name in expected]

@@ -21,12 +21,9 @@ from reports.figures.figure1 import find_bars
 from reports.matching import group_of
 from reports.resampling import StoredPredictions
 
+pytestmark = pytest.mark.usefixtures("no_waiting_for_disks")
+
 REPOSITORY = Path(__file__).resolve().parent.parent
-
-
-@pytest.fixture(autouse=True)
-def no_waiting_for_disks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
 
 
 def reported(study: Study) -> tuple[dict[tuple[str, str, str], Delta], str]:
@@ -40,16 +37,11 @@ def reported(study: Study) -> tuple[dict[tuple[str, str, str], Delta], str]:
     return {(delta.variant, delta.base, delta.pair.measured): delta for delta in found}, table.markdown
 
 
-@pytest.fixture
-def study(tmp_path: Path) -> Study:
-    return Study(tmp_path / "runs")
-
-
 def test_a_delta_is_the_mean_over_paired_seeds_of_differences_of_averages(study: Study) -> None:
     study.write(["M0", "M1"], seeds=(0, 1, 2))
     deltas, page = reported(study)
     delta = deltas["M1", "M0", "GLUE"]
-    rows = group_of(read_evidence(study.root), "smoke", "synthetic").last_rows
+    rows = study.group().last_rows
     ours, theirs = rows["M1"].average, rows["M0"].average
     assert ours is not None and theirs is not None and delta.comparison is not None
     by_seed = [ours.by_seeds[seeds] - theirs.by_seeds[seeds] for seeds in ours.by_seeds]
@@ -244,6 +236,6 @@ def test_variants_of_designs_are_compared_with_what_they_are_one_factor_from(stu
     assert deltas["M9", "M9-norm", "GLUE"].design == "leave-one-out"
     assert deltas["M0+masking", "M0", "GLUE"].design == "add-one"
     assert "every delta is what M9 owes to one modification" in page and "Add-one:" in page
-    group = group_of(read_evidence(study.root), "smoke", "synthetic")
+    group = study.group()
     assert set(group.design_rows) == {"M9-norm", "M0+masking"} and group.problems == ()
     assert [bar.row.name for bar in find_bars(group).bars] == list(ladder())

@@ -26,12 +26,9 @@ from reports.matching import group_of
 from reports.resampling import StoredPredictions
 from reports.scores import Group
 
+pytestmark = pytest.mark.usefixtures("no_waiting_for_disks")
+
 FACTORS = ("positions", "norm")
-
-
-@pytest.fixture(autouse=True)
-def no_waiting_for_disks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
 
 
 @pytest.fixture

@@ -13,16 +13,11 @@ from reports_study import Study, variant
 
 from ablations.designs import cell, cells
 from reports.effects import Factorial, effects_table, estimate_effects, find_factorials, shapley
-from reports.evidence import read_evidence
 from reports.figures.figure1 import find_bars
-from reports.matching import group_of
+
+pytestmark = pytest.mark.usefixtures("no_waiting_for_disks")
 
 THREE = ("positions", "norm", "masking")
-
-
-@pytest.fixture(autouse=True)
-def no_waiting_for_disks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
 
 
 def made_up(factors: tuple[str, ...], seeds: int, key: int) -> dict[tuple[str, ...], np.ndarray]:  # type: ignore[type-arg]
@@ -71,7 +66,7 @@ def write(study: Study, switched_on: list[tuple[str, ...]], seeds: tuple[int, ..
 
 
 def reported(study: Study) -> tuple[dict[str, Factorial], str, list[dict[str, str]]]:
-    group = group_of(read_evidence(study.root), study.scale, study.data)
+    group = study.group()
     assert not group.problems
     bars = find_bars(group)
     found = find_factorials(group, bars.tasks)
@@ -81,8 +76,7 @@ def reported(study: Study) -> tuple[dict[str, Factorial], str, list[dict[str, st
     return {each.quantity: each for each in found}, table.markdown, rows
 
 
-def test_planted_effects_come_out_of_the_records(tmp_path: Path) -> None:
-    study = Study(tmp_path / "runs")
+def test_planted_effects_come_out_of_the_records(study: Study) -> None:
     write(study, cells(THREE), (0, 1, 2))
     found, page, rows = reported(study)
     effects = {(effect.kind, effect.factors): effect for effect in found["loss"].effects}
@@ -98,8 +92,7 @@ def test_planted_effects_come_out_of_the_records(tmp_path: Path) -> None:
     assert "8 cells have scores" in found["GLUE"].reason and len(rows) == 7 + 3 + 1 + 1
 
 
-def test_a_half_factorial_names_what_each_effect_is_mixed_with(tmp_path: Path) -> None:
-    study = Study(tmp_path / "runs")
+def test_a_half_factorial_names_what_each_effect_is_mixed_with(study: Study) -> None:
     write(study, cells(THREE, "half"), (0, 1))
     found, page, _ = reported(study)
     half = found["loss"]
@@ -111,24 +104,21 @@ def test_a_half_factorial_names_what_each_effect_is_mixed_with(tmp_path: Path) -
     assert "positions (or norm × masking)" in page and "no Shapley shares" in page
 
 
-def test_a_missing_cell_leaves_the_factorial_out_with_its_name(tmp_path: Path) -> None:
-    study = Study(tmp_path / "runs")
+def test_a_missing_cell_leaves_the_factorial_out_with_its_name(study: Study) -> None:
     write(study, [on for on in cells(THREE) if on != ("positions", "norm")], (0,))
     found, page, _ = reported(study)
     assert found["loss"].effects == () and "missing: F:positions+norm" in found["loss"].reason
     assert "left out: 7 of 8 cells have scores" in page
 
 
-def test_a_seed_that_lacks_a_cell_is_left_out_and_named(tmp_path: Path) -> None:
-    study = Study(tmp_path / "runs")
+def test_a_seed_that_lacks_a_cell_is_left_out_and_named(study: Study) -> None:
     write(study, cells(THREE), (0, 1))
     write(study, cells(THREE)[:3], (2,))
     found, page, _ = reported(study)
     assert found["loss"].seeds == (0, 1) and "seed 2 lacks some cells and is left out" in page
 
 
-def test_losses_on_other_text_are_no_factorial_of_losses(tmp_path: Path) -> None:
-    study = Study(tmp_path / "runs")
+def test_losses_on_other_text_are_no_factorial_of_losses(study: Study) -> None:
     write(study, cells(("positions", "corpus")), (0,))
     found, _, _ = reported(study)
     assert found["loss"].reason.startswith("losses on other text")
@@ -137,7 +127,7 @@ def test_losses_on_other_text_are_no_factorial_of_losses(tmp_path: Path) -> None
 def test_losses_on_both_corpora_are_a_factorial_each(tmp_path: Path) -> None:
     study = Study(tmp_path / "runs", measured=("web", "wikibook"))
     write(study, cells(("positions", "corpus")), (0, 1))
-    group = group_of(read_evidence(study.root), study.scale, study.data)
+    group = study.group()
     found = find_factorials(group, find_bars(group).tasks)
     assert [each.measured for each in found] == ["GLUE", "loss on wikibook", "loss on web"]
     for each in found[1:]:
@@ -146,9 +136,8 @@ def test_losses_on_both_corpora_are_a_factorial_each(tmp_path: Path) -> None:
         assert len(each.ids) == 2 * 4
 
 
-def test_a_cell_that_is_a_variant_of_the_ladder_needs_no_run_of_its_own(tmp_path: Path) -> None:
+def test_a_cell_that_is_a_variant_of_the_ladder_needs_no_run_of_its_own(study: Study) -> None:
     factors = ("positions", "feedforward", "norm")
-    study = Study(tmp_path / "runs")
     assert variant("F:positions+feedforward+norm").recipe == variant("M1").recipe
     write(study, [on for on in cells(factors) if on != factors], (0,))
     study.pretrain("M1")

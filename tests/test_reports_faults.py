@@ -20,13 +20,10 @@ from reports.evidence import read_evidence
 from reports.page.charts import axis_over
 from reports.tables import Table, csv_text, escape_markdown, frame_of
 
+pytestmark = pytest.mark.usefixtures("no_waiting_for_disks")
+
 RECORDS = Path(__file__).resolve().parent.parent / "reports" / "pipeline_check"
 COMMANDS = {"make_figures": make_figures.main, "collect": collect.main}
-
-
-@pytest.fixture(autouse=True)
-def no_waiting_for_disks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
 
 
 @pytest.fixture

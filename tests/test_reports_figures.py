@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,13 +18,13 @@ from ablations.ladder import ladder
 from ablations.scales import scaled
 from neobert.glue.tasks import TASKS
 from reports import make_figures, published
-from reports.evidence import COLUMNS, HELDOUT, Evidence, make_frame, read_evidence
+from reports.evidence import COLUMNS, HELDOUT, Evidence, make_frame
 from reports.figures.figure1 import Bars, figure1, figure1_facts, find_bars
 from reports.glue_tables import table2, table3, table5
 from reports.matching import group_of
 from reports.scores import Group, point_name
 
-pytestmark = pytest.mark.usefixtures("papers_ladder")
+pytestmark = pytest.mark.usefixtures("papers_ladder", "no_waiting_for_disks")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SCRIPT = Path("reports", "make_figures.py")
@@ -35,34 +34,23 @@ FILES = {f"{name}.{suffix}" for name in ("table2", "table3", "table5", "deltas")
 FILES |= {f"{name}.{suffix}" for name in ("figure1", "deltas") for suffix in ("pdf", "svg", "png", "csv")}
 
 
-@pytest.fixture(autouse=True)
-def no_waiting_for_disks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
-
-
 @pytest.fixture(scope="module")
-def partial(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Study]:
+def partial(tmp_path_factory: pytest.TempPathFactory) -> Study:
     """Two seeds of M0, M1, M2, M4; one unfinished grid of M5; an alternative of M7; nothing of the others."""
     study = Study(tmp_path_factory.mktemp("partial") / "runs")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("os.fsync", lambda descriptor: None)
-        study.write(["M0", "M1", "M2", "M4"], seeds=(0, 1))
-        study.write(["M7@code"])
-        study.pretrain("M5")
-        for of_task in study.studies("M5"):
-            study.begin("M5", of_task)
-            study.fail(of_task, of_task.points[0])
-            study.trial("M5", of_task, of_task.points[1])
-    yield study
-
-
-def group(study: Study) -> Group:
-    return group_of(read_evidence(study.root), study.scale, study.data)
+    study.write(["M0", "M1", "M2", "M4"], seeds=(0, 1))
+    study.write(["M7@code"])
+    study.pretrain("M5")
+    for of_task in study.studies("M5"):
+        study.begin("M5", of_task)
+        study.fail(of_task, of_task.points[0])
+        study.trial("M5", of_task, of_task.points[1])
+    return study
 
 
 @pytest.fixture(scope="module")
 def bars(partial: Study) -> Bars:
-    return find_bars(group(partial))
+    return find_bars(partial.group())
 
 
 def drawn(bars: Bars) -> str:
@@ -122,27 +110,24 @@ def test_heldout_loss_stands_beside_every_bar(bars: Bars) -> None:
     assert "Loss: held-out MLM loss" in words
 
 
-def test_one_seed_has_no_error_bar_and_says_that_the_spread_is_unknown(tmp_path: Path) -> None:
-    study = Study(tmp_path / "runs")
+def test_one_seed_has_no_error_bar_and_says_that_the_spread_is_unknown(study: Study) -> None:
     study.write(["M0"])
-    words = drawn(find_bars(group(study)))
+    words = drawn(find_bars(study.group()))
     assert "one seed: spread unknown" in words and "± one sd" not in words
 
 
-def test_a_partial_ladder_is_a_figure_of_what_was_run(tmp_path: Path) -> None:
+def test_a_partial_ladder_is_a_figure_of_what_was_run(study: Study) -> None:
     """One bar as wide as any other, with its own label and the paper's value, and in words what else there could be."""
-    study = Study(tmp_path / "runs")
     study.write(["M7"])
-    words = drawn(find_bars(group(study)))
+    words = drawn(find_bars(study.group()))
     assert "Not run: M0, M1, M2, M3, M4, M5, M6, M8, M9, M10." in words and "no value" not in words
     assert words.startswith("M7 ") and "(vs M5)" in words and "85.3" in words
     assert "3 × 128 → 4 × 144 (paper: 16 × 1056)" in words and "250M" not in words
 
 
-def test_a_group_without_scores_is_a_figure_of_dashes(tmp_path: Path) -> None:
-    study = Study(tmp_path / "runs")
+def test_a_group_without_scores_is_a_figure_of_dashes(study: Study) -> None:
     study.pretrain("M0")
-    bars = find_bars(group(study))
+    bars = find_bars(study.group())
     assert bars.missing == list(ladder())
     assert "no scores yet" in drawn(bars)
 
@@ -150,7 +135,7 @@ def test_a_group_without_scores_is_a_figure_of_dashes(tmp_path: Path) -> None:
 def test_without_a_task_the_shared_mean_is_named_and_the_paper_is_left_out(tmp_path: Path) -> None:
     study = Study(tmp_path / "runs", data="corpus", without={"mnli": "mnli has no train split here"})
     study.write(["M0", "M1"])
-    bars = find_bars(group(study))
+    bars = find_bars(study.group())
     assert bars.tasks == tuple(task for task in TASKS if task != "mnli") and not bars.is_average
     assert all(bar.paper is None for bar in bars.bars)
     words = drawn(bars)
@@ -205,7 +190,7 @@ def test_table_2_shows_both_scales_and_marks_discarded_variants(empty_group: Gro
 
 
 def test_table_3_keeps_the_papers_rows_and_ours_apart(partial: Study) -> None:
-    rows = table3(group(partial)).rows
+    rows = table3(partial.group()).rows
     sources = [row[0] for row in rows]
     assert sources == ["paper"] * 12 + ["this study"] * (len(rows) - 12)
     assert {row[1] for row in rows if row[0] == "this study"} >= {"M0", "NeoBERT-96 (M10)", "NeoBERT-192 (M10)"}
@@ -214,16 +199,16 @@ def test_table_3_keeps_the_papers_rows_and_ours_apart(partial: Study) -> None:
 
 
 def test_table_5_has_the_chosen_points_beside_the_papers(partial: Study) -> None:
-    rows = {(row[0], row[1]): row for row in table5(group(partial)).rows}
+    rows = {(row[0], row[1]): row for row in table5(partial.group()).rows}
     assert rows["paper", "NeoBERT-1024"][2] == "16/6e-06/0.01" and rows["paper", "NeoBERT-4096"][7] == "2/1e-05/1e-05"
-    cells = group(partial).last_rows["M0"].cells
+    cells = partial.group().last_rows["M0"].cells
     assert rows["this study", "M0"][2:] == tuple(point_name(cell.point) for cell in cells.values() if cell.point)
     assert all(point.endswith("†") for point in rows["this study", "M5"][2:])
     assert ("this study", "M3") not in rows
 
 
 def test_every_row_of_ours_names_its_records(partial: Study) -> None:
-    found = group(partial)
+    found = partial.group()
     known = {path.stem for path in partial.root.glob("glue/*/*.json")}
     runs = {path.parent.name for path in partial.root.glob("pretraining/*/done.json")}
     for table in (table3(found), table5(found), figure1_facts(find_bars(found))):
@@ -248,7 +233,7 @@ def test_table_3_is_golden(tmp_path: Path, golden: GoldenFiles) -> None:
         study.begin("M1", of_task)
         for point in of_task.points if of_task.task != "cola" else of_task.points[:2]:
             study.trial("M1", of_task, point)
-    golden.compare_text("table3.md", table3(group(study)).markdown)
+    golden.compare_text("table3.md", table3(study.group()).markdown)
 
 
 def test_same_records_give_the_same_bytes_whatever_the_process(partial: Study, tmp_path: Path) -> None:

@@ -21,21 +21,13 @@ from reports.figures.throughput import table9, throughput_lines
 from reports.matching import group_of
 from reports.scores import Group
 
+pytestmark = pytest.mark.usefixtures("no_waiting_for_disks")
+
 IMAGES = ("pdf", "svg", "png", "csv")
 TABLES = ("md", "tex", "csv")
 
 UNSEALED = {"schema": 1, "checksum": None}
 """Of a record that is changed on purpose: nothing but what it holds tells of it."""
-
-
-@pytest.fixture(autouse=True)
-def no_waiting_for_disks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
-
-
-@pytest.fixture
-def study(tmp_path: Path) -> Study:
-    return Study(tmp_path / "runs")
 
 
 def read(study: Study) -> tuple[Evidence, Group, Embeddings]:

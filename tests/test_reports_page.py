@@ -21,12 +21,9 @@ from reports.matching import group_of
 from reports.page.charts import axis_over
 from reports.page.costs import print_powers, shorten
 
+pytestmark = pytest.mark.usefixtures("no_waiting_for_disks")
+
 HOSTILE = '<img src=x onerror=alert(1)> & $\\alpha_1 \\undefined{$ "quoted" \'</script><script>alert(2)</script>'
-
-
-@pytest.fixture(autouse=True)
-def no_waiting_for_disks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
 
 
 def written(study: Study, out: Path) -> str:
@@ -80,8 +77,7 @@ class Outline(HTMLParser):
 
 
 @pytest.mark.usefixtures("papers_ladder")
-def test_page_shows_the_tree_with_arms_and_names_what_has_no_score(tmp_path: Path) -> None:
-    study = Study(tmp_path / "runs")
+def test_page_shows_the_tree_with_arms_and_names_what_has_no_score(study: Study, tmp_path: Path) -> None:
     study.write(["M0", "M1", "M2", "M3"], seeds=(0, 1))
     text = written(study, tmp_path / "out")
     names = re.findall(r'<th scope="row" class="first tree">.*?</i>([^<]+)</div>', text, flags=re.DOTALL)
@@ -90,8 +86,7 @@ def test_page_shows_the_tree_with_arms_and_names_what_has_no_score(tmp_path: Pat
     assert "no record" in text and "4 of 11" in text and "not evidence" in text
 
 
-def test_an_arm_stands_before_the_trunk_goes_on(tmp_path: Path) -> None:
-    study = Study(tmp_path / "runs")
+def test_an_arm_stands_before_the_trunk_goes_on(study: Study, tmp_path: Path) -> None:
     study.write(["M5", "M7@code", "M7"])
     text = written(study, tmp_path / "out")
     names = re.findall(r'<th scope="row" class="first tree">.*?</i>([^<]+)</div>', text, flags=re.DOTALL)
@@ -111,8 +106,7 @@ def test_the_tree_shows_deltas_to_the_parent_whatever_else_a_design_compares(tmp
     assert [title for title in ladder if title.startswith("M2 against M1: loss on web")]
 
 
-def test_every_number_knows_records_that_the_page_describes(tmp_path: Path) -> None:
-    study = Study(tmp_path / "runs")
+def test_every_number_knows_records_that_the_page_describes(study: Study, tmp_path: Path) -> None:
     study.write(["M0", "M1"], seeds=(0, 1))
     page = Outline(written(study, tmp_path / "out"))
     evidence = read_evidence(study.root)
@@ -127,8 +121,7 @@ def test_every_number_knows_records_that_the_page_describes(tmp_path: Path) -> N
         assert {"Seed", "Data id", "Commit", "State"} <= described.keys()
 
 
-def test_provenance_names_commit_data_and_what_the_recipe_changes(tmp_path: Path) -> None:
-    study = Study(tmp_path / "runs")
+def test_provenance_names_commit_data_and_what_the_recipe_changes(study: Study, tmp_path: Path) -> None:
     study.pretrain("M0")
     study.pretrain("M1", commit="abc123", dirty=True, real_tokens=1234, seconds=60.0, processes=2)
     page = Outline(written(study, tmp_path / "out"))
@@ -144,8 +137,7 @@ def test_provenance_names_commit_data_and_what_the_recipe_changes(tmp_path: Path
     ]
 
 
-def test_costs_count_a_shared_run_once_in_the_total(tmp_path: Path) -> None:
-    study = Study(tmp_path / "runs")
+def test_costs_count_a_shared_run_once_in_the_total(study: Study, tmp_path: Path) -> None:
     for name in ("M9", "M8"):
         study.pretrain(name, seconds=3600.0, real_tokens=10**6, flops=2e12, gpu_hours=0.5)
     text = written(study, tmp_path / "out")
@@ -183,8 +175,7 @@ def test_names_with_html_or_latex_are_only_ever_text(tmp_path: Path) -> None:
     assert "\\alpha" not in latex and "\\$\\textbackslash{}alpha\\_1 \\textbackslash{}undefined\\{\\$" in latex
 
 
-def test_every_link_leads_somewhere(tmp_path: Path) -> None:
-    study = Study(tmp_path / "runs")
+def test_every_link_leads_somewhere(study: Study, tmp_path: Path) -> None:
     study.write(["M0"])
     out = tmp_path / "out"
     assert make_figures.main(["--runs", str(study.root), "--out", str(out), "--compare"]) == 0
@@ -196,8 +187,7 @@ def test_every_link_leads_somewhere(tmp_path: Path) -> None:
     assert listed == {path.relative_to(out).as_posix() for path in out.glob("*/*")}
 
 
-def test_page_needs_no_network(tmp_path: Path) -> None:
-    study = Study(tmp_path / "runs")
+def test_page_needs_no_network(study: Study, tmp_path: Path) -> None:
     study.write(["M0"])
     assert not re.search(r"https?://|//cdn|@import|url\(", written(study, tmp_path / "out"))
 
@@ -209,8 +199,7 @@ def test_each_scale_and_data_is_a_section(tmp_path: Path) -> None:
     assert {"smoke-synthetic", "smoke-corpus", "smoke-corpus-grids"} <= set(page.ids)
 
 
-def test_designs_stand_in_scores_costs_and_statistics(tmp_path: Path) -> None:
-    study = Study(tmp_path / "runs")
+def test_designs_stand_in_scores_costs_and_statistics(study: Study, tmp_path: Path) -> None:
     names = [cell(on).name for on in cells(("positions", "norm"))]
     study.levels |= {name: 50.0 + place for place, name in enumerate(names)}
     study.write(["M0", *names[1:]], seeds=(0, 1))
@@ -220,8 +209,7 @@ def test_designs_stand_in_scores_costs_and_statistics(tmp_path: Path) -> None:
     assert rows[0].endswith(",records") and len(rows[1].rsplit(",", 1)[1].split()) == 4 * 2 * 8
 
 
-def test_external_models_stand_in_scores_grids_and_table_5(tmp_path: Path) -> None:
-    study = Study(tmp_path / "runs")
+def test_external_models_stand_in_scores_grids_and_table_5(study: Study, tmp_path: Path) -> None:
     study.write(["M0"])
     of_task = study.study("M0", "cola").model_copy(update={"weights": "model-0123456789ab"})
     study.begin("M0", of_task)
@@ -236,8 +224,7 @@ def test_external_models_stand_in_scores_grids_and_table_5(tmp_path: Path) -> No
     assert r"| this study | org/\<i>bert\</i> |" in next((tmp_path / "out").glob("*/table5.md")).read_text()
 
 
-def test_curves_are_drawn_from_metrics_and_said_to_be_absent_without(tmp_path: Path) -> None:
-    study = Study(tmp_path / "runs")
+def test_curves_are_drawn_from_metrics_and_said_to_be_absent_without(study: Study, tmp_path: Path) -> None:
     study.write(["M0"])
     assert "No curves" in written(study, tmp_path / "a")
     study.pretrain("M1")
@@ -247,15 +234,13 @@ def test_curves_are_drawn_from_metrics_and_said_to_be_absent_without(tmp_path: P
     assert "No curves" not in text and text.count('<figure class="panel') == 4 and text.count('class="behind"') == 2
 
 
-def test_variants_with_the_same_runs_share_a_panel(tmp_path: Path) -> None:
-    study = Study(tmp_path / "runs")
+def test_variants_with_the_same_runs_share_a_panel(study: Study, tmp_path: Path) -> None:
     study.pretrain("M9")
     study.metrics("M9")
     assert "<strong>M9, M10</strong>" in written(study, tmp_path / "out")
 
 
-def test_a_curve_is_thinned_counts_steps_over_stages_and_leaves_out_a_torn_end(tmp_path: Path) -> None:
-    study = Study(tmp_path / "runs")
+def test_a_curve_is_thinned_counts_steps_over_stages_and_leaves_out_a_torn_end(study: Study) -> None:
     study.pretrain("M9")
     study.metrics("M9", lines=250)
     first, last = study.runs("M9")
@@ -275,9 +260,8 @@ def test_a_curve_is_thinned_counts_steps_over_stages_and_leaves_out_a_torn_end(t
 
 @pytest.mark.parametrize("line", ['{"step": 1, "loss": NaN, "real_tokens": 1}', '{"loss": 2}', "[]", '{"step": "x"}'])
 def test_a_curve_with_a_line_that_is_none_is_named_and_left_out(
-    line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    study: Study, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    study = Study(tmp_path / "runs")
     study.pretrain("M0")
     study.metrics("M0")
     (run,) = study.runs("M0")
@@ -305,8 +289,7 @@ def test_heat_maps_frame_the_chosen_point_and_name_what_has_no_score(tmp_path: P
     assert sorted(shades) == [("0.0", "10.0"), ("0.5", "20.0"), ("1.0", "30.0")]
 
 
-def test_same_records_in_another_order_give_the_same_page(tmp_path: Path) -> None:
-    study = Study(tmp_path / "runs")
+def test_same_records_in_another_order_give_the_same_page(study: Study, tmp_path: Path) -> None:
     study.write(["M0", "M1"], seeds=(0, 1))
     study.metrics("M0")
     (study.root / "glue" / "cola" / "torn.json").write_text("{")

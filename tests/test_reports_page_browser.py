@@ -9,10 +9,11 @@ from chromium import Chromium, browser
 from reports_study import Study
 
 from reports import make_figures
-from reports.evidence import read_evidence
-from reports.matching import group_of
 
-pytestmark = pytest.mark.skipif(browser() is None, reason="no Chromium is installed (apt-get install chromium)")
+pytestmark = [
+    pytest.mark.skipif(browser() is None, reason="no Chromium is installed (apt-get install chromium)"),
+    pytest.mark.usefixtures("no_waiting_for_disks"),
+]
 
 REAL_STUDY = Path(__file__).resolve().parent.parent / "docs" / "study" / "index.html"
 WIDE, PHONE = (1280, 900), (390, 844)
@@ -50,27 +51,24 @@ CONTRAST = """(() => {
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Study]:
-    """Two seeds of M0, M1, M2; an arm, curves, a failed and a missing trial; names that try to be code."""
+def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    """Two seeds of M0, M1; an arm, curves, a failed and a missing trial; names that try to be code."""
     made = Study(tmp_path_factory.mktemp("browser") / "runs", data=HOSTILE, version=HOSTILE)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("os.fsync", lambda descriptor: None)
-        made.write(["M0", "M1", "M2", "M3"], seeds=(0, 1))
-        made.pretrain("M4", commit="abc123", dirty=False)
-        for name in ("M0", "M1", "M2", "M3", "M4"):
-            made.metrics(name)
-        of_task = made.study("M4", "cola")
-        made.begin("M4", of_task)
-        made.fail(of_task, of_task.points[0])
-        yield made
+    made.write(["M0", "M1"], seeds=(0, 1))
+    for name in ("M2", "M3", "M4"):
+        made.pretrain(name, commit="abc123", dirty=False)
+    for name in ("M0", "M1", "M2", "M3", "M4"):
+        made.metrics(name)
+    of_task = made.study("M4", "cola")
+    made.begin("M4", of_task)
+    made.fail(of_task, of_task.points[0])
+    return made
 
 
 @pytest.fixture(scope="module")
 def chromium(study: Study, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
     out = tmp_path_factory.mktemp("out")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("os.fsync", lambda descriptor: None)
-        assert make_figures.main(["--runs", str(study.root), "--out", str(out)]) == 0
+    assert make_figures.main(["--runs", str(study.root), "--out", str(out)]) == 0
     with Chromium(tmp_path_factory.mktemp("profile")) as started:
         started.page = out / "index.html"
         yield started
@@ -142,7 +140,7 @@ def test_the_committed_page_of_the_real_study_reads_as_well(
 def test_a_click_on_a_number_shows_the_records_behind_it(page: Chromium, study: Study) -> None:
     page.click("[id$=-ladder] tbody tr:nth-child(2) .n")
     assert is_open(page)
-    row = group_of(read_evidence(study.root), study.scale, study.data).last_rows["M1"]
+    row = study.group().last_rows["M1"]
     shown = page.evaluate("[...document.querySelectorAll('.ids button')].map((each) => each.textContent)")
     assert tuple(sorted(shown)) == row.mean_ids(tuple(row.cells))
     text = dialog_text(page)

@@ -17,17 +17,13 @@ from neobert import files
 from neobert.runs import records
 from reports import make_figures
 
+pytestmark = pytest.mark.usefixtures("no_waiting_for_disks")
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 GOAL_SECONDS, GOAL_MEBIBYTES = 20.0, 500
 
 
-@pytest.fixture(autouse=True)
-def no_waiting_for_disks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
-
-
-def test_every_record_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    study = Study(tmp_path / "runs")
+def test_every_record_is_read_once(study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study.write(["M0", "M1"], seeds=(0, 1))
     reads: Counter[Path] = Counter()
 

@@ -2,7 +2,6 @@
 
 import json
 import statistics
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,34 +14,18 @@ from reports.matching import group_of
 from reports.notes import notes
 from reports.scores import Group, Row, Seeds, point_name
 
-pytestmark = pytest.mark.usefixtures("papers_ladder")
-
-
-@pytest.fixture(autouse=True)
-def no_waiting_for_disks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
-
-
-@pytest.fixture
-def study(tmp_path: Path) -> Study:
-    return Study(tmp_path / "runs")
+pytestmark = pytest.mark.usefixtures("papers_ladder", "no_waiting_for_disks")
 
 
 @pytest.fixture(scope="module")
-def ladder_group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("os.fsync", lambda descriptor: None)
-        study = Study(tmp_path_factory.mktemp("ladder"))
-        study.write(seeds=(0, 1))
-    yield group(study)
-
-
-def group(study: Study) -> Group:
-    return group_of(read_evidence(study.root), study.scale, study.data)
+def ladder_group(tmp_path_factory: pytest.TempPathFactory) -> Group:
+    study = Study(tmp_path_factory.mktemp("ladder"))
+    study.write(seeds=(0, 1))
+    return study.group()
 
 
 def last_row(study: Study, name: str) -> Row:
-    return group(study).last_rows[name]
+    return study.group().last_rows[name]
 
 
 def plant(study: Study, name: str, scores: dict[int, list[float]], task: str = "cola") -> None:
@@ -111,7 +94,7 @@ def test_without_all_eight_tasks_there_is_no_average_and_the_missing_are_named(s
     study.write(["M0"])
     for path in study.root.glob("glue/rte/*.json"):
         path.unlink()
-    row, lines = last_row(study, "M0"), notes(group(study), short=True)
+    row, lines = last_row(study, "M0"), notes(study.group(), short=True)
     assert row.average is None and row.cells["rte"].score is None
     assert "M0: no average; RTE: no record." in lines
 
@@ -120,7 +103,7 @@ def test_mean_over_shared_tasks_uses_only_tasks_that_every_scored_row_has(study:
     plant(study, "M0", {0: [0.4, 0.5]}, "cola")
     plant(study, "M0", {0: [0.9, 0.8]}, "sst2")
     plant(study, "M1", {0: [0.6, 0.3]}, "cola")
-    found = group(study)
+    found = study.group()
     assert found.shared_tasks == ("cola",)
     shared = found.last_rows["M0"].mean_over(found.shared_tasks)
     assert shared is not None and shared.mean == pytest.approx(50.0)
@@ -130,7 +113,7 @@ def test_mean_over_shared_tasks_uses_only_tasks_that_every_scored_row_has(study:
 def test_a_task_without_a_train_split_says_why(study: Study) -> None:
     study.without = {"mnli": "mnli has no train split here"}
     study.write(["M0"])
-    found = group(study)
+    found = study.group()
     lines = notes(found, short=True)
     assert "M0: no average; MNLI: mnli has no train split here." in lines
     assert any(line.startswith("‡ QNLI, RTE, MRPC, STS-B of M0 started from pre-training") for line in lines)
@@ -145,7 +128,7 @@ def test_a_failed_point_is_named_and_the_rest_of_the_grid_counts(study: Study) -
     assert cell.score is not None and cell.score.mean == pytest.approx(50.0)
     assert cell.absent["failed"] == (f"{point_name(of_task.points[1])} (seed 0)",) and cell.absent["missing"] == ()
     assert not cell.is_best_of_whole_grid
-    assert any(f"failed {cell.absent['failed'][0]}" in line for line in notes(group(study), short=True))
+    assert any(f"failed {cell.absent['failed'][0]}" in line for line in notes(study.group(), short=True))
 
 
 def test_a_trial_that_failed_once_and_was_recorded_later_has_not_failed(study: Study) -> None:
@@ -163,7 +146,7 @@ def test_when_every_trial_failed_the_score_is_missing_and_never_zero(study: Stud
         study.fail(of_task, point)
     cell = last_row(study, "M2").cells["cola"]
     assert cell.score is None and cell.trials == len(of_task.points)
-    assert any("CoLA: no trial has a score" in line for line in notes(group(study), short=True))
+    assert any("CoLA: no trial has a score" in line for line in notes(study.group(), short=True))
 
 
 @pytest.mark.parametrize(("state", "score"), [("done", None), ("pruned", 0.9), ("failed", 0.9)])
@@ -178,7 +161,7 @@ def test_only_done_trials_with_a_value_count(study: Study, state: str, score: fl
 
 def test_trials_of_the_limited_grid_count_for_m9_and_only_shared_starts_for_m10(study: Study) -> None:
     study.write(["M9", "M10"])
-    found = group(study).last_rows
+    found = study.group().last_rows
     limited, larger = found["M9"], found["M10"]
     points = {name: set(study.recipe(name).grid.points()) for name in ("M9", "M10")}
     assert limited.cells["rte"].point in points["M9"] and larger.cells["rte"].point in points["M10"]
@@ -190,23 +173,23 @@ def test_trials_of_the_limited_grid_count_for_m9_and_only_shared_starts_for_m10(
 
 def test_m10_is_not_begun_by_the_trials_of_m9(study: Study) -> None:
     study.write(["M9"])
-    rows = group(study).last_rows
+    rows = study.group().last_rows
     assert rows["M9"].average is not None
     assert rows["M10"].scored_tasks == () and rows["M10"].losses
     assert any(
-        "NeoBERT-192 (M10): pre-trained, but no GLUE record of its own" in line for line in notes(group(study), True)
+        "NeoBERT-192 (M10): pre-trained, but no GLUE record of its own" in line for line in notes(study.group(), True)
     )
 
 
 def test_m9_alone_measures_its_last_checkpoint(study: Study) -> None:
     study.write(["M9"])
-    assert [row.stage for row in group(study).rows if row.name == "M9"] == [1]
-    assert [row.stage for row in group(study).rows if row.name == "M10"] == [0, 1]
+    assert [row.stage for row in study.group().rows if row.name == "M9"] == [1]
+    assert [row.stage for row in study.group().rows if row.name == "M10"] == [0, 1]
 
 
 def test_alternatives_appear_behind_the_ladder_once_they_have_records_of_their_own(study: Study) -> None:
     study.write(["M5", "M9", "M10", "M7@code"])
-    names = list(group(study).last_rows)
+    names = list(study.group().last_rows)
     assert names == [*LEVELS, "M7@code"]  # M10@text shares all records and, at this scale, the grid of M10
 
 
@@ -214,13 +197,13 @@ def test_a_reading_of_the_protocol_has_a_row_once_a_study_is_its_own(study: Stud
     """Of M10@dense only the tasks behind MNLI differ from M10's: the others' trials show nothing of it, and count for
     both."""
     study.write(["M9", "M10"])
-    assert list(group(study).last_rows) == list(LEVELS)
+    assert list(study.group().last_rows) == list(LEVELS)
     of_task = study.study("M10@dense", "rte")
     study.begin("M10@dense", of_task)
     for point in of_task.points:
         study.trial("M10@dense", of_task, point)
-    rows = group(study).last_rows
-    assert list(rows) == [*LEVELS, "M10@dense"] and group(study).problems == ()
+    rows = study.group().last_rows
+    assert list(rows) == [*LEVELS, "M10@dense"] and study.group().problems == ()
     assert rows["M10@dense"].scored_tasks == ("mnli", "qqp", "rte", "sst2", "cola")
     assert rows["M10@dense"].cells["cola"] == rows["M10"].cells["cola"]
     assert set(rows["M10@dense"].cells["rte"].ids.values()).isdisjoint(rows["M10"].cells["rte"].ids.values())
@@ -229,8 +212,8 @@ def test_a_reading_of_the_protocol_has_a_row_once_a_study_is_its_own(study: Stud
 def test_a_trial_behind_another_choice_of_mnli_is_none_of_m10s(study: Study) -> None:
     """RTE has one metric: by M10@metric its protocol is M10's, and only the trial that it starts from is another."""
     study.write(["M10@metric"])
-    rows = group(study).last_rows
-    assert rows["M10@metric"].average is not None and group(study).problems == ()
+    rows = study.group().last_rows
+    assert rows["M10@metric"].average is not None and study.group().problems == ()
     assert rows["M10"].scored_tasks == ("sst2", "cola")
 
 
@@ -242,7 +225,7 @@ def test_the_best_point_goes_by_the_protocols_metric_and_shows_its_score(study: 
         for point, (accuracy, f1) in zip(of_task.points, ((0.7, 0.8), (0.6, 0.95)), strict=False):
             scores = {"score": (accuracy + f1) / 2, "metrics": {"accuracy": accuracy, "f1": f1}, "curve": []}
             study.trial(name, of_task, point, scores=scores)
-    rows, points = group(study).last_rows, study.study("M10", "qqp").points
+    rows, points = study.group().last_rows, study.study("M10", "qqp").points
     chosen = {name: rows[name].cells["qqp"] for name in ("M10", "M10@metric")}
     assert (chosen["M10"].point, chosen["M10@metric"].point) == (points[1], points[0])
     assert [cell.score.mean for cell in chosen.values() if cell.score] == pytest.approx([77.5, 75.0])
@@ -261,7 +244,7 @@ def test_another_protocol_or_point_belongs_to_no_variant_and_is_reported(study: 
     of_task = study.study("M2", "cola")
     other = of_task.model_copy(update={"protocol": of_task.protocol.model_copy(update={"epochs": 99})})
     study.trial("M2", other, of_task.points[0], score=1.0)
-    found = group(study)
+    found = study.group()
     cell = found.last_rows["M2"].cells["cola"]
     assert cell.score is not None and cell.score.mean == pytest.approx(50.0)
     assert len(found.problems) == 1 and "1 trial(s)" in found.problems[0]
@@ -271,7 +254,7 @@ def test_trials_without_the_record_of_their_run_are_reported_and_not_guessed(stu
     of_task = study.study("M2", "cola")
     study.begin("M2", of_task)
     study.trial("M2", of_task, of_task.points[0], score=0.9)
-    found = group(study)
+    found = study.group()
     assert found.last_rows["M2"].scored_tasks == ()
     assert "have no run record" in found.problems[0]
 
@@ -280,7 +263,7 @@ def test_a_run_of_no_declared_variant_is_reported(study: Study) -> None:
     study.pretrain("M2")
     (path,) = study.root.glob("pretraining/*/done.json")
     change_record(path, lambda record: record["config"]["recipe"]["masking"].update(rate=0.4))
-    assert "has the recipe of no declared variant" in group(study).problems[0]
+    assert "has the recipe of no declared variant" in study.group().problems[0]
 
 
 def test_two_runs_with_equal_recipe_and_seed_are_never_averaged(study: Study) -> None:
@@ -289,7 +272,7 @@ def test_two_runs_with_equal_recipe_and_seed_are_never_averaged(study: Study) ->
     newer.pretrain("M2")
     of_task = newer.study("M2", "cola")
     newer.trial("M2", of_task, of_task.points[0], score=0.9)
-    found = group(study)
+    found = study.group()
     cell = found.last_rows["M2"].cells["cola"]
     assert cell.score is not None and cell.score.mean == pytest.approx(50.0)
     assert any("has the recipe and seed of run" in problem for problem in found.problems)
@@ -345,7 +328,7 @@ def test_missing_points_are_named_in_full_in_the_remarks_page_and_cut_in_tables(
     study.trial("M10", of_task, of_task.points[0])
     cell = last_row(study, "M10").cells["cola"]
     assert len(cell.absent["missing"]) == 59
-    full, short = (next(line for line in notes(group(study), cut) if "CoLA, points" in line) for cut in (False, True))
+    full, short = (next(line for line in notes(study.group(), cut) if "CoLA, points" in line) for cut in (False, True))
     assert all(name in full for name in cell.absent["missing"])
     assert "and 47 more" in short
 
@@ -357,7 +340,7 @@ def test_seeds_of_pretraining_and_fine_tuning_are_told_apart(study: Study) -> No
         study.begin("M0", again)
         for point in again.points:
             study.trial("M0", again, point)
-    found = group(study)
+    found = study.group()
     average = found.last_rows["M0"].average
     assert average is not None and [str(seeds) for seeds in average.by_seeds] == ["0", "0/7"]
     assert any("± holds fine-tuning seeds only" in line for line in notes(found, short=True))
