@@ -1,29 +1,37 @@
-"""Records → deltas: who is paired with whom, what is left out and said, and that stored predictions are resampled."""
+"""Records → deltas and their figure: who is paired with whom, what is left out and said, axes that hold all seeds."""
 
 import csv
 import io
-import os
-import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from reports_predictions import with_predictions
 from reports_study import Study
 
+from ablations.designs import cell, cells
 from ablations.ladder import ladder
 from neobert.runs.layout import Layout
 from reports.deltas import Delta, deltas_table, find_deltas
+from reports.effects import find_factorials
 from reports.evidence import read_evidence
 from reports.figures.figure1 import find_bars
+from reports.figures.forests import (
+    MOST_BEYOND,
+    Forest,
+    Strip,
+    deltas_figure,
+    forest_of_deltas,
+    forest_of_effects,
+    limits,
+)
+from reports.inference import compare
 from reports.matching import group_of
 from reports.resampling import StoredPredictions
+from reports.scores import Group
 
 pytestmark = pytest.mark.usefixtures("no_waiting_for_disks")
-
-REPOSITORY = Path(__file__).resolve().parent.parent
 
 
 def reported(study: Study) -> tuple[dict[tuple[str, str, str], Delta], str]:
@@ -93,7 +101,7 @@ def test_losses_are_compared_only_where_they_are_on_the_same_text_in_the_same_to
     assert "losses in other contexts" in deltas["M9", "M8", "loss"].pair.reason
 
 
-def test_where_tokens_or_contexts_differ_bits_per_byte_in_a_common_context_are_compare(study: Study) -> None:
+def test_where_tokens_or_contexts_differ_bits_per_byte_in_a_common_context_are_compared(study: Study) -> None:
     study.common_context, study.measured = 64, ("web", "wikibook")
     study.write(["M1", "M2", "M3", "M8", "M9", "M10"], seeds=(0, 1))
     deltas, page = reported(study)
@@ -109,7 +117,7 @@ def test_where_tokens_or_contexts_differ_bits_per_byte_in_a_common_context_are_c
     assert "bits per byte on web, 64 tokens" in page and "it is no strict comparison" in page
 
 
-def test_losses_on_other_texts_are_not_compare(study: Study) -> None:
+def test_losses_on_other_texts_are_not_compared(study: Study) -> None:
     study.write(["M1"], seeds=(0, 1))
     study.common_context = 64
     study.write(["M0"], seeds=(0, 1, 2))
@@ -134,7 +142,7 @@ def test_losses_on_every_corpus_that_both_were_measured_on_are_compared_apart(st
     assert deltas["M3", "M2", "loss"].pair.reason == "losses on other tokens: bpe and wordpiece"
 
 
-def test_a_corpus_that_one_side_was_not_measured_on_is_not_compare(study: Study) -> None:
+def test_a_corpus_that_one_side_was_not_measured_on_is_not_compared(study: Study) -> None:
     study.measured = ("web", "wikibook")
     study.write(["M2"])
     study.measured = ()
@@ -203,30 +211,6 @@ def test_predictions_that_cannot_be_read_are_named_and_the_rest_goes_on(study: S
     assert f"No interval over examples: {delta.no_examples}" in page and words[damage] in delta.no_examples
 
 
-def test_statistics_are_the_same_bytes_whatever_order_the_records_come_in(study: Study, tmp_path: Path) -> None:
-    """Bootstraps start from the ids of records, so that neither order, hash seed nor locale moves a digit."""
-    with_predictions(study, ["M0", "M1", "M2"], ("cola", "stsb"))
-    for name in ("F:positions", "F:norm", "F:positions+norm"):
-        study.levels[name] = 54.0
-        study.pretrain(name)
-    copy = tmp_path / "copy"
-    for path in sorted(study.root.rglob("*"), reverse=True):
-        if path.is_file():
-            (copy / path.relative_to(study.root)).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, copy / path.relative_to(study.root))
-    outputs = []
-    for number, root in enumerate((study.root, copy)):
-        out = tmp_path / f"out{number}"
-        command = [sys.executable, "reports/make_figures.py", "--runs", str(root), "--out", str(out), "--compare"]
-        variables = {"PYTHONHASHSEED": str(number), "LC_ALL": ("C", "de_DE.UTF-8")[number], "OMP_NUM_THREADS": "1"}
-        subprocess.run(command, cwd=REPOSITORY, env=os.environ | variables, check=True, capture_output=True)
-        outputs.append({path.name: path.read_bytes() for path in (out / "smoke-synthetic").iterdir()})
-    names = {f"{name}.{suffix}" for name in ("deltas", "effects") for suffix in ("md", "tex", "csv")}
-    assert names | {f"comparison.{suffix}" for suffix in ("md", "csv", "json")} < set(outputs[0])
-    assert outputs[0] == outputs[1]
-    assert b"bootstrap over 3 seeds" in outputs[0]["comparison.md"]
-
-
 def test_variants_of_designs_are_compared_with_what_they_are_one_factor_from(study: Study) -> None:
     study.write(["M0", "M9"])
     for name in ("M9-norm", "M0+masking"):
@@ -239,3 +223,88 @@ def test_variants_of_designs_are_compared_with_what_they_are_one_factor_from(stu
     group = study.group()
     assert set(group.design_rows) == {"M9-norm", "M0+masking"} and group.problems == ()
     assert [bar.row.name for bar in find_bars(group).bars] == list(ladder())
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    made_up = Study(tmp_path_factory.mktemp("compared") / "runs", measured=("web", "wikibook"))
+    made_up.write(["M0", "M1", "M2", "M3"], seeds=(0, 1, 2))
+    return made_up
+
+
+def read(study: Study) -> tuple[Group, tuple[Delta, ...]]:
+    evidence = read_evidence(study.root)
+    group = group_of(evidence, study.scale, study.data)
+    return group, find_deltas(group, find_bars(group).tasks, StoredPredictions(study.root, evidence.studies))
+
+
+def at(forest: Forest, line: str, column: str) -> Strip | str:
+    lines, columns = [name for name, _ in forest.lines], [title for title, _ in forest.columns]
+    return forest.cells.get((lines.index(line), columns.index(column)), "")
+
+
+def test_every_delta_has_a_line_and_every_quantity_a_column(compared: Study) -> None:
+    group, deltas = read(compared)
+    forest = forest_of_deltas(deltas, group, "average of 8 tasks")
+    assert [name for name, _ in forest.lines][:4] == ["M1 − M0", "M2 − M1", "M3 − M2", "M4 − M2"]
+    assert forest.columns == (
+        ("GLUE", "points, higher is better"),
+        ("loss on wikibook", "nats a token, lower is better"),
+        ("loss on web", "nats a token, lower is better"),
+    )
+    by_name = {(each.variant, each.base, each.pair.measured): each for each in deltas}
+    for line, column in (("M1 − M0", "GLUE"), ("M2 − M1", "loss on web")):
+        strip = at(forest, line, column)
+        assert isinstance(strip, Strip)
+        assert strip.comparison == by_name[(*line.split(" − "), column)].comparison  # type: ignore[index]
+    assert "not evidence" in forest.title
+
+
+def test_what_is_not_compared_says_why_in_its_place(compared: Study) -> None:
+    group, deltas = read(compared)
+    forest = forest_of_deltas(deltas, group, "average of 8 tasks")
+    assert str(at(forest, "M3 − M2", "loss on web")).startswith("losses on other tokens")
+    assert str(at(forest, "M4 − M2", "GLUE")).startswith("M4: no record")
+    assert isinstance(at(forest, "M3 − M2", "GLUE"), Strip)
+
+
+def test_discarded_variants_and_interactions_are_grey(study: Study) -> None:
+    study.measured = ("web", "wikibook")
+    study.write(["M0", "M1", "M2", "M3"], seeds=(0, 1))
+    for on in cells(("positions", "norm")):
+        study.levels[cell(on).name] = 52.0 + len(on)
+        study.pretrain(cell(on).name)
+        study.pretrain(cell(on).name, seed=1)
+    group, deltas = read(study)
+    forest = forest_of_deltas(deltas, group, "average of 8 tasks")
+    of_ladder = {line: at(forest, line, "GLUE") for line in ("M2 − M1", "M3 − M2")}
+    assert {line: strip.quiet for line, strip in of_ladder.items() if isinstance(strip, Strip)} == {
+        "M2 − M1": False,
+        "M3 − M2": True,
+    }
+    effects = forest_of_effects(find_factorials(group, find_bars(group).tasks), group)
+    assert [name for name, _ in effects.lines] == ["positions", "norm", "positions × norm"]
+    strips = [at(effects, name, "loss on web") for name, _ in effects.lines]
+    assert [strip.quiet for strip in strips if isinstance(strip, Strip)] == [False, False, True]
+
+
+differences = st.lists(st.floats(-5, 5), min_size=1, max_size=5)
+
+
+@given(st.lists(differences, min_size=1, max_size=4))
+def test_axes_hold_zero_all_seeds_and_intervals_that_do_not_dwarf_them(lines: list[list[float]]) -> None:
+    strips = [Strip(compare(line, 0.5), 2) for line in lines]
+    low, high = limits(strips)
+    seeds = [0.0, *(value for line in lines for value in line)]
+    assert low < min(seeds) <= max(seeds) < high
+    spread = max(seeds) - min(seeds)
+    assert high - low <= max(2.0, spread * (1 + 2 * MOST_BEYOND) * 1.12 + 1e-9)
+    for strip in strips:
+        if strip.comparison.interval and strip.comparison.interval[1] <= max(seeds) + MOST_BEYOND * spread:
+            assert strip.comparison.interval[1] <= high
+
+
+def test_equal_deltas_give_equal_bytes(compared: Study) -> None:
+    first, second = (deltas_figure(read(compared)[1], read(compared)[0], "average of 8 tasks") for _ in range(2))
+    assert first == second and set(first) == {"pdf", "svg", "png"}
+    assert b"/Type /Font" in first["pdf"] and b"CreationDate" not in first["pdf"]

@@ -12,26 +12,26 @@ from pathlib import Path
 
 import pytest
 from golden_files import GoldenFiles
+from reports_predictions import with_predictions
 from reports_study import Study
 
 from ablations.ladder import ladder
 from ablations.scales import scaled
 from neobert.glue.tasks import TASKS
-from reports import make_figures, published
-from reports.evidence import COLUMNS, HELDOUT, Evidence, make_frame
+from neobert.runs.layout import Layout
+from reports import make_figures
 from reports.figures.figure1 import Bars, figure1, figure1_facts, find_bars
 from reports.glue_tables import table2, table3, table5
-from reports.matching import group_of
-from reports.scores import Group, point_name
+from reports.scores import point_name
 
 pytestmark = pytest.mark.usefixtures("papers_ladder", "no_waiting_for_disks")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SCRIPT = Path("reports", "make_figures.py")
-FILES = {f"{name}.{suffix}" for name in ("table2", "table3", "table5", "deltas") for suffix in ("md", "tex", "csv")} | {
-    "remarks.md"
-}
-FILES |= {f"{name}.{suffix}" for name in ("figure1", "deltas") for suffix in ("pdf", "svg", "png", "csv")}
+TABLES, FIGURES = ("table2", "table3", "table5", "deltas", "effects"), ("figure1", "deltas", "effects")
+FILES = {f"{name}.{suffix}" for name in TABLES for suffix in ("md", "tex", "csv")}
+FILES |= {f"{name}.{suffix}" for name in FIGURES for suffix in ("pdf", "svg", "png", "csv")}
+FILES |= {"remarks.md", "comparison.md", "comparison.csv", "comparison.json"}
 
 
 @pytest.fixture(scope="module")
@@ -76,11 +76,6 @@ def test_relative_change_is_to_the_parent_in_the_tree(bars: Bars) -> None:
     assert by_name["M4"].delta_percent == pytest.approx(100 * (scores["M4"] / scores["M2"] - 1))
     assert by_name["M7@code"].delta_percent == pytest.approx(100 * (scores["M7@code"] / scores["M5"] - 1))
     assert by_name["M0"].delta_percent is None and by_name["M7"].delta_percent is None
-
-
-def test_the_papers_values_stand_apart_and_alternatives_have_none(bars: Bars) -> None:
-    for bar in bars.bars:
-        assert bar.paper == published.figure1().get(bar.row.name)
 
 
 def test_table_2_says_that_an_alternative_is_not_discarded(bars: Bars) -> None:
@@ -158,21 +153,8 @@ def test_pdf_holds_type_42_fonts_and_no_dates(bars: Bars) -> None:
     assert images["png"].startswith(b"\x89PNG")
 
 
-def no_evidence() -> Evidence:
-    frames = [
-        make_frame([], COLUMNS[kind]) for kind in ("pretraining", "glue", "mteb", "pseudo_perplexity", "throughput")
-    ]
-    return Evidence(frames[0], make_frame([], HELDOUT), *frames[1:], studies={}, problems=())
-
-
-@pytest.fixture(scope="module")
-def empty_group() -> Group:
-    """The ladder without records."""
-    return group_of(no_evidence(), "smoke", "synthetic")
-
-
-def test_table_2_lists_every_declared_leaf_of_every_variant(empty_group: Group) -> None:
-    shown = {(row[2], row[3]) for row in table2(empty_group).rows}
+def test_table_2_lists_every_declared_leaf_of_every_variant(partial: Study) -> None:
+    shown = {(row[2], row[3]) for row in table2(partial.group()).rows}
     for variant in ladder().values():
         for row, delta in variant.delta_by_row().items():
             for path in delta:
@@ -180,13 +162,14 @@ def test_table_2_lists_every_declared_leaf_of_every_variant(empty_group: Group) 
                 assert any(found == row and field.startswith(name) for found, name in shown), (row, path)
 
 
-def test_table_2_shows_both_scales_and_marks_discarded_variants(empty_group: Group) -> None:
-    rows = {(row[0], row[3]): row for row in table2(empty_group).rows}
+def test_table_2_shows_both_scales_and_marks_discarded_variants(partial: Study) -> None:
+    table = table2(partial.group())
+    rows = {(row[0], row[3]): row for row in table.rows}
     assert rows["M7", "model.feedforward_width"][4] == "3,072 → 4,224"
     small = [scaled(ladder()[name].recipe, "smoke", "trained").pretraining.model for name in ("M5", "M7")]
     assert rows["M7", "model.feedforward_width"][5] == " → ".join(str(model.feedforward_width) for model in small)
     assert ("(M3)", "data.tokenizer") in rows and ("(M6)", "packing") in rows
-    assert 'M10,M9,yes,GLUE grid,grid.weight_decays,0.01,"0.01, 1e-05"' in table2(empty_group).csv
+    assert 'M10,M9,yes,GLUE grid,grid.weight_decays,0.01,"0.01, 1e-05"' in table.csv
 
 
 def test_table_3_keeps_the_papers_rows_and_ours_apart(partial: Study) -> None:
@@ -236,20 +219,38 @@ def test_table_3_is_golden(tmp_path: Path, golden: GoldenFiles) -> None:
     golden.compare_text("table3.md", table3(study.group()).markdown)
 
 
-def test_same_records_give_the_same_bytes_whatever_the_process(partial: Study, tmp_path: Path) -> None:
+def test_same_records_give_the_same_bytes_whatever_the_process(study: Study, tmp_path: Path) -> None:
+    """Neither folders nor their order, hash seed, locale or time zone move a byte; bootstraps start from ids."""
+    with_predictions(study, ["M0", "M1", "M2"], ("cola", "stsb"))
+    for name in ("F:positions", "F:norm", "F:positions+norm"):
+        study.levels[name] = 54.0
+        study.pretrain(name)
+    of_task = study.study("M0", "rte")
+    study.begin("M0", of_task)
+    study.fail(of_task, of_task.points[0])
+    study.metrics("M0")
+    (Layout(study.root).pretraining(study.runs("M1")[0].id) / "metrics.jsonl").write_text("[]\n")
+    (study.root / "glue" / "cola" / "torn.json").write_text("{")
     shuffled = tmp_path / "elsewhere"
-    for path in sorted(partial.root.rglob("*"), reverse=True):
+    for path in sorted(study.root.rglob("*"), reverse=True):
         if path.is_file():
-            (shuffled / path.relative_to(partial.root)).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, shuffled / path.relative_to(partial.root))
-    first = run(["--runs", partial.root, "--out", tmp_path / "a"], REPOSITORY, SCRIPT, TZ="UTC", PYTHONHASHSEED="1")
+            (shuffled / path.relative_to(study.root)).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, shuffled / path.relative_to(study.root))
+    first = ["--runs", study.root, "--out", tmp_path / "a", "--compare"]
+    second = ["--runs", shuffled, "--out", "b", "--compare"]
     other = {"TZ": "Asia/Tokyo", "PYTHONHASHSEED": "2", "LC_ALL": "de_DE.UTF-8", "SOURCE_DATE_EPOCH": "1"}
-    second = run(["--runs", shuffled, "--out", "b"], tmp_path, REPOSITORY / SCRIPT, **other)
-    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
+    for done in (
+        run(first, REPOSITORY, SCRIPT, TZ="UTC", PYTHONHASHSEED="1", LC_ALL="C"),
+        run(second, tmp_path, REPOSITORY / SCRIPT, **other),
+    ):
+        assert done.returncode == 0, done.stderr
     folders = [tmp_path / name / "smoke-synthetic" for name in ("a", "b")]
-    assert {path.name for path in folders[0].iterdir()} == FILES
+    assert {path.name for path in folders[0].iterdir()} == {path.name for path in folders[1].iterdir()} == FILES
     for name in sorted(FILES | {"../index.html"}):
         assert (folders[0] / name).read_bytes() == (folders[1] / name).read_bytes(), name
+    assert "bootstrap over 3 seeds" in (folders[0] / "comparison.md").read_text()
+    page = (tmp_path / "a" / "index.html").read_text()
+    assert "torn.json" in page and "the curve of pretraining/" in page and str(tmp_path) not in page
 
 
 def test_the_script_uses_the_packages_beside_it(partial: Study, tmp_path: Path) -> None:

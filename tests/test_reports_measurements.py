@@ -12,7 +12,7 @@ from reports_measurements import embed, embed_all, perplexity, suite_tasks, thro
 from reports_study import Study
 
 from neobert.runs.layout import Layout
-from neobert.runs.records import TASKS_IN_SUITE, Category
+from neobert.runs.records import TASKS_IN_SUITE
 from reports import make_figures, published
 from reports.evidence import Evidence, read_evidence
 from reports.figures.embeddings import ALL_TASKS, Embeddings, embedding_table, find_embeddings, shared_tasks, table4
@@ -301,21 +301,3 @@ def test_a_run_that_is_not_finished_is_named(study: Study, tmp_path: Path, capsy
     path.write_text("{}")
     assert make_figures.main(["--runs", str(study.root), "--out", str(tmp_path / "out")]) == 0
     assert f"1 stage(s) of pre-training are not finished and not counted: {run.id}" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("loss", [float("nan"), float("inf")])
-def test_a_heldout_loss_that_is_no_number_is_named_and_left_out(study: Study, loss: float) -> None:
-    study.pretrain("M0")
-    study.pretrain("M1")
-    (run,) = study.runs("M1")
-    path = Layout(study.root).pretraining(run.id) / "done.json"
-    record = json.loads(path.read_text())
-    record["scores"]["heldout_loss"] = {"wikibook": loss}
-    path.write_text(json.dumps(record | UNSEALED))
-    evidence = read_evidence(study.root)
-    assert evidence.runs.seed.tolist() == [0] and "held-out loss" in evidence.problems[0]
-
-
-def test_categories_are_those_of_the_papers_table() -> None:
-    names: set[Category] = set(published.table4()[0].scores)
-    assert names == set(TASKS_IN_SUITE) and ALL_TASKS == 56
