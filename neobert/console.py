@@ -5,14 +5,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
-from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 PLAIN_INTERVAL_SECONDS = 30.0
-UNBOUNDED = 100_000
 UNBROKEN_CELLS = 16
 """A column of cells that are no wider is never wrapped: ids, states and numbers."""
 
@@ -34,16 +33,13 @@ class Listing:
         self.title, self.columns, self.rows = title, columns, rows
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        shown = Table(title=self.title, title_justify="left", header_style="bold")
-        for number, column in enumerate(self.columns):
-            cells = [column, *(Text.from_markup(row[number]).plain for row in self.rows)]
-            widest = max(len(line) for cell in cells for line in cell.splitlines() or [""])
-            is_short = widest <= UNBROKEN_CELLS
-            shown.add_column(column, overflow="fold", no_wrap=is_short, min_width=widest if is_short else None)
-        for row in self.rows:
-            shown.add_row(*row)
-        unbounded = options.update(max_width=UNBOUNDED)  # else a table is said to fit wherever it is put
-        if Measurement.get(console, unbounded, shown).minimum <= options.max_width:
+        widths = self._fit(options.max_width)
+        if widths is not None:
+            shown = Table(title=self.title, title_justify="left", header_style="bold")
+            for column, width in zip(self.columns, widths, strict=True):
+                shown.add_column(column, overflow="fold", width=width)
+            for row in self.rows:
+                shown.add_row(*row)
             yield shown
             return
         yield Text.from_markup(self.title, style="italic")
@@ -55,6 +51,22 @@ class Listing:
                 yield Text(f"{column:>{width}}  {first}", overflow="fold")
                 for line in more:
                     yield Text(f"{'':>{width}}  {line}", overflow="fold")
+
+    def _fit(self, available: int) -> list[int] | None:
+        """The width of each column, the widest cut first, none below its longest word; None where that is too much."""
+        minima, widths = [], []
+        for number, column in enumerate(self.columns):
+            text = "\n".join([column, *(Text.from_markup(row[number]).plain for row in self.rows)])
+            widest = max(map(cell_len, text.splitlines()))
+            widths.append(widest)
+            minima.append(widest if widest <= UNBROKEN_CELLS else max(map(cell_len, text.split())))
+        available -= 3 * len(widths) + 1  # a border and two spaces a column, and the last border
+        if sum(minima) > available:
+            return None
+        while sum(widths) > available:
+            _, widest_column = max((width, number) for number, width in enumerate(widths) if width > minima[number])
+            widths[widest_column] -= 1
+        return widths
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Listing:
