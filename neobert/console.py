@@ -57,9 +57,9 @@ class Listing:
         minima, widths = [], []
         for number, column in enumerate(self.columns):
             text = "\n".join([column, *(Text.from_markup(row[number]).plain for row in self.rows)])
-            widest = max(map(cell_len, text.splitlines()))
+            widest = max(map(cell_len, text.splitlines()), default=0)
             widths.append(widest)
-            minima.append(widest if widest <= UNBROKEN_CELLS else max(map(cell_len, text.split())))
+            minima.append(widest if widest <= UNBROKEN_CELLS else max(map(cell_len, text.split()), default=0))
         available -= 3 * len(widths) + 1  # a border and two spaces a column, and the last border
         if sum(minima) > available:
             return None

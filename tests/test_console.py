@@ -39,3 +39,9 @@ def test_a_terminal_too_narrow_for_the_table_gets_a_line_for_each_value(width: i
         " state  —",
         "folder  runs/glue/cola",
     ]
+
+
+def test_cells_without_a_word_are_drawn() -> None:
+    for cell in ("", " " * 30):
+        assert any("│" in line for line in drawn(80, "a title", ["", "id"], [[cell, "0123456789ab"]]))
+    assert drawn(80, "a title", [""], [])
