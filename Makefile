@@ -31,7 +31,7 @@ smoke-figures: environment
 	$(BIN)/python reports/make_figures.py --runs reports/pipeline_check --out reports/out/smoke
 	cp reports/out/smoke/smoke-synthetic/figure1.png docs/figure1-smoke.png
 	cp reports/out/smoke/smoke-synthetic/table3.md docs/table3-smoke.md
-	$(BIN)/python -m pytest tests/test_smoke_records.py
+	$(BIN)/python -m pytest tests/reports/test_smoke_records.py
 
 ## minutes: does pre-training pay at smoke scale?
 test-slow: environment
@@ -42,7 +42,7 @@ test-compat: environment
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,export]'
 	$(BIN)/python -m pip install --quiet --target .venv/oldest --upgrade httpx
 	$(BIN)/python -m pip install --quiet --target .venv/oldest --upgrade --no-deps transformers==5.17.0 'huggingface-hub>=1.5,<2'
-	OMP_NUM_THREADS=1 OLDEST_TRANSFORMERS=.venv/oldest $(BIN)/python -m pytest tests/test_hub_checkpoint.py tests/test_hub_models.py tests/test_hub_clients.py tests/test_export.py tests/test_remote_code.py tests/test_compat.py
+	OMP_NUM_THREADS=1 OLDEST_TRANSFORMERS=.venv/oldest $(BIN)/python -m pytest tests/hub/test_hub_checkpoint.py tests/hub/test_hub_models.py tests/hub/test_hub_clients.py tests/hub/test_export.py tests/hub/test_remote_code.py tests/hub/test_compat.py
 
 ## long fault injection
 drills: environment

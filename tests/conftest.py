@@ -5,17 +5,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import forking
 import pytest
-from golden_files import GoldenFiles
-from papers_ladder import PAPERS_LADDER
-from prefetch_worlds import hub  # noqa: F401  (fixture)
-from storages import postgresql_server, storage  # noqa: F401  (fixtures)
 
 from neobert import processes
+from tests.ablations.papers_ladder import PAPERS_LADDER
+from tests.ablations.prefetch_worlds import hub  # noqa: F401  (fixture)
+from tests.glue.storages import postgresql_server, storage  # noqa: F401  (fixtures)
+from tests.support import forking
+from tests.support.golden_files import GoldenFiles
 
 if TYPE_CHECKING:
-    from reports_study import Study
+    from tests.reports.made_up_study import Study
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
@@ -69,7 +69,7 @@ def no_waiting_for_disks() -> Iterator[None]:
 @pytest.fixture
 def study(tmp_path: Path) -> "Study":
     """Made-up records of the synthetic data at smoke scale; none yet."""
-    from reports_study import Study
+    from tests.reports.made_up_study import Study
 
     return Study(tmp_path / "runs")
 

@@ -7,13 +7,22 @@ import sys
 from pathlib import Path
 
 import pytest
-from golden_files import GoldenFiles
-from status_worlds import checkpoint, declare, fail, finish_pretraining, finish_study, progress, study_of, submit
-from tiny_runs import tiny_run
 
 from ablations import run, status
 from neobert.runs.layout import Layout
-from tests.fake_slurm import FakeSlurm
+from tests.ablations.fake_slurm import FakeSlurm
+from tests.ablations.status_worlds import (
+    checkpoint,
+    declare,
+    fail,
+    finish_pretraining,
+    finish_study,
+    progress,
+    study_of,
+    submit,
+)
+from tests.support.golden_files import GoldenFiles
+from tests.support.tiny_runs import tiny_run
 
 COMMANDS = {
     "run.py": "ablations.run",

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from tiny_runs import tiny_run, write_tiny_run
 
 import neobert.export.__main__ as export
 from ablations import prefetch, run, status
@@ -16,6 +15,7 @@ from neobert.evaluation import pseudo_perplexity
 from neobert.runs import worker
 from reports import collect, make_figures
 from sweeps import glue_grid, mteb_suite
+from tests.support.tiny_runs import tiny_run, write_tiny_run
 
 DOCUMENTED = {EXIT_DONE, EXIT_RUN_FAILED, EXIT_REFUSED, EXIT_MISSING, EXIT_OFF, EXIT_REQUEUE}
 COMMANDS: dict[str, tuple[Callable[[Sequence[str]], int], tuple[str, ...]]] = {

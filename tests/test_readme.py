@@ -9,7 +9,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from tree_copy import REPOSITORY, fresh_clone, shell, shrink_smoke_scale
+
+from tests.support.tree_copy import REPOSITORY, fresh_clone, shell, shrink_smoke_scale
 
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 PAGES = {path.name: path.read_text(encoding="utf-8") for path in sorted((REPOSITORY / "docs").glob("*.md"))}
@@ -45,7 +46,7 @@ def test_a_block_that_is_marked_runnable_runs(block: str, clone: Path) -> None:
     assert "Traceback" not in answer.stderr
 
 
-OF_THE_LADDER = ("test_identities", "test_ladder", "test_designs", "test_plan")
+OF_THE_LADDER = ["runs/test_identities", "ablations/test_ladder", "ablations/test_designs", "ablations/test_plan"]
 
 
 def with_m11(folder: Path) -> Path:
@@ -67,7 +68,7 @@ def pytest_of(tree: Path, flags: str) -> subprocess.CompletedProcess[str]:
 @needs_make
 def test_m11_is_one_declaration_and_leaves_the_tests_green(tmp_path: Path) -> None:
     tree = with_m11(tmp_path / "clone")
-    unrecorded = pytest_of(tree, "tests/test_identities.py -k test_every_variant_is_recorded")
+    unrecorded = pytest_of(tree, "tests/runs/test_identities.py -k test_every_variant_is_recorded")
     assert unrecorded.returncode == 1 and "M11: not in golden/identities.json" in unrecorded.stdout
     recorded = tree / "tests" / "golden" / "identities.json"
     before = json.loads(recorded.read_text(encoding="utf-8"))

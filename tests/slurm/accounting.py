@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from configuration import Ports, slurmdbd_conf
-from daemons import START_SECONDS, Daemon, kill, start_daemon
-from waiting import until
+from tests.slurm.configuration import Ports, slurmdbd_conf
+from tests.slurm.daemons import START_SECONDS, Daemon, kill, start_daemon
+from tests.slurm.waiting import until
 
 
 @dataclass

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from waiting import until
+from tests.slurm.waiting import until
 
 
 @dataclass(frozen=True)

@@ -22,11 +22,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from accounting import Accounting
-from clients import Clients
-from configuration import Options, free_ports, write_configuration
-from daemons import START_SECONDS, Daemon, Node, kill, start_daemon
-from waiting import until
+from tests.slurm.accounting import Accounting
+from tests.slurm.clients import Clients
+from tests.slurm.configuration import Options, free_ports, write_configuration
+from tests.slurm.daemons import START_SECONDS, Daemon, Node, kill, start_daemon
+from tests.slurm.waiting import until
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "munged", "munge", "unshare", "nsenter", "setpriv")

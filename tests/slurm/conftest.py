@@ -4,9 +4,10 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
-import waiting
-from cluster import Cluster, reason_not_to_start
-from configuration import Options
+
+from tests.slurm import waiting
+from tests.slurm.cluster import Cluster, reason_not_to_start
+from tests.slurm.configuration import Options
 
 HERE = Path(__file__).parent
 

@@ -12,16 +12,15 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from cluster import Cluster
-from waiting import until
-
 from ablations.submit import PlannedJob, Submitter
 from neobert.files import read_lines
 from neobert.processes import REPOSITORY, thread_variables
 from neobert.runs.layout import Layout
 from neobert.runs.specifications import PretrainingRun
 from neobert.slurm.profile import Profile, Resources, Submission
-from tests.tiny_runs import finish, reference, tiny_run, tiny_stage, write_tiny_run
+from tests.slurm.cluster import Cluster
+from tests.slurm.waiting import until
+from tests.support.tiny_runs import finish, reference, tiny_run, tiny_stage, write_tiny_run
 
 STEPS = 600
 INTERVAL = 20

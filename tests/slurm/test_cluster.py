@@ -5,8 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cluster import Cluster, reason_not_to_start
-from configuration import Options
+
+from tests.slurm.cluster import Cluster, reason_not_to_start
+from tests.slurm.configuration import Options
 
 Until = Callable[[Callable[[], object], float, str], object]
 

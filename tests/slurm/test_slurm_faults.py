@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster import Cluster
-from studies import Study, long_run, undisturbed
+
+from tests.slurm.cluster import Cluster
+from tests.slurm.studies import Study, long_run, undisturbed
 
 Until = Callable[..., object]
 RUN = long_run()

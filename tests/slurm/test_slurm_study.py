@@ -10,10 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cluster import Cluster
 from safetensors.numpy import load_file
-from status_worlds import EXECUTION, study_of
-from studies import SHORT_HOURS, Study, as_on_login_node, run_command
 
 from ablations.plan import PlannedRun, PlanRow
 from ablations.submit import Submitter, plan_jobs
@@ -24,7 +21,10 @@ from neobert.runs.layout import Layout
 from neobert.runs.run_file import write_run_file
 from neobert.runs.specifications import run_folder
 from neobert.slurm.profile import Profile, Resources, read_submissions
-from tests.tiny_runs import SOURCE, finish, reference, tiny_model, tiny_run, write_tiny_run
+from tests.ablations.status_worlds import EXECUTION, study_of
+from tests.slurm.cluster import Cluster
+from tests.slurm.studies import SHORT_HOURS, Study, as_on_login_node, run_command
+from tests.support.tiny_runs import SOURCE, finish, reference, tiny_model, tiny_run, write_tiny_run
 
 Until = Callable[..., object]
 STUDY_SECONDS = 900

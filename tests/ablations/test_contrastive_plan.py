@@ -1,0 +1,228 @@
+"""Contrastive fine-tuning in plans: the protocol's numbers, the nineteen data sets, and what a command refuses."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ablations.ladder import CONTRASTIVE_PROTOCOL, EMBEDDING_PROTOCOL, variants
+from ablations.plan import EncoderWeights, chosen_variants, contrastive_run, pair_sets, plan
+from ablations.run import main
+from ablations.scales import scaled_contrastive, scaled_embedding
+from ablations.submit import plan_jobs
+from neobert.data.pairs import DECLARED_SETS, Pair, sets_of
+from neobert.data.requirements import Needs, items_of
+from neobert.data.sources import DirectorySource, HubSource, SyntheticSource, open_source
+from neobert.embeddings.pairs import alike
+from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED
+from neobert.runs.cleanup import read_uses
+from neobert.runs.index import read_index
+from neobert.runs.layout import Layout
+from neobert.runs.records import record_paths
+from neobert.runs.specifications import ContrastiveRun
+from neobert.slurm.profile import Profile, Resources
+from tests.embeddings.tiny_contrastive import tiny_contrastive, write_encoder, write_tiny_contrastive
+from tests.support.small_corpora import REAL_DATA
+
+INSTRUCTIONS = REAL_DATA.parent / "reference" / "paper" / "table7v2_finetune_instructions.csv"
+
+_JUDGED = {
+    "default/train": {"query-id": ["q"], "corpus-id": ["d"], "score": [1]},
+    "queries/queries": {"_id": ["q", "x"], "text": ["Q", "X"]},
+    "corpus/corpus": {"_id": ["d", "y"], "text": ["D", "Y"], "title": ["", ""]},
+}
+_SIMILAR = {"default/train": {"sentence1": ["Q", "a"], "sentence2": ["D", "b"], "score": [4.5, 4.0]}}
+PUBLISHED: dict[str, dict[str, dict[str, list[Any]]]] = {
+    "AGNEWS": {"pair/train": {"title": ["Q"], "description": ["D"]}},
+    "ALLNLI": {"triplet/train": {"anchor": ["Q"], "positive": ["D"], "negative": ["N"]}},
+    "AMAZONQA": {"default/train": {"query": ["Q"], "pos": [["D", "E"]]}},
+    "CONCURRENTQA": {
+        "default/train": {"question": ["Q"], "pos_paras": [[{"text": "D"}]], "neg_paras": [[{"text": "N"}]]}
+    },
+    "FEVER": _JUDGED,
+    "GITHUBISSUE": {"positive/train": {"anchor": ["Q"], "positive": ["D"]}},
+    "GOOAQ": {"triplet-5/train": {"question": ["Q"], "answer": ["D"], **{f"negative_{i}": ["N"] for i in range(1, 6)}}},
+    "MEDMCQA": {"default/train": {"question": ["Q"], "exp": ["D"]}},
+    "MSMARCO": _JUDGED,
+    "NPR": {"pair/train": {"title": ["Q"], "body": ["D"]}},
+    "PAQ": {"default/train": {"set": [["Q", "D"]]}},
+    "PUBMEDQA": {
+        "triplet-20/train": {"anchor": ["Q"], "positive": ["D"], **{f"negative_{i}": ["N"] for i in range(1, 21)}}
+    },
+    "QQP": {"default/train": {"set": [{"query": "Q", "pos": ["D", "E"], "neg": ["N", "N"]}]}},
+    "SENTENCECOMP": {"default/train": {"set": [["D", "Q"]]}},
+    "STACKEXCHANGE": {
+        "body-body-pair/train": {"body1": ["Q"], "body2": ["D"]},
+        "post-post-pair/train": {"post1": ["Q"], "post2": ["D"]},
+    },
+    "STACKOVERFLOW": {"default/train": {"query": ["Q"], "positive": [["D"]], "negative": [["N", "N"]]}},
+    "STS12": _SIMILAR,
+    "STSBENCHMARK": _SIMILAR,
+    "TRIVIAQA": {"triplet/train": {"anchor": ["Q"], "positive": ["D"], "negative": ["N"]}},
+    "WIKIHOW": {"default/train": {"text": ["Q"], "summary": ["D"]}},
+    "YAHOO": {"title-answer-pair/train": {"title": ["Q"], "answer": ["D"]}},
+}
+NEGATIVES = {"ALLNLI": 1, "CONCURRENTQA": 1, "GOOAQ": 5, "PUBMEDQA": 20, "QQP": 2, "STACKOVERFLOW": 2, "TRIVIAQA": 1}
+
+
+def write_published(folder: Path, name: str) -> None:
+    """A data set as prefetch lays it down."""
+    for place, columns in PUBLISHED[name].items():
+        path = folder / "pairs" / name / place / "0000.parquet"
+        path.parent.mkdir(parents=True)
+        pq.write_table(pa.table(columns), path)
+
+
+def test_the_papers_and_the_codes_sets_are_declared_once() -> None:
+    paper, code = set(sets_of("paper")), set(sets_of("code"))
+    assert (len(paper), len(code)) == (19, 17) and PUBLISHED.keys() == DECLARED_SETS.keys() == paper | code
+    assert paper - code == {"AGNEWS", "MEDMCQA", "NPR", "YAHOO"} and code - paper == {"PAQ", "QQP"}
+
+
+def test_a_variants_mix_says_which_published_sets_are_taken(tmp_path: Path) -> None:
+    """Own sets always; published ones of the other mix only by name."""
+    for name in ("NPR", "QQP", "STS12"):
+        write_published(tmp_path, name)
+    pq.write_table(pa.table({"query": ["Q"], "document": ["D"]}), tmp_path / "pairs" / "mine.parquet")
+    source = DirectorySource(tmp_path)
+
+    def taken(*arguments: Any) -> set[str]:
+        return {pairs.name for pairs in pair_sets(source, *arguments)}
+
+    assert taken(None) == taken(None, "paper") == {"NPR", "STS12", "mine"}
+    assert taken(None, "code") == {"QQP", "STS12", "mine"} and taken(["QQP"]) == {"QQP"}
+
+
+@pytest.mark.parametrize("name", sorted(PUBLISHED))
+def test_published_rows_become_pairs(tmp_path: Path, name: str) -> None:
+    write_published(tmp_path, name)
+    source = DirectorySource(tmp_path)
+    assert source.pair_sets() == (name,) and source.pair_instruction(name) == DECLARED_SETS[name].instruction
+    found = [pair._replace(similarity=None) for pair in alike(source.pairs(name), 4)]
+    assert found == [Pair("Q", "D", ("N",) * NEGATIVES.get(name, 0))] * (2 if name == "STACKEXCHANGE" else 1)
+    similar = [Pair("Q", "D", similarity=4.5), Pair("a", "b", similarity=4.0)]
+    assert list(alike(source.pairs(name), None)) == (similar if name.startswith("STS") else found)
+
+
+@pytest.mark.skipif(not INSTRUCTIONS.is_file(), reason="the paper's table is not here")
+def test_instructions_are_those_of_table_7() -> None:
+    with INSTRUCTIONS.open(newline="") as file:
+        table = {row["dataset"]: row["instruction"] for row in csv.DictReader(file)}
+    table["YAHOO"] = table.pop("YAHOOCLUST")
+    assert {name: table[name] for name in DECLARED_SETS} == {
+        name: declared.instruction for name, declared in DECLARED_SETS.items()
+    }
+
+
+def test_the_hub_is_asked_for_every_pattern_and_its_revision_stays_unknown() -> None:
+    items = list(items_of(Needs(pair_sets=("FEVER", "ALLNLI"))))
+    assert [item.folder for item in items] == ["pairs/FEVER", "pairs/ALLNLI"]
+    assert [len(item.parts) for item in items] == [3, 1]
+    assert HubSource().pair_origin("FEVER") == "hub:mteb/fever@unresolved"
+
+
+def test_the_papers_scale_changes_nothing_of_the_protocol() -> None:
+    assert scaled_contrastive("paper") == CONTRASTIVE_PROTOCOL and scaled_embedding("paper") == EMBEDDING_PROTOCOL
+    assert (CONTRASTIVE_PROTOCOL.steps, CONTRASTIVE_PROTOCOL.temperature) == (2000, 0.07)
+    assert CONTRASTIVE_PROTOCOL.sampling_exponent == 0.5
+    assert scaled_contrastive("smoke").steps < 2000
+
+
+def test_the_codes_protocol_is_a_variant_of_its_own(tmp_path: Path) -> None:
+    """Also where the paper's and the code's would read the same pairs: they are filtered otherwise."""
+    write_published(tmp_path, "STS12")
+    write_published(tmp_path, "QQP")
+    source, layout = HubSource(), Layout(tmp_path)
+    rows = plan(
+        chosen_variants(["M9", "M9@contrastive-code"]), [0], "smoke", source, layout, ["pretrain", "contrastive"]
+    )
+    paper, code = (row.planned[-1].run for row in rows)
+    assert isinstance(paper, ContrastiveRun) and isinstance(code, ContrastiveRun)
+    assert paper.weights == code.weights and paper.id != code.id
+    assert [pairs.name for pairs in code.sets] == list(sets_of("code"))
+    protocol = code.protocol
+    assert (protocol.reduction, protocol.similar_above, protocol.false_negatives) == ("sum", None, "kept")
+    assert (protocol.sampling_exponent, protocol.texts_per_step, protocol.instructed) == (0.1, 24, "nothing")
+    at_paper = variants()["M9@contrastive-code"].recipe.embedding
+    assert (at_paper.contrastive.texts_per_step, at_paper.pairs) == (32, "code")
+    (sts,) = (pairs for pairs in paper.sets if pairs.name == "STS12")
+    unfiltered = paper.model_copy(update={"protocol": paper.protocol.model_copy(update={"similar_above": None})})
+    assert len({run.pairs_id(sts) for run in (paper, unfiltered, code)}) == 3
+
+
+def test_a_variant_is_planned_up_to_its_contrastive_run(tmp_path: Path) -> None:
+    source, layout = SyntheticSource(100), Layout(tmp_path)
+    (row,) = plan(chosen_variants(["M9"]), [0], "smoke", source, layout, ["pretrain", "contrastive"])
+    *stages, last = row.planned
+    assert isinstance(last.run, ContrastiveRun) and last.run.weights == stages[-1].run.id
+    assert (last.run.title, last.state) == ("contrastive", "missing")
+    assert last.run.max_tokens == min(row.recipe.pretraining.longest_context, last.run.protocol.max_tokens)
+    assert [pairs.name for pairs in last.run.sets] == list(source.pair_sets())
+
+
+def test_slurm_gets_the_run_behind_its_encoder(tmp_path: Path) -> None:
+    layout, source = Layout(tmp_path), SyntheticSource(100)
+    (row,) = plan(chosen_variants(["M8"]), [0], "smoke", source, layout, ["pretrain", "contrastive"])
+    job = plan_jobs(layout, [row], Profile(*(Resources(),) * 4))[-1]
+    last = row.planned[-1].run
+    assert isinstance(last, ContrastiveRun)
+    assert (job.references, job.after) == ((f"contrastive/{last.id}",), (f"pretraining/{last.weights}",))
+
+
+def test_missing_sets_are_named_before_anything_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = ["--runs", str(tmp_path / "runs")]
+    common = ["--variant", "M8", "--stages", "pretrain", "contrastive", *runs]
+    assert main([*common, "--pairs", "paraphrase"]) == EXIT_REFUSED
+    assert "did you mean 'paraphrases'?" in capsys.readouterr().err
+    assert main([*common, "--data", "hub", "--scale", "paper"]) == EXIT_MISSING
+    said = capsys.readouterr().err
+    assert all(DECLARED_SETS[name].repository in said for name in sets_of("paper")) and "prefetch.py" in said
+    assert "PAQ_pairs" not in said
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_dry_run_shows_the_run_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--variant", "M8", "--stages", "pretrain", "contrastive", "--pairs", "answers", "--dry-run", "--json"]
+    assert main([*flags, "--runs", str(tmp_path)]) == EXIT_DONE
+    (row,) = json.loads(capsys.readouterr().out)
+    assert [stage["kind"] for stage in row["stages"]] == ["pretraining stage 1", "contrastive"]
+
+
+def test_the_encoder_of_a_contrastive_run_is_kept(tmp_path: Path) -> None:
+    encoder = write_encoder(tmp_path)
+    run = tiny_contrastive(encoder.id)
+    folder = write_tiny_contrastive(tmp_path, run)
+    (folder / "done.json").write_text("{}")
+    assert Layout(tmp_path).pretraining(encoder.id) in read_uses(Layout(tmp_path)).paths
+    assert folder / "done.json" in list(record_paths(tmp_path))
+
+
+@pytest.mark.skipif(not (REAL_DATA / "pairs").is_dir(), reason="the real pairs are not here")
+def test_the_real_pairs_are_read(tmp_path: Path) -> None:
+    source = open_source(str(REAL_DATA), synthetic_documents=1)
+    names = [pairs.name for pairs in pair_sets(source, None)]
+    assert {"snli_triplets", "labelled_positive_pairs"} <= set(names)
+    first = next(iter(source.pairs("snli_triplets")))
+    assert first.query and first.document and len(first.negatives) == 1
+    (row,) = plan(chosen_variants(["M8"]), [0], "smoke", source, Layout(tmp_path), ["pretrain", "contrastive"])
+    assert isinstance(row.planned[-1].run, ContrastiveRun)
+    assert row.planned[-1].run == contrastive_run(
+        EncoderWeights.of_stage(row.stages[0]), scaled_contrastive("smoke"), 0, pair_sets(source, None)
+    )
+
+
+def test_status_shows_the_run_and_what_it_waits_for(tmp_path: Path) -> None:
+    run = tiny_contrastive("0123456789ab")
+    folder = write_tiny_contrastive(tmp_path, run)
+    (row,) = read_index(Layout(tmp_path)).rows()
+    assert (row.kind, row.id, row.state, row.total) == ("contrastive", run.id, "waiting", run.protocol.steps)
+    assert row.note == "after pretraining 0123456789ab"
+    record = {"schema": 1, "kind": "contrastive", "id": run.id, "steps": 12, "real_tokens": 10, "seconds": 2.0}
+    scores = {"heldout_loss": {"paraphrases": 1.0, "answers": 2.0}}
+    (folder / "done.json").write_text(json.dumps({**record, "gpu_hours": 0.0, "scores": scores}))
+    (row,) = read_index(Layout(tmp_path)).rows()
+    assert (row.state, row.heldout_loss, row.tokens_per_second) == ("done", 1.5, 5.0)

@@ -1,0 +1,361 @@
+"""What a plan says it costs: against the paper's published hours, against finished runs, and as costs behave."""
+
+import json
+import statistics
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from ablations.checks import misfits, refuse, refuse_misfits, require_data, validate
+from ablations.costs import (
+    PUBLISHED,
+    Cost,
+    Machine,
+    PlanCosts,
+    TrialWork,
+    checkpoint_bytes,
+    corpus_bytes,
+    finished_runs,
+    measured_throughput,
+    stage_memory,
+    stated_throughput,
+    sum_costs,
+)
+from ablations.plan import VariantRow, chosen_variants, plan
+from ablations.scales import Scale
+from neobert.data.catalog import CHARACTERS_PER_TOKEN, TASK_SPLITS
+from neobert.data.sources import DirectorySource, open_source
+from neobert.errors import MissingData
+from neobert.glue.tasks import TASKS, task_named
+from neobert.identity import plain
+from neobert.model.build import build_masked_language_model
+from neobert.recipe import EngineWord
+from neobert.runs.claims import acquire
+from neobert.runs.layout import Layout
+from neobert.runs.specifications import GlueStudy, PretrainingRun
+from neobert.training import checkpoints
+from neobert.training.schedule import FineTuningSchedule, milestones
+from tests.support.tiny_runs import tiny_run
+
+HUB = open_source("hub", synthetic_documents=100)
+SYNTHETIC = open_source("synthetic", synthetic_documents=100)
+PAPER_MACHINE = Machine(80, 8, "zero2", 32 * 1024, None, "H100")  # App. A: 8 H100, micro-batches of 32 × 1,024
+PAPER_GPU_HOURS = 6000  # §3.3 and App. A, for both stages of NeoBERT
+PAPER_TOKENS_PER_SECOND = 97_200  # 2.1T slots in these hours
+
+
+def rows_of(root: Path, *names: str, scale: Scale = "paper", pretrain_only: bool = False) -> list[VariantRow]:
+    source = HUB if scale == "paper" else SYNTHETIC
+    parts = ("pretrain",) if pretrain_only else ("pretrain", "glue")
+    return plan(chosen_variants(names), (0,), scale, source, Layout(root), parts)  # type: ignore[arg-type]
+
+
+def costs_of(root: Path, machine: Machine, *names: str, pretrain_only: bool = False) -> PlanCosts:
+    return PlanCosts(Layout(root), rows_of(root, *names, pretrain_only=pretrain_only), HUB, machine)
+
+
+def stages(row: VariantRow) -> list[PretrainingRun]:
+    return [unit.run for unit in row.planned if isinstance(unit.run, PretrainingRun)]
+
+
+def publish_done(root: Path, run: PretrainingRun, **fields: object) -> None:
+    """The record of a finished run, as far as a plan reads it."""
+    stage = run.recipe.stages[-1]
+    record = {"schema": 1, "kind": "pretraining", "id": run.id, "config": {"recipe": plain(run.recipe)}}
+    folder = root / "pretraining" / run.id
+    folder.mkdir(parents=True)
+    measured = {"tokens": stage.tokens, "flops": 1e18, "gpu_hours": 10.0, **fields}
+    (folder / "done.json").write_text(json.dumps(record | measured))
+
+
+# GPU-hours
+
+
+def test_at_the_papers_throughput_neobert_takes_the_papers_hours(tmp_path: Path) -> None:
+    machine = replace(PAPER_MACHINE, tokens_per_second_per_gpu=PAPER_TOKENS_PER_SECOND)
+    hours = costs_of(tmp_path, machine, "M9", pretrain_only=True).total.gpu_hours
+    assert hours == pytest.approx(PAPER_GPU_HOURS, rel=0.06)  # the paper rounds 2.2T slots down
+
+
+def test_a_named_gpu_gives_the_papers_hours_within_a_factor_of_two(tmp_path: Path) -> None:
+    """Ours packs and computes logits of predicted tokens alone: fewer hours, but of that order."""
+    cost = costs_of(tmp_path, PAPER_MACHINE, "M9", pretrain_only=True).total
+    assert PAPER_GPU_HOURS / 2 < (cost.gpu_hours or 0) < PAPER_GPU_HOURS
+    assert cost.sources == ("stated: 25% of H100's 989 TFLOP/s bf16",)
+
+
+def test_without_a_throughput_hours_are_unknown_and_not_zero(tmp_path: Path) -> None:
+    cost = costs_of(tmp_path, replace(PAPER_MACHINE, gpu=None), "M9").total
+    assert cost.gpu_hours is None and cost.summary()["gpu_hours_source"] is None
+
+
+def test_an_unknown_gpu_gets_a_hint() -> None:
+    with pytest.raises(ValueError, match=r"gpu 'H1000' is not known: did you mean 'H100'"):
+        stated_throughput("H1000", None)
+
+
+def test_a_finished_run_of_the_same_rows_says_how_long_another_takes(tmp_path: Path) -> None:
+    """M5's hours are M4's, the masks differ and the work does not; what was stated does not matter then."""
+    (m4,), (m5,) = rows_of(tmp_path, "M4"), rows_of(tmp_path, "M5")
+    publish_done(tmp_path, stages(m4)[0], gpu_hours=250.0)
+    costs = costs_of(tmp_path, PAPER_MACHINE, "M5")
+    cost = costs.of(stages(m5)[0])
+    assert cost.gpu_hours == pytest.approx(250)
+    assert cost.sources == (f"measured by run {stages(m4)[0].id}",)
+
+
+def test_other_rows_of_the_same_shape_are_compared_by_their_work(tmp_path: Path) -> None:
+    (m8,), (m9,), (m7,) = (rows_of(tmp_path, name) for name in ("M8", "M9", "M7"))
+    publish_done(tmp_path, stages(m8)[0], flops=3.6e18, gpu_hours=10.0)
+    found = finished_runs(Layout(tmp_path))
+    throughput = measured_throughput(stages(m9)[0], found)
+    assert throughput is not None and throughput.flops_per_second == pytest.approx(1e14)
+    assert measured_throughput(stages(m7)[0], found) is None
+
+
+def test_runs_on_cpus_and_torn_records_measure_nothing(tmp_path: Path) -> None:
+    (m4,), (m5,) = rows_of(tmp_path, "M4"), rows_of(tmp_path, "M5")
+    publish_done(tmp_path, stages(m4)[0], gpu_hours=0.0)
+    publish_done(tmp_path, stages(m5)[0])
+    (tmp_path / "pretraining" / stages(m5)[0].id / "done.json").write_text("{")
+    assert finished_runs(Layout(tmp_path)) == []
+
+
+def test_done_units_cost_nothing_and_shared_ones_count_once(tmp_path: Path) -> None:
+    separate = [costs_of(tmp_path, PAPER_MACHINE, name).total.gpu_hours or 0 for name in ("M9", "M10")]
+    both = costs_of(tmp_path, PAPER_MACHINE, "M9", "M10")
+    together_hours, rows_hours = both.total.gpu_hours or 0, [both.row(row).gpu_hours for row in both.rows]
+    assert rows_hours == pytest.approx(separate)
+    assert max(separate) <= together_hours < sum(separate) - 3000
+    (m9,) = rows_of(tmp_path, "M9")
+    publish_done(tmp_path, stages(m9)[0])
+    rest = costs_of(tmp_path, PAPER_MACHINE, "M9")
+    assert rest.of(stages(m9)[0]) == Cost()
+    measured_hours = rest.of(stages(m9)[1]).gpu_hours or 0
+    assert rest.total.gpu_hours == pytest.approx(
+        measured_hours + sum(rest.of(unit.run).gpu_hours or 0 for unit in m9.planned[2:])
+    )
+
+
+def test_recorded_trials_are_not_paid_again(tmp_path: Path) -> None:
+    def hours() -> float:
+        return costs_of(tmp_path, PAPER_MACHINE, "M2").of(study).gpu_hours or 0
+
+    (row,) = rows_of(tmp_path, "M2")
+    study = next(unit.run for unit in row.planned if isinstance(unit.run, GlueStudy) and unit.run.task == "cola")
+    before, point = hours(), study.points[0]
+    record = Layout(tmp_path).trial("cola", study.trial_id(point))
+    record.parent.mkdir(parents=True)
+    record.write_text("{}")
+    same = [other for other in study.points if other.batch_size == point.batch_size]
+    assert 0 < hours() < before and len(same) == 3
+
+
+def test_a_trials_updates_are_those_of_its_course() -> None:
+    (row,) = chosen_variants(["M2"])
+    protocol = row.recipe.finetuning
+    for task, size in PUBLISHED.items():
+        course, work = FineTuningSchedule.of(protocol, size.train, 16), TrialWork.of(task, size, protocol, 16)
+        assert work.updates == course.steps
+        evaluations = sum(course.evaluates_after(step) for step in range(1, course.steps + 1))
+        tokens = size.tokens(task, protocol.max_tokens)
+        assert work.evaluated_tokens == pytest.approx(evaluations * size.validation * tokens, rel=0.01)
+
+
+NUMBERS = st.none() | st.floats(0, 9)
+
+
+@given(st.lists(st.builds(Cost, NUMBERS, NUMBERS, st.just(()), NUMBERS)))
+def test_what_is_unknown_makes_a_sum_unknown_but_not_a_most(costs: list[Cost]) -> None:
+    total = sum_costs(costs)
+    assert (total.gpu_hours is None) == any(cost.gpu_hours is None for cost in costs)
+    assert (total.disk_gb is None) == any(cost.disk_gb is None for cost in costs)
+    assert all(cost.memory_gb is None or cost.memory_gb <= (total.memory_gb or 0) for cost in costs)
+    assert sum_costs([*costs, Cost()]) == total, "of which nothing is said, that costs nothing"
+
+
+# Memory
+
+
+def test_the_papers_own_settings_fit_into_the_papers_gpus(tmp_path: Path) -> None:
+    assert misfits(rows_of(tmp_path, "M9"), PAPER_MACHINE) == []
+
+
+@pytest.mark.parametrize("gpu_memory_gb", [16, 24, 40, 48])
+def test_a_refusal_names_the_largest_micro_batch_that_fits(tmp_path: Path, gpu_memory_gb: float) -> None:
+    machine = replace(PAPER_MACHINE, gpu_memory_gb=gpu_memory_gb, micro_batch_tokens=1 << 17)
+    rows = rows_of(tmp_path, "M8")
+    with pytest.raises(ValueError, match=r"M8's pretraining stage 1 needs .* GB on each GPU.* would fit$") as refusal:
+        refuse_misfits(rows, machine)
+    named = int(str(refusal.value).split("micro_batch_tokens ")[1].split()[0])
+    assert misfits(rows, replace(machine, micro_batch_tokens=named)) == []
+    assert misfits(rows, replace(machine, micro_batch_tokens=2 * named)) != []
+
+
+def test_where_not_one_row_fits_the_refusal_names_an_engine_or_more_gpus(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, "M8")
+    machine = Machine(6.6, 8, "ddp", 512, None, None)
+    assert "no micro-batch fits: one row would with --engine zero1 on these 8 GPUs" in misfits(rows, machine)[0]
+    assert "one row would with --engine zero2 on 2 GPUs" in misfits(rows, replace(machine, gpus=1))[0]
+    assert misfits(rows, replace(machine, gpu_memory_gb=3.0))[0].endswith("take GPUs with more memory")
+
+
+def test_unknown_memory_refuses_nothing(tmp_path: Path) -> None:
+    assert (
+        misfits(rows_of(tmp_path, "M8"), replace(PAPER_MACHINE, gpu_memory_gb=None, micro_batch_tokens=1 << 30)) == []
+    )
+
+
+@pytest.mark.parametrize("engine", ["single", "ddp", "zero1", "zero2"])
+def test_a_micro_batch_is_never_larger_than_a_step(tmp_path: Path, engine: EngineWord) -> None:
+    (run,) = stages(rows_of(tmp_path, "M8")[0])
+    sizes = [
+        stage_memory(run, replace(PAPER_MACHINE, engine=engine, micro_batch_tokens=1 << n)).total for n in range(9, 21)
+    ]
+    assert sizes == sorted(sizes) and sizes[-1] == sizes[-2]
+
+
+# Disk
+
+
+def test_a_finished_stage_keeps_what_was_reckoned(tmp_path: Path) -> None:
+    """A course of checkpoints with Adam's state, saved and dropped as training does."""
+    run = tiny_run(model=tiny_run().recipe.model.model_copy(update={"vocabulary_size": 8192}))
+    weights = build_masked_language_model(run.recipe.model, run.context).state_dict()
+    optimizer = {f"{moment}/{name}": tensor.clone() for moment in ("m", "v") for name, tensor in weights.items()}
+    claim = acquire(tmp_path / "claims")
+    assert claim is not None
+    for step in range(0, 25, 2):
+        checkpoints.save(tmp_path / "c", step, weights, optimizer, {}, claim)
+        checkpoints.prune(tmp_path / "c", milestones(24))
+    kept = sum(path.stat().st_size for path in tmp_path.rglob("*.safetensors"))
+    assert kept == pytest.approx(checkpoint_bytes(run), rel=0.05)
+
+
+def test_the_synthetic_corpus_is_as_large_as_it_was() -> None:
+    """Smoke scale's narrow corpus has 526,349 tokens in 16,000 documents."""
+    source = open_source("synthetic", synthetic_documents=16_000)
+    assert corpus_bytes(source, "wikibook") == pytest.approx(526_349 * 2 + 16_000 * 12, rel=0.15)
+
+
+def test_a_folders_corpus_is_as_large_as_its_texts(tmp_path: Path) -> None:
+    corpus = tmp_path / "corpora" / "web"
+    corpus.mkdir(parents=True)
+    texts = [f"text number {number} of a file " + "that says more " * (number % 7) for number in range(3000)]
+    for file in range(20):
+        parquet.write_table(pa.table({"text": texts[file::20]}), corpus / f"{file:02d}.parquet", use_dictionary=False)
+    tokens, documents = DirectorySource(tmp_path).corpus_size("web")
+    assert documents == pytest.approx(3000, rel=0.02)
+    assert tokens * CHARACTERS_PER_TOKEN == pytest.approx(sum(map(len, texts)), rel=0.2)
+
+
+def test_refinedweb_takes_two_bytes_a_token_and_sixteen_a_document(tmp_path: Path) -> None:
+    assert corpus_bytes(HUB, "web") == pytest.approx(600e9 * 2 + 968e6 * 16, rel=1e-3)
+    both = costs_of(tmp_path, PAPER_MACHINE, "M2", "M4", pretrain_only=True)
+    assert both.total.disk_gb == pytest.approx(1215 + 2 * 131.9e6 * 40 / 1e9, rel=0.01), "one corpus, two stages"
+
+
+# Before the queue
+
+
+def test_a_good_plan_has_no_problem(tmp_path: Path) -> None:
+    machine = Machine(None, 1, "single", 1 << 14, None, None)
+    assert validate(rows_of(tmp_path, "M0..M10", scale="smoke"), Layout(tmp_path), machine) == []
+
+
+@pytest.mark.parametrize(
+    ("machine", "said"),
+    [
+        (Machine(None, 1, "single", 32, None, None), "set micro_batch_tokens to 64 or more"),
+        (Machine(None, 16, "ddp", 64, None, None), "has 8 rows a step for 16 processes: take 8 or fewer"),
+        (Machine(None, 2, "ddp", 512, None, None), "set micro_batch_tokens to 256 or less"),
+        (Machine(2.0, 1, "single", 512, None, None), "needs 2.5 GB on each GPU"),
+    ],
+)
+def test_a_bad_split_is_found_before_the_queue(tmp_path: Path, machine: Machine, said: str) -> None:
+    (problem,) = validate(rows_of(tmp_path, "M2", scale="smoke"), Layout(tmp_path), machine)
+    assert said in problem.sentence and not problem.missing
+    if problem.wasteful:
+        assert refuse([problem]) == [problem.sentence]
+    else:
+        with pytest.raises(ValueError, match="M2's pretraining stage 1"):
+            refuse([problem])
+
+
+def test_data_that_nobody_brought_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(
+        MissingData, match=r"corpus web .*prefetch\.py --variant M2 --scale paper --stages pretrain --data"
+    ):
+        require_data(rows_of(tmp_path, "M2", pretrain_only=True), HUB)
+    require_data(rows_of(tmp_path, "M2", scale="smoke"), SYNTHETIC)
+
+
+def test_a_parent_without_a_checkpoint_is_missing(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, "M9", scale="smoke")
+    publish_done(tmp_path, stages(rows[0])[0])
+    machine = Machine(None, 1, "single", 1 << 14, None, None)
+    rows = rows_of(tmp_path, "M9", scale="smoke")
+    (problem,) = validate(rows, Layout(tmp_path), machine)
+    assert problem.missing and stages(rows[0])[0].id in problem.sentence
+
+
+def test_a_model_of_another_size_than_planned_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from neobert.model.layers import FEEDFORWARDS
+
+    monkeypatch.setitem(FEEDFORWARDS, "swiglu", FEEDFORWARDS["gelu"])
+    machine = Machine(None, 1, "single", 1 << 14, None, None)
+    (problem,) = validate(rows_of(tmp_path, "M2", scale="smoke"), Layout(tmp_path), machine)
+    assert "but the plan counts" in problem.sentence
+
+
+# Sizes of the GLUE tasks
+
+REAL = Path(__file__).resolve().parents[3] / "shared" / "data"
+STATED = {
+    "mnli": (74_619_646, 392_702, 9_815 + 9_832),
+    "qnli": (25_612_443, 104_743, 5_463),
+    "qqp": (50_900_820, 363_846, 40_430),
+    "rte": (847_320, 2_490, 277),
+    "sst2": (4_681_603, 67_349, 872),
+    "mrpc": (943_843, 3_668, 408),
+    "cola": (484_869, 8_551, 1_043),
+    "stsb": (754_791, 5_749, 1_500),
+}
+"""dataset_info on nyu-mll/glue's card: bytes and examples of the train split, examples of all validation splits."""
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_task_is_as_large_as_its_card_says(task: str) -> None:
+    """Bytes of an example in Arrow: its texts, an offset of 4 bytes for each, its number in 4, its label in 8, or in 4
+    where it is a float."""
+    size, train_bytes = PUBLISHED[task], STATED[task][0]
+    assert (size.train, size.validation) == STATED[task][1:]
+    others = 4 * len(task_named(task).text_columns) + 4 + (4 if task == "stsb" else 8)
+    assert size.characters == pytest.approx(train_bytes / size.train - others, abs=0.05)
+
+
+@pytest.mark.parametrize(("task", "tokens"), [("mnli", 170 / 4.5 + 3), ("sst2", 53.5 / 4.5 + 2)])
+def test_an_example_has_tokens_for_its_text_and_its_specials_up_to_the_protocols_most(task: str, tokens: float) -> None:
+    assert PUBLISHED[task].tokens(task, 512) == pytest.approx(tokens)
+    assert PUBLISHED[task].tokens(task, 7) == 7
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="needs ../shared/data")
+@pytest.mark.parametrize("task", TASKS)
+def test_real_tasks_have_that_size(task: str) -> None:
+    """Copies differ in spaces at ends of lines and around punctuation, so characters by up to 3 %."""
+    source = open_source(str(REAL), synthetic_documents=1)
+    if source.tasks()[task]:
+        pytest.skip(str(source.tasks()[task]))
+    splits = {split: source.task_examples(task, split) for split in TASK_SPLITS[task]}
+    train = splits.pop("train")
+    rows = zip(*(train[column] for column in task_named(task).text_columns), strict=True)
+    characters = statistics.fmean(sum(len(str(text).encode()) for text in row) for row in rows)
+    assert len(train["label"]) == PUBLISHED[task].train
+    assert sum(len(split["label"]) for split in splits.values()) == PUBLISHED[task].validation
+    assert characters == pytest.approx(PUBLISHED[task].characters, rel=0.03)

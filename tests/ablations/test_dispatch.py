@@ -1,0 +1,347 @@
+"""Submission to SLURM: what is asked for, what depends on what, and that nothing is submitted twice."""
+
+import json
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ablations.run import main
+from neobert.processes import REPOSITORY
+from neobert.runs.layout import Layout
+from neobert.runs.records import publish_record
+from neobert.runs.run_file import read_run_file
+from neobert.slurm.profile import read_submissions
+from sweeps import glue_grid
+from tests.ablations.fake_slurm import FakeSlurm
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
+    fake = FakeSlurm.make(tmp_path / "slurm")
+    monkeypatch.setenv("PATH", fake.path_variable)
+    for name in ("SLURM_JOB_ID", "SLURM_CONF"):
+        monkeypatch.delenv(name, raising=False)
+    return fake
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    return tmp_path / "runs"
+
+
+def submit(runs: Path, *flags: str) -> int:
+    return main(["--variant", "M0", "--cluster", "slurm", "--runs", str(runs), *flags])
+
+
+def submissions(runs: Path) -> dict[str, Any]:
+    return {each.kind + str(index): each for index, each in enumerate(read_submissions(Layout(runs)))}
+
+
+def test_stages_follow_each_other_without_trusting_success(slurm: FakeSlurm, runs: Path) -> None:
+    """The corpus, then pre-training, then MNLI and its equals, then what starts from MNLI: afterany, never afterok."""
+    assert submit(runs) == 0
+    prepare, pretrain, grid, transfer = read_submissions(Layout(runs))
+    assert [prepare.kind, pretrain.kind, grid.kind, transfer.kind] == ["prepare", "pretrain", "glue", "glue"]
+    assert pretrain.after == (prepare.job,)
+    assert grid.after == (pretrain.job,)
+    assert transfer.after == (pretrain.job, grid.job)
+    assert {reference.split("/")[1] for reference in transfer.references} == {"rte", "stsb", "mrpc", "qnli"}
+    files = slurm.submitted()
+    assert f"--dependency=afterany:{prepare.job}" in files[pretrain.job]
+    assert not any("afterok" in text for text in files.values())
+
+
+def test_what_runs_is_named_by_references_alone(slurm: FakeSlurm, runs: Path) -> None:
+    """The pickled payload is smaller than a recipe: run.json on disk says the rest."""
+    submit(runs)
+    (pickled,) = (runs / "jobs").glob("pretraining-*/*_submitted.pkl")
+    content = pickled.read_bytes()
+    (pretrain,) = (each for each in read_submissions(Layout(runs)) if each.kind == "pretrain")
+    assert pretrain.references[0].encode() in content
+    assert b"learning_rate" not in content
+    assert (runs / pretrain.references[0] / "run.json").is_file()
+
+
+def test_the_same_command_again_submits_nothing(slurm: FakeSlurm, runs: Path, capsys: pytest.CaptureFixture) -> None:
+    submit(runs)
+    assert submit(runs, "--json") == 0
+    assert json.loads(capsys.readouterr().out[-3:]) == []
+    assert len(slurm.submitted()) == 4
+
+
+def test_a_corpus_that_another_run_brings_is_waited_for(slurm: FakeSlurm, runs: Path) -> None:
+    """M0 and M1 read the same tokens: one job makes them, both follow it."""
+    submit(runs)
+    main(["--variant", "M1", "--cluster", "slurm", "--runs", str(runs)])
+    kinds = [each.kind for each in read_submissions(Layout(runs))]
+    assert kinds.count("prepare") == 1
+    first, second = (each for each in read_submissions(Layout(runs)) if each.kind == "pretrain")
+    assert first.after == second.after != ()
+
+
+def test_a_job_that_vanished_is_submitted_again(slurm: FakeSlurm, runs: Path) -> None:
+    """Whatever SLURM says a job came to: without its record the work is missing."""
+    submit(runs)
+    first = submissions(runs)["pretrain1"]
+    slurm.end(first.job)
+    submit(runs)
+    again = read_submissions(Layout(runs))[4:]
+    assert [each.references for each in again] == [first.references]
+
+
+def test_what_is_recorded_is_not_submitted(slurm: FakeSlurm, runs: Path) -> None:
+    """A finished stage neither runs again nor is waited for, though its job may linger in the queue."""
+    submit(runs)
+    finish_pretraining(slurm, runs)
+    submit(runs)
+    again = read_submissions(Layout(runs))[4:]
+    assert [each.kind for each in again] == ["glue", "glue"]
+    assert again[0].after == ()
+
+
+def finish_pretraining(slurm: FakeSlurm, runs: Path) -> None:
+    """As if every job had run, and only pre-training had left a record."""
+    for job in slurm.submitted():
+        slurm.end(job)
+    folder = runs / submissions(runs)["pretrain1"].references[0]
+    checkpoint = folder / "checkpoints" / "step-00005000"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "model.safetensors").touch()
+    publish_record(folder / "done.json", {"kind": "pretraining", "id": folder.name, "state": "done"})
+
+
+def test_a_sweep_goes_to_the_queue_as_well(slurm: FakeSlurm, runs: Path) -> None:
+    """CoLA alone is one array; RTE brings MNLI before it. Failed points wait for --retry-failed there, too."""
+    submit(runs)
+    finish_pretraining(slurm, runs)
+    sweep = ["--variant", "M0", "--cluster", "slurm", "--runs", str(runs), "--storage", "journal"]
+    assert glue_grid.main(["--task", "cola", *sweep]) == 0
+    assert glue_grid.main(["--task", "cola", "rte", *sweep]) == 0
+    cola, mnli, rte = read_submissions(Layout(runs))[4:]
+    assert [reference.split("/")[1] for each in (cola, mnli, rte) for reference in each.references] == [
+        "cola",
+        "mnli",
+        "rte",
+    ]
+    assert rte.after == (mnli.job,)
+    (pickled,) = (runs / cola.logs).glob("*_submitted.pkl")
+    assert b"--leave-failed" in pickled.read_bytes()
+
+
+@pytest.mark.parametrize(("engine", "code"), [("zero2", 0), ("single", 2)])
+def test_the_engine_goes_with_the_run(
+    slurm: FakeSlurm, runs: Path, capsys: pytest.CaptureFixture, engine: str, code: int
+) -> None:
+    """It stands beside run.json and is no part of the id; one that cannot serve eight processes is refused."""
+    assert submit(runs, "--gpus", "8", "--engine", engine) == code
+    if code:
+        assert "engine single trains in one process" in capsys.readouterr().err
+        return
+    reference = submissions(runs)["pretrain1"].references[0]
+    execution = read_run_file(runs / reference).execution
+    assert (execution.engine, execution.processes) == ("zero2", 8)
+
+
+def test_launchers_of_the_same_second_submit_each_stage_once(slurm: FakeSlurm, runs: Path) -> None:
+    command = [sys.executable, "ablations/run.py", "--variant", "M0", "M2", "--cluster", "slurm", "--runs", str(runs)]
+    launchers = [subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.DEVNULL) for _ in range(3)]
+    assert [launcher.wait() for launcher in launchers] == [0, 0, 0]
+    references = [reference for each in read_submissions(Layout(runs)) for reference in each.references]
+    assert len(references) == len(set(references)) == 2 * (1 + 1 + 8)
+
+
+def test_grids_become_arrays_that_are_split_where_the_cluster_wants_it(
+    tmp_path: Path, runs: Path, monkeypatch: Any
+) -> None:
+    fake = FakeSlurm.make(tmp_path / "small", largest_array=3)
+    monkeypatch.setenv("PATH", fake.path_variable)
+    profile = tmp_path / "small.toml"
+    profile.write_text("[glue]\npoints_per_worker = 1\n")
+    submit(runs, "--cluster-profile", str(profile), "--max-running", "2")
+    arrays = [each for each in read_submissions(Layout(runs)) if each.kind == "glue"]
+    assert [each.elements for each in arrays] == [3, 3, 2, 3, 3, 2]
+    first, last = fake.submitted()[arrays[0].job], fake.submitted()[arrays[-1].job]
+    assert "--array='0-2%2'" in first or "--array=0-2%2" in first
+    assert set(arrays[3].after) >= {each.job for each in arrays[:3]}
+    assert re.search(r"--array='?0-1%2", last)
+
+
+def test_resources_reach_sbatch_and_no_identity(slurm: FakeSlurm, runs: Path, tmp_path: Path) -> None:
+    profile = tmp_path / "mine.toml"
+    profile.write_text(
+        'partition = "gpu"\nhours = 2.5\nsbatch = ["mail-type=FAIL"]\n'
+        '[pretrain]\nnodes = 2\ngpus_per_node = 4\nmicro_batch_tokens = 4096\n[prepare]\npartition = "cpu"\n'
+    )
+    submit(runs, "--cluster-profile", str(profile), "--account", "someone")
+    named = submissions(runs)
+    text = slurm.submitted()
+    pretrain, prepare, glue = (text[named[key].job] for key in ("pretrain1", "prepare0", "glue2"))
+    for line in ("partition=gpu", "time=150", "mail-type=FAIL", "nodes=2", "gpus-per-node=4", "ntasks-per-node=4"):
+        assert f"#SBATCH --{line}\n" in pretrain
+    assert "--account=someone" in prepare and "--partition=cpu" in prepare and "gpus" not in prepare
+    assert "#SBATCH --nodes=1\n" in glue
+    plain = read_submissions(Layout(runs))[1].references
+    other = runs.with_name("other")
+    submit(other)
+    assert read_submissions(Layout(other))[1].references == plain
+
+
+def test_jobs_run_the_code_as_it_was_submitted(slurm: FakeSlurm, runs: Path) -> None:
+    """The snapshot comes first, and importing any other copy is refused with exit code 2."""
+    submit(runs)
+    pretrain = submissions(runs)["pretrain1"]
+    snapshot = runs / pretrain.snapshot
+    assert f"export PYTHONPATH={snapshot}$" in slurm.submitted()[pretrain.job]
+    assert (snapshot / "neobert" / "recipe.py").read_bytes() == (REPOSITORY / "neobert" / "recipe.py").read_bytes()
+    assert json.loads((snapshot / "snapshot.json").read_text()).keys() >= {"id", "commit", "dirty"}
+    code = f"from neobert.slurm.job import Payload; Payload({str(snapshot)!r}, ('--runs', {str(runs)!r}, 'x'))()"
+    foreign = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert foreign.returncode == 2
+    assert "imports" in foreign.stderr and "Traceback" not in foreign.stderr
+    own = subprocess.run(
+        [
+            sys.executable,
+            "-P",
+            "-c",
+            "import neobert; from neobert.runs.records import provenance; print(provenance())",
+        ],
+        env={"PYTHONPATH": str(snapshot)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert snapshot.name in own.stdout
+
+
+def test_jobs_ask_no_hub(slurm: FakeSlurm, runs: Path) -> None:
+    """Compute nodes often have no network: libraries are told so, instead of waiting for it."""
+    submit(runs)
+    for text in slurm.submitted().values():
+        assert "export HF_HUB_OFFLINE=1" in text
+
+
+def test_a_cluster_is_taken_where_there_is_one(
+    slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """auto: SLURM where it answers; inside a job, and where no controller answers, this machine."""
+    from ablations.run import build_parser
+    from ablations.submit import place_of
+
+    def place(*flags: str) -> str:
+        return place_of(build_parser().parse_args(["--variant", "M0", *flags]))
+
+    assert place() == "slurm"
+    assert place("--cluster", "here") == "here"
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    assert place() == "here"
+    with pytest.raises(ValueError, match="inside a job"):
+        place("--cluster", "slurm")
+    monkeypatch.delenv("SLURM_JOB_ID")
+    (slurm.state / "down").touch()
+    assert place() == "here"
+    assert capsys.readouterr().err == "SLURM does not answer (sinfo): this runs here\n"
+
+
+def test_cancel_takes_the_jobs_of_the_variants_named(slurm: FakeSlurm, runs: Path) -> None:
+    submit(runs)
+    before = set(slurm.submitted())
+    main(["--variant", "M2", "--cluster", "slurm", "--runs", str(runs)])
+    assert main(["--variant", "M2", "--cancel", "--runs", str(runs)]) == 0
+    assert set((slurm.state / "cancelled").read_text().split()) == set(slurm.submitted()) - before
+
+
+@pytest.mark.parametrize(
+    ("profile", "sentence"),
+    [
+        ('partitoin = "gpu"', "unknown key 'partitoin': did you mean 'partition'"),
+        ("[pretrian]\nnodes = 1", "unknown table 'pretrian': did you mean 'pretrain'"),
+        ("nodes = 0", "nodes = 0"),
+        ("nodes = ", "is no TOML"),
+        ("pretrain = 3", "must be a table"),
+        ('sbatch = ["what is this"]', "is not of the form"),
+    ],
+)
+def test_a_wrong_profile_is_refused_before_anything(
+    slurm: FakeSlurm, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture, profile: str, sentence: str
+) -> None:
+    path = tmp_path / "wrong.toml"
+    path.write_text(profile)
+    assert submit(runs, "--cluster-profile", str(path)) == 2
+    error = capsys.readouterr().err
+    assert (sentence in error and "wrong.toml" in error) or "sbatch line" in error
+    assert not slurm.submitted()
+
+
+def test_a_missing_profile_names_its_neighbours(slurm: FakeSlurm, runs: Path, capsys: pytest.CaptureFixture) -> None:
+    assert submit(runs, "--cluster-profile", "h10") == 3
+    assert "did you mean 'h100'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "invalid partition specified: gpu",
+        "Batch job submission failed: Requested node configuration is not available",
+    ],
+)
+def test_what_slurm_refuses_is_said_in_its_words(
+    slurm: FakeSlurm, runs: Path, capsys: pytest.CaptureFixture, words: str
+) -> None:
+    (slurm.state / "refuse").write_text(words)
+    assert submit(runs, "--partition", "gpu", "--gpus", "9") == 2
+    error = capsys.readouterr().err
+    assert words in error and "partition = gpu" in error and "Traceback" not in error
+    assert not read_submissions(Layout(runs))
+
+
+def test_a_controller_that_dies_between_is_no_refusal(
+    slurm: FakeSlurm, runs: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit code 1, nothing noted, and the same command later submits everything."""
+    monkeypatch.setattr("neobert.slurm.submit.RETRY_SECONDS", 0.01)
+    (slurm.state / "refuse").write_text("Batch job submission failed: Unable to contact slurm controller")
+    assert submit(runs) == 1
+    assert "try again later" in capsys.readouterr().err
+    (slurm.state / "refuse").unlink()
+    assert submit(runs) == 0
+    assert len(read_submissions(Layout(runs))) == 4
+
+
+def test_a_lost_answer_makes_no_second_job(slurm: FakeSlurm, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that was accepted while the answer got lost has no payload: it is cancelled and submitted anew."""
+    monkeypatch.setattr("neobert.slurm.submit.RETRY_SECONDS", 0.01)
+    script = slurm.folder / "bin" / "sbatch"
+    whole = script.read_text()
+    script.write_text(
+        whole.rstrip() + "\n" + 'echo "sbatch: error: Socket timed out on send/recv operation" >&2; exit 1\n'
+    )
+    repair = threading.Timer(0.5, lambda: script.write_text(whole))
+    repair.start()
+    monkeypatch.setattr("neobert.slurm.submit.CONTROLLER_RETRIES", 500)
+    assert submit(runs) == 0
+    repair.join()
+    live = {path.name for path in (slurm.state / "live").iterdir()}
+    assert live == {each.job for each in read_submissions(Layout(runs))}
+
+
+def test_the_dry_run_shows_the_files_and_submits_nothing(
+    slurm: FakeSlurm, runs: Path, capsys: pytest.CaptureFixture
+) -> None:
+    assert submit(runs, "--dry-run", "--cluster-profile", "h100") == 0
+    shown = capsys.readouterr().out
+    assert "#SBATCH --gpus-per-node=8" in shown and "afterany:" in shown
+    assert not slurm.submitted() and not runs.exists()
+
+
+def test_a_folder_that_cannot_be_written_is_named(
+    slurm: FakeSlurm, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    assert submit(tmp_path / "file" / "runs") == 2
+    assert str(tmp_path / "file") in capsys.readouterr().err
+    assert not slurm.submitted()

@@ -1,0 +1,389 @@
+"""Tasks of embeddings in plans: what the stage mteb brings, what names a result, and what commands refuse."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ablations.costs import Machine, PlanCosts
+from ablations.plan import (
+    EVERYTHING,
+    EmbeddingChoice,
+    EncoderWeights,
+    ModelRow,
+    VariantRow,
+    chosen_variants,
+    embedding_runs,
+    plan,
+    plan_model,
+)
+from ablations.prefetch import folder_or_repository, paper_models
+from ablations.run import main
+from ablations.scales import execution_at
+from ablations.submit import plan_jobs
+from neobert.data.mteb_tasks import CATEGORIES
+from neobert.data.sources import DirectorySource, SyntheticSource
+from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED, MissingData
+from neobert.external import adopt
+from neobert.identity import canonical, leaves, plain
+from neobert.runs.cleanup import collectable, read_uses
+from neobert.runs.index import read_index, state_of
+from neobert.runs.layout import Layout
+from neobert.runs.records import publish_record
+from neobert.runs.run_file import Source, read_run_file
+from neobert.runs.specifications import ContrastiveRun, EmbeddingEvaluation, EmbeddingRun, PretrainingRun
+from neobert.slurm.profile import Profile, Resources, read_submissions
+from reports import published
+from sweeps import mteb_suite
+from tests.ablations.fake_slurm import FakeSlurm
+from tests.ablations.status_worlds import claim, fail
+from tests.embeddings.embedding_worlds import card_of, write_published
+from tests.embeddings.tiny_suite import SMOKE, write_evaluation, write_zero_shot, zero_shot
+from tests.hub.external_models import bert, save, seeded
+from tests.runs.test_identities import small_folder
+from tests.support.tiny_runs import tiny_run
+
+SYNTHETIC = SyntheticSource(100)
+STAGES = ["--stages", "pretrain", "glue", "mteb"]
+
+
+def planned(root: Path, name: str = "M8", choice: EmbeddingChoice = EVERYTHING) -> VariantRow:
+    (row,) = plan(chosen_variants([name]), [0], "smoke", SYNTHETIC, Layout(root), ["pretrain", "mteb"], choice=choice)
+    return row
+
+
+def evaluation_of(row: VariantRow) -> EmbeddingEvaluation:
+    run = row.planned[-1].run
+    assert isinstance(run, EmbeddingEvaluation)
+    return run
+
+
+def test_mteb_brings_contrastive_fine_tuning_of_the_last_stage(tmp_path: Path) -> None:
+    row = planned(tmp_path, "M10")
+    tuned, evaluation = row.planned[-2].run, evaluation_of(row)
+    assert isinstance(tuned, ContrastiveRun) and tuned.weights == row.planned[1].run.id
+    assert (evaluation.encoder.weights, evaluation.encoder.pretraining) == (tuned.id, tuned.weights)
+    assert evaluation.encoder.context == tuned.max_tokens
+    assert {task.category for task in evaluation.tasks} == set(CATEGORIES)
+    assert all(set(task.prompts) == {"query"} for task in evaluation.tasks), "as its queries were in fine-tuning"
+
+
+def test_zero_shot_measures_pretraining_alone_and_tells_it_nothing(tmp_path: Path) -> None:
+    row = planned(tmp_path, choice=EmbeddingChoice(zero_shot=True))
+    evaluation = evaluation_of(row)
+    assert [type(unit.run) for unit in row.planned] == [PretrainingRun, EmbeddingEvaluation]
+    assert evaluation.encoder.weights == evaluation.encoder.pretraining == row.planned[0].run.id
+    assert evaluation.encoder.context == evaluation_of(planned(tmp_path)).encoder.context
+    assert not any(task.prompts for task in evaluation.tasks)
+
+
+def test_a_result_has_one_name_whatever_else_is_measured(tmp_path: Path) -> None:
+    whole = evaluation_of(planned(tmp_path))
+    alone = evaluation_of(planned(tmp_path, choice=EmbeddingChoice(tasks=[whole.tasks[2].name])))
+    assert [run.id for run in alone.runs()] == [whole.runs()[2].id] and alone.id != whole.id
+
+
+def test_precision_is_the_protocols_and_a_part_of_the_name(tmp_path: Path) -> None:
+    """fp16 at the paper's scale, fp32 below, on every device; what was recorded before said nothing and was fp32."""
+    small = evaluation_of(planned(tmp_path))
+    assert small.encoder.precision == "fp32" and "precision" not in canonical(small)
+    half = small.encoder.model_copy(update={"precision": "fp16"})
+    other = small.model_copy(update={"encoder": half})
+    assert not {run.id for run in small.runs()} & {run.id for run in other.runs()} and other.id != small.id
+    assert half.revision != small.encoder.revision, "mteb's cache tells them apart"
+    older = plain(small)
+    older["encoder"].pop("precision")
+    assert EmbeddingEvaluation.read(older) == small
+    layout = Layout(tmp_path)
+    (row,) = plan(chosen_variants(["M8"]), [0], "paper", SYNTHETIC, layout, ["pretrain", "mteb"])
+    assert evaluation_of(row).encoder.precision == "fp16"
+
+
+def test_protocols_of_evaluation_are_variants_that_share_all_before_it(tmp_path: Path) -> None:
+    names = ["M9", "M9@mteb-prompts", "M9@code-prompts"]
+    folder = small_folder(tmp_path / "data")
+    shutil.rmtree(folder / "mteb")
+    (folder / "manifest.json").unlink()
+    write_published(folder, "BIOSSES", {}, card_of(default__test="test.parquet"))
+    rows = plan(chosen_variants(names), [0], "smoke", DirectorySource(folder), Layout(tmp_path), ["pretrain", "mteb"])
+    paper, mteb, code = (evaluation_of(row) for row in rows)
+    assert paper.weights == mteb.weights and len({each.encoder.pretraining for each in (paper, mteb, code)}) == 1
+    told = [each.tasks[0].prompts for each in (paper, mteb, code)]
+    text = "Retrieve semantically similar text"
+    biomedical = f"{text} from the biomedical field."
+    assert told == [{"query": biomedical}, {"query": f"{text}."}, {"query": biomedical, "document": biomedical}]
+    assert len({each.id for each in (paper, mteb, code)}) == 3 and code.weights != paper.weights
+
+
+@pytest.mark.parametrize(
+    ("name", "of_tuning", "of_suite"),
+    [
+        ("M9", {"M9", "M10", "M9@mteb-prompts"}, {"M9", "M10"}),
+        ("M9@mteb-prompts", {"M9", "M10", "M9@mteb-prompts"}, {"M9@mteb-prompts"}),
+        ("M9@contrastive-code", {"M9@contrastive-code"}, {"M9@contrastive-code"}),
+    ],
+)
+def test_runs_are_labelled_with_the_variants_whose_protocol_they_have(
+    tmp_path: Path, name: str, of_tuning: set[str], of_suite: set[str]
+) -> None:
+    rows = plan(chosen_variants([name]), [0], "smoke", SYNTHETIC, Layout(tmp_path), ["pretrain", "mteb"])
+    source = Source(name="synthetic", synthetic_documents=100)
+    rows[0].write(Layout(tmp_path), SYNTHETIC, source, execution_at("smoke"))
+    *_, tuned, suite = (set(read_run_file(unit.folder).labels["variants"]) for unit in rows[0].planned)
+    known = {"M9", "M10", "M9@mteb-prompts", "M9@contrastive-code", "M9@code-prompts"}
+    assert (tuned & known, suite & known) == (of_tuning, of_suite)
+
+
+def test_an_external_model_gets_the_protocol_of_a_variant(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What the two protocols share keeps its name; what they do not is labelled with the variant."""
+    model = adopt(Layout(tmp_path), str(save(seeded(bert), tmp_path / "tiny-bert")))
+
+    def planned_by(protocol: str | None) -> ModelRow:
+        return plan_model(model, [0], "smoke", SYNTHETIC, Layout(tmp_path), ["mteb"], protocol=protocol)
+
+    plans = [planned_by(name) for name in (None, "M9@code-prompts", "M9@mteb-prompts", "M10")]
+    for plan_of, labelled in zip(plans, ({}, {"M9@code-prompts"}, {"M9@mteb-prompts"}, {}), strict=True):
+        names = [plan_of.labels(unit, SYNTHETIC)["model"] for unit in plan_of.planned]
+        assert all(name.startswith("tiny-bert") for name in names)
+        assert {name.partition(", ")[2] for name in names} - {""} == set(labelled)
+    usual, code, mteb, other = (plan_of.planned[0].run.id for plan_of in plans)
+    assert usual == mteb == other != code
+    assert plans[0].planned == plans[3].planned
+    with pytest.raises(ValueError, match="there is no variant 'M9@mteb-prompt': did you mean 'M9@mteb-prompts'"):
+        planned_by("M9@mteb-prompt")
+    command = ["--variant", "M8", "--runs", str(tmp_path / "runs"), "--protocol", "M9"]
+    assert mteb_suite.main(command) == EXIT_REFUSED and "--protocol is for --model" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        main(command)
+    assert ended.value.code == EXIT_REFUSED and "--protocol goes with --model" in capsys.readouterr().err
+
+
+def test_every_leaf_of_a_task_and_its_encoder_decides_the_name(tmp_path: Path) -> None:
+    run = evaluation_of(planned(tmp_path)).runs()[0]
+    changed = 0
+    for path, leaf in leaves(run).items():
+        *parents, last = path.split(".")
+        tree: Any = run.model_dump(mode="json")
+        place = tree
+        for part in parents:
+            place = place[part]
+        place[last] = leaf + "x" if isinstance(leaf, str) else leaf + 1
+        try:
+            other = EmbeddingRun.model_validate(tree)
+        except ValueError:
+            continue  # a protocol or a category that there is not
+        assert other.id != run.id, path
+        changed += 1
+    assert changed >= 10
+
+
+def test_the_dry_run_shows_tasks_that_nobody_can_count_hours_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--variant", "M8", *STAGES, "--dry-run", "--runs", str(tmp_path), "--cluster", "here"]
+    assert main([*flags, "--json"]) == EXIT_DONE
+    (row,) = json.loads(capsys.readouterr().out)
+    assert [stage["kind"] for stage in row["stages"]][-2:] == ["contrastive", "mteb contrastive"]
+    assert row["gpu_hours_without"] == ["mteb"]
+    assert main([*flags, "--zero-shot"]) == EXIT_DONE
+    said = capsys.readouterr().out
+    assert "mteb zero_shot" in said and "GPU-hours without mteb" in said and "contrastive" not in said
+
+
+def test_hours_of_fine_tuning_are_bounded_where_a_throughput_is_stated(tmp_path: Path) -> None:
+    row = planned(tmp_path)
+    machine = Machine(None, 1, "ddp", 4096, 1000.0, None)
+    cost = PlanCosts(Layout(tmp_path), [row], SYNTHETIC, machine).of(row.planned[1].run)
+    tuned = row.planned[1].run
+    assert isinstance(tuned, ContrastiveRun) and cost.gpu_hours is not None
+    assert cost.gpu_hours * 3600 == pytest.approx(
+        tuned.protocol.steps * tuned.protocol.texts_per_step * tuned.max_tokens * 4 / 3 / 1000
+    )
+
+
+def test_an_array_has_an_element_for_each_task_that_is_left(tmp_path: Path) -> None:
+    layout, profile = Layout(tmp_path), Profile(*(Resources(),) * 4)
+    row = planned(tmp_path)
+    evaluation = evaluation_of(row)
+    last = plan_jobs(layout, [row], profile)[-1]
+    assert (last.kind, last.references) == ("mteb", (f"mteb/evaluations/{evaluation.id}",))
+    assert (last.after, last.workers) == ((f"contrastive/{evaluation.weights}",), len(evaluation.tasks))
+    for files in evaluation.task_parts(layout)[:-2]:
+        publish_record(files.record, {"kind": "mteb", "id": files.id, "state": "done"})
+    assert plan_jobs(layout, [row], profile)[-1].workers == 2
+    zero_shot_row = planned(tmp_path, choice=EmbeddingChoice(zero_shot=True))
+    last = plan_jobs(layout, [zero_shot_row], profile)[-1]
+    assert last.after == (f"pretraining/{zero_shot_row.planned[0].run.id}",)
+
+
+def test_slurm_gets_fine_tuning_and_behind_it_an_array(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is sent twice, and --cancel of the same plan takes all of it."""
+    slurm, runs = FakeSlurm.make(tmp_path / "slurm"), tmp_path / "runs"
+    monkeypatch.setenv("PATH", slurm.path_variable)
+    for name in ("SLURM_JOB_ID", "SLURM_CONF"):
+        monkeypatch.delenv(name, raising=False)
+    command = ["--variant", "M8", "--stages", "pretrain", "mteb", "--cluster", "slurm", "--runs", str(runs)]
+    assert main(command) == EXIT_DONE and main(command) == EXIT_DONE
+    _, pretrain, tuned, suite = read_submissions(Layout(runs))
+    assert [pretrain.kind, tuned.kind, suite.kind] == ["pretrain", "pretrain", "mteb"]
+    assert (tuned.after, suite.after, suite.elements) == (
+        (pretrain.job,),
+        (tuned.job,),
+        len(SYNTHETIC.embedding_tasks()),
+    )
+    pickled = list((runs / suite.logs).glob("*_submitted.pkl"))
+    assert pickled and all(b"--patience" in path.read_bytes() for path in pickled)
+    rows = {row.kind: row for row in read_index(Layout(runs)).rows()}
+    assert (rows["mteb"].state, rows["mteb"].job) == ("submitted", suite.job)
+    capsys.readouterr()
+    assert main([*command, "--cancel"]) == EXIT_DONE
+    assert set((slurm.state / "cancelled").read_text().split()) == set(slurm.submitted())
+
+
+def test_status_shows_how_many_tasks_have_a_record(tmp_path: Path) -> None:
+    layout, evaluation = Layout(tmp_path), write_zero_shot(tmp_path)
+    total = len(evaluation.tasks)
+
+    def shown() -> Any:
+        return next(row for row in read_index(layout).rows() if row.kind == "mteb")
+
+    row = shown()
+    assert (row.state, row.done, row.total, row.counted, row.note) == ("waiting", 0, total, "tasks", "")
+    assert row.name == f"mteb zero_shot {evaluation.id}" and row.variants == ("T",)
+    first, second, *others = evaluation.task_parts(layout)
+    claim(layout, first.id)
+    assert (shown().state, state_of(layout, evaluation)) == ("running", "running")
+    publish_record(first.record, {"kind": "mteb", "id": first.id, "state": "done"})
+    fail(second.error, second.id, "RunFailed: no")
+    row = shown()
+    assert (row.state, row.done, row.errors[0].error) == ("failed", 1, "RunFailed: no")
+    for files in (second, *others):
+        publish_record(files.record, {"kind": "mteb", "id": files.id, "state": "done"})
+    assert (shown().state, shown().done, state_of(layout, evaluation)) == ("done", total, "done")
+
+
+def test_an_evaluation_waits_for_its_weights_and_keeps_them(tmp_path: Path) -> None:
+    layout, run = Layout(tmp_path), tiny_run()
+    evaluation = zero_shot(run)
+    write_evaluation(tmp_path, evaluation)
+    (row,) = read_index(layout).rows()
+    assert row.note == f"after pretraining {run.id}"
+    (layout.pretraining(run.id) / "checkpoints" / "step-00000024").mkdir(parents=True)
+    assert layout.pretraining(run.id) in read_uses(layout).paths and not collectable(layout)
+    shutil.rmtree(layout.root / evaluation.reference)
+    assert [str(found.path.relative_to(tmp_path)) for found in collectable(layout)] == [
+        f"pretraining/{run.id}/checkpoints"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "sentence"),
+    [
+        (["--tasks", "SyntheticOpinionClasification"], EXIT_REFUSED, "did you mean 'SyntheticOpinionClassification'"),
+        (["--tasks", "STS112"], EXIT_REFUSED, "there is no task 'STS112': did you mean 'STS12'"),
+        (["--categories", "retreival"], EXIT_REFUSED, "did you mean 'retrieval'"),
+        (["--tasks", "STS12"], EXIT_MISSING, "task STS12 of MTEB(eng, v1) is not in this data"),
+        (["--pairs", "paraphrase"], EXIT_REFUSED, "did you mean 'paraphrases'"),
+        ([], EXIT_MISSING, "M8 is not pre-trained (missing): run `python ablations/run.py --variant M8"),
+        (["--data", "hub", "--scale", "paper"], EXIT_MISSING, "M8 is not pre-trained"),
+    ],
+)
+def test_what_cannot_be_measured_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], code: int, sentence: str
+) -> None:
+    runs = tmp_path / "runs"
+    assert mteb_suite.main(["--variant", "M8", "--runs", str(runs), *flags]) == code
+    said = capsys.readouterr().err
+    assert sentence in said and "Traceback" not in said and said.count("\n") == 1 and not runs.exists()
+    if "--tasks" in flags or "--categories" in flags:
+        assert mteb_suite.main(["--model", str(tmp_path), "--runs", str(runs), *flags]) == code
+        assert capsys.readouterr().err == said, "before a model is looked at"
+
+
+def test_missing_data_are_named_before_anything_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On the hub alone: every data set. In a folder: a file that is not there, or that there are no tasks or pairs."""
+    runs, folder = tmp_path / "runs", tmp_path / "data"
+    common = ["--variant", "M8", "--stages", "pretrain", "mteb", "--runs", str(runs)]
+    assert main([*common, "--data", "hub", "--scale", "paper"]) == EXIT_MISSING
+    said = capsys.readouterr().err
+    assert "MTEB task STS12 (mteb/sts12-sts)" in said and "CQADupstackAndroidRetrieval" in said
+    assert "--stages pretrain contrastive mteb" in said
+    (folder / "mteb" / "STS" / "Mine").mkdir(parents=True)
+    encoder, zero_shot_choice = EncoderWeights.of_stage(tiny_run()), EmbeddingChoice(zero_shot=True)
+    with pytest.raises(MissingData, match=r"Mine lacks .*test\.parquet"):
+        embedding_runs(encoder, SMOKE, [0], DirectorySource(folder), ("mteb",), zero_shot_choice)
+    with pytest.raises(MissingData, match=r"no data sets of pairs.*--zero-shot: without it"):
+        embedding_runs(encoder, SMOKE, [0], DirectorySource(folder), ("mteb",), EVERYTHING)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(MissingData, match="holds no tasks of embeddings"):
+        embedding_runs(encoder, SMOKE, [0], DirectorySource(tmp_path / "empty"), ("mteb",), zero_shot_choice)
+    assert not runs.exists()
+
+
+def test_zero_shot_without_mteb_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--variant", "M8", "--zero-shot", "--runs", str(tmp_path)])
+    assert ended.value.code == EXIT_REFUSED and "--stages" in capsys.readouterr().err
+
+
+def test_a_plan_without_mteb_installed_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("ablations.checks.find_spec", lambda name: None)
+    command = ["--variant", "M8", "--stages", "pretrain", "mteb", "--runs", str(tmp_path / "runs")]
+    assert main([*command, "--cluster", "here"]) == EXIT_MISSING
+    assert "pip install -e '.[eval]'" in capsys.readouterr().err and not (tmp_path / "runs").exists()
+
+
+def test_the_models_of_table_4_are_declared_once() -> None:
+    printed = [(row.model, row.size) for row in published.table4() if not row.model.startswith("NeoBERT")]
+    declared = [model for model in paper_models().values() if "4" in model.tables]
+    assert [(model.model, model.size) for model in declared] == printed
+    assert len({model.repository for model in declared}) == len(printed)
+
+
+def test_a_word_of_the_list_means_its_repository_unless_a_folder_has_that_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert folder_or_repository("BERT-base", "hub") == "google-bert/bert-base-uncased"
+    assert folder_or_repository("my/own", "hub") == "my/own"
+    (tmp_path / "BERT-base").mkdir()
+    assert folder_or_repository("BERT-base", "hub") == "BERT-base"
+    assert mteb_suite.main(["--model", "list"]) == EXIT_DONE
+    said = capsys.readouterr().out
+    assert all(model.name in said and model.repository in said for model in paper_models().values())
+
+
+PLACES = (("", "Transformer"), ("1_Pooling", "Pooling"))
+
+
+def test_an_external_model_is_planned_with_fine_tuning_and_without(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that makes its vectors otherwise is told so; the plan writes nothing."""
+    folder, runs = save(seeded(bert), tmp_path / "tiny-bert"), tmp_path / "runs"
+    command = ["--model", str(folder), "--runs", str(runs), "--dry-run"]
+    capsys.readouterr()
+    assert mteb_suite.main([*command, "--json", "--seed", "0", "1"]) == EXIT_DONE
+    told = capsys.readouterr()
+    suites = json.loads(told.out)
+    assert "tiny-bert declares no pooling: the mean over all tokens is taken" in told.err
+    assert [{entry["seed"] for entry in suite["tasks"]} for suite in suites] == [{0}, {1}]
+    assert {entry["state"] for suite in suites for entry in suite["tasks"]} == {"missing"}
+    assert all(mean["score"] is None and mean["tasks"] == 0 for suite in suites for mean in suite["means"])
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_cls_token": true, "pooling_mode_mean": false}')
+    modules = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in PLACES]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    assert mteb_suite.main([*command, "--zero-shot"]) == EXIT_DONE
+    told = capsys.readouterr()
+    assert "modules.json says: pooling cls, vectors not normalised" in told.err and re.search(
+        r"zero_shot.*missing", told.out
+    )
+    assert not runs.exists()

@@ -1,0 +1,194 @@
+"""The sweep command: on a finished variant, with what its tasks depend on, and nothing twice."""
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ablations import run
+from neobert.files import read_lines
+from neobert.runs.optuna_view import open_storage, storage_address
+from sweeps import glue_grid, mteb_suite
+from tests.ablations.test_run_command import toy_scale  # noqa: F401  (a fixture)
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def sweep(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, list[dict[str, Any]], str]:
+    """The command in this process: exit code, points, and what it said."""
+    code = glue_grid.main([*arguments, "--workers", "1", "--json"])
+    said = capsys.readouterr()
+    return code, json.loads(said.out), said.err
+
+
+@dataclass(frozen=True)
+class Swept:
+    """A folder of runs with M2 and its sweep of RTE, and the points that the command printed."""
+
+    root: Path
+    points: list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def made_once() -> list[Swept]:
+    """The sweep that all tests of this module begin with, once one has made it."""
+    return []
+
+
+@pytest.fixture
+def swept(
+    toy_scale: None,  # noqa: F811
+    made_once: list[Swept],
+    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> Swept:
+    """A copy of the folder, for one test alone."""
+    if not made_once:
+        root = tmp_path_factory.mktemp("swept")
+        assert run.main(["--variant", "M2", "--stages", "pretrain", "--runs", str(root), "--workers", "1"]) == 0
+        capsys.readouterr()
+        code, points, _ = sweep(capsys, "--task", "rte", "--runs", str(root))
+        assert code == 0
+        made_once.append(Swept(root, points))
+    shutil.copytree(made_once[0].root, tmp_path, dirs_exist_ok=True)
+    return Swept(tmp_path, made_once[0].points)
+
+
+def test_a_transferred_task_brings_its_mnli_study_and_repeats_nothing(
+    swept: Swept, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert {entry["task"] for entry in swept.points} == {"mnli", "rte"}
+    assert all(entry["score"] is not None for entry in swept.points)
+    arguments = ["--task", "mnli", "cola", "--variant", "M2", "--grid", "extended", "--runs", str(swept.root)]
+    assert glue_grid.main([*arguments, "--workers", "2", "--json"]) == 0
+    extended = json.loads(capsys.readouterr().out)
+    of_mnli = {entry["trial"] for entry in swept.points if entry["task"] == "mnli"}
+    assert of_mnli < {entry["trial"] for entry in extended}
+    starts = [line["unit"] for line in read_lines(swept.root / "starts.jsonl")]
+    assert len(starts) == len(set(starts))
+
+
+@pytest.mark.parametrize("command", [["glue_grid", "--task", "cola"], ["mteb_suite"]])
+def test_a_folder_of_runs_that_does_not_exist_starts_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    """A typo is no wish to pre-train M7; only the default folder may be missing."""
+    program, *flags = command
+    main = {"glue_grid": glue_grid.main, "mteb_suite": mteb_suite.main}[program]
+    assert main([*flags, "--runs", str(tmp_path / "rnus")]) == 3
+    assert "rnus does not exist" in capsys.readouterr().err
+    assert not (tmp_path / "rnus").exists()
+
+
+def test_damaged_results_are_set_aside_and_made_again_by_the_same_command(
+    swept: Swept, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Torn predictions of MNLI keep neither MNLI nor what starts from it from being closed; all comes out as before."""
+    arguments, points = ["--task", "rte", "--runs", str(tmp_path)], swept.points
+    mnli, rte = (sorted(tmp_path.glob(f"glue/{task}/*.json")) for task in ("mnli", "rte"))
+    (choice,) = tmp_path.glob("glue/mnli/studies/*/selection.json")
+    whole = choice.read_bytes()
+    best = tmp_path / "glue" / "mnli" / json.loads(whole)["trial"]
+    best.with_suffix(".safetensors").write_bytes(b"torn")
+    mnli[0].with_suffix(".npz").write_bytes(b"torn")
+    for path in (choice, *tmp_path.glob("glue/rte/studies/*/selection.json"), rte[0]):
+        path.unlink()
+    code, again, said = sweep(capsys, *arguments)
+    assert code == 1 and f"{best.stem}.safetensors was damaged" in " ".join(said.split())
+    assert mnli[0].with_suffix(".npz.damaged-1").exists() and best.with_suffix(".safetensors.damaged-1").exists()
+    code, again, _ = sweep(capsys, *arguments, "--retry-failed")
+    assert code == 0 and again == points
+    assert json.loads(choice.read_bytes())["trial"] == json.loads(whole)["trial"]
+
+
+@pytest.mark.usefixtures("swept")
+def test_seeds_storages_and_failures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Three seeds on one model, the best by their mean; a failed point stays failed until it is asked for again;
+    Optuna shows it all, and again after its journal was lost."""
+    arguments = ["--task", "cola", "--grid", "limited", "--seed", "0", "1", "2", "--runs", str(tmp_path)]
+    arguments += ["--storage", "journal"]
+    capsys.readouterr()
+    code, planned, _ = sweep(capsys, *arguments, "--dry-run")
+    assert code == 0 and {entry["state"] for entry in planned} == {"missing"}
+    assert {entry["seed"] for entry in planned} == {0, 1, 2}
+    error = tmp_path / "glue" / "cola" / "errors" / f"{planned[0]['trial']}.json"
+    error.parent.mkdir(parents=True)
+    failure = {"name": "a point", "error": "RunFailed: step 3: the loss is nan", "exit_code": 1, "claim": 1}
+    error.write_text(json.dumps(failure))
+
+    code, points, said = sweep(capsys, *arguments)
+    assert code == 1 and "a point: RunFailed: step 3: the loss is nan" in said and "--retry-failed" in said
+    assert [entry["state"] for entry in points] == ["failed"] + ["done"] * (len(points) - 1)
+    assert points[0]["score"] is None and points[0]["error"] == failure["error"]
+
+    code, points, _ = sweep(capsys, *arguments, "--retry-failed")
+    assert code == 0 and {entry["state"] for entry in points} == {"done"}
+    assert not error.exists() and json.loads(error.with_suffix(".1.json").read_text()) == failure
+    starts = [line["unit"] for line in read_lines(tmp_path / "starts.jsonl")]
+    assert len(starts) == len(set(starts))
+
+    _assert_best_has_highest_mean(points)
+    for _ in range(2):
+        _assert_optuna_shows(tmp_path, points)
+        (tmp_path / "optuna.journal").unlink()
+        assert sweep(capsys, *arguments)[0] == 0
+
+
+def _assert_best_has_highest_mean(points: list[dict[str, Any]]) -> None:
+    axes = ("batch_size", "learning_rate", "weight_decay")
+    scores: dict[tuple[float, ...], list[float]] = {}
+    for entry in points:
+        scores.setdefault(tuple(entry[axis] for axis in axes), []).append(entry["score"])
+    (best,) = {tuple(entry["best"][axis] for axis in axes) for entry in points if entry["best"]}
+    chosen = next(entry["best"] for entry in points if entry["best"])
+    assert chosen["mean"] == pytest.approx(max(sum(values) / 3 for values in scores.values()), abs=1e-4)
+    assert chosen["mean"] == pytest.approx(sum(scores[best]) / 3, abs=1e-4)
+    assert chosen["seeds"] == [0, 1, 2] and chosen["sd"] is not None and chosen["nested"] is not None
+
+
+def _assert_optuna_shows(root: Path, points: list[dict[str, Any]]) -> None:
+    storage = open_storage(storage_address("journal", root))
+    shown = {
+        trial.user_attrs["trial"]: (trial.state.name, round(trial.value, 4), trial.params["learning_rate"])
+        for study in storage.get_all_studies()
+        for trial in storage.get_all_trials(study._study_id)
+        if trial.state.name == "COMPLETE"
+    }
+    assert shown == {entry["trial"]: ("COMPLETE", entry["score"], entry["learning_rate"]) for entry in points}
+
+
+@pytest.mark.usefixtures("toy_scale")
+def test_a_storage_that_cannot_be_reached_is_refused_before_anything_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "runs").mkdir()
+    storage = "postgresql://me:secret@127.0.0.1:1/grid"
+    assert glue_grid.main(["--task", "cola", "--runs", str(tmp_path / "runs"), "--storage", storage]) == 2
+    said = capsys.readouterr().err
+    assert "cannot be used" in said and "secret" not in said and not list((tmp_path / "runs").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (["--task", "colla"], 2, "did you mean 'cola'"),
+        (["--task", "cola", "--variant", "M5"], 3, "M5 is not pre-trained (missing): run `python ablations/run.py"),
+        (["--task", "cola", "--variant", "M55"], 2, "did you mean 'M5'"),
+        (["--task", "cola", "--grid", "huge"], 2, "huge"),
+        (["--task", "cola", "--storage", "sqlight"], 2, "did you mean 'sqlite'"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_bad_input_is_one_sentence_and_an_exit_code(
+    tmp_path: Path, arguments: list[str], code: int, sentence: str
+) -> None:
+    (tmp_path / "runs").mkdir()
+    line = [sys.executable, str(ROOT / "sweeps" / "glue_grid.py"), *arguments, "--runs", str(tmp_path / "runs")]
+    answer = subprocess.run(line, capture_output=True, text=True, check=False, timeout=60, cwd=tmp_path)
+    assert answer.returncode == code and sentence in answer.stderr and "Traceback" not in answer.stderr

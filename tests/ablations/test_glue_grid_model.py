@@ -1,0 +1,118 @@
+"""The sweep command on external models: the same batches, grid, transfer, claims and records as for variants."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from neobert.files import read_lines
+from neobert.glue.tasks import TASKS
+from neobert.runs.records import read_records
+from neobert.runs.run_file import read_run_file
+from reports.evidence import read_evidence
+from reports.glue_tables import table3
+from reports.matching import group_of
+from sweeps import glue_grid
+from tests.ablations.test_glue_grid_command import sweep
+from tests.ablations.test_run_command import toy_scale  # noqa: F401  (a fixture)
+from tests.glue.grid_worlds import wait_for
+from tests.hub import external_models as world
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.usefixtures("toy_scale")
+def test_a_transferred_task_starts_from_the_models_own_best_mnli_trial(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """BERT, pairs with token types; the folder moves, nothing runs again, and what is new starts in the new place."""
+    runs, folder = tmp_path / "runs", world.save(world.seeded(world.bert), tmp_path / "tiny-bert", token_types=True)
+    arguments = ["--task", "rte", "--runs", str(runs)]
+    capsys.readouterr()
+    code, planned, _ = sweep(capsys, *arguments, "--model", str(folder), "--dry-run")
+    assert code == 0 and not runs.exists() and {entry["state"] for entry in planned} == {"missing"}
+    code, points, _ = sweep(capsys, *arguments, "--model", str(folder))
+    assert code == 0 and [entry["trial"] for entry in points] == [entry["trial"] for entry in planned]
+    assert Counter(entry["task"] for entry in points) == {"mnli": 2, "rte": 2}
+    records, problems = read_records(runs)
+    assert not problems and len(records) == 4
+    for record in records:
+        assert record["labels"]["model"] == "tiny-bert" and record["inputs"]["pretraining"].startswith("model-")
+        assert record["labels"]["origin"].keys() >= {"config.json", "model.safetensors", "tokenizer.json"}
+        assert record["config"]["max_tokens"] == record["config"]["context"] == world.CONTEXT
+        assert record["config"]["starts_from"] == ("mnli" if record["config"]["task"] == "rte" else "pretraining")
+    _assert_selections_say_what_decided(runs)
+
+    moved = folder.rename(tmp_path / "elsewhere")
+    code, again, _ = sweep(capsys, *arguments, "--model", str(moved), "--seed", "0", "1")
+    assert code == 0 and {entry["state"] for entry in again} == {"done"}
+    assert {entry["trial"] for entry in points} < {entry["trial"] for entry in again}
+    starts = [line["unit"] for line in read_lines(runs / "starts.jsonl")]
+    assert len(starts) == len(set(starts))
+
+
+def _assert_selections_say_what_decided(runs: Path) -> None:
+    """Rule, grid, start, split and nested estimate are data."""
+    for path in runs.glob("glue/*/studies/*"):
+        study = read_run_file(path).study
+        assert study is not None
+        chosen = json.loads((path / "selection.json").read_text())
+        assert chosen["grid"] == [point.model_dump() for point in study.points] and chosen["point"] in chosen["grid"]
+        assert chosen["rule"].startswith("highest validation score")
+        assert chosen["starts_from"]["task"] == ("mnli" if study.task == "rte" else None)
+        assert chosen["scored_on"]["splits"] == list(TASKS[study.task].validation_splits)
+        nested = chosen["nested"]
+        assert nested["reason"] is None and 0 <= nested["score"] <= 1 and "half" in nested["halves"]
+
+
+@pytest.mark.usefixtures("toy_scale")
+def test_a_modernbert_has_a_row_below_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = world.save(world.seeded(world.modernbert), tmp_path / "tiny-modernbert")
+    arguments = ["--task", "sst2", "--model", str(folder), "--runs", str(tmp_path / "runs")]
+    capsys.readouterr()
+    code, points, _ = sweep(capsys, *arguments)
+    assert code == 0 and [entry["state"] for entry in points] == ["done", "done"]
+    group = group_of(read_evidence(tmp_path / "runs"), "smoke", "synthetic")
+    table = table3(group)
+    (row,) = group.external
+    best = max(entry["score"] for entry in points)
+    assert table.rows[-1][:2] == ("this study", "tiny-modernbert") and len(table.rows) - 1 in table.rules
+    assert row.cells["sst2"].score is not None and row.cells["sst2"].score.mean == pytest.approx(100 * best, abs=0.01)
+    assert row.average is None and not group.problems and all(not row.scored_tasks for row in group.rows)
+
+
+def test_the_command_killed_at_its_second_point_repeats_nothing(tmp_path: Path) -> None:
+    """The real command at smoke scale: kill −9 of launcher and worker, then the same command again."""
+    runs, folder = tmp_path / "runs", world.save(world.seeded(world.bert), tmp_path / "tiny-bert")
+    command = [sys.executable, str(ROOT / "sweeps" / "glue_grid.py"), "--task", "cola", "--model", str(folder)]
+    command += ["--runs", str(runs), "--workers", "1", "--json"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    first = subprocess.Popen(command, env=environment, start_new_session=True, stdout=subprocess.DEVNULL)
+    try:
+        wait_for(lambda: len(list(read_lines(runs / "starts.jsonl"))) == 2)
+    finally:
+        os.killpg(first.pid, signal.SIGKILL)
+        first.wait()
+    finished = {path: path.stat().st_mtime_ns for path in runs.glob("glue/*/*.json")}
+    answer = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    points = json.loads(answer.stdout)
+    assert answer.returncode == 0, answer.stderr
+    assert {entry["state"] for entry in points} == {"done"}
+    assert finished and all(path.stat().st_mtime_ns == written for path, written in finished.items())
+    starts = Counter(line["unit"] for line in read_lines(runs / "starts.jsonl"))
+    interrupted = [unit for unit, count in starts.items() if count > 1]
+    assert len(interrupted) == 1 and not any(interrupted[0] == path.stem for path in finished)
+
+
+def test_data_of_the_hub_are_refused_before_a_storage_is_opened(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, runs = world.save(world.seeded(world.bert), tmp_path / "tiny-bert"), tmp_path / "runs"
+    assert glue_grid.main(["--task", "cola", "--model", str(folder), "--data", "hub", "--runs", str(runs)]) == 3
+    said = capsys.readouterr().err
+    assert "GLUE task cola (nyu-mll/glue)" in said and "--stages glue" in said and not runs.exists()

@@ -1,0 +1,224 @@
+"""The ladder is the paper's, and every variant is its parent plus what it declares."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ablations import ladder
+from ablations.scales import SCALES, Scale, Vocabulary, scaled
+from ablations.variant import Modification, Recipe, Variant, prove, prove_scaled, validated
+from neobert.identity import canonical, difference, leaves
+from neobert.model.size import parameter_count
+from neobert.recipe import Subset
+from tests.ablations.papers_ladder import PAPERS_LADDER
+from tests.support.golden_files import GoldenFiles
+
+ALL = list(ladder.variants().values())
+CHILDREN = [variant for variant in ALL if variant.parent is not None]
+SHRUNK: list[tuple[Scale, Vocabulary]] = [(s, v) for s in SCALES if s != "paper" for v in ("trained", "published")]
+
+
+def by_name(variant: Variant) -> str:
+    return variant.name
+
+
+def test_the_lineage_is_the_papers_tree() -> None:
+    """M3 and M6 are discarded: M4 continues M2, and M7 continues M5."""
+    assert tuple(ladder.ladder())[:11] == PAPERS_LADDER
+    assert ladder.M10.lineage() == ["M0", "M1", "M2", "M4", "M5", "M7", "M8", "M9", "M10"]
+    assert ladder.M3.lineage() == ["M0", "M1", "M2", "M3"]
+    assert ladder.M6.lineage()[-2:] == ["M5", "M6"]
+    discarded = [name for name, variant in ladder.ladder().items() if not variant.kept]
+    assert discarded[:2] == ["M3", "M6"] and not {*discarded[2:]} & {*PAPERS_LADDER}
+
+
+def test_resolved_recipes_are_the_golden_ones(golden: GoldenFiles) -> None:
+    """A change of any number of the ladder must be made in the golden file too. Its source stands in ladder.py."""
+    resolved = {variant.name: json.loads(canonical(variant.recipe)) for variant in ALL}
+    golden.compare_entries("resolved_recipes.json", resolved)
+
+
+@pytest.mark.parametrize(
+    ("name", "paper_parameters"), [("M7", 278.6e6), ("M7@code", 256.7e6), ("M8", 245_136_954), ("M9", 245_136_954)]
+)
+def test_sizes_are_the_papers(name: str, paper_parameters: float) -> None:
+    pretraining = ladder.variants()[name].recipe.pretraining
+    count = parameter_count(pretraining.model, pretraining.longest_context).total
+    assert count == pytest.approx(paper_parameters, rel=2e-4 if paper_parameters % 1e5 == 0 else 0)
+
+
+def test_m9_is_two_stages_and_m10_shares_its_weights() -> None:
+    first, second = ladder.M9.recipe.pretraining.stages
+    assert (first.context, first.steps, first.tokens) == (1024, 1_000_000, 2_097_152_000_000)
+    assert (second.context, second.steps, second.tokens) == (4096, 50_000, 104_857_600_000)
+    assert [(part.minimum_tokens, part.share) for part in second.mixture] == [(0, 0.2), (1024, 0.4), (2048, 0.4)]
+    assert ladder.M10.recipe.pretraining == ladder.M9.recipe.pretraining
+    assert len(ladder.M9.recipe.grid.points()) == 6
+    assert len(ladder.M10.recipe.grid.points()) == 60
+    assert set(ladder.M9.recipe.grid.points()) < set(ladder.M10.recipe.grid.points())
+
+
+@pytest.mark.parametrize("variant", CHILDREN, ids=by_name)
+def test_a_variant_changes_what_it_declares_and_nothing_else(variant: Variant) -> None:
+    assert variant.parent is not None
+    prove(variant.name, variant.parent.recipe, variant.recipe, variant.modifications)
+
+
+def _tampered(recipe: Recipe, path: str, value: Any) -> Recipe:
+    tree = recipe.model_dump()
+    *parents, last = path.split(".")
+    place: Any = tree
+    for part in parents:
+        place = place[int(part)] if part.isdigit() else place[part]
+    place[last] = value
+    return validated(tree, "tampered")
+
+
+@pytest.mark.parametrize("variant", CHILDREN, ids=by_name)
+def test_any_undeclared_change_is_found(variant: Variant) -> None:
+    """Whatever single number of a child is touched, the proof names it."""
+    assert variant.parent is not None
+    numbers = {path: leaf for path, leaf in leaves(variant.recipe).items() if isinstance(leaf, int | float) and leaf}
+    caught = 0
+    for path, leaf in numbers.items():
+        try:
+            child = _tampered(variant.recipe, path, leaf * 2)
+        except (ValueError, TypeError):
+            continue  # an impossible recipe is refused before any proof
+        with pytest.raises(ValueError, match=f"(differs|does not have).*{path.replace('.', '[.]')}"):
+            prove(variant.name, variant.parent.recipe, child, variant.modifications)
+        caught += 1
+    assert caught > 20
+
+
+# The five confounds of the released ablation scripts, as they would look here.
+
+
+def test_confound_a_change_that_stands_in_no_field_is_refused() -> None:
+    """Two released packing scripts differ in a comment alone."""
+    comment = Modification("Sequence Packing", source="comment", packing="padded")
+    with pytest.raises(ValueError, match="changes nothing"):
+        ladder.M5.derive("M6", comment)
+
+
+def test_confound_two_arms_cannot_share_a_folder() -> None:
+    """The released M8 script kept the job name, and so the folder, of M7: here the folder is the recipe's hash."""
+    assert canonical(ladder.M7.recipe.pretraining) != canonical(ladder.M8.recipe.pretraining)
+
+
+def test_confound_a_length_that_changes_on_the_way_is_named() -> None:
+    """From the fifth script on, tokenizer.max_length=512 is gone and 1,024 applies."""
+    child = _tampered(ladder.M4.recipe, "pretraining.stages.0.context", 1024)
+    with pytest.raises(ValueError, match=r"more than it declares: pretraining[.]stages[.]0[.]context: 512 → 1024"):
+        prove("M4", ladder.M2.recipe, child, ladder.M4.modifications)
+
+
+@pytest.mark.parametrize("key", ["gpus", "engine", "micro_batch_tokens"])
+def test_confound_execution_cannot_enter_a_modification(key: str) -> None:
+    """One released arm changed optimizer and distributed engine together, later ones the number of GPUs."""
+    with pytest.raises(ValueError, match=f"optimization has no field '{key}'"):
+        Modification("SOAP", source="script 05", optimization={key: 2})
+
+
+def test_confound_an_arm_proven_against_the_wrong_parent_is_refused() -> None:
+    """Script 06 departs from 04, not from 05: against any other parent the proof fails."""
+    with pytest.raises(ValueError, match="more than it declares"):
+        prove("M7", ladder.M6.recipe, ladder.M7.recipe, ladder.M7.modifications)
+    with pytest.raises(ValueError, match="more than it declares"):
+        prove("M4", ladder.M3.recipe, ladder.M4.recipe, ladder.M4.modifications)
+
+
+def test_a_misspelt_field_gets_a_suggestion() -> None:
+    with pytest.raises(ValueError, match="no field 'feedfoward'; did you mean 'feedforward'"):
+        Modification("GeGLU", source="test", model={"feedfoward": "geglu"})
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"width": 770}, "width 770 is not divisible by 12 heads"),
+        ({"width": 36}, "even head size"),
+        ({"positions": "rotery"}, "positions"),
+        ({"dropout": 1.0}, "dropout 1.0"),
+    ],
+)
+def test_an_impossible_model_is_refused_in_one_sentence(changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence) as refusal:
+        ladder.M1.derive("X", Modification("impossible", source="test", model=changes))
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_new_variant_is_one_declaration() -> None:
+    """The tutorial's M11."""
+    geglu = Modification("GeGLU", source="Shazeer 2020", model={"feedforward": "geglu"})
+    variant = ladder.M9.derive("M11", geglu)
+    assert variant.delta() == {"pretraining.model.feedforward": ("swiglu", "geglu")}
+    for scale, vocabulary in SHRUNK:
+        recipes = [scaled(recipe, scale, vocabulary) for recipe in (ladder.M9.recipe, variant.recipe)]
+        assert difference(*recipes) == variant.delta()
+
+
+@pytest.mark.parametrize(("scale", "vocabulary"), SHRUNK)
+@pytest.mark.parametrize("variant", CHILDREN, ids=by_name)
+def test_a_scale_keeps_each_modification_and_leaks_nothing(
+    variant: Variant, scale: Scale, vocabulary: Vocabulary
+) -> None:
+    assert variant.parent is not None
+    parent, child = (scaled(node.recipe, scale, vocabulary) for node in (variant.parent, variant))
+    prove_scaled(variant.name, parent, child, variant)
+
+
+def test_a_scale_that_leaks_is_found() -> None:
+    parent = scaled(ladder.M2.recipe, "smoke", "trained")
+    child = _tampered(scaled(ladder.M4.recipe, "smoke", "trained"), "pretraining.model.layers", 5)
+    with pytest.raises(ValueError, match=r"more than it declares: pretraining\.model\.layers"):
+        prove_scaled("M4", parent, child, ladder.M4)
+
+
+def test_a_scale_that_erases_a_modification_is_found() -> None:
+    parent = scaled(ladder.M4.recipe, "smoke", "trained")
+    with pytest.raises(ValueError, match="erases modification '20% Masking'"):
+        prove_scaled("M5", parent, parent, ladder.M5)
+
+
+@pytest.mark.parametrize(("scale", "vocabulary"), SHRUNK)
+def test_shrunk_m8_is_deeper_and_narrower_than_m7_at_equal_size(scale: Scale, vocabulary: Vocabulary) -> None:
+    m7, m8 = (scaled(node.recipe, scale, vocabulary).pretraining for node in (ladder.M7, ladder.M8))
+    sizes = [parameter_count(recipe.model, recipe.longest_context).total for recipe in (m7, m8)]
+    assert m8.model.layers > m7.model.layers
+    assert m8.model.width < m7.model.width
+    assert sizes[1] == pytest.approx(sizes[0], rel=0.05)
+
+
+@pytest.mark.parametrize(("scale", "vocabulary"), SHRUNK)
+def test_shrunk_m9_has_a_longer_context_and_a_larger_batch(scale: Scale, vocabulary: Vocabulary) -> None:
+    m8, m9 = (scaled(node.recipe, scale, vocabulary).pretraining.stages for node in (ladder.M8, ladder.M9))
+    assert m8[0].context < m9[0].context < m9[1].context
+    assert m8[0].tokens_per_step < m9[0].tokens_per_step == m9[1].tokens_per_step
+    longest = max(part.minimum_tokens for part in m9[1].mixture)
+    assert m9[0].context <= longest < m9[1].context
+
+
+def test_the_shares_of_a_mixture_must_add_up() -> None:
+    stage = ladder.M9.recipe.pretraining.stages[1]
+    with pytest.raises(ValueError, match="must add up to 1"):
+        type(stage).model_validate({**stage.model_dump(), "mixture": (Subset(minimum_tokens=0, share=0.5),)})
+
+
+def contradictions() -> list[list[str]]:
+    """The cells of the table of what paper and code say differently, row by row."""
+    text = (Path(__file__).parents[2] / "docs" / "paper-and-code.md").read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def test_every_contradiction_names_its_variant_or_says_why_there_is_none() -> None:
+    rows = contradictions()
+    named = [re.fullmatch(r"`(M\d+@[\w-]+)`", row[-1]) for row in rows]
+    assert all(found or re.fullmatch(r"none( yet)?: .{10,}", row[-1]) for found, row in zip(named, rows, strict=True))
+    names = [found.group(1) for found in named if found]
+    assert sorted(names) == sorted(name for name in ladder.variants() if "@" in name)
+    assert len({row[0] for row in rows}) == len(rows) > len(names)

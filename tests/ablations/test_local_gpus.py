@@ -1,0 +1,172 @@
+"""GPUs of one machine: as many processes as were asked for, each on one of its own, or a sentence and exit code 2."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from ablations import execute, run, submit
+from neobert import processes
+from neobert.processes import visible_gpus, worker_environment
+from sweeps import glue_grid
+from tests.ablations.test_run_command import toy_scale  # noqa: F401  (a fixture)
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """As many GPUs as a test puts under `count`, on 16 cores."""
+    has = {"count": 0}
+    for module in (submit, execute):
+        monkeypatch.setattr(module, "visible_gpus", lambda: tuple(map(str, range(has["count"]))))
+        monkeypatch.setattr(module, "available_cores", lambda: 16)
+    return has
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str | None, tuple[str, ...]]]:
+    """Of each worker that would have been started: the GPUs that it sees, and the kinds of its units."""
+    seen: list[tuple[str | None, tuple[str, ...]]] = []
+
+    def start(command: Sequence[str], environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
+        units = command[command.index("--runs") + 2 :]
+        seen.append((environment.get("CUDA_VISIBLE_DEVICES"), tuple(sorted({unit.split("/")[0] for unit in units}))))
+        return subprocess.Popen(["true"])
+
+    monkeypatch.setattr(processes, "start_child", start)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("count", "flags", "expected"),
+    [
+        (1, [], [("0", ("glue", "pretraining"))]),
+        (4, [], [(str(index), ("glue", "pretraining")) for index in range(4)]),
+        (4, ["--workers", "2"], [("0", ("glue", "pretraining")), ("1", ("glue", "pretraining"))]),
+        (
+            4,
+            ["--gpus", "2"],
+            [("0,1", ("pretraining",)), ("2,3", ("pretraining",)), *((str(index), ("glue",)) for index in range(4))],
+        ),
+        (4, ["--gpus", "3", "--engine", "zero2", "--workers", "1"], [("0,1,2", ("pretraining",)), ("0", ("glue",))]),
+        (0, ["--workers", "2"], [(None, ("glue", "pretraining"))] * 2),
+        (0, ["--gpus", "16"], [(None, ("pretraining",)), *[(None, ("glue",))] * 16]),
+    ],
+)
+def test_no_two_processes_share_a_gpu(
+    gpus: dict[str, int],
+    started: list[tuple[str | None, tuple[str, ...]]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    count: int,
+    flags: list[str],
+    expected: list[tuple[str | None, tuple[str, ...]]],
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    gpus["count"] = count
+    assert run.main(["--variant", "M0", "--cluster", "here", "--runs", str(tmp_path), *flags]) == 0
+    assert started == expected
+    (run_file,) = tmp_path.glob("pretraining/*/run.json")
+    execution = json.loads(run_file.read_text())["execution"]
+    wanted = int(flags[flags.index("--gpus") + 1]) if "--gpus" in flags else 1
+    assert execution["processes"] == wanted
+    assert execution["engine"] == ("zero2" if "zero2" in flags else "ddp")
+
+
+@pytest.mark.parametrize(
+    ("count", "flags", "sentence"),
+    [
+        (2, ["--gpus", "8"], "8 GPUs for a run are asked for, and this machine has 2 GPUs"),
+        (1, ["--workers", "8"], "8 workers are asked for, and this machine has 1 GPU: each process has one of its own"),
+        (0, ["--gpus", "17"], "17 GPUs or processes are asked for, and this machine has no GPU and 16 cores"),
+        (8, ["--gpus", "100000000"], "gpus_per_node = 100000000: Input should be less than or equal to 1000"),
+        (8, ["--gpus", "8", "--engine", "single"], "engine single trains in one process"),
+        (8, ["--engine", "zero2"], "say how many with --gpus"),
+        (8, ["--nodes", "2"], "2 nodes are asked for, and this runs here"),
+        (8, ["--partition", "gpu"], "--partition is asked of SLURM, and this runs here"),
+        (8, ["--memory-gb", "10"], "--memory-gb is asked of SLURM"),
+    ],
+)
+@pytest.mark.parametrize("more", [[], ["--dry-run"]])
+def test_what_this_machine_cannot_do_is_refused(
+    gpus: dict[str, int],
+    started: list[tuple[str | None, tuple[str, ...]]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    count: int,
+    flags: list[str],
+    sentence: str,
+    more: list[str],
+) -> None:
+    gpus["count"] = count
+    command = ["--variant", "M0", "--cluster", "here", "--runs", str(tmp_path / "runs"), *flags, *more]
+    assert run.main(command) == 2
+    said = capsys.readouterr().err
+    assert sentence in said and said.count("\n") == 1
+    assert not started and not (tmp_path / "runs").exists()
+
+
+def test_a_sweep_is_refused_in_the_same_words(
+    gpus: dict[str, int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gpus["count"] = 2
+    assert glue_grid.main(["--task", "cola", "--workers", "3", "--cluster", "here", "--runs", str(tmp_path)]) == 2
+    assert "3 workers are asked for, and this machine has 2 GPUs" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_inside_a_job_flags_for_slurm_are_left_to_whoever_submitted_it(
+    gpus: dict[str, int],
+    started: list[tuple[str | None, tuple[str, ...]]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    gpus["count"] = 1
+    assert run.main(["--variant", "M0", "--partition", "gpu", "--runs", str(tmp_path)]) == 0
+    assert len(started) == 1
+
+
+@pytest.mark.usefixtures("toy_scale")
+def test_two_processes_train_together_where_there_is_no_gpu(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The real command with the real workers: gloo on the cores of this machine."""
+    if visible_gpus():
+        pytest.skip("this machine has GPUs")
+    monkeypatch.setattr(submit, "available_cores", lambda: 2)
+    command = ["--variant", "M0", "--stages", "pretrain", "--cluster", "here", "--gpus", "2", "--engine", "zero1"]
+    assert run.main([*command, "--runs", str(tmp_path)]) == 0
+    (done,) = tmp_path.glob("pretraining/*/done.json")
+    record = json.loads(done.read_text())
+    assert (record["processes"], record["engine"]) == (2, "zero1")
+    assert "no GPU here: 2 processes train together on its cores" in capsys.readouterr().err
+
+
+def test_a_worker_takes_no_place_that_was_meant_for_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """run.py under srun or torchrun: its workers are ranks of nothing yet."""
+    for name in ("LOCAL_RANK", "RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_STEP_ID", "SLURM_LOCALID"):
+        monkeypatch.setenv(name, "3")
+    assert not {"LOCAL_RANK", "RANK", "WORLD_SIZE", "SLURM_LOCALID"} & worker_environment(1).keys()
+
+
+@pytest.mark.parametrize(
+    ("variable", "count", "names"),
+    [(None, 2, ("0", "1")), ("4,5, 6", 3, ("4", "5", "6")), ("GPU-1a,GPU-2b", 2, ("GPU-1a", "GPU-2b")), ("", 0, ())],
+)
+def test_gpus_are_named_as_the_environment_names_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str | None, count: int, names: tuple[str, ...]
+) -> None:
+    """torch is asked by a process; here a stand-in says how many it sees."""
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho {count}\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setattr(processes, "GPU_DEVICES", ("null",))
+    monkeypatch.setattr(os, "environ", {} if variable is None else {"CUDA_VISIBLE_DEVICES": variable})
+    assert visible_gpus.__wrapped__() == names
+    monkeypatch.setattr(processes, "GPU_DEVICES", ("no-such-device",))
+    assert visible_gpus.__wrapped__() == ()

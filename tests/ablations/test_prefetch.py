@@ -1,0 +1,250 @@
+"""Prefetch: what a plan needs comes whole, once, with the hub's identity, whatever is killed; and closes offline.
+
+The hub is a stand-in on this machine (`hub_stand_in`): names and layouts of the live hub are not tested here.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import huggingface_hub.constants as hub_constants
+import pytest
+
+from ablations.plan import chosen_variants, plan
+from neobert.data import requirements
+from neobert.data.catalog import REFINEDWEB
+from neobert.data.mteb_tasks import MTEB_REPOSITORIES
+from neobert.data.sources import DirectorySource, HubSource
+from neobert.files import checksummed
+from neobert.runs.layout import Layout
+from tests.ablations.prefetch_worlds import FILES, LLAMA, WEB, contents, manifest, run
+from tests.hub.hub_stand_in import StandIn, StandInRepository
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_everything_that_the_ladder_reads_comes_in_the_directory_layout(hub: StandIn, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    assert run(folder) == 0
+    source = DirectorySource(folder)
+    assert list(source.documents("web")) == ["web 0", "page 0", "web 1", "page 1", "web 2", "page 2"]
+    assert list(source.documents("wikibook")) == ["a sentence", "another", "article"]
+    assert set(source.tasks().values()) == {None}
+    assert source.task_examples("mnli", "validation_matched")["name"] == ["mnli/validation_matched"] * 2
+    assert source.tokenizer("wordpiece", 30_522, tmp_path).ids.mask >= 0
+    assert source.tokenizer("bpe", 32_064, tmp_path).opens_second
+    entries = manifest(folder)
+    assert {name: entry["sha256"] for name, entry in entries.items()} == contents(folder)
+    web = entries["corpora/web/tiiuae--falcon-refinedweb--train-00001-of-00003-abc.parquet"]
+    assert web == {
+        "repository": REFINEDWEB.name,
+        "repository_type": "dataset",
+        "branch": "main",
+        "revision": "a" * 40,
+        "file": "data/train-00001-of-00003-abc.parquet",
+        "bytes": len(hub.repositories[WEB].files[web["file"]]),
+        "sha256": web["sha256"],
+        "checksum": f"sha256:{web['sha256']}",
+        "column": "content",
+    }
+
+
+def test_a_prefetched_folder_gives_the_run_ids_of_the_hub(hub: StandIn, tmp_path: Path) -> None:
+    """At the commits that prefetch wrote down, `--data DIR` and `--data hub` are the same study."""
+    assert run(tmp_path / "data") == 0
+    commits = {place.partition("/")[2]: repository.commit for place, repository in hub.repositories.items()}
+    layout = Layout(tmp_path / "runs")
+    ids = [
+        [unit.run.id for row in plan(chosen_variants(["all"]), [0], "paper", source, layout) for unit in row.planned]
+        for source in (DirectorySource(tmp_path / "data"), HubSource(commits))
+    ]
+    assert ids[0] == ids[1] and len(ids[0]) > 100
+
+
+def test_what_is_here_is_not_fetched_again_and_what_differs_is(hub: StandIn, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    assert run(folder) == 0
+    whole = contents(folder)
+    assert len(hub.fetched) == len(whole) == FILES
+    assert run(folder) == 0
+    assert len(hub.fetched) == FILES
+    damaged, removed = folder / "glue/rte/train.parquet", folder / "tokenizers/llama-2/tokenizer.json"
+    damaged.write_bytes(bytes(reversed(damaged.read_bytes())))
+    removed.unlink()
+    assert run(folder) == 0
+    names = sorted(path.rpartition("/")[2] for path in hub.fetched[FILES:])
+    assert names == ["tokenizer.json", "train-00000-of-00001.parquet"]
+    assert contents(folder) == whole
+
+
+def test_a_copied_folder_is_hashed_and_not_fetched(hub: StandIn, tmp_path: Path) -> None:
+    assert run(tmp_path / "data") == 0
+    shutil.copytree(tmp_path / "data", tmp_path / "copy", copy_function=shutil.copyfile)
+    assert run(tmp_path / "copy") == 0
+    assert len(hub.fetched) == FILES
+
+
+@pytest.mark.parametrize("file", [1, FILES])
+def test_kill_9_in_the_middle_of_a_file_is_completed_by_the_same_command(
+    hub: StandIn, tmp_path: Path, file: int
+) -> None:
+    assert run(tmp_path / "undisturbed") == 0
+    hub.asked.clear()
+    hub.stall_at = file
+    command = [sys.executable, str(ROOT / "ablations" / "prefetch.py"), "--variant", "all", "--workers", "1"]
+    environment = os.environ | {"HF_ENDPOINT": hub.address, "HF_HOME": str(tmp_path / "home")}
+    process = subprocess.Popen(
+        [*command, "--data-dir", str(tmp_path / "data")], env=environment, stdout=subprocess.DEVNULL
+    )
+    assert hub.stalled.wait(60)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert len(contents(tmp_path / "data")) == file - 1, "a file in its place is whole"
+    hub.stall_at = None
+    hub.asked.clear()
+    assert run(tmp_path / "data") == 0
+    assert len(hub.fetched) == FILES - (file - 1)
+    assert contents(tmp_path / "data") == contents(tmp_path / "undisturbed")
+    assert manifest(tmp_path / "data") == manifest(tmp_path / "undisturbed")
+    assert not (tmp_path / "data" / ".prefetch" / "staging").exists()
+
+
+def test_the_commit_is_resolved_once_even_where_the_branch_moves_on(hub: StandIn, tmp_path: Path) -> None:
+    hub.repositories[LLAMA].gated = True
+    assert run(tmp_path / "data") == 3
+    for repository in hub.repositories.values():
+        repository.newest = "9" * 40
+    hub.repositories[LLAMA].gated = False
+    (tmp_path / "data/glue/rte/train.parquet").unlink()
+    assert run(tmp_path / "data") == 0
+    assert {entry["revision"] for entry in manifest(tmp_path / "data").values()} == {letter * 40 for letter in "abcdef"}
+
+
+def test_a_gated_tokenizer_is_one_sentence_and_all_others_are_brought(
+    hub: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.repositories[LLAMA].gated = True
+    folder = tmp_path / "data"
+    assert run(folder) == 3
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert "meta-llama/Llama-2-7b-hf is gated: accept its licence at" in lines[0] and "set HF_TOKEN" in lines[0]
+    assert len(contents(folder)) == FILES - 1
+    monkeypatch.setenv("HF_TOKEN", "hf_of_somebody")
+    assert run(folder) == 0
+    assert len(contents(folder)) == FILES
+
+
+def test_a_repository_that_the_hub_does_not_show_is_one_sentence(
+    hub: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del hub.repositories["datasets/nyu-mll/glue"]
+    assert run(tmp_path / "data") == 3
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1 and "GLUE task mnli" in lines[0] and "no dataset nyu-mll/glue" in lines[0]
+    assert len(contents(tmp_path / "data")) == 7
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "advice"),
+    [("HF_HUB_OFFLINE", True, "unset it to prefetch"), ("ENDPOINT", "http://127.0.0.1:9", "does not answer")],
+)
+def test_a_hub_that_cannot_be_asked_is_one_sentence(
+    tmp_path: Path,
+    hub: StandIn,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    setting: str,
+    value: object,
+    advice: str,
+) -> None:
+    monkeypatch.setattr(hub_constants, setting, value)
+    assert run(tmp_path / "data") == 3
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1 and advice in lines[0] and not hub.asked
+    assert not contents(tmp_path / "data")
+
+
+def test_bytes_that_the_hub_did_not_state_never_reach_their_place(
+    hub: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = hub.repositories[WEB].files
+    name = "data/train-00002-of-00003-abc.parquet"
+    hub.repositories[WEB].wrong[name] = bytes(reversed(good[name]))
+    tokenizer = hub.repositories[LLAMA]
+    tokenizer.wrong["tokenizer.json"] = tokenizer.files["tokenizer.json"].replace(b"a", b"b")
+    assert run(tmp_path / "data") == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2 and all("other bytes than the hub states" in line for line in lines)
+    assert len(contents(tmp_path / "data")) == FILES - 2
+    hub.repositories[WEB].wrong.clear()
+    tokenizer.wrong.clear()
+    assert run(tmp_path / "data") == 0
+
+
+def test_mteb_data_are_whole_repositories_at_the_commit_of_the_table(
+    hub: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {"README.md": b"# STS12\n", "data/test-00000.parquet": b"PAR1", ".gitattributes": b""}
+    hub.repositories["datasets/mteb/sts12-sts"] = StandInRepository(files, MTEB_REPOSITORIES["STS12"][1])
+    one = {"STS12": MTEB_REPOSITORIES["STS12"]}
+    monkeypatch.setattr(requirements, "MTEB_REPOSITORIES", one)
+    monkeypatch.setattr("ablations.checks.MTEB_REPOSITORIES", one)
+    assert run(tmp_path / "data", "--stages", "mteb") == 0
+    brought = {name for name in contents(tmp_path / "data") if name.startswith("mteb/")}
+    assert brought == {"mteb/STS12/README.md", "mteb/STS12/data/test-00000.parquet"}
+    assert run(tmp_path / "data", "--stages", "mteb", "--check") == 0
+
+
+@pytest.mark.parametrize("name", ["corpora/web/../../../victim", "/victim", "corpora/../../victim", "corpora\\victim"])
+@pytest.mark.parametrize("where", ["name", "file"])
+def test_a_manifest_that_leads_out_of_its_folder_is_refused(
+    hub: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, where: str
+) -> None:
+    folder, victim = tmp_path / "data", tmp_path / "victim"
+    assert run(folder) == 0
+    victim.write_text("mine")
+    path = folder / "manifest.json"
+    content = json.loads(path.read_text())
+    entry = next(entry for file, entry in content["files"].items() if file.startswith("corpora/web/"))
+    name = str(victim) if name == "/victim" else name
+    content["files"] |= {name: entry} if where == "name" else {"corpora/web/x.parquet": entry | {"file": name}}
+    path.write_text(json.dumps(checksummed(content)))
+    capsys.readouterr()
+    assert run(folder) == 1
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 1 and "no file of this folder" in told[0] and victim.read_text() == "mine"
+    assert len(hub.fetched) == FILES
+
+
+@pytest.mark.parametrize("link", ["corpora/web", "glue/rte/train.parquet", ".prefetch"])
+def test_nothing_is_brought_through_a_link_that_leaves_the_folder(
+    hub: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str], link: str
+) -> None:
+    folder, outside = tmp_path / "data", tmp_path / "outside"
+    assert run(folder) == 0
+    (outside / "staging").mkdir(parents=True)
+    (outside / "train.parquet").write_text("mine")
+    before = sorted(outside.rglob("*"))
+    path = folder / link
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    path.symlink_to(outside / "train.parquet" if path.suffix else outside)
+    assert run(folder) == 1
+    assert f"leads out of {folder}" in capsys.readouterr().err
+    assert sorted(outside.rglob("*")) == before and (outside / "train.parquet").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "content", ["[]", '{"files": {"a": {}}}', '{"files": {"a": []}}', "[" * 200_000, '{"files": 3}']
+)
+def test_a_manifest_that_is_none_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str
+) -> None:
+    (tmp_path / "manifest.json").write_text(content)
+    assert run(tmp_path) == 1
+    told = capsys.readouterr().err.splitlines()
+    assert "manifest.json" in told[0] and not any("Traceback" in line for line in told)

@@ -1,0 +1,277 @@
+"""Prefetch before and after the bytes: what is chosen, what is refused, and whether a folder closes a plan offline."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from ablations import prefetch
+from ablations.ladder import ladder
+from ablations.plan import chosen_variants, plan
+from ablations.prefetch import folder_or_repository, paper_models
+from neobert.data import hub_download
+from neobert.data.catalog import REFINEDWEB
+from neobert.data.mteb_tasks import MTEB_REPOSITORIES
+from neobert.data.requirements import Item, Needs, items_of
+from neobert.data.sources import DirectorySource, HubSource
+from neobert.external import Trust, adopt
+from neobert.processes import offline_environment
+from neobert.runs.claims import acquire
+from neobert.runs.layout import Layout
+from reports import published
+from sweeps import glue_grid, mteb_suite
+from tests.ablations.prefetch_worlds import LLAMA, WEB, manifest, run
+from tests.hub.hub_stand_in import StandIn, StandInRepository
+from tests.hub.published_layouts import save_nomic, save_remote
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever opens a socket fails."""
+
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise AssertionError("a socket was opened")
+
+    monkeypatch.setattr(socket, "socket", refuse)
+
+
+def test_a_corpus_is_capped_to_whole_files_and_its_part_has_an_identity_of_its_own(
+    hub: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = [len(content) for name, content in hub.repositories[WEB].files.items() if name.endswith(".parquet")]
+    folder = tmp_path / "data"
+    flags = ("--stages", "pretrain", "--most-bytes")
+    assert run(folder, *flags, str(sum(sizes[:2]) + 1)) == 0
+    assert list(DirectorySource(folder).documents("web")) == ["web 0", "page 0", "web 1", "page 1"]
+    part = DirectorySource(folder).corpus_origin("web")
+    whole = HubSource({REFINEDWEB.name: "a" * 40}).corpus_origin("web")
+    assert part.startswith(f"{whole}#2of3:")
+    assert run(folder, *flags, str(sizes[0])) == 2, "books alone are larger"
+    assert "less than the first file of corpus wikibook" in capsys.readouterr().err
+    assert prefetch.main(["--variant", "M2", "--data-dir", str(folder), *flags, str(sizes[0])]) == 0
+    assert DirectorySource(folder).corpus_origin("web") == part, "a smaller cap takes nothing away"
+    assert run(folder, "--stages", "pretrain") == 0
+    assert DirectorySource(folder).corpus_origin("web") == whole
+
+
+def test_a_plan_is_printed_before_anything_is_written(
+    hub: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path / "data", "--dry-run", "--json") == 0
+    rows = {row["item"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["corpus web"]["files"] == 3 and rows["corpus web"]["revisions"] == ["a" * 40]
+    assert rows["corpus web"]["missing_bytes"] == rows["corpus web"]["bytes"] > 0
+    assert not (tmp_path / "data").exists() and not hub.fetched
+
+
+def test_a_corpus_of_folders_alone_is_one_sentence_and_all_others_are_brought(tmp_path: Path, hub: StandIn) -> None:
+    items = [Item("corpus", "recipes", "corpora/recipes", ()), *items_of(Needs(corpora=("web",)))]
+    selection = hub_download.select(tmp_path, items)
+    assert [row.state for row in selection.rows] == ["unavailable", "to bring"]
+    assert selection.problems == [
+        f"corpus recipes: corpus recipes is in no repository: put its files into {tmp_path / 'corpora/recipes'}"
+    ]
+
+
+@pytest.mark.parametrize("flags", [(), ("--dry-run",)])
+def test_a_disk_with_too_little_room_is_refused_before_the_first_byte(
+    hub: StandIn,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    flags: tuple[str, ...],
+) -> None:
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(hub_download.shutil, "disk_usage", lambda _: usage._replace(free=1000))
+    assert run(tmp_path / "data", *flags) == 2
+    assert "cap each corpus with --most-bytes" in capsys.readouterr().err
+    assert not hub.fetched
+
+
+def test_files_that_somebody_else_put_there_stay_as_they_are(hub: StandIn, tmp_path: Path) -> None:
+    """Even where an earlier call wanted to bring a file of that name and could not."""
+    folder = tmp_path / "data"
+    own = folder / "tokenizers/llama-2/tokenizer.json"
+    hub.repositories[LLAMA].gated = True
+    assert run(folder) == 3
+    own.parent.mkdir(parents=True)
+    own.write_bytes(hub.repositories[LLAMA].files["tokenizer.json"] + b"\n")
+    assert DirectorySource(folder).tokenizer_origin("bpe", 32_064).startswith("directory:")
+    assert run(folder, "--check") == 0
+    assert run(folder) == 0
+    assert own.read_bytes().endswith(b"\n")
+    assert "tokenizers/llama-2/tokenizer.json" not in manifest(folder)
+
+
+def test_two_prefetches_of_one_folder_do_not_mix(
+    hub: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    claim = acquire(tmp_path / "data/.prefetch/claims")
+    assert claim is not None
+    with claim:
+        assert run(tmp_path / "data") == 1
+    assert "another prefetch is at work" in capsys.readouterr().err and not hub.fetched
+
+
+@pytest.mark.usefixtures("no_network")
+def test_the_check_names_every_missing_item_and_what_brings_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path / "data", "--check", "--stages", "pretrain", "glue", "mteb", "--json") == 3
+    found = json.loads(capsys.readouterr().out)
+    items = {"corpus web", "corpus wikibook", "tokenizer bpe", "tokenizer wordpiece", "GLUE task stsb"}
+    assert items < {entry["item"] for entry in found} and len(found) == 12 + len(MTEB_REPOSITORIES)
+    assert found[-1]["from"] == REFINEDWEB.name
+    assert found[-1]["command"].startswith("python ablations/prefetch.py --variant all --data-dir")
+
+
+def test_a_checked_folder_closes_the_plan_without_a_network(
+    hub: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "data"
+    assert run(folder) == 0
+    monkeypatch.setattr(socket, "socket", None)
+    assert run(folder, "--check") == 0
+    assert "complete: 12 items" in capsys.readouterr().out
+    rows = plan(chosen_variants(["all"]), [0], "smoke", DirectorySource(folder), Layout(tmp_path / "runs"))
+    assert len(rows) == len(ladder()) and not any(row.skipped for row in rows)
+    (folder / "corpora/wikibook/bookcorpus--bookcorpus--0000.parquet").unlink()
+    assert run(folder, "--check") == 3
+    assert "missing: corpus wikibook: corpus wikibook lacks 1 of the 2 files" in capsys.readouterr().out
+
+
+def test_the_check_reads_every_byte_unless_sizes_are_asked_for(
+    hub: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "data"
+    assert run(folder) == 0
+    path = folder / "corpora/web/tiiuae--falcon-refinedweb--train-00000-of-00003-abc.parquet"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:4] + bytes([whole[4] ^ 1]) + whole[5:])
+    assert run(folder, "--check", "sizes") == 0
+    assert run(folder, "--check") == 3
+    assert "has other bytes than tiiuae/falcon-refinedweb" in capsys.readouterr().out
+    path.write_bytes(b"x" * len(whole))
+    assert run(folder, "--check", "sizes") == 3
+    assert "not readable as parquet" in capsys.readouterr().out
+    path.write_bytes(whole[:-1])
+    assert run(folder, "--check") == 3
+    assert f"is not there with its {len(whole)} bytes" in capsys.readouterr().out
+
+
+def test_the_mteb_table_is_what_mteb_says() -> None:
+    pytest.importorskip("mteb")
+    code = """
+import json, mteb
+tasks = mteb.get_benchmark("MTEB(eng, v1)").tasks
+single = [one for task in tasks for one in getattr(task, "tasks", None) or [task]]
+print(json.dumps({one.metadata.name: [one.metadata.dataset[key] for key in ("path", "revision")] for one in single}))
+"""
+    answer = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert json.loads(answer.stdout) == {task: list(place) for task, place in MTEB_REPOSITORIES.items()}
+
+
+def test_a_run_on_hub_data_names_what_is_missing_and_asks_no_network(tmp_path: Path) -> None:
+    """With the variables that jobs get, and with every connection refused: one sentence, exit 3, nothing written."""
+    blocked = "import socket, sys\ndef refuse(*_): raise AssertionError('connected')\nsocket.socket.connect = refuse\n"
+    code = f"{blocked}from ablations.run import main; sys.exit(main(sys.argv[1:]))"
+    arguments = ["--variant", "M2", "M3", "--data", "hub", "--cluster", "here", "--runs", str(tmp_path / "runs")]
+    answer = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        cwd=ROOT,
+        env=os.environ | offline_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert answer.returncode == 3
+    assert len(answer.stderr.splitlines()) == 1 and "Traceback" not in answer.stderr
+    for words in ("corpus web (tiiuae/falcon-refinedweb)", "tokenizer bpe", "--variant M2 M3", "pass --data DIR"):
+        assert words in answer.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_offline_variables_switch_the_hub_off() -> None:
+    code = "import huggingface_hub.constants as c; raise SystemExit(0 if c.HF_HUB_OFFLINE else 1)"
+    environment = os.environ | offline_environment()
+    assert subprocess.run([sys.executable, "-c", code], env=environment, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("size", ["0", "0.5", "many", "20XB", "GB"])
+def test_sizes_are_checked(size: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run(tmp_path, "--most-bytes", size)
+    assert "--most-bytes" in capsys.readouterr().err
+
+
+def test_models_of_table_4_are_brought_by_name_and_their_commits_noted(
+    hub: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No pickles; what was brought is what --model finds in the folder."""
+    files = {"config.json": b"{}", "model.safetensors": b"x", "tokenizer.json": b"{}", "pytorch_model.bin": b"p"}
+    folder = tmp_path / "data"
+    hub.repositories["models/google-bert/bert-large-uncased"] = StandInRepository(files, "b" * 40)
+    assert run(folder, "--stages", "contrastive", "--models", "BERT-lagre", "--dry-run") == 2
+    assert "did you mean 'BERT-large'" in capsys.readouterr().err
+    assert run(folder, "--stages", "pretrain", "--models", "BERT-large") == 0
+    brought = folder / "models" / "BERT-large"
+    assert sorted(path.name for path in brought.iterdir()) == ["config.json", "model.safetensors", "tokenizer.json"]
+    assert folder_or_repository("BERT-large", str(folder)) == str(brought)
+    capsys.readouterr()
+    assert mteb_suite.main(["--model", "list", "--data", str(folder)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if "b" * 40 in line] == [line for line in lines if "bert-large-uncased" in line]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_what_repositories_lack_is_brought_beside_them(hub: StandIn, tmp_path: Path) -> None:
+    """The tokenizer of NomicBERT, the classes of GTE at a commit that does not move: what comes is what loads."""
+    own = contents(save_nomic(tmp_path / "nomic"))
+    tokenizer = {name: own.pop(name) for name in list(own) if name.startswith("tokenizer")}
+    hub.repositories["models/nomic-ai/nomic-bert-2048"] = StandInRepository(own | {"modeling.py": b"1 / 0"}, "1" * 40)
+    hub.repositories["models/google-bert/bert-base-uncased"].files |= tokenizer
+    (gte_code,) = paper_models()["GTE-en-8192-base"].parts.beside
+    model = contents(save_remote(tmp_path / "gte", repository=gte_code.name))
+    code = {name: model.pop(name) for name in list(model) if name.endswith(".py")}
+    hub.repositories["models/Alibaba-NLP/gte-en-mlm-base"] = StandInRepository(model, "2" * 40)
+    hub.repositories[f"models/{gte_code.name}"] = StandInRepository(code | {"README.md": b""}, gte_code.branch)
+    folder, layout = tmp_path / "data", Layout(tmp_path / "runs")
+    flags = ("--stages", "pretrain", "--models", "NomicBERT-2048", "GTE-en-8192-base")
+    assert run(folder, *flags) == 0 and run(folder, *flags, "--check") == 0
+    assert not (folder / "models" / "NomicBERT-2048" / "modeling.py").exists()
+    nomic = adopt(layout, folder_or_repository("NomicBERT-2048", str(folder)))
+    gte = adopt(layout, folder_or_repository("GTE-en-8192-base", str(folder)), Trust(code=True))
+    assert (nomic.model_type, gte.model_type) == ("nomic_bert", "new")
+    assert manifest(folder)["models/GTE-en-8192-base/modeling.py"]["revision"] == gte_code.branch
+
+
+@pytest.mark.parametrize("has_safetensors", [True, False])
+def test_a_pickle_is_brought_where_there_is_nothing_else(hub: StandIn, tmp_path: Path, has_safetensors: bool) -> None:
+    files = {"config.json": b"{}", "tokenizer_config.json": b"{}", "spm.model": b"s", "pytorch_model.bin": b"p"}
+    files |= {"pytorch_model.generator.bin": b"p", **({"model.safetensors": b"x"} if has_safetensors else {})}
+    hub.repositories["models/microsoft/deberta-v3-base"] = StandInRepository(files, "b" * 40)
+    assert run(tmp_path / "data", "--stages", "pretrain", "--models", "DeBERTaV3-base") == 0
+    brought = {path.name for path in (tmp_path / "data" / "models" / "DeBERTaV3-base").iterdir()}
+    weights = "model.safetensors" if has_safetensors else "pytorch_model.bin"
+    assert brought == {"config.json", "tokenizer_config.json", "spm.model", weights}
+
+
+def test_every_baseline_of_tables_3_and_4_is_listed_with_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    printed = [(row.model, row.size) for row in published.table3() if not row.model.startswith("NeoBERT")]
+    assert [(model.model, model.size) for model in paper_models().values() if "3" in model.tables] == printed
+    for command in (["--task", "cola"], []):
+        main = glue_grid.main if command else mteb_suite.main
+        assert main([*command, "--model", "list"]) == 0
+        said = capsys.readouterr().out
+        assert all(model.name in said and model.needs in said for model in paper_models().values())

@@ -1,0 +1,320 @@
+"""The command end to end, on a ladder shrunk once more: from nothing to figures, and every refusal in one sentence."""
+
+import csv
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ablations import execute, run, scales
+from ablations.ladder import variants
+from neobert.data.sources import open_source
+from neobert.files import read_lines
+from neobert.glue.metrics import evaluate
+from neobert.glue.tasks import task_named
+from neobert.runs.records import read_records
+from reports import make_figures
+from tests.ablations.papers_ladder import PAPERS_LADDER
+
+ROOT = Path(__file__).resolve().parents[2]
+SHARED_DATA = ROOT.parent / "shared" / "data"
+TASKS = {"mnli", "qnli", "qqp", "rte", "sst2", "mrpc", "cola", "stsb"}
+
+
+@pytest.fixture
+def toy_scale(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Smoke scale with a few steps and examples; workers read it from run.json like any other."""
+    shapes = {(12, 768): (2, 16), (16, 1056): (3, 24), (16, 1008): (3, 16), (28, 768): (5, 16)}
+    toy = replace(
+        scales.SMOKE,
+        shapes={"trained": shapes, "published": shapes},
+        heads=2,
+        steps={1_000_000: 6, 50_000: 3},
+        grid={
+            "batch_sizes": {32: 16},
+            "learning_rates": {2e-5: 1e-3, 3e-5: 2e-3},
+            "weight_decays": {1e-2: 1e-2, 1e-5: 0.0},
+        },
+        finetuning={**scales.SMOKE.finetuning, "epochs": 1, "train_examples": 64},
+    )
+    monkeypatch.setitem(scales.RULES, "smoke", toy)  # type: ignore[arg-type]
+    monkeypatch.setattr(scales, "SMOKE", toy)
+    monkeypatch.setattr(execute, "synthetic_documents", lambda scale: 600)
+    return
+
+
+def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The real command in a process of its own."""
+    line = [sys.executable, str(ROOT / "ablations" / "run.py"), *arguments]
+    return subprocess.run(
+        line, capture_output=True, text=True, check=False, timeout=300, env=os.environ | environment, cwd=ROOT.parent
+    )
+
+
+def records_by_kind(root: Path) -> dict[str, list[dict[str, Any]]]:
+    records, problems = read_records(root)
+    assert not problems
+    return {kind: [record for record in records if record["kind"] == kind] for kind in ("pretraining", "glue")}
+
+
+@pytest.mark.usefixtures("toy_scale")
+def test_the_stage_perplexity_measures_both_stages_of_pretraining_once(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--variant", "M9", "--stages", "pretrain", "perplexity", "--runs", str(tmp_path), "--json"]
+    assert run.main(arguments) == 0
+    said = capfd.readouterr()
+    trained = [outcome["pretraining"] for outcome in json.loads(said.out)]
+    measured = [record for record in read_records(tmp_path)[0] if record["kind"] == "pseudo_perplexity"]
+    assert {record["inputs"]["pretraining"]: record["config"]["stage"] for record in measured} == dict(
+        zip(trained, (0, 1), strict=True)
+    )
+    assert all(record["scores"]["lengths"] for record in measured) and "Pseudo-perplexity" in said.err
+    starts = (tmp_path / "starts.jsonl").read_text()
+    assert run.main(arguments) == 0
+    assert (tmp_path / "starts.jsonl").read_text() == starts
+
+
+@pytest.mark.usefixtures("toy_scale")
+def test_m9_and_m10_run_from_nothing_to_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two stages once, MNLI before what starts from it, both checkpoints for M10, and the same command is a no-op."""
+    runs = tmp_path / "runs"
+    arguments = ["--variant", "M9", "M10", "--runs", str(runs), "--workers", "2"]
+    assert run.main([*arguments, "--json"]) == 0
+    outcomes = json.loads(capsys.readouterr().out)
+    assert [(row["variant"], row["context"]) for row in outcomes] == [
+        ("M9", 96),
+        ("M9", 192),
+        ("M10", 96),
+        ("M10", 192),
+    ]
+    assert all(set(row["glue"]) == TASKS for row in outcomes[1:])
+    assert all(score is not None for row in outcomes[1:] for score in row["glue"].values())
+
+    found = records_by_kind(runs)
+    assert [
+        record["config"]["stage"] for record in sorted(found["pretraining"], key=lambda r: r["config"]["stage"])
+    ] == [0, 1]
+    for record in found["pretraining"]:
+        assert {"M9", "M10"} <= set(record["labels"]["variants"]) and record["labels"]["parent"] == "M8"
+        assert record["labels"]["delta"]["optimization.weight_decay"] == [0.01, 0.1]
+    starts = [line["unit"] for line in read_lines(runs / "starts.jsonl")]
+    assert len(starts) == len(set(starts)), "a unit was started twice"
+
+    by_id = {record["id"]: record for record in found["glue"]}
+    for record in found["glue"]:
+        transferred = record["config"]["task"] in {"rte", "stsb", "mrpc", "qnli"}
+        assert record["config"]["starts_from"] == ("mnli" if transferred else "pretraining")
+        if transferred:
+            study = record["inputs"]["starts_from"]["study"]
+            chosen = json.loads((runs / "glue" / "mnli" / "studies" / study / "selection.json").read_text())
+            assert by_id[chosen["trial"]]["inputs"]["pretraining"] == record["inputs"]["pretraining"]
+
+    before = sorted((path, path.stat().st_mtime_ns) for path in runs.rglob("*.json"))
+    assert run.main(arguments) == 0
+    assert sorted((path, path.stat().st_mtime_ns) for path in runs.rglob("*.json")) == before
+    capsys.readouterr()
+
+    _assert_scores_follow_from_predictions(runs, found["glue"])
+    _assert_only_best_weights_are_kept(runs, found["glue"])
+    assert make_figures.main(["--runs", str(runs), "--out", str(tmp_path / "out")]) == 0
+    table = (tmp_path / "out" / "smoke-synthetic" / "table3.md").read_text()
+    assert "smoke" in table and "this study" in table
+    with (tmp_path / "out" / "smoke-synthetic" / "deltas.csv").open() as file:
+        rows = {(row["variant"], row["quantity"]): row for row in csv.DictReader(file)}
+    grid = rows["M10", "GLUE"]
+    assert not grid["left_out"], grid
+    assert float(grid["examples_low"]) <= float(grid["difference"]) <= float(grid["examples_high"])
+    assert rows["M10", "loss"]["left_out"] == "both have the same weights"
+
+
+@pytest.mark.usefixtures("toy_scale")
+def test_a_factorial_runs_from_nothing_to_its_effects(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Four cells, one of them M0, and the effects come from records that only carry the names of cells."""
+    runs = tmp_path / "runs"
+    arguments = ["--design", "factorial", "--factors", "norm", "masking", "--stages", "pretrain", "--runs", str(runs)]
+    assert run.main([*arguments, "--workers", "2"]) == 0
+    assert run.main([*arguments, "--dry-run"]) == 0
+    assert "need 4 pre-training stage(s) (4 done)" in " ".join(capsys.readouterr().out.split())
+    labels = {tuple(record["labels"]["variants"]) for record in records_by_kind(runs)["pretraining"]}
+    assert labels == {("M0",), ("F:norm",), ("F:masking",), ("F:norm+masking",)}
+    assert make_figures.main(["--runs", str(runs), "--out", str(tmp_path / "out")]) == 0
+    page = (tmp_path / "out" / "smoke-synthetic" / "effects.md").read_text()
+    assert "| norm, masking | loss on wikibook | interaction | norm × masking | 1 |" in page
+
+
+@pytest.mark.usefixtures("toy_scale")
+def test_every_variant_really_computes_something_else_than_its_parent(tmp_path: Path) -> None:
+    """The whole ladder pre-trains, and each modification moves the losses; M10, no new model, shares M9's run. Every
+    change has a delta in held-out loss, where nats a token cannot be compared in bits per byte."""
+    arguments = ["--variant", "all", "M6@isolated", "--stages", "pretrain", "--runs", str(tmp_path), "--workers", "2"]
+    arguments += ["--heldout", "all"]
+    assert run.main(arguments) == 0
+    losses: dict[str, list[float]] = {}
+    for path in sorted(tmp_path.glob("pretraining/*/done.json")):
+        record = json.loads(path.read_text())
+        curve = [line["loss"] for line in read_lines(path.with_name("metrics.jsonl")) if "loss" in line]
+        losses |= {name: curve for name in record["labels"]["variants"] if record["config"]["stage"] == 0}
+    children = [variant for name, variant in variants().items() if name in losses and variant.parent]
+    assert len(children) >= 11
+    for variant in children:
+        assert variant.parent is not None
+        shared = losses[variant.name] == losses[variant.parent.name]
+        assert shared == (variant.recipe.pretraining == variant.parent.recipe.pretraining), variant.name
+    assert make_figures.main(["--runs", str(tmp_path), "--out", str(tmp_path / "out")]) == 0
+    with (tmp_path / "out" / "smoke-synthetic" / "deltas.csv").open() as file:
+        told = [row for row in csv.DictReader(file) if row["design"] == "ladder" and row["difference"]]
+    told = [row for row in told if row["variant"] in PAPERS_LADDER]
+    quantities = {(row["variant"], row["against"]): row["quantity"] for row in told}
+    in_bits = {pair for pair, quantity in quantities.items() if quantity == "bits per byte"}
+    assert len(quantities) == 9 and in_bits == {("M3", "M2"), ("M9", "M8")}
+    texts = [json.loads(path.read_text())["shards"] for path in sorted(tmp_path.glob("data/*/manifest.json"))]
+    assert len({json.dumps(shards) for shards in texts}) == len(texts) == 4
+
+
+def _assert_scores_follow_from_predictions(runs: Path, records: list[dict[str, Any]]) -> None:
+    """Metrics recomputed from the stored predictions agree exactly."""
+    source = open_source("synthetic", synthetic_documents=600)
+    for record in records:
+        task = task_named(record["config"]["task"])
+        stored = np.load(runs / "glue" / task.name / f"{record['id']}.npz", allow_pickle=False)
+        labels = {
+            split: np.asarray(source.task_examples(task.name, split)["label"]) for split in task.validation_splits
+        }
+        again = evaluate(task, {split: stored[split] for split in task.validation_splits}, labels)
+        assert again.score == record["scores"]["score"]
+
+
+def _assert_only_best_weights_are_kept(runs: Path, records: list[dict[str, Any]]) -> None:
+    for task in TASKS:
+        kept = {path.stem for path in (runs / "glue" / task).glob("*.safetensors")}
+        chosen = {
+            json.loads(path.read_text())["trial"] for path in (runs / "glue" / task).glob("studies/*/selection.json")
+        }
+        assert chosen == kept
+        assert len(kept) < sum(record["config"]["task"] == task for record in records)
+
+
+@pytest.mark.skipif(not SHARED_DATA.is_dir(), reason="real data lie beside the repository only where they were fetched")
+@pytest.mark.usefixtures("toy_scale")
+def test_a_folder_of_real_data_runs_and_names_what_it_lacks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Five of the eight tasks have train splits there; the others are named, not scored."""
+    arguments = ["--variant", "M2", "--data", str(SHARED_DATA), "--runs", str(tmp_path), "--stages", "pretrain"]
+    assert run.main([*arguments, "--workers", "2"]) == 0
+    found = records_by_kind(tmp_path)
+    assert [record["labels"]["data"] for record in found["pretraining"]] == ["data"]
+    capsys.readouterr()
+    listed = command("--variant", "M2", "--data", str(SHARED_DATA), "--dry-run", "--json", "--runs", str(tmp_path))
+    (row,) = json.loads(listed.stdout)
+    assert {stage["kind"] for stage in row["stages"] if stage["kind"].startswith("glue")} == {
+        f"glue {task}" for task in ("rte", "sst2", "mrpc", "cola", "stsb")
+    }
+    assert set(row["skipped"]) == {"mnli", "qnli", "qqp"}
+
+
+@pytest.mark.parametrize(("flags", "workers", "threads"), [([], 1, 8), (["--workers", "3"], 3, 2)])
+def test_workers_of_a_large_scale_share_the_cores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str], workers: int, threads: int
+) -> None:
+    """What workers are started with, and what the run file says of it."""
+    for module in (scales, execute):
+        monkeypatch.setattr(module, "available_cores", lambda: 8)
+    started = {}
+    monkeypatch.setattr(execute, "run_workers", lambda layout, runs, **how: started.update(how) or 0)
+    command = ["--variant", "M2", "--scale", "proxy", "--stages", "pretrain", "--cluster", "here", *flags]
+    assert run.main([*command, "--runs", str(tmp_path)]) == 0
+    assert (started["workers"], started["threads"]) == (workers, threads)
+    (run_file,) = tmp_path.glob("pretraining/*/run.json")
+    assert json.loads(run_file.read_text())["execution"]["threads"] == threads
+
+
+def test_listing_and_planning_print_the_documented_json(tmp_path: Path) -> None:
+    listed = command("--list", "--json", "--runs", str(tmp_path))
+    entries = json.loads(listed.stdout)
+    assert listed.returncode == 0 and [entry["name"] for entry in entries] == list(variants())
+    keys = {"name", "parent", "kept", "title", "source", "delta", "pretraining_id", "stages", "glue_grid", "state"}
+    assert all(keys <= set(entry) for entry in entries)
+    parents = {entry["name"]: entry["parent"] for entry in entries}
+    assert (parents["M4"], parents["M7"], parents["M0"]) == ("M2", "M5", None)
+    planned = command("--variant", "M7", "--dry-run", "--json", "--scale", "paper", "--runs", str(tmp_path))
+    (row,) = json.loads(planned.stdout)
+    assert {"variant", "seed", "scale", "parameters", "tokens", "flops", "delta", "stages"} <= set(row)
+    assert {"memory_gb_per_gpu", "gpu_hours", "gpu_hours_source", "disk_gb", "near_misses"} <= set(row)
+    assert row["tokens"] == 131_072_000_000
+    assert not list(tmp_path.iterdir()), "looking wrote something"
+
+
+def test_plans_of_data_that_are_not_there_yet_do_not_fail(tmp_path: Path) -> None:
+    answer = command("--variant", "all", "--data", "hub", "--scale", "paper", "--dry-run", "--runs", str(tmp_path))
+    assert answer.returncode == 0, answer.stderr
+
+
+REFUSALS = [
+    (["--variant", "M77"], 2, "there is no variant 'M77': did you mean 'M7'"),
+    (["--variant", "M7", "--data", "no-such-folder"], 3, "no-such-folder"),
+    (["--variant", "M7", "--data", "synthetik"], 3, "did you mean 'synthetic'"),
+    (["--variant", "M7", "--scale", "smok"], 2, "smok"),
+    (["--varaint", "M7"], 2, "varaint"),
+    ([], 2, "--variant"),
+    (["--variant", "M7", "--workers", "0"], 2, "--workers"),
+    (["--variant", "M7", "--seed", "-1"], 2, "seed"),
+    (
+        ["--variant", "M0", "M2", "--heldout-context", "96"],
+        2,
+        "beyond the learned positions of M0, which hold 64 tokens",
+    ),
+    (["--variant", "M2", "--heldout-context", "2"], 2, "no room beside 2 special tokens"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "code", "sentence"), REFUSALS, ids=lambda value: str(value)[:40])
+def test_bad_input_is_one_sentence_and_an_exit_code(
+    tmp_path: Path, arguments: list[str], code: int, sentence: str
+) -> None:
+    answer = command(*arguments, "--runs", str(tmp_path / "runs"))
+    assert answer.returncode == code, answer.stderr
+    assert sentence in answer.stderr
+    assert "Traceback" not in answer.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_folder_without_corpora_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    (tmp_path / "data" / "corpora" / "web").mkdir(parents=True)
+    answer = command("--variant", "M2", "--data", str(tmp_path / "data"), "--runs", str(tmp_path / "runs"))
+    assert answer.returncode == 3 and "Traceback" not in answer.stderr
+    assert "corpora" in answer.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("a file where the folder of runs belongs")
+    answer = command("--variant", "M7", "--runs", str(tmp_path / "file"))
+    assert answer.returncode == 1 and "Traceback" not in answer.stderr
+    assert "nothing finished is lost" in answer.stderr
+
+
+@pytest.mark.skipif(shutil.which("mount") is None or os.geteuid() != 0, reason="needs root to mount a small disk")
+@pytest.mark.usefixtures("toy_scale")
+def test_a_full_disk_stops_with_a_sentence_and_the_same_command_finishes_later(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=700k", "tmpfs", str(disk)], check=False).returncode:
+        pytest.skip("mounting is not allowed here")
+    try:
+        arguments = ["--variant", "M2", "--stages", "pretrain", "--runs", str(disk / "runs"), "--workers", "1"]
+        assert run.main(arguments) == 1
+        assert "No space left on device" in capfd.readouterr().err
+        subprocess.run(["mount", "-o", "remount,size=60m", str(disk)], check=True)
+        assert run.main(arguments) == 0
+    finally:
+        subprocess.run(["umount", str(disk)], check=False)

@@ -1,0 +1,429 @@
+"""Status tells the truth about a folder of runs, whatever state its files are in, and reads little."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ablations import status
+from neobert.runs.index import Index, read_index, state_of
+from neobert.runs.layout import Layout
+from tests.ablations.status_worlds import (
+    aged,
+    checkpoint,
+    claim,
+    declare,
+    fail,
+    finish_pretraining,
+    finish_study,
+    large_folder,
+    metrics_line,
+    progress,
+    record_trial,
+    study_of,
+    submit,
+    tokenize,
+    write,
+)
+from tests.support.tiny_runs import STEPS, tiny_run
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    return Layout(tmp_path)
+
+
+def only_row(layout: Layout) -> dict[str, Any]:
+    (row,) = read_index(layout).rows()
+    return row.as_json()
+
+
+def shown(layout: Layout, capsys: pytest.CaptureFixture[str], *flags: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of the command."""
+    code = status.main(["--runs", str(layout.root), *flags])
+    return code, *capsys.readouterr()
+
+
+def test_a_finished_run_shows_its_record(layout: Layout) -> None:
+    run = tiny_run()
+    declare(layout, run)
+    finish_pretraining(layout, run)
+    told = {"state": "done", "done": STEPS, "total": STEPS, "tokens_per_second": 2000.0, "heldout_loss": 2.5}
+    told |= {"gpu_hours": 0.5, "seed": 0, "stage": 1, "scale": "smoke", "variants": ("M7",), "note": ""}
+    assert only_row(layout).items() >= told.items()
+
+
+def test_a_running_run_shows_progress_owner_and_costs_so_far(layout: Layout) -> None:
+    """Costs are what the newest checkpoint counted and the steps since, on the GPUs of the owner's job."""
+    run = tiny_run()
+    declare(layout, run)
+    submit(layout, "12", run, ago_seconds=100)
+    progress(layout, run, 14, torn='{"step": 15, "lo')
+    checkpoint(layout, run, 10, seconds=3600.0)
+    claim(layout, run.id, job="12", silent_seconds=5)
+    row = only_row(layout)
+    told = {"state": "running", "done": 14, "tokens_per_second": 1000.0, "loss": 3.0, "seconds": 3602.0, "job": "12"}
+    assert row.items() >= told.items()
+    assert row["gpu_hours"] == pytest.approx(8 * 3602 / 3600)
+    (worker,) = row["workers"]
+    assert (worker["host"], worker["job"], worker["is_live"]) == ("node2", "12", True)
+    assert 5 <= worker["heartbeat_seconds"] < 30
+
+
+def test_a_new_attempt_without_metrics_shows_the_last_one(layout: Layout) -> None:
+    run = tiny_run()
+    declare(layout, run)
+    progress(layout, run, 7)
+    progress(layout, run, 0, attempt="000002", torn=metrics_line(8)[:-5])
+    assert only_row(layout)["done"] == 7
+
+
+def test_an_owner_that_went_silent_is_named_and_the_records_keep_the_word(layout: Layout) -> None:
+    run = tiny_run()
+    declare(layout, run)
+    claim(layout, run.id, job="12", silent_seconds=300)
+    row = only_row(layout)
+    assert (row["state"], row["note"]) == ("waiting", "owner on node2 (job 12) silent for 5 min")
+
+
+def test_a_released_unit_has_no_lost_owner(layout: Layout) -> None:
+    run = tiny_run()
+    declare(layout, run)
+    claim(layout, run.id, silent_seconds=300, released=True)
+    assert (only_row(layout)["note"], only_row(layout)["workers"]) == ("", [])
+
+
+def test_submitted_means_that_nobody_began_it_since(layout: Layout) -> None:
+    """What was begun before the submission and stopped is submitted; what was begun after it is not any more."""
+    run = tiny_run()
+    declare(layout, run)
+    claim(layout, run.id, silent_seconds=500, released=True)
+    submit(layout, "12", run, ago_seconds=180)
+    row = only_row(layout)
+    assert row["state"] == "submitted" and row["note"].startswith("job 12 submitted 3 min ago")
+    claim(layout, run.id, silent_seconds=90, released=True)
+    assert (only_row(layout)["state"], only_row(layout)["job"]) == ("waiting", "12")
+
+
+def test_a_submitted_job_hides_neither_a_failure_nor_a_record(layout: Layout) -> None:
+    run = tiny_run()
+    folder = declare(layout, run)
+    fail(folder / "error.json", run.id, "ValueError: no")
+    submit(layout, "12", run)
+    assert only_row(layout)["state"] == "failed" and "job 12 submitted" in only_row(layout)["note"]
+    finish_pretraining(layout, run)
+    assert (only_row(layout)["state"], only_row(layout)["note"], only_row(layout)["errors"]) == ("done", "", [])
+
+
+def test_log_files_are_those_of_the_owners_element(layout: Layout) -> None:
+    """Of an array the element that works on the run is known from its claim; before that its folder is."""
+    run = tiny_run()
+    declare(layout, run)
+    submit(layout, "12", run, elements=3)
+    assert only_row(layout)["logs"] == ("jobs/12",)
+    logs = layout.root / "jobs" / "12"
+    logs.mkdir(parents=True)
+    for name in ("12_1_0_log.out", "12_2_0_log.out", "12_2_0_log.err", "12_2_0_result.pkl"):
+        (logs / name).touch()
+    claim(layout, run.id, job="12_2")
+    assert only_row(layout)["logs"] == ("jobs/12/12_2_0_log.err", "jobs/12/12_2_0_log.out")
+
+
+def test_a_corpus_that_a_job_makes_is_a_row(layout: Layout) -> None:
+    """Whichever run the job names it by; shards count while it grows."""
+    run = tiny_run()
+    declare(layout, run)
+    submit(layout, "12", run, references=[f"corpus/{run.data_id}/{run.id}"])
+
+    def state() -> tuple[str, int | None]:
+        row = next(row for row in read_index(layout).rows() if row.kind == "corpus")
+        assert row.id == run.data_id
+        return row.state, row.done
+
+    assert state() == ("submitted", 0)
+    for shard in range(3):
+        write(layout.root / "data" / f"{run.data_id}.partial" / f"shard-0000{shard}.json", {})
+    claim(layout, f"corpus-{run.data_id}", job="12")
+    assert state() == ("running", 3)
+    aged(layout.claims(f"corpus-{run.data_id}") / "1", 300)
+    fail(layout.root / "data" / "errors" / f"{run.data_id}.json", run.data_id, "no")
+    assert state() == ("failed", 3)
+    tokenize(layout, run.data_id)
+    assert state()[0] == "done"
+
+
+def test_a_study_counts_points_and_names_its_workers(layout: Layout) -> None:
+    run = tiny_run()
+    declare(layout, run)
+    finish_pretraining(layout, run)
+    study = study_of(run, points=4)
+    declare(layout, study)
+    record_trial(layout, study, 0)
+    claim(layout, study.trials(layout)[0].id, silent_seconds=400)
+    for number in (1, 2):
+        claim(layout, study.trials(layout)[number].id, job=f"12_{number}")
+    row = next(row for row in read_index(layout).rows() if row.kind == "glue")
+    assert (row.state, row.done, row.total, row.counted, row.note) == ("running", 1, 4, "points", "")
+    assert {worker.job for worker in row.workers} == {"12_1", "12_2"}
+
+
+def test_what_a_study_waits_for_is_said(layout: Layout) -> None:
+    run = tiny_run()
+    declare(layout, run)
+    study = study_of(run)
+    declare(layout, study)
+    row = next(row for row in read_index(layout).rows() if row.kind == "glue")
+    assert (row.state, row.note, row.done) == ("waiting", f"after pretraining {run.id}", 0)
+
+
+def test_a_closed_study_shows_its_score(layout: Layout) -> None:
+    study = study_of(tiny_run())
+    declare(layout, study)
+    finish_study(layout, study)
+    row = only_row(layout)
+    assert (row["state"], row["done"], row["score"]) == ("done", 2, 0.9)
+
+
+WORLDS: dict[str, Callable[[Layout], object]] = {
+    "nothing": lambda layout: None,
+    "failed": lambda layout: fail(layout.pretraining(tiny_run().id) / "error.json", tiny_run().id, "no"),
+    "claimed": lambda layout: claim(layout, tiny_run().id),
+    "released": lambda layout: claim(layout, tiny_run().id, released=True),
+    "lost": lambda layout: claim(layout, tiny_run().id, silent_seconds=600),
+    "retried": lambda layout: (WORLDS["failed"](layout), claim(layout, tiny_run().id)),
+    "done": lambda layout: finish_pretraining(layout, tiny_run()),
+    "done under a claim": lambda layout: (WORLDS["done"](layout), WORLDS["retried"](layout)),
+}
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_states_are_those_that_the_commands_act_on(layout: Layout, world: str) -> None:
+    """Status and `neobert.runs.index.state_of` never disagree, for a stage and for a study's trial."""
+    run = tiny_run()
+    declare(layout, run)
+    WORLDS[world](layout)
+    assert only_row(layout)["state"] == state_of(layout, run)
+
+
+@pytest.mark.parametrize("is_claimed", [False, True])
+@pytest.mark.parametrize("has_failed", [False, True])
+@pytest.mark.parametrize("recorded", [0, 1, 2])
+def test_states_of_studies_are_those_that_the_commands_act_on(
+    layout: Layout, is_claimed: bool, has_failed: bool, recorded: int
+) -> None:
+    run = tiny_run()
+    finish_pretraining(layout, run)
+    study = study_of(run, points=3)
+    declare(layout, study)
+    for number in range(recorded):
+        record_trial(layout, study, number)
+    if has_failed:
+        fail(study.trials(layout)[2].error, "trial", "no")
+    if is_claimed:
+        claim(layout, study.trials(layout)[2].id)
+    row = next(row for row in read_index(layout).rows() if row.kind == "glue")
+    assert row.state == state_of(layout, study) and row.done == recorded
+
+
+def test_equal_causes_are_one_group(layout: Layout, capsys: pytest.CaptureFixture[str]) -> None:
+    """Texts that differ in ids alone are one cause; the tracebacks are there when asked for."""
+    for seed in range(5):
+        run = tiny_run(seed=seed)
+        fail(declare(layout, run) / "error.json", run.id, f"OSError: run {run.id} is full", name=f"stage {seed}")
+    other = tiny_run(seed=9)
+    fail(declare(layout, other) / "error.json", other.id, "KeyError: 'x'")
+    code, out, _ = shown(layout, capsys)
+    assert code == 0
+    assert out.count("× OSError: run") == 1 and "5 × OSError: run" in out and "and 2 more" in out
+    assert "1 × KeyError: 'x'" in out and "Traceback" not in out
+    assert shown(layout, capsys, "--errors")[1].count("Traceback of") == 6
+
+
+def torn(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "torn run.json": (lambda folder: torn(folder / "run.json", '{"schema": 1, "la'), "not readable"),
+    "run.json of another version": (lambda folder: torn(folder / "run.json", '{"schema": 99}'), "schema 99"),
+    "run.json that is no object": (lambda folder: torn(folder / "run.json", "[]"), "no schema version"),
+    "run.json without its recipe": (
+        lambda folder: torn(folder / "run.json", '{"schema": 1, "labels": {}, "pretraining": {}}'),
+        "not readable",
+    ),
+    "torn record": (lambda folder: torn(folder / "done.json", "{"), "not readable"),
+    "record of another version": (
+        lambda folder: torn(folder / "done.json", '{"schema": 99, "kind": "x", "id": "x"}'),
+        "not readable",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_what_cannot_be_read_is_a_row_that_says_why(
+    layout: Layout, capsys: pytest.CaptureFixture[str], damage: str
+) -> None:
+    """The other runs are shown all the same, and the exit code is 0."""
+    fine, broken = tiny_run(), tiny_run(seed=1)
+    declare(layout, fine)
+    do, reason = DAMAGES[damage]
+    do(declare(layout, broken))
+    code, out, _ = shown(layout, capsys, "--json")
+    states = {row["id"]: (row["state"], row["note"]) for row in json.loads(out)}
+    assert code == 0 and states[fine.id] == ("waiting", "")
+    assert states[broken.id][0] == "unreadable" and reason in states[broken.id][1]
+
+
+def test_half_written_folders_and_torn_lines_are_named(layout: Layout, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tiny_run()
+    folder = declare(layout, run)
+    (layout.pretraining("0123456789ab") / "attempts").mkdir(parents=True)
+    layout.pretraining("run.json.tmp-0123456789ab").mkdir()
+    torn(folder / "error.json", "{")
+    torn(layout.claims(run.id) / "1", "{")
+    torn(layout.root / "submissions.jsonl", '{"job": "1"{"job"\n[]\n')
+    submit(layout, "12", tiny_run(seed=5), references=["pretraining/bbbbbbbbbbbb", "nothing/known"])
+    with (layout.root / "submissions.jsonl").open("a") as file:
+        file.write('{"job": "13", "refe')
+    code, out, err = shown(layout, capsys, "--json")
+    rows = {row["id"]: row for row in json.loads(out)}
+    assert code == 0 and err.count("torn or of another version: left out") == 3
+    assert rows.keys() == {run.id, "0123456789ab", "bbbbbbbbbbbb", "nothing/known"}
+    assert (rows[run.id]["state"], rows[run.id]["errors"][0]["error"]) == (
+        "failed",
+        "error.json is torn or of another version",
+    )
+    assert rows["0123456789ab"]["state"] == "missing" and "no run.json" in rows["0123456789ab"]["note"]
+    assert rows["bbbbbbbbbbbb"]["state"] == "submitted" and "no folder" in rows["bbbbbbbbbbbb"]["note"]
+
+
+def test_a_study_of_another_numerics_version_is_shown_by_its_records(layout: Layout) -> None:
+    study = study_of(tiny_run())
+    finish_pretraining(layout, tiny_run())
+    folder = declare(layout, study)
+    folder.rename(folder.with_name("0123456789ab"))
+    row = next(row for row in read_index(layout).rows() if row.kind == "glue")
+    assert row.state == "waiting" and "another numerics version" in row.note and row.done is None
+
+
+def test_an_empty_folder_shows_nothing_and_a_missing_one_is_exit_3(
+    layout: Layout, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = shown(layout, capsys)
+    assert code == 0 and "no runs to show" in out
+    assert shown(layout, capsys, "--json")[:2] == (0, "[]\n")
+    code, _, err = shown(Layout(layout.root / "nowhere"), capsys)
+    assert code == 3 and err.count("\n") == 1 and "nowhere" in err
+
+
+def test_filters_choose_rows(layout: Layout, capsys: pytest.CaptureFixture[str]) -> None:
+    for seed, name in enumerate(("M1", "M2", "my own")):
+        declare(layout, tiny_run(seed=seed), (name,))
+    finish_pretraining(layout, tiny_run(seed=0))
+
+    def names(*flags: str) -> list[list[str]]:
+        return sorted(row["variants"] for row in json.loads(shown(layout, capsys, "--json", *flags)[1]))
+
+    assert names("--variant", "M0..M2") == [["M1"], ["M2"]]
+    assert names("--variant", "my own", "M1") == [["M1"], ["my own"]]
+    assert names("--state", "done", "running") == [["M1"]]
+    code, _, err = shown(layout, capsys, "--variant", "M77")
+    assert code == 2 and "did you mean" in err
+
+
+@pytest.mark.parametrize("flags", [("--watch", "0"), ("--watch", "soon"), ("--watch", "--json"), ("--state", "lost")])
+def test_wrong_flags_are_refused(layout: Layout, flags: tuple[str, ...]) -> None:
+    with pytest.raises(SystemExit) as refused:
+        status.main(["--runs", str(layout.root), *flags])
+    assert refused.value.code == 2
+
+
+def test_watch_ends_when_all_is_done(
+    layout: Layout, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looks again after each interval; Ctrl-C ends it as well, without a word."""
+    run = tiny_run()
+    declare(layout, run)
+    slept = []
+
+    def finish_meanwhile(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 2:
+            finish_pretraining(layout, run)
+
+    monkeypatch.setattr(status.time, "sleep", finish_meanwhile)
+    code, out, _ = shown(layout, capsys, "--watch", "3")
+    assert code == 0 and slept == [3.0, 3.0] and out.count("1 waiting") == 2 and "1 done" in out
+
+    def interrupt(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(status.time, "sleep", interrupt)
+    declare(layout, tiny_run(seed=1))
+    assert shown(layout, capsys, "--watch")[0] == 0
+
+
+def test_a_terminal_gets_a_table_that_ends(layout: Layout) -> None:
+    """More rows than anybody reads are counted instead of drawn, the worst first."""
+    large_folder(layout.root, 30)
+    from rich.console import Console
+
+    from ablations.status import TABLE_ROWS, _drawn
+
+    console = Console(width=250, force_terminal=True, color_system=None)
+    with console.capture() as capture:
+        console.print(_drawn(read_index(layout).rows(), layout.root))
+    text = capture.get()
+    assert text.count("│ failed") == 7 and text.count("│ running") == 24
+    assert sum(line.startswith("│") for line in text.splitlines()) == TABLE_ROWS
+    assert "and 26 waiting, 24 done" in text
+
+
+def test_no_traceback_when_the_reader_of_a_pipe_leaves(layout: Layout) -> None:
+    large_folder(layout.root, 4)
+    command = [sys.executable, str(ROOT / "ablations" / "status.py"), "--runs", str(layout.root), "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    assert process.wait(60) == 0 and process.stderr.read() == b""
+    process.stderr.close()
+
+
+def test_it_reads_little_and_imports_nothing_heavy(layout: Layout) -> None:
+    """About one file a run and two at most: this is what keeps thousands of runs under a second."""
+    runs = large_folder(layout.root, 16)
+    code = f"""
+import sys
+opened = []
+sys.addaudithook(lambda event, args: opened.append(args[0]) if event == "open" else None)
+from ablations.status import main
+assert main(["--runs", {str(layout.root)!r}, "--json"]) == 0
+heavy = {{"torch", "transformers", "numpy", "pandas", "pyarrow", "ablations.ladder"}} & set(sys.modules)
+print(len([path for path in opened if str(path).startswith({str(layout.root)!r})]), sorted(heavy), file=sys.stderr)
+"""
+    answer = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    opens, heavy = answer.stderr.strip().split(" ", 1)
+    assert heavy == "[]"
+    assert runs <= int(opens) <= 2 * runs
+
+
+def test_a_run_is_seen_while_it_finishes(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record is published and the claim released between two looks: the run is done, never waiting."""
+    run = tiny_run()
+    declare(layout, run)
+    path = claim(layout, run.id)
+
+    def finishes_meanwhile(*arguments: Any) -> dict[str, Any]:
+        finish_pretraining(layout, run)
+        path.unlink()
+        return {}
+
+    monkeypatch.setattr(Index, "_owners", finishes_meanwhile)
+    assert only_row(layout)["state"] == "done"

@@ -1,0 +1,262 @@
+"""Contenders of the benchmarks of pre-training learn from the same documents, are of one size, and count alike."""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.contenders import (
+    OURS,
+    Batching,
+    MaskedDocuments,
+    Peer,
+    Race,
+    Setting,
+    beta_lengths,
+    contender_name,
+    masked_documents,
+    neobert_recipe,
+    own_batches,
+    peer_batches,
+    race,
+    rows_per_step,
+    web_lengths,
+)
+from benchmarks.measuring import Timing, read_results
+from benchmarks.pretraining import (
+    COMPARISONS,
+    MODERN_PADDED,
+    PEERS,
+    gpu_setting,
+    measure_against_peer,
+    measure_gpu,
+    measure_own_speed,
+    ring_bytes,
+    small_setting,
+)
+from neobert.recipe import Pretraining
+from tests.support.tiny_runs import tiny_model
+
+CONTEXT = 32
+BATCHINGS: tuple[Batching, ...] = ("padded", "bucketed", "concatenated")
+SHAPE = {"layers": 2, "width": 16, "heads": 2, "feedforward_width": 32, "vocabulary_size": 512}
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def documents() -> MaskedDocuments:
+    """Documents of 8 to 32 tokens; their number is no multiple of a step's."""
+    return masked_documents(beta_lengths(75, CONTEXT), SHAPE["vocabulary_size"], CONTEXT)
+
+
+@pytest.fixture
+def eager_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiling takes half a minute, and decides nothing about figures."""
+    monkeypatch.setattr("benchmarks.contenders.MODES", ("eager",))
+
+
+@pytest.fixture(scope="module")
+def setting(documents: MaskedDocuments) -> Setting:
+    """A model of 2 × 16 on them."""
+    return Setting(neobert_recipe("fp32", **SHAPE), documents, 8, CPU)
+
+
+def shown_by_peers(documents: MaskedDocuments, batching: Batching) -> tuple[Counter[int], Counter[int]]:
+    """(tokens that are read, tokens that are predicted) of all batches, filler left out."""
+    batches = peer_batches(documents, batching, 8)
+    read = np.concatenate([batch.input_ids.flatten().numpy() for batch in batches])
+    labels = np.concatenate([batch.labels.flatten().numpy() for batch in batches])
+    return Counter(read[read != 0].tolist()), Counter(labels[labels != -100].tolist())
+
+
+@pytest.mark.parametrize("batching", BATCHINGS)
+def test_peers_read_and_predict_the_same_tokens_as_we_do(documents: MaskedDocuments, batching: Batching) -> None:
+    own = own_batches(documents, 8)
+    read = torch.cat([batch.token_ids[batch.documents >= 0] for batch in own])
+    targets = torch.cat([batch.targets.flatten() for batch in own])
+    ours = Counter(read.tolist()), Counter(targets[targets != -100].tolist())
+    assert shown_by_peers(documents, batching) == ours
+    assert sum(ours[0].values()) == documents.real_tokens == sum(batch.real_tokens for batch in own)
+    assert sum(batch.real_tokens for batch in peer_batches(documents, batching, 8)) == documents.real_tokens
+    assert sum(ours[1].values()) == sum(batch.predicted_tokens for batch in own)
+
+
+def test_a_fifth_of_the_text_is_predicted_and_all_of_that_is_masked(documents: MaskedDocuments) -> None:
+    shown = documents.shown
+    labels = np.concatenate([document.labels for document in shown])
+    token_ids = np.concatenate([document.token_ids for document in shown])
+    mask = documents.view.corpus.ids.mask
+    assert ((labels != -100) == (token_ids == mask)).all()
+    assert (labels != -100).mean() == pytest.approx(0.2 * (1 - 2 * len(shown) / len(labels)), abs=0.03)
+
+
+@pytest.mark.parametrize("batching", BATCHINGS)
+def test_masks_and_counts_of_peers_leave_padding_out(documents: MaskedDocuments, batching: Batching) -> None:
+    for batch in peer_batches(documents, batching, 8):
+        assert batch.real_tokens == int((batch.input_ids != 0).sum())
+        if batch.attention_mask is not None:
+            assert torch.equal(batch.attention_mask, (batch.input_ids != 0).long())
+
+
+def test_buckets_pad_less_and_neighbouring_steps_differ_in_width(documents: MaskedDocuments) -> None:
+    slots = {way: [batch.input_ids.numel() for batch in peer_batches(documents, way, 8)] for way in BATCHINGS}
+    assert sum(slots["bucketed"]) < 0.8 * sum(slots["padded"])
+    widths = [batch.input_ids.shape[1] for batch in peer_batches(documents, "bucketed", 8)]
+    assert sorted(widths) != widths and len(set(widths)) > 1
+
+
+@pytest.mark.parametrize("peer", [Peer("bert", "padded"), Peer("modernbert", "padded", sparse=True)])
+def test_padded_and_bucketed_documents_have_one_loss(peer: Peer, setting: Setting) -> None:
+    """Summed over all predicted tokens, to 1e-5 relative: padding is seen by nobody. Weights are large, so that what a
+    token sees changes the loss."""
+    module = peer.build(setting.recipe.model, CONTEXT).eval()
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.mul_(20 if parameter.ndim > 1 else 1)
+
+    def loss(batching: Batching) -> float:
+        batches = peer_batches(setting.documents, batching, 8)
+        with torch.no_grad():
+            means = [module(**batch.arguments).loss * (batch.labels != -100).sum() for batch in batches]
+        return float(sum(means))
+
+    assert loss("bucketed") == pytest.approx(loss("padded"), rel=1e-5)
+    assert loss("concatenated") != pytest.approx(loss("padded"), rel=1e-4), "documents should see each other there"
+
+
+def test_a_sparse_head_gives_the_loss_of_the_full_one(setting: Setting) -> None:
+    sparse = Peer("modernbert", "padded", sparse=True).build(setting.recipe.model, CONTEXT).eval()
+    full = MODERN_PADDED.build(setting.recipe.model, CONTEXT).eval()
+    full.load_state_dict(sparse.state_dict())
+    batch = peer_batches(setting.documents, "padded", 8)[0]
+    with torch.no_grad():
+        losses = [float(module(**batch.arguments).loss) for module in (sparse, full)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+@pytest.mark.parametrize("make", [lambda: small_setting(32), lambda: _gpu_setting(neobert_recipe("bf16"))])
+def test_peers_have_our_size(make: Callable[[], Setting]) -> None:
+    counts = make().parameter_counts([Peer("bert", "padded"), MODERN_PADDED])
+    assert len(counts) == 3 and max(counts.values()) / min(counts.values()) < 1.02
+
+
+def test_a_peer_of_another_size_is_refused(setting: Setting) -> None:
+    wide = setting.recipe.model.model_copy(update={"vocabulary_size": 16, "width": 64, "feedforward_width": 16})
+    other = Setting(setting.recipe.model_copy(update={"model": wide}), setting.documents, 8, CPU)
+    with pytest.raises(AssertionError, match="must agree within 2 %"):
+        other.parameter_counts([Peer("bert", "padded")])
+
+
+def _gpu_setting(recipe: Pretraining) -> Setting:
+    return gpu_setting(recipe, 64, 256, CPU)
+
+
+def test_packed_rows_hold_half_as_much_again_as_padded_ones() -> None:
+    """Long documents alone in a row bound the fill; packing the window of 4,096 that training packs gives no more."""
+    documents = small_setting(480).documents
+    slots = sum(batch.token_ids.numel() for batch in own_batches(documents, 32))
+    assert documents.padded_fill == pytest.approx(0.59, abs=0.02)
+    assert documents.real_tokens / slots > 1.5 * documents.padded_fill
+
+
+@pytest.mark.parametrize("rows", [1, 19, 97, 450])
+def test_a_step_takes_about_so_many_rows_and_leaves_little_filler(rows: int) -> None:
+    size = rows_per_step(rows, 20)
+    assert 18 <= size <= 22
+    assert -rows % size == min(-rows % other for other in range(18, 23))
+
+
+def test_web_pages_are_kept_from_a_length_on() -> None:
+    lengths = web_lengths(500, at_least=1024)
+    assert len(lengths) == 500 and lengths.min() >= 1024
+    assert web_lengths(20_000).mean() == pytest.approx(620, rel=0.05)
+
+
+def test_every_contender_makes_updates_and_counts_its_real_tokens(setting: Setting) -> None:
+    """One pass over the documents in one burst: 75 documents in steps of 8, so no form counts its filler."""
+    makers = setting.contenders(("fp32", "bf16"), dict.fromkeys(PEERS, ("eager",)))
+    eager = {name: make for name, make in makers.items() if name.endswith("eager")}
+    assert len(eager) == 2 * (1 + len(PEERS))
+    for name, make in eager.items():
+        step = make()
+        tokens, steps = 0, 0
+        while tokens < setting.documents.real_tokens:
+            tokens, steps = tokens + step(), steps + 1
+        assert tokens == setting.documents.real_tokens, name
+        assert 8 <= steps <= 12, name
+
+
+def test_a_contender_that_cannot_run_is_named_with_its_reason() -> None:
+    def fails() -> Callable[[], int]:
+        raise ValueError("no such kernel\nsecond line")
+
+    found = race({"runs": lambda: lambda: 7, "fails": fails}, rounds=2, steps=3)
+    assert found.left_out == {"fails": "ValueError: no such kernel"}
+    assert set(found.per_token) == {"runs"} and len(found.per_token["runs"]) == 2
+    assert found.figures()["left out"] == found.left_out
+
+
+def raced(**speeds: float) -> Race:
+    """A race of one round with these speeds in tokens a second."""
+    timings = {name: [Timing(1 / speed, 1 / speed)] for name, speed in speeds.items()}
+    return Race(timings, dict.fromkeys(speeds, 0.0), {})
+
+
+def test_a_ratio_is_that_of_speeds_and_the_fastest_counts() -> None:
+    found = raced(a=200.0, b=100.0)
+    assert found.speed_ratio("a", "b") == {"wall": 2.0, "processor": 2.0}
+    assert found.fastest(["a", "b", "absent"]) == "a" and found.fastest(["absent"]) is None
+
+
+def test_the_worse_precision_counts_and_each_side_is_at_its_best() -> None:
+    padded, defaults = COMPARISONS[0], COMPARISONS[2]
+    peer = Peer("bert", "padded").name
+    speeds = {
+        contender_name(OURS, "fp32", "eager"): 400.0,
+        contender_name(OURS, "bf16", "eager"): 500.0,
+        contender_name(OURS, "bf16", "compiled"): 900.0,
+        contender_name(peer, "fp32", "eager"): 100.0,
+        contender_name(peer, "bf16", "eager"): 200.0,
+        contender_name(peer, "bf16", "compiled"): 300.0,
+    }
+    assert padded.measure(raced(**speeds))[0] == 3.0
+    assert defaults.measure(raced(**speeds))[0] == 9.0
+    fp32_alone = {name: speed for name, speed in speeds.items() if "fp32" in name}
+    assert padded.measure(raced(**fp32_alone))[0] is None
+
+
+@pytest.mark.usefixtures("eager_alone")
+def test_the_figures_of_a_gpu_follow_from_speed_and_shape() -> None:
+    """At toy size on the CPU: utilisation is speed × operations / peak."""
+    setting = _gpu_setting(neobert_recipe("bf16").model_copy(update={"model": tiny_model(dropout=0.0)}))
+    ratio, figures = measure_own_speed(setting, rounds=1, steps=1, goal=100)
+    assert ratio is not None
+    fastest = figures["fastest"]
+    assert fastest["real tokens per second"] == pytest.approx(100 * ratio, rel=0.01)
+    expected = 100 * ratio * fastest["operations per token"] / 989e12
+    assert fastest["model flops utilisation"] == round(expected, 4)
+
+
+@pytest.mark.usefixtures("eager_alone")
+def test_a_gpu_without_the_peer_says_so() -> None:
+    setting = _gpu_setting(neobert_recipe("bf16").model_copy(update={"model": tiny_model(dropout=0.0)}))
+    broken = Setting(setting.recipe, setting.documents, setting.documents_per_step, CPU, "no such attention")
+    ratio, figures = measure_against_peer(broken, rounds=1, steps=1)
+    assert ratio is None and len(figures["left out"]) >= 4
+
+
+def test_without_a_gpu_its_results_are_not_measured_and_old_ones_stay(tmp_path: Path) -> None:
+    measure_gpu([], tmp_path)
+    names = [result["name"] for result in read_results(tmp_path)]
+    assert names == ["pretraining_gpu_1024", "pretraining_gpu_4096", "pretraining_gpu_over_modernbert"]
+    assert all(result["ratio"] is None for result in read_results(tmp_path))
+    before = (tmp_path / "pretraining_gpu_1024.json").stat().st_mtime_ns
+    measure_gpu([], tmp_path)
+    assert (tmp_path / "pretraining_gpu_1024.json").stat().st_mtime_ns == before
+
+
+def test_two_processes_send_one_copy_of_the_gradients_each() -> None:
+    assert ring_bytes(1000, 1) == 0 and ring_bytes(1000, 2) == 4000 and ring_bytes(1000, 4) == 6000

@@ -1,0 +1,205 @@
+"""Claims of the sources of text: layout, origins, and one clear sentence for whatever is missing."""
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from neobert.data import synthetic
+from neobert.data.catalog import CORPORA, REFINEDWEB, TASK_SPLITS
+from neobert.data.sources import UNRESOLVED, DirectorySource, HubSource, SyntheticSource, open_source
+from neobert.data.tokenizers import train_wordpiece
+from neobert.errors import DamagedFile, MissingData
+from neobert.files import sha256_of
+from tests.support.small_corpora import REAL_DATA, texts
+
+TINY_WORLD = 500
+
+
+def write_parquet(path: Path, columns: Mapping[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(dict(columns)), path)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A complete folder with one corpus, one tokenizer and two tasks, one of them without train split."""
+    root = tmp_path / "mydata"
+    write_parquet(root / "corpora" / "web" / "b.parquet", {"text": ["third", None, "fourth"], "id": [1, 2, 3]})
+    write_parquet(root / "corpora" / "web" / "a.parquet", {"text": ["first", "second"]})
+    pairs = {"sentence": ["good film", "bad film"], "label": [1, 0]}
+    write_parquet(root / "glue" / "sst2" / "train.parquet", pairs)
+    write_parquet(root / "glue" / "sst2" / "validation.parquet", pairs)
+    write_parquet(root / "glue" / "mnli" / "validation_matched.parquet", {"label": [0]})
+    train_wordpiece(texts(50), 100).save(root / "tokenizers" / "bert-base-uncased")
+    return root
+
+
+@pytest.fixture
+def tiny_world(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The synthetic generators replaced by a few sentences."""
+
+    def documents(corpus: str, *, documents: int, seed: int = 0) -> Iterator[str]:
+        return iter(texts(documents, seed=list(CORPORA).index(corpus)))
+
+    monkeypatch.setattr(synthetic, "corpus_documents", documents)
+    monkeypatch.setattr(synthetic, "task_examples", lambda task, split, *, seed=0: {"label": [task, split]})
+    monkeypatch.setattr(synthetic, "VERSION", 7)
+
+
+def test_files_are_read_in_the_order_of_their_names(folder: Path) -> None:
+    assert list(DirectorySource(folder).documents("web")) == ["first", "second", "third", "", "fourth"]
+
+
+def test_the_label_is_the_folders_name(folder: Path) -> None:
+    assert open_source(str(folder), synthetic_documents=1).label == "mydata"
+
+
+def test_a_corpus_origin_is_its_content_not_its_place(folder: Path, tmp_path: Path) -> None:
+    before = DirectorySource(folder).corpus_origin("web")
+    assert before.startswith("directory:") and len(before) == len("directory:") + 12
+    moved = folder.rename(tmp_path / "elsewhere")
+    (moved / "corpora" / "web" / "notes.txt").write_text("no part of the corpus")
+    assert DirectorySource(moved).corpus_origin("web") == before
+    write_parquet(moved / "corpora" / "web" / "b.parquet", {"text": ["another third", None, "fourth"]})
+    assert DirectorySource(moved).corpus_origin("web") != before
+
+
+def test_prefetched_files_keep_the_identity_of_the_hub(folder: Path) -> None:
+    path = folder / "corpora" / "web" / "a.parquet"
+    (folder / "corpora" / "web" / "b.parquet").unlink()
+    entry = {
+        "repository": REFINEDWEB.name,
+        "revision": "c0ffee",
+        "sha256": sha256_of(path),
+        "bytes": path.stat().st_size,
+    }
+    (folder / "manifest.json").write_text(json.dumps({"files": {"corpora/web/a.parquet": entry}}))
+    source = DirectorySource(folder)
+    assert source.corpus_origin("web") == HubSource({REFINEDWEB.name: "c0ffee"}).corpus_origin("web")
+    assert source.task_origin("sst2").startswith("directory:")
+    whole = path.read_bytes()
+    path.write_bytes(bytes(reversed(whole)))
+    with pytest.raises(MissingData, match=r"a\.parquet does not match its checksum: run ablations/prefetch\.py again"):
+        DirectorySource(folder).corpus_origin("web")
+    path.write_bytes(whole + b"more")
+    with pytest.raises(DamagedFile, match=r"a\.parquet"):
+        DirectorySource(folder).corpus_origin("web")
+
+
+def test_tasks_tell_which_can_be_fine_tuned_and_why_not(folder: Path) -> None:
+    tasks = DirectorySource(folder).tasks()
+    assert tuple(tasks) == tuple(TASK_SPLITS) and len(tasks) == 8
+    assert tasks["sst2"] is None
+    assert tasks["mnli"] is not None and "mnli has no train, validation_mismatched split" in tasks["mnli"]
+    assert tasks["cola"] is not None
+
+
+def test_a_folder_without_tokenizers_has_them_trained_on_its_text(folder: Path, tmp_path: Path) -> None:
+    """The same in every process, named by the text, and a character that stands once takes no room."""
+    shutil.rmtree(folder / "tokenizers")
+    signs = " ".join(chr(0x4E00 + number) for number in range(50))
+    write_parquet(folder / "corpora" / "wikibook" / "a.parquet", {"text": [*texts(200), signs, signs, "one snowman ☃"]})
+    source = DirectorySource(folder)
+    assert source.trains_tokenizers
+    origins = {source.tokenizer_origin(*each) for each in (("bpe", 400), ("bpe", 401), ("wordpiece", 400))}
+    assert len(origins) == 3
+    for name in ("wordpiece", "bpe"):
+        first, again = (source.tokenizer(name, 400, tmp_path / cache) for cache in ("first", "again"))
+        assert first.tokenizer.to_str() == again.tokenizer.to_str()
+        assert "☃" not in first.tokenizer.get_vocab()
+        assert 300 < first.vocabulary_size <= 400
+    write_parquet(folder / "corpora" / "web" / "c.parquet", {"text": ["more"]})
+    assert DirectorySource(folder).tokenizer_origin("bpe", 400) not in origins
+
+
+def test_missing_things_are_one_clear_sentence(folder: Path) -> None:
+    source = DirectorySource(folder)
+    with pytest.raises(MissingData, match="no corpus wikibook"):
+        source.corpus_origin("wikibook")
+    with pytest.raises(MissingData, match="no tokenizer bpe"):
+        source.tokenizer("bpe", 300, folder)
+    with pytest.raises(MissingData, match=r"mnli has no train split.*validation_matched"):
+        source.task_examples("mnli", "train")
+    with pytest.raises(MissingData, match="cola has no"):
+        source.task_origin("cola")
+    with pytest.raises(ValueError, match="did you mean 'wikibook'"):
+        source.corpus_origin("wikibooks")
+    with pytest.raises(ValueError, match="split of sst2 'validatoin': did you mean 'validation'"):
+        source.task_examples("sst2", "validatoin")
+    with pytest.raises(ValueError, match="at least 100"):
+        source.tokenizer("wordpiece", 99, folder)
+    assert source.tokenizer("wordpiece", 100, folder).vocabulary_size == 100
+
+
+def test_a_corpus_without_a_text_column_names_the_columns_it_has(folder: Path) -> None:
+    write_parquet(folder / "corpora" / "web" / "a.parquet", {"content": ["first"], "texts": ["x"]})
+    with pytest.raises(ValueError, match=r"a\.parquet has no column 'text' \(did you mean 'texts'"):
+        DirectorySource(folder).documents("web")
+
+
+def test_a_torn_parquet_file_is_damaged(folder: Path) -> None:
+    (folder / "corpora" / "web" / "a.parquet").write_bytes(b"PAR1 torn")
+    with pytest.raises(DamagedFile, match=r"a\.parquet"):
+        DirectorySource(folder).documents("web")
+
+
+def test_an_unknown_source_gets_a_hint() -> None:
+    with pytest.raises(MissingData, match="did you mean 'synthetic'"):
+        open_source("syntetic", synthetic_documents=1)
+
+
+@pytest.mark.usefixtures("tiny_world")
+def test_synthetic_origins_name_the_version_and_what_decides_the_bytes() -> None:
+    source = open_source("synthetic", synthetic_documents=30)
+    assert source.label == "synthetic" and source.trains_tokenizers
+    assert source.corpus_origin("web") == "synthetic:v7:documents=30"
+    assert len(list(source.documents("web"))) == 30
+    assert source.tokenizer_origin("bpe", 330) == "synthetic:v7:bpe:documents=4000:vocabulary=330"
+    assert set(source.tasks().values()) == {None}
+    assert source.task_examples("cola", "train") == {"label": ["cola", "train"]}
+    with pytest.raises(ValueError, match="split of mnli 'validation'"):
+        source.task_examples("mnli", "validation")
+
+
+@pytest.mark.usefixtures("tiny_world")
+def test_synthetic_tokenizers_are_equally_large_trained_once_and_do_not_depend_on_the_documents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SyntheticSource, "tokenizer_documents", TINY_WORLD)
+    small, large = (open_source("synthetic", synthetic_documents=number) for number in (30, 60))
+    sizes = {small.tokenizer(name, 330, tmp_path).vocabulary_size for name in ("wordpiece", "bpe")}
+    assert sizes == {330}
+    assert small.tokenizer_origin("bpe", 330) == large.tokenizer_origin("bpe", 330)
+    monkeypatch.setattr(synthetic, "corpus_documents", None)
+    assert large.tokenizer("bpe", 330, tmp_path).vocabulary_size == 330
+
+
+def test_the_hub_invents_no_revision() -> None:
+    source = open_source("hub", synthetic_documents=1)
+    assert source.label == "hub" and not source.trains_tokenizers
+    assert source.corpus_origin("web") == f"hub:{REFINEDWEB.name}@{UNRESOLVED}"
+    assert set(source.tasks().values()) == {None}
+    for read in (
+        lambda: source.documents("web"),
+        lambda: source.tokenizer("bpe", 32_064, Path()),
+        lambda: source.task_examples("rte", "train"),
+    ):
+        with pytest.raises(MissingData, match=r"is not here: runs do not read the hub, .*ablations/prefetch\.py"):
+            read()
+
+
+@pytest.mark.skipif(not REAL_DATA.is_dir(), reason="no real data beside the repository")
+def test_real_data_has_five_tasks_and_says_why_not_the_others() -> None:
+    source = DirectorySource(REAL_DATA)
+    tasks = source.tasks()
+    assert {task for task, reason in tasks.items() if reason is None} == {"rte", "sst2", "mrpc", "cola", "stsb"}
+    assert "no train" in str(tasks["qnli"])
+    examples = source.task_examples("stsb", "validation")
+    assert len(examples["label"]) == 1500 and set(examples) >= {"sentence1", "sentence2", "label"}
+    assert len(next(source.documents("wikibook"))) > 1000

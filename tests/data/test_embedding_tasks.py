@@ -1,0 +1,355 @@
+"""Which tasks of embeddings there are, where their data come from, and one sentence for whatever is wrong with them."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from neobert.data import mteb_tasks, synthetic
+from neobert.data.mteb_tasks import (
+    CATEGORIES,
+    FOLDER_SUITE,
+    GOLD_DIGITS,
+    MTEB_ENGLISH_V1,
+    MTEB_REPOSITORIES,
+    OFFICIAL_GOLD,
+    OFFICIAL_ROWS,
+    OFFICIAL_TASKS,
+    EmbeddingTask,
+    PublishedTask,
+    TaskTables,
+    Wording,
+    chosen_tasks,
+    member_names,
+    task_prompts,
+)
+from neobert.data.sources import DirectorySource, HubSource, SyntheticSource
+from neobert.data.synthetic.world import lexicon
+from neobert.errors import DamagedFile, MissingData
+from neobert.runs.records import ENGLISH_SUITE, TASKS_IN_SUITE
+from tests.embeddings.embedding_worlds import card_of, own_tables, write_own_tasks, write_published, write_table
+from tests.support.small_corpora import REAL_DATA
+
+WORLD = SyntheticSource(10)
+MTEB_SAYS = """
+import json, mteb
+from mteb.abstasks.abstask import get_abstask_prompt
+def told(task):
+    said = task.metadata.prompt
+    return (said["query"] if isinstance(said, dict) else said) or get_abstask_prompt(task.metadata.name)
+found = {}
+for task in mteb.get_benchmark("MTEB(eng, v1)").tasks:
+    members = [one.metadata.name for one in task.metadata.tasks] if task.is_aggregate else []
+    kind, score, splits = task.metadata.type, task.metadata.main_score, list(task.eval_splits)
+    instruction = told(task.metadata.tasks[0] if members else task)
+    found[task.metadata.name] = [kind, score, splits, members, instruction, task.metadata.descriptive_stats]
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def said_by_mteb() -> dict[str, list[Any]]:
+    """What the mteb that is installed says of each task of its benchmark."""
+    pytest.importorskip("mteb")
+    answer = subprocess.run([sys.executable, "-c", MTEB_SAYS], check=True, capture_output=True, text=True)
+    found: dict[str, list[Any]] = json.loads(answer.stdout)
+    return found
+
+
+def test_the_56_tasks_are_those_of_the_table() -> None:
+    assert Counter(task.category for task in MTEB_ENGLISH_V1) == TASKS_IN_SUITE
+    assert len(OFFICIAL_TASKS) == len(MTEB_ENGLISH_V1) == 56
+    assert {task.suite for task in MTEB_ENGLISH_V1} == {ENGLISH_SUITE}
+    assert {name for task in MTEB_ENGLISH_V1 for name in member_names(task)} == set(MTEB_REPOSITORIES)
+
+
+def test_the_56_tasks_are_what_mteb_says(said_by_mteb: dict[str, list[Any]]) -> None:
+    own = {
+        task.name: [task.category, task.metric, [task.split], list(task.members), told(task, "mteb")]
+        for task in MTEB_ENGLISH_V1
+    }
+    folders = mteb_tasks.FOLDERS
+    theirs = {name: [folders[kind], *said] for name, (kind, *said, _) in said_by_mteb.items()}
+    assert own == theirs
+    assert len(OFFICIAL_TASKS["CQADupstackRetrieval"].members) == 12 and OFFICIAL_TASKS["MSMARCO"].split == "dev"
+
+
+def test_official_data_are_known_by_mtebs_own_numbers(said_by_mteb: dict[str, list[Any]]) -> None:
+    for name, rows in OFFICIAL_ROWS.items():
+        statistics = said_by_mteb[name][-1]
+        assert rows == {split: statistics[split]["num_samples"] for split in rows}, name
+        labels = statistics["test"]["label_statistics"]
+        gold = labels.get("unique_labels") or round(labels["avg_score"], GOLD_DIGITS)
+        assert OFFICIAL_GOLD[name] == gold, name
+    assert OFFICIAL_ROWS.keys() == OFFICIAL_GOLD.keys()
+
+
+def test_tasks_are_chosen_by_name_and_category_in_the_suites_order() -> None:
+    assert chosen_tasks(MTEB_ENGLISH_V1, None, None) == chosen_tasks(MTEB_ENGLISH_V1, ["all"], None) == MTEB_ENGLISH_V1
+    chosen = chosen_tasks(MTEB_ENGLISH_V1, ["STS13", "ArguAna", "STS12"], None)
+    assert [task.name for task in chosen] == ["ArguAna", "STS12", "STS13"]
+    assert [task.name for task in chosen_tasks(MTEB_ENGLISH_V1, ["STS13", "ArguAna"], ["sts"])] == ["STS13"]
+    assert len(chosen_tasks(MTEB_ENGLISH_V1, None, ["sts", "reranking"])) == 14
+
+
+@pytest.mark.parametrize(
+    ("names", "categories", "error", "said"),
+    [
+        (["STS112"], None, ValueError, "there is no task 'STS112': did you mean 'STS12'"),
+        (None, ["stss"], ValueError, "there is no category 'stss' of tasks: did you mean 'sts'?"),
+        (["STS12"], ["retrieval"], ValueError, "no task is left of STS12, retrieval"),
+        (["Banking77"], None, ValueError, "did you mean 'Banking77Classification'"),
+    ],
+)
+def test_a_choice_that_cannot_be_met_is_one_sentence(names, categories, error, said: str) -> None:
+    with pytest.raises(error, match=said.replace("?", r"\?")):
+        chosen_tasks(MTEB_ENGLISH_V1, names, categories)
+
+
+def test_an_official_task_that_the_data_lack_is_missing_not_unknown() -> None:
+    with pytest.raises(MissingData, match=r"task STS12 of MTEB\(eng, v1\) is not in this data: here are Synthetic"):
+        chosen_tasks(WORLD.embedding_tasks(), ["STS12"], None)
+
+
+def told(task: EmbeddingTask, wording: Wording) -> str:
+    """What queries, or all texts where there are no queries, stand behind."""
+    return task_prompts(task, "queries", wording)["query"]
+
+
+def test_an_encoder_is_told_what_it_was_told_in_fine_tuning() -> None:
+    task = OFFICIAL_TASKS["ClimateFEVER"]
+    paper = "Given a claim about climate change, retrieve documents that support or refute the claim."
+    assert task_prompts(task, "nothing") == {}
+    assert task_prompts(task, "queries") == {"query": paper}
+    assert task_prompts(task, "queries_and_documents") == {"query": paper, "document": paper}
+    assert task_prompts(task, "queries", "mteb") == {"query": paper[:-1]}
+    code = {"query": f"{paper} Claim:", "document": f"{paper} Document:"}
+    assert task_prompts(task, "queries_and_documents", "code") == code
+    assert task_prompts(task, "nothing", "code") == {}
+
+
+def test_the_papers_tables_are_taken_as_printed() -> None:
+    """Where rows of Tables 8 and 9 stand for several tasks, and where they differ from mteb and from the code."""
+    by_wording = {
+        wording: {task.name: told(task, wording) for task in MTEB_ENGLISH_V1} for wording in get_args(Wording)
+    }
+    paper, mteb, code = by_wording["paper"], by_wording["mteb"], by_wording["code"]
+    archives = "Identify the main and secondary category of {} papers based on their titles{}."
+    for archive in ("Arxiv", "Biorxiv", "Medrxiv"):
+        assert paper[f"{archive}ClusteringS2S"] == archives.format(archive, "")
+        assert paper[f"{archive}ClusteringP2P"] == archives.format(archive, " and abstracts")
+    sts = {paper[task.name] for task in MTEB_ENGLISH_V1 if task.category == "sts" and task.name != "BIOSSES"}
+    assert sts == {"Retrieve semantically similar text."}
+    assert paper["BIOSSES"] == "Retrieve semantically similar text from the biomedical field."
+    assert paper["Banking77Classification"] == "Given a online banking query, find the corresponding intents."
+    assert paper["SciDocsRR"] == "Given a title of a scientific paper, retrieve the relevant papers."
+    assert all(text.endswith(".") for text in paper.values())
+    other = Counter(
+        task.category for task in MTEB_ENGLISH_V1 if paper[task.name].rstrip(" .") != mteb[task.name].rstrip(" .")
+    )
+    assert (other["classification"], other["clustering"], other.total()) == (11, 10, 27)
+    assert [name for name in paper if not code[name].startswith(paper[name].rstrip(" ."))] == [
+        *("BiorxivClusteringP2P", "BiorxivClusteringS2S", "MedrxivClusteringP2P", "MedrxivClusteringS2S"),
+        "SciDocsRR",
+    ]
+
+
+def test_other_tasks_have_one_instruction_in_every_wording() -> None:
+    for task in WORLD.embedding_tasks():
+        assert {told(task, wording) for wording in get_args(Wording)} == {task.instruction}
+
+
+def test_the_synthetic_world_has_a_task_of_each_category_that_is_none_of_the_56() -> None:
+    assert {task.category for task in WORLD.embedding_tasks()} == set(CATEGORIES)
+    assert not {task.name for task in WORLD.embedding_tasks()} & OFFICIAL_TASKS.keys()
+    assert ENGLISH_SUITE not in {task.suite for task in WORLD.embedding_tasks()}
+
+
+def words_of(tables: TaskTables, *only: str) -> set[str]:
+    texts = [
+        text
+        for name, table in tables.tables.items()
+        for column, values in table.items()
+        if (not only or name in only) and isinstance(values[0], str | list) and not column.endswith("id")
+        for value in values
+        for text in ([value] if isinstance(value, str) else value)
+        if isinstance(text, str)
+    ]
+    return {word for text in texts for word in text.split()}
+
+
+def test_synthetic_tasks_share_no_content_word_with_the_pairs_to_train_on() -> None:
+    trained = {
+        word
+        for name in synthetic.PAIR_SETS
+        for pair in synthetic.pairs(name)
+        for text in pair[:2]
+        for word in text.split()
+    }
+    taught = lexicon().part("train").content_words()
+    assert trained & taught
+    for task in WORLD.embedding_tasks():
+        words = words_of(WORLD.embedding_task_data(task.name), *(["test"] if task.category == "classification" else []))
+        assert not words & taught and words & lexicon().part("validation").content_words(), task.name
+
+
+def test_synthetic_tasks_are_the_same_in_every_process() -> None:
+    code = """
+import hashlib
+from neobert.data.sources import SyntheticSource as S
+said = [repr(S(1).embedding_task_data(task.name).tables) for task in S(1).embedding_tasks()]
+print(hashlib.sha256("".join(said).encode()).hexdigest())
+"""
+    command = [sys.executable, "-c", code]
+    digests = {
+        subprocess.run(
+            command, env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)}, capture_output=True, check=True
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(digests) == 1
+
+
+def test_the_hub_has_the_56_at_mtebs_commits_and_says_what_brings_them() -> None:
+    assert HubSource().embedding_tasks() == MTEB_ENGLISH_V1
+    name, commit = MTEB_REPOSITORIES["STS12"]
+    assert HubSource().embedding_task_origin("STS12") == f"hub:{name}@{commit}"
+    assert HubSource().embedding_task_origin("CQADupstackRetrieval").count("@") == 12
+    with pytest.raises(MissingData, match=r"STS12 is not here.*prefetch\.py --variant all .*--stages mteb"):
+        HubSource().embedding_task_data("STS12")
+
+
+def test_a_folder_has_own_tasks_of_each_category_with_honest_names(tmp_path: Path) -> None:
+    write_own_tasks(tmp_path)
+    tasks = DirectorySource(tmp_path).embedding_tasks()
+    assert [task.category for task in tasks] == list(CATEGORIES)
+    assert {task.suite for task in tasks} == {FOLDER_SUITE}
+    origins = {DirectorySource(tmp_path).embedding_task_origin(task.name) for task in tasks}
+    assert len(origins) == 7 and all(origin.startswith("directory:") for origin in origins)
+
+
+def test_missing_texts_of_a_folder_are_empty_ones(tmp_path: Path) -> None:
+    write_own_tasks(tmp_path)
+    data = DirectorySource(tmp_path).embedding_task_data("Found")
+    assert isinstance(data, TaskTables) and data.tables["corpus"]["title"] == ["", "", "t"]
+
+
+def test_other_contents_are_another_origin(tmp_path: Path) -> None:
+    write_own_tasks(tmp_path)
+    before = DirectorySource(tmp_path).embedding_task_origin("Similar")
+    table = own_tables()["STS/Similar"]["test"]
+    write_table(tmp_path / "mteb/STS/Similar/test.parquet", {**table, "score": [0.0, 1.5, 2, 3, 4, 4.5]})
+    assert DirectorySource(tmp_path).embedding_task_origin("Similar") != before
+
+
+def test_only_data_with_the_official_numbers_count_as_official(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = own_tables()["STS/Similar"]["test"]
+    write_table(tmp_path / "mteb/STS/STS12/test.parquet", table)
+    write_table(tmp_path / "mteb/STS/STS13/test_part.parquet", table)
+    write_table(tmp_path / "mteb/Classification/STS14/train.parquet", own_tables()["Classification/Cats"]["train"])
+    monkeypatch.setitem(OFFICIAL_ROWS, "STS12", {"test": 6})
+    monkeypatch.setitem(OFFICIAL_GOLD, "STS12", 2.5833)
+    found = {task.name: task.suite for task in DirectorySource(tmp_path).embedding_tasks()}
+    assert found == {"STS12": ENGLISH_SUITE, "STS13-6rows": FOLDER_SUITE, "STS14-0rows": FOLDER_SUITE}
+    write_table(tmp_path / "mteb/STS/STS12/test.parquet", {**table, "score": [0.0, 1.5, 2, 3, 4, 4.5]})
+    assert "STS12" not in {task.name for task in DirectorySource(tmp_path).embedding_tasks()}
+
+
+@pytest.mark.parametrize(
+    ("place", "table", "changes", "said"),
+    [
+        ("STS/Similar", "test", {"score": [0.0, 1, 2, 3, 4, float("nan")]}, "row 5: score nan is not a finite number"),
+        ("STS/Similar", "test", {"score": [0.0, 1, 2, 3, 4, None]}, "row 5: score None is not a finite number"),
+        ("STS/Similar", "test", {"score": [1.0] * 6}, "all rows have the score 1.0"),
+        ("STS/Similar", "test", {"sentence1": list(range(6))}, "row 0: 0 is not a text"),
+        ("STS/Similar", "test", {"sentence1": [], "sentence2": [], "score": []}, "table test has no rows"),
+        ("Classification/Cats", "test", {"label": [7] * 6 + [0] * 6}, "label 7 of table test has no example in table"),
+        ("Classification/Cats", "train", {"label": [1] * 12}, "table train: all rows have the label 1"),
+        ("Classification/Cats", "train", {"label": [None] + [1] * 11}, "table train: a label is missing"),
+        ("Clustering/Cats2", "test", {"labels": [4] * 12}, "all rows have the label 4"),
+        ("PairClassification/Pairs", "test", {"labels": [0, 1, 2, 0, 1, 0]}, "label 2 is neither 0 nor 1"),
+        ("Reranking/Answers", "test", {"positive": [[], []]}, "no query has both a positive and a negative"),
+        ("Reranking/Answers", "test", {"positive": ["the q", "the r"]}, "'the q' is not a list of texts"),
+        ("Retrieval/Found", "corpus", {"_id": ["d0", "d0", "d2"]}, "table corpus: an _id comes twice"),
+        ("Retrieval/Found", "qrels_test", {"corpus-id": ["d0", "d9"]}, "corpus-id 'd9' is not in table corpus"),
+        ("Retrieval/Found", "qrels_test", {"query-id": ["q0", "q9"]}, "query-id 'q9' is not in table queries_test"),
+        ("Retrieval/Found", "qrels_test", {"score": [0, 0]}, "no document belongs to a query"),
+        ("Summarization/Short", "test", {"relevance": [[5.0], [1.0, 2.0]]}, "row 0: 1 human summaries, 2 machine"),
+    ],
+)
+def test_bad_data_are_named_in_one_sentence_before_anything_runs(
+    tmp_path: Path, place: str, table: str, changes: dict[str, Any], said: str
+) -> None:
+    write_own_tasks(tmp_path)
+    path = tmp_path / "mteb" / place / f"{table}.parquet"
+    write_table(path, {**own_tables()[place][table], **changes})
+    with pytest.raises(ValueError, match=said.replace("(", r"\(")) as refused:
+        DirectorySource(tmp_path).embedding_task_origin(place.partition("/")[2])
+    assert "\n" not in str(refused.value) and place in str(refused.value)
+
+
+def test_missing_and_damaged_files_columns_and_tasks_are_named(tmp_path: Path) -> None:
+    write_own_tasks(tmp_path)
+    (tmp_path / "mteb/Retrieval/Found/qrels_test.parquet").unlink()
+    (tmp_path / "mteb/Clustering/Cats2/test.parquet").write_bytes(b"PAR1 and no more")
+    write_table(tmp_path / "mteb/STS/Similar/test.parquet", {"sentence1": ["a"], "sentence_2": ["b"], "score": [1.0]})
+    source = DirectorySource(tmp_path)
+    assert len(source.embedding_tasks()) == 7
+    with pytest.raises(MissingData, match=r"task Found lacks .*qrels_test\.parquet"):
+        source.embedding_task_origin("Found")
+    with pytest.raises(DamagedFile, match="not readable as parquet"):
+        source.embedding_task_origin("Cats2")
+    with pytest.raises(ValueError, match=r"no column 'sentence2' .did you mean 'sentence_2'"):
+        source.embedding_task_origin("Similar")
+    with pytest.raises(MissingData, match=r"there is no task Simular in .*did you mean 'Similar'"):
+        source.embedding_task_origin("Simular")
+
+
+def test_folders_that_are_no_category_and_names_that_come_twice_are_refused(tmp_path: Path) -> None:
+    assert DirectorySource(tmp_path).embedding_tasks() == ()
+    write_own_tasks(tmp_path)
+    write_table(tmp_path / "mteb/Clustering/Similar/test.parquet", own_tables()["Clustering/Cats2"]["test"])
+    with pytest.raises(ValueError, match="two tasks named Similar"):
+        DirectorySource(tmp_path).embedding_tasks()
+    (tmp_path / "other" / "mteb" / "Clusterings").mkdir(parents=True)
+    with pytest.raises(ValueError, match="Clusterings is no category of tasks: did you mean 'Clustering'"):
+        DirectorySource(tmp_path / "other").embedding_tasks()
+
+
+def test_what_prefetch_brought_has_the_hubs_identity_and_must_be_whole(tmp_path: Path) -> None:
+    table = own_tables()["STS/Similar"]["test"]
+    write_published(tmp_path, "STS12", {"data/test.parquet": table}, card_of(default__test="data/test.parquet"))
+    write_table(tmp_path / "mteb/STS/STS12/test.parquet", table)
+    source = DirectorySource(tmp_path)
+    assert [task.name for task in source.embedding_tasks()] == ["STS12", "STS12-6rows"]
+    assert source.embedding_task_origin("STS12") == HubSource().embedding_task_origin("STS12")
+    assert source.embedding_task_data("STS12") == PublishedTask({"STS12": tmp_path / "mteb" / "STS12"})
+    (tmp_path / "mteb/STS12/data/test.parquet").unlink()
+    with pytest.raises(MissingData, match=r"task STS12 lacks 1 of the 2 files .*first: mteb/STS12/data/test\.parquet"):
+        DirectorySource(tmp_path).embedding_task_origin("STS12")
+
+
+def test_a_task_of_several_repositories_is_there_when_all_are(tmp_path: Path) -> None:
+    *most, last = OFFICIAL_TASKS["CQADupstackRetrieval"].members
+    for member in most:
+        write_published(tmp_path, member, {}, "")
+    assert DirectorySource(tmp_path).embedding_tasks() == ()
+    write_published(tmp_path, last, {}, "")
+    assert DirectorySource(tmp_path).embedding_tasks() == (OFFICIAL_TASKS["CQADupstackRetrieval"],)
+
+
+@pytest.mark.skipif(not REAL_DATA.is_dir(), reason="no real data here")
+def test_real_data_are_five_official_tasks_and_seven_honest_ones() -> None:
+    source = DirectorySource(REAL_DATA)
+    suites = {task.name: task.suite for task in source.embedding_tasks()}
+    official = {"Banking77Classification", "SICK-R", "STS12", "STS13", "STS16"}
+    assert {name for name, suite in suites.items() if suite == ENGLISH_SUITE} == official
+    assert {name for name, suite in suites.items() if suite == FOLDER_SUITE} == {
+        *("ImdbClassification-5000rows", "STSBenchmark-1254rows", "TREC-QC", "BBCNews5", "StackOverflowTitles20"),
+        *("WikiQA", "WikiQA-retrieval"),
+    }
+    assert len({source.embedding_task_origin(name) for name in suites}) == 12

@@ -1,0 +1,123 @@
+"""Claims of masking: a pure function of who a token is, the same in numpy and torch, nested in the rate."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from neobert.data.masking import counter_hash, mask_tokens, mix, predicted_tokens, token_hash
+from neobert.recipe import Masking
+from tests.support.small_corpora import IDS
+
+BERT = Masking(rate=0.15, mask_share=0.8, random_share=0.1)
+NEOBERT = Masking(rate=0.2, mask_share=1.0, random_share=0.0)
+COUNT = 200_000
+
+words = arrays.arrays(np.int64, st.integers(1, 50), elements=st.integers(0, 2**40))
+
+
+def reference_mix(value: int) -> int:
+    """MurmurHash3's 32-bit finaliser as published, in unbounded integers."""
+    value ^= value >> 16
+    value = value * 0x85EBCA6B % 2**32
+    value ^= value >> 13
+    value = value * 0xC2B2AE35 % 2**32
+    return value ^ value >> 16
+
+
+def tokens() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(token ids, keys, offsets) of many ordinary tokens in documents of 100."""
+    place = np.arange(COUNT)
+    return np.full(COUNT, 77), counter_hash(0, 0, 0, 0, place // 100), place % 100
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_the_mixer_is_murmurs(value: int) -> None:
+    assert mix(value) == reference_mix(value)
+    assert mix(np.array([value])).tolist() == [reference_mix(value)]
+
+
+@settings(deadline=None)
+@given(words)
+def test_numpy_and_torch_hash_alike(word: np.ndarray) -> None:
+    hashed = counter_hash(3, word, 5)
+    assert hashed.tolist() == counter_hash(3, torch.from_numpy(word), 5).tolist()
+    assert hashed.min() >= 0 and hashed.max() < 2**32
+    tokens_of = token_hash(hashed, word, 9)
+    assert tokens_of.tolist() == token_hash(torch.from_numpy(hashed), torch.from_numpy(word), 9).tolist()
+
+
+@pytest.mark.parametrize("masking", [BERT, NEOBERT])
+def test_numpy_and_torch_mask_alike(masking: Masking) -> None:
+    generator = np.random.default_rng(0)
+    token_ids = generator.integers(0, IDS.end_text_id, size=5000)
+    _, keys, offsets = (array[:5000] for array in tokens())
+    masked, predicted = mask_tokens(token_ids, keys, offsets, masking, IDS)
+    torch_masked, torch_predicted = mask_tokens(
+        torch.from_numpy(token_ids), torch.from_numpy(keys), torch.from_numpy(offsets), masking, IDS
+    )
+    assert torch_masked.dtype == torch.int64
+    assert masked.tolist() == torch_masked.tolist() and predicted.tolist() == torch_predicted.tolist()
+
+
+@settings(deadline=None)
+@given(st.floats(0.01, 0.99), st.floats(0.01, 0.99))
+def test_a_lower_rate_nests_in_a_higher_one(one: float, other: float) -> None:
+    low, high = sorted((one, other))
+    token_ids, keys, offsets = (array[:2000] for array in tokens())
+    inner = predicted_tokens(token_ids, keys, offsets, low, IDS)
+    outer = predicted_tokens(token_ids, keys, offsets, high, IDS)
+    assert not (inner & ~outer).any()
+
+
+@pytest.mark.parametrize("rate", [0.15, 0.2, 0.4])
+def test_the_rate_is_met_in_every_position_and_document(rate: float) -> None:
+    token_ids, keys, offsets = tokens()
+    predicted = predicted_tokens(token_ids, keys, offsets, rate, IDS).reshape(-1, 100)
+    deviation = np.sqrt(rate * (1 - rate))
+    assert abs(predicted.mean() - rate) < 4 * deviation / np.sqrt(COUNT)
+    assert abs(predicted.mean(axis=0) - rate).max() < 5 * deviation / np.sqrt(2000)
+    assert abs(predicted.mean(axis=1) - rate).max() < 5.5 * deviation / np.sqrt(100)
+    together = (predicted[:, 1:] & predicted[:, :-1]).mean()
+    assert abs(together - rate**2) < 5 * np.sqrt(rate**2 / COUNT)
+
+
+def test_special_tokens_are_never_predicted() -> None:
+    _, keys, offsets = tokens()
+    for special in IDS.never_predicted:
+        assert not predicted_tokens(np.full(COUNT, special), keys, offsets, 0.9, IDS).any()
+
+
+def test_berts_shares_are_mask_random_and_keep() -> None:
+    token_ids, keys, offsets = tokens()
+    masked, predicted = mask_tokens(token_ids, keys, offsets, BERT, IDS)
+    assert (masked[~predicted] == 77).all()
+    chosen = masked[predicted]
+    replaced = chosen[(chosen != IDS.mask) & (chosen != 77)]
+    for share, wanted in (((chosen == IDS.mask).mean(), 0.8), (len(replaced) / len(chosen), 0.1)):
+        assert abs(share - wanted) < 4 * np.sqrt(wanted * (1 - wanted) / len(chosen))
+    assert replaced.min() >= IDS.first_text_id and replaced.max() < IDS.end_text_id
+    assert abs(replaced.mean() - (IDS.first_text_id + IDS.end_text_id) / 2) < 4 * IDS.end_text_id / np.sqrt(
+        12 * len(replaced)
+    )
+
+
+def test_neobert_masks_all_it_predicts() -> None:
+    token_ids, keys, offsets = tokens()
+    masked, predicted = mask_tokens(token_ids, keys, offsets, NEOBERT, IDS)
+    assert ((masked == IDS.mask) == predicted).all()
+
+
+@pytest.mark.parametrize("word", range(5))
+def test_seed_stage_subset_epoch_and_document_each_change_the_masks(word: int) -> None:
+    pass_words = [1, 1, 1, 1, 1]
+    before = counter_hash(*pass_words)
+    pass_words[word] += 1
+    token_ids, _, offsets = (array[:100] for array in tokens())
+    masks = [
+        predicted_tokens(token_ids, np.full(100, key), offsets, 0.5, IDS) for key in (before, counter_hash(*pass_words))
+    ]
+    assert 25 < (masks[0] != masks[1]).sum() < 75

@@ -1,0 +1,189 @@
+"""Claims of reading: any common format gives the same texts in the same order, and a bad file is one clear sentence."""
+
+import bz2
+import csv
+import gzip
+import hashlib
+import io
+import json
+import lzma
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from neobert.data.catalog import CHARACTERS_PER_TOKEN
+from neobert.data.reading import read_texts
+from neobert.data.shards import prepare
+from neobert.data.sources import DirectorySource
+from neobert.data.tokenizers import train_wordpiece
+from neobert.errors import DamagedFile
+from tests.support.small_corpora import texts
+
+TEXTS = ["first", 'two\nlines, a "quote" and a \t tab', "", "NA", "7", "ünï"]
+LINES = ["one document a line", "", "ünï"]
+
+
+def separated(separator: str) -> bytes:
+    text = io.StringIO()
+    rows = csv.writer(text, delimiter=separator)
+    rows.writerows([("id", "text"), *enumerate(TEXTS)])
+    return text.getvalue().encode()
+
+
+def arrow() -> bytes:
+    sink = io.BytesIO()
+    table = pa.table({"id": range(len(TEXTS)), "text": TEXTS})
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+def parquet() -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"id": range(len(TEXTS)), "text": TEXTS}), sink, row_group_size=4)
+    return sink.getvalue()
+
+
+def zstandard(content: bytes) -> bytes:
+    pytest.importorskip("zstandard")
+    return pa.compress(content, codec="zstd", asbytes=True)
+
+
+ROWS = [{"id": number, "text": text} for number, text in enumerate(TEXTS)]
+CONTENTS: dict[str, bytes] = {
+    ".parquet": parquet(),
+    ".arrow": arrow(),
+    ".jsonl": "".join(json.dumps(row) + "\n" for row in ROWS).encode(),
+    ".json": json.dumps(ROWS).encode(),
+    ".csv": separated(","),
+    ".tsv": separated("\t"),
+    ".txt": "\n".join([*LINES, ""]).encode(),
+}
+COMPRESSED: dict[str, Callable[[bytes], bytes]] = {
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".zst": zstandard,
+}
+
+
+@pytest.mark.parametrize("suffix", CONTENTS)
+def test_every_format_gives_the_same_texts(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"a [b] *{suffix}"
+    path.write_bytes(CONTENTS[suffix])
+    assert list(read_texts(path, "text")) == (LINES if suffix == ".txt" else TEXTS)
+
+
+@pytest.mark.parametrize("compression", COMPRESSED)
+@pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".txt"])
+def test_text_formats_may_be_compressed(tmp_path: Path, suffix: str, compression: str) -> None:
+    path = tmp_path / f"a{suffix}{compression}"
+    path.write_bytes(COMPRESSED[compression](CONTENTS[suffix]))
+    assert list(read_texts(path, "text")) == (LINES if suffix == ".txt" else TEXTS)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.parquet", b"PAR1 torn"),
+        ("a.arrow", b"ARROW"),
+        ("a.jsonl", b'{"text": "a"}\n{"text": "b\n'),
+        ("a.json", b'[{"text": "a"}, '),
+        ("a.jsonl.gz", gzip.compress(CONTENTS[".jsonl"], mtime=0)[:40]),
+        ("a.jsonl.xz", b"no xz at all, but long enough"),
+        ("a.csv", b'text,id\n"a,1\n'),
+        ("a.txt", b"\xff\xfe\n"),
+    ],
+)
+def test_a_damaged_file_is_one_sentence(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DamagedFile, match=rf"{name} is not readable as \w+ \(.+\): fetch it again") as raised:
+        list(read_texts(tmp_path / name, "text"))
+    assert "\n" not in str(raised.value)
+
+
+def test_an_empty_file_holds_no_text_and_another_column_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").touch()
+    assert not list(read_texts(tmp_path / "a.jsonl", "text"))
+    (tmp_path / "b.jsonl").write_text('{"content": "x", "text": 3}\n')
+    with pytest.raises(ValueError, match=r"b\.jsonl has no column 'contents' \(did you mean 'content'"):
+        list(read_texts(tmp_path / "b.jsonl", "contents"))
+    with pytest.raises(ValueError, match=r"column 'text' of .*b\.jsonl holds int64 and not text"):
+        list(read_texts(tmp_path / "b.jsonl", "text"))
+
+
+def write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
+def test_a_corpus_may_be_nested_compressed_and_in_a_column_of_any_name(tmp_path: Path) -> None:
+    corpus = tmp_path / "corpora" / "web"
+    write(corpus / "b" / "1.jsonl.gz", gzip.compress(b'{"body": "third"}\n'))
+    write(corpus / "a" / "deep" / "2.jsonl", b'{"body": "second"}\n')
+    write(corpus / "a" / "1.jsonl", b'{"body": "first"}\n')
+    write(corpus / ".hidden" / "0.jsonl", b'{"body": "no part of it"}\n')
+    with pytest.raises(ValueError, match="has no column 'text'"):
+        DirectorySource(tmp_path).documents("web")
+    unnamed = DirectorySource(tmp_path).corpus_origin("web")
+    write(tmp_path / "corpora" / "columns.json", b'{"web": "body"}')
+    source = DirectorySource(tmp_path)
+    assert list(source.documents("web")) == ["first", "second", "third"]
+    assert source.corpus_origin("web") == f"{unnamed}:column=body"
+    write(corpus / "notes.txt", b"of another format")
+    with pytest.raises(ValueError, match=r"several formats \(\.jsonl, \.txt\): keep those of one"):
+        DirectorySource(tmp_path).documents("web")
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz"])
+def test_the_size_of_a_corpus_is_estimated(tmp_path: Path, suffix: str) -> None:
+    content = "".join(json.dumps({"text": text}) + "\n" for text in texts(500)).encode()
+    write(tmp_path / "corpora" / "web" / f"a{suffix}", gzip.compress(content) if suffix.endswith(".gz") else content)
+    tokens, documents = DirectorySource(tmp_path).corpus_size("web")
+    assert 250 <= documents <= 1000 and 0.5 < tokens * CHARACTERS_PER_TOKEN / sum(map(len, texts(500))) < 2
+
+
+def test_tasks_and_pairs_may_be_in_any_format(tmp_path: Path) -> None:
+    write(tmp_path / "glue" / "cola" / "train.csv", b"sentence,label\nNA,1\nb,0\n")
+    write(tmp_path / "glue" / "cola" / "validation.jsonl.gz", gzip.compress(b'{"sentence": "a", "label": 1}\n'))
+    write(tmp_path / "pairs" / "mine.jsonl", b'{"query": "q", "document": "d", "negatives": ["n"]}\n')
+    source = DirectorySource(tmp_path)
+    assert source.tasks()["cola"] is None
+    assert source.task_examples("cola", "train") == {"sentence": ["NA", "b"], "label": [1, 0]}
+    assert source.task_examples("cola", "validation")["label"] == [1]
+    assert source.pair_sets() == ("mine",) and [tuple(pair) for pair in source.pairs("mine")] == [
+        ("q", "d", ("n",), None)
+    ]
+    write(tmp_path / "glue" / "cola" / "train.tsv", b"sentence\tlabel\nNA\t1\n")
+    with pytest.raises(ValueError, match=r"holds train as train\.csv and as train\.tsv: keep one"):
+        source.task_origin("cola")
+
+
+def test_parquet_becomes_the_same_shards_as_ever(tmp_path: Path) -> None:
+    """To the bit those that were made before `datasets` read the files."""
+    folder = tmp_path / "corpora" / "web"
+    folder.mkdir(parents=True)
+    first = {"text": [*texts(300), None, "  ", "NA"], "id": list(range(303))}
+    pq.write_table(pa.table(first), folder / "b.parquet", row_group_size=64)
+    pq.write_table(pa.table({"text": [*texts(200, seed=1), "ünï\nline"]}), folder / "a.parquet", row_group_size=1000)
+    tokenizer = train_wordpiece(texts(50), 300)
+    corpus = prepare(DirectorySource(tmp_path).documents("web"), tokenizer, tmp_path / "shards", origins={})
+    assert (corpus.documents, corpus.tokens) == (502, 11_843)
+    files = json.dumps([shard["files"] for shard in corpus.manifest["shards"]], sort_keys=True)
+    digest = hashlib.sha256(files.encode()).hexdigest()
+    assert digest == "5d1c06b89e8bd64380a47c178f33d0bcf245ee51c135e443aa25fe8985faee12"
+
+
+def test_reading_imports_no_torch(tmp_path: Path) -> None:
+    """A second of the processor in each job that tokenises, which needs none of it."""
+    (tmp_path / "a.jsonl").write_bytes(CONTENTS[".jsonl"])
+    code = (
+        "import sys; from pathlib import Path; from neobert.data.reading import read_texts; "
+        "list(read_texts(Path(sys.argv[1]), 'text')); sys.exit('torch' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "a.jsonl")], check=True)

@@ -1,0 +1,387 @@
+"""Claims of the tokenised corpus: nothing lost, resumable, damage found, and views that copy nothing."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain, islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from neobert import files as verification
+from neobert.data import shards
+from neobert.data.rows import StepIterator
+from neobert.data.shards import (
+    HELDOUT_LEAST_TEXTS,
+    HELDOUT_SHARE,
+    Documents,
+    TokenizedCorpus,
+    all_documents,
+    open_shards,
+    prepare,
+    text_hash,
+)
+from neobert.data.tokenizers import TextTokenizer, train_wordpiece
+from neobert.errors import DamagedFile, MissingData
+from neobert.files import VERIFIED, checksummed
+from neobert.runs.layout import MANIFEST
+from tests.support.small_corpora import corpus_of, stage, texts
+
+TEXTS = texts(300)
+ORIGINS = {"corpus": "test:texts", "tokenizer": "test:wordpiece"}
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> TextTokenizer:
+    return train_wordpiece(TEXTS, 330)
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shards, "BATCH_TEXTS", 16)
+
+
+def made(folder: Path, tokenizer: TextTokenizer, shard_tokens: int = 1000) -> TokenizedCorpus:
+    return prepare(TEXTS, tokenizer, folder, origins=ORIGINS, shard_tokens=shard_tokens)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """All files but what was remembered of this copy."""
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != VERIFIED}
+
+
+def read_all(corpus: TokenizedCorpus) -> list[int]:
+    token_ids = np.empty(corpus.tokens, dtype=np.int64)
+    corpus.copy(corpus.starts, corpus.lengths, token_ids, corpus.starts)
+    return token_ids.tolist()
+
+
+def test_a_corpus_holds_every_token_of_every_text_in_order(tmp_path: Path, tokenizer: TextTokenizer) -> None:
+    corpus = made(tmp_path / "c", tokenizer)
+    encoded = tokenizer.encode(TEXTS)
+    assert len(corpus.shards) > 2
+    assert corpus.lengths.tolist() == [len(ids) for ids in encoded]
+    assert read_all(corpus) == list(chain.from_iterable(encoded))
+    assert corpus.text_hashes.tolist() == [text_hash(text) for text in TEXTS]
+    assert corpus.ids == tokenizer.ids
+    assert corpus.manifest["origins"] == ORIGINS
+
+
+def test_shards_hold_two_bytes_a_token(tmp_path: Path, tokenizer: TextTokenizer) -> None:
+    corpus = made(tmp_path / "c", tokenizer)
+    assert sum(path.stat().st_size for path in (tmp_path / "c").glob("tokens-*.bin")) == 2 * corpus.tokens
+
+
+def test_blank_texts_are_dropped_and_counted(tmp_path: Path, tokenizer: TextTokenizer) -> None:
+    mixed = ["", "the cat", "   ", "\n", "a dög", ""]
+    corpus = prepare(mixed, tokenizer, tmp_path / "c", origins=ORIGINS)
+    assert corpus.documents == 2 and corpus.manifest["blank_texts_dropped"] == 4
+    assert corpus.text_hashes.tolist() == [text_hash("the cat"), text_hash("a dög")]
+    assert corpus.text_bytes.tolist() == [7, 6]
+
+
+def test_a_text_that_one_tokenizer_leaves_nothing_of_shifts_no_other(
+    tmp_path: Path, tokenizer: TextTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step holds the same documents under the same masks as with a tokenizer that keeps such a text."""
+    mixed = [*TEXTS[:20], "\u200b", *TEXTS[20:]]
+    empty = prepare(mixed, tokenizer, tmp_path / "empty", origins=ORIGINS)
+    original = TextTokenizer.encode
+    monkeypatch.setattr(TextTokenizer, "encode", lambda self, batch: [ids or [7] for ids in original(self, batch)])
+    kept = prepare(mixed, tokenizer, tmp_path / "kept", origins=ORIGINS)
+    assert (empty.lengths[20], kept.lengths[20]) == (0, 1)
+    orders = [mask_keys(corpus) for corpus in (empty, kept)]
+    assert orders[0] == orders[1] and {document for document, _ in orders[0]} == set(range(len(mixed)))
+    assert read_all(empty) == [token for ids in original(tokenizer, mixed) for token in ids]
+
+
+def mask_keys(corpus: TokenizedCorpus) -> list[tuple[int, int]]:
+    """(document, mask key) of each document of an epoch, sorted, step by step."""
+    found = []
+    for rows in StepIterator(all_documents(corpus), stage(64, 43, steps=7), "padded", seed=0):
+        found += sorted(zip(rows.spans.documents.tolist(), rows.spans.keys.tolist(), strict=True))
+    return found
+
+
+@pytest.mark.parametrize("killed_after", [0, 40, 170, 299])
+def test_a_killed_preparation_goes_on_and_gives_the_same_bytes(
+    tmp_path: Path, tokenizer: TextTokenizer, killed_after: int
+) -> None:
+    def killed() -> Iterator[str]:
+        yield from islice(TEXTS, killed_after)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prepare(killed(), tokenizer, tmp_path / "killed", origins=ORIGINS, shard_tokens=1000)
+    assert not (tmp_path / "killed").exists()
+    made(tmp_path / "killed", tokenizer)
+    made(tmp_path / "whole", tokenizer)
+    assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
+
+
+def test_finished_shards_are_not_tokenised_again(
+    tmp_path: Path, tokenizer: TextTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed() -> Iterator[str]:
+        yield from TEXTS[:200]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prepare(killed(), tokenizer, tmp_path / "c", origins=ORIGINS, shard_tokens=1000)
+    encoded: list[str] = []
+    original = TextTokenizer.encode
+
+    def counting(self: TextTokenizer, batch: list[str]) -> list[list[int]]:
+        encoded.extend(batch)
+        return original(self, batch)
+
+    monkeypatch.setattr(TextTokenizer, "encode", counting)
+    corpus = made(tmp_path / "c", tokenizer)
+    assert sorted(encoded) == sorted(TEXTS[len(TEXTS) - len(encoded) :])
+    assert len(encoded) < 200 and corpus.documents == len(TEXTS)
+
+
+def test_a_torn_shard_of_a_killed_run_is_made_again(tmp_path: Path, tokenizer: TextTokenizer) -> None:
+    def killed() -> Iterator[str]:
+        yield from TEXTS[:200]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prepare(killed(), tokenizer, tmp_path / "c", origins=ORIGINS, shard_tokens=1000)
+    torn = tmp_path / "c.partial" / "tokens-00001.bin"
+    torn.write_bytes(torn.read_bytes()[:-6])
+    (tmp_path / "c.partial" / "tokens-00002.bin.tmp-0123456789ab").write_bytes(b"left by kill -9")
+    made(tmp_path / "c", tokenizer)
+    made(tmp_path / "whole", tokenizer)
+    assert contents(tmp_path / "c") == contents(tmp_path / "whole")
+
+
+def test_leftovers_of_another_corpus_are_not_mixed_in(tmp_path: Path, tokenizer: TextTokenizer) -> None:
+    def killed() -> Iterator[str]:
+        yield from texts(200, seed=5)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prepare(killed(), tokenizer, tmp_path / "c", origins={**ORIGINS, "corpus": "other"}, shard_tokens=1000)
+    assert read_all(made(tmp_path / "c", tokenizer)) == list(chain.from_iterable(tokenizer.encode(TEXTS)))
+
+
+def test_a_finished_corpus_is_opened_and_not_made_again(tmp_path: Path, tokenizer: TextTokenizer) -> None:
+    made(tmp_path / "c", tokenizer)
+    again = prepare(iter(()), tokenizer, tmp_path / "c", origins=ORIGINS)
+    assert again.documents == len(TEXTS)
+
+
+@pytest.mark.parametrize("name", ["tokens-00001.bin", "documents-00000.npy"])
+def test_a_changed_byte_is_found_and_its_file_named(tmp_path: Path, tokenizer: TextTokenizer, name: str) -> None:
+    made(tmp_path / "c", tokenizer)
+    path = tmp_path / "c" / name
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DamagedFile, match=name):
+        open_shards(tmp_path / "c")
+
+
+@pytest.mark.parametrize("name", ["tokens-00001.bin", "documents-00000.npy"])
+def test_a_truncated_or_missing_file_is_found_without_reading_all(
+    tmp_path: Path, tokenizer: TextTokenizer, name: str
+) -> None:
+    made(tmp_path / "c", tokenizer)
+    path = tmp_path / "c" / name
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(DamagedFile, match=name):
+        open_shards(tmp_path / "c", verify=False)
+    path.unlink()
+    with pytest.raises(DamagedFile, match=name):
+        open_shards(tmp_path / "c", verify=False)
+
+
+def hashed_files(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of files that are read in full from now on, as they come."""
+    names: list[str] = []
+    original = verification.sha256_of
+
+    def noting(path: Path) -> str:
+        names.append(path.name)
+        return original(path)
+
+    monkeypatch.setattr(verification, "sha256_of", noting)
+    return names
+
+
+def test_what_was_verified_is_not_read_again_until_it_is_another_file(
+    tmp_path: Path, tokenizer: TextTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed = hashed_files(monkeypatch)
+    made(tmp_path / "c", tokenizer)
+    assert sorted(set(hashed)) == sorted(set(contents(tmp_path / "c")) - {MANIFEST})
+    hashed.clear()
+    open_shards(tmp_path / "c")
+    assert hashed == []
+    (tmp_path / "c" / "tokens-00000.bin").touch()
+    open_shards(tmp_path / "c")
+    assert hashed == ["tokens-00000.bin"]
+    shutil.copytree(tmp_path / "c", tmp_path / "copy")
+    hashed.clear()
+    open_shards(tmp_path / "copy")
+    assert len(hashed) == len(contents(tmp_path / "copy")) - 1
+
+
+def test_a_changed_byte_under_an_unchanged_size_and_date_is_found(tmp_path: Path, tokenizer: TextTokenizer) -> None:
+    made(tmp_path / "c", tokenizer)
+    path = tmp_path / "c" / "tokens-00001.bin"
+    status, content = path.stat(), bytearray(path.read_bytes())
+    content[0] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert path.stat().st_mtime_ns == status.st_mtime_ns and path.stat().st_size == status.st_size
+    with pytest.raises(DamagedFile, match=path.name):
+        open_shards(tmp_path / "c")
+
+
+@pytest.mark.parametrize("memory", [b"", b"[1]", b'{"tokens-00001.bin": 7}'])
+def test_a_torn_memory_of_what_was_verified_is_made_anew(
+    tmp_path: Path, tokenizer: TextTokenizer, monkeypatch: pytest.MonkeyPatch, memory: bytes
+) -> None:
+    made(tmp_path / "c", tokenizer)
+    (tmp_path / "c" / VERIFIED).write_bytes(memory)
+    hashed = hashed_files(monkeypatch)
+    open_shards(tmp_path / "c")
+    assert len(hashed) == len(contents(tmp_path / "c")) - 1
+    open_shards(tmp_path / "c")
+    assert len(hashed) == len(contents(tmp_path / "c")) - 1
+
+
+def test_a_shard_of_nothing_but_empty_texts_is_opened(tmp_path: Path, tokenizer: TextTokenizer) -> None:
+    corpus = prepare(["the cat"] * 16 + [""] * 40, tokenizer, tmp_path / "c", origins=ORIGINS, shard_tokens=1)
+    assert corpus.documents == 16 and len(corpus.shards) == 2 and len(corpus.shards[1]) == 0
+
+
+def test_an_unfinished_folder_is_missing_data(tmp_path: Path, tokenizer: TextTokenizer) -> None:
+    made(tmp_path / "c", tokenizer)
+    (tmp_path / "c" / MANIFEST).unlink()
+    with pytest.raises(MissingData, match="no tokenised corpus"):
+        open_shards(tmp_path / "c")
+
+
+def test_a_vocabulary_beyond_two_bytes_is_refused(
+    tmp_path: Path, tokenizer: TextTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TextTokenizer, "vocabulary_size", 65_537)
+    with pytest.raises(ValueError, match="65537 tokens but shards hold ids below 65536"):
+        made(tmp_path / "c", tokenizer)
+
+
+@pytest.mark.parametrize("nothing", [[], ["", "  "]])
+def test_a_corpus_without_text_is_refused(tmp_path: Path, tokenizer: TextTokenizer, nothing: list[str]) -> None:
+    with pytest.raises(ValueError, match="test:texts holds no text"):
+        prepare(nothing, tokenizer, tmp_path / "c", origins=ORIGINS)
+    assert not (tmp_path / "c").exists()
+
+
+def heldout_hashes(documents: Documents) -> tuple[set[int], set[int]]:
+    training, heldout = documents.split_heldout()
+    hashes = documents.corpus.text_hashes
+    return set(hashes[training.numbers].tolist()), set(hashes[heldout.numbers].tolist())
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 2**64 - 1), min_size=2, max_size=300))
+def test_equal_texts_are_on_one_side_and_nothing_is_lost(hashes: list[int]) -> None:
+    if len(set(hashes)) < 2:
+        hashes = [*hashes, hashes[0] ^ 1]
+    corpus = replace(corpus_of([3] * len(hashes)), text_hashes=np.array(hashes, dtype=np.uint64))
+    training, heldout = heldout_hashes(all_documents(corpus))
+    assert training and heldout and not training & heldout
+    assert training | heldout == set(hashes)
+
+
+def test_the_held_out_share_is_fixed() -> None:
+    generator = np.random.default_rng(0)
+    hashes = generator.integers(0, 2**64, size=50_000, dtype=np.uint64)
+    corpus = replace(corpus_of([1] * len(hashes)), text_hashes=hashes)
+    _, heldout = all_documents(corpus).split_heldout()
+    assert len(heldout) == int((hashes <= int(HELDOUT_SHARE * 2**64)).sum())
+    assert len(all_documents(corpus_of([3] * 1000)).split_heldout()[1]) == HELDOUT_LEAST_TEXTS
+
+
+def test_the_held_out_texts_do_not_depend_on_the_tokenizer(tmp_path: Path, tokenizer: TextTokenizer) -> None:
+    other = train_wordpiece(TEXTS, 80)
+    sides = [heldout_hashes(all_documents(made(tmp_path / str(t.vocabulary_size), t))) for t in (tokenizer, other)]
+    assert sides[0] == sides[1]
+
+
+def test_a_corpus_of_one_text_cannot_be_split() -> None:
+    corpus = replace(corpus_of([3, 3]), text_hashes=np.array([7, 7], dtype=np.uint64))
+    with pytest.raises(ValueError, match="too few to hold one out"):
+        all_documents(corpus).split_heldout()
+
+
+def test_views_count_the_specials() -> None:
+    documents = all_documents(corpus_of([1, 6, 7, 30]))
+    assert documents.truncated(8).framed_lengths.tolist() == [3, 8, 8, 8]
+    assert documents.at_least(8).numbers.tolist() == [1, 2, 3]
+    assert documents.at_least(9).numbers.tolist() == [2, 3]
+    assert documents.at_least(9).lengths.tolist() == [7, 30]
+    with pytest.raises(ValueError, match="no document has 33 tokens, the longest has 32"):
+        documents.at_least(33)
+    with pytest.raises(ValueError, match="no room"):
+        documents.truncated(2)
+
+
+@pytest.mark.parametrize("before", [None, "false"])
+def test_the_library_uses_its_threads_while_a_corpus_is_made_and_not_after(
+    tmp_path: Path, tokenizer: TextTokenizer, monkeypatch: pytest.MonkeyPatch, before: str | None
+) -> None:
+    monkeypatch.delenv("TOKENIZERS_PARALLELISM", raising=False)
+    if before is not None:
+        monkeypatch.setenv("TOKENIZERS_PARALLELISM", before)
+    seen: set[str | None] = set()
+    original = TextTokenizer.encode
+
+    def looking(self: TextTokenizer, batch: list[str]) -> list[list[int]]:
+        seen.add(os.environ.get("TOKENIZERS_PARALLELISM"))
+        return original(self, batch)
+
+    monkeypatch.setattr(TextTokenizer, "encode", looking)
+    made(tmp_path / "c", tokenizer)
+    assert seen == {"true"}
+    assert os.environ.get("TOKENIZERS_PARALLELISM") == before
+
+
+def test_a_record_that_names_other_files_than_the_shard_is_not_trusted(
+    tmp_path: Path, tokenizer: TextTokenizer
+) -> None:
+    """Without this a manifest could leave a file out of what is compared."""
+    made(tmp_path / "c", tokenizer)
+    path = tmp_path / "c" / MANIFEST
+    manifest = json.loads(path.read_text())
+    for files in ({}, {"../victim": "0"}):
+        manifest["shards"][1]["files"] = files
+        path.write_text(json.dumps(checksummed(manifest)))
+        with pytest.raises(DamagedFile, match="shard 1"):
+            open_shards(tmp_path / "c")
+
+
+@pytest.mark.parametrize("name", ["header.json", "shard-00001.json"])
+def test_a_torn_note_of_a_killed_run_is_no_dead_end(
+    tmp_path: Path, tokenizer: TextTokenizer, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    whole = made(tmp_path / "whole", tokenizer)
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("neobert.data.shards._publish", killed)
+        with pytest.raises(KeyboardInterrupt):
+            made(tmp_path / "c", tokenizer)
+    (tmp_path / "c.partial" / name).write_text("{")
+    assert read_all(made(tmp_path / "c", tokenizer)) == read_all(whole)
+    assert contents(tmp_path / "c") == contents(tmp_path / "whole")

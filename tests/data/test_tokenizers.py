@@ -1,0 +1,159 @@
+"""Claims of the tokenizers: same bytes in every process, specials never from text, BERT's and LLaMA's frames."""
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from neobert.data.tokenizers import TextTokenizer, load_tokenizer, longest_first, train_bpe, train_wordpiece
+from neobert.errors import DamagedFile, MissingData
+from tests.support.small_corpora import REAL_DATA, texts
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+TRAINERS = {"wordpiece": train_wordpiece, "bpe": train_bpe}
+SIZE = 330
+
+needs_real_data = pytest.mark.skipif(
+    not REAL_DATA.is_dir(), reason="the published tokenizers are not beside the repository"
+)
+
+
+@pytest.fixture(scope="module", params=sorted(TRAINERS))
+def trained(request: pytest.FixtureRequest) -> TextTokenizer:
+    return TRAINERS[request.param](texts(400), SIZE)
+
+
+@pytest.mark.parametrize("name", sorted(TRAINERS))
+def test_two_processes_with_different_hash_seeds_train_the_same_bytes(name: str) -> None:
+    program = (
+        "import sys\n"
+        "from tests.support.small_corpora import texts\n"
+        f"from neobert.data.tokenizers import train_{name} as train\n"
+        f"sys.stdout.write(train(texts(400), {SIZE}).tokenizer.to_str(pretty=True))"
+    )
+    outputs = {
+        hashlib.sha256(
+            subprocess.run(
+                [sys.executable, "-c", program],
+                env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(REPOSITORY)},
+                cwd=REPOSITORY,
+                check=True,
+                capture_output=True,
+            ).stdout
+        ).hexdigest()
+        for seed in ("1", "2", "3")
+    }
+    assert len(outputs) == 1
+
+
+def test_trained_sizes_are_equal_and_ids_are_dense(trained: TextTokenizer) -> None:
+    vocabulary = trained.tokenizer.get_vocab(with_added_tokens=True)
+    assert sorted(vocabulary.values()) == list(range(SIZE))
+    assert trained.vocabulary_size == SIZE
+
+
+def test_random_replacements_are_never_special(trained: TextTokenizer) -> None:
+    replacements = range(trained.ids.first_text_id, trained.ids.end_text_id)
+    assert not set(replacements) & set(trained.ids.never_predicted)
+    assert len(replacements) == SIZE - 5
+
+
+def test_special_tokens_in_a_text_are_ordinary_characters(trained: TextTokenizer) -> None:
+    hostile = "the [MASK] cat [SEP] <mask> </s> <pad> [PAD] dog"
+    (ids,) = trained.encode([hostile])
+    assert not set(ids) & {trained.ids.mask, trained.ids.sep, trained.ids.cls, trained.ids.pad}
+
+
+def test_a_saved_tokenizer_loads_to_the_same_ids(trained: TextTokenizer, tmp_path: Path) -> None:
+    trained.save(tmp_path)
+    loaded = load_tokenizer(tmp_path)
+    assert loaded.ids == trained.ids
+    assert loaded.encode(texts(50, seed=9)) == trained.encode(texts(50, seed=9))
+    loaded.save(tmp_path / "again")
+    assert (tmp_path / "again" / "tokenizer.json").read_bytes() == (tmp_path / "tokenizer.json").read_bytes()
+
+
+def test_unknown_characters_become_bytes_in_bpe_and_come_back() -> None:
+    tokenizer = train_bpe(texts(400), SIZE)
+    (ids,) = tokenizer.encode(["the cat 漢字 é"])
+    assert tokenizer.ids.unk not in ids
+    assert tokenizer.tokenizer.decode(ids) == "the cat 漢字 é"
+
+
+def test_wordpiece_lower_cases_and_bpe_keeps_case() -> None:
+    wordpiece, bpe = train_wordpiece(texts(400), SIZE), train_bpe(texts(400), SIZE)
+    assert wordpiece.encode(["CAT"]) == wordpiece.encode(["cat"])
+    assert bpe.encode(["CAT"]) != bpe.encode(["cat"])
+
+
+@pytest.mark.parametrize("name", sorted(TRAINERS))
+def test_a_vocabulary_below_the_characters_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="choose at least"):
+        TRAINERS[name](texts(50), 20)
+
+
+def test_an_embedding_with_too_few_rows_is_refused(trained: TextTokenizer) -> None:
+    trained.require_rows(SIZE)
+    with pytest.raises(ValueError, match=f"raise it to at least {SIZE}"):
+        trained.require_rows(SIZE - 1)
+
+
+@settings(deadline=None)
+@given(st.integers(0, 60), st.integers(0, 60), st.integers(4, 60))
+def test_pairs_are_cut_as_the_tokenizers_library_cuts_them(first: int, second: int, budget: int) -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    reference = Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
+    reference.pre_tokenizer = pre_tokenizers.Whitespace()
+    reference.enable_truncation(budget, strategy="longest_first")
+    ids = reference.encode("a " * first, "b " * second).ids
+    assert longest_first(first, second, budget) == (ids.count(0), ids.count(1))
+
+
+def test_frames_have_the_specials_of_their_family() -> None:
+    wordpiece, bpe = train_wordpiece(texts(100), SIZE), train_bpe(texts(100), SIZE)
+    cls, sep = wordpiece.ids.cls, wordpiece.ids.sep
+    assert wordpiece.frame([10, 11], max_tokens=9) == [cls, 10, 11, sep]
+    assert wordpiece.frame([10, 11], [12], max_tokens=9) == [cls, 10, 11, sep, 12, sep]
+    cls, sep = bpe.ids.cls, bpe.ids.sep
+    assert bpe.frame([10, 11], [12], max_tokens=9) == [cls, 10, 11, sep, cls, 12, sep]
+    assert bpe.frame(list(range(10, 20)), list(range(20, 22)), max_tokens=9) == [cls, 10, 11, 12, sep, cls, 20, 21, sep]
+    with pytest.raises(ValueError, match="no room"):
+        bpe.frame([10], [11], max_tokens=4)
+
+
+def test_a_folder_without_or_with_a_torn_tokenizer_says_so(tmp_path: Path) -> None:
+    with pytest.raises(MissingData, match="no tokenizer at"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "tokenizer.json").write_text('{"version": ')
+    with pytest.raises(DamagedFile, match="not readable as a tokenizer"):
+        load_tokenizer(tmp_path)
+
+
+@needs_real_data
+@pytest.mark.parametrize(("folder", "rows"), [("bert-base-uncased", 30_522), ("llama-2", 32_064)])
+def test_published_tokenizers_fit_their_published_embeddings(folder: str, rows: int) -> None:
+    tokenizer = load_tokenizer(REAL_DATA / "tokenizers" / folder)
+    tokenizer.require_rows(rows)
+    names = tokenizer.tokenizer.id_to_token
+    found = [names(number) for number in tokenizer.ids.never_predicted]
+    assert found in (["[PAD]", "[CLS]", "[SEP]", "[MASK]", "[UNK]"], ["<pad>", "<s>", "</s>", "<mask>", "<unk>"])
+    assert not any(str(names(number)).startswith("[unused") for number in range(tokenizer.ids.first_text_id, 1100))
+
+
+@needs_real_data
+def test_berts_frame_is_the_published_tokenizers_own() -> None:
+    from transformers import PreTrainedTokenizerFast
+
+    folder = REAL_DATA / "tokenizers" / "bert-base-uncased"
+    ours = load_tokenizer(folder)
+    reference = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
+    first, second = "A man plays the guitar, doesn't he?", "Café music & noise."
+    (one,), (two,) = ours.encode([first]), ours.encode([second])
+    assert ours.frame(one, two, max_tokens=64) == reference(first, second)["input_ids"]
+    assert ours.frame(one, max_tokens=6) == reference(first, truncation=True, max_length=6)["input_ids"]

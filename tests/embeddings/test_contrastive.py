@@ -1,0 +1,332 @@
+"""The parts of contrastive fine-tuning: loss, cached gradients, sampling, the texts of a step."""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from neobert.data.pairs import Pair
+from neobert.data.tokenizers import Framed
+from neobert.embeddings.contrastive import (
+    Comparison,
+    GradCache,
+    StepCollator,
+    StepTexts,
+    TextBatch,
+    compare,
+    contrastive_losses,
+    query_count,
+)
+from neobert.embeddings.encoders import EmbeddingModel, PackedEncoder, PaddedEncoder
+from neobert.embeddings.pairs import (
+    PairCounts,
+    Sampling,
+    encode_pairs,
+    probabilities,
+    split_heldout,
+)
+from neobert.files import clear_temporaries, temporary_sibling
+from neobert.model.build import build_encoder, initialize
+from neobert.training.distributed import Process
+from neobert.training.engine import Engine
+from tests.embeddings.tiny_contrastive import tiny_contrastive, tiny_protocol
+from tests.support.tiny_runs import tiny_model
+
+CPU = torch.device("cpu")
+TAU = 0.07
+
+
+class Letters:
+    """One token a letter, framed by 1 and 2; the texts of a pair are parted by 2."""
+
+    def frame_all(self, columns: Sequence[Sequence[str]], *, max_tokens: int) -> list[Framed]:
+        rows = zip(*columns, strict=True)
+        framed = ([1, *(token for text in row for token in (*(ord(c) % 500 for c in text), 2))] for row in rows)
+        return [
+            Framed([*ids[: max_tokens - 1], 2], None, is_cut=True) if len(ids) > max_tokens else Framed(ids, None)
+            for ids in framed
+        ]
+
+
+def random_pairs(count: int, negatives: int = 0, seed: int = 0) -> list[Pair]:
+    rng = np.random.default_rng(seed)
+
+    def text() -> str:
+        return "".join(rng.choice(list("abcdefgh"), rng.integers(3, 20)))
+
+    return [Pair(text(), text(), tuple(text() for _ in range(negatives))) for _ in range(count)]
+
+
+def step_of(pairs: list[Pair], **changes: object) -> StepTexts:
+    encoded = encode_pairs(pairs, Letters(), 64)
+    return StepTexts.of(encoded, np.arange(len(pairs)), tiny_protocol(**{"most_negatives": None, **changes}))
+
+
+def encoder(dropout: float, dtype: torch.dtype = torch.float64) -> PackedEncoder:
+    model = tiny_model(dropout=dropout, width=16)
+    built = build_encoder(model, 64)
+    initialize(built, model.initialization, 0)
+    return PackedEncoder(built).to(dtype).train()
+
+
+def micro_batches(network: EmbeddingModel, step: StepTexts, tokens: int) -> list[TextBatch]:
+    """All micro-batches of a step in one process."""
+    collator = StepCollator(network, tokens, "fp32", Process(0, 1), CPU)
+    return collator.collate(step, collator.split(step.lengths), collator.process)
+
+
+def plain_loss(vectors: Tensor, comparison: Comparison) -> Tensor:
+    """Word for word as the paper has it: minus the log of the document's share among document and negatives."""
+    total = vectors.new_zeros(())
+    for pair, query in enumerate(comparison.queries.tolist()):
+        terms, own = [], None
+        for candidate, text in enumerate(comparison.candidates.tolist()):
+            if not comparison.hidden[pair, candidate]:
+                terms.append(torch.exp(torch.cosine_similarity(vectors[query], vectors[text], dim=0) / TAU))
+                own = terms[-1] if candidate == comparison.targets[pair] else own
+        assert own is not None
+        total = total - torch.log(own / sum(terms))
+    return total
+
+
+@given(
+    texts=st.integers(2, 12),
+    pairs=st.lists(st.tuples(st.integers(0, 11), st.integers(0, 11)), min_size=1, max_size=6),
+    negatives=st.lists(st.integers(0, 11), max_size=6),
+    keep=st.booleans(),
+)
+@settings(deadline=None, max_examples=60)
+def test_the_loss_is_the_papers(texts: int, pairs: list[tuple[int, int]], negatives: list[int], keep: bool) -> None:
+    vectors = torch.randn(texts, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(texts))
+    queries, documents, hard = (np.array(column, np.int64) % texts for column in (*zip(*pairs, strict=True), negatives))
+    comparison = compare(queries, documents, hard, keep_false_negatives=keep)
+    ours = contrastive_losses(vectors, comparison, TAU)
+    torch.testing.assert_close(ours.sum(), plain_loss(vectors, comparison))
+    assert ours.isfinite().all()
+
+
+@pytest.mark.parametrize("negatives", [0, 2])
+def test_the_loss_is_that_of_sentence_transformers(negatives: int) -> None:
+    losses = pytest.importorskip("sentence_transformers.losses")
+    pairs = 7
+    vectors = torch.randn((2 + negatives) * pairs, 5, generator=torch.Generator().manual_seed(0))
+    theirs = losses.MultipleNegativesRankingLoss(None, scale=1 / TAU)
+    columns = list(vectors.split(pairs))
+    numbers = np.arange(len(vectors)).reshape(-1, pairs)
+    ours = contrastive_losses(
+        vectors, compare(numbers[0], numbers[1], numbers[2:].ravel(), keep_false_negatives=True), TAU
+    )
+    torch.testing.assert_close(ours.mean(), theirs.compute_loss_from_embeddings(columns, None))
+
+
+def test_what_belongs_to_a_query_is_no_negative_of_it() -> None:
+    """Two pairs with one query, and two with one document."""
+    pairs = [Pair("aa", "b"), Pair("aa", "c"), Pair("d", "b"), Pair("e", "f", ("b", "b"))]
+    left_out, kept = step_of(pairs), step_of(pairs, false_negatives="kept")
+    assert len(left_out.comparison.candidates) == 3 and left_out.comparison.hidden.sum() == 2
+    assert len(kept.comparison.candidates) == 6 and not kept.comparison.hidden.any()
+    assert len(left_out.texts) == 6, "each text is computed once"
+
+
+def gradients(network: nn.Module, batches: Sequence[TextBatch], contrast: GradCache) -> tuple[float, dict[str, Tensor]]:
+    torch.manual_seed(3)
+    network.zero_grad()
+    total = 0.0
+    for batch in contrast.prepare(network, batches):
+        loss = contrast.loss(network, batch)
+        loss.backward()
+        total += float(loss.detach())
+    found = {name: weight.grad.clone() for name, weight in network.named_parameters() if weight.grad is not None}
+    return total, found
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-6), (torch.float32, 1e-5)])
+@pytest.mark.parametrize("tokens", [20, 60, 10_000])
+def test_cached_gradients_are_the_plain_ones(dtype: torch.dtype, tolerance: float, tokens: int) -> None:
+    network, of_step = encoder(0.0, dtype), step_of(random_pairs(6, negatives=1))
+    whole, parts = micro_batches(network, of_step, 10_000), micro_batches(network, of_step, tokens)
+    assert len(whole) == 1 and sum(map(query_count, parts)) == 6
+    loss, plain = gradients(network, whole, GradCache(TAU))
+    cached_loss, cached = gradients(network, parts, GradCache(TAU, always=True))
+    assert cached_loss == pytest.approx(loss, rel=1e-5) and plain.keys() == cached.keys()
+    largest = max(float(gradient.abs().max()) for gradient in plain.values())
+    assert all(torch.allclose(cached[name], plain[name], atol=tolerance * largest) for name in plain)
+
+
+@pytest.mark.parametrize("tokens", [30, 10_000])
+def test_a_summed_loss_is_the_released_codes(tokens: int) -> None:
+    """Cross-entropy summed over queries, every other document and negative of the batch a candidate: so the norm before
+    clipping is that sum's, whatever the micro-batches."""
+    network = encoder(0.0, torch.float32)
+    of_step = step_of(random_pairs(6, negatives=1), false_negatives="kept")
+    (whole,) = micro_batches(network, of_step, 10_000)
+    queries, candidates = whole.comparison.queries, whole.comparison.candidates
+    vectors = torch.zeros(len(of_step.texts), 16).index_copy(0, whole.numbers, network(whole.inputs))
+    cosines = torch.cosine_similarity(vectors[queries].unsqueeze(1), vectors[candidates].unsqueeze(0), dim=-1)
+    code = nn.CrossEntropyLoss(reduction="sum")(cosines / TAU, torch.arange(6))
+    code.backward()
+    norm = torch.linalg.vector_norm(torch.stack([weight.grad.norm() for weight in network.parameters()]))
+    contrast, protocol = GradCache(TAU, summed=True), tiny_protocol()
+    engine = Engine(
+        encoder(0.0, torch.float32), contrast.loss, query_count, protocol.optimization, "fp32", CPU, contrast.prepare
+    )
+    batches = micro_batches(network, of_step, tokens)
+    measured = engine.step(batches, 1e-3).measured()
+    assert measured.loss == pytest.approx(float(code.detach()), rel=1e-5)
+    assert measured.gradient_norm == pytest.approx(float(norm), rel=1e-4)
+
+
+def test_cached_gradients_are_the_plain_ones_under_dropout() -> None:
+    """A micro-batch has the masks of its seed in both passes; the plain way here seeds once and keeps all graphs."""
+    network, of_step = encoder(0.3), step_of(random_pairs(6, negatives=1))
+    batches = micro_batches(network, of_step, 60)
+    assert len(batches) > 2
+    loss, cached = gradients(network, batches, GradCache(TAU))
+    torch.manual_seed(3)
+    seeds = torch.randint(1 << 62, (len(batches),)).tolist()
+    network.zero_grad()
+    vectors = torch.zeros(len(of_step.texts), 16)
+    for batch, seed in zip(batches, seeds, strict=True):
+        torch.manual_seed(seed)
+        vectors = vectors.index_copy(0, batch.numbers, network(batch.inputs))
+    plain = contrastive_losses(vectors, batches[0].comparison, TAU).sum()
+    plain.backward()
+    assert loss == pytest.approx(float(plain.detach()), rel=1e-6)
+    for name, weight in network.named_parameters():
+        torch.testing.assert_close(cached[name], weight.grad, rtol=1e-6, atol=1e-6)
+
+
+def test_the_engine_takes_the_same_step_from_one_micro_batch_or_many() -> None:
+    of_step, norms = step_of(random_pairs(6, negatives=1)), []
+    for tokens in (30, 10_000):
+        contrast, protocol = GradCache(TAU), tiny_protocol()
+        network = encoder(0.0, torch.float32)
+        engine = Engine(
+            network,
+            contrast.loss,
+            query_count,
+            protocol.optimization,
+            "fp32",
+            CPU,
+            contrast.prepare,
+        )
+        measured = engine.step(micro_batches(network, of_step, tokens), 1e-3).measured()
+        norms.append((measured.loss, measured.gradient_norm))
+    assert norms[0] == pytest.approx(norms[1], rel=1e-5)
+
+
+@given(
+    sizes=st.lists(st.integers(2, 40), min_size=1, max_size=4),
+    per_step=st.integers(2, 9),
+    seed=st.integers(0, 99),
+    cut=st.integers(0, 40),
+)
+@settings(deadline=None, max_examples=50)
+def test_a_draw_depends_on_seed_and_step_alone(sizes: list[int], per_step: int, seed: int, cut: int) -> None:
+    """Also when the course is longer; no pair comes twice before all others of its set have come, but for the rest."""
+    whole, longer = (Sampling(tuple(sizes), (per_step,) * len(sizes), 0.5, seed, steps) for steps in (40, 90))
+    draws = [whole.draw(step) for step in range(1, 41)]
+    again = [longer.draw(step) for step in range(cut + 1, 41)]
+    for drawn, resumed in zip(draws[cut:], again, strict=True):
+        assert drawn.of_set == resumed.of_set and (drawn.pairs == resumed.pairs).all()
+    for number, size in enumerate(sizes):
+        of_set = [draw.pairs for draw in draws if draw.of_set == number]
+        rounds = size // min(per_step, size)
+        for start in range(0, len(of_set), rounds):
+            seen = np.concatenate(of_set[start : start + rounds])
+            assert len(np.unique(seen)) == len(seen) and (seen < size).all()
+
+
+def test_sets_are_drawn_with_the_square_root_of_their_sizes() -> None:
+    sizes, steps = (100, 400, 2500), 20_000
+    shares = probabilities(sizes, 0.5)
+    assert shares == pytest.approx([10 / 80, 20 / 80, 50 / 80])
+    drawn = Counter(Sampling(sizes, (4, 4, 4), 0.5, 0, steps).sets.tolist())
+    for number, share in enumerate(shares):
+        assert abs(drawn[number] / steps - share) < 4 * (share * (1 - share) / steps) ** 0.5
+
+
+@pytest.mark.parametrize(("pairs", "heldout"), [(2, 0), (15, 0), (20, 2), (640, 64), (5000, 64)])
+def test_held_out_pairs_are_never_trained_on(pairs: int, heldout: int) -> None:
+    trained, kept = split_heldout(pairs)
+    assert len(kept) == heldout and sorted([*trained, *kept]) == list(range(pairs))
+
+
+def test_blank_and_long_texts_are_counted() -> None:
+    pairs = [Pair("a", "b", ("", "c")), Pair(" ", "b"), Pair("a", "\n"), Pair("x" * 30, "b" * 6, ("y" * 7,))]
+    encoded = encode_pairs(pairs, Letters(), 8)
+    assert encoded.counts == PairCounts(read=4, kept=2, empty=2, empty_negatives=1, cut=2)
+    assert [len(encoded.queries[pair][0]) for pair in (0, 1)] == [3, 8]
+    assert [len(encoded.negatives_of(pair, None)) for pair in (0, 1)] == [1, 1]
+
+
+def test_instructions_stand_before_what_they_are_for() -> None:
+    queries = encode_pairs([Pair("a", "b", ("c",))], Letters(), 20, query_instruction="do")
+    assert queries.queries[0][0].tolist() == [1, ord("d"), ord("o"), 2, ord("a"), 2]
+    assert queries.documents[0][0].tolist() == [1, ord("b"), 2]
+    both = encode_pairs([Pair("a", "b", ("c",))], Letters(), 20, query_instruction="do", document_instruction="do")
+    assert both.documents[0][0].tolist() == [1, ord("d"), ord("o"), 2, ord("b"), 2]
+    assert both.negatives[0][0].tolist() == [1, ord("d"), ord("o"), 2, ord("c"), 2]
+
+
+class Padding(nn.Module):
+    """What a padded layout needs of an encoder."""
+
+    pad_id = 0
+
+
+@given(tokens=st.integers(1, 200), processes=st.integers(1, 9), pairs=st.integers(2, 8), negatives=st.integers(0, 2))
+@settings(deadline=None, max_examples=50)
+def test_every_text_is_computed_by_one_process(tokens: int, processes: int, pairs: int, negatives: int) -> None:
+    of_step = step_of(random_pairs(pairs, negatives))
+    for network in (encoder(0.0), PaddedEncoder(Padding(), 64)):  # type: ignore[arg-type]
+        shares = []
+        for rank in range(processes):
+            collator = StepCollator(network, tokens, "fp32", Process(rank, processes), CPU)
+            groups = collator.split(of_step.lengths)
+            assert all(of_step.lengths[group].sum() <= tokens or len(group) == 1 for group in groups)
+            shares.append(collator.collate(of_step, groups, collator.process))
+        assert len({len(share) for share in shares}) == 1, "processes would wait for each other for ever"
+        numbers = torch.cat([batch.numbers for share in shares for batch in share])
+        assert sorted(numbers.tolist()) == list(range(len(of_step.texts)))
+        assert sum(batch.query_count for share in shares for batch in share) == pairs
+
+
+def test_a_run_is_named_by_what_decides_it() -> None:
+    run = tiny_contrastive("abc")
+    others = [
+        tiny_contrastive("abd"),
+        tiny_contrastive("abc", ("paraphrases",)),
+        tiny_contrastive("abc", temperature=0.05),
+        tiny_contrastive("abc", seed=1),
+        tiny_contrastive("abc", reduction="sum"),
+        tiny_contrastive("abc", similar_above=None),
+        run.model_copy(update={"context": 16}),
+        run.model_copy(update={"sets": (run.sets[0].model_copy(update={"instruction": "other"}), run.sets[1])}),
+    ]
+    assert len({run.id, *(other.id for other in others)}) == len(others) + 1
+    assert run.pairs_id(run.sets[0]) == tiny_contrastive("abd", seed=1).pairs_id(run.sets[0]), (
+        "encoded pairs are shared"
+    )
+    assert run.pairs_id(run.sets[0]) != others[-1].pairs_id(others[-1].sets[0])
+
+
+def test_impossible_protocols_are_refused() -> None:
+    with pytest.raises(ValueError, match="texts_per_step 3 holds no two pairs"):
+        tiny_protocol(texts_per_step=3)
+    with pytest.raises(ValueError, match="needs data sets, each once"):
+        tiny_contrastive("abc", ()).model_validate({**tiny_contrastive("abc").model_dump(), "sets": ()})
+
+
+def test_what_another_writer_is_writing_beside_a_data_set_stays(tmp_path: Path) -> None:
+    own, others = (temporary_sibling(tmp_path / name) for name in ("0123", "4567"))
+    own.mkdir()
+    others.mkdir()
+    clear_temporaries(tmp_path, "0123")
+    assert not own.exists() and others.exists()

@@ -1,0 +1,159 @@
+"""`run.py --model`: contrastive fine-tuning of external encoders by flag, and what the command refuses."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import PreTrainedModel
+
+from ablations import scales
+from ablations.plan import plan_model
+from ablations.run import main
+from ablations.submit import plan_jobs
+from neobert.data.sources import SyntheticSource
+from neobert.embeddings.encoders import load_encoder
+from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED
+from neobert.external import adopt
+from neobert.files import read_lines
+from neobert.runs.layout import Layout
+from neobert.runs.records import read_records
+from neobert.slurm.profile import Profile, Resources
+from tests.hub import external_models as world
+
+CPU = torch.device("cpu")
+STEPS = 40
+
+
+@pytest.fixture
+def short_course(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few steps of smoke scale; workers read them from run.json like any others."""
+    changes = {"steps": STEPS, "texts_per_step": 24, "warmup_steps": 4, "decay_steps": STEPS}
+    monkeypatch.setitem(scales.SCALED, "smoke", {**scales.SCALED["smoke"], **changes})  # type: ignore[arg-type]
+
+
+def asked(capsys: pytest.CaptureFixture[str], folder: Path, runs: Path, *flags: str) -> list[dict[str, Any]]:
+    """What the command prints as JSON; it must end well."""
+    capsys.readouterr()
+    arguments = ["--stages", "contrastive", "--model", str(folder), "--pairs", "paraphrases", "--runs", str(runs)]
+    code = main([*arguments, "--json", *flags])
+    said = capsys.readouterr()
+    assert code == EXIT_DONE, said.err
+    entries: list[dict[str, Any]] = json.loads(said.out)
+    return entries
+
+
+@pytest.mark.usefixtures("short_course")
+def test_a_roberta_is_trained_by_flag_and_its_move_repeats_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs, folder = tmp_path / "runs", world.save(world.seeded(world.roberta), tmp_path / "tiny-roberta")
+    (planned,) = asked(capsys, folder, runs, "--dry-run")
+    assert planned["state"] == "missing" and not runs.exists(), "looking wrote something"
+    (done,) = asked(capsys, folder, runs, "--trace-steps", "2")
+    assert (done["run"], done["state"]) == (planned["run"], "done")
+    assert done["heldout_accuracy"].keys() == {"paraphrases"} and np.isfinite(done["heldout_loss"]["paraphrases"])
+    assert list(Path(done["folder"]).glob("attempts/*/trace.json")), "--trace-steps is honoured"
+    ((record,), problems) = read_records(runs)
+    assert not problems and record["inputs"]["weights"] == done["weights"] and record["steps"] == STEPS
+    assert record["labels"]["model"] == "tiny-roberta" and record["labels"]["origin"].keys() >= {"model.safetensors"}
+
+    before = load_encoder(Layout(runs), done["weights"], CPU).encode(["the cat sleeps"])
+    after = load_encoder(Layout(runs), done["run"], CPU).encode(["the cat sleeps"])
+    assert np.abs(after - before).max() > 0.01, "nothing was learned"
+    moved = folder.rename(tmp_path / "elsewhere")
+    (again,) = asked(capsys, moved, runs)
+    assert again["state"] == "done" and len(list(read_lines(runs / "starts.jsonl"))) == 1
+
+
+@pytest.mark.usefixtures("short_course")
+def test_other_bytes_seeds_and_pairs_are_other_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs, folder = tmp_path / "runs", world.save(world.seeded(world.bert), tmp_path / "model")
+    first, second = asked(capsys, folder, runs, "--dry-run", "--seed", "0", "1")
+    (more,) = asked(capsys, folder, runs, "--dry-run", "--pairs", "answers")
+    tensors = load_file(folder / "model.safetensors")
+    save_file({name: tensor * 1.01 for name, tensor in tensors.items()}, folder / "model.safetensors", {"format": "pt"})
+    (other,) = asked(capsys, folder, runs, "--dry-run")
+    assert len({entry["run"] for entry in (first, second, more, other)}) == 4
+    assert first["weights"] == second["weights"] == more["weights"] != other["weights"]
+
+
+def without_weights(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+
+
+def untouched(folder: Path) -> None:
+    """Nothing is wrong with the files."""
+
+
+@pytest.mark.parametrize(
+    ("build", "damage", "code", "sentence"),
+    [
+        (world.bert, without_weights, EXIT_MISSING, "has no model.safetensors"),
+        (lambda: world.bert(vocab_size=40), untouched, EXIT_REFUSED, "but its embedding only 40 rows"),
+        (world.gpt2, untouched, EXIT_REFUSED, "is a decoder"),
+    ],
+    ids=["no weights", "another tokenizer", "decoder"],
+)
+def test_what_is_no_encoder_is_refused_in_one_sentence(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    build: Callable[[], PreTrainedModel],
+    damage: Callable[[Path], None],
+    code: int,
+    sentence: str,
+) -> None:
+    folder = world.save(world.seeded(build), tmp_path / "model")
+    damage(folder)
+    capsys.readouterr()
+    assert main(["--stages", "contrastive", "--model", str(folder), "--runs", str(tmp_path / "runs")]) == code
+    said = capsys.readouterr().err
+    assert sentence in said and said.count("\n") == 1 and not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "sentence"),
+    [
+        (["--model", "no/such/folder"], EXIT_MISSING, "there is no folder no/such/folder"),
+        (["--model", "x", "--variant", "M8"], EXIT_REFUSED, "--model cannot be combined with --variant"),
+        (["--model", "x", "--design", "ladder"], EXIT_REFUSED, "--model cannot be combined with --design"),
+        (["--model", "x", "--gc"], EXIT_REFUSED, "--model cannot be combined with --gc"),
+        (["--model", "x", "--stages", "pretrain", "contrastive"], EXIT_REFUSED, "the stage pretrain is for variants"),
+        (["--model", "x", "--compile", "on"], EXIT_REFUSED, "--compile on does not reach contrastive"),
+        (["--variant", "M8", "--compile", "on"], EXIT_REFUSED, "--compile on does not reach contrastive"),
+        (["--model", "x", "--data", "nowhere"], EXIT_MISSING, "nowhere"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_flags_that_do_not_go_together_are_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], code: int, sentence: str
+) -> None:
+    stages = [] if "--stages" in flags else ["--stages", "contrastive"]
+    assert main([*stages, *flags, "--runs", str(tmp_path / "runs")]) == code
+    said = capsys.readouterr().err
+    assert sentence in said and said.count("\n") == 1 and not (tmp_path / "runs").exists()
+
+
+def test_a_model_without_a_stage_is_told_which_there_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--model", "x", "--runs", str(tmp_path / "runs")]) == EXIT_REFUSED
+    assert "--model goes with --stages contrastive" in capsys.readouterr().err
+
+
+def test_pairs_of_the_hub_are_named_with_what_brings_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = world.save(world.seeded(world.bert), tmp_path / "model")
+    flags = ["--stages", "contrastive", "--model", str(folder), "--data", "hub", "--pairs", "ALLNLI"]
+    assert main([*flags, "--runs", str(tmp_path / "runs")]) == EXIT_MISSING
+    said = capsys.readouterr().err
+    assert "ALLNLI" in said and "FEVER" not in said and "prefetch.py" in said and not (tmp_path / "runs").exists()
+
+
+def test_slurm_waits_for_nothing_before_an_external_model(tmp_path: Path) -> None:
+    layout = Layout(tmp_path / "runs")
+    model = adopt(layout, str(world.save(world.seeded(world.bert), tmp_path / "model")))
+    row = plan_model(model, [0], "smoke", SyntheticSource(100), layout, ["contrastive"])
+    (job,) = plan_jobs(layout, [row], Profile(*(Resources(),) * 4))
+    assert job.references == (f"contrastive/{row.runs[0].id}",) and job.after == ()

@@ -1,0 +1,217 @@
+"""Evaluations through the real worker and the real command: shared, killed, from any encoder, up to Table 4."""
+
+import json
+import signal
+import time
+from collections import Counter
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ablations import run, scales
+from ablations.plan import EmbeddingChoice, EncoderWeights, embedding_runs, evaluation_after
+from neobert.data.mteb_tasks import CATEGORIES
+from neobert.embeddings import evaluation as mteb_evaluation
+from neobert.embeddings.encoders import TextEncoder
+from neobert.embeddings.evaluation import execute, load_named_encoder
+from neobert.errors import EXIT_MISSING
+from neobert.external import adopt, write_model_file
+from neobert.files import read_lines
+from neobert.processes import Stopped, StopRequest
+from neobert.runs.claims import acquire
+from neobert.runs.layout import Layout
+from neobert.runs.records import EmbeddingConfig, EmbeddingScores, read_record
+from neobert.runs.run_file import read_run_file
+from neobert.runs.worker import Worker, open_parts
+from neobert.training.distributed import default_device
+from reports import make_figures
+from reports.tables import DASH
+from sweeps import mteb_suite
+from tests.ablations.test_run_command import toy_scale  # noqa: F401  (a fixture)
+from tests.embeddings.tiny_contrastive import tiny_contrastive, write_tiny_contrastive
+from tests.embeddings.tiny_suite import SMOKE, SOURCE_HERE, write_evaluation, write_zero_shot
+from tests.hub.external_models import bert, save, seeded
+from tests.support.tiny_runs import worker
+
+pytestmark = pytest.mark.skipif(find_spec("mteb") is None, reason="mteb is not installed")
+
+PAIRS = ("--pairs", "paraphrases")
+STS = "SyntheticSentenceSimilarity"
+
+
+def starts(root: Path) -> Counter[str]:
+    """How often each unit was started."""
+    return Counter(line["unit"] for line in read_lines(root / "starts.jsonl"))
+
+
+def records(root: Path) -> list[Path]:
+    return sorted(root.glob("mteb/*/*.json"))
+
+
+def test_kill_9_loses_nothing_and_repeats_no_finished_task(tmp_path: Path) -> None:
+    """The real worker is killed after its first record; what it was in is done anew, what it had recorded is not."""
+    evaluation = write_zero_shot(tmp_path, [STS, "SyntheticThingClustering", "SyntheticSummaryQuality"])
+    killed = worker(tmp_path, evaluation.reference)
+    deadline = time.monotonic() + 240
+    while not records(tmp_path) and killed.poll() is None:
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.002)
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+    finished = {path: path.stat().st_mtime_ns for path in records(tmp_path)}
+    assert 0 < len(finished) < len(evaluation.tasks)
+    assert work(tmp_path, evaluation.reference) == 0
+    assert len(records(tmp_path)) == len(evaluation.tasks) == len(starts(tmp_path))
+    assert all(path.stat().st_mtime_ns == written for path, written in finished.items())
+    again = [unit for unit, count in starts(tmp_path).items() if count > 1]
+    assert len(again) <= 1 and not {path.stem for path in finished} & set(again)
+    _assert_records_are_whole(tmp_path)
+
+
+def _assert_records_are_whole(root: Path) -> None:
+    """Of the documented form, with scores that are numbers and texts that are counted."""
+    for record in map(read_record, records(root)):
+        config = EmbeddingConfig.model_validate(record["config"])
+        assert EmbeddingScores.model_validate(record["scores"]).metrics[config.metric] == record["scores"]["score"]
+        assert record["inputs"]["pretraining"] and record["inputs"]["weights"]
+        assert record["texts"]["texts"] > 0 and record["texts"].keys() >= {"empty", "cut", "repeated"}
+        assert record["labels"].keys() >= {"scale", "data"} and record["seconds"] >= 0 and record["packages"]["mteb"]
+
+
+def test_what_mteb_keeps_spares_a_task_whose_record_was_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process killed between mteb's file and the record: the next one encodes nothing."""
+    evaluation = write_zero_shot(tmp_path, [STS])
+    work(tmp_path, evaluation.reference)
+    (path,) = records(tmp_path)
+    before = read_record(path)
+    path.unlink()
+    monkeypatch.setattr(TextEncoder, "encode", lambda *_, **__: pytest.fail("a text was encoded"))
+    work(tmp_path, evaluation.reference)
+    assert read_record(path)["scores"] == before["scores"]
+
+
+def work(root: Path, *references: str) -> int:
+    """A worker in this process, where mteb is imported already; its exit code."""
+    mteb_evaluation._open_evaluation.cache_clear()
+    layout = Layout(root)
+    parts = [part for each in references for part in open_parts(layout, each)]
+    return Worker(layout, parts, StopRequest()).run()
+
+
+def test_a_request_to_stop_ends_a_task_without_a_record_or_an_error(tmp_path: Path) -> None:
+    evaluation = write_zero_shot(tmp_path, [STS])
+    layout, stop = Layout(tmp_path), StopRequest()
+    (part,) = evaluation.task_parts(layout)
+    claim = acquire(layout.claims(part.id))
+    stop.request()
+    assert claim is not None
+    with claim, pytest.raises(Stopped):
+        execute(layout, read_run_file(layout.root / evaluation.folder), part, claim, stop)
+    assert not records(tmp_path) and not part.error.exists()
+
+
+def test_changed_data_are_refused_by_name(tmp_path: Path) -> None:
+    evaluation = write_zero_shot(tmp_path, [STS])
+    (task,) = evaluation.tasks
+    stale = evaluation.model_copy(update={"tasks": (task.model_copy(update={"origin": "synthetic:v0"}),)})
+    write_evaluation(tmp_path, stale)
+    assert work(tmp_path, stale.reference) == 1
+    (part,) = stale.task_parts(Layout(tmp_path))
+    error = json.loads(part.error.read_text())
+    assert f"task {STS} of synthetic changed since this was planned" in error["error"]
+    assert error["exit_code"] == EXIT_MISSING and not records(tmp_path)
+
+
+def test_any_encoder_of_transformers_is_measured_as_it_was_trained(tmp_path: Path) -> None:
+    """Zero-shot it gives the mean of its own hidden states; after fine-tuning the weights are those of the run."""
+    layout, folder = Layout(tmp_path), save(seeded(bert), tmp_path / "tiny-bert", token_types=True)
+    model = adopt(layout, str(folder))
+    write_model_file(layout, model)
+    tuned = tiny_contrastive(model.id, ("paraphrases",)).model_copy(
+        update={"context": 48, "tokenizer_origin": model.tokenizer_origin}
+    )
+    write_tiny_contrastive(tmp_path, tuned)
+    assert work(tmp_path, tuned.reference) == 0
+    choice = EmbeddingChoice(tasks=[STS], zero_shot=True)
+    (plain,), _ = embedding_runs(EncoderWeights.of_model(model), SMOKE, [0], SOURCE_HERE, ("mteb",), choice)
+    sts = [task for task in SOURCE_HERE.embedding_tasks() if task.name == STS]
+    after = evaluation_after(tuned, SMOKE, sts, SOURCE_HERE)
+    for evaluation in (plain, after):
+        write_evaluation(tmp_path, evaluation)
+        assert work(tmp_path, evaluation.reference) == 0
+    assert [record["inputs"]["pretraining"] for record in map(read_record, records(tmp_path))] == [model.id] * 2
+    _assert_vectors_are_means(tmp_path, plain.id, folder)
+    told = [_vectors(tmp_path, evaluation.id) for evaluation in (plain, after)]
+    assert not np.allclose(*told, atol=1e-3), "fine-tuning changed nothing"
+
+
+TEXTS = ["the cat sleeps .", "", "a dog " * 60, "the cat sleeps ."]
+
+
+def _vectors(root: Path, evaluation_id: str) -> Any:
+    run_file = read_run_file(Layout(root).embedding_evaluation(evaluation_id))
+    encoder = load_named_encoder(Layout(root), run_file, default_device()).encoder
+    vectors = encoder.encode(TEXTS)
+    counts = encoder.counts
+    assert (counts.texts, counts.repeated, counts.empty, counts.cut) == (4, 1, 1, 1)
+    return vectors
+
+
+def _assert_vectors_are_means(root: Path, evaluation_id: str, folder: Path) -> None:
+    """One text at a time, without padding, by transformers itself."""
+    import torch
+    from transformers import AutoModel, AutoTokenizer
+
+    model, tokenizer = AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    for text, vector in zip(TEXTS, _vectors(root, evaluation_id), strict=True):
+        with torch.no_grad():
+            hidden = model(**tokenizer(text, truncation=True, max_length=48, return_tensors="pt")).last_hidden_state
+        assert np.allclose(hidden[0].mean(dim=0).numpy(), vector, atol=1e-5)
+
+
+@pytest.fixture
+def toy_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contrastive fine-tuning of a few steps."""
+    toy = {**scales.SCALED["smoke"], "steps": 4, "texts_per_step": 24, "warmup_steps": 1, "decay_steps": 4}
+    monkeypatch.setitem(scales.SCALED, "smoke", toy)  # type: ignore[index]
+
+
+@pytest.mark.usefixtures("toy_scale", "toy_tuning")
+def test_m8_runs_from_nothing_to_a_row_of_table_4(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Pre-training, fine-tuning and seven tasks by one command; again it does nothing; the row says its suite."""
+    runs, out = tmp_path / "runs", tmp_path / "out"
+    command = ["--variant", "M8", "--stages", "pretrain", "mteb", "--runs", str(runs), "--cluster", "here"]
+    command += ["--workers", "2", *PAIRS]
+    assert run.main([*command, "--json"]) == 0
+    (outcome,) = json.loads(capsys.readouterr().out)
+    (tuned,), (measured,) = outcome["contrastive"], outcome["mteb"]
+    assert (tuned["state"], measured["state"]) == ("done", "done") and 0 <= tuned["heldout_accuracy"] <= 1
+    means = {mean["category"]: mean for mean in measured["means"]}
+    assert set(means) == {*CATEGORIES, None} and means[None]["tasks"] == means[None]["expected"] == 7
+    assert max(starts(runs).values()) == 1, "two workers shared the tasks"
+    _assert_records_are_whole(runs)
+    before = sorted((path, path.stat().st_mtime_ns) for path in runs.rglob("*.json"))
+    assert run.main(command) == 0
+    assert sorted((path, path.stat().st_mtime_ns) for path in runs.rglob("*.json")) == before
+    said = capsys.readouterr().out
+    assert "Contrastive fine-tuning" in said and "(7 of 7)" in said
+    assert mteb_suite.main(["--variant", "M8", "--runs", str(runs), "--categories", "sts", *PAIRS]) == 0
+    said = capsys.readouterr().out
+    assert "1 of 7" in said and max(starts(runs).values()) == 1, "what one command measured the other shows"
+    assert make_figures.main(["--runs", str(runs), "--out", str(out)]) == 0
+    _assert_row_of_table_4(out / "smoke-synthetic" / "table4.md", means)
+
+
+def _assert_row_of_table_4(path: Path, means: dict[str | None, dict[str, Any]]) -> None:
+    header, *rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in path.read_text().splitlines()
+        if line.startswith("|")
+    ]
+    (own,) = (dict(zip(header, row, strict=True)) for row in rows if row[0] == "this study")
+    assert (own["Model"], own["Suite"], own["Tasks"]) == ("M8", "synthetic", "7, none of the 56")
+    assert own["Average"] == DASH and own["STS"] == f"{means['sts']['score'] * 100:.1f} (1)"
+    assert own["Mean of 7 shared"] == f"{means[None]['score'] * 100:.1f}"

@@ -1,0 +1,382 @@
+"""Tasks of embeddings measured by mteb: scores that tell encoders apart, kept for its tools, lost by no kill."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+
+from neobert.data.mteb_tasks import OFFICIAL_GOLD, OFFICIAL_ROWS, OFFICIAL_TASKS, EmbeddingTask
+from neobert.data.sources import DirectorySource, SyntheticSource
+from neobert.embeddings import evaluation
+from neobert.embeddings.encoders import PackedEncoder, TextCounts, TextEncoder
+from neobert.embeddings.evaluation import NamedEncoder, TaskScore, measure_task
+from neobert.errors import EXIT_DONE, DamagedFile, MissingData, RunFailed
+from neobert.export.__main__ import main
+from neobert.export.checkpoint import open_checkpoint
+from neobert.files import sha256_of
+from neobert.processes import REPOSITORY, StopRequest, offline_environment
+from tests.embeddings.embedding_worlds import (
+    KnowsTheWorld,
+    RandomVectors,
+    card_of,
+    named,
+    own_tables,
+    write_own_tasks,
+    write_published,
+    write_table,
+)
+from tests.hub.exported_runs import write_checkpoints
+from tests.support.tiny_runs import tiny_run
+
+WORLD = SyntheticSource(10)
+TASKS = {task.name: task for task in WORLD.embedding_tasks()}
+SIMILARITY = TASKS["SyntheticSentenceSimilarity"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def mteb(tmp_path_factory) -> Iterator[ModuleType]:
+    """The package, imported with its own warnings left aside, and its cache in a folder of the tests."""
+    pytest.importorskip("mteb", reason="mteb is not installed")
+    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
+        warnings.simplefilter("ignore")
+        patch.setenv("MTEB_CACHE", str(tmp_path_factory.mktemp("mteb")))
+        import mteb
+
+        yield mteb
+
+
+def scores_of(encoder: RandomVectors, results: Path) -> dict[str, float]:
+    return {name: measure_task(named(encoder), task, WORLD, results).score for name, task in TASKS.items()}
+
+
+def test_the_synthetic_suite_tells_who_knows_the_world_from_random_vectors(tmp_path: Path) -> None:
+    knowing, random = scores_of(KnowsTheWorld(), tmp_path / "known"), scores_of(RandomVectors(), tmp_path / "random")
+    assert all(knowing[name] > random[name] + 0.3 for name in TASKS), (knowing, random)
+    assert all(score > 0.7 for score in knowing.values()), knowing
+
+
+class Untouchable(RandomVectors):
+    """An encoder that nobody may ask."""
+
+    def encode(self, texts, *, instruction=None):
+        raise AssertionError("encoded again")
+
+
+def test_what_was_measured_is_read_again_and_nothing_is_encoded(tmp_path: Path) -> None:
+    first = measure_task(named(RandomVectors()), SIMILARITY, WORLD, tmp_path)
+    assert first.counts.texts == 600 and first.metrics["cosine_spearman"] == first.score and first.seconds > 0
+    assert measure_task(named(Untouchable()), SIMILARITY, WORLD, tmp_path) == first
+
+
+@pytest.mark.parametrize("other", ["weights", "prompts", "data", "mteb"])
+def test_scores_of_other_weights_prompts_data_or_mteb_are_not_reused(
+    tmp_path: Path, other: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure_task(named(RandomVectors()), SIMILARITY, WORLD, tmp_path)
+    if other == "data":
+        monkeypatch.setattr(SyntheticSource, "_world", lambda _: "synthetic:other")
+    if other == "mteb":
+        for path in tmp_path.rglob(f"{SIMILARITY.name}.json"):
+            path.write_text(path.read_text().replace('"mteb_version": "', '"mteb_version": "1'))
+    revision = "another" if other == "weights" else "0123456789ab"
+    prompts = {"query": "find"} if other == "prompts" else {}
+    with pytest.raises(AssertionError, match="encoded again"):
+        measure_task(named(Untouchable(), revision), SIMILARITY, WORLD, tmp_path, prompts)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_mtebs_own_tools_read_the_results(tmp_path: Path, mteb: ModuleType) -> None:
+    source = official_copy(tmp_path / "data")
+    measured = measure_task(named(RandomVectors()), OFFICIAL_TASKS["STS12"], source, tmp_path / "results")
+    told = measure_task(
+        named(RandomVectors()), OFFICIAL_TASKS["STS12"], source, tmp_path / "results", {"query": "find"}
+    )
+    cache = mteb.ResultCache(tmp_path / "results")
+    found = cache.load_task_result("STS12", "neobert/tested", "0123456789ab", raise_if_not_found=True)
+    assert found.get_score() == measured.score and found.task.metadata.name == "STS12"
+    loaded = cache.load_results(tasks=["STS12"], include_remote=False, load_experiments="match_name")
+    scores = sorted(result.task_results[0].get_score() for result in loaded.model_results)
+    assert scores == sorted([measured.score, told.score]) and measured.score != told.score
+    assert "STS12" in str(loaded.to_dataframe())
+
+
+def official_copy(folder: Path) -> DirectorySource:
+    """A folder whose STS12 counts as official while the test runs, as its numbers do not."""
+    table = own_tables()["STS/Similar"]["test"]
+    write_table(folder / "mteb/STS/STS12/test.parquet", table)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(OFFICIAL_ROWS, "STS12", {"test": 6})
+        patch.setitem(OFFICIAL_GOLD, "STS12", 2.5833)
+        source = DirectorySource(folder)
+        assert source.embedding_tasks() == (OFFICIAL_TASKS["STS12"],)
+    return source
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.7, 0.999])
+def test_a_torn_result_is_measured_again(tmp_path: Path, share: float) -> None:
+    first = measure_task(named(RandomVectors()), SIMILARITY, WORLD, tmp_path)
+    (path,) = tmp_path.rglob(f"{SIMILARITY.name}.json")
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(share * len(whole))])
+    again = measure_task(named(RandomVectors()), SIMILARITY, WORLD, tmp_path)
+    assert (again.score, again.metrics, again.counts) == (first.score, first.metrics, first.counts)
+    assert json.loads(path.read_bytes())["task_name"] == SIMILARITY.name
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from tests.embeddings.embedding_worlds import RandomVectors, named
+from neobert.data.sources import SyntheticSource
+from neobert.embeddings.evaluation import measure_task
+
+def die(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+moment, results = sys.argv[1:]
+world = SyntheticSource(10)
+task = next(task for task in world.embedding_tasks() if task.category == "sts")
+encoder = RandomVectors()
+if moment == "encoding":
+    encoder.encode = die
+if moment == "before the result's name":
+    rename, seen = Path.replace, []
+    Path.replace = lambda *names: die() if seen else (seen.append(1), rename(*names))[1]
+measure_task(named(encoder), task, world, Path(results))
+"""
+
+
+@pytest.mark.parametrize("moment", ["encoding", "before the result's name"])
+def test_a_kill_at_any_moment_leaves_no_result_or_a_whole_one(tmp_path: Path, moment: str) -> None:
+    environment = os.environ | offline_environment() | {"PYTHONPATH": str(REPOSITORY)}
+    killed = subprocess.run([sys.executable, "-c", KILLED, moment, str(tmp_path)], env=environment, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert not list(tmp_path.rglob(f"{SIMILARITY.name}.json"))
+    after = measure_task(named(RandomVectors()), SIMILARITY, WORLD, tmp_path)
+    (kept,) = tmp_path.rglob(f"{SIMILARITY.name}.json")
+    assert json.loads(kept.read_bytes())["scores"]["test"][0]["main_score"] == after.score
+
+
+class SameForAll(RandomVectors):
+    """A collapsed encoder."""
+
+    def vector(self, text: str) -> np.ndarray:
+        return np.ones(96, np.float32)
+
+
+class NoNumbers(RandomVectors):
+    """A broken encoder."""
+
+    def vector(self, text: str) -> np.ndarray:
+        return np.full(96, np.nan, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("encoder", "said"), [(SameForAll(), "gives the score nan, which is none of"), (NoNumbers(), "no finite vectors")]
+)
+def test_no_score_that_is_no_number_is_kept(tmp_path: Path, encoder: RandomVectors, said: str) -> None:
+    with pytest.raises(RunFailed, match=said):
+        measure_task(named(encoder), SIMILARITY, WORLD, tmp_path)
+    assert not list(tmp_path.rglob("*.json"))
+
+
+def test_metrics_that_do_not_apply_are_left_out(tmp_path: Path) -> None:
+    write_own_tasks(tmp_path)
+    table = own_tables()["Classification/Cats"]["train"]
+    for part in ("train", "test"):
+        changed = {**table, "label": [number % 3 for number in range(12)]}
+        write_table(tmp_path / "mteb/Classification/Cats" / f"{part}.parquet", changed)
+    measured = measured_in(tmp_path, "Cats")
+    assert "ap" not in measured.metrics and np.isfinite(list(measured.metrics.values())).all()
+    (path,) = (tmp_path / "results").rglob("Cats.json")
+    assert "NaN" not in path.read_text()
+
+
+def measured_in(folder: Path, name: str, encoder: RandomVectors | None = None) -> TaskScore:
+    source = DirectorySource(folder)
+    task = next(task for task in source.embedding_tasks() if task.name == name)
+    return measure_task(named(encoder or RandomVectors()), task, source, folder / "results")
+
+
+def test_own_tasks_of_every_category_give_the_scores_that_they_have_by_hand(tmp_path: Path) -> None:
+    """Against numpy and scipy: an encoder whose vectors are drawn, so that nothing comes out right by accident."""
+    write_own_tasks(tmp_path)
+    measured = {task.name: measured_in(tmp_path, task.name) for task in DirectorySource(tmp_path).embedding_tasks()}
+    vector = RandomVectors().vector
+
+    def cosine(first: str, second: str) -> float:
+        one, two = vector(first), vector(second)
+        return float(one @ two / np.linalg.norm(one) / np.linalg.norm(two))
+
+    table = own_tables()["STS/Similar"]["test"]
+    pairs = list(zip(table["sentence1"], table["sentence2"], strict=True))
+    assert measured["Similar"].score == pytest.approx(
+        spearmanr([cosine(*pair) for pair in pairs], table["score"])[0], abs=1e-6
+    )
+
+    def gain(query: str, right: str, *wrong: str) -> float:
+        return 1 / np.log2(2 + sum(cosine(query, other) > cosine(query, right) for other in wrong))
+
+    found = np.mean([gain("q", "the q", "", "t the r"), gain("r", "t the r", "the q", "")])
+    assert measured["Found"].score == pytest.approx(found, abs=1e-5)
+
+    def precision(query: str, right: str, *wrong: str) -> float:
+        return 1 / (1 + sum(cosine(query, other) > cosine(query, right) for other in wrong))
+
+    ranked = np.mean([precision("q", "the q", "a", "b"), precision("r", "the r", "c")])
+    assert measured["Answers"].score == pytest.approx(ranked, abs=1e-5)
+    assert measured["Found"].counts == TextCounts(texts=5, empty=1)
+    assert measured["Cats"].score == 1.0, "the texts to test on are those to learn from"
+    assert measured["Short"].score in (-1.0, 0.0, 1.0), "two machine summaries rank either way, on average"
+
+
+def test_queries_and_documents_get_their_own_instructions(tmp_path: Path) -> None:
+    told = {"query": "find", "document": "be found"}
+    retrieving, alike = RandomVectors(), RandomVectors()
+    measure_task(named(retrieving), TASKS["SyntheticParaphraseRetrieval"], WORLD, tmp_path, told)
+    measure_task(named(alike), SIMILARITY, WORLD, tmp_path, told)
+    assert retrieving.instructions == {"find", "be found"} and alike.instructions == {"find"}
+
+
+def test_a_published_repository_is_read_by_mteb_itself(tmp_path: Path) -> None:
+    table = own_tables()["STS/Similar"]["test"]
+    write_published(tmp_path, "STS12", {"data/test.parquet": table}, card_of(default__test="data/test.parquet"))
+    write_table(tmp_path / "mteb/STS/Similar/test.parquet", table)
+    published, own = measured_in(tmp_path, "STS12"), measured_in(tmp_path, "Similar")
+    assert published.score == own.score and published.revision == "a0d554a64d88156834ff5ae9920b964011b16384"
+
+
+def test_tables_of_another_folder_of_the_same_name_are_not_taken_for_its_own(tmp_path: Path) -> None:
+    table = own_tables()["STS/Similar"]["test"]
+    for name, scores in (("one", table["score"]), ("two", table["score"][::-1])):
+        changed = {**table, "score": scores}
+        write_published(tmp_path / name, "STS12", {"test.parquet": changed}, card_of(default__test="test.parquet"))
+    one, two = (measured_in(tmp_path / name, "STS12") for name in ("one", "two"))
+    assert one.score == -two.score != 0
+
+
+def test_a_published_repository_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
+    table = own_tables()["STS/Similar"]["test"]
+    write_published(tmp_path, "STS12", {"data/test.parquet": table}, card_of(default__test="data/test.parquet"))
+    path = tmp_path / "mteb/STS12/data/test.parquet"
+    whole = sha256_of(path)
+    path.write_bytes(b"x" * path.stat().st_size)
+    with pytest.raises(MissingData, match=r"test\.parquet does not match its checksum"):
+        measured_in(tmp_path, "STS12")
+    manifest = tmp_path / "manifest.json"
+    manifest.write_text(manifest.read_text().replace(whole, sha256_of(path)))  # as if the hub's own were so
+    with pytest.raises(DamagedFile, match=r"STS12 in .*: prefetch it again") as damaged:
+        measured_in(tmp_path, "STS12")
+    assert "\n" not in str(damaged.value)
+
+
+class Refusing(RandomVectors):
+    """An encoder that wants other texts."""
+
+    def encode(self, texts, *, instruction=None):
+        raise ValueError("text 0 is no text")
+
+
+def test_what_an_encoder_refuses_is_told_with_the_task(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="task SyntheticSentenceSimilarity: text 0 is no text"):
+        measure_task(named(Refusing()), SIMILARITY, WORLD, tmp_path)
+
+
+def test_without_mteb_one_sentence_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluation, "find_spec", lambda _: None)
+    with pytest.raises(ValueError, match=r"need mteb: install the extra with pip install -e '\.\[eval\]'"):
+        measure_task(named(RandomVectors()), SIMILARITY, WORLD, tmp_path)
+
+
+class Interrupted(RandomVectors):
+    """Stops after some calls."""
+
+    def __init__(self, calls: int) -> None:
+        super().__init__()
+        self.calls = calls
+
+    def encode(self, texts, *, instruction=None):
+        self.calls -= 1
+        if self.calls < 0:
+            raise KeyboardInterrupt
+        return super().encode(texts, instruction=instruction)
+
+
+def write_forums(folder: Path, task: EmbeddingTask) -> None:
+    """Twelve forums of different questions."""
+    card = card_of(
+        default__test="qrels/test.parquet", corpus__corpus="corpus.parquet", queries__queries="queries.parquet"
+    )
+    for forum in task.members:
+        texts = [f"{forum} answer {number}" for number in range(5)]
+        tables = {
+            "corpus.parquet": {"_id": [f"d{number}" for number in range(5)], "title": [""] * 5, "text": texts},
+            "queries.parquet": {"_id": ["q0", "q1"], "text": [f"{forum} first", f"{forum} second"]},
+            "qrels/test.parquet": {"query-id": ["q0", "q1"], "corpus-id": ["d0", "d1"], "score": [1, 1]},
+        }
+        write_published(folder, forum, tables, card)
+
+
+def test_twelve_forums_are_one_task_that_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
+    task = OFFICIAL_TASKS["CQADupstackRetrieval"]
+    write_forums(tmp_path, task)
+    with pytest.raises(KeyboardInterrupt):
+        measured_in(tmp_path, task.name, Interrupted(7))
+    kept = {path.stem for path in (tmp_path / "results").rglob("*Retrieval.json")}
+    assert kept == set(task.members[:3]), "two calls a forum"
+    whole = measured_in(tmp_path, task.name, Interrupted(2 * 9))
+    forums = [json.loads(path.read_text()) for path in (tmp_path / "results").rglob("CQADupstack*Retrieval.json")]
+    scores = {found["task_name"]: found["scores"]["test"][0]["main_score"] for found in forums}
+    assert scores.keys() == {*task.members, task.name}
+    assert whole.score == pytest.approx(np.mean([scores[forum] for forum in task.members]), abs=1e-6)
+    assert whole.counts.texts == 12 * 7 and len(set(scores.values())) > 3
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_mteb_finds_no_fault_with_the_encoder(mteb: ModuleType, tmp_path: Path) -> None:
+    from mteb.results import TaskResult
+
+    from neobert.embeddings.mteb import MtebModel
+
+    found = mteb.mock_run(MtebModel(tiny_encoder(tmp_path), {"query": "find"}, StopRequest()))
+    ran = {name: result for name, result in found.items() if result is not None}
+    failed = {name: result for name, result in ran.items() if not isinstance(result, TaskResult)}
+    assert not failed and len(ran) >= 20
+
+
+def tiny_encoder(root: Path) -> NamedEncoder:
+    checkpoint = open_checkpoint(write_checkpoints(root / "runs", tiny_run(), 0), 0)
+    import torch
+
+    model, context = checkpoint.network.model, checkpoint.run.context
+    by = TextEncoder(PackedEncoder(model), checkpoint.tokenizer, context, precision="fp32", device=torch.device("cpu"))
+    return NamedEncoder("neobert/tiny", checkpoint.run.id, by)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_sentence_transformers_gets_the_same_scores_from_the_exported_checkpoint(
+    mteb: ModuleType, tmp_path: Path
+) -> None:
+    library = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
+    from neobert.embeddings.mteb import mteb_tasks
+
+    by = tiny_encoder(tmp_path)
+    (run,) = (tmp_path / "runs" / "pretraining").iterdir()
+    out = tmp_path / "exported"
+    assert main([str(run), "--to", "sentence-transformers", "--out", str(out), "--step", "0"]) == EXIT_DONE
+    other = library.SentenceTransformer(str(out), device="cpu")
+    for name in ("SyntheticSentenceSimilarity", "SyntheticParaphraseRetrieval", "SyntheticOpinionClassification"):
+        own = measure_task(by, TASKS[name], WORLD, tmp_path / "results")
+        tasks = list(mteb_tasks(TASKS[name], WORLD.embedding_task_data(name), "synthetic"))
+        theirs = mteb.evaluate(other, tasks, cache=None, show_progress_bar=False, co2_tracker=False)
+        assert own.score == pytest.approx(theirs.task_results[0].get_score(), abs=1e-5), name
+        assert own.counts.texts > 0 and own.counts.empty == 0

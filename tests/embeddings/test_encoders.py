@@ -1,0 +1,343 @@
+"""Encoders, own and external, give each text the vector that it has alone: that of transformers and of
+sentence-transformers on the same weights."""
+
+from collections.abc import Callable
+from itertools import chain, pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel, AutoTokenizer, PreTrainedModel
+
+from neobert.data.sources import SyntheticSource
+from neobert.data.tokenizers import TextTokenizer
+from neobert.embeddings import encoders
+from neobert.embeddings.encoders import (
+    PackedEncoder,
+    PaddedEncoder,
+    TextCounts,
+    TextEncoder,
+    default_precision,
+    load_encoder,
+    packed_batches,
+)
+from neobert.errors import EXIT_DONE, DamagedFile, MissingData, RunFailed
+from neobert.export.__main__ import main
+from neobert.export.checkpoint import open_checkpoint
+from neobert.external import adopt
+from neobert.hub.external import ExternalEncoder, load_external
+from neobert.model.attention import whole_rows_plan
+from neobert.model.build import build_encoder, initialize
+from neobert.model.heads import pool_mean
+from neobert.runs.layout import Layout
+from tests.embeddings.tiny_contrastive import tiny_contrastive, write_encoder, write_tiny_contrastive
+from tests.hub import external_models as world
+from tests.hub.exported_runs import m0_folder, write_checkpoints
+from tests.support.tiny_runs import tiny_model, tiny_run
+
+CPU = torch.device("cpu")
+CONTEXT = 24
+WORDS = ("the", "cat", "a", "dog", "sleeps", "and", "bird", "stone", ".")
+BF16_BOUND = 0.03
+"""Largest difference of a bf16 vector from the fp32 one, as a share of its length (eight bits of mantissa)."""
+
+FP16_BOUND = 0.005
+"""The same of fp16 (eleven bits)."""
+
+texts = st.lists(st.lists(st.sampled_from(WORDS), max_size=70).map(" ".join), max_size=20)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory) -> TextTokenizer:
+    return SyntheticSource(10).tokenizer("wordpiece", 512, tmp_path_factory.mktemp("tokenizers"))
+
+
+def encoder(tokenizer: TextTokenizer, positions: str = "rotary", **options) -> TextEncoder:
+    model = tiny_model(positions=positions, width=32)
+    built = build_encoder(model, CONTEXT)
+    initialize(built, model.initialization, 0)
+    return TextEncoder(PackedEncoder(built), tokenizer, CONTEXT, **{"precision": "fp32", "device": CPU, **options})
+
+
+@torch.no_grad()
+def alone(by: TextEncoder, text: str) -> np.ndarray:
+    """What the classifier's own mean pooling gives for one text in a row of its own."""
+    ids = by.tokenizer.frame(by.tokenizer.encode([text])[0], max_tokens=by.context)
+    row = torch.tensor([ids])
+    return pool_mean(by.model.model, row, whole_rows_plan(row))[0].float().numpy()
+
+
+@pytest.mark.parametrize("positions", ["rotary", "learned"])
+@settings(max_examples=25, deadline=None)
+@given(given_texts=texts, batch_tokens=st.sampled_from([1, 30, 100, 10_000]), chunk=st.sampled_from([1, 7, 4096]))
+def test_a_vector_does_not_depend_on_the_other_texts(tokenizer, positions, given_texts, batch_tokens, chunk):
+    by = encoder(tokenizer, positions, batch_tokens=batch_tokens)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(encoders, "CHUNK_TEXTS", chunk)
+        vectors = by.encode(given_texts)
+    assert vectors.shape == (len(given_texts), 32) and vectors.dtype == np.float32
+    for text, vector in zip(given_texts, vectors, strict=True):
+        np.testing.assert_allclose(vector, alone(by, text), atol=1e-5, rtol=0)
+
+
+@given(st.lists(st.integers(1, 50), max_size=30), st.integers(1, 120))
+def test_batches_hold_each_text_once_and_are_full(lengths, most_tokens):
+    sizes = np.array(lengths, np.int64)
+    parts = [sizes[part].tolist() for part in packed_batches(sizes, most_tokens)]
+    assert list(chain(*parts)) == lengths
+    assert all(sum(part) <= most_tokens or len(part) == 1 for part in parts)
+    assert all(sum(part) + after[0] > most_tokens for part, after in pairwise(parts))
+
+
+@pytest.mark.parametrize("form", ["NeoBERT form", "M0 form"])
+def test_vectors_are_those_of_sentence_transformers_on_the_exported_checkpoint(form: str, tmp_path: Path) -> None:
+    library = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
+    run = m0_folder(tmp_path) if form == "M0 form" else write_checkpoints(tmp_path, tiny_run(), 0)
+    out = tmp_path / "exported"
+    assert main([str(run), "--to", "sentence-transformers", "--out", str(out), "--step", "0"]) == EXIT_DONE
+    checkpoint = open_checkpoint(run, 0)
+    model = PackedEncoder(checkpoint.network.model)
+    by = TextEncoder(model, checkpoint.tokenizer, checkpoint.run.context, precision="fp32", device=CPU)
+    asked = ["the cat sleeps", "", "a dog and a cat " * 20, "x", "Ünïcode – 猫", "the cat sleeps"]
+    other = library.SentenceTransformer(str(out), device="cpu")
+    np.testing.assert_allclose(by.encode(asked), other.encode(asked), atol=1e-5, rtol=0)
+    np.testing.assert_allclose(
+        by.encode(asked, prompt="query: ", normalize=True),
+        other.encode(asked, prompt="query: ", normalize_embeddings=True),
+        atol=1e-5,
+        rtol=0,
+    )
+
+
+def test_empty_and_overlong_texts_have_vectors_and_are_counted(tokenizer) -> None:
+    by = encoder(tokenizer)
+    long = " ".join(WORDS * 10)
+    asked = ["", " \n", "the cat", long, long + " bird", "the cat", long]
+    vectors = by.encode(asked)
+    assert np.isfinite(vectors).all()
+    frame = torch.tensor([[tokenizer.ids.cls, tokenizer.ids.sep]])
+    with torch.no_grad():
+        np.testing.assert_allclose(vectors[0], by.model.model(frame, whole_rows_plan(frame))[0].mean(0), atol=1e-5)
+    np.testing.assert_allclose(vectors[0], vectors[1], atol=1e-5)
+    np.testing.assert_allclose(vectors[3], vectors[4], atol=1e-5)
+    computed = 2 + 2 + (2 + len(tokenizer.encode(["the cat"])[0])) + 2 * CONTEXT
+    assert by.counts == TextCounts(texts=7, repeated=2, empty=2, cut=3, tokens=computed)
+    by.encode([long])
+    assert by.counts == TextCounts(texts=8, repeated=2, empty=2, cut=4, tokens=computed + CONTEXT)
+
+
+def test_repeated_texts_have_the_same_vector_to_the_bit(tokenizer) -> None:
+    vectors = encoder(tokenizer).encode(["the cat", "a dog sleeps", "the cat", "bird", "the cat"])
+    assert np.array_equal(vectors[0], vectors[2]) and np.array_equal(vectors[0], vectors[4])
+
+
+def test_no_text_has_no_vector(tokenizer) -> None:
+    by = encoder(tokenizer)
+    assert by.encode([]).shape == (0, 32)
+    assert by.encode([], normalize=True).shape == (0, 32)
+
+
+def test_a_prompt_stands_before_every_text_and_a_blank_text_is_the_prompt(tokenizer) -> None:
+    by = encoder(tokenizer)
+    with_prompt = by.encode(["cat", "", "dog sleeps"], prompt="the bird and a ")
+    without = by.encode(["the bird and a cat", "the bird and a", "the bird and a dog sleeps"])
+    np.testing.assert_allclose(with_prompt, without, atol=1e-5)
+
+
+def test_normalized_vectors_have_length_one(tokenizer) -> None:
+    by = encoder(tokenizer)
+    plain, normalized = by.encode(list(WORDS)), by.encode(list(WORDS), normalize=True)
+    np.testing.assert_allclose(np.linalg.norm(normalized, axis=1), 1, atol=1e-6)
+    np.testing.assert_allclose(normalized * np.linalg.norm(plain, axis=1, keepdims=True), plain, atol=1e-5)
+
+
+def test_bf16_stays_within_its_bound_of_fp32(tokenizer) -> None:
+    asked = [" ".join(WORDS[: n % 9 + 1] * (n % 4 + 1)) for n in range(40)]
+    exact, rounded = (encoder(tokenizer, precision=precision).encode(asked) for precision in ("fp32", "bf16"))
+    assert rounded.dtype == np.float32
+    distance = np.linalg.norm(rounded - exact, axis=1) / np.linalg.norm(exact, axis=1)
+    assert 0 < distance.max() < BF16_BOUND
+
+
+def test_fp16_stays_within_its_bound_of_fp32_and_beyond_its_own_range(tokenizer) -> None:
+    """Weights stay in fp32 and matrices are multiplied in fp16, so hidden states may grow beyond what fp16 holds."""
+    asked = [" ".join(WORDS[: n % 9 + 1] * (n % 4 + 1)) for n in range(40)]
+    exact, by = encoder(tokenizer).encode(asked), encoder(tokenizer, precision="fp16")
+    distance = np.linalg.norm(by.encode(asked) - exact, axis=1) / np.linalg.norm(exact, axis=1)
+    assert 0 < distance.max() < FP16_BOUND and by.model.model.encoder.weight.dtype == torch.float32
+    with torch.no_grad():
+        by.model.model.encoder.weight.mul_(1e6)
+        by.model.model.layer_norm.weight.mul_(1e6)
+    large = by.encode(asked)
+    assert np.isfinite(large).all() and np.abs(large).max() > torch.finfo(torch.float16).max
+
+
+def test_precision_by_default_is_half_on_a_gpu_alone() -> None:
+    assert default_precision(CPU) == "fp32"
+    assert default_precision(torch.device("cuda")) == "bf16"
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"), [(None, "text 1 is None"), (3.5, "text 1 is 3.5"), ("a \ud800", "text 1 holds")]
+)
+def test_what_is_no_text_is_refused_by_its_number(tokenizer, bad, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        encoder(tokenizer).encode(["fine", bad])
+
+
+def test_a_context_without_room_for_a_token_is_refused(tokenizer) -> None:
+    built = build_encoder(tiny_model(), CONTEXT)
+    by = TextEncoder(PackedEncoder(built), tokenizer, 2, precision="fp32", device=CPU)
+    with pytest.raises(ValueError, match="no room"):
+        by.encode(["the cat"])
+
+
+def test_broken_weights_end_in_an_error_and_not_in_nan(tokenizer) -> None:
+    by = encoder(tokenizer)
+    with torch.no_grad():
+        by.model.model.encoder.weight[tokenizer.encode(["cat"])[0][0]] = float("nan")
+    with pytest.raises(RunFailed, match="text 1 is not finite"):
+        by.encode(["dog", "cat"])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_a_gpu_gives_the_vectors_of_the_cpu(tokenizer, precision) -> None:
+    asked = [" ".join(WORDS[: n % 9 + 1] * (n % 4 + 1)) for n in range(40)]
+    exact = encoder(tokenizer).encode(asked)
+    found = encoder(tokenizer, precision=precision, device=torch.device("cuda")).encode(asked)
+    distance = np.linalg.norm(found - exact, axis=1) / np.linalg.norm(exact, axis=1)
+    assert distance.max() < {"fp32": 1e-3, "bf16": BF16_BOUND, "fp16": FP16_BOUND}[precision]
+
+
+FAMILIES = {"bert": world.bert, "modernbert": world.modernbert, "roberta": world.roberta, "electra": world.electra}
+ASKED = ["the cat sleeps", "", "a dog and a cat " * 20, "x", "Ünïcode – 猫", "the cat sleeps"]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Every family with its tokenizer; BERT reads token types."""
+    root = tmp_path_factory.mktemp("models")
+    return {
+        name: world.save(world.seeded(build), root / name, token_types=name == "bert")
+        for name, build in FAMILIES.items()
+    }
+
+
+def opened(folder: Path, **options: object) -> TextEncoder:
+    encoder, tokenizer = load_external(folder, folder.name)
+    return TextEncoder(
+        PaddedEncoder(encoder, world.CONTEXT),
+        tokenizer,
+        world.CONTEXT,
+        **{"precision": "fp32", "device": CPU, **options},
+    )
+
+
+def reference(folder: Path) -> Callable[..., np.ndarray]:
+    """What transformers gives for one text, or one behind another of the same token type, alone: the mean over its
+    tokens."""
+    model: PreTrainedModel = AutoModel.from_pretrained(folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+
+    @torch.no_grad()
+    def alone(*text: str) -> np.ndarray:
+        columns = ([part] for part in text)  # a single empty text would count as none
+        tokens = tokenizer(*columns, truncation=True, max_length=world.CONTEXT, return_tensors="pt")
+        if len(text) > 1 and "token_type_ids" in tokens:
+            tokens["token_type_ids"].zero_()
+        return model(**tokens).last_hidden_state[0].mean(0).numpy()
+
+    return alone
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_vectors_are_those_of_transformers_whatever_else_is_encoded(family: str, folders: dict[str, Path]) -> None:
+    alone, by = reference(folders[family]), opened(folders[family])
+
+    @settings(max_examples=8, deadline=None)
+    @given(
+        given_texts=texts,
+        batch_tokens=st.sampled_from([1, 60, 300, 10_000]),
+        chunk=st.sampled_from([1, 7, 4096]),
+    )
+    def vectors_stand_alone(given_texts: list[str], batch_tokens: int, chunk: int) -> None:
+        by.batch_tokens = batch_tokens
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(encoders, "CHUNK_TEXTS", chunk)
+            plain, instructed = by.encode(given_texts, prompt="the "), by.encode(given_texts, instruction="a bird")
+        assert plain.shape == instructed.shape == (len(given_texts), 16) and plain.dtype == np.float32
+        for text, vector, behind in zip(given_texts, plain, instructed, strict=True):
+            np.testing.assert_allclose(vector, alone(f"the {text}"), atol=1e-5, rtol=0)
+            np.testing.assert_allclose(behind, alone("a bird", text), atol=1e-5, rtol=0)
+
+    vectors_stand_alone()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_text_without_any_token_has_the_vector_zero(family: str, folders: dict[str, Path]) -> None:
+    """Where a tokenizer adds no special tokens; the other texts of its batch have theirs."""
+    by = opened(folders[family])
+    by.tokenizer.tokenizer.backend_tokenizer.post_processor = None
+    cat = by.encode(["cat"])
+    found = by.encode(["", "cat", " "])
+    assert not found[[0, 2]].any() and by.counts.empty == 2
+    np.testing.assert_allclose(found[1], cat[0], atol=1e-5, rtol=0)
+    assert not by.encode(["", " "], normalize=True).any()
+
+
+def test_texts_are_cut_to_what_is_asked_for_and_to_what_the_model_reads(folders: dict[str, Path]) -> None:
+    model = adopt(Layout(folders["bert"].parent / "runs"), str(folders["bert"]))
+    assert [
+        world.text_encoder(model, folders["bert"].parent / "runs", max_tokens=most).context
+        for most in (None, 10, 10_000)
+    ] == [world.CONTEXT, 10, world.CONTEXT]
+
+
+PADDED = PaddedEncoder(ExternalEncoder(world.bert()), world.CONTEXT)
+
+
+@given(st.lists(st.integers(0, 50), max_size=30), st.integers(1, 120))
+def test_padded_batches_hold_each_text_once_within_their_slots(lengths: list[int], most: int) -> None:
+    sizes = np.array(sorted(lengths, reverse=True), np.int64)
+    parts = [sizes[part].tolist() for part in PADDED.batches(sizes, most)]
+    assert [size for part in parts for size in part] == sizes.tolist()
+    assert all(len(part) * part[0] <= most or len(part) == 1 for part in parts)
+
+
+def test_a_changed_model_is_not_opened_as_the_one_that_it_was(tmp_path: Path) -> None:
+    folder = world.save(world.seeded(world.bert), tmp_path / "model")
+    model = adopt(Layout(tmp_path / "runs"), str(folder))
+    tensors = load_file(folder / "model.safetensors")
+    save_file({name: tensor + 1 for name, tensor in tensors.items()}, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(DamagedFile, match="are not those that"):
+        world.text_encoder(model, tmp_path / "runs")
+
+
+def test_a_pretrained_run_is_opened_as_it_ended(tmp_path: Path) -> None:
+    run = write_encoder(tmp_path)
+    checkpoint = open_checkpoint(tmp_path / "pretraining" / run.id, run.recipe.stages[-1].steps)
+    by = load_encoder(Layout(tmp_path), run.id, CPU)
+    assert by.context == run.recipe.longest_context == 32
+    assert load_encoder(Layout(tmp_path), run.id, CPU, max_tokens=9).context == 9
+    tokenizer = checkpoint.tokenizer
+    row = torch.tensor([tokenizer.frame(tokenizer.encode(["the cat sleeps"])[0], max_tokens=32)])
+    with torch.no_grad():
+        expected = pool_mean(checkpoint.network.model, row, whole_rows_plan(row))
+    np.testing.assert_allclose(by.encode(["the cat sleeps"]), expected, atol=1e-5, rtol=0)
+
+
+def test_what_is_not_finished_is_not_opened(tmp_path: Path) -> None:
+    encoder = write_encoder(tmp_path)
+    run = tiny_contrastive(encoder.id)
+    write_tiny_contrastive(tmp_path, run)
+    with pytest.raises(MissingData, match=f"contrastive fine-tuning {run.id} is not finished"):
+        load_encoder(Layout(tmp_path), run.id, CPU)
+    (tmp_path / "pretraining" / encoder.id / "done.json").unlink()
+    with pytest.raises(MissingData, match=f"pre-training {encoder.id} is not finished"):
+        load_encoder(Layout(tmp_path), encoder.id, CPU)

@@ -1,0 +1,103 @@
+"""Claims of the held-out loss: the same texts for all, enough of them, and units that say what they compare."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from neobert.data.batches import heldout_batches
+from neobert.data.shards import Documents, all_documents
+from neobert.errors import MissingData
+from neobert.evaluation import heldout
+from neobert.evaluation.heldout import (
+    COUNTED_BYTES,
+    HELDOUT_BYTES,
+    HeldoutText,
+    choose_heldout_texts,
+    measure_heldout,
+    sample,
+)
+from tests.support.small_corpora import IDS, corpus_of, realistic_lengths
+from tests.support.small_models import language_model
+
+CPU = torch.device("cpu")
+
+
+def texts_of(documents: Documents) -> set[int]:
+    return set(documents.corpus.text_hashes[documents.numbers].tolist())
+
+
+def other_tokens(documents: Documents) -> Documents:
+    """The same texts in the order of their numbers, as a tokenizer of shorter tokens has them."""
+    lengths = 2 * documents.corpus.lengths
+    finer = replace(corpus_of(lengths.tolist()), text_hashes=documents.corpus.text_hashes)
+    return all_documents(replace(finer, text_bytes=documents.corpus.text_bytes))
+
+
+def test_the_sample_is_the_same_for_every_tokenizer_and_grows_with_what_is_wanted() -> None:
+    documents = all_documents(corpus_of(realistic_lengths(400, 60)))
+    few, more = sample(documents, 5000), sample(documents, 20_000)
+    assert texts_of(few) < texts_of(more) < texts_of(documents)
+    assert max(texts_of(more)) < min(texts_of(documents) - texts_of(more))
+    assert texts_of(sample(other_tokens(documents), 5000)) == texts_of(few)
+    assert texts_of(sample(documents)) == texts_of(documents), "all where a corpus holds out less"
+
+
+def test_a_book_counts_no_more_than_what_the_shortest_context_reads_of_it() -> None:
+    documents = all_documents(corpus_of([100_000] * 40))
+    assert len(sample(documents, 10 * COUNTED_BYTES)) == 10
+
+
+@pytest.mark.parametrize("tokens", [39, 600])
+def test_there_are_more_than_a_hundred_thousand_predicted_tokens(tokens: int) -> None:
+    """In documents of one sentence, as Wikipedia's and the books' sentences are, and in those of the web."""
+    corpus = corpus_of([tokens] * (HELDOUT_BYTES // min(4 * tokens, COUNTED_BYTES)))
+    documents = sample(all_documents(replace(corpus, text_bytes=(4.5 * corpus.lengths).astype(np.int64))))
+    assert sum(batch.predicted_tokens for batch in heldout_batches(documents, 128, 512)) > 100_000
+
+
+def test_bits_per_byte_of_a_model_that_knows_nothing_is_the_price_of_its_tokens() -> None:
+    model = language_model(context=16)
+    torch.nn.init.zeros_(model.decoder.weight)
+    torch.nn.init.zeros_(model.decoder.bias)
+    corpus = corpus_of([10, 30, 0, 7])
+    corpus = replace(corpus, shards=tuple(shard % 45 + 5 for shard in corpus.shards), text_bytes=corpus.lengths * 5)
+    score = measure_heldout(model, HeldoutText("web", all_documents(corpus), 16, 3), "fp32", CPU)
+    assert score.loss == pytest.approx(math.log(50), rel=1e-6)
+    # 14 of 30 tokens are shown of the second document, and as many of its bytes; the third has none.
+    assert (score.documents, score.tokens, score.text_bytes) == (4, 10 + 14 + 7, 5 * (10 + 14 + 7))
+    assert score.bits_per_byte == pytest.approx(math.log2(50) / 5, rel=1e-6)
+    assert 0 < score.predicted_tokens < score.tokens
+
+
+def test_a_shorter_context_measures_the_same_texts_under_the_same_masks() -> None:
+    corpus = corpus_of(realistic_lengths(200, 30))
+    short, long = choose_heldout_texts({"web": corpus}, [12, 40], {12: 4, 40: 2})
+    assert short.texts == long.texts and (short.context, long.context) == (12, 40)
+    masked: list[dict[int, list[int]]] = []
+    for text in (short, long):
+        found = {}
+        for batch in text.batches():
+            for row in range(len(batch.token_ids)):
+                for number in range(int(batch.documents[row].max()) + 1):
+                    tokens = batch.token_ids[row, batch.documents[row] == number].tolist()
+                    found[len(found)] = tokens
+        masked.append(found)
+    beginnings = [sorted(tuple(tokens[:11]) for tokens in found.values()) for found in masked]
+    assert beginnings[0] == beginnings[1] and any(IDS.mask in tokens for tokens in beginnings[0])
+
+
+def test_texts_without_a_predicted_token_are_told_in_a_sentence() -> None:
+    (text,) = choose_heldout_texts({"web": corpus_of([0, 0])}, [12], {12: 4})
+    with pytest.raises(MissingData, match="the web corpus holds out 1 texts, in which no token is predicted"):
+        measure_heldout(language_model(context=12), text, "fp32", CPU)
+
+
+def test_other_texts_have_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    corpus = corpus_of(realistic_lengths(2000, 30))
+    (whole,) = choose_heldout_texts({"web": corpus}, [12], {12: 4})
+    monkeypatch.setattr(heldout, "sample", lambda documents: sample(documents, 500))
+    (fewer,) = choose_heldout_texts({"web": corpus}, [12], {12: 4})
+    assert fewer.texts != whole.texts and len(fewer.documents) < len(whole.documents)

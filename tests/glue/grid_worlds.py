@@ -1,0 +1,206 @@
+"""A grid of points that cost nothing: real workers, claims, records and views over a unit that only sleeps."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from ablations.ladder import variants
+from neobert.files import append_line, json_bytes, read_lines
+from neobert.identity import plain
+from neobert.processes import REPOSITORY, StopRequest
+from neobert.recipe import Point
+from neobert.runs.claims import Claim, ClaimLost
+from neobert.runs.layout import Layout
+from neobert.runs.optuna_view import (
+    STORAGE_VARIABLE,
+    OptunaView,
+    open_storage,
+    storage_address,
+    view_of_environment,
+)
+from neobert.runs.records import publish_record, read_record
+from neobert.runs.specifications import GlueStudy, Start, Trial
+from neobert.runs.worker import Worker
+
+
+def study_of(count: int) -> GlueStudy:
+    """The study whose trials are the dummies."""
+    return GlueStudy(
+        task="cola",
+        weights="0123456789ab",
+        stage=0,
+        context=64,
+        protocol=variants()["M0"].recipe.finetuning,
+        points=tuple(map(point_of, range(count))),
+        seed=0,
+        starts_from=Start(kind="pretraining", task=None, study=None, rule=None, reason=None),
+        task_origin="tests",
+        tokenizer_origin="tests",
+    )
+
+
+def point_of(number: int) -> Point:
+    """The point of a dummy."""
+    rate, batch = 1e-5 * (1 + number % 6), 2 ** (number // 6)
+    return Point(batch_size=batch, learning_rate=rate, weight_decay=0.0)
+
+
+@dataclass(frozen=True)
+class DummyUnit:
+    """Sleeps, reports a curve that its number decides, and publishes a record."""
+
+    layout: Layout
+    number: int
+    seconds: float
+
+    @cached_property
+    def trial(self) -> Trial:
+        """The trial that the dummy stands for."""
+        return study_of(1).trial(self.layout, point_of(self.number))
+
+    @property
+    def id(self) -> str:
+        return self.trial.id
+
+    @property
+    def name(self) -> str:
+        return f"dummy {self.number}"
+
+    @property
+    def error_path(self) -> Path:
+        return self.trial.error
+
+    @property
+    def record_path(self) -> Path:
+        return self.trial.record
+
+    def is_finished(self) -> bool:
+        return self.record_path.exists()
+
+    def is_ready(self) -> bool:
+        return True
+
+    def run(self, claim: Claim, stop: StopRequest) -> None:
+        if (self.layout.root / f"break-{self.number}").exists():
+            raise RuntimeError("broken on purpose")
+        (self.layout.root / f"inside-{self.number}-{claim.number}").touch()
+        curve = []
+        for step in (1, 2):
+            time.sleep(self.seconds / 2)
+            curve.append([step, score_of(self.number) * step / 2])
+        claim.check()
+        record = {
+            "kind": "glue",
+            "id": self.id,
+            "state": "done",
+            "claim": claim.number,
+            "scores": {"score": score_of(self.number), "curve": curve},
+        }
+        if not publish_record(self.record_path, record):
+            raise ClaimLost("recorded by another process")
+        append_line(self.layout.root / "published.jsonl", {"unit": self.id})
+
+
+def score_of(number: int) -> float:
+    """The score of a dummy point."""
+    return round((number * 37 % 101) / 101, 6)
+
+
+def units_of(layout: Layout, count: int, seconds: float = 0.0) -> list[DummyUnit]:
+    """The points of the dummy grid."""
+    return [DummyUnit(layout, number, seconds) for number in range(count)]
+
+
+def view_of(layout: Layout, count: int, storage: str) -> OptunaView:
+    """The view of the dummy study, opened anew."""
+    return OptunaView(layout, storage_address(storage, layout.root), [study_of(count)])
+
+
+def start_worker(
+    layout: Layout, count: int, seconds: float, storage: str, lease_seconds: float = 60
+) -> subprocess.Popen:
+    """A real process with a real worker."""
+    environment = os.environ | {STORAGE_VARIABLE: storage_address(storage, layout.root), "PYTHONPATH": str(REPOSITORY)}
+    arguments = [str(layout.root), str(count), str(seconds), str(lease_seconds)]
+    return subprocess.Popen([sys.executable, "-m", "tests.glue.grid_worlds", *arguments], env=environment)
+
+
+def survive_kills(layout: Layout, storage: str, *, points: int, workers: int, kills: int, seconds: float) -> None:
+    """Run the grid with workers of which some are killed at random and replaced; then demand exactly once."""
+    view_of(layout, points, storage).close()
+    chance = random.Random(0)
+    running = [start_worker(layout, points, seconds, storage) for _ in range(workers)]
+    for killed in range(kills):
+        wait_for(lambda begun=killed: started(layout) >= (begun + 1) * points // (kills + 2))
+        victim = running.pop(chance.randrange(len(running)))
+        victim.send_signal(signal.SIGKILL)
+        victim.wait()
+    assert {worker.wait(timeout=600) for worker in running} == {0}
+    assert_exactly_once(layout, points, storage)
+
+
+def started(layout: Layout) -> int:
+    """How often any unit was started."""
+    return len(list(read_lines(layout.starts)))
+
+
+def wait_for(condition, seconds: float = 120) -> None:
+    """Wait until something is so."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def assert_exactly_once(layout: Layout, points: int, storage: str) -> None:
+    """Every point has one record and was published once, and Optuna shows just that."""
+    records = [read_record(unit.record_path) for unit in units_of(layout, points)]
+    assert len(records) == points
+    published = Counter(line["unit"] for line in read_lines(layout.root / "published.jsonl"))
+    assert set(published.values()) <= {1}, "a point was published twice"
+    assert_shows_records(layout, points, storage)
+
+
+def assert_shows_records(layout: Layout, points: int, storage: str) -> None:
+    """Optuna's study holds every point COMPLETE once with parameters, value and curve; all other trials are FAIL."""
+    trials = load(layout, points, storage).trials
+    complete = [trial for trial in trials if trial.state.name == "COMPLETE"]
+    assert {trial.state.name for trial in trials} <= {"COMPLETE", "FAIL"}
+    assert Counter(trial.user_attrs["trial"] for trial in complete) == {u.id: 1 for u in units_of(layout, points)}
+    for trial in complete:
+        unit = next(unit for unit in units_of(layout, points) if unit.id == trial.user_attrs["trial"])
+        record = read_record(unit.record_path)
+        assert trial.value == record["scores"]["score"] and trial.params == plain(unit.trial.point)
+        assert trial.user_attrs["claim"] == record["claim"]
+        assert trial.intermediate_values == dict(map(tuple, record["scores"]["curve"]))
+    assert all("error" in trial.user_attrs for trial in trials if trial.state.name == "FAIL")
+
+
+def load(layout: Layout, points: int, storage: str):
+    """The study as Optuna itself reads it."""
+    import optuna
+
+    name = study_of(points).shown_name
+    return optuna.load_study(study_name=name, storage=open_storage(storage_address(storage, layout.root)))
+
+
+def fail_unit(unit: DummyUnit, claim: int, error: str) -> None:
+    """An error file as a worker leaves it."""
+    unit.error_path.parent.mkdir(parents=True, exist_ok=True)
+    unit.error_path.write_bytes(json_bytes({"unit": unit.id, "name": unit.name, "claim": claim, "error": error}))
+
+
+if __name__ == "__main__":
+    root, count, seconds, lease = sys.argv[1:]
+    place = Layout(Path(root))
+    units = units_of(place, int(count), float(seconds))
+    observer = view_of_environment(place, [study_of(int(count))])
+    assert observer is not None
+    sys.exit(Worker(place, units, StopRequest(), observer, float(lease)).run())

@@ -1,0 +1,119 @@
+"""How examples lie in rows changes no result, and nothing is lost, doubled or mixed on the way."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from neobert.glue.batching import (
+    EVALUATION_SLOTS,
+    PACKED_SHARE,
+    ROW_MULTIPLE,
+    PackedLayout,
+    arrange,
+    evaluation_batches,
+    packed_rows,
+    training_batches,
+)
+from neobert.model.attention import padded_plan, whole_rows_plan
+from tests.glue.glue_worlds import CPU, classifier, random_split
+
+lengths = st.lists(st.integers(1, 60), min_size=1, max_size=40)
+
+
+@given(lengths, st.integers(60, 120))
+def test_packed_rows_hold_every_example_once_and_none_overflows(sizes, row_tokens):
+    rows = packed_rows(sizes, row_tokens)
+    assert sorted(example for row in rows for example in row) == list(range(len(sizes)))
+    assert all(sum(sizes[example] for example in row) <= row_tokens for row in rows)
+
+
+@given(lengths)
+def test_rows_are_shared_only_where_that_spares_a_fifth_of_the_slots(sizes):
+    rows, row_tokens = arrange(sizes)
+    padded = len(sizes) * -(-max(sizes) // ROW_MULTIPLE) * ROW_MULTIPLE
+    assert row_tokens % ROW_MULTIPLE == 0
+    assert len(rows) == len(sizes) or len(rows) * row_tokens <= PACKED_SHARE * padded
+    assert len(rows) * row_tokens <= padded
+
+
+@settings(max_examples=25)
+@given(count=st.integers(1, 50), batch=st.integers(1, 20), seed=st.integers(0, 9))
+def test_an_epoch_sees_every_example_once_in_an_order_that_no_batch_size_changes(count, batch, seed):
+    split = random_split(count, labels=2, seed=seed)
+    batches = list(training_batches(split, batch, 3, seed))
+    per_epoch = -(-count // batch)
+    assert len(batches) == 3 * per_epoch
+    for epoch in range(3):
+        examples = np.concatenate(batches[epoch * per_epoch : (epoch + 1) * per_epoch])
+        assert sorted(examples) == list(range(count))
+        whole = list(training_batches(split, count, 3, seed))[epoch]
+        np.testing.assert_array_equal(examples, whole)
+
+
+def test_epochs_and_seeds_have_orders_of_their_own():
+    split = random_split(30, labels=2)
+    orders = [tuple(order) for seed in (0, 1) for order in training_batches(split, 30, 2, seed)]
+    assert len(set(orders)) == 4
+
+
+def test_evaluation_sees_every_example_once_in_full_rows():
+    split = random_split(400, labels=2)
+    batches = list(evaluation_batches(split))
+    assert sorted(np.concatenate(batches)) == list(range(400))
+    assert len(batches) > 1
+    assert all(
+        PackedLayout().collate(split, examples, CPU).token_ids.numel() <= EVALUATION_SLOTS for examples in batches
+    )
+
+
+def alone(model, split, examples):
+    """Logits by the classifier's own forward pass, one unpadded example at a time."""
+    rows = [torch.from_numpy(split.tokens(example)).long().unsqueeze(0) for example in examples]
+    return torch.cat([model(row, whole_rows_plan(row)) for row in rows])
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize("positions", ["rotary", "learned"])
+@pytest.mark.parametrize("count", [1, 2, 7, 32])
+def test_logits_and_gradients_are_those_of_each_example_alone(pooling, positions, count):
+    split, examples = random_split(40, labels=3), np.arange(40)[3 : 3 + count]
+    model = classifier(labels=3, pooling=pooling, positions=positions).eval()
+    batch = PackedLayout().collate(split, examples, CPU)
+    weights = torch.randn(count, 3, generator=torch.Generator().manual_seed(0))
+    results = []
+    for logits in (PackedLayout().logits(model, batch, pooling), alone(model, split, examples)):
+        (logits * weights).sum().backward()
+        results.append((logits.detach(), {name: parameter.grad for name, parameter in model.named_parameters()}))
+        model.zero_grad(set_to_none=True)
+    torch.testing.assert_close(results[0][0], results[1][0], atol=1e-5, rtol=0)
+    torch.testing.assert_close(results[0][1], results[1][1], atol=1e-5, rtol=1e-4)
+
+
+def test_a_batch_of_short_and_long_examples_is_packed_and_one_of_equal_lengths_is_not():
+    split = random_split(64, labels=2)
+    by_length = np.argsort(split.lengths, kind="stable")
+    assert PackedLayout().collate(split, np.arange(32), CPU).token_ids.shape[0] < 32
+    assert PackedLayout().collate(split, by_length[-8:], CPU).token_ids.shape[0] == 8
+
+
+def test_labels_follow_their_examples():
+    split = random_split(40, labels=3)
+    examples = np.array([5, 3, 31, 8])
+    assert PackedLayout().collate(split, examples, CPU).labels.tolist() == split.labels[examples].tolist()
+
+
+def test_dropout_of_the_head_does_not_depend_on_how_examples_lie():
+    """Packed or one a row, each example of a batch loses the same pooled values."""
+    split, examples = random_split(40, labels=2), np.arange(16)
+    model = classifier(labels=2, dropout=0.5).train()
+    packed = PackedLayout().collate(split, examples, CPU)
+    assert packed.token_ids.shape[0] < 16
+    texts = [torch.from_numpy(split.tokens(example)).long() for example in examples]
+    padded = torch.nn.utils.rnn.pad_sequence(texts, batch_first=True, padding_value=-1)
+    torch.manual_seed(3)
+    logits = PackedLayout().logits(model, packed, "cls")
+    torch.manual_seed(3)
+    expected = model(padded.clamp(min=0), padded_plan(padded >= 0))
+    torch.testing.assert_close(logits, expected, atol=1e-5, rtol=0)

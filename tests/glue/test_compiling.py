@@ -1,0 +1,163 @@
+"""Compiled fine-tuning gives what eager gives, compiles few graphs for a whole grid, and is chosen where it pays."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.fx import GraphModule
+
+from neobert.errors import RunFailed
+from neobert.glue import finetuning
+from neobert.glue.batching import (
+    LEAST_FIXED_TOKENS,
+    PackedLayout,
+    PaddedLayout,
+    fixed_row_tokens,
+)
+from neobert.glue.finetuning import Compiling, FineTuner, Remainder, pays
+from tests.glue.glue_worlds import CPU, classifier, digest, encoder_weights, marked_task, point, protocol, random_split
+
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")  # torch's
+
+CLOSE = {"rtol": 0.0, "atol": 2e-5}
+
+
+def tuner_of(how: Compiling, device: torch.device = CPU, train: int = 72, **changes: object) -> FineTuner:
+    study = protocol(epochs=1, **changes)
+    model = classifier(2, pooling=study.pooling, dropout=study.dropout)
+    task = marked_task(train=train)
+    return FineTuner(model, encoder_weights(model), task, study, device, PackedLayout(), how)
+
+
+def counting(graphs: list[GraphModule]) -> Callable[..., Callable[..., object]]:
+    """A compiler that notes the graphs that it gets and runs them as they are."""
+
+    def backend(graph: GraphModule, _: object) -> Callable[..., object]:
+        graphs.append(graph)
+        return graph.forward
+
+    return backend
+
+
+@pytest.fixture(autouse=True)
+def _no_graphs_of_other_tests() -> None:
+    torch.compiler.reset()
+
+
+@given(
+    seed=st.integers(0, 1000),
+    count=st.integers(1, 9),
+    spare=st.integers(0, 3),
+    pooling=st.sampled_from(["cls", "mean"]),
+)
+def test_logits_do_not_depend_on_the_layout(seed, count, spare, pooling):
+    split, model = random_split(count, 2, seed), classifier(2, pooling=pooling).eval()
+    examples = np.random.default_rng(seed).permutation(count)
+    shared, fixed = (PackedLayout().collate(split, examples, CPU, rows) for rows in (None, count + spare))
+    assert fixed.token_ids.shape == (count + spare, fixed_row_tokens(int(split.lengths.max())))
+    assert torch.equal(shared.labels, fixed.labels)
+    with torch.no_grad():
+        own, other = (PackedLayout().logits(model, batch, pooling) for batch in (fixed, shared))
+    torch.testing.assert_close(own, other, **CLOSE)
+
+
+@given(st.integers(1, 4096))
+def test_fixed_rows_have_room_and_few_lengths(longest):
+    tokens = fixed_row_tokens(longest)
+    assert longest <= tokens < max(2 * longest, LEAST_FIXED_TOKENS + 1)
+    assert tokens in {LEAST_FIXED_TOKENS << doublings for doublings in range(9)}
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_compiled_updates_equal_eager_ones(pooling):
+    """Nine updates with dropout in the head, of which the last batch is smaller."""
+    cell = point(batch_size=16)
+    eager, compiled = (
+        tuner_of(Compiling(word, backend="aot_eager"), train=70, pooling=pooling) for word in ("off", "on")
+    )
+    plain, fast = eager.run(cell, seed=3), compiled.run(cell, seed=3)
+    assert (eager.compiled, compiled.compiled) == (False, True)
+    assert fast.curve == plain.curve
+    for name, tensor in plain.weights.items():
+        torch.testing.assert_close(fast.weights[name], tensor, **CLOSE)
+
+
+def test_a_grid_compiles_each_size_once_and_gives_equal_bits_each_time():
+    """Three points at two batch sizes, rows of one length: two graphs, and evaluations make none."""
+    graphs: list[GraphModule] = []
+    tuner = tuner_of(Compiling("on", backend=counting(graphs)))
+    cells = [point(batch_size=8), point(batch_size=16), point(batch_size=8, learning_rate=1e-3)]
+    outcomes = [tuner.run(cell, seed=0) for cell in cells]
+    assert len(graphs) == 2
+    assert digest(tuner.run(cells[0], seed=0)) == digest(outcomes[0])
+    assert len(graphs) == 2
+
+
+def test_auto_stays_eager_where_little_is_left_and_changes_no_bit():
+    graphs: list[GraphModule] = []
+    auto = tuner_of(Compiling("auto", (point(),), counting(graphs)))
+    outcome = auto.run(point(), seed=0)
+    assert auto.compiled is False and not graphs
+    assert digest(outcome) == digest(tuner_of(Compiling("off")).run(point(), seed=0))
+
+
+def test_auto_compiles_where_much_is_left(monkeypatch):
+    """As if compiled steps took a tenth of the time: rows in fixed sizes have more padding."""
+    monkeypatch.setitem(finetuning.SAVED_SHARE, ("cpu", "fp32"), 0.9)
+    graphs: list[GraphModule] = []
+    many = tuple(point(learning_rate=1e-3 + number * 1e-9) for number in range(50_000))
+    tuner = tuner_of(Compiling("auto", many, counting(graphs)))
+    next(tuner.evaluations(point(), seed=0))
+    assert tuner.compiled is True and len(graphs) == 1
+
+
+def test_an_encoder_without_fixed_sizes_is_never_compiled():
+    tuner = tuner_of(Compiling("on"))
+    tuner.layout = PaddedLayout(0, 32)
+    assert tuner._compile(batch_size=4) is False
+
+
+def test_what_was_insisted_on_and_fails_is_one_sentence():
+    def broken(graph: GraphModule, _: object) -> Callable[..., object]:
+        raise RuntimeError("no compiler here")
+
+    with pytest.raises(RunFailed, match=r"cannot be compiled here .*take --compile off or auto"):
+        tuner_of(Compiling("on", backend=broken)).run(point(), seed=0)
+
+
+def test_compiling_pays_by_what_is_left_and_by_what_padding_costs():
+    """12 layers are reckoned at 300 s a shape; on a CPU in bf16 a compiled step of equal slots spares 35 %."""
+    left = Remainder(steps=2600, seconds=1.0, slots_ratio=1.0, shapes=3)
+    assert pays([left], 12, CPU, "bf16")
+    assert not pays([replace(left, shapes=4)], 12, CPU, "bf16")
+    assert not pays([replace(left, steps=2500)], 12, CPU, "bf16")
+    assert not pays([replace(left, slots_ratio=1.1)], 12, CPU, "bf16")
+    assert pays([replace(left, shapes=4), replace(left, shapes=2)], 12, CPU, "bf16")
+    assert not pays([], 12, CPU, "bf16")
+
+
+@pytest.mark.slow
+def test_torchs_own_compiler_gives_eager_updates():
+    """The real compiler in place of one that only traces."""
+    eager, compiled = (tuner_of(Compiling(word)) for word in ("off", "on"))
+    plain, fast = (tuner.run(point(), seed=0) for tuner in (eager, compiled))
+    assert compiled.compiled and fast.score == plain.score
+    for name, tensor in plain.weights.items():
+        torch.testing.assert_close(fast.weights[name], tensor, **CLOSE)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_cuda_graphs_give_eager_losses_at_two_points():
+    """Losses of the first evaluations, in fp32; the second point replays the graphs of the first."""
+    eager, compiled = (tuner_of(Compiling(word), torch.device("cuda")) for word in ("off", "on"))
+    for cell in (point(batch_size=4), point(batch_size=4, learning_rate=1e-3)):
+        pairs = zip(*(islice(tuner.evaluations(cell, seed=0), 3) for tuner in (eager, compiled)), strict=True)
+        for plain, fast in pairs:
+            assert fast.loss == pytest.approx(plain.loss, rel=1e-3)
+    assert compiled.compiled

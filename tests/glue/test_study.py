@@ -1,0 +1,204 @@
+"""Optuna's view of a grid: it shows what the files say, survives everything, and never stands in the way."""
+
+import signal
+import sqlite3
+import sys
+from pathlib import Path
+
+import pytest
+
+from neobert.processes import StopRequest
+from neobert.runs.claims import acquire
+from neobert.runs.layout import Layout
+from neobert.runs.optuna_view import open_storage, storage_address, view_for_command, without_password
+from neobert.runs.worker import Worker
+from tests.glue.grid_worlds import (
+    DummyUnit,
+    assert_exactly_once,
+    fail_unit,
+    load,
+    start_worker,
+    started,
+    study_of,
+    survive_kills,
+    units_of,
+    view_of,
+    wait_for,
+)
+from tests.glue.storages import fresh_database, start_server, stop_server
+
+POINTS = 12
+
+
+def run_all(layout: Layout, storage: str, count: int = POINTS) -> int:
+    """One worker in this process works through the grid."""
+    units = units_of(layout, count)
+    return Worker(layout, units, StopRequest(), view_of(layout, count, storage)).run()
+
+
+def states(layout: Layout, points: int, storage: str, unit: DummyUnit) -> list[tuple[int, str]]:
+    """Claim and state of each Optuna trial of a unit."""
+    shown = [trial for trial in load(layout, points, storage).trials if trial.user_attrs["trial"] == unit.id]
+    return [(trial.user_attrs["claim"], trial.state.name) for trial in shown]
+
+
+def test_a_study_shows_every_record_once_with_parameters_value_and_curve(tmp_path: Path, storage: str) -> None:
+    layout = Layout(tmp_path)
+    assert run_all(layout, storage) == 0
+    assert_exactly_once(layout, POINTS, storage)
+    assert load(layout, POINTS, storage).direction.name == "MAXIMIZE"
+
+
+def test_workers_that_are_killed_lose_and_repeat_nothing(tmp_path: Path, storage: str) -> None:
+    survive_kills(Layout(tmp_path), storage, points=POINTS, workers=4, kills=2, seconds=0.3)
+
+
+def test_a_study_is_made_again_from_the_files_alone(tmp_path: Path, storage: str) -> None:
+    """Another database, empty, shows after one call what the first one showed; a second call adds nothing."""
+    layout = Layout(tmp_path)
+    for unit in units_of(layout, POINTS - 1):
+        claim = acquire(layout.claims(unit.id))
+        assert claim is not None
+        with claim:
+            unit.run(claim, StopRequest())
+    fail_unit(DummyUnit(layout, POINTS - 1, 0), 7, "RunFailed: step 3: the loss is nan")
+    for _ in range(2):
+        view_of(layout, POINTS, storage).close()
+        trials = load(layout, POINTS, storage).trials
+        assert len(trials) == POINTS
+        (failed,) = [trial for trial in trials if trial.state.name == "FAIL"]
+        assert failed.user_attrs["error"] == "RunFailed: step 3: the loss is nan" and failed.user_attrs["claim"] == 7
+
+
+def test_a_lost_database_is_filled_again_by_the_next_start(tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+    assert run_all(layout, "sqlite") == 0
+    (tmp_path / "optuna.db").unlink()
+    assert run_all(layout, "sqlite") == 0
+    assert_exactly_once(layout, POINTS, "sqlite")
+
+
+def test_a_trial_that_another_version_left_running_is_failed(tmp_path: Path, storage: str) -> None:
+    """Up to the first release, trials at work were shown as well."""
+    from optuna.trial import TrialState, create_trial
+
+    layout = Layout(tmp_path)
+    view_of(layout, POINTS, storage).close()
+    load(layout, POINTS, storage).add_trial(create_trial(state=TrialState.RUNNING))
+    view_of(layout, POINTS, storage).close()
+    assert [trial.state.name for trial in load(layout, POINTS, storage).trials] == ["FAIL"]
+
+
+def test_an_owner_paused_past_its_lease_publishes_nothing(tmp_path: Path, storage: str) -> None:
+    layout = Layout(tmp_path)
+    view_of(layout, 1, storage).close()
+    paused = start_worker(layout, 1, 3.0, storage, lease_seconds=1.5)
+    wait_for((tmp_path / "inside-0-1").exists)
+    paused.send_signal(signal.SIGSTOP)
+    try:
+        assert start_worker(layout, 1, 0.1, storage, lease_seconds=1.5).wait(timeout=60) == 0
+        unit = DummyUnit(layout, 0, 0)
+        before = unit.record_path.read_bytes()
+    finally:
+        paused.send_signal(signal.SIGCONT)
+    assert paused.wait(timeout=60) == 0
+    assert unit.record_path.read_bytes() == before
+    assert states(layout, 1, storage, unit) == [(2, "COMPLETE")]
+    assert_exactly_once(layout, 1, storage)
+
+
+def test_a_failed_point_is_told_fail_with_its_error(tmp_path: Path, storage: str) -> None:
+    layout = Layout(tmp_path)
+    (tmp_path / "break-3").touch()
+    assert run_all(layout, storage) == 1
+    failed = [trial for trial in load(layout, POINTS, storage).trials if trial.state.name == "FAIL"]
+    assert [trial.user_attrs["error"] for trial in failed] == ["RuntimeError: broken on purpose"]
+    (tmp_path / "break-3").unlink()
+    assert run_all(layout, storage) == 0
+    assert_exactly_once(layout, POINTS, storage)
+
+
+def test_a_locked_database_never_stops_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("neobert.runs.optuna_view.SQLITE_TIMEOUT_SECONDS", 0.05)
+    layout = Layout(tmp_path)
+    units = units_of(layout, POINTS)
+    view = view_of(layout, POINTS, "sqlite")
+    lock = sqlite3.connect(tmp_path / "optuna.db", isolation_level=None)
+    lock.execute("BEGIN EXCLUSIVE")
+    assert Worker(layout, units, StopRequest(), view).run() == 0
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 2 and "database is locked" in said[0] and "did not reach" in said[1]
+    lock.close()
+    view.close()
+    assert_exactly_once(layout, POINTS, "sqlite")
+
+
+@pytest.mark.parametrize("returns", ["while workers work", "after they ended"])
+def test_a_postgresql_server_that_stops_in_the_middle_costs_nothing(
+    tmp_path: Path, postgresql_server: Path, capfd: pytest.CaptureFixture[str], returns: str
+) -> None:
+    """Workers go on by the files and say so; the study shows every point once when the server is back."""
+    layout, storage = Layout(tmp_path), fresh_database(postgresql_server)
+    view_of(layout, POINTS, storage).close()
+    workers = [start_worker(layout, POINTS, 1.0, storage) for _ in range(2)]
+    try:
+        wait_for(lambda: recorded(layout) >= 2)
+        stop_server(postgresql_server)
+        assert recorded(layout) < POINTS - 4, "the grid was too short to be interrupted"
+        wait_for(lambda: recorded(layout) >= (POINTS - 4 if returns == "while workers work" else POINTS))
+        if returns == "after they ended":
+            assert {worker.wait(timeout=60) for worker in workers} == {0}
+    finally:
+        start_server(postgresql_server)
+    assert {worker.wait(timeout=60) for worker in workers} == {0}
+    said = capfd.readouterr().err
+    assert said.count("the work goes on without it") == 2 and "Traceback" not in said
+    assert started(layout) == POINTS, "a point was started twice"
+    if returns == "after they ended":
+        assert run_all(layout, storage) == 0
+    assert_exactly_once(layout, POINTS, storage)
+
+
+def recorded(layout: Layout) -> int:
+    """How many points have a record."""
+    return sum(unit.record_path.exists() for unit in units_of(layout, POINTS))
+
+
+def test_without_optuna_a_grid_runs_unseen_and_an_explicit_storage_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    layout = Layout(tmp_path)
+    monkeypatch.setattr("neobert.runs.optuna_view.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    assert view_for_command(None, layout, [study_of(1)]) is None
+    assert "is not installed" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="pip install optuna"):
+        view_for_command("journal", layout, [study_of(1)])
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("sqlight", "did you mean 'sqlite'"),
+        ("postgresql", "postgresql://USER@HOST/DATABASE"),
+        ("mysql://localhost/grid", "is no storage"),
+    ],
+)
+def test_an_unknown_storage_is_refused(tmp_path: Path, name: str, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        storage_address(name, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name", ["postgresql://me:secret@127.0.0.1:1/grid", "sqlite:///{}/folder", "journal:{}/folder"]
+)
+def test_a_storage_that_cannot_be_reached_is_refused_without_its_password(tmp_path: Path, name: str) -> None:
+    pytest.importorskip("optuna")
+    pytest.importorskip("psycopg")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ValueError, match="cannot be used") as refusal:
+        open_storage(storage_address(name.format(tmp_path), tmp_path))
+    assert "secret" not in str(refusal.value) and "\n" not in str(refusal.value)
+    assert without_password("postgresql+psycopg://me:secret@host/grid") == "postgresql+psycopg://me:…@host/grid"

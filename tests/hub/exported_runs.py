@@ -1,0 +1,33 @@
+"""Folders of runs with checkpoints, for tests that export them."""
+
+from pathlib import Path
+
+import torch
+
+from neobert.model.build import build_masked_language_model, initialize
+from neobert.runs.claims import acquire
+from neobert.runs.layout import Layout
+from neobert.runs.specifications import PretrainingRun
+from neobert.training import checkpoints
+from tests.support.tiny_runs import tiny_model, tiny_run, write_tiny_run
+
+M0_FORM = tiny_model(positions="learned", feedforward="gelu", norm="layer_norm")
+
+
+def write_checkpoints(root: Path, run: PretrainingRun, *steps: int) -> Path:
+    """A run.json and checkpoints of initial weights, as a run on its way leaves them; returns the run's folder."""
+    folder = write_tiny_run(root, run)
+    claim = acquire(Layout(root).claims(run.id))
+    assert claim is not None
+    with claim:
+        for step in steps:
+            network = build_masked_language_model(run.recipe.model, run.context)
+            initialize(network, run.recipe.model.initialization, seed=step)
+            optimizer = {"step": torch.zeros(1)}
+            checkpoints.save(folder / "checkpoints", step, network.state_dict(), optimizer, {"step": step}, claim)
+    return folder
+
+
+def m0_folder(root: Path) -> Path:
+    """An unfinished run in M0's form with its start."""
+    return write_checkpoints(root, tiny_run(model=M0_FORM), 0)

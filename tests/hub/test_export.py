@@ -1,0 +1,341 @@
+"""`python -m neobert.export`: whole folders that compute what the run computes, or none."""
+
+import json
+import re
+import socket
+from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
+
+import neobert.hub  # noqa: F401 - registers the classes
+from ablations.ladder import M10
+from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_OFF, EXIT_REFUSED, EXIT_RUN_FAILED
+from neobert.export import huggingface
+from neobert.export.__main__ import main
+from neobert.export.card import glue_scores
+from neobert.export.onnx import OPSET
+from neobert.identity import plain
+from neobert.model.build import build_masked_language_model
+from neobert.runs.records import publish_record, sealed
+from tests.hub.exported_runs import m0_folder
+from tests.support.tiny_runs import STEPS, finish, reference, tiny_run, write_tiny_run
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    """A finished run with its milestones."""
+    root = tmp_path_factory.mktemp("runs")
+    run = tiny_run()
+    folder = write_tiny_run(root, run)
+    code, said = finish(root, reference(run))
+    assert code == 0, said
+    return folder
+
+
+@pytest.fixture(scope="module")
+def exported(trained: Path, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("exports") / "hf"
+    assert main([str(trained), "--to", "hf", "--out", str(out)]) == EXIT_DONE
+    return out
+
+
+def test_the_folder_holds_what_transformers_needs_and_nothing_else(exported: Path) -> None:
+    names = {path.name for path in exported.iterdir()}
+    assert names == {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "README.md"}
+    assert [path.name for path in exported.parent.iterdir()] == ["hf"]
+
+
+def test_it_reloads_through_the_auto_classes_to_the_runs_weights(trained: Path, exported: Path) -> None:
+    weights = load_file(trained / "checkpoints" / f"step-{STEPS:08d}" / "model.safetensors")
+    model, info = AutoModelForMaskedLM.from_pretrained(exported, output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in model.state_dict().items())
+    assert model.state_dict().keys() == weights.keys()
+    tokenizer = AutoTokenizer.from_pretrained(exported)
+    tokens = tokenizer(["the cat", "a [MASK] that sleeps"], ["a dog", "x"], padding=True, return_tensors="pt")
+    assert set(tokens) == {"input_ids", "attention_mask"}
+    assert tokens["input_ids"][1, 2] == tokenizer.mask_token_id and tokenizer.model_max_length == 32
+    assert model(**tokens).logits.isfinite().all()
+
+
+@pytest.mark.parametrize("step", [0, STEPS // 4, STEPS])
+def test_every_milestone_is_exported_with_its_own_weights(trained: Path, tmp_path: Path, step: int, capsys) -> None:
+    assert main([str(trained), "--to", "hf", "--out", str(tmp_path / "out"), "--step", str(step)]) == EXIT_DONE
+    said = json.loads(capsys.readouterr().out)
+    assert said["step"] == step and 0 <= said["parity"]["logits"] <= 1e-5
+    expected = load_file(trained / "checkpoints" / f"step-{step:08d}" / "model.safetensors")
+    assert torch.equal(load_file(tmp_path / "out" / "model.safetensors")["decoder.bias"], expected["decoder.bias"])
+
+
+def test_the_answer_is_json_alone_whatever_libraries_print(trained: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    original = huggingface.masked_language_model
+    monkeypatch.setattr(huggingface, "masked_language_model", lambda found: print("chatter") or original(found))
+    assert main([str(trained), "--to", "hf", "--out", str(tmp_path / "out")]) == EXIT_DONE
+    said = capsys.readouterr()
+    assert json.loads(said.out)["step"] == STEPS and "chatter" in said.err
+
+
+def test_the_card_says_what_the_model_is(trained: Path, exported: Path, tmp_path: Path) -> None:
+    card = (exported / "README.md").read_text()
+    record = json.loads((trained / "done.json").read_text())
+    metadata = dict(line.split(": ", 1) for line in card.split("---\n")[1].splitlines())
+    assert json.loads(metadata["license"]) == "mit" and json.loads(metadata["library_name"]) == "transformers"
+    (index,) = json.loads(metadata["model-index"])
+    assert index["results"][0]["metrics"][0]["value"] == record["scores"]["heldout_loss"]["web"]
+    assert "## Changes against P\n" in card and "| model.layers | 1 → 2 |" in card
+    assert f"step {STEPS}" in card and "6,144" not in card and "| token slots read | 6.144k |" in card
+    for section in ("Use", "Model", "Scores", "Recipe", "Limits", "Parity", "Licence", "Citation"):
+        assert f"\n## {section}\n" in card
+    recipe = json.loads(re.search(r"## Recipe\n\n```json\n(.*?)```", card, re.DOTALL).group(1))
+    assert recipe["model"]["width"] == 16 and recipe["masking"]["rate"] == 0.2
+    assert main([str(trained), "--to", "hf", "--out", str(tmp_path / "start"), "--step", "0"]) == EXIT_DONE
+    early = (tmp_path / "start" / "README.md").read_text()
+    assert "None are recorded" in early and "model-index" not in early and "checkpoint on the way" in early
+
+
+def trial(name: str, score: float | None, **config: object) -> dict[str, object]:
+    """A finished trial on CoLA under the paper's protocol, but for `config`."""
+    point = {"batch_size": 32, "learning_rate": 1e-5, "weight_decay": 0.01}
+    return {
+        "id": name,
+        "inputs": {"task": "synthetic:tests"},
+        "config": {**plain(M10.recipe.finetuning), **point, "seed": 0, "task": "cola", **config},
+        "scores": {"score": score, "metrics": {"matthews": score}},
+    }
+
+
+def publish_trial(
+    trained: Path, name: str, run: str, task: str, score: float | None, origin: str, **config: object
+) -> None:
+    """A finished trial; `config` differs from the paper's protocol, rate 1e-5 and seed 0."""
+    record = trial(name, score, task=task, **config) | {"kind": "glue", "state": "done"}
+    record["inputs"] = {"pretraining": run, "task": origin}
+    if task == "mrpc":
+        record["scores"] = {"score": score, "metrics": {"f1": score, "accuracy": score}}
+    publish_record(trained.parent.parent / "glue" / task / f"{name}.json", record)
+
+
+def test_scores_are_the_best_trials_on_these_weights_with_record_data_and_revision(trained: Path, tmp_path) -> None:
+    """Of data on the hub also in the hub's file of evaluation results; numbers on other data are no benchmark's."""
+    from huggingface_hub import EvalResultEntry, ModelCard, parse_eval_result_entries
+
+    hub, other = "hub:nyu-mll/glue@bcdcba79d07bc864c1c254ccfcedcce55bcc9a8c", "synthetic:tests"
+    for name, run, task, score, origin, config in (
+        ("a", trained.name, "cola", 0.2, hub, {}),
+        ("b", trained.name, "cola", 0.4, hub, {"learning_rate": 2e-5}),
+        ("c", "x", "rte", 0.9, hub, {}),
+        ("d", trained.name, "mrpc", 0.8, hub, {}),
+        ("e", trained.name, "sst2", 0.7, other, {}),
+        ("f", trained.name, "qqp", None, hub, {}),
+        ("g", trained.name, "cola", 0.9, hub, {"epoch_counted_in": "examples"}),
+        ("h", trained.name, "cola", 0.8, hub, {"epochs": 99}),
+    ):
+        publish_trial(trained, name, run, task, score, origin, **config)
+    out = tmp_path / "out"
+    assert main([str(trained), "--to", "hf", "--out", str(out)]) == EXIT_DONE
+    card = (out / "README.md").read_text()
+    assert f"| glue/cola | {hub} | matthews | 0.4000 | best of 2 grid points, record b |" in card
+    assert f"| glue/sst2 | {other} | matthews | 0.7000 | best of one grid point, record e |" in card
+    assert "glue/rte" not in card and "glue/qqp" not in card
+    index = {result.dataset_config: result for result in ModelCard(card).data.eval_results}
+    assert index["cola"].metric_value == 0.4 and index["cola"].dataset_type == "nyu-mll/glue"
+    assert index["cola"].dataset_revision == hub.split("@")[1] and "record b" in index["cola"].metric_name
+    assert index["sst2"].dataset_type == other and index["sst2"].dataset_revision is None
+    entries = parse_eval_result_entries(json.loads((out / ".eval_results" / "glue.yaml").read_text()))
+    on_hub = {"dataset_id": "nyu-mll/glue", "dataset_revision": hub.split("@")[1]}
+    trials = "on the validation set, best of {}, record {}"
+    assert entries == [
+        EvalResultEntry(task_id="cola", value=0.4, notes="matthews " + trials.format("2 grid points", "b"), **on_hub),
+        EvalResultEntry(
+            task_id="mrpc", value=0.8, notes="mean of accuracy and f1 " + trials.format("one grid point", "d"), **on_hub
+        ),
+    ]
+    assert main([str(trained), "--to", "hf", "--out", str(tmp_path / "start"), "--step", "0"]) == EXIT_DONE
+    assert not (tmp_path / "start" / ".eval_results").exists()
+
+
+def test_trials_of_two_protocols_are_never_mixed_and_the_papers_counts() -> None:
+    """M10 and M10@code measure one checkpoint; the best of a grid is its best mean over seeds."""
+    code = {"epoch_counted_in": "examples", "weight_decay_on": "all_but_biases"}
+    paper = [
+        trial("a", 0.9, learning_rate=3e-5),
+        trial("b", 0.7),
+        trial("c", 0.5, seed=1),
+        trial("d", None, learning_rate=2e-5),
+    ]
+    others = [trial(f"x{seed}", 0.99, seed=seed, **code) for seed in range(5)]
+    (score,) = glue_scores([*paper, *others])
+    assert score.value == pytest.approx(0.6)
+    assert score.notes == "best of 2 grid points, mean of 2 seeds, record b, c"
+    (score,) = glue_scores(others)
+    assert score.value == pytest.approx(0.99)
+    assert score.notes == (
+        "best of one grid point, mean of 5 seeds, epoch_counted_in examples, weight_decay_on all_but_biases, "
+        "record x0, x1, x2, x3, x4"
+    )
+    assert glue_scores([]) == glue_scores([trial("d", None)]) == []
+
+
+def test_labels_cannot_smuggle_markup_into_the_card(tmp_path: Path) -> None:
+    folder = m0_folder(tmp_path)
+    content = json.loads((folder / "run.json").read_text())
+    content["labels"] = {"variants": ["<script>x</script>\n---\nevil: 1"], "scale": "a|b"}
+    (folder / "run.json").write_bytes(sealed(content))
+    assert main([str(folder), "--to", "hf", "--out", str(tmp_path / "out"), "--step", "0"]) == EXIT_DONE
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "<" not in card.split("## Use")[0] and "\nevil" not in card and "| scale | ab |" in card
+
+
+# ONNX and sentence-transformers
+
+
+@pytest.mark.parametrize("form", ["rotary", "learned"])
+def test_onnx_graphs_take_ragged_batches(form: str, trained: Path, tmp_path: Path) -> None:
+    """Any rows and tokens, in both forms: logits, states and sentence vectors within 1e-4 of the transformers class."""
+    ort = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra export)")
+    onnx = pytest.importorskip("onnx", reason="onnx is not installed (extra export)")
+    pytest.importorskip("onnxscript", reason="onnxscript is not installed (extra export)")
+    folder, out = trained if form == "rotary" else m0_folder(tmp_path), tmp_path / "out"
+    arguments = [str(folder), "--to", "onnx", "--out", str(out), *(["--step", "0"] if form == "learned" else [])]
+    assert main(arguments) == EXIT_DONE
+    assert main([*arguments[:2], "hf", "--out", str(tmp_path / "hf"), *arguments[5:]]) == EXIT_DONE
+    model = AutoModelForMaskedLM.from_pretrained(tmp_path / "hf")
+    assert [entry.version for entry in onnx.load(out / "model.onnx").opset_import if not entry.domain] == [OPSET]
+    assert f"opset {OPSET}" in (out / "README.md").read_text()
+    graphs = [ort.InferenceSession(str(out / name)) for name in ("model.onnx", "embedding.onnx")]
+    tokenizer = AutoTokenizer.from_pretrained(out)
+    for texts in (["the cat sleeps"], ["x", "a dog and a cat and a bird", "", "the"], ["one two three four five"] * 2):
+        arrays = dict(tokenizer(texts, padding=True, truncation=True, return_tensors="np"))
+        tokens = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        with torch.no_grad():
+            outputs = model(**tokens, output_hidden_states=True)
+        token = tokens["attention_mask"].bool()
+        (logits,), (hidden, means) = (graph.run(None, arrays) for graph in graphs)
+        for found, expected in ((logits, outputs.logits), (hidden, outputs.hidden_states[-1])):
+            torch.testing.assert_close(torch.from_numpy(found)[token], expected[token], rtol=0, atol=1e-4)
+        weights = token[..., None].float()
+        expected = (outputs.hidden_states[-1] * weights).sum(1) / weights.sum(1)
+        torch.testing.assert_close(torch.from_numpy(means), expected, rtol=0, atol=1e-4)
+
+
+# Refusals and parity
+
+
+def test_what_cannot_be_exported_ends_with_a_sentence_and_its_code(trained: Path, tmp_path: Path, capsys) -> None:
+    unfinished = m0_folder(tmp_path)
+    (tmp_path / "there").mkdir()
+    new = str(tmp_path / "new")
+    for arguments, code, said in (
+        ([str(trained), "--out", str(tmp_path / "there")], EXIT_REFUSED, "exists: name a new folder"),
+        ([str(tmp_path), "--out", new], EXIT_MISSING, "holds no run.json"),
+        ([str(unfinished), "--out", new], EXIT_MISSING, "is not finished: name a checkpoint with --step (there: 0)"),
+        ([str(trained), "--out", new, "--step", "7"], EXIT_MISSING, "no checkpoint of step 7 (there: 0,"),
+    ):
+        assert main([*arguments, "--to", "hf"]) == code
+        assert said in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("damage", ["weights", "function", "tokenizer"])
+def test_an_export_that_differs_is_never_published(trained: Path, tmp_path: Path, monkeypatch, capsys, damage) -> None:
+    original = huggingface.masked_language_model
+
+    def other_weights(checkpoint):
+        model = original(checkpoint)
+        with torch.no_grad():
+            model.decoder.bias[3] += 1e-6
+        return model
+
+    def other_network(checkpoint):
+        other = checkpoint.run.recipe.model.model_copy(update={"rotary_base": 100.0})
+        network = build_masked_language_model(other, checkpoint.run.context)
+        network.load_state_dict(checkpoint.weights)
+        vars(checkpoint)["network"] = network.eval()
+        return original(checkpoint)
+
+    if damage == "tokenizer":
+        fast = huggingface.transformers_tokenizer
+
+        def unframed(tokenizer, context):
+            made = fast(tokenizer, context)
+            made.backend_tokenizer.post_processor = None
+            return made
+
+        monkeypatch.setattr(huggingface, "transformers_tokenizer", unframed)
+    else:
+        monkeypatch.setattr(
+            huggingface, "masked_language_model", other_weights if damage == "weights" else other_network
+        )
+    assert main([str(trained), "--to", "hf", "--out", str(tmp_path / "out")]) == EXIT_OFF
+    said = capsys.readouterr().err
+    assert {"weights": "tensor decoder.bias", "function": "differs from the run by", "tokenizer": "reads"}[
+        damage
+    ] in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_encoder_alone_is_read_by_automodel(exported: Path) -> None:
+    assert AutoModel.from_pretrained(exported)(torch.ones(1, 4, dtype=torch.int64)).last_hidden_state.shape == (
+        1,
+        4,
+        16,
+    )
+
+
+# The hub
+
+
+class RecordingHub:
+    """Stands for huggingface_hub.HfApi: notes what is asked of it, and may be out of reach."""
+
+    asked: ClassVar[list[tuple[str, dict[str, object]]]] = []
+    is_reachable = True
+
+    def create_repo(self, repository: str, **options: object) -> None:
+        if not self.is_reachable:
+            raise OSError("no route to the hub")
+        self.asked.append((repository, options))
+
+    def upload_folder(self, **options: object) -> SimpleNamespace:
+        self.asked.append(("upload", options))
+        return SimpleNamespace(commit_url="https://hub/commit")
+
+
+def test_a_pushed_folder_is_uploaded_whole_to_a_private_repository(
+    trained: Path, tmp_path, monkeypatch, capsys
+) -> None:
+    monkeypatch.setattr("huggingface_hub.HfApi", RecordingHub)
+    monkeypatch.setattr(RecordingHub, "asked", [])
+    monkeypatch.setenv("HF_TOKEN", "hf_token")
+    command = [str(trained), "--to", "hf", "--push", "someone/model", "--out"]
+    assert main([*command, str(tmp_path / "one")]) == EXIT_DONE
+    assert json.loads(capsys.readouterr().out)["pushed"] == "https://hub/commit"
+    (repository, options), (_, uploaded) = RecordingHub.asked
+    assert repository == "someone/model" and options["private"] and options["exist_ok"]
+    assert uploaded["folder_path"] == tmp_path / "one" and f"step {STEPS}" in str(uploaded["commit_message"])
+    monkeypatch.setattr(RecordingHub, "is_reachable", False)
+    assert main([*command, str(tmp_path / "two")]) == EXIT_RUN_FAILED
+    assert "two is exported, but the hub took no someone/model: no route" in capsys.readouterr().err
+    assert main([str(trained), "--to", "hf", "--push", "no name", "--out", str(tmp_path / "three")]) == EXIT_REFUSED
+    assert "names no repository" in capsys.readouterr().err and not (tmp_path / "three").exists()
+
+
+def test_a_push_without_a_token_or_a_connection_ends_in_a_sentence(trained, tmp_path, monkeypatch, capsys) -> None:
+    """Without a token nothing is computed; where nothing answers, the export stays."""
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
+    command = [str(trained), "--to", "hf", "--push", "someone/model", "--out", str(tmp_path / "out")]
+    assert main(command) == EXIT_REFUSED
+    assert "--push someone/model needs a token of the hub: run hf auth login" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: "hf_token")
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{unused.getsockname()[1]}")
+        assert main(command) == EXIT_RUN_FAILED
+    assert "out is exported, but the hub took no someone/model: " in capsys.readouterr().err
+    assert (tmp_path / "out" / "model.safetensors").exists()

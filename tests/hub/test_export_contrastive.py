@@ -1,0 +1,221 @@
+"""`python -m neobert.export` of contrastive runs: folders that give the vectors that the run gives, or none."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModel, AutoTokenizer
+
+from ablations.plan import evaluation_after
+from neobert.data.mteb_tasks import Wording
+from neobert.embeddings.contrastive import ContrastiveTrainer
+from neobert.embeddings.encoders import load_encoder
+from neobert.embeddings.evaluation import NamedEncoder, measure_task
+from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_OFF, EXIT_REFUSED
+from neobert.export import contrastive
+from neobert.export.__main__ import main
+from neobert.external import adopt, write_model_file
+from neobert.runs.claims import acquire
+from neobert.runs.layout import Layout
+from neobert.runs.records import publish_record
+from neobert.runs.run_file import read_run_file
+from neobert.runs.specifications import ContrastiveRun
+from neobert.training.distributed import Process
+from tests.embeddings.tiny_contrastive import pair_set, tiny_contrastive, write_encoder, write_tiny_contrastive
+from tests.embeddings.tiny_suite import SMOKE, SOURCE_HERE
+from tests.hub import external_models as world
+
+CPU = torch.device("cpu")
+SETS = ("paraphrases", "answers")
+WORDINGS: tuple[Wording, ...] = ("paper", "mteb")
+ASKED = ["the cat sleeps", "", "a dog and a cat " * 20, "x"]
+
+
+def saved_run(root: Path, run: ContrastiveRun) -> Path:
+    """A run as a finished one leaves it, with other weights than it began with."""
+    folder = write_tiny_contrastive(root, run)
+    course = ContrastiveTrainer(Layout(root), read_run_file(folder), Process(0, 1))
+    course.begin()
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for weight in course.model.parameters():
+            weight.add_(0.01 * torch.randn_like(weight))
+    claim = acquire(Layout(root).claims(run.id))
+    assert claim is not None
+    with claim:
+        course.save(run.protocol.steps, claim)
+    scores: dict[str, dict[str, float]] = {
+        "heldout_loss": dict.fromkeys(SETS, 1.5),
+        "heldout_accuracy": dict.fromkeys(SETS, 0.25),
+    }
+    publish_record(folder / "done.json", {"kind": "contrastive", "id": run.id, "state": "done", "scores": scores})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("own")
+    return saved_run(root, instructed(tiny_contrastive(write_encoder(root).id, SETS)))
+
+
+def instructed(run: ContrastiveRun) -> ContrastiveRun:
+    """The run with an instruction that leaves room for a text, and with one that long texts cut."""
+    told = {"paraphrases": "the same", "answers": "the cat and the dog " * 4}
+    sets = tuple(pair_set(name, instruction=instruction) for name, instruction in told.items())
+    return run.model_copy(update={"sets": sets})
+
+
+def external_run(root: Path, build: Any, *, token_types: bool = False) -> Path:
+    model = adopt(Layout(root), str(world.save(world.seeded(build), root / "model", token_types=token_types)))
+    write_model_file(Layout(root), model)
+    changes = {"context": 32, "tokenizer_origin": model.tokenizer_origin}
+    return saved_run(root, instructed(tiny_contrastive(model.id, SETS)).model_copy(update=changes))
+
+
+def exported(capsys: pytest.CaptureFixture[str], folder: Path, form: str, out: Path) -> dict[str, Any]:
+    capsys.readouterr()
+    code = main([str(folder), "--to", form, "--out", str(out)])
+    said = capsys.readouterr()
+    assert code == EXIT_DONE, said.err
+    answer: dict[str, Any] = json.loads(said.out)
+    return answer
+
+
+def by_hand(out: Path, texts: list[str]) -> np.ndarray:
+    """The card's own lines."""
+    tokenizer, model = AutoTokenizer.from_pretrained(out), AutoModel.from_pretrained(out)
+    tokens = tokenizer(texts, padding=True, truncation=True, return_tensors="pt")
+    mask = tokens["attention_mask"].unsqueeze(-1)
+    with torch.no_grad():
+        return ((model(**tokens).last_hidden_state * mask).sum(1) / mask.sum(1)).numpy()
+
+
+def vectors_of(folder: Path, texts: list[str], **options: Any) -> np.ndarray:
+    return load_encoder(Layout(folder.parent.parent), folder.name, CPU).encode(texts, **options)
+
+
+def test_a_folder_for_transformers_gives_the_runs_vectors(
+    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = exported(capsys, own, "hf", tmp_path / "out")
+    assert (answer["run"], answer["step"]) == (own.name, 12) and 0 <= answer["parity"]["vectors"] <= 1e-5
+    np.testing.assert_allclose(by_hand(tmp_path / "out", ASKED), vectors_of(own, ASKED), atol=1e-5, rtol=0)
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert (
+        "import neobert.hub" in card and "held-out pairs of answers | loss 1.5000, own document found by 25.0%" in card
+    )
+    assert "cut to 32 tokens" in card and 'license: "mit"' in card
+
+
+def test_sentence_transformers_gives_the_runs_vectors_also_behind_an_instruction(
+    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A prompt is cut otherwise than an instruction where both are longer than half the context: then there is none."""
+    library = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
+    exported(capsys, own, "sentence-transformers", tmp_path / "out")
+    model = library.SentenceTransformer(str(tmp_path / "out"), device="cpu")
+    np.testing.assert_allclose(model.encode(ASKED), vectors_of(own, ASKED), atol=1e-5, rtol=0)
+    assert "paraphrases" in model.prompts and "answers" not in model.prompts
+    found = model.encode(ASKED, prompt_name="paraphrases")
+    np.testing.assert_allclose(found, vectors_of(own, ASKED, instruction="the same"), atol=1e-5, rtol=0)
+
+
+@pytest.mark.filterwarnings("ignore:Task name .* is not valid", "ignore:Some prompts are not in the expected")
+@pytest.mark.parametrize("is_told", [True, False])
+def test_mteb_gives_an_exported_folder_the_score_that_the_harness_gave_the_run(
+    is_told: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The tiny suite through sentence-transformers and mteb's own wrapper. An encoder whose pairs had no instruction is
+    told nothing, here and there."""
+    for package in ("sentence_transformers", "mteb"):
+        pytest.importorskip(package, reason=f"{package} is not installed")
+    from mteb import evaluate
+    from mteb.models.sentence_transformer_wrapper import SentenceTransformerEncoderWrapper
+
+    from neobert.embeddings.mteb import mteb_tasks
+
+    runs, tokens = tmp_path / "runs", 96
+    instruction = {} if is_told else {"instruction": None}
+    run = tiny_contrastive(write_encoder(runs, context=tokens).id, max_tokens=tokens)
+    run = run.model_copy(update={"context": tokens, "sets": tuple(pair_set(name, **instruction) for name in SETS)})
+    folder = saved_run(runs, run)
+    exported(capsys, folder, "sentence-transformers", tmp_path / "out")
+    model = SentenceTransformerEncoderWrapper(str(tmp_path / "out"), device="cpu")
+    wanted = [task for task in SOURCE_HERE.embedding_tasks() if is_told or task.category in ("reranking", "sts")]
+    evaluation = evaluation_after(run, SMOKE, wanted, SOURCE_HERE)
+    assert all(bool(task.prompts) == is_told for task in evaluation.tasks)
+    encoder = load_encoder(Layout(runs), run.id, CPU)
+    named = NamedEncoder("neobert/T", run.id, encoder)
+    for task in evaluation.tasks:
+        ours = measure_task(named, task, SOURCE_HERE, tmp_path / "results", task.prompts).score
+        (theirs,) = mteb_tasks(task, SOURCE_HERE.embedding_task_data(task.name), task.origin)
+        found = evaluate(model, theirs, cache=None, co2_tracker=False, show_progress_bar=False)
+        assert abs(found.task_results[0].get_score() - ours) <= 1e-6, task.name
+
+
+def test_the_56_tasks_are_told_in_the_wording_that_is_asked_for(
+    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paper, mteb = (contrastive.open_contrastive_checkpoint(own, None, wording).instructions for wording in WORDINGS)
+    assert paper["BIOSSES"] == "Retrieve semantically similar text from the biomedical field."
+    assert mteb["BIOSSES"] == "Retrieve semantically similar text."
+    assert paper["CQADupstackTexRetrieval-query"] != mteb["CQADupstackTexRetrieval-query"]
+    for told in (paper, mteb):
+        assert told["QuoraRetrieval-query"] and told["QuoraRetrieval-document"] == "" and "QuoraRetrieval" not in told
+        assert told["paraphrases"] == "the same" and "CQADupstackRetrieval-query" not in told
+    run = own.parent.parent / "pretraining" / read_run_file(own).contrastive.weights  # type: ignore[union-attr]
+    out = ["--to", "hf", "--out", str(tmp_path / "out"), "--instructions", "mteb"]
+    assert main([str(run), *out]) == EXIT_REFUSED
+    assert "--instructions is for contrastive runs" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_an_onnx_graph_gives_the_runs_vectors(own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for package in ("onnx", "onnxscript"):
+        pytest.importorskip(package, reason=f"{package} is not installed (extra export)")
+    ort = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra export)")
+    exported(capsys, own, "onnx", tmp_path / "out")
+    assert not (tmp_path / "out" / "model.onnx").exists(), "there is no head to predict tokens with"
+    tokens = AutoTokenizer.from_pretrained(tmp_path / "out")(ASKED, padding=True, truncation=True, return_tensors="np")
+    _, found = ort.InferenceSession(str(tmp_path / "out" / "embedding.onnx")).run(None, dict(tokens))
+    np.testing.assert_allclose(found, vectors_of(own, ASKED), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_an_external_encoder_is_exported_as_its_own_class(
+    family: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """BERT reads token types: an instruction has its text's own, as a prompt has."""
+    library = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
+    build = {"bert": world.bert, "roberta": world.roberta}[family]
+    folder = external_run(tmp_path / "runs", build, token_types=family == "bert")
+    exported(capsys, folder, "hf", tmp_path / "hf")
+    assert json.loads((tmp_path / "hf" / "config.json").read_text())["model_type"] == family
+    np.testing.assert_allclose(by_hand(tmp_path / "hf", ASKED), vectors_of(folder, ASKED), atol=1e-5, rtol=0)
+    exported(capsys, folder, "sentence-transformers", tmp_path / "st")
+    model = library.SentenceTransformer(str(tmp_path / "st"), device="cpu")
+    np.testing.assert_allclose(model.encode(ASKED), vectors_of(folder, ASKED), atol=1e-5, rtol=0)
+    found = model.encode(ASKED, prompt_name="paraphrases")
+    np.testing.assert_allclose(found, vectors_of(folder, ASKED, instruction="the same"), atol=1e-5, rtol=0)
+    card = (tmp_path / "st" / "README.md").read_text()
+    assert "neobert.hub" not in card and "license:" not in card and "That of the encoder" in card
+    assert main([str(folder), "--to", "onnx", "--out", str(tmp_path / "onnx")]) == EXIT_REFUSED
+    assert "convert that folder with optimum-cli" in capsys.readouterr().err and not (tmp_path / "onnx").exists()
+
+
+def test_what_cannot_be_exported_is_one_sentence(
+    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = [str(own), "--to", "hf", "--out", str(tmp_path / "out")]
+    for flags, code, said in (
+        (["--remote-code"], EXIT_REFUSED, "--remote-code is for pre-training runs"),
+        (["--step", "7"], EXIT_MISSING, "no checkpoint of step 7"),
+    ):
+        assert main([*command, *flags]) == code and said in capsys.readouterr().err
+    original = contrastive.transformers_tokenizer
+    monkeypatch.setattr(contrastive, "transformers_tokenizer", lambda tokenizer, context: original(tokenizer, 9))
+    assert main(command) == EXIT_OFF and "the exported vectors differs from the run" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

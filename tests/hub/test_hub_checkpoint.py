@@ -1,0 +1,298 @@
+"""The published checkpoint's files, and those of an M0, load as they are and give the described outputs."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification
+
+from neobert import NeoBERTConfig, NeoBERTForMaskedLM, NeoBERTForSequenceClassification, NeoBERTModel
+from tests.support.described_model import described_logits
+from tests.support.small_models import BERT_FORM, CONTEXT, FORMS, random_document, small_model
+
+WIDTH, LAYERS, VOCABULARY, GATED, NOMINAL = 24, 3, 50, 40, 60
+PUBLISHED_CONFIG = {
+    "architectures": ["NeoBERTLMHead"],
+    "auto_map": {
+        "AutoConfig": "model.NeoBERTConfig",
+        "AutoModel": "model.NeoBERT",
+        "AutoModelForMaskedLM": "model.NeoBERTLMHead",
+        "AutoModelForSequenceClassification": "model.NeoBERTForSequenceClassification",
+    },
+    "classifier_init_range": 0.02,
+    "decoder_init_range": 0.02,
+    "dim_head": 8,
+    "embedding_init_range": 0.02,
+    "hidden_size": WIDTH,
+    "intermediate_size": NOMINAL,
+    "kwargs": {"classifier_init_range": 0.02, "trust_remote_code": True},
+    "max_length": CONTEXT,
+    "model_type": "neobert",
+    "norm_eps": 1e-05,
+    "num_attention_heads": 3,
+    "num_hidden_layers": LAYERS,
+    "pad_token_id": 0,
+    "pretrained_model_name_or_path": "google-bert/bert-base-uncased",
+    "torch_dtype": "float32",
+    "transformers_version": "4.48.2",
+    "trust_remote_code": True,
+    "vocab_size": VOCABULARY,
+}
+M0_CONFIG = {**PUBLISHED_CONFIG, "rope": False, "rms_norm": False, "hidden_act": "GELU"}
+
+
+def published_shapes() -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the published file: 6 tensors a block and 4 more."""
+    shapes: dict[str, tuple[int, ...]] = {"model.encoder.weight": (VOCABULARY, WIDTH)}
+    for layer in range(LAYERS):
+        block = f"model.transformer_encoder.{layer}"
+        shapes |= {
+            f"{block}.attention_norm.weight": (WIDTH,),
+            f"{block}.qkv.weight": (3 * WIDTH, WIDTH),
+            f"{block}.wo.weight": (WIDTH, WIDTH),
+            f"{block}.ffn_norm.weight": (WIDTH,),
+            f"{block}.ffn.w12.weight": (2 * GATED, WIDTH),
+            f"{block}.ffn.w3.weight": (WIDTH, GATED),
+        }
+    shapes["model.layer_norm.weight"] = (WIDTH,)
+    return shapes | {"decoder.weight": (VOCABULARY, WIDTH), "decoder.bias": (VOCABULARY,)}
+
+
+def m0_shapes() -> dict[str, tuple[int, ...]]:
+    """The same for learned positions, GELU and layer norm."""
+    shapes = {"model.positional_embedding.weight": (CONTEXT + 1, WIDTH)}
+    for name, shape in published_shapes().items():
+        if name.endswith("w12.weight"):
+            shapes[name.replace("w12", "0")] = (NOMINAL, WIDTH)
+        elif name.endswith("w3.weight"):
+            shapes[name.replace("w3", "2")] = (WIDTH, NOMINAL)
+        else:
+            shapes[name] = shape
+            if "norm" in name:
+                shapes[name.replace("weight", "bias")] = shape
+    return shapes
+
+
+CHECKPOINTS = {"published": (PUBLISHED_CONFIG, published_shapes()), "M0": (M0_CONFIG, m0_shapes())}
+
+
+def write_checkpoint(folder: Path, kind: str) -> dict[str, Tensor]:
+    """config.json and random weights, without the metadata that transformers writes; returns the weights."""
+    config, shapes = CHECKPOINTS[kind]
+    generator = torch.Generator().manual_seed(0)
+    weights = {name: torch.randn(shape, generator=generator) * 0.2 for name, shape in shapes.items()}
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return weights
+
+
+@pytest.fixture(params=CHECKPOINTS)
+def checkpoint(request, tmp_path: Path) -> tuple[Path, dict[str, Tensor]]:
+    return tmp_path, write_checkpoint(tmp_path, request.param)
+
+
+def padded(lengths: tuple[int, ...], side: str) -> tuple[list[Tensor], Tensor, Tensor]:
+    """Documents, and their token ids and mask (rows, longest) with padding on one side."""
+    documents = [random_document(length) for length in lengths]
+    token_ids = torch.zeros(len(lengths), max(lengths), dtype=torch.int64)
+    mask = torch.zeros_like(token_ids)
+    for row, document in enumerate(documents):
+        here = slice(0, len(document)) if side == "right" else slice(max(lengths) - len(document), None)
+        token_ids[row, here], mask[row, here] = document, 1
+    return documents, token_ids, mask
+
+
+def test_at_the_published_size_there_are_172_tensors_and_245_136_954_parameters() -> None:
+    with torch.device("meta"):
+        tensors = NeoBERTForMaskedLM(NeoBERTConfig()).state_dict()
+    assert len(tensors) == 172 and sum(tensor.numel() for tensor in tensors.values()) == 245_136_954
+    assert tensors["model.transformer_encoder.27.ffn.w12.weight"].shape == (4096, 768)
+    assert len(published_shapes()) == 6 * LAYERS + 4
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@torch.no_grad()
+def test_outputs_are_those_of_the_description_with_and_without_padding(checkpoint, side, implementation) -> None:
+    folder, weights = checkpoint
+    model = NeoBERTForMaskedLM.from_pretrained(folder, attn_implementation=implementation)
+    documents, token_ids, mask = padded((CONTEXT, 9, 1), side)
+    together = model(token_ids, attention_mask=mask).logits
+    for row, document in enumerate(documents):
+        expected = described_logits(weights, document)
+        torch.testing.assert_close(together[row, mask[row].bool()], expected, rtol=0, atol=1e-5)
+        torch.testing.assert_close(model(document[None]).logits[0], expected, rtol=0, atol=1e-5)
+
+
+def test_every_weight_is_loaded_and_two_loads_are_equal(checkpoint) -> None:
+    folder, weights = checkpoint
+    model, info = AutoModelForMaskedLM.from_pretrained(folder, output_loading_info=True)
+    assert type(model) is NeoBERTForMaskedLM
+    assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"]
+    again = NeoBERTForMaskedLM.from_pretrained(folder).state_dict()
+    assert model.state_dict().keys() == weights.keys()
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, weights[name]) and torch.equal(tensor, again[name])
+
+
+def test_saved_files_carry_the_published_names_and_no_remote_code(checkpoint, tmp_path: Path) -> None:
+    folder, weights = checkpoint
+    NeoBERTForMaskedLM.from_pretrained(folder).save_pretrained(tmp_path / "saved")
+    with safe_open(tmp_path / "saved" / "model.safetensors", "pt") as file:
+        assert set(file.keys()) == weights.keys()
+        assert all(torch.equal(file.get_tensor(name), tensor) for name, tensor in weights.items())
+    assert "auto_map" not in json.loads((tmp_path / "saved" / "config.json").read_text())
+
+
+def test_the_encoder_alone_and_a_new_head_take_the_encoders_weights(checkpoint) -> None:
+    folder, weights = checkpoint
+    encoder = AutoModel.from_pretrained(folder)
+    classifier = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=3)
+    assert type(encoder) is NeoBERTModel and type(classifier) is NeoBERTForSequenceClassification
+    for model in (encoder, classifier.model):
+        for name, tensor in model.state_dict().items():
+            assert torch.equal(tensor, weights[f"model.{name}"])
+    assert classifier.classifier.weight.shape == (3, WIDTH)
+    assert 0.01 < float(classifier.dense.weight.detach().std()) < 0.03 and not classifier.dense.bias.any()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_toggle_of_a_recipe_stands_in_config_json_and_comes_back(form: str, tmp_path: Path) -> None:
+    model = small_model(**FORMS[form], dropout=0.25, rotary_base=500.0)
+    NeoBERTConfig.from_recipe(model, CONTEXT, pad_token_id=3).save_pretrained(tmp_path)
+    written = json.loads((tmp_path / "config.json").read_text())
+    assert {written[key] for key in ("positions", "feedforward", "norm")} == set(FORMS[form].values())
+    loaded = AutoConfig.from_pretrained(tmp_path)
+    assert loaded.to_recipe() == model
+    assert (loaded.max_length, loaded.max_position_embeddings, loaded.pad_token_id) == (CONTEXT, CONTEXT, 3)
+
+
+# Bad input: one clear sentence
+
+
+def test_an_unknown_toggle_is_named_with_the_nearest_known_one(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, "published")
+    (tmp_path / "config.json").write_text(json.dumps({**PUBLISHED_CONFIG, "position": "rotary"}))
+    with pytest.raises(ValueError, match=r"unknown toggle 'position': did you mean 'positions'"):
+        AutoModelForMaskedLM.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("key", ["feed_forward", "norms", "rotary_bases", "classifier_pool", "num_hidden_layer"])
+def test_a_slip_in_a_toggle_is_refused(key: str) -> None:
+    with pytest.raises(ValueError, match=f"unknown toggle '{key}': did you mean"):
+        NeoBERTConfig(**{**PUBLISHED_CONFIG, key: 1})
+
+
+def test_keys_of_other_programs_are_kept_and_load_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What users, converters and trainers leave in a configuration must not make a saved model unreadable."""
+    write_checkpoint(tmp_path / "first", "published")
+    model = AutoModelForMaskedLM.from_pretrained(tmp_path / "first")
+    others = {
+        "my_note": "a",
+        "transformers.js_config": {"dtype": "q8"},
+        "unsloth_version": "1",
+        "initializer_range": 0.02,
+    }
+    for key, value in others.items():
+        setattr(model.config, key, value)
+    model.save_pretrained(tmp_path / "second")
+    loaded = AutoModelForMaskedLM.from_pretrained(tmp_path / "second")
+    assert {key: getattr(loaded.config, key) for key in others} == others
+    loaded.save_pretrained(tmp_path / "third")
+    assert (tmp_path / "third" / "config.json").read_bytes() == (tmp_path / "second" / "config.json").read_bytes()
+    assert loaded.config.to_recipe() == model.config.to_recipe()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"norm": "rms"}, "norm 'rms': did you mean 'rms_norm'"),
+        ({"hidden_act": "ReLU"}, "feedforward 'relu'"),
+        ({"ngpt": True}, "ngpt"),
+        ({"hidden_size": 25}, "^config.json describes no model: width 25 is not divisible by 3 heads: [^\n]*$"),
+        ({"norm_eps": -1.0}, "^config.json describes no model: norm_eps is -1.0: [^\n]*$"),
+        ({"transformers_weights": "weights.bin"}, "names the weights 'weights.bin'"),
+        ({"tie_word_embeddings": True}, "matrix of its own"),
+    ],
+)
+def test_a_configuration_that_no_model_can_have_is_refused(changes: dict[str, object], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        NeoBERTConfig(**{**PUBLISHED_CONFIG, **changes})
+
+
+@pytest.mark.parametrize("load", [NeoBERTForMaskedLM, NeoBERTModel, NeoBERTForSequenceClassification])
+def test_missing_tensors_of_the_encoder_are_never_invented(load, tmp_path: Path) -> None:
+    weights = write_checkpoint(tmp_path, "published")
+    del weights["model.transformer_encoder.1.wo.weight"]
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=r"lacks tensors .*transformer_encoder\.1\.wo\.weight: it is incomplete"):
+        load.from_pretrained(tmp_path)
+
+
+def test_a_language_model_needs_its_decoder(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, "published")
+    NeoBERTModel.from_pretrained(tmp_path).save_pretrained(tmp_path / "encoder")
+    with pytest.raises(ValueError, match=r"lacks tensors decoder\.bias, decoder\.weight"):
+        NeoBERTForMaskedLM.from_pretrained(tmp_path / "encoder")
+
+
+def test_extra_tensors_are_named(tmp_path: Path) -> None:
+    weights = write_checkpoint(tmp_path, "published")
+    weights["model.transformer_encoder.0.attn_alpha"] = torch.ones(WIDTH)
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=r"unknown tensors .*attn_alpha"):
+        NeoBERTForMaskedLM.from_pretrained(tmp_path)
+
+
+def test_tensors_of_another_shape_are_named_and_never_replaced(tmp_path: Path) -> None:
+    """Not even where transformers is told to ignore them; the one exception is a classification head."""
+    write_checkpoint(tmp_path, "published")
+    for ignoring in (False, True):
+        with pytest.raises(
+            ValueError, match=r"encoder\.weight as \(50, 24\), but the configuration asks for \(60, 24\)"
+        ):
+            NeoBERTModel.from_pretrained(tmp_path, vocab_size=60, ignore_mismatched_sizes=ignoring)
+        with pytest.raises(ValueError, match=r"its config\.json is of another model"):
+            NeoBERTForMaskedLM.from_pretrained(tmp_path, vocab_size=60, ignore_mismatched_sizes=ignoring)
+    classifier = NeoBERTForSequenceClassification.from_pretrained(tmp_path, num_labels=3)
+    classifier.save_pretrained(tmp_path / "three")
+    with pytest.raises(ValueError, match=r"classifier\.\w+ as .*: pass ignore_mismatched_sizes=True for a new head"):
+        AutoModelForSequenceClassification.from_pretrained(tmp_path / "three", num_labels=5)
+    again = AutoModelForSequenceClassification.from_pretrained(
+        tmp_path / "three", num_labels=5, ignore_mismatched_sizes=True
+    )
+    assert again.classifier.weight.shape == (5, WIDTH) and torch.equal(again.dense.weight, classifier.dense.weight)
+
+
+def test_pickled_weights_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(PUBLISHED_CONFIG))
+    (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x04.")
+    with pytest.raises(ValueError, match=r"pytorch_model\.bin is a pickle"):
+        AutoModel.from_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"pytorch_model\.bin is a pickle"):
+        NeoBERTModel.from_pretrained(tmp_path / "pytorch_model.bin", config=NeoBERTConfig(**PUBLISHED_CONFIG))
+    with pytest.raises(ValueError, match="use_safetensors=False"):
+        AutoModel.from_pretrained(tmp_path, use_safetensors=False)
+
+
+def test_learned_positions_refuse_more_than_the_context_and_rotary_ones_warn(tmp_path: Path, monkeypatch) -> None:
+    from neobert.hub import modeling
+
+    said: list[str] = []
+    monkeypatch.setattr(modeling.logger, "warning_once", said.append)
+    document = random_document(CONTEXT + 1)[None]
+    for kind in ("published", "M0"):
+        write_checkpoint(tmp_path / kind, kind)
+    assert NeoBERTModel.from_pretrained(tmp_path / "published")(document).last_hidden_state.isfinite().all()
+    assert said == [f"A sequence reaches {CONTEXT + 1} tokens, and the model was trained on at most {CONTEXT}."]
+    learned = NeoBERTModel.from_pretrained(tmp_path / "M0")
+    assert learned.config.to_recipe().positions == BERT_FORM["positions"]
+    with pytest.raises(ValueError, match=f"learned position table holds {CONTEXT}: truncate"):
+        learned(document)
+    with pytest.raises(ValueError, match=f"reaches {CONTEXT + 3} tokens"):
+        learned(document[:, :3], position_ids=torch.arange(CONTEXT, CONTEXT + 3)[None])

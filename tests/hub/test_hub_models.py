@@ -1,0 +1,478 @@
+"""The transformers classes: equal to the flat engine, and everything that a user of BERT-base expects of them."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+from transformers import AttentionInterface, AttentionMaskInterface, AutoModelForTokenClassification, PreTrainedModel
+from transformers.masking_utils import flash_attention_mask, sdpa_mask
+
+import neobert
+from neobert import (
+    NeoBERTConfig,
+    NeoBERTForMaskedLM,
+    NeoBERTForQuestionAnswering,
+    NeoBERTForSequenceClassification,
+    NeoBERTForTokenClassification,
+    NeoBERTModel,
+)
+from neobert.model.attention import packed_plan
+from neobert.model.heads import MaskedLanguageModel
+from tests.support.small_models import CONTEXT, FORMS, language_model, pack, random_document, small_model
+
+CLOSE = {"rtol": 0.0, "atol": 1e-5}
+LENGTHS = (CONTEXT, 9, 1)
+
+
+@pytest.fixture(params=FORMS)
+def form(request) -> str:
+    return request.param
+
+
+def configuration(form: str = "NeoBERT form", **changes: object) -> NeoBERTConfig:
+    return NeoBERTConfig.from_recipe(small_model(**FORMS[form]), CONTEXT, **changes)
+
+
+def masked_lm(form: str, implementation: str = "sdpa") -> tuple[NeoBERTForMaskedLM, MaskedLanguageModel]:
+    """The same weights as a transformers model and in the flat engine."""
+    network = language_model(**FORMS[form])
+    model = NeoBERTForMaskedLM._from_config(configuration(form), attn_implementation=implementation).eval()
+    model.load_state_dict(network.state_dict())
+    return model, network
+
+
+def padded_batch() -> tuple[Tensor, Tensor]:
+    """Token ids and mask (3, 24), padding on the right."""
+    token_ids, numbers, _ = pack([[random_document(length)] for length in LENGTHS], CONTEXT)
+    return token_ids, (numbers >= 0).long()
+
+
+def test_the_package_offers_the_classes_and_stays_light() -> None:
+    from neobert import hub
+
+    for name in neobert.HUB_CLASSES:
+        assert getattr(neobert, name) is getattr(hub, name) and name in dir(neobert)
+    with pytest.raises(AttributeError, match="NeoBERTForCausalLM"):
+        _ = neobert.NeoBERTForCausalLM
+    code = "import neobert, sys; neobert.__version__; sys.exit('transformers' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# Equal to the engine
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@torch.no_grad()
+def test_padded_logits_are_those_of_the_flat_packed_engine(form: str, implementation: str) -> None:
+    model, network = masked_lm(form, implementation)
+    token_ids, mask = padded_batch()
+    flat, numbers, positions = pack([[random_document(length) for length in LENGTHS]], sum(LENGTHS))
+    expected = network.logits(flat, packed_plan(numbers, positions))[0]
+    torch.testing.assert_close(model(token_ids, mask).logits[mask.bool()], expected, **CLOSE)
+
+
+def test_the_classifier_is_the_fine_tuned_one(form: str) -> None:
+    """Weights of `neobert.glue` load by name and give equal logits, both poolings."""
+    from neobert.model.attention import padded_plan
+    from neobert.model.build import build_classifier, initialize, initialize_classifier
+
+    token_ids, mask = padded_batch()
+    for pooling in ("cls", "mean"):
+        trained = build_classifier(small_model(**FORMS[form]), CONTEXT, 3, pooling, 0.1).eval()
+        initialize(trained, small_model().initialization, 0)
+        initialize_classifier(trained, 0.1, 0)
+        config = configuration(form, num_labels=3, classifier_pooling=pooling)
+        model = NeoBERTForSequenceClassification(config).eval()
+        model.load_state_dict(trained.state_dict())
+        torch.testing.assert_close(model(token_ids, mask).logits, trained(token_ids, padded_plan(mask)), **CLOSE)
+
+
+def attended_with_mask(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
+    return functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
+
+
+def attended_row_by_row(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
+    """What a variable-length kernel does with a 2-D mask: every row without its padding."""
+    attended = torch.zeros_like(query)
+    for row, token in enumerate(mask.bool()):
+        parts = (vectors[row : row + 1, :, token] for vectors in (query, key, value))
+        attended[row, :, token] = functional.scaled_dot_product_attention(*parts, scale=scale)[0]
+    return attended
+
+
+@pytest.mark.parametrize("kind", ["4d", "2d"])
+def test_any_function_of_the_attention_interface_serves(form: str, kind: str) -> None:
+    """Also one that takes the 2-D mask which transformers gives to flash kernels."""
+    model, _ = masked_lm(form)
+    token_ids, mask = padded_batch()
+    expected, called = model(token_ids, mask).logits, []
+
+    def own(module, query, key, value, attention_mask, **options):
+        called.append((module.is_causal, attention_mask.ndim))
+        attend = attended_with_mask if kind == "4d" else attended_row_by_row
+        return attend(query, key, value, attention_mask, options["scaling"]).transpose(1, 2), None
+
+    AttentionInterface.register(f"own_{kind}", own)
+    AttentionMaskInterface.register(f"own_{kind}", sdpa_mask if kind == "4d" else flash_attention_mask)
+    model.set_attn_implementation(f"own_{kind}")
+    torch.testing.assert_close(model(token_ids, mask).logits[mask.bool()], expected[mask.bool()], **CLOSE)
+    assert called == [(False, 4 if kind == "4d" else 2)] * 3
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("implementation", ["eager", "sdpa", "flash_attention_2"])
+@torch.no_grad()
+def test_on_a_gpu_every_kernel_gives_the_cpus_logits(form: str, implementation: str) -> None:
+    """In bf16, padded: within two percent of fp32 on the CPU."""
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    if implementation.startswith("flash"):
+        pytest.importorskip("flash_attn", reason="flash_attn is not installed (extra flash)")
+    exact, _ = masked_lm(form)
+    model, _ = masked_lm(form, implementation)
+    token_ids, mask = padded_batch()
+    expected = exact(token_ids, mask).logits[mask.bool()]
+    logits = model.to("cuda", torch.bfloat16)(token_ids.cuda(), mask.cuda()).logits.float().cpu()[mask.bool()]
+    assert float((logits - expected).norm()) < 0.02 * float(expected.norm())
+
+
+# Inputs and outputs
+
+
+def test_hidden_states_and_attentions_are_one_a_layer(form: str) -> None:
+    model, _ = masked_lm(form, "eager")
+    token_ids, mask = padded_batch()
+    outputs = model.model(token_ids, mask, output_hidden_states=True, output_attentions=True)
+    assert len(outputs.hidden_states) == 4 and len(outputs.attentions) == 3
+    assert torch.equal(outputs.hidden_states[-1], outputs.last_hidden_state)
+    for weights in outputs.attentions:
+        assert weights.shape == (3, 3, CONTEXT, CONTEXT)
+        torch.testing.assert_close(weights.sum(-1), torch.ones(3, 3, CONTEXT))
+        assert not weights[1, :, :, 9:].any()
+    assert outputs.hidden_states[0].shape == (3, CONTEXT, 24)
+    assert isinstance(model(token_ids, mask, return_dict=False), tuple)
+
+
+def test_sdpa_says_that_it_has_no_attentions() -> None:
+    model, _ = masked_lm("NeoBERT form")
+    with pytest.raises(ValueError, match=r"attn_implementation=.eager. for output_attentions"):
+        model(padded_batch()[0], output_attentions=True)
+
+
+def test_what_berts_tokenizers_and_users_pass_is_understood(form: str) -> None:
+    """Token types change nothing; embeddings in place of ids, explicit positions and no mask give equal logits."""
+    model, _ = masked_lm(form)
+    token_ids, mask = padded_batch()
+    expected = model(token_ids, mask).logits[mask.bool()]
+    embeddings = model.get_input_embeddings()(token_ids)
+    places = torch.arange(CONTEXT)[None]
+    for given in (
+        {"input_ids": token_ids, "token_type_ids": torch.ones_like(token_ids)},
+        {"inputs_embeds": embeddings},
+        {"input_ids": token_ids, "position_ids": places},
+        {"input_ids": token_ids, "attention_mask": mask.bool()},
+    ):
+        torch.testing.assert_close(model(**{"attention_mask": mask, **given}).logits[mask.bool()], expected, **CLOSE)
+    torch.testing.assert_close(model(token_ids[:1]).logits[0], expected[:CONTEXT], **CLOSE)
+    shifted = model(token_ids[1:2, :9], position_ids=places[:, 3:12]).logits
+    if FORMS[form]["positions"] == "learned":
+        assert (shifted[0] - expected[CONTEXT : CONTEXT + 9]).abs().max() > 1e-2
+    with pytest.raises(ValueError, match="exactly one of"):
+        model(token_ids, inputs_embeds=embeddings)
+    with pytest.raises(ValueError, match="exactly one of"):
+        model(attention_mask=mask)
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_documents_of_one_row_do_not_see_each_other(form: str, implementation: str) -> None:
+    """Places that start again, as collators that flatten give them, and the published forward's cu_seqlens."""
+    model, _ = masked_lm(form, implementation)
+    documents = [random_document(length) for length in (9, 1, 14)]
+    alone = torch.cat([model(torch.as_tensor(document)[None]).logits[0] for document in documents])
+    row = torch.cat([torch.as_tensor(document) for document in documents])[None]
+    lengths = [len(document) for document in documents]
+    places = torch.cat([torch.arange(length) for length in lengths])[None]
+    borders = torch.tensor([0, *lengths]).cumsum(0).int()
+    for given in ({"position_ids": places}, {"cu_seqlens": borders, "max_seqlen": max(lengths)}):
+        torch.testing.assert_close(model(row, **given).logits[0], alone, **CLOSE)
+        torch.testing.assert_close(model.model(row, **given)[0], model.model(row, position_ids=places)[0], **CLOSE)
+    whole_row = model(row).logits[0]
+    assert (whole_row - alone).abs().max() > 1e-3
+    two = places.expand(2, -1)
+    torch.testing.assert_close(model(row.expand(2, -1), position_ids=two).logits[1], alone, **CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"cu_seqlens": [0, 3, 20]}, "do not rise from 0 to the 24 tokens"),
+        ({"cu_seqlens": [0, 30, 24]}, "do not rise"),
+        ({"cu_seqlens": [0, 24], "attention_mask": [[1] * 24]}, "without attention_mask"),
+        ({"cu_seqlens": [0, 24], "position_ids": [list(range(24))]}, "without attention_mask"),
+    ],
+)
+def test_borders_that_fit_no_row_are_refused(given: dict[str, list], said: str) -> None:
+    model, _ = masked_lm("NeoBERT form")
+    with pytest.raises(ValueError, match=said):
+        model(padded_batch()[0][:1], **{name: torch.tensor(value) for name, value in given.items()})
+
+
+def test_flash_kernels_are_told_of_borders_in_one_row_and_refuse_them_in_several() -> None:
+    seen: list[Tensor] = []
+
+    def kernel(module, query, key, value, attention_mask, position_ids=None, **_):
+        assert attention_mask is None
+        seen.append(position_ids)
+        return query.transpose(1, 2), None
+
+    AttentionInterface.register("flash_seen", kernel)
+    AttentionMaskInterface.register("flash_seen", flash_attention_mask)
+    model, _ = masked_lm("NeoBERT form")
+    model.config._attn_implementation = "flash_seen"
+    places = torch.cat([torch.arange(10), torch.arange(14)])[None]
+    model(padded_batch()[0][:1], position_ids=places)
+    assert seen and all(torch.equal(each, places) for each in seen)
+    with pytest.raises(ValueError, match="flatten the batch to one row"):
+        model(padded_batch()[0][:2], position_ids=places.expand(2, -1))
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_a_row_of_padding_alone_makes_no_nan(form: str, implementation: str) -> None:
+    model, _ = masked_lm(form, implementation)
+    token_ids, mask = padded_batch()
+    mask[2] = 0
+    logits = model(token_ids, mask).logits
+    logits.sum().backward()
+    assert logits.isfinite().all()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_masks_of_every_form_mean_the_same(form: str, implementation: str) -> None:
+    """2-D and 4-D, boolean, whole numbers, or added to the scores; on the left too."""
+    model, _ = masked_lm(form, implementation)
+    token_ids, mask = padded_batch()
+    for token in (mask.bool(), mask.bool().flip(1)):
+        expected = masked_lm(form)[0](token_ids, token.long()).logits[token]
+        places = (token.long().cumsum(1) - 1).clamp(min=0)
+        pairs = token[:, None, None, :].expand(3, 1, CONTEXT, CONTEXT)
+        added = torch.zeros(pairs.shape).masked_fill(~pairs, torch.finfo(torch.float32).min)
+        for given in (token, token.float(), pairs, pairs.long(), added):
+            logits = model(token_ids, given, position_ids=places).logits
+            torch.testing.assert_close(logits[token], expected, **CLOSE)
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_a_token_that_a_boolean_mask_lets_see_nothing_makes_no_nan(implementation: str) -> None:
+    model, _ = masked_lm("NeoBERT form", implementation)
+    sees = torch.eye(CONTEXT, dtype=torch.bool).repeat(3, 1, 1, 1)
+    sees[0, 0, 3] = False
+    assert model(padded_batch()[0], sees).logits.isfinite().all()
+
+
+def test_a_mask_of_another_shape_is_refused_in_a_sentence() -> None:
+    token_ids, mask = padded_batch()
+    model = NeoBERTForSequenceClassification(configuration(num_labels=2)).eval()
+    for wrong in (mask[:, :5], mask[:, None, :], mask[:1]):
+        with pytest.raises(ValueError, match=r"attention_mask has the shape .* need \(3, 24\)"):
+            model(token_ids, wrong)
+    with pytest.raises(ValueError, match=r"needs a 2-D attention_mask"):
+        model(token_ids, mask.bool()[:, None, None, :].expand(3, 1, CONTEXT, CONTEXT))
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_a_classifier_reads_the_same_with_padding_on_either_side(form: str, pooling: str) -> None:
+    """With padding on the left, [CLS] is the first token and not the first column."""
+    model = NeoBERTForSequenceClassification(configuration(form, num_labels=3, classifier_pooling=pooling)).eval()
+    documents = [random_document(length) for length in (9, 4, 1)]
+    sides = [
+        torch.nn.utils.rnn.pad_sequence(documents, True, padding_side=side, padding_value=-1)
+        for side in ("right", "left")
+    ]
+    right, left = (model(ids.clamp(min=0), (ids >= 0).long()).logits for ids in sides)
+    torch.testing.assert_close(left, right, **CLOSE)
+    alone = torch.cat([model(document[None]).logits for document in documents])
+    torch.testing.assert_close(right, alone, **CLOSE)
+
+
+# Losses
+
+
+def test_labels_give_torchs_losses(form: str) -> None:
+    token_ids, mask = padded_batch()
+    labels = token_ids.where(mask.bool() & (token_ids % 2 == 0), -100)
+    model, _ = masked_lm(form)
+    outputs = model(token_ids, mask, labels=labels)
+    torch.testing.assert_close(outputs.loss, functional.cross_entropy(outputs.logits.flatten(0, 1), labels.flatten()))
+    classes = torch.tensor([0, 2, 1])
+    config = configuration(form, num_labels=3)
+    sequences = NeoBERTForSequenceClassification(config).eval()(token_ids, mask, labels=classes)
+    torch.testing.assert_close(sequences.loss, functional.cross_entropy(sequences.logits, classes))
+    regression = NeoBERTForSequenceClassification(configuration(form, num_labels=1)).eval()
+    scores = regression(token_ids, mask, labels=torch.tensor([0.5, 1.0, -2.0]))
+    torch.testing.assert_close(scores.loss, (scores.logits[:, 0] - torch.tensor([0.5, 1.0, -2.0])).square().mean())
+    tags = torch.where(mask.bool(), token_ids % 3, -100)
+    tokens = NeoBERTForTokenClassification(config).eval()(token_ids, mask, labels=tags)
+    torch.testing.assert_close(tokens.loss, functional.cross_entropy(tokens.logits.flatten(0, 1), tags.flatten()))
+    answers = NeoBERTForQuestionAnswering(configuration(form)).eval()(
+        token_ids, mask, start_positions=classes, end_positions=classes
+    )
+    apart = [functional.cross_entropy(logits, classes) for logits in (answers.start_logits, answers.end_logits)]
+    torch.testing.assert_close(answers.loss, sum(apart) / 2)
+
+
+def test_labels_of_several_classes_at_once_give_binary_cross_entropy() -> None:
+    """Declared as the problem type, or known from labels that are no whole numbers."""
+    token_ids, mask = padded_batch()
+    labels = torch.tensor([[1.0, 0, 1], [0, 0, 1], [1, 1, 1]])
+    for problem in ("multi_label_classification", None):
+        model = NeoBERTForSequenceClassification(configuration(num_labels=3, problem_type=problem)).eval()
+        outputs = model(token_ids, mask, labels=labels)
+        expected = functional.binary_cross_entropy_with_logits(outputs.logits, labels)
+        torch.testing.assert_close(outputs.loss, expected)
+        assert model.config.problem_type == "multi_label_classification"
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_under_autocast_loss_and_gradients_are_finite_and_near(form: str, dtype: torch.dtype) -> None:
+    token_ids, mask = padded_batch()
+    model, _ = masked_lm(form)
+    exact = model(token_ids, mask, labels=token_ids).loss
+    with torch.autocast("cpu", dtype=dtype):
+        loss = model(token_ids, mask, labels=token_ids).loss
+    loss.backward()
+    assert loss.dtype == torch.float32
+    torch.testing.assert_close(loss, exact, rtol=0.01, atol=0)
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+def test_gradient_checkpointing_changes_no_gradient(form: str) -> None:
+    token_ids, mask = padded_batch()
+    model, _ = masked_lm(form)
+    gradients = []
+    new_name = hasattr(model, "activation_checkpointing_enable")
+    enable = model.activation_checkpointing_enable if new_name else model.gradient_checkpointing_enable
+    for checkpointed in (False, True):
+        if checkpointed:
+            enable()
+        model.train()(token_ids, mask, labels=token_ids).loss.backward()
+        gradients.append([parameter.grad.clone() for parameter in model.parameters()])
+        model.zero_grad()
+    for plain, recomputed in zip(*gradients, strict=True):
+        torch.testing.assert_close(recomputed, plain, rtol=0, atol=1e-7)
+
+
+def test_new_weights_start_as_the_recipe_says(form: str) -> None:
+    """Uniform in ±decoder_init_range and ±embedding_init_range, norms 1, biases 0."""
+    model = NeoBERTForMaskedLM(configuration(form))
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 1:
+            assert torch.equal(parameter, torch.zeros_like(parameter) if "bias" in name else torch.ones_like(parameter))
+        else:
+            bound = 0.3 if "encoder.weight" in name or "positional" in name else 0.2
+            assert 0.9 * bound < float(parameter.detach().abs().max()) <= bound
+
+
+# Machinery
+
+
+def test_the_vocabulary_grows(form: str, tmp_path) -> None:
+    model, _ = masked_lm(form)
+    before = model(padded_batch()[0]).logits
+    model.resize_token_embeddings(53)
+    assert model.config.vocab_size == 53 and model.decoder.bias.shape == (53,)
+    torch.testing.assert_close(model(padded_batch()[0]).logits[..., :50], before, **CLOSE)
+    assert model(torch.tensor([[52]]), labels=torch.tensor([[52]])).loss.isfinite()
+    model.save_pretrained(tmp_path)
+    again = NeoBERTForMaskedLM.from_pretrained(tmp_path)
+    assert torch.equal(again(padded_batch()[0]).logits, model(padded_batch()[0]).logits)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@torch.no_grad()
+def test_half_precision_stays_near_fp32(form: str, dtype: torch.dtype, tmp_path) -> None:
+    model, _ = masked_lm(form)
+    token_ids, mask = padded_batch()
+    model.save_pretrained(tmp_path)
+    low = NeoBERTForMaskedLM.from_pretrained(tmp_path, dtype=dtype)
+    exact, rounded = model(token_ids, mask).logits[mask.bool()], low(token_ids, mask).logits[mask.bool()]
+    assert rounded.dtype == dtype
+    assert float((rounded - exact).norm()) < 0.02 * float(exact.norm())
+
+
+@torch.no_grad()
+def test_loaded_in_bf16_only_the_weights_are_rounded(form: str, tmp_path) -> None:
+    """Rotary angles are not among them: in fp32 arithmetic the model equals one with rounded weights."""
+    model, _ = masked_lm(form)
+    model.save_pretrained(tmp_path)
+    loaded = NeoBERTForMaskedLM.from_pretrained(tmp_path, dtype=torch.bfloat16).float()
+    for parameter in model.parameters():
+        parameter.copy_(parameter.bfloat16().float())
+    token_ids, mask = padded_batch()
+    torch.testing.assert_close(loaded(token_ids, mask).logits, model(token_ids, mask).logits, rtol=0, atol=1e-6)
+
+
+def test_loading_and_saving_changes_no_byte(form: str, tmp_path) -> None:
+    masked_lm(form)[0].save_pretrained(tmp_path / "one")
+    NeoBERTForMaskedLM.from_pretrained(tmp_path / "one").save_pretrained(tmp_path / "two")
+    for path in (tmp_path / "one").iterdir():
+        assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes()
+
+
+def test_accelerates_device_maps_place_it_whole_or_block_by_block(form: str, tmp_path) -> None:
+    """Built without memory, then filled; a block on disk is fetched for its turn."""
+    pytest.importorskip("accelerate", reason="accelerate is not installed (extra export)")
+    model, _ = masked_lm(form)
+    model.save_pretrained(tmp_path / "saved", max_shard_size="5KB")
+    assert len(list((tmp_path / "saved").glob("*.safetensors"))) > 2
+    parts = ["model.encoder", "model.positional_embedding", "model.layer_norm", "decoder"]
+    places = dict.fromkeys(parts, "cpu") | {f"model.transformer_encoder.{layer}": "cpu" for layer in range(3)}
+    for placed in ("auto", places | {"model.transformer_encoder.1": "disk"}):
+        loaded = NeoBERTForMaskedLM.from_pretrained(
+            tmp_path / "saved", device_map=placed, offload_folder=tmp_path / "disk"
+        )
+        assert torch.equal(loaded(*padded_batch()).logits, model(*padded_batch()).logits)
+
+
+def test_compiled_whole_it_gives_equal_logits(form: str) -> None:
+    model, _ = masked_lm(form)
+    token_ids, mask = padded_batch()
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(token_ids, mask).logits, model(token_ids, mask).logits, **CLOSE)
+
+
+def test_exported_it_takes_other_shapes(form: str) -> None:
+    model, _ = masked_lm(form)
+    token_ids, mask = padded_batch()
+    rows, tokens = torch.export.Dim("rows", min=1, max=64), torch.export.Dim("tokens", min=2, max=CONTEXT)
+    shapes = {"input_ids": {0: rows, 1: tokens}, "attention_mask": {0: rows, 1: tokens}}
+    inputs = {"input_ids": token_ids[:, :20].clone(), "attention_mask": mask[:, :20].clone()}
+    program = torch.export.export(model, (), inputs, dynamic_shapes=shapes, strict=False).module()
+    for size in ((3, CONTEXT), (2, 9)):
+        given = {"input_ids": token_ids[: size[0], : size[1]], "attention_mask": mask[: size[0], : size[1]]}
+        torch.testing.assert_close(program(**given).logits, model(**given).logits, **CLOSE)
+
+
+def test_auto_classes_and_reloading_are_exact(form: str, tmp_path) -> None:
+    token_ids, mask = padded_batch()
+    model: PreTrainedModel = NeoBERTForTokenClassification(configuration(form, num_labels=5)).eval()
+    model.save_pretrained(tmp_path)
+    again = AutoModelForTokenClassification.from_pretrained(tmp_path)
+    assert type(again) is NeoBERTForTokenClassification
+    assert torch.equal(again(token_ids, mask).logits, model(token_ids, mask).logits)
+
+
+def test_the_outputs_have_the_shapes_that_the_readme_says() -> None:
+    """At BERT-base's width and the published vocabulary."""
+    config = NeoBERTConfig(num_hidden_layers=1, num_labels=4)
+    tokens = torch.ones(2, 5, dtype=torch.int64)
+    assert set(NeoBERTModel(config)(tokens).keys()) == {"last_hidden_state"}
+    assert NeoBERTModel(config)(tokens).last_hidden_state.shape == (2, 5, 768)
+    assert NeoBERTForMaskedLM(config)(tokens).logits.shape == (2, 5, 30_522)
+    assert NeoBERTForSequenceClassification(config)(tokens).logits.shape == (2, 4)
+    assert NeoBERTForTokenClassification(config)(tokens).logits.shape == (2, 5, 4)
+    answers = NeoBERTForQuestionAnswering(config)(tokens)
+    assert answers.start_logits.shape == answers.end_logits.shape == (2, 5)

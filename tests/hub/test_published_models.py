@@ -1,0 +1,246 @@
+"""Baselines of the paper load in the layouts in which they are published, or are refused in one sentence."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel
+
+from neobert.errors import DamagedFile, MissingData
+from neobert.external import Trust, adopt, locate
+from neobert.hub.external import load_external
+from neobert.runs.layout import Layout
+from sweeps import glue_grid
+from tests.hub.external_models import text_encoder
+from tests.hub.published_layouts import (
+    nomic_configuration,
+    nomic_hidden_states,
+    nomic_weights,
+    save_deberta,
+    save_nomic,
+    save_remote,
+)
+
+CPU = torch.device("cpu")
+PICKLE, CODE = Trust(pickle=True), Trust(code=True)
+TEXTS = ["the cat sleeps", "a bird sees the old cat", "the cat sleeps"]
+
+
+# NomicBERT
+
+
+def test_nomicbert_as_published_computes_what_its_formula_says(tmp_path: Path) -> None:
+    folder = save_nomic(tmp_path / "nomic")
+    encoder, tokenizer = load_external(folder, "nomic")
+    ((ids, types, _),) = tokenizer.frame_all([[TEXTS[1]], [TEXTS[0]]], max_tokens=40)
+    assert types is not None and set(types) == {0, 1}
+    token_ids, token_types = torch.tensor([ids]), torch.tensor([types])
+    with torch.no_grad():
+        found = encoder.eval()(token_ids, torch.ones_like(token_ids), token_types)[0]
+    expected = nomic_hidden_states(nomic_weights(), token_ids[0], token_types[0])
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+
+
+def test_a_nomicbert_that_is_saved_again_is_one_of_transformers(tmp_path: Path) -> None:
+    """As an export saves it: AutoModel finds every tensor by itself."""
+    encoder, _ = load_external(save_nomic(tmp_path / "nomic"), "nomic")
+    encoder.encoder.save_pretrained(tmp_path / "saved")
+    again, report = AutoModel.from_pretrained(tmp_path / "saved", output_loading_info=True)
+    assert not report["missing_keys"] and not report["unexpected_keys"]
+    found = again.state_dict()
+    assert all(torch.equal(tensor, found[name]) for name, tensor in encoder.encoder.state_dict().items())
+
+
+def test_nomicbert_reads_as_many_tokens_as_its_positions_are_unscaled(tmp_path: Path) -> None:
+    layout = Layout(tmp_path / "runs")
+    plain = adopt(layout, str(save_nomic(tmp_path / "plain", n_positions=40)))
+    scaled = adopt(
+        layout, str(save_nomic(tmp_path / "scaled", n_positions=40, rotary_scaling_factor=2, max_trained_positions=10))
+    )
+    assert (plain.context, scaled.context) == (40, 10) and plain.model_type == "nomic_bert"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("prenorm", True), ("qkv_proj_bias", True), ("rotary_emb_fraction", 0.5), ("causal", True)]
+)
+def test_what_the_native_class_does_not_do_is_refused(tmp_path: Path, key: str, value: object) -> None:
+    with pytest.raises(ValueError, match=f"nomic sets {key} to {value!r}"):
+        load_external(save_nomic(tmp_path / "nomic", **{key: value}), "nomic")
+
+
+def test_a_configuration_that_lacks_a_size_is_refused(tmp_path: Path) -> None:
+    folder = save_nomic(tmp_path / "nomic")
+    content = {key: value for key, value in nomic_configuration().items() if key != "n_layer"}
+    (folder / "config.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"config\.json of nomic lacks n_layer"):
+        load_external(folder, "nomic")
+
+
+# DeBERTaV3
+
+
+def test_debertav3_is_read_from_its_pickle_and_its_sentence_pieces(tmp_path: Path) -> None:
+    sentencepiece = pytest.importorskip("sentencepiece", reason="sentencepiece is not installed")
+    folder = save_deberta(tmp_path / "deberta")
+    with pytest.raises(ValueError, match=r"pytorch_model\.bin, a pickle.*--allow-pickle"):
+        locate(str(folder))
+    layout = Layout(tmp_path / "runs")
+    model = adopt(layout, str(folder), PICKLE)
+    assert model.origin.keys() == {"config.json", "pytorch_model.bin", "spm.model", "tokenizer_config.json"}
+    encoder, tokenizer = load_external(model.require_unchanged(), model.name, model.trust)
+    published = torch.load(folder / "pytorch_model.bin", weights_only=True)
+    for key, tensor in encoder.encoder.state_dict().items():
+        assert torch.equal(tensor, published[f"deberta.{key}"])
+    pieces = sentencepiece.SentencePieceProcessor(model_file=str(folder / "spm.model"))
+    for text, (ids, _, _) in zip(TEXTS, tokenizer.frame_all([TEXTS], max_tokens=40), strict=True):
+        assert ids == [1, *pieces.encode(text), 2], "[CLS], the library's own pieces, [SEP]"
+    vectors = text_encoder(model, layout.root).encode(TEXTS)
+    assert np.isfinite(vectors).all() and np.array_equal(vectors[0], vectors[2]) and vectors[0].any()
+
+
+def test_without_sentencepiece_one_sentence_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("sentencepiece", reason="sentencepiece is not installed")
+    folder = save_deberta(tmp_path / "deberta")
+    monkeypatch.setattr("neobert.hub.external.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"pip install -e '\.\[sentencepiece\]'"):
+        load_external(folder, "deberta", PICKLE)
+
+
+class Executed:
+    """What pickles of attackers hold: a call."""
+
+    def __init__(self, witness: Path) -> None:
+        self.witness = witness
+
+    def __reduce__(self) -> tuple[object, tuple[str, ...]]:
+        return (eval, (f"open({str(self.witness)!r}, 'w').close()",))
+
+
+@pytest.mark.parametrize("is_zip", [True, False], ids=["zip", "older format"])
+def test_a_hostile_pickle_runs_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str], is_zip: bool) -> None:
+    witness, folder = tmp_path / "executed", save_nomic(tmp_path / "model")
+    (folder / "model.safetensors").unlink()
+    content = {"bert.emb_ln.weight": torch.ones(3), "more": Executed(witness)}
+    torch.save(content, folder / "pytorch_model.bin", _use_new_zipfile_serialization=is_zip)
+    capsys.readouterr()
+    command = ["--task", "cola", "--model", str(folder), "--runs", str(tmp_path / "runs")]
+    for flags, sentence in (([], "is refused"), (["--allow-pickle"], "its pickle holds other things than tensors")):
+        assert glue_grid.main([*command, *flags]) == 2
+        said = capsys.readouterr().err
+        assert sentence in said and said.count("\n") == 1
+    assert not witness.exists() and not (tmp_path / "runs").exists()
+    torch.load(folder / "pytorch_model.bin", weights_only=False)
+    assert witness.exists(), "the pickle would have run"
+
+
+def test_pickles_behind_an_index_are_read_with_the_flag_alone(tmp_path: Path) -> None:
+    folder = save_nomic(tmp_path / "model")
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    for index in ("model.safetensors.index.json", "pytorch_model.bin.index.json"):
+        torch.save(weights, folder / "weights.bin")
+        (folder / index).write_text(json.dumps({"metadata": {}, "weight_map": dict.fromkeys(weights, "weights.bin")}))
+        with pytest.raises(ValueError, match=r"weights\.bin, a pickle"):
+            locate(str(folder))
+        before = locate(str(folder), PICKLE).origin
+        assert before.keys() > {index, "weights.bin"}
+        encoder, _ = load_external(folder, "model", PICKLE)
+        assert torch.equal(encoder.embedding.weight, weights["bert.embeddings.word_embeddings.weight"])
+        torch.save({name: tensor + 1 for name, tensor in weights.items()}, folder / "weights.bin")
+        assert locate(str(folder), PICKLE).origin != before
+        (folder / index).unlink()
+
+
+# Code in a folder
+
+
+@pytest.mark.parametrize("repository", ["", "Alibaba-NLP/new-impl"])
+def test_code_beside_a_model_runs_where_it_is_trusted(tmp_path: Path, repository: str) -> None:
+    """Also where config.json names the repository that the files come from; tables that are not saved are computed."""
+    folder = save_remote(tmp_path / "model", repository=repository)
+    layout = Layout(tmp_path / "runs")
+    with pytest.raises(ValueError, match="runs only with --trust-remote-code"):
+        adopt(layout, str(folder))
+    model = adopt(layout, str(folder), CODE)
+    assert model.origin.keys() > {"configuration.py", "modeling.py"}
+    encoder, _ = load_external(model.require_unchanged(), model.name, model.trust)
+    token_ids = torch.arange(10, 16)[None]
+    hidden = load_file(folder / "model.safetensors")["embeddings.weight"][token_ids[0]]
+    hidden = hidden * (1 + torch.arange(6).float().sin()[:, None])
+    mixing = load_file(folder / "model.safetensors")["mixing.weight"]
+    with torch.no_grad():
+        found = encoder.eval()(token_ids, torch.ones_like(token_ids))[0]
+    torch.testing.assert_close(found, hidden + hidden.mean(0) @ mixing.T, atol=1e-6, rtol=0)
+
+
+def test_changed_code_is_another_model_and_is_not_run_by_a_worker(tmp_path: Path) -> None:
+    folder, witness = save_remote(tmp_path / "model"), tmp_path / "executed"
+    model = adopt(Layout(tmp_path / "runs"), str(folder), CODE)
+    with (folder / "modeling.py").open("a") as code:
+        code.write(f"\nopen({str(witness)!r}, 'w').close()\n")
+    with pytest.raises(DamagedFile, match="are not those that"):
+        text_encoder(model, tmp_path / "runs")
+    assert not witness.exists()
+    changed = adopt(Layout(tmp_path / "runs"), str(folder), CODE)
+    assert changed.id != model.id and witness.exists()
+
+
+def test_a_module_that_is_not_there_is_named(tmp_path: Path) -> None:
+    folder = save_remote(tmp_path / "model", repository="org/code")
+    (folder / "modeling.py").unlink()
+    with pytest.raises(ValueError, match=r"has no modeling\.py of org/code.*prefetch"):
+        adopt(Layout(tmp_path / "runs"), str(folder), CODE)
+
+
+@pytest.mark.parametrize("place", ["{}/other", "../other", "other"])
+def test_code_outside_the_folder_is_not_run(tmp_path: Path, place: str) -> None:
+    folder = save_remote(tmp_path / "model")
+    (tmp_path / "other.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w').close()\nclass New: ...\n")
+    content = json.loads((folder / "config.json").read_text())
+    content["auto_map"]["AutoModel"] = f"{place.format(tmp_path)}.New"
+    (folder / "config.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"has no .*other\.py, which its auto_map names"):
+        adopt(Layout(tmp_path / "runs"), str(folder), CODE)
+    assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize("name", ["org/model", "org/model@main", "org/model@abc1234"])
+def test_code_of_the_hub_is_run_at_a_commit_alone(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="org/model@<40 hexadecimal digits>"):
+        locate(name, CODE)
+
+
+def test_a_model_of_the_hub_is_read_at_the_commit_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Offline, from the cache as huggingface_hub lays it out: code is part of the id."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    commit = "c" * 40
+    save_remote(tmp_path / "models--org--model" / "snapshots" / commit)
+    model = adopt(Layout(tmp_path / "runs"), f"org/model@{commit}", CODE)
+    assert model.name == "org/model" and model.origin["revision"] == commit
+    assert model.origin.keys() == {"repository", "revision", "configuration.py", "modeling.py"}
+    with pytest.raises(MissingData, match="the hub gave no such model"):
+        adopt(Layout(tmp_path / "runs"), f"org/model@{'d' * 40}", CODE)
+
+
+@pytest.mark.parametrize("flag", ["--allow-pickle", "--trust-remote-code"])
+def test_trust_belongs_to_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str], flag: str) -> None:
+    command = ["--task", "cola", "--variant", "M7", "--runs", str(tmp_path)]
+    assert glue_grid.main([*command, flag]) == 2
+    assert f"{flag} goes with --model" in capsys.readouterr().err
+
+
+def test_safetensors_go_before_a_pickle(tmp_path: Path) -> None:
+    folder = save_nomic(tmp_path / "model")
+    plain = locate(str(folder)).origin
+    (folder / "pytorch_model.bin").write_bytes(b"no pickle at all")
+    assert locate(str(folder)).origin == locate(str(folder), PICKLE).origin == plain
+    save_file(nomic_weights(), folder / "model.safetensors", metadata={"format": "pt"})
+    load_external(folder, "model", PICKLE)

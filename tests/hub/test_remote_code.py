@@ -1,0 +1,174 @@
+"""Exports that carry the model's code: transformers alone loads them, without this package, to the same outputs."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer
+
+import neobert.hub
+from neobert.errors import EXIT_DONE, EXIT_OFF, EXIT_REFUSED
+from neobert.export import remote_code
+from neobert.export.__main__ import main
+from tests.hub.exported_runs import m0_folder, write_checkpoints
+from tests.support.tiny_runs import tiny_run
+
+OLDEST = os.environ.get("OLDEST_TRANSFORMERS")
+SITE_PACKAGES = Path(torch.__file__).parents[1]
+TEXTS = ["the cat sleeps", "a dog and a cat and a bird"]
+
+WITHOUT_THE_PACKAGE = """
+import importlib.util, sys
+sys.path += sys.argv[1:-3]
+assert importlib.util.find_spec("neobert") is None
+folder, out, saved = sys.argv[-3:]
+import torch, transformers
+from safetensors.torch import load_file, save_file
+from transformers import (AutoModel, AutoModelForMaskedLM, AutoModelForQuestionAnswering,
+                          AutoModelForSequenceClassification, AutoModelForTokenClassification, AutoTokenizer)
+tokens = load_file(out)
+again = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)({texts!r}, padding=True, return_tensors="pt")
+assert torch.equal(again["input_ids"], tokens["input_ids"])
+states = AutoModel.from_pretrained(folder, trust_remote_code=True)(**tokens).last_hidden_state
+model = AutoModelForMaskedLM.from_pretrained(folder, trust_remote_code=True)
+eager = AutoModelForMaskedLM.from_pretrained(folder, trust_remote_code=True, attn_implementation="eager")
+found = {"states": states, "logits": model(**tokens).logits, "eager": eager(**tokens).logits}
+for auto in (AutoModelForQuestionAnswering, AutoModelForTokenClassification):
+    auto.from_pretrained(folder, trust_remote_code=True)
+torch.manual_seed(0)
+classifier = AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=True, num_labels=3)
+classifier.save_pretrained(saved)
+again = AutoModelForSequenceClassification.from_pretrained(saved, trust_remote_code=True)
+found["classes"] = again(**tokens).logits
+assert torch.equal(found["classes"], classifier(**tokens).logits)
+save_file({name: tensor.detach().contiguous() for name, tensor in found.items()}, out)
+print(transformers.__version__)
+"""
+
+
+@pytest.fixture(scope="module", params=["NeoBERT form", "M0 form"])
+def exported(request, tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("runs")
+    run = m0_folder(root) if request.param == "M0 form" else write_checkpoints(root, tiny_run(), 0)
+    out = tmp_path_factory.mktemp("exports") / "model.v1-x"
+    assert main([str(run), "--to", "hf", "--remote-code", "--out", str(out), "--step", "0"]) == EXIT_DONE
+    return out
+
+
+@pytest.mark.parametrize("oldest", [False, True], ids=["installed", "oldest"])
+def test_it_loads_with_transformers_alone_to_equal_outputs(exported: Path, tmp_path: Path, oldest: bool) -> None:
+    """All Auto classes, in an interpreter that cannot find this package; a saved copy carries the code on."""
+    if oldest and OLDEST is None:
+        pytest.skip("OLDEST_TRANSFORMERS names no folder with transformers 5.17: make test-compat")
+    out, saved = tmp_path / "tensors.safetensors", tmp_path / "saved"
+    tokens = dict(AutoTokenizer.from_pretrained(exported)(TEXTS, padding=True, return_tensors="pt"))
+    save_file(tokens, out)
+    paths = [str(Path(OLDEST).resolve())] * oldest if OLDEST else []
+    command = [
+        sys.executable,
+        "-I",
+        "-S",
+        "-W",
+        "error::UserWarning",
+        "-c",
+        WITHOUT_THE_PACKAGE.replace("{texts!r}", repr(TEXTS)),
+        *paths,
+    ]
+    environment = os.environ | {"HF_MODULES_CACHE": str(tmp_path / "modules"), "HF_HUB_OFFLINE": "1"}
+    process = subprocess.run(
+        [*command, str(SITE_PACKAGES), str(exported), str(out), str(saved)],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.split()[-1] == ("5.17.0" if oldest else transformers.__version__)
+    found = load_file(out)
+    with torch.no_grad():
+        logits = AutoModelForMaskedLM.from_pretrained(exported)(**tokens).logits
+        expected = {
+            "states": AutoModel.from_pretrained(exported)(**tokens).last_hidden_state,
+            "logits": logits,
+            "eager": logits,
+            "classes": AutoModelForSequenceClassification.from_pretrained(saved)(**tokens).logits,
+        }
+    for name, tensor in expected.items():
+        torch.testing.assert_close(found[name], tensor, rtol=0, atol=1e-6)
+
+
+def test_with_the_package_its_own_classes_load_and_what_they_save_names_no_code(exported: Path, tmp_path) -> None:
+    model = AutoModelForMaskedLM.from_pretrained(exported, trust_remote_code=True)
+    assert type(model) is neobert.NeoBERTForMaskedLM
+    model.save_pretrained(tmp_path)
+    assert "auto_map" not in json.loads((tmp_path / "config.json").read_text())
+
+
+def test_the_code_is_the_packages_own_with_nothing_but_imports_changed(exported: Path) -> None:
+    for name, content in remote_code.remote_modules().items():
+        assert (exported / f"{name}.py").read_text() == content
+        source = Path(remote_code.__file__).parents[2] / f"{content.split()[1].replace('.', '/')}.py"
+        unlike = set(content.splitlines()[1:]) ^ set(source.read_text().splitlines())
+        assert all(re.match(r"\s*from (\.|neobert)", line) for line in unlike), unlike
+        assert not re.search(r"^\s*(from|import) neobert", content, re.MULTILINE)
+    card = (exported / "README.md").read_text()
+    assert "## Use without the package" in card and "trust_remote_code=True" in card and "remote code within" in card
+
+
+def test_nothing_but_the_model_and_what_describes_it_is_put_there() -> None:
+    packages = {name.removeprefix("neobert_").partition("_")[0] for name in remote_code.remote_modules()}
+    assert packages == {"hub", "model", "recipe", "identity", "errors"}
+
+
+def test_imports_become_relative_in_the_form_that_the_loader_follows() -> None:
+    source = "from neobert import recipe\n\ndef f():\n    from neobert.model.attention import (\n        take,\n    )\n"
+    assert remote_code.relative(source) == (
+        "from . import neobert_recipe as recipe\nfrom .neobert_recipe import __name__ as _\n\n"
+        "def f():\n    from .neobert_model_attention import take\n"
+    )
+    with pytest.raises(AssertionError, match=r"import neobert\.recipe"):
+        remote_code.relative("import neobert.recipe\n")
+
+
+def test_code_that_does_not_load_or_computes_something_else_is_never_published(tmp_path, monkeypatch, capsys) -> None:
+    run, original = write_checkpoints(tmp_path / "runs", tiny_run(), 0), remote_code.remote_modules
+    monkeypatch.setattr(
+        remote_code, "remote_modules", lambda: {k: v for k, v in original().items() if k != "neobert_model_attention"}
+    )
+    command = [str(run), "--to", "hf", "--remote-code", "--step", "0", "--out", str(tmp_path / "out")]
+    assert main(command) == EXIT_OFF
+    assert "does not load without this package: " in capsys.readouterr().err
+    monkeypatch.setattr(
+        remote_code,
+        "remote_modules",
+        lambda: {k: v.replace("1.0 / base", "1.1 / base") for k, v in original().items()},
+    )
+    assert main(command) == EXIT_OFF
+    assert "the exported remote code differs from the run" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    assert main([*command[:1], "--to", "onnx", *command[3:]]) == EXIT_REFUSED
+    assert "an ONNX graph needs no code" in capsys.readouterr().err
+
+
+def test_sentence_transformers_reads_the_code_too(tmp_path: Path) -> None:
+    pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
+    run = write_checkpoints(tmp_path / "runs", tiny_run(), 0)
+    out = tmp_path / "st"
+    assert main([str(run), "--to", "sentence-transformers", "--remote-code", "--out", str(out), "--step", "0"]) == 0
+    code = (
+        "import sys; sys.path.append(sys.argv[1]); from sentence_transformers import SentenceTransformer\n"
+        "model = SentenceTransformer(sys.argv[2], trust_remote_code=True, device='cpu')\n"
+        "print(model.encode(['the cat sleeps']).shape)"
+    )
+    command = [sys.executable, "-I", "-S", "-c", code, str(SITE_PACKAGES), str(out)]
+    environment = os.environ | {"HF_MODULES_CACHE": str(tmp_path / "modules"), "HF_HUB_OFFLINE": "1"}
+    process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert process.returncode == 0 and process.stdout.strip() == "(1, 16)", process.stderr

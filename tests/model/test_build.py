@@ -1,0 +1,173 @@
+"""Names, shapes and starting values of parameters, and the classifier."""
+
+import pytest
+import torch
+
+from neobert import recipe
+from neobert.model.attention import padded_plan, whole_rows_plan
+from neobert.model.build import build_classifier, build_masked_language_model, initialize, initialize_classifier
+from neobert.model.heads import mean_over_tokens
+from tests.support.small_models import CONTEXT, FORMS, START, language_model, random_document, small_model
+
+VOCABULARY, WIDTH, LAYERS = 30_522, 768, 28
+
+
+def shapes(context: int, **changes) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every tensor in the state dict of a model of NeoBERT's size."""
+    model = small_model(
+        vocabulary_size=VOCABULARY, layers=LAYERS, width=WIDTH, heads=12, feedforward_width=3072, **changes
+    )
+    with torch.device("meta"):
+        network = build_masked_language_model(model, context)
+    return {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+
+
+def test_tensors_of_neoberts_form_are_those_of_the_released_checkpoint():
+    expected = {
+        "model.encoder.weight": (VOCABULARY, WIDTH),
+        "model.layer_norm.weight": (WIDTH,),
+        "decoder.weight": (VOCABULARY, WIDTH),
+        "decoder.bias": (VOCABULARY,),
+    }
+    for layer in range(LAYERS):
+        block = f"model.transformer_encoder.{layer}"
+        expected |= {
+            f"{block}.attention_norm.weight": (WIDTH,),
+            f"{block}.qkv.weight": (3 * WIDTH, WIDTH),
+            f"{block}.wo.weight": (WIDTH, WIDTH),
+            f"{block}.ffn_norm.weight": (WIDTH,),
+            f"{block}.ffn.w12.weight": (2 * 2048, WIDTH),
+            f"{block}.ffn.w3.weight": (WIDTH, 2048),
+        }
+    assert len(expected) == 172
+    assert shapes(4096) == expected
+
+
+def test_tensors_of_m0s_form_differ_in_feedforward_norm_biases_and_position_table():
+    neobert, bert = shapes(512), shapes(512, **FORMS["M0 form"])
+    new, gone = bert.keys() - neobert.keys(), neobert.keys() - bert.keys()
+    blocks = [f"model.transformer_encoder.{layer}" for layer in range(LAYERS)]
+    assert gone == {f"{block}.ffn.{part}.weight" for block in blocks for part in ("w12", "w3")}
+    expected = {"model.positional_embedding.weight": (513, WIDTH), "model.layer_norm.bias": (WIDTH,)}
+    for block in blocks:
+        expected |= {
+            f"{block}.ffn.0.weight": (3072, WIDTH),
+            f"{block}.ffn.2.weight": (WIDTH, 3072),
+            f"{block}.attention_norm.bias": (WIDTH,),
+            f"{block}.ffn_norm.bias": (WIDTH,),
+        }
+    assert {name: bert[name] for name in new} == expected
+    assert all(bert[name] == neobert[name] for name in bert.keys() & neobert.keys())
+
+
+# Starting values
+
+
+def started(seed: int = 0, distribution: str = "uniform", **changes) -> dict[str, torch.Tensor]:
+    """The state dict of a freshly initialized model: matrices at 0.02, embeddings at 0.5, positions at 0.1."""
+    network = build_masked_language_model(small_model(width=48, vocabulary_size=400, **changes), CONTEXT)
+    scales = {"weight_scale": 0.02, "embedding_scale": 0.5, "position_scale": 0.1}
+    initialize(network, recipe.Initialization.model_validate({"distribution": distribution} | scales), seed)
+    return network.state_dict()
+
+
+def scale_of(name: str) -> float:
+    return {"model.encoder.weight": 0.5, "model.positional_embedding.weight": 0.1}.get(name, 0.02)
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
+def test_uniform_matrices_fill_their_range_padding_rows_included(form):
+    for name, values in started(**form).items():
+        if values.ndim == 2:
+            scale = scale_of(name)
+            assert float(values.abs().max()) <= scale
+            assert float(values.std()) == pytest.approx(scale / 3**0.5, rel=0.05), name
+            assert values[0].all(), name
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
+def test_normal_matrices_have_their_standard_deviation(form):
+    for name, values in started(distribution="normal", **form).items():
+        if values.ndim == 2:
+            assert float(values.std()) == pytest.approx(scale_of(name), rel=0.06), name
+            assert float(values.abs().max()) > 2 * scale_of(name)
+
+
+def test_norms_start_at_one_and_biases_at_zero():
+    for name, values in started(**FORMS["M0 form"]).items():
+        if values.ndim == 1:
+            assert torch.equal(values, torch.full_like(values, 0.0 if name.endswith("bias") else 1.0)), name
+
+
+def test_parameters_that_two_variants_share_start_equal():
+    bert, neobert = started(**FORMS["M0 form"]), started(**FORMS["NeoBERT form"])
+    shared = bert.keys() & neobert.keys()
+    assert len(shared) == 3 + 5 * 3 - 3 + 1
+    assert all(torch.equal(bert[name], neobert[name]) for name in shared)
+
+
+def test_another_seed_starts_elsewhere_and_no_two_parameters_are_equal():
+    first, second = started(seed=1), started(seed=2)
+    matrices = [name for name, values in first.items() if values.ndim == 2]
+    assert all(not torch.equal(first[name], second[name]) for name in matrices)
+    beginnings = {tuple(first[name].flatten()[:4].tolist()) for name in matrices if scale_of(name) == 0.02}
+    assert len(beginnings) == len(matrices) - 1
+
+
+def test_initialization_leaves_the_global_generator_alone():
+    network = build_masked_language_model(small_model(), CONTEXT)
+    before = torch.get_rng_state()
+    initialize(network, START, 0)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+# Classifier
+
+
+def classifier(pooling: str = "cls", labels: int = 3, dropout: float = 0.0):
+    built = build_classifier(small_model(), CONTEXT, labels, pooling, dropout)
+    built.model.load_state_dict(language_model().model.state_dict())
+    initialize_classifier(built, 0.3, seed=0)
+    return built
+
+
+@pytest.mark.parametrize("labels", [1, 3])
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_the_classifier_pools_and_passes_dense_tanh_and_classifier(pooling, labels):
+    built = classifier(pooling, labels)
+    token_ids = torch.stack((random_document(9), random_document(9, 1)))
+    mask = torch.tensor([[1] * 9, [1] * 5 + [0] * 4])
+    plan = padded_plan(mask)
+    states = built.model(token_ids, plan)
+    means = torch.stack((states[0].mean(0), states[1, :5].mean(0)))
+    pooled = states[:, 0] if pooling == "cls" else means
+    expected = built.classifier(torch.tanh(built.dense(pooled)))
+    assert expected.shape == (2, labels)
+    torch.testing.assert_close(built(token_ids, plan), expected, rtol=0, atol=1e-5)
+
+
+def test_the_classifiers_dropout_acts_in_training_alone():
+    dropping, plain = classifier(dropout=0.5), classifier()
+    document = random_document(8)[None]
+    plan = whole_rows_plan(document)
+    assert torch.equal(dropping.eval()(document, plan), plain(document, plan))
+    assert not torch.equal(dropping.train()(document, plan), plain(document, plan))
+
+
+def test_the_mean_leaves_padding_out_whatever_stands_there():
+    hidden = torch.tensor([[[1.0], [3.0], [float("nan")]], [[7.0], [8.0], [9.0]]])
+    assert mean_over_tokens(hidden, torch.tensor([[0, 1, -1], [-1, -1, -1]])).tolist() == [[2.0], [0.0]]
+
+
+def test_the_head_starts_normal_and_the_encoder_keeps_its_values():
+    built = build_classifier(small_model(width=48), CONTEXT, 400, "cls", 0.0)
+    before = {name: values.clone() for name, values in built.model.state_dict().items()}
+    initialize_classifier(built, 0.02, seed=3)
+    assert all(torch.equal(before[name], values) for name, values in built.model.state_dict().items())
+    assert not built.dense.bias.any() and not built.classifier.bias.any()
+    for linear in (built.dense, built.classifier):
+        assert float(linear.weight.detach().std()) == pytest.approx(0.02, rel=0.05)
+        assert float(linear.weight.detach().abs().max()) > 0.05
+    weights = built.dense.weight.clone()
+    initialize_classifier(built, 0.02, seed=4)
+    assert not torch.equal(weights, built.dense.weight)

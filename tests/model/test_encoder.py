@@ -1,0 +1,214 @@
+"""The whole encoder: equal to its description, blind to neighbours and padding, exact where it saves work."""
+
+import hypothesis
+import pytest
+import torch
+from functorch.compile import make_boxed_func
+from hypothesis import strategies as st
+from torch import Tensor
+from torch._dynamo.backends.common import aot_autograd
+
+from neobert.model.attention import GatherIndex, packed_plan, padded_plan, take_places, whole_rows_plan
+from neobert.model.heads import MaskedLanguageModel
+from tests.support.described_model import described_logits
+from tests.support.small_models import CONTEXT, FORMS, NEOBERT_FORM, language_model, pack, random_document
+
+NETWORKS = {name: language_model(**form) for name, form in FORMS.items()}
+CLOSE = {"rtol": 0.0, "atol": 1e-5}
+
+
+@pytest.fixture(params=FORMS)
+def network(request) -> MaskedLanguageModel:
+    return NETWORKS[request.param]
+
+
+# Against an independent forward
+
+
+def test_logits_are_those_of_the_description_with_and_without_padding(network):
+    lengths = (CONTEXT, 9, 1)
+    documents = [random_document(length) for length in lengths]
+    token_ids, numbers, _ = pack([[document] for document in documents], CONTEXT)
+    padded = network.logits(token_ids, padded_plan(numbers >= 0))
+    for row, document in enumerate(documents):
+        expected = described_logits(network.state_dict(), document)
+        torch.testing.assert_close(padded[row, : len(document)], expected, **CLOSE)
+        alone = network.logits(document[None], whole_rows_plan(document[None]))
+        torch.testing.assert_close(alone[0], expected, **CLOSE)
+
+
+# Neighbours and padding
+
+
+@torch.no_grad()
+@hypothesis.settings(max_examples=25, deadline=None, derandomize=True)
+@hypothesis.given(
+    rows=st.lists(st.lists(st.integers(1, 8), min_size=0, max_size=3), min_size=1, max_size=3),
+    form=st.sampled_from(list(FORMS)),
+)
+def test_neighbours_and_filler_never_change_a_documents_states(rows, form):
+    """Any split of rows, rows of filler alone included: each document has the states that it has alone."""
+    encoder = NETWORKS[form].model
+    documents = [[random_document(length, seed) for seed, length in enumerate(lengths)] for lengths in rows]
+    token_ids, numbers, positions = pack(documents, CONTEXT)
+    together = encoder(token_ids, packed_plan(numbers, positions))
+    assert torch.isfinite(together).all()
+    for row, texts in enumerate(documents):
+        for number, text in enumerate(texts):
+            alone = encoder(text[None], whole_rows_plan(text[None]))[0]
+            torch.testing.assert_close(together[row, numbers[row] == number], alone, **CLOSE)
+
+
+def test_documents_that_share_a_number_see_each_other(network):
+    first, second, other = (random_document(6, seed) for seed in range(3))
+    rows = [[first, second], [first, other]]
+    token_ids, numbers, positions = pack(rows, 12)
+    apart = network.model(token_ids, packed_plan(numbers, positions))
+    across = network.model(token_ids, packed_plan(torch.zeros_like(numbers), positions))
+    torch.testing.assert_close(apart[0, :6], apart[1, :6], **CLOSE)
+    assert (across[0, :6] - across[1, :6]).abs().max() > 1e-2
+    assert (across[0, :6] - apart[0, :6]).abs().max() > 1e-2
+
+
+def test_the_order_of_tokens_matters(network):
+    document = random_document(8)
+    plan = whole_rows_plan(document[None])
+    states, reversed_states = network.model(document[None], plan), network.model(document.flip(0)[None], plan)
+    assert (states - reversed_states.flip(1)).abs().max() > 1e-2
+
+
+def test_learned_positions_stop_at_the_context_and_rotary_ones_do_not():
+    document = random_document(CONTEXT + 1)[None]
+    assert language_model().model(document, whole_rows_plan(document)).shape[1] == CONTEXT + 1
+    with pytest.raises(ValueError, match=f"holds {CONTEXT}"):
+        language_model(**FORMS["M0 form"]).model(document, whole_rows_plan(document))
+
+
+# Loss, slots and gradients
+
+
+def packed_batch() -> tuple[Tensor, Tensor, Tensor]:
+    texts = [[random_document(7), random_document(9, 1), random_document(6, 2)], [random_document(20, 3)], []]
+    return pack(texts, CONTEXT)
+
+
+def slots_and_targets(token_ids: Tensor) -> tuple[GatherIndex, Tensor, Tensor]:
+    """Four slots in each of two rows, then unused ones; the targets at the slots and at all tokens."""
+    columns = torch.tensor([[0, 6, 7, 21, 0], [3, 4, 9, 19, 0], [0, 0, 0, 0, 0]])
+    slots = GatherIndex.at(columns, token_ids.shape[1], used=torch.tensor([0, 1, 2, 3, 5, 6, 7, 8, 0, 0]))
+    targets = (take_places(token_ids, slots.places) + 1) % 50
+    targets[8:] = -100
+    everywhere = torch.full_like(token_ids, -100)
+    everywhere.view(-1)[slots.places[:8]] = targets[:8]
+    return slots, targets, everywhere
+
+
+def test_the_loss_is_torchs_cross_entropy_of_the_targets(network):
+    token_ids, numbers, positions = packed_batch()
+    plan = packed_plan(numbers, positions)
+    slots, targets, _ = slots_and_targets(token_ids)
+    chosen = network.logits(token_ids, plan, slots)[targets != -100].log_softmax(-1)
+    expected = -chosen.gather(1, targets[targets != -100][:, None]).sum()
+    loss = network(token_ids, plan, slots, targets)
+    assert loss.shape == () and loss.dtype == torch.float32
+    torch.testing.assert_close(loss, expected)
+
+
+def test_states_loss_and_gradients_at_slots_are_the_full_ones(network):
+    token_ids, numbers, positions = packed_batch()
+    plan = packed_plan(numbers, positions)
+    slots, targets, everywhere = slots_and_targets(token_ids)
+    states = network.model(token_ids, plan)
+    at_slots = network.model(token_ids, plan, slots)
+    torch.testing.assert_close(at_slots, take_places(states, slots.places), rtol=0, atol=2e-6)
+    parameters = list(network.parameters())
+    pruned, full = network(token_ids, plan, slots, targets), network(token_ids, plan, None, everywhere)
+    torch.testing.assert_close(pruned, full, rtol=1e-6, atol=0)
+    for one, other in zip(torch.autograd.grad(pruned, parameters), torch.autograd.grad(full, parameters), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-4)
+
+
+def test_gradients_of_a_packed_batch_are_the_sum_over_its_documents(network):
+    token_ids, numbers, positions = packed_batch()
+    _, _, everywhere = slots_and_targets(token_ids)
+    parameters = list(network.parameters())
+    packed = torch.autograd.grad(network(token_ids, packed_plan(numbers, positions), None, everywhere), parameters)
+    each = []
+    for row, number in ((0, 0), (0, 1), (0, 2), (1, 0)):
+        here = numbers[row] == number
+        document = token_ids[row, here][None]
+        loss = network(document, whole_rows_plan(document), None, everywhere[row, here][None])
+        each.append(torch.autograd.grad(loss, parameters))
+    for together, *apart in zip(packed, *each, strict=True):
+        torch.testing.assert_close(together, sum(apart), rtol=0, atol=1e-4)
+
+
+def test_filler_gives_no_gradient_to_its_embedding(network):
+    token_ids, numbers, positions = packed_batch()
+    slots, targets, _ = slots_and_targets(token_ids)
+    loss = network(token_ids, packed_plan(numbers, positions), slots, targets)
+    (gradient,) = torch.autograd.grad(loss, [network.model.encoder.weight])
+    assert not gradient[0].any()
+    assert gradient[token_ids[0, 0]].any()
+
+
+def test_bf16_autocast_stays_near_fp32(network):
+    """Summed loss within 0.1 %, hidden states within 1 % of their norm; loss and residual stream are fp32."""
+    token_ids, numbers, positions = packed_batch()
+    plan = packed_plan(numbers, positions)
+    slots, targets, _ = slots_and_targets(token_ids)
+    with torch.no_grad():
+        exact, states = network(token_ids, plan, slots, targets), network.model(token_ids, plan)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        loss, low = network(token_ids, plan, slots, targets), network.model(token_ids, plan)
+    assert loss.dtype == low.dtype == torch.float32
+    assert abs(float(loss - exact)) <= 0.001 * float(exact)
+    assert float((low - states).norm()) <= 0.01 * float(states.norm())
+    assert float((low - states).norm()) > 0
+
+
+def test_dropout_acts_in_training_alone():
+    network = language_model(dropout=0.5)
+    document = random_document(8)[None]
+    plan = whole_rows_plan(document)
+    undropped = language_model().model(document, plan)
+    assert not torch.equal(network.train().model(document, plan), undropped)
+    assert torch.equal(network.eval().model(document, plan), undropped)
+
+
+def test_a_compiled_encoder_computes_no_angle_in_either_pass():
+    """Rotary positions come from a table: a compiler would fuse their computation into every block."""
+    graphs = []
+
+    def noted(graph, inputs):
+        graphs.append({node.target for node in graph.graph.nodes if node.op == "call_function"})
+        return make_boxed_func(graph)
+
+    document = random_document(8)[None]
+    network = language_model(**NEOBERT_FORM)
+    backend = aot_autograd(fw_compiler=noted, bw_compiler=noted)
+    compiled = torch.compile(network.model, backend=backend, fullgraph=True, dynamic=False)
+    compiled(document, whole_rows_plan(document)).sum().backward()
+    assert len(graphs) == 2
+    aten = torch.ops.aten
+    angles = {aten.cos.default, aten.sin.default, aten.polar.default, aten.pow.Scalar}
+    assert all(aten.mm.default in graph and not graph & angles for graph in graphs)
+
+
+def test_a_graph_that_an_evaluation_traced_first_serves_training():
+    document = random_document(8)[None]
+    network, plan = language_model(**NEOBERT_FORM), whole_rows_plan(document)
+    compiled = torch.compile(network.model, backend="eager", fullgraph=True)
+    with torch.inference_mode():
+        states = compiled(document, plan)
+    compiled(document, plan).sum().backward()
+    torch.testing.assert_close(states.clone(), network.model(document, plan), **CLOSE)
+
+
+def test_the_encoder_compiles_to_one_graph_with_equal_states():
+    document = random_document(8)[None]
+    network = language_model(**NEOBERT_FORM)
+    plan = whole_rows_plan(document)
+    eager = network.model(document, plan)
+    compiled = torch.compile(network.model, backend="eager", fullgraph=True)(document, plan)
+    torch.testing.assert_close(compiled, eager, **CLOSE)

@@ -1,0 +1,41 @@
+"""Weights start where they started: the names of parameters seed their values, so a renamed module is another model."""
+
+import hashlib
+from typing import Any
+
+from torch import nn
+
+from ablations.ladder import variants
+from ablations.scales import scaled
+from neobert.model.build import build_classifier, build_masked_language_model, initialize, initialize_classifier
+from neobert.recipe import Pretraining
+from tests.support.golden_files import GoldenFiles
+
+
+def described(module: nn.Module) -> dict[str, Any]:
+    """Names and shapes of all values, and one digest of their bytes."""
+    state, digest = module.state_dict(), hashlib.sha256()
+    for name, values in state.items():
+        digest.update(name.encode() + values.contiguous().numpy().tobytes())
+    shapes = {name: " × ".join(map(str, values.shape)) for name, values in state.items()}
+    return {"sha256": digest.hexdigest(), "state": shapes}
+
+
+def masked_language_model(recipe: Pretraining) -> nn.Module:
+    module = build_masked_language_model(recipe.model, recipe.longest_context)
+    initialize(module, recipe.model.initialization, recipe.seed)
+    return module
+
+
+def test_every_variant_starts_from_the_same_weights(golden: GoldenFiles) -> None:
+    recipes = {name: scaled(variant.recipe, "smoke", "trained").pretraining for name, variant in variants().items()}
+    modules = {name: masked_language_model(recipe) for name, recipe in recipes.items()}
+    golden.compare_entries("initial_weights.json", {name: described(module) for name, module in modules.items()})
+
+
+def test_the_head_of_a_fine_tuned_model_starts_from_the_same_weights(golden: GoldenFiles) -> None:
+    recipe = scaled(variants()["M7"].recipe, "smoke", "trained")
+    classifier = build_classifier(recipe.pretraining.model, 64, 3, recipe.finetuning.pooling, 0.1)
+    initialize_classifier(classifier, recipe.finetuning.classifier_scale, 0)
+    head = nn.ModuleDict({"dense": classifier.dense, "classifier": classifier.classifier})
+    golden.compare_entries("initial_head.json", {"three labels": described(head)})

@@ -1,0 +1,248 @@
+"""Made-up records of a whole study for the tests of reports: real specifications and identities, invented scores."""
+
+import json
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from ablations.ladder import variants
+from ablations.plan import chosen_variants, pretraining_runs, variant_studies
+from ablations.scales import Scale, scaled
+from ablations.variant import Recipe, Variant
+from neobert.data.sources import Source
+from neobert.files import json_bytes, publish_once
+from neobert.glue.tasks import TASKS
+from neobert.identity import plain
+from neobert.recipe import Point
+from neobert.runs.layout import Layout
+from neobert.runs.records import checksum_of, publish_record
+from neobert.runs.run_file import Execution, write_run_file
+from neobert.runs.run_file import Source as SourceName
+from neobert.runs.specifications import GlueStudy, PretrainingRun
+from reports.evidence import read_evidence
+from reports.matching import group_of
+from reports.scores import Group
+from tests.ablations.papers_ladder import PAPERS_LADDER
+
+LEVELS = dict(zip(PAPERS_LADDER, (52.0, 54.1, 57.3, 55.2, 57.0, 56.1, 53.9, 58.4, 59.6, 61.0, 61.0), strict=True))
+TASK_SHIFTS = dict(zip(TASKS, (-4, 2, 6, -9, 8, 8, -16, 5), strict=True))  # they add up to 0
+
+
+def variant(name: str) -> Variant:
+    """A variant of the ladder, an alternative or one of a design."""
+    (found,) = chosen_variants([name])
+    return found
+
+
+def metric_names(task: str) -> list[str]:
+    """The metrics of a task's record."""
+    return [
+        TASKS[task].metric_on(metric, split)
+        for split in TASKS[task].validation_splits
+        for metric in TASKS[task].metrics
+    ]
+
+
+EXECUTION = Execution(threads=1, processes=1, micro_batch_tokens=512, checkpoint_interval_steps=100)
+
+
+def change_record(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change a published record as if it had been written so; values that JSON lacks (NaN) included."""
+    record = json.loads(path.read_text())
+    change(record)
+    path.write_text(json.dumps(record | {"checksum": checksum_of(record)}))
+
+
+@dataclass(frozen=True)
+class MadeUpSource:
+    """Names of bytes without the bytes."""
+
+    label: str
+    version: str
+    without: dict[str, str]
+    trains_tokenizers: bool
+
+    @property
+    def prefix(self) -> str:
+        """What the origins of published data start with."""
+        return "hub:" if self.label == "hub" else ""
+
+    def corpus_origin(self, corpus: str) -> str:
+        return f"{self.prefix}{corpus}:{self.version}"
+
+    def tokenizer_origin(self, tokenizer: str, vocabulary_size: int) -> str:
+        return f"{self.prefix}{tokenizer}:{vocabulary_size}"
+
+    def task_origin(self, task: str) -> str:
+        return f"{self.prefix}{task}"
+
+    def tasks(self) -> dict[str, str | None]:
+        return {task: self.without.get(task) for task in TASKS}
+
+
+@dataclass
+class Study:
+    """Writes records of variants below a folder of runs. `without` names tasks that the source cannot fine-tune,
+    `trained` says that tokenizers are trained on the data, `measured` on which corpora losses are, if not a run's own;
+    `common_context` that they are in that one too, in bits per byte.
+    """
+
+    root: Path
+    scale: Scale = "smoke"
+    data: str = "synthetic"
+    without: dict[str, str] = field(default_factory=dict)
+    levels: dict[str, float] = field(default_factory=lambda: dict(LEVELS))
+    version: str = "1"
+    trained: bool | None = None
+    measured: tuple[str, ...] = ()
+    common_context: int | None = None
+
+    @property
+    def trains_tokenizers(self) -> bool:
+        return self.data == "synthetic" if self.trained is None else self.trained
+
+    @property
+    def source(self) -> Source:
+        return cast(Source, MadeUpSource(self.data, self.version, self.without, self.trains_tokenizers))
+
+    def recipe(self, name: str) -> Recipe:
+        """The recipe of a variant at the study's scale."""
+        return scaled(variant(name).recipe, self.scale, "trained" if self.trains_tokenizers else "published")
+
+    def runs(self, name: str, seed: int = 0) -> list[PretrainingRun]:
+        """The stages of a variant."""
+        return pretraining_runs(self.recipe(name).pretraining, seed, self.source)
+
+    def studies(self, name: str, seed: int = 0) -> Iterator[GlueStudy]:
+        """All studies of a variant, on every checkpoint that it measures."""
+        yield from variant_studies(self.recipe(name), self.runs(name, seed), seed, self.source)
+
+    def study(self, name: str, task: str, seed: int = 0) -> GlueStudy:
+        """The study of a task on the variant's last checkpoint."""
+        return [study for study in self.studies(name, seed) if study.task == task][-1]
+
+    def write(self, names: Iterable[str] | None = None, seeds: Sequence[int] = (0,)) -> None:
+        """Pre-train the variants (default: the ladder) and run their whole grids on all tasks with every seed."""
+        for name in names if names is not None else PAPERS_LADDER:
+            for seed in seeds:
+                self.pretrain(name, seed)
+                for study in self.studies(name, seed):
+                    self.begin(name, study)
+                    for point in study.points:
+                        self.trial(name, study, point)
+
+    def labels(self, name: str) -> dict[str, Any]:
+        """Labels as runs carry them: every variant with equal pre-training, whatever its grid."""
+        names = [other for other in variants() if self.recipe(other).pretraining == self.recipe(name).pretraining]
+        names += [] if name in names else [name]
+        return {"variants": names, "scale": self.scale, "data": self.data, "unavailable_tasks": self.without}
+
+    def pretrain(self, name: str, seed: int = 0, **changes: Any) -> None:
+        """Publish the records of all stages; `changes` replaces top-level entries."""
+        for run in self.runs(name, seed):
+            origins = {"corpus": run.corpus_origin, "tokenizer": run.tokenizer_origin}
+            loss = round(6 - self.level(name) / 20 + seed / 100, 4)
+            corpora = self.measured or (run.recipe.data.corpus,)
+            losses = {corpus: round(loss + (corpus == "web") / 2, 4) for corpus in corpora}
+            record = {
+                "kind": "pretraining",
+                "id": run.id,
+                "state": "done",
+                "inputs": {"data": run.data_id, "previous": run.previous},
+                "config": {"recipe": plain(run.recipe), "stage": run.stage, "origins": origins},
+                "labels": self.labels(name),
+                "scores": {"heldout_loss": losses, "training_loss": loss, **self.heldout(run, losses)},
+                "seed": run.recipe.seed,
+            }
+            publish_record(Layout(self.root).pretraining(run.id) / "done.json", record | changes)
+
+    def heldout(self, run: PretrainingRun, losses: dict[str, float]) -> dict[str, Any]:
+        """What was measured in which context, where there is a common one; a token has four bytes."""
+        if self.common_context is None:
+            return {}
+        fields = {"texts": "0123456789ab", "documents": 9, "tokens": 300, "text_bytes": 1200, "predicted_tokens": 45}
+        contexts = {run.recipe.stages[-1].context: 0.0, self.common_context: 0.25}
+        return {
+            "heldout": [
+                {
+                    "corpus": corpus,
+                    "context": context,
+                    "loss": loss + more,
+                    "bits_per_byte": (loss + more) / 4,
+                    **fields,
+                }
+                for corpus, loss in losses.items()
+                for context, more in contexts.items()
+            ]
+        }
+
+    def metrics(self, name: str, seed: int = 0, lines: int = 200) -> None:
+        """Write the metrics.jsonl of all stages: a loss that falls, at a rate that varies a little."""
+        noise = random.Random(f"{name}{seed}")
+        for run in self.runs(name, seed):
+            steps = run.recipe.stages[-1].steps
+            rows = []
+            for step in range(steps // lines, steps + 1, steps // lines):
+                loss = 6 - self.level(name) / 20 + 4 / (1 + 20 * step / steps) + noise.gauss(0, 0.05)
+                rate = 60_000 - 300 * self.level(name) + noise.gauss(0, 1500)
+                tokens = run.recipe.stages[-1].tokens_per_step
+                seconds = tokens / rate
+                row = {"step": step, "loss": loss, "real_tokens": tokens, "seconds": seconds}
+                rows.append(row | {"phase_seconds": {"forward": seconds / 3, "backward": 2 * seconds / 3}})
+            rows.append({"step": steps, "heldout_loss": 6 - self.level(name) / 20})
+            path = Layout(self.root).pretraining(run.id) / "metrics.jsonl"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def begin(self, name: str, study: GlueStudy) -> None:
+        """Write the run.json of a study."""
+        source = SourceName(name=self.data, synthetic_documents=1)
+        write_run_file(Layout(self.root), study, source, EXECUTION, self.labels(name))
+
+    def level(self, name: str) -> float:
+        return self.levels[name.partition("@")[0]]
+
+    def score(self, name: str, study: GlueStudy, point: Point) -> float:
+        """A repeatable made-up score in 0..1 that depends on the point and a little on the seed."""
+        noise = random.Random(f"{name}{study.task}{study.seed}{study.stage}").gauss(0, 1.0)
+        point_noise = random.Random(f"{name}{study.task}{study.stage}{point.model_dump_json()}").gauss(0, 0.6)
+        return min(1.0, (self.level(name) + TASK_SHIFTS[study.task] + noise + point_noise) / 100)
+
+    def trial(self, name: str, study: GlueStudy, point: Point, *, score: float | None = None, **changes: Any) -> Path:
+        """Publish a trial (with `score`, in 0..1, where given); `changes` replaces top-level entries."""
+        files = study.trial(Layout(self.root), point)
+        value = self.score(name, study, point) if score is None else score
+        record = {
+            "kind": "glue",
+            "id": files.id,
+            "state": "done",
+            "inputs": {
+                "pretraining": study.weights,
+                "stage": study.stage,
+                "study": study.id,
+                "starts_from": plain(study.starts_from),
+            },
+            "config": {
+                **plain(study.protocol),
+                **plain(point),
+                "task": study.task,
+                "seed": study.seed,
+                "context": study.context,
+                "starts_from": study.starts_from.name,
+            },
+            "labels": self.labels(name),
+            "scores": {"score": value, "metrics": dict.fromkeys(metric_names(study.task), value), "curve": []},
+            "seed": study.seed,
+        }
+        publish_record(files.record, record | changes)
+        return files.record
+
+    def group(self) -> Group:
+        """What reports read of the study."""
+        return group_of(read_evidence(self.root), self.scale, self.data)
+
+    def fail(self, study: GlueStudy, point: Point) -> None:
+        """Leave what a failed trial leaves: an error and no record."""
+        publish_once(study.trial(Layout(self.root), point).error, json_bytes({"error": "diverged"}))

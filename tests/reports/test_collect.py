@@ -1,0 +1,146 @@
+"""A collected folder gives the figures of the whole one, is small, names no folder of the machine, and joins others."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neobert.files import read_lines
+from neobert.runs.layout import Layout
+from neobert.runs.run_file import Source as SourceName
+from neobert.runs.run_file import write_run_file
+from neobert.runs.specifications import GlueStudy
+from reports import collect, make_figures
+from reports.curves import PIECES
+from tests.reports.made_up_study import EXECUTION, Study
+from tests.reports.predictions import with_predictions
+
+pytestmark = pytest.mark.usefixtures("no_waiting_for_disks")
+
+TASKS_WITH_PREDICTIONS = ("cola", "stsb")
+MACHINE = "/scratch/somebody/texts"
+
+
+class StudyOnAFolder(Study):
+    """A study whose run files and labels name the folder of the texts, as real ones do."""
+
+    def labels(self, name: str) -> dict[str, Any]:
+        return super().labels(name) | {"unavailable_tasks": {"mnli": f"mnli has no train split in {MACHINE}/glue/mnli"}}
+
+    def begin(self, name: str, study: GlueStudy) -> None:
+        source = SourceName(name=MACHINE, synthetic_documents=1)
+        write_run_file(Layout(self.root), study, source, EXECUTION, self.labels(name))
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Study:
+    made_up = StudyOnAFolder(tmp_path / "runs", data="texts")
+    with_predictions(made_up, ["M0", "M1"], TASKS_WITH_PREDICTIONS)
+    made_up.metrics("M0", 0, lines=500)
+    return made_up
+
+
+def run(study: Study, out: Path) -> int:
+    return collect.main(["--runs", str(study.root), "--out", str(out)])
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def figures(runs: Path, out: Path) -> dict[str, bytes]:
+    assert make_figures.main(["--runs", str(runs), "--out", str(out), "--compare"]) == 0
+    return files(out)
+
+
+def test_a_collected_folder_gives_the_same_figures_and_tables(study: Study, tmp_path: Path) -> None:
+    assert run(study, tmp_path / "copy") == 0
+    whole, copy = figures(study.root, tmp_path / "out"), figures(tmp_path / "copy", tmp_path / "out-of-copy")
+    # Of the remarks and the page the reasons name folders by their names, and curves are joined twice.
+    told = {name for name, content in whole.items() if MACHINE.encode() in content} | {"index.html"}
+    assert set(whole) == set(copy) and {name for name in whole if whole[name] != copy[name]} == told
+    deltas = copy["smoke-texts/deltas.md"].decode()
+    assert "No interval over examples" not in deltas and "M1 | M0 | GLUE" in deltas
+
+
+def test_no_path_of_the_machine_is_in_the_copy(study: Study, tmp_path: Path) -> None:
+    assert any(MACHINE.encode() in content for content in files(study.root).values())
+    run(study, tmp_path / "copy")
+    copied = files(tmp_path / "copy")
+    assert not [name for name, content in copied.items() if b"/scratch" in content]
+    assert any(b"mnli has no train split in texts/glue/mnli" in content for content in copied.values())
+
+
+def test_weights_predictions_labels_and_claims_stay(study: Study, tmp_path: Path) -> None:
+    (study.root / "claims").mkdir()
+    (study.root / "claims" / "1").write_text("{}")
+    next(study.root.glob("glue/cola/*.npz")).with_suffix(".safetensors").write_bytes(b"weights")
+    run(study, tmp_path / "copy")
+    copied = files(tmp_path / "copy")
+    assert {"".join(Path(name).suffixes) for name in copied} == {".json", ".jsonl", ".resampled.npz"}
+    trials = len(list(study.root.glob("glue/*/*.npz")))
+    assert len([name for name in copied if name.endswith(".npz")]) == trials > 0
+
+
+def test_curves_are_joined_to_what_a_picture_shows(study: Study, tmp_path: Path) -> None:
+    run(study, tmp_path / "copy")
+    (name,) = [path.parent.name for path in study.root.glob("pretraining/*/metrics.jsonl")]
+    before, after = (
+        list(read_lines(Layout(root).pretraining(name) / "metrics.jsonl")) for root in (study.root, tmp_path / "copy")
+    )
+    steps = [line for line in after if "loss" in line]
+    assert len(before) > len(steps) and PIECES / 2 < len(steps) <= PIECES
+    assert [line for line in after if "heldout_loss" in line] == [line for line in before if "heldout_loss" in line]
+    for total in ("real_tokens", "seconds"):
+        assert sum(line[total] for line in steps) == pytest.approx(sum(line.get(total, 0) for line in before))
+
+
+def test_collecting_again_or_from_a_copy_changes_no_byte(study: Study, tmp_path: Path) -> None:
+    run(study, tmp_path / "copy")
+    first = files(tmp_path / "copy")
+    run(study, tmp_path / "copy")
+    assert files(tmp_path / "copy") == first
+    assert collect.main(["--runs", str(tmp_path / "copy"), "--out", str(tmp_path / "third")]) == 0
+    assert files(tmp_path / "third") == first
+
+
+def test_two_folders_are_collected_into_one(study: Study, tmp_path: Path) -> None:
+    other = StudyOnAFolder(tmp_path / "elsewhere", data="texts")
+    with_predictions(other, ["M2"], TASKS_WITH_PREDICTIONS)
+    run(study, tmp_path / "copy")
+    run(other, tmp_path / "copy")
+    text = figures(tmp_path / "copy", tmp_path / "out")["smoke-texts/deltas.md"].decode()
+    assert "M1 | M0 | GLUE | 3" in text and "M2 | M1 | GLUE | 3" in text
+
+
+def test_what_cannot_be_read_is_named_and_the_rest_is_copied(
+    study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torn = next(study.root.glob("glue/cola/studies/*/run.json"))
+    torn.write_text(torn.read_text()[:40])
+    curve = next(study.root.glob("pretraining/*/metrics.jsonl"))
+    curve.write_text('{"loss": "x"}\n')
+    assert run(study, tmp_path / "copy") == 0
+    told = capsys.readouterr().err
+    assert f"left out: {torn}" in told and f"left out: the curve of {curve}" in told
+    assert len(list((tmp_path / "copy").glob("glue/*/*.json"))) == len(list(study.root.glob("glue/*/*.json")))
+
+
+@pytest.mark.parametrize("out", [".", "below", ".."])
+def test_a_copy_within_the_original_is_refused(study: Study, out: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(study, study.root / out) == 2
+    assert "lie in each other: choose a folder of its own" in capsys.readouterr().err
+
+
+def test_a_folder_without_records_is_missing_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty").mkdir()
+    assert collect.main(["--runs", str(tmp_path / "empty"), "--out", str(tmp_path / "copy"), "--json"]) == 3
+    assert "holds no finished record" in capsys.readouterr().err and not (tmp_path / "copy").exists()
+
+
+def test_the_summary_counts_what_was_written(study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert collect.main(["--runs", str(study.root), "--out", str(tmp_path / "copy"), "--json"]) == 0
+    copied = files(tmp_path / "copy")
+    expected = {"files": len(copied), "bytes": sum(map(len, copied.values())), "left_out": 0}
+    assert json.loads(capsys.readouterr().out) == expected

@@ -1,0 +1,248 @@
+"""Our numbers beside the paper's: verdicts only where they can be compared, and whether the order is the paper's."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from neobert.glue.tasks import TASKS
+from neobert.recipe import Point
+from neobert.runs.layout import Layout
+from neobert.runs.specifications import GlueStudy
+from reports import make_figures, published
+from reports.comparison import (
+    NOT_RESOLVABLE,
+    ComparedNumber,
+    agreement_sentences,
+    average_tolerance,
+    compare_numbers,
+    kendall_tau,
+    rank_by_glue,
+    rank_variants,
+    task_error,
+    tolerance_of,
+)
+from reports.evidence import read_evidence
+from reports.resampling import StoredPredictions
+from tests.ablations.papers_ladder import PAPERS_LADDER
+from tests.reports.made_up_study import TASK_SHIFTS, Study
+
+pytestmark = pytest.mark.usefixtures("no_waiting_for_disks")
+
+PRINTED = {name: bar.average for name, bar in published.figure1().items()}
+
+
+class Replica(Study):
+    """A study at paper scale on published data that scores what the paper prints, plus what is asked for."""
+
+    shift_by_seed = (0.0,)
+
+    def score(self, name: str, study: GlueStudy, point: Point) -> float:
+        shift = TASK_SHIFTS[study.task] + self.shift_by_seed[study.seed % len(self.shift_by_seed)]
+        return (PRINTED[name] + self.off.get(name, 0.0) + shift) / 100
+
+    @property
+    def off(self) -> dict[str, float]:
+        return self.levels
+
+
+def replica(root: Path, off: dict[str, float] | None = None, data: str = "hub", scale: str = "paper") -> Replica:
+    return Replica(root, scale=scale, data=data, levels=dict.fromkeys(PRINTED, 0.0) | (off or {}))  # type: ignore[arg-type]
+
+
+def numbers_of(study: Study) -> tuple[ComparedNumber, ...]:
+    return compare_numbers(study.group(), StoredPredictions(study.root, read_evidence(study.root).studies))
+
+
+def keep_resamples(study: Study, shared: float, own: float) -> None:
+    """Scores of every trial on resamples, as a collected folder has them: scatter that all trials of a task share, and
+    scatter of a trial's own, in points."""
+    of_examples = {
+        task: np.random.default_rng([1, place]).normal(0, 0.01 * shared, 400) for place, task in enumerate(TASKS)
+    }
+    for number, trial in enumerate(read_evidence(study.root).trials.itertuples()):
+        of_trial = np.random.default_rng([2, number]).normal(0, 0.01 * own, 400)
+        path = Layout(study.root).resampled(trial.task, trial.id)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.savez(path, allow_pickle=False, score=trial.score + of_examples[trial.task] + of_trial)
+
+
+def test_tolerances_follow_from_the_development_sets() -> None:
+    assert task_error("rte", 90.0) == pytest.approx(100 * math.sqrt(0.09 / 277))
+    assert task_error("stsb", 90.0) == pytest.approx(100 * 0.19 / math.sqrt(1500))
+    assert tolerance_of(1.0) == pytest.approx(1.96 * math.sqrt(2) + 0.05)
+    assert 0.9 < average_tolerance() < 1.2 < tolerance_of(task_error("rte", 91.3))
+
+
+def test_at_paper_scale_on_the_papers_data_a_replica_is_reproduced(tmp_path: Path) -> None:
+    study = replica(tmp_path)
+    study.write(["M0", "M1", "M2"])
+    numbers = {(each.where, each.name): each for each in numbers_of(study)}
+    assert set(numbers) == {("Figure 1", name) for name in ("M0", "M1", "M2", "M2 against M1")}
+    assert {each.verdict for each in numbers.values()} == {"reproduced"}
+    assert numbers["Figure 1", "M0"].difference == pytest.approx(0) and len(numbers["Figure 1", "M0"].ids) == 8
+    change = numbers["Figure 1", "M2 against M1"]
+    assert change.ours == pytest.approx(100 * (84.0 / 81.1 - 1)) and change.unit == "percent"
+
+
+def test_a_number_off_by_more_than_the_tolerance_exits_4(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    study = replica(tmp_path / "runs", {"M1": 1.5})
+    study.write(["M0", "M1"])
+    arguments = ["--runs", str(study.root), "--out", str(tmp_path / "out")]
+    assert make_figures.main(arguments) == 0
+    assert make_figures.main([*arguments, "--compare"]) == 4
+    assert "off: M1" in capsys.readouterr().out
+    content = json.loads((tmp_path / "out" / "paper-hub" / "comparison.json").read_text())
+    assert content["off"] == ["M1"]
+    assert [each["verdict"] for each in content["numbers"]] == ["reproduced", "not reproduced"]
+    assert {path.suffix for path in (tmp_path / "out" / "paper-hub").glob("comparison.*")} == {".md", ".csv", ".json"}
+
+
+def change_of(study: Study, name: str) -> ComparedNumber:
+    (found,) = [each for each in numbers_of(study) if each.name == name]
+    return found
+
+
+@given(st.floats(-9, 9), st.floats(-9, 9), st.floats(0.01, 9))
+def test_a_change_is_reproduced_only_with_its_sign(ours: float, paper: float, tolerance: float) -> None:
+    """Within the tolerance, a change that no tolerance can tell from zero is neither reproduced nor off."""
+    change = ComparedNumber("Figure 1", "M4 against M2", "percent", ours, paper, tolerance, "", ())
+    assert change.is_off == (abs(ours - paper) > tolerance)
+    if change.verdict == "reproduced":
+        assert ours * paper > 0
+    if change.verdict == "not resolvable":
+        assert abs(paper) <= tolerance and not change.is_off
+
+
+def test_a_flipped_sign_within_independent_noise_is_not_resolvable(tmp_path: Path) -> None:
+    """The paper prints −0.5 % for M4; without predictions +0.6 % cannot be told from it, and neither can −0.6 %."""
+    for name, off in (("same", 0.0), ("flipped", 1.0)):
+        study = replica(tmp_path / name, {"M4": off})
+        study.write(["M2", "M4"])
+        change = change_of(study, "M4 against M2")
+        assert change.ours == pytest.approx(100 * ((83.5 + off) / 84.0 - 1)) and change.paper == -0.5
+        assert 1.7 < change.tolerance < 1.9 and change.verdict == "not resolvable" and not change.is_off
+        assert change.why.endswith("taken as independent: predictions are not kept")
+
+
+def test_with_stored_predictions_a_flipped_sign_is_off(tmp_path: Path) -> None:
+    """Scatter that both models share takes no part: 2 points of it on each task leave the change resolvable."""
+    verdicts = {}
+    for name, off in (("same", 0.0), ("flipped", 1.0)):
+        study = replica(tmp_path / name, {"M4": off})
+        study.write(["M2", "M4"])
+        keep_resamples(study, shared=2.0, own=0.1)
+        change = change_of(study, "M4 against M2")
+        error = 100 * 0.1 * math.sqrt(2 / len(TASKS)) / 84.0  # of a difference of two means of eight, in percent
+        assert change.tolerance == pytest.approx(1.96 * math.sqrt(2) * error + 0.05, rel=0.1)
+        verdicts[name] = change.verdict
+    assert verdicts == {"same": "reproduced", "flipped": "not reproduced"}
+
+
+def test_paired_noise_that_is_larger_than_the_change_leaves_it_unresolved(tmp_path: Path) -> None:
+    study = replica(tmp_path, {"M4": 1.0})
+    study.write(["M2", "M4"])
+    keep_resamples(study, shared=0.0, own=1.5)
+    change = change_of(study, "M4 against M2")
+    assert change.verdict == "not resolvable" and change.why == NOT_RESOLVABLE
+
+
+def test_a_change_is_that_of_the_seeds_that_both_have(tmp_path: Path) -> None:
+    study = replica(tmp_path)
+    study.shift_by_seed = (0.0, 5.0)
+    study.write(["M2"], seeds=(0, 1))
+    study.write(["M4"])
+    assert change_of(study, "M4 against M2").ours == pytest.approx(100 * (83.5 / 84.0 - 1))
+
+
+def test_another_scale_is_never_off(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    study = replica(tmp_path / "runs", scale="smoke", data="synthetic")
+    study.write(["M0", "M1", "M2"])
+    assert make_figures.main(["--runs", str(study.root), "--out", str(tmp_path / "out"), "--compare", "--json"]) == 0
+    (summary,) = json.loads(capsys.readouterr().out)
+    assert summary["comparison"]["verdicts"] == {"not comparable at this scale": 4}
+    assert all(Path(name).is_file() for name in summary["files"])
+
+
+def test_other_data_an_incomplete_grid_and_a_fallback_are_not_comparable(tmp_path: Path) -> None:
+    other = replica(tmp_path / "other", {"M0": 9.0}, data="texts")
+    other.write(["M0"])
+    (number,) = numbers_of(other)
+    assert number.verdict == "not comparable" and number.obstacle.startswith("other data")
+
+    partial = replica(tmp_path / "partial", {"M0": 9.0})
+    partial.write(["M0"])
+    next(partial.root.glob("glue/cola/*.json")).unlink()
+    (number,) = numbers_of(partial)
+    assert number.obstacle == "the grid of M0 is incomplete" and not number.is_off
+
+
+def test_table_3_is_compared_checkpoint_by_checkpoint(tmp_path: Path) -> None:
+    study = replica(tmp_path)
+    study.pretrain("M10")
+    for of_task in study.studies("M10"):
+        if of_task.task == "cola":
+            study.begin("M10", of_task)
+            for point in of_task.points:
+                study.trial("M10", of_task, point)
+    names = [each.name for each in numbers_of(study)]
+    assert names == ["NeoBERT-1024 CoLA", "NeoBERT-4096 CoLA"]
+
+
+@given(st.integers(3, 9).flatmap(lambda count: st.permutations(range(count))))
+def test_tau_is_scipys_where_there_are_no_ties(values: list[float]) -> None:
+    other = list(range(len(values)))
+    assert float(kendall_tau(np.array(values), np.array(other))) == pytest.approx(
+        stats.kendalltau(values, other).statistic
+    )
+
+
+def test_the_papers_own_order_agrees_fully_and_its_reverse_not_at_all(tmp_path: Path) -> None:
+    study = replica(tmp_path / "same")
+    study.write(["M0", "M1", "M2", "M4"])
+    agreement = rank_by_glue(study.group(), tuple(TASKS))
+    assert agreement is not None and (agreement.tau, agreement.pairwise_accuracy) == (1.0, 1.0)
+    assert agreement.decisions == (3, 3) and agreement.interval[0] < agreement.interval[1] == 1.0
+    assert "asymptotic, one seed" in agreement_sentences([agreement])[0]
+    reverse = replica(tmp_path / "reverse", {name: 2 * (80 - value) for name, value in PRINTED.items()})
+    reverse.write(["M0", "M1", "M2", "M4"])
+    agreement = rank_by_glue(reverse.group(), tuple(TASKS))
+    assert agreement is not None and agreement.tau == -1.0 and agreement.decisions == (0, 3)
+
+
+def test_with_seeds_the_interval_is_drawn_from_them(tmp_path: Path) -> None:
+    study = Study(tmp_path, levels={"M0": 52.0, "M1": 52.2, "M2": 52.4, "M4": 52.1})
+    study.write(["M0", "M1", "M2", "M4"], seeds=(0, 1, 2))
+    agreement = rank_by_glue(study.group(), tuple(TASKS))
+    assert agreement is not None and agreement.method == "bootstrap over 3 seeds"
+    assert agreement.interval[0] <= agreement.tau <= agreement.interval[1]
+    assert rank_by_glue(study.group(), tuple(TASKS)) == agreement
+
+
+def test_two_variants_have_no_rank_by_glue(tmp_path: Path) -> None:
+    study = replica(tmp_path)
+    study.write(["M0", "M1"])
+    assert rank_by_glue(study.group(), tuple(TASKS)) is None
+    assert "fewer than three" in agreement_sentences([])[0]
+
+
+def test_held_out_losses_order_the_variants_that_read_the_same_tokens_in_the_same_lengths(tmp_path: Path) -> None:
+    """M3 has other tokens, M9 and M10 other lengths; lower is better, so that levels come out in their own order."""
+    study = Study(tmp_path, measured=("web", "wikibook"))
+    for name in PAPERS_LADDER:
+        study.pretrain(name)
+        study.pretrain(name, seed=1)
+    found = {each.readout: each for each in rank_variants(study.group(), tuple(TASKS))}
+    assert set(found) == {"held-out loss on web", "held-out loss on wikibook"}
+    expected = ("M0", "M1", "M2", "M4", "M5", "M6", "M7", "M8")
+    levels, printed = [study.levels[name] for name in expected], [PRINTED[name] for name in expected]
+    for each in found.values():
+        assert each.variants == expected and each.method == "bootstrap over 2 seeds"
+        assert each.tau == pytest.approx(float(kendall_tau(np.array(levels), np.array(printed))))
+    sentences = agreement_sentences(list(found.values()))
+    assert sentences[0].startswith("Rank agreement in held-out loss on web over M0, M1, M2, M4, M5, M6, M7, M8: ")

@@ -1,0 +1,310 @@
+"""Records → deltas and their figure: who is paired with whom, what is left out and said, axes that hold all seeds."""
+
+import csv
+import io
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ablations.designs import cell, cells
+from ablations.ladder import ladder
+from neobert.runs.layout import Layout
+from reports.deltas import Delta, deltas_table, find_deltas
+from reports.effects import find_factorials
+from reports.evidence import read_evidence
+from reports.figures.figure1 import find_bars
+from reports.figures.forests import (
+    MOST_BEYOND,
+    Forest,
+    Strip,
+    deltas_figure,
+    forest_of_deltas,
+    forest_of_effects,
+    limits,
+)
+from reports.inference import compare
+from reports.matching import group_of
+from reports.resampling import StoredPredictions
+from reports.scores import Group
+from tests.reports.made_up_study import Study
+from tests.reports.predictions import with_predictions
+
+pytestmark = pytest.mark.usefixtures("no_waiting_for_disks")
+
+
+def reported(study: Study) -> tuple[dict[tuple[str, str, str], Delta], str]:
+    """Deltas by (variant, base, what was measured) and the printed page."""
+    evidence = read_evidence(study.root)
+    group = group_of(evidence, study.scale, study.data)
+    bars = find_bars(group)
+    found = find_deltas(group, bars.tasks, StoredPredictions(study.root, evidence.studies))
+    table = deltas_table(found, group, bars.quantity)
+    assert len(table.facts) == len(list(csv.DictReader(io.StringIO(table.csv)))) == len(found) and table.latex
+    return {(delta.variant, delta.base, delta.pair.measured): delta for delta in found}, table.markdown
+
+
+def test_a_delta_is_the_mean_over_paired_seeds_of_differences_of_averages(study: Study) -> None:
+    study.write(["M0", "M1"], seeds=(0, 1, 2))
+    deltas, page = reported(study)
+    delta = deltas["M1", "M0", "GLUE"]
+    rows = study.group().last_rows
+    ours, theirs = rows["M1"].average, rows["M0"].average
+    assert ours is not None and theirs is not None and delta.comparison is not None
+    by_seed = [ours.by_seeds[seeds] - theirs.by_seeds[seeds] for seeds in ours.by_seeds]
+    assert list(delta.pair.differences.values()) == pytest.approx(by_seed)
+    assert delta.comparison.interval is not None and delta.comparison.mean == pytest.approx(np.mean(by_seed))
+    assert delta.comparison.p_sign_flip is not None and delta.comparison.p_sign_flip >= 0.25
+    assert "the smallest p that an exact sign-flip test can reach is 0.25 with 3" in page
+    assert len(delta.pair.ids) == 2 * 3 * 8
+
+
+def test_one_seed_has_no_interval_and_says_so(study: Study) -> None:
+    study.write(["M0", "M1"])
+    deltas, page = reported(study)
+    found = deltas["M1", "M0", "GLUE"]
+    assert found.comparison is not None and found.comparison.interval is None and found.verdict == "too few seeds"
+    assert "One seed: no interval and no test" in page
+
+
+def test_a_seed_without_partner_is_named_and_left_out(study: Study) -> None:
+    study.write(["M0"], seeds=(0, 1, 2))
+    study.write(["M1"], seeds=(1, 2, 3))
+    deltas, page = reported(study)
+    assert list(deltas["M1", "M0", "GLUE"].pair.differences) == [1, 2]
+    assert "seed 3 of M1 has no partner and is left out" in page
+    assert "seed 0 of M0 has no partner and is left out" in page
+
+
+def test_a_missing_task_leaves_the_pair_out_with_its_name(study: Study) -> None:
+    study.write(["M0", "M1", "M2"])
+    for task in study.studies("M1"):
+        if task.task == "rte":
+            for point in task.points:
+                task.trial(Layout(study.root), point).record.unlink()
+    deltas, page = reported(study)
+    delta = deltas["M1", "M0", "GLUE"]
+    assert delta.comparison is None and "M1 has no score on RTE" in delta.pair.reason
+    assert "left out: M1 has no score on RTE" in page
+    assert deltas["M3", "M2", "GLUE"].pair.reason == "M3: no record"
+
+
+def test_losses_are_compared_only_where_they_are_on_the_same_text_in_the_same_tokens(study: Study) -> None:
+    study.write(["M0", "M1", "M2", "M3", "M8", "M9", "M10"])
+    deltas, _ = reported(study)
+    assert deltas["M1", "M0", "loss on wikibook"].comparison is not None
+    reasons = {(a, b): deltas[a, b, "loss"].pair.reason for a, b in (("M2", "M1"), ("M3", "M2"), ("M10", "M9"))}
+    assert reasons["M2", "M1"] == "losses on other text: web and wikibook"
+    assert reasons["M3", "M2"] == "losses on other tokens: bpe and wordpiece"
+    assert reasons["M10", "M9"] == "both have the same weights"
+    assert "losses in other contexts" in deltas["M9", "M8", "loss"].pair.reason
+
+
+def test_where_tokens_or_contexts_differ_bits_per_byte_in_a_common_context_are_compared(study: Study) -> None:
+    study.common_context, study.measured = 64, ("web", "wikibook")
+    study.write(["M1", "M2", "M3", "M8", "M9", "M10"], seeds=(0, 1))
+    deltas, page = reported(study)
+    for variant, base in (("M3", "M2"), ("M9", "M8")):
+        assert deltas[variant, base, "loss"].pair.reason
+        for corpus in ("web", "wikibook"):
+            delta = deltas[variant, base, f"bits per byte on {corpus}, 64 tokens"]
+            expected = -(study.level(variant) - study.level(base)) / 80
+            assert delta.comparison is not None and delta.comparison.mean == pytest.approx(expected, abs=1e-4)
+            assert len(delta.pair.ids) == 4
+    names = {(delta.variant, delta.base) for delta in deltas.values() if delta.pair.quantity == "bits per byte"}
+    assert names == {("M3", "M2"), ("M9", "M8")}, "the others are compared in nats, or have the same weights"
+    assert "bits per byte on web, 64 tokens" in page and "it is no strict comparison" in page
+
+
+def test_losses_on_other_texts_are_not_compared(study: Study) -> None:
+    study.write(["M1"], seeds=(0, 1))
+    study.common_context = 64
+    study.write(["M0"], seeds=(0, 1, 2))
+    left_out = "seed 0, 1 was measured on other held-out texts of wikibook on each side"
+    assert reported(study)[0]["M1", "M0", "loss on wikibook"].pair.reason == left_out
+    study.write(["M1"], seeds=(2,))
+    deltas, page = reported(study)
+    delta = deltas["M1", "M0", "loss on wikibook"]
+    assert list(delta.pair.differences) == [2] and f"{left_out} and is left out" in page
+    assert deltas["M1", "M0", "GLUE"].comparison is not None
+
+
+def test_losses_on_every_corpus_that_both_were_measured_on_are_compared_apart(study: Study) -> None:
+    study.measured = ("web", "wikibook")
+    study.write(["M0", "M1", "M2", "M3"], seeds=(0, 1))
+    deltas, page = reported(study)
+    for corpus in ("web", "wikibook"):
+        delta = deltas["M2", "M1", f"loss on {corpus}"]
+        expected = [-(study.levels["M2"] - study.levels["M1"]) / 20] * 2
+        assert list(delta.pair.differences.values()) == pytest.approx(expected, abs=1e-3)
+        assert len(delta.pair.ids) == 4 and f"loss on {corpus}" in page
+    assert deltas["M3", "M2", "loss"].pair.reason == "losses on other tokens: bpe and wordpiece"
+
+
+def test_a_corpus_that_one_side_was_not_measured_on_is_not_compared(study: Study) -> None:
+    study.measured = ("web", "wikibook")
+    study.write(["M2"])
+    study.measured = ()
+    study.write(["M1"])
+    deltas, _ = reported(study)
+    assert ("M2", "M1", "loss on wikibook") in deltas and ("M2", "M1", "loss on web") not in deltas
+
+
+def test_fine_tuning_seeds_of_one_pre_training_are_no_further_seeds(study: Study) -> None:
+    """Three fine-tuning seeds on one pre-training tell nothing about other pre-trainings: n is 1."""
+    for name in ("M0", "M1"):
+        study.pretrain(name)
+        for of_task in study.studies(name):
+            for seed in (0, 1, 2):
+                repeated = of_task.model_copy(update={"seed": seed})
+                study.begin(name, repeated)
+                for point in repeated.points:
+                    study.trial(name, repeated, point)
+    deltas, page = reported(study)
+    delta = deltas["M1", "M0", "GLUE"]
+    assert len(delta.pair.seeds) == 3 and len(delta.pair.differences) == 1
+    assert delta.verdict == "too few seeds" and "are averaged and count as one seed" in page
+
+
+def test_holm_corrects_over_the_ladder_and_leaves_alternatives_to_themselves(study: Study) -> None:
+    names = ["M0", "M1", "M2", "M4", "M0@dropout"]
+    study.write(names, seeds=tuple(range(6)))
+    deltas, _ = reported(study)
+    of_ladder = [delta for delta in deltas.values() if delta.design == "ladder" and delta.pair.quantity == "GLUE"]
+    tested = sorted(delta.comparison.p_t for delta in of_ladder if delta.comparison and delta.comparison.p_t)
+    smallest = min(delta.p_holm for delta in of_ladder if delta.p_holm is not None)
+    assert len(tested) == 3 and smallest == pytest.approx(3 * tested[0])
+    other = deltas["M0@dropout", "M0", "GLUE"]
+    assert other.design == "alternatives" and other.comparison is not None
+    assert other.p_holm == other.comparison.p_t
+    assert {deltas["M1", "M0", "GLUE"].verdict} <= {"higher", "within noise"}
+
+
+def test_stored_predictions_give_an_interval_over_examples_around_the_difference(study: Study) -> None:
+    with_predictions(study, ["M0", "M1"], ("cola", "stsb", "mrpc"))
+    deltas, page = reported(study)
+    delta = deltas["M1", "M0", "GLUE"]
+    assert delta.comparison is not None and delta.examples is not None, delta.no_examples
+    low, high = delta.examples
+    assert low < delta.comparison.mean < high and 2 < high - low < 40
+    again, _ = reported(study)
+    assert again["M1", "M0", "GLUE"].examples == delta.examples
+    assert "No interval over examples" not in page
+
+
+@pytest.mark.parametrize("damage", ["gone", "torn", "labels"])
+def test_predictions_that_cannot_be_read_are_named_and_the_rest_goes_on(study: Study, damage: str) -> None:
+    with_predictions(study, ["M0", "M1"], ("cola",))
+    for path in sorted(study.root.glob("glue/cola/*.npz")):
+        if damage == "gone":
+            path.unlink()
+        elif damage == "torn":
+            path.write_bytes(path.read_bytes()[:50])
+    if damage == "labels":
+        for path in study.root.glob("data/glue/*.safetensors"):
+            path.unlink()
+    deltas, page = reported(study)
+    delta = deltas["M1", "M0", "GLUE"]
+    assert delta.comparison is not None and delta.examples is None
+    words = {"gone": "predictions are not kept", "torn": "cannot be read", "labels": "labels of the examples"}
+    assert f"No interval over examples: {delta.no_examples}" in page and words[damage] in delta.no_examples
+
+
+def test_variants_of_designs_are_compared_with_what_they_are_one_factor_from(study: Study) -> None:
+    study.write(["M0", "M9"])
+    for name in ("M9-norm", "M0+masking"):
+        study.levels[name] = 54.0
+        study.write([name])
+    deltas, page = reported(study)
+    assert deltas["M9", "M9-norm", "GLUE"].design == "leave-one-out"
+    assert deltas["M0+masking", "M0", "GLUE"].design == "add-one"
+    assert "every delta is what M9 owes to one modification" in page and "Add-one:" in page
+    group = study.group()
+    assert set(group.design_rows) == {"M9-norm", "M0+masking"} and group.problems == ()
+    assert [bar.row.name for bar in find_bars(group).bars] == list(ladder())
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    made_up = Study(tmp_path_factory.mktemp("compared") / "runs", measured=("web", "wikibook"))
+    made_up.write(["M0", "M1", "M2", "M3"], seeds=(0, 1, 2))
+    return made_up
+
+
+def read(study: Study) -> tuple[Group, tuple[Delta, ...]]:
+    evidence = read_evidence(study.root)
+    group = group_of(evidence, study.scale, study.data)
+    return group, find_deltas(group, find_bars(group).tasks, StoredPredictions(study.root, evidence.studies))
+
+
+def at(forest: Forest, line: str, column: str) -> Strip | str:
+    lines, columns = [name for name, _ in forest.lines], [title for title, _ in forest.columns]
+    return forest.cells.get((lines.index(line), columns.index(column)), "")
+
+
+def test_every_delta_has_a_line_and_every_quantity_a_column(compared: Study) -> None:
+    group, deltas = read(compared)
+    forest = forest_of_deltas(deltas, group, "average of 8 tasks")
+    assert [name for name, _ in forest.lines][:4] == ["M1 − M0", "M2 − M1", "M3 − M2", "M4 − M2"]
+    assert forest.columns == (
+        ("GLUE", "points, higher is better"),
+        ("loss on wikibook", "nats a token, lower is better"),
+        ("loss on web", "nats a token, lower is better"),
+    )
+    by_name = {(each.variant, each.base, each.pair.measured): each for each in deltas}
+    for line, column in (("M1 − M0", "GLUE"), ("M2 − M1", "loss on web")):
+        strip = at(forest, line, column)
+        assert isinstance(strip, Strip)
+        assert strip.comparison == by_name[(*line.split(" − "), column)].comparison  # type: ignore[index]
+    assert "not evidence" in forest.title
+
+
+def test_what_is_not_compared_says_why_in_its_place(compared: Study) -> None:
+    group, deltas = read(compared)
+    forest = forest_of_deltas(deltas, group, "average of 8 tasks")
+    assert str(at(forest, "M3 − M2", "loss on web")).startswith("losses on other tokens")
+    assert str(at(forest, "M4 − M2", "GLUE")).startswith("M4: no record")
+    assert isinstance(at(forest, "M3 − M2", "GLUE"), Strip)
+
+
+def test_discarded_variants_and_interactions_are_grey(study: Study) -> None:
+    study.measured = ("web", "wikibook")
+    study.write(["M0", "M1", "M2", "M3"], seeds=(0, 1))
+    for on in cells(("positions", "norm")):
+        study.levels[cell(on).name] = 52.0 + len(on)
+        study.pretrain(cell(on).name)
+        study.pretrain(cell(on).name, seed=1)
+    group, deltas = read(study)
+    forest = forest_of_deltas(deltas, group, "average of 8 tasks")
+    of_ladder = {line: at(forest, line, "GLUE") for line in ("M2 − M1", "M3 − M2")}
+    assert {line: strip.quiet for line, strip in of_ladder.items() if isinstance(strip, Strip)} == {
+        "M2 − M1": False,
+        "M3 − M2": True,
+    }
+    effects = forest_of_effects(find_factorials(group, find_bars(group).tasks), group)
+    assert [name for name, _ in effects.lines] == ["positions", "norm", "positions × norm"]
+    strips = [at(effects, name, "loss on web") for name, _ in effects.lines]
+    assert [strip.quiet for strip in strips if isinstance(strip, Strip)] == [False, False, True]
+
+
+differences = st.lists(st.floats(-5, 5), min_size=1, max_size=5)
+
+
+@given(st.lists(differences, min_size=1, max_size=4))
+def test_axes_hold_zero_all_seeds_and_intervals_that_do_not_dwarf_them(lines: list[list[float]]) -> None:
+    strips = [Strip(compare(line, 0.5), 2) for line in lines]
+    low, high = limits(strips)
+    seeds = [0.0, *(value for line in lines for value in line)]
+    assert low < min(seeds) <= max(seeds) < high
+    spread = max(seeds) - min(seeds)
+    assert high - low <= max(2.0, spread * (1 + 2 * MOST_BEYOND) * 1.12 + 1e-9)
+    for strip in strips:
+        if strip.comparison.interval and strip.comparison.interval[1] <= max(seeds) + MOST_BEYOND * spread:
+            assert strip.comparison.interval[1] <= high
+
+
+def test_equal_deltas_give_equal_bytes(compared: Study) -> None:
+    first, second = (deltas_figure(read(compared)[1], read(compared)[0], "average of 8 tasks") for _ in range(2))
+    assert first == second and set(first) == {"pdf", "svg", "png"}
+    assert b"/Type /Font" in first["pdf"] and b"CreationDate" not in first["pdf"]

@@ -1,0 +1,146 @@
+"""Factorials → effects: equal to least squares, exact where the truth is known, silent where cells are missing."""
+
+import csv
+import io
+from itertools import permutations
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ablations.designs import cell, cells
+from reports.effects import Factorial, effects_table, estimate_effects, find_factorials, shapley
+from reports.figures.figure1 import find_bars
+from tests.reports.made_up_study import Study, variant
+
+pytestmark = pytest.mark.usefixtures("no_waiting_for_disks")
+
+THREE = ("positions", "norm", "masking")
+
+
+def made_up(factors: tuple[str, ...], seeds: int, key: int) -> dict[tuple[str, ...], np.ndarray]:  # type: ignore[type-arg]
+    random = np.random.default_rng(key)
+    return {on: random.normal(50, 3, seeds) for on in cells(factors)}
+
+
+@settings(deadline=None)  # the first call imports scipy
+@given(st.integers(1, 4), st.integers(0, 1000))
+def test_effects_are_twice_the_coefficients_of_least_squares_with_seeds_as_blocks(seeds: int, key: int) -> None:
+    values = made_up(THREE, seeds, key)
+    effects = [effect for effect in estimate_effects(values, THREE, "GLUE") if effect.kind in ("main", "interaction")]
+    assert len(effects) == 7
+    columns = [np.repeat(np.arange(seeds) == seed, len(values)) for seed in range(seeds)]
+    for effect in effects:
+        signs = [np.prod([1 if name in on else -1 for name in effect.factors]) for on in values]
+        columns.append(np.tile(signs, seeds))
+    observed = np.concatenate([[values[on][seed] for on in values] for seed in range(seeds)])
+    coefficients = np.linalg.lstsq(np.stack(columns, axis=1).astype(float), observed, rcond=None)[0][seeds:]
+    assert [effect.comparison.mean for effect in effects] == pytest.approx(list(2 * coefficients), abs=1e-8)
+
+
+@given(st.integers(0, 1000))
+def test_shapley_is_the_mean_over_all_orders_and_adds_up_to_the_whole(key: int) -> None:
+    values = made_up(THREE, 2, key)
+    for name in THREE:
+        gains = []
+        for order in permutations(THREE):
+            before = set(order[: order.index(name)])
+            keys = [tuple(f for f in THREE if f in group) for group in (before, before | {name})]
+            gains.append(values[keys[1]] - values[keys[0]])
+        assert shapley(values, THREE, name) == pytest.approx(np.mean(gains, axis=0))
+    total = sum(shapley(values, THREE, name) for name in THREE)
+    assert total == pytest.approx(values[THREE] - values[()])
+
+
+def planted(on: tuple[str, ...]) -> float:
+    """Two main effects, and one interaction: norm helps only with rotary positions."""
+    return 52 + 2.0 * ("positions" in on) + 1.0 * ("masking" in on) + 1.5 * ("positions" in on and "norm" in on)
+
+
+def write(study: Study, switched_on: list[tuple[str, ...]], seeds: tuple[int, ...]) -> None:
+    for on in switched_on:
+        study.levels[cell(on).name] = planted(on)
+        for seed in seeds:
+            study.pretrain(cell(on).name, seed)
+
+
+def reported(study: Study) -> tuple[dict[str, Factorial], str, list[dict[str, str]]]:
+    group = study.group()
+    assert not group.problems
+    bars = find_bars(group)
+    found = find_factorials(group, bars.tasks)
+    table = effects_table(found, group, bars.quantity)
+    assert table.latex
+    rows = list(csv.DictReader(io.StringIO(table.csv)))
+    return {each.quantity: each for each in found}, table.markdown, rows
+
+
+def test_planted_effects_come_out_of_the_records(study: Study) -> None:
+    write(study, cells(THREE), (0, 1, 2))
+    found, page, rows = reported(study)
+    effects = {(effect.kind, effect.factors): effect for effect in found["loss"].effects}
+    # The made-up loss is 6 − level / 20; all seeds move alike, so that the estimates are exact.
+    for factors, points in ((("positions",), 2.75), (("masking",), 1.0), (("norm",), 0.75)):
+        assert effects["main", factors].comparison.mean == pytest.approx(-points / 20, abs=1e-4)
+    assert effects["interaction", ("positions", "norm")].comparison.mean == pytest.approx(-0.75 / 20, abs=1e-4)
+    assert effects["interaction", THREE].comparison.mean == pytest.approx(0, abs=1e-4)
+    shares = [effects["Shapley", (name,)].share for name in THREE]
+    assert sum(share or 0 for share in shares) == pytest.approx(100, abs=0.01)
+    assert shares[0] == pytest.approx(100 * 2.75 / 4.5, abs=0.2)
+    assert "Shapley shares that add up to the whole" in page and "positions × norm" in page
+    assert "8 cells have scores" in found["GLUE"].reason and len(rows) == 7 + 3 + 1 + 1
+
+
+def test_a_half_factorial_names_what_each_effect_is_mixed_with(study: Study) -> None:
+    write(study, cells(THREE, "half"), (0, 1))
+    found, page, _ = reported(study)
+    half = found["loss"]
+    assert half.fraction == "half" and [effect.alias for effect in half.effects] == [
+        ("norm", "masking"),
+        ("positions", "masking"),
+        ("positions", "norm"),
+    ]
+    assert "positions (or norm × masking)" in page and "no Shapley shares" in page
+
+
+def test_a_missing_cell_leaves_the_factorial_out_with_its_name(study: Study) -> None:
+    write(study, [on for on in cells(THREE) if on != ("positions", "norm")], (0,))
+    found, page, _ = reported(study)
+    assert found["loss"].effects == () and "missing: F:positions+norm" in found["loss"].reason
+    assert "left out: 7 of 8 cells have scores" in page
+
+
+def test_a_seed_that_lacks_a_cell_is_left_out_and_named(study: Study) -> None:
+    write(study, cells(THREE), (0, 1))
+    write(study, cells(THREE)[:3], (2,))
+    found, page, _ = reported(study)
+    assert found["loss"].seeds == (0, 1) and "seed 2 lacks some cells and is left out" in page
+
+
+def test_losses_on_other_text_are_no_factorial_of_losses(study: Study) -> None:
+    write(study, cells(("positions", "corpus")), (0,))
+    found, _, _ = reported(study)
+    assert found["loss"].reason.startswith("losses on other text")
+
+
+def test_losses_on_both_corpora_are_a_factorial_each(tmp_path: Path) -> None:
+    study = Study(tmp_path / "runs", measured=("web", "wikibook"))
+    write(study, cells(("positions", "corpus")), (0, 1))
+    group = study.group()
+    found = find_factorials(group, find_bars(group).tasks)
+    assert [each.measured for each in found] == ["GLUE", "loss on wikibook", "loss on web"]
+    for each in found[1:]:
+        effects = {effect.factors: effect for effect in each.effects if effect.kind == "main"}
+        assert effects[("positions",)].comparison.mean == pytest.approx(-2.0 / 20, abs=1e-4)
+        assert len(each.ids) == 2 * 4
+
+
+def test_a_cell_that_is_a_variant_of_the_ladder_needs_no_run_of_its_own(study: Study) -> None:
+    factors = ("positions", "feedforward", "norm")
+    assert variant("F:positions+feedforward+norm").recipe == variant("M1").recipe
+    write(study, [on for on in cells(factors) if on != factors], (0,))
+    study.pretrain("M1")
+    found, _, _ = reported(study)
+    assert found["loss"].factors == factors and len(found["loss"].effects) == 7 + 3 + 1

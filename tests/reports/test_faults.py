@@ -1,0 +1,253 @@
+"""Whatever lies in a folder of runs or is asked of --out: one sentence, a documented exit code, never a traceback."""
+
+import errno
+import json
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from neobert.runs.layout import Layout
+from reports import collect, make_figures
+from reports.curves import Curves, stages_of, stages_up_to
+from reports.evidence import read_evidence
+from reports.page.charts import axis_over
+from reports.tables import Table, csv_text, escape_markdown, frame_of
+from tests.reports.made_up_study import Study, change_record
+
+pytestmark = pytest.mark.usefixtures("no_waiting_for_disks")
+
+RECORDS = Path(__file__).resolve().parents[2] / "reports" / "pipeline_check"
+COMMANDS = {"make_figures": make_figures.main, "collect": collect.main}
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Study:
+    made_up = Study(tmp_path / "runs")
+    for name in ("M0", "M9"):
+        made_up.pretrain(name)
+        made_up.metrics(name)
+    return made_up
+
+
+def command(name: str, runs: Path, out: Path) -> int:
+    return COMMANDS[name](["--runs", str(runs), "--out", str(out)])
+
+
+def record_of(study: Study, name: str, stage: int = -1) -> Path:
+    return Layout(study.root).pretraining(study.runs(name)[stage].id) / "done.json"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_out_that_is_no_folder_is_refused_before_anything_is_read(
+    study: Study, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "README.md"
+    file.write_text("precious")
+    for out in (file, file / "below"):
+        assert command(name, study.root, out) == 2
+        assert f"--out {out}: {file} is a file; name a folder" in capsys.readouterr().err
+    assert file.read_text() == "precious"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_folder_that_nobody_can_make_is_one_sentence(
+    study: Study, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(name, study.root, Path("/proc/x")) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"{name}.py: /proc/x") and said.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_full_disk_is_one_sentence(
+    study: Study, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, content: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(f"reports.{name}.replace_file", full)
+    assert command(name, study.root, tmp_path / "out") == 1
+    assert "No space left on device" in capsys.readouterr().err
+
+
+def folder(path: Path) -> None:
+    path.mkdir()
+
+
+def dangling(path: Path) -> None:
+    path.symlink_to(path.parent / "nothing")
+
+
+def circle(path: Path) -> None:
+    path.symlink_to(path)
+
+
+def deep(path: Path) -> None:
+    path.write_text("[" * 100_000 + "]" * 100_000)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("plant", [folder, dangling, circle, deep])
+@pytest.mark.parametrize(
+    "place", ["glue/cola/x.json", "pseudo_perplexity/x.json", "glue/cola/studies/x/run.json", "models/x/model.json"]
+)
+def test_what_is_no_readable_file_is_named_and_the_rest_is_counted(
+    study: Study,
+    tmp_path: Path,
+    name: str,
+    plant: Callable[[Path], None],
+    place: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (study.root / place).parent.mkdir(parents=True)
+    plant(study.root / place)
+    assert command(name, study.root, tmp_path / "out") == 0
+    if place.endswith("x.json"):
+        assert place in capsys.readouterr().err
+
+
+def test_a_run_that_continues_itself_is_left_out_and_circles_end(study: Study, tmp_path: Path) -> None:
+    own = study.runs("M9")[-1].id
+    change_record(record_of(study, "M9"), lambda record: record["inputs"].update(previous=own))
+    evidence = read_evidence(study.root)
+    assert len(evidence.runs) == 2 and any("it continues itself" in problem for problem in evidence.problems)
+    first, last = study.runs("M9")
+    study.pretrain("M9", seed=1)
+    record_of(study, "M9").unlink()
+    study.pretrain("M9")
+    change_record(record_of(study, "M9", 0), lambda record: record["inputs"].update(previous=last.id))
+    assert [stage.id for stage in stages_up_to(last.id, stages_of(read_evidence(study.root).runs))] == [
+        first.id,
+        last.id,
+    ]
+    assert command("make_figures", study.root, tmp_path / "out") == 0
+
+
+@pytest.mark.parametrize("loss", [-3.0, float("nan"), float("inf"), "low"])
+def test_a_loss_that_is_no_cross_entropy_is_refused_and_never_averaged(study: Study, loss: float | str) -> None:
+    change_record(record_of(study, "M0"), lambda record: record["scores"].update(heldout_loss={"wikibook": loss}))
+    evidence = read_evidence(study.root)
+    assert sorted(evidence.runs.stage) == [0, 1] and len(evidence.problems) == 1
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [{"step": 0, "loss": 9.0, "real_tokens": 0, "seconds": 1.0}],
+        [{"step": 0, "heldout_loss": 9.0}],
+        [{"step": 1, "loss": 0.0, "real_tokens": 0, "seconds": 0}],
+        [{"step": 5, "loss": 2.0, "real_tokens": 7}, {"step": 5, "loss": 2.0, "real_tokens": 7}],
+    ],
+)
+def test_a_curve_of_one_place_is_drawn(study: Study, tmp_path: Path, lines: list[dict[str, float]]) -> None:
+    path = record_of(study, "M0").with_name("metrics.jsonl")
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert command("make_figures", study.root, tmp_path / "out") == 0
+
+
+@pytest.mark.parametrize("loss", [-3.0, float("nan")])
+def test_a_curve_with_a_loss_that_is_none_is_left_out_by_name(study: Study, loss: float) -> None:
+    path = record_of(study, "M0").with_name("metrics.jsonl")
+    path.write_text(json.dumps({"step": 1, "loss": loss, "real_tokens": 5}) + "\n")
+    curves = Curves(study.root, read_evidence(study.root).runs)
+    assert curves.of(study.runs("M0")[0].id) is None and "no usable loss" in curves.problems[0]
+
+
+@given(st.lists(st.floats(0, 1e9), max_size=4), st.sampled_from([0.0, 0.06]))
+def test_an_axis_has_a_length_whatever_it_holds(values: list[float], padding: float) -> None:
+    axis = axis_over(values, 10.0, 90.0, padding)
+    assert axis.low < axis.high and all(10 <= axis.at(value) <= 90 for value in values)
+    assert len(axis.ticks()) <= 5
+
+
+@pytest.mark.parametrize("text", ["=1+2", "+cmd", "-cmd|x", "@SUM(A1)", "\t=1", "\r=1"])
+def test_cells_that_a_spreadsheet_would_compute_are_text(text: str) -> None:
+    assert csv_text(["a"], [[text]]).splitlines()[1].strip('"').startswith("'")
+
+
+@given(st.floats(allow_nan=False))
+def test_numbers_of_a_csv_stay_numbers(value: float) -> None:
+    for text in (f"{value:.6f}", f"{value:+.1f}"):
+        assert csv_text(["a"], [[text]]) == f"a\n{text}\n"
+
+
+HOSTILE = "<script>x</script> <img src=x> a|b [y](javascript:z) ![p](//q) &lt; \\<b> \\| <!-- \n\n# t"
+
+
+def test_markdown_shows_labels_as_text() -> None:
+    escaped = escape_markdown(HOSTILE)
+    assert escaped.count("\n") == 0
+    for active in ("<script", "</script", "<img", "<b>", "<!--", "|", "](", "&lt;"):
+        places = [place for place in range(len(escaped)) if escaped.startswith(active, place)]
+        assert places
+        for place in places:
+            before = escaped[:place]
+            assert (len(before) - len(before.rstrip("\\"))) % 2 == 1, (active, before)
+    assert escape_markdown("p <0.001, 5 < 6 & 7 [MASK] — ±") == "p <0.001, 5 < 6 & 7 [MASK] — ±"
+
+
+def test_titles_notes_and_remarks_carry_no_raw_html(tmp_path: Path) -> None:
+    cells = frame_of([(HOSTILE, "c")], (HOSTILE, "b"))
+    table = Table(HOSTILE, shown=cells, facts=cells, alignment="ll", notes=(HOSTILE,))
+    assert "\n<" not in table.markdown and table.markdown.count("\\<script") == 4
+    study = Study(tmp_path / "runs", data="<script>x</script>", without={"mnli": "<b>no|train</b>"})
+    study.pretrain("M0")
+    assert command("make_figures", study.root, tmp_path / "out") == 0
+    pages = list((tmp_path / "out").rglob("*.md"))
+    assert pages and any("\\<script" in path.read_text() for path in pages)
+    assert not [path for path in pages for tag in ("<script", "<b>") if tag in path.read_text().replace(f"\\{tag}", "")]
+
+
+STRANGE: tuple[Any, ...] = (None, -1, 0, 1e308, float("nan"), "", "x", [], {}, [[]], {"a": None}, True, "=1", "\0")
+
+
+def places_in(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The way to each leaf and branch of a JSON value."""
+    yield path
+    for key, each in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from places_in(each, (*path, key))
+
+
+def spoiled(content: Any, choice: random.Random) -> Any:
+    """A JSON value with something strange in one place."""
+    way = choice.choice(list(places_in(content)))
+    if not way:
+        return choice.choice(STRANGE)
+    inner = content
+    for key in way[:-1]:
+        inner = inner[key]
+    inner[way[-1]] = choice.choice(STRANGE)
+    return content
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_record_makes_a_traceback(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some files of real records spoiled in one place each: both commands report the others, or that there are none."""
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda *_, **__: None)  # laid out, not written
+    spoil_and_report(tmp_path, seed, files=25)
+
+
+@pytest.mark.drill
+def test_many_spoiled_records_make_no_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda *_, **__: None)
+    for seed in range(100, 400):
+        spoil_and_report(tmp_path, seed, files=random.Random(seed).choice((1, 5, 60)))
+
+
+def spoil_and_report(tmp_path: Path, seed: int, files: int) -> None:
+    choice, root = random.Random(seed), tmp_path / f"runs-{seed}"
+    shutil.copytree(RECORDS, root, ignore=shutil.ignore_patterns("*_*.json", "*.md"))
+    paths = sorted(root.rglob("*.json"))
+    for path in choice.sample(paths, files):
+        text = json.dumps(spoiled(json.loads(path.read_text()), choice))
+        path.write_text(text)
+    for name in COMMANDS:
+        assert command(name, root, tmp_path / f"{name}-{seed}") in (0, 3), (name, seed)
+    for left in (root, *(tmp_path / f"{name}-{seed}" for name in COMMANDS)):
+        shutil.rmtree(left, ignore_errors=True)

@@ -1,0 +1,332 @@
+"""Figure 1, Tables 2 and 3, and the command that writes them: equal records give equal bytes."""
+
+import csv
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ablations.ladder import ladder
+from ablations.scales import scaled
+from neobert.glue.tasks import TASKS
+from neobert.runs.layout import Layout
+from reports import make_figures
+from reports.figures.figure1 import Bars, figure1, figure1_facts, find_bars
+from reports.glue_tables import table2, table3, table5
+from reports.scores import point_name
+from tests.reports.made_up_study import Study
+from tests.reports.predictions import with_predictions
+from tests.support.golden_files import GoldenFiles
+
+pytestmark = pytest.mark.usefixtures("papers_ladder", "no_waiting_for_disks")
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SCRIPT = Path("reports", "make_figures.py")
+TABLES, FIGURES = ("table2", "table3", "table5", "deltas", "effects"), ("figure1", "deltas", "effects")
+FILES = {f"{name}.{suffix}" for name in TABLES for suffix in ("md", "tex", "csv")}
+FILES |= {f"{name}.{suffix}" for name in FIGURES for suffix in ("pdf", "svg", "png", "csv")}
+FILES |= {"remarks.md", "comparison.md", "comparison.csv", "comparison.json"}
+
+
+@pytest.fixture(scope="module")
+def partial(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    """Two seeds of M0, M1, M2, M4; one unfinished grid of M5; an alternative of M7; nothing of the others."""
+    study = Study(tmp_path_factory.mktemp("partial") / "runs")
+    study.write(["M0", "M1", "M2", "M4"], seeds=(0, 1))
+    study.write(["M7@code"])
+    study.pretrain("M5")
+    for of_task in study.studies("M5"):
+        study.begin("M5", of_task)
+        study.fail(of_task, of_task.points[0])
+        study.trial("M5", of_task, of_task.points[1])
+    return study
+
+
+@pytest.fixture(scope="module")
+def bars(partial: Study) -> Bars:
+    return find_bars(partial.group())
+
+
+def drawn(bars: Bars) -> str:
+    """The words of the figure: matplotlib writes each as a comment before its outlines."""
+    return " ".join(" ".join(re.findall(r"<!-- (.*?) -->", figure1(bars)["svg"].decode(), re.DOTALL)).split())
+
+
+def run(arguments: list[str | Path], cwd: Path, script: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(script), *map(str, arguments)]
+    variables = os.environ | {"OMP_NUM_THREADS": "1"} | environment
+    return subprocess.run(command, cwd=cwd, env=variables, capture_output=True, text=True, check=False)
+
+
+def test_bars_stand_in_the_order_of_the_ladder_with_alternatives_behind(bars: Bars) -> None:
+    assert [bar.row.name for bar in bars.bars] == [*ladder(), "M7@code"]
+    assert bars.missing == ["M3", "M6", "M7", "M8", "M9", "M10"]
+    assert bars.incomplete == ["M5"]
+
+
+def test_relative_change_is_to_the_parent_in_the_tree(bars: Bars) -> None:
+    by_name = {bar.row.name: bar for bar in bars.bars}
+    scores = {name: bar.score.mean for name, bar in by_name.items() if bar.score}
+    assert by_name["M4"].delta_percent == pytest.approx(100 * (scores["M4"] / scores["M2"] - 1))
+    assert by_name["M7@code"].delta_percent == pytest.approx(100 * (scores["M7@code"] / scores["M5"] - 1))
+    assert by_name["M0"].delta_percent is None and by_name["M7"].delta_percent is None
+
+
+def test_table_2_says_that_an_alternative_is_not_discarded(bars: Bars) -> None:
+    assert any("another reading" in note for note in table2(bars.group).notes)
+
+
+def test_figure_says_what_it_is_and_what_is_missing(bars: Bars) -> None:
+    words = drawn(bars)
+    for sentence in (
+        "Pipeline check, not evidence — scale smoke, data synthetic",
+        "n = 2 seeds, standard deviation",
+        "printed in the paper, at its own scale and data",
+        "Not run: M3, M6, M7, M8, M9, M10.",
+        "One seed, spread unknown: M5, M7@code.",
+        "Grey with an @: not discarded, another reading of the paper or its code.",
+    ):
+        assert sentence in words
+
+
+def test_heldout_loss_stands_beside_every_bar(bars: Bars) -> None:
+    words = drawn(bars)
+    for bar in bars.bars:
+        assert (bar.row.own_loss is None) == (not bar.row.has_records)
+        if bar.row.own_loss is not None:
+            corpus, loss = bar.row.own_loss
+            assert corpus == bar.row.variant.recipe.pretraining.data.corpus and f"loss {loss.mean:.3f}" in words
+    assert "Loss: held-out MLM loss" in words
+
+
+def test_one_seed_has_no_error_bar_and_says_that_the_spread_is_unknown(study: Study) -> None:
+    study.write(["M0"])
+    words = drawn(find_bars(study.group()))
+    assert "one seed: spread unknown" in words and "± one sd" not in words
+
+
+def test_a_partial_ladder_is_a_figure_of_what_was_run(study: Study) -> None:
+    """One bar as wide as any other, with its own label and the paper's value, and in words what else there could be."""
+    study.write(["M7"])
+    words = drawn(find_bars(study.group()))
+    assert "Not run: M0, M1, M2, M3, M4, M5, M6, M8, M9, M10." in words and "no value" not in words
+    assert words.startswith("M7 ") and "(vs M5)" in words and "85.3" in words
+    assert "3 × 128 → 4 × 144 (paper: 16 × 1056)" in words and "250M" not in words
+
+
+def test_a_group_without_scores_is_a_figure_of_dashes(study: Study) -> None:
+    study.pretrain("M0")
+    bars = find_bars(study.group())
+    assert bars.missing == list(ladder())
+    assert "no scores yet" in drawn(bars)
+
+
+def test_without_a_task_the_shared_mean_is_named_and_the_paper_is_left_out(tmp_path: Path) -> None:
+    study = Study(tmp_path / "runs", data="corpus", without={"mnli": "mnli has no train split here"})
+    study.write(["M0", "M1"])
+    bars = find_bars(study.group())
+    assert bars.tasks == tuple(task for task in TASKS if task != "mnli") and not bars.is_average
+    assert all(bar.paper is None for bar in bars.bars)
+    words = drawn(bars)
+    assert "Mean of 7 shared GLUE tasks" in words and "without MNLI" in words and "printed in the paper" not in words
+
+
+def test_user_styles_do_not_change_the_figure(bars: Bars) -> None:
+    import matplotlib
+
+    plain = figure1(bars)
+    with matplotlib.rc_context({"axes.facecolor": "red", "font.size": 30, "svg.hashsalt": "other"}):
+        assert figure1(bars) == plain
+        assert matplotlib.rcParams["axes.facecolor"] == "red"
+
+
+def test_pdf_holds_type_42_fonts_and_no_dates(bars: Bars) -> None:
+    images = figure1(bars)
+    assert b"/Type3" not in images["pdf"] and b"/CIDFontType2" in images["pdf"]
+    assert b"CreationDate" not in images["pdf"] and b"<dc:date>" not in images["svg"]
+    assert images["png"].startswith(b"\x89PNG")
+
+
+def test_table_2_lists_every_declared_leaf_of_every_variant(partial: Study) -> None:
+    shown = {(row[2], row[3]) for row in table2(partial.group()).rows}
+    for variant in ladder().values():
+        for row, delta in variant.delta_by_row().items():
+            for path in delta:
+                field = path.removeprefix("pretraining.")
+                assert any(found == row and field.startswith(name) for found, name in shown), (row, path)
+
+
+def test_table_2_shows_both_scales_and_marks_discarded_variants(partial: Study) -> None:
+    table = table2(partial.group())
+    rows = {(row[0], row[3]): row for row in table.rows}
+    assert rows["M7", "model.feedforward_width"][4] == "3,072 → 4,224"
+    small = [scaled(ladder()[name].recipe, "smoke", "trained").pretraining.model for name in ("M5", "M7")]
+    assert rows["M7", "model.feedforward_width"][5] == " → ".join(str(model.feedforward_width) for model in small)
+    assert ("(M3)", "data.tokenizer") in rows and ("(M6)", "packing") in rows
+    assert 'M10,M9,yes,GLUE grid,grid.weight_decays,0.01,"0.01, 1e-05"' in table.csv
+
+
+def test_table_3_keeps_the_papers_rows_and_ours_apart(partial: Study) -> None:
+    rows = table3(partial.group()).rows
+    sources = [row[0] for row in rows]
+    assert sources == ["paper"] * 12 + ["this study"] * (len(rows) - 12)
+    assert {row[1] for row in rows if row[0] == "this study"} >= {"M0", "NeoBERT-96 (M10)", "NeoBERT-192 (M10)"}
+    missing = next(row for row in rows if row[1] == "M3")
+    assert set(missing[2:]) == {"—"}
+
+
+def test_table_5_has_the_chosen_points_beside_the_papers(partial: Study) -> None:
+    rows = {(row[0], row[1]): row for row in table5(partial.group()).rows}
+    assert rows["paper", "NeoBERT-1024"][2] == "16/6e-06/0.01" and rows["paper", "NeoBERT-4096"][7] == "2/1e-05/1e-05"
+    cells = partial.group().last_rows["M0"].cells
+    assert rows["this study", "M0"][2:] == tuple(point_name(cell.point) for cell in cells.values() if cell.point)
+    assert all(point.endswith("†") for point in rows["this study", "M5"][2:])
+    assert ("this study", "M3") not in rows
+
+
+def test_every_row_of_ours_names_its_records(partial: Study) -> None:
+    found = partial.group()
+    known = {path.stem for path in partial.root.glob("glue/*/*.json")}
+    runs = {path.parent.name for path in partial.root.glob("pretraining/*/done.json")}
+    for table in (table3(found), table5(found), figure1_facts(find_bars(found))):
+        ours = [
+            row for row in csv.DictReader(io.StringIO(table.csv)) if row.get("source", "this study") == "this study"
+        ]
+        for row in ours:
+            ids = {name: set(value.split()) for name, value in row.items() if name.endswith("records")}
+            losses = ids.pop("loss_records", set())
+            assert losses <= runs and set().union(*ids.values()) <= known
+            scored = any(value for name, value in row.items() if name in ("score", *TASKS))
+            assert bool(set().union(*ids.values())) == scored
+            measured = any(value for name, value in row.items() if name.startswith("heldout_loss"))
+            assert bool(losses) == measured
+
+
+def test_table_3_is_golden(tmp_path: Path, golden: GoldenFiles) -> None:
+    study = Study(tmp_path / "runs", scale="paper", data="hub", levels={"M0": 79.2, "M1": 81.1})
+    study.write(["M0"], seeds=(0, 1))
+    study.pretrain("M1")
+    for of_task in study.studies("M1"):
+        study.begin("M1", of_task)
+        for point in of_task.points if of_task.task != "cola" else of_task.points[:2]:
+            study.trial("M1", of_task, point)
+    golden.compare_text("table3.md", table3(study.group()).markdown)
+
+
+def test_same_records_give_the_same_bytes_whatever_the_process(study: Study, tmp_path: Path) -> None:
+    """Neither folders nor their order, hash seed, locale or time zone move a byte; bootstraps start from ids."""
+    with_predictions(study, ["M0", "M1", "M2"], ("cola", "stsb"))
+    for name in ("F:positions", "F:norm", "F:positions+norm"):
+        study.levels[name] = 54.0
+        study.pretrain(name)
+    of_task = study.study("M0", "rte")
+    study.begin("M0", of_task)
+    study.fail(of_task, of_task.points[0])
+    study.metrics("M0")
+    (Layout(study.root).pretraining(study.runs("M1")[0].id) / "metrics.jsonl").write_text("[]\n")
+    (study.root / "glue" / "cola" / "torn.json").write_text("{")
+    shuffled = tmp_path / "elsewhere"
+    for path in sorted(study.root.rglob("*"), reverse=True):
+        if path.is_file():
+            (shuffled / path.relative_to(study.root)).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, shuffled / path.relative_to(study.root))
+    first = ["--runs", study.root, "--out", tmp_path / "a", "--compare"]
+    second = ["--runs", shuffled, "--out", "b", "--compare"]
+    other = {"TZ": "Asia/Tokyo", "PYTHONHASHSEED": "2", "LC_ALL": "de_DE.UTF-8", "SOURCE_DATE_EPOCH": "1"}
+    for done in (
+        run(first, REPOSITORY, SCRIPT, TZ="UTC", PYTHONHASHSEED="1", LC_ALL="C"),
+        run(second, tmp_path, REPOSITORY / SCRIPT, **other),
+    ):
+        assert done.returncode == 0, done.stderr
+    folders = [tmp_path / name / "smoke-synthetic" for name in ("a", "b")]
+    assert {path.name for path in folders[0].iterdir()} == {path.name for path in folders[1].iterdir()} == FILES
+    for name in sorted(FILES | {"../index.html"}):
+        assert (folders[0] / name).read_bytes() == (folders[1] / name).read_bytes(), name
+    assert "bootstrap over 3 seeds" in (folders[0] / "comparison.md").read_text()
+    page = (tmp_path / "a" / "index.html").read_text()
+    assert "torn.json" in page and "the curve of pretraining/" in page and str(tmp_path) not in page
+
+
+def test_the_script_uses_the_packages_beside_it(partial: Study, tmp_path: Path) -> None:
+    for package in ("neobert", "ablations", "reports"):
+        ignored = shutil.ignore_patterns("__pycache__", "out")
+        shutil.copytree(REPOSITORY / package, tmp_path / "copy" / package, ignore=ignored)
+    table = tmp_path / "copy" / "reports" / "published" / "figure1.csv"
+    table.write_text(table.read_text().replace("79.2", "12.5"))
+    done = run(["--runs", partial.root, "--out", tmp_path / "out"], tmp_path, tmp_path / "copy" / SCRIPT)
+    assert done.returncode == 0, done.stderr
+    with (tmp_path / "out" / "smoke-synthetic" / "figure1.csv").open() as file:
+        assert next(csv.DictReader(file))["paper_score"] == "12.5"
+
+
+def test_nothing_heavy_is_imported_and_help_imports_next_to_nothing(partial: Study, tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom reports.make_figures import main\n"
+        "try:\n    main(['--help'])\nexcept SystemExit as end:\n    assert end.code == 0\n"
+        "assert not {'pydantic', 'numpy', 'pandas', 'matplotlib'} & set(sys.modules)\n"
+        f"assert main(['--runs', {str(partial.root)!r}, '--out', {str(tmp_path)!r}]) == 0\n"
+        "assert 'matplotlib' in sys.modules\n"
+        "assert not {'torch', 'transformers', 'matplotlib.pyplot'} & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Exit codes" in done.stdout
+
+
+def test_every_module_of_reports_has_a_name_of_its_own() -> None:
+    names = {path.stem for path in (REPOSITORY / "reports").glob("*.py")} - {"__init__"}
+    assert not names & set(sys.stdlib_module_names)
+
+
+def test_command_lists_what_it_wrote_and_names_what_it_left_out(
+    partial: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = tmp_path / "runs"
+    shutil.copytree(partial.root, runs)
+    (runs / "glue" / "cola" / "torn.json").write_text('{"schema": 1, ')
+    assert make_figures.main(["--runs", str(runs), "--out", str(tmp_path / "out")]) == 0
+    printed = capsys.readouterr()
+    assert "no score: M3, M6, M7, M8, M9, M10" in printed.out and "figure1.pdf" in printed.out
+    assert "1 finding(s)" in printed.err and "torn.json" in printed.err
+    assert make_figures.main(["--runs", str(runs), "--out", str(tmp_path / "out"), "--json"]) == 0
+    (summary,) = json.loads(capsys.readouterr().out)
+    assert summary["scores"]["M3"] is None and summary["scores"]["M0"] > 0
+    assert all(Path(path).is_file() for path in summary["files"])
+
+
+def test_each_scale_and_data_has_its_own_folder_and_can_be_chosen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs, out = tmp_path / "runs", tmp_path / "out"
+    for data in ("synthetic", "corpus"):
+        Study(runs, data=data).pretrain("M0")
+    common = ["--runs", str(runs), "--out", str(out)]
+    assert make_figures.main([*common, "--data", "./texts/corpus"]) == 0
+    assert sorted(path.name for path in out.iterdir()) == ["index.html", "smoke-corpus"]
+    assert make_figures.main(common) == 0
+    assert sorted(path.name for path in out.iterdir()) == ["index.html", "smoke-corpus", "smoke-synthetic"]
+    assert make_figures.main([*common, "--scale", "paper"]) == 3
+    assert make_figures.main([*common, "--scale", "papre"]) == 2
+    errors = capsys.readouterr().err
+    assert "no record has scale paper; there are records of scale smoke" in errors and "did you mean 'paper'?" in errors
+
+
+def test_missing_and_empty_folders_exit_3_with_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for root in (tmp_path / "nowhere", tmp_path):
+        assert make_figures.main(["--runs", str(root), "--out", str(tmp_path / "out")]) == 3
+        assert len(capsys.readouterr().err.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_names_of_folders_are_safe_and_distinct() -> None:
+    groups = [("smoke", "/data/a b"), ("smoke", "/other/a b"), ("smoke", ".."), ("paper", "hub")]
+    names = make_figures.name_folders(groups)
+    assert len(set(names.values())) == 4
+    assert names["paper", "hub"] == "paper-hub" and names["smoke", ".."] == "smoke-data"
+    assert names["smoke", "/data/a b"].startswith("smoke-a-b-")

@@ -1,0 +1,303 @@
+"""Embeddings, pseudo-perplexity and throughput: what is averaged, what is named, and nothing where no record is."""
+
+import csv
+import io
+import json
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from neobert.runs.layout import Layout
+from neobert.runs.records import TASKS_IN_SUITE
+from reports import make_figures, published
+from reports.evidence import Evidence, read_evidence
+from reports.figures.embeddings import ALL_TASKS, Embeddings, embedding_table, find_embeddings, shared_tasks, table4
+from reports.figures.perplexity import perplexity_lines
+from reports.figures.throughput import table9, throughput_lines
+from reports.matching import group_of
+from reports.scores import Group
+from tests.reports.made_up_study import Study
+from tests.reports.measurements import embed, embed_all, perplexity, suite_tasks, throughput
+
+pytestmark = pytest.mark.usefixtures("no_waiting_for_disks")
+
+IMAGES = ("pdf", "svg", "png", "csv")
+TABLES = ("md", "tex", "csv")
+
+UNSEALED = {"schema": 1, "checksum": None}
+"""Of a record that is changed on purpose: nothing but what it holds tells of it."""
+
+
+def read(study: Study) -> tuple[Evidence, Group, Embeddings]:
+    evidence = read_evidence(study.root)
+    group = group_of(evidence, study.scale, study.data)
+    return evidence, group, find_embeddings(group, evidence)
+
+
+def our_cells(study: Study, label: str) -> tuple[str, ...]:
+    _, group, embeddings = read(study)
+    (row,) = (row for row in table4(embeddings.of("contrastive"), group).rows if row[:2] == ("this study", label))
+    return row
+
+
+def test_the_papers_averages_are_what_our_average_would_be() -> None:
+    for row in published.table4():
+        mean = sum(row.scores[name] * count for name, count in TASKS_IN_SUITE.items()) / ALL_TASKS
+        assert mean == pytest.approx(row.average, abs=0.11)
+
+
+def test_average_is_the_flat_mean_of_all_56_tasks_and_categories_are_means_of_theirs(study: Study) -> None:
+    study.pretrain("M9")
+    embed_all(study, "M9", 0.3)
+    _, _, embeddings = read(study)
+    (row,) = embeddings.rows
+    assert row.is_whole and row.average is not None and len(row.scores) == 56
+    assert row.average.mean == pytest.approx(100 * statistics.fmean(0.3 + place / 1000 for place in range(56)))
+    first = row.category("classification")
+    assert first.score is not None and first.score.mean == pytest.approx(100 * (0.3 + 0.0055))
+    cells = our_cells(study, row.label)
+    assert cells[-2] == "56 of 56" and "—" not in cells and not any("of 12" in cell for cell in cells)
+
+
+def test_another_protocol_of_evaluation_is_a_row_of_its_own(study: Study) -> None:
+    """Of the same weights, under the name of its variant; the ladder's row keeps its own."""
+    study.pretrain("M9")
+    embed(study, "M9", "BIOSSES", "sts", 0.5)
+    labels = {"variants": ["M9@mteb-prompts"], "scale": study.scale, "data": study.data}
+    embed(study, "M9", "BIOSSES", "sts", 0.7, id="0123456789ab", labels=labels)
+    _, _, embeddings = read(study)
+    own, other = sorted(embeddings.rows, key=lambda row: row.scores["BIOSSES"].mean)
+    assert other.label == "M9@mteb-prompts" and "M9" in own.label and "@" not in own.label
+    assert [row.scores["BIOSSES"].mean for row in (own, other)] == pytest.approx([50, 70])
+    assert not embeddings.problems
+
+
+def test_an_incomplete_row_has_no_average_and_says_how_many_tasks_it_has(study: Study) -> None:
+    study.pretrain("M8")
+    for task, category in list(suite_tasks())[:14]:
+        embed(study, "M8", task, category, 0.5)
+    cells = our_cells(study, "M8")
+    assert cells[3:6] == ("50.0", "50.0 (2 of 11)", "—") and cells[10:12] == ("—", "14 of 56")
+    _, group, embeddings = read(study)
+    table = embedding_table(embeddings.rows, group, "Embeddings", ())
+    lines = list(csv.DictReader(io.StringIO(table.csv)))
+    average = next(line for line in lines if line["level"] == "average")
+    assert (average["score"], average["records"], average["tasks"], average["expected"]) == ("", "", "14", "56")
+    assert all(line["records"] for line in lines if line["score"])
+
+
+def test_another_suite_is_never_counted_towards_the_56(study: Study) -> None:
+    study.pretrain("M8")
+    embed_all(study, "M8", 0.3, suite="synthetic")
+    _, group, embeddings = read(study)
+    (row,) = embeddings.rows
+    assert row.average is None and not row.is_whole
+    table = table4(embeddings.of("contrastive"), group)
+    assert table.rows[-1][11] == "56, none of the 56" and any(
+        "nothing of them compares" in note for note in table.notes
+    )
+
+
+def test_rows_that_lack_tasks_are_compared_over_those_that_all_have(study: Study) -> None:
+    for name, tasks in (("M7", ("a", "b", "c")), ("M8", ("b", "c", "d"))):
+        study.pretrain(name)
+        for place, task in enumerate(tasks):
+            embed(study, name, task, "sts", 0.1 * place)
+    _, group, embeddings = read(study)
+    assert shared_tasks(embeddings.rows) == ("b", "c")
+    table = table4(embeddings.of("contrastive"), group)
+    assert table.header[-1] == "Mean of 2 shared"
+    assert [row[-1] for row in table.rows[-2:]] == ["15.0", "5.0"]
+
+
+def test_seeds_that_are_not_as_far_are_named_and_not_counted(study: Study) -> None:
+    for seed in (0, 1, 2):
+        study.pretrain("M8", seed)
+        for task in ("a", "b") if seed < 2 else ("a",):
+            embed(study, "M8", task, "sts", 0.5 + seed / 10, seed=seed)
+    _, _, embeddings = read(study)
+    (row,) = embeddings.rows
+    assert len(row.scores["a"].by_seeds) == 2 and row.scores["a"].mean == pytest.approx(55)
+    assert embeddings.problems == ("embeddings of M8: seed 2 has 1 of 2 tasks and is not counted yet",)
+
+
+def test_failed_tasks_and_repetitions_are_named(study: Study) -> None:
+    study.pretrain("M8")
+    embed(study, "M8", "a", "sts", 0.5)
+    embed(study, "M8", "b", "sts", None)
+    embed(study, "M8", "a", "sts", 0.9, id="zzzz")
+    _, _, embeddings = read(study)
+    assert embeddings.rows[0].scores["a"].mean == pytest.approx(50)
+    assert any("b failed" in problem for problem in embeddings.problems)
+    assert any("zzzz repeats" in problem for problem in embeddings.problems)
+
+
+def test_results_on_a_run_without_record_are_counted_and_named(study: Study) -> None:
+    study.pretrain("M0")
+    embed(study, "M8", "a", "sts", 0.5)
+    _, _, embeddings = read(study)
+    assert not embeddings.rows and "1 embedding result(s) on" in embeddings.problems[0]
+
+
+def test_external_models_have_rows_by_their_name(study: Study) -> None:
+    study.pretrain("M0")
+    labels = {"scale": study.scale, "data": study.data, "model": "org/bert"}
+    embed(study, "M8", "a", "sts", 0.5, labels=labels)
+    assert our_cells(study, "org/bert")[8] == "50.0 (1 of 10)"
+
+
+def test_zero_shot_and_fine_tuned_scores_are_never_one_row(study: Study) -> None:
+    study.pretrain("M8")
+    embed(study, "M8", "a", "sts", 0.5)
+    embed(study, "M8", "a", "sts", 0.1, protocol="zero_shot")
+    _, _, embeddings = read(study)
+    means = {row.protocol: row.scores["a"].mean for row in embeddings.rows}
+    assert means == {"contrastive": pytest.approx(50), "zero_shot": pytest.approx(10)}
+
+
+def spoiled_embedding(study: Study) -> Path:
+    return embed(study, "M8", "a", "sts", 0.5)
+
+
+def spoiled_perplexity(study: Study) -> Path:
+    return perplexity(study, "M8", (8.0, 7.0))
+
+
+def spoiled_throughput(study: Study) -> Path:
+    return throughput(study, "NeoBERT", 512, 1000.0)
+
+
+def _torn(record: dict, path: Path) -> None:
+    path.write_text('{"schema": 1, ')
+
+
+def _foreign(record: dict, path: Path) -> None:
+    path.write_text(json.dumps(record | {"schema": 99}))
+
+
+def _not_a_number(record: dict, path: Path) -> None:
+    text = json.dumps(record | UNSEALED)
+    for value in ("0.5", "8.0", "1000.0"):
+        text = text.replace(f": {value}", ": NaN", 1) if f": {value}" in text else text
+    assert "NaN" in text
+    path.write_text(text)
+
+
+def _unknown_field(record: dict, path: Path) -> None:
+    path.write_text(json.dumps(record | {"config": record["config"] | {"surprise": 1}}))
+
+
+def _half_finished(record: dict, path: Path) -> None:
+    path.write_text(json.dumps({name: value for name, value in record.items() if name != "scores"}))
+
+
+@pytest.mark.parametrize("plant", [spoiled_embedding, spoiled_perplexity, spoiled_throughput])
+@pytest.mark.parametrize("spoil", [_torn, _foreign, _not_a_number, _unknown_field, _half_finished])
+def test_a_spoiled_record_is_named_and_left_out_of_everything(
+    plant: Callable[[Study], Path],
+    spoil: Callable[[dict, Path], None],
+    study: Study,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    study.pretrain("M8")
+    path = plant(study)
+    spoil(json.loads(path.read_text()), path)
+    assert make_figures.main(["--runs", str(study.root), "--out", str(tmp_path / "out")]) == 0
+    errors = capsys.readouterr().err
+    assert "1 finding(s)" in errors and path.stem in errors
+    assert not [file for file in (tmp_path / "out").rglob("*") if file.stem in ("table4", "figure2", "table9")]
+    assert path.stem in (tmp_path / "out" / "index.html").read_text()
+
+
+@pytest.mark.parametrize("plant", [spoiled_embedding, spoiled_perplexity, spoiled_throughput])
+def test_a_copied_record_is_counted_once_and_named(plant: Callable[[Study], Path], study: Study) -> None:
+    study.pretrain("M8")
+    path = plant(study)
+    path.with_name("copy.json").write_bytes(path.read_bytes())
+    evidence = read_evidence(study.root)
+    assert len(evidence.embeddings) + len(evidence.perplexities) + len(evidence.throughputs) == 1
+    assert len(evidence.problems) == 1 and "with the same: it is counted once" in evidence.problems[0]
+
+
+def test_a_perplexity_outside_its_interval_is_no_record(study: Study) -> None:
+    study.pretrain("M8")
+    perplexity(study, "M8", (0.5,))
+    evidence = read_evidence(study.root)
+    assert evidence.perplexities.empty and "pseudo_perplexity record" in evidence.problems[0]
+
+
+def test_perplexity_has_a_line_a_checkpoint_and_seed(study: Study) -> None:
+    for seed in (0, 1):
+        study.pretrain("M9", seed)
+        perplexity(study, "M9", (8.0 + seed, 7.0), seed=seed)
+    evidence, group, _ = read(study)
+    lines = perplexity_lines(group, evidence)
+    assert [line.label for line in lines] == ["M9, NeoBERT-192 (M10), seed 0", "M9, NeoBERT-192 (M10), seed 1"]
+    assert [point.tokens for point in lines[0].points] == [64, 128]
+
+
+def test_table_9_stands_beside_the_papers_and_only_the_newest_of_equals_counts(study: Study) -> None:
+    study.pretrain("M0")
+    throughput(study, "NeoBERT", 512, 30_000.0)
+    throughput(study, "NeoBERT", 512, 40_000.0, date="2026-02-01")
+    throughput(study, "BERT", 512, 50_000.0)
+    lines, notes = throughput_lines(read_evidence(study.root).throughputs)
+    table = table9(lines)
+    rows = {(row[0], row[1]): row for row in table.rows}
+    assert rows["paper", "NeoBERT"][4:] == ("24.5 ± 1.4", "22.2 ± 1.7", "20.5 ± 1.6", "17.2 ± 1.2", "13.0 ± 0.2")
+    assert rows["this study", "NeoBERT"][2:5] == ("Imaginary 9000", "bf16, compiled", "40.0 ± 0.8")
+    assert rows["this study", "BERT"][5:] == ("—",) * 4
+    assert len(notes) == 1 and "is older than" in notes[0]
+
+
+def test_everything_is_written_in_all_formats_and_named_on_the_page(study: Study, tmp_path: Path) -> None:
+    study.pretrain("M8")
+    embed_all(study, "M8", 0.3)
+    embed_all(study, "M8", 0.2, protocol="zero_shot")
+    perplexity(study, "M8", (8.0, 7.0))
+    throughput(study, "NeoBERT", 512, 30_000.0)
+    outs = [tmp_path / "a", tmp_path / "b"]
+    for out in outs:
+        assert make_figures.main(["--runs", str(study.root), "--out", str(out)]) == 0
+    files = {path.relative_to(outs[0]).as_posix() for path in outs[0].rglob("*") if path.is_file()}
+    own = {f"smoke-synthetic/figure{n}.{suffix}" for n in (2, 4, 5) for suffix in IMAGES}
+    own |= {f"smoke-synthetic/table4.{suffix}" for suffix in TABLES}
+    own |= {f"throughput/figure3.{suffix}" for suffix in IMAGES}
+    own |= {f"throughput/table9.{suffix}" for suffix in TABLES}
+    assert own <= files
+    assert all((outs[0] / name).read_bytes() == (outs[1] / name).read_bytes() for name in files)
+    page = (outs[0] / "index.html").read_text()
+    assert all(f'href="{name}"' in page for name in own)
+    assert 'href="#smoke-synthetic-embeddings"' in page and 'href="#throughput"' in page
+    for number in (2, 4, 5):
+        svg = (outs[0] / f"smoke-synthetic/figure{number}.svg").read_text()
+        assert "Pipeline check, not evidence" in svg and "<dc:date>" not in svg
+
+
+def test_nothing_is_drawn_where_no_record_is(study: Study, tmp_path: Path) -> None:
+    study.write(["M0"])
+    assert make_figures.main(["--runs", str(study.root), "--out", str(tmp_path)]) == 0
+    stems = {path.stem for path in tmp_path.rglob("*")}
+    assert not stems & {"figure2", "figure3", "figure4", "figure5", "table4", "table9", "throughput"}
+    page = (tmp_path / "index.html").read_text()
+    assert "Embeddings" not in page and "Throughput" not in page
+
+
+def test_throughput_alone_makes_its_table_and_the_page(study: Study, tmp_path: Path) -> None:
+    throughput(study, "NeoBERT", 512, 30_000.0)
+    assert make_figures.main(["--runs", str(study.root), "--out", str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out" / "throughput" / "table9.md").is_file()
+    assert make_figures.main(["--runs", str(study.root), "--out", str(tmp_path / "out"), "--scale", "paper"]) == 3
+
+
+def test_a_run_that_is_not_finished_is_named(study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    study.pretrain("M0")
+    (run,) = study.runs("M1")
+    path = Layout(study.root).pretraining(run.id) / "run.json"
+    path.parent.mkdir()
+    path.write_text("{}")
+    assert make_figures.main(["--runs", str(study.root), "--out", str(tmp_path / "out")]) == 0
+    assert f"1 stage(s) of pre-training are not finished and not counted: {run.id}" in capsys.readouterr().err

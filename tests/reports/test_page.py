@@ -1,0 +1,299 @@
+"""The page: what it shows, that names are only ever text, that equal records give equal bytes, and in time."""
+
+import json
+import math
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ablations.designs import cell, cells
+from neobert.runs.layout import Layout
+from reports import make_figures
+from reports.curves import PIECES, Curves
+from reports.evidence import read_evidence
+from reports.matching import group_of
+from reports.page.charts import axis_over
+from reports.page.costs import print_powers, shorten
+from tests.reports.made_up_study import Study
+from tests.reports.measurements import embed, perplexity, throughput
+
+pytestmark = pytest.mark.usefixtures("no_waiting_for_disks")
+
+HOSTILE = '<img src=x onerror=alert(1)> & $\\alpha_1 \\undefined{$ "quoted" \'</script><script>alert(2)</script>'
+
+
+def written(study: Study, out: Path) -> str:
+    """The page of a study."""
+    assert make_figures.main(["--runs", str(study.root), "--out", str(out)]) == 0
+    return (out / "index.html").read_text(encoding="utf-8")
+
+
+class Outline(HTMLParser):
+    """Text, ids, links and buttons of a page; of the register its JSON."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.keys: list[int] = []
+        self.tags: list[str] = []
+        self.words: list[str] = []
+        self._inside = ""
+        self.register: dict[str, Any] = {}
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self._inside = given.get("id") or tag
+        self.tags.append(tag)
+        if given.get("id"):
+            self.ids.append(str(given["id"]))
+        if tag == "a":
+            self.links.append(str(given["href"]))
+        if "data-n" in given:
+            self.keys.append(int(str(given["data-n"])))
+
+    def handle_data(self, data: str) -> None:
+        if self._inside == "register":
+            self.register = json.loads(data)
+            self._inside = ""
+        elif self._inside not in ("style", "script"):
+            self.words.append(data)
+
+    def ids_of(self, key: int) -> list[str]:
+        """The records behind a number."""
+        places = self.register["lists"][self.register["numbers"][key][2]]
+        return [self.register["ids"][place] for place in places]
+
+    def described(self, record_id: str) -> dict[str, str]:
+        """What the page says of a record."""
+        fields = self.register["records"][self.register["ids"].index(record_id)]
+        words = [self.register["words"][place] for place in fields]
+        return dict(zip(words[::2], words[1::2], strict=True))
+
+
+@pytest.mark.usefixtures("papers_ladder")
+def test_page_shows_the_tree_with_arms_and_names_what_has_no_score(study: Study, tmp_path: Path) -> None:
+    study.write(["M0", "M1", "M2", "M3"], seeds=(0, 1))
+    text = written(study, tmp_path / "out")
+    names = re.findall(r'<th scope="row" class="first tree">.*?</i>([^<]+)</div>', text, flags=re.DOTALL)
+    assert names == ["M0", "M1", "M2", "M3", "M4", "M5", "M6", "M7", "M8", "M9", "M10"]
+    assert text.count('<i class="arm">') == 2 and text.count("discarded; from M2") == 1
+    assert "no record" in text and "4 of 11" in text and "not evidence" in text
+
+
+def test_an_arm_stands_before_the_trunk_goes_on(study: Study, tmp_path: Path) -> None:
+    for name in ("M5", "M7@code", "M7"):
+        study.pretrain(name)
+    text = written(study, tmp_path / "out")
+    names = re.findall(r'<th scope="row" class="first tree">.*?</i>([^<]+)</div>', text, flags=re.DOTALL)
+    assert names[6:9] == ["M6", "M7@code", "M7"]
+
+
+def test_the_tree_shows_deltas_to_the_parent_whatever_else_a_design_compares(tmp_path: Path) -> None:
+    study = Study(tmp_path / "runs", measured=("web", "wikibook"))
+    study.levels["M9-norm"] = 40.0
+    study.write(["M1", "M2", "M8", "M9", "M9-norm"], seeds=(0, 1))
+    page = Outline(written(study, tmp_path / "out"))
+    titles = [page.register["words"][page.register["numbers"][key][0]] for key in page.keys]
+    ladder = titles[: titles.index("M9-norm: CoLA")]
+    assert [title for title in ladder if title.startswith("M9 against")] and not [
+        title for title in ladder if "against M9-norm" in title
+    ]
+    assert [title for title in ladder if title.startswith("M2 against M1: loss on web")]
+
+
+def test_every_number_knows_records_that_the_page_describes(study: Study, tmp_path: Path) -> None:
+    study.write(["M0", "M1"], seeds=(0, 1))
+    page = Outline(written(study, tmp_path / "out"))
+    evidence = read_evidence(study.root)
+    known = {*evidence.runs.id, *evidence.trials.id}
+    assert len(page.keys) > 50
+    for key in page.keys:
+        how = page.register["words"][page.register["numbers"][key][1]]
+        assert bool(page.ids_of(key)) != how.startswith("printed in the paper: Figure 1")
+        assert set(page.ids_of(key)) <= known
+    for record_id in page.register["ids"]:
+        described = page.described(record_id)
+        assert {"Seed", "Data id", "Commit", "State"} <= described.keys()
+
+
+def test_provenance_names_commit_data_and_what_the_recipe_changes(study: Study, tmp_path: Path) -> None:
+    study.pretrain("M0")
+    study.pretrain("M1", commit="abc123", dirty=True, real_tokens=1234, seconds=60.0, processes=2)
+    page = Outline(written(study, tmp_path / "out"))
+    (run,) = study.runs("M1")
+    described = page.described(run.id)
+    assert described["Commit"] == "abc123 with uncommitted changes"
+    assert described["Data id"] == run.data_id and described["Time"] == "60 s × 2 processes"
+    assert described["Config unlike M0's"].splitlines() == [
+        "model.feedforward: gelu → swiglu",
+        "model.norm: layer_norm → rms_norm",
+        "model.norm_epsilon: 1e-08 → 1e-05",
+        "model.positions: learned → rotary",
+    ]
+
+
+def test_costs_count_a_shared_run_once_in_the_total(study: Study, tmp_path: Path) -> None:
+    for name in ("M9", "M8"):
+        study.pretrain(name, seconds=3600.0, real_tokens=10**6, flops=2e12, gpu_hours=0.5)
+    text = written(study, tmp_path / "out")
+    table = text[text.index("Costs: sums over the records") :]
+    lines = re.findall(r'<tr[^>]*><th scope="row" class="first">([^<]*)</th>(.*?)</tr>', table, flags=re.DOTALL)
+    costs = {label: re.findall(r">([^<>\n]+)</button>", cells) for label, cells in lines}
+    stages = len(study.runs("M9"))
+    assert (
+        costs["M9"]
+        == costs["NeoBERT-192 (M10)"]
+        == [
+            str(stages),
+            f"{stages} M",
+            f"{2.0 * stages:.1f} × 10¹²",
+            f"{stages:.2f}",
+            f"{0.5 * stages:.2f}",
+        ]
+    )
+    assert costs["Everything, once"][:2] == [str(stages + 1), f"{stages + 1} M"]
+
+
+def test_names_with_html_or_latex_are_only_ever_text(tmp_path: Path) -> None:
+    study = Study(tmp_path / "runs", data=HOSTILE, without={"mnli": HOSTILE}, version=HOSTILE)
+    study.write(["M0"])
+    perplexity(study, "M0", (8.0, 900.0))
+    embed(study, "M0", HOSTILE.replace("/", ""), "sts", 0.5)
+    throughput(study, HOSTILE, 512, 1000.0)
+    (study.root / "glue" / "cola" / "<b>torn.json").write_text("{")
+    text = written(study, tmp_path / "out")
+    page = Outline(text)
+    assert not {"img", "b"} & set(page.tags) and page.tags.count("script") == 2
+    assert f"data {HOSTILE}" in "".join(page.words) and "<b>torn.json" in "".join(page.words)
+    assert any(HOSTILE in word for word in page.register["words"])
+    latex = next((tmp_path / "out").glob("*/table3.tex")).read_text()
+    assert "\\alpha" not in latex and "\\$\\textbackslash{}alpha\\_1 \\textbackslash{}undefined\\{\\$" in latex
+
+
+def test_every_link_leads_somewhere_and_the_page_needs_no_network(study: Study, tmp_path: Path) -> None:
+    study.write(["M0"])
+    out = tmp_path / "out"
+    assert make_figures.main(["--runs", str(study.root), "--out", str(out), "--compare"]) == 0
+    text = (out / "index.html").read_text(encoding="utf-8")
+    assert not re.search(r"https?://|//cdn|@import|url\(", text)
+    page = Outline(text)
+    assert len(set(page.ids)) == len(page.ids)
+    for link in page.links:
+        assert link[1:] in page.ids if link.startswith("#") else (out / link).is_file(), link
+    listed = {link for link in page.links if not link.startswith("#")}
+    assert listed == {path.relative_to(out).as_posix() for path in out.glob("*/*")}
+
+
+def test_each_scale_and_data_is_a_section(tmp_path: Path) -> None:
+    for data in ("synthetic", "corpus"):
+        Study(tmp_path / "runs", data=data).write(["M0"])
+    page = Outline(written(Study(tmp_path / "runs"), tmp_path / "out"))
+    assert {"smoke-synthetic", "smoke-corpus", "smoke-corpus-grids"} <= set(page.ids)
+
+
+def test_designs_stand_in_scores_costs_and_statistics(study: Study, tmp_path: Path) -> None:
+    names = [cell(on).name for on in cells(("positions", "norm"))]
+    study.levels |= {name: 50.0 + place for place, name in enumerate(names)}
+    study.write(["M0", *names[1:]], seeds=(0, 1))
+    text = written(study, tmp_path / "out")
+    assert "Effects in factorials" in text and 'class="first">F:positions+norm</th>' in text
+    rows = (tmp_path / "out" / "smoke-synthetic" / "effects.csv").read_text().splitlines()
+    assert rows[0].endswith(",records") and len(rows[1].rsplit(",", 1)[1].split()) == 4 * 2 * 8
+
+
+def test_external_models_stand_in_scores_grids_and_table_5(study: Study, tmp_path: Path) -> None:
+    study.write(["M0"])
+    of_task = study.study("M0", "cola").model_copy(update={"weights": "model-0123456789ab"})
+    study.begin("M0", of_task)
+    for point in of_task.points:
+        study.trial("M0", of_task, point, labels=study.labels("M0") | {"model": "org/<i>bert</i>"})
+    text = written(study, tmp_path / "out")
+    name = "org/&lt;i&gt;bert&lt;/i&gt;"
+    assert f'class="first">{name}</th>' in text and f"<summary>{name}<small>" in text
+    page = Outline(text)
+    described = [page.described(each) for each in page.register["ids"]]
+    assert {"org/<i>bert</i>"} <= {each.get("Pre-training") for each in described}
+    assert r"| this study | org/\<i>bert\</i> |" in next((tmp_path / "out").glob("*/table5.md")).read_text()
+
+
+def test_curves_are_drawn_from_metrics_and_said_to_be_absent_without(study: Study, tmp_path: Path) -> None:
+    study.write(["M0"])
+    assert "No curves" in written(study, tmp_path / "a")
+    study.pretrain("M1")
+    study.metrics("M0")
+    study.metrics("M1")
+    text = written(study, tmp_path / "b")
+    assert "No curves" not in text and text.count('<figure class="panel') == 4 and text.count('class="behind"') == 2
+
+
+def test_variants_with_the_same_runs_share_a_panel(study: Study, tmp_path: Path) -> None:
+    study.pretrain("M9")
+    study.metrics("M9")
+    assert "<strong>M9, M10</strong>" in written(study, tmp_path / "out")
+
+
+def test_a_curve_is_thinned_counts_steps_over_stages_and_leaves_out_a_torn_end(study: Study) -> None:
+    study.pretrain("M9")
+    study.metrics("M9", lines=250)
+    first, last = study.runs("M9")
+    path = Layout(study.root).pretraining(last.id) / "metrics.jsonl"
+    path.write_text(path.read_text() + '{"step": 99, "lo')
+    evidence = read_evidence(study.root)
+    row = group_of(evidence, "smoke", "synthetic").last_rows["M9"]
+    curves = Curves(study.root, evidence.runs)
+    curve = curves.of(row.runs.id.iloc[0])
+    assert curve is not None and not curves.problems
+    assert PIECES / 2 <= len(curve.loss) <= PIECES
+    steps = [stage.steps for stage in last.recipe.stages]
+    assert curve.heldout[-1][0] == sum(steps) and curve.heldout[0][0] == steps[0]
+    assert [step for step, _ in curve.loss] == sorted(step for step, _ in curve.loss)
+    assert first.recipe.stages[-1].steps == steps[0]
+
+
+@pytest.mark.parametrize("line", ['{"step": 1, "loss": NaN, "real_tokens": 1}', '{"loss": 2}', "[]", '{"step": "x"}'])
+def test_a_curve_with_a_line_that_is_none_is_named_and_left_out(
+    study: Study, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study.pretrain("M0")
+    study.metrics("M0")
+    (run,) = study.runs("M0")
+    path = Layout(study.root).pretraining(run.id) / "metrics.jsonl"
+    path.write_text(line + "\n" + path.read_text())
+    text = written(study, tmp_path / "out")
+    assert "No curves" in text and "the curve of" in text and "1 finding " in text
+    assert "the curve of" in capsys.readouterr().err
+
+
+def test_heat_maps_frame_the_chosen_point_and_name_what_has_no_score(tmp_path: Path) -> None:
+    study = Study(tmp_path / "runs", scale="proxy", data="corpus")
+    study.pretrain("M0")
+    of_task = study.study("M0", "cola")
+    study.begin("M0", of_task)
+    for point, score in zip(of_task.points[:3], (0.1, 0.3, 0.2), strict=True):
+        study.trial("M0", of_task, point, score=score)
+    study.fail(of_task, of_task.points[3])
+    text = written(study, tmp_path / "out")
+    best = re.findall(r'<td class="best">.*?>([\d.]+)</button>', text)
+    assert best == ["30.0"]
+    assert text.count('<td class="absent">') == 3
+    assert text.count(">failed</button>") == 1 and text.count(">missing</span>") == 2
+    shades = re.findall(r'--share:([\d.]+)"><button[^>]*>([\d.]+)<', text)
+    assert sorted(shades) == [("0.0", "10.0"), ("0.5", "20.0"), ("1.0", "30.0")]
+
+
+def test_axes_hold_their_values_and_have_round_ticks() -> None:
+    axis = axis_over([3.2, 7.9], 10.0, 110.0)
+    assert 10 < axis.at(3.2) < axis.at(7.9) < 110 and axis.at(-5) == 10 and axis.at(50) == 110
+    assert [label for _, label in axis.ticks()] == ["4", "6", "8"]
+    assert axis_over([5.0], 0.0, 1.0).at(5.0) == 0.5 and axis_over([], 0.0, 1.0).ticks()
+
+
+def test_large_counts_are_printed_for_people() -> None:
+    counts = (math.nan, 12, 1_500, 2_560_000, 2.1e12)
+    assert list(map(shorten, counts)) == ["—", "12", "1.5 k", "2.56 M", "2.1 T"]
+    assert [print_powers(value) for value in (math.nan, 0.0, 6.02e12)] == ["—", "0", "6.0 × 10¹²"]

@@ -1,0 +1,71 @@
+"""Many records: each is read once, and ten thousand become all reports in 20 s of processor time and 500 MiB."""
+
+import resource
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ablations.designs import cell, cells
+from neobert import files
+from neobert.runs import records
+from reports import make_figures
+from tests.ablations.papers_ladder import PAPERS_LADDER
+from tests.reports.made_up_study import Study
+
+pytestmark = pytest.mark.usefixtures("no_waiting_for_disks")
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+GOAL_SECONDS, GOAL_MEBIBYTES = 20.0, 500
+
+
+def test_every_record_is_read_once(study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study.write(["M0", "M1"], seeds=(0, 1))
+    reads: Counter[Path] = Counter()
+
+    def counted(path: Path) -> Any:
+        reads[path] += 1
+        return files.read_json(path)
+
+    monkeypatch.setattr(records, "read_json", counted)
+    assert make_figures.main(["--runs", str(study.root), "--out", str(tmp_path / "out"), "--compare"]) == 0
+    of_records = set(records.record_paths(study.root))
+    assert of_records and {reads[path] for path in of_records} == {1}
+
+
+def grids(study: Study) -> None:
+    """The whole grids of the ladder with 16 seeds."""
+    study.write(seeds=range(16))
+
+
+def runs_with_curves(study: Study) -> None:
+    """Pre-training alone with its curves: the ladder with 300 seeds and a factorial over six factors with 106."""
+    study.measured = ("web", "wikibook")
+    for on in cells(("positions", "feedforward", "norm", "optimizer", "schedule", "masking")):
+        study.levels[cell(on).name] = 50.0 + len(on)
+    seeds = dict.fromkeys(PAPERS_LADDER[:-1], 300) | {name: 106 for name in study.levels if name.startswith("F:")}
+    for name, count in seeds.items():
+        for seed in range(count):
+            study.pretrain(name, seed)
+            study.metrics(name, seed, lines=100)
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("fill", [grids, runs_with_curves])
+def test_ten_thousand_records_become_all_reports_in_time_and_memory(
+    fill: Callable[[Study], None], tmp_path: Path
+) -> None:
+    study = Study(tmp_path / "runs", scale="proxy", data="corpus")
+    fill(study)
+    assert len(list(records.record_paths(study.root))) > 9_500
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    command = [sys.executable, "reports/make_figures.py", "--runs", str(study.root), "--out", str(tmp_path / "out")]
+    subprocess.run([*command, "--compare"], cwd=REPOSITORY, check=True, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+    print(f"{seconds:.1f} s of processor time, at most {after.ru_maxrss / 1024:.0f} MiB")
+    assert seconds <= GOAL_SECONDS and after.ru_maxrss / 1024 <= GOAL_MEBIBYTES

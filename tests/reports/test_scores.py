@@ -1,0 +1,375 @@
+"""Records → scores: what counts, what is left out, and that nothing missing ever becomes a number."""
+
+import json
+import statistics
+from pathlib import Path
+
+import pytest
+
+from neobert.errors import MissingData
+from neobert.runs.layout import Layout
+from reports.evidence import read_evidence
+from reports.matching import group_of
+from reports.notes import notes
+from reports.scores import Group, Row, Seeds, point_name
+from tests.reports.made_up_study import LEVELS, Study, change_record
+
+pytestmark = pytest.mark.usefixtures("papers_ladder", "no_waiting_for_disks")
+
+
+@pytest.fixture(scope="module")
+def ladder_group(tmp_path_factory: pytest.TempPathFactory) -> Group:
+    study = Study(tmp_path_factory.mktemp("ladder"))
+    study.write(seeds=(0, 1))
+    return study.group()
+
+
+def last_row(study: Study, name: str) -> Row:
+    return study.group().last_rows[name]
+
+
+def plant(study: Study, name: str, scores: dict[int, list[float]], task: str = "cola") -> None:
+    """Pre-train and publish chosen scores of one task: for each seed one a point of the grid."""
+    for seed, values in scores.items():
+        study.pretrain(name, seed)
+        of_task = study.study(name, task, seed)
+        study.begin(name, of_task)
+        for point, value in zip(of_task.points, values, strict=False):
+            study.trial(name, of_task, point, score=value)
+
+
+def test_a_whole_ladder_has_a_row_a_variant_and_two_for_m10(ladder_group: Group) -> None:
+    names = [row.name for row in ladder_group.rows]
+    assert names == [*LEVELS, "M10"]
+    assert all(row.average is not None and row.is_best_of_whole_grid for row in ladder_group.rows)
+    assert [row.label for row in ladder_group.rows[-2:]] == ["NeoBERT-96 (M10)", "NeoBERT-192 (M10)"]
+    assert ladder_group.problems == ()
+
+
+def test_average_is_the_flat_mean_of_the_eight_tasks(ladder_group: Group) -> None:
+    for row in ladder_group.rows:
+        assert row.average is not None
+        cells = [cell.score.mean for cell in row.cells.values() if cell.score]
+        assert row.average.mean == pytest.approx(statistics.fmean(cells))
+        assert len(cells) == 8
+
+
+def test_spread_is_the_standard_deviation_of_averages_over_seeds(ladder_group: Group) -> None:
+    average = ladder_group.rows[0].average
+    assert average is not None
+    assert set(average.by_seeds) == {Seeds(0, 0), Seeds(1, 1)}
+    assert average.spread == pytest.approx(statistics.stdev(average.by_seeds.values()))
+
+
+def test_heldout_loss_stands_beside_every_variant(ladder_group: Group) -> None:
+    assert all(len(row.losses) == 1 for row in ladder_group.rows)
+    assert ladder_group.rows[0].losses["wikibook"].mean == pytest.approx(6 - 52.0 / 20 + 0.005)
+
+
+def test_best_point_is_chosen_within_one_seed(study: Study) -> None:
+    plant(study, "M2", {0: [0.5, 0.7]})
+    cell = last_row(study, "M2").cells["cola"]
+    assert cell.score is not None and cell.point == study.recipe("M2").grid.points()[1]
+    assert cell.score.mean == pytest.approx(70.0)
+    assert cell.score.spread is None
+
+
+def test_with_seeds_the_best_point_has_the_highest_mean_not_the_luckiest_seed(study: Study) -> None:
+    plant(study, "M2", {0: [0.60, 0.90], 1: [0.62, 0.10]})
+    cell = last_row(study, "M2").cells["cola"]
+    assert cell.score is not None and cell.point == study.recipe("M2").grid.points()[0]
+    assert cell.score.by_seeds == pytest.approx({Seeds(0, 0): 60.0, Seeds(1, 1): 62.0})
+
+
+def test_an_unfinished_seed_changes_no_score_and_is_named(study: Study) -> None:
+    plant(study, "M2", {0: [0.6, 0.8], 1: [0.1]})
+    row = last_row(study, "M2")
+    assert row.cells["cola"].score is not None and row.cells["cola"].score.by_seeds == pytest.approx(
+        {Seeds(0, 0): 80.0}
+    )
+    assert any("seed 1 is unfinished" in note for note in row.notes)
+
+
+def test_without_all_eight_tasks_there_is_no_average_and_the_missing_are_named(study: Study) -> None:
+    study.write(["M0"])
+    for path in study.root.glob("glue/rte/*.json"):
+        path.unlink()
+    row, lines = last_row(study, "M0"), notes(study.group(), short=True)
+    assert row.average is None and row.cells["rte"].score is None
+    assert "M0: no average; RTE: no record." in lines
+
+
+def test_mean_over_shared_tasks_uses_only_tasks_that_every_scored_row_has(study: Study) -> None:
+    plant(study, "M0", {0: [0.4, 0.5]}, "cola")
+    plant(study, "M0", {0: [0.9, 0.8]}, "sst2")
+    plant(study, "M1", {0: [0.6, 0.3]}, "cola")
+    found = study.group()
+    assert found.shared_tasks == ("cola",)
+    shared = found.last_rows["M0"].mean_over(found.shared_tasks)
+    assert shared is not None and shared.mean == pytest.approx(50.0)
+    assert found.last_rows["M2"].mean_over(found.shared_tasks) is None
+
+
+def test_a_task_without_a_train_split_says_why(study: Study) -> None:
+    study.without = {"mnli": "mnli has no train split here"}
+    study.write(["M0"])
+    found = study.group()
+    lines = notes(found, short=True)
+    assert "M0: no average; MNLI: mnli has no train split here." in lines
+    assert any(line.startswith("‡ QNLI, RTE, MRPC, STS-B of M0 started from pre-training") for line in lines)
+    assert found.last_rows["M0"].cells["cola"].fallback is None
+
+
+def test_a_failed_point_is_named_and_the_rest_of_the_grid_counts(study: Study) -> None:
+    plant(study, "M2", {0: [0.5]})
+    of_task = study.study("M2", "cola")
+    study.fail(of_task, of_task.points[1])
+    cell = last_row(study, "M2").cells["cola"]
+    assert cell.score is not None and cell.score.mean == pytest.approx(50.0)
+    assert cell.absent["failed"] == (f"{point_name(of_task.points[1])} (seed 0)",) and cell.absent["missing"] == ()
+    assert not cell.is_best_of_whole_grid
+    assert any(f"failed {cell.absent['failed'][0]}" in line for line in notes(study.group(), short=True))
+
+
+def test_a_trial_that_failed_once_and_was_recorded_later_has_not_failed(study: Study) -> None:
+    plant(study, "M2", {0: [0.5, 0.4]})
+    of_task = study.study("M2", "cola")
+    study.fail(of_task, of_task.points[1])
+    assert last_row(study, "M2").cells["cola"].is_best_of_whole_grid
+
+
+def test_when_every_trial_failed_the_score_is_missing_and_never_zero(study: Study) -> None:
+    study.pretrain("M2")
+    of_task = study.study("M2", "cola")
+    study.begin("M2", of_task)
+    for point in of_task.points:
+        study.fail(of_task, point)
+    cell = last_row(study, "M2").cells["cola"]
+    assert cell.score is None and cell.trials == len(of_task.points)
+    assert any("CoLA: no trial has a score" in line for line in notes(study.group(), short=True))
+
+
+@pytest.mark.parametrize(("state", "score"), [("done", None), ("pruned", 0.9), ("failed", 0.9)])
+def test_only_done_trials_with_a_value_count(study: Study, state: str, score: float | None) -> None:
+    plant(study, "M2", {0: [0.5]})
+    of_task = study.study("M2", "cola")
+    study.trial("M2", of_task, of_task.points[1], state=state, scores={"score": score, "metrics": {}, "curve": []})
+    cell = last_row(study, "M2").cells["cola"]
+    assert cell.score is not None and cell.score.mean == pytest.approx(50.0)
+    assert sum(map(len, cell.absent.values())) == 1
+
+
+def test_trials_of_the_limited_grid_count_for_m9_and_only_shared_starts_for_m10(study: Study) -> None:
+    study.write(["M9", "M10"])
+    found = study.group().last_rows
+    limited, larger = found["M9"], found["M10"]
+    points = {name: set(study.recipe(name).grid.points()) for name in ("M9", "M10")}
+    assert limited.cells["rte"].point in points["M9"] and larger.cells["rte"].point in points["M10"]
+    mine = study.study("M10", "rte").starts_from.study
+    assert mine is not None and mine != study.study("M9", "rte").starts_from.study
+    assert limited.cells["rte"].trials == len(points["M9"]) and larger.cells["rte"].trials == len(points["M10"])
+    assert limited.cells["cola"].trials == len(points["M9"]) and larger.cells["cola"].trials == len(points["M10"])
+
+
+def test_m10_is_not_begun_by_the_trials_of_m9(study: Study) -> None:
+    study.write(["M9"])
+    rows = study.group().last_rows
+    assert rows["M9"].average is not None
+    assert rows["M10"].scored_tasks == () and rows["M10"].losses
+    assert any(
+        "NeoBERT-192 (M10): pre-trained, but no GLUE record of its own" in line for line in notes(study.group(), True)
+    )
+
+
+def test_m9_alone_measures_its_last_checkpoint(study: Study) -> None:
+    study.write(["M9"])
+    assert [row.stage for row in study.group().rows if row.name == "M9"] == [1]
+    assert [row.stage for row in study.group().rows if row.name == "M10"] == [0, 1]
+
+
+def test_alternatives_appear_behind_the_ladder_once_they_have_records_of_their_own(study: Study) -> None:
+    study.write(["M5", "M9", "M10", "M7@code"])
+    names = list(study.group().last_rows)
+    assert names == [*LEVELS, "M7@code"]  # M10@text shares all records and, at this scale, the grid of M10
+
+
+def test_a_reading_of_the_protocol_has_a_row_once_a_study_is_its_own(study: Study) -> None:
+    """Of M10@dense only the tasks behind MNLI differ from M10's: the others' trials show nothing of it, and count for
+    both."""
+    study.write(["M9", "M10"])
+    assert list(study.group().last_rows) == list(LEVELS)
+    of_task = study.study("M10@dense", "rte")
+    study.begin("M10@dense", of_task)
+    for point in of_task.points:
+        study.trial("M10@dense", of_task, point)
+    rows = study.group().last_rows
+    assert list(rows) == [*LEVELS, "M10@dense"] and study.group().problems == ()
+    assert rows["M10@dense"].scored_tasks == ("mnli", "qqp", "rte", "sst2", "cola")
+    assert rows["M10@dense"].cells["cola"] == rows["M10"].cells["cola"]
+    assert set(rows["M10@dense"].cells["rte"].ids.values()).isdisjoint(rows["M10"].cells["rte"].ids.values())
+
+
+def test_a_trial_behind_another_choice_of_mnli_is_none_of_m10s(study: Study) -> None:
+    """RTE has one metric: by M10@metric its protocol is M10's, and only the trial that it starts from is another."""
+    study.write(["M10@metric"])
+    rows = study.group().last_rows
+    assert rows["M10@metric"].average is not None and study.group().problems == ()
+    assert rows["M10"].scored_tasks == ("sst2", "cola")
+
+
+def test_the_best_point_goes_by_the_protocols_metric_and_shows_its_score(study: Study) -> None:
+    for name in ("M10", "M10@metric"):
+        study.pretrain(name)
+        of_task = study.study(name, "qqp")
+        study.begin(name, of_task)
+        for point, (accuracy, f1) in zip(of_task.points, ((0.7, 0.8), (0.6, 0.95)), strict=False):
+            scores = {"score": (accuracy + f1) / 2, "metrics": {"accuracy": accuracy, "f1": f1}, "curve": []}
+            study.trial(name, of_task, point, scores=scores)
+    rows, points = study.group().last_rows, study.study("M10", "qqp").points
+    chosen = {name: rows[name].cells["qqp"] for name in ("M10", "M10@metric")}
+    assert (chosen["M10"].point, chosen["M10@metric"].point) == (points[1], points[0])
+    assert [cell.score.mean for cell in chosen.values() if cell.score] == pytest.approx([77.5, 75.0])
+
+
+def test_labels_decide_nothing_but_the_group(study: Study) -> None:
+    study.write(["M2"])
+    before = last_row(study, "M2").average
+    for path in [*study.root.glob("glue/*/*.json"), *study.root.glob("pretraining/*/done.json")]:
+        change_record(path, lambda record: record["labels"].update(variants=["M5"]))
+    assert last_row(study, "M2").average == before and last_row(study, "M5").average is None
+
+
+def test_another_protocol_or_point_belongs_to_no_variant_and_is_reported(study: Study) -> None:
+    plant(study, "M2", {0: [0.5, 0.4]})
+    of_task = study.study("M2", "cola")
+    other = of_task.model_copy(update={"protocol": of_task.protocol.model_copy(update={"epochs": 99})})
+    study.trial("M2", other, of_task.points[0], score=1.0)
+    found = study.group()
+    cell = found.last_rows["M2"].cells["cola"]
+    assert cell.score is not None and cell.score.mean == pytest.approx(50.0)
+    assert len(found.problems) == 1 and "1 trial(s)" in found.problems[0]
+
+
+def test_trials_without_the_record_of_their_run_are_reported_and_not_guessed(study: Study) -> None:
+    of_task = study.study("M2", "cola")
+    study.begin("M2", of_task)
+    study.trial("M2", of_task, of_task.points[0], score=0.9)
+    found = study.group()
+    assert found.last_rows["M2"].scored_tasks == ()
+    assert "have no run record" in found.problems[0]
+
+
+def test_a_run_of_no_declared_variant_is_reported(study: Study) -> None:
+    study.pretrain("M2")
+    (path,) = study.root.glob("pretraining/*/done.json")
+    change_record(path, lambda record: record["config"]["recipe"]["masking"].update(rate=0.4))
+    assert "has the recipe of no declared variant" in study.group().problems[0]
+
+
+def test_two_runs_with_equal_recipe_and_seed_are_never_averaged(study: Study) -> None:
+    plant(study, "M2", {0: [0.5, 0.4]})
+    newer = Study(study.root, version="2")
+    newer.pretrain("M2")
+    of_task = newer.study("M2", "cola")
+    newer.trial("M2", of_task, of_task.points[0], score=0.9)
+    found = study.group()
+    cell = found.last_rows["M2"].cells["cola"]
+    assert cell.score is not None and cell.score.mean == pytest.approx(50.0)
+    assert any("has the recipe and seed of run" in problem for problem in found.problems)
+
+
+def test_torn_foreign_and_malformed_files_are_named_and_not_counted(study: Study) -> None:
+    plant(study, "M2", {0: [0.5, 0.9]})
+    of_task = study.study("M2", "cola")
+    torn = Layout(study.root).trial("cola", of_task.trial_id(of_task.points[1]))
+    torn.write_bytes(torn.read_bytes()[:40])
+    (torn.parent / "foreign.json").write_text(json.dumps({"schema": 99, "kind": "glue", "id": "foreign"}))
+    (torn.parent / "empty.json").write_text(json.dumps({"schema": 1, "kind": "glue", "id": "hollow"}))
+    evidence = read_evidence(study.root)
+    assert len(evidence.problems) == 3
+    for name in (torn.name, "foreign.json", "hollow"):
+        assert any(name in problem for problem in evidence.problems)
+    cell = last_row(study, "M2").cells["cola"]
+    assert cell.score is not None and cell.score.mean == pytest.approx(50.0)
+
+
+@pytest.mark.parametrize("score", [91.0, -1.5, float("inf"), "high"])
+def test_a_score_that_cannot_be_one_is_left_out(study: Study, score: float | str) -> None:
+    plant(study, "M2", {0: [0.5, 0.9]})
+    of_task = study.study("M2", "cola")
+    path = Layout(study.root).trial("cola", of_task.trial_id(of_task.points[1]))
+    change_record(path, lambda record: record["scores"].update(score=score))
+    assert len(read_evidence(study.root).problems) == 1
+    assert last_row(study, "M2").cells["cola"].score is not None
+
+
+def test_a_copied_record_is_counted_once_and_named(study: Study) -> None:
+    plant(study, "M2", {0: [0.5, 0.9]})
+    path = next(study.root.glob("glue/cola/*.json"))
+    (path.parent / "copy.json").write_bytes(path.read_bytes())
+    evidence = read_evidence(study.root)
+    assert len(evidence.trials) == 2
+    assert len(evidence.problems) == 1 and "the same" in evidence.problems[0]
+
+
+def test_a_record_of_an_unknown_scale_is_left_out_and_does_not_stop_the_others(study: Study) -> None:
+    study.write(["M0"])
+    study.pretrain("M1", labels={"variants": ["M1"], "scale": "smokey", "data": "synthetic"})
+    evidence = read_evidence(study.root)
+    assert evidence.groups() == [("smoke", "synthetic")]
+    assert "did you mean 'smoke'" in evidence.problems[0]
+
+
+def test_missing_points_are_named_in_full_in_the_remarks_page_and_cut_in_tables(study: Study) -> None:
+    study = Study(study.root, scale="paper", data="hub")
+    study.pretrain("M10")
+    of_task = study.study("M10", "cola")
+    study.begin("M10", of_task)
+    study.trial("M10", of_task, of_task.points[0])
+    cell = last_row(study, "M10").cells["cola"]
+    assert len(cell.absent["missing"]) == 59
+    full, short = (next(line for line in notes(study.group(), cut) if "CoLA, points" in line) for cut in (False, True))
+    assert all(name in full for name in cell.absent["missing"])
+    assert "and 47 more" in short
+
+
+def test_seeds_of_pretraining_and_fine_tuning_are_told_apart(study: Study) -> None:
+    study.write(["M0"])
+    for of_task in study.studies("M0"):
+        again = of_task.model_copy(update={"seed": 7})
+        study.begin("M0", again)
+        for point in again.points:
+            study.trial("M0", again, point)
+    found = study.group()
+    average = found.last_rows["M0"].average
+    assert average is not None and [str(seeds) for seeds in average.by_seeds] == ["0", "0/7"]
+    assert any("± holds fine-tuning seeds only" in line for line in notes(found, short=True))
+
+
+@pytest.mark.parametrize("make", [False, True])
+def test_a_missing_or_empty_folder_of_runs_is_missing_data(tmp_path: Path, make: bool) -> None:
+    root = tmp_path / "runs"
+    if make:
+        root.mkdir()
+    with pytest.raises(MissingData, match=r"ablations/run\.py"):
+        read_evidence(root)
+
+
+@pytest.mark.parametrize("trained", [True, False])
+def test_runs_on_a_folder_are_their_variants_whichever_tokenizers_it_has(tmp_path: Path, trained: bool) -> None:
+    """The shapes of a scale depend on whether tokenizers are trained, which records alone can tell."""
+    study = Study(tmp_path / "runs", scale="laptop", data="texts", trained=trained)
+    study.write(["M0", "M8"])
+    found = group_of(read_evidence(study.root), "laptop", "texts")
+    assert found.problems == () and found.vocabulary == ("trained" if trained else "published")
+    assert [row.name for row in found.rows if row.average] == ["M0", "M8"]
+
+
+def test_groups_of_scale_and_data_are_never_mixed(study: Study) -> None:
+    study.write(["M0"])
+    Study(study.root, data="corpus").write(["M0"])
+    evidence = read_evidence(study.root)
+    assert evidence.groups() == [("smoke", "corpus"), ("smoke", "synthetic")]
+    for scale, data in evidence.groups():
+        average = group_of(evidence, scale, data).last_rows["M0"].average
+        assert average is not None and len(average.by_seeds) == 1

@@ -1,0 +1,91 @@
+"""The smoke figures of docs are those of their records, and the page names the commits that made these."""
+
+import json
+import re
+import statistics
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from neobert.glue.tasks import TASKS
+from reports.evidence import Evidence, read_evidence
+from reports.figures.figure1 import Bars, figure1, find_bars
+from reports.glue_tables import table3
+from reports.matching import group_of
+from reports.scores import Group
+from reports.tables import number
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+RECORDS, DOCS = REPOSITORY / "reports" / "pipeline_check", REPOSITORY / "docs"
+PAGE = " ".join((DOCS / "pipeline-check.md").read_text(encoding="utf-8").split())
+
+
+@pytest.fixture(scope="module")
+def evidence() -> Evidence:
+    return read_evidence(RECORDS)
+
+
+@pytest.fixture(scope="module")
+def group(evidence: Evidence) -> Group:
+    return group_of(evidence, "smoke", "synthetic")
+
+
+@pytest.fixture(scope="module")
+def bars(group: Group) -> Bars:
+    return find_bars(group)
+
+
+def test_the_page_has_the_averages_of_the_records(bars: Bars) -> None:
+    """A failure shows the words that belong there."""
+    words = []
+    for bar in bars.bars:
+        assert bar.score is not None and bars.is_average
+        seeds, spread = len(bar.score.by_seeds), bar.score.spread
+        mean = f"{bar.row.name} {number(bar.score.mean)}"
+        words.append(
+            mean if spread is None else f"{mean} ± {number(spread)} (one standard deviation over {seeds} seeds)"
+        )
+    assert f"{', '.join(words)}." in PAGE
+
+
+def test_the_page_has_the_seeds_of_the_records(bars: Bars) -> None:
+    repeated = [bar for bar in bars.bars if bar.score and bar.score.spread is not None]
+    assert repeated
+    for bar in repeated:
+        assert bar.score is not None
+        scores = list(bar.score.by_seeds.values())
+        assert f"({bar.row.name}: {', '.join(map(number, scores))})" in PAGE
+        assert f"up to {number(max(scores) - min(scores))} points" in PAGE
+
+
+def test_the_page_names_the_commits_of_the_records(evidence: Evidence) -> None:
+    said = re.search(r"These records are of (?:commit|commits) ([^.]*)\.", PAGE)
+    assert said is not None
+    named = re.findall(r"`([0-9a-f]{7})`( with uncommitted changes)?", said[1])
+    frames = (evidence.runs, evidence.trials)
+    made = {(commit[:7], dirty) for each in frames for commit, dirty in zip(each.commit, each.dirty, strict=True)}
+    assert {(commit, bool(is_dirty)) for commit, is_dirty in named} == made
+
+
+def test_table_3_of_the_docs_is_that_of_the_records(group: Group) -> None:
+    assert (DOCS / "table3-smoke.md").read_text(encoding="utf-8") == table3(group).markdown
+
+
+def test_figure_1_of_the_docs_is_that_of_the_records(bars: Bars, tmp_path: Path) -> None:
+    """Pixel by pixel: the bytes also depend on the machine's compression library."""
+    from matplotlib.image import imread
+
+    made = tmp_path / "figure1.png"
+    made.write_bytes(figure1(bars)["png"])
+    assert np.array_equal(imread(made), imread(DOCS / "figure1-smoke.png"))
+
+
+def test_the_gains_of_pretraining_are_those_of_their_record() -> None:
+    scores = json.loads((RECORDS / "random_weights.json").read_text(encoding="utf-8"))["tasks"]
+    columns = [[statistics.fmean(scores[task][name]) for task in TASKS] for name in ("pretrained", "random_weights")]
+    for task, trained, untrained in zip(TASKS, *columns, strict=True):
+        row = f"| {TASKS[task].title} | {trained:.1f} | {untrained:.1f} | {trained - untrained:+.1f} |"
+        assert row in PAGE
+    seeds = [statistics.fmean(scores[task]["pretrained"][seed] for task in TASKS) for seed in range(3)]
+    assert f"averages {', '.join(f'{seed:.1f}' for seed in seeds)}" in PAGE

@@ -1,0 +1,163 @@
+"""Data that changed between plan and work are refused by name, whatever reads them; nothing is published of them."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from neobert.data.preparation import text_tokenizer, tokenized_corpus
+from neobert.data.sources import DirectorySource
+from neobert.data.tokenizers import train_wordpiece
+from neobert.embeddings.encoders import load_encoder
+from neobert.errors import EXIT_MISSING, ChangedData
+from neobert.processes import StopRequest
+from neobert.runs import worker
+from neobert.runs.layout import Layout
+from neobert.runs.run_file import Execution, Source, write_run_file
+from neobert.runs.specifications import GlueStudy, PretrainingRun, Start
+from tests.embeddings.tiny_contrastive import pair_set, tiny_contrastive, write_encoder
+from tests.glue.glue_worlds import point, protocol
+from tests.support.small_corpora import texts
+from tests.support.tiny_runs import LABELS, tiny_run
+
+EXECUTION = Execution(threads=1, processes=1, micro_batch_tokens=128, checkpoint_interval_steps=5)
+
+
+def write_parquet(path: Path, columns: dict[str, list[object]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns), path)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A folder with a corpus, a tokenizer, a task and a data set of pairs."""
+    folder = tmp_path / "mydata"
+    write_parquet(folder / "corpora" / "web" / "a.parquet", {"text": texts(400)})
+    write_parquet(folder / "corpora" / "web" / "b.parquet", {"text": texts(400, seed=1)})
+    for split in ("train", "validation"):
+        write_parquet(folder / "glue" / "cola" / f"{split}.parquet", {"sentence": texts(20), "label": [0, 1] * 10})
+    write_parquet(folder / "pairs" / "mine.parquet", {"query": texts(9), "document": texts(9, seed=1)})
+    train_wordpiece(texts(50), 300).save(folder / "tokenizers" / "bert-base-uncased")
+    return folder
+
+
+def specification(data: Path) -> Source:
+    return Source(name=str(data), synthetic_documents=1)
+
+
+def planned(data: Path) -> PretrainingRun:
+    source = DirectorySource(data)
+    origins = {
+        "corpus_origin": source.corpus_origin("web"),
+        "tokenizer_origin": source.tokenizer_origin("wordpiece", 512),
+    }
+    return tiny_run().model_copy(update=origins)
+
+
+def change(path: Path) -> None:
+    """One byte of the content, at the same size."""
+    table = pq.read_table(path).to_pydict()
+    column = next(iter(table))
+    pq.write_table(pa.table({**table, column: [table[column][0] + "x", *table[column][1:]]}), path)
+
+
+def nothing_published(runs: Path) -> bool:
+    folders = ("data", "glue", "contrastive", "pretraining")
+    names = {path.name for folder in folders for path in (runs / folder).rglob("*") if path.is_file()}
+    return names <= {"run.json", "error.json"} | {name for name in names if "released" in name}
+
+
+def test_a_corpus_is_not_tokenised_under_the_name_of_another(tmp_path: Path, data: Path) -> None:
+    """Through the real worker: the unit fails with the exit code of missing data, and leaves no corpus."""
+    runs, run = tmp_path / "runs", planned(data)
+    folder = write_run_file(Layout(runs), run, specification(data), EXECUTION, LABELS)
+    change(data / "corpora" / "web" / "b.parquet")
+    ended = worker.run(["--runs", str(runs), f"pretraining/{run.id}"], StopRequest())
+    error = json.loads((folder / "error.json").read_text())
+    assert ended.code == 1 and error["exit_code"] == EXIT_MISSING
+    assert f"corpus web of {data} changed since this was planned" in error["error"]
+    assert nothing_published(runs)
+
+
+def test_a_corpus_that_changes_while_it_is_read_is_not_kept(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs, run, documents = tmp_path / "runs", planned(data), DirectorySource.documents
+
+    def changing(source: DirectorySource, corpus: str) -> Iterator[str]:
+        yield from documents(source, corpus)
+        change(data / "corpora" / "web" / "a.parquet")
+
+    monkeypatch.setattr(DirectorySource, "documents", changing)
+    with pytest.raises(ChangedData, match="corpus web"):
+        tokenized_corpus(Layout(runs), run, specification(data))
+    folder = Layout(runs).data(run.data_id)
+    assert not folder.exists() and not list(folder.parent.glob(f"{folder.name}*"))
+
+
+def test_a_tokenizer_is_not_taken_for_another(tmp_path: Path, data: Path) -> None:
+    layout, run = Layout(tmp_path / "runs"), planned(data)
+    opened = text_tokenizer(layout, DirectorySource(data), "wordpiece", 512, run.tokenizer_origin)
+    assert opened.vocabulary_size <= 300
+    encoder = write_encoder(layout.root, tokenizer_origin=run.tokenizer_origin)
+    with pytest.raises(ChangedData, match="the wordpiece tokenizer changed since this was planned"):
+        load_encoder(layout, encoder.id, torch.device("cpu"))
+    train_wordpiece(texts(50, seed=3), 300).save(data / "tokenizers" / "bert-base-uncased")
+    with pytest.raises(ChangedData, match="the wordpiece tokenizer"):
+        text_tokenizer(layout, DirectorySource(data), "wordpiece", 512, run.tokenizer_origin)
+    with pytest.raises(ChangedData, match="the wordpiece tokenizer"):
+        tokenized_corpus(layout, run, specification(data))
+    assert not layout.data(run.data_id).exists()
+
+
+def test_a_task_is_not_encoded_under_the_name_of_another(tmp_path: Path, data: Path) -> None:
+    source, layout = DirectorySource(data), Layout(tmp_path / "runs")
+    encoder = write_encoder(layout.root, tokenizer_origin=source.tokenizer_origin("wordpiece", 512))
+    study = GlueStudy(
+        task="cola",
+        weights=encoder.id,
+        stage=0,
+        context=32,
+        protocol=protocol(max_tokens=32),
+        points=(point(),),
+        seed=0,
+        starts_from=Start(kind="pretraining", task=None, study=None, rule=None, reason=None),
+        task_origin=source.task_origin("cola"),
+        tokenizer_origin=encoder.tokenizer_origin,
+    )
+    folder = write_run_file(layout, study, specification(data), EXECUTION, LABELS)
+    change(data / "glue" / "cola" / "validation.parquet")
+    assert worker.run(["--runs", str(layout.root), f"glue/cola/studies/{study.id}"], StopRequest()).code == 1
+    (failure,) = (layout.root / "glue" / "cola" / "errors").glob("*.json")
+    error = json.loads(failure.read_text())
+    assert error["exit_code"] == EXIT_MISSING and f"GLUE task cola of {data} changed" in error["error"]
+    assert not (layout.root / "data" / "glue").exists() and [path.name for path in folder.iterdir()] == ["run.json"]
+
+
+def test_pairs_are_not_encoded_under_the_name_of_others(tmp_path: Path, data: Path) -> None:
+    source, layout = DirectorySource(data), Layout(tmp_path / "runs")
+    encoder = write_encoder(layout.root, tokenizer_origin=source.tokenizer_origin("wordpiece", 512))
+    sets = (pair_set("paraphrases").model_copy(update={"name": "mine", "origin": source.pair_origin("mine")}),)
+    run = tiny_contrastive(encoder.id).model_copy(update={"sets": sets})
+    folder = write_run_file(layout, run, specification(data), EXECUTION, LABELS)
+    change(data / "pairs" / "mine.parquet")
+    assert worker.run(["--runs", str(layout.root), f"contrastive/{run.id}"], StopRequest()).code == 1
+    error = json.loads((folder / "error.json").read_text())
+    assert error["exit_code"] == EXIT_MISSING and "data set mine of mydata changed" in error["error"]
+    assert not (layout.root / "data" / "pairs").exists()
+
+
+def test_the_earlier_data_brought_back_are_taken(tmp_path: Path, data: Path) -> None:
+    layout, run = Layout(tmp_path / "runs"), planned(data)
+    shutil.copytree(data, tmp_path / "before")
+    change(data / "corpora" / "web" / "a.parquet")
+    with pytest.raises(ChangedData):
+        tokenized_corpus(layout, run, specification(data))
+    shutil.rmtree(data)
+    (tmp_path / "before").rename(data)
+    assert tokenized_corpus(layout, run, specification(data)).documents == 800

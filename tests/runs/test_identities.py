@@ -1,0 +1,156 @@
+"""Names hold: what was computed once is found again under the same id, and every committed record under its own."""
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ablations.ladder import variants
+from ablations.plan import EmbeddingChoice, PlannedRun, StageName, plan
+from ablations.scales import SCALES, Scale, synthetic_documents
+from ablations.variant import Variant
+from neobert.data.catalog import CORPORA, TASK_SPLITS
+from neobert.data.sources import Source, open_source
+from neobert.external import external_id
+from neobert.identity import NUMERICS, identity
+from neobert.runs.layout import Layout
+from neobert.runs.records import NUMERICS_BEFORE_SCHEMA_2
+from neobert.runs.run_file import RunFile, read_run_file
+from neobert.runs.specifications import ContrastiveRun, EmbeddingEvaluation, GlueStudy, PretrainingRun
+from tests.embeddings.embedding_worlds import card_of, write_published
+from tests.support.golden_files import ANEW, GoldenFiles
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+REPORTS = REPOSITORY / "reports"
+IDENTITIES = "identities.json"
+UNSAID_NUMERICS = {"study": NUMERICS_BEFORE_SCHEMA_2, "pipeline_check": {}}
+"""The versions of the mechanisms with which those committed runs were made whose files do not say it."""
+
+
+def small_folder(folder: Path) -> Path:
+    """A folder with everything that `--data` reads. A plan reads no table of it, so that its files hold fixed bytes,
+    and names do not change with the version of whatever writes parquet."""
+    names = [f"corpora/{corpus}/part.parquet" for corpus in CORPORA]
+    names += [f"glue/{task}/{split}.parquet" for task, splits in TASK_SPLITS.items() for split in splits]
+    names += [f"pairs/{name}.parquet" for name in ("questions", "titles")]
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(f"the bytes of {name}\n", encoding="utf-8")
+    (folder / "pairs" / "instructions.json").write_text('{"questions": "Find the answer."}', encoding="utf-8")
+    write_published(folder, "STS12", {}, card_of(default__test="test.parquet"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_folder(tmp_path_factory.mktemp("data"))
+
+
+def digest_of(ids: list[str]) -> str:
+    """Many names as one: how many there are, and what changes with any of them."""
+    return f"{len(ids)}: {identity(ids)}"
+
+
+def ids_of(variant: Variant, scale: Scale, source: Source, layout: Layout) -> dict[str, Any]:
+    """Everything that a variant's plan names."""
+
+    def units(*parts: StageName, zero_shot: bool = False) -> Sequence[PlannedRun]:
+        choice = EmbeddingChoice(zero_shot=zero_shot)
+        return plan([variant], (0,), scale, source, layout, ("pretrain", *parts), choice=choice)[0].planned
+
+    ids: dict[str, Any] = {}
+    for unit in units("glue", "contrastive", "mteb"):
+        run = unit.run
+        if isinstance(run, PretrainingRun):
+            ids[f"stage {run.stage + 1}"] = run.id
+            ids["data"] = run.data_id
+        elif isinstance(run, GlueStudy):
+            trials = [run.trial_id(point) for point in run.points]
+            ids[f"stage {run.stage + 1} {run.task}"] = f"{run.id}, trials {digest_of(trials)}"
+        elif isinstance(run, ContrastiveRun):
+            pairs = [run.pairs_id(pairs) for pairs in run.sets]
+            ids["contrastive"] = f"{run.id}, pairs {digest_of(pairs)}"
+        else:
+            ids["mteb"] = evaluation_ids(run)
+    zero_shot = units("mteb", zero_shot=True)[-1].run
+    assert isinstance(zero_shot, EmbeddingEvaluation)
+    return ids | {"mteb zero-shot": evaluation_ids(zero_shot)}
+
+
+def evaluation_ids(evaluation: EmbeddingEvaluation) -> str:
+    return f"{evaluation.id}, tasks {digest_of([run.id for run in evaluation.runs()])}"
+
+
+def test_every_variant_keeps_its_names_at_every_scale_on_every_source(
+    folder: Path, tmp_path: Path, golden: GoldenFiles
+) -> None:
+    made: dict[str, dict[str, Any]] = {name: {} for name in variants()}
+    for scale in SCALES:
+        for word in ("synthetic", "hub", str(folder)):
+            source = open_source(word, synthetic_documents=synthetic_documents(scale))
+            where = f"{scale}, {'a folder' if word == str(folder) else word}"
+            for name, variant in variants().items():
+                made[name][where] = ids_of(variant, scale, source, Layout(tmp_path))
+    golden.compare_entries(IDENTITIES, made)
+
+
+def test_every_variant_is_recorded(golden: GoldenFiles) -> None:
+    missing = sorted(variants().keys() - golden.names(IDENTITIES))
+    assert golden.write or not missing, f"{', '.join(missing)}: not in golden/{IDENTITIES}; {ANEW}"
+
+
+def test_a_folder_may_move(folder: Path, tmp_path: Path) -> None:
+    """Also where a task starts from pre-training because the folder has no MNLI to train on."""
+    for place in ("here", "there"):
+        shutil.copytree(folder, tmp_path / place, ignore=shutil.ignore_patterns("mnli"))
+    sources = [open_source(str(tmp_path / place), synthetic_documents=1) for place in ("here", "there")]
+    first, second = (ids_of(variants()["M2"], "smoke", source, Layout(tmp_path)) for source in sources)
+    assert first == second and "stage 1 rte" in first and "stage 1 mnli" not in first
+
+
+def test_an_external_model_is_named_by_its_files_or_its_commit() -> None:
+    assert external_id({"config.json": "a" * 64, "model.safetensors": "b" * 64}) == "model-1dbb2f6ecb7f"
+    assert external_id({"repository": "google-bert/bert-base-uncased", "revision": "c" * 40}) == "model-44bec015bc5d"
+
+
+def numerics_of(place: Path) -> dict[str, int]:
+    """The versions of the mechanisms that a committed run was made with."""
+    content = json.loads((place / "run.json").read_text(encoding="utf-8"))
+    said: dict[str, int] = content.get("numerics", {})
+    return UNSAID_NUMERICS[place.relative_to(REPORTS).parts[0]] | said
+
+
+def is_cut(content: RunFile) -> bool:
+    """Whether the name was made with a path that committed records do not have: earlier, why a study starts from
+    pre-training named the data's folder."""
+    reason = content.study.starts_from.reason if content.study else None
+    return reason is not None and f"{content.source.name}/" in reason
+
+
+@pytest.mark.parametrize(("records", "runs", "trials"), [("study", 121, 195), ("pipeline_check", 125, 248)])
+def test_every_committed_record_has_the_name_that_its_recipe_gives(
+    records: str, runs: int, trials: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under the versions of the mechanisms that it was made with: runs by their recipes, trials by their studies."""
+    wrong, right, cut, named = [], 0, set(), set()
+    for place in (path.parent for path in (REPORTS / records).rglob("run.json")):
+        for mechanism, version in numerics_of(place).items():
+            monkeypatch.setitem(NUMERICS, mechanism, version)
+        content = read_run_file(place)
+        run = content.run
+        assert content.id == place.name
+        if is_cut(content):
+            cut.add(content.id)
+        elif run.id == content.id:
+            right += 1
+        else:
+            wrong.append(f"{place.relative_to(REPORTS)} is {run.id} by its recipe")
+        if isinstance(run, GlueStudy):
+            named |= {run.trial_id(point) for point in run.points}
+    assert not wrong and right >= runs
+    recorded = [json.loads(path.read_text(encoding="utf-8")) for path in (REPORTS / records).glob("glue/*/*.json")]
+    assert len(recorded) >= trials
+    assert not [trial["id"] for trial in recorded if trial["id"] not in named and trial["inputs"]["study"] not in cut]

@@ -1,0 +1,116 @@
+"""A field that is added to the recipe orphans nothing: in a copy of the tree, through the real commands."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+CODE = ("ablations", "neobert", "reports", "sweeps")
+FIELD = "    corpus: str\n"
+KNOB = FIELD + "    deduplicated: Annotated[bool, Neutral(False)]\n"
+VALUE = '                corpus="wikibook",  # Table 2\n'
+CHILD = """
+M8_DEDUPLICATED = M8.derive(
+    "M8@deduplicated", Modification("Deduplication", source="a test", data={"deduplicated": True}), kept=False
+)
+"""
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times in {path}"
+    path.write_text(text.replace(old, new), encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def changed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the tree in which `Data` has a field more, written in M0 and changed by one new variant."""
+    root = tmp_path_factory.mktemp("changed")
+    for name in CODE:
+        shutil.copytree(REPOSITORY / name, root / name, ignore=shutil.ignore_patterns("__pycache__", "out", "study*"))
+    shutil.copytree(REPOSITORY / "reports" / "study", root / "reports" / "study")
+    edit(root / "neobert" / "recipe.py", FIELD, KNOB)
+    edit(root / "ablations" / "ladder.py", VALUE, f"{VALUE}                deduplicated=False,\n")
+    ladder = root / "ablations" / "ladder.py"
+    ladder.write_text(ladder.read_text(encoding="utf-8").replace("\n\ndef variants()", f"{CHILD}\n\ndef variants()"))
+    return root
+
+
+def run(root: Path, *command: str) -> str:
+    """What a command of a copy of the tree prints."""
+    arguments = [sys.executable, *command]
+    ended = subprocess.run(
+        arguments, cwd=root, env={"PYTHONPATH": str(root), "PATH": ""}, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def planned(root: Path, runs: Path, *flags: str) -> str:
+    return run(root, "ablations/run.py", "--runs", str(runs), "--dry-run", "--json", *flags)
+
+
+def ids_of(plan: str) -> set[str]:
+    """Every id that a plan names."""
+    found: set[str] = set()
+
+    def walk(value: object) -> None:
+        if isinstance(value, dict):
+            found.update(item for key, item in value.items() if key == "id" and isinstance(item, str))
+            for item in value.values():
+                walk(item)
+        elif isinstance(value, list):
+            for item in value:
+                walk(item)
+
+    walk(json.loads(plan))
+    return found
+
+
+def test_no_id_changes_and_another_value_is_another_id(changed: Path, tmp_path: Path) -> None:
+    flags = ("--stages", "pretrain", "glue", "mteb", "--seed", "0", "1")
+    before = planned(REPOSITORY, tmp_path, "--variant", "M0", "M8", "M10", *flags)
+    assert planned(changed, tmp_path, "--variant", "M0", "M8", "M10", *flags) == before and len(ids_of(before)) > 20
+    plain, deduplicated = (ids_of(planned(changed, tmp_path, "--variant", name)) for name in ("M8", "M8@deduplicated"))
+    assert plain and deduplicated and plain.isdisjoint(deduplicated)
+
+
+def test_records_from_before_give_the_reports_that_they_gave(changed: Path, tmp_path: Path) -> None:
+    made = {}
+    for root in (REPOSITORY, changed):
+        out = tmp_path / root.name
+        run(root, "reports/make_figures.py", "--runs", str(root / "reports/study"), "--out", str(out), "--compare")
+        texts = [path for path in out.rglob("*") if path.suffix in (".csv", ".md")]
+        made[root] = {path.relative_to(out): path.read_bytes() for path in texts}
+    assert made[changed] == made[REPOSITORY] and len(made[changed]) > 10
+
+
+def test_a_plan_does_not_take_the_new_field_for_a_difference(changed: Path, tmp_path: Path) -> None:
+    """A run of before differs from a planned one in what really differs."""
+    older = tmp_path / "runs"
+    run(REPOSITORY, "-c", WRITE_RUN_FILE, str(older))
+    said = json.loads(planned(changed, older, "--variant", "M8@deduplicated", "--stages", "pretrain"))
+    assert '"recipe.data.deduplicated": [false, true]' in json.dumps(said), said
+    assert json.dumps(said).count('"differs": {"recipe.data.deduplicated": [false, true]}') == 1
+
+
+WRITE_RUN_FILE = """
+import sys
+from pathlib import Path
+from ablations.ladder import variants
+from ablations.plan import plan
+from ablations.scales import execution_at
+from neobert.data.sources import open_source
+from neobert.data.preparation import specify
+from neobert.runs.layout import Layout
+from neobert.runs.run_file import write_run_file
+
+layout, source = Layout(Path(sys.argv[1])), open_source("synthetic", synthetic_documents=16_000)
+(row,) = plan([variants()["M8"]], [0], "smoke", source, layout, ["pretrain"])
+for unit in row.planned:
+    write_run_file(layout, unit.run, specify("synthetic", 16_000), execution_at("smoke"), {})
+"""

@@ -1,0 +1,142 @@
+"""Records and run files over versions: a new field orphans nothing, a changed file is told, a newer one is refused."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from neobert.errors import DamagedFile
+from neobert.identity import NUMERICS, Neutral, decisive, identity, plain
+from neobert.recipe import Value
+from neobert.runs.layout import Layout
+from neobert.runs.records import NUMERICS_BEFORE_SCHEMA_2, SCHEMA, publish_record, read_record, read_sealed, sealed
+from neobert.runs.run_file import read_checked_run_file, read_run_file, write_run_file
+from tests.ablations.status_worlds import EXECUTION, SOURCE, declare, study_of
+from tests.support.tiny_runs import tiny_run
+
+STUDY = Path(__file__).parents[2] / "reports" / "study"
+RECORD = {"kind": "glue", "id": "a", "state": "done", "scores": {"score": 0.25, "curve": [[1, 0.5], [2, 1e-7]]}}
+
+
+class Before(Value):
+    width: int
+
+
+class After(Value):
+    """`Before` with a field that was added later."""
+
+    width: int
+    window: Annotated[int | None, Neutral(None)]
+    norm: Annotated[Literal["pre", "post"], Neutral("pre")]
+
+
+class Outer(Value):
+    inner: tuple[After, ...]
+    other: Annotated[After | None, Neutral(None)]
+
+
+@given(st.integers())
+def test_a_new_field_at_its_neutral_value_changes_no_id(width: int) -> None:
+    new = After(width=width, window=None, norm="pre")
+    assert identity(new) == identity(Before(width=width))
+    assert identity({"run": [new]}) == identity({"run": [Before(width=width)]})
+    assert (
+        len({identity(new), identity(new.model_copy(update={"window": 4})), identity({"width": width, "norm": 0})}) == 3
+    )
+    assert identity(Outer(inner=(new,), other=None)) == identity({"inner": [{"width": width}]})
+
+
+def test_a_new_field_is_filled_in_when_an_older_file_is_read_and_never_when_a_value_is_made() -> None:
+    assert Outer.read({"inner": [{"width": 3}]}) == Outer(inner=(After(width=3, window=None, norm="pre"),), other=None)
+    assert After.read({"width": 3, "norm": "post"}).norm == "post"
+    with pytest.raises(ValueError, match="window"):
+        After(width=3, norm="pre")  # type: ignore[call-arg]
+    with pytest.raises(ValueError, match="width"):
+        After.read({"norm": "post"})
+    with pytest.raises(ValueError, match="windw"):
+        After.read({"width": 3, "windw": 1})
+
+
+def test_what_is_recorded_names_every_field() -> None:
+    new = After(width=1, window=None, norm="pre")
+    assert plain(new) == {"width": 1, "window": None, "norm": "pre"} and decisive(new) == {"width": 1}
+
+
+def test_every_committed_run_file_and_record_is_of_an_older_schema_and_is_upgraded() -> None:
+    paths = sorted(STUDY.glob("pretraining/*/done.json"))
+    assert paths
+    for path in paths:
+        assert json.loads(path.read_bytes())["schema"] == 1
+        assert read_record(path)["schema"] == SCHEMA
+        assert read_record(path)["numerics"] == NUMERICS_BEFORE_SCHEMA_2
+        assert read_run_file(path.parent).numerics == NUMERICS_BEFORE_SCHEMA_2
+
+
+@given(st.data())
+def test_no_changed_byte_of_a_record_goes_unseen(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    path = tmp_path_factory.mktemp("record") / "a.json"
+    assert publish_record(path, RECORD)
+    content, known = path.read_bytes(), read_record(path)
+    assert known["numerics"] == NUMERICS
+    place = data.draw(st.integers(0, len(content) - 1))
+    flipped = content[place] ^ (1 << data.draw(st.integers(0, 7)))
+    path.write_bytes(content[:place] + bytes([flipped]) + content[place + 1 :])
+    try:
+        assert read_record(path) == known  # white space
+    except DamagedFile as error:
+        assert str(path) in str(error)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b'{"schema": 99, "kind": "glue", "id": "a"}', "schema 99, and this version reads up to"),
+        (b'{"schema": true}', "no schema version"),
+        (b'{"kind": "glue"}', "no schema version"),
+        (b"[]", "no schema version"),
+        (b'{"schema": 2, "kind": "glue", "id": "a"}', "checksum"),
+        (b'{"schema": 1, "id": "a"}', "lacks kind"),
+    ],
+)
+def test_what_is_no_record_of_this_or_an_older_version_is_named(tmp_path: Path, content: bytes, said: str) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(content)
+    with pytest.raises(DamagedFile, match=said):
+        read_record(path)
+
+
+def test_sealing_again_keeps_schema_and_numerics_of_the_first_writer(tmp_path: Path) -> None:
+    """What is collected from an older folder says of it what the older folder said."""
+    path = tmp_path / "a.json"
+    path.write_bytes(sealed({**RECORD, "numerics": {"model": 7}}))
+    path.write_bytes(sealed(read_sealed(path)))
+    assert read_sealed(path)["numerics"] == {"model": 7}
+
+
+def test_work_begins_only_on_a_run_file_that_has_its_folders_name(tmp_path: Path) -> None:
+    layout, run = Layout(tmp_path), tiny_run()
+    folder = write_run_file(layout, run, SOURCE, EXECUTION, {})
+    assert read_checked_run_file(folder).run == run
+    content = read_sealed(folder / "run.json")
+    content["pretraining"]["recipe"]["seed"] = 3
+    (folder / "run.json").write_bytes(sealed(content))
+    assert read_run_file(folder).run == run.model_copy(update={"recipe": run.recipe.model_copy(update={"seed": 3})})
+    with pytest.raises(DamagedFile, match=f"and not {run.id}: it was changed or moved"):
+        read_checked_run_file(folder)
+    moved = Path(shutil.copytree(declare(layout, study_of(run)), tmp_path / "glue/cola/studies/0123456789ab"))
+    with pytest.raises(DamagedFile, match="and not 0123456789ab: it was changed or moved"):
+        read_checked_run_file(moved)
+
+
+def test_work_of_other_numerics_is_told_and_not_published_under_the_old_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_run_file(Layout(tmp_path), tiny_run(), SOURCE, EXECUTION, {})
+    monkeypatch.setitem(NUMERICS, "masking", NUMERICS["masking"] + 1)
+    assert read_run_file(folder).id == folder.name
+    with pytest.raises(DamagedFile, match=r"other numerics \(masking changed since\)"):
+        read_checked_run_file(folder)

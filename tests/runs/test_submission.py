@@ -1,0 +1,304 @@
+"""Submitting beside others: no job of another folder is touched, any path is quoted, no secret is written down."""
+
+import re
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ablations.run import main
+from neobert.runs.layout import Layout
+from neobert.runs.optuna_view import cause_of, storage_address, without_password
+from neobert.slurm.profile import Resources, read_submissions
+from neobert.slurm.submit import Job, refuse_folder, sbatch_text
+from tests.ablations.fake_slurm import FakeSlurm
+
+TEXTS = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=20)
+NAMES = TEXTS.filter(lambda name: not set(name) & set("/%\\:") and name not in (".", ".."))
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
+    fake = FakeSlurm.make(tmp_path / "slurm")
+    monkeypatch.setenv("PATH", fake.path_variable)
+    monkeypatch.setattr("neobert.slurm.submit.RETRY_SECONDS", 0.01)
+    for name in ("SLURM_JOB_ID", "SLURM_CONF"):
+        monkeypatch.delenv(name, raising=False)
+    return fake
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    return tmp_path / "runs"
+
+
+def submit(runs: Path, *flags: str) -> int:
+    return main(["--variant", "M0", "--cluster", "slurm", "--runs", str(runs), *flags])
+
+
+def cancel(runs: Path) -> int:
+    return main(["--variant", "M0", "--cancel", "--runs", str(runs)])
+
+
+def jobs(runs: Path) -> set[str]:
+    return {each.job for each in read_submissions(Layout(runs))}
+
+
+def live(slurm: FakeSlurm) -> set[str]:
+    return {path.name for path in (slurm.state / "live").iterdir()}
+
+
+def cancelled(slurm: FakeSlurm) -> set[str]:
+    path = slurm.state / "cancelled"
+    return set(path.read_text().split()) if path.exists() else set()
+
+
+def test_the_same_command_with_another_folder_touches_no_job_of_the_first(slurm: FakeSlurm, tmp_path: Path) -> None:
+    """Two people who share an account, or two studies: names of jobs differ, and each folder has jobs of its own."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert submit(first) == submit(second) == submit(first) == 0
+    assert not cancelled(slurm) and len(live(slurm)) == 8
+    names = [each.name for folder in (first, second) for each in read_submissions(Layout(folder))]
+    assert len(set(names)) == 8
+    assert cancel(second) == 0
+    assert cancelled(slurm) == jobs(second) and live(slurm) == jobs(first)
+
+
+def test_a_copy_of_a_folder_has_no_say_over_the_jobs_of_the_original(slurm: FakeSlurm, tmp_path: Path) -> None:
+    first, copy = tmp_path / "first", tmp_path / "copy"
+    submit(first)
+    shutil.copytree(first, copy)
+    assert cancel(copy) == 0
+    assert not cancelled(slurm)
+    assert submit(copy) == 0
+    assert len(live(slurm)) == 8 and not cancelled(slurm)
+
+
+def test_an_id_that_slurm_gave_to_somebody_elses_job_is_not_ours_any_more(slurm: FakeSlurm, runs: Path) -> None:
+    submit(runs)
+    (job, *_) = sorted(jobs(runs))
+    (slurm.state / "live" / job).write_text("#SBATCH --job-name=glue-M0-of-somebody-else\n")
+    assert cancel(runs) == 0
+    assert cancelled(slurm) == jobs(runs) - {job} and live(slurm) == {job}
+
+
+def test_what_a_killed_launcher_submitted_but_did_not_note_is_cancelled_and_sent_again(
+    slurm: FakeSlurm, runs: Path
+) -> None:
+    submit(runs)
+    path = runs / "submissions.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:-1]))
+    (slurm.state / "live" / "99").write_text("#SBATCH --job-name=somebody-elses\n")
+    lost = max(live(slurm) - {"99"})
+    assert submit(runs) == 0
+    assert cancelled(slurm) == {lost} and live(slurm) == jobs(runs) | {"99"}
+
+
+def test_a_controller_that_hangs_is_told_in_a_sentence(
+    slurm: FakeSlurm, runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr("neobert.slurm.submit.CLIENT_SECONDS", 0.5)
+    (slurm.state / "hangs").touch()
+    assert submit(runs) == 1
+    assert "squeue did not answer within 0.5 s" in capsys.readouterr().err
+    assert not slurm.submitted()
+
+
+def test_an_sbatch_that_fails_without_a_word_is_told_in_a_sentence(
+    slurm: FakeSlurm, runs: Path, capsys: pytest.CaptureFixture
+) -> None:
+    (slurm.state / "mute").touch()
+    assert submit(runs) == 1
+    assert "said nothing" in capsys.readouterr().err
+    (slurm.state / "mute").unlink()
+    assert submit(runs) == 0 and len(jobs(runs)) == 4
+
+
+def test_an_sbatch_that_names_no_job_is_told_in_a_sentence_and_leaves_none_behind(
+    slurm: FakeSlurm, runs: Path, capsys: pytest.CaptureFixture
+) -> None:
+    script = slurm.folder / "bin" / "sbatch"
+    whole = script.read_text()
+    script.write_text(whole.replace("Submitted batch job $job", "welcome to the cluster"))
+    assert submit(runs) == 1
+    assert "did not say which job it made" in capsys.readouterr().err
+    script.write_text(whole)
+    assert submit(runs) == 0 and live(slurm) == jobs(runs)
+
+
+@pytest.mark.parametrize("state", ["unknown", "idle*"])
+def test_nodes_that_have_not_registered_yet_are_waited_for(
+    slurm: FakeSlurm, runs: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    """A controller that has just started knows no GPU: that is no reason to change the profile."""
+    monkeypatch.setattr("neobert.slurm.submit.REGISTRATION_SECONDS", 0.2)
+    (slurm.state / "nodes").write_text(f"idle\n{state}\n")
+    (slurm.state / "refuse").write_text("allocation failure: Requested node configuration is not available")
+    assert submit(runs) == 1
+    said = capsys.readouterr().err
+    assert "have not registered" in said and "try again later" in said and "change the profile" not in said
+    monkeypatch.setattr("neobert.slurm.submit.REGISTRATION_SECONDS", 60.0)
+    (slurm.state / "refuse").rename(slurm.state / "refuse-once")
+    assert submit(runs) == 0
+    assert capsys.readouterr().err.count("waiting for them") == 1
+
+
+def test_a_node_that_is_down_for_good_hides_no_wrong_request(
+    slurm: FakeSlurm, runs: Path, capsys: pytest.CaptureFixture
+) -> None:
+    (slurm.state / "nodes").write_text("idle\ndown*\n")
+    (slurm.state / "refuse").write_text("Requested node configuration is not available")
+    assert submit(runs) == 2
+    assert "change the profile" in capsys.readouterr().err
+
+
+def executed(script: str, folder: Path) -> tuple[list[str], str, str]:
+    """What a batch script calls srun with, PYTHONPATH, and MARK, when bash runs it."""
+    stub = folder / "bin"
+    stub.mkdir(exist_ok=True)
+    (stub / "srun").write_text('#!/bin/sh\nprintf "%s\\0" "$PYTHONPATH" "$MARK" "$@"\n')
+    (stub / "srun").chmod(0o755)
+    environment = {"PATH": f"{stub}:/usr/bin:/bin"}
+    ran = subprocess.run(["bash"], input=script.encode(), capture_output=True, cwd=folder, env=environment, check=True)
+    assert not ran.stderr
+    python_path, mark, *arguments = ran.stdout.decode().split("\0")[:-1]
+    return arguments, python_path, mark
+
+
+@settings(max_examples=60, deadline=None)
+@given(name=NAMES, mark=TEXTS)
+def test_whatever_a_path_is_called_bash_takes_it_for_a_path(
+    tmp_path_factory: pytest.TempPathFactory, name: str, mark: str
+) -> None:
+    """The generated script, run by bash: srun gets the folder of logs, Python the snapshot, letter by letter."""
+    root = Path("/nowhere") / name
+    refuse_folder(root)
+    folder = tmp_path_factory.mktemp("bash")
+    job = Job("name", "glue", ("glue/rte/studies/x",), (), Resources(), {"MARK": mark})
+    script = sbatch_text(job, root / "snapshots" / "x", root / "jobs" / "name", ())
+    arguments, python_path, seen = executed(script, folder)
+    assert python_path == str(root / "snapshots" / "x") and seen == mark
+    assert arguments[-1] == str(root / "jobs" / "name")
+    assert arguments[arguments.index("--output") + 1] == str(root / "jobs" / "name" / "%j_%t_log.out")
+    assert {path.name for path in folder.iterdir()} == {"bin"}
+
+
+def test_a_folder_named_like_a_command_runs_nothing(slurm: FakeSlurm, tmp_path: Path) -> None:
+    runs = tmp_path / 'r$(touch gotcha) `touch gotcha` it\'s "quoted" #1'
+    assert submit(runs) == 0
+    for script in slurm.submitted().values():
+        arguments, python_path, _ = executed(script, tmp_path)
+        assert Path(arguments[-1]).parent == runs / "jobs" and Path(python_path).parent == runs / "snapshots"
+    assert not list(tmp_path.rglob("gotcha"))
+
+
+@pytest.mark.parametrize("name", ["a\nb", "100%", "back\\slash", "a:b", "a\x1bb"])
+def test_a_path_that_slurm_or_python_would_misread_is_refused(
+    slurm: FakeSlurm, tmp_path: Path, capsys: pytest.CaptureFixture, name: str
+) -> None:
+    assert submit(tmp_path / name) == 2
+    assert "choose another folder" in capsys.readouterr().err
+    assert not (tmp_path / name).exists() and not slurm.submitted()
+
+
+@pytest.mark.parametrize(
+    "profile",
+    [
+        'partition = "gpu\\n#SBATCH --uid=0"',
+        '[glue]\nsetup = ["module load cuda\\ncurl somewhere"]',
+        'sbatch = ["comment=a\\rb"]',
+        'account = "a\\u0000"',
+        "constraint = 'a\\b'",
+    ],
+)
+def test_a_control_character_in_a_profile_is_refused(
+    slurm: FakeSlurm, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture, profile: str
+) -> None:
+    path = tmp_path / "wrong.toml"
+    path.write_text(profile)
+    assert submit(runs, "--cluster-profile", str(path)) == 2
+    said = capsys.readouterr().err
+    assert "values are single lines" in said and said.count("\n") == 1
+    assert not slurm.submitted() and not runs.exists()
+
+
+def test_a_line_break_in_a_flag_is_refused(slurm: FakeSlurm, runs: Path, capsys: pytest.CaptureFixture) -> None:
+    assert submit(runs, "--partition", "gpu\n#SBATCH --uid=0") == 2
+    assert "flags [prepare]: partition has '\\n' in it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flags", [("--hours", "1e308"), ("--memory-gb", "1e308"), ("--gpus", "100000000")])
+def test_what_no_cluster_has_is_refused(
+    slurm: FakeSlurm, runs: Path, capsys: pytest.CaptureFixture, flags: tuple[str, str]
+) -> None:
+    assert submit(runs, *flags) == submit(runs, *flags, "--dry-run") == 2
+    said = capsys.readouterr().err
+    assert said.count("less than or equal to") == 2 and "Traceback" not in said
+    assert not slurm.submitted()
+
+
+def test_options_by_which_jobs_are_found_cannot_be_set(
+    slurm: FakeSlurm, runs: Path, capsys: pytest.CaptureFixture
+) -> None:
+    assert submit(runs, "--sbatch", "job-name=mine") == 2
+    assert "by which it is found" in capsys.readouterr().err
+
+
+def test_no_secret_is_written_where_others_read(
+    slurm: FakeSlurm,
+    runs: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    """A profile's shell lines lie in a file of their own for the user alone; tokens of the environment nowhere."""
+    profile = tmp_path / "mine.toml"
+    profile.write_text('setup = ["export WANDB_API_KEY=s3cret"]\n')
+    monkeypatch.setenv("HF_TOKEN", "hf_s3cret")
+    assert submit(runs, "--cluster-profile", str(profile), "--dry-run") == 0
+    assert submit(runs, "--cluster-profile", str(profile)) == 0
+    written = {path for path in runs.rglob("*") if path.is_file() and b"s3cret" in path.read_bytes()}
+    assert {path.name for path in written} == {"setup.sh"} and len(written) == 4
+    assert {stat.S_IMODE(path.stat().st_mode) for path in written} == {0o600}
+    assert not [text for text in slurm.submitted().values() if "s3cret" in text]
+    said = capsys.readouterr()
+    assert "s3cret" not in said.out + said.err
+    for script in slurm.submitted().values():
+        sourced = re.findall(r"^source (.*)$", script, re.MULTILINE)
+        assert [Path(each.strip("'")) in written for each in sourced] == [True]
+
+
+PASSWORDS = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=8, max_size=20)
+
+
+@given(password=PASSWORDS.map(lambda text: f"#1{text}".replace("&", "x").replace("'", "x").replace('"', "x")))
+def test_no_message_shows_a_password(password: str) -> None:
+    for_user = f"postgresql://me:{password}@host:5432/grid"
+    assert password not in without_password(f"storage {for_user} cannot be used")
+    assert password not in str(cause_of(ValueError(f"could not parse {for_user}")))
+    with pytest.raises(ValueError, match="is no storage") as refusal:
+        storage_address(for_user.replace("postgresql", "mysql"), Path())
+    assert password not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("postgresql+psycopg://me:pw@host/grid", "postgresql+psycopg://me:…@host/grid"),
+        ("postgresql://host/grid?user=me&password=pw", "postgresql://host/grid?user=me&password=…"),
+        (
+            "postgresql://host/grid?sslpassword=pw&sslmode=require",
+            "postgresql://host/grid?sslpassword=…&sslmode=require",
+        ),
+        ("connection to host=h password=pw failed", "connection to host=h password=… failed"),
+        ("postgresql://me@host:5432/grid", "postgresql://me@host:5432/grid"),
+        ("sqlite:////data/optuna.db", "sqlite:////data/optuna.db"),
+    ],
+)
+def test_what_is_shown_of_an_address(address: str, shown: str) -> None:
+    assert without_password(address) == shown

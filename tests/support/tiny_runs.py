@@ -1,0 +1,179 @@
+"""A pre-training run of seconds on its own small corpus, for tests that start, kill and compare whole runs."""
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from neobert.data.preparation import open_specified
+from neobert.files import read_lines
+from neobert.processes import REPOSITORY, StopRequest
+from neobert.recipe import (
+    Data,
+    Initialization,
+    Masking,
+    Model,
+    Optimization,
+    Pretraining,
+    Stage,
+    Subset,
+)
+from neobert.runs.layout import Layout
+from neobert.runs.run_file import Execution, Source, write_run_file
+from neobert.runs.specifications import PretrainingRun
+from neobert.runs.worker import Worker, open_parts
+from tests.support.forking import ForkedProcess, start_worker
+
+STEPS = 24
+LABELS = {"variants": ["T"], "parent": "P", "delta": {"model.layers": [1, 2]}}
+SOURCE = Source(name="synthetic", synthetic_documents=400)
+WORLD = open_specified(SOURCE)
+
+
+def tiny_model(**changes: object) -> Model:
+    """A rotary SwiGLU model of 2 × 16."""
+    fields = {
+        "vocabulary_size": 512,
+        "layers": 2,
+        "width": 16,
+        "heads": 2,
+        "feedforward_width": 32,
+        "positions": "rotary",
+        "rotary_base": 10_000,
+        "feedforward": "swiglu",
+        "norm": "rms_norm",
+        "norm_epsilon": 1e-5,
+        "dropout": 0.1,
+        "initialization": Initialization(
+            distribution="normal", weight_scale=0.05, embedding_scale=1.0, position_scale=0.05
+        ),
+    }
+    return Model.model_validate({**fields, **changes})
+
+
+def tiny_stage(**changes: object) -> Stage:
+    """A stage of 24 steps of 8 documents."""
+    fields = {
+        "context": 32,
+        "tokens_per_step": 256,
+        "steps": STEPS,
+        "warmup_steps": 4,
+        "decay_steps": 20,
+        "mixture": (Subset(minimum_tokens=0, share=1.0),),
+    }
+    return Stage.model_validate({**fields, **changes})
+
+
+def tiny_recipe(**changes: object) -> Pretraining:
+    """Pre-training with dropout, so that resuming must also restore randomness."""
+    fields = {
+        "model": tiny_model(),
+        "data": Data(corpus="web", tokenizer="wordpiece"),
+        "masking": Masking(rate=0.2, mask_share=0.8, random_share=0.1),
+        "packing": "padded",
+        "optimization": Optimization(
+            optimizer="adamw",
+            beta1=0.9,
+            beta2=0.95,
+            epsilon=1e-8,
+            weight_decay=0.01,
+            clip_norm=1.0,
+            peak_learning_rate=2e-3,
+            decay="cosine",
+            floor_fraction=0.1,
+        ),
+        "stages": (tiny_stage(),),
+        "precision": "fp32",
+        "seed": 0,
+    }
+    return Pretraining.model_validate({**fields, **changes})
+
+
+def tiny_run(previous: PretrainingRun | None = None, **changes: object) -> PretrainingRun:
+    """One stage; with `previous` the stage after it."""
+    recipe = tiny_recipe(**changes)
+    if previous is not None:
+        recipe = recipe.model_copy(update={"stages": (*previous.recipe.stages, *recipe.stages)})
+    return PretrainingRun(
+        recipe=recipe,
+        previous=None if previous is None else previous.id,
+        position_table=recipe.longest_context if recipe.model.positions == "learned" else None,
+        corpus_origin=WORLD.corpus_origin(recipe.data.corpus),
+        tokenizer_origin=WORLD.tokenizer_origin(recipe.data.tokenizer, recipe.model.vocabulary_size),
+    )
+
+
+def write_tiny_run(root: Path, run: PretrainingRun, **execution: int | str) -> Path:
+    """Put a run.json below `root`; returns its folder."""
+    settings = {"threads": 1, "processes": 1, "micro_batch_tokens": 128, "checkpoint_interval_steps": 5}
+    return write_run_file(Layout(root), run, SOURCE, Execution.model_validate({**settings, **execution}), LABELS)
+
+
+def worker(root: Path, *references: str, variables: Mapping[str, str] | None = None) -> ForkedProcess:
+    """A worker as a process of its own; `variables`, which nothing reads at import, join its environment."""
+    alone = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
+    environment = alone | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)} | dict(variables or {})
+    return start_worker(["--runs", str(root), *references], environment)
+
+
+def slurm_tasks(
+    root: Path, *references: str, count: int, nodes: str = "node[1-2]", job: str = "7"
+) -> list[ForkedProcess]:
+    """What srun starts: `count` times the same command, each with its variables."""
+    step = {"SLURM_JOB_ID": job, "SLURM_STEP_ID": "0", "SLURM_NTASKS": str(count), "SLURM_JOB_NODELIST": nodes}
+    ranks = [{"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)} for rank in range(count)]
+    return [worker(root, *references, variables=step | rank) for rank in ranks]
+
+
+def ends(processes: list[ForkedProcess]) -> tuple[list[int], str]:
+    """Wait for processes; their exit codes and all that they said."""
+    said = "".join(process.communicate(timeout=300)[1].decode() for process in processes)
+    return [process.returncode for process in processes], said
+
+
+def beside(root: Path, corpus: Path) -> Path:
+    """A new folder of runs that shares the tokenised corpora of another."""
+    root.mkdir(parents=True, exist_ok=True)
+    (root / "data").symlink_to(corpus / "data")
+    return root
+
+
+def curve(root: Path, run: PretrainingRun) -> list[float]:
+    """The loss of each step."""
+    return [line["loss"] for line in read_lines(root / "pretraining" / run.id / "metrics.jsonl") if "loss" in line]
+
+
+def final_weights(root: Path, run: PretrainingRun) -> dict[str, torch.Tensor]:
+    """The last checkpoint's tensors."""
+    return load_file(root / "pretraining" / run.id / "checkpoints" / f"step-{STEPS:08d}" / "model.safetensors")
+
+
+def wait_for_steps(root: Path, run: PretrainingRun, count: int, seconds: float = 120) -> None:
+    """Return as soon as the first attempt has noted so many steps."""
+    path = root / "pretraining" / run.id / "attempts" / "000001" / "metrics.jsonl"
+    deadline = time.monotonic() + seconds
+    while not path.exists() or path.read_bytes().count(b"\n") < count:
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.002)
+
+
+def finish(root: Path, *references: str) -> tuple[int, str]:
+    """Run the worker command to its end; exit code and what it said."""
+    process = worker(root, *references)
+    said = process.communicate(timeout=300)[1].decode()
+    return process.returncode, said
+
+
+def work(root: Path, *references: str) -> int:
+    """The worker in this process, which spares the import of torch; its exit code."""
+    layout = Layout(root)
+    parts = [part for each in references for part in open_parts(layout, each)]
+    return Worker(layout, parts, StopRequest()).run()
+
+
+def reference(run: PretrainingRun) -> str:
+    """How a worker is told about a run."""
+    return f"pretraining/{run.id}"

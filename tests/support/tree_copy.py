@@ -1,0 +1,58 @@
+"""A copy of the repository as a fresh clone has it, for tests that follow its instructions to the letter."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+NOT_CLONED = (".git", ".venv", "__pycache__", ".*_cache", ".hypothesis", "out", "build", "dist", "*.egg-info")
+
+
+def fresh_clone(folder: Path) -> Path:
+    """The files of the repository in `folder`, with this interpreter's environment as its .venv."""
+    ignored = shutil.ignore_patterns(*NOT_CLONED)
+
+    def not_cloned(place: str, names: list[str]) -> set[str]:
+        return ignored(place, names) | ({"runs"} if Path(place) == REPOSITORY else set())
+
+    shutil.copytree(REPOSITORY, folder, ignore=not_cloned)
+    (folder / ".venv").symlink_to(sys.prefix)
+    return folder
+
+
+def shell(tree: Path, commands: str) -> subprocess.CompletedProcess[str]:
+    """Commands in bash, as a person gives them after opening a terminal in a clone: the first that fails ends them."""
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    return subprocess.run(
+        ["bash", "-e", "-o", "pipefail", "-c", commands],
+        cwd=tree,
+        env=environment | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=3600,
+        check=False,
+    )
+
+
+def shrink_smoke_scale(tree: Path) -> None:
+    """Let the smoke scale of a copy take seconds: a few steps of tiny models on little text."""
+    scales = tree / "ablations" / "scales.py"
+    text = scales.read_text(encoding="utf-8")
+    assert '"smoke": 16_000' in text and text.count(RULES) == 1
+    text = text.replace('"smoke": 16_000', '"smoke": 600').replace(RULES, SMALLER + RULES)
+    scales.write_text(text, encoding="utf-8")
+
+
+RULES = "RULES: Mapping[Scale, Rules] = "
+SMALLER = """
+_SHAPES = {(12, 768): (2, 16), (16, 1056): (3, 24), (16, 1008): (3, 16), (28, 768): (5, 16)}
+SMOKE = replace(
+    SMOKE,
+    shapes={"trained": _SHAPES, "published": _SHAPES},
+    heads=2,
+    steps={1_000_000: 6, 50_000: 3},
+    finetuning={**SMOKE.finetuning, "epochs": 1, "train_examples": 64},
+)
+"""

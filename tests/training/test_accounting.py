@@ -1,0 +1,280 @@
+"""What a run says of its own cost: rate, padding, work, utilization, phases, memory; and a trace that costs no bit."""
+
+import json
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ablations.flags import with_execution_flags
+from ablations.run import build_parser
+from ablations.scales import execution_at
+from neobert.files import read_lines
+from neobert.model.size import datasheet_peak, training_flops_per_token
+from neobert.runs.layout import Layout
+from neobert.runs.run_file import read_run_file
+from neobert.runs.specifications import PretrainingRun
+from neobert.training.accounting import Totals, datasheet_ceiling, matmul_ceiling, mean_phase_seconds
+from neobert.training.distributed import Process
+from neobert.training.pretraining import PretrainingTrainer
+from tests.support.tiny_runs import (
+    STEPS,
+    beside,
+    final_weights,
+    finish,
+    reference,
+    tiny_model,
+    tiny_run,
+    write_tiny_run,
+)
+
+PHASES = {"data", "forward", "backward", "optimizer"}
+PACKINGS = ("padded", "packed", "packed_across_documents")
+TRACED_STEPS = 3
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def runs() -> dict[str, PretrainingRun]:
+    return {packing: tiny_run(packing=packing) for packing in PACKINGS}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, runs: dict[str, PretrainingRun]) -> Path:
+    """A folder with a finished run of each packing."""
+    root = tmp_path_factory.mktemp("finished")
+    for run in runs.values():
+        write_tiny_run(root, run)
+    code, said = finish(root, *map(reference, runs.values()))
+    assert code == 0, said
+    return root
+
+
+def record(root: Path, run: PretrainingRun) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((root / "pretraining" / run.id / "done.json").read_text())
+    return content
+
+
+def step_lines(root: Path, run: PretrainingRun) -> list[dict[str, Any]]:
+    return [line for line in read_lines(root / "pretraining" / run.id / "metrics.jsonl") if "loss" in line]
+
+
+def trainer_of(root: Path, run: PretrainingRun, **execution: int | str) -> PretrainingTrainer:
+    return PretrainingTrainer(Layout(root), read_run_file(write_tiny_run(root, run, **execution)), Process(0, 1))
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_the_phases_of_a_step_add_up_to_its_seconds(
+    finished: Path, runs: dict[str, PretrainingRun], packing: str
+) -> None:
+    lines = step_lines(finished, runs[packing])
+    assert all(line["phase_seconds"].keys() == PHASES for line in lines)
+    attributed = sum(sum(line["phase_seconds"].values()) for line in lines)
+    assert 0.8 < attributed / sum(line["seconds"] for line in lines) < 1.001
+    means = record(finished, runs[packing])["phase_seconds"]
+    assert sum(means.values()) * STEPS == pytest.approx(attributed, rel=1e-2)
+
+
+def test_lines_without_phases_do_not_count_in_their_mean() -> None:
+    lines = [{"phase_seconds": {"data": 1.0}}, {"heldout_loss": 1.0}, {"phase_seconds": {"data": 2.0}}]
+    assert mean_phase_seconds(lines) == {"data": 1.5}
+    assert mean_phase_seconds([]) == {}
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_padding_and_work_are_those_of_the_tensors(
+    finished: Path, runs: dict[str, PretrainingRun], packing: str
+) -> None:
+    """Counted anew in what the model was given."""
+    run, told = runs[packing], record(finished, runs[packing])
+    trainer = trainer_of(finished, run)
+    real = slots = attended = 0
+    for step in trainer.micro_batches().of_steps(trainer.rows):
+        for batch in step.micro_batches:
+            slots += batch.token_ids.numel()
+            real += int((batch.positions >= 0).sum())
+            rows = torch.arange(len(batch.documents))[:, None].expand_as(batch.documents)[batch.documents >= 0]
+            lengths = Counter(zip(rows.tolist(), batch.documents[batch.documents >= 0].tolist(), strict=True))
+            attended += sum(length**2 for length in lengths.values())
+    assert told["real_tokens"] == real
+    assert told["padding"] == pytest.approx(1 - real / slots, abs=1e-12)
+    per_token = training_flops_per_token(run.recipe.model, attended / real, run.recipe.masking.rate)
+    assert told["flops"] == pytest.approx(per_token * real)
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+@pytest.mark.parametrize("processes", [1, 3])
+def test_slots_count_the_filler_that_fixed_sizes_and_processes_add(
+    finished: Path, runs: dict[str, PretrainingRun], packing: str, processes: int
+) -> None:
+    trainer = trainer_of(finished, runs[packing], micro_batch_tokens=96)
+    trainer.compiled = True
+    feedings = []
+    for rank in range(processes):
+        trainer.process = Process(rank, processes)
+        feedings.append(list(islice(trainer.micro_batches().of_steps(trainer_of(finished, runs[packing]).rows), 8)))
+    for of_all in zip(*feedings, strict=True):
+        held = sum(batch.token_ids.numel() for step in of_all for batch in step.micro_batches)
+        assert {step.slots for step in of_all} == {held}
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_utilization_follows_from_the_records_own_numbers(
+    finished: Path, runs: dict[str, PretrainingRun], packing: str
+) -> None:
+    told = record(finished, runs[packing])
+    utilization, rate = told["model_flops_utilization"], told["flops"] / told["seconds"]
+    assert utilization["of_measured_ceiling"] == pytest.approx(
+        rate / utilization["ceiling_flops_per_second"], rel=1e-3 / told["seconds"]
+    )
+    assert 0 < utilization["of_measured_ceiling"] < 1
+    assert utilization["of_datasheet"] is None
+    assert told["tokens_per_second"] == pytest.approx(told["real_tokens"] / told["seconds"], rel=1e-3 / told["seconds"])
+    assert told["compiled"] is False and told["compile_seconds"] == 0
+    assert told["peak_memory_bytes"].keys() == {"process"} and told["peak_memory_bytes"]["process"] > 1 << 26
+
+
+def test_every_line_tells_its_rate(finished: Path, runs: dict[str, PretrainingRun]) -> None:
+    for line in step_lines(finished, runs["padded"]):
+        assert line["tokens_per_second"] == pytest.approx(line["real_tokens"] / line["seconds"], rel=1e-3)
+
+
+def test_a_checkpoint_of_an_older_version_counts_on_and_owns_up_to_what_it_did_not_count(
+    runs: dict[str, PretrainingRun],
+) -> None:
+    recipe = runs["padded"].recipe
+    totals = Totals.restored({"real_tokens": 100, "seconds": 2.0})
+    assert totals.padding is None
+    assert totals.flops(recipe) == training_flops_per_token(recipe.model, 32, recipe.masking.rate) * 100
+    totals.counted_tokens, totals.slots = 30, 40
+    assert Totals.restored(vars(totals)) == totals and totals.padding == 0.25
+
+
+def test_the_ceiling_is_measured_once_and_takes_no_random_number() -> None:
+    state = torch.get_rng_state()
+    ceiling = matmul_ceiling(CPU, "fp32")
+    assert ceiling > 1e8 and matmul_ceiling(CPU, "fp32") == ceiling
+    assert torch.equal(torch.get_rng_state(), state)
+    assert datasheet_ceiling(CPU, "bf16") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "peak"),
+    [
+        ("NVIDIA H200", 989e12),
+        ("NVIDIA H100 80GB HBM3", 989e12),
+        ("NVIDIA A100-SXM4-80GB", 312e12),
+        ("NVIDIA A100-PCIE-40GB", 312e12),
+        ("NVIDIA L40S", 362e12),
+        ("NVIDIA H100 PCIe", None),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", None),
+        ("NVIDIA GH200 480GB", None),
+        ("NVIDIA L40", None),
+        ("Tesla T4", None),
+    ],
+)
+def test_a_gpu_is_found_in_the_table_by_its_whole_name(name: str, peak: float | None) -> None:
+    assert datasheet_peak(name) == peak
+
+
+def test_a_trace_holds_the_phases_of_its_steps_and_changes_no_bit(
+    finished: Path, runs: dict[str, PretrainingRun], tmp_path: Path
+) -> None:
+    root, run = beside(tmp_path / "traced", finished), runs["padded"]
+    folder = write_tiny_run(root, run, trace_steps=TRACED_STEPS)
+    code, said = finish(root, reference(run))
+    path = folder / "attempts" / "000001" / "trace.json"
+    assert code == 0 and f"the trace of steps 4 to {3 + TRACED_STEPS} lies in {path}" in said
+    events = json.loads(path.read_text())["traceEvents"]
+    named = Counter(event["name"] for event in events if event.get("cat") == "user_annotation")
+    assert named.keys() >= PHASES and named["data"] == named["optimizer"] == TRACED_STEPS
+    assert named["forward"] == named["backward"] >= TRACED_STEPS
+    assert [child.name for child in sorted(path.parent.iterdir())] == ["metrics.jsonl", "trace.json"]
+    ours, theirs = final_weights(root, run), final_weights(finished, run)
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert [line["loss"] for line in step_lines(root, run)] == [line["loss"] for line in step_lines(finished, run)]
+
+
+def test_flags_say_how_models_execute() -> None:
+    told = build_parser().parse_args(["--variant", "M7", "--compile", "on", "--trace-steps", "5"])
+    execution = with_execution_flags(execution_at("smoke"), told)
+    assert (execution.compile, execution.trace_steps) == ("on", 5)
+    untold = with_execution_flags(execution_at("smoke"), build_parser().parse_args(["--list"]))
+    assert untold == execution_at("smoke")
+
+
+# Host synchronisations
+
+
+WAITING_CALLS = frozenset(
+    {"item", "tolist", "numpy", "cpu", "nonzero", "unique", "masked_select", "is_nonzero", "equal"}
+    | {"__bool__", "__float__", "__int__", "__index__", "__contains__", "__array__"}
+)
+"""What makes the host wait for a device that computes: what needs a tensor's values, or a size that hangs on them."""
+
+WAITING_OPERATIONS = frozenset(
+    {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default, torch.ops.aten.equal.default}
+)
+
+
+class PythonWaits(TorchFunctionMode):
+    """Counts the calls of torch's Python side that wait: `tolist` and `numpy` reach no operation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: Counter[str] = Counter()
+
+    def __torch_function__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
+        name = getattr(function, "__name__", "")
+        if name in WAITING_CALLS:
+            self.seen[name] += 1
+        return function(*arguments, **(named or {}))
+
+
+class OperationWaits(TorchDispatchMode):
+    """Counts the operations that wait, whoever calls them. What a kernel reads of its own tensors is not among them:
+    on a CPU that waits for nobody, and the fused optimizers' kernels on a GPU read on the GPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, operation: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
+        if operation in WAITING_OPERATIONS:
+            self.seen[str(operation)] += 1
+        return operation(*arguments, **(named or {}))
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_a_step_waits_for_nothing(finished: Path, runs: dict[str, PretrainingRun], packing: str) -> None:
+    trainer = trainer_of(finished, runs[packing])
+    trainer.engine.restore_optimizer({})
+    steps = list(islice(trainer.micro_batches().of_steps(trainer.rows), 6))
+    with PythonWaits() as calls, OperationWaits() as operations:
+        updates = [trainer.engine.step(step.micro_batches, 1e-3) for step in steps]
+        assert not calls.seen and not operations.seen
+        updates[-1].measured()
+        assert calls.seen == {"tolist": 1}  # reading waits, and is seen
+        updates[-1].measured()
+        assert bool(torch.ones(1)) and operations.seen
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_step_on_a_gpu_waits_for_nothing(finished: Path, precision: str) -> None:
+    run = tiny_run(packing="packed", precision=precision, model=tiny_model(dropout=0.0))
+    trainer = trainer_of(finished, run)
+    trainer.engine.restore_optimizer({})
+    for number, step in enumerate(islice(trainer.micro_batches().of_steps(trainer.rows), 8)):
+        torch.cuda.set_sync_debug_mode("error" if number >= 3 else "default")
+        try:
+            update = trainer.engine.step(step.micro_batches, 1e-3)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        update.measured()

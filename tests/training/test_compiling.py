@@ -1,0 +1,256 @@
+"""Compiled models: when compiling pays, that it happens before the steps and never again, and what it changes."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch._dynamo.testing import CompileCounter
+
+from neobert.recipe import Precision
+from neobert.runs.claims import acquire
+from neobert.runs.layout import Layout
+from neobert.runs.run_file import read_run_file
+from neobert.runs.specifications import PretrainingRun
+from neobert.training import pretraining
+from neobert.training.compiling import MOST_SIZES, TrialStep, compiling_pays
+from neobert.training.distributed import Process
+from neobert.training.loop import Step
+from neobert.training.pretraining import PretrainingTrainer
+from tests.support.tiny_runs import (
+    beside,
+    curve,
+    final_weights,
+    finish,
+    reference,
+    tiny_model,
+    tiny_run,
+    tiny_stage,
+    wait_for_steps,
+    worker,
+    write_tiny_run,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script_method`:DeprecationWarning")  # torch's own
+
+WARM_UP_STEPS, STEPS = 16, 48
+COMPILED_STEPS, STOPPED_AFTER = 8, 5
+BF16_BOUND = 2e-3
+"""Of a loss, relative: bf16 has 8 bits of precision, and a fused kernel rounds elsewhere than several do."""
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of runs with the tokenised corpus."""
+    root = tmp_path_factory.mktemp("corpus")
+    trainer_of(root, tiny_run())
+    return root
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled() -> Iterator[None]:
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(recompile_limit=MOST_SIZES):
+        yield
+    torch._dynamo.reset()
+
+
+def trainer_of(root: Path, run: PretrainingRun, **execution: int | str) -> PretrainingTrainer:
+    return PretrainingTrainer(Layout(root), read_run_file(write_tiny_run(root, run, **execution)), Process(0, 1))
+
+
+def losses(steps: Iterator[Step]) -> list[float]:
+    return [step.measured().loss for step in steps]
+
+
+# Whether it pays
+
+
+class Timed(TrialStep):
+    """A trial that takes so long, whatever the machine."""
+
+    def __init__(self, taken: float, precision: Precision) -> None:
+        super().__init__(torch.nn.Identity(), lambda: torch.zeros(()), precision, torch.device("cpu"))
+        object.__setattr__(self, "taken", taken)
+
+    def seconds(self) -> float:
+        taken: float = vars(self)["taken"]
+        return taken
+
+
+@given(
+    taken=st.floats(1e-4, 10),
+    layers=st.integers(1, 48),
+    left=st.tuples(st.integers(0, 10**7), st.integers(0, 10**7)),
+    precision=st.sampled_from(["fp32", "bf16"]),
+)
+def test_the_more_is_left_the_sooner_compiling_pays(
+    taken: float, layers: int, left: tuple[int, int], precision: Precision
+) -> None:
+    trial = Timed(taken, precision)
+    fewer, more = sorted(left)
+    assert compiling_pays(trial, layers, fewer) <= compiling_pays(trial, layers, more)
+    assert not compiling_pays(trial, layers, 0)
+    assert compiling_pays(trial, layers, 10**8)
+    assert compiling_pays(trial, layers, fewer) <= compiling_pays(Timed(2 * taken, precision), layers, fewer)
+
+
+def test_a_short_rest_does_not_pay_and_a_long_one_does() -> None:
+    trial = Timed(0.5, "fp32")
+    assert not compiling_pays(trial, 12, 100) and compiling_pays(trial, 12, 100_000)
+    assert not compiling_pays(trial, 1, 7200) and compiling_pays(trial, 1, 7201)  # an hour is the least on a CPU
+
+
+def test_auto_leaves_a_tiny_run_alone(corpus: Path) -> None:
+    trainer = trainer_of(corpus, tiny_run())
+    trainer.restore()
+    assert not trainer.compiled and trainer.totals.compile_seconds == 0
+
+
+# Recompiles
+
+
+@pytest.mark.parametrize("packing", ["padded", "packed", "packed_across_documents"])
+def test_no_step_behind_the_first_ones_compiles_anything(corpus: Path, packing: str) -> None:
+    """The graphs are real ones, from torch's tracer; what would be made of them does not matter here."""
+    stage = tiny_stage(context=64, tokens_per_step=4096, steps=STEPS)
+    run = tiny_run(packing=packing, model=tiny_model(layers=1), stages=(stage,))
+    trainer = trainer_of(corpus, run, micro_batch_tokens=2048)
+    trainer.engine.restore_optimizer({})
+    counter = CompileCounter()
+    trainer.model.compile(backend=counter, dynamic=False)
+    trainer.compiled = True
+    seen = []
+    for step in trainer.steps(0):
+        step.measured()
+        seen.append(counter.frame_count)
+    assert len(seen) == STEPS and seen[0] >= 1
+    assert seen[WARM_UP_STEPS:] == [seen[WARM_UP_STEPS - 1]] * (STEPS - WARM_UP_STEPS)
+    assert seen[-1] <= MOST_SIZES
+
+
+# The same numbers
+
+
+def compiled_run(precision: Precision = "fp32") -> PretrainingRun:
+    """All of its micro-batches have one size."""
+    stage = tiny_stage(context=64, tokens_per_step=1024, steps=COMPILED_STEPS, warmup_steps=2, decay_steps=6)
+    model = tiny_model(layers=1, dropout=0.0)
+    return tiny_run(packing="packed", precision=precision, model=model, stages=(stage,))
+
+
+def begun(root: Path, run: PretrainingRun, word: str) -> PretrainingTrainer:
+    trainer = trainer_of(root, run, micro_batch_tokens=1024, compile=word)
+    assert trainer.restore() == 0
+    return trainer
+
+
+def test_a_compiled_run_has_the_losses_of_an_eager_one_and_stopped_goes_on_bit_for_bit(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = compiled_run()
+    undisturbed = begun(beside(tmp_path / "undisturbed", corpus), run, "on")
+    assert undisturbed.compiled and undisturbed.totals.compile_seconds > 0
+    expected = losses(undisturbed.steps(0))
+    eager = begun(beside(tmp_path / "eager", corpus), run, "off")
+    assert not eager.compiled and losses(eager.steps(0)) == pytest.approx(expected, rel=1e-5)
+
+    root = beside(tmp_path / "stopped", corpus)
+    stopped = begun(root, run, "on")
+    first = losses(islice(stopped.steps(0), STOPPED_AFTER))
+    with acquire(Layout(root).claims(run.id)) as claim:  # type: ignore[union-attr]
+        stopped.save(STOPPED_AFTER, claim)
+    torch._dynamo.reset()  # as a process of its own
+    resumed = trainer_of(root, run, micro_batch_tokens=1024, compile="off")
+    assert resumed.restore() == STOPPED_AFTER and resumed.compiled
+    assert "goes on compiled, as it began" in capsys.readouterr().err
+    assert resumed.totals.compile_seconds > stopped.totals.compile_seconds >= 0
+    assert first + losses(resumed.steps(STOPPED_AFTER)) == expected
+    ours, theirs = resumed.model.state_dict(), undisturbed.model.state_dict()
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+@pytest.mark.drill
+def test_drill_kill_9_of_a_compiled_run_changes_nothing(corpus: Path, tmp_path: Path) -> None:
+    """With sizes that come and go, and dropout: each of both commands compiles for itself."""
+    run = tiny_run()
+    roots = [beside(tmp_path / name, corpus) for name in ("undisturbed", "killed")]
+    for root in roots:
+        write_tiny_run(root, run, compile="on")
+    process = worker(roots[1], reference(run))
+    wait_for_steps(roots[1], run, 7, seconds=600)
+    process.kill()
+    process.communicate()
+    for root in roots:
+        code, said = finish(root, reference(run))
+        assert code == 0, said
+        assert json.loads((root / "pretraining" / run.id / "done.json").read_text())["compiled"]
+    assert curve(roots[0], run) == curve(roots[1], run)
+    ours, theirs = (final_weights(root, run) for root in roots)
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+@pytest.mark.slow
+def test_in_bf16_a_compiled_run_has_the_losses_of_an_eager_one_within_its_precision(
+    corpus: Path, tmp_path: Path
+) -> None:
+    run = compiled_run("bf16")
+    curves = [losses(begun(beside(tmp_path / word, corpus), run, word).steps(0)) for word in ("on", "off")]
+    assert curves[0] == pytest.approx(curves[1], rel=BF16_BOUND)
+
+
+def test_a_run_that_began_eager_stays_so_and_says_so(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, root = compiled_run(), beside(tmp_path / "eager", corpus)
+    eager = begun(root, run, "off")
+    losses(islice(eager.steps(0), 2))
+    with acquire(Layout(root).claims(run.id)) as claim:  # type: ignore[union-attr]
+        eager.save(2, claim)
+    resumed = trainer_of(root, run, micro_batch_tokens=1024, compile="on")
+    assert resumed.restore() == 2 and not resumed.compiled
+    assert "goes on without compiling, as it began" in capsys.readouterr().err
+
+
+# Without a compiler
+
+
+@pytest.fixture
+def no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    import torch._inductor.config as inductor
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    with inductor.patch({"cpp.cxx": (None, str(tmp_path / "no-such-compiler")), "fx_graph_cache": False}):
+        yield
+
+
+@pytest.mark.usefixtures("no_compiler")
+def test_auto_goes_on_without_a_compiler_in_one_sentence(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(pretraining, "compiling_pays", lambda trial, layers, left: True)
+    run = compiled_run()
+    trainer = begun(beside(tmp_path / "auto", corpus), run, "auto")
+    said = capsys.readouterr().err.splitlines()
+    assert not trainer.compiled
+    assert len(said) == 1 and "cannot be compiled here" in said[0] and "goes on without" in said[0]
+    eager = begun(beside(tmp_path / "off", corpus), run, "off")
+    assert losses(islice(trainer.steps(0), 2)) == losses(islice(eager.steps(0), 2))
+
+
+def test_on_fails_without_a_compiler_in_one_sentence(corpus: Path, tmp_path: Path) -> None:
+    root, run = beside(tmp_path / "on", corpus), compiled_run()
+    write_tiny_run(root, run, compile="on")
+    absent = {"CXX": str(tmp_path / "no-such-compiler"), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+    command = [sys.executable, "-m", "neobert.runs.worker", "--runs", str(root), reference(run)]
+    ended = subprocess.run(command, env=os.environ | absent, capture_output=True, text=True, check=False, timeout=300)
+    said = ended.stderr
+    assert ended.returncode == 1 and said.count("\n") == 1
+    assert "cannot be compiled here" in said and "take --compile off or auto" in said

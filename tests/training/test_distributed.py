@@ -1,0 +1,313 @@
+"""Processes that train one run: SLURM's tasks find those of their own copy of the job, stop together, and give up."""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch
+from pydantic import ValidationError
+from torch.distributed import DistError
+
+from neobert.errors import RunFailed
+from neobert.files import read_lines
+from neobert.processes import Stopped, StopRequest
+from neobert.runs.layout import Layout
+from neobert.runs.run_file import Execution, read_run_file
+from neobert.runs.specifications import PretrainingRun
+from neobert.training.distributed import JobRank, Process, default_device, find_rendezvous, has_ended, host_ranks
+from neobert.training.trainer import engine_class, join_runs
+from tests.support.tiny_runs import (
+    STEPS,
+    beside,
+    curve,
+    ends,
+    final_weights,
+    finish,
+    reference,
+    slurm_tasks,
+    tiny_model,
+    tiny_run,
+    tiny_stage,
+    wait_for_steps,
+    write_tiny_run,
+)
+
+STEP = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_STEP_ID": "0",
+    "SLURM_NTASKS": "4",
+    "SLURM_PROCID": "3",
+    "SLURM_JOB_NODELIST": "node[1-2]",
+}
+EXECUTION = Execution(threads=1, processes=2, micro_batch_tokens=128, checkpoint_interval_steps=5)
+FIRST, SECOND = (JobRank("slurm-7-0-0-x", Process(rank, 2)) for rank in range(2))
+BRIEF = timedelta(seconds=0.3)
+HOST = """
+import sys, time
+from pathlib import Path
+from neobert.runs.layout import Layout
+from neobert.training.distributed import JobRank, Process, default_device, find_rendezvous, has_ended, host_ranks
+with host_ranks(Layout(Path(sys.argv[1])), JobRank(sys.argv[2], Process(0, 2))):
+    print("here", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, PretrainingRun]:
+    """A run without dropout, finished by two processes of this machine."""
+    root, run = tmp_path_factory.mktemp("local"), tiny_run(model=tiny_model(dropout=0.0))
+    write_tiny_run(root, run, processes=2)
+    code, said = finish(root, reference(run))
+    assert code == 0, said
+    return root, run
+
+
+def assert_equal_weights(first: Path, second: Path, run: PretrainingRun) -> None:
+    """Bit for bit."""
+    ours, theirs = final_weights(first, run), final_weights(second, run)
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_a_step_of_slurm_says_who_a_process_is() -> None:
+    task = JobRank.of_environment(STEP)
+    assert task is not None and task.process == Process(3, 4) and "/" not in task.key
+    assert JobRank.of_environment({**STEP, "SLURM_NTASKS": "1"}) is None
+    assert JobRank.of_environment({}) is None
+
+
+def test_a_batch_script_or_a_shell_of_an_allocation_is_no_task() -> None:
+    outside = {name: value for name, value in STEP.items() if name != "SLURM_STEP_ID"}
+    assert JobRank.of_environment(outside) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"SLURM_JOB_ID": "8"},
+        {"SLURM_STEP_ID": "1"},
+        {"SLURM_RESTART_COUNT": "1"},
+        {"SLURM_JOB_NODELIST": "node[3-4]"},
+    ],
+)
+def test_another_copy_of_a_job_has_another_key(change: dict[str, str]) -> None:
+    """SLURM_RESTART_COUNT alone does not tell copies apart: a controller's crash may start a job twice without it."""
+    tasks = [JobRank.of_environment(environment) for environment in (STEP, STEP | change, STEP | {"SLURM_PROCID": "0"})]
+    keys = [task.key for task in tasks if task is not None]
+    assert keys[0] != keys[1] and keys[0] == keys[2]
+
+
+def test_a_rank_started_here_knows_its_place_even_inside_a_step_of_slurm() -> None:
+    assert JobRank.of_environment(STEP | SECOND.variables()) == SECOND
+
+
+@pytest.mark.parametrize(("local_rank", "gpus", "taken"), [("2", 4, 2), ("2", 1, 0), ("0", 8, 0)])
+def test_a_task_takes_its_gpu_or_the_only_one_it_sees(
+    monkeypatch: pytest.MonkeyPatch, local_rank: str, gpus: int, taken: int
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    monkeypatch.setenv("SLURM_LOCALID", local_rank)
+    current: list[int] = []
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    assert default_device() == torch.device("cuda", taken)
+    assert current == [taken], "events and streams would belong to another"
+
+
+def test_no_task_shares_the_gpu_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    with pytest.raises(ValueError, match="sees 2 GPUs, one for each of those before it"):
+        default_device()
+
+
+def test_two_tasks_of_slurm_train_stage_after_stage_as_local_processes_do(
+    local: tuple[Path, PretrainingRun], tmp_path: Path
+) -> None:
+    """Bit for bit; run.json says one process, the step two. The second rank joins one after the other."""
+    root, run = beside(tmp_path / "slurm", local[0]), local[1]
+    second = tiny_run(
+        previous=run, model=run.recipe.model, stages=(tiny_stage(steps=2, warmup_steps=0, decay_steps=0),)
+    )
+    write_tiny_run(root, run)
+    write_tiny_run(root, second)
+    codes, said = ends(slurm_tasks(root, reference(run), reference(second), count=2))
+    assert codes == [0, 0], said
+    assert curve(root, run) == curve(local[0], run)
+    assert_equal_weights(root, local[0], run)
+    records = [json.loads((root / reference(each) / "done.json").read_text()) for each in (run, second)]
+    assert [record["processes"] for record in records] == [2, 2]
+    assert len(list(read_lines(root / "starts.jsonl"))) == 2
+
+
+def test_four_tasks_of_which_two_get_no_rows_train_the_same(local: tuple[Path, PretrainingRun], tmp_path: Path) -> None:
+    """8 rows a step in micro-batches of 4: losses agree with two processes to 1e-5 relative."""
+    root, run = beside(tmp_path / "slurm", local[0]), local[1]
+    write_tiny_run(root, run)
+    codes, said = ends(slurm_tasks(root, reference(run), count=4))
+    assert codes == [0, 0, 0, 0], said
+    assert curve(root, run) == pytest.approx(curve(local[0], run), rel=1e-5)
+
+
+def test_of_two_copies_of_a_job_one_trains_and_its_tasks_do_not_mix(
+    local: tuple[Path, PretrainingRun], tmp_path: Path
+) -> None:
+    root, run = beside(tmp_path / "slurm", local[0]), local[1]
+    write_tiny_run(root, run)
+    copies = [slurm_tasks(root, reference(run), count=2, nodes=nodes) for nodes in ("node[1-2]", "node[2-3]")]
+    codes, said = ends([process for copy in copies for process in copy])
+    assert codes == [0, 0, 0, 0], said
+    assert said == "", "a rank joined another attempt"
+    assert len(list(read_lines(root / "starts.jsonl"))) == 1
+    assert_equal_weights(root, local[0], run)
+
+
+def test_a_stop_that_reaches_one_rank_alone_ends_all_after_the_same_step(
+    local: tuple[Path, PretrainingRun], tmp_path: Path
+) -> None:
+    root, run = beside(tmp_path / "slurm", local[0]), local[1]
+    write_tiny_run(root, run, checkpoint_interval_steps=1000)
+    tasks = slurm_tasks(root, reference(run), count=2)
+    wait_for_steps(root, run, 2)
+    for number in (signal.SIGSTOP, signal.SIGUSR2, signal.SIGCONT):  # the pause keeps the run from ending meanwhile
+        tasks[1].send_signal(number)
+    codes, said = ends(tasks)
+    assert codes == [75, 0] and "saved after step" in said, said
+    last = [line["step"] for line in read_lines(root / reference(run) / "attempts" / "000001" / "metrics.jsonl")][-1]
+    assert last < STEPS and (root / reference(run) / "checkpoints" / f"step-{last:08d}").exists()
+    codes, said = ends(slurm_tasks(root, reference(run), count=2, job="8"))
+    assert codes == [0, 0], said
+    assert_equal_weights(root, local[0], run)
+
+
+def test_a_killed_rank_fails_the_attempt_and_the_next_start_goes_on(
+    local: tuple[Path, PretrainingRun], tmp_path: Path
+) -> None:
+    root, run = beside(tmp_path / "slurm", local[0]), local[1]
+    write_tiny_run(root, run)
+    tasks = slurm_tasks(root, reference(run), count=2)
+    wait_for_steps(root, run, 7)
+    tasks[1].kill()
+    codes, said = ends(tasks)
+    assert codes == [1, -signal.SIGKILL] and (root / reference(run) / "error.json").exists(), said
+    codes, said = ends(slurm_tasks(root, reference(run), count=2, job="8"))
+    assert codes == [0, 0], said
+    assert_equal_weights(root, local[0], run)
+
+
+# How ranks meet
+
+
+def test_a_rank_without_a_sign_of_life_of_the_first_gives_up_in_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert join_runs(Layout(tmp_path), SECOND, StopRequest(), timeout=BRIEF) == 1
+    said = capsys.readouterr().err
+    assert said == f"process 1 of 2 of {SECOND.key} gives up: the first one gave no sign of life for 0.3 s\n"
+
+
+def test_a_rank_goes_home_when_the_first_has_ended(tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+    with host_ranks(layout, FIRST):
+        pass
+    assert join_runs(layout, SECOND, StopRequest()) == 0
+
+
+def test_a_rank_waits_while_the_first_lives(tmp_path: Path) -> None:
+    """The first one may wait for another attempt's claim for hours."""
+    layout, codes = Layout(tmp_path), []
+    with host_ranks(layout, FIRST):
+        thread = threading.Thread(target=lambda: codes.append(join_runs(layout, SECOND, StopRequest(), timeout=BRIEF)))
+        thread.start()
+        thread.join(timeout=0.8)
+        assert thread.is_alive()
+    thread.join(timeout=30)
+    assert codes == [0]
+
+
+def test_a_rank_gives_up_when_the_first_dies(tmp_path: Path) -> None:
+    first = subprocess.Popen([sys.executable, "-c", HOST, str(tmp_path), FIRST.key], stdout=subprocess.PIPE)
+    assert first.stdout is not None and first.stdout.readline()
+    second = find_rendezvous(Layout(tmp_path), SECOND, BRIEF)
+    assert second is not None
+    first.kill()
+    first.communicate()
+    with pytest.raises(DistError):
+        second.next_run()
+    assert not has_ended(Layout(tmp_path), SECOND)
+    with pytest.raises(RunFailed, match="gave no sign of life"):  # its address is followed by nobody
+        find_rendezvous(Layout(tmp_path), SECOND, BRIEF)
+
+
+def test_one_attempt_of_a_job_has_one_process_a_rank(tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+    with host_ranks(layout, FIRST):
+        with pytest.raises(RunFailed, match="only one may run"), host_ranks(layout, FIRST):
+            pass
+        second = find_rendezvous(layout, SECOND)
+        assert second is not None
+        with pytest.raises(RunFailed, match=f"another process takes part as {SECOND} already"):
+            find_rendezvous(layout, SECOND)
+        second.store.set("goodbye 1", "")
+
+
+def test_a_run_to_which_not_all_come_names_who_is_missing(tmp_path: Path) -> None:
+    layout, first = Layout(tmp_path), JobRank(FIRST.key, Process(0, 3))
+    with host_ranks(layout, first) as rendezvous:
+        with (
+            pytest.raises(RunFailed, match=r"1 of 3 processes of run r met within 0\.3 s; missing: 1, 2"),
+            rendezvous.lead("r", EXECUTION, StopRequest(), BRIEF),
+        ):
+            pass
+        late = find_rendezvous(layout, JobRank(FIRST.key, Process(1, 3)))
+        assert late is not None
+        rendezvous.store.set("done", "")
+        assert late.next_run() is None, "nobody may come to what is over"
+
+
+def test_a_stop_before_all_have_met_made_no_progress(tmp_path: Path) -> None:
+    stop = StopRequest()
+    stop.request()
+    with (
+        host_ranks(Layout(tmp_path), FIRST) as rendezvous,
+        pytest.raises(Stopped) as stopped,
+        rendezvous.lead("r", EXECUTION, stop),
+    ):
+        pass
+    assert not stopped.value.progressed
+
+
+def test_a_single_engine_refuses_more_processes() -> None:
+    with pytest.raises(ValidationError, match=r"'single' trains in one process, not in 2: choose ddp, zero1 or zero2"):
+        EXECUTION.with_processes(1).model_copy(update={"engine": "single"}).with_processes(2)
+
+
+def test_in_one_process_every_engine_is_the_plain_one() -> None:
+    assert {engine_class(word, 1) for word in ("single", "ddp", "zero1", "zero2")} == {engine_class("ddp", 2)}
+
+
+def test_the_newest_execution_of_a_run_counts_and_its_identity_stays(tmp_path: Path) -> None:
+    run = tiny_run()
+    folder = write_tiny_run(tmp_path, run)
+    first = (folder / "run.json").read_bytes()
+    assert not (folder / "execution.json").exists()
+    write_tiny_run(tmp_path, run, processes=2, engine="zero1")
+    assert read_run_file(folder).execution.engine == "zero1" and read_run_file(folder).execution.processes == 2
+    write_tiny_run(tmp_path, run)
+    assert read_run_file(folder).execution.engine == "ddp" and read_run_file(folder).execution.processes == 1
+    assert (folder / "run.json").read_bytes() == first
+
+
+def test_a_run_file_from_before_there_were_engines_still_reads(tmp_path: Path) -> None:
+    path = write_tiny_run(tmp_path, tiny_run()) / "run.json"
+    content = json.loads(path.read_text())
+    del content["execution"]["engine"]
+    path.write_text(json.dumps(content | {"schema": 1, "checksum": None}))
+    assert read_run_file(path.parent).execution.engine == "ddp"

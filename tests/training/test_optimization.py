@@ -1,0 +1,147 @@
+"""Optimizers under the engine: whichever is taken, gradients are clipped, nothing that is not finite is applied, and
+the state goes on bit for bit."""
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from neobert.errors import RunFailed
+from neobert.recipe import Optimization
+from neobert.training import optimization
+from neobert.training.engine import Engine
+from neobert.training.optimization import OPTIMIZERS, build_optimizer
+from neobert.training.zero import ZeroOne
+from tests.support.tiny_runs import tiny_recipe
+
+Batch = tuple[Tensor, Tensor]
+RATE = 0.01
+
+
+def sgd(model: nn.Module, recipe: Optimization) -> torch.optim.Optimizer:
+    """What somebody might add, without any thought of clipping."""
+    return torch.optim.SGD(model.parameters(), lr=recipe.peak_learning_rate, momentum=recipe.beta1)
+
+
+@pytest.fixture(params=[*OPTIMIZERS, "added"])
+def recipe(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Optimization:
+    monkeypatch.setattr(optimization, "OPTIMIZERS", {**OPTIMIZERS, "added": sgd})
+    fields = {"optimizer": request.param, "clip_norm": 0.1, "weight_decay": 0.1, "peak_learning_rate": RATE}
+    return tiny_recipe().optimization.model_copy(update=fields)
+
+
+def small_model() -> nn.Module:
+    torch.manual_seed(0)
+    blocks = nn.ModuleList([nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.Linear(16, 8)) for _ in range(2)])
+    return nn.ModuleDict({"embedding": nn.Linear(4, 8), "transformer_encoder": blocks, "head": nn.Linear(8, 1)})
+
+
+def objective(model: nn.Module, batch: Batch) -> Tensor:
+    hidden = model["embedding"](batch[0])  # type: ignore[index]
+    for block in model["transformer_encoder"]:  # type: ignore[index]
+        hidden = hidden + block(hidden)
+    return ((model["head"](hidden).squeeze(-1) - batch[1]) ** 2).sum()  # type: ignore[index]
+
+
+def batches(count: int) -> list[Batch]:
+    random = torch.Generator().manual_seed(1)
+    return [(torch.randn(6, 4, generator=random), torch.randn(6, generator=random)) for _ in range(count)]
+
+
+def engine_of(model: nn.Module, recipe: Optimization) -> Engine[Batch]:
+    return Engine(model, objective, lambda batch: len(batch[1]), recipe, "fp32", torch.device("cpu"))
+
+
+def weights_of(model: nn.Module) -> dict[str, Tensor]:
+    return {name: weight.detach().clone() for name, weight in model.named_parameters()}
+
+
+@pytest.mark.parametrize("clip_norm", [0.1, 1e4])
+def test_an_update_is_torchs_clipping_and_that_optimizer(recipe: Optimization, clip_norm: float) -> None:
+    recipe = recipe.model_copy(update={"clip_norm": clip_norm})
+    model = small_model()
+    reference = copy.deepcopy(model)
+    engine, plain = engine_of(model, recipe), build_optimizer(reference, recipe)
+    for batch in batches(4):
+        norm = engine.step([batch], RATE).measured().gradient_norm
+        (objective(reference, batch) / len(batch[1])).backward()
+        expected = nn.utils.clip_grad_norm_(reference.parameters(), clip_norm)
+        plain.step()
+        plain.zero_grad()
+        assert norm == pytest.approx(float(expected), rel=1e-5) and (norm > clip_norm) == (clip_norm < 1)
+    for name, weight in weights_of(reference).items():
+        torch.testing.assert_close(model.get_parameter(name), weight, rtol=1e-5, atol=1e-7)
+
+
+def test_what_is_not_finite_changes_no_weight_and_no_state(recipe: Optimization) -> None:
+    model = small_model()
+    engine = engine_of(model, recipe)
+    first, second = batches(2)
+    engine.step([first], RATE).measured()
+    weights, state = weights_of(model), copy.deepcopy(engine.optimizer_tensors())
+    spoilt = engine.step([(first[0], first[1] * float("nan"))], RATE)
+    engine.step([second], RATE)  # which was under way before anybody looked
+    with pytest.raises(RunFailed, match="the loss is nan"):
+        spoilt.measured()
+    assert all(torch.equal(model.get_parameter(name), weight) for name, weight in weights.items())
+    now = engine.optimizer_tensors()
+    assert now.keys() == state.keys()
+    assert all(torch.equal(now[key], state[key]) for key in state if not key.startswith("step/"))
+
+
+def test_a_restored_state_goes_on_bit_for_bit(recipe: Optimization) -> None:
+    model, given = small_model(), batches(6)
+    engine = engine_of(model, recipe)
+    for batch in given[:3]:
+        engine.step([batch], RATE).measured()
+    resumed_model, kept = small_model(), copy.deepcopy(engine.optimizer_tensors())
+    resumed_model.load_state_dict(model.state_dict())
+    resumed = engine_of(resumed_model, recipe)
+    resumed.restore_optimizer(kept)
+    for each in (engine, resumed):
+        for batch in given[3:]:
+            each.step([batch], RATE / 2).measured()
+    ended = weights_of(resumed_model)
+    assert kept and all(torch.equal(model.get_parameter(name), weight) for name, weight in ended.items())
+
+
+def test_muon_updates_the_matrices_of_blocks_and_adamw_all_else() -> None:
+    recipe = tiny_recipe().optimization.model_copy(update={"optimizer": "muon", "clip_norm": 1e9})
+    model = small_model()
+    matrices = [name for name, weight in model.named_parameters() if "transformer" in name and weight.ndim == 2]
+    muon_model, adam_model = copy.deepcopy(model), copy.deepcopy(model)
+    muon = torch.optim.Muon(
+        [muon_model.get_parameter(name) for name in matrices],
+        lr=recipe.peak_learning_rate,
+        weight_decay=recipe.weight_decay,
+        momentum=recipe.beta1,
+        adjust_lr_fn="match_rms_adamw",
+    )
+    adamw = build_optimizer(adam_model, recipe.model_copy(update={"optimizer": "adamw"}))
+    engine = engine_of(model, recipe)
+    (batch,) = batches(1)
+    engine.step([batch], recipe.peak_learning_rate).measured()
+    for each, optimizer in ((muon_model, muon), (adam_model, adamw)):
+        (objective(each, batch) / len(batch[1])).backward()
+        optimizer.step()
+    assert len(matrices) == 4
+    for name, weight in weights_of(model).items():
+        expected = (muon_model if name in matrices else adam_model).get_parameter(name)
+        torch.testing.assert_close(weight, expected.detach(), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("model", "optimizer", "make", "said"),
+    [
+        (small_model, "muon", ZeroOne, "choose engine ddp"),
+        (lambda: nn.Linear(2, 2), "muon", Engine, "this model has none"),
+    ],
+)
+def test_what_muon_cannot_train_is_refused(
+    model: Callable[[], nn.Module], optimizer: str, make: type[Engine[Batch]], said: str
+) -> None:
+    recipe = tiny_recipe().optimization.model_copy(update={"optimizer": optimizer})
+    with pytest.raises(ValueError, match=said):
+        make(model(), objective, lambda batch: len(batch[1]), recipe, "fp32", torch.device("cpu"))

@@ -1,0 +1,508 @@
+"""Pre-training runs, killed and resumed through the real worker command, equal undisturbed ones bit for bit."""
+
+import json
+import random
+import shutil
+import signal
+import time
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from neobert.data import synthetic
+from neobert.data.preparation import measured_runs, tokenized_corpus
+from neobert.errors import DamagedFile, MissingData, RunFailed
+from neobert.files import read_json, read_lines
+from neobert.identity import NUMERICS, identity
+from neobert.processes import StopRequest
+from neobert.runs.claims import acquire
+from neobert.runs.index import state_of
+from neobert.runs.layout import Layout
+from neobert.runs.run_file import read_run_file
+from neobert.runs.specifications import PretrainingRun
+from neobert.runs.worker import Worker, open_parts
+from neobert.training.distributed import Process
+from neobert.training.pretraining import PretrainingTrainer
+from neobert.training.trainer import last_checkpoint
+from tests.support.tiny_runs import (
+    SOURCE,
+    STEPS,
+    beside,
+    curve,
+    finish,
+    reference,
+    tiny_model,
+    tiny_recipe,
+    tiny_run,
+    tiny_stage,
+    wait_for_steps,
+    worker,
+    write_tiny_run,
+)
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "losses.json"
+OF_TIME = ("seconds", "per_second")
+"""How the keys of a line end that differ from attempt to attempt."""
+
+WITHOUT_TIME = (
+    *("seconds", "tokens_per_second", "phase_seconds", "compile_seconds", "gpu_hours"),
+    *("model_flops_utilization", "peak_memory_bytes", "commit", "dirty", "checksum"),
+)
+
+
+def weights(root: Path, run: PretrainingRun) -> dict[str, torch.Tensor]:
+    return load_file(root / "pretraining" / run.id / "checkpoints" / f"step-{STEPS:08d}" / "model.safetensors")
+
+
+def metrics(root: Path, run: PretrainingRun) -> list[dict[str, Any]]:
+    lines = list(read_lines(root / "pretraining" / run.id / "metrics.jsonl"))
+    return [{key: value for key, value in line.items() if not key.endswith(OF_TIME)} for line in lines]
+
+
+def record(root: Path, run: PretrainingRun) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((root / "pretraining" / run.id / "done.json").read_text())
+    return content
+
+
+def assert_equal_runs(first: Path, second: Path, run: PretrainingRun) -> None:
+    """Weights, every logged number and the record, apart from times."""
+    ours, theirs = weights(first, run), weights(second, run)
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert metrics(first, run) == metrics(second, run)
+    records = [{k: v for k, v in record(root, run).items() if k not in WITHOUT_TIME} for root in (first, second)]
+    assert records[0] == records[1]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, PretrainingRun]:
+    """A finished run and its folder; its corpus serves the others."""
+    root, run = tmp_path_factory.mktemp("undisturbed"), tiny_run()
+    write_tiny_run(root, run)
+    code, said = finish(root, reference(run))
+    assert code == 0, said
+    return root, run
+
+
+@pytest.fixture
+def prepared(tmp_path: Path, undisturbed: tuple[Path, PretrainingRun]) -> tuple[Path, PretrainingRun]:
+    """An empty folder of runs that has the corpus already."""
+    root, run = undisturbed
+    (tmp_path / "data").symlink_to(root / "data")
+    write_tiny_run(tmp_path, run)
+    return tmp_path, run
+
+
+def work(root: Path, *references: str) -> int:
+    """The worker in this process, which starts sooner; its exit code."""
+    layout = Layout(root)
+    return Worker(layout, [part for each in references for part in open_parts(layout, each)], StopRequest()).run()
+
+
+def _wait_until(condition: Any, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.002)
+
+
+def test_a_run_leaves_a_record_a_curve_and_its_milestones(undisturbed: tuple[Path, PretrainingRun]) -> None:
+    root, run = undisturbed
+    content = record(root, run)
+    assert content["state"] == "done" and content["id"] == run.id and content["steps"] == STEPS
+    assert content["tokens"] == STEPS * 256 >= content["real_tokens"] > 0
+    lines = metrics(root, run)
+    assert [line["step"] for line in lines if "loss" in line] == list(range(1, STEPS + 1))
+    assert [line["step"] for line in lines if "heldout_loss" in line] == [6, 12, 18, 24]
+    assert content["scores"]["heldout_loss"]["web"] == lines[-2 if "loss" in lines[-1] else -1]["heldout_loss"]
+    kept = sorted(path.name for path in (root / "pretraining" / run.id / "checkpoints").iterdir())
+    assert kept == [f"step-{step:08d}" for step in (0, 6, 12, 18, 20, 24) if step in (0, 6, 12, 18, 24) or step >= 20]
+
+
+def test_losses_are_the_golden_ones(undisturbed: tuple[Path, PretrainingRun], write_golden: bool) -> None:
+    """Whoever changes what a mechanism computes raises its numerics version and writes these losses anew."""
+    root, run = undisturbed
+    losses = [line["loss"] for line in metrics(root, run) if "loss" in line]
+    versions = {**NUMERICS, "synthetic": synthetic.VERSION}
+    if write_golden:
+        GOLDEN.write_text(json.dumps({"versions": versions, "losses": losses}, indent=1) + "\n")
+    golden = json.loads(GOLDEN.read_text())
+    assert golden["versions"] == versions, "versions changed: write the losses anew with --write-golden"
+    assert losses == pytest.approx(golden["losses"], rel=1e-4)
+
+
+def test_the_loss_is_measured_on_all_corpora_where_that_is_wanted(
+    undisturbed: tuple[Path, PretrainingRun], tmp_path: Path
+) -> None:
+    """Own training and own loss stay what they are; the other corpus is measured as a run on it measures its own."""
+    root, run = undisturbed
+    folder = write_tiny_run(tmp_path, run, heldout="all", heldout_context=16)
+    assert work(tmp_path, reference(run)) == 0
+    assert all(torch.equal(tensor, weights(root, run)[name]) for name, tensor in weights(tmp_path, run).items())
+    losses = record(tmp_path, run)["scores"]["heldout_loss"]
+    assert losses.keys() == {"web", "wikibook"}
+    assert losses["web"] == record(root, run)["scores"]["heldout_loss"]["web"] != losses["wikibook"]
+    measured = {(score["corpus"], score["context"]): score for score in record(tmp_path, run)["scores"]["heldout"]}
+    assert measured.keys() == {(corpus, context) for corpus in losses for context in (16, 32)}
+    assert all(measured[corpus, 32]["loss"] == losses[corpus] != measured[corpus, 16]["loss"] for corpus in losses)
+    assert all(measured[corpus, 32]["texts"] == measured[corpus, 16]["texts"] for corpus in losses)
+    assert record(root, run)["scores"]["heldout"] == [measured["web", 32]]
+    run_file = read_run_file(folder)
+    other = measured_runs(run_file)[1]
+    alone = run_file.model_copy(
+        update={"pretraining": other, "execution": read_run_file(root / folder.relative_to(tmp_path)).execution}
+    )
+    trainer = PretrainingTrainer(Layout(tmp_path), alone, Process(0, 1))
+    trainer.model.load_state_dict(weights(tmp_path, run))
+    assert trainer.heldout_scores()["heldout_losses"] == {"wikibook": losses["wikibook"]}
+
+
+def test_a_finished_run_is_not_started_again(undisturbed: tuple[Path, PretrainingRun]) -> None:
+    root, run = undisturbed
+    starts = (root / "starts.jsonl").read_text()
+    assert work(root, reference(run)) == 0
+    assert (root / "starts.jsonl").read_text() == starts
+
+
+@pytest.fixture
+def not_closed(tmp_path: Path, undisturbed: tuple[Path, PretrainingRun]) -> tuple[Path, PretrainingRun]:
+    """A copy of a run that was killed after its last step."""
+    root, run = undisturbed
+    shutil.copytree(root, tmp_path, ignore=shutil.ignore_patterns("data"), dirs_exist_ok=True)
+    (tmp_path / "data").symlink_to(root / "data")
+    (tmp_path / "pretraining" / run.id / "done.json").unlink()
+    return tmp_path, run
+
+
+@pytest.mark.parametrize("step", [3, STEPS])
+def test_a_damaged_line_is_set_aside_and_the_run_closes_without_it(
+    undisturbed: tuple[Path, PretrainingRun],
+    not_closed: tuple[Path, PretrainingRun],
+    step: int,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    root, run = not_closed
+    path = root / "pretraining" / run.id / "attempts" / "000001" / "metrics.jsonl"
+    content = path.read_bytes()
+    (line,) = (
+        line
+        for line in content.splitlines(keepends=True)
+        if b'"learning_rate"' in line and b'"step": %d' % step in line
+    )
+    damaged = content.replace(line, line.replace(b'"loss": ', b'"loss": 1', 1))
+    path.write_bytes(damaged)
+    assert work(root, reference(run)) == 0
+    assert f"{path} has damaged lines" in capsys.readouterr().err
+    assert path.with_name("metrics.jsonl.damaged-1").read_bytes() == damaged
+    whole = [line for line in metrics(undisturbed[0], run) if not (line["step"] == step and "loss" in line)]
+    assert metrics(root, run) == whole
+    scores, expected = record(root, run)["scores"], record(undisturbed[0], run)["scores"]
+    assert scores["heldout_loss"] == expected["heldout_loss"]
+    assert scores["training_loss"] == (None if step == STEPS else expected["training_loss"])
+
+
+def test_a_damaged_last_checkpoint_is_trained_again_and_no_earlier_one_stands_for_it(
+    undisturbed: tuple[Path, PretrainingRun], not_closed: tuple[Path, PretrainingRun]
+) -> None:
+    root, run = not_closed
+    layout, folder = Layout(root), root / "pretraining" / run.id
+    shutil.copy(undisturbed[0] / "pretraining" / run.id / "done.json", folder)
+    assert last_checkpoint(layout, run.id).step == STEPS
+    path = folder / "checkpoints" / f"step-{STEPS:08d}" / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    second = tiny_run(previous=run, stages=(tiny_stage(steps=2, warmup_steps=0, decay_steps=0),))
+    for start in (
+        last_checkpoint,
+        PretrainingTrainer(layout, read_run_file(write_tiny_run(root, second)), Process(0, 1)).restore,
+    ):
+        with pytest.raises((DamagedFile, MissingData), match="last checkpoint"):
+            start(*(layout, run.id) if start is last_checkpoint else ())
+        assert state_of(layout, run) == "waiting" and (folder / "done.json.damaged-1").exists()
+    assert path.parent.with_name(f"{path.parent.name}.damaged-1").is_dir()
+    assert work(root, reference(run)) == 0
+    assert_equal_runs(undisturbed[0], root, run)
+    newest = max(folder.glob("attempts/*/metrics.jsonl"))
+    assert [line["step"] for line in read_lines(newest) if "loss" in line] == [21, 22, 23, 24]
+
+
+def test_a_changed_record_is_no_record_and_its_run_is_closed_again(
+    undisturbed: tuple[Path, PretrainingRun], not_closed: tuple[Path, PretrainingRun]
+) -> None:
+    root, run = not_closed
+    layout, path = Layout(root), root / "pretraining" / run.id / "done.json"
+    whole = (undisturbed[0] / "pretraining" / run.id / "done.json").read_text()
+    path.write_text(whole.replace('"training_loss": ', '"training_loss": 1'))
+    assert state_of(layout, run) == "waiting"
+    assert work(root, reference(run)) == 0
+    assert_equal_runs(undisturbed[0], root, run)
+    assert path.with_name("done.json.damaged-1").exists() and state_of(layout, run) == "done"
+
+
+@pytest.mark.parametrize("kill_after_lines", [1, 7, 19])
+def test_kill_9_at_any_step_changes_nothing(
+    undisturbed: tuple[Path, PretrainingRun], prepared: tuple[Path, PretrainingRun], kill_after_lines: int
+) -> None:
+    root, run = prepared
+    attempts = root / "pretraining" / run.id / "attempts"
+    process = worker(root, reference(run))
+    first = attempts / "000001" / "metrics.jsonl"
+    _wait_until(lambda: first.exists() and first.read_bytes().count(b"\n") >= kill_after_lines)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert work(root, reference(run)) == 0
+    assert_equal_runs(undisturbed[0], root, run)
+    resumed = list(read_lines(attempts / "000002" / "metrics.jsonl"))
+    assert resumed[0]["step"] > (0 if kill_after_lines < 5 else 5), "it started from the beginning"
+
+
+def test_kill_9_during_a_save_changes_nothing(
+    undisturbed: tuple[Path, PretrainingRun], prepared: tuple[Path, PretrainingRun]
+) -> None:
+    """Killed whenever a half-written checkpoint folder is seen, several times over."""
+    root, run = prepared
+    folder = root / "pretraining" / run.id / "checkpoints"
+    seen = 0
+    for _ in range(4):
+        process = worker(root, reference(run))
+        while process.poll() is None and not list(folder.glob("*.tmp-*")):
+            time.sleep(0.0005)
+        seen += process.poll() is None
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    assert seen >= 1
+    assert work(root, reference(run)) == 0
+    assert_equal_runs(undisturbed[0], root, run)
+
+
+def test_a_killed_run_under_another_optimizer_changes_nothing(
+    undisturbed: tuple[Path, PretrainingRun], tmp_path: Path
+) -> None:
+    """Muon keeps one moment of matrices and two of all else."""
+    optimization = tiny_recipe().optimization.model_copy(update={"optimizer": "muon"})
+    run = tiny_run(optimization=optimization)
+    roots = [beside(tmp_path / name, undisturbed[0]) for name in ("whole", "killed")]
+    for root in roots:
+        write_tiny_run(root, run)
+    assert work(roots[0], reference(run)) == 0
+    process = worker(roots[1], reference(run))
+    wait_for_steps(roots[1], run, 12)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert work(roots[1], reference(run)) == 0
+    assert_equal_runs(roots[0], roots[1], run)
+    losses = curve(roots[0], run)
+    assert losses[-1] < losses[0] and losses != curve(undisturbed[0], undisturbed[1])
+
+
+@pytest.mark.drill
+def test_drill_kill_9_at_random_moments(
+    undisturbed: tuple[Path, PretrainingRun], prepared: tuple[Path, PretrainingRun]
+) -> None:
+    """Twenty kills at random moments of start, training, evaluation and saving."""
+    root, run = prepared
+    draw = random.Random(0)
+    for _ in range(20):
+        process = worker(root, reference(run))
+        time.sleep(draw.uniform(0.5, 4.0))
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    assert finish(root, reference(run))[0] == 0
+    assert_equal_runs(undisturbed[0], root, run)
+
+
+def test_a_stop_signal_saves_and_the_next_start_goes_on(
+    undisturbed: tuple[Path, PretrainingRun], prepared: tuple[Path, PretrainingRun]
+) -> None:
+    root, run = prepared
+    process = worker(root, reference(run))
+    first = root / "pretraining" / run.id / "attempts" / "000001" / "metrics.jsonl"
+    _wait_until(lambda: first.exists() and first.read_bytes().count(b"\n") >= 2)
+    process.terminate()
+    said = process.communicate(timeout=60)[1].decode()
+    assert process.returncode == 75 and "saved after step" in said
+    assert work(root, reference(run)) == 0
+    assert_equal_runs(undisturbed[0], root, run)
+
+
+def test_a_worker_that_is_asked_to_stop_just_before_training_trains_no_step(
+    prepared: tuple[Path, PretrainingRun],
+) -> None:
+    root, run = prepared
+    layout, stop = Layout(root), StopRequest()
+    trainer = PretrainingTrainer(layout, read_run_file(root / "pretraining" / run.id), Process(0, 1))
+    stop.request()
+    claim = acquire(layout.claims(run.id))
+    assert claim is not None
+    with claim:
+        result = trainer.fit(stop, claim, root / "attempt")
+    assert (result.begun, result.step, result.steps) == (0, 0, STEPS) and not (root / "attempt").exists()
+
+
+def test_two_workers_train_a_run_once(prepared: tuple[Path, PretrainingRun]) -> None:
+    root, run = prepared
+    processes = [worker(root, reference(run)) for _ in range(2)]
+    for process in processes:
+        process.communicate(timeout=120)
+    assert [process.returncode for process in processes] == [0, 0]
+    assert len(list(read_lines(root / "starts.jsonl"))) == 1
+
+
+def test_two_processes_give_the_losses_of_one_and_take_over_in_the_middle(
+    undisturbed: tuple[Path, PretrainingRun], tmp_path: Path
+) -> None:
+    """Gloo on CPU: losses agree to 1e-5 relative without dropout; a run begun alone goes on with two, same order."""
+    run = tiny_run(model=tiny_model(dropout=0.0))
+    roots = {}
+    for name, processes in (("one", 1), ("two", 2)):
+        roots[name] = tmp_path / name
+        roots[name].mkdir()
+        (roots[name] / "data").symlink_to(undisturbed[0] / "data")
+        write_tiny_run(roots[name], run, processes=processes)
+        code, said = finish(roots[name], reference(run))
+        assert code == 0, said
+    losses = {name: [line["loss"] for line in metrics(root, run) if "loss" in line] for name, root in roots.items()}
+    assert losses["two"] == pytest.approx(losses["one"], rel=1e-5)
+    tokens = {name: [line.get("real_tokens") for line in metrics(root, run)] for name, root in roots.items()}
+    assert tokens["two"] == tokens["one"]
+
+    mixed = tmp_path / "mixed"
+    mixed.mkdir()
+    (mixed / "data").symlink_to(undisturbed[0] / "data")
+    folder = write_tiny_run(mixed, run, processes=2)
+    (folder / "checkpoints").mkdir()
+    name = "step-00000020"
+    (folder / "checkpoints" / name).symlink_to(roots["one"] / "pretraining" / run.id / "checkpoints" / name)
+    assert finish(mixed, reference(run))[0] == 0
+    resumed = [line["loss"] for line in metrics(mixed, run) if "loss" in line]
+    assert resumed == pytest.approx(losses["one"][20:], rel=1e-5)
+
+
+def test_micro_batches_do_not_change_the_loss(undisturbed: tuple[Path, PretrainingRun], tmp_path: Path) -> None:
+    """One accumulation of eight against eight of one."""
+    run = tiny_run(model=tiny_model(dropout=0.0))
+    losses = []
+    for rows in (1, 8):
+        root = tmp_path / str(rows)
+        root.mkdir()
+        (root / "data").symlink_to(undisturbed[0] / "data")
+        folder = write_tiny_run(root, run, micro_batch_tokens=32 * rows)
+        trainer = PretrainingTrainer(Layout(root), read_run_file(folder), Process(0, 1))
+        losses.append([step.measured().loss for step in islice(trainer.steps(trainer.restore()), 6)])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_a_second_stage_continues_weights_and_optimizer(
+    undisturbed: tuple[Path, PretrainingRun], tmp_path: Path
+) -> None:
+    root, first = undisturbed
+    second = tiny_run(previous=first, stages=(tiny_stage(context=64, warmup_steps=0, decay_steps=0, steps=4),))
+    assert second.stage == 1 and second.previous == first.id
+    folder = write_tiny_run(root, second)
+    trainer = PretrainingTrainer(Layout(root), read_run_file(folder), Process(0, 1))
+    assert trainer.restore() == 0
+    assert all(torch.equal(value, weights(root, first)[name]) for name, value in trainer.model.state_dict().items())
+    assert len(trainer.engine.optimizer.state) > 0
+    steps = list(trainer.steps(0))
+    assert [step.learning_rate for step in steps] == [pytest.approx(2e-4)] * 4
+
+
+def test_a_stage_waits_for_the_one_before_it(prepared: tuple[Path, PretrainingRun]) -> None:
+    root, first = prepared
+    second = tiny_run(previous=first, stages=(tiny_stage(steps=2, warmup_steps=0, decay_steps=0),))
+    write_tiny_run(root, second)
+    assert work(root, reference(second)) == 1
+    assert work(root, reference(second), reference(first)) == 0
+    assert record(root, second)["inputs"]["previous"] == first.id
+
+
+def test_a_loss_that_is_not_finite_stops_before_the_update_and_names_step_and_module(
+    prepared: tuple[Path, PretrainingRun],
+) -> None:
+    root, run = prepared
+    trainer = PretrainingTrainer(Layout(root), read_run_file(root / "pretraining" / run.id), Process(0, 1))
+    trainer.restore()
+    steps = trainer.steps(0)
+    next(steps)
+    with torch.no_grad():
+        trainer.model.model.transformer_encoder[1].ffn.w3.weight[0, 0] = float("inf")
+    before = {name: value.clone() for name, value in trainer.model.state_dict().items()}
+    with pytest.raises(
+        RunFailed, match=r"step 2: the loss is (nan|inf), first seen in module model\.transformer_encoder\.1\.ffn\.w3"
+    ):
+        list(steps)
+    assert all(torch.equal(value, before[name]) for name, value in trainer.model.state_dict().items())
+
+
+def test_a_failed_unit_leaves_its_traceback_and_is_tried_again(
+    prepared: tuple[Path, PretrainingRun], capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, run = prepared
+    folder = root / "pretraining" / run.id
+    broken = folder / "checkpoints"
+    broken.write_text("a file where a folder belongs")
+    code = work(root, reference(run))
+    error = json.loads((folder / "error.json").read_text())
+    assert code == 1 and "FileExistsError" in error["error"] and "Traceback" in error["traceback"]
+    assert run.id in capsys.readouterr().err
+    broken.unlink()
+    assert work(root, reference(run)) == 0
+    assert not (folder / "error.json").exists()
+
+
+def test_a_damaged_shard_is_made_again(
+    undisturbed: tuple[Path, PretrainingRun], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, run = undisturbed
+    data = tmp_path / "data" / run.data_id
+    data.mkdir(parents=True)
+    for path in (root / "data" / run.data_id).iterdir():
+        (data / path.name).write_bytes(path.read_bytes())
+    shard = next(data.glob("tokens-*.bin"))
+    content = bytearray(shard.read_bytes())
+    content[100] ^= 1
+    shard.write_bytes(content)
+    write_tiny_run(tmp_path, run)
+    corpus = tokenized_corpus(Layout(tmp_path), run, SOURCE)
+    said = capsys.readouterr().err
+    assert f"{shard} does not match its checksum" in said and "Traceback" not in said
+    content[100] ^= 1
+    assert shard.read_bytes() == content and corpus.tokens == len(content) // 2
+    assert read_json(data / "manifest.json") == read_json(root / "data" / run.data_id / "manifest.json")
+
+
+def test_a_run_that_lost_its_claim_publishes_nothing(prepared: tuple[Path, PretrainingRun]) -> None:
+    """A zombie: another worker takes the unit over while this one is paused; nothing of the first is published."""
+    root, run = prepared
+    process = worker(root, reference(run))
+    first = root / "pretraining" / run.id / "attempts" / "000001" / "metrics.jsonl"
+    _wait_until(lambda: first.exists() and first.read_bytes().count(b"\n") >= 2)
+    process.send_signal(signal.SIGSTOP)
+    claims = Layout(root).claims(run.id)
+    (claims / "1.released").touch()  # stands for a lease that ran out
+    taken = acquire(claims)
+    assert taken is not None
+    with taken:
+        process.send_signal(signal.SIGCONT)
+        process.send_signal(signal.SIGTERM)
+        said = process.communicate(timeout=60)[1].decode()
+        assert "taken over" in said
+        assert not (root / "pretraining" / run.id / "done.json").exists()
+
+
+def test_equal_recipes_have_equal_names_and_every_decisive_number_is_in_them() -> None:
+    assert tiny_run().id == tiny_run().id
+    others = [
+        tiny_run(seed=1),
+        tiny_run(model=tiny_model(dropout=0.0)),
+        tiny_run(packing="packed"),
+        tiny_run(stages=(tiny_stage(context=64),)),
+        tiny_run(precision="bf16"),
+    ]
+    assert len({tiny_run().id, *(run.id for run in others)}) == 6
+    assert identity({"a": 1, "b": 2.0}) == identity({"b": 2.0, "a": 1})

@@ -1,0 +1,129 @@
+"""ZeRO behind the same engine interface: equal losses, checkpoints that any engine continues, half the state."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from neobert.errors import MissingData
+from neobert.runs.specifications import PretrainingRun
+from neobert.training.zero import _deepspeed
+from tests.support.tiny_runs import (
+    STEPS,
+    beside,
+    curve,
+    ends,
+    final_weights,
+    finish,
+    reference,
+    slurm_tasks,
+    tiny_model,
+    tiny_run,
+    wait_for_steps,
+    write_tiny_run,
+)
+
+needs_deepspeed = pytest.mark.skipif(
+    importlib.util.find_spec("deepspeed") is None, reason="deepspeed is not installed: pip install -e '.[deepspeed]'"
+)
+ENGINES = ("ddp", "zero1", "zero2")
+LATE = "step-00000020"
+Finished = tuple[dict[str, Path], PretrainingRun]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """The same run without dropout under each engine, two processes, two micro-batches a step each."""
+    run, roots = tiny_run(model=tiny_model(dropout=0.0)), {}
+    for engine in ENGINES:
+        root = roots[engine] = tmp_path_factory.mktemp(engine)
+        if engine != "ddp":
+            beside(root, roots["ddp"])
+        write_tiny_run(root, run, processes=2, engine=engine, micro_batch_tokens=64)
+        code, said = finish(root, reference(run))
+        assert code == 0, said
+    return roots, run
+
+
+def record(root: Path, run: PretrainingRun) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((root / reference(run) / "done.json").read_text())
+    return content
+
+
+@needs_deepspeed
+@pytest.mark.parametrize("engine", ["zero1", "zero2"])
+def test_losses_are_those_of_ddp(finished: Finished, engine: str) -> None:
+    """fp32 on gloo, to 1e-6 relative over all steps: only the order of sums differs."""
+    roots, run = finished
+    assert len(curve(roots[engine], run)) == STEPS
+    assert curve(roots[engine], run) == pytest.approx(curve(roots["ddp"], run), rel=1e-6)
+
+
+@needs_deepspeed
+@pytest.mark.parametrize("engine", ["zero1", "zero2"])
+def test_a_process_holds_half_of_the_optimizer_state(finished: Finished, engine: str) -> None:
+    """8 bytes a parameter under ddp, half of it under ZeRO with two processes (up to padding)."""
+    roots, run = finished
+    parameters = sum(tensor.numel() for tensor in final_weights(roots["ddp"], run).values())
+    assert record(roots["ddp"], run)["optimizer_state_bytes"] == 8 * parameters
+    assert record(roots[engine], run)["optimizer_state_bytes"] == pytest.approx(4 * parameters, abs=64)
+
+
+@needs_deepspeed
+def test_checkpoints_hold_the_same_tensors_whatever_the_engine(finished: Finished) -> None:
+    """By name, shape, type and, to 1e-4 of the largest, value."""
+    roots, run = finished
+    for file in ("model.safetensors", "optimizer.safetensors"):
+        ours, *others = (load_file(roots[engine] / reference(run) / "checkpoints" / LATE / file) for engine in ENGINES)
+        for theirs in others:
+            assert theirs.keys() == ours.keys()
+            for name, tensor in ours.items():
+                assert theirs[name].shape == tensor.shape and theirs[name].dtype == tensor.dtype
+                assert torch.allclose(theirs[name], tensor, rtol=1e-4, atol=1e-4 * float(tensor.abs().max())), name
+
+
+@needs_deepspeed
+@pytest.mark.parametrize(
+    ("begun", "continued", "processes"), [("zero2", "single", 1), ("zero1", "ddp", 2), ("ddp", "zero1", 2)]
+)
+def test_a_run_goes_on_under_another_engine(
+    finished: Finished, tmp_path: Path, begun: str, continued: str, processes: int
+) -> None:
+    """From step 20 on the losses are those of the run that stayed, to 1e-5 relative."""
+    roots, run = finished
+    root = beside(tmp_path / "mixed", roots["ddp"])
+    folder = write_tiny_run(root, run, processes=processes, engine=continued, micro_batch_tokens=64)
+    (folder / "checkpoints").mkdir()
+    (folder / "checkpoints" / LATE).symlink_to(roots[begun] / reference(run) / "checkpoints" / LATE)
+    code, said = finish(root, reference(run))
+    assert code == 0, said
+    assert curve(root, run) == pytest.approx(curve(roots[begun], run)[20:], rel=1e-5)
+
+
+@needs_deepspeed
+def test_a_killed_run_goes_on_bit_for_bit(finished: Finished, tmp_path: Path) -> None:
+    roots, run = finished
+    root = beside(tmp_path / "killed", roots["ddp"])
+    write_tiny_run(root, run, engine="zero2", micro_batch_tokens=64)
+    tasks = slurm_tasks(root, reference(run), count=2)
+    wait_for_steps(root, run, 12)
+    for task in tasks:
+        task.kill()
+    ends(tasks)
+    codes, said = ends(slurm_tasks(root, reference(run), count=2))
+    assert codes == [0, 0], said
+    ours, theirs = final_weights(root, run), final_weights(roots["zero2"], run)
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_without_the_package_one_sentence_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "deepspeed", None)
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    with pytest.raises(MissingData, match=r"pip install -e '\.\[deepspeed\]', or choose engine ddp"):
+        _deepspeed(torch.device("cpu"))
