@@ -43,6 +43,7 @@ def forked_workers() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(processes, "start_child", forking.start_child)
         yield
+    forking.close()
 
 
 @pytest.fixture(scope="module")

@@ -115,6 +115,14 @@ def _server() -> "tuple[socket.socket, subprocess.Popen[bytes]]":
     return own, process
 
 
+def close() -> None:
+    """End the process that forks, if there is one."""
+    if _server.cache_info().currsize:
+        server, process = _server()
+        server.close()
+        process.wait()
+
+
 def serve(descriptor: int) -> int:
     """Fork a worker for every request until nobody can ask any more; in a worker, its exit code."""
     import torch
