@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 
 from neobert import processes
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from tests.reports.made_up_study import Study
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+hypothesis.settings.register_profile("untimed", deadline=None)  # an example may be slow on a busy machine
+hypothesis.settings.load_profile("untimed")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
