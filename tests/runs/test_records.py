@@ -76,6 +76,7 @@ def test_every_committed_run_file_and_record_is_of_an_older_schema_and_is_upgrad
         assert read_run_file(path.parent).numerics == NUMERICS_BEFORE_SCHEMA_2
 
 
+@pytest.mark.usefixtures("no_waiting_for_disks")
 @given(st.data())
 def test_no_changed_byte_of_a_record_goes_unseen(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     path = tmp_path_factory.mktemp("record") / "a.json"
