@@ -308,23 +308,15 @@ def adopt(layout: Layout, name_or_folder: str, trust: Trust = NO_TRUST) -> Exter
         MissingData, ValueError: it does not exist, or is no encoder that can be fine-tuned.
     """
     located = locate(name_or_folder, trust)
-    place = {"name": located.name, "folder": str(located.folder), "trust": trust}
+    place: dict[str, Any] = {"name": located.name, "folder": str(located.folder), "trust": trust}
     model_id = external_id(located.origin)
     if layout.model(model_id).exists():
         return read_model_file(layout, model_id).model_copy(update=place)
     from neobert.hub.external import examine
 
-    facts = examine(located.folder, name_or_folder, trust)
-    return ExternalModel(
-        name=located.name,
-        folder=str(located.folder),
-        origin=dict(located.origin),
-        tokenizer_origin=located.tokenizer_origin,
-        model_type=facts.model_type,
-        parameters=facts.parameters,
-        context=facts.context,
-        trust=trust,
-    )
+    found = examine(located.folder, name_or_folder, trust)
+    origin, tokenizer_origin = dict(located.origin), located.tokenizer_origin
+    return ExternalModel(**place, **found, origin=origin, tokenizer_origin=tokenizer_origin)
 
 
 def write_model_file(layout: Layout, model: ExternalModel) -> None:

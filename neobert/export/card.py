@@ -30,33 +30,24 @@ READINGS: Mapping[str, Any] = neutral_values(FineTuning)
 
 LIBRARIES = {"hf": "transformers", "sentence-transformers": "sentence-transformers", "onnx": "onnx"}
 REGISTER = "import neobert.hub  # registers the classes with transformers\n"
-PRETRAINED_USES = {
-    "hf": f"""{REGISTER}from transformers import AutoModelForMaskedLM, AutoTokenizer
+ENCODE = """from sentence_transformers import SentenceTransformer
 
-tokenizer = AutoTokenizer.from_pretrained("FOLDER")
-model = AutoModelForMaskedLM.from_pretrained("FOLDER")""",
-    "sentence-transformers": f"""{REGISTER}from sentence_transformers import SentenceTransformer
-
-vectors = SentenceTransformer("FOLDER").encode(["a sentence", "another one"])""",
-    "onnx": f"""import onnxruntime  # opset {OPSET}; rows and tokens are free
+model = SentenceTransformer("FOLDER")
+vectors = model.encode(["a sentence", "another one"])"""
+RUN_GRAPH = f"""import onnxruntime  # opset {OPSET}; rows and tokens are free
 from transformers import AutoTokenizer
 
 tokens = AutoTokenizer.from_pretrained("FOLDER")(["a sentence"], return_tensors="np")
-(logits,) = onnxruntime.InferenceSession("FOLDER/model.onnx").run(None, dict(tokens))
-hidden, vectors = onnxruntime.InferenceSession("FOLDER/embedding.onnx").run(None, dict(tokens))""",
+hidden, vectors = onnxruntime.InferenceSession("FOLDER/embedding.onnx").run(None, dict(tokens))"""
+PRETRAINED_USES = {
+    "hf": """from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("FOLDER")
+model = AutoModelForMaskedLM.from_pretrained("FOLDER")""",
+    "sentence-transformers": ENCODE,
+    "onnx": f"""{RUN_GRAPH}
+(logits,) = onnxruntime.InferenceSession("FOLDER/model.onnx").run(None, dict(tokens))""",
 }
-REMOTE_CODE_USES = {
-    "hf": """from transformers import AutoModelForMaskedLM, AutoTokenizer  # needs torch and pydantic too
-
-tokenizer = AutoTokenizer.from_pretrained("FOLDER", trust_remote_code=True)
-model = AutoModelForMaskedLM.from_pretrained("FOLDER", trust_remote_code=True)""",
-    "sentence-transformers": """from sentence_transformers import SentenceTransformer  # needs pydantic too
-
-model = SentenceTransformer("FOLDER", trust_remote_code=True)
-vectors = model.encode(["a sentence", "another one"])""",
-}
-"""The same where the folder holds the model's code."""
-
 CONTRASTIVE_USES = {
     "hf": """from transformers import AutoModel, AutoTokenizer
 
@@ -64,15 +55,8 @@ tokenizer, model = AutoTokenizer.from_pretrained("FOLDER"), AutoModel.from_pretr
 tokens = tokenizer(["a sentence", "another one"], padding=True, truncation=True, return_tensors="pt")
 mask = tokens["attention_mask"].unsqueeze(-1)
 vectors = (model(**tokens).last_hidden_state * mask).sum(1) / mask.sum(1)""",
-    "sentence-transformers": """from sentence_transformers import SentenceTransformer
-
-model = SentenceTransformer("FOLDER")
-vectors = model.encode(["a sentence", "another one"])  # behind a prompt below: prompt_name=its name""",
-    "onnx": f"""import onnxruntime  # opset {OPSET}; rows and tokens are free
-from transformers import AutoTokenizer
-
-tokens = AutoTokenizer.from_pretrained("FOLDER")(["a sentence"], return_tensors="np")
-hidden, vectors = onnxruntime.InferenceSession("FOLDER/embedding.onnx").run(None, dict(tokens))""",
+    "sentence-transformers": f"{ENCODE}  # behind a prompt below: prompt_name=its name",
+    "onnx": RUN_GRAPH,
 }
 INSTRUCTED = {
     "nothing": "no text",
@@ -235,9 +219,11 @@ def pretrained_card(checkpoint: PretrainedCheckpoint, target: str, parity: dict[
     }
     if scores:
         metadata["model-index"] = [{"name": name, "results": [score.index_entry() for score in scores]}]
-    sections = {"Use": f"```python\n{PRETRAINED_USES[target]}\n```"}
+    use = PRETRAINED_USES[target]
+    sections = {"Use": f"```python\n{'' if target == 'onnx' else REGISTER}{use}\n```"}
     if with_code:
-        sections["Use without the package"] = f"```python\n{REMOTE_CODE_USES[target]}\n```"
+        trusting = use.replace('"FOLDER"', '"FOLDER", trust_remote_code=True')
+        sections["Use without the package"] = f"It needs torch and pydantic too.\n\n```python\n{trusting}\n```"
     stage = run.recipe.stages[-1]
     before = sum(earlier.tokens for earlier in run.recipe.stages[:-1])
     facts = {

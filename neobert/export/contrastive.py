@@ -15,8 +15,8 @@ from neobert.data.mteb_tasks import OFFICIAL_TASKS, EmbeddingTask, Wording, memb
 from neobert.data.preparation import open_specified
 from neobert.data.tokenizers import TextTokenizer
 from neobert.embeddings.encoders import FramedTexts, PaddedEncoder, TextEncoder, load_encoder
-from neobert.embeddings.sentence_modules import TASK_TYPES
-from neobert.export.checkpoint import TEXTS, chosen_step, require_close, require_equal_weights, require_packages
+from neobert.embeddings.sentence_modules import PROMPT_TYPES, TASK_TYPES
+from neobert.export.checkpoint import TEXTS, chosen_step, require_close, require_equal_weights
 from neobert.export.huggingface import (
     TOLERANCE,
     configuration_of,
@@ -35,9 +35,6 @@ from neobert.runs.specifications import ContrastiveRun
 
 CPU = torch.device("cpu")
 PROBES = (*TEXTS, "A text that is longer than any context. " * 60)
-
-WITH_QUERIES: tuple[Category, ...] = ("retrieval", "reranking")
-"""Categories whose tasks have queries and documents."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,9 +105,9 @@ class ContrastiveCheckpoint:
 
 
 def _by_role(name: str, category: Category, prompts: Mapping[str, str]) -> dict[str, str]:
-    if not prompts or category not in WITH_QUERIES:
+    if not prompts or category not in PROMPT_TYPES:
         return {name: prompts["query"]} if prompts else {}
-    return {f"{name}-query": prompts["query"], f"{name}-document": prompts.get("document", "")}
+    return {f"{name}-{role}": prompts.get(role, "") for role in PROMPT_TYPES[category] if role}
 
 
 def _reads_as(tokens: Any, token_ids: Any, token_types: Any) -> bool:
@@ -198,9 +195,7 @@ def _write_onnx(checkpoint: ContrastiveCheckpoint, folder: Path) -> dict[str, fl
             f"{type(encoder).__name__} is not written as an ONNX graph here: export it with --to hf, and convert that "
             "folder with optimum-cli"
         )
-    require_packages("onnx", "onnxscript", "onnxruntime")
-    folder.mkdir(parents=True, exist_ok=True)
-    write_graph(Embedding(encoder), encoder.config.max_length, folder / EMBEDDING)
+    write_graph(Embedding(encoder), folder / EMBEDDING)
     encoder.config.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     tokens = tokenizer(list(PROBES), padding=True, truncation=True, return_tensors="pt")

@@ -3,7 +3,7 @@
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,6 +24,8 @@ from neobert.export.checkpoint import (
 )
 from neobert.hub import NeoBERTConfig, NeoBERTForMaskedLM
 from neobert.runs.specifications import PretrainingRun
+
+TOLERANCE = 1e-5
 
 
 def transformers_tokenizer(tokenizer: TextTokenizer, context: int) -> PreTrainedTokenizerFast:
@@ -51,14 +53,6 @@ def transformers_tokenizer(tokenizer: TextTokenizer, context: int) -> PreTrained
     )
 
 
-def load_transformers_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
-    """The tokenizer of an exported folder."""
-    return cast(PreTrainedTokenizerFast, AutoTokenizer.from_pretrained(folder))
-
-
-TOLERANCE = 1e-5
-
-
 def configuration_of(run: PretrainingRun, tokenizer: TextTokenizer) -> NeoBERTConfig:
     """The configuration of a pre-training run's model."""
     ids = tokenizer.ids
@@ -73,27 +67,18 @@ def masked_language_model(checkpoint: PretrainedCheckpoint) -> NeoBERTForMaskedL
     return model.eval()
 
 
+@torch.no_grad()
 def write_transformers(checkpoint: PretrainedCheckpoint, folder: Path) -> dict[str, float]:
-    """Write the folder and reload it; returns the deviations that were measured.
+    """Write the folder, reload it and compare it with the run; returns the deviation of logits of padded rows.
 
     Raises:
-        ParityOff: the reloaded class is not equal to the run.
+        ParityOff: weights or token ids are not equal to the run's, or logits differ by more than 1e-5.
     """
     masked_language_model(checkpoint).save_pretrained(folder)
     transformers_tokenizer(checkpoint.tokenizer, checkpoint.run.context).save_pretrained(folder)
-    return check_transformers(checkpoint, folder)
-
-
-@torch.no_grad()
-def check_transformers(checkpoint: PretrainedCheckpoint, folder: Path) -> dict[str, float]:
-    """Compare a folder with the run: weights and token ids equal, logits of padded rows within 1e-5.
-
-    Raises:
-        ParityOff: they differ.
-    """
     model = NeoBERTForMaskedLM.from_pretrained(folder)
     require_equal_weights(model.state_dict(), checkpoint.weights)
-    require_equal_tokens(load_transformers_tokenizer(folder), checkpoint)
+    require_equal_tokens(AutoTokenizer.from_pretrained(folder), checkpoint)
     documents = probe_documents(checkpoint.run.recipe.model.vocabulary_size, checkpoint.run.context)
     token_ids, mask = padded(documents)
     found = model(token_ids, attention_mask=mask).logits[mask.bool()]
@@ -101,15 +86,19 @@ def check_transformers(checkpoint: PretrainedCheckpoint, folder: Path) -> dict[s
 
 
 def write_sentence_transformers(checkpoint: PretrainedCheckpoint, folder: Path) -> dict[str, float]:
-    """Write the folder and reload it; returns the deviations that were measured.
+    """Write the folder, reload it and compare it with the run; returns the deviation of sentence vectors.
 
     Raises:
         ValueError: sentence-transformers is not installed.
-        ParityOff: the reloaded encoder's sentence vectors are not the run's.
+        ParityOff: token ids are not equal to the run's, or sentence vectors differ by more than 1e-5.
     """
-    tokenizer = transformers_tokenizer(checkpoint.tokenizer, checkpoint.run.context)
-    save_modules(masked_language_model(checkpoint).model, tokenizer, folder, {})
-    return check_sentence_transformers(checkpoint, folder)
+    tokenizer, context = checkpoint.tokenizer, checkpoint.run.context
+    save_modules(masked_language_model(checkpoint).model, transformers_tokenizer(tokenizer, context), folder, {})
+    require_equal_tokens(AutoTokenizer.from_pretrained(folder), checkpoint)
+    framed = [tokenizer.frame(ids, max_tokens=context) for ids in tokenizer.encode(TEXTS)]
+    expected = flat_means(checkpoint, [torch.tensor(ids) for ids in framed])
+    found = load_sentence_encoder(folder)(TEXTS)
+    return {"sentence_embedding": require_close("sentence vectors", found, expected, TOLERANCE)}
 
 
 def save_modules(encoder: Any, tokenizer: Any, folder: Path, prompts: Mapping[str, str]) -> None:
@@ -140,17 +129,3 @@ def load_sentence_encoder(folder: Path) -> Callable[..., Tensor]:
         return torch.from_numpy(model.encode(list(texts), prompt_name=prompt_name, show_progress_bar=False))
 
     return encode
-
-
-def check_sentence_transformers(checkpoint: PretrainedCheckpoint, folder: Path) -> dict[str, float]:
-    """Compare a folder with the run: token ids equal, sentence vectors within 1e-5.
-
-    Raises:
-        ParityOff: they differ.
-    """
-    require_equal_tokens(load_transformers_tokenizer(folder), checkpoint)
-    found = load_sentence_encoder(folder)(TEXTS)
-    tokenizer = checkpoint.tokenizer
-    framed = [tokenizer.frame(ids, max_tokens=checkpoint.run.context) for ids in tokenizer.encode(TEXTS)]
-    expected = flat_means(checkpoint, [torch.tensor(ids) for ids in framed])
-    return {"sentence_embedding": require_close("sentence vectors", found, expected, TOLERANCE)}

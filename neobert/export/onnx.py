@@ -57,27 +57,40 @@ class Embedding(nn.Module):
 
 
 def write_onnx(checkpoint: PretrainedCheckpoint, folder: Path) -> dict[str, float]:
-    """Write both graphs, config.json and the tokenizer, and run them; returns the deviations that were measured.
+    """Write both graphs, config.json and the tokenizer, and run them on padded rows; returns the deviations measured.
 
     Raises:
         ValueError: onnx, onnxscript or onnxruntime is not installed.
-        ParityOff: a graph does not compute what the run computes.
+        ParityOff: a graph's outputs differ from the run's by more than 1e-4.
     """
-    require_packages("onnx", "onnxscript", "onnxruntime")
     model = masked_language_model(checkpoint)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_graph(Logits(model), model.config.max_length, folder / LANGUAGE_MODEL)
-    write_graph(Embedding(model.model), model.config.max_length, folder / EMBEDDING)
+    write_graph(Logits(model), folder / LANGUAGE_MODEL)
+    write_graph(Embedding(model.model), folder / EMBEDDING)
     model.config.save_pretrained(folder)
     transformers_tokenizer(checkpoint.tokenizer, checkpoint.run.context).save_pretrained(folder)
-    return check_onnx(checkpoint, folder)
+    documents = probe_documents(checkpoint.run.recipe.model.vocabulary_size, checkpoint.run.context)
+    token_ids, mask = padded(documents)
+    token = mask.bool()
+    (logits,) = run_graph(folder / LANGUAGE_MODEL, token_ids, mask)
+    hidden, means = run_graph(folder / EMBEDDING, token_ids, mask)
+    pairs = {
+        "logits": (logits[token], flat_logits(checkpoint, documents)),
+        "last_hidden_state": (hidden[token], flat_states(checkpoint, documents)),
+        "sentence_embedding": (means, flat_means(checkpoint, documents)),
+    }
+    return {name: require_close(name, found, expected, TOLERANCE) for name, (found, expected) in pairs.items()}
 
 
-def write_graph(module: Logits | Embedding, context: int, path: Path) -> None:
-    """Trace `module` with free rows and tokens (up to the context, where positions are learned)."""
+def write_graph(module: Logits | Embedding, path: Path) -> None:
+    """Trace `module` with free rows and tokens (up to the context, where positions are learned).
+
+    Raises:
+        ValueError: onnx, onnxscript or onnxruntime is not installed.
+    """
+    require_packages("onnx", "onnxscript", "onnxruntime")
+    context, learned = module.model.config.max_length, module.model.config.positions == "learned"
     rows = torch.export.Dim("rows", min=1)
-    learned = module.model.config.positions == "learned"
-    tokens = torch.export.Dim("tokens", min=1, max=context) if learned else torch.export.Dim("tokens", min=1)
+    tokens = torch.export.Dim("tokens", min=1, max=context if learned else None)
     example = torch.ones(3, max(2, min(context - 1, 7)), dtype=torch.int64)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's exporter warns about its own deprecated calls
@@ -102,22 +115,3 @@ def run_graph(path: Path, token_ids: Tensor, mask: Tensor) -> list[Tensor]:
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     outputs: list[Any] = session.run(None, {"input_ids": token_ids.numpy(), "attention_mask": mask.numpy()})
     return [torch.from_numpy(output) for output in outputs]
-
-
-def check_onnx(checkpoint: PretrainedCheckpoint, folder: Path) -> dict[str, float]:
-    """Compare both graphs with the run on padded rows, within 1e-4.
-
-    Raises:
-        ParityOff: they differ.
-    """
-    documents = probe_documents(checkpoint.run.recipe.model.vocabulary_size, checkpoint.run.context)
-    token_ids, mask = padded(documents)
-    (logits,) = run_graph(folder / LANGUAGE_MODEL, token_ids, mask)
-    hidden, means = run_graph(folder / EMBEDDING, token_ids, mask)
-    token = mask.bool()
-    pairs = {
-        "logits": (logits[token], flat_logits(checkpoint, documents)),
-        "last_hidden_state": (hidden[token], flat_states(checkpoint, documents)),
-        "sentence_embedding": (means, flat_means(checkpoint, documents)),
-    }
-    return {name: require_close(name, found, expected, TOLERANCE) for name, (found, expected) in pairs.items()}

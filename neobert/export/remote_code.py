@@ -21,17 +21,10 @@ from neobert import __version__
 from neobert.errors import ParityOff
 from neobert.export.checkpoint import PretrainedCheckpoint, flat_states, padded, probe_documents, require_close
 from neobert.files import replace_file
+from neobert.hub import AUTO_CLASSES, NeoBERTConfig
 
 PACKAGE = "neobert"
-CONFIGURATION, MODELING = "neobert.hub.configuration", "neobert.hub.modeling"
-AUTO_CLASSES = {
-    "AutoConfig": (CONFIGURATION, "NeoBERTConfig"),
-    "AutoModel": (MODELING, "NeoBERTModel"),
-    "AutoModelForMaskedLM": (MODELING, "NeoBERTForMaskedLM"),
-    "AutoModelForQuestionAnswering": (MODELING, "NeoBERTForQuestionAnswering"),
-    "AutoModelForSequenceClassification": (MODELING, "NeoBERTForSequenceClassification"),
-    "AutoModelForTokenClassification": (MODELING, "NeoBERTForTokenClassification"),
-}
+CLASSES = {"AutoConfig": NeoBERTConfig, **AUTO_CLASSES}
 TOLERANCE = 1e-5
 
 STATES_WITHOUT_PACKAGE = """
@@ -48,26 +41,18 @@ with torch.no_grad():
 
 
 def write_remote_code(checkpoint: PretrainedCheckpoint, folder: Path) -> dict[str, float]:
-    """Add the modules to an exported folder and name them in its config.json; returns the deviation measured.
+    """Add the modules to an exported folder and name them in its config.json; returns the deviation of hidden states
+    that a new interpreter without this package computes.
 
     Raises:
-        ParityOff: the folder alone, without this package, does not compute what the run computes.
+        ParityOff: the folder does not load there, or its hidden states differ from the run's by more than 1e-5.
     """
     for name, content in remote_modules().items():
         replace_file(folder / f"{name}.py", content.encode())
     path = folder / "config.json"
-    auto_map = {auto: f"{file_name(module)}.{name}" for auto, (module, name) in AUTO_CLASSES.items()}
+    auto_map = {auto: f"{file_name(named.__module__)}.{named.__name__}" for auto, named in CLASSES.items()}
     config = {**json.loads(path.read_text(encoding="utf-8")), "auto_map": auto_map}
     replace_file(path, (json.dumps(config, indent=2, sort_keys=True) + "\n").encode())
-    return check_remote_code(checkpoint, folder)
-
-
-def check_remote_code(checkpoint: PretrainedCheckpoint, folder: Path) -> dict[str, float]:
-    """Compare the encoder that a new interpreter without this package loads from `folder` with the run.
-
-    Raises:
-        ParityOff: it does not load, or its hidden states differ by more than 1e-5.
-    """
     documents = probe_documents(checkpoint.run.recipe.model.vocabulary_size, checkpoint.run.context)
     token_ids, mask = padded(documents)
     with tempfile.TemporaryDirectory() as scratch:
@@ -85,7 +70,7 @@ def check_remote_code(checkpoint: PretrainedCheckpoint, folder: Path) -> dict[st
 
 def remote_modules() -> dict[str, str]:
     """Name (without .py) and content of a file for every module of the package that the classes need."""
-    waiting, files = sorted({module for module, _ in AUTO_CLASSES.values()}), dict[str, str]()
+    waiting, files = sorted({named.__module__ for named in CLASSES.values()}), dict[str, str]()
     while waiting:
         module = waiting.pop()
         if file_name(module) not in files:

@@ -6,14 +6,7 @@ This package is the one door to transformers' model classes. All of them stand o
     >>> model = NeoBERTModel.from_pretrained("chandar-lab/NeoBERT")
 """
 
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoModelForMaskedLM,
-    AutoModelForQuestionAnswering,
-    AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
-)
+import transformers
 
 from neobert.hub.configuration import NeoBERTConfig
 from neobert.hub.modeling import (
@@ -35,9 +28,15 @@ __all__ = [
     "NeoBERTPreTrainedModel",
 ]
 
-AutoConfig.register(NeoBERTConfig.model_type, NeoBERTConfig, exist_ok=True)
-AutoModel.register(NeoBERTConfig, NeoBERTModel, exist_ok=True)
-AutoModelForMaskedLM.register(NeoBERTConfig, NeoBERTForMaskedLM, exist_ok=True)
-AutoModelForSequenceClassification.register(NeoBERTConfig, NeoBERTForSequenceClassification, exist_ok=True)
-AutoModelForTokenClassification.register(NeoBERTConfig, NeoBERTForTokenClassification, exist_ok=True)
-AutoModelForQuestionAnswering.register(NeoBERTConfig, NeoBERTForQuestionAnswering, exist_ok=True)
+AUTO_CLASSES = {
+    "AutoModel": NeoBERTModel,
+    "AutoModelForMaskedLM": NeoBERTForMaskedLM,
+    "AutoModelForQuestionAnswering": NeoBERTForQuestionAnswering,
+    "AutoModelForSequenceClassification": NeoBERTForSequenceClassification,
+    "AutoModelForTokenClassification": NeoBERTForTokenClassification,
+}
+"""The model that each of transformers' Auto classes loads."""
+
+transformers.AutoConfig.register(NeoBERTConfig.model_type, NeoBERTConfig, exist_ok=True)
+for auto, model in AUTO_CLASSES.items():
+    getattr(transformers, auto).register(NeoBERTConfig, model, exist_ok=True)

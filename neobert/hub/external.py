@@ -1,7 +1,7 @@
 """Load any encoder that transformers' AutoModel loads; a checkpoint's own code runs only where the user trusts it."""
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -9,7 +9,7 @@ from itertools import repeat
 from pathlib import Path
 from pickle import UnpicklingError
 from tempfile import TemporaryDirectory
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -76,13 +76,9 @@ def native_configuration(content: Mapping[str, Any], name: str) -> dict[str, Any
     Raises:
         ValueError: it asks for what that class does not do.
     """
-    if content.get("model_type") == "nomic_bert" and "n_embd" in content:
-        return _nomic_bert(content, name)
-    return dict(content)
-
-
-def _nomic_bert(content: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """From GPT-2's words, in which NomicBERT was published (nomic-ai/contrastors, configuration_hf_nomic_bert.py)."""
+    if content.get("model_type") != "nomic_bert" or "n_embd" not in content:
+        return dict(content)
+    # NomicBERT was published in GPT-2's words (nomic-ai/contrastors, configuration_hf_nomic_bert.py).
     lacking = [key for key in ("vocab_size", "n_embd", "n_layer", "n_head", "n_positions") if key not in content]
     if lacking:
         raise ValueError(f"config.json of {name} lacks {', '.join(lacking)}: fetch it again")
@@ -120,8 +116,6 @@ PROBE_TOKENS = 8
 PADDING_TOLERANCE = 1e-3
 
 LOCAL = {"trust_remote_code": False, "local_files_only": True}
-
-Loaded = TypeVar("Loaded")
 
 
 class ExternalEncoder(nn.Module):
@@ -210,15 +204,6 @@ class ExternalTokenizer:
         return [Framed(list(ids), kind) for ids, kind in zip(encoded["input_ids"], types, strict=False)]
 
 
-@dataclass(frozen=True)
-class Facts:
-    """Properties of a model; `context` in tokens, specials included, None where unbounded."""
-
-    model_type: str
-    parameters: int
-    context: int | None
-
-
 def load_external(folder: Path, name: str, trust: Trust = NO_TRUST) -> tuple[ExternalEncoder, ExternalTokenizer]:
     """Encoder in fp32 and tokenizer of a folder; `name` is for errors. No file is read but those of `model_files`.
 
@@ -230,12 +215,13 @@ def load_external(folder: Path, name: str, trust: Trust = NO_TRUST) -> tuple[Ext
     pieces = [file for file in files if file.endswith(".model")]
     if pieces and "tokenizer.json" not in files and find_spec("sentencepiece") is None:
         raise ValueError(f"{name} has its tokenizer in {pieces[0]}: pip install -e '.[sentencepiece]'")
-    with _quiet(), _view(folder, files, name, trust) as view, torch.random.fork_rng(devices=[]):
+    with _quiet(), _view(folder, files, name, trust) as view, torch.random.fork_rng(devices=[]), _one_sentence(name):
         torch.manual_seed(0)  # tensors that a checkpoint may lack start equal in every process
-        encoder, missing = _load(name, lambda: _encoder(view, files, name, trust))
-        tokenizer = _load(name, lambda: _tokenizer(view, encoder.config, name, trust))
+        encoder, missing = _encoder(view, files, name, trust)
+        tokenizer = _tokenizer(view, encoder.config, name, trust)
     encoder.config.name_or_path = tokenizer.name_or_path = str(folder)
-    _refuse_missing(name, missing)
+    if lacking := sorted(key for key in missing if not key.startswith(NEVER_READ)):
+        raise ValueError(f"{name} lacks {list_tensors(lacking)}: it is incomplete or fits another config.json")
     return ExternalEncoder(encoder), ExternalTokenizer(tokenizer)
 
 
@@ -291,9 +277,11 @@ def _view(folder: Path, files: Sequence[str], name: str, trust: Trust) -> Iterat
         yield view
 
 
-def _load(name: str, load: Callable[[], Loaded]) -> Loaded:
+@contextmanager
+def _one_sentence(name: str) -> Iterator[None]:
+    """Errors of loading the model `name`, in one sentence each."""
     try:
-        return load()
+        yield
     except Refused:
         raise
     except Exception as error:  # transformers, safetensors and tokenizers raise whatever they like
@@ -303,12 +291,6 @@ def _load(name: str, load: Callable[[], Loaded]) -> Loaded:
         elif isinstance(error, UnpicklingError):
             cause = "its pickle holds other things than tensors; nothing of it was run"
         raise ValueError(f"transformers cannot load {name}: {cause}") from error
-
-
-def _refuse_missing(name: str, missing: Sequence[str]) -> None:
-    lacking = sorted(key for key in missing if not key.startswith(NEVER_READ))
-    if lacking:
-        raise ValueError(f"{name} lacks {list_tensors(lacking)}: it is incomplete or fits another config.json")
 
 
 @contextmanager
@@ -325,8 +307,9 @@ def _quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def examine(folder: Path, name: str, trust: Trust = NO_TRUST) -> Facts:
-    """Load a model and check that it is an encoder, before a grid is built on it.
+def examine(folder: Path, name: str, trust: Trust = NO_TRUST) -> dict[str, Any]:
+    """Load a model and check that it is an encoder, before a grid is built on it; returns its model_type, its number of
+    parameters and its context in tokens, specials included (None where unbounded).
 
     Raises:
         ValueError: it cannot be loaded, reads from left to right only, is disturbed by padding, or its tokenizer has
@@ -341,7 +324,8 @@ def examine(folder: Path, name: str, trust: Trust = NO_TRUST) -> Facts:
     _require_two_directions(encoder, name, rows)
     limits = [limit for limit in (encoder.most_tokens, tokenizer.most_tokens) if limit is not None]
     parameters = sum(parameter.numel() for parameter in encoder.parameters())
-    return Facts(str(encoder.encoder.config.model_type), parameters, min(limits, default=None))
+    model_type = str(encoder.encoder.config.model_type)
+    return {"model_type": model_type, "parameters": parameters, "context": min(limits, default=None)}
 
 
 @torch.no_grad()

@@ -1,6 +1,6 @@
 """The encoder as a transformers model: the blocks of `neobert.model` under transformers' attention interface."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -157,19 +157,12 @@ def refuse_incomplete(name: Any, info: Mapping[str, Any], needs_decoder: bool, m
         raise ValueError(
             f"the checkpoint {name} has the unknown {list_tensors(extra)}: its config.json describes another model"
         )
-    _refuse_other_shapes(name, info["mismatched_keys"], may_be_new, may_replace_head)
-
-
-def _refuse_other_shapes(
-    name: Any, mismatched: Iterable[tuple[str, Any, Any]], may_be_new: tuple[str, ...], may_replace_head: bool
-) -> None:
-    for key, found, expected in sorted(mismatched, key=lambda entry: entry[0].startswith(may_be_new)):
-        is_head = key.startswith(may_be_new)
-        if is_head and may_replace_head:
-            continue
-        advice = (
-            "pass ignore_mismatched_sizes=True for a new head" if is_head else "its config.json is of another model"
-        )
+    for key, found, expected in sorted(info["mismatched_keys"], key=lambda entry: entry[0].startswith(may_be_new)):
+        advice = "its config.json is of another model"
+        if key.startswith(may_be_new):
+            advice = "pass ignore_mismatched_sizes=True for a new head"
+            if may_replace_head:
+                continue
         raise ValueError(
             f"the checkpoint {name} holds {key} as {tuple(found)}, but the configuration asks for {tuple(expected)}: "
             f"{advice}"
@@ -201,6 +194,7 @@ class NeoBERTPreTrainedModel(PreTrainedModel):
     _supports_sdpa = True
     _supports_flash_attn = True
     _supports_attention_backend = True
+    _input_embed_layer = "encoder"
     _needs_decoder = False
 
     @classmethod
@@ -262,15 +256,6 @@ class NeoBERTModel(NeoBERTPreTrainedModel):
         self.layer_norm = encoder.layer_norm
         self.gradient_checkpointing = False
         self.post_init()
-
-    def get_input_embeddings(self) -> nn.Module:
-        """The token embedding."""
-        return self.encoder
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        """Replace the token embedding."""
-        assert isinstance(value, nn.Embedding)
-        self.encoder = value
 
     @can_return_tuple
     def forward(
