@@ -10,7 +10,7 @@ import pytest
 
 from ablations import prefetch
 from neobert.files import sha256_of
-from tests.hub.hub_stand_in import StandIn, published_repositories, serving
+from tests.ablations.hub_stand_in import StandIn, published_repositories, serving
 
 WEB = "datasets/tiiuae/falcon-refinedweb"
 LLAMA = "models/meta-llama/Llama-2-7b-hf"

@@ -16,7 +16,7 @@ from neobert.data.sources import open_source
 from neobert.embeddings.pairs import encode_pairs
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED, MissingData
 from tests.embeddings.test_contrastive import Letters
-from tests.hub import external_models as world
+from tests.support import external_models as world
 
 MEASURED = {
     "sentence1": ["The cat sleeps.", None, "..."],

@@ -42,8 +42,8 @@ from tests.ablations.fake_slurm import FakeSlurm
 from tests.ablations.status_worlds import claim, fail
 from tests.embeddings.embedding_worlds import card_of, write_published
 from tests.embeddings.tiny_suite import SMOKE, write_evaluation, write_zero_shot, zero_shot
-from tests.hub.external_models import bert, save, seeded
 from tests.runs.test_identities import small_folder
+from tests.support.external_models import bert, save, seeded
 from tests.support.tiny_runs import tiny_run
 
 SYNTHETIC = SyntheticSource(100)

@@ -21,7 +21,7 @@ from sweeps import glue_grid
 from tests.ablations.test_glue_grid_command import sweep
 from tests.ablations.test_run_command import toy_scale  # noqa: F401  (a fixture)
 from tests.glue.grid_worlds import wait_for
-from tests.hub import external_models as world
+from tests.support import external_models as world
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -21,8 +21,8 @@ from neobert.data.mteb_tasks import MTEB_REPOSITORIES
 from neobert.data.sources import DirectorySource, HubSource
 from neobert.files import checksummed
 from neobert.runs.layout import Layout
+from tests.ablations.hub_stand_in import StandIn, StandInRepository
 from tests.ablations.prefetch_worlds import FILES, LLAMA, WEB, contents, manifest, run
-from tests.hub.hub_stand_in import StandIn, StandInRepository
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -26,9 +26,9 @@ from neobert.runs.claims import acquire
 from neobert.runs.layout import Layout
 from reports import published
 from sweeps import glue_grid, mteb_suite
+from tests.ablations.hub_stand_in import StandIn, StandInRepository
 from tests.ablations.prefetch_worlds import LLAMA, WEB, manifest, run
-from tests.hub.hub_stand_in import StandIn, StandInRepository
-from tests.hub.published_layouts import save_nomic, save_remote
+from tests.support.published_layouts import save_nomic, save_remote
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -23,7 +23,7 @@ from neobert.files import read_lines
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_records
 from neobert.slurm.profile import Profile, Resources
-from tests.hub import external_models as world
+from tests.support import external_models as world
 
 CPU = torch.device("cpu")
 STEPS = 40

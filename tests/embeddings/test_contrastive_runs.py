@@ -36,7 +36,7 @@ from tests.embeddings.tiny_contrastive import (
     write_encoder,
     write_tiny_contrastive,
 )
-from tests.hub.external_models import bert, modernbert, save, seeded
+from tests.support.external_models import bert, modernbert, save, seeded
 from tests.support.tiny_runs import finish, work, worker
 
 COUNTED = tuple(field.name for field in fields(PairCounts))

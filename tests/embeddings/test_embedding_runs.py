@@ -33,7 +33,7 @@ from sweeps import mteb_suite
 from tests.ablations.test_run_command import toy_scale  # noqa: F401  (a fixture)
 from tests.embeddings.tiny_contrastive import tiny_contrastive, write_tiny_contrastive
 from tests.embeddings.tiny_suite import SMOKE, SOURCE_HERE, write_evaluation, write_zero_shot
-from tests.hub.external_models import bert, save, seeded
+from tests.support.external_models import bert, save, seeded
 from tests.support.tiny_runs import worker
 
 pytestmark = pytest.mark.skipif(find_spec("mteb") is None, reason="mteb is not installed")

@@ -34,7 +34,7 @@ from tests.embeddings.embedding_worlds import (
     write_published,
     write_table,
 )
-from tests.hub.exported_runs import write_checkpoints
+from tests.support.exported_runs import write_checkpoints
 from tests.support.tiny_runs import tiny_run
 
 WORLD = SyntheticSource(10)

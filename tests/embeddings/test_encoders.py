@@ -35,8 +35,8 @@ from neobert.model.build import build_encoder, initialize
 from neobert.model.heads import pool_mean
 from neobert.runs.layout import Layout
 from tests.embeddings.tiny_contrastive import tiny_contrastive, write_encoder, write_tiny_contrastive
-from tests.hub import external_models as world
-from tests.hub.exported_runs import m0_folder, write_checkpoints
+from tests.support import external_models as world
+from tests.support.exported_runs import m0_folder, write_checkpoints
 from tests.support.tiny_runs import tiny_model, tiny_run
 
 CPU = torch.device("cpu")

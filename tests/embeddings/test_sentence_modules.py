@@ -24,7 +24,7 @@ from neobert.runs.worker import Worker, open_parts
 from sweeps import mteb_suite
 from tests.embeddings.embedding_worlds import named
 from tests.embeddings.tiny_suite import SMOKE, SOURCE_HERE, write_evaluation
-from tests.hub import external_models as world
+from tests.support import external_models as world
 
 STS = "SyntheticSentenceSimilarity"
 CPU = torch.device("cpu")

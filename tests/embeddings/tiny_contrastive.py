@@ -8,7 +8,7 @@ from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record
 from neobert.runs.run_file import Execution, write_run_file
 from neobert.runs.specifications import ContrastiveRun, PairSet, PretrainingRun
-from tests.hub.exported_runs import write_checkpoints
+from tests.support.exported_runs import write_checkpoints
 from tests.support.tiny_runs import SOURCE, tiny_model, tiny_run, tiny_stage
 
 STEPS = 12

@@ -14,7 +14,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 from neobert.errors import EXIT_DONE
 from neobert.export.__main__ import main
 from neobert.processes import REPOSITORY
-from tests.hub.exported_runs import m0_folder, write_checkpoints
+from tests.support.exported_runs import m0_folder, write_checkpoints
 from tests.support.tiny_runs import tiny_run
 
 OLDEST = os.environ.get("OLDEST_TRANSFORMERS")

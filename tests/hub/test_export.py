@@ -22,7 +22,7 @@ from neobert.export.onnx import OPSET
 from neobert.identity import plain
 from neobert.model.build import build_masked_language_model
 from neobert.runs.records import publish_record, sealed
-from tests.hub.exported_runs import m0_folder
+from tests.support.exported_runs import m0_folder
 from tests.support.tiny_runs import STEPS, finish, reference, tiny_run, write_tiny_run
 
 

@@ -26,7 +26,7 @@ from neobert.runs.specifications import ContrastiveRun
 from neobert.training.distributed import Process
 from tests.embeddings.tiny_contrastive import pair_set, tiny_contrastive, write_encoder, write_tiny_contrastive
 from tests.embeddings.tiny_suite import SMOKE, SOURCE_HERE
-from tests.hub import external_models as world
+from tests.support import external_models as world
 
 CPU = torch.device("cpu")
 SETS = ("paraphrases", "answers")

@@ -29,8 +29,8 @@ from neobert.runs.layout import Layout
 from neobert.runs.specifications import GlueStudy, PretrainingRun, Start
 from sweeps import glue_grid
 from tests.glue.glue_worlds import CPU, point, protocol
-from tests.hub import external_models as world
-from tests.hub.exported_runs import M0_FORM, write_checkpoints
+from tests.support import external_models as world
+from tests.support.exported_runs import M0_FORM, write_checkpoints
 from tests.support.tiny_runs import SOURCE, tiny_model, tiny_run
 
 TOLERANCE = 1e-5

@@ -19,7 +19,7 @@ import neobert.hub  # noqa: F401 - registers the classes
 from neobert.data.synthetic import task_examples
 from neobert.errors import EXIT_DONE
 from neobert.export.__main__ import main
-from tests.hub.exported_runs import m0_folder, write_checkpoints
+from tests.support.exported_runs import m0_folder, write_checkpoints
 from tests.support.tiny_runs import tiny_run
 
 SENTENCES = ["the cat sleeps", "a dog and a cat and a bird", "x"]

@@ -13,8 +13,8 @@ from neobert.errors import MissingData
 from neobert.external import NO_TRUST, Trust, adopt, external_id, locate, model_files
 from neobert.hub.external import load_external
 from neobert.runs.layout import Layout
-from tests.hub import external_models as world
-from tests.hub.published_layouts import save_deberta
+from tests.support import external_models as world
+from tests.support.published_layouts import save_deberta
 
 CPU = torch.device("cpu")
 TEXTS = ["the cat sleeps", "a bird sees the old cat"]

@@ -14,8 +14,8 @@ from neobert.external import Trust, adopt, locate
 from neobert.hub.external import load_external
 from neobert.runs.layout import Layout
 from sweeps import glue_grid
-from tests.hub.external_models import text_encoder
-from tests.hub.published_layouts import (
+from tests.support.external_models import text_encoder
+from tests.support.published_layouts import (
     nomic_configuration,
     nomic_hidden_states,
     nomic_weights,

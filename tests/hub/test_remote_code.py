@@ -17,7 +17,7 @@ import neobert.hub
 from neobert.errors import EXIT_DONE, EXIT_OFF, EXIT_REFUSED
 from neobert.export import remote_code
 from neobert.export.__main__ import main
-from tests.hub.exported_runs import m0_folder, write_checkpoints
+from tests.support.exported_runs import m0_folder, write_checkpoints
 from tests.support.tiny_runs import tiny_run
 
 OLDEST = os.environ.get("OLDEST_TRANSFORMERS")

@@ -13,7 +13,7 @@ from transformers import DebertaV2Config, DebertaV2Model
 
 from neobert.data.synthetic import task_examples
 from neobert.export.huggingface import transformers_tokenizer
-from tests.hub import external_models as world
+from tests.support import external_models as world
 
 WIDTH, LAYERS, HEADS, INNER = 16, 2, 2, 32
 ROTARY_BASE = 1000
