@@ -33,7 +33,7 @@ smoke-figures: environment
 	cp reports/out/smoke/smoke-synthetic/table3.md docs/table3-smoke.md
 	$(BIN)/python -m pytest tests/reports/test_smoke_records.py
 
-## minutes: does pre-training pay at smoke scale?
+## half an hour on two cores: does pre-training pay at smoke scale?
 test-slow: environment
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow
 
