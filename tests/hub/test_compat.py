@@ -11,11 +11,8 @@ import transformers
 from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-from neobert.errors import EXIT_DONE
-from neobert.export.__main__ import main
 from neobert.processes import REPOSITORY
-from tests.support.exported_runs import m0_folder, write_checkpoints
-from tests.support.tiny_runs import tiny_run
+from tests.support.exported_runs import RUN_FOLDERS, export_start
 
 OLDEST = os.environ.get("OLDEST_TRANSFORMERS")
 TEXTS = ["the cat sleeps", "a dog and a cat and a bird"]
@@ -39,11 +36,10 @@ print(transformers.__version__)
 @pytest.mark.skipif(
     OLDEST is None, reason="OLDEST_TRANSFORMERS names no folder with transformers 5.17: make test-compat"
 )
-@pytest.mark.parametrize("form", ["NeoBERT form", "M0 form"])
+@pytest.mark.parametrize("form", RUN_FOLDERS)
 def test_oldest_and_installed_transformers_give_equal_outputs(form: str, tmp_path: Path) -> None:
-    run = m0_folder(tmp_path) if form == "M0 form" else write_checkpoints(tmp_path, tiny_run(), 0)
     folder, out = tmp_path / "exported", tmp_path / "logits.safetensors"
-    assert main([str(run), "--to", "hf", "--out", str(folder), "--step", "0"]) == EXIT_DONE
+    export_start(RUN_FOLDERS[form](tmp_path), folder, "hf")
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(OLDEST), str(REPOSITORY)])}
     command = [sys.executable, "-W", "error", "-c", LOAD_ELSEWHERE, str(folder), str(out), *TEXTS]
     process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

@@ -10,7 +10,7 @@ from typing import ClassVar
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
+from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 import neobert.hub  # noqa: F401 - registers the classes
 from ablations.ladder import M10
@@ -63,7 +63,7 @@ def test_it_reloads_through_the_auto_classes_to_the_runs_weights(trained: Path, 
     assert model(**tokens).logits.isfinite().all()
 
 
-@pytest.mark.parametrize("step", [0, STEPS // 4, STEPS])
+@pytest.mark.parametrize("step", [0, STEPS // 4])
 def test_every_milestone_is_exported_with_its_own_weights(trained: Path, tmp_path: Path, step: int, capsys) -> None:
     assert main([str(trained), "--to", "hf", "--out", str(tmp_path / "out"), "--step", str(step)]) == EXIT_DONE
     said = json.loads(capsys.readouterr().out)
@@ -277,14 +277,6 @@ def test_an_export_that_differs_is_never_published(trained: Path, tmp_path: Path
         damage
     ] in said
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_encoder_alone_is_read_by_automodel(exported: Path) -> None:
-    assert AutoModel.from_pretrained(exported)(torch.ones(1, 4, dtype=torch.int64)).last_hidden_state.shape == (
-        1,
-        4,
-        16,
-    )
 
 
 # The hub

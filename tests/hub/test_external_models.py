@@ -16,7 +16,7 @@ from neobert.data.preparation import open_specified
 from neobert.data.synthetic import task_examples
 from neobert.errors import DamagedFile, MissingData
 from neobert.export.__main__ import export
-from neobert.external import adopt, locate, read_model_file, write_model_file
+from neobert.external import adopt, read_model_file, write_model_file
 from neobert.glue.batching import PaddedLayout
 from neobert.glue.encoding import encode_task
 from neobert.glue.finetuning import FineTuner
@@ -48,32 +48,7 @@ def rte(count: int) -> dict[str, dict[str, list[Any]]]:
     }
 
 
-# Identity
-
-
-def test_an_id_follows_bytes_and_not_places(tmp_path: Path) -> None:
-    folder = world.save(world.seeded(world.bert), tmp_path / "here")
-    layout = Layout(tmp_path / "runs")
-    model = adopt(layout, str(folder))
-    assert model.id.startswith("model-") and not layout.root.exists(), "looking at a model writes nothing"
-    moved = folder.rename(tmp_path / "there")
-    (moved / "README.md").write_text("no word of this decides anything")
-    assert adopt(layout, str(moved)).id == model.id
-    weights = load_file(moved / "model.safetensors")
-    first = next(iter(weights))
-    weights[first].view(torch.int32).flatten()[0] ^= 1  # one bit of one number
-    save_file(weights, moved / "model.safetensors", metadata={"format": "pt"})
-    assert adopt(layout, str(moved)).id != model.id
-
-
-@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json"])
-def test_configuration_and_tokenizer_are_part_of_the_id(tmp_path: Path, name: str) -> None:
-    folder = world.save(world.seeded(world.bert), tmp_path / "model")
-    before = locate(str(folder))
-    (folder / name).write_text((folder / name).read_text() + "\n")
-    after = locate(str(folder))
-    assert before.origin != after.origin
-    assert (before.tokenizer_origin == after.tokenizer_origin) == (name == "config.json")
+# Identity: which files it covers is tested in test_model_files.py
 
 
 def test_a_worker_refuses_files_that_changed_or_went_since_they_were_named(tmp_path: Path) -> None:

@@ -17,25 +17,19 @@ from transformers import (
 
 import neobert.hub  # noqa: F401 - registers the classes
 from neobert.data.synthetic import task_examples
-from neobert.errors import EXIT_DONE
-from neobert.export.__main__ import main
-from tests.support.exported_runs import m0_folder, write_checkpoints
-from tests.support.tiny_runs import tiny_run
+from tests.support.exported_runs import RUN_FOLDERS, export_start
 
 SENTENCES = ["the cat sleeps", "a dog and a cat and a bird", "x"]
 
 
-@pytest.fixture(scope="module", params=["NeoBERT form", "M0 form"])
+@pytest.fixture(scope="module", params=RUN_FOLDERS)
 def run_folder(request, tmp_path_factory) -> Path:
-    root = tmp_path_factory.mktemp("runs")
-    return m0_folder(root) if request.param == "M0 form" else write_checkpoints(root, tiny_run(), 0)
+    return RUN_FOLDERS[request.param](tmp_path_factory.mktemp("runs"))
 
 
 @pytest.fixture(scope="module")
 def exported(run_folder: Path, tmp_path_factory) -> Path:
-    out = tmp_path_factory.mktemp("exports") / "hf"
-    assert main([str(run_folder), "--to", "hf", "--out", str(out), "--step", "0"]) == EXIT_DONE
-    return out
+    return export_start(run_folder, tmp_path_factory.mktemp("exports") / "hf", "hf")
 
 
 class Examples(Dataset):
@@ -117,8 +111,7 @@ def test_sentence_transformers_encodes_and_trains_a_step(run_folder: Path, tmp_p
     library = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
     from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 
-    out = tmp_path / "st"
-    assert main([str(run_folder), "--to", "sentence-transformers", "--out", str(out), "--step", "0"]) == EXIT_DONE
+    out = export_start(run_folder, tmp_path / "st", "sentence-transformers")
     assert {"modules.json", "1_Pooling", "config_sentence_transformers.json", "README.md"} <= {
         path.name for path in out.iterdir()
     }

@@ -5,9 +5,10 @@ import sys
 
 import pytest
 import torch
+import transformers
 from torch import Tensor
 from torch.nn import functional
-from transformers import AttentionInterface, AttentionMaskInterface, AutoModelForTokenClassification, PreTrainedModel
+from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import flash_attention_mask, sdpa_mask
 
 import neobert
@@ -19,6 +20,7 @@ from neobert import (
     NeoBERTForTokenClassification,
     NeoBERTModel,
 )
+from neobert.hub import AUTO_CLASSES
 from neobert.model.attention import packed_plan
 from neobert.model.heads import MaskedLanguageModel
 from tests.support.small_models import CONTEXT, FORMS, language_model, pack, random_document, small_model
@@ -154,12 +156,8 @@ def test_hidden_states_and_attentions_are_one_a_layer(form: str) -> None:
         assert not weights[1, :, :, 9:].any()
     assert outputs.hidden_states[0].shape == (3, CONTEXT, 24)
     assert isinstance(model(token_ids, mask, return_dict=False), tuple)
-
-
-def test_sdpa_says_that_it_has_no_attentions() -> None:
-    model, _ = masked_lm("NeoBERT form")
     with pytest.raises(ValueError, match=r"attn_implementation=.eager. for output_attentions"):
-        model(padded_batch()[0], output_attentions=True)
+        masked_lm(form, "sdpa")[0](token_ids, output_attentions=True)
 
 
 def test_what_berts_tokenizers_and_users_pass_is_understood(form: str) -> None:
@@ -248,6 +246,9 @@ def test_a_row_of_padding_alone_makes_no_nan(form: str, implementation: str) -> 
     logits.sum().backward()
     assert logits.isfinite().all()
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+    sees = torch.eye(CONTEXT, dtype=torch.bool).repeat(3, 1, 1, 1)
+    sees[0, 0, 3] = False  # a token that sees nothing, not even itself
+    assert model(token_ids, sees).logits.isfinite().all()
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
@@ -263,14 +264,6 @@ def test_masks_of_every_form_mean_the_same(form: str, implementation: str) -> No
         for given in (token, token.float(), pairs, pairs.long(), added):
             logits = model(token_ids, given, position_ids=places).logits
             torch.testing.assert_close(logits[token], expected, **CLOSE)
-
-
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-def test_a_token_that_a_boolean_mask_lets_see_nothing_makes_no_nan(implementation: str) -> None:
-    model, _ = masked_lm("NeoBERT form", implementation)
-    sees = torch.eye(CONTEXT, dtype=torch.bool).repeat(3, 1, 1, 1)
-    sees[0, 0, 3] = False
-    assert model(padded_batch()[0], sees).logits.isfinite().all()
 
 
 def test_a_mask_of_another_shape_is_refused_in_a_sentence() -> None:
@@ -415,9 +408,12 @@ def test_loaded_in_bf16_only_the_weights_are_rounded(form: str, tmp_path) -> Non
     torch.testing.assert_close(loaded(token_ids, mask).logits, model(token_ids, mask).logits, rtol=0, atol=1e-6)
 
 
-def test_loading_and_saving_changes_no_byte(form: str, tmp_path) -> None:
-    masked_lm(form)[0].save_pretrained(tmp_path / "one")
-    NeoBERTForMaskedLM.from_pretrained(tmp_path / "one").save_pretrained(tmp_path / "two")
+@pytest.mark.parametrize(("auto", "own"), AUTO_CLASSES.items())
+def test_loading_through_the_auto_class_and_saving_changes_no_byte(form: str, tmp_path, auto: str, own: type) -> None:
+    own(configuration(form, num_labels=5)).save_pretrained(tmp_path / "one")
+    loaded = getattr(transformers, auto).from_pretrained(tmp_path / "one")
+    assert type(loaded) is own
+    loaded.save_pretrained(tmp_path / "two")
     for path in (tmp_path / "one").iterdir():
         assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes()
 
@@ -454,15 +450,6 @@ def test_exported_it_takes_other_shapes(form: str) -> None:
     for size in ((3, CONTEXT), (2, 9)):
         given = {"input_ids": token_ids[: size[0], : size[1]], "attention_mask": mask[: size[0], : size[1]]}
         torch.testing.assert_close(program(**given).logits, model(**given).logits, **CLOSE)
-
-
-def test_auto_classes_and_reloading_are_exact(form: str, tmp_path) -> None:
-    token_ids, mask = padded_batch()
-    model: PreTrainedModel = NeoBERTForTokenClassification(configuration(form, num_labels=5)).eval()
-    model.save_pretrained(tmp_path)
-    again = AutoModelForTokenClassification.from_pretrained(tmp_path)
-    assert type(again) is NeoBERTForTokenClassification
-    assert torch.equal(again(token_ids, mask).logits, model(token_ids, mask).logits)
 
 
 def test_the_outputs_have_the_shapes_that_the_readme_says() -> None:

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from neobert.errors import MissingData
-from neobert.external import NO_TRUST, Trust, adopt, external_id, locate, model_files
+from neobert.external import NO_TRUST, Trust, adopt, external_id, locate, model_files, tokenizer_files
 from neobert.hub.external import load_external
 from neobert.runs.layout import Layout
 from tests.support import external_models as world
@@ -78,6 +78,7 @@ def test_the_files_of_the_id_are_the_model(tmp_path: Path, kind: str) -> None:
     layout = Layout(tmp_path / "runs")
     folder = build(tmp_path / "model")
     model = adopt(layout, str(folder), trust)
+    assert model.id.startswith("model-") and not layout.root.exists(), "looking at a model writes nothing"
     vectors = world.text_encoder(model, layout.root).encode(TEXTS)
     for name in model.origin:
         (tmp_path / "copy" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -93,18 +94,21 @@ def test_the_files_of_the_id_are_the_model(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", BUILD)
 def test_every_file_of_the_id_counts(tmp_path: Path, kind: str) -> None:
+    """A file of the tokenizer, and no other, also changes that of the tokenizer."""
     if kind == "pickle and pieces":
         pytest.importorskip("sentencepiece", reason="sentencepiece is not installed")
     build, trust = BUILD[kind]
     folder = build(tmp_path / "model")
-    before = locate(str(folder), trust).origin
-    assert set(before) == set(model_files(folder, "model", trust))
-    for name in before:
+    before = locate(str(folder), trust)
+    assert set(before.origin) == set(model_files(folder, "model", trust))
+    for name in before.origin:
         content = (folder / name).read_bytes()
         (folder / name).write_bytes(content + b" ")
-        assert external_id(locate(str(folder), trust).origin) != external_id(before), name
+        after = locate(str(folder), trust)
+        assert external_id(after.origin) != external_id(before.origin), name
+        assert (after.tokenizer_origin != before.tokenizer_origin) == (name in tokenizer_files(folder))
         (folder / name).write_bytes(content)
-    assert locate(str(folder), trust).origin == before
+    assert locate(str(folder), trust) == before
 
 
 def test_ids_of_records_that_are_there_stay_as_they_are(tmp_path: Path) -> None:

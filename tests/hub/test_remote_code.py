@@ -14,11 +14,10 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer
 
 import neobert.hub
-from neobert.errors import EXIT_DONE, EXIT_OFF, EXIT_REFUSED
+from neobert.errors import EXIT_OFF, EXIT_REFUSED
 from neobert.export import remote_code
 from neobert.export.__main__ import main
-from tests.support.exported_runs import m0_folder, write_checkpoints
-from tests.support.tiny_runs import tiny_run
+from tests.support.exported_runs import RUN_FOLDERS, export_start, neobert_folder
 
 OLDEST = os.environ.get("OLDEST_TRANSFORMERS")
 SITE_PACKAGES = Path(torch.__file__).parents[1]
@@ -53,13 +52,10 @@ print(transformers.__version__)
 """
 
 
-@pytest.fixture(scope="module", params=["NeoBERT form", "M0 form"])
+@pytest.fixture(scope="module", params=RUN_FOLDERS)
 def exported(request, tmp_path_factory) -> Path:
-    root = tmp_path_factory.mktemp("runs")
-    run = m0_folder(root) if request.param == "M0 form" else write_checkpoints(root, tiny_run(), 0)
-    out = tmp_path_factory.mktemp("exports") / "model.v1-x"
-    assert main([str(run), "--to", "hf", "--remote-code", "--out", str(out), "--step", "0"]) == EXIT_DONE
-    return out
+    run = RUN_FOLDERS[request.param](tmp_path_factory.mktemp("runs"))
+    return export_start(run, tmp_path_factory.mktemp("exports") / "model.v1-x", "hf", "--remote-code")
 
 
 @pytest.mark.parametrize("oldest", [False, True], ids=["installed", "oldest"])
@@ -71,16 +67,8 @@ def test_it_loads_with_transformers_alone_to_equal_outputs(exported: Path, tmp_p
     tokens = dict(AutoTokenizer.from_pretrained(exported)(TEXTS, padding=True, return_tensors="pt"))
     save_file(tokens, out)
     paths = [str(Path(OLDEST).resolve())] * oldest if OLDEST else []
-    command = [
-        sys.executable,
-        "-I",
-        "-S",
-        "-W",
-        "error::UserWarning",
-        "-c",
-        WITHOUT_THE_PACKAGE.replace("{texts!r}", repr(TEXTS)),
-        *paths,
-    ]
+    code = WITHOUT_THE_PACKAGE.replace("{texts!r}", repr(TEXTS))
+    command = [sys.executable, "-I", "-S", "-W", "error::UserWarning", "-c", code, *paths]
     environment = os.environ | {"HF_MODULES_CACHE": str(tmp_path / "modules"), "HF_HUB_OFFLINE": "1"}
     process = subprocess.run(
         [*command, str(SITE_PACKAGES), str(exported), str(out), str(saved)],
@@ -139,18 +127,14 @@ def test_imports_become_relative_in_the_form_that_the_loader_follows() -> None:
 
 
 def test_code_that_does_not_load_or_computes_something_else_is_never_published(tmp_path, monkeypatch, capsys) -> None:
-    run, original = write_checkpoints(tmp_path / "runs", tiny_run(), 0), remote_code.remote_modules
-    monkeypatch.setattr(
-        remote_code, "remote_modules", lambda: {k: v for k, v in original().items() if k != "neobert_model_attention"}
-    )
+    run, files = neobert_folder(tmp_path / "runs"), remote_code.remote_modules()
+    lacking = {name: content for name, content in files.items() if name != "neobert_model_attention"}
+    monkeypatch.setattr(remote_code, "remote_modules", lambda: lacking)
     command = [str(run), "--to", "hf", "--remote-code", "--step", "0", "--out", str(tmp_path / "out")]
     assert main(command) == EXIT_OFF
     assert "does not load without this package: " in capsys.readouterr().err
-    monkeypatch.setattr(
-        remote_code,
-        "remote_modules",
-        lambda: {k: v.replace("1.0 / base", "1.1 / base") for k, v in original().items()},
-    )
+    other = {name: content.replace("1.0 / base", "1.1 / base") for name, content in files.items()}
+    monkeypatch.setattr(remote_code, "remote_modules", lambda: other)
     assert main(command) == EXIT_OFF
     assert "the exported remote code differs from the run" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
@@ -160,9 +144,8 @@ def test_code_that_does_not_load_or_computes_something_else_is_never_published(t
 
 def test_sentence_transformers_reads_the_code_too(tmp_path: Path) -> None:
     pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
-    run = write_checkpoints(tmp_path / "runs", tiny_run(), 0)
-    out = tmp_path / "st"
-    assert main([str(run), "--to", "sentence-transformers", "--remote-code", "--out", str(out), "--step", "0"]) == 0
+    run = neobert_folder(tmp_path / "runs")
+    out = export_start(run, tmp_path / "st", "sentence-transformers", "--remote-code")
     code = (
         "import sys; sys.path.append(sys.argv[1]); from sentence_transformers import SentenceTransformer\n"
         "model = SentenceTransformer(sys.argv[2], trust_remote_code=True, device='cpu')\n"

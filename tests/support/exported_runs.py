@@ -4,6 +4,8 @@ from pathlib import Path
 
 import torch
 
+from neobert.errors import EXIT_DONE
+from neobert.export.__main__ import main
 from neobert.model.build import build_masked_language_model, initialize
 from neobert.runs.claims import acquire
 from neobert.runs.layout import Layout
@@ -31,3 +33,17 @@ def write_checkpoints(root: Path, run: PretrainingRun, *steps: int) -> Path:
 def m0_folder(root: Path) -> Path:
     """An unfinished run in M0's form with its start."""
     return write_checkpoints(root, tiny_run(model=M0_FORM), 0)
+
+
+def neobert_folder(root: Path) -> Path:
+    """The same in NeoBERT's form."""
+    return write_checkpoints(root, tiny_run(), 0)
+
+
+RUN_FOLDERS = {"NeoBERT form": neobert_folder, "M0 form": m0_folder}
+
+
+def export_start(run: Path, out: Path, target: str, *flags: str) -> Path:
+    """`python -m neobert.export` of a run's step 0; returns the folder."""
+    assert main([str(run), "--to", target, "--out", str(out), "--step", "0", *flags]) == EXIT_DONE
+    return out
