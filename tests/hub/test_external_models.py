@@ -263,5 +263,10 @@ def test_a_model_is_no_variant(tmp_path: Path, capsys: pytest.CaptureFixture[str
     with pytest.raises(SystemExit) as stopped:
         glue_grid.main(["--task", "cola", "--model", "x", "--variant", "M5"])
     assert stopped.value.code == 2
-    arguments = ["--task", "cola", "--model", "x", "--pretraining-seed", "1", "--runs", str(tmp_path)]
-    assert glue_grid.main(arguments) == 2 and "--pretraining-seed belongs to a variant" in capsys.readouterr().err
+    for flags, said in (
+        (["--model", "x", "--pretraining-seed", "1"], "--pretraining-seed belongs to a variant"),
+        (["--variant", "M7", "--allow-pickle"], "--allow-pickle goes with --model"),
+        (["--variant", "M7", "--trust-remote-code"], "--trust-remote-code goes with --model"),
+    ):
+        assert glue_grid.main(["--task", "cola", *flags, "--runs", str(tmp_path)]) == 2
+        assert said in capsys.readouterr().err

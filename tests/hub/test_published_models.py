@@ -230,13 +230,6 @@ def test_a_model_of_the_hub_is_read_at_the_commit_that_is_named(
         adopt(Layout(tmp_path / "runs"), f"org/model@{'d' * 40}", CODE)
 
 
-@pytest.mark.parametrize("flag", ["--allow-pickle", "--trust-remote-code"])
-def test_trust_belongs_to_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str], flag: str) -> None:
-    command = ["--task", "cola", "--variant", "M7", "--runs", str(tmp_path)]
-    assert glue_grid.main([*command, flag]) == 2
-    assert f"{flag} goes with --model" in capsys.readouterr().err
-
-
 def test_safetensors_go_before_a_pickle(tmp_path: Path) -> None:
     folder = save_nomic(tmp_path / "model")
     plain = locate(str(folder)).origin
