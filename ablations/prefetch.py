@@ -27,8 +27,9 @@ from neobert.command_line import byte_count, count, guarded, parser_from
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_RUN_FAILED, did_you_mean, exit_code
 
 if TYPE_CHECKING:
+    from neobert.data.catalog import Repository
     from neobert.data.hub_download import PlannedItem, Selection
-    from neobert.data.requirements import ModelParts, Needs
+    from neobert.data.requirements import Needs
 
 DOWNLOADS = 4
 
@@ -177,7 +178,8 @@ class PaperModel:
     `model` and `size` are the words of the paper's `tables`. The paper names no repositories: these are where the
     models' authors published them, and of BERT's the uncased ones, whose tokenizer the ladder has too. Nor does it name
     commits: `prefetch.py --models` looks them up and writes them into the manifest of its folder. `needs` says what
-    `--model` takes besides the name; `parts` are what prefetch downloads.
+    `--model` takes besides the name; `parts` are what prefetch downloads: safetensors or, where there are none, the
+    pickle; the tokenizer; code only where it is named.
     """
 
     name: str
@@ -186,25 +188,40 @@ class PaperModel:
     tables: tuple[str, ...]
     repository: str
     needs: str
-    parts: "ModelParts"
+    parts: "tuple[Repository, ...]"
 
 
 @cache
 def paper_models() -> dict[str, PaperModel]:
     """The rows of paper_models.csv by name, in the order of the paper's tables."""
     from neobert.data.catalog import Repository
-    from neobert.data.requirements import ModelParts
 
     with PAPER_MODELS_FILE.open(newline="") as file:
         rows = list(csv.DictReader(file))
     models = {}
     for row in rows:
-        branch = row["beside_commit"] or "main"
-        files = [Repository(row["beside"], row["beside_files"], branch=branch, kind="model")] if row["beside"] else []
-        parts = ModelParts(row["repository"], row["tokenizer"] or row["repository"], tuple(files))
-        tables = tuple(row["tables"].split())
-        named = (row["name"], row["model"], row["size"], tables, row["repository"], row["needs"])
-        models[row["name"]] = PaperModel(*named, parts)
+        model = partial(Repository, row["repository"], kind="model")
+        tokenizer = partial(Repository, row["tokenizer"] or row["repository"], kind="model")
+        parts = [
+            model("config.json"),
+            model("model*.safetensors", otherwise="pytorch_model.bin"),
+            tokenizer("tokenizer*"),
+            model("model.safetensors.index.json", is_optional=True),
+            tokenizer("special_tokens_map.json", is_optional=True),
+            tokenizer("added_tokens.json", is_optional=True),
+        ]
+        if row["beside"]:
+            branch = row["beside_commit"] or "main"
+            parts.append(Repository(row["beside"], row["beside_files"], branch=branch, kind="model"))
+        models[row["name"]] = PaperModel(
+            name=row["name"],
+            model=row["model"],
+            size=row["size"],
+            tables=tuple(row["tables"].split()),
+            repository=row["repository"],
+            needs=row["needs"],
+            parts=tuple(parts),
+        )
     return models
 
 
@@ -219,7 +236,7 @@ def folder_or_repository(name: str, data: str) -> str:
     return str(downloaded) if downloaded.is_dir() else paper_models()[name].repository
 
 
-def chosen_models(names: Sequence[str]) -> "dict[str, ModelParts]":
+def chosen_models(names: Sequence[str]) -> "dict[str, tuple[Repository, ...]]":
     """What to download of models by their names; `all` stands for every one.
 
     Raises:

@@ -5,18 +5,20 @@ not on the disk.
 """
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from pathlib import Path, PurePosixPath
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
+from neobert.data.catalog import hub_origin
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import checksummed, is_local, json_bytes, read_checksummed, replace_file, sha256_of, verify
 
 MANIFEST = "manifest.json"
 SCHEMA = 1
+ORIGIN_DIGITS = 12
 
 
 @dataclass(frozen=True)
@@ -49,12 +51,12 @@ class Entry:
 class Manifest:
     """`files` by their path below the folder; `published` says how many files the hub has for a folder of them."""
 
-    files: Mapping[str, Entry] = field(default_factory=dict)
+    files: Mapping[str, Entry]
     published: Mapping[str, int] = field(default_factory=dict)
 
     def below(self, folder: str) -> dict[str, Entry]:
         """The entries below one of the folders, in the order of their names."""
-        return {name: entry for name, entry in sorted(self.files.items()) if _is_below(name, folder)}
+        return {name: entry for name, entry in sorted(self.files.items()) if name.startswith(f"{folder}/")}
 
     def revision_of(self, repository: str, branch: str) -> str | None:
         """The commit that earlier files of the repository came from."""
@@ -64,30 +66,17 @@ class Manifest:
     def with_folder(self, folder: str, entries: Mapping[str, Entry], published: int) -> "Manifest":
         """The same with other entries below `folder`; what is known of unchanged files is kept."""
         others = self.without(folder)
-        known = {name: self._known(name, entry) for name, entry in entries.items()}
-        return Manifest({**others.files, **known}, {**others.published, folder: published})
+        known = {name: self.files[name] for name in entries.keys() & self.files.keys()}
+        unchanged = {name: entry for name, entry in known.items() if entry.source == entries[name].source}
+        return Manifest({**others.files, **entries, **unchanged}, {**others.published, folder: published})
 
     def without(self, folder: str) -> "Manifest":
         """The same with nothing below `folder`."""
-        files = {name: entry for name, entry in self.files.items() if not _is_below(name, folder)}
+        files = {name: entry for name, entry in self.files.items() if not name.startswith(f"{folder}/")}
         return Manifest(files, {name: count for name, count in self.published.items() if name != folder})
 
-    def _known(self, name: str, entry: Entry) -> Entry:
-        before = self.files.get(name)
-        return before if before is not None and before.source == entry.source else entry
 
-    def with_file(self, name: str, sha256: str, modified_ns: int) -> "Manifest":
-        """The same with what a file turned out to hold."""
-        entry = replace(self.files[name], sha256=sha256, modified_ns=modified_ns)
-        return Manifest({**self.files, name: entry}, self.published)
-
-
-_FILES: TypeAdapter[dict[str, Entry]] = TypeAdapter(dict[str, Entry])
-_PUBLISHED: TypeAdapter[dict[str, int]] = TypeAdapter(dict[str, int])
-
-
-def _is_below(name: str, folder: str) -> bool:
-    return name.startswith(f"{folder}/")
+_MANIFEST: TypeAdapter[Manifest] = TypeAdapter(Manifest)
 
 
 def has_size(path: Path, entry: Entry) -> bool:
@@ -95,15 +84,16 @@ def has_size(path: Path, entry: Entry) -> bool:
     return path.is_file() and path.stat().st_size == entry.bytes
 
 
+def is_brought(path: Path, entry: Entry) -> bool:
+    """Whether prefetch brought a file; one that it was to bring may be somebody's own with the same name."""
+    return entry.sha256 is not None or has_size(path, entry)
+
+
 def has_content(path: Path, entry: Entry) -> bool:
     """Whether a file has the bytes that arrived or, where none did, those that the hub states."""
-    if entry.sha256 is not None:
-        return sha256_of(path) == entry.sha256
-    return entry.checksum is None or _matches(path, entry.checksum)
-
-
-def _matches(path: Path, checksum: str) -> bool:
-    """Whether a file has the checksum that the hub states."""
+    checksum = entry.checksum if entry.sha256 is None else f"sha256:{entry.sha256}"
+    if checksum is None:
+        return True
     kind, _, digest = checksum.partition(":")
     if kind == "sha256":
         return sha256_of(path) == digest
@@ -114,9 +104,18 @@ def _matches(path: Path, checksum: str) -> bool:
     return blob.hexdigest() == digest
 
 
-def missing_files(folder: Path, entries: Mapping[str, Entry]) -> list[str]:
-    """The files that are not there or have another length."""
-    return [name for name, entry in entries.items() if not has_size(folder / name, entry)]
+def require_complete(what: str, folder: Path, entries: Mapping[str, Entry]) -> None:
+    """Check that prefetch has brought all files of `what`.
+
+    Raises:
+        MissingData: it has not.
+    """
+    missing = [name for name in entries if not (folder / name).is_file()]
+    if missing:
+        raise MissingData(
+            f"{what} lacks {len(missing)} of the {len(entries)} files that {folder / MANIFEST} lists "
+            f"(first: {missing[0]}): run ablations/prefetch.py again"
+        )
 
 
 def require_brought(folder: Path, entries: Mapping[str, Entry]) -> None:
@@ -140,6 +139,45 @@ def require_brought(folder: Path, entries: Mapping[str, Entry]) -> None:
         raise MissingData(str(error)) from error
 
 
+def files_origin(folder: Path, manifest: Manifest, files: Sequence[Path]) -> str:
+    """The hub's identity where prefetch brought every file, else a hash of names and contents.
+
+    Part of what the hub publishes is not the whole: then the identity names the part.
+
+    Raises:
+        MissingData, DamagedFile: as `require_brought`.
+    """
+    names = sorted(path.relative_to(folder).as_posix() for path in files)
+    entries = {
+        name: entry for name in names if (entry := manifest.files.get(name)) and is_brought(folder / name, entry)
+    }
+    if len(entries) < len(names):
+        return f"directory:{_digest(f'{name} {_remembered_sha256(folder / name)}' for name in names)}"
+    require_brought(folder, entries)
+    origin = hub_origin([(entry.repository, entry.revision) for entry in entries.values()])
+    published = manifest.published.get(PurePosixPath(names[0]).parent.as_posix(), len(names))
+    if len(names) == published:
+        return origin
+    part = _digest(f"{entry.repository} {entry.file}" for entry in entries.values())
+    return f"{origin}#{len(names)}of{published}:{part}"
+
+
+def _remembered_sha256(path: Path) -> str:
+    """The SHA-256 of a file, read once in a process as long as size and time stay."""
+    status = path.resolve().stat()
+    return _sha256(path.resolve(), status.st_size, status.st_mtime_ns)
+
+
+@cache
+def _sha256(path: Path, size: int, modified_ns: int) -> str:
+    del size, modified_ns
+    return sha256_of(path)
+
+
+def _digest(lines: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:ORIGIN_DIGITS]
+
+
 def read_manifest(folder: Path) -> Manifest:
     """The manifest of a folder; an empty one where there is none.
 
@@ -148,14 +186,14 @@ def read_manifest(folder: Path) -> Manifest:
     """
     path = folder / MANIFEST
     if not path.is_file():
-        return Manifest()
+        return Manifest({})
     content = read_checksummed(path)
     try:
-        found = Manifest(
-            _FILES.validate_python(content["files"]), _PUBLISHED.validate_python(content.get("published", {}))
-        )
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise DamagedFile(f"{path} is no manifest of this version ({error}): remove it and prefetch again") from error
+        found = _MANIFEST.validate_python(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise DamagedFile(f"{path} is no manifest of this version ({reason}): remove it and prefetch again") from error
     for name, entry in found.files.items():
         if not (is_local(name) and is_local(entry.file or name)):
             raise DamagedFile(f"{path} names {name} ({entry.file}), which is no file of this folder: do not trust it")
@@ -164,6 +202,4 @@ def read_manifest(folder: Path) -> Manifest:
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Replace the manifest of a folder."""
-    files: dict[str, Any] = {name: asdict(entry) for name, entry in manifest.files.items()}
-    content = {"schema": SCHEMA, "files": files, "published": dict(manifest.published)}
-    replace_file(folder / MANIFEST, json_bytes(checksummed(content)))
+    replace_file(folder / MANIFEST, json_bytes(checksummed({"schema": SCHEMA, **asdict(manifest)})))

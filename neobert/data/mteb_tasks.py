@@ -1,9 +1,10 @@
 """Embedding tasks: the 56 of MTEB(eng, v1), tasks of a person's own, and their data in a folder.
 
 Names, metrics, splits, repositories and sizes are those of mteb 2.26.24; a test compares them with the installed mteb.
-mteb_tasks.csv has the instruction of each of the 56 tasks in three wordings: the paper's (Tables 8 and 9; in v1 7 and
+mteb_tasks.csv has the 56 tasks, each with its instruction in three wordings: the paper's (Tables 8 and 9; in v1 7 and
 8), mteb's own, and the released code's (conf/mteb_task_to_instruction_{query,corpus}.json), which end in the name of a
-field and differ for documents. mteb_repositories.csv has the dataset of each of mteb's own tasks and its commit.
+field and differ for documents. mteb_repositories.csv has the dataset of each of mteb's own tasks and its commit, which
+of the 56 it is a part of where several count as one and, for data that are plain tables, the numbers to know them by.
 
 A folder holds tasks as mteb/<Category>/<Task>/<table>.parquet (or another format of `reading`), or as repositories
 that prefetch brought. The former count as one of the 56 where name and sizes agree; otherwise their name says how many
@@ -12,14 +13,13 @@ rows they have, so that nobody takes them for it.
 
 import csv
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 from neobert.data.catalog import hub_origin
-from neobert.data.manifest import MANIFEST, Manifest, missing_files, require_brought
+from neobert.data.manifest import Manifest, files_origin, require_brought, require_complete
 from neobert.data.reading import count_rows, read_table, split_name, table_file
 from neobert.errors import DamagedFile, MissingData, did_you_mean
 from neobert.recipe import Instructed
@@ -46,68 +46,55 @@ class EmbeddingTask:
     instruction: str | None = None
 
 
-METRICS: Mapping[Category, str] = {
-    "classification": "accuracy",
-    "clustering": "v_measure",
-    "pair_classification": "max_ap",
-    "reranking": "map_at_1000",
-    "retrieval": "ndcg_at_10",
-    "sts": "cosine_spearman",
-    "summarization": "cosine_spearman",
-}
-"""The main score of the tasks of a category."""
-
-INSTRUCTIONS: Mapping[Category, str] = {
-    "classification": "Classify user passages.",
-    "clustering": "Identify categories in user passages.",
-    "pair_classification": "Retrieve text that are semantically similar to the given text.",
-    "reranking": "Retrieve text based on user query.",
-    "retrieval": "Retrieve text based on user query.",
-    "sts": "Retrieve semantically similar text.",
-    "summarization": "Given a news summary, retrieve other semantically similar summaries.",
-}
-"""What mteb tells an encoder to do in a task that has no instruction of its own."""
-
-_FORUMS = tuple(
-    f"CQADupstack{forum}Retrieval"
-    for forum in (
-        *("Android", "English", "Gaming", "Gis", "Mathematica", "Physics"),
-        *("Programmers", "Stats", "Tex", "Unix", "Webmasters", "Wordpress"),
-    )
-)
-_MEMBERS: Mapping[str, tuple[str, ...]] = {"CQADupstackRetrieval": _FORUMS}
-_SPLITS: Mapping[str, str] = {"MSMARCO": "dev"}
-_METRICS: Mapping[str, str] = {"MindSmallReranking": "max_over_subqueries_map_at_1000"}
-
-
 def _read_table(name: str) -> dict[str, dict[str, str]]:
     """The rows of a table beside this file, by task."""
     with Path(__file__).with_name(name).open(newline="", encoding="utf-8") as file:
         return {row["task"]: row for row in csv.DictReader(file)}
 
 
-_INSTRUCTED: Mapping[str, Mapping[str, str]] = _read_table("mteb_tasks.csv")
+_TASKS, _REPOSITORIES = _read_table("mteb_tasks.csv"), _read_table("mteb_repositories.csv")
 
 MTEB_ENGLISH_V1: tuple[EmbeddingTask, ...] = tuple(
     EmbeddingTask(
         name=name,
-        category=category,
+        category=cast(Category, row["category"]),
         suite=ENGLISH_SUITE,
-        metric=_METRICS.get(name, METRICS[category]),
-        split=_SPLITS.get(name, "test"),
-        members=_MEMBERS.get(name, ()),
+        metric=row["metric"],
+        split=row["split"],
+        members=tuple(member for member, published in _REPOSITORIES.items() if published["part_of"] == name),
         instruction=row["paper"],
     )
-    for category in CATEGORIES
-    for name, row in _INSTRUCTED.items()
-    if row["category"] == category
+    for name, row in _TASKS.items()
 )
-"""The 56 tasks of Table 4, category by category; CQADupstack's twelve forums count as one (paper, Table 4)."""
+"""The tasks of Table 4, category by category; CQADupstack's twelve forums count as one (paper, Table 4)."""
+
+OFFICIAL_TASKS: Mapping[str, EmbeddingTask] = {task.name: task for task in MTEB_ENGLISH_V1}
+
+MTEB_REPOSITORIES: Mapping[str, tuple[str, str]] = {
+    task: (row["repository"], row["commit"]) for task, row in _REPOSITORIES.items()
+}
+"""The dataset repository and its commit of each of mteb's own tasks; CQADupstack's twelve forums are tasks here."""
+
+
+class OfficialNumbers(NamedTuple):
+    """The rows of each table of a task, and its different labels or the mean of its gold scores (`GOLD_DIGITS`)."""
+
+    rows: Mapping[str, int]
+    gold: float
+
+
+GOLD_DIGITS = 4
+OFFICIAL_NUMBERS: Mapping[str, OfficialNumbers] = {
+    task: OfficialNumbers(
+        {table: int(row[f"{table}_rows"]) for table in ("train", "test") if row[f"{table}_rows"]}, float(row["gold"])
+    )
+    for task, row in _REPOSITORIES.items()
+    if row["gold"]
+}
+"""By what the data of tasks are known that are plain tables."""
 
 Wording = Literal["paper", "mteb", "code"]
 """Whose instructions the 56 tasks are measured with; other tasks have one of their own."""
-
-OFFICIAL_TASKS: Mapping[str, EmbeddingTask] = {task.name: task for task in MTEB_ENGLISH_V1}
 
 
 def task_prompts(task: EmbeddingTask, instructed: Instructed, wording: Wording = "paper") -> dict[str, str]:
@@ -116,9 +103,9 @@ def task_prompts(task: EmbeddingTask, instructed: Instructed, wording: Wording =
         return {}
     query = document = task.instruction
     if task.suite == ENGLISH_SUITE and wording == "mteb":
-        query = document = _INSTRUCTED[task.name]["mteb"]
+        query = document = _TASKS[task.name]["mteb"]
     if task.suite == ENGLISH_SUITE and wording == "code":
-        query, document = (_INSTRUCTED[task.name][f"code_{texts}"] for texts in ("queries", "documents"))
+        query, document = (_TASKS[task.name][f"code_{texts}"] for texts in ("queries", "documents"))
     return {"query": query, **({"document": document} if instructed == "queries_and_documents" else {})}
 
 
@@ -143,8 +130,11 @@ def chosen_tasks(
         if category not in CATEGORIES:
             raise ValueError(f"there is no category {category!r} of tasks: {did_you_mean(category, CATEGORIES)}")
     for name in names or ():
+        if name not in known and name in OFFICIAL_TASKS:
+            here = ", ".join(known) or "none"
+            raise MissingData(f"task {name} of {ENGLISH_SUITE} is not in this data: here are {here}")
         if name not in known:
-            _refuse(name, known)
+            raise ValueError(f"there is no task {name!r}: {did_you_mean(name, [*known, *OFFICIAL_TASKS])}")
     chosen = tuple(
         task
         for task in available
@@ -156,48 +146,7 @@ def chosen_tasks(
     return chosen
 
 
-def _refuse(name: str, known: Mapping[str, EmbeddingTask]) -> None:
-    if name in OFFICIAL_TASKS:
-        raise MissingData(f"task {name} of {ENGLISH_SUITE} is not in this data: here are {', '.join(known) or 'none'}")
-    raise ValueError(f"there is no task {name!r}: {did_you_mean(name, [*known, *OFFICIAL_TASKS])}")
-
-
-_PUBLISHED: Mapping[str, Mapping[str, str]] = _read_table("mteb_repositories.csv")
-
-MTEB_REPOSITORIES: Mapping[str, tuple[str, str]] = {
-    task: (row["repository"], row["commit"]) for task, row in _PUBLISHED.items()
-}
-"""The dataset repository and its commit of each of mteb's own tasks; CQADupstack's twelve forums are tasks here."""
-
-OFFICIAL_ROWS: Mapping[str, Mapping[str, int]] = {
-    task: {table: int(row[f"{table}_rows"]) for table in ("train", "test") if row[f"{table}_rows"]}
-    for task, row in _PUBLISHED.items()
-    if row["gold"]
-}
-"""Rows of each table of the tasks whose data are plain tables."""
-
-OFFICIAL_GOLD: Mapping[str, float] = {task: float(row["gold"]) for task, row in _PUBLISHED.items() if row["gold"]}
-"""Their different labels, or the mean of their gold scores, to `GOLD_DIGITS` digits."""
-
-GOLD_DIGITS = 4
-
-
 Table = Mapping[str, Sequence[Any]]
-
-COLUMNS: Mapping[Category, Mapping[str, tuple[str, ...]]] = {
-    "classification": {"train": ("text", "label"), "test": ("text", "label")},
-    "clustering": {"test": ("sentences", "labels")},
-    "pair_classification": {"test": ("sentence1", "sentence2", "labels")},
-    "reranking": {"test": ("query", "positive", "negative")},
-    "retrieval": {
-        "corpus": ("_id", "text"),
-        "queries_test": ("_id", "text"),
-        "qrels_test": ("query-id", "corpus-id", "score"),
-    },
-    "sts": {"test": ("sentence1", "sentence2", "score")},
-    "summarization": {"test": ("text", "human_summaries", "machine_summaries", "relevance")},
-}
-"""The tables of a task of each category, and the columns that each must have."""
 
 TEXTS = frozenset({"text", "title", "sentences", "sentence1", "sentence2", "query"})
 TEXT_LISTS = frozenset({"positive", "negative", "human_summaries", "machine_summaries"})
@@ -224,37 +173,34 @@ def checked_tables(category: Category, tables: Mapping[str, Table], where: str) 
     Raises:
         ValueError: there are no rows, a text is none, or labels or scores do not serve.
     """
-    for name, columns in COLUMNS[category].items():
+    facts = CATEGORY_FACTS[category]
+    for name, columns in facts.columns.items():
         if not len(tables[name][columns[0]]):
             raise ValueError(f"{where}: table {name} has no rows, so leave the task out or fill it")
     cleaned = {
         name: {column: _cleaned(column, values, f"{where}, table {name}") for column, values in table.items()}
         for name, table in tables.items()
     }
-    _CHECKS[category](cleaned, where)
+    facts.check(cleaned, where)
     return TaskTables(category, cleaned)
 
 
 def _cleaned(column: str, values: Sequence[Any], where: str) -> Sequence[Any]:
+    """The texts, or lists of texts, of a column, empty where they were missing; other columns as they are."""
     if column in TEXTS:
         return [_text(value, f"{where}, row {row}") for row, value in enumerate(values)]
-    if column in TEXT_LISTS:
-        return [_texts(value, f"{where}, row {row}") for row, value in enumerate(values)]
-    return values
+    if column not in TEXT_LISTS:
+        return values
+    for row, value in enumerate(values):
+        if not isinstance(value, list | None):
+            raise ValueError(f"{where}, row {row}: {value!r} is not a list of texts")
+    return [[_text(text, f"{where}, row {row}") for text in texts or ()] for row, texts in enumerate(values)]
 
 
 def _text(value: Any, where: str) -> str:
-    if value is None:
-        return ""
-    if not isinstance(value, str):
+    if not isinstance(value, str | None):
         raise ValueError(f"{where}: {value!r} is not a text")
-    return value
-
-
-def _texts(value: Any, where: str) -> list[str]:
-    if value is not None and not isinstance(value, list):
-        raise ValueError(f"{where}: {value!r} is not a list of texts")
-    return [_text(text, where) for text in value or ()]
+    return value or ""
 
 
 def _different_labels(labels: Iterable[Any], where: str) -> set[Any]:
@@ -266,7 +212,7 @@ def _different_labels(labels: Iterable[Any], where: str) -> set[Any]:
     return found
 
 
-def _classification(tables: Mapping[str, Table], where: str) -> None:
+def _check_classification(tables: Mapping[str, Table], where: str) -> None:
     known = _different_labels(tables["train"]["label"], f"{where}, table train")
     unknown = _different_labels(tables["test"]["label"], f"{where}, table test") - known
     if unknown:
@@ -274,11 +220,11 @@ def _classification(tables: Mapping[str, Table], where: str) -> None:
         raise ValueError(f"{where}: label {first} of table test has no example in table train to learn it from")
 
 
-def _clustering(tables: Mapping[str, Table], where: str) -> None:
+def _check_clustering(tables: Mapping[str, Table], where: str) -> None:
     _different_labels(tables["test"]["labels"], f"{where}, table test")
 
 
-def _pair_classification(tables: Mapping[str, Table], where: str) -> None:
+def _check_pair_classification(tables: Mapping[str, Table], where: str) -> None:
     wrong = _different_labels(tables["test"]["labels"], f"{where}, table test") - {0, 1}
     if wrong:
         raise ValueError(f"{where}: label {sorted(map(repr, wrong))[0]} is neither 0 nor 1")
@@ -292,17 +238,17 @@ def _require_scores(scores: Sequence[Any], where: str) -> None:
         raise ValueError(f"{where}: all rows have the score {scores[0]!r}, so nothing can be ranked")
 
 
-def _sts(tables: Mapping[str, Table], where: str) -> None:
+def _check_sts(tables: Mapping[str, Table], where: str) -> None:
     _require_scores(tables["test"]["score"], f"{where}, table test")
 
 
-def _reranking(tables: Mapping[str, Table], where: str) -> None:
+def _check_reranking(tables: Mapping[str, Table], where: str) -> None:
     positives, negatives = tables["test"]["positive"], tables["test"]["negative"]
     if not any(found and others for found, others in zip(positives, negatives, strict=True)):
         raise ValueError(f"{where}, table test: no query has both a positive and a negative, so nothing can be ranked")
 
 
-def _retrieval(tables: Mapping[str, Table], where: str) -> None:
+def _check_retrieval(tables: Mapping[str, Table], where: str) -> None:
     judged = tables["qrels_test"]
     for name, column in (("corpus", "corpus-id"), ("queries_test", "query-id")):
         known = list(map(str, tables[name]["_id"]))
@@ -315,7 +261,7 @@ def _retrieval(tables: Mapping[str, Table], where: str) -> None:
         raise ValueError(f"{where}, table qrels_test: no document belongs to a query (score above 0)")
 
 
-def _summarization(tables: Mapping[str, Table], where: str) -> None:
+def _check_summarization(tables: Mapping[str, Table], where: str) -> None:
     table = tables["test"]
     for row, (machine, human, relevance) in enumerate(
         zip(table["machine_summaries"], table["human_summaries"], table["relevance"], strict=True)
@@ -328,28 +274,79 @@ def _summarization(tables: Mapping[str, Table], where: str) -> None:
     _require_scores([score for scores in table["relevance"] for score in scores], f"{where}, table test")
 
 
-_CHECKS: Mapping[Category, Callable[[Mapping[str, Table], str], None]] = {
-    "classification": _classification,
-    "clustering": _clustering,
-    "pair_classification": _pair_classification,
-    "reranking": _reranking,
-    "retrieval": _retrieval,
-    "sts": _sts,
-    "summarization": _summarization,
-}
+@dataclass(frozen=True)
+class CategoryFacts:
+    """What the tasks of a category have in common.
 
+    `task_type` is mteb's name of the category, which its folder has, and a prompt for all of its tasks; `metric` is the
+    main score; `instruction` is what mteb tells an encoder in a task that has no instruction of its own; `columns` are
+    the tables of a task and the columns that each must have; `check` raises a ValueError where they do not serve.
+    """
+
+    task_type: str
+    metric: str
+    instruction: str
+    columns: Mapping[str, tuple[str, ...]]
+    check: Callable[[Mapping[str, Table], str], None]
+
+
+CATEGORY_FACTS: Mapping[Category, CategoryFacts] = {
+    "classification": CategoryFacts(
+        task_type="Classification",
+        metric="accuracy",
+        instruction="Classify user passages.",
+        columns={"train": ("text", "label"), "test": ("text", "label")},
+        check=_check_classification,
+    ),
+    "clustering": CategoryFacts(
+        task_type="Clustering",
+        metric="v_measure",
+        instruction="Identify categories in user passages.",
+        columns={"test": ("sentences", "labels")},
+        check=_check_clustering,
+    ),
+    "pair_classification": CategoryFacts(
+        task_type="PairClassification",
+        metric="max_ap",
+        instruction="Retrieve text that are semantically similar to the given text.",
+        columns={"test": ("sentence1", "sentence2", "labels")},
+        check=_check_pair_classification,
+    ),
+    "reranking": CategoryFacts(
+        task_type="Reranking",
+        metric="map_at_1000",
+        instruction="Retrieve text based on user query.",
+        columns={"test": ("query", "positive", "negative")},
+        check=_check_reranking,
+    ),
+    "retrieval": CategoryFacts(
+        task_type="Retrieval",
+        metric="ndcg_at_10",
+        instruction="Retrieve text based on user query.",
+        columns={
+            "corpus": ("_id", "text"),
+            "queries_test": ("_id", "text"),
+            "qrels_test": ("query-id", "corpus-id", "score"),
+        },
+        check=_check_retrieval,
+    ),
+    "sts": CategoryFacts(
+        task_type="STS",
+        metric="cosine_spearman",
+        instruction="Retrieve semantically similar text.",
+        columns={"test": ("sentence1", "sentence2", "score")},
+        check=_check_sts,
+    ),
+    "summarization": CategoryFacts(
+        task_type="Summarization",
+        metric="cosine_spearman",
+        instruction="Given a news summary, retrieve other semantically similar summaries.",
+        columns={"test": ("text", "human_summaries", "machine_summaries", "relevance")},
+        check=_check_summarization,
+    ),
+}
 
 FOLDER_SUITE = "tasks of a folder"
-FOLDERS: Mapping[str, Category] = {
-    "Classification": "classification",
-    "Clustering": "clustering",
-    "PairClassification": "pair_classification",
-    "Reranking": "reranking",
-    "Retrieval": "retrieval",
-    "STS": "sts",
-    "Summarization": "summarization",
-}
-"""The folders of categories, by mteb's names for them."""
 
 
 @dataclass(frozen=True)
@@ -357,107 +354,85 @@ class FolderTask:
     """A task and its data: a file for each table, or what prefetch brought, a folder for each of mteb's own tasks."""
 
     task: EmbeddingTask
-    files: Mapping[str, Path] = field(default_factory=dict)
-    published: Mapping[str, Path] = field(default_factory=dict)
+    files: Mapping[str, Path]
+    published: Mapping[str, Path]
 
-
-@dataclass(frozen=True)
-class FolderTasks:
-    """The tasks below `folder`/mteb; `origin_of` identifies files by their contents."""
-
-    folder: Path
-    manifest: Manifest
-    origin_of: Callable[[Sequence[Path]], str]
-
-    @cached_property
-    def tasks(self) -> dict[str, FolderTask]:
-        """The tasks by name, those that were prefetched first.
+    def data(self) -> TaskTables | PublishedTask:
+        """The data, checked.
 
         Raises:
-            ValueError: a folder there is no category, or two tasks have one name.
-        """
-        found = {task.task.name: task for task in _prefetched(self.folder, self.manifest)}
-        for task in _laid_out(self.folder / "mteb", self.manifest):
-            earlier = found.get(task.task.name)
-            if earlier is not None and not earlier.published:
-                raise ValueError(
-                    f"{self.folder / 'mteb'} has two tasks named {task.task.name}: rename the folder of one"
-                )
-            found.setdefault(task.task.name, task)
-        return found
-
-    @cached_property
-    def _origins(self) -> dict[str, str]:
-        """Origins found so far: to check a task's data takes time."""
-        return {}
-
-    def origin(self, name: str) -> str:
-        """What identifies a task's data, which are checked.
-
-        Raises:
-            MissingData: the task or a file of it is not here.
+            MissingData: a file is not here.
             DamagedFile, ValueError: a file is not what it should be.
         """
-        if name not in self._origins:
-            self._origins[name] = self._checked_origin(self._task(name))
-        return self._origins[name]
+        if self.published:
+            return PublishedTask(self.published)
+        category = self.task.category
+        tables = {}
+        for table, path in self.files.items():
+            if not path.is_file():
+                raise MissingData(f"task {self.task.name} lacks {path}: put its table {table} there")
+            tables[table] = read_table(path, CATEGORY_FACTS[category].columns[table])
+        where = str(next(iter(self.files.values())).parent)
+        return checked_tables(category, tables, where)
 
-    def data(self, name: str) -> TaskTables | PublishedTask:
-        """A task's data, checked.
+    def origin(self, folder: Path, manifest: Manifest) -> str:
+        """What identifies the data, which are checked; the hub's identity of what prefetch brought into `folder`.
 
         Raises:
-            MissingData, DamagedFile, ValueError: as `origin`.
+            MissingData, DamagedFile, ValueError: as `data`.
         """
-        return _data(self._task(name))
-
-    def _task(self, name: str) -> FolderTask:
-        if name not in self.tasks:
-            hint = did_you_mean(name, [*self.tasks, *OFFICIAL_TASKS])
-            raise MissingData(f"there is no task {name} in {self.folder / 'mteb'} ({hint})")
-        return self.tasks[name]
-
-    def _checked_origin(self, found: FolderTask) -> str:
-        if found.published:
-            return self._published_origin(found)
-        _data(found)
-        return self.origin_of(list(found.files.values()))
-
-    def _published_origin(self, found: FolderTask) -> str:
-        """The hub's identity of what prefetch brought."""
-        manifest = self.manifest
-        entries = {
-            name: entry for member in found.published for name, entry in manifest.below(f"mteb/{member}").items()
-        }
-        missing = missing_files(self.folder, entries)
-        if missing:
-            raise MissingData(
-                f"task {found.task.name} lacks {len(missing)} of the {len(entries)} files that "
-                f"{self.folder / MANIFEST} lists (first: {missing[0]}): run ablations/prefetch.py again"
-            )
-        require_brought(self.folder, entries)
+        if not self.published:
+            self.data()
+            return files_origin(folder, manifest, list(self.files.values()))
+        entries = {name: entry for member in self.published for name, entry in manifest.below(f"mteb/{member}").items()}
+        require_complete(f"task {self.task.name}", folder, entries)
+        require_brought(folder, entries)
         return hub_origin([(entry.repository, entry.revision) for entry in entries.values()])
 
 
-def _prefetched(folder: Path, manifest: Manifest) -> Iterator[FolderTask]:
-    for task in MTEB_ENGLISH_V1:
-        members = member_names(task)
-        if all(manifest.below(f"mteb/{member}") for member in members):
-            yield FolderTask(task, published={member: folder / "mteb" / member for member in members})
+def folder_tasks(folder: Path, manifest: Manifest) -> dict[str, FolderTask]:
+    """The tasks below `folder`/mteb by name, first those that were prefetched.
+
+    Raises:
+        ValueError: a folder there is no category, or two tasks have one name.
+    """
+    place = folder / "mteb"
+    prefetched = {
+        task.name: FolderTask(task, {}, {member: place / member for member in member_names(task)})
+        for task in MTEB_ENGLISH_V1
+        if all(manifest.below(f"mteb/{member}") for member in member_names(task))
+    }
+    categories = {facts.task_type: category for category, facts in CATEGORY_FACTS.items()}
+    own: dict[str, FolderTask] = {}
+    for path in _folders_in(place):
+        if path.name not in categories:
+            if not manifest.below(f"mteb/{path.name}"):
+                raise ValueError(f"{path} is no category of tasks: {did_you_mean(path.name, categories)}")
+            continue
+        for found in (_own_task(task_folder, categories[path.name]) for task_folder in _folders_in(path)):
+            if found.task.name in own:
+                raise ValueError(f"{place} has two tasks named {found.task.name}: rename the folder of one")
+            own[found.task.name] = found
+    return prefetched | {name: found for name, found in own.items() if name not in prefetched}
 
 
-def _laid_out(folder: Path, manifest: Manifest) -> Iterator[FolderTask]:
-    present = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
-    for path in present:
-        if path.name in FOLDERS:
-            tasks = sorted(task for task in path.iterdir() if task.is_dir())
-            yield from (_own_task(task, FOLDERS[path.name]) for task in tasks)
-        elif not manifest.below(f"mteb/{path.name}"):
-            raise ValueError(f"{path} is no category of tasks: {did_you_mean(path.name, FOLDERS)}")
+def _folders_in(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
 
 
 def _own_task(folder: Path, category: Category) -> FolderTask:
-    files = {table: _file_of(folder, table) for table in COLUMNS[category]}
-    return FolderTask(_described(folder.name, category, files), files)
+    """A task that a person laid out; one of the 56 only where its numbers say so."""
+    facts, name = CATEGORY_FACTS[category], folder.name
+    files = {table: _file_of(folder, table) for table in facts.columns}
+    official = OFFICIAL_TASKS.get(name)
+    if official is not None:
+        rows, known = {table: count_rows(path) for table, path in files.items()}, OFFICIAL_NUMBERS.get(name)
+        is_whole = known is not None and official.category == category and rows == known.rows
+        if known is not None and is_whole and _gold(category, files["test"]) == known.gold:
+            return FolderTask(official, files, {})
+        name = f"{name}-{rows[list(files)[-1]]}rows"
+    task = EmbeddingTask(name, category, FOLDER_SUITE, facts.metric, "test", instruction=facts.instruction)
+    return FolderTask(task, files, {})
 
 
 def _file_of(folder: Path, table: str) -> Path:
@@ -467,20 +442,9 @@ def _file_of(folder: Path, table: str) -> Path:
     return others[0] if len(others) == 1 and not exact.is_file() else exact
 
 
-def _described(name: str, category: Category, files: Mapping[str, Path]) -> EmbeddingTask:
-    official = OFFICIAL_TASKS.get(name)
-    if official is not None:
-        rows = {table: count_rows(path) for table, path in files.items()}
-        is_whole = official.category == category and rows == OFFICIAL_ROWS.get(name)
-        if is_whole and _gold(category, files["test"]) == OFFICIAL_GOLD[name]:
-            return official
-        name = f"{name}-{rows[list(files)[-1]]}rows"
-    return EmbeddingTask(name, category, FOLDER_SUITE, METRICS[category], "test", instruction=INSTRUCTIONS[category])
-
-
 def _gold(category: Category, path: Path) -> float | None:
-    """What `OFFICIAL_GOLD` says of a file; None where it has no such column."""
-    column = COLUMNS[category]["test"][-1]
+    """`OfficialNumbers.gold` of a file; None where it has no such column."""
+    column = CATEGORY_FACTS[category].columns["test"][-1]
     try:
         values = read_table(path, (column,))[column]
     except (DamagedFile, ValueError):
@@ -489,15 +453,3 @@ def _gold(category: Category, path: Path) -> float | None:
         return len(set(values))
     numbers = [value for value in values if isinstance(value, int | float)]
     return round(sum(numbers) / len(numbers), GOLD_DIGITS) if len(numbers) == len(values) else None
-
-
-def _data(found: FolderTask) -> TaskTables | PublishedTask:
-    if found.published:
-        return PublishedTask(found.published)
-    where = str(next(iter(found.files.values())).parent)
-    for table, path in found.files.items():
-        if not path.is_file():
-            raise MissingData(f"task {found.task.name} lacks {path}: put its table {table} there")
-    category = found.task.category
-    tables = {table: read_table(path, COLUMNS[category][table]) for table, path in found.files.items()}
-    return checked_tables(category, tables, where)

@@ -14,6 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from pydantic import TypeAdapter
+
 from neobert.data.catalog import Repository
 from neobert.data.reading import data_files, read_rows
 from neobert.errors import DamagedFile, MissingData
@@ -47,15 +49,6 @@ def own_pairs(path: Path) -> Iterator[Pair]:
     for number, row in enumerate(read_rows(path, ("query", "document"))):
         negatives = tuple(text for column in NEGATIVE_COLUMNS for text in _listed(row.get(column)))
         yield _checked(Pair(row["query"] or "", row["document"] or "", negatives), f"{path}, row {number}")
-
-
-def own_instructions(folder: Path) -> dict[str, str]:
-    """The instruction of each data set that `instructions.json` in a folder of pairs names; none without the file.
-
-    Raises:
-        DamagedFile: it is no JSON object of texts.
-    """
-    return read_words(folder / INSTRUCTIONS_FILE, "{name: instruction}")
 
 
 def read_words(path: Path, form: str) -> dict[str, str]:
@@ -193,17 +186,9 @@ def _texts_by_id(files: Iterable[Path], wanted: set[str]) -> dict[str, str]:
     return {str(row["_id"]): row["text"] or "" for row in _rows_of(files, "_id", "text") if str(row["_id"]) in wanted}
 
 
-def _read_declared() -> dict[str, DeclaredSet]:
-    with Path(__file__).with_name("pairs.toml").open("rb") as file:
-        declared = tomllib.load(file)
-    sets = {}
-    for name, content in declared.items():
-        files = {pattern: PairColumns(**columns) for pattern, columns in content.pop("files", {}).items()}
-        sets[name] = DeclaredSet(files=files, **content)
-    return sets
-
-
-DECLARED_SETS: Mapping[str, DeclaredSet] = _read_declared()
+DECLARED_SETS: Mapping[str, DeclaredSet] = TypeAdapter(dict[str, DeclaredSet]).validate_python(
+    tomllib.loads(Path(__file__).with_name("pairs.toml").read_text(encoding="utf-8"))
+)
 
 
 def sets_of(mix: Mix) -> tuple[str, ...]:

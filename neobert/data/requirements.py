@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
 
 from neobert.data.catalog import CORPORA, GLUE, TASK_SPLITS, TOKENIZERS, Repository, require_corpus, require_known
-from neobert.data.manifest import has_content, has_size
+from neobert.data.manifest import Entry, has_content, has_size, is_brought
 from neobert.data.mteb_tasks import MTEB_REPOSITORIES
 from neobert.data.pairs import DECLARED_SETS
 from neobert.data.reading import require_columns
@@ -19,39 +19,16 @@ MODELS = "models"
 
 
 @dataclass(frozen=True)
-class ModelParts:
-    """The repositories of an external model and of its tokenizer, and files of others that are to lie beside."""
-
-    repository: str
-    tokenizer: str
-    beside: tuple[Repository, ...] = ()
-
-    def parts(self) -> tuple[Repository, ...]:
-        """What is read of a model: safetensors or, where there are none, the pickle; code only where it is named."""
-        own = Repository(self.repository, "config.json", kind="model")
-        tokenizer = Repository(self.tokenizer, "tokenizer*", kind="model")
-        return (
-            own,
-            replace(own, files="model*.safetensors", otherwise="pytorch_model.bin"),
-            tokenizer,
-            replace(own, files="model.safetensors.index.json", is_optional=True),
-            replace(tokenizer, files="special_tokens_map.json", is_optional=True),
-            replace(tokenizer, files="added_tokens.json", is_optional=True),
-            *self.beside,
-        )
-
-
-@dataclass(frozen=True)
 class Needs:
     """The data requirements of a plan, by the recipes' words: a tokenizer with the rows that an embedding has for it,
-    an external model with what is read of it."""
+    an external model with what is read of its repositories."""
 
     corpora: tuple[str, ...] = ()
     tokenizers: Mapping[str, int] = field(default_factory=dict)
     tasks: tuple[str, ...] = ()
     embedding_tasks: tuple[str, ...] = ()
     pair_sets: tuple[str, ...] = ()
-    models: Mapping[str, ModelParts] = field(default_factory=dict)
+    models: Mapping[str, tuple[Repository, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -77,14 +54,14 @@ class Item:
         """The repositories it comes from, for people."""
         return " and ".join(dict.fromkeys(part.name for part in self.parts))
 
-    def place(self, repository: Repository, name: str) -> str:
+    def place(self, entry: Entry) -> str:
         """Where a file of a repository goes, below the data folder."""
-        file = PurePosixPath(name).name
+        name = PurePosixPath(entry.file).name
         if self.kind == "corpus":
-            return f"{self.folder}/{repository.name.replace('/', '--')}--{file}"
+            return f"{self.folder}/{entry.repository.replace('/', '--')}--{name}"
         if self.kind == "GLUE task":  # validation-00000-of-00001.parquet
-            return f"{self.folder}/{file.partition('-')[0]}.parquet"
-        return f"{self.folder}/{name}"
+            return f"{self.folder}/{name.partition('-')[0]}.parquet"
+        return f"{self.folder}/{entry.file}"
 
 
 def items_of(needs: Needs) -> Iterator[Item]:
@@ -106,8 +83,8 @@ def items_of(needs: Needs) -> Iterator[Item]:
     for word in needs.pair_sets:
         declared = DECLARED_SETS[require_known(word, DECLARED_SETS, "data set of pairs")]
         yield Item("data set of pairs", word, f"pairs/{word}", declared.repositories)
-    for word, model in needs.models.items():
-        yield Item("model", word, f"{MODELS}/{word}", model.parts())
+    for word, parts in needs.models.items():
+        yield Item("model", word, f"{MODELS}/{word}", parts)
     for word in needs.corpora:
         yield Item("corpus", word, f"corpora/{word}", CORPORA[require_corpus(word)].repositories)
 
@@ -153,8 +130,7 @@ def _absent(source: DirectorySource, item: Item) -> Iterator[str]:
         yield f"{source.folder / item.folder} is not there"
     for name, entry in entries.items():
         path = source.folder / name
-        is_own = entry.sha256 is None and path.is_file()  # somebody's, where prefetch was to bring one
-        if not has_size(path, entry) and not is_own:
+        if not path.is_file() or (is_brought(path, entry) and not has_size(path, entry)):
             yield f"{path} is not there with its {entry.bytes} bytes"
 
 

@@ -5,12 +5,13 @@ which bytes these are and gives each an identity, its origin, which goes into th
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import chain, islice
-from pathlib import Path, PurePosixPath
-from typing import NoReturn, Protocol
+from pathlib import Path
+from typing import NoReturn
 
 from neobert.data import synthetic
 from neobert.data.catalog import (
@@ -25,18 +26,19 @@ from neobert.data.catalog import (
     require_known,
     require_split,
 )
-from neobert.data.manifest import MANIFEST, Manifest, has_size, read_manifest, require_brought
+from neobert.data.manifest import ORIGIN_DIGITS, Manifest, files_origin, read_manifest, require_complete
 from neobert.data.mteb_tasks import (
     MTEB_ENGLISH_V1,
     MTEB_REPOSITORIES,
     OFFICIAL_TASKS,
     EmbeddingTask,
-    FolderTasks,
+    FolderTask,
     PublishedTask,
     TaskTables,
+    folder_tasks,
     member_names,
 )
-from neobert.data.pairs import DECLARED_SETS, Decontamination, Pair, own_instructions, own_pairs, read_words
+from neobert.data.pairs import DECLARED_SETS, INSTRUCTIONS_FILE, Decontamination, Pair, own_pairs, read_words
 from neobert.data.reading import (
     data_files,
     read_table,
@@ -57,11 +59,9 @@ from neobert.data.tokenizers import (
     with_frequent_characters,
 )
 from neobert.errors import MissingData, did_you_mean
-from neobert.files import sha256_of
 
 SOURCES = ("synthetic", "hub")
 UNRESOLVED = "unresolved"
-ORIGIN_DIGITS = 12
 
 TEXT_COLUMN = "text"
 COLUMNS_FILE = "columns.json"
@@ -78,68 +78,84 @@ _SIZED_FILES, _SIZED_TEXTS = 8, 64
 _TRAINERS = {"wordpiece": train_wordpiece, "bpe": train_bpe}
 
 
-class Source(Protocol):
-    """Corpora, tokenizers, tasks and pairs of one origin."""
+class Source(ABC):
+    """Corpora, tokenizers, tasks and pairs of one origin.
+
+    Reading and identifying raise MissingData where the data are not here, DamagedFile or ValueError where they are not
+    what they should be. An origin identifies bytes.
+    """
+
+    is_local = True
+    """Whether the bytes are here: runs read no other source."""
 
     @property
+    @abstractmethod
     def label(self) -> str:
         """A short name for tables."""
 
     @property
-    def is_local(self) -> bool:
-        """Whether the bytes are here: runs read no other source."""
-
-    @property
+    @abstractmethod
     def trains_tokenizers(self) -> bool:
         """Whether tokenizers are trained here, at any vocabulary size, or come as published."""
 
-    def corpus_origin(self, corpus: str) -> str:
-        """What identifies the bytes of a corpus."""
+    @abstractmethod
+    def corpus_origin(self, corpus: str) -> str: ...
 
+    @abstractmethod
     def documents(self, corpus: str) -> Iterator[str]:
-        """The texts of a corpus, in a fixed order."""
+        """The texts of a corpus, in a fixed order, empty ones included."""
 
+    @abstractmethod
     def corpus_size(self, corpus: str) -> tuple[float, float] | None:
         """About how many tokens and documents a corpus has; None where nobody knows."""
 
-    def tokenizer_origin(self, tokenizer: str, vocabulary_size: int) -> str:
-        """What identifies a tokenizer."""
+    @abstractmethod
+    def tokenizer_origin(self, tokenizer: str, vocabulary_size: int) -> str: ...
 
+    @abstractmethod
     def tokenizer(self, tokenizer: str, vocabulary_size: int, cache: Path) -> TextTokenizer:
-        """A tokenizer of at most `vocabulary_size` tokens; what has to be trained or fetched is kept below `cache`."""
+        """A tokenizer of at most `vocabulary_size` tokens; what has to be trained is kept below `cache`."""
 
     def tasks(self) -> dict[str, str | None]:
         """For each of the eight GLUE tasks None where it can be fine-tuned here, else the reason why not."""
+        return dict.fromkeys(TASK_SPLITS)
 
-    def task_origin(self, task: str) -> str:
-        """What identifies the examples of a task."""
+    @abstractmethod
+    def task_origin(self, task: str) -> str: ...
 
+    @abstractmethod
     def task_examples(self, task: str, split: str) -> dict[str, list[str | int | float]]:
         """The columns of one split, with nyu-mll/glue's names."""
 
+    @abstractmethod
     def pair_sets(self) -> tuple[str, ...]:
         """The data sets of pairs that are here, or for the hub those that it publishes."""
 
-    def pair_origin(self, name: str) -> str:
-        """What identifies the pairs of a data set."""
+    @abstractmethod
+    def pair_origin(self, name: str) -> str: ...
 
+    @abstractmethod
     def pair_instruction(self, name: str) -> str | None:
         """What an encoder is told to do with the queries of a data set, where anything is."""
 
+    @abstractmethod
     def pairs(self, name: str) -> Iterator[Pair]:
         """The pairs of a data set, in a fixed order."""
 
     def leaves_out(self, pair: Pair) -> bool:
         """Whether training must not see a pair."""
+        return False
 
+    @abstractmethod
     def embedding_tasks(self) -> tuple[EmbeddingTask, ...]:
         """The embedding tasks that are here, or for the hub the 56 of MTEB(eng, v1)."""
 
+    @abstractmethod
     def embedding_task_origin(self, name: str) -> str:
         """What identifies the data of a task; where they are here, they are checked first."""
 
-    def embedding_task_data(self, name: str) -> TaskTables | PublishedTask:
-        """The data of a task."""
+    @abstractmethod
+    def embedding_task_data(self, name: str) -> TaskTables | PublishedTask: ...
 
 
 def open_source(name_or_folder: str, *, synthetic_documents: int, unseen: Sequence[str] = ()) -> Source:
@@ -168,7 +184,7 @@ def open_source(name_or_folder: str, *, synthetic_documents: int, unseen: Sequen
 
 
 @dataclass(frozen=True)
-class SyntheticSource:
+class SyntheticSource(Source):
     """The seeded micro-world of `neobert.data.synthetic`; its tokenizers are trained on a fixed part of both corpora,
     so that they do not change with the number of documents."""
 
@@ -176,7 +192,6 @@ class SyntheticSource:
 
     tokenizer_documents = 4000
     label = "synthetic"
-    is_local = True
     trains_tokenizers = True
 
     def corpus_origin(self, corpus: str) -> str:
@@ -208,9 +223,6 @@ class SyntheticSource:
 
         return kept_tokenizer(cache / self.tokenizer_origin(tokenizer, vocabulary_size).replace(":", "-"), train)
 
-    def tasks(self) -> dict[str, str | None]:
-        return dict.fromkeys(TASK_SPLITS)
-
     def task_origin(self, task: str) -> str:
         require_known(task, TASK_SPLITS, "task")
         return self._world
@@ -232,9 +244,6 @@ class SyntheticSource:
     def pairs(self, name: str) -> Iterator[Pair]:
         return synthetic.pairs(require_known(name, synthetic.PAIR_SETS, "data set of pairs"))
 
-    def leaves_out(self, pair: Pair) -> bool:
-        return False
-
     def embedding_tasks(self) -> tuple[EmbeddingTask, ...]:
         return synthetic.EMBEDDING_TASKS
 
@@ -243,9 +252,7 @@ class SyntheticSource:
         return self._world
 
     def embedding_task_data(self, name: str) -> TaskTables:
-        return synthetic.embedding_tables(
-            require_known(name, [task.name for task in synthetic.EMBEDDING_TASKS], "task")
-        )
+        return synthetic.embedding_tables(name)
 
     @property
     def _world(self) -> str:
@@ -253,7 +260,7 @@ class SyntheticSource:
 
 
 @dataclass(frozen=True)
-class HubSource:
+class HubSource(Source):
     """The hub's corpora, tokenizers and tasks by name and commit: enough to plan with, and nothing to read.
 
     A job never waits for a network: `ablations/prefetch.py` brings the bytes into a folder, where they keep the
@@ -294,9 +301,6 @@ class HubSource:
     def tokenizer_origin(self, tokenizer: str, vocabulary_size: int) -> str:
         return self._origin(TOKENIZERS[require_known(tokenizer, TOKENIZERS, "tokenizer")])
 
-    def tasks(self) -> dict[str, str | None]:
-        return dict.fromkeys(TASK_SPLITS)
-
     def task_origin(self, task: str) -> str:
         require_known(task, TASK_SPLITS, "task")
         return self._origin(GLUE)
@@ -310,9 +314,6 @@ class HubSource:
     def pair_instruction(self, name: str) -> str | None:
         return DECLARED_SETS[require_known(name, DECLARED_SETS, "data set of pairs")].instruction
 
-    def leaves_out(self, pair: Pair) -> bool:
-        return False
-
     def embedding_tasks(self) -> tuple[EmbeddingTask, ...]:
         return MTEB_ENGLISH_V1
 
@@ -324,15 +325,8 @@ class HubSource:
         return hub_origin([(each.name, self.revisions.get(each.name, UNRESOLVED)) for each in repositories])
 
 
-@cache
-def _content(path: Path, size: int, modified_ns: int) -> str:
-    """A file's SHA-256, read once as long as size and time stay."""
-    del size, modified_ns
-    return sha256_of(path)
-
-
 @dataclass(frozen=True)
-class DirectorySource:
+class DirectorySource(Source):
     """Corpora, tasks, pairs and tokenizers below `folder`; pairs that share a text with `unseen` are left out.
 
     corpora/<name>/ holds parquet files or, where there are none, files of any one format of `reading`, compressed or
@@ -343,8 +337,7 @@ class DirectorySource:
 
     folder: Path
     unseen: Decontamination | None = None
-
-    is_local = True
+    _origins: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def trains_tokenizers(self) -> bool:
@@ -360,33 +353,29 @@ class DirectorySource:
         """What prefetch brought or is to bring; empty where it never wrote here."""
         return read_manifest(self.folder)
 
-    @cached_property
-    def _corpus_origins(self) -> dict[str, str]:
-        """Origins found so far: a plan asks for each many times, and a corpus may be thousands of files."""
-        return {}
+    def _origin_once(self, what: str, find: Callable[[], str]) -> str:
+        """A plan asks for each origin many times, and to find one takes reading up to thousands of files."""
+        if what not in self._origins:
+            self._origins[what] = find()
+        return self._origins[what]
 
     def corpus_origin(self, corpus: str) -> str:
-        if corpus not in self._corpus_origins:
+        def find() -> str:
             files, column = self.corpus_files(corpus), self._own_columns.get(corpus, TEXT_COLUMN)
             origin = self._origin(files)
             is_own = column != TEXT_COLUMN and any(self.text_column(path) == column for path in files)
-            self._corpus_origins[corpus] = f"{origin}:column={column}" if is_own else origin
-        return self._corpus_origins[corpus]
+            return f"{origin}:column={column}" if is_own else origin
+
+        return self._origin_once(f"corpus {corpus}", find)
 
     def documents(self, corpus: str) -> Iterator[str]:
-        """The texts of a corpus file after file, empty ones included.
-
-        Raises:
-            MissingData: the folder has no such corpus, or not all of it.
-            ValueError: a file has no column of texts: "text", or what columns.json or the manifest names.
-        """
         files = self.corpus_files(corpus)
         for path in files if split_name(files[0])[1] == ".parquet" else files[:1]:
             require_columns(path, (self.text_column(path),))
         return chain.from_iterable(read_texts(path, self.text_column(path)) for path in files)
 
     def corpus_size(self, corpus: str) -> tuple[float, float]:
-        """As `Source`: some files are looked into and stand for the others by their sizes."""
+        """Some files are looked into and stand for the others by their sizes."""
         files = self.corpus_files(corpus)
         sample = files[:: -(-len(files) // _SIZED_FILES)]
         sizes = [text_size(path, self.text_column(path)) for path in sample]
@@ -415,13 +404,7 @@ class DirectorySource:
         """
         folder = self.folder / "corpora" / require_corpus(corpus)
         files = sorted(folder.glob("*.parquet")) or data_files(folder)
-        wanted = self.manifest.below(f"corpora/{corpus}")
-        missing = [name for name in wanted if not (self.folder / name).is_file()]
-        if missing:
-            raise MissingData(
-                f"corpus {corpus} lacks {len(missing)} of the {len(wanted)} files that {self.folder / MANIFEST} lists "
-                f"(first: {missing[0]}): run ablations/prefetch.py again"
-            )
+        require_complete(f"corpus {corpus}", self.folder, self.manifest.below(f"corpora/{corpus}"))
         if not files:
             raise MissingData(
                 f"there is no corpus {corpus} in {self.folder}: put files (parquet, jsonl, csv, txt, arrow) with a "
@@ -441,12 +424,7 @@ class DirectorySource:
         return f"trained:{texts.hexdigest()[:ORIGIN_DIGITS]}:{tokenizer}:vocabulary={vocabulary_size}"
 
     def tokenizer(self, tokenizer: str, vocabulary_size: int, cache: Path) -> TextTokenizer:
-        """The folder's tokenizer, or one that is trained on all its corpora.
-
-        Raises:
-            MissingData: there is none, and no corpus.
-            ValueError: it has more tokens, or a vocabulary to train is too small.
-        """
+        """The folder's tokenizer, or one that is trained on all its corpora."""
 
         def train() -> TextTokenizer:
             texts = with_frequent_characters(list(self._beginnings()), vocabulary_size // CHARACTER_SHARE)
@@ -500,12 +478,6 @@ class DirectorySource:
         return self._origin(present)
 
     def task_examples(self, task: str, split: str) -> dict[str, list[str | int | float]]:
-        """The columns of one split.
-
-        Raises:
-            MissingData: the split is not there.
-            ValueError: no such task or split, or a column is missing.
-        """
         require_split(task, split)
         path = self.split_path(task, split)
         if not path.is_file():
@@ -523,37 +495,27 @@ class DirectorySource:
 
     def pair_sets(self) -> tuple[str, ...]:
         folder = self.folder / "pairs"
-        present = [path for path in sorted(folder.glob("*")) if path.name != "instructions.json" and path.is_file()]
+        present = [path for path in sorted(folder.glob("*")) if path.name != INSTRUCTIONS_FILE and path.is_file()]
         own = {split_name(path)[0] for path in present if split_name(path)[1]}
         return tuple(sorted(own | {name for name in DECLARED_SETS if self._published_pairs(name)}))
 
     def pair_origin(self, name: str) -> str:
-        origin = self._origin(self.pair_files(name))
+        origin = self._origin(self._pair_files(name))
         return origin if self.unseen is None else f"{origin} without {self.unseen.origin}"
 
     def pair_instruction(self, name: str) -> str | None:
-        instructions = own_instructions(self.folder / "pairs")
+        instructions = read_words(self.folder / "pairs" / INSTRUCTIONS_FILE, "{name: instruction}")
         return instructions.get(name, DECLARED_SETS[name].instruction if name in DECLARED_SETS else None)
 
     def pairs(self, name: str) -> Iterator[Pair]:
-        """The pairs of a data set.
-
-        Raises:
-            MissingData: it is not here.
-            DamagedFile, ValueError: a file is not what it should be.
-        """
-        files = self.pair_files(name)
+        files = self._pair_files(name)
         return own_pairs(files[0]) if files[0].parent.name == "pairs" else DECLARED_SETS[name].read(files)
 
     def leaves_out(self, pair: Pair) -> bool:
         return self.unseen is not None and self.unseen.removes(pair)
 
-    def pair_files(self, name: str) -> list[Path]:
-        """The files of a data set of pairs: a person's own one, or those that prefetch brought.
-
-        Raises:
-            MissingData: there is none.
-        """
+    def _pair_files(self, name: str) -> list[Path]:
+        """The files of a data set of pairs: a person's own one, or those that prefetch brought."""
         own = table_file(self.folder / "pairs", name)
         files = [own] if own.is_file() else self._published_pairs(name)
         if not files:
@@ -565,46 +527,25 @@ class DirectorySource:
         return sorted((self.folder / "pairs" / name).rglob("*.parquet")) if name in DECLARED_SETS else []
 
     @cached_property
-    def _embedding(self) -> FolderTasks:
-        return FolderTasks(self.folder, self.manifest, self._origin)
+    def _embedding_tasks(self) -> dict[str, FolderTask]:
+        return folder_tasks(self.folder, self.manifest)
+
+    def _embedding_task(self, name: str) -> FolderTask:
+        if name not in self._embedding_tasks:
+            hint = did_you_mean(name, [*self._embedding_tasks, *OFFICIAL_TASKS])
+            raise MissingData(f"there is no task {name} in {self.folder / 'mteb'} ({hint})")
+        return self._embedding_tasks[name]
 
     def embedding_tasks(self) -> tuple[EmbeddingTask, ...]:
-        return tuple(found.task for found in self._embedding.tasks.values())
+        return tuple(found.task for found in self._embedding_tasks.values())
 
     def embedding_task_origin(self, name: str) -> str:
-        return self._embedding.origin(name)
+        return self._origin_once(
+            f"embedding task {name}", lambda: self._embedding_task(name).origin(self.folder, self.manifest)
+        )
 
     def embedding_task_data(self, name: str) -> TaskTables | PublishedTask:
-        return self._embedding.data(name)
+        return self._embedding_task(name).data()
 
     def _origin(self, files: Sequence[Path]) -> str:
-        """The hub's identity where the manifest knows every file, else a hash of names and contents.
-
-        Part of what the hub publishes is not the whole: then the identity names the part.
-        """
-        names = sorted(path.relative_to(self.folder).as_posix() for path in files)
-        prefetched = self.manifest.files
-        if not all(self._is_prefetched(name) for name in names):
-            return f"directory:{_digest(f'{name} {self._sha256(name)}' for name in names)}"
-        require_brought(self.folder, {name: prefetched[name] for name in names})
-        origin = hub_origin([(prefetched[name].repository, prefetched[name].revision) for name in names])
-        published = self.manifest.published.get(PurePosixPath(names[0]).parent.as_posix(), len(names))
-        if len(names) == published:
-            return origin
-        part = _digest(f"{prefetched[name].repository} {prefetched[name].file}" for name in names)
-        return f"{origin}#{len(names)}of{published}:{part}"
-
-    def _sha256(self, name: str) -> str:
-        """The SHA-256 of a file, remembered within the process."""
-        path = (self.folder / name).resolve()
-        status = path.stat()
-        return _content(path, status.st_size, status.st_mtime_ns)
-
-    def _is_prefetched(self, name: str) -> bool:
-        """Whether prefetch brought a file; one that it was to bring may be somebody's own with the same name."""
-        entry = self.manifest.files.get(name)
-        return entry is not None and (entry.sha256 is not None or has_size(self.folder / name, entry))
-
-
-def _digest(lines: Iterable[str]) -> str:
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:ORIGIN_DIGITS]
+        return files_origin(self.folder, self.manifest, files)

@@ -30,9 +30,8 @@ from mteb.results import TaskResult
 from mteb.types import BatchedInput, EncodeKwargs, PromptType
 from torch.utils.data import DataLoader
 
-from neobert.data.mteb_tasks import EmbeddingTask, PublishedTask, Table, TaskTables
+from neobert.data.mteb_tasks import CATEGORY_FACTS, EmbeddingTask, PublishedTask, Table, TaskTables
 from neobert.embeddings.evaluation import NamedEncoder
-from neobert.embeddings.sentence_modules import TASK_TYPES
 from neobert.errors import DamagedFile, RunFailed
 from neobert.identity import identity
 from neobert.processes import Stopped, StopRequest
@@ -118,7 +117,7 @@ def _declare(task: EmbeddingTask | TaskOnData) -> AbsTask:
     metadata = TaskMetadata(
         name=task.name,
         description=f"{task.name} ({task.suite}), no task of mteb",
-        type=cast(TaskType, TASK_TYPES[task.category]),
+        type=cast(TaskType, CATEGORY_FACTS[task.category].task_type),
         category="t2c" if task.category in ("classification", "clustering") else "t2t",
         main_score=task.metric,
         eval_splits=[task.split],

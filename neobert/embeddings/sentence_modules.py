@@ -7,7 +7,7 @@ from typing import Any, Literal, cast, get_args
 
 from pydantic import PositiveInt
 
-from neobert.data.mteb_tasks import FOLDERS
+from neobert.data.mteb_tasks import CATEGORY_FACTS
 from neobert.external import MODULES, is_inside, read_settings, read_settings_list
 from neobert.recipe import Value
 from neobert.runs.records import Category
@@ -45,9 +45,6 @@ PROMPT_TYPES: Mapping[Category, tuple[str | None, ...]] = {
 }
 """The prompt types that mteb passes with texts; in the other categories none."""
 
-TASK_TYPES: Mapping[Category, str] = {category: name for name, category in FOLDERS.items()}
-"""mteb's name of each category; a prompt of that name is for all of its tasks."""
-
 
 class SentenceModules(Value):
     """How a model makes a vector of hidden states. Texts are cut to `max_tokens`, specials included. `prompts` are put
@@ -70,7 +67,7 @@ class SentenceModules(Value):
         """The prompts of a task by "query" (also where it has no documents) and "document", as mteb's own wrapper of
         sentence-transformers chooses them."""
         roles = PROMPT_TYPES.get(category, (None,))
-        found = {role or "query": self._prompt(task, TASK_TYPES[category], role) for role in roles}
+        found = {role or "query": self._prompt(task, CATEGORY_FACTS[category].task_type, role) for role in roles}
         return {role: prompt for role, prompt in found.items() if prompt}
 
     def _prompt(self, task: str, task_type: str, role: str | None) -> str:

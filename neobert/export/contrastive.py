@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from neobert.data.mteb_tasks import OFFICIAL_TASKS, EmbeddingTask, Wording, member_names, task_prompts
+from neobert.data.mteb_tasks import CATEGORY_FACTS, OFFICIAL_TASKS, EmbeddingTask, Wording, member_names, task_prompts
 from neobert.data.preparation import open_specified
 from neobert.data.tokenizers import TextTokenizer
 from neobert.embeddings.encoders import FramedTexts, PaddedEncoder, TextEncoder, load_encoder
-from neobert.embeddings.sentence_modules import PROMPT_TYPES, TASK_TYPES
+from neobert.embeddings.sentence_modules import PROMPT_TYPES
 from neobert.export.checkpoint import TEXTS, chosen_step, require_close, require_equal_weights
 from neobert.export.huggingface import (
     TOLERANCE,
@@ -80,7 +80,9 @@ class ContrastiveCheckpoint:
             for name in member_names(task):
                 instructions |= _by_role(name, task.category, prompts)
             if task.suite != ENGLISH_SUITE:
-                for name, instruction in _by_role(TASK_TYPES[task.category], task.category, prompts).items():
+                for name, instruction in _by_role(
+                    CATEGORY_FACTS[task.category].task_type, task.category, prompts
+                ).items():
                     by_kind[name].add(instruction)
         return instructions | {name: found.pop() for name, found in by_kind.items() if len(found) == 1}
 

@@ -241,7 +241,7 @@ def test_what_repositories_lack_is_brought_beside_them(hub: StandIn, tmp_path: P
     tokenizer = {name: own.pop(name) for name in list(own) if name.startswith("tokenizer")}
     hub.repositories["models/nomic-ai/nomic-bert-2048"] = StandInRepository(own | {"modeling.py": b"1 / 0"}, "1" * 40)
     hub.repositories["models/google-bert/bert-base-uncased"].files |= tokenizer
-    (gte_code,) = paper_models()["GTE-en-8192-base"].parts.beside
+    *_, gte_code = paper_models()["GTE-en-8192-base"].parts
     model = contents(save_remote(tmp_path / "gte", repository=gte_code.name))
     code = {name: model.pop(name) for name in list(model) if name.endswith(".py")}
     hub.repositories["models/Alibaba-NLP/gte-en-mlm-base"] = StandInRepository(model, "2" * 40)

@@ -9,17 +9,18 @@ from typing import Any, get_args
 
 import pytest
 
-from neobert.data import mteb_tasks, synthetic
+from neobert.data import synthetic
 from neobert.data.mteb_tasks import (
     CATEGORIES,
+    CATEGORY_FACTS,
     FOLDER_SUITE,
     GOLD_DIGITS,
     MTEB_ENGLISH_V1,
     MTEB_REPOSITORIES,
-    OFFICIAL_GOLD,
-    OFFICIAL_ROWS,
+    OFFICIAL_NUMBERS,
     OFFICIAL_TASKS,
     EmbeddingTask,
+    OfficialNumbers,
     PublishedTask,
     TaskTables,
     Wording,
@@ -72,20 +73,18 @@ def test_the_56_tasks_are_what_mteb_says(said_by_mteb: dict[str, list[Any]]) -> 
         task.name: [task.category, task.metric, [task.split], list(task.members), told(task, "mteb")]
         for task in MTEB_ENGLISH_V1
     }
-    folders = mteb_tasks.FOLDERS
-    theirs = {name: [folders[kind], *said] for name, (kind, *said, _) in said_by_mteb.items()}
+    categories = {facts.task_type: category for category, facts in CATEGORY_FACTS.items()}
+    theirs = {name: [categories[kind], *said] for name, (kind, *said, _) in said_by_mteb.items()}
     assert own == theirs
     assert len(OFFICIAL_TASKS["CQADupstackRetrieval"].members) == 12 and OFFICIAL_TASKS["MSMARCO"].split == "dev"
 
 
 def test_official_data_are_known_by_mtebs_own_numbers(said_by_mteb: dict[str, list[Any]]) -> None:
-    for name, rows in OFFICIAL_ROWS.items():
+    for name, (rows, gold) in OFFICIAL_NUMBERS.items():
         statistics = said_by_mteb[name][-1]
         assert rows == {split: statistics[split]["num_samples"] for split in rows}, name
         labels = statistics["test"]["label_statistics"]
-        gold = labels.get("unique_labels") or round(labels["avg_score"], GOLD_DIGITS)
-        assert OFFICIAL_GOLD[name] == gold, name
-    assert OFFICIAL_ROWS.keys() == OFFICIAL_GOLD.keys()
+        assert gold == (labels.get("unique_labels") or round(labels["avg_score"], GOLD_DIGITS)), name
 
 
 def test_tasks_are_chosen_by_name_and_category_in_the_suites_order() -> None:
@@ -251,8 +250,7 @@ def test_only_data_with_the_official_numbers_count_as_official(tmp_path: Path, m
     write_table(tmp_path / "mteb/STS/STS12/test.parquet", table)
     write_table(tmp_path / "mteb/STS/STS13/test_part.parquet", table)
     write_table(tmp_path / "mteb/Classification/STS14/train.parquet", own_tables()["Classification/Cats"]["train"])
-    monkeypatch.setitem(OFFICIAL_ROWS, "STS12", {"test": 6})
-    monkeypatch.setitem(OFFICIAL_GOLD, "STS12", 2.5833)
+    monkeypatch.setitem(OFFICIAL_NUMBERS, "STS12", OfficialNumbers({"test": 6}, 2.5833))
     found = {task.name: task.suite for task in DirectorySource(tmp_path).embedding_tasks()}
     assert found == {"STS12": ENGLISH_SUITE, "STS13-6rows": FOLDER_SUITE, "STS14-0rows": FOLDER_SUITE}
     write_table(tmp_path / "mteb/STS/STS12/test.parquet", {**table, "score": [0.0, 1.5, 2, 3, 4, 4.5]})

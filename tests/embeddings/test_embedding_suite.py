@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from neobert.data.mteb_tasks import OFFICIAL_GOLD, OFFICIAL_ROWS, OFFICIAL_TASKS, EmbeddingTask
+from neobert.data.mteb_tasks import OFFICIAL_NUMBERS, OFFICIAL_TASKS, EmbeddingTask, OfficialNumbers
 from neobert.data.sources import DirectorySource, SyntheticSource
 from neobert.embeddings import evaluation
 from neobert.embeddings.encoders import PackedEncoder, TextCounts, TextEncoder
@@ -114,8 +114,7 @@ def official_copy(folder: Path) -> DirectorySource:
     table = own_tables()["STS/Similar"]["test"]
     write_table(folder / "mteb/STS/STS12/test.parquet", table)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(OFFICIAL_ROWS, "STS12", {"test": 6})
-        patch.setitem(OFFICIAL_GOLD, "STS12", 2.5833)
+        patch.setitem(OFFICIAL_NUMBERS, "STS12", OfficialNumbers({"test": 6}, 2.5833))
         source = DirectorySource(folder)
         assert source.embedding_tasks() == (OFFICIAL_TASKS["STS12"],)
     return source

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Literal
 
 from neobert.data.catalog import TASK_SPLITS, require_split
-from neobert.data.mteb_tasks import METRICS, EmbeddingTask, Table, TaskTables, checked_tables
+from neobert.data.mteb_tasks import CATEGORY_FACTS, EmbeddingTask, Table, TaskTables, checked_tables
 from neobert.data.pairs import Pair
 from neobert.data.synthetic.corpora import review
 from neobert.data.synthetic.world import (
@@ -432,7 +432,14 @@ _EMBEDDINGS: Mapping[str, _EmbeddingTask] = {
 }
 
 EMBEDDING_TASKS: tuple[EmbeddingTask, ...] = tuple(
-    EmbeddingTask(task.name, task.category, SYNTHETIC_SUITE, METRICS[task.category], "test", (), task.instruction)
+    EmbeddingTask(
+        name=task.name,
+        category=task.category,
+        suite=SYNTHETIC_SUITE,
+        metric=CATEGORY_FACTS[task.category].metric,
+        split="test",
+        instruction=task.instruction,
+    )
     for task in _EMBEDDINGS.values()
 )
 
