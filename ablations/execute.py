@@ -158,7 +158,7 @@ def _run_locally(
     share = max(1, available_cores() // max(workers, groups * execution.processes))
     execution = execution.model_copy(update={"threads": min(execution.threads, share)})  # more would crawl
     workspace.write(rows, execution)
-    together = [run for run in runs if execution.processes > 1 and run.steps is not None]
+    together = [run for run in runs if execution.processes > 1 and run.counted == "steps"]
     if together and not gpus:
         logs().print(f"no GPU here: {execution.processes} processes train together on its cores", markup=False)
     code = EXIT_DONE
@@ -231,7 +231,7 @@ def _progress(layout: Layout, runs: Sequence[Run]) -> tuple[str, list[list[str]]
 def _progress_row(layout: Layout, run: Run, row: Row) -> list[str]:
     name = f"{_owner(layout.root / run.folder)} {run.title}, seed {run.seed}"
     done, total = row.done or 0, row.total or 0
-    if run.steps is None:
+    if run.counted != "steps":
         return [name, f"{done}/{total} {run.counted}", _best_so_far(layout, run), "", ""]
     if row.loss is None or not done or row.seconds is None:
         return [name, f"{done}/{total}", "", "", ""]

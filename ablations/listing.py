@@ -308,7 +308,7 @@ def _existing(parent: Path, kind: Any) -> list[tuple[Path, Mapping[str, Any], fr
         except (DamagedFile, KeyError, TypeError):
             continue
         with suppress(ValueError):  # another version wrote it
-            specification = plain(KINDS[kind].specification.read(specification))  # type: ignore[attr-defined]
+            specification = plain(KINDS[kind].specification.read(specification))
         found.append((path.parent, specification, _items(specification)))
     return found
 
@@ -540,7 +540,7 @@ class SuiteMean:
 def task_entries(layout: Layout, evaluation: EmbeddingEvaluation) -> list[dict[str, Any]]:
     """One entry a task; scores are −1..1, None where there is no record yet."""
     encoder, entries = evaluation.encoder, []
-    for part in evaluation.task_parts(layout):
+    for part in evaluation.parts(layout):
         task = part.run.task
         texts = read_record(part.record)["texts"] if part.is_done else {}
         entries.append(

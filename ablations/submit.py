@@ -95,7 +95,7 @@ def plan_jobs(layout: Layout, rows: Sequence[PlanRow], profile: Profile) -> list
 
 
 def _group(work: Work) -> tuple[Any, ...]:
-    return (work.kind, work.seed, work.after) if _has_many_parts(work) else (work.kind, work.id)
+    return (work.kind, work.columns["seed"], work.after) if _has_many_parts(work) else (work.kind, work.id)
 
 
 def _has_many_parts(work: Work) -> bool:
@@ -104,7 +104,7 @@ def _has_many_parts(work: Work) -> bool:
 
 def _job(layout: Layout, name: str, works: Sequence[Work], profile: Profile, prepared: Mapping[str, str]) -> PlannedJob:
     first = works[0]
-    parts_per_worker = profile.of(first.job).points_per_worker if first.counted == "points" else 1
+    parts_per_worker = profile[first.job].points_per_worker if first.counted == "points" else 1
     open_parts = sum(not part.is_done for work in works for part in work.parts(layout) if not part.after)
     preparations = [prepared[each.id] for work in works for each in work.preparation if each.id in prepared]
     return PlannedJob(
@@ -168,7 +168,7 @@ class Submitter:
                 kind=planned.kind,
                 references=planned.references,
                 flags=tuple(flags),
-                resources=self.profile.of(planned.kind),
+                resources=self.profile[planned.kind],
                 environment=environment,
                 elements=size if size > 1 else None,
                 most_running=self.most_running,
@@ -363,7 +363,7 @@ def execution_on(profile: Profile, execution: Execution) -> Execution:
     Raises:
         ValueError: the engine cannot serve so many processes.
     """
-    resources = profile.pretrain
+    resources = profile["pretrain"]
     if resources.engine == "single" and resources.tasks > 1:
         raise ValueError(f"engine single trains in one process, and the job has {resources.tasks}: ddp, zero1 or zero2")
     changes: dict[str, Any] = {"processes": resources.tasks, "engine": resources.engine}
@@ -376,7 +376,7 @@ def execution_on(profile: Profile, execution: Execution) -> Execution:
 
 def machine_on(profile: Profile, execution: Execution) -> Machine:
     """What costs are computed for: the GPUs of the profile's pre-training job."""
-    known = profile.pretrain
+    known = profile["pretrain"]
     return replace(
         Machine.of(execution),
         gpu_memory_gb=known.gpu_memory_gb,

@@ -90,7 +90,7 @@ def duration(seconds: float) -> str:
 
 
 class Watch:
-    """Shows progress while workers work; `describe` gives one row of cells a unit in progress, and a summary line."""
+    """Shows progress while workers work; `describe` gives a row of cells for each run in progress, and a summary."""
 
     def __init__(self, describe: Callable[[], tuple[str, list[list[Any]]]], columns: Sequence[str]) -> None:
         self.describe = describe

@@ -23,7 +23,7 @@ class ChangedData(MissingData):
 
 
 class RunFailed(Exception):
-    """A unit of work started and could not be finished."""
+    """Work started and could not be finished."""
 
 
 class DamagedFile(RunFailed):

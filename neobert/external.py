@@ -8,13 +8,13 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import PositiveInt
 
 from neobert.errors import DamagedFile, MissingData
-from neobert.files import json_bytes, read_json, replace_file, sha256_of
+from neobert.files import is_local, json_bytes, read_json, replace_file, sha256_of
 from neobert.identity import identity
 from neobert.recipe import Value
 from neobert.runs.layout import Layout
@@ -126,17 +126,11 @@ def _shards(folder: Path, index: str, name: str) -> Iterator[str]:
     if not isinstance(shards, dict) or not all(isinstance(file, str) for file in shards.values()):
         raise ValueError(f"{index} of {name} is no index of weights: fetch it again")
     for file in sorted(set(shards.values())):
-        if not is_inside(file):
+        if not is_local(file):
             raise ValueError(f"{index} of {name} names {file}, which is outside the folder: put the weights beside it")
         if not (folder / file).is_file():
             raise MissingData(f"{index} of {name} names {file}, which is not there: fetch it")
         yield file
-
-
-def is_inside(file: str) -> bool:
-    """Whether a relative name stays in its folder."""
-    path = PurePosixPath(file)
-    return bool(path.parts) and not path.is_absolute() and ".." not in path.parts and "\\" not in file
 
 
 def _present(folder: Path, patterns: Iterable[str]) -> list[str]:

@@ -101,7 +101,7 @@ def _fields_with_neutral(model: type[BaseModel]) -> Mapping[str, type[BaseModel]
 
 
 def _classes_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    """The classes of values in a type such as `tuple[Subset, ...]` or `Pruning | None`."""
+    """The classes of values in a type such as `tuple[Subset, ...]` or `Stage | None`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for argument in get_args(annotation):

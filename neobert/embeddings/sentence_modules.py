@@ -8,7 +8,8 @@ from typing import Any, Literal, cast, get_args
 from pydantic import PositiveInt
 
 from neobert.data.mteb_tasks import CATEGORY_FACTS
-from neobert.external import MODULES, is_inside, read_settings, read_settings_list
+from neobert.external import MODULES, read_settings, read_settings_list
+from neobert.files import is_local
 from neobert.recipe import Value
 from neobert.runs.records import Category
 
@@ -120,7 +121,7 @@ def read_sentence_modules(folder: Path, name: str) -> SentenceModules | None:
 def _module(entry: Any, name: str) -> tuple[str, str]:
     """The class of a module, without its package, and its folder."""
     kind, path = (entry.get("type"), entry.get("path")) if isinstance(entry, dict) else (None, None)
-    if not isinstance(kind, str) or not isinstance(path, str) or (path and not is_inside(path)):
+    if not isinstance(kind, str) or not isinstance(path, str) or (path and not is_local(path)):
         raise ValueError(f"{MODULES} of {name} describes no module of sentence-transformers: {entry}")
     package, _, short = kind.rpartition(".")
     return (short if package.partition(".")[0] == LIBRARY else kind), path

@@ -1,4 +1,4 @@
-"""Pseudo-perplexity of one finished stage of pre-training as a unit of work: each token masked alone, one record."""
+"""Pseudo-perplexity of one finished stage of pre-training as work of one part: each token masked alone, one record."""
 
 import math
 import time
@@ -31,12 +31,12 @@ from neobert.runs.records import (
     PerplexityAtLength,
     PerplexityConfig,
     PerplexityScores,
-    is_published,
     provenance,
     publish_record,
 )
 from neobert.runs.run_file import RunFile
 from neobert.runs.specifications import PretrainingRun
+from neobert.runs.work import Part
 from neobert.training.distributed import default_device
 from neobert.training.engine import autocast
 from neobert.training.trainer import last_checkpoint
@@ -138,7 +138,7 @@ class PerplexityMeasurement(Value):
 
 
 @dataclass(frozen=True)
-class PerplexityUnit:
+class PerplexityRun:
     """One measurement on the last checkpoint of a finished run, on its held-out documents or on another `text`;
     `batch_tokens` decides nothing but speed."""
 
@@ -154,30 +154,21 @@ class PerplexityUnit:
         assert self.run_file.pretraining is not None
         return self.run_file.pretraining
 
-    @property
-    def id(self) -> str:
-        return self.measurement.id
-
-    @property
-    def name(self) -> str:
-        return f"pseudo-perplexity {self.id} of pre-training {self.measurement.run}"
-
-    @property
-    def record_path(self) -> Path:
-        """Where the record is published."""
-        return self.layout.pseudo_perplexity(self.id)
-
-    @property
-    def error_path(self) -> Path:
-        return self.record_path.parent / "errors" / f"{self.id}.json"
+    @cached_property
+    def part(self) -> Part:
+        """What a worker claims, and where the record is published."""
+        record = self.layout.pseudo_perplexity(self.measurement.id)
+        return Part(
+            id=self.measurement.id,
+            title=f"pseudo-perplexity {self.measurement.id} of pre-training {self.measurement.run}",
+            record=record,
+            error=record.parent / "errors" / record.name,
+        )
 
     @property
     def documents_path(self) -> Path:
         """One line for each length and document: what a stopped measurement goes on from."""
-        return self.record_path.with_suffix(".jsonl")
-
-    def is_finished(self) -> bool:
-        return is_published(self.record_path)
+        return self.part.record.with_suffix(".jsonl")
 
     def is_ready(self) -> bool:
         """Whether the run has its last checkpoint."""
@@ -267,7 +258,7 @@ class PerplexityUnit:
                 done[tokens, passage.text_hash] = loss
                 append_line(self.documents_path, {"tokens": tokens, "text_hash": passage.text_hash, **vars(loss)})
         claim.check()
-        publish_record(self.record_path, self._record(done, device, time.perf_counter() - started))
+        publish_record(self.part.record, self._record(done, device, time.perf_counter() - started))
 
     def _done_before(self) -> dict[tuple[int, int], DocumentLoss]:
         keys = ("tokens", "text_hash", "loss", "positions")
@@ -288,7 +279,7 @@ class PerplexityUnit:
         )
         return {
             "kind": "pseudo_perplexity",
-            "id": self.id,
+            "id": self.part.id,
             "state": "done",
             "inputs": {"pretraining": asked.run, "data": asked.text or run.data_id},
             "config": plain(config),

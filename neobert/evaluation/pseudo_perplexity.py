@@ -22,7 +22,7 @@ from neobert.command_line import count, guarded, parser_from, seed
 from neobert.errors import EXIT_DONE, MissingData, did_you_mean
 
 if TYPE_CHECKING:
-    from neobert.evaluation.perplexity import PerplexityUnit
+    from neobert.evaluation.perplexity import PerplexityRun
     from neobert.evaluation.texts import TextFiles
     from neobert.runs.layout import Layout
     from neobert.runs.run_file import RunFile
@@ -76,23 +76,23 @@ def _measure(options: argparse.Namespace) -> int:
     layout = Layout(options.runs.resolve())
     files = [read_finished_run(layout, name) for name in dict.fromkeys(options.run)]
     text = open_files(options.text) if options.text is not None else None
-    units = [_unit(layout, run_file, options, text) for run_file in files]
-    for unit in units:
-        if not unit.is_finished():
-            unit.refuse_impossible()
+    measured = [_perplexity_run(layout, run_file, options, text) for run_file in files]
+    for run in measured:
+        if not run.part.is_done:
+            run.refuse_impossible()
     stop = StopRequest()
     stop.listen()
     end_with_parent()
-    code = Worker(layout, units, stop).run()
+    code = Worker(layout, measured, stop).run()
     if code == EXIT_DONE:
-        _show([read_record(unit.record_path) for unit in units], as_json=options.json)
+        _show([read_record(run.part.record) for run in measured], as_json=options.json)
     return code
 
 
-def _unit(
+def _perplexity_run(
     layout: "Layout", run_file: "RunFile", options: argparse.Namespace, text: "TextFiles | None"
-) -> "PerplexityUnit":
-    from neobert.evaluation.perplexity import PerplexityMeasurement, PerplexityUnit
+) -> "PerplexityRun":
+    from neobert.evaluation.perplexity import PerplexityMeasurement, PerplexityRun
 
     assert run_file.pretraining is not None
     measurement = PerplexityMeasurement(
@@ -103,7 +103,7 @@ def _unit(
         seed=options.seed,
         text=None if text is None else text.content,
     )
-    return PerplexityUnit(layout, run_file, measurement, options.batch_tokens, text)
+    return PerplexityRun(layout, run_file, measurement, options.batch_tokens, text)
 
 
 def read_finished_run(layout: "Layout", name: str) -> "RunFile":

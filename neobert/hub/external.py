@@ -18,8 +18,8 @@ from transformers.dynamic_module_utils import get_class_from_dynamic_module
 from transformers.utils import logging
 
 from neobert.data.tokenizers import Framed
-from neobert.external import CONFIGURATION, NO_TRUST, PICKLES, Trust, is_inside, model_files, read_settings
-from neobert.files import json_bytes
+from neobert.external import CONFIGURATION, NO_TRUST, PICKLES, Trust, model_files, read_settings
+from neobert.files import is_local, json_bytes
 from neobert.hub.modeling import list_tensors
 
 
@@ -43,7 +43,7 @@ def class_beside(folder: Path, settings: Mapping[str, Any], auto: str, name: str
         return None
     repository, _, local = reference.rpartition("--")
     module = f"{local.rpartition('.')[0]}.py"
-    if not is_inside(module) or not (folder / module).is_file():
+    if not is_local(module) or not (folder / module).is_file():
         raise Refused(
             f"{name} has no {module}{f' of {repository}' if repository else ''}, which its auto_map names: put the "
             "Python files beside config.json, as ablations/prefetch.py --models does"

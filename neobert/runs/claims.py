@@ -188,7 +188,8 @@ def acquire(folder: Path, lease_seconds: float = LEASE_SECONDS) -> Claim | None:
     folder.mkdir(parents=True, exist_ok=True)
     measure_file_time(folder.parent)
     number = _highest(folder)
-    if number and _is_live(folder / str(number), lease_seconds):
+    last = _read_owner(folder / str(number), lease_seconds)
+    if last is not None and last.is_live:
         return None
     process = {"pid": os.getpid(), "birth": _process_birth(os.getpid()), "space": _process_space()}
     content = {"host": socket.gethostname(), "job": _job(), **process}
@@ -196,23 +197,12 @@ def acquire(folder: Path, lease_seconds: float = LEASE_SECONDS) -> Claim | None:
     return Claim(folder, number + 1, lease_seconds) if taken else None
 
 
-def _is_live(path: Path, lease_seconds: float) -> bool:
-    last = _read_owner(path, lease_seconds)
-    return last is not None and last.is_live
-
-
 def last_owner(folder: Path, lease_seconds: float = LEASE_SECONDS) -> Owner | None:
     """The last owner of a part; None where it was never claimed or the claim is torn. Reads only."""
-    number = _highest(folder)
-    return _read_owner(folder / str(number), lease_seconds) if number else None
-
-
-def owner(folder: Path, lease_seconds: float = LEASE_SECONDS) -> int | None:
-    """The number of the live claim of a part; None where there is none. Reads only."""
-    number = _highest(folder)
-    return number if number and _is_live(folder / str(number), lease_seconds) else None
+    return _read_owner(folder / str(_highest(folder)), lease_seconds)
 
 
 def is_claimed(folder: Path, lease_seconds: float = LEASE_SECONDS) -> bool:
     """Whether a part has a live claim. Reads only."""
-    return owner(folder, lease_seconds) is not None
+    last = last_owner(folder, lease_seconds)
+    return last is not None and last.is_live

@@ -26,7 +26,7 @@ from neobert.errors import DamagedFile, MissingData
 from neobert.files import TEMPORARY_MARK, read_json, temporary_sibling
 from neobert.identity import IDENTITY_DIGITS
 from neobert.runs.claims import acquire, is_claimed, last_owner
-from neobert.runs.index import RUN_FOLDERS, Index, Submitted
+from neobert.runs.index import RUN_FOLDERS, Index, Submitted, read_index
 from neobert.runs.layout import MANIFEST, PARTIAL, SUBMISSION_CLAIM, Layout
 from neobert.runs.records import SNAPSHOT_FILE, read_record, read_records
 from neobert.runs.run_file import read_run_file
@@ -56,9 +56,9 @@ def clean(layout: Layout, *, delete: bool, as_json: bool) -> None:
     Raises:
         MissingData: there is no such folder.
     """
-    garbage = collectable(layout)
+    garbage, obstacles = collectable(layout)
     removed = set(collect(layout, garbage)) if delete else set()
-    for obstacle in obstacles(layout):
+    for obstacle in obstacles:
         logs().print(f"what this may refer to stays: {obstacle}", markup=False)
     named = [(one, str(one.path.relative_to(layout.root))) for one in garbage]
     if as_json:
@@ -85,21 +85,15 @@ def _size(garbage: Iterable[Garbage]) -> str:
     return f"{quantity(sum(one.bytes for one in garbage))}B"
 
 
-def collectable(layout: Layout) -> list[Garbage]:
-    """All that may go now, in the order of paths; reads only.
+def collectable(layout: Layout) -> tuple[list[Garbage], list[str]]:
+    """All that may go now, in the order of paths, and a sentence for each file that could not be read, so that what it
+    may refer to stays. Reads only.
 
     Raises:
         MissingData: there is no such folder.
     """
-    if not layout.root.is_dir():
-        raise MissingData(f"there is no folder {layout.root}: name the folder of runs with --runs")
-    return [found for found in _candidates(layout) if not any(is_claimed(layout.claims(name)) for name in found.claims)]
-
-
-def obstacles(layout: Layout) -> list[str]:
-    """A sentence for each file that could not be read, so that what it may refer to stays."""
-    index = Index(layout)
-    return [*read_uses(layout).unreadable, *(index.problems if index.submissions is not None else ())]
+    garbage, obstacles = _candidates(layout)
+    return [each for each in garbage if not any(is_claimed(layout.claims(name)) for name in each.claims)], obstacles
 
 
 def collect(layout: Layout, garbage: Sequence[Garbage]) -> list[Garbage]:
@@ -109,13 +103,13 @@ def collect(layout: Layout, garbage: Sequence[Garbage]) -> list[Garbage]:
     declared, submitted or started in the meantime keeps what it needs.
     """
     removed: list[Garbage] = []
-    seen, paths = _fingerprint(layout), {found.path for found in _candidates(layout)}
+    seen, paths = _fingerprint(layout), {found.path for found in _candidates(layout)[0]}
     for first in range(0, len(garbage), REMOVED_AT_ONCE):
         with ExitStack() as held:
             some = garbage[first : first + REMOVED_AT_ONCE]
             taken = [found for found in some if _take(layout, found.claims, held)]
             while (now := _fingerprint(layout)) != seen:
-                seen, paths = now, {candidate.path for candidate in _candidates(layout)}
+                seen, paths = now, {found.path for found in _candidates(layout)[0]}
             going = [found for found in taken if found.path in paths]
             renamed = [_unname(found.path) for found in going]
             removed += going
@@ -176,13 +170,13 @@ def read_uses(layout: Layout) -> Uses:
 
 def _add(uses: Uses, layout: Layout, folder: Path) -> None:
     work: Work = read_run_file(folder).run
-    uses.paths.update(work.uses(layout))
+    uses.paths.update(work.uses(layout), (layout.root / reference for reference in work.after))
     record = layout.record_of(str(folder.relative_to(layout.root)))
     if not record.exists():
         uses.weights.update(part.id for part in work.parts(layout))
         if work.id != folder.name:
             uses.unreadable.append(f"{folder} was named by another numerics version: what it uses is not known")
-    elif work.steps is not None:
+    elif work.counted == "steps":
         uses.finished[folder] = work
         inputs = read_record(record)["inputs"]  # a run of another numerics version: what its data were called then
         if inputs.get("data") is not None:
@@ -202,15 +196,19 @@ def _run_files(layout: Layout) -> list[Path]:
     return sorted(path for pattern in RUN_FOLDERS for path in layout.root.glob(f"{pattern}/run.json"))
 
 
-def _candidates(layout: Layout) -> list[Garbage]:
-    """All garbage, whoever works; without what lies inside other garbage."""
+def _candidates(layout: Layout) -> tuple[list[Garbage], list[str]]:
+    """All garbage, whoever works, without what lies inside other garbage; and what could not be read."""
+    index = read_index(layout)
     uses = read_uses(layout)
-    found = [*_superseded_checkpoints(uses), *_left_by_killed_writers(layout), *_snapshots(layout)]
+    submissions, problems = index.submissions, tuple(index.problems)
+    found = [*_superseded_checkpoints(uses), *_left_by_killed_writers(layout)]
+    if not problems:
+        found += _snapshots(layout, index, submissions)
     if not uses.unreadable:
         found += [*_abandoned_checkpoints(layout, uses), *_data(layout, uses), *_trial_weights(layout, uses)]
     paths = {garbage.path for garbage in found}
     outermost = (garbage for garbage in found if paths.isdisjoint(garbage.path.parents))
-    return sorted(outermost, key=lambda garbage: garbage.path)
+    return sorted(outermost, key=lambda garbage: garbage.path), [*uses.unreadable, *problems]
 
 
 def _garbage_at(path: Path, reason: str, *claims: str) -> Garbage:
@@ -248,12 +246,12 @@ def _folders(parent: Path) -> list[Path]:
 
 def _superseded_checkpoints(uses: Uses) -> Iterator[Garbage]:
     for run_folder, work in uses.finished.items():
-        assert work.steps is not None
+        assert work.total is not None
         folder = run_folder / "checkpoints"
         on_disk = {int(p.name[5:]): p for p in folder.glob("step-*") if p.name[5:].isdigit() and not p.is_symlink()}
-        if work.steps not in on_disk or not _is_whole(on_disk[work.steps]):
+        if work.total not in on_disk or not _is_whole(on_disk[work.total]):
             continue  # the one before is what there is
-        for step in on_disk.keys() - milestones(work.steps):
+        for step in on_disk.keys() - milestones(work.total):
             yield _garbage_at(on_disk[step], f"checkpoint between the milestones of {work.title}", run_folder.name)
 
 
@@ -329,12 +327,10 @@ def _corpus_claims(data_id: str) -> tuple[str, ...]:
     return f"corpus-{data_id}", f"data-{data_id}"
 
 
-def _snapshots(layout: Layout) -> Iterator[Garbage]:
+def _snapshots(layout: Layout, index: Index, submissions: Sequence[Submitted]) -> Iterator[Garbage]:
     """Code that no job of unfinished work needs, and no record to say which code made it."""
     old = [path for path in _folders(layout.root / "snapshots") if _age_seconds(path / SNAPSHOT_FILE) > DAY_SECONDS]
-    index = Index(layout)
-    submissions = index.submissions
-    if not old or index.problems:
+    if not old:
         return
 
     @cache

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from neobert.errors import EXIT_RUN_FAILED, DamagedFile, MissingData
 from neobert.files import TEMPORARY_MARK, line_value, read_json
@@ -25,7 +25,7 @@ from neobert.runs.work import Counted, Kind, Part, Work
 
 State = Literal["missing", "waiting", "running", "failed", "done"]
 RowState = Literal["unreadable", "failed", "running", "submitted", "waiting", "missing", "done"]
-ROW_STATES: tuple[RowState, ...] = ("unreadable", "failed", "running", "submitted", "waiting", "missing", "done")
+ROW_STATES: tuple[RowState, ...] = get_args(RowState)
 RUN_FOLDERS = tuple(row.folders for kind, row in KINDS.items() if kind != "corpus")
 """Where run.json files lie, in the order of listings."""
 UNREADABLE = (DamagedFile, OSError, ValueError, KeyError, TypeError, AttributeError, IndexError)
@@ -313,7 +313,7 @@ class Index:
             heartbeat_at=progress.heartbeat_at,
             errors=progress.failures,
         )
-        if work.steps is not None:
+        if work.counted == "steps":
             return self._in_training(row)
         if work.total is None:
             growing = self.names(self.layout.root / f"{work.folder}{PARTIAL}")

@@ -115,6 +115,11 @@ def _connect(address: str) -> "BaseStorage":
     return RDBStorage(address, engine_kwargs={"connect_args": timeout, "poolclass": NullPool})
 
 
+def study_name(study: GlueStudy) -> str:
+    """How people find a study among many: task, weights, seed, and the name that decides."""
+    return f"{study.task} on {study.weights}, seed {study.seed} ({study.id})"
+
+
 def synchronize(storage: "BaseStorage", layout: Layout, study: GlueStudy) -> None:
     """Add a trial for each record, and for the last failure of each trial without one, that the storage lacks.
 
@@ -124,7 +129,7 @@ def synchronize(storage: "BaseStorage", layout: Layout, study: GlueStudy) -> Non
     import optuna
     from optuna.trial import TrialState
 
-    view = optuna.create_study(storage=storage, study_name=study.shown_name, direction="maximize", load_if_exists=True)
+    view = optuna.create_study(storage=storage, study_name=study_name(study), direction="maximize", load_if_exists=True)
     complete, failed = set(), set()
     for trial in view.get_trials(deepcopy=False):
         name = trial.user_attrs.get("trial")
@@ -225,11 +230,11 @@ class OptunaView:
     def _alone(self, study: GlueStudy, patience_seconds: float) -> None:
         """Synchronise a study while no other process does, or leave it to that one."""
         deadline = time.monotonic() + patience_seconds
-        while (claim := acquire(self.layout.claims(f"{study.shown_name}-view"))) is None:
+        while (claim := acquire(self.layout.claims(f"{study_name(study)}-view"))) is None:
             if not patience_seconds:
                 return
             if time.monotonic() > deadline:
-                raise TimeoutError(f"another process has synchronized study {study.shown_name} for a minute")
+                raise TimeoutError(f"another process has synchronized study {study_name(study)} for a minute")
             time.sleep(0.05)
         with claim:
             synchronize(self._storage, self.layout, study)

@@ -39,6 +39,14 @@ NUMERICS_BEFORE_SCHEMA_2 = {
 SNAPSHOT_FILE = "snapshot.json"
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scikit-learn", "scipy", "mteb")
 RECORD_STATES = ("done", "pruned", "failed")
+RECORDS = (
+    "pretraining/*/done.json",
+    "contrastive/*/done.json",
+    "glue/*/*.json",
+    "mteb/*/*.json",
+    "pseudo_perplexity/*.json",
+    "throughput/*.json",
+)
 
 
 def _git(*arguments: str) -> str | None:
@@ -72,22 +80,17 @@ def _version(package: str) -> str | None:
         return None
 
 
-@cache
-def _machine() -> dict[str, Any]:
-    return {
-        "system": platform.system(),
-        "processor": platform.machine(),
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-    }
-
-
 def provenance() -> dict[str, Any]:
     """Which code, packages and machine made a record."""
     return {
         **code_state(),
         "packages": {package: _version(package) for package in PACKAGES},
-        "machine": _machine(),
+        "machine": {
+            "system": platform.system(),
+            "processor": platform.machine(),
+            "cores": os.cpu_count(),
+            "python": platform.python_version(),
+        },
     }
 
 
@@ -179,10 +182,7 @@ def read_record(path: Path) -> dict[str, Any]:
 
 def record_paths(root: Path) -> Iterator[Path]:
     """Every record file below a folder of runs, in a stable order."""
-    yield from sorted(root.glob("pretraining/*/done.json"))
-    for pattern in ("contrastive/*/done.json", "glue/*/*.json", "mteb/*/*.json"):
-        yield from sorted(root.glob(pattern))
-    for pattern in ("pseudo_perplexity/*.json", "throughput/*.json"):
+    for pattern in RECORDS:
         yield from sorted(root.glob(pattern))
 
 

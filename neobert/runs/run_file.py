@@ -15,7 +15,7 @@ from neobert.identity import NUMERICS, plain
 from neobert.recipe import EngineWord, Value
 from neobert.runs.layout import Layout
 from neobert.runs.records import provenance, read_sealed, sealed
-from neobert.runs.specifications import ContrastiveRun, EmbeddingEvaluation, GlueStudy, PretrainingRun, Run, run_folder
+from neobert.runs.specifications import ContrastiveRun, EmbeddingEvaluation, GlueStudy, PretrainingRun, Run
 from neobert.runs.work import Kind
 
 EXECUTION = "execution.json"
@@ -106,25 +106,6 @@ class RunFile(Value):
         assert run is not None, self.id
         return run
 
-    def require_own_name(self, folder: Path) -> None:
-        """Hold the specification against the name that its folder and its results have.
-
-        Raises:
-            DamagedFile: it was changed, or this version computes something else under that name.
-        """
-        if self.run.id == self.id == folder.name:
-            return
-        if self.run.id_under(self.numerics) == folder.name:
-            changed = ", ".join(name for name, version in NUMERICS.items() if self.numerics.get(name) != version)
-            raise DamagedFile(
-                f"{folder / 'run.json'} was planned by a version with other numerics ({changed} changed since): run "
-                "the command again, which plans it under a new name"
-            )
-        raise DamagedFile(
-            f"{folder / 'run.json'} describes {self.run.id} and not {folder.name}: it was changed or moved; restore "
-            "it, or move the folder away and run the command again"
-        )
-
 
 def write_run_file(layout: Layout, run: Run, source: Source, execution: Execution, labels: dict[str, Any]) -> Path:
     """Write run.json before anything runs; one that is there already stays. Returns its folder.
@@ -132,7 +113,7 @@ def write_run_file(layout: Layout, run: Run, source: Source, execution: Executio
     Execution is not part of a result: where it differs from what the folder says, the new one stands in execution.json.
     """
     content = RunFile.of(run, source, execution, labels)
-    folder = run_folder(layout, run)
+    folder = layout.root / run.folder
     path = folder / "run.json"
     if not path.exists():
         publish_once(path, sealed({**plain(content), "provenance": provenance()}))
@@ -149,8 +130,19 @@ def read_checked_run_file(folder: Path) -> RunFile:
         DamagedFile: it is torn, was changed, or this version computes something else under that name.
     """
     run_file = read_run_file(folder)
-    run_file.require_own_name(folder)
-    return run_file
+    run = run_file.run
+    if run.id == run_file.id == folder.name:
+        return run_file
+    if run.id_under(run_file.numerics) == folder.name:
+        changed = ", ".join(name for name, version in NUMERICS.items() if run_file.numerics.get(name) != version)
+        raise DamagedFile(
+            f"{folder / 'run.json'} was planned by a version with other numerics ({changed} changed since): run the "
+            "command again, which plans it under a new name"
+        )
+    raise DamagedFile(
+        f"{folder / 'run.json'} describes {run.id} and not {folder.name}: it was changed or moved; restore it, or move "
+        "the folder away and run the command again"
+    )
 
 
 def read_run_file(folder: Path) -> RunFile:

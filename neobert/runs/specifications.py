@@ -5,11 +5,12 @@ each kind offers.
 """
 
 import statistics
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import NonNegativeInt, PositiveInt, field_validator, model_validator
 
@@ -26,21 +27,11 @@ from neobert.recipe import (
 )
 from neobert.runs.layout import MANIFEST, Layout
 from neobert.runs.records import Category, Protocol, read_sealed
-from neobert.runs.work import Counted, JobKind, Kind, Part, Work, training_columns
+from neobert.runs.work import Part, Work
 
 EXTERNAL_PREFIX = "model-"
 """Of the ids of external models; run ids are hexadecimal digits."""
-PRETRAINING_MECHANISMS = ("tokenization", "batching", "masking", "model", "initialization", "optimization")
-GLUE_MECHANISMS = ("tokenization", "model", "finetuning", "metrics")
-CONTRASTIVE_MECHANISMS = ("tokenization", "model", "optimization", "contrastive")
 PAIR_MECHANISMS = ("tokenization", "contrastive")
-EMBEDDING_MECHANISMS = ("tokenization", "model")
-
-
-def data_identity(corpus: str, corpus_origin: str, tokenizer_origin: str) -> str:
-    """The name of a corpus in a tokenizer's tokens. Both corpora of a source may have one origin."""
-    numerics = chosen(NUMERICS, ("tokenization",))
-    return identity({"corpus": corpus, "origin": corpus_origin, "tokenizer": tokenizer_origin, "numerics": numerics})
 
 
 def pretraining_of(weights: str) -> tuple[str, ...]:
@@ -48,56 +39,35 @@ def pretraining_of(weights: str) -> tuple[str, ...]:
     return () if weights.startswith(EXTERNAL_PREFIX) else (f"pretraining/{weights}",)
 
 
-class Specification(Value):
-    """What the kinds that have a run.json share: an id, and a folder that is named by it."""
+class Training(Work):
+    """A run of training, which its processes do together; what is counted are its steps."""
 
-    @cached_property
-    def id(self) -> str:
-        """The hash of what decides the result."""
-        return self.id_under(NUMERICS)
-
-    def id_under(self, numerics: Mapping[str, int]) -> str:
-        """The id under the numerics versions of another time."""
-        raise NotImplementedError
+    job = "pretrain"
+    counted = "steps"
 
     @property
-    def reference(self) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def total(self) -> int: ...
 
-    @property
-    def folder(self) -> str:
-        return self.reference
-
-    @property
-    def preparation(self) -> tuple[Work, ...]:
-        return ()
-
-
-class Training(Specification):
-    """A run of training, which its processes do together."""
-
-    job: ClassVar[JobKind] = "pretrain"
-    counted: ClassVar[Counted] = "steps"
-
-    @property
-    def steps(self) -> int:
-        raise NotImplementedError
-
-    @property
-    def total(self) -> int:
-        return self.steps
-
-    @property
-    def part_title(self) -> str:
-        """The words for the run in messages."""
-        raise NotImplementedError
-
-    def parts(self, layout: Layout) -> tuple[Part, ...]:
-        return (self.closing(layout),)
+    @abstractmethod
+    def heldout_loss(self, losses: Mapping[str, float]) -> float | None:
+        """The one number for the losses on held-out texts, which the record has by corpus or data set."""
 
     def closing(self, layout: Layout) -> Part:
         folder = layout.root / self.folder
-        return Part(id=self.id, title=self.part_title, record=folder / "done.json", error=folder / "error.json")
+        return Part(
+            id=self.id, title=f"{self.title} {self.id}", record=folder / "done.json", error=folder / "error.json"
+        )
+
+    def result(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
+        seconds = record["seconds"]
+        return {
+            "done": record["steps"],
+            "tokens_per_second": record["real_tokens"] / seconds if seconds else None,
+            "heldout_loss": self.heldout_loss(record["scores"]["heldout_loss"]),
+            "seconds": seconds,
+            "gpu_hours": record["gpu_hours"],
+        }
 
 
 class PretrainingRun(Training):
@@ -113,20 +83,15 @@ class PretrainingRun(Training):
     corpus_origin: str
     tokenizer_origin: str
 
-    kind: ClassVar[Kind] = "pretraining"
+    kind = "pretraining"
+    form = "pretraining/<id>"
+    hashed_as = ("pretraining", "run")
+    mechanisms = ("tokenization", "batching", "masking", "model", "initialization", "optimization")
 
     @property
     def stage(self) -> int:
         """Which stage this is, from 0."""
         return len(self.recipe.stages) - 1
-
-    def id_under(self, numerics: Mapping[str, int]) -> str:
-        versions = chosen(numerics, PRETRAINING_MECHANISMS)
-        return identity({"kind": "pretraining", "run": self, "numerics": versions})
-
-    @property
-    def reference(self) -> str:
-        return f"pretraining/{self.id}"
 
     @property
     def title(self) -> str:
@@ -137,12 +102,12 @@ class PretrainingRun(Training):
         return self.recipe.seed
 
     @property
-    def steps(self) -> int:
+    def total(self) -> int:
         return self.recipe.stages[-1].steps
 
     @property
     def columns(self) -> Mapping[str, Any]:
-        return {"stage": self.stage + 1}
+        return {"stage": self.stage + 1, "seed": self.seed}
 
     @property
     def after(self) -> tuple[str, ...]:
@@ -153,15 +118,11 @@ class PretrainingRun(Training):
         return (Corpus(run=self),)
 
     def uses(self, layout: Layout) -> tuple[Path, ...]:
-        return (layout.data(self.data_id), *(layout.root / reference for reference in self.after))
+        return (layout.data(self.data_id),)
 
-    @property
-    def part_title(self) -> str:
-        return f"pre-training {self.id} (stage {self.stage + 1})"
-
-    def result(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The held-out loss is that on the run's own corpus."""
-        return training_columns(record, record["scores"]["heldout_loss"].get(self.recipe.data.corpus))
+    def heldout_loss(self, losses: Mapping[str, float]) -> float | None:
+        """That on the run's own corpus."""
+        return losses.get(self.recipe.data.corpus)
 
     @property
     def context(self) -> int:
@@ -171,58 +132,44 @@ class PretrainingRun(Training):
     @cached_property
     def data_id(self) -> str:
         """The name of the tokenised corpus."""
-        return data_identity(self.recipe.data.corpus, self.corpus_origin, self.tokenizer_origin)
+        return Corpus(run=self).id
 
 
-class Corpus(Value):
+class Corpus(Work):
     """The tokenised corpus that a stage of pre-training reads."""
 
     run: PretrainingRun
 
-    kind: ClassVar[Kind] = "corpus"
-    job: ClassVar[JobKind] = "prepare"
-    counted: ClassVar[Counted] = "shards"
-    seed: ClassVar[None] = None
-    steps: ClassVar[None] = None
-    total: ClassVar[None] = None
-    columns: ClassVar[Mapping[str, Any]] = {}
-    after: ClassVar[tuple[str, ...]] = ()
-    preparation: ClassVar[tuple[Work, ...]] = ()
+    kind = "corpus"
+    job = "prepare"
+    counted = "shards"
+    form = "data/<id>"
 
-    @property
-    def id(self) -> str:
-        """The name of its tokens, whichever run reads them."""
-        return self.run.data_id
+    def id_under(self, numerics: Mapping[str, int]) -> str:
+        """The name of its tokens, whichever run reads them. Both corpora of a source may have one origin."""
+        content = {
+            "corpus": self.run.recipe.data.corpus,
+            "origin": self.run.corpus_origin,
+            "tokenizer": self.run.tokenizer_origin,
+        }
+        return identity({**content, "numerics": chosen(numerics, ("tokenization",))})
 
     @property
     def reference(self) -> str:
         return f"corpus/{self.id}/{self.run.id}"
 
     @property
-    def folder(self) -> str:
-        return f"data/{self.id}"
-
-    @property
     def title(self) -> str:
         return f"corpus {self.run.recipe.data.corpus}"
-
-    def uses(self, layout: Layout) -> tuple[Path, ...]:
-        return ()
-
-    def parts(self, layout: Layout) -> tuple[Part, ...]:
-        return (self.closing(layout),)
 
     def closing(self, layout: Layout) -> Part:
         return Part(
             id=f"corpus-{self.id}",
-            title=f"tokenising the {self.run.recipe.data.corpus} corpus {self.id}",
+            title=f"{self.title} {self.id}",
             record=layout.data(self.id) / MANIFEST,
             error=layout.root / "data" / "errors" / f"{self.id}.json",
             read=read_json,
         )
-
-    def result(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {}
 
 
 class Start(Value):
@@ -240,7 +187,7 @@ class Start(Value):
         return self.task or "pretraining"
 
 
-class GlueStudy(Specification):
+class GlueStudy(Work):
     """A grid of fine-tuning trials of one task on one pre-trained model with one seed.
 
     `weights` is the id of a pre-training run, or of an external model (`neobert.external`). `pruning` is None;
@@ -259,23 +206,18 @@ class GlueStudy(Specification):
     tokenizer_origin: str
     pruning: Annotated[None, Neutral(None)] = None
 
-    kind: ClassVar[Kind] = "glue"
-    job: ClassVar[JobKind] = "glue"
-    counted: ClassVar[Counted] = "points"
-    steps: ClassVar[None] = None
+    kind = "glue"
+    job = "glue"
+    counted = "points"
+    form = "glue/<task>/studies/<id>"
+    hashed_as = ("glue_study", "study")
+    mechanisms = ("tokenization", "model", "finetuning", "metrics")
 
     @field_validator("pruning", mode="before")
     @classmethod
     def _is_whole(cls, pruning: Any) -> None:
         if pruning is not None:
             raise ValueError("the study was made with --prune, which this version no longer has")
-
-    def id_under(self, numerics: Mapping[str, int]) -> str:
-        return identity({"kind": "glue_study", "study": self, "numerics": chosen(numerics, GLUE_MECHANISMS)})
-
-    @property
-    def reference(self) -> str:
-        return f"glue/{self.task}/studies/{self.id}"
 
     @property
     def title(self) -> str:
@@ -287,17 +229,12 @@ class GlueStudy(Specification):
 
     @property
     def columns(self) -> Mapping[str, Any]:
-        return {"task": self.task, "stage": self.stage + 1, "weights": self.weights}
+        return {"task": self.task, "stage": self.stage + 1, "weights": self.weights, "seed": self.seed}
 
     @property
     def is_external(self) -> bool:
         """Whether the model is an external one."""
         return self.weights.startswith(EXTERNAL_PREFIX)
-
-    @property
-    def shown_name(self) -> str:
-        """How people find the study among many: task, weights, seed, and the name that decides."""
-        return f"{self.task} on {self.weights}, seed {self.seed} ({self.id})"
 
     @property
     def after(self) -> tuple[str, ...]:
@@ -307,7 +244,7 @@ class GlueStudy(Specification):
         return (*pretraining_of(self.weights), *study)
 
     def uses(self, layout: Layout) -> tuple[Path, ...]:
-        return (self.encoded_task(layout), *(layout.root / reference for reference in pretraining_of(self.weights)))
+        return (self.encoded_task(layout),)
 
     def encoded_task(self, layout: Layout) -> Path:
         """The task in token ids; studies of equal task, tokenizer and length share it."""
@@ -321,7 +258,7 @@ class GlueStudy(Specification):
 
     def trial_id(self, point: Point) -> str:
         """A trial's name."""
-        numerics = chosen(NUMERICS, GLUE_MECHANISMS)
+        numerics = chosen(NUMERICS, self.mechanisms)
         return identity({"kind": "glue", "trial": self.shared_by_trials, "point": point, "numerics": numerics})
 
     @cached_property
@@ -429,9 +366,10 @@ class ContrastiveRun(Training):
     sets: tuple[PairSet, ...]
     tokenizer_origin: str
 
-    kind: ClassVar[Kind] = "contrastive"
-    title: ClassVar[str] = "contrastive"
-    columns: ClassVar[Mapping[str, Any]] = {}
+    kind = "contrastive"
+    form = "contrastive/<id>"
+    hashed_as = ("contrastive", "run")
+    mechanisms = ("tokenization", "model", "optimization", "contrastive")
 
     @model_validator(mode="after")
     def _has_sets(self) -> Self:
@@ -440,36 +378,32 @@ class ContrastiveRun(Training):
             raise ValueError(f"contrastive fine-tuning needs data sets, each once, not {names}")
         return self
 
-    def id_under(self, numerics: Mapping[str, int]) -> str:
-        return identity({"kind": "contrastive", "run": self, "numerics": chosen(numerics, CONTRASTIVE_MECHANISMS)})
-
     @property
-    def reference(self) -> str:
-        return f"contrastive/{self.id}"
+    def title(self) -> str:
+        return "contrastive"
 
     @property
     def seed(self) -> int:
         return self.protocol.seed
 
     @property
-    def steps(self) -> int:
+    def total(self) -> int:
         return self.protocol.steps
+
+    @property
+    def columns(self) -> Mapping[str, Any]:
+        return {"seed": self.seed}
 
     @property
     def after(self) -> tuple[str, ...]:
         return pretraining_of(self.weights)
 
     def uses(self, layout: Layout) -> tuple[Path, ...]:
-        pairs = (layout.pairs(self.pairs_id(pairs)) for pairs in self.sets)
-        return (*pairs, *(layout.root / reference for reference in self.after))
+        return tuple(layout.pairs(self.pairs_id(pairs)) for pairs in self.sets)
 
-    @property
-    def part_title(self) -> str:
-        return f"contrastive fine-tuning {self.id} of {self.weights}"
-
-    def result(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The held-out loss is the mean over data sets of pairs."""
-        return training_columns(record, statistics.fmean(record["scores"]["heldout_loss"].values()))
+    def heldout_loss(self, losses: Mapping[str, float]) -> float:
+        """The mean over data sets of pairs."""
+        return statistics.fmean(losses.values())
 
     @property
     def is_external(self) -> bool:
@@ -561,19 +495,21 @@ class EmbeddingRun(Value):
     @cached_property
     def id(self) -> str:
         """The result's name: it does not depend on which other tasks are measured."""
-        return identity({"kind": "mteb", "run": self, "numerics": chosen(NUMERICS, EMBEDDING_MECHANISMS)})
+        return identity({"kind": "mteb", "run": self, "numerics": chosen(NUMERICS, EmbeddingEvaluation.mechanisms)})
 
 
-class EmbeddingEvaluation(Specification):
+class EmbeddingEvaluation(Work):
     """The tasks that one encoder is to be measured on."""
 
     encoder: MeasuredEncoder
     tasks: tuple[TaskOnData, ...]
 
-    kind: ClassVar[Kind] = "mteb"
-    job: ClassVar[JobKind] = "mteb"
-    counted: ClassVar[Counted] = "tasks"
-    steps: ClassVar[None] = None
+    kind = "mteb"
+    job = "mteb"
+    counted = "tasks"
+    form = "mteb/evaluations/<id>"
+    hashed_as = ("embedding_evaluation", "evaluation")
+    mechanisms = ("tokenization", "model")
 
     @model_validator(mode="after")
     def _has_tasks(self) -> Self:
@@ -582,18 +518,10 @@ class EmbeddingEvaluation(Specification):
             raise ValueError(f"an evaluation needs tasks, each once, not {names}")
         return self
 
-    def id_under(self, numerics: Mapping[str, int]) -> str:
-        versions = chosen(numerics, EMBEDDING_MECHANISMS)
-        return identity({"kind": "embedding_evaluation", "evaluation": self, "numerics": versions})
-
     @property
     def weights(self) -> str:
         """The weights that are measured."""
         return self.encoder.weights
-
-    @property
-    def reference(self) -> str:
-        return f"mteb/evaluations/{self.id}"
 
     @property
     def title(self) -> str:
@@ -609,7 +537,7 @@ class EmbeddingEvaluation(Specification):
 
     @property
     def columns(self) -> Mapping[str, Any]:
-        return {"task": self.encoder.protocol, "weights": self.weights}
+        return {"task": self.encoder.protocol, "weights": self.weights, "seed": self.seed}
 
     @property
     def after(self) -> tuple[str, ...]:
@@ -619,21 +547,14 @@ class EmbeddingEvaluation(Specification):
         return pretraining_of(self.weights)
 
     def uses(self, layout: Layout) -> tuple[Path, ...]:
-        references = dict.fromkeys((*self.after, *pretraining_of(self.encoder.pretraining)))
-        return tuple(layout.root / reference for reference in references)
+        return tuple(layout.root / reference for reference in pretraining_of(self.encoder.pretraining))
 
-    def parts(self, layout: Layout) -> tuple[Part, ...]:
-        return self.task_parts(layout)
-
-    def task_parts(self, layout: Layout) -> "tuple[TaskPart, ...]":
-        """The tasks as parts, in their order."""
+    def parts(self, layout: Layout) -> "tuple[TaskPart, ...]":
+        """The tasks, in their order."""
         return tuple(TaskPart.of(layout, run) for run in self.runs())
 
     def closing(self, layout: Layout) -> None:
-        """None: each task stands alone."""
-
-    def result(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {}
+        return None
 
     def runs(self) -> tuple[EmbeddingRun, ...]:
         """One for each task."""
@@ -668,8 +589,3 @@ RunT = TypeVar("RunT", PretrainingRun, GlueStudy, ContrastiveRun, EmbeddingEvalu
 def only(runs: Iterable[Run], specification: type[RunT]) -> list[RunT]:
     """The runs of one kind, in their order."""
     return [run for run in runs if isinstance(run, specification)]
-
-
-def run_folder(layout: Layout, run: Work) -> Path:
-    """Where a run, study or evaluation lies."""
-    return layout.root / run.folder

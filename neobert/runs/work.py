@@ -3,11 +3,16 @@
 State, readiness, listing, clean-up and jobs are generic over it; `neobert.runs.kinds` lists the kinds.
 """
 
+import re
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
+from neobert.identity import NUMERICS, chosen, identity
+from neobert.recipe import Value
 from neobert.runs.layout import Layout
 from neobert.runs.records import is_published, read_sealed
 
@@ -38,72 +43,76 @@ class Part:
         return is_published(self.record, self.read)
 
 
-class Work(Protocol):
+class Work(Value):
     """All that decides a result, and where it lies below a folder of runs. Frozen; equal work has an equal id."""
 
     kind: ClassVar[Kind]
     job: ClassVar[JobKind]
     counted: ClassVar[Counted]
+    form: ClassVar[str]
+    """Of the folder where the result lies, relative to the folder of runs: "glue/<task>/studies/<id>"."""
+    hashed_as: ClassVar[tuple[str, str]]
+    """The words in the hash for the kind and for the specification."""
+    mechanisms: ClassVar[tuple[str, ...]]
+    """Those whose numerics versions decide the result."""
 
-    @property
+    @cached_property
     def id(self) -> str:
         """The hash of what decides the result."""
+        return self.id_under(NUMERICS)
 
-    @property
-    def reference(self) -> str:
-        """What a worker is given, relative to the folder of runs: where run.json lies."""
+    def id_under(self, numerics: Mapping[str, int]) -> str:
+        """The id under the numerics versions of another time."""
+        kind, key = self.hashed_as
+        return identity({"kind": kind, key: self, "numerics": chosen(numerics, self.mechanisms)})
 
     @property
     def folder(self) -> str:
-        """Where the result lies, relative to the folder of runs; the reference but for a corpus."""
+        """Where the result lies, relative to the folder of runs."""
+        return re.sub("<(.*?)>", lambda name: str(getattr(self, name[1])), self.form)
 
     @property
+    def reference(self) -> str:
+        """What a worker is given: the folder, where run.json lies, but for a corpus."""
+        return self.folder
+
+    @property
+    @abstractmethod
     def title(self) -> str:
         """The words for it in listings: "pretraining stage 1", "glue cola"."""
 
     @property
-    def seed(self) -> int | None: ...
-
-    @property
-    def steps(self) -> int | None:
-        """Steps of training; None for what trains no model that later work starts from."""
-
-    @property
     def total(self) -> int | None:
         """How many of `counted` there are; None where that is not known before."""
+        return None
 
     @property
     def columns(self) -> Mapping[str, Any]:
         """Further columns of its row in a listing, by their names."""
+        return {}
 
     @property
     def after(self) -> tuple[str, ...]:
         """The references of the work that must be done before any part of this begins."""
+        return ()
 
     @property
     def preparation(self) -> "tuple[Work, ...]":
         """Work that a job without a GPU may do before; whoever does this does it on the way otherwise."""
+        return ()
 
     def uses(self, layout: Layout) -> tuple[Path, ...]:
-        """Files and folders that clean-up keeps for it: data, and the runs whose weights it starts from."""
+        """Files and folders that clean-up keeps for it beside those of `after`."""
+        return ()
 
-    def parts(self, layout: Layout) -> "tuple[Part, ...]":
-        """Everything that is to be done."""
+    def parts(self, layout: Layout) -> tuple[Part, ...]:
+        """Everything that is to be done: the closing part alone, unless the kind says otherwise."""
+        return tuple(filter(None, (self.closing(layout),)))
 
+    @abstractmethod
     def closing(self, layout: Layout) -> Part | None:
         """The part whose record says that all parts are done; None where each stands alone."""
 
     def result(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
         """The columns that the record of the closing part adds to the row."""
-
-
-def training_columns(record: Mapping[str, Any], heldout_loss: float | None) -> dict[str, Any]:
-    """What a finished run of training adds to its row."""
-    seconds = record["seconds"]
-    return {
-        "done": record["steps"],
-        "tokens_per_second": record["real_tokens"] / seconds if seconds else None,
-        "heldout_loss": heldout_loss,
-        "seconds": seconds,
-        "gpu_hours": record["gpu_hours"],
-    }
+        return {}

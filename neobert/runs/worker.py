@@ -16,7 +16,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -28,25 +28,22 @@ from neobert.runs.claims import LEASE_SECONDS, Claim, ClaimLost, acquire, is_cla
 from neobert.runs.index import is_done
 from neobert.runs.kinds import KINDS, kind_of
 from neobert.runs.layout import Layout
+from neobert.runs.optuna_view import OptunaView, view_of_environment
 from neobert.runs.run_file import RunFile, read_checked_run_file
-from neobert.runs.specifications import GlueStudy, only
+from neobert.runs.specifications import Trial
 from neobert.runs.work import Part, Work
 
 POLL_SECONDS = 0.25
 IDLE_POLLS = 8
-REFERENCES = " or ".join(kind.reference for kind in KINDS.values())
+FOLDERS = tuple(row.specification.form for kind, row in KINDS.items() if kind != "corpus")
+REFERENCES = " or ".join(("corpus/<data id>/<pretraining id>", *FOLDERS))
 
 
 class Claimable(Protocol):
-    """What a worker claims and carries out; it has one record."""
+    """What a worker claims and carries out."""
 
     @property
-    def id(self) -> str: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def error_path(self) -> Path: ...
-    def is_finished(self) -> bool: ...
+    def part(self) -> Part: ...
     def is_ready(self) -> bool: ...
     def run(self, claim: Claim, stop: StopRequest) -> None: ...
 
@@ -60,21 +57,6 @@ class PartOfRun:
     work: Work
     part: Part
 
-    @property
-    def id(self) -> str:
-        return self.part.id
-
-    @property
-    def name(self) -> str:
-        return self.part.title
-
-    @property
-    def error_path(self) -> Path:
-        return self.part.error
-
-    def is_finished(self) -> bool:
-        return self.part.is_done
-
     def is_ready(self) -> bool:
         """Whether all that comes before it is done."""
         before = all(is_done(self.layout, reference) for reference in self.work.after)
@@ -84,39 +66,19 @@ class PartOfRun:
         KINDS[self.work.kind].execute(self.layout, self.run_file, self.part, claim, stop)
 
 
-class Observer(Protocol):
-    """Shows the state of a grid elsewhere. Never raises."""
-
-    def update(self) -> None:
-        """A part ended."""
-
-    def close(self) -> None:
-        """The worker ends."""
-
-
-class NullObserver:
-    """Shows nothing."""
-
-    def update(self) -> None:
-        """Nothing to show."""
-
-    def close(self) -> None:
-        """Nothing to close."""
-
-
 @dataclass
 class Worker:
     """Works through parts.
 
     A part that failed after `failures_since` (the worker's start, by the file system's clock), in whatever process, is
-    left alone. Where others hold all that is left, the worker waits for `patience_seconds` and leaves. `progressed` is
-    whether anything was finished or saved.
+    left alone. `observer` hears of each part that ended. Where others hold all that is left, the worker waits for
+    `patience_seconds` and leaves. `progressed` is whether anything was finished or saved.
     """
 
     layout: Layout
     parts: Sequence[Claimable]
     stop: StopRequest
-    observer: Observer = field(default_factory=NullObserver)
+    observer: OptunaView | None = None
     lease_seconds: float = LEASE_SECONDS
     failures_since: float | None = None
     patience_seconds: float = math.inf
@@ -131,20 +93,19 @@ class Worker:
         try:
             return self._work()
         finally:
-            self.observer.close()
+            if self.observer:
+                self.observer.close()
 
     def _work(self) -> int:
         idle_polls, taken = 0, time.monotonic()
         while not self.stop.requested:
-            pending = [part for part in self.parts if not part.is_finished()]
+            pending = [each for each in self.parts if not each.part.is_done]
             if not pending:
                 return EXIT_DONE
-            candidates = [part for part in pending if not self._has_failed(part)]
-            part, claim = self._take(candidates)
-            if part is not None and claim is not None:
-                self._attempt(part, claim)
+            candidates = [each for each in pending if not self._has_failed(each.part)]
+            if self._attempt_one(candidates):
                 idle_polls, taken = 0, time.monotonic()
-            elif any(is_claimed(self.layout.claims(part.id), self.lease_seconds) for part in candidates):
+            elif any(is_claimed(self.layout.claims(each.part.id), self.lease_seconds) for each in candidates):
                 if time.monotonic() - taken > self.patience_seconds:
                     return EXIT_DONE
                 idle_polls = 0
@@ -156,51 +117,46 @@ class Worker:
                 time.sleep(POLL_SECONDS)
         return EXIT_REQUEUE
 
-    def _has_failed(self, part: Claimable) -> bool:
+    def _has_failed(self, part: Part) -> bool:
         assert self.failures_since is not None
         try:
-            return part.error_path.stat().st_mtime > self.failures_since
+            return part.error.stat().st_mtime > self.failures_since
         except FileNotFoundError:
             return False
 
-    def _take(self, pending: Sequence[Claimable]) -> tuple[Claimable, Claim] | tuple[None, None]:
-        for part in pending:
-            if part.is_ready():
-                claim = acquire(self.layout.claims(part.id), self.lease_seconds)
-                if claim is not None:
-                    return part, claim
-        return None, None
+    def _attempt_one(self, candidates: Sequence[Claimable]) -> bool:
+        """Carry out the first part that is ready and nobody holds; False where there is none."""
+        for each in candidates:
+            if each.is_ready() and (claim := acquire(self.layout.claims(each.part.id), self.lease_seconds)):
+                self._attempt(each, claim)
+                return True
+        return False
 
-    def _attempt(self, part: Claimable, claim: Claim) -> None:
+    def _attempt(self, claimable: Claimable, claim: Claim) -> None:
+        part = claimable.part
         with claim:
-            if part.is_finished():
+            if part.is_done:
                 return
-            append_line(
-                self.layout.starts, {"unit": part.id, "name": part.name, "claim": claim.number, "at": time.time()}
-            )
+            start = {"unit": part.id, "name": part.title, "claim": claim.number}
+            append_line(self.layout.starts, {**start, "at": time.time()})
             try:
-                part.run(claim, self.stop)
+                claimable.run(claim, self.stop)
             except (ClaimLost, Stopped) as reason:
                 self.progressed |= isinstance(reason, Stopped) and reason.progressed
-                print(f"{part.name}: {reason}", file=sys.stderr, flush=True)
+                print(f"{part.title}: {reason}", file=sys.stderr, flush=True)
             except Exception as error:
-                self._note_failure(part, claim, error)
+                failure = {
+                    "error": f"{type(error).__name__}: {error}",
+                    "exit_code": exit_code(error),
+                    "traceback": traceback.format_exc(),
+                }
+                print(f"{part.title} failed: {error}", file=sys.stderr, flush=True)
+                replace_file(part.error, json_bytes({**start, **failure}))
             else:
                 self.progressed = True
-                part.error_path.unlink(missing_ok=True)
-        self.observer.update()
-
-    def _note_failure(self, part: Claimable, claim: Claim, error: Exception) -> None:
-        content = {
-            "unit": part.id,
-            "name": part.name,
-            "claim": claim.number,
-            "error": f"{type(error).__name__}: {error}",
-            "exit_code": exit_code(error),
-            "traceback": traceback.format_exc(),
-        }
-        print(f"{part.name} failed: {error}", file=sys.stderr, flush=True)
-        replace_file(part.error_path, json_bytes(content))
+                part.error.unlink(missing_ok=True)
+        if self.observer:
+            self.observer.update()
 
 
 def open_parts(layout: Layout, reference: str) -> list[PartOfRun]:
@@ -256,11 +212,9 @@ def run(arguments: Sequence[str] | None, stop: StopRequest) -> Ended:
 
 
 def _work(layout: Layout, options: argparse.Namespace, stop: StopRequest) -> Ended:
-    from neobert.runs.optuna_view import view_of_environment
-
     parts = [part for reference in options.references for part in open_parts(layout, reference)]
-    studies = only({part.run_file.id: part.run_file.run for part in parts}.values(), GlueStudy)
-    observer = view_of_environment(layout, studies) or NullObserver()
+    studies = {each.part.study.id: each.part.study for each in parts if isinstance(each.part, Trial)}
+    observer = view_of_environment(layout, list(studies.values()))
     worker = Worker(layout, parts, stop, observer, patience_seconds=options.patience)
     if options.leave_failed:
         worker.failures_since = 0.0

@@ -16,11 +16,11 @@ import neobert
 from neobert.command_line import guarded
 from neobert.errors import EXIT_DONE, EXIT_REQUEUE, EXIT_RUN_FAILED
 from neobert.files import TEMPORARY_MARK, json_bytes, publish_folder, replace_file, temporary_sibling
+from neobert.identity import IDENTITY_DIGITS
 from neobert.processes import REPOSITORY, StopRequest
 from neobert.runs.records import SNAPSHOT_FILE, code_state
 
 PACKAGES = ("neobert", "ablations", "sweeps")
-IDENTITY_DIGITS = 12
 
 
 def take_snapshot(folder: Path) -> Path:

@@ -9,9 +9,8 @@ import tomllib
 import unicodedata
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, get_args
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, ValidationError
 
@@ -20,9 +19,9 @@ from neobert.files import append_line, damaged_lines, mend_lines, read_lines
 from neobert.identity import plain
 from neobert.recipe import EngineWord, Value
 from neobert.runs.layout import Layout
+from neobert.runs.work import JobKind
 
-JobKind = Literal["prepare", "pretrain", "glue", "mteb"]
-KINDS: tuple[JobKind, ...] = ("prepare", "pretrain", "glue", "mteb")
+JOB_KINDS: tuple[JobKind, ...] = get_args(JobKind)
 
 
 class Resources(Value):
@@ -69,18 +68,8 @@ class Resources(Value):
         return self.model_copy(update={"nodes": 1, "tasks_per_node": 1, "gpus_per_node": used})
 
 
-@dataclass(frozen=True)
-class Profile:
-    """The resources of each kind of job on one cluster."""
-
-    prepare: Resources
-    pretrain: Resources
-    glue: Resources
-    mteb: Resources
-
-    def of(self, kind: JobKind) -> Resources:
-        """The resources of one kind."""
-        return {"prepare": self.prepare, "pretrain": self.pretrain, "glue": self.glue, "mteb": self.mteb}[kind]
+Profile = Mapping[JobKind, Resources]
+"""The resources of each kind of job on one cluster."""
 
 
 def read_profile(path: Path | None, flags: Mapping[str, Any]) -> Profile:
@@ -92,15 +81,15 @@ def read_profile(path: Path | None, flags: Mapping[str, Any]) -> Profile:
     """
     tree = {} if path is None else _read(path)
     place = "flags" if path is None else str(path)
-    common = {key: value for key, value in tree.items() if key not in KINDS}
+    common = {key: value for key, value in tree.items() if key not in JOB_KINDS}
     given = {key: value for key, value in flags.items() if value is not None}
-    chosen = {kind: _resources(common | _table(tree, kind, place) | given, place, kind) for kind in KINDS}
-    return Profile(
-        prepare=chosen["prepare"].for_one_task(gpus=False),
-        pretrain=chosen["pretrain"],
-        glue=chosen["glue"].for_one_task(gpus=True),
-        mteb=chosen["mteb"].for_one_task(gpus=True),
-    )
+    chosen = {kind: _resources(common | _table(tree, kind, place) | given, place, kind) for kind in JOB_KINDS}
+    return {
+        "prepare": chosen["prepare"].for_one_task(gpus=False),
+        "pretrain": chosen["pretrain"],
+        "glue": chosen["glue"].for_one_task(gpus=True),
+        "mteb": chosen["mteb"].for_one_task(gpus=True),
+    }
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -124,7 +113,9 @@ def _resources(tree: Mapping[str, Any], place: str, kind: JobKind) -> Resources:
     for key, value in tree.items():
         if key not in Resources.model_fields:
             what = "table" if isinstance(value, dict) else "key"
-            raise ValueError(f"{place}: unknown {what} {key!r}: {did_you_mean(key, [*Resources.model_fields, *KINDS])}")
+            raise ValueError(
+                f"{place}: unknown {what} {key!r}: {did_you_mean(key, [*Resources.model_fields, *JOB_KINDS])}"
+            )
     try:
         resources = Resources.model_validate(tree)
     except ValidationError as error:

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from neobert.errors import RunFailed
+from neobert.runs.work import JobKind
 from neobert.slurm.job import Payload
-from neobert.slurm.profile import JobKind, Resources
+from neobert.slurm.profile import Resources
 
 CLIENT_SECONDS = 60
 CONTROLLER_RETRIES = 3

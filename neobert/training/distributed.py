@@ -33,7 +33,7 @@ from neobert.errors import RunFailed
 from neobert.files import json_bytes, read_json, replace_file
 from neobert.identity import plain
 from neobert.processes import Stopped, StopRequest, start_child
-from neobert.runs.claims import RELEASED, acquire, owner
+from neobert.runs.claims import RELEASED, acquire, is_claimed, last_owner
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import Execution
 
@@ -256,13 +256,17 @@ def find_rendezvous(layout: Layout, place: JobRank, timeout: timedelta = TIMEOUT
         RunFailed: rank 0 gave no sign of life for `timeout`, or another process has this place already.
     """
     folder, deadline = layout.meetings(place.key), time.monotonic() + timeout.total_seconds()
-    while (number := owner(folder, TIMEOUT.total_seconds())) is None or not (folder / f"{number}.json").exists():
+    while not (
+        (first := last_owner(folder, TIMEOUT.total_seconds()))
+        and first.is_live
+        and (folder / f"{first.number}.json").exists()
+    ):
         if has_ended(layout, place):
             return None
         if time.monotonic() > deadline:
             raise RunFailed(f"{place} gives up: the first one gave no sign of life for {timeout.total_seconds():g} s")
         time.sleep(POLL_SECONDS)
-    address = read_json(folder / f"{number}.json")
+    address = read_json(folder / f"{first.number}.json")
     host = "127.0.0.1" if address["host"] == socket.gethostname() else address["host"]
     store = TCPStore(host, address["port"], is_master=False, timeout=CONNECTION_TIMEOUT)
     if store.get("key").decode() != place.key:
@@ -276,7 +280,7 @@ def find_rendezvous(layout: Layout, place: JobRank, timeout: timedelta = TIMEOUT
 def has_ended(layout: Layout, place: JobRank) -> bool:
     """Whether rank 0 of this attempt of the job has left in good order."""
     folder = layout.meetings(place.key)
-    return owner(folder, TIMEOUT.total_seconds()) is None and any(folder.glob(f"*.{RELEASED}"))
+    return not is_claimed(folder, TIMEOUT.total_seconds()) and any(folder.glob(f"*.{RELEASED}"))
 
 
 @contextmanager

@@ -428,7 +428,7 @@ def last_checkpoint(layout: Layout, run_id: str) -> Checkpoint:
             checkpoint before it; an earlier one never stands for the last.
     """
     folder = layout.trained(run_id)
-    steps = read_run_file(folder).run.steps
+    steps = read_run_file(folder).run.total
     assert steps is not None, f"{run_id} trains no model"
     path = checkpoints.folder_of(folder / "checkpoints", steps)
     if checkpoints.is_valid(path):

@@ -11,7 +11,7 @@ from neobert.identity import NUMERICS, plain
 from neobert.runs.layout import Layout
 from neobert.runs.records import sealed
 from neobert.runs.run_file import Execution, RunFile
-from neobert.runs.specifications import GlueStudy, PretrainingRun, Start, run_folder
+from neobert.runs.specifications import GlueStudy, PretrainingRun, Start
 from tests.glue.glue_worlds import point, protocol
 from tests.support.tiny_runs import SOURCE, tiny_run
 
@@ -55,7 +55,7 @@ def declare(layout: Layout, run: Run, variants: tuple[str, ...] = ("M7",)) -> Pa
         execution=EXECUTION,
         labels={"variants": list(variants), "scale": "smoke", "data": "synthetic", "unavailable_tasks": {}},
     )
-    folder = run_folder(layout, run)
+    folder = layout.root / run.folder
     seal(folder / "run.json", {**plain(content), "provenance": {}})
     return folder
 
@@ -73,7 +73,7 @@ def finish_pretraining(layout: Layout, run: PretrainingRun, **fields: Any) -> Pa
         "seconds": 3.6,
         "gpu_hours": 0.5,
     }
-    return seal(run_folder(layout, run) / "done.json", record | fields)
+    return seal(layout.root / run.folder / "done.json", record | fields)
 
 
 def record_trial(layout: Layout, study: GlueStudy, number: int, score: float = 0.5) -> Path:
@@ -92,7 +92,7 @@ def finish_study(layout: Layout, study: GlueStudy, best: int = 0) -> Path:
         record_trial(layout, study, number, score=0.9 if number == best else 0.5)
     chosen = study.trials(layout)[best]
     content = {"study": study.id, "trial": chosen.id, "point": plain(chosen.point), "score": 0.9}
-    return write(run_folder(layout, study) / "selection.json", content)
+    return write(layout.root / study.folder / "selection.json", content)
 
 
 def seal(path: Path, content: dict[str, Any]) -> Path:
@@ -134,7 +134,7 @@ def metrics_line(step: int, loss: float = 3.0) -> str:
 
 def progress(layout: Layout, run: PretrainingRun, steps: int, attempt: str = "000001", torn: str = "") -> Path:
     """Metrics of an attempt up to a step, perhaps with a torn last line."""
-    path = run_folder(layout, run) / "attempts" / attempt / "metrics.jsonl"
+    path = layout.root / run.folder / "attempts" / attempt / "metrics.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(metrics_line(step) for step in range(1, steps + 1)) + torn)
     return path
@@ -142,7 +142,7 @@ def progress(layout: Layout, run: PretrainingRun, steps: int, attempt: str = "00
 
 def checkpoint(layout: Layout, run: PretrainingRun, step: int, seconds: float = 0.0) -> Path:
     """A checkpoint's folder with its state."""
-    folder = run_folder(layout, run) / "checkpoints" / f"step-{step:08d}"
+    folder = layout.root / run.folder / "checkpoints" / f"step-{step:08d}"
     write(folder / "state.json", {"step": step, "totals": {"real_tokens": 0, "seconds": seconds}})
     (folder / "model.safetensors").write_bytes(b"0" * 100)
     return folder
@@ -150,7 +150,7 @@ def checkpoint(layout: Layout, run: PretrainingRun, step: int, seconds: float = 
 
 def submit(layout: Layout, job: str, *runs: Run, ago_seconds: float = 60.0, **fields: Any) -> None:
     """A line of submissions.jsonl."""
-    references = [str(run_folder(layout, run).relative_to(layout.root)) for run in runs]
+    references = [run.folder for run in runs]
     line = {
         "job": job,
         "name": f"pretrain-{job}",

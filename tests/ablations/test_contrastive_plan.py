@@ -24,7 +24,7 @@ from neobert.runs.index import read_index
 from neobert.runs.layout import Layout
 from neobert.runs.records import record_paths
 from neobert.runs.specifications import ContrastiveRun
-from neobert.slurm.profile import Profile, Resources
+from neobert.slurm.profile import JOB_KINDS, Resources
 from tests.embeddings.tiny_contrastive import tiny_contrastive, write_encoder, write_tiny_contrastive
 from tests.support.small_corpora import REAL_DATA
 
@@ -167,7 +167,7 @@ def test_a_variant_is_planned_up_to_its_contrastive_run(tmp_path: Path) -> None:
 def test_slurm_gets_the_run_behind_its_encoder(tmp_path: Path) -> None:
     layout, source = Layout(tmp_path), SyntheticSource(100)
     (row,) = plan(chosen_variants(["M8"]), [0], "smoke", source, layout, ["pretrain", "contrastive"])
-    job = plan_jobs(layout, [row], Profile(*(Resources(),) * 4))[-1]
+    job = plan_jobs(layout, [row], dict.fromkeys(JOB_KINDS, Resources()))[-1]
     last = row.planned[-1].run
     assert isinstance(last, ContrastiveRun)
     assert (job.references, job.after) == ((f"contrastive/{last.id}",), (f"pretraining/{last.weights}",))

@@ -35,7 +35,7 @@ from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record
 from neobert.runs.run_file import Source, read_run_file
 from neobert.runs.specifications import ContrastiveRun, EmbeddingEvaluation, EmbeddingRun, PretrainingRun
-from neobert.slurm.profile import Profile, Resources, read_submissions
+from neobert.slurm.profile import JOB_KINDS, Resources, read_submissions
 from reports import published
 from sweeps import mteb_suite
 from tests.ablations.fake_slurm import FakeSlurm
@@ -205,13 +205,13 @@ def test_hours_of_fine_tuning_are_bounded_where_a_throughput_is_stated(tmp_path:
 
 
 def test_an_array_has_an_element_for_each_task_that_is_left(tmp_path: Path) -> None:
-    layout, profile = Layout(tmp_path), Profile(*(Resources(),) * 4)
+    layout, profile = Layout(tmp_path), dict.fromkeys(JOB_KINDS, Resources())
     row = planned(tmp_path)
     evaluation = evaluation_of(row)
     last = plan_jobs(layout, [row], profile)[-1]
     assert (last.kind, last.references) == ("mteb", (f"mteb/evaluations/{evaluation.id}",))
     assert (last.after, last.workers) == ((f"contrastive/{evaluation.weights}",), len(evaluation.tasks))
-    for files in evaluation.task_parts(layout)[:-2]:
+    for files in evaluation.parts(layout)[:-2]:
         publish_record(files.record, {"kind": "mteb", "id": files.id, "state": "done"})
     assert plan_jobs(layout, [row], profile)[-1].workers == 2
     zero_shot_row = planned(tmp_path, choice=EmbeddingChoice(zero_shot=True))
@@ -255,7 +255,7 @@ def test_status_shows_how_many_tasks_have_a_record(tmp_path: Path) -> None:
     row = shown()
     assert (row.state, row.done, row.total, row.counted, row.note) == ("waiting", 0, total, "tasks", "")
     assert row.name == f"mteb zero_shot {evaluation.id}" and row.variants == ("T",)
-    first, second, *others = evaluation.task_parts(layout)
+    first, second, *others = evaluation.parts(layout)
     claim(layout, first.id)
     assert (shown().state, state_of(layout, evaluation)) == ("running", "running")
     publish_record(first.record, {"kind": "mteb", "id": first.id, "state": "done"})

@@ -13,7 +13,7 @@ from neobert.data.sources import open_source
 from neobert.identity import NUMERICS
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import Execution, Source, write_run_file
-from neobert.runs.specifications import GlueStudy, PretrainingRun, run_folder
+from neobert.runs.specifications import GlueStudy, PretrainingRun
 
 SYNTHETIC = open_source("synthetic", synthetic_documents=100)
 SOURCE = Source(name="synthetic", synthetic_documents=100)
@@ -49,7 +49,7 @@ def write(root: Path, run: PretrainingRun | GlueStudy, *, done: bool = False) ->
 
 
 def nearest(root: Path, run: PretrainingRun | GlueStudy) -> str | None:
-    row = replace(planned(root), planned=(PlannedRun(run, run_folder(Layout(root), run), "missing"),))
+    row = replace(planned(root), planned=(PlannedRun(run, root / run.folder, "missing"),))
     (found,) = id_diffs([row], Layout(root))
     return found[0].sentence().removeprefix(f"{run.id} differs from ") if found else None
 

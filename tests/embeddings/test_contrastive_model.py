@@ -22,7 +22,7 @@ from neobert.external import adopt
 from neobert.files import read_lines
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_records
-from neobert.slurm.profile import Profile, Resources
+from neobert.slurm.profile import JOB_KINDS, Resources
 from tests.support import external_models as world
 
 CPU = torch.device("cpu")
@@ -155,5 +155,5 @@ def test_slurm_waits_for_nothing_before_an_external_model(tmp_path: Path) -> Non
     layout = Layout(tmp_path / "runs")
     model = adopt(layout, str(world.save(world.seeded(world.bert), tmp_path / "model")))
     row = plan_model(model, [0], "smoke", SyntheticSource(100), layout, ["contrastive"])
-    (job,) = plan_jobs(layout, [row], Profile(*(Resources(),) * 4))
+    (job,) = plan_jobs(layout, [row], dict.fromkeys(JOB_KINDS, Resources()))
     assert job.references == (f"contrastive/{row.runs[0].id}",) and job.after == ()

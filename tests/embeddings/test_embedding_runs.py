@@ -104,7 +104,7 @@ def work(root: Path, *references: str) -> int:
 def test_a_request_to_stop_ends_a_task_without_a_record_or_an_error(tmp_path: Path) -> None:
     evaluation = write_zero_shot(tmp_path, [STS])
     layout, stop = Layout(tmp_path), StopRequest()
-    (part,) = evaluation.task_parts(layout)
+    (part,) = evaluation.parts(layout)
     claim = acquire(layout.claims(part.id))
     stop.request()
     assert claim is not None
@@ -119,7 +119,7 @@ def test_changed_data_are_refused_by_name(tmp_path: Path) -> None:
     stale = evaluation.model_copy(update={"tasks": (task.model_copy(update={"origin": "synthetic:v0"}),)})
     write_evaluation(tmp_path, stale)
     assert work(tmp_path, stale.reference) == 1
-    (part,) = stale.task_parts(Layout(tmp_path))
+    (part,) = stale.parts(Layout(tmp_path))
     error = json.loads(part.error.read_text())
     assert f"task {STS} of synthetic changed since this was planned" in error["error"]
     assert error["exit_code"] == EXIT_MISSING and not records(tmp_path)

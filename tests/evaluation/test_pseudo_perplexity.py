@@ -30,7 +30,7 @@ from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED, MissingData, R
 from neobert.evaluation.perplexity import (
     DocumentLoss,
     PerplexityMeasurement,
-    PerplexityUnit,
+    PerplexityRun,
     measure_losses,
     pseudo_perplexity,
 )
@@ -253,12 +253,14 @@ def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
     return run
 
 
-def unit_of(root: Path, run: PretrainingRun, lengths: tuple[int, ...] = (8, 16), **changes: Any) -> PerplexityUnit:
+def measurement_of(
+    root: Path, run: PretrainingRun, lengths: tuple[int, ...] = (8, 16), **changes: Any
+) -> PerplexityRun:
     """A small measurement of a run."""
     layout = Layout(root)
     fields = {"run": run.id, "lengths": lengths, "documents": 4, "sampled_positions": 3, "seed": 0, "text": None}
     fields |= changes
-    return PerplexityUnit(layout, read_finished_run(layout, run.id), PerplexityMeasurement.model_validate(fields))
+    return PerplexityRun(layout, read_finished_run(layout, run.id), PerplexityMeasurement.model_validate(fields))
 
 
 def test_the_command_publishes_one_record_that_reports_read_and_measures_nothing_twice(
@@ -347,23 +349,23 @@ def test_run_py_hands_text_and_sample_on(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_a_record_holds_what_the_definition_gives(finished: tuple[Path, PretrainingRun]) -> None:
     root, run = finished
-    unit = unit_of(root, run, (12,), sampled_positions=None)
-    claim = acquire(Layout(root).claims(unit.id))
+    planned = measurement_of(root, run, (12,), sampled_positions=None)
+    claim = acquire(Layout(root).claims(planned.part.id))
     assert claim is not None
     with claim:
-        unit.run(claim, StopRequest())
-    (point,) = read_record(unit.record_path)["scores"]["lengths"]
-    assert unit.corpus.ids.mask == IDS.mask
+        planned.run(claim, StopRequest())
+    (point,) = read_record(planned.part.record)["scores"]["lengths"]
+    assert planned.corpus.ids.mask == IDS.mask
     model = build_masked_language_model(run.recipe.model, run.context)
     model.load_state_dict(last_checkpoint(Layout(root), run.id).weights())
-    means = [np.mean(one_by_one(model.eval(), passage)) for passage in unit.passages[12]]
+    means = [np.mean(one_by_one(model.eval(), passage)) for passage in planned.passages[12]]
     assert point["pseudo_perplexity"] == pytest.approx(math.exp(np.mean(means)), rel=1e-6)
 
 
 def test_a_stopped_measurement_goes_on_from_the_last_document(finished: tuple[Path, PretrainingRun]) -> None:
     root, run = finished
-    unit, stop = unit_of(root, run, seed=1), StopRequest()
-    whole = unit_of(root, run, seed=1)
+    planned, stop = measurement_of(root, run, seed=1), StopRequest()
+    whole = measurement_of(root, run, seed=1)
     measured: list[int] = []
 
     class Stopping(StopRequest):
@@ -373,18 +375,18 @@ def test_a_stopped_measurement_goes_on_from_the_last_document(finished: tuple[Pa
             return len(measured) > 3
 
     for attempt, request in enumerate((Stopping(), stop)):
-        claim = acquire(Layout(root).claims(unit.id))
+        claim = acquire(Layout(root).claims(planned.part.id))
         assert claim is not None
         with claim:
             if attempt == 0:
                 with pytest.raises(Stopped, match="3 documents"):
-                    unit.run(claim, request)
-                kept = unit.documents_path.read_text()
-                assert kept.count("\n") == 3 and not unit.is_finished()
+                    planned.run(claim, request)
+                kept = planned.documents_path.read_text()
+                assert kept.count("\n") == 3 and not planned.part.is_done
             else:
-                unit.run(claim, request)
-    assert unit.documents_path.read_text().startswith(kept) and whole.is_finished()
-    assert unit.documents_path.read_text().count("\n") == 8
+                planned.run(claim, request)
+    assert planned.documents_path.read_text().startswith(kept) and whole.part.is_done
+    assert planned.documents_path.read_text().count("\n") == 8
 
 
 def test_a_signal_ends_the_command_with_the_code_for_more_to_do(finished: tuple[Path, PretrainingRun]) -> None:
@@ -403,11 +405,15 @@ def test_a_signal_ends_the_command_with_the_code_for_more_to_do(finished: tuple[
 
 def test_what_decides_the_numbers_decides_the_name_and_a_batch_does_not(finished: tuple[Path, PretrainingRun]) -> None:
     root, run = finished
-    unit = unit_of(root, run)
-    others = [unit_of(root, run, **{name: value}) for name, value in [("documents", 5), ("sampled_positions", 4)]]
-    others += [unit_of(root, run, seed=1), unit_of(root, run, (8, 17))]
-    assert len({unit.id, *(other.id for other in others)}) == 5
-    assert PerplexityUnit(unit.layout, unit.run_file, unit.measurement, batch_tokens=7).id == unit.id
+    planned = measurement_of(root, run)
+    others = [
+        measurement_of(root, run, **{name: value}) for name, value in [("documents", 5), ("sampled_positions", 4)]
+    ]
+    others += [measurement_of(root, run, seed=1), measurement_of(root, run, (8, 17))]
+    assert len({planned.part.id, *(other.part.id for other in others)}) == 5
+    assert (
+        PerplexityRun(planned.layout, planned.run_file, planned.measurement, batch_tokens=7).part.id == planned.part.id
+    )
 
 
 def test_an_unknown_or_unfinished_run_is_named(
@@ -460,6 +466,6 @@ def test_learned_positions_bound_the_lengths(tmp_path: Path) -> None:
     folder = write_tiny_run(tmp_path, run)
     (folder / "done.json").write_text("{}")
     with pytest.raises(ValueError, match="has learned positions for 32 tokens, not for 33"):
-        unit_of(tmp_path, run, (8, 33)).refuse_impossible()
+        measurement_of(tmp_path, run, (8, 33)).refuse_impossible()
     assert default_lengths(run) == [8, 16, 32]
     assert default_lengths(tiny_run()) == [8, 16, 32, 64, 128]

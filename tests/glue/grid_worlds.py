@@ -1,4 +1,4 @@
-"""A grid of points that cost nothing: real workers, claims, records and views over a unit that only sleeps."""
+"""A grid of points that cost nothing: real workers, claims, records and views over parts that only sleep."""
 
 import os
 import random
@@ -23,10 +23,12 @@ from neobert.runs.optuna_view import (
     OptunaView,
     open_storage,
     storage_address,
+    study_name,
     view_of_environment,
 )
 from neobert.runs.records import publish_record, read_record
 from neobert.runs.specifications import GlueStudy, Start, Trial
+from neobert.runs.work import Part
 from neobert.runs.worker import Worker
 
 
@@ -53,7 +55,7 @@ def point_of(number: int) -> Point:
 
 
 @dataclass(frozen=True)
-class DummyUnit:
+class Dummy:
     """Sleeps, reports a curve that its number decides, and publishes a record."""
 
     layout: Layout
@@ -61,28 +63,9 @@ class DummyUnit:
     seconds: float
 
     @cached_property
-    def trial(self) -> Trial:
+    def part(self) -> Trial:
         """The trial that the dummy stands for."""
         return study_of(1).trial(self.layout, point_of(self.number))
-
-    @property
-    def id(self) -> str:
-        return self.trial.id
-
-    @property
-    def name(self) -> str:
-        return f"dummy {self.number}"
-
-    @property
-    def error_path(self) -> Path:
-        return self.trial.error
-
-    @property
-    def record_path(self) -> Path:
-        return self.trial.record
-
-    def is_finished(self) -> bool:
-        return self.record_path.exists()
 
     def is_ready(self) -> bool:
         return True
@@ -98,14 +81,14 @@ class DummyUnit:
         claim.check()
         record = {
             "kind": "glue",
-            "id": self.id,
+            "id": self.part.id,
             "state": "done",
             "claim": claim.number,
             "scores": {"score": score_of(self.number), "curve": curve},
         }
-        if not publish_record(self.record_path, record):
+        if not publish_record(self.part.record, record):
             raise ClaimLost("recorded by another process")
-        append_line(self.layout.root / "published.jsonl", {"unit": self.id})
+        append_line(self.layout.root / "published.jsonl", {"part": self.part.id})
 
 
 def score_of(number: int) -> float:
@@ -113,9 +96,9 @@ def score_of(number: int) -> float:
     return round((number * 37 % 101) / 101, 6)
 
 
-def units_of(layout: Layout, count: int, seconds: float = 0.0) -> list[DummyUnit]:
+def dummies(layout: Layout, count: int, seconds: float = 0.0) -> list[Dummy]:
     """The points of the dummy grid."""
-    return [DummyUnit(layout, number, seconds) for number in range(count)]
+    return [Dummy(layout, number, seconds) for number in range(count)]
 
 
 def view_of(layout: Layout, count: int, storage: str) -> OptunaView:
@@ -147,7 +130,7 @@ def survive_kills(layout: Layout, storage: str, *, points: int, workers: int, ki
 
 
 def started(layout: Layout) -> int:
-    """How often any unit was started."""
+    """How often any part was started."""
     return len(list(read_lines(layout.starts)))
 
 
@@ -161,9 +144,9 @@ def wait_for(condition, seconds: float = 120) -> None:
 
 def assert_exactly_once(layout: Layout, points: int, storage: str) -> None:
     """Every point has one record and was published once, and Optuna shows just that."""
-    records = [read_record(unit.record_path) for unit in units_of(layout, points)]
+    records = [read_record(dummy.part.record) for dummy in dummies(layout, points)]
     assert len(records) == points
-    published = Counter(line["unit"] for line in read_lines(layout.root / "published.jsonl"))
+    published = Counter(line["part"] for line in read_lines(layout.root / "published.jsonl"))
     assert set(published.values()) <= {1}, "a point was published twice"
     assert_shows_records(layout, points, storage)
 
@@ -172,12 +155,13 @@ def assert_shows_records(layout: Layout, points: int, storage: str) -> None:
     """Optuna's study holds every point COMPLETE once with parameters, value and curve; all other trials are FAIL."""
     trials = load(layout, points, storage).trials
     complete = [trial for trial in trials if trial.state.name == "COMPLETE"]
+    parts = {dummy.part.id: dummy.part for dummy in dummies(layout, points)}
     assert {trial.state.name for trial in trials} <= {"COMPLETE", "FAIL"}
-    assert Counter(trial.user_attrs["trial"] for trial in complete) == {u.id: 1 for u in units_of(layout, points)}
+    assert Counter(trial.user_attrs["trial"] for trial in complete) == dict.fromkeys(parts, 1)
     for trial in complete:
-        unit = next(unit for unit in units_of(layout, points) if unit.id == trial.user_attrs["trial"])
-        record = read_record(unit.record_path)
-        assert trial.value == record["scores"]["score"] and trial.params == plain(unit.trial.point)
+        part = parts[trial.user_attrs["trial"]]
+        record = read_record(part.record)
+        assert trial.value == record["scores"]["score"] and trial.params == plain(part.point)
         assert trial.user_attrs["claim"] == record["claim"]
         assert trial.intermediate_values == dict(map(tuple, record["scores"]["curve"]))
     assert all("error" in trial.user_attrs for trial in trials if trial.state.name == "FAIL")
@@ -187,20 +171,19 @@ def load(layout: Layout, points: int, storage: str):
     """The study as Optuna itself reads it."""
     import optuna
 
-    name = study_of(points).shown_name
+    name = study_name(study_of(points))
     return optuna.load_study(study_name=name, storage=open_storage(storage_address(storage, layout.root)))
 
 
-def fail_unit(unit: DummyUnit, claim: int, error: str) -> None:
+def fail_part(part: Part, claim: int, error: str) -> None:
     """An error file as a worker leaves it."""
-    unit.error_path.parent.mkdir(parents=True, exist_ok=True)
-    unit.error_path.write_bytes(json_bytes({"unit": unit.id, "name": unit.name, "claim": claim, "error": error}))
+    part.error.parent.mkdir(parents=True, exist_ok=True)
+    part.error.write_bytes(json_bytes({"unit": part.id, "name": part.title, "claim": claim, "error": error}))
 
 
 if __name__ == "__main__":
     root, count, seconds, lease = sys.argv[1:]
     place = Layout(Path(root))
-    units = units_of(place, int(count), float(seconds))
     observer = view_of_environment(place, [study_of(int(count))])
     assert observer is not None
-    sys.exit(Worker(place, units, StopRequest(), observer, float(lease)).run())
+    sys.exit(Worker(place, dummies(place, int(count), float(seconds)), StopRequest(), observer, float(lease)).run())

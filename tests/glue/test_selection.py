@@ -19,7 +19,7 @@ from neobert.runs.index import state_of
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record, sealed
 from neobert.runs.run_file import Execution, read_run_file, write_run_file
-from neobert.runs.specifications import GlueStudy, Start, Trial, read_selection, run_folder
+from neobert.runs.specifications import GlueStudy, Start, Trial, read_selection
 from tests.ablations.status_worlds import record_trial, study_of
 from tests.glue.glue_worlds import point, protocol
 from tests.support.tiny_runs import SOURCE, tiny_run
@@ -121,7 +121,7 @@ def finish(layout: Layout, study: GlueStudy, number: int, score: float) -> Path:
 
 
 def test_a_study_that_was_pruned_is_refused_by_name(tmp_path: Path, study: GlueStudy) -> None:
-    path = run_folder(Layout(tmp_path), study) / "run.json"
+    path = tmp_path / study.folder / "run.json"
     content = json.loads(path.read_bytes())
     content["study"]["pruning"] = {"rungs": [0.07, 0.2], "reduction": 5}
     path.write_bytes(sealed({key: value for key, value in content.items() if key != "checksum"}))

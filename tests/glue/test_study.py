@@ -11,17 +11,18 @@ from neobert.processes import StopRequest
 from neobert.runs.claims import acquire
 from neobert.runs.layout import Layout
 from neobert.runs.optuna_view import open_storage, storage_address, view_for_command, without_password
+from neobert.runs.work import Part
 from neobert.runs.worker import Worker
 from tests.glue.grid_worlds import (
-    DummyUnit,
+    Dummy,
     assert_exactly_once,
-    fail_unit,
+    dummies,
+    fail_part,
     load,
     start_worker,
     started,
     study_of,
     survive_kills,
-    units_of,
     view_of,
     wait_for,
 )
@@ -32,13 +33,12 @@ POINTS = 12
 
 def run_all(layout: Layout, storage: str, count: int = POINTS) -> int:
     """One worker in this process works through the grid."""
-    units = units_of(layout, count)
-    return Worker(layout, units, StopRequest(), view_of(layout, count, storage)).run()
+    return Worker(layout, dummies(layout, count), StopRequest(), view_of(layout, count, storage)).run()
 
 
-def states(layout: Layout, points: int, storage: str, unit: DummyUnit) -> list[tuple[int, str]]:
-    """Claim and state of each Optuna trial of a unit."""
-    shown = [trial for trial in load(layout, points, storage).trials if trial.user_attrs["trial"] == unit.id]
+def states(layout: Layout, points: int, storage: str, part: Part) -> list[tuple[int, str]]:
+    """Claim and state of each Optuna trial of a part."""
+    shown = [trial for trial in load(layout, points, storage).trials if trial.user_attrs["trial"] == part.id]
     return [(trial.user_attrs["claim"], trial.state.name) for trial in shown]
 
 
@@ -56,12 +56,12 @@ def test_workers_that_are_killed_lose_and_repeat_nothing(tmp_path: Path, storage
 def test_a_study_is_made_again_from_the_files_alone(tmp_path: Path, storage: str) -> None:
     """Another database, empty, shows after one call what the first one showed; a second call adds nothing."""
     layout = Layout(tmp_path)
-    for unit in units_of(layout, POINTS - 1):
-        claim = acquire(layout.claims(unit.id))
+    for dummy in dummies(layout, POINTS - 1):
+        claim = acquire(layout.claims(dummy.part.id))
         assert claim is not None
         with claim:
-            unit.run(claim, StopRequest())
-    fail_unit(DummyUnit(layout, POINTS - 1, 0), 7, "RunFailed: step 3: the loss is nan")
+            dummy.run(claim, StopRequest())
+    fail_part(Dummy(layout, POINTS - 1, 0).part, 7, "RunFailed: step 3: the loss is nan")
     for _ in range(2):
         view_of(layout, POINTS, storage).close()
         trials = load(layout, POINTS, storage).trials
@@ -97,13 +97,13 @@ def test_an_owner_paused_past_its_lease_publishes_nothing(tmp_path: Path, storag
     paused.send_signal(signal.SIGSTOP)
     try:
         assert start_worker(layout, 1, 0.1, storage, lease_seconds=1.5).wait(timeout=60) == 0
-        unit = DummyUnit(layout, 0, 0)
-        before = unit.record_path.read_bytes()
+        part = Dummy(layout, 0, 0).part
+        before = part.record.read_bytes()
     finally:
         paused.send_signal(signal.SIGCONT)
     assert paused.wait(timeout=60) == 0
-    assert unit.record_path.read_bytes() == before
-    assert states(layout, 1, storage, unit) == [(2, "COMPLETE")]
+    assert part.record.read_bytes() == before
+    assert states(layout, 1, storage, part) == [(2, "COMPLETE")]
     assert_exactly_once(layout, 1, storage)
 
 
@@ -123,11 +123,10 @@ def test_a_locked_database_never_stops_the_work(
 ) -> None:
     monkeypatch.setattr("neobert.runs.optuna_view.SQLITE_TIMEOUT_SECONDS", 0.05)
     layout = Layout(tmp_path)
-    units = units_of(layout, POINTS)
     view = view_of(layout, POINTS, "sqlite")
     lock = sqlite3.connect(tmp_path / "optuna.db", isolation_level=None)
     lock.execute("BEGIN EXCLUSIVE")
-    assert Worker(layout, units, StopRequest(), view).run() == 0
+    assert Worker(layout, dummies(layout, POINTS), StopRequest(), view).run() == 0
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 2 and "database is locked" in said[0] and "did not reach" in said[1]
     lock.close()
@@ -163,7 +162,7 @@ def test_a_postgresql_server_that_stops_in_the_middle_costs_nothing(
 
 def recorded(layout: Layout) -> int:
     """How many points have a record."""
-    return sum(unit.record_path.exists() for unit in units_of(layout, POINTS))
+    return sum(dummy.part.record.exists() for dummy in dummies(layout, POINTS))
 
 
 def test_without_optuna_a_grid_runs_unseen_and_an_explicit_storage_is_refused(

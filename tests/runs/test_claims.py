@@ -17,21 +17,22 @@ from neobert.files import replace_file
 from neobert.processes import Stopped, StopRequest
 from neobert.runs import claims
 from neobert.runs.layout import Layout
+from neobert.runs.work import Part
 from neobert.runs.worker import Worker
 
 
-def test_a_held_unit_is_refused_to_everybody_else(tmp_path: Path) -> None:
-    claim = claims.acquire(tmp_path / "unit")
+def test_a_held_part_is_refused_to_everybody_else(tmp_path: Path) -> None:
+    claim = claims.acquire(tmp_path / "part")
     assert claim is not None
     with claim:
-        assert claims.acquire(tmp_path / "unit") is None
-        assert claims.is_claimed(tmp_path / "unit")
-    assert not claims.is_claimed(tmp_path / "unit")
-    assert claims.acquire(tmp_path / "unit") is not None
+        assert claims.acquire(tmp_path / "part") is None
+        assert claims.is_claimed(tmp_path / "part")
+    assert not claims.is_claimed(tmp_path / "part")
+    assert claims.acquire(tmp_path / "part") is not None
 
 
-def test_processes_that_race_never_hold_a_unit_together(tmp_path: Path) -> None:
-    """Four processes run over the same units; whoever holds one finds itself alone in it."""
+def test_processes_that_race_never_hold_a_part_together(tmp_path: Path) -> None:
+    """Four processes run over the same parts; whoever holds one finds itself alone in it."""
     context = get_context("spawn")
     processes = [
         context.Process(target=_hold_alone, args=(tmp_path, 15, tmp_path / f"clashes-{number}")) for number in range(4)
@@ -44,13 +45,13 @@ def test_processes_that_race_never_hold_a_unit_together(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("clashes-*"))
 
 
-def _hold_alone(folder: Path, units: int, clashes: Path) -> None:
-    for unit in range(units):
-        claim = claims.acquire(folder / str(unit))
+def _hold_alone(folder: Path, parts: int, clashes: Path) -> None:
+    for part in range(parts):
+        claim = claims.acquire(folder / str(part))
         if claim is None:
             continue
         with claim:
-            marker = folder / f"inside-{unit}"
+            marker = folder / f"inside-{part}"
             try:
                 marker.touch(exist_ok=False)
             except FileExistsError:
@@ -63,17 +64,17 @@ def test_a_dead_owner_makes_way_at_once(tmp_path: Path) -> None:
     code = f"""
 from pathlib import Path
 from neobert.runs.claims import acquire
-assert acquire(Path({str(tmp_path / "unit")!r})) is not None
+assert acquire(Path({str(tmp_path / "part")!r})) is not None
 import os, signal
 os.kill(os.getpid(), signal.SIGKILL)
 """
     subprocess.run([sys.executable, "-c", code], check=False)
-    claim = claims.acquire(tmp_path / "unit")
+    claim = claims.acquire(tmp_path / "part")
     assert claim is not None and claim.number == 2
 
 
 def test_an_owner_on_another_machine_makes_way_when_its_lease_is_over(tmp_path: Path) -> None:
-    folder = tmp_path / "unit"
+    folder = tmp_path / "part"
     folder.mkdir()
     owner = folder / "1"
     owner.write_text(json.dumps({"host": "elsewhere", "pid": 1, "birth": "1"}))
@@ -84,13 +85,13 @@ def test_an_owner_on_another_machine_makes_way_when_its_lease_is_over(tmp_path: 
 
 
 def test_an_owner_paused_past_its_lease_publishes_nothing(tmp_path: Path) -> None:
-    first = claims.acquire(tmp_path / "unit")
+    first = claims.acquire(tmp_path / "part")
     assert first is not None
     first.check()
     content = json.loads((first.folder / "1").read_text()) | {"host": "elsewhere"}
     (first.folder / "1").write_text(json.dumps(content))
     os.utime(first.folder / "1", (0, 0))
-    second = claims.acquire(tmp_path / "unit")
+    second = claims.acquire(tmp_path / "part")
     assert second is not None and second.token > first.token
     with pytest.raises(claims.ClaimLost, match="taken over"):
         first.check()
@@ -98,21 +99,21 @@ def test_an_owner_paused_past_its_lease_publishes_nothing(tmp_path: Path) -> Non
 
 
 def test_a_heartbeat_keeps_a_claim_alive_past_its_lease(tmp_path: Path) -> None:
-    claim = claims.acquire(tmp_path / "unit", lease_seconds=0.4)
+    claim = claims.acquire(tmp_path / "part", lease_seconds=0.4)
     assert claim is not None
     owner = claim.folder / "1"
     owner.write_text(json.dumps(json.loads(owner.read_text()) | {"host": "elsewhere"}))
     with claim:
         time.sleep(0.9)
-        assert claims.acquire(tmp_path / "unit", lease_seconds=0.4) is None
+        assert claims.acquire(tmp_path / "part", lease_seconds=0.4) is None
 
 
 def test_a_reused_pid_is_not_taken_for_the_owner(tmp_path: Path) -> None:
-    claim = claims.acquire(tmp_path / "unit")
+    claim = claims.acquire(tmp_path / "part")
     assert claim is not None
     owner = claim.folder / "1"
     owner.write_text(json.dumps(json.loads(owner.read_text()) | {"birth": "12"}))
-    assert claims.acquire(tmp_path / "unit") is not None
+    assert claims.acquire(tmp_path / "part") is not None
 
 
 @pytest.mark.parametrize(
@@ -131,16 +132,16 @@ def test_a_claim_says_which_job_made_it(
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    claim = claims.acquire(tmp_path / "unit")
+    claim = claims.acquire(tmp_path / "part")
     assert claim is not None
-    assert json.loads((tmp_path / "unit" / "1").read_text())["job"] == job
-    owner = claims.last_owner(tmp_path / "unit")
+    assert json.loads((tmp_path / "part" / "1").read_text())["job"] == job
+    owner = claims.last_owner(tmp_path / "part")
     assert owner is not None and (owner.job, owner.is_live, owner.is_released) == (job, True, False)
 
 
 def test_the_last_owner_is_told_from_one_that_was_lost(tmp_path: Path) -> None:
     """A claim of before jobs were noted reads as well; a torn one names nobody."""
-    folder = tmp_path / "unit"
+    folder = tmp_path / "part"
     assert claims.last_owner(folder) is None
     folder.mkdir()
     (folder / "1").write_text(json.dumps({"host": "elsewhere", "pid": 1, "birth": "1"}))
@@ -173,7 +174,7 @@ def hours_off(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[float], Non
 def test_a_taker_whose_clock_is_off_steals_nothing(
     tmp_path: Path, hours_off: Callable[[float], None], hours: float
 ) -> None:
-    folder = tmp_path / "claims" / "unit"
+    folder = tmp_path / "claims" / "part"
     folder.mkdir(parents=True)
     (folder / "1").write_text(json.dumps({"host": "elsewhere", "pid": 1, "birth": "1"}))
     hours_off(hours)
@@ -185,7 +186,7 @@ def test_a_taker_whose_clock_is_off_steals_nothing(
 
 def test_a_dead_owner_whose_stamp_lies_in_the_future_makes_way_after_one_lease(tmp_path: Path) -> None:
     """As where a file server's clock was set back: the stamp is worth what it changes."""
-    folder = tmp_path / "claims" / "unit"
+    folder = tmp_path / "claims" / "part"
     folder.mkdir(parents=True)
     (folder / "1").write_text(json.dumps({"host": "elsewhere", "pid": 1, "birth": "1"}))
     tomorrow = time.time() + 86_400
@@ -203,7 +204,7 @@ def test_a_live_owner_of_another_pid_namespace_is_not_taken_for_dead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Containers of one machine may share its name, and a pid of one is another process, or none, in the other."""
-    folder = tmp_path / "claims" / "unit"
+    folder = tmp_path / "claims" / "part"
     with monkeypatch.context() as elsewhere:
         elsewhere.setattr(claims, "_process_space", lambda: "another namespace")
         elsewhere.setattr(claims, "_process_birth", lambda pid: "1")
@@ -212,7 +213,7 @@ def test_a_live_owner_of_another_pid_namespace_is_not_taken_for_dead(
 
 
 def test_a_heartbeat_survives_errors_of_the_file_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    claim = claims.acquire(tmp_path / "claims" / "unit", lease_seconds=0.4)
+    claim = claims.acquire(tmp_path / "claims" / "part", lease_seconds=0.4)
     assert claim is not None
     true_utime, calls = os.utime, []
 
@@ -235,20 +236,10 @@ def test_a_heartbeat_survives_errors_of_the_file_server(tmp_path: Path, monkeypa
 
 @dataclass
 class Failing:
-    """A unit that always fails and counts how often."""
+    """Always fails and counts how often."""
 
-    folder: Path
-    id: str = "unit"
-    name: str = "a unit that fails"
-    grid_point: None = None
+    part: Part
     runs: int = 0
-
-    @property
-    def error_path(self) -> Path:
-        return self.folder / "error.json"
-
-    def is_finished(self) -> bool:
-        return False
 
     def is_ready(self) -> bool:
         return True
@@ -259,15 +250,15 @@ class Failing:
 
 
 @pytest.mark.parametrize("hours", [-1.0, 1.0])
-def test_a_worker_whose_clock_is_off_tries_a_failing_unit_once(
+def test_a_worker_whose_clock_is_off_tries_a_failing_part_once(
     tmp_path: Path, hours_off: Callable[[float], None], hours: float
 ) -> None:
     hours_off(hours)
-    unit = Failing(tmp_path)
-    replace_file(unit.error_path, b"{}")  # of a run before
+    failing = Failing(Part(id="part", title="a part that fails", record=tmp_path / "no", error=tmp_path / "error.json"))
+    replace_file(failing.part.error, b"{}")  # of a run before
     time.sleep(0.05)
-    assert Worker(Layout(tmp_path), [unit], StopRequest()).run() == EXIT_RUN_FAILED
-    assert unit.runs == 1
+    assert Worker(Layout(tmp_path), [failing], StopRequest()).run() == EXIT_RUN_FAILED
+    assert failing.runs == 1
 
 
 def test_a_long_call_into_a_library_is_left_when_somebody_asks_to_stop() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ablations import run
 from neobert.recipe import Data
 from neobert.runs import cleanup
-from neobert.runs.cleanup import DAY_SECONDS, collect, collectable, obstacles, read_uses
+from neobert.runs.cleanup import DAY_SECONDS, Garbage, collect, collectable, read_uses
 from neobert.runs.layout import Layout
 from neobert.runs.specifications import PretrainingRun, Start
 from neobert.training.schedule import milestones
@@ -53,9 +53,13 @@ def whole_checkpoint(layout: Layout, run: PretrainingRun, step: int) -> Path:
     return folder
 
 
+def garbage(layout: Layout) -> list[Garbage]:
+    return collectable(layout)[0]
+
+
 def paths(layout: Layout) -> set[str]:
     """What may go, relative to the folder of runs."""
-    return {str(found.path.relative_to(layout.root)) for found in collectable(layout)}
+    return {str(found.path.relative_to(layout.root)) for found in garbage(layout)}
 
 
 def trained(layout: Layout, **changes: Any) -> PretrainingRun:
@@ -127,7 +131,7 @@ def test_of_finished_contrastive_fine_tuning_the_milestones_stay(layout: Layout)
     assert before == {lost}, "an unfinished run keeps every checkpoint"
     write(folder / "done.json", {"schema": 1, "kind": "contrastive", "id": tuned.id, "inputs": {"pairs": encoded}})
     assert {lost, between} < paths(layout)
-    collect(layout, collectable(layout))
+    collect(layout, garbage(layout))
     assert not layout.pairs(f"paraphrases-{NOBODY}").exists() and all(layout.pairs(name).exists() for name in encoded)
     (folder / "run.json").unlink()
     (folder / "done.json").unlink()
@@ -153,7 +157,7 @@ def test_tokenised_data_stays_while_any_run_refers_to_it(layout: Layout) -> None
     write(layout.root / "data" / "tokenizers" / "x" / "tokenizer.json", {})
     write(layout.root / "data" / "my own" / "x.json", {})
     assert paths(layout) == {f"data/{NOBODY}", "data/aaaaaaaaaaaa.partial"}
-    collect(layout, collectable(layout))
+    collect(layout, garbage(layout))
     assert paths(layout) == set() and not layout.data(NOBODY).exists()
     assert (layout.data(first.data_id) / "manifest.json").exists()
 
@@ -188,7 +192,7 @@ def test_of_a_closed_study_only_the_best_weights_stay(layout: Layout) -> None:
     finish_study(layout, study, best=1)
     files = study.trials(layout)
     assert paths(layout) == {str(files[number].weights.relative_to(layout.root)) for number in (0, 2)}
-    collect(layout, collectable(layout))
+    collect(layout, garbage(layout))
     assert [one.weights.exists() for one in files] == [False, True, False]
     assert all(one.record.exists() and one.predictions.exists() for one in files)
 
@@ -258,7 +262,7 @@ def test_fresh_code_and_code_under_torn_submissions_stay(layout: Layout) -> None
     snapshot(layout)
     assert paths(layout) == {f"snapshots/{NOBODY}"}
     (layout.root / "submissions.jsonl").write_text('{"job": "1", "refer')
-    assert paths(layout) == set() and "torn" in obstacles(layout)[0]
+    assert paths(layout) == set() and "torn" in collectable(layout)[1][0]
 
 
 LEFT = {
@@ -274,34 +278,34 @@ LEFT = {
 
 @pytest.mark.parametrize("kind", LEFT)
 def test_what_a_killed_writer_left_goes_after_a_day_unless_somebody_works_there(layout: Layout, kind: str) -> None:
-    name, unit = LEFT[kind]
+    name, claimed = LEFT[kind]
     made = tiny_run()
     path = write(layout.root / name, {})
     top = next(part for part in (path, *path.parents) if ".tmp-" in part.name)
 
     def goes() -> bool:
-        return any(found.path in (top, *top.parents) for found in collectable(layout))
+        return any(found.path in (top, *top.parents) for found in garbage(layout))
 
     declare(layout, made)  # some other run is fine
-    assert not any(found.path == top for found in collectable(layout))
+    assert not any(found.path == top for found in garbage(layout))
     for part in (path, top):
         aged(part, 2 * DAY_SECONDS)
     assert goes()
-    living = claim(layout, unit)
+    living = claim(layout, claimed)
     assert not goes()
     aged(living, 300)
     assert goes()
-    collect(layout, collectable(layout))
+    collect(layout, garbage(layout))
     assert not top.exists()
 
 
 def test_who_holds_a_claim_is_never_disturbed(layout: Layout) -> None:
     """Neither listed, nor removed where the claim came after the listing."""
     made = trained(layout)
-    found = collectable(layout)
+    found = garbage(layout)
     assert len(found) == 1
     claim(layout, made.id)
-    assert collectable(layout) == [] and collect(layout, found) == []
+    assert garbage(layout) == [] and collect(layout, found) == []
     assert found[0].path.exists()
 
 
@@ -328,7 +332,7 @@ def test_what_a_new_run_refers_to_stays_though_it_was_listed(
 ) -> None:
     """The run is declared between the listing and the removal, at the last moment possible."""
     path = make(layout)
-    listed = [found for found in collectable(layout) if found.path == path]
+    listed = [found for found in garbage(layout) if found.path == path]
     assert len(listed) == 1
     take = cleanup._take
 
@@ -349,14 +353,14 @@ def test_where_a_run_file_cannot_be_read_all_that_it_may_refer_to_stays(layout: 
     folder.mkdir(parents=True)
     assert len(paths(layout)) == 3
     (folder / "run.json").write_text(damage)
-    assert paths(layout) == set() and "aaaaaaaaaaaa" in obstacles(layout)[0]
+    assert paths(layout) == set() and "aaaaaaaaaaaa" in collectable(layout)[1][0]
 
 
 def test_runs_of_another_numerics_version_may_refer_to_anything(layout: Layout) -> None:
     folder = declare(layout, tiny_run())
     folder.rename(folder.with_name("aaaaaaaaaaaa"))
     tokenize(layout, NOBODY)
-    assert paths(layout) == set() and "numerics" in obstacles(layout)[0]
+    assert paths(layout) == set() and "numerics" in collectable(layout)[1][0]
 
 
 STATES = ("absent", "declared", "running", "failed", "done")
@@ -379,7 +383,7 @@ def test_whatever_the_states_nothing_needed_goes_and_a_second_round_finds_nothin
             _bring_study(layout, made, task_state)
         uses = read_uses(layout)
         before = {path for path in layout.root.rglob("*") if path.is_file()}
-        collect(layout, collectable(layout))
+        collect(layout, garbage(layout))
         gone = {path for path in before if not path.exists()}
         kept = {path for path in before if not {"checkpoints", "data"} & set(path.relative_to(layout.root).parts)}
         assert {path.suffix for path in gone & kept} <= {".safetensors"}
@@ -389,7 +393,7 @@ def test_whatever_the_states_nothing_needed_goes_and_a_second_round_finds_nothin
             assert not any(used in path.parents for used in uses.paths if used.is_relative_to(layout.root / "data"))
             if "checkpoints" in path.parts:
                 _assert_not_needed(layout, path)
-        assert collectable(layout) == []
+        assert garbage(layout) == []
 
 
 def _bring(layout: Layout, made: PretrainingRun, state: str) -> None:

@@ -17,7 +17,7 @@ from neobert.files import read_lines
 from neobert.processes import REPOSITORY, thread_variables
 from neobert.runs.layout import Layout
 from neobert.runs.specifications import PretrainingRun
-from neobert.slurm.profile import Profile, Resources, Submission
+from neobert.slurm.profile import JOB_KINDS, Resources, Submission
 from tests.slurm.cluster import Cluster
 from tests.slurm.waiting import until
 from tests.support.tiny_runs import finish, reference, tiny_run, tiny_stage, write_tiny_run
@@ -65,7 +65,7 @@ class Study:
 
     def send_all(self) -> list[Submission]:
         """Submit what is missing."""
-        profile = Profile(prepare=self.resources, pretrain=self.resources, glue=self.resources, mteb=self.resources)
+        profile = dict.fromkeys(JOB_KINDS, self.resources)
         submitter = Submitter(self.layout, profile, thread_variables(1), None)
         job = PlannedJob("pretrain", f"pretraining-T-{self.run.id}", (reference(self.run),), (), 1)
         with as_on_login_node(self.cluster):

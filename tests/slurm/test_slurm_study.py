@@ -19,8 +19,7 @@ from neobert.files import read_lines
 from neobert.processes import REPOSITORY, thread_variables
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import write_run_file
-from neobert.runs.specifications import run_folder
-from neobert.slurm.profile import Profile, Resources, read_submissions
+from neobert.slurm.profile import JOB_KINDS, Resources, read_submissions
 from tests.ablations.status_worlds import EXECUTION, study_of
 from tests.slurm.cluster import Cluster
 from tests.slurm.studies import SHORT_HOURS, Study, as_on_login_node, run_command
@@ -81,15 +80,15 @@ def test_a_grid_runs_behind_the_pre_training_that_it_needs(cluster: Cluster, tmp
     write_tiny_run(tmp_path, run)
     write_run_file(layout, study, SOURCE, EXECUTION, {"variants": ["T"]})
     resources = Resources(hours=SHORT_HOURS, cpus_per_task=1)
-    profile = Profile(prepare=resources, pretrain=resources, glue=resources, mteb=resources)
+    profile = dict.fromkeys(JOB_KINDS, resources)
     planned = (
-        PlannedRun(run, run_folder(layout, run), "waiting"),
-        PlannedRun(study, run_folder(layout, study), "waiting"),
+        PlannedRun(run, layout.root / run.folder, "waiting"),
+        PlannedRun(study, layout.root / study.folder, "waiting"),
     )
     row = PlanRow(name="T", heading="T", data_of="M0", scale="smoke", planned=planned, skipped={})
     with as_on_login_node(cluster):
         Submitter(layout, profile, thread_variables(1), None).send(plan_jobs(layout, [row], profile))
-    selection = run_folder(layout, study) / "selection.json"
+    selection = layout.root / study.folder / "selection.json"
     until(selection.exists, STUDY_SECONDS, "the grid's selection")
     starts = Counter(line["unit"] for line in read_lines(tmp_path / "starts.jsonl"))
     assert set(starts.values()) == {1} and len(starts) == 1 + 1 + len(study.points) + 1
