@@ -321,7 +321,7 @@ def refuse_here(options: argparse.Namespace) -> None:
         if vars(options)[flag]:
             name = f"--{flag.replace('_', '-')}"
             raise ValueError(f"{name} is asked of SLURM, and this runs here: leave it out, or use --cluster slurm")
-    wanted = profile_of(options).pretrain
+    wanted = profile_of(options)["pretrain"]
     if wanted.nodes > 1:
         raise ValueError(f"{wanted.nodes} nodes are asked for, and this runs here, on one: use --cluster slurm")
     if options.engine in ("zero1", "zero2") and wanted.tasks == 1:

@@ -50,30 +50,23 @@ def neutral_values(model: type[BaseModel]) -> Mapping[str, Any]:
     }
 
 
-def plain(value: Any) -> Any:
+def plain(value: Any, *, is_decisive: bool = False) -> Any:
     """Recipe values, tuples and mappings as JSON's own types."""
     if value is None or isinstance(value, (str, int, float)):  # most values; abstract classes are slow to ask for
         return value
     if isinstance(value, BaseModel):
-        return value.model_dump(mode="json")
+        dumped = value.model_dump(mode="json")
+        return _without_neutral(type(value), dumped) if is_decisive else dumped
     if isinstance(value, (dict, Mapping)):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): plain(item, is_decisive=is_decisive) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [plain(item, is_decisive=is_decisive) for item in value]
     return value
 
 
 def decisive(value: Any) -> Any:
     """As `plain`, without the fields that have their neutral value: what is hashed."""
-    if value is None or isinstance(value, (str, int, float)):
-        return value
-    if isinstance(value, BaseModel):
-        return _without_neutral(type(value), value.model_dump(mode="json"))
-    if isinstance(value, (dict, Mapping)):
-        return {str(key): decisive(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [decisive(item) for item in value]
-    return value
+    return plain(value, is_decisive=True)
 
 
 def _without_neutral(model: type[BaseModel], dumped: dict[str, Any]) -> dict[str, Any]:

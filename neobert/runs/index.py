@@ -159,17 +159,15 @@ class Index:
     def names(self, folder: Path) -> frozenset[str]:
         """The names in a folder; none where it does not exist."""
         if folder not in self._listings:
-            self._listings[folder] = frozenset(self._list(folder))
+            found: list[str] = []
+            try:
+                found = os.listdir(folder)  # noqa: PTH208 (names alone; a Path each is ten times slower)
+            except (FileNotFoundError, NotADirectoryError):
+                pass
+            except OSError as error:
+                self.problems.append(f"{folder}: {error.strerror}")
+            self._listings[folder] = frozenset(found)
         return self._listings[folder]
-
-    def _list(self, folder: Path) -> list[str]:
-        try:
-            return os.listdir(folder)  # noqa: PTH208 (names alone; a Path each is ten times slower)
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        except OSError as error:
-            self.problems.append(f"{folder}: {error.strerror}")
-            return []
 
     def is_there(self, path: Path) -> bool:
         """Whether a file or folder was there."""
@@ -288,16 +286,16 @@ class Index:
         run_file = read_run_file(place)
         labels, run = run_file.labels, run_file.run
         variants = tuple(str(name) for name in labels.get("variants", ()))
-        row = replace(row, variants=variants, scale=labels.get("scale"), data=labels.get("data"), seed=run.seed)
+        row = replace(row, variants=variants, scale=labels.get("scale"), data=labels.get("data"), **run.columns)
         if run.id == row.id:
             return self._of_work(row, run)
         record = self.layout.record_of(row.folder)
         if self.is_there(record):
-            return _finished(replace(row, **run.columns), run, read_selection(record))
+            return _finished(row, run, read_selection(record))
         return replace(row, state="waiting", note="named by another numerics version: its parts are not known here")
 
     def _of_work(self, row: Row, work: Work) -> Row:
-        row = replace(row, total=work.total, counted=work.counted, **work.columns)
+        row = replace(row, total=work.total, counted=work.counted)
         closing = work.closing(self.layout)
         if closing is not None and self.is_there(closing.record):
             return _finished(row, work, closing.read(closing.record))
@@ -347,7 +345,7 @@ class Index:
         if row.state == "done":
             return replace(row, logs=self._logs(newest, None))
         notes = [row.note, *(_lost(worker) for worker in row.workers if not worker.is_live)]
-        if newest is not None and not _begun_since(row, newest):
+        if newest is not None and row.state != "running" and (row.heartbeat_at or 0.0) < newest.at:
             row = replace(row, state="submitted" if row.state in ("waiting", "missing") else row.state)
             notes.append(f"job {newest.job} submitted {age(self.now - newest.at)} ago, not begun as far as files tell")
         job = next((worker.job for worker in row.workers if worker.job is not None), None)
@@ -422,8 +420,7 @@ def _failure_at(path: Path, part_id: str) -> Failure:
 
 
 def _finished(row: Row, work: Work, record: Mapping[str, Any]) -> Row:
-    columns = {"state": "done", "done": work.total, **work.result(record)}
-    return replace(row, **columns)
+    return replace(row, **{"state": "done", "done": work.total, **work.result(record)})
 
 
 def _workers_of(owners: Mapping[str, Owner]) -> tuple[Worker, ...]:
@@ -445,21 +442,9 @@ def _submitted(line: dict[str, Any]) -> Submitted:
     resources = line.get("resources") or {}
     per_node = resources.get("gpus_per_node")
     gpus = None if per_node is None else int(per_node) * int(resources.get("nodes") or 1)
-    references = {_folder_of(reference): reference for reference in map(str, line["references"])}
+    # A corpus may be named by any run that reads it.
+    references = {re.sub("^corpus/([^/]*)/[^/]*$", r"data/\1", each): each for each in map(str, line["references"])}
     return Submitted(str(line["job"]), references, line.get("logs"), line.get("snapshot"), gpus, float(line["at"]))
-
-
-def _folder_of(reference: str) -> str:
-    """Where the work of a reference ends up; a corpus may be named by any run that reads it."""
-    match reference.split("/"):
-        case ["corpus", data_id, _]:
-            return f"data/{data_id}"
-    return reference
-
-
-def _begun_since(row: Row, submission: Submitted) -> bool:
-    """Whether anybody worked on a part of the run since its newest submission."""
-    return row.state == "running" or (row.heartbeat_at is not None and row.heartbeat_at >= submission.at)
 
 
 def _lost(worker: Worker) -> str:

@@ -28,13 +28,9 @@ class Layout:
         """A stage of pre-training: run.json, attempts/, checkpoints/, done.json."""
         return self.root / "pretraining" / run_id
 
-    def contrastive(self, run_id: str) -> Path:
-        """A run of contrastive fine-tuning: the same files as a stage of pre-training."""
-        return self.root / "contrastive" / run_id
-
     def trained(self, run_id: str) -> Path:
         """The folder of a run that processes train together, of whichever kind it is."""
-        contrastive = self.contrastive(run_id)
+        contrastive = self.root / "contrastive" / run_id
         return contrastive if contrastive.exists() else self.pretraining(run_id)
 
     def pairs(self, pairs_id: str) -> Path:

@@ -198,7 +198,9 @@ def _refusal(job: Job, reason: str) -> RunFailed | ValueError:
         return RunFailed(
             f"SLURM does not answer as it should ({reason}): {job.name} was not submitted, try again later"
         )
-    return ValueError(f"SLURM refuses {job.kind} jobs: {reason}; change the profile or flags ({_asked_for(job)})")
+    given = job.resources.model_dump(exclude={"setup"}, exclude_defaults=True)
+    asked = ", ".join(f"{key} = {value}" for key, value in given.items()) or "nothing asked for"
+    return ValueError(f"SLURM refuses {job.kind} jobs: {reason}; change the profile or flags ({asked})")
 
 
 def _submitit() -> Any:
@@ -236,7 +238,11 @@ def _parameters(job: Job, snapshot: Path, logs: Path, after: Sequence[str]) -> d
         "dependency": f"afterany:{':'.join(after)}" if after else None,
         "array_parallelism": job.most_running or job.elements,
         "setup": [*_exports(job, snapshot), *([f"source {shlex.quote(str(logs / SETUP))}"] if resources.setup else [])],
-        "srun_args": _srun_arguments(resources),
+        # A task that dies takes the others with it; srun does not take over --cpus-per-task from sbatch by itself.
+        "srun_args": [
+            "--kill-on-bad-exit=1",
+            *([f"--cpus-per-task={resources.cpus_per_task}"] if resources.cpus_per_task else []),
+        ],
         "wckey": None,
         "additional_parameters": {"requeue": True, **_extra_lines(resources.sbatch)},
     }
@@ -260,12 +266,6 @@ def _write_setup(job: Job, logs: Path) -> None:
         path.write_text("".join(f"{line}\n" for line in job.resources.setup))
 
 
-def _srun_arguments(resources: Resources) -> list[str]:
-    """A task that dies takes the others with it; srun does not take over --cpus-per-task from sbatch by itself."""
-    cpus = [] if resources.cpus_per_task is None else [f"--cpus-per-task={resources.cpus_per_task}"]
-    return ["--kill-on-bad-exit=1", *cpus]
-
-
 def _extra_lines(lines: Iterable[str]) -> dict[str, Any]:
     extra: dict[str, Any] = {}
     for line in lines:
@@ -276,11 +276,6 @@ def _extra_lines(lines: Iterable[str]) -> dict[str, Any]:
             raise ValueError(f"sbatch line {line!r}: --{name} is set for every job, by which it is found: leave it out")
         extra[name] = value if equals else True
     return extra
-
-
-def _asked_for(job: Job) -> str:
-    given = job.resources.model_dump(exclude_defaults=True)
-    return ", ".join(f"{key} = {value}" for key, value in given.items() if key != "setup") or "nothing asked for"
 
 
 def _last_words(text: str) -> str:

@@ -30,6 +30,7 @@ from neobert.runs.records import publish_record, read_record
 from neobert.runs.specifications import GlueStudy, Start, Trial
 from neobert.runs.work import Part
 from neobert.runs.worker import Worker
+from tests.support.waiting import until
 
 
 def study_of(count: int) -> GlueStudy:
@@ -121,7 +122,7 @@ def survive_kills(layout: Layout, storage: str, *, points: int, workers: int, ki
     chance = random.Random(0)
     running = [start_worker(layout, points, seconds, storage) for _ in range(workers)]
     for killed in range(kills):
-        wait_for(lambda begun=killed: started(layout) >= (begun + 1) * points // (kills + 2))
+        until(lambda begun=killed: started(layout) >= (begun + 1) * points // (kills + 2))
         victim = running.pop(chance.randrange(len(running)))
         victim.send_signal(signal.SIGKILL)
         victim.wait()
@@ -132,14 +133,6 @@ def survive_kills(layout: Layout, storage: str, *, points: int, workers: int, ki
 def started(layout: Layout) -> int:
     """How often any part was started."""
     return len(list(read_lines(layout.starts)))
-
-
-def wait_for(condition, seconds: float = 120) -> None:
-    """Wait until something is so."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def assert_exactly_once(layout: Layout, points: int, storage: str) -> None:

@@ -24,9 +24,9 @@ from tests.glue.grid_worlds import (
     study_of,
     survive_kills,
     view_of,
-    wait_for,
 )
 from tests.glue.storages import fresh_database, start_server, stop_server
+from tests.support.waiting import until
 
 POINTS = 12
 
@@ -93,7 +93,7 @@ def test_an_owner_paused_past_its_lease_publishes_nothing(tmp_path: Path, storag
     layout = Layout(tmp_path)
     view_of(layout, 1, storage).close()
     paused = start_worker(layout, 1, 3.0, storage, lease_seconds=1.5)
-    wait_for((tmp_path / "inside-0-1").exists)
+    until((tmp_path / "inside-0-1").exists)
     paused.send_signal(signal.SIGSTOP)
     try:
         assert start_worker(layout, 1, 0.1, storage, lease_seconds=1.5).wait(timeout=60) == 0
@@ -143,10 +143,10 @@ def test_a_postgresql_server_that_stops_in_the_middle_costs_nothing(
     view_of(layout, POINTS, storage).close()
     workers = [start_worker(layout, POINTS, 1.0, storage) for _ in range(2)]
     try:
-        wait_for(lambda: recorded(layout) >= 2)
+        until(lambda: recorded(layout) >= 2)
         stop_server(postgresql_server)
         assert recorded(layout) < POINTS - 4, "the grid was too short to be interrupted"
-        wait_for(lambda: recorded(layout) >= (POINTS - 4 if returns == "while workers work" else POINTS))
+        until(lambda: recorded(layout) >= (POINTS - 4 if returns == "while workers work" else POINTS))
         if returns == "after they ended":
             assert {worker.wait(timeout=60) for worker in workers} == {0}
     finally:

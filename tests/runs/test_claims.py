@@ -21,10 +21,28 @@ from neobert.runs.work import Part
 from neobert.runs.worker import Worker
 
 
-def test_a_held_part_is_refused_to_everybody_else(tmp_path: Path) -> None:
-    claim = claims.acquire(tmp_path / "part")
+def taken(folder: Path, lease_seconds: float = claims.LEASE_SECONDS) -> claims.Claim:
+    claim = claims.acquire(folder, lease_seconds)
     assert claim is not None
-    with claim:
+    return claim
+
+
+def taken_elsewhere(folder: Path) -> Path:
+    """The claim of an owner on another machine, whom only a heartbeat shows to be alive."""
+    folder.mkdir(parents=True)
+    (folder / "1").write_text(json.dumps({"host": "elsewhere", "pid": 1, "birth": "1"}))
+    return folder / "1"
+
+
+def change(claim: claims.Claim, **fields: str) -> Path:
+    """Let the file of a claim say something else."""
+    path = claim.folder / str(claim.number)
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+    return path
+
+
+def test_a_held_part_is_refused_to_everybody_else(tmp_path: Path) -> None:
+    with taken(tmp_path / "part"):
         assert claims.acquire(tmp_path / "part") is None
         assert claims.is_claimed(tmp_path / "part")
     assert not claims.is_claimed(tmp_path / "part")
@@ -75,9 +93,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def test_an_owner_on_another_machine_makes_way_when_its_lease_is_over(tmp_path: Path) -> None:
     folder = tmp_path / "part"
-    folder.mkdir()
-    owner = folder / "1"
-    owner.write_text(json.dumps({"host": "elsewhere", "pid": 1, "birth": "1"}))
+    owner = taken_elsewhere(folder)
     assert claims.acquire(folder, lease_seconds=30) is None
     past = time.time() - 31
     os.utime(owner, (past, past))
@@ -85,34 +101,26 @@ def test_an_owner_on_another_machine_makes_way_when_its_lease_is_over(tmp_path: 
 
 
 def test_an_owner_paused_past_its_lease_publishes_nothing(tmp_path: Path) -> None:
-    first = claims.acquire(tmp_path / "part")
-    assert first is not None
+    first = taken(tmp_path / "part")
     first.check()
-    content = json.loads((first.folder / "1").read_text()) | {"host": "elsewhere"}
-    (first.folder / "1").write_text(json.dumps(content))
-    os.utime(first.folder / "1", (0, 0))
-    second = claims.acquire(tmp_path / "part")
-    assert second is not None and second.token > first.token
+    os.utime(change(first, host="elsewhere"), (0, 0))
+    second = taken(tmp_path / "part")
+    assert second.token > first.token
     with pytest.raises(claims.ClaimLost, match="taken over"):
         first.check()
     second.check()
 
 
 def test_a_heartbeat_keeps_a_claim_alive_past_its_lease(tmp_path: Path) -> None:
-    claim = claims.acquire(tmp_path / "part", lease_seconds=0.4)
-    assert claim is not None
-    owner = claim.folder / "1"
-    owner.write_text(json.dumps(json.loads(owner.read_text()) | {"host": "elsewhere"}))
+    claim = taken(tmp_path / "part", lease_seconds=0.4)
+    change(claim, host="elsewhere")
     with claim:
         time.sleep(0.9)
         assert claims.acquire(tmp_path / "part", lease_seconds=0.4) is None
 
 
 def test_a_reused_pid_is_not_taken_for_the_owner(tmp_path: Path) -> None:
-    claim = claims.acquire(tmp_path / "part")
-    assert claim is not None
-    owner = claim.folder / "1"
-    owner.write_text(json.dumps(json.loads(owner.read_text()) | {"birth": "12"}))
+    change(taken(tmp_path / "part"), birth="12")
     assert claims.acquire(tmp_path / "part") is not None
 
 
@@ -132,8 +140,7 @@ def test_a_claim_says_which_job_made_it(
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    claim = claims.acquire(tmp_path / "part")
-    assert claim is not None
+    taken(tmp_path / "part")
     assert json.loads((tmp_path / "part" / "1").read_text())["job"] == job
     owner = claims.last_owner(tmp_path / "part")
     assert owner is not None and (owner.job, owner.is_live, owner.is_released) == (job, True, False)
@@ -143,10 +150,8 @@ def test_the_last_owner_is_told_from_one_that_was_lost(tmp_path: Path) -> None:
     """A claim of before jobs were noted reads as well; a torn one names nobody."""
     folder = tmp_path / "part"
     assert claims.last_owner(folder) is None
-    folder.mkdir()
-    (folder / "1").write_text(json.dumps({"host": "elsewhere", "pid": 1, "birth": "1"}))
     past = time.time() - 300
-    os.utime(folder / "1", (past, past))
+    os.utime(taken_elsewhere(folder), (past, past))
     lost = claims.last_owner(folder)
     assert lost is not None and not lost.is_live and not lost.is_released and lost.job is None
     assert 299 < lost.silent_seconds < 400
@@ -175,25 +180,23 @@ def test_a_taker_whose_clock_is_off_steals_nothing(
     tmp_path: Path, hours_off: Callable[[float], None], hours: float
 ) -> None:
     folder = tmp_path / "claims" / "part"
-    folder.mkdir(parents=True)
-    (folder / "1").write_text(json.dumps({"host": "elsewhere", "pid": 1, "birth": "1"}))
+    owner = taken_elsewhere(folder)
     hours_off(hours)
     assert claims.acquire(folder) is None and claims.is_claimed(folder)
-    past = (folder / "1").stat().st_mtime - claims.LEASE_SECONDS - 1
-    os.utime(folder / "1", (past, past))
+    past = owner.stat().st_mtime - claims.LEASE_SECONDS - 1
+    os.utime(owner, (past, past))
     assert claims.acquire(folder) is not None
 
 
 def test_a_dead_owner_whose_stamp_lies_in_the_future_makes_way_after_one_lease(tmp_path: Path) -> None:
     """As where a file server's clock was set back: the stamp is worth what it changes."""
     folder = tmp_path / "claims" / "part"
-    folder.mkdir(parents=True)
-    (folder / "1").write_text(json.dumps({"host": "elsewhere", "pid": 1, "birth": "1"}))
+    owner = taken_elsewhere(folder)
     tomorrow = time.time() + 86_400
-    os.utime(folder / "1", (tomorrow, tomorrow))
+    os.utime(owner, (tomorrow, tomorrow))
     assert claims.acquire(folder, lease_seconds=0.3) is None
     time.sleep(0.2)
-    os.utime(folder / "1", (tomorrow + 1, tomorrow + 1))  # a heartbeat
+    os.utime(owner, (tomorrow + 1, tomorrow + 1))  # a heartbeat
     time.sleep(0.2)
     assert claims.acquire(folder, lease_seconds=0.3) is None
     time.sleep(0.4)
@@ -213,8 +216,7 @@ def test_a_live_owner_of_another_pid_namespace_is_not_taken_for_dead(
 
 
 def test_a_heartbeat_survives_errors_of_the_file_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    claim = claims.acquire(tmp_path / "claims" / "part", lease_seconds=0.4)
-    assert claim is not None
+    claim = taken(tmp_path / "claims" / "part", lease_seconds=0.4)
     true_utime, calls = os.utime, []
 
     def failing(path: Path) -> None:

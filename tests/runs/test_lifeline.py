@@ -25,6 +25,7 @@ from tests.support.tiny_runs import (
     wait_for_steps,
     write_tiny_run,
 )
+from tests.support.waiting import until
 
 FIRES = 8
 PARENT = """
@@ -77,15 +78,6 @@ def children_of(pid: int) -> list[int]:
 
 def all_below(pid: int) -> list[int]:
     return [each for child in children_of(pid) for each in (child, *all_below(child))]
-
-
-def until(condition: Callable[[], bool], seconds: float) -> float:
-    """Wait; how long it took."""
-    begun = time.monotonic()
-    while not condition():
-        assert time.monotonic() - begun < seconds, "waited in vain"
-        time.sleep(0.01)
-    return time.monotonic() - begun
 
 
 def wait_until_gone(pids: list[int], seconds: float) -> None:
@@ -215,7 +207,9 @@ def test_a_second_interrupt_kills_workers_that_take_their_time() -> None:
 def test_a_child_whose_parent_is_killed_is_asked_and_then_killed(hearing: str) -> None:
     parent, child = command_with_child(hearing)
     parent.kill()
-    seconds = until(lambda: not is_alive(child), 10)
+    begun = time.monotonic()
+    wait_until_gone([child], 10)
+    seconds = time.monotonic() - begun
     assert seconds < 1.5 if hearing == "obedient" else seconds > 1.5
     _, words = parent.communicate()
     assert words.splitlines() == (["saved after SIGTERM"] if hearing == "obedient" else [])

@@ -73,13 +73,9 @@ def trained(layout: Layout, **changes: Any) -> PretrainingRun:
     return made
 
 
-def test_of_a_finished_stage_the_milestones_stay(layout: Layout) -> None:
+def test_of_a_finished_stage_the_milestones_stay_of_an_unfinished_one_every_checkpoint(layout: Layout) -> None:
     made = trained(layout)
     assert paths(layout) == {f"pretraining/{made.id}/checkpoints/step-00000020"}
-
-
-def test_an_unfinished_stage_keeps_every_checkpoint(layout: Layout) -> None:
-    made = trained(layout)
     (layout.pretraining(made.id) / "done.json").unlink()
     assert paths(layout) == set()
 
@@ -309,21 +305,17 @@ def test_who_holds_a_claim_is_never_disturbed(layout: Layout) -> None:
     assert found[0].path.exists()
 
 
-def meanwhile_declared(layout: Layout) -> Path:
-    return declare(layout, tiny_run())
-
-
-def meanwhile_study(layout: Layout) -> Path:
+def declare_study(layout: Layout) -> Path:
     return declare(layout, study_of(tiny_run()))
 
 
 @pytest.mark.parametrize(
     ("make", "happens"),
     [
-        (lambda layout: tokenize(layout, tiny_run().data_id), meanwhile_declared),
-        (lambda layout: encode(layout, study_of(tiny_run())), meanwhile_study),
-        (lambda layout: record_trial(layout, study_of(tiny_run()), 0), meanwhile_study),
-        (lambda layout: checkpoint(layout, tiny_run(), 3).parent, meanwhile_study),
+        (lambda layout: tokenize(layout, tiny_run().data_id), lambda layout: declare(layout, tiny_run())),
+        (lambda layout: encode(layout, study_of(tiny_run())), declare_study),
+        (lambda layout: record_trial(layout, study_of(tiny_run()), 0), declare_study),
+        (lambda layout: checkpoint(layout, tiny_run(), 3).parent, declare_study),
         (snapshot, lambda layout: submit(layout, "12", tiny_run())),
     ],
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.slurm.configuration import Ports, slurmdbd_conf
 from tests.slurm.daemons import START_SECONDS, Daemon, kill, start_daemon
-from tests.slurm.waiting import until
+from tests.support.waiting import until
 
 
 @dataclass

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.slurm.waiting import until
+from tests.support.waiting import until
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from tests.slurm.accounting import Accounting
 from tests.slurm.clients import Clients
 from tests.slurm.configuration import Options, free_ports, write_configuration
 from tests.slurm.daemons import START_SECONDS, Daemon, Node, kill, start_daemon
-from tests.slurm.waiting import until
+from tests.support.waiting import until
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "munged", "munge", "unshare", "nsenter", "setpriv")

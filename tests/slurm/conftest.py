@@ -1,11 +1,10 @@
 """One cluster for all tests that want one, at rest at the start of each."""
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.slurm import waiting
 from tests.slurm.cluster import Cluster, reason_not_to_start
 from tests.slurm.configuration import Options
 
@@ -36,12 +35,6 @@ def _at_rest(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if "cluster" in request.fixturenames:
         request.getfixturevalue("cluster").restore()
-
-
-@pytest.fixture
-def until() -> Callable[..., object]:
-    """``until(condition, seconds, what)``: the first true value, or a TimeoutError that says ``what``."""
-    return waiting.until
 
 
 @pytest.hookimpl(wrapper=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.slurm.waiting import until
+from tests.support.waiting import until
 
 Daemon = subprocess.Popen[bytes]
 START_SECONDS = 300

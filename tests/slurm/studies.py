@@ -19,8 +19,8 @@ from neobert.runs.layout import Layout
 from neobert.runs.specifications import PretrainingRun
 from neobert.slurm.profile import JOB_KINDS, Resources, Submission
 from tests.slurm.cluster import Cluster
-from tests.slurm.waiting import until
 from tests.support.tiny_runs import finish, reference, tiny_run, tiny_stage, write_tiny_run
+from tests.support.waiting import until
 
 STEPS = 600
 INTERVAL = 20

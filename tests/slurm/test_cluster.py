@@ -1,6 +1,5 @@
 """The emulated cluster behaves as a SLURM of many machines does: what the tests of dispatch rest on."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,8 +7,7 @@ import pytest
 
 from tests.slurm.cluster import Cluster, reason_not_to_start
 from tests.slurm.configuration import Options
-
-Until = Callable[[Callable[[], object], float, str], object]
+from tests.support.waiting import until
 
 # Every copy of the job writes its restart count into a file named after its node, again and again.
 BEATS = "while :; do echo ${SLURM_RESTART_COUNT-none} >> $SLURMD_NODENAME; sleep 0.2; done"
@@ -37,13 +35,13 @@ def running(cluster: Cluster, script: str, *options: str) -> tuple[str, str]:
     return job, cluster.jobs()[job].nodes
 
 
-def wait_for_more(until: Until, path: Path) -> None:
+def wait_for_more(path: Path) -> None:
     """Wait until ``path`` has more lines than now."""
     before = len(lines(path))
     until(lambda: len(lines(path)) > before, 60, f"another line of {path.name}")
 
 
-def wait_for_requeue(cluster: Cluster, until: Until, job: str, seconds: float = 90) -> None:
+def wait_for_requeue(cluster: Cluster, job: str, seconds: float = 90) -> None:
     """Wait until the second copy of ``job`` runs."""
     until(lambda: (now := cluster.jobs()[job]).restarts == 1 and now.state == "RUNNING", seconds, f"{job} runs again")
 
@@ -74,7 +72,7 @@ def test_an_array_has_at_most_max_array_size_elements(cluster: Cluster) -> None:
     assert {f"{array}_{element}" for element in range(size)} <= cluster.jobs().keys()
 
 
-def test_jobs_on_one_node_are_given_different_gpus(cluster: Cluster, folder: Path, until: Until) -> None:
+def test_jobs_on_one_node_are_given_different_gpus(cluster: Cluster, folder: Path) -> None:
     for name in ("first", "second"):
         running(cluster, f"echo $CUDA_VISIBLE_DEVICES > {name}; sleep 600", "--gres=gpu:2", "--nodelist=node1")
     until(lambda: lines(folder / "first") and lines(folder / "second"), 60, "both jobs wrote")
@@ -91,7 +89,7 @@ def test_two_nodes_with_two_tasks_each_are_four_ranks_that_find_each_other(clust
     assert ranks == ["0 0 4 node1", "1 1 4 node1", "2 0 4 node2", "3 1 4 node2"]
 
 
-def test_accounting_tells_how_a_job_ended_until_it_stops(cluster: Cluster, until: Until) -> None:
+def test_accounting_tells_how_a_job_ended_until_it_stops(cluster: Cluster) -> None:
     job = cluster.submit("exit 3")
     cluster.wait_for(job, {"FAILED"}, 60)
     ask = ("sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={job}", "--format=State,ExitCode")
@@ -100,15 +98,13 @@ def test_accounting_tells_how_a_job_ended_until_it_stops(cluster: Cluster, until
     assert cluster.client(*ask).returncode != 0
 
 
-def test_the_job_of_a_crashed_node_ends_unsignalled_and_runs_again_elsewhere(
-    cluster: Cluster, folder: Path, until: Until
-) -> None:
+def test_the_job_of_a_crashed_node_ends_unsignalled_and_runs_again_elsewhere(cluster: Cluster, folder: Path) -> None:
     job, lost = running(cluster, REQUEUES, "--signal=USR2@5")
-    wait_for_more(until, folder / lost)
+    wait_for_more(folder / lost)
     cluster.crash(lost)
     written = lines(folder / lost)
     cluster.declare_down(lost)
-    wait_for_requeue(cluster, until, job)
+    wait_for_requeue(cluster, job)
     assert cluster.jobs()[job].nodes != lost
     assert lines(folder / lost) == written
     assert not lines(folder / "told")
@@ -118,63 +114,59 @@ def test_the_job_of_a_crashed_node_ends_unsignalled_and_runs_again_elsewhere(
 
 
 @pytest.mark.drill
-def test_the_controller_finds_out_by_itself_that_a_node_has_crashed(cluster: Cluster, until: Until) -> None:
+def test_the_controller_finds_out_by_itself_that_a_node_has_crashed(cluster: Cluster) -> None:
     job, lost = running(cluster, BEATS)
     cluster.crash(lost)
-    wait_for_requeue(cluster, until, job, 180)
+    wait_for_requeue(cluster, job, 180)
     assert cluster.jobs()[job].nodes != lost
 
 
-def test_the_task_of_a_killed_slurmd_runs_on_beside_its_requeued_copy(
-    cluster: Cluster, folder: Path, until: Until
-) -> None:
+def test_the_task_of_a_killed_slurmd_runs_on_beside_its_requeued_copy(cluster: Cluster, folder: Path) -> None:
     job, lost = running(cluster, BEATS)
-    wait_for_more(until, folder / lost)
+    wait_for_more(folder / lost)
     cluster.kill_slurmd(lost)
     cluster.declare_down(lost)
-    wait_for_requeue(cluster, until, job)
+    wait_for_requeue(cluster, job)
     second = cluster.jobs()[job].nodes
     assert second != lost
-    wait_for_more(until, folder / lost)
-    wait_for_more(until, folder / second)
+    wait_for_more(folder / lost)
+    wait_for_more(folder / second)
     assert set(lines(folder / lost)) == {"none"}
     assert set(lines(folder / second)) == {"1"}
 
 
-def test_before_its_time_limit_a_job_is_told_and_can_requeue_itself(
-    cluster: Cluster, folder: Path, until: Until
-) -> None:
+def test_before_its_time_limit_a_job_is_told_and_can_requeue_itself(cluster: Cluster, folder: Path) -> None:
     """SLURM looks at time limits twice a minute, so that the signal may come up to a minute before the moment given."""
     job, _ = running(cluster, REQUEUES, "--time=1", "--signal=USR2@60")
-    wait_for_requeue(cluster, until, job, 150)
+    wait_for_requeue(cluster, job, 150)
     assert lines(folder / "told")
 
 
 def test_a_preempted_job_is_told_and_runs_again_after_the_job_that_wanted_its_node(
-    cluster: Cluster, folder: Path, until: Until
+    cluster: Cluster, folder: Path
 ) -> None:
     job, node = running(cluster, REQUEUES, "--exclusive", "--nodelist=node1", "--signal=USR2@5")
-    wait_for_more(until, folder / node)
+    wait_for_more(folder / node)
     urgent = cluster.submit("true", "--exclusive", f"--nodelist={node}", "--partition=high")
     cluster.wait_for(urgent, {"COMPLETED"}, 90)
-    wait_for_requeue(cluster, until, job)
+    wait_for_requeue(cluster, job)
     assert lines(folder / "told") == ["told"]
 
 
 @pytest.mark.drill
-def test_a_preempted_job_that_does_not_listen_is_requeued_after_its_grace(cluster: Cluster, until: Until) -> None:
+def test_a_preempted_job_that_does_not_listen_is_requeued_after_its_grace(cluster: Cluster) -> None:
     job, node = running(cluster, f"trap '' TERM; {BEATS}", "--exclusive", "--nodelist=node1")
     urgent = cluster.submit("true", "--exclusive", f"--nodelist={node}", "--partition=high")
     cluster.wait_for(urgent, {"COMPLETED"}, 120)
-    wait_for_requeue(cluster, until, job)
+    wait_for_requeue(cluster, job)
 
 
-def test_jobs_outlive_their_controller(cluster: Cluster, folder: Path, until: Until) -> None:
+def test_jobs_outlive_their_controller(cluster: Cluster, folder: Path) -> None:
     job, node = running(cluster, BEATS + " & until [ -e end ]; do sleep 0.2; done; kill $!")
     next_job = cluster.submit("true", f"--dependency=afterany:{job}")
     cluster.wait_until_saved(next_job)
     cluster.kill_controller()
-    wait_for_more(until, folder / node)
+    wait_for_more(folder / node)
     cluster.start_controller()
     (folder / "end").touch()
     cluster.wait_for(next_job, {"COMPLETED"}, 90)

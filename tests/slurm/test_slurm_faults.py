@@ -1,6 +1,5 @@
 """Whatever happens to jobs and nodes: every result is published once and equals the undisturbed one to the bit."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +7,8 @@ import pytest
 
 from tests.slurm.cluster import Cluster
 from tests.slurm.studies import Study, long_run, undisturbed
+from tests.support.waiting import until
 
-Until = Callable[..., object]
 RUN = long_run()
 
 
@@ -80,7 +79,7 @@ def test_a_cancelled_job_stays_cancelled(cluster: Cluster, tmp_path: Path) -> No
     assert not study.is_done
 
 
-def test_a_job_without_progress_does_not_come_back(cluster: Cluster, tmp_path: Path, until: Until) -> None:
+def test_a_job_without_progress_does_not_come_back(cluster: Cluster, tmp_path: Path) -> None:
     """Warned before anything was saved, it would waste every further time limit: it fails and says so."""
     study = Study.prepared(cluster, tmp_path, RUN)
     foreign = study.layout.claims(RUN.id)
@@ -143,7 +142,7 @@ def test_an_orphan_and_its_requeued_copy_publish_once(
 
 @pytest.mark.drill
 def test_a_frozen_orphan_that_wakes_up_publishes_nothing(
-    cluster: Cluster, tmp_path: Path, expected: dict[str, Any], until: Until
+    cluster: Cluster, tmp_path: Path, expected: dict[str, Any]
 ) -> None:
     """The old task is stopped past its lease while the copy goes on; awake again, it finds itself fenced."""
     study = Study.prepared(cluster, tmp_path, long_run(6_000))
@@ -164,7 +163,7 @@ def test_a_frozen_orphan_that_wakes_up_publishes_nothing(
 
 
 @pytest.mark.drill
-def test_half_a_job_that_is_lost_is_no_success(cluster: Cluster, tmp_path: Path, until: Until) -> None:
+def test_half_a_job_that_is_lost_is_no_success(cluster: Cluster, tmp_path: Path) -> None:
     """One of two nodes dies: whatever SLURM calls the job, there is no record, and the same command goes on."""
     run = long_run()
     study = Study.prepared(cluster, tmp_path / "hit", run, nodes=2, sbatch=("no-kill", "nodelist=node1,node2"))
@@ -205,7 +204,7 @@ def test_a_controller_that_runs_a_job_twice_gets_one_result(
 
 @pytest.mark.drill
 def test_a_job_that_the_controller_forgot_is_sent_again(
-    cluster: Cluster, tmp_path: Path, expected: dict[str, Any], until: Until
+    cluster: Cluster, tmp_path: Path, expected: dict[str, Any]
 ) -> None:
     """kill −9 of slurmctld just after a start: it forgets the job, or knows it as waiting, starts it again beside the
     running copy, and then holds it. The same command sends it anew or releases it."""

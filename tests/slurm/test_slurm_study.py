@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +23,12 @@ from tests.ablations.status_worlds import EXECUTION, study_of
 from tests.slurm.cluster import Cluster
 from tests.slurm.studies import SHORT_HOURS, Study, as_on_login_node, run_command
 from tests.support.tiny_runs import SOURCE, finish, reference, tiny_model, tiny_run, write_tiny_run
+from tests.support.waiting import until
 
-Until = Callable[..., object]
 STUDY_SECONDS = 900
 
 
-def test_several_launchers_send_every_job_once_and_grids_wait_for_theirs(
-    cluster: Cluster, tmp_path: Path, until: Until
-) -> None:
+def test_several_launchers_send_every_job_once_and_grids_wait_for_theirs(cluster: Cluster, tmp_path: Path) -> None:
     """M0 to M2 sent by three launchers at once, then M0 with its grid, which waits; one command takes all back."""
     flags = ("--cluster", "slurm", "--runs", str(tmp_path), "--cpus", "1", "--hours", "1")
     launch(cluster, 3, "--variant", "M0..M2", "--stages", "pretrain", *flags)
@@ -46,9 +43,7 @@ def test_several_launchers_send_every_job_once_and_grids_wait_for_theirs(
     until(lambda: all(cluster.states(job) == {"CANCELLED"} for job in grids + pretraining), 60, "cancelled jobs")
 
 
-def test_two_folders_of_one_account_leave_each_others_jobs_alone(
-    cluster: Cluster, tmp_path: Path, until: Until
-) -> None:
+def test_two_folders_of_one_account_leave_each_others_jobs_alone(cluster: Cluster, tmp_path: Path) -> None:
     """The same command for two folders, one of them named like a command for a shell; one is cancelled again."""
     mine, theirs = tmp_path / "mine", tmp_path / "their's $(touch gotcha)"
     flags = ("--variant", "M0", "--stages", "pretrain", "--cluster", "slurm", "--cpus", "1", "--hours", "1")
@@ -73,7 +68,7 @@ def test_a_controller_that_has_just_started_is_waited_for(cluster: Cluster, tmp_
     assert len(read_submissions(Layout(tmp_path))) == 2
 
 
-def test_a_grid_runs_behind_the_pre_training_that_it_needs(cluster: Cluster, tmp_path: Path, until: Until) -> None:
+def test_a_grid_runs_behind_the_pre_training_that_it_needs(cluster: Cluster, tmp_path: Path) -> None:
     """A run of seconds and its grid, sent together: corpus, run, points and selection each start once."""
     layout, run = Layout(tmp_path), tiny_run()
     study = study_of(run, "rte").model_copy(update={"task_origin": open_specified(SOURCE).task_origin("rte")})
@@ -95,13 +90,13 @@ def test_a_grid_runs_behind_the_pre_training_that_it_needs(cluster: Cluster, tmp
 
 
 @pytest.mark.drill
-def test_the_ladders_foot_goes_through_the_queue(cluster: Cluster, tmp_path: Path, until: Until) -> None:
+def test_the_ladders_foot_goes_through_the_queue(cluster: Cluster, tmp_path: Path) -> None:
     """M0 to M2 with all grids at smoke scale, sent by three launchers at once."""
     flags = ("--variant", "M0..M2", "--cluster", "slurm", "--runs", str(tmp_path), "--cpus", "1", "--hours", "1")
     launch(cluster, 3, *flags)
     kinds = Counter(each.kind for each in read_submissions(Layout(tmp_path)))
     assert kinds == {"prepare": 2, "pretrain": 3, "glue": 6}
-    assert_all_is_done_once(cluster, tmp_path, until, grids=3 * 8)
+    assert_all_is_done_once(cluster, tmp_path, grids=3 * 8)
     assert json.loads(launch(cluster, 1, *flags, "--json")) == []
 
 
@@ -113,7 +108,7 @@ def launch(cluster: Cluster, launchers: int, *arguments: str) -> str:
     return said[-1][0]
 
 
-def assert_all_is_done_once(cluster: Cluster, root: Path, until: Until, *, grids: int) -> None:
+def assert_all_is_done_once(cluster: Cluster, root: Path, *, grids: int) -> None:
     """Every unit starts once, every stage and grid closes, and the status command says so from files alone."""
     assert {row["state"] for row in status(root)} - {"done"} <= {"submitted", "running", "waiting"}
     until(lambda: len(list(root.glob("glue/*/studies/*/selection.json"))) == grids, STUDY_SECONDS, f"{grids} grids")

@@ -1,7 +1,6 @@
 """A pre-training run of seconds on its own small corpus, for tests that start, kill and compare whole runs."""
 
 import os
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from neobert.runs.run_file import Execution, Source, write_run_file
 from neobert.runs.specifications import PretrainingRun
 from neobert.runs.worker import Worker, open_parts
 from tests.support.forking import ForkedProcess, start_worker
+from tests.support.waiting import until
 
 STEPS = 24
 LABELS = {"variants": ["T"], "parent": "P", "delta": {"model.layers": [1, 2]}}
@@ -154,10 +154,7 @@ def final_weights(root: Path, run: PretrainingRun) -> dict[str, torch.Tensor]:
 def wait_for_steps(root: Path, run: PretrainingRun, count: int, seconds: float = 120) -> None:
     """Return as soon as the first attempt has noted so many steps."""
     path = root / "pretraining" / run.id / "attempts" / "000001" / "metrics.jsonl"
-    deadline = time.monotonic() + seconds
-    while not path.exists() or path.read_bytes().count(b"\n") < count:
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.002)
+    until(lambda: path.exists() and path.read_bytes().count(b"\n") >= count, seconds, pause_seconds=0.002)
 
 
 def finish(root: Path, *references: str) -> tuple[int, str]:

@@ -2,26 +2,19 @@
 
 import gc
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from neobert.training.trainer import prefetch
+from tests.support.waiting import until
 
 
 def threads() -> int:
     """Threads that make items now."""
     return sum(thread.name.startswith("prefetch") for thread in threading.enumerate())
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.001)
 
 
 class Made:
@@ -63,7 +56,7 @@ def test_no_more_is_made_than_asked_for(taken: int, depth: int) -> None:
     items = prefetch(made, depth)
     for _ in range(taken):
         next(items)
-    wait_until(lambda: made.count == taken + depth)
+    until(lambda: made.count == taken + depth, pause_seconds=0.001)
     assert made.count <= taken + depth
     items.close()  # type: ignore[attr-defined]
 
@@ -112,6 +105,6 @@ def test_the_collector_may_let_go_in_the_thread_itself() -> None:
         next(held[0])  # type: ignore[call-overload]
         del held
         let_go.set()
-        wait_until(lambda: threads() == 0)
+        until(lambda: threads() == 0, pause_seconds=0.001)
     finally:
         gc.enable()
