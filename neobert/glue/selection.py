@@ -26,9 +26,9 @@ from neobert.identity import plain
 from neobert.recipe import Point
 from neobert.runs.claims import Claim, acquire
 from neobert.runs.layout import Layout
-from neobert.runs.records import publish_sealed, read_record
+from neobert.runs.records import publish_sealed, read_record, read_selection
 from neobert.runs.run_file import read_run_file
-from neobert.runs.specifications import GlueStudy, Trial, read_selection
+from neobert.runs.specifications import GlueStudy, Trial
 
 Labels = Mapping[str, Array]
 """By validation split: the true label of each example."""

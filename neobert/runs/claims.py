@@ -199,7 +199,8 @@ def acquire(folder: Path, lease_seconds: float = LEASE_SECONDS) -> Claim | None:
 
 def last_owner(folder: Path, lease_seconds: float = LEASE_SECONDS) -> Owner | None:
     """The last owner of a part; None where it was never claimed or the claim is torn. Reads only."""
-    return _read_owner(folder / str(_highest(folder)), lease_seconds)
+    number = _highest(folder)
+    return _read_owner(folder / str(number), lease_seconds) if number else None
 
 
 def is_claimed(folder: Path, lease_seconds: float = LEASE_SECONDS) -> bool:

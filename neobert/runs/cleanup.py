@@ -28,9 +28,8 @@ from neobert.identity import IDENTITY_DIGITS
 from neobert.runs.claims import acquire, is_claimed, last_owner
 from neobert.runs.index import RUN_FOLDERS, Index, Submitted, read_index
 from neobert.runs.layout import MANIFEST, PARTIAL, SUBMISSION_CLAIM, Layout
-from neobert.runs.records import SNAPSHOT_FILE, read_record, read_records
+from neobert.runs.records import SNAPSHOT_FILE, read_record, read_records, read_selection
 from neobert.runs.run_file import read_run_file
-from neobert.runs.specifications import read_selection
 from neobert.runs.work import Work
 from neobert.training.schedule import milestones
 

@@ -18,9 +18,8 @@ from neobert.files import TEMPORARY_MARK, line_value, read_json
 from neobert.runs.claims import LEASE_SECONDS, Owner, last_owner
 from neobert.runs.kinds import KINDS, kind_of
 from neobert.runs.layout import PARTIAL, Layout
-from neobert.runs.records import is_published
+from neobert.runs.records import is_published, read_selection
 from neobert.runs.run_file import read_run_file
-from neobert.runs.specifications import read_selection
 from neobert.runs.work import Counted, Kind, Part, Work
 
 State = Literal["missing", "waiting", "running", "failed", "done"]

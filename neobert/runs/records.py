@@ -180,6 +180,18 @@ def read_record(path: Path) -> dict[str, Any]:
     return record
 
 
+def read_selection(path: Path) -> dict[str, Any]:
+    """What closes a study; one of an early version is not sealed.
+
+    Raises:
+        DamagedFile: it is torn, or was changed after it was written.
+    """
+    content = read_json(path)
+    if not isinstance(content, dict) or "trial" not in content or {"schema", "checksum"} & content.keys():
+        return read_sealed(path)
+    return content
+
+
 def record_paths(root: Path) -> Iterator[Path]:
     """Every record file below a folder of runs, in a stable order."""
     for pattern in RECORDS:

@@ -5,7 +5,6 @@ each kind offers.
 """
 
 import statistics
-from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -26,8 +25,8 @@ from neobert.recipe import (
     Value,
 )
 from neobert.runs.layout import MANIFEST, Layout
-from neobert.runs.records import Category, Protocol, read_sealed
-from neobert.runs.work import Part, Work
+from neobert.runs.records import Category, Protocol, read_selection
+from neobert.runs.work import Part, Training, Work
 
 EXTERNAL_PREFIX = "model-"
 """Of the ids of external models; run ids are hexadecimal digits."""
@@ -37,37 +36,6 @@ PAIR_MECHANISMS = ("tokenization", "contrastive")
 def pretraining_of(weights: str) -> tuple[str, ...]:
     """The reference of the run that ends with weights; none for an external model."""
     return () if weights.startswith(EXTERNAL_PREFIX) else (f"pretraining/{weights}",)
-
-
-class Training(Work):
-    """A run of training, which its processes do together; what is counted are its steps."""
-
-    job = "pretrain"
-    counted = "steps"
-
-    @property
-    @abstractmethod
-    def total(self) -> int: ...
-
-    @abstractmethod
-    def heldout_loss(self, losses: Mapping[str, float]) -> float | None:
-        """The one number for the losses on held-out texts, which the record has by corpus or data set."""
-
-    def closing(self, layout: Layout) -> Part:
-        folder = layout.root / self.folder
-        return Part(
-            id=self.id, title=f"{self.title} {self.id}", record=folder / "done.json", error=folder / "error.json"
-        )
-
-    def result(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
-        seconds = record["seconds"]
-        return {
-            "done": record["steps"],
-            "tokens_per_second": record["real_tokens"] / seconds if seconds else None,
-            "heldout_loss": self.heldout_loss(record["scores"]["heldout_loss"]),
-            "seconds": seconds,
-            "gpu_hours": record["gpu_hours"],
-        }
 
 
 class PretrainingRun(Training):
@@ -329,18 +297,6 @@ class Trial(Part):
         return self.record.with_suffix(".safetensors")
 
 
-def read_selection(path: Path) -> dict[str, Any]:
-    """What closes a study; one of an early version is not sealed.
-
-    Raises:
-        DamagedFile: it is torn, or was changed after it was written.
-    """
-    content = read_json(path)
-    if not isinstance(content, dict) or "trial" not in content or {"schema", "checksum"} & content.keys():
-        return read_sealed(path)
-    return content
-
-
 class PairSet(Value):
     """A data set of pairs as a run reads it.
 
@@ -565,7 +521,6 @@ class EmbeddingEvaluation(Work):
 class TaskPart(Part):
     """One task on one encoder as a part of an evaluation."""
 
-    layout: Layout
     run: EmbeddingRun
 
     @classmethod
@@ -577,7 +532,6 @@ class TaskPart(Part):
             title=f"{run.task.name} on {run.encoder.weights} ({run.encoder.protocol})",
             record=record,
             error=record.parent / "errors" / record.name,
-            layout=layout,
             run=run,
         )
 

@@ -116,3 +116,34 @@ class Work(Value):
     def result(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
         """The columns that the record of the closing part adds to the row."""
         return {}
+
+
+class Training(Work):
+    """A run of training, which its processes do together; what is counted are its steps."""
+
+    job = "pretrain"
+    counted = "steps"
+
+    @property
+    @abstractmethod
+    def total(self) -> int: ...
+
+    @abstractmethod
+    def heldout_loss(self, losses: Mapping[str, float]) -> float | None:
+        """The one number for the losses on held-out texts, which the record has by corpus or data set."""
+
+    def closing(self, layout: Layout) -> Part:
+        folder = layout.root / self.folder
+        return Part(
+            id=self.id, title=f"{self.title} {self.id}", record=folder / "done.json", error=folder / "error.json"
+        )
+
+    def result(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
+        seconds = record["seconds"]
+        return {
+            "done": record["steps"],
+            "tokens_per_second": record["real_tokens"] / seconds if seconds else None,
+            "heldout_loss": self.heldout_loss(record["scores"]["heldout_loss"]),
+            "seconds": seconds,
+            "gpu_hours": record["gpu_hours"],
+        }

@@ -17,9 +17,9 @@ from neobert.glue.selection import TrialScore, best_of_grid, best_point, halves,
 from neobert.runs.claims import acquire
 from neobert.runs.index import state_of
 from neobert.runs.layout import Layout
-from neobert.runs.records import publish_record, sealed
+from neobert.runs.records import publish_record, read_selection, sealed
 from neobert.runs.run_file import Execution, read_run_file, write_run_file
-from neobert.runs.specifications import GlueStudy, Start, Trial, read_selection
+from neobert.runs.specifications import GlueStudy, Start, Trial
 from tests.ablations.status_worlds import record_trial, study_of
 from tests.glue.glue_worlds import point, protocol
 from tests.support.tiny_runs import SOURCE, tiny_run
