@@ -9,26 +9,26 @@ python -m benchmarks table                  the table alone
 import argparse
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
-from benchmarks.measuring import read_results
+from benchmarks.measuring import Benchmark, read_results
 from neobert.files import replace_file
 
 BENCHMARKS = {
-    "data_loader": "benchmarks.data:measure_loader",
-    "data_scaling": "benchmarks.data:measure_scaling",
-    "data_tokenize": "benchmarks.data:measure_tokenizing",
-    "encoding": "benchmarks.encoding:main",
-    "glue": "benchmarks.glue:main",
-    "pretraining": "benchmarks.pretraining:measure_peers",
-    "pretraining_gpu": "benchmarks.pretraining:measure_gpu",
-    "scaling_processes": "benchmarks.pretraining:measure_processes",
-    "throughput": "benchmarks.throughput:main",
+    "data_loader": "benchmarks.data:LOADER",
+    "data_scaling": "benchmarks.data:SCALING",
+    "data_tokenize": "benchmarks.data:TOKENIZE",
+    "encoding": "benchmarks.encoding:ENCODING",
+    "glue": "benchmarks.glue:GLUE",
+    "pretraining": "benchmarks.pretraining:PRETRAINING",
+    "pretraining_gpu": "benchmarks.pretraining:PRETRAINING_GPU",
+    "scaling_processes": "benchmarks.pretraining:PROCESSES",
+    "throughput": "benchmarks.throughput:THROUGHPUT",
 }
-"""Module and function of each; a function takes the arguments behind the name and returns an exit code."""
+"""Where each `Benchmark` stands."""
 
 TAKE_DATA = ("encoding", "glue")
 """Those that read --data of the whole run; the others keep to synthetic data, on which the table stands."""
@@ -42,8 +42,8 @@ COLUMNS = ("benchmark", "ratio", "goal", "met", "what is compared", "machine", "
 def main(arguments: Sequence[str]) -> int:
     """The command; 1 where a benchmark did not run to its end. A missed goal is a result, not a failure."""
     if arguments and arguments[0] in BENCHMARKS:
-        measure: Callable[[Sequence[str]], int] = resolve_name(BENCHMARKS[arguments[0]])
-        return measure(arguments[1:])
+        benchmark: Benchmark = resolve_name(BENCHMARKS[arguments[0]])
+        return benchmark.run(arguments[0], arguments[1:])
     if arguments == ["table"]:
         return write_table()
     parser = argparse.ArgumentParser(

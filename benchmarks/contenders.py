@@ -7,8 +7,8 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cached_property, partial
 from itertools import cycle
 from typing import Any, Literal, NamedTuple
 from unittest import mock
@@ -18,27 +18,19 @@ import torch
 from torch import Tensor, nn
 
 from ablations.ladder import variants
+from benchmarks.data import IDS, NEOBERT_MASKING, SHORTEST, random_corpus
 from benchmarks.measuring import Timing, median_ratio, time_in_turns
 from neobert.data.batches import IGNORED, Batch, ExactSizes, PaddingBuckets, collate, micro_batches
 from neobert.data.masking import counter_hash, mask_tokens
 from neobert.data.rows import Integers, pack_documents, reorder_rows, shuffle
-from neobert.data.shards import FRAME_TOKENS, Documents, TokenizedCorpus, all_documents
-from neobert.data.tokenizers import SpecialIds
+from neobert.data.shards import FRAME_TOKENS, Documents, all_documents
 from neobert.model.build import build_masked_language_model, initialize
 from neobert.model.size import gated_width
-from neobert.recipe import Masking, Model, Precision, Pretraining
+from neobert.recipe import Model, Precision, Pretraining
 from neobert.training.engine import Engine, autocast
 from neobert.training.pretraining import predicted_tokens, summed_loss
 
 SEED = 0
-MASKING = Masking(rate=0.2, mask_share=1.0, random_share=0.0)
-IDS = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4, "first_text_id": 5}
-SHORTEST = 8
-"""Tokens of the shortest document, specials included."""
-
-WEB_MEAN, WEB_SIGMA = 620.0, 1.0
-"""Log-normal lengths of web pages: 600 billion tokens in 968 million documents (RefinedWeb, Penedo et al. 2023)."""
-
 WIDTH_MULTIPLE = 8
 """Bucketed batches are as wide as their longest document, rounded up to this."""
 
@@ -95,28 +87,23 @@ class MaskedDocuments:
     @cached_property
     def shown(self) -> list[MaskedDocument]:
         """All documents as a model sees them one by one."""
-        return list(self._masked())
+        view = self.view
+        return [self._mask(*each) for each in zip(view.numbers, view.framed_lengths, self.keys, strict=True)]
 
-    def _masked(self) -> Iterator[MaskedDocument]:
+    def _mask(self, number: int, length: int, key: int) -> MaskedDocument:
         corpus = self.view.corpus
-        for number, length, key in zip(self.view.numbers, self.view.framed_lengths, self.keys, strict=True):
-            token_ids = np.full(length, corpus.ids.cls, dtype=np.int64)
-            token_ids[-1] = corpus.ids.sep
-            starts, counts = corpus.starts[[number]], np.array([length - FRAME_TOKENS])
-            corpus.copy(starts, counts, token_ids, np.array([1]))
-            keys, offsets = np.full(length, key), np.arange(length) - 1
-            masked, predicted = mask_tokens(token_ids, keys, offsets, MASKING, corpus.ids)
-            yield MaskedDocument(masked, np.where(predicted, token_ids, IGNORED))
+        token_ids = np.full(length, corpus.ids.cls, dtype=np.int64)
+        token_ids[-1] = corpus.ids.sep
+        corpus.copy(corpus.starts[[number]], np.array([length - FRAME_TOKENS]), token_ids, np.array([1]))
+        masked, predicted = mask_tokens(
+            token_ids, np.full(length, key), np.arange(length) - 1, NEOBERT_MASKING, corpus.ids
+        )
+        return MaskedDocument(masked, np.where(predicted, token_ids, IGNORED))
 
 
 def masked_documents(framed_lengths: Integers, vocabulary_size: int, context: int) -> MaskedDocuments:
     """Documents of random tokens with these lengths, specials included, cut to `context`."""
-    generator = np.random.default_rng(SEED)
-    lengths = framed_lengths - FRAME_TOKENS
-    ids = SpecialIds(**IDS, end_text_id=vocabulary_size)
-    tokens = generator.integers(ids.first_text_id, ids.end_text_id, size=int(lengths.sum())).astype(np.uint16)
-    hashes = generator.integers(0, 2**63, size=len(lengths)).astype(np.uint64)
-    view = all_documents(TokenizedCorpus(ids, lengths, 4 * lengths, hashes, (tokens,), {})).truncated(context)
+    view = all_documents(random_corpus(framed_lengths - FRAME_TOKENS, vocabulary_size)).truncated(context)
     return MaskedDocuments(view, counter_hash(SEED, view.numbers), context)
 
 
@@ -124,16 +111,6 @@ def beta_lengths(count: int, context: int) -> Integers:
     """(count,) lengths of which some fill a row and most do not, 0.6 of the context in the mean."""
     drawn = context * np.random.default_rng(SEED).beta(1.2, 0.8, size=count)
     return np.clip(drawn.round(), SHORTEST, context).astype(np.int64)
-
-
-def web_lengths(count: int, at_least: int = SHORTEST) -> Integers:
-    """(count,) uncut lengths as those of web pages, of which only documents of `at_least` tokens are kept."""
-    generator = np.random.default_rng(SEED)
-    kept = np.empty(0, dtype=np.int64)
-    while len(kept) < count:
-        drawn = generator.lognormal(np.log(WEB_MEAN) - WEB_SIGMA**2 / 2, WEB_SIGMA, size=4 * count)
-        kept = np.concatenate([kept, drawn[drawn >= at_least].astype(np.int64)])
-    return kept[:count]
 
 
 def rows_per_step(rows: int, about: int) -> int:
@@ -152,50 +129,24 @@ def own_batches(documents: MaskedDocuments, documents_per_step: int, *, fixed: b
     rows = reorder_rows(packed, shuffle(packed.count, SEED))
     size = rows_per_step(rows.count, round(documents_per_step * documents.padded_fill))
     tokens = float(documents.view.framed_lengths.mean())
-    shapes = PaddingBuckets(size, documents.context, MASKING.rate, tokens) if fixed else ExactSizes(size)
+    shapes = PaddingBuckets(size, documents.context, NEOBERT_MASKING.rate, tokens) if fixed else ExactSizes(size)
     flat = torch.cuda.is_available()
     return [
-        collate(part, documents.view.corpus, MASKING, sizes=shapes, flat=flat) for part in micro_batches(rows, size)
+        collate(part, documents.view.corpus, NEOBERT_MASKING, sizes=shapes, flat=flat)
+        for part in micro_batches(rows, size)
     ]
-
-
-def own_step(recipe: Pretraining, batches: Sequence[Batch], device: torch.device, *, compiled: bool) -> Step:
-    """One update of the engine, as a run of the recipe has it, on fresh weights and the next batch."""
-    model = build_masked_language_model(recipe.model, batches[0].token_ids.shape[1])
-    initialize(model, recipe.model.initialization, recipe.seed)
-    model.train()
-    if compiled:
-        model.compile(dynamic=False)
-    engine = Engine(model, summed_loss, predicted_tokens, recipe.optimization, recipe.precision, device)
-    upcoming = cycle([batch.to(device) for batch in batches])
-
-    def step() -> int:
-        batch = next(upcoming)
-        engine.step([batch], recipe.optimization.peak_learning_rate).measured()
-        return batch.real_tokens
-
-    return step
 
 
 @dataclass(frozen=True, eq=False)
 class PeerBatch:
-    """Arguments of a Hugging Face model, all (rows, tokens) int64; no mask where no row is padded."""
+    """Arguments of a Hugging Face model, all (rows, tokens) int64; no attention mask where no row is padded."""
 
-    input_ids: Tensor
-    labels: Tensor
-    attention_mask: Tensor | None
+    arguments: dict[str, Tensor]
     real_tokens: int
-
-    @property
-    def arguments(self) -> dict[str, Tensor]:
-        """What the model is called with."""
-        given = {"input_ids": self.input_ids, "labels": self.labels}
-        return given if self.attention_mask is None else given | {"attention_mask": self.attention_mask}
 
     def to(self, device: torch.device) -> "PeerBatch":
         """The batch on a device."""
-        mask = None if self.attention_mask is None else self.attention_mask.to(device)
-        return PeerBatch(self.input_ids.to(device), self.labels.to(device), mask, self.real_tokens)
+        return PeerBatch({name: tensor.to(device) for name, tensor in self.arguments.items()}, self.real_tokens)
 
 
 def peer_batches(documents: MaskedDocuments, batching: Batching, documents_per_step: int) -> list[PeerBatch]:
@@ -227,7 +178,7 @@ def _padded(group: Sequence[MaskedDocument], width: int) -> PeerBatch:
         input_ids[row, :tokens] = torch.from_numpy(document.token_ids)
         labels[row, :tokens] = torch.from_numpy(document.labels)
         mask[row, :tokens] = 1
-    return PeerBatch(input_ids, labels, mask, int(mask.sum()))
+    return PeerBatch({"input_ids": input_ids, "labels": labels, "attention_mask": mask}, int(mask.sum()))
 
 
 def _concatenated(documents: MaskedDocuments, rows_about: int) -> list[PeerBatch]:
@@ -241,7 +192,7 @@ def _concatenated(documents: MaskedDocuments, rows_about: int) -> list[PeerBatch
     labels[:real_tokens] = torch.from_numpy(np.concatenate([shown.labels for shown in documents.shown]))
     real = [min(size, real_tokens - step * size) for step in range(steps)]
     grids = zip(input_ids.view(steps, -1, context), labels.view(steps, -1, context), real, strict=True)
-    return [PeerBatch(ids, targets, None, count) for ids, targets, count in grids]
+    return [PeerBatch({"input_ids": ids, "labels": targets}, count) for ids, targets, count in grids]
 
 
 @dataclass(frozen=True)
@@ -258,68 +209,42 @@ class Peer:
         return f"HF {self.family}, {'sparse head, ' if self.sparse else ''}{self.batching}"
 
     def build(self, model: Model, context: int, attention: str = "sdpa") -> nn.Module:
-        """The class with layers, width, heads and vocabulary of `model`, an untied decoder and no dropout.
+        """The class for masked language models in the shape of `model`, with an untied decoder and no dropout.
 
         ModernBERT keeps its own local attention: two layers of three see 128 tokens.
         """
-        from transformers import BertConfig, BertForMaskedLM, ModernBertConfig, ModernBertForMaskedLM
+        from transformers import AutoModelForMaskedLM
 
         torch.manual_seed(0)
-        shape: dict[str, Any] = {
-            "vocab_size": model.vocabulary_size,
-            "hidden_size": model.width,
-            "num_hidden_layers": model.layers,
-            "num_attention_heads": model.heads,
-            "max_position_embeddings": context,
-            "pad_token_id": IDS["pad"],
-            "tie_word_embeddings": False,
-        }
-        built: nn.Module
+        settings: dict[str, Any]
         if self.family == "bert":
-            bert = BertConfig(
-                **shape,
-                intermediate_size=model.feedforward_width,
-                hidden_dropout_prob=0.0,
-                attention_probs_dropout_prob=0.0,
-            )
-            built = BertForMaskedLM._from_config(bert, attn_implementation=attention)
-            return built
-        modernbert = ModernBertConfig(
-            **shape,
-            intermediate_size=gated_width(model.feedforward_width),
-            bos_token_id=IDS["cls"],
-            cls_token_id=IDS["cls"],
-            eos_token_id=IDS["sep"],
-            sep_token_id=IDS["sep"],
-            sparse_prediction=self.sparse,
-        )
-        built = ModernBertForMaskedLM._from_config(modernbert, attn_implementation=attention)
+            settings = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+            settings["intermediate_size"] = model.feedforward_width
+        else:
+            settings = {"sparse_prediction": self.sparse, "intermediate_size": gated_width(model.feedforward_width)}
+        settings |= {"max_position_embeddings": context, "tie_word_embeddings": False}
+        config = huggingface_config(self.family, model, **settings)
+        built: nn.Module = AutoModelForMaskedLM.from_config(config, attn_implementation=attention)
         return built
 
 
-def peer_step(
-    module: nn.Module, batches: Sequence[PeerBatch], recipe: Pretraining, device: torch.device, *, compiled: bool
-) -> Step:
-    """One update on the next batch: mean loss of the class, autocast, gradients clipped as Trainer does by default,
-    fused AdamW. Compiled for the one width that batches have, else for any."""
-    module = module.to(device).train()
-    several_widths = len({batch.input_ids.shape[1] for batch in batches}) > 1
-    network: Callable[..., Any] = torch.compile(module, dynamic=several_widths or None) if compiled else module
-    rate, decay = recipe.optimization.peak_learning_rate, recipe.optimization.weight_decay
-    optimizer = torch.optim.AdamW(module.parameters(), lr=rate, weight_decay=decay, fused=True)
-    upcoming = cycle([batch.to(device) for batch in batches])
+def huggingface_config(family: str, model: Model, **settings: Any) -> Any:
+    """transformers' configuration of a family with layers, width, heads and vocabulary of `model`, and our ids."""
+    from transformers import AutoConfig
 
-    def step() -> int:
-        batch = next(upcoming)
-        with autocast(device, recipe.precision):
-            loss = network(**batch.arguments).loss
-        loss.backward()
-        nn.utils.clip_grad_norm_(module.parameters(), recipe.optimization.clip_norm)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        return batch.real_tokens
-
-    return step
+    return AutoConfig.for_model(
+        family,
+        vocab_size=model.vocabulary_size,
+        hidden_size=model.width,
+        num_hidden_layers=model.layers,
+        num_attention_heads=model.heads,
+        pad_token_id=IDS.pad,
+        bos_token_id=IDS.cls,
+        cls_token_id=IDS.cls,
+        eos_token_id=IDS.sep,
+        sep_token_id=IDS.sep,
+        **settings,
+    )
 
 
 def contender_name(name: str, precision: Precision, mode: Mode) -> str:
@@ -357,24 +282,54 @@ class Setting:
         for precision in precisions:
             recipe = self.recipe.model_copy(update={"precision": precision})
             for mode in MODES:
-                makers[contender_name(OURS, precision, mode)] = self._maker(None, recipe, mode)
+                makers[contender_name(OURS, precision, mode)] = partial(self._own_step, recipe, mode)
             for peer, modes in peers.items():
                 for mode in modes:
-                    makers[contender_name(peer.name, precision, mode)] = self._maker(peer, recipe, mode)
+                    makers[contender_name(peer.name, precision, mode)] = partial(self._peer_step, peer, recipe, mode)
         return makers
 
-    def _maker(self, peer: Peer | None, recipe: Pretraining, mode: Mode) -> Callable[[], Step]:
-        compiled = mode == "compiled"
+    def _own_step(self, recipe: Pretraining, mode: Mode) -> Step:
+        """One update of the engine, as a run of the recipe has it, on fresh weights and the next batch."""
+        batches = own_batches(self.documents, self.documents_per_step, fixed=mode == "compiled")
+        model = build_masked_language_model(recipe.model, batches[0].token_ids.shape[1])
+        initialize(model, recipe.model.initialization, recipe.seed)
+        model.train()
+        if mode == "compiled":
+            model.compile(dynamic=False)
+        engine = Engine(model, summed_loss, predicted_tokens, recipe.optimization, recipe.precision, self.device)
+        upcoming = cycle([batch.to(self.device) for batch in batches])
 
-        def make() -> Step:
-            if peer is None:
-                own = own_batches(self.documents, self.documents_per_step, fixed=compiled)
-                return own_step(recipe, own, self.device, compiled=compiled)
-            module = peer.build(recipe.model, self.documents.context, self.attention)
-            batches = peer_batches(self.documents, peer.batching, self.documents_per_step)
-            return peer_step(module, batches, recipe, self.device, compiled=compiled)
+        def step() -> int:
+            batch = next(upcoming)
+            engine.step([batch], recipe.optimization.peak_learning_rate).measured()
+            return batch.real_tokens
 
-        return make
+        return step
+
+    def _peer_step(self, peer: Peer, recipe: Pretraining, mode: Mode) -> Step:
+        """One update on the next batch: mean loss of the class, autocast, gradients clipped as Trainer does by default,
+        fused AdamW. Compiled for the one width that batches have, else for any."""
+        module = peer.build(recipe.model, self.documents.context, self.attention).to(self.device).train()
+        batches = peer_batches(self.documents, peer.batching, self.documents_per_step)
+        several_widths = len({batch.arguments["input_ids"].shape[1] for batch in batches}) > 1
+        network: Callable[..., Any] = module
+        if mode == "compiled":
+            network = torch.compile(module, dynamic=several_widths or None)
+        rate, decay = recipe.optimization.peak_learning_rate, recipe.optimization.weight_decay
+        optimizer = torch.optim.AdamW(module.parameters(), lr=rate, weight_decay=decay, fused=True)
+        upcoming = cycle([batch.to(self.device) for batch in batches])
+
+        def step() -> int:
+            batch = next(upcoming)
+            with autocast(self.device, recipe.precision):
+                loss = network(**batch.arguments).loss
+            loss.backward()
+            nn.utils.clip_grad_norm_(module.parameters(), recipe.optimization.clip_norm)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            return batch.real_tokens
+
+        return step
 
     def parameter_counts(self, peers: Sequence[Peer]) -> dict[str, int]:
         """Parameters of our model and of the peers.
@@ -422,18 +377,12 @@ def compiling_anew() -> Iterator[None]:
         yield
 
 
-@dataclass
-class Burst:
-    """`steps` updates as one call; `tokens` notes the real tokens of each call."""
-
-    step: Step
-    steps: int
-    tokens: list[int] = field(default_factory=list)
-
-    def __call__(self) -> None:
-        self.tokens.append(sum(self.step() for _ in range(self.steps)))
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
+def burst(step: Step, steps: int) -> int:
+    """Make `steps` updates; return their real tokens."""
+    tokens = sum(step() for _ in range(steps))
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return tokens
 
 
 @dataclass(frozen=True)
@@ -441,7 +390,7 @@ class Race:
     """What was measured, by contender. `per_token`: time of a real token in each round; `warm_up_seconds`: of model,
     optimizer and first steps, compilation included; `left_out`: why a contender did not take part."""
 
-    per_token: Mapping[str, Sequence[Timing]]
+    per_token: Mapping[str, Sequence[Timing[Any]]]
     warm_up_seconds: Mapping[str, float]
     left_out: Mapping[str, str]
 
@@ -477,24 +426,21 @@ def race(contenders: Mapping[str, Callable[[], Step]], *, rounds: int, steps: in
 
     One that cannot run here is left out with the reason that its library gave.
     """
-    bursts: dict[str, Burst] = {}
+    bursts: dict[str, Callable[[], int]] = {}
     warm_up_seconds: dict[str, float] = {}
     left_out: dict[str, str] = {}
     for name, make in contenders.items():
         started = time.perf_counter()
         try:
-            burst = Burst(make(), WARM_UP_STEPS)
-            burst()
+            step = make()
+            burst(step, WARM_UP_STEPS)
         except Exception as error:
             left_out[name] = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}"
             print(f"  {name}: left out, {left_out[name]}", flush=True)
             continue
         warm_up_seconds[name] = time.perf_counter() - started
-        bursts[name] = Burst(burst.step, steps)
+        bursts[name] = partial(burst, step, steps)
         print(f"  {name}: warmed up in {warm_up_seconds[name]:.1f} s", flush=True)
     timings = time_in_turns(bursts, rounds)
-    per_token = {
-        name: [timing.per(tokens) for timing, tokens in zip(timings[name], burst.tokens, strict=True)]
-        for name, burst in bursts.items()
-    }
+    per_token = {name: [timing.per(timing.returned) for timing in own] for name, own in timings.items()}
     return Race(per_token, warm_up_seconds, left_out)

@@ -4,58 +4,74 @@ python -m benchmarks data_tokenize | data_loader | data_scaling [--help]
 """
 
 import argparse
-import json
 import os
 import resource
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
 from itertools import chain, islice
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from benchmarks.measuring import Goal, Timing, load_averages, median_ratio, seconds_of, time_call, turns, write_result
+from benchmarks.measuring import Benchmark, Goal, Result, Timing, median_ratio, seconds_of, time_call, turns
+from neobert.command_line import count, number_above_0
 from neobert.data.batches import StepIterator, collate
 from neobert.data.catalog import CORPORA
-from neobert.data.rows import STREAMS, WINDOW_DOCUMENTS, PackingWord, best_fit_decreasing
+from neobert.data.rows import STREAMS, WINDOW_DOCUMENTS, Integers, PackingWord, best_fit_decreasing
 from neobert.data.shards import TOKEN, Documents, TokenizedCorpus, all_documents, open_shards, prepare
-from neobert.data.sources import DirectorySource
-from neobert.data.synthetic import corpus_documents
-from neobert.data.tokenizers import TOKENIZER_FILE, SpecialIds, TextTokenizer, load_tokenizer, train_wordpiece
+from neobert.data.sources import Source, open_source
+from neobert.data.tokenizers import TOKENIZER_FILE, SpecialIds, load_tokenizer
 from neobert.recipe import Masking, Stage, Subset
 
+T = TypeVar("T")
+Outcome = dict[str, Any]
+"""What a child process found."""
+
 FILES = 4
-TOKENIZER_TEXTS, VOCABULARY = 2000, 8192
+MOST_TOKENS = 2**16  # of a vocabulary
 ENDLESS = 10**9
 BERT_MASKING = Masking(rate=0.15, mask_share=0.8, random_share=0.1)
 NEOBERT_MASKING = Masking(rate=0.2, mask_share=1.0, random_share=0.0)
+IDS = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4, first_text_id=5, end_text_id=30_000)
+DATA = {"default": "synthetic", "help": "data folder with corpora and tokenizers"}
+SHORTEST = 8
+"""Tokens of the shortest document, specials included."""
 
-Outcome = dict[str, Any]
-"""What a child process prints as JSON."""
+WEB_MEAN, WEB_SIGMA = 620.0, 1.0
+"""Log-normal lengths of web pages: 600 billion tokens in 968 million documents (RefinedWeb, Penedo et al. 2023)."""
 
 
-def documents(data: str | None) -> Iterator[str]:
-    """Documents of both corpora in turns, without line ends: of a data folder, or synthetic ones without end."""
-    sources = [
-        corpus_documents(corpus, documents=ENDLESS) if data is None else DirectorySource(Path(data)).documents(corpus)
-        for corpus in CORPORA
-    ]
-    for texts in zip(*sources, strict=False):
+def texts_of(source: Source) -> Iterator[str]:
+    """Documents of both corpora in turns, without line ends."""
+    for texts in zip(*map(source.documents, CORPORA), strict=False):
         yield from (" ".join(text.split()) for text in texts)
 
 
-def write_tokenizer(data: str | None, folder: Path) -> None:
-    """tokenizer.json of BERT's kind: that of the data folder, or one trained on synthetic text."""
-    if data is None:
-        tokenizer: TextTokenizer = train_wordpiece(list(islice(documents(None), TOKENIZER_TEXTS)), VOCABULARY)
-    else:
-        tokenizer = DirectorySource(Path(data)).tokenizer("wordpiece", 2**16, folder)
-    tokenizer.save(folder)
+def web_lengths(count: int, at_least: int = SHORTEST) -> Integers:
+    """(count,) uncut lengths as those of web pages, of which only documents of `at_least` tokens are kept."""
+    generator = np.random.default_rng(0)
+    kept = np.empty(0, dtype=np.int64)
+    while len(kept) < count:
+        drawn = generator.lognormal(np.log(WEB_MEAN) - WEB_SIGMA**2 / 2, WEB_SIGMA, size=4 * count)
+        kept = np.concatenate([kept, drawn[drawn >= at_least].astype(np.int64)])
+    return kept[:count]
+
+
+def random_corpus(lengths: Integers, vocabulary_size: int) -> TokenizedCorpus:
+    """Documents of random tokens with these lengths, in memory."""
+    ids = replace(IDS, end_text_id=vocabulary_size)
+    generator = np.random.default_rng(0)
+    tokens = generator.integers(ids.first_text_id, ids.end_text_id, size=int(lengths.sum())).astype(np.uint16)
+    hashes = generator.integers(0, 2**63, size=len(lengths)).astype(np.uint64)
+    return TokenizedCorpus(ids, lengths, 4 * lengths, hashes, (tokens,), {})
 
 
 def endless_stage(context: int, rows: int) -> Stage:
@@ -70,85 +86,79 @@ def endless_stage(context: int, rows: int) -> Stage:
     )
 
 
-def run_child(child: str, *arguments: str) -> Outcome:
-    """One of CHILDREN in a fresh process; every library may use all cores."""
-    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
-    command = [sys.executable, "-m", "benchmarks.data", child, *arguments]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
-    outcome: Outcome = json.loads(done.stdout.splitlines()[-1])
-    return outcome
+def call_in_child(run: Callable[..., T], *arguments: Any) -> T:
+    """What a function of this module returns in a fresh process; every library may use all cores."""
+    os.environ.pop("OMP_NUM_THREADS", None)
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as child:
+        return child.submit(run, *arguments).result()
 
 
 # From text files to rows of tokens on the disk: ours, datasets.map with run_mlm's grouping, and the bare limit.
 
-TOKENIZE_GOAL = Goal(2.0, "at least", "MB/s from text files to packed rows on the disk: ours / datasets.map")
 OURS, BARE, PEER = "ours", "encode_batch_fast alone", "datasets.map"
 PEER_FORMS = {
-    f"{processes} processes, batches of {batch}": (str(processes), str(batch))
-    for processes in (1, 2)
-    for batch in (1000, 4000)
+    f"{processes} processes, batches of {batch}": (processes, batch) for processes in (1, 2) for batch in (1000, 4000)
 }
 CONTEXT = 512
 ROWS_PER_STEP = 128
 BARE_BATCH = 2048
 
 
-def measure_tokenizing(arguments: Sequence[str]) -> int:
+def measure_tokenizing(options: argparse.Namespace) -> Iterator[Result]:
     """From text files to rows of tokens on the disk: ours against datasets.map with run_mlm's grouping."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks data_tokenize", description=measure_tokenizing.__doc__)
-    parser.add_argument("--data", help="data folder with corpora and tokenizers (default: synthetic text)")
-    parser.add_argument("--megabytes", type=float, default=8, help="of text (default: 8)")
-    parser.add_argument("--repetitions", type=int, default=5, help="default: 5")
-    options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        figures: dict[str, Any] = {"load_before": load_averages()}
-        write_tokenizer(options.data, folder)
-        figures |= write_texts(options.data, folder, options.megabytes)
-        tried = {form: _tokenize(folder, "datasets", *words)["wall"] for form, words in PEER_FORMS.items()}
-        best = min(tried, key=lambda form: tried[form])
+        source = open_source(options.data, synthetic_documents=ENDLESS)
+        source.tokenizer("wordpiece", MOST_TOKENS, folder).save(folder)
+        figures: dict[str, Any] = {"texts": options.data if options.data == "synthetic" else "real"}
+        figures |= write_texts(texts_of(source), folder, options.megabytes)
+        tried = {form: _tokenize(folder, PEER, *words).wall for form, words in PEER_FORMS.items()}
         figures["datasets.map, one run each, wall seconds"] = {form: round(wall, 2) for form, wall in tried.items()}
-        ways = {OURS: ("ours",), BARE: ("bare",), PEER: ("datasets", *PEER_FORMS[best])}
-        figures |= _compare(folder, ways, options.repetitions, figures["megabytes"])
-        figures["load_after"] = load_averages()
-    write_result("data_tokenize", figures["median of paired ratios"]["wall"], TOKENIZE_GOAL, figures)
-    return 0
+        best = PEER_FORMS[min(tried, key=lambda form: tried[form])]
+        figures |= _compare(folder, best, options.repetitions, figures["megabytes"])
+    yield Result("data_tokenize", figures["median of paired ratios"]["wall"], figures)
 
 
-def write_texts(data: str | None, folder: Path, megabytes: float) -> dict[str, Any]:
-    """Write the first documents to `FILES` files; what they are, for a result file."""
+TOKENIZE = Benchmark(
+    measure_tokenizing,
+    {"data_tokenize": Goal(2.0, "at least", "MB/s from text files to packed rows on the disk: ours / datasets.map")},
+    {
+        "--data": DATA,
+        "--megabytes": {"type": number_above_0, "default": 8, "help": "of text"},
+        "--repetitions": {"type": count, "default": 5, "help": "of each way"},
+    },
+)
+
+
+def write_texts(texts: Iterable[str], folder: Path, megabytes: float) -> dict[str, Any]:
+    """Write the first documents to `FILES` files; how many they are, and their size."""
     paths = [folder / f"texts-{number}.txt" for number in range(FILES)]
-    written = count = 0
-    files = [path.open("w", encoding="utf-8") for path in paths]
-    for text in documents(data):
-        written += files[count % FILES].write(text + "\n")
-        count += 1
-        if written >= megabytes * 1e6:
-            break
-    for file in files:
-        file.close()
-    size = sum(path.stat().st_size for path in paths)
-    return {"texts": "synthetic" if data is None else "real", "documents": count, "megabytes": round(size / 1e6, 2)}
+    written = documents = 0
+    with ExitStack() as opened:
+        files = [opened.enter_context(path.open("w", encoding="utf-8")) for path in paths]
+        for text in texts:
+            written += files[documents % FILES].write(text + "\n")
+            documents += 1
+            if written >= megabytes * 1e6:
+                break
+    return {"documents": documents, "megabytes": round(sum(path.stat().st_size for path in paths) / 1e6, 2)}
 
 
-def _compare(folder: Path, ways: dict[str, tuple[str, ...]], repetitions: int, megabytes: float) -> dict[str, Any]:
+def _compare(folder: Path, best: tuple[int, int], repetitions: int, megabytes: float) -> dict[str, Any]:
     """All ways in turns, each time in a fresh process."""
-    timings: dict[str, list[Timing]] = {way: [] for way in ways}
-    said: dict[str, Outcome] = {}
-    tokenised_alone: list[float] = []
-    for way in turns(list(ways), repetitions):
-        said[way] = _tokenize(folder, *ways[way])
-        timings[way].append(Timing(said[way]["wall"], said[way]["processor"]))
-        tokenised_alone += [said[way]["tokenised"]] if way == OURS else []
+    timings: dict[str, list[Timing[Outcome]]] = {OURS: [], BARE: [], PEER: []}
+    for way in turns(list(timings), repetitions):
+        timings[way].append(_tokenize(folder, way, *(best if way == PEER else ())))
         print(f"  {way}: {timings[way][-1].wall:.2f} s", flush=True)
-    shares = [limit.wall / own for limit, own in zip(timings[BARE], tokenised_alone, strict=True)]
+    shares = [limit.wall / own.returned["tokenised"] for limit, own in zip(timings[BARE], timings[OURS], strict=True)]
+    ours, theirs = timings[OURS][-1].returned, timings[PEER][-1].returned
     return {
         "median of paired ratios": median_ratio(timings[PEER], timings[OURS]),
         "bare rate reached, rows and masks included": median_ratio(timings[BARE], timings[OURS]),
         "bare rate reached by tokenising alone (clock)": round(statistics.median(shares), 3),
-        "fill": said[OURS]["fill"],
-        "version of datasets": said[PEER]["version"],
-        "rows": {OURS: said[OURS]["rows"], PEER: said[PEER]["rows"]},
+        "fill": ours["fill"],
+        "version of datasets": theirs["version"],
+        "rows": {OURS: ours["rows"], PEER: theirs["rows"]},
         **{
             way: {**seconds_of(found), "best MB/s": round(megabytes / min(timing.wall for timing in found), 2)}
             for way, found in timings.items()
@@ -156,24 +166,18 @@ def _compare(folder: Path, ways: dict[str, tuple[str, ...]], repetitions: int, m
     }
 
 
-def _tokenize(folder: Path, way: str, *form: str) -> Outcome:
+def _tokenize(folder: Path, way: str, *form: int) -> Timing[Outcome]:
     """One run of one way, its output thrown away."""
     with tempfile.TemporaryDirectory() as out:
-        return run_child("tokenize", way, str(folder), out, *form)
+        return call_in_child(tokenize, way, folder, Path(out), *form)
 
 
-def tokenize(way: str, folder: str, out: str, *form: str) -> Outcome:
-    """The child of `data_tokenize`: one way, timed after all imports."""
-    paths = sorted(Path(folder).glob("*.txt"))
-    if way == "ours":
-        run = with_shards(paths, Path(folder), Path(out))
-    elif way == "bare":
-        run = with_tokenizer_alone(paths, Path(folder))
-    else:
-        run = with_datasets(paths, Path(folder), Path(out), *map(int, form))
-    outcome: Outcome = {}
-    timing = time_call(lambda: outcome.update(run()))
-    return {"wall": timing.wall, "processor": timing.processor, **outcome}
+def tokenize(way: str, folder: Path, out: Path, *form: int) -> Timing[Outcome]:
+    """In a child: one way, timed after all imports."""
+    paths = sorted(folder.glob("*.txt"))
+    if way == OURS:
+        return time_call(with_shards(paths, folder, out))
+    return time_call(with_tokenizer_alone(paths, folder) if way == BARE else with_datasets(paths, folder, out, *form))
 
 
 def read_texts(paths: Iterable[Path]) -> Iterator[str]:
@@ -256,32 +260,27 @@ def group(examples: dict[str, list[list[int]]]) -> dict[str, list[list[int]]]:
 STEP_TOKENS_PER_SECOND = 310_000
 """What one GPU is to train in pre-training at a context of 1024: the step that the loader must keep up with."""
 
-LOADER_GOAL = Goal(
-    0.01, "at most", "time of the loader / of a step that trains 310,000 tokens a second (context 1024, packed)"
-)
 MASKINGS = {"mask 20 %": NEOBERT_MASKING, "mask 15 %, of it 80/10/10": BERT_MASKING}
 SIZES = ((128, 16_384), (1024, 65_536))
 """Context, and tokens of a micro-batch."""
 
 CONTEXTS = (128, 512, 1024, 4096)
-MEAN_TOKENS = 400
-REAL_DOCUMENTS = 30_000
-IDS = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4, first_text_id=5, end_text_id=30_000)
+DOCUMENTS = 40_000
 
 
-def measure_loader(arguments: Sequence[str]) -> int:
+def measure_loader(options: argparse.Namespace) -> Iterator[Result]:
     """How fast documents are packed and rows become batches, how full rows are, and what share of a step that is."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks data_loader", description=measure_loader.__doc__)
-    parser.add_argument("--data", help="data folder with corpora and tokenizers (default: log-normal lengths)")
-    parser.add_argument("--steps", type=int, default=60, help="of each kind (default: 60)")
-    options = parser.parse_args(arguments)
-    before = load_averages()
     # Once a large array is freed, glibc keeps freed memory, as in a process that has built a model. Before that each
     # array of half a megabyte is new memory of the system, and clearing its pages takes as long as the rest.
     np.ones(3_900_000)
     with tempfile.TemporaryDirectory() as folder:
-        corpus = random_corpus() if options.data is None else real_corpus(options.data, Path(folder))
-        view = all_documents(corpus)
+        if options.data:
+            source = open_source(options.data, synthetic_documents=ENDLESS)
+            tokenizer = source.tokenizer("wordpiece", MOST_TOKENS, Path(folder))
+            texts = islice(texts_of(source), DOCUMENTS)
+            view = all_documents(prepare(texts, tokenizer, Path(folder) / "corpus", origins={}))
+        else:
+            view = all_documents(random_corpus(web_lengths(DOCUMENTS), IDS.end_text_id))
         loaders = {
             f"context {context}": {
                 packing: {
@@ -293,31 +292,27 @@ def measure_loader(arguments: Sequence[str]) -> int:
             for context, tokens in SIZES
         }
         figures = {
-            "load_before": before,
-            "documents": "log-normal lengths" if options.data is None else "real",
+            "documents": "real" if options.data else "log-normal lengths",
             "mean tokens a document": round(float(view.lengths.mean()), 1),
             "packing": {f"context {context}": packing_rate(view, context) for context in CONTEXTS},
             "loader, million tokens a processor second": loaders,
-            "load_after": load_averages(),
         }
     slowest = min(loaders["context 1024"]["packed"].values())
-    write_result("data_loader", STEP_TOKENS_PER_SECOND / (slowest * 1e6), LOADER_GOAL, figures)
-    return 0
+    yield Result("data_loader", STEP_TOKENS_PER_SECOND / (slowest * 1e6), figures)
 
 
-def random_corpus(count: int = 40_000) -> TokenizedCorpus:
-    """Random tokens in documents of log-normal lengths, as web pages have them."""
-    generator = np.random.default_rng(0)
-    lengths = np.clip(generator.lognormal(np.log(MEAN_TOKENS) - 0.5, 1.0, size=count), 1, 20_000).astype(np.int64)
-    tokens = generator.integers(IDS.first_text_id, IDS.end_text_id, size=int(lengths.sum())).astype(np.uint16)
-    hashes = generator.integers(0, 2**63, size=count).astype(np.uint64)
-    return TokenizedCorpus(IDS, lengths, 4 * lengths, hashes, (tokens,), {})
-
-
-def real_corpus(data: str, folder: Path) -> TokenizedCorpus:
-    """The first documents of a data folder."""
-    tokenizer = DirectorySource(Path(data)).tokenizer("wordpiece", 2**16, folder)
-    return prepare(islice(documents(data), REAL_DOCUMENTS), tokenizer, folder / "corpus", origins={})
+LOADER = Benchmark(
+    measure_loader,
+    {
+        "data_loader": Goal(
+            0.01, "at most", "time of the loader / of a step that trains 310,000 tokens a second (context 1024, packed)"
+        )
+    },
+    {
+        "--data": {"help": "data folder with corpora and tokenizers (default: random tokens in log-normal lengths)"},
+        "--steps": {"type": count, "default": 60, "help": "of each kind"},
+    },
+)
 
 
 def packing_rate(view: Documents, context: int) -> dict[str, float]:
@@ -326,16 +321,11 @@ def packing_rate(view: Documents, context: int) -> dict[str, float]:
     order = np.random.default_rng(1).permutation(len(lengths))
     starts = range(0, len(order) - WINDOW_DOCUMENTS, WINDOW_DOCUMENTS)
     windows = [lengths[order[start : start + WINDOW_DOCUMENTS]] for start in starts]
-    rows: list[int] = []
-
-    def pack() -> None:
-        rows.extend(best_fit_decreasing(window, context).count for window in windows)
-
-    seconds = time_call(pack).processor
+    packed = time_call(lambda: sum(best_fit_decreasing(window, context).count for window in windows))
     tokens = sum(int(window.sum()) for window in windows)
     return {
-        "million tokens a second": round(tokens / seconds / 1e6, 1),
-        "fill": round(tokens / (sum(rows) * context), 4),
+        "million tokens a second": round(tokens / packed.processor / 1e6, 1),
+        "fill": round(tokens / (packed.returned * context), 4),
     }
 
 
@@ -346,23 +336,16 @@ def loading_rate(
     median of five runs of a fifth of `steps`."""
     iterator = StepIterator(view, endless_stage(context, tokens // context), packing, seed=0)
     next(iterator)
-    rates: list[float] = []
-    for _ in range(5):
-        real: list[int] = []
 
-        def run(real: list[int] = real) -> None:
-            real.extend(collate(rows, view.corpus, masking).real_tokens for rows in islice(iterator, steps // 5))
+    def load() -> int:
+        return sum(collate(rows, view.corpus, masking).real_tokens for rows in islice(iterator, steps // 5))
 
-        seconds = time_call(run).processor
-        rates.append(sum(real) / seconds / 1e6)
-    return round(statistics.median(rates), 1)
+    timings = [time_call(load) for _ in range(5)]
+    return round(statistics.median(each.returned / each.processor / 1e6 for each in timings), 1)
 
 
 # Time and peak memory of tokenising, opening and the first training batches at 1, 10 and 100 times a small corpus.
 
-SCALING_GOAL = Goal(
-    1.15, "at most", "processor time a token to tokenise, open and begin: 100 times a corpus / 10 times"
-)
 FACTORS = (1, 10, 100)
 MEMORY_BOUND_MEGABYTES = 16
 """How much higher memory may stand after tokenising 100 times than after 10 times."""
@@ -372,39 +355,45 @@ BLOCK_TEXTS = 500
 FIRST_STEPS = 4
 
 
-def measure_scaling(arguments: Sequence[str]) -> int:
+def measure_scaling(options: argparse.Namespace) -> Iterator[Result]:
     """Time and memory of tokenising, opening and the first batches at 1, 10 and 100 times a corpus."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks data_scaling", description=measure_scaling.__doc__)
-    parser.add_argument("--documents", type=int, default=2000, help="of the smallest corpus (default: 2000)")
-    options = parser.parse_args(arguments)
-    before, sizes = load_averages(), {}
+    sizes: dict[int, Outcome] = {}
     with tempfile.TemporaryDirectory() as folder:
-        write_tokenizer(None, Path(folder))
+        source = open_source("synthetic", synthetic_documents=ENDLESS)
+        source.tokenizer("wordpiece", MOST_TOKENS, Path(folder)).save(Path(folder))
         for factor in FACTORS:
-            sizes[factor] = run_child("prepare_corpus", folder, str(factor * options.documents))
+            sizes[factor] = call_in_child(prepare_corpus, Path(folder), factor * options.documents)
             print(f"  {factor} times: {sizes[factor]}", flush=True)
     small, large = sizes[10], sizes[100]
     growth = {part: round(large["peak megabytes"][part] - small["peak megabytes"][part], 1) for part in (FIRST, SECOND)}
     figures = {
-        "load_before": before,
         **{f"{factor} times": found for factor, found in sizes.items()},
-        "load_after": load_averages(),
         "growth of the peak from 10 to 100 times, megabytes": growth,
         "bound on that of tokenising, megabytes": MEMORY_BOUND_MEGABYTES,
         "memory of tokenising is flat": growth[FIRST] <= MEMORY_BOUND_MEGABYTES,
         "tokens on the disk, megabytes": round(2 * large["tokens"] / 1e6, 1),
     }
     ratio = large["processor nanoseconds a token"] / small["processor nanoseconds a token"]
-    write_result("data_scaling", ratio, SCALING_GOAL, figures)
-    return 0
+    yield Result("data_scaling", ratio, figures)
 
 
-def prepare_corpus(folder: str, documents_of_it: str) -> Outcome:
-    """The child of `data_scaling`: everything from texts to the first batches; memory is the process's highest."""
-    count, out = int(documents_of_it), Path(folder) / f"corpus-{documents_of_it}"
-    block = list(islice(documents(None), BLOCK_TEXTS))
-    texts = (f"{number} {block[number % BLOCK_TEXTS]}" for number in range(count))
-    tokenizer = load_tokenizer(Path(folder))
+SCALING = Benchmark(
+    measure_scaling,
+    {
+        "data_scaling": Goal(
+            1.15, "at most", "processor time a token to tokenise, open and begin: 100 times a corpus / 10 times"
+        )
+    },
+    {"--documents": {"type": count, "default": 2000, "help": "of the smallest corpus"}},
+)
+
+
+def prepare_corpus(folder: Path, documents: int) -> Outcome:
+    """In a child: everything from texts to the first batches; memory is the process's highest."""
+    out = folder / f"corpus-{documents}"
+    block = list(islice(texts_of(open_source("synthetic", synthetic_documents=ENDLESS)), BLOCK_TEXTS))
+    texts = (f"{number} {block[number % BLOCK_TEXTS]}" for number in range(documents))
+    tokenizer = load_tokenizer(folder)
 
     def begin() -> None:
         corpus = open_shards(out)
@@ -412,17 +401,15 @@ def prepare_corpus(folder: str, documents_of_it: str) -> Outcome:
         for rows in islice(StepIterator(view, endless_stage(1024, 16), "packed", seed=0), FIRST_STEPS):
             collate(rows, corpus, NEOBERT_MASKING)
 
-    parts: dict[str, Callable[[], Any]] = {
-        FIRST: lambda: prepare(texts, tokenizer, out, origins={}),
-        SECOND: begin,
-    }
-    timings, peaks = {}, {"imports": peak_megabytes()}
-    for name, run in parts.items():
-        timings[name], peaks[name] = time_call(run), peak_megabytes()
+    peaks = {"imports": peak_megabytes()}
+    timings: dict[str, Timing[Any]] = {FIRST: time_call(lambda: prepare(texts, tokenizer, out, origins={}))}
+    peaks[FIRST] = peak_megabytes()
+    timings[SECOND] = time_call(begin)
+    peaks[SECOND] = peak_megabytes()
     tokens = open_shards(out).tokens
     processor = sum(timing.processor for timing in timings.values())
     return {
-        "documents": count,
+        "documents": documents,
         "tokens": tokens,
         "wall seconds": {name: round(timing.wall, 3) for name, timing in timings.items()},
         "processor seconds": {name: round(timing.processor, 3) for name, timing in timings.items()},
@@ -435,9 +422,3 @@ def peak_megabytes() -> float:
     """The most memory that this process has had at a time."""
     unit = 1 if sys.platform == "darwin" else 1024
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6, 1)
-
-
-CHILDREN: dict[str, Callable[..., Outcome]] = {"tokenize": tokenize, "prepare_corpus": prepare_corpus}
-
-if __name__ == "__main__":
-    print(json.dumps(CHILDREN[sys.argv[1]](*sys.argv[2:])))

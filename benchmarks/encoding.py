@@ -6,7 +6,7 @@ python -m benchmarks encoding [--data DIR]      DIR holds mteb and tokenizers; w
 import argparse
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stdout
 from copy import deepcopy
 from dataclasses import dataclass
@@ -20,13 +20,14 @@ import torch
 from ablations.ladder import variants
 from ablations.plan import scaled_variant
 from ablations.scales import execution_at
-from benchmarks.measuring import Goal, Measured, load_averages, measure_devices, median_ratio, seconds_of, time_in_turns
+from benchmarks.measuring import Benchmark, Goal, Result, devices_with, median_ratio, seconds_of, time_in_turns
+from neobert.command_line import count
 from neobert.data.preparation import open_specified
 from neobert.data.synthetic import corpus_documents
 from neobert.embeddings.encoders import PackedEncoder, TextEncoder
 from neobert.errors import MissingData
 from neobert.export.__main__ import export
-from neobert.export.checkpoint import PretrainedCheckpoint, open_checkpoint
+from neobert.export.checkpoint import open_checkpoint
 from neobert.model.build import build_masked_language_model, initialize
 from neobert.recipe import Precision
 from neobert.runs.claims import acquire
@@ -37,8 +38,6 @@ from neobert.training import checkpoints
 from neobert.training.accounting import DTYPES
 
 NAME = "encoding_over_sentence_transformers"
-GOAL = Goal(1.5, "at least", "texts a second on a CPU in fp32, this encoder / sentence-transformers (6 × 384)")
-GPU_GOAL = Goal(1.2, "at least", "texts a second on a GPU in bf16, this encoder / sentence-transformers (12 × 768)")
 VARIANT = "M10"
 CONTEXT = 512
 VOCABULARY_SIZE = 30_522
@@ -67,28 +66,33 @@ TextSets = dict[str, list[str]]
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def main(arguments: Sequence[str]) -> int:
-    """The command."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks encoding", description=__doc__)
-    parser.add_argument("--data", type=Path, help="data folder with mteb and tokenizers (default: synthetic texts)")
-    parser.add_argument("--repetitions", type=int, default=2, help="of every cell (default: 2)")
-    parser.add_argument("--threads", type=int, default=1, help="of torch (default: 1)")
-    options = parser.parse_args(arguments)
-    return measure_devices(
-        NAME, GOAL, GPU_GOAL, partial(measure, options), command="encoding", package="sentence_transformers"
-    )
+def measure(options: argparse.Namespace) -> Iterator[Result]:
+    """Texts to vectors: this encoder against sentence-transformers with the same weights, at its best batch size."""
+    for device in devices_with("sentence_transformers"):
+        torch.set_num_threads(options.threads)
+        sets = text_sets(options.data)
+        on_cpu = device == "cpu"
+        chosen = {SMALL: samples(sets), LARGE: short_samples(sets)} if on_cpu else dict.fromkeys(SHAPES, sets)
+        figures = measure_on(torch.device(device), options.data, chosen, options.repetitions)
+        found = figures[SMALL]["fp32"] if on_cpu else figures[LARGE]["bf16"]
+        ratio = found["texts a second, ratio"]["processor" if on_cpu else "wall"]
+        yield Result(NAME if on_cpu else f"{NAME}_gpu", ratio, {"threads": options.threads, **figures})
 
 
-def measure(options: argparse.Namespace, device: str) -> Measured:
-    """Both shapes in both precisions; the goals are for the small one in fp32 on a CPU, the large in bf16 on a GPU."""
-    torch.set_num_threads(options.threads)
-    sets = text_sets(options.data)
-    if device == "cpu":
-        chosen, shape, precision = {SMALL: samples(sets), LARGE: short_samples(sets)}, SMALL, "fp32"
-    else:
-        chosen, shape, precision = dict.fromkeys(SHAPES, sets), LARGE, "bf16"
-    figures = measure_on(torch.device(device), options.data, chosen, options.repetitions)
-    return figures[shape][precision]["texts a second, ratio"], {"threads": options.threads, **figures}
+ENCODING = Benchmark(
+    measure,
+    {
+        NAME: Goal(1.5, "at least", "texts a second on a CPU in fp32, this encoder / sentence-transformers (6 × 384)"),
+        f"{NAME}_gpu": Goal(
+            1.2, "at least", "texts a second on a GPU in bf16, this encoder / sentence-transformers (12 × 768)"
+        ),
+    },
+    {
+        "--data": {"type": Path, "help": "data folder with mteb and tokenizers (default: synthetic texts)"},
+        "--repetitions": {"type": count, "default": 2, "help": "of every cell"},
+        "--threads": {"type": count, "default": 1, "help": "of torch"},
+    },
+)
 
 
 def text_sets(data: Path | None) -> TextSets:
@@ -170,23 +174,6 @@ class Pair:
     theirs: Any
     texts: TextSets
 
-    @classmethod
-    def load(
-        cls,
-        checkpoint: PretrainedCheckpoint,
-        exported: Path,
-        texts: TextSets,
-        device: torch.device,
-        precision: Precision,
-    ) -> "Pair":
-        """A checkpoint, and the folder that the project's own command exported of it."""
-        from sentence_transformers import SentenceTransformer
-
-        encoder = PackedEncoder(deepcopy(checkpoint.network.model))
-        ours = TextEncoder(encoder, checkpoint.tokenizer, CONTEXT, precision=precision, device=device)
-        theirs = SentenceTransformer(str(exported), device=str(device), model_kwargs={"dtype": DTYPES[precision]})
-        return cls(ours, theirs, texts)
-
     def our_vectors(self) -> Array:
         """(texts, width)."""
         return np.concatenate([self.ours.encode(texts) for texts in self.texts.values()])
@@ -216,7 +203,9 @@ def measure_on(
     device: torch.device, data: Path | None, chosen: Mapping[str, TextSets], repetitions: int
 ) -> dict[str, Any]:
     """Both precisions of every shape on a device."""
-    figures: dict[str, Any] = {"load_before": load_averages()}
+    from sentence_transformers import SentenceTransformer
+
+    figures: dict[str, Any] = {}
     source = Source(name="synthetic" if data is None else str(data.resolve()), synthetic_documents=2000)
     for shape, texts in chosen.items():
         with tempfile.TemporaryDirectory() as folder:
@@ -227,9 +216,12 @@ def measure_on(
             figures[shape] = {"texts": {name: len(own) for name, own in texts.items()}}
             for precision in get_args(Precision):
                 print(shape, precision, flush=True)
-                pair = Pair.load(checkpoint, exported, texts, device, precision)
-                figures[shape][precision] = compare(pair, repetitions)
-    return figures | {"load_after": load_averages()}
+                encoder = PackedEncoder(deepcopy(checkpoint.network.model))
+                ours = TextEncoder(encoder, checkpoint.tokenizer, CONTEXT, precision=precision, device=device)
+                settings = {"dtype": DTYPES[precision]}
+                theirs = SentenceTransformer(str(exported), device=str(device), model_kwargs=settings)
+                figures[shape][precision] = compare(Pair(ours, theirs, texts), repetitions)
+    return figures
 
 
 def compare(pair: Pair, repetitions: int) -> dict[str, Any]:
@@ -239,20 +231,14 @@ def compare(pair: Pair, repetitions: int) -> dict[str, Any]:
         AssertionError: in fp32 the vectors of both differ.
     """
     sizes = BATCH_SIZES[pair.ours.device.type]
-    vectors: dict[str, Array] = {}
-
-    def encode_ours() -> None:
-        vectors[OURS] = pair.our_vectors()
-
-    def encode_theirs(size: int) -> None:
-        vectors[_theirs(size)] = pair.their_vectors(size)
-
-    first = time_in_turns({OURS: encode_ours, **{_theirs(size): partial(encode_theirs, size) for size in sizes}}, 1)
+    encode: dict[str, Callable[[], Array]] = {_theirs(size): partial(pair.their_vectors, size) for size in sizes}
+    encode[OURS] = pair.our_vectors
+    first = time_in_turns(encode, 1)
     best = min(sizes, key=lambda size: first[_theirs(size)][0].processor)
-    cosine = least_cosine(vectors[OURS], vectors[_theirs(best)])
+    cosine = least_cosine(first[OURS][0].returned, first[_theirs(best)][0].returned)
     if pair.ours.precision == "fp32" and not cosine > LEAST_COSINE:
         raise AssertionError(f"the vectors of both programs differ: cosine {cosine}")
-    timings = time_in_turns({OURS: encode_ours, _theirs(best): partial(encode_theirs, best)}, repetitions)
+    timings = time_in_turns({name: encode[name] for name in (OURS, _theirs(best))}, repetitions)
     return {
         "least cosine": round(cosine, 6),
         "texts a second, ratio": median_ratio(timings[_theirs(best)], timings[OURS]),

@@ -1,8 +1,9 @@
-"""Fair timing where others compute too, and result files: {name, ratio, goal, met, figures, machine, versions, date}.
+"""Fair timing where others compute too, and what every benchmark is: flags, goals, and a result file for each goal.
 
 Contenders take turns, and medians of paired ratios count.
 """
 
+import argparse
 import os
 import platform
 import resource
@@ -10,38 +11,41 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
-from neobert.command_line import guarded
+from neobert.command_line import Parser, guarded
 from neobert.files import json_bytes, read_json, replace_file
 from neobert.runs.records import PACKAGES, code_state
+
+Returned = TypeVar("Returned")
 
 FOLDER = Path(__file__).parent / "results"
 KEYS = ("name", "ratio", "goal", "met", "figures", "machine", "versions", "date")
 
 
 @dataclass(frozen=True)
-class Timing:
-    """Seconds of one run: on the clock, and on processors (its child processes included)."""
+class Timing(Generic[Returned]):
+    """Seconds of one run, on the clock and on processors (its child processes included), and what the run returned."""
 
     wall: float
     processor: float
+    returned: Returned
 
-    def per(self, tokens: float) -> "Timing":
+    def per(self, tokens: float) -> "Timing[Returned]":
         """The time of one of `tokens`."""
-        return Timing(self.wall / tokens, self.processor / tokens)
+        return Timing(self.wall / tokens, self.processor / tokens, self.returned)
 
 
-def time_call(run: Callable[[], None]) -> Timing:
+def time_call(run: Callable[[], Returned]) -> Timing[Returned]:
     """How long a call takes."""
     wall, processor = time.perf_counter(), _processor_seconds()
-    run()
-    return Timing(time.perf_counter() - wall, _processor_seconds() - processor)
+    returned = run()
+    return Timing(time.perf_counter() - wall, _processor_seconds() - processor, returned)
 
 
 def _processor_seconds() -> float:
@@ -49,9 +53,11 @@ def _processor_seconds() -> float:
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
-def time_in_turns(contenders: Mapping[str, Callable[[], None]], repetitions: int) -> dict[str, list[Timing]]:
+def time_in_turns(
+    contenders: Mapping[str, Callable[[], Returned]], repetitions: int
+) -> dict[str, list[Timing[Returned]]]:
     """Time every contender once a repetition; the order turns round each time, so that none always goes first."""
-    timings: dict[str, list[Timing]] = {name: [] for name in contenders}
+    timings: dict[str, list[Timing[Returned]]] = {name: [] for name in contenders}
     for name in turns(list(contenders), repetitions):
         timings[name].append(time_call(contenders[name]))
         print(f"  {name}: {timings[name][-1].wall:.2f} s, load {os.getloadavg()[0]:.1f}", flush=True)
@@ -64,7 +70,7 @@ def turns(names: Sequence[str], repetitions: int) -> Iterator[str]:
         yield from names if repetition % 2 == 0 else names[::-1]
 
 
-def median_ratio(own: Sequence[Timing], other: Sequence[Timing]) -> dict[str, float]:
+def median_ratio(own: Sequence[Timing[Any]], other: Sequence[Timing[Any]]) -> dict[str, float]:
     """The medians of the paired ratios own / other, by clock and by processor."""
     pairs = list(zip(own, other, strict=True))
     return {
@@ -73,17 +79,12 @@ def median_ratio(own: Sequence[Timing], other: Sequence[Timing]) -> dict[str, fl
     }
 
 
-def seconds_of(timings: Sequence[Timing]) -> dict[str, list[float]]:
+def seconds_of(timings: Sequence[Timing[Any]]) -> dict[str, list[float]]:
     """All of the timings, for a result file."""
     return {
         "wall_seconds": [round(timing.wall, 2) for timing in timings],
         "processor_seconds": [round(timing.processor, 2) for timing in timings],
     }
-
-
-def load_averages() -> list[float]:
-    """The load averages of the machine over 1, 5 and 15 minutes."""
-    return [round(value, 2) for value in os.getloadavg()]
 
 
 def wait_passively() -> None:
@@ -111,8 +112,62 @@ class Goal:
         return ratio >= self.bound if self.side == "at least" else ratio <= self.bound
 
 
-def write_result(name: str, ratio: float | None, goal: Goal, figures: dict[str, Any], folder: Path = FOLDER) -> None:
-    """Write results/<name>.json whole and print it; a `ratio` of None says that it was not measured here."""
+class Result(NamedTuple):
+    """What was measured under the name of a goal; a `ratio` of None says that a side did not run."""
+
+    name: str
+    ratio: float | None
+    figures: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """`measure` gives a result for each of the `goals` that can be measured here; `flags` are arguments of argparse."""
+
+    measure: Callable[[argparse.Namespace], Iterator[Result]]
+    goals: Mapping[str, Goal]
+    flags: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def run(self, name: str, arguments: Sequence[str]) -> int:
+        """The command: measure and write the result files; return an exit code."""
+        parser = Parser(prog=f"python -m benchmarks {name}", description=self.measure.__doc__)
+        for flag, settings in self.flags.items():
+            default = " (default: %(default)s)" if "default" in settings else ""
+            parser.add_argument(flag, **{**settings, "help": settings["help"] + default})
+        parser.add_argument("--folder", type=Path, default=FOLDER, help="of the results (default: benchmarks/results)")
+        options = parser.parse_args(arguments)
+        return guarded(f"benchmarks {name}", lambda: self._write_results(options), options.folder)
+
+    def _write_results(self, options: argparse.Namespace) -> int:
+        """Write what is measured, with the load before and after; a goal without a result is noted as not measured,
+        where no earlier measurement stands."""
+        before = _load_averages()
+        for name, ratio, figures in self.measure(options):
+            figures |= {"load_before": before, "load_after": _load_averages()}
+            write_result(name, ratio, self.goals[name], figures, options.folder)
+        for name, goal in self.goals.items():
+            if not (options.folder / f"{name}.json").exists():
+                write_result(name, None, goal, {}, options.folder)
+        return 0
+
+
+def _load_averages() -> list[float]:
+    """The load averages of the machine over 1, 5 and 15 minutes."""
+    return [round(value, 2) for value in os.getloadavg()]
+
+
+def devices_with(package: str) -> list[str]:
+    """The devices that this machine has, of "cpu" and "cuda"; none without the package of the other side."""
+    import torch
+
+    if find_spec(package) is None:
+        print(f"not measured: {package} is not installed; pip install -e '.[export]'", file=sys.stderr)
+        return []
+    return ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+
+
+def write_result(name: str, ratio: float | None, goal: Goal, figures: dict[str, Any], folder: Path) -> None:
+    """Write <name>.json whole and print it; a `ratio` of None says that it was not measured here."""
     state = code_state()
     commit = state["commit"] and state["commit"][:12] + ("+" if state["dirty"] else "")
     packages = {package: metadata.version(package) for package in PACKAGES}
@@ -128,46 +183,6 @@ def write_result(name: str, ratio: float | None, goal: Goal, figures: dict[str, 
     }
     replace_file(folder / f"{name}.json", json_bytes(content))
     print(json_bytes(content).decode(), flush=True)
-
-
-def write_unmeasured(name: str, goal: Goal, folder: Path = FOLDER) -> None:
-    """Note that something was not measured; a measurement that is there already stays."""
-    if not (folder / f"{name}.json").exists():
-        write_result(name, None, goal, {}, folder)
-
-
-Measured = tuple[dict[str, float], dict[str, Any]]
-"""A ratio by wall clock and by processor time, and the figures behind it."""
-
-
-def measure_devices(
-    name: str, goal: Goal, gpu_goal: Goal, measure: Callable[[str], Measured], *, command: str, package: str
-) -> int:
-    """Write the results `name` (a CPU, by processor time) and `name`_gpu (a GPU, by wall clock); return an exit code.
-
-    measure: called with "cpu", and with "cuda" where there is a GPU. package: what the peer needs; without it neither
-        is measured.
-    """
-    import torch
-
-    gpu_name = f"{name}_gpu"
-    if find_spec(package) is None:
-        print(f"not measured: {package} is not installed; pip install -e '.[export]'", file=sys.stderr)
-        write_unmeasured(name, goal)
-        write_unmeasured(gpu_name, gpu_goal)
-        return 0
-
-    def write_both() -> int:
-        ratio, figures = measure("cpu")
-        write_result(name, ratio["processor"], goal, figures)
-        if not torch.cuda.is_available():
-            write_unmeasured(gpu_name, gpu_goal)
-            return 0
-        ratio, figures = measure("cuda")
-        write_result(gpu_name, ratio["wall"], gpu_goal, figures)
-        return 0
-
-    return guarded(f"benchmarks {command}", write_both, FOLDER)
 
 
 def read_results(folder: Path = FOLDER) -> list[dict[str, Any]]:

@@ -19,26 +19,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from benchmarks.contenders import IDS, count_parameters, neobert_recipe
-from benchmarks.measuring import (
-    FOLDER,
-    Goal,
-    Timing,
-    describe_machine,
-    load_averages,
-    median_ratio,
-    time_call,
-    turns,
-    write_result,
-    write_unmeasured,
-)
-from neobert.command_line import count, guarded, parser_from
-from neobert.errors import EXIT_DONE
+from benchmarks.contenders import count_parameters, huggingface_config, neobert_recipe
+from benchmarks.data import IDS
+from benchmarks.measuring import Benchmark, Goal, Result, Timing, describe_machine, median_ratio, time_call, turns
+from neobert.command_line import count
 from neobert.files import replace_file
 from neobert.identity import identity, plain
 from neobert.model.attention import is_flash_attn_available, whole_rows_plan
 from neobert.model.build import build_encoder, initialize
-from neobert.recipe import Precision
+from neobert.recipe import Model, Precision
 from neobert.runs.layout import Layout
 from neobert.runs.records import ThroughputConfig, ThroughputScores, provenance, sealed
 from neobert.training.accounting import DTYPES
@@ -49,7 +38,6 @@ Forward = Callable[[Tensor], Tensor]
 
 HEAD_SIZE = 64
 FIRST_TEXT_ID = 1000
-PAD, CLS, SEP = IDS["pad"], IDS["cls"], IDS["sep"]
 SEARCH_STEPS = 3
 WARM_UP_STEPS = 2
 CPU_DIVISOR = 4
@@ -71,9 +59,16 @@ class EncoderShape:
     positions: int | None
 
     @property
-    def heads(self) -> int:
-        """All families have heads of 64."""
-        return self.width // HEAD_SIZE
+    def model(self) -> Model:
+        """Our own model of this shape; all families have heads of 64."""
+        return neobert_recipe(
+            "bf16",
+            layers=self.layers,
+            width=self.width,
+            heads=self.width // HEAD_SIZE,
+            feedforward_width=self.feedforward_width,
+            vocabulary_size=self.vocabulary_size,
+        ).model
 
     def scaled_down(self, divisor: int) -> "EncoderShape":
         """Depth and width divided alike, so that their ratio stays; the name tells both."""
@@ -95,16 +90,8 @@ class EncoderShape:
         """The encoder with random weights and without a head, in evaluation mode, and its forward pass."""
         torch.manual_seed(0)
         if self.family == "neobert":
-            shape = {
-                "layers": self.layers,
-                "width": self.width,
-                "heads": self.heads,
-                "feedforward_width": self.feedforward_width,
-                "vocabulary_size": self.vocabulary_size,
-            }
-            model = neobert_recipe("bf16", **shape).model
-            encoder = build_encoder(model, context=0).eval()
-            initialize(encoder, model.initialization, 0)
+            encoder = build_encoder(self.model, context=0).eval()
+            initialize(encoder, self.model.initialization, 0)
             return encoder, lambda token_ids: encoder(token_ids, whole_rows_plan(token_ids))
         module = build_peer(self, attention).eval()
         return module, lambda token_ids: module(input_ids=token_ids).last_hidden_state
@@ -116,31 +103,16 @@ def build_peer(shape: EncoderShape, attention: str) -> nn.Module:
     Raises:
         ImportError: the attention wants a package that is not installed.
     """
-    from transformers import BertConfig, BertModel, ModernBertConfig, ModernBertModel, RobertaConfig, RobertaModel
+    from transformers import AutoModel
 
-    positions = shape.positions
-    assert positions is not None
-    same: dict[str, Any] = {
-        "vocab_size": shape.vocabulary_size,
-        "hidden_size": shape.width,
-        "num_hidden_layers": shape.layers,
-        "num_attention_heads": shape.heads,
-        "intermediate_size": shape.feedforward_width,
-        "pad_token_id": PAD,
-        "bos_token_id": CLS,
-        "eos_token_id": SEP,
-    }
-    built: nn.Module
-    if shape.family == "bert":
-        bert = BertConfig(**same, max_position_embeddings=positions)
-        built = BertModel._from_config(bert, attn_implementation=attention, add_pooling_layer=False)
-    elif shape.family == "roberta":
-        # Its positions begin behind the padding id.
-        roberta = RobertaConfig(**same, max_position_embeddings=positions + PAD + 1, type_vocab_size=1)
-        built = RobertaModel._from_config(roberta, attn_implementation=attention, add_pooling_layer=False)
-    else:
-        modernbert = ModernBertConfig(**same, cls_token_id=CLS, sep_token_id=SEP, max_position_embeddings=positions)
-        built = ModernBertModel._from_config(modernbert, attn_implementation=attention)
+    assert shape.positions is not None
+    settings: dict[str, Any] = {"intermediate_size": shape.feedforward_width}
+    settings["max_position_embeddings"] = shape.positions
+    if shape.family == "roberta":  # its positions begin behind the padding id
+        settings |= {"max_position_embeddings": shape.positions + IDS.pad + 1, "type_vocab_size": 1}
+    config = huggingface_config(shape.family, shape.model, **settings)
+    no_head = {} if shape.family == "modernbert" else {"add_pooling_layer": False}
+    built: nn.Module = AutoModel.from_config(config, attn_implementation=attention, **no_head)
     return built
 
 
@@ -161,7 +133,7 @@ PAPER_ENCODERS = (NEOBERT, *BASES, *LARGES)
 
 @dataclass(frozen=True)
 class Setting:
-    """What is measured where, and the goal of `own` / `other` at `compared` tokens.
+    """What is measured where; the ratio is that of the first encoder's speed / `other`'s at `compared` tokens.
 
     A batch has `most_rows` rows and `most_tokens` tokens at most; `steps` are timed, in `turns` of all models.
     """
@@ -175,19 +147,12 @@ class Setting:
     turns: int
     most_rows: int
     most_tokens: int
-    own: str
     other: str
     compared: int
     title: str
 
 
 CPU_NAME, GPU_NAME = "throughput_over_modernbert", "throughput_over_modernbert_gpu"
-GOALS = {
-    CPU_NAME: Goal(
-        1.0, "at least", "tokens a second at 1,024 on a CPU, fp32: NeoBERT / HF ModernBERT-base, a quarter each"
-    ),
-    GPU_NAME: Goal(1.47, "at least", "tokens a second at 4,096 on a GPU, bf16: NeoBERT / HF ModernBERT-base"),
-}
 
 
 def cpu_setting() -> Setting:
@@ -203,7 +168,6 @@ def cpu_setting() -> Setting:
         turns=4,
         most_rows=32,
         most_tokens=4096,
-        own=neobert.name,
         other=bases[-1].name,
         compared=1024,
         title="Forward pass to the hidden states (inference), on a CPU: depth and width are a quarter of the real ones",
@@ -222,7 +186,6 @@ def gpu_setting() -> Setting:
         turns=4,
         most_rows=512,
         most_tokens=512 * 8192,
-        own=NEOBERT.name,
         other=BASES[-1].name,
         compared=4096,
         title="Forward pass to the hidden states (inference), on a GPU, at the real sizes",
@@ -278,7 +241,7 @@ class LoadedEncoder:
         return cls(encoder, forward, count_parameters(module), device)
 
     @torch.inference_mode()
-    def time_steps(self, rows: int, tokens: int, steps: int) -> list[Timing]:
+    def time_steps(self, rows: int, tokens: int, steps: int) -> list[Timing[None]]:
         """Time of a real token in each of `steps` forward passes of (rows, tokens), after some that do not count.
 
         Raises:
@@ -286,12 +249,11 @@ class LoadedEncoder:
         """
         try:
             token_ids = sequences(rows, tokens, self.encoder.vocabulary_size).to(self.device)
-            read = real_tokens(token_ids)
             timings = [time_call(lambda: self._step(token_ids)) for _ in range(WARM_UP_STEPS + steps)]
         finally:
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()
-        return [timing.per(read) for timing in timings[WARM_UP_STEPS:]]
+        return [timing.per(rows * tokens) for timing in timings[WARM_UP_STEPS:]]
 
     def _step(self, token_ids: Tensor) -> None:
         self.forward(token_ids)
@@ -303,13 +265,8 @@ def sequences(rows: int, tokens: int, vocabulary_size: int) -> Tensor:
     """(rows, tokens) int64: random text between [CLS] and [SEP], as long as the row, so that no token is padding."""
     generator = torch.Generator().manual_seed(0)
     token_ids = torch.randint(FIRST_TEXT_ID, vocabulary_size, (rows, tokens), generator=generator)
-    token_ids[:, 0], token_ids[:, -1] = CLS, SEP
+    token_ids[:, 0], token_ids[:, -1] = IDS.cls, IDS.sep
     return token_ids
-
-
-def real_tokens(token_ids: Tensor) -> int:
-    """Tokens that are no padding."""
-    return int((token_ids != PAD).sum())
 
 
 @dataclass(frozen=True)
@@ -320,7 +277,7 @@ class Speed:
     parameters: int
     tokens: int
     found: BatchSearch
-    per_token: tuple[Timing, ...]
+    per_token: tuple[Timing[None], ...]
 
     @property
     def tokens_per_second(self) -> list[float]:
@@ -352,7 +309,7 @@ def measure_speeds(setting: Setting, left_out: dict[str, str]) -> Iterator[Speed
                 left_out[f"{name} at {tokens} tokens"] = search.ended
             else:
                 searches[name] = search
-        timings: dict[str, list[Timing]] = {name: [] for name in searches}
+        timings: dict[str, list[Timing[None]]] = {name: [] for name in searches}
         for name in turns(list(searches), setting.turns):
             rows = searches[name].best
             assert rows is not None
@@ -418,9 +375,8 @@ def ratio_of(speeds: Sequence[Speed], setting: Setting) -> dict[str, float] | No
     """How many times as fast the one is as the other that is compared, by clock and by processor: medians of paired
     ratios; None where one is missing."""
     times = {speed.encoder.name: speed.per_token for speed in speeds if speed.tokens == setting.compared}
-    if setting.own not in times or setting.other not in times:
-        return None
-    return median_ratio(times[setting.other], times[setting.own])
+    own = setting.encoders[0].name
+    return median_ratio(times[setting.other], times[own]) if {own, setting.other} <= set(times) else None
 
 
 def figures_of(setting: Setting, speeds: Sequence[Speed], left_out: dict[str, str]) -> dict[str, Any]:
@@ -440,30 +396,14 @@ def figures_of(setting: Setting, speeds: Sequence[Speed], left_out: dict[str, st
     }
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The command's flags."""
-    parser = parser_from("python -m benchmarks throughput", __doc__)
-    add = parser.add_argument
-    add("--lengths", nargs="+", type=count, metavar="TOKENS", help="default: 512 … 8192 on a GPU, 128 … 1024 on a CPU")
-    add("--steps", type=count, metavar="N", help="timed steps of a model at a length (default: 100 on a GPU, else 12)")
-    add("--folder", type=Path, default=FOLDER, help="where the records and the result go (default: benchmarks/results)")
-    return parser
-
-
-def main(arguments: Sequence[str]) -> int:
-    """The command."""
-    options = build_parser().parse_args(arguments)
-    return guarded("benchmarks throughput", lambda: measure(options), options.folder)
-
-
-def measure(options: argparse.Namespace) -> int:
-    """Measure what this machine can, and write the records and the ratio: by the clock on a GPU, else by processor."""
+def measure(options: argparse.Namespace) -> Iterator[Result]:
+    """Tokens a second of encoders against sequence length: with a GPU the real sizes, else scaled-down ones on the CPU.
+    Records go to FOLDER/throughput. The ratio is by the clock on a GPU, else by processor time."""
     has_gpu = torch.cuda.is_available()
-    setting, name, other = (gpu_setting(), GPU_NAME, CPU_NAME) if has_gpu else (cpu_setting(), CPU_NAME, GPU_NAME)
+    setting = gpu_setting() if has_gpu else cpu_setting()
     setting = replace(setting, lengths=tuple(options.lengths or setting.lengths), steps=options.steps or setting.steps)
-    write_unmeasured(other, GOALS[other], options.folder)
     print(setting.title, flush=True)
-    before, left_out, speeds = load_averages(), dict[str, str](), list[Speed]()
+    left_out, speeds = dict[str, str](), list[Speed]()
     for speed in measure_speeds(setting, left_out):
         speeds.append(speed)
         write_throughput(options.folder, speed, setting)
@@ -471,7 +411,25 @@ def measure(options: argparse.Namespace) -> int:
         print(f"  {what} at batch {speed.found.best} ({speed.found.ended})", flush=True)
     for lacking, reason in left_out.items():
         print(f"  left out: {lacking}, {reason}")
-    figures = figures_of(setting, speeds, left_out) | {"load_before": before, "load_after": load_averages()}
+    figures = figures_of(setting, speeds, left_out)
     ratio = figures["ratio"] and figures["ratio"]["wall" if has_gpu else "processor"]
-    write_result(name, ratio, GOALS[name], figures, options.folder)
-    return EXIT_DONE
+    yield Result(GPU_NAME if has_gpu else CPU_NAME, ratio, figures)
+
+
+THROUGHPUT = Benchmark(
+    measure,
+    {
+        CPU_NAME: Goal(
+            1.0, "at least", "tokens a second at 1,024 on a CPU, fp32: NeoBERT / HF ModernBERT-base, a quarter each"
+        ),
+        GPU_NAME: Goal(1.47, "at least", "tokens a second at 4,096 on a GPU, bf16: NeoBERT / HF ModernBERT-base"),
+    },
+    {
+        "--lengths": {
+            "nargs": "+",
+            "type": count,
+            "help": "in tokens (default: 512 … 8192 on a GPU, 128 … 1024 on a CPU)",
+        },
+        "--steps": {"type": count, "help": "timed ones of a model at a length (default: 100 on a GPU, 12 on a CPU)"},
+    },
+)

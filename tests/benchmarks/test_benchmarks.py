@@ -11,14 +11,14 @@ import pytest
 from benchmarks.__main__ import BENCHMARKS, README, table, with_table
 from benchmarks.data import CONTEXT, group
 from benchmarks.encoding import BLOCK_TEXTS, samples, short_samples
-from benchmarks.measuring import FOLDER, KEYS, Goal, read_results, turns, write_result, write_unmeasured
+from benchmarks.measuring import FOLDER, Benchmark, Goal, Result, read_results, turns
 
 RESULTS = read_results()
 
 
 @pytest.mark.parametrize("result", RESULTS, ids=lambda result: str(result["name"]))
 def test_a_result_says_what_was_measured_where_and_with_what(result: dict[str, object]) -> None:
-    assert set(result) == set(KEYS)
+    assert set(result) == {"name", "ratio", "goal", "met", "figures", "machine", "versions", "date"}
     assert (FOLDER / f"{result['name']}.json").exists()
     assert isinstance(result["goal"], dict) and set(result["goal"]) == {"bound", "side", "of"}
     assert isinstance(result["machine"], dict) and set(result["machine"]) == {"processor", "cores", "gpu", "system"}
@@ -33,19 +33,15 @@ def test_the_table_in_the_readme_is_that_of_the_result_files() -> None:
     assert RESULTS and with_table(README.read_text(), RESULTS) == README.read_text()
 
 
-def test_what_was_not_measured_is_neither_met_nor_missed(tmp_path: Path) -> None:
-    write_result("nothing", None, Goal(2.0, "at least", "nothing"), {}, tmp_path)
-    (result,) = read_results(tmp_path)
-    assert result["ratio"] is None and result["met"] is None
-    assert "not measured" in table([result])
-
-
 def test_a_measurement_stays_where_it_cannot_be_measured_again(tmp_path: Path) -> None:
-    goal = Goal(2.0, "at least", "nothing")
-    write_unmeasured("never", goal, tmp_path)
-    write_result("once", 3.0, goal, {}, tmp_path)
-    write_unmeasured("once", goal, tmp_path)
-    assert {result["name"]: result["ratio"] for result in read_results(tmp_path)} == {"never": None, "once": 3.0}
+    """What was never measured is neither met nor missed."""
+    goals = dict.fromkeys(("never", "once"), Goal(2.0, "at least", "nothing"))
+    for results in ([Result("once", 3.0, {"fact": 1})], []):
+        assert Benchmark(lambda options, found=results: iter(found), goals).run("any", ["--folder", str(tmp_path)]) == 0
+        never, once = read_results(tmp_path)
+        assert (never["ratio"], never["met"], once["ratio"], once["met"]) == (None, None, 3.0, True)
+        assert set(once["figures"]) == {"fact", "load_before", "load_after"}
+    assert "not measured" in table([never])
 
 
 def test_texts_of_a_sample_are_neighbours_in_length_in_the_whole_data_set() -> None:
@@ -87,6 +83,6 @@ def test_the_grouping_that_is_compared_with_joins_all_columns_and_drops_what_is_
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_every_benchmark_has_a_command_and_a_chapter(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
-        resolve_name(BENCHMARKS[name])(["--help"])
+        resolve_name(BENCHMARKS[name]).run(name, ["--help"])
     assert f"usage: python -m benchmarks {name} " in capsys.readouterr().out
     assert f"`python -m benchmarks {name}" in README.read_text()

@@ -23,18 +23,18 @@ from benchmarks.contenders import (
     peer_batches,
     race,
     rows_per_step,
-    web_lengths,
 )
+from benchmarks.data import web_lengths
 from benchmarks.measuring import Timing, read_results
 from benchmarks.pretraining import (
     COMPARISONS,
     MODERN_PADDED,
     PEERS,
+    PRETRAINING_GPU,
     gpu_setting,
+    lowest_ratio,
     measure_against_peer,
-    measure_gpu,
     measure_own_speed,
-    ring_bytes,
     small_setting,
 )
 from neobert.recipe import Pretraining
@@ -67,8 +67,8 @@ def setting(documents: MaskedDocuments) -> Setting:
 def shown_by_peers(documents: MaskedDocuments, batching: Batching) -> tuple[Counter[int], Counter[int]]:
     """(tokens that are read, tokens that are predicted) of all batches, filler left out."""
     batches = peer_batches(documents, batching, 8)
-    read = np.concatenate([batch.input_ids.flatten().numpy() for batch in batches])
-    labels = np.concatenate([batch.labels.flatten().numpy() for batch in batches])
+    read = np.concatenate([batch.arguments["input_ids"].flatten().numpy() for batch in batches])
+    labels = np.concatenate([batch.arguments["labels"].flatten().numpy() for batch in batches])
     return Counter(read[read != 0].tolist()), Counter(labels[labels != -100].tolist())
 
 
@@ -96,15 +96,17 @@ def test_a_fifth_of_the_text_is_predicted_and_all_of_that_is_masked(documents: M
 @pytest.mark.parametrize("batching", BATCHINGS)
 def test_masks_and_counts_of_peers_leave_padding_out(documents: MaskedDocuments, batching: Batching) -> None:
     for batch in peer_batches(documents, batching, 8):
-        assert batch.real_tokens == int((batch.input_ids != 0).sum())
-        if batch.attention_mask is not None:
-            assert torch.equal(batch.attention_mask, (batch.input_ids != 0).long())
+        shown = (batch.arguments["input_ids"] != 0).long()
+        assert batch.real_tokens == int(shown.sum())
+        assert torch.equal(batch.arguments.get("attention_mask", shown), shown)
 
 
 def test_buckets_pad_less_and_neighbouring_steps_differ_in_width(documents: MaskedDocuments) -> None:
-    slots = {way: [batch.input_ids.numel() for batch in peer_batches(documents, way, 8)] for way in BATCHINGS}
+    slots = {
+        way: [batch.arguments["input_ids"].numel() for batch in peer_batches(documents, way, 8)] for way in BATCHINGS
+    }
     assert sum(slots["bucketed"]) < 0.8 * sum(slots["padded"])
-    widths = [batch.input_ids.shape[1] for batch in peer_batches(documents, "bucketed", 8)]
+    widths = [batch.arguments["input_ids"].shape[1] for batch in peer_batches(documents, "bucketed", 8)]
     assert sorted(widths) != widths and len(set(widths)) > 1
 
 
@@ -120,7 +122,7 @@ def test_padded_and_bucketed_documents_have_one_loss(peer: Peer, setting: Settin
     def loss(batching: Batching) -> float:
         batches = peer_batches(setting.documents, batching, 8)
         with torch.no_grad():
-            means = [module(**batch.arguments).loss * (batch.labels != -100).sum() for batch in batches]
+            means = [module(**batch.arguments).loss * (batch.arguments["labels"] != -100).sum() for batch in batches]
         return float(sum(means))
 
     assert loss("bucketed") == pytest.approx(loss("padded"), rel=1e-5)
@@ -201,7 +203,7 @@ def test_a_contender_that_cannot_run_is_named_with_its_reason() -> None:
 
 def raced(**speeds: float) -> Race:
     """A race of one round with these speeds in tokens a second."""
-    timings = {name: [Timing(1 / speed, 1 / speed)] for name, speed in speeds.items()}
+    timings = {name: [Timing(1 / speed, 1 / speed, None)] for name, speed in speeds.items()}
     return Race(timings, dict.fromkeys(speeds, 0.0), {})
 
 
@@ -212,7 +214,7 @@ def test_a_ratio_is_that_of_speeds_and_the_fastest_counts() -> None:
 
 
 def test_the_worse_precision_counts_and_each_side_is_at_its_best() -> None:
-    padded, defaults = COMPARISONS[0], COMPARISONS[2]
+    padded, defaults = (COMPARISONS[f"pretraining_over_bert_{name}"][0] for name in ("padded", "defaults"))
     peer = Peer("bert", "padded").name
     speeds = {
         contender_name(OURS, "fp32", "eager"): 400.0,
@@ -222,10 +224,10 @@ def test_the_worse_precision_counts_and_each_side_is_at_its_best() -> None:
         contender_name(peer, "bf16", "eager"): 200.0,
         contender_name(peer, "bf16", "compiled"): 300.0,
     }
-    assert padded.measure(raced(**speeds))[0] == 3.0
-    assert defaults.measure(raced(**speeds))[0] == 9.0
+    assert lowest_ratio(raced(**speeds), padded)[0] == 3.0
+    assert lowest_ratio(raced(**speeds), defaults)[0] == 9.0
     fp32_alone = {name: speed for name, speed in speeds.items() if "fp32" in name}
-    assert padded.measure(raced(**fp32_alone))[0] is None
+    assert lowest_ratio(raced(**fp32_alone), padded)[0] is None
 
 
 @pytest.mark.usefixtures("eager_alone")
@@ -248,15 +250,7 @@ def test_a_gpu_without_the_peer_says_so() -> None:
     assert ratio is None and len(figures["left out"]) >= 4
 
 
-def test_without_a_gpu_its_results_are_not_measured_and_old_ones_stay(tmp_path: Path) -> None:
-    measure_gpu([], tmp_path)
-    names = [result["name"] for result in read_results(tmp_path)]
-    assert names == ["pretraining_gpu_1024", "pretraining_gpu_4096", "pretraining_gpu_over_modernbert"]
-    assert all(result["ratio"] is None for result in read_results(tmp_path))
-    before = (tmp_path / "pretraining_gpu_1024.json").stat().st_mtime_ns
-    measure_gpu([], tmp_path)
-    assert (tmp_path / "pretraining_gpu_1024.json").stat().st_mtime_ns == before
-
-
-def test_two_processes_send_one_copy_of_the_gradients_each() -> None:
-    assert ring_bytes(1000, 1) == 0 and ring_bytes(1000, 2) == 4000 and ring_bytes(1000, 4) == 6000
+def test_without_a_gpu_nothing_is_measured_on_one(tmp_path: Path) -> None:
+    assert PRETRAINING_GPU.run("pretraining_gpu", ["--folder", str(tmp_path)]) == 0
+    names = ["pretraining_gpu_1024", "pretraining_gpu_4096", "pretraining_gpu_over_modernbert"]
+    assert [(result["name"], result["ratio"]) for result in read_results(tmp_path)] == [(name, None) for name in names]
