@@ -13,7 +13,7 @@ from reports.effects import Factorial, effects_table, find_factorials
 from reports.evidence import Evidence
 from reports.figures.embeddings import Embeddings, embedding_table, figure4, figure5, find_embeddings, table4
 from reports.figures.figure1 import Bars, figure1, figure1_facts, find_bars
-from reports.figures.forests import deltas_figure, effects_figure
+from reports.figures.forests import draw_forest, forest_of_deltas, forest_of_effects
 from reports.figures.perplexity import PerplexityLine, figure2, perplexity_lines, perplexity_table
 from reports.glue_tables import score_table, table2, table3, table5
 from reports.resampling import StoredPredictions
@@ -108,7 +108,7 @@ def _contrastive(findings: Findings) -> Table | None:
 def _draw_deltas(findings: Findings) -> Images:
     if not any(delta.comparison for delta in findings.deltas):
         return {}
-    return deltas_figure(findings.deltas, findings.group, findings.bars.quantity)
+    return draw_forest(forest_of_deltas(findings.deltas, findings.group, findings.bars.quantity))
 
 
 def _effects(findings: Findings) -> Table | None:
@@ -120,7 +120,7 @@ def _effects(findings: Findings) -> Table | None:
 def _draw_effects(findings: Findings) -> Images:
     if not any(each.effects for each in findings.factorials):
         return {}
-    return effects_figure(findings.factorials, findings.group)
+    return draw_forest(forest_of_effects(findings.factorials, findings.group))
 
 
 OUTPUTS: Mapping[str, Output] = {

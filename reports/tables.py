@@ -54,7 +54,7 @@ LATEX = {
 
 @dataclass(frozen=True)
 class Table:
-    """`shown` is what people see, texts by header; `facts` are the lines of the CSV file, unrounded.
+    """`shown` is what people see, by header (on the page as numbers); `facts` are the lines of the CSV file, unrounded.
 
     `alignment` has one letter a column (l, c or r); a rule is drawn before the lines in `rules`. `records` are, for
     each line that is shown, the ids behind its numbers, or these by header, or a text: where the paper prints them.
@@ -78,8 +78,8 @@ class Table:
         return tuple(self.shown.columns)
 
     @property
-    def rows(self) -> tuple[tuple[str, ...], ...]:
-        """The texts that are shown, line by line."""
+    def rows(self) -> tuple[tuple[Any, ...], ...]:
+        """What is shown, line by line."""
         return tuple(self.shown.itertuples(index=False, name=None))
 
     @property

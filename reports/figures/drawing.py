@@ -6,7 +6,8 @@ Matplotlib is imported inside the functions; its own defaults are used, whatever
 import io
 import textwrap
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 from reports.scores import Group
 
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 KEPT, DISCARDED = "#2F6690", "#C9C9C9"  # dark blue and light grey: apart for every colour vision and on grey paper
-INK, PAPER_MARK, PAPER_INK = "#222222", "#F2A541", "#8A4F00"
+INK, PAPER_INK = "#222222", "#8A4F00"
+PAPER_DIAMOND: Any = {"marker": "D", "mfc": "#F2A541", "mec": INK, "mew": 0.7, "markersize": 4.6}
 COLOURS = ("#006BA4", "#FF800E", "#595959", "#5F9ED1", "#C85200", "#898989", "#A2C8EC", "#FFBC79")
 """Of matplotlib's tableau-colorblind10 those that differ most."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
@@ -38,20 +40,28 @@ NO_DATES: dict[str, dict[str, str | None]] = {
 DOTS_PER_INCH = 300
 
 
-def render(draw: "Callable[[], Figure]") -> dict[str, bytes]:
-    """A figure as {"pdf": …, "svg": …, "png": …}."""
-    import matplotlib
+Arguments = ParamSpec("Arguments")
 
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(STYLE)
-        figure = draw()
-        images = {}
-        for suffix, metadata in NO_DATES.items():
-            buffer = io.BytesIO()
-            figure.savefig(buffer, format=suffix, dpi=DOTS_PER_INCH, metadata=metadata)
-            images[suffix] = buffer.getvalue()
-        return images
+
+def rendered(draw: "Callable[Arguments, Figure]") -> Callable[Arguments, dict[str, bytes]]:
+    """Decorate a function that draws a figure: it returns the figure's files as {"pdf": …, "svg": …, "png": …}."""
+
+    @wraps(draw)
+    def render(*args: Arguments.args, **kwargs: Arguments.kwargs) -> dict[str, bytes]:
+        import matplotlib
+
+        with matplotlib.rc_context():
+            matplotlib.rcdefaults()
+            matplotlib.rcParams.update(STYLE)
+            figure = draw(*args, **kwargs)
+            images = {}
+            for suffix, metadata in NO_DATES.items():
+                buffer = io.BytesIO()
+                figure.savefig(buffer, format=suffix, dpi=DOTS_PER_INCH, metadata=metadata)
+                images[suffix] = buffer.getvalue()
+            return images
+
+    return render
 
 
 def describe_data(group: Group) -> str:

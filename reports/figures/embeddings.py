@@ -17,11 +17,11 @@ from reports.figures.drawing import (
     COLOURS,
     INK,
     KEPT,
-    PAPER_MARK,
+    PAPER_DIAMOND,
     describe_data,
     draw_legend_below,
     format_axes,
-    render,
+    rendered,
 )
 from reports.glue_tables import print_estimate
 from reports.notes import warnings
@@ -286,12 +286,9 @@ def _numbers(estimate: Estimate | None) -> tuple[float | None, float | None, int
     return (estimate.mean, estimate.spread, len(estimate.by_seeds)) if estimate else (None, None, 0)
 
 
-def figure4(rows: Sequence[EmbeddingRow], group: Group) -> dict[str, bytes]:
-    """Zero-shot means as {"pdf": …, "svg": …, "png": …}: of all 56 tasks, or of those that all rows share."""
-    return render(lambda: _draw_zero_shot(rows, group))
-
-
-def _draw_zero_shot(rows: Sequence[EmbeddingRow], group: Group) -> "Figure":
+@rendered
+def figure4(rows: Sequence[EmbeddingRow], group: Group) -> "Figure":
+    """Zero-shot means of all 56 tasks, or of those that all rows share."""
     from matplotlib.figure import Figure
 
     shared = shared_tasks(rows)
@@ -310,12 +307,9 @@ def _draw_zero_shot(rows: Sequence[EmbeddingRow], group: Group) -> "Figure":
     return figure
 
 
-def figure5(rows: Sequence[EmbeddingRow], group: Group) -> dict[str, bytes]:
+@rendered
+def figure5(rows: Sequence[EmbeddingRow], group: Group) -> "Figure":
     """Means by category after contrastive fine-tuning; an incomplete one says how many tasks it has."""
-    return render(lambda: _draw_categories(rows, group))
-
-
-def _draw_categories(rows: Sequence[EmbeddingRow], group: Group) -> "Figure":
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.2, 3.6), layout="constrained")
@@ -323,9 +317,10 @@ def _draw_categories(rows: Sequence[EmbeddingRow], group: Group) -> "Figure":
     for index, row in enumerate(rows):
         _draw_row(axes, row, index, 0.8 / len(rows))
     printed = next(row for row in published.table4() if row.model == PAPER_MODEL)
-    diamonds: dict[str, Any] = {"marker": "D", "ls": "", "mfc": PAPER_MARK, "mec": INK, "mew": 0.7, "ms": 4.6}
     label = f"{PAPER_MODEL}, printed in the paper at its own scale and data"
-    axes.plot(range(len(TITLES)), [printed.scores[each] for each in TITLES], zorder=6, label=label, **diamonds)
+    axes.plot(
+        range(len(TITLES)), [printed.scores[each] for each in TITLES], zorder=6, label=label, ls="", **PAPER_DIAMOND
+    )
     axes.set_xticks(range(len(TITLES)), list(TITLES.values()))
     format_axes(axes, ("Embeddings by category", describe_data(group)), "", "mean main score (points; small: tasks)")
     draw_legend_below(figure, 2)

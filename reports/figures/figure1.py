@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from neobert.glue.tasks import TASKS
 from reports import published
-from reports.figures.drawing import DISCARDED, INK, KEPT, PAPER_INK, PAPER_MARK, describe_data, render
+from reports.figures.drawing import DISCARDED, INK, KEPT, PAPER_DIAMOND, PAPER_INK, describe_data, rendered
 from reports.notes import describe_change, why_no_average
 from reports.scores import Estimate, Group, Row
 from reports.tables import DASH, Table, frame_of, number, signed_percent
@@ -114,12 +114,9 @@ def _facts(bar: Bar, bars: Bars, corpora: list[str], places: list[tuple[str, int
     ]
 
 
-def figure1(bars: Bars) -> dict[str, bytes]:
-    """The figure as {"pdf": …, "svg": …, "png": …}."""
-    return render(lambda: _draw(bars))
-
-
-def _draw(bars: Bars) -> "Figure":
+@rendered
+def figure1(bars: Bars) -> "Figure":
+    """The figure."""
     from matplotlib.figure import Figure
 
     shown = _shown(bars)
@@ -160,7 +157,7 @@ def _limits(bars: Sequence[Bar]) -> tuple[float, float]:
 
 def _draw_bar(axes: "Axes", place: float, bar: Bar, low: float) -> None:
     if bar.paper is not None:
-        axes.plot(place, bar.paper.average, marker="D", markersize=4.6, mfc=PAPER_MARK, mec=INK, mew=0.7, zorder=6)
+        axes.plot(place, bar.paper.average, zorder=6, **PAPER_DIAMOND)
     if bar.score is None:
         axes.text(place, 0.035, DASH, transform=axes.get_xaxis_transform(), ha="center", color=INK, fontsize=10)
         return
@@ -207,7 +204,8 @@ def _label_axis(axes: "Axes", bars: Bars, low: float) -> None:
 
 
 def _label_bars(axes: "Axes", bars: Sequence[Bar], places: list[float], room: float) -> None:
-    """Names and numbers below the axis, which is `room` bars long; few bars stand in its middle."""
+    """Below the axis, which is `room` bars long, names, what the paper prints, losses and what each changes; few bars
+    stand in its middle."""
     middle, half = (places[0] + places[-1]) / 2, max(room, places[-1] + 1.1) / 2
     axes.set_xlim(middle - half, middle + half)
     axes.set_xticks(places, [bar.row.name for bar in bars], weight="bold")
@@ -217,62 +215,37 @@ def _label_bars(axes: "Axes", bars: Sequence[Bar], places: list[float], room: fl
         label.set_fontsize(next(size for most, size in NAME_SIZES if len(bar.row.name) <= most))
     names = ["", *(bar.row.name for bar in bars)]
     for place, bar, follows in zip(places, bars, names[:-1], strict=True):
-        _print_paper(axes, place, bar)
-        _print_loss(axes, place, bar)
-        _print_title(axes, place, bar, follows)
-
-
-def _print_paper(axes: "Axes", place: float, bar: Bar) -> None:
-    """What the paper prints, in a line of its own below the axis: score and, where it has one, relative change."""
-    if bar.paper is not None:
-        printed = bar.paper.printed_delta_percent
-        text = f"◆ {number(bar.paper.average)}" + ("" if printed is None else f" ({signed_percent(printed)})")
         below: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "ha": "center", "va": "top"}
-        axes.text(place, -0.085, text.replace(" %", "%"), fontsize=5.4, color=PAPER_INK, **below)
+        if bar.paper is not None:
+            printed = bar.paper.printed_delta_percent
+            text = f"◆ {number(bar.paper.average)}" + ("" if printed is None else f" ({signed_percent(printed)})")
+            axes.text(place, -0.085, text.replace(" %", "%"), fontsize=5.4, color=PAPER_INK, **below)
+        if bar.row.own_loss is not None:
+            text = f"loss {number(bar.row.own_loss[1].mean, 3)}"
+            axes.text(place, -0.133, text, fontsize=5.4, color="#444444", **below)
+        colour = "#333333" if bar.row.kept else "#777777"
+        title = _title_below(bar, follows)
+        axes.text(place, -0.19, title, linespacing=1.15, fontsize=5.9, color=colour, **below)
 
 
-def _print_loss(axes: "Axes", place: float, bar: Bar) -> None:
-    """The continuous readout, in a line of its own below the paper's."""
-    if bar.row.own_loss is not None:
-        below: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "ha": "center", "va": "top"}
-        axes.text(place, -0.133, f"loss {number(bar.row.own_loss[1].mean, 3)}", fontsize=5.4, color="#444444", **below)
-
-
-def _print_title(axes: "Axes", place: float, bar: Bar, follows: str) -> None:
+def _title_below(bar: Bar, follows: str) -> str:
     """What the variant changes, and its parent where that is not the bar to the left."""
     label = bar.label.replace("Depth-to-", "Depth-to- ").replace(" × ", "\u00a0×\u00a0")  # a shape is one word
     lines = textwrap.wrap(label, 11, break_on_hyphens=False)
-    lines += [f"(vs {bar.row.parent})"] if bar.row.parent not in ("", follows) else []
-    colour = "#333333" if bar.row.kept else "#777777"
-    text: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "ha": "center", "va": "top"}
-    axes.text(place, -0.19, "\n".join(lines), linespacing=1.15, fontsize=5.9, color=colour, **text)
+    return "\n".join([*lines, *([f"(vs {bar.row.parent})"] if bar.row.parent not in ("", follows) else [])])
 
 
 def _caption(figure: "Figure", bars: Bars, width: float) -> None:
     left = LEFT_INCHES / width
-    figure.text(left, 0.95, _title(bars.group), fontsize=9.5, weight="bold", color=INK)
+    title = ("" if bars.group.scale == "smoke" else "GLUE along the ladder — ") + describe_data(bars.group)
+    figure.text(left, 0.95, title, fontsize=9.5, weight="bold", color=INK)
     figure.text(left, 0.905, _subtitle(bars), fontsize=7, color="#444444")
     handles = _legend_handles(bars)
-    figure.legend(
-        handles=handles, loc="upper left", bbox_to_anchor=(left - 0.004, 0.889), ncols=len(handles), **_LEGEND
-    )
+    style: dict[str, Any] = {"frameon": False, "fontsize": 6.6, "bbox_to_anchor": (left - 0.004, 0.889)}
+    style |= {"handletextpad": 0.5, "columnspacing": 1.3, "handlelength": 1.3, "borderaxespad": 0.0}
+    figure.legend(handles=handles, loc="upper left", ncols=len(handles), **style)
     note = "\n".join(textwrap.wrap(_foot(bars), int(width * 21)))
     figure.text(left, 0.015, note, fontsize=6, color="#444444", va="bottom", linespacing=1.3)
-
-
-_LEGEND: dict[str, Any] = {
-    "frameon": False,
-    "fontsize": 6.6,
-    "handletextpad": 0.5,
-    "columnspacing": 1.3,
-    "handlelength": 1.3,
-    "borderaxespad": 0.0,
-}
-
-
-def _title(group: Group) -> str:
-    what = "" if group.scale == "smoke" else "GLUE along the ladder — "
-    return what + describe_data(group)
 
 
 def _subtitle(bars: Bars) -> str:
@@ -306,26 +279,10 @@ def _legend_handles(bars: Bars) -> list[Any]:
     if bars.incomplete:
         handles.append(Patch(fc=KEPT, hatch="////", ec="white", lw=0, label="grid incomplete"))
     if any(bar.score and bar.score.spread is not None for bar in bars.bars):
-        seed: dict[str, Any] = {
-            "marker": "o",
-            "ls": "-",
-            "lw": 1.0,
-            "color": INK,
-            "mfc": "white",
-            "mew": 0.5,
-            "markersize": 2.7,
-        }
+        seed: dict[str, Any] = {"marker": "o", "lw": 1.0, "color": INK, "mfc": "white", "mew": 0.5, "markersize": 2.7}
         handles.append(Line2D([], [], label="each seed, ± one sd", **seed))
     if any(bar.paper for bar in bars.bars):
-        diamond: dict[str, Any] = {
-            "marker": "D",
-            "ls": "",
-            "mfc": PAPER_MARK,
-            "mec": INK,
-            "mew": 0.7,
-            "markersize": 4.6,
-        }
-        handles.append(Line2D([], [], label="printed in the paper, at its own scale and data", **diamond))
+        handles.append(Line2D([], [], label="printed in the paper, at its own scale and data", ls="", **PAPER_DIAMOND))
     return handles
 
 

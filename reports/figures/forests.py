@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from reports.deltas import BITS, DIGITS, Delta
 from reports.effects import Factorial
-from reports.figures.drawing import INK, KEPT, describe_data, render
+from reports.figures.drawing import INK, KEPT, describe_data, rendered
 from reports.inference import Comparison, Interval
 from reports.notes import describe_change
 from reports.scores import Group
@@ -58,6 +58,7 @@ class Forest:
     foot: str
 
 
+@rendered
 def draw_forest(forest: Forest) -> "Figure":
     """The forest as a figure that is as large as its lines and columns ask."""
     from matplotlib.figure import Figure
@@ -136,16 +137,6 @@ def limits(strips: Sequence[Strip]) -> Interval:
     low, high = max(low - beyond, min([low, *ends])), min(high + beyond, max([high, *ends]))
     room = 0.06 * (high - low) or 1.0
     return low - room, high + room
-
-
-def deltas_figure(deltas: Sequence[Delta], group: Group, quantity: str) -> dict[str, bytes]:
-    """All deltas as {"pdf": …, "svg": …, "png": …}; `quantity` says over which tasks GLUE is averaged."""
-    return render(lambda: draw_forest(forest_of_deltas(deltas, group, quantity)))
-
-
-def effects_figure(factorials: Sequence[Factorial], group: Group) -> dict[str, bytes]:
-    """The tested effects of factorials, likewise."""
-    return render(lambda: draw_forest(forest_of_effects(factorials, group)))
 
 
 def forest_of_deltas(deltas: Sequence[Delta], group: Group, quantity: str) -> Forest:

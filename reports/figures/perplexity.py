@@ -12,7 +12,7 @@ from reports.figures.drawing import (
     draw_legend_below,
     format_axes,
     line_style,
-    render,
+    rendered,
     use_logarithmic_axis,
 )
 from reports.figures.embeddings import label_runs
@@ -58,12 +58,9 @@ def perplexity_lines(group: Group, evidence: Evidence) -> tuple[PerplexityLine, 
     return tuple(sorted(lines, key=lambda line: (line.label, line.text, line.id)))
 
 
-def figure2(lines: Sequence[PerplexityLine], group: Group) -> dict[str, bytes]:
-    """The figure as {"pdf": …, "svg": …, "png": …}."""
-    return render(lambda: _draw(lines, group))
-
-
-def _draw(lines: Sequence[PerplexityLine], group: Group) -> "Figure":
+@rendered
+def figure2(lines: Sequence[PerplexityLine], group: Group) -> "Figure":
+    """The figure."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5.6, 4.0), layout="constrained")

@@ -13,7 +13,7 @@ from reports.figures.drawing import (
     draw_legend_below,
     format_axes,
     line_style,
-    render,
+    rendered,
     use_logarithmic_axis,
 )
 from reports.tables import DASH, PAPER, THIS_STUDY, Table, frame_of, with_deviation
@@ -129,12 +129,9 @@ def _facts(line: ThroughputLine) -> Iterator[list[Any]]:
         yield [*names, *numbers, each.date, "", each.id]
 
 
-def figure3(lines: Sequence[ThroughputLine]) -> dict[str, bytes]:
-    """The figure as {"pdf": …, "svg": …, "png": …}."""
-    return render(lambda: _draw(lines))
-
-
-def _draw(lines: Sequence[ThroughputLine]) -> "Figure":
+@rendered
+def figure3(lines: Sequence[ThroughputLine]) -> "Figure":
+    """The figure."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5.8, 4.2), layout="constrained")

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from reports.curves import Curve, Curves, Points
 from reports.findings import Findings
@@ -64,25 +65,24 @@ class _Panels:
     def loss(self) -> CurveChart:
         tails = [value for curve in self._all() for value in _tail(curve.loss)]
         up = axis_over([*tails, *(value for curve in self._all() for _, value in curve.heldout)], BOTTOM, TOP)
-        panels = [self._panel(name, [c.loss for c in own], up, "loss") for name, own in self._drawn.items()]
+        panels = [self._panel(name, "loss", up) for name in self._drawn]
         note = "training loss in nats a token; dots: held-out loss; grey: the parent; steps count over all stages"
         return CurveChart("Loss", note, tuple(up.ticks()), tuple(panels))
 
     def rate(self) -> CurveChart:
         values = [value for curve in self._all() for _, value in curve.tokens_per_second]
         up = axis_over([0.0, *values], BOTTOM, TOP, padding=0.0)
-        panels = [
-            self._panel(name, [c.tokens_per_second for c in own], up, "rate") for name, own in self._drawn.items()
-        ]
+        panels = [self._panel(name, "tokens_per_second", up) for name in self._drawn]
         ticks = tuple((place, shorten(float(label.replace(",", "")))) for place, label in up.ticks())
         return CurveChart("Tokens a second", "real tokens, medians; grey: the parent", ticks, tuple(panels))
 
     def _all(self) -> Iterable[Curve]:
         return [curve for own in self._drawn.values() for curve in own]
 
-    def _panel(self, name: str, lines: Sequence[Points], up: Axis, quantity: str) -> Panel:
+    def _panel(self, name: str, quantity: Literal["loss", "tokens_per_second"], up: Axis) -> Panel:
         row, own = self._rows[name], self._drawn[name]
-        behind = [_points(curve, quantity) for curve in self._drawn.get(row.parent, [])[:1]]
+        lines: list[Points] = [getattr(curve, quantity) for curve in own]
+        behind: list[Points] = [getattr(curve, quantity) for curve in self._drawn.get(row.parent, [])[:1]]
         last = max((step for line in (*lines, *behind) for step, _ in line), default=0.0)
         across = Axis(0.0, last or 1.0, LEFT, WIDTH - 6)
         dots = [point for curve in own for point in curve.heldout] if quantity == "loss" else []
@@ -101,10 +101,6 @@ class _Panels:
                 f"{count(len(ids), 'run')}{shown}", f"{name}: curves", "metrics.jsonl of the runs", ids
             ),
         )
-
-
-def _points(curve: Curve, quantity: str) -> Points:
-    return curve.loss if quantity == "loss" else curve.tokens_per_second
 
 
 def _tail(points: Points) -> list[float]:

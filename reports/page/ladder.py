@@ -1,7 +1,7 @@
 """The ladder as a tree: a trunk of kept variants, arms beside it, and on every line score, delta and held-out loss."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ablations.ladder import M10
@@ -21,23 +21,14 @@ EDGE = 8.0
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a line stands in the tree: its depth beside the trunk, whether the trunk goes on above and below it."""
+class Line:
+    """One variant at a `depth` beside the trunk, which goes on above and below it or not. `why` says why there is no
+    score, `loss_why` why no losses are compared."""
 
+    bar: Bar
     depth: int
     has_above: bool
     has_below: bool
-
-
-@dataclass(frozen=True)
-class Line:
-    """One variant. `why` says why there is no score; `delta_why` and `loss_why` why nothing is compared."""
-
-    name: str
-    title: str
-    kept: bool
-    parent: str
-    place: Place
     score: Number
     interval: str
     strip: Mark | None
@@ -76,9 +67,10 @@ def draw_ladder(findings: Findings, register: Register) -> LadderChart:
         axis_over(scores, EDGE, STRIP_WIDTH - EDGE),
         axis_over(differences, EDGE, STRIP_WIDTH - EDGE),
     )
+    trunk = [index for index, (_, depth) in enumerate(order) if depth == 0]
     lines = [
-        maker.line(bars[name], _place(order, index), of_glue.get(name), of_loss.get(name))
-        for index, (name, _) in enumerate(order)
+        maker.line(bars[name], (depth, index > trunk[0], index < trunk[-1]), of_glue.get(name), of_loss.get(name))
+        for index, (name, depth) in enumerate(order)
     ]
     return LadderChart(tuple(lines), maker.scores, maker.deltas, findings.bars.quantity)
 
@@ -114,28 +106,20 @@ def _in_tree_order(rows: Mapping[str, Row]) -> Iterator[tuple[str, int]]:
     return below("", 0)
 
 
-def _place(order: Sequence[tuple[str, int]], index: int) -> Place:
-    trunk = [line for line, (_, depth) in enumerate(order) if depth == 0]
-    return Place(order[index][1], has_above=index > trunk[0], has_below=index < trunk[-1])
-
-
 class _Lines:
     """Makes lines; remembers what all of them share."""
 
     def __init__(self, findings: Findings, register: Register, scores: Axis, deltas: Axis) -> None:
         self._findings, self._register, self.scores, self.deltas = findings, register, scores, deltas
 
-    def line(self, bar: Bar, place: Place, delta: Delta | None, of_loss: Delta | None) -> Line:
+    def line(self, bar: Bar, place: tuple[int, bool, bool], delta: Delta | None, of_loss: Delta | None) -> Line:
         row, score = bar.row, bar.score
         found = delta.comparison if delta else None
         interval = seed_interval(score.by_pretraining.values()) if score else None
         seeds = list(score.by_seeds.values()) if score else []
         return Line(
-            name=row.name,
-            title=bar.label,
-            kept=row.kept,
-            parent=row.parent,
-            place=place,
+            bar,
+            *place,
             score=self._score(bar),
             interval="" if interval is None else f"{number(interval[0])} to {number(interval[1])}",
             strip=mark(self.scores, score.mean, seeds, interval) if score else None,
@@ -183,4 +167,4 @@ class _Lines:
             return Number("")
         change = bar.paper.printed_delta_percent
         text = number(bar.paper.average) + ("" if change is None else f" ({signed_percent(change)})")
-        return self._register.published(text, f"{bar.row.name}: GLUE average in the paper", bar.paper.source)
+        return self._register.number(text, f"{bar.row.name}: GLUE average in the paper", "", bar.paper.source)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -13,7 +13,7 @@ from neobert.identity import difference, plain
 from neobert.recipe import FineTuning, Pretraining
 from reports.evidence import Evidence
 from reports.scores import POINTS_OF_SCORE, point_name
-from reports.tables import DASH, Table, count, number
+from reports.tables import DASH, Table, count, frame_of, number
 
 Described = Mapping[str, str]
 TEXT = "lc"
@@ -30,17 +30,6 @@ class Number:
 NO_NUMBER = Number(DASH)
 
 
-@dataclass(frozen=True)
-class PageTable:
-    """A table to show: `alignment` as in Table, of each row whether a rule stands before it."""
-
-    title: str
-    header: tuple[str, ...]
-    alignment: str
-    rows: tuple[tuple[bool, tuple[Number, ...]], ...]
-    notes: tuple[str, ...]
-
-
 class Register:
     """Gives every number its key and, at the end, the whole as JSON: words, ids and lists of them are written once."""
 
@@ -50,19 +39,14 @@ class Register:
         self._lists: dict[tuple[str, ...], int] = {}
         self._entries: dict[tuple[int, int, int], int] = {}
 
-    def number(self, text: str, title: str, how: str, ids: Sequence[str]) -> Number:
-        """A number with its title, how it was computed, and the ids of its records; without any, or as a dash, it has
-        no key."""
-        return self._enter(text, title, how, ids) if ids and text not in ("", DASH) else Number(text)
-
-    def published(self, text: str, title: str, source: str) -> Number:
-        """A number that the paper prints, with the place where it does; without a text it has no key."""
-        return (
-            self._enter(text, title, f"printed in the paper: {source}", ()) if text not in ("", DASH) else Number(text)
-        )
-
-    def _enter(self, text: str, title: str, how: str, ids: Sequence[str]) -> Number:
-        listed = tuple(ids)
+    def number(self, text: str, title: str, how: str, records: Sequence[str] | str) -> Number:
+        """A number with its title, how it was computed, and the ids of its records, or where the paper prints it.
+        Without either, or as a dash, it has no key."""
+        if not records or text in ("", DASH):
+            return Number(text)
+        if isinstance(records, str):
+            how, records = f"printed in the paper: {records}", ()
+        listed = tuple(records)
         if listed not in self._lists:
             self._lists[listed] = len(self._lists)
             for each in listed:
@@ -77,23 +61,20 @@ class Register:
         """Describe a record, which a number or another record names."""
         self._ids.setdefault(record_id, len(self._ids))
 
-    def table(self, table: Table) -> PageTable:
-        """A table whose right-aligned cells are numbers that know their records."""
+    def table(self, table: Table) -> Table:
+        """The table with a number in place of each cell; those that are aligned right know their records."""
         rows = []
-        for index, (cells, records) in enumerate(zip(table.rows, table.records, strict=True)):
+        for cells, records in zip(table.rows, table.records, strict=True):
             columns = list(zip(table.header, table.alignment, cells, strict=True))
             title = ", ".join(cell for _, side, cell in columns if side in TEXT and cell)
-            numbers = []
-            for name, side, cell in columns:
-                own = records.get(name, ()) if isinstance(records, Mapping) else records
-                if side in TEXT:
-                    numbers.append(Number(cell))
-                elif isinstance(own, str):
-                    numbers.append(self.published(cell, f"{title}: {name}", own))
-                else:
-                    numbers.append(self.number(cell, f"{title}: {name}", table.title, own))
-            rows.append((index in table.rules, tuple(numbers)))
-        return PageTable(table.title, table.header, table.alignment, tuple(rows), table.notes)
+            own = records if isinstance(records, Mapping) else dict.fromkeys(table.header, records)
+            rows.append(
+                [
+                    self.number(cell, f"{title}: {name}", table.title, () if side in TEXT else own.get(name, ()))
+                    for name, side, cell in columns
+                ]
+            )
+        return replace(table, shown=frame_of(rows, table.header))
 
     def plain(self, evidence: Evidence) -> dict[str, Any]:
         """The register as JSON. `records` has for each id its fields and values, alternating, as places of words; it is

@@ -17,8 +17,8 @@ from reports.page.costs import costs_table
 from reports.page.curves import CurveChart, draw_curves
 from reports.page.grids import Grid, draw_grids
 from reports.page.ladder import STRIP_WIDTH, LadderChart, draw_ladder
-from reports.page.register import Number, PageTable, Register
-from reports.tables import count
+from reports.page.register import Number, Register
+from reports.tables import Table, count
 
 TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
 PAGE = "index.html"
@@ -59,7 +59,7 @@ class Section:
     ladder: LadderChart
     curves: tuple[CurveChart, ...]
     grids: tuple[Grid, ...]
-    tables: Mapping[str, Sequence[PageTable]]
+    tables: Mapping[str, Sequence[Table]]
     notes: tuple[str, ...]
     files: Links
     parts: tuple[tuple[str, str], ...]
@@ -93,7 +93,7 @@ def render_page(
 
 def _section(study: Findings, curves: Curves, files: Sequence[str], register: Register) -> Section:
     group = study.group
-    tables: dict[str, list[PageTable]] = defaultdict(list)
+    tables: dict[str, list[Table]] = defaultdict(list)
     for name, table in study.tables.items():
         if part := OUTPUTS[name].part:
             tables[part].append(register.table(table))
@@ -115,13 +115,13 @@ def _section(study: Findings, curves: Curves, files: Sequence[str], register: Re
     )
 
 
-def _facts(study: Findings, costs: PageTable) -> tuple[tuple[str, Number], ...]:
+def _facts(study: Findings, costs: Table) -> tuple[tuple[str, Number], ...]:
     """What a reader asks first."""
     scored = sum(bar.score is not None and bar.row.name in ladder() for bar in study.bars.bars)
     rows = study.group.compared_rows.values()
     seeds = sorted(each for each in {row.runs.seed.nunique() for row in rows} if each)
     pretrained = sum(row.has_records for row in rows)
-    total = dict(zip(costs.header, costs.rows[-1][1], strict=True))
+    total = dict(zip(costs.header, costs.rows[-1], strict=True))
     return (
         ("variants with scores", Number(f"{scored} of {len(ladder())}"))
         if scored

@@ -1,6 +1,7 @@
 """A collected folder gives the figures of the whole one, is small, names no folder of the machine, and joins others."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -33,16 +34,31 @@ class StudyOnAFolder(Study):
         write_run_file(Layout(self.root), study, source, EXECUTION, self.labels(name))
 
 
-@pytest.fixture
-def study(tmp_path: Path) -> Study:
-    made_up = StudyOnAFolder(tmp_path / "runs", data="texts")
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory, no_waiting_for_disks: None) -> Study:
+    """Nobody changes it: a test that does takes `spoilable`."""
+    made_up = StudyOnAFolder(tmp_path_factory.mktemp("study") / "runs", data="texts")
     with_predictions(made_up, ["M0", "M1"], TASKS_WITH_PREDICTIONS)
     made_up.metrics("M0", 0, lines=500)
     return made_up
 
 
-def run(study: Study, out: Path) -> int:
-    return collect.main(["--runs", str(study.root), "--out", str(out)])
+def run(root: Path, out: Path) -> int:
+    return collect.main(["--runs", str(root), "--out", str(out)])
+
+
+@pytest.fixture(scope="module")
+def copy(study: Study) -> Path:
+    """What is collected of the study."""
+    folder = study.root.with_name("copy")
+    assert run(study.root, folder) == 0
+    return folder
+
+
+@pytest.fixture
+def spoilable(study: Study, tmp_path: Path) -> Path:
+    """The study's folder of runs once more."""
+    return Path(shutil.copytree(study.root, tmp_path / "runs"))
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -54,41 +70,36 @@ def figures(runs: Path, out: Path) -> dict[str, bytes]:
     return files(out)
 
 
-def test_a_collected_folder_gives_the_same_figures_and_tables(study: Study, tmp_path: Path) -> None:
-    assert run(study, tmp_path / "copy") == 0
-    whole, copy = figures(study.root, tmp_path / "out"), figures(tmp_path / "copy", tmp_path / "out-of-copy")
+def test_a_collected_folder_gives_the_same_figures_and_tables(study: Study, copy: Path, tmp_path: Path) -> None:
+    whole, same = figures(study.root, tmp_path / "out"), figures(copy, tmp_path / "out-of-copy")
     # Of the remarks and the page the reasons name folders by their names, and curves are joined twice.
     told = {name for name, content in whole.items() if MACHINE.encode() in content} | {"index.html"}
-    assert set(whole) == set(copy) and {name for name in whole if whole[name] != copy[name]} == told
-    deltas = copy["smoke-texts/deltas.md"].decode()
+    assert set(whole) == set(same) and {name for name in whole if whole[name] != same[name]} == told
+    deltas = same["smoke-texts/deltas.md"].decode()
     assert "No interval over examples" not in deltas and "M1 | M0 | GLUE" in deltas
 
 
-def test_no_path_of_the_machine_is_in_the_copy(study: Study, tmp_path: Path) -> None:
+def test_no_path_of_the_machine_is_in_the_copy(study: Study, copy: Path) -> None:
     assert any(MACHINE.encode() in content for content in files(study.root).values())
-    run(study, tmp_path / "copy")
-    copied = files(tmp_path / "copy")
+    copied = files(copy)
     assert not [name for name, content in copied.items() if b"/scratch" in content]
     assert any(b"mnli has no train split in texts/glue/mnli" in content for content in copied.values())
 
 
-def test_weights_predictions_labels_and_claims_stay(study: Study, tmp_path: Path) -> None:
-    (study.root / "claims").mkdir()
-    (study.root / "claims" / "1").write_text("{}")
-    next(study.root.glob("glue/cola/*.npz")).with_suffix(".safetensors").write_bytes(b"weights")
-    run(study, tmp_path / "copy")
+def test_weights_predictions_labels_and_claims_stay(spoilable: Path, tmp_path: Path) -> None:
+    (spoilable / "claims").mkdir()
+    (spoilable / "claims" / "1").write_text("{}")
+    next(spoilable.glob("glue/cola/*.npz")).with_suffix(".safetensors").write_bytes(b"weights")
+    run(spoilable, tmp_path / "copy")
     copied = files(tmp_path / "copy")
     assert {"".join(Path(name).suffixes) for name in copied} == {".json", ".jsonl", ".resampled.npz"}
-    trials = len(list(study.root.glob("glue/*/*.npz")))
+    trials = len(list(spoilable.glob("glue/*/*.npz")))
     assert len([name for name in copied if name.endswith(".npz")]) == trials > 0
 
 
-def test_curves_are_joined_to_what_a_picture_shows(study: Study, tmp_path: Path) -> None:
-    run(study, tmp_path / "copy")
+def test_curves_are_joined_to_what_a_picture_shows(study: Study, copy: Path) -> None:
     (name,) = [path.parent.name for path in study.root.glob("pretraining/*/metrics.jsonl")]
-    before, after = (
-        list(read_lines(Layout(root).pretraining(name) / "metrics.jsonl")) for root in (study.root, tmp_path / "copy")
-    )
+    before, after = (list(read_lines(Layout(root).pretraining(name) / "metrics.jsonl")) for root in (study.root, copy))
     steps = [line for line in after if "loss" in line]
     assert len(before) > len(steps) and PIECES / 2 < len(steps) <= PIECES
     assert [line for line in after if "heldout_loss" in line] == [line for line in before if "heldout_loss" in line]
@@ -96,40 +107,37 @@ def test_curves_are_joined_to_what_a_picture_shows(study: Study, tmp_path: Path)
         assert sum(line[total] for line in steps) == pytest.approx(sum(line.get(total, 0) for line in before))
 
 
-def test_collecting_again_or_from_a_copy_changes_no_byte(study: Study, tmp_path: Path) -> None:
-    run(study, tmp_path / "copy")
-    first = files(tmp_path / "copy")
-    run(study, tmp_path / "copy")
-    assert files(tmp_path / "copy") == first
-    assert collect.main(["--runs", str(tmp_path / "copy"), "--out", str(tmp_path / "third")]) == 0
-    assert files(tmp_path / "third") == first
+def test_collecting_again_or_from_a_copy_changes_no_byte(study: Study, copy: Path, tmp_path: Path) -> None:
+    first = files(copy)
+    assert run(study.root, copy) == 0 and files(copy) == first
+    assert run(copy, tmp_path / "third") == 0 and files(tmp_path / "third") == first
 
 
 def test_two_folders_are_collected_into_one(study: Study, tmp_path: Path) -> None:
     other = StudyOnAFolder(tmp_path / "elsewhere", data="texts")
     with_predictions(other, ["M2"], TASKS_WITH_PREDICTIONS)
-    run(study, tmp_path / "copy")
-    run(other, tmp_path / "copy")
+    run(study.root, tmp_path / "copy")
+    run(other.root, tmp_path / "copy")
     text = figures(tmp_path / "copy", tmp_path / "out")["smoke-texts/deltas.md"].decode()
     assert "M1 | M0 | GLUE | 3" in text and "M2 | M1 | GLUE | 3" in text
 
 
 def test_what_cannot_be_read_is_named_and_the_rest_is_copied(
-    study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    spoilable: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    torn = next(study.root.glob("glue/cola/studies/*/run.json"))
+    torn = next(spoilable.glob("glue/cola/studies/*/run.json"))
     torn.write_text(torn.read_text()[:40])
-    curve = next(study.root.glob("pretraining/*/metrics.jsonl"))
+    curve = next(spoilable.glob("pretraining/*/metrics.jsonl"))
     curve.write_text('{"loss": "x"}\n')
-    assert run(study, tmp_path / "copy") == 0
+    assert run(spoilable, tmp_path / "copy") == 0
     told = capsys.readouterr().err
     assert f"left out: {torn}" in told and f"left out: the curve of {curve}" in told
-    assert len(list((tmp_path / "copy").glob("glue/*/*.json"))) == len(list(study.root.glob("glue/*/*.json")))
+    assert len(list((tmp_path / "copy").glob("glue/*/*.json"))) == len(list(spoilable.glob("glue/*/*.json")))
 
 
 @pytest.mark.parametrize("out", [".", "below", ".."])
 def test_a_copy_within_the_original_is_refused(study: Study, out: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(study, study.root / out) == 2
+    assert run(study.root, study.root / out) == 2
     assert "lie in each other: choose a folder of its own" in capsys.readouterr().err
 
 

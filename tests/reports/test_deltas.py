@@ -19,7 +19,7 @@ from reports.figures.forests import (
     MOST_BEYOND,
     Forest,
     Strip,
-    deltas_figure,
+    draw_forest,
     forest_of_deltas,
     forest_of_effects,
     limits,
@@ -305,6 +305,8 @@ def test_axes_hold_zero_all_seeds_and_intervals_that_do_not_dwarf_them(lines: li
 
 
 def test_equal_deltas_give_equal_bytes(compared: Study) -> None:
-    first, second = (deltas_figure(read(compared)[1], read(compared)[0], "average of 8 tasks") for _ in range(2))
+    first, second = (
+        draw_forest(forest_of_deltas(read(compared)[1], read(compared)[0], "average of 8 tasks")) for _ in range(2)
+    )
     assert first == second and set(first) == {"pdf", "svg", "png"}
     assert b"/Type /Font" in first["pdf"] and b"CreationDate" not in first["pdf"]

@@ -36,7 +36,10 @@ def study(tmp_path: Path) -> Study:
 
 
 def command(name: str, runs: Path, out: Path) -> int:
-    return COMMANDS[name](["--runs", str(runs), "--out", str(out)])
+    """The exit code; figures are laid out, but not drawn."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("matplotlib.figure.Figure.savefig", lambda *_, **__: None)
+        return COMMANDS[name](["--runs", str(runs), "--out", str(out)])
 
 
 def record_of(study: Study, name: str, stage: int = -1) -> Path:
@@ -94,22 +97,16 @@ def deep(path: Path) -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.parametrize("plant", [folder, dangling, circle, deep])
-@pytest.mark.parametrize(
-    "place", ["glue/cola/x.json", "pseudo_perplexity/x.json", "glue/cola/studies/x/run.json", "models/x/model.json"]
-)
 def test_what_is_no_readable_file_is_named_and_the_rest_is_counted(
-    study: Study,
-    tmp_path: Path,
-    name: str,
-    plant: Callable[[Path], None],
-    place: str,
-    capsys: pytest.CaptureFixture[str],
+    study: Study, tmp_path: Path, name: str, plant: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (study.root / place).parent.mkdir(parents=True)
-    plant(study.root / place)
+    records = ("glue/cola/x.json", "pseudo_perplexity/x.json")
+    for place in (*records, "glue/cola/studies/x/run.json", "models/x/model.json"):
+        (study.root / place).parent.mkdir(parents=True, exist_ok=True)
+        plant(study.root / place)
     assert command(name, study.root, tmp_path / "out") == 0
-    if place.endswith("x.json"):
-        assert place in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert all(place in said for place in records)
 
 
 def test_a_run_that_continues_itself_is_left_out_and_circles_end(study: Study, tmp_path: Path) -> None:
@@ -227,15 +224,13 @@ def spoiled(content: Any, choice: random.Random) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_no_record_makes_a_traceback(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_record_makes_a_traceback(tmp_path: Path, seed: int) -> None:
     """Some files of real records spoiled in one place each: both commands report the others, or that there are none."""
-    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda *_, **__: None)  # laid out, not written
     spoil_and_report(tmp_path, seed, files=25)
 
 
 @pytest.mark.drill
-def test_many_spoiled_records_make_no_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda *_, **__: None)
+def test_many_spoiled_records_make_no_traceback(tmp_path: Path) -> None:
     for seed in range(100, 200):
         spoil_and_report(tmp_path, seed, files=random.Random(seed).choice((1, 5, 60)))
 
