@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -307,15 +308,12 @@ class NeoBERTModel(NeoBERTPreTrainedModel):
         plan = plan.with_bias(self.positional_embedding.score_bias(plan.positions))
         states = [self.positional_embedding.add(embeddings, plan.positions)]
         rotation = self.positional_embedding.rotation(plan.positions, real=True)
+        is_recomputed = self.gradient_checkpointing and self.training
         for block in self.transformer_encoder:
-            states.append(self._checkpointed(block)(states[-1], plan, rotation))
+            call = partial(self._gradient_checkpointing_func, block.__call__) if is_recomputed else block
+            states.append(call(states[-1], plan, rotation))
         states[-1] = self.layer_norm(states[-1])
         return states
-
-    def _checkpointed(self, block: nn.Module) -> Callable[..., Tensor]:
-        if not (self.gradient_checkpointing and self.training):
-            return block
-        return lambda *inputs: self._gradient_checkpointing_func(block.__call__, *inputs)
 
     def _positions(self, embeddings: Tensor, mask: Tensor | None, given: Tensor | None) -> Tensor:
         """The position of each token in its document, from 0, and −1 at padding: (rows, tokens)."""
@@ -379,18 +377,14 @@ class NeoBERTModel(NeoBERTPreTrainedModel):
         return InterfaceAttention(function, self, visible, options)
 
 
-class HeadModel(NeoBERTPreTrainedModel):
-    """An encoder under a head."""
+class LabelModel(NeoBERTPreTrainedModel):
+    """A head with one kind of logits and labels: a subclass says how `_head` computes the logits."""
+
+    _output: type[MaskedLMOutput | SequenceClassifierOutput | TokenClassifierOutput]
 
     def __init__(self, config: NeoBERTConfig) -> None:
         super().__init__(config)
         self.model = NeoBERTModel(config)
-
-
-class LabelModel(HeadModel):
-    """A head with one kind of logits and labels: a subclass says how `_head` computes the logits."""
-
-    _output: type[MaskedLMOutput | SequenceClassifierOutput | TokenClassifierOutput]
 
     def _head(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
         """Logits from hidden states (rows, tokens, width) and the attention mask."""
@@ -517,11 +511,12 @@ class NeoBERTForTokenClassification(NewHead, LabelModel):
         return cast(Tensor, self.classifier(self.dropout(hidden)))
 
 
-class NeoBERTForQuestionAnswering(NewHead, HeadModel):
+class NeoBERTForQuestionAnswering(NewHead):
     """Where an answer starts and ends: two scores for every token."""
 
     def __init__(self, config: NeoBERTConfig) -> None:
         super().__init__(config)
+        self.model = NeoBERTModel(config)
         self.qa_outputs = nn.Linear(config.hidden_size, 2)
         self.post_init()
 
