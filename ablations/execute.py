@@ -31,8 +31,7 @@ from neobert.processes import available_cores, start_child, visible_gpus, wait_f
 from neobert.runs.index import Index, Row
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_record
-from neobert.runs.run_file import Execution, read_run_file
-from neobert.runs.run_file import Source as SourceSpecification
+from neobert.runs.run_file import Execution, SourceSpecification, read_run_file
 from neobert.runs.specifications import Run
 
 PERPLEXITY = "neobert.evaluation.pseudo_perplexity"

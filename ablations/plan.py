@@ -32,8 +32,7 @@ from neobert.model.size import parameter_count, training_flops_per_token
 from neobert.recipe import Contrastive, FineTuning, Grid, Instructed, Point, Pretraining
 from neobert.runs.index import Index, State
 from neobert.runs.layout import Layout
-from neobert.runs.run_file import Execution, write_run_file
-from neobert.runs.run_file import Source as SourceSpecification
+from neobert.runs.run_file import Execution, SourceSpecification, write_run_file
 from neobert.runs.specifications import (
     ContrastiveRun,
     EmbeddingEvaluation,

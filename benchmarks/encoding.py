@@ -32,7 +32,7 @@ from neobert.model.build import build_masked_language_model, initialize
 from neobert.recipe import Precision
 from neobert.runs.claims import acquire
 from neobert.runs.layout import Layout
-from neobert.runs.run_file import Source, write_run_file
+from neobert.runs.run_file import SourceSpecification, write_run_file
 from neobert.runs.specifications import PretrainingRun
 from neobert.training import checkpoints
 from neobert.training.accounting import DTYPES
@@ -139,7 +139,7 @@ def _blocks(texts: list[str], count: int) -> list[str]:
     return [sample[place] for place in np.random.default_rng(0).permutation(len(sample))]
 
 
-def write_initial_run(root: Path, shape: Mapping[str, int], source: Source) -> Path:
+def write_initial_run(root: Path, shape: Mapping[str, int], source: SourceSpecification) -> Path:
     """A run of pre-training that stands at its start: run.json and the checkpoint of step 0 below `root`.
 
     The model is the study's last one in another shape. Returns the folder of the run.
@@ -206,7 +206,7 @@ def measure_on(
     from sentence_transformers import SentenceTransformer
 
     figures: dict[str, Any] = {}
-    source = Source(name="synthetic" if data is None else str(data.resolve()), synthetic_documents=2000)
+    source = SourceSpecification(name="synthetic" if data is None else str(data.resolve()), synthetic_documents=2000)
     for shape, texts in chosen.items():
         with tempfile.TemporaryDirectory() as folder:
             run, exported = write_initial_run(Path(folder), SHAPES[shape], source), Path(folder) / "exported"

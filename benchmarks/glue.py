@@ -29,7 +29,7 @@ from neobert.processes import worker_environment
 from neobert.recipe import Point
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_record
-from neobert.runs.run_file import Source, write_run_file
+from neobert.runs.run_file import SourceSpecification, write_run_file
 from neobert.runs.specifications import GlueStudy, PretrainingRun
 
 NAME = "glue_over_trainer"
@@ -80,7 +80,7 @@ class Contest:
     runs: Path
     exported: Path
     scratch: Path
-    source: Source
+    source: SourceSpecification
     studies: Mapping[str, GlueStudy]
 
     @classmethod

@@ -41,7 +41,7 @@ from neobert.model.size import PEAK_FLOPS_PER_SECOND, parameter_count, training_
 from neobert.processes import available_cores, worker_environment
 from neobert.recipe import Precision, Pretraining, Subset
 from neobert.runs.layout import Layout
-from neobert.runs.run_file import Execution, Source, write_run_file
+from neobert.runs.run_file import Execution, SourceSpecification, write_run_file
 from neobert.runs.specifications import PretrainingRun
 
 Measured = tuple[float | None, dict[str, Any]]
@@ -242,7 +242,7 @@ PRETRAINING_GPU = Benchmark(
 
 # One process and two, one thread each, through the worker's own command; and what they exchange.
 
-SOURCE = Source(name="synthetic", synthetic_documents=2000)
+SOURCE = SourceSpecification(name="synthetic", synthetic_documents=2000)
 LOOPBACK = Path("/sys/class/net/lo/statistics/tx_bytes")
 ROW_TOKENS = 96
 ROWS_PER_STEP = (8, 64)

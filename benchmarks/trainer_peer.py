@@ -15,7 +15,7 @@ import numpy as np
 
 from neobert.glue.tasks import Task, task_named
 from neobert.recipe import FineTuning, Point, Value
-from neobert.runs.run_file import Source
+from neobert.runs.run_file import SourceSpecification
 from neobert.training.schedule import FineTuningSchedule
 
 EVALUATION_BATCH_SIZE = 64
@@ -28,7 +28,7 @@ class Job(Value):
 
     model: str
     task: str
-    source: Source
+    source: SourceSpecification
     protocol: FineTuning
     point: Point
     seed: int

@@ -40,7 +40,7 @@ CHARACTERS_PER_TOKEN = 4.5
 
 
 @dataclass(frozen=True)
-class Corpus:
+class CorpusEntry:
     """A corpus that a recipe can name: the repositories that publish it, none where only folders hold it, and about how
     many tokens and documents these have, for estimates of costs."""
 
@@ -49,9 +49,10 @@ class Corpus:
     documents: float | None = None
 
 
-CORPORA: Mapping[str, Corpus] = {
-    "wikibook": Corpus((BOOKCORPUS, WIKIPEDIA), 13e9 / CHARACTERS_PER_TOKEN, 80_500_000),  # 13 GB (paper, Table 1)
-    "web": Corpus((REFINEDWEB,), 600e9, 968_000_000),
+CORPORA: Mapping[str, CorpusEntry] = {
+    # 13 GB (paper, Table 1)
+    "wikibook": CorpusEntry((BOOKCORPUS, WIKIPEDIA), 13e9 / CHARACTERS_PER_TOKEN, 80_500_000),
+    "web": CorpusEntry((REFINEDWEB,), 600e9, 968_000_000),
 }
 
 TOKENIZERS: Mapping[str, Repository] = {

@@ -4,7 +4,6 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,8 +15,7 @@ from neobert.errors import ChangedData, DamagedFile, MissingData
 from neobert.processes import Stopped, StopRequest
 from neobert.runs.claims import Claim, acquire
 from neobert.runs.layout import PARTIAL, Layout
-from neobert.runs.run_file import RunFile
-from neobert.runs.run_file import Source as SourceSpecification
+from neobert.runs.run_file import RunFile, SourceSpecification
 from neobert.runs.specifications import PretrainingRun
 from neobert.runs.work import Part
 
@@ -78,13 +76,7 @@ def text_tokenizer(
         stop.check(what)
         time.sleep(POLL_SECONDS)
     with claim:
-        opened = stop.outlive(lambda: source.tokenizer(tokenizer, vocabulary_size, cache), what)
-    if opened.vocabulary_size > vocabulary_size:
-        raise ValueError(
-            f"the {tokenizer} tokenizer has {opened.vocabulary_size} tokens, the recipe's vocabulary_size is "
-            f"{vocabulary_size}: raise it"
-        )
-    return opened
+        return stop.outlive(lambda: source.tokenizer(tokenizer, vocabulary_size, cache), what)
 
 
 def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
@@ -169,39 +161,30 @@ def prepare_once(
 
 
 def _tokenize(layout: Layout, run: PretrainingRun, specification: SourceSpecification, stop: StopRequest) -> None:
-    _require_corpus(run, specification)
+    data, folder = run.recipe.data, layout.data(run.data_id)
+
+    def require_corpus() -> None:
+        found = open_specified(specification).corpus_origin(
+            data.corpus
+        )  # opened anew: a source remembers what it found
+        require_origin(f"corpus {data.corpus} of {specification.name}", run.corpus_origin, found)
+
+    def documents() -> Iterator[str]:
+        before = finished_shards(folder)
+        for document in source.documents(data.corpus):
+            if stop.requested:
+                finished = finished_shards(folder)
+                raise Stopped(f"tokenising was asked to stop after {finished} shards", progressed=finished > before)
+            yield document
+        require_corpus()
+
+    require_corpus()
     source = open_specified(specification)
-    data, vocabulary_size = run.recipe.data, run.recipe.model.vocabulary_size
+    vocabulary_size = run.recipe.model.vocabulary_size
     tokenizer = text_tokenizer(layout, source, data.tokenizer, vocabulary_size, run.tokenizer_origin, stop)
     origins = {"corpus": run.corpus_origin, "tokenizer": run.tokenizer_origin}
-    folder = layout.data(run.data_id)
-    documents = chain(
-        _until_stopped(source.documents(data.corpus), folder, stop),
-        _nothing_if(lambda: _require_corpus(run, specification)),
-    )
     try:
-        prepare(documents, tokenizer, folder, origins=origins)
+        prepare(documents(), tokenizer, folder, origins=origins)
     except ChangedData:  # nobody knows which of the finished shards hold the earlier data
         shutil.rmtree(folder.with_name(folder.name + PARTIAL), ignore_errors=True)
         raise
-
-
-def _require_corpus(run: PretrainingRun, specification: SourceSpecification) -> None:
-    corpus = run.recipe.data.corpus
-    found = open_specified(specification).corpus_origin(corpus)  # opened anew: a source remembers what it found
-    require_origin(f"corpus {corpus} of {specification.name}", run.corpus_origin, found)
-
-
-def _nothing_if(check: Callable[[], None]) -> Iterator[str]:
-    """No text; `check` is called when all texts before were read."""
-    check()
-    yield from ()
-
-
-def _until_stopped(documents: Iterable[str], folder: Path, stop: StopRequest) -> Iterator[str]:
-    before = finished_shards(folder)
-    for document in documents:
-        if stop.requested:
-            finished = finished_shards(folder)
-            raise Stopped(f"tokenising was asked to stop after {finished} shards", progressed=finished > before)
-        yield document

@@ -11,7 +11,7 @@ from neobert.data.mteb_tasks import MTEB_REPOSITORIES
 from neobert.data.pairs import DECLARED_SETS
 from neobert.data.reading import require_columns
 from neobert.data.sources import DirectorySource
-from neobert.data.tokenizers import FOLDERS
+from neobert.data.tokenizers import TOKENIZER_FOLDERS
 from neobert.errors import DamagedFile, MissingData
 
 MODELS = "models"
@@ -72,7 +72,7 @@ def items_of(needs: Needs) -> Iterator[Item]:
     """
     for word, rows in needs.tokenizers.items():
         repository = TOKENIZERS[require_known(word, TOKENIZERS, "tokenizer")]
-        yield Item("tokenizer", word, f"tokenizers/{FOLDERS[word]}", (repository,), rows)
+        yield Item("tokenizer", word, f"tokenizers/{TOKENIZER_FOLDERS[word]}", (repository,), rows)
     for word in needs.tasks:
         splits = TASK_SPLITS[require_known(word, TASK_SPLITS, "task")]
         parts = tuple(replace(GLUE, files=GLUE.files.format(task=word, split=split)) for split in splits)

@@ -49,8 +49,8 @@ from neobert.data.reading import (
     text_size,
 )
 from neobert.data.tokenizers import (
-    FOLDERS,
     TOKENIZER_FILE,
+    TOKENIZER_FOLDERS,
     TextTokenizer,
     kept_tokenizer,
     load_tokenizer,
@@ -115,6 +115,13 @@ class Source(ABC):
     @abstractmethod
     def tokenizer(self, tokenizer: str, vocabulary_size: int, cache: Path) -> TextTokenizer:
         """A tokenizer of at most `vocabulary_size` tokens; what has to be trained is kept below `cache`."""
+
+    def _trained_tokenizer(
+        self, tokenizer: str, vocabulary_size: int, cache: Path, texts: Callable[[], list[str]]
+    ) -> TextTokenizer:
+        """The tokenizer that is kept below `cache`, or that is trained on `texts` now."""
+        folder = cache / self.tokenizer_origin(tokenizer, vocabulary_size).replace(":", "-")
+        return kept_tokenizer(folder, lambda: _TRAINERS[tokenizer](texts(), vocabulary_size))
 
     def tasks(self) -> dict[str, str | None]:
         """For each of the eight GLUE tasks None where it can be fine-tuned here, else the reason why not."""
@@ -216,12 +223,12 @@ class SyntheticSource(Source):
         return f"{self._world}:{tokenizer}:documents={self.tokenizer_documents}:vocabulary={vocabulary_size}"
 
     def tokenizer(self, tokenizer: str, vocabulary_size: int, cache: Path) -> TextTokenizer:
-        def train() -> TextTokenizer:
+        def texts() -> list[str]:
             number = self.tokenizer_documents
             corpora = (synthetic.corpus_documents(corpus, documents=number) for corpus in synthetic.CORPORA)
-            return _TRAINERS[tokenizer](list(chain.from_iterable(corpora)), vocabulary_size)
+            return list(chain.from_iterable(corpora))
 
-        return kept_tokenizer(cache / self.tokenizer_origin(tokenizer, vocabulary_size).replace(":", "-"), train)
+        return self._trained_tokenizer(tokenizer, vocabulary_size, cache, texts)
 
     def task_origin(self, task: str) -> str:
         require_known(task, TASK_SPLITS, "task")
@@ -426,12 +433,11 @@ class DirectorySource(Source):
     def tokenizer(self, tokenizer: str, vocabulary_size: int, cache: Path) -> TextTokenizer:
         """The folder's tokenizer, or one that is trained on all its corpora."""
 
-        def train() -> TextTokenizer:
-            texts = with_frequent_characters(list(self._beginnings()), vocabulary_size // CHARACTER_SHARE)
-            return _TRAINERS[tokenizer](texts, vocabulary_size)
+        def texts() -> list[str]:
+            return with_frequent_characters(list(self._beginnings()), vocabulary_size // CHARACTER_SHARE)
 
         if self.trains_tokenizers:
-            return kept_tokenizer(cache / self.tokenizer_origin(tokenizer, vocabulary_size).replace(":", "-"), train)
+            return self._trained_tokenizer(tokenizer, vocabulary_size, cache, texts)
         loaded = load_tokenizer(self.tokenizer_folder(tokenizer))
         loaded.require_rows(vocabulary_size)
         return loaded
@@ -455,7 +461,7 @@ class DirectorySource(Source):
         Raises:
             MissingData: it holds none.
         """
-        folder = self.folder / "tokenizers" / FOLDERS[require_known(tokenizer, TOKENIZERS, "tokenizer")]
+        folder = self.folder / "tokenizers" / TOKENIZER_FOLDERS[require_known(tokenizer, TOKENIZERS, "tokenizer")]
         if not (folder / TOKENIZER_FILE).is_file():
             raise MissingData(f"there is no tokenizer {tokenizer} in {self.folder}: put {TOKENIZER_FILE} into {folder}")
         return folder

@@ -23,7 +23,7 @@ TOKENIZER_FILE = "tokenizer.json"
 DIGEST_FILE = "sha256.json"
 """The checksum of a tokenizer that was trained here, beside it and written before it."""
 
-FOLDERS = {"wordpiece": "bert-base-uncased", "bpe": "llama-2"}
+TOKENIZER_FOLDERS = {"wordpiece": "bert-base-uncased", "bpe": "llama-2"}
 """The folder below tokenizers/ that holds each of the recipe's tokenizers."""
 
 
@@ -228,29 +228,22 @@ def adopt(tokenizer: "Tokenizer", name: str) -> TextTokenizer:
 
 def _special_ids(tokenizer: "Tokenizer", specials: Specials) -> SpecialIds:
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
-    reserved = [number for token, number in vocabulary.items() if _is_reserved(token, specials)]
-    first, end = _longest_gap(sorted(reserved), max(vocabulary.values()) + 1)
+    reserved = sorted(
+        number
+        for token, number in vocabulary.items()
+        if token in specials.names or (token.startswith("[unused") and token.endswith("]"))
+    )
+    edges = [-1, *reserved, max(vocabulary.values()) + 1]
+    before, end = max(pairwise(edges), key=lambda edge: edge[1] - edge[0])  # the longest run of ids between them
     return SpecialIds(
         pad=vocabulary[specials.pad],
         cls=vocabulary[specials.cls],
         sep=vocabulary[specials.sep],
         mask=vocabulary[specials.mask],
         unk=vocabulary[specials.unk],
-        first_text_id=first,
+        first_text_id=before + 1,
         end_text_id=end,
     )
-
-
-def _is_reserved(token: str, specials: Specials) -> bool:
-    return token in specials.names or (token.startswith("[unused") and token.endswith("]"))
-
-
-def _longest_gap(reserved: list[int], size: int) -> tuple[int, int]:
-    """The longest run of ids below `size` without a reserved one."""
-    edges = [-1, *reserved, size]
-    gaps = [(after - before - 1, before + 1, after) for before, after in pairwise(edges)]
-    _, first, end = max(gaps, key=lambda gap: gap[0])
-    return first, end
 
 
 _PREFIX = "##"
@@ -297,7 +290,7 @@ def train_bpe(texts: Sequence[str], size: int) -> TextTokenizer:
     tokenizer.train_from_iterator(texts, trainer)
     vocabulary = _numbered(tokenizer, first=reserved)
     _require_room(vocabulary, size - 2, "BPE")
-    trained = _empty_bpe(vocabulary, _merges(tokenizer))
+    trained = _empty_bpe(vocabulary, [(left, right) for left, right in _model(tokenizer)["merges"]])
     trained.add_special_tokens([*_BPE_SPECIALS, ROBERTA_SPECIALS.pad, ROBERTA_SPECIALS.mask])
     return adopt(trained, "the trained BPE tokenizer")
 
@@ -361,10 +354,6 @@ def _numbered(tokenizer: "Tokenizer", first: Sequence[str]) -> dict[str, int]:
     trained = _model(tokenizer)["vocab"]
     rest = sorted(trained.keys() - set(first), key=lambda token: (len(token.removeprefix(_PREFIX)) > 1, trained[token]))
     return {token: number for number, token in enumerate([*first, *rest])}
-
-
-def _merges(tokenizer: "Tokenizer") -> list[tuple[str, str]]:
-    return [(left, right) for left, right in _model(tokenizer)["merges"]]
 
 
 def _require_room(vocabulary: dict[str, int], size: int, name: str) -> None:

@@ -23,7 +23,7 @@ from neobert.model.encoder import Encoder
 from neobert.model.heads import encoder_part, mean_over_tokens
 from neobert.recipe import EmbeddingPrecision, Precision
 from neobert.runs.layout import Layout
-from neobert.runs.run_file import Source, read_run_file
+from neobert.runs.run_file import SourceSpecification, read_run_file
 from neobert.runs.specifications import EXTERNAL_PREFIX
 from neobert.training import checkpoints
 from neobert.training.trainer import last_checkpoint, prefetch
@@ -402,7 +402,9 @@ def _require_finite(vectors: Array, numbers: Array) -> None:
         raise RunFailed(f"the vector of text {place} is not finite: the weights or the precision do not serve")
 
 
-def base_model(layout: Layout, weights: str, source: Source, context: int | None) -> tuple[EmbeddingModel, Framing]:
+def base_model(
+    layout: Layout, weights: str, source: SourceSpecification, context: int | None
+) -> tuple[EmbeddingModel, Framing]:
     """What contrastive fine-tuning trains, and its tokenizer: the encoder of pre-training run `weights` without its
     parameters, or external model `weights` with its own. `source` has the tokenizer.
 

@@ -31,7 +31,7 @@ RUN_FILE_WORDS: Mapping[Kind, tuple[RunKind, str]] = {
 """By kind: its word in run.json, and the key of the specification there."""
 
 
-class Source(Value):
+class SourceSpecification(Value):
     """Where the bytes come from: a name or folder that `open_source` understands, how much synthetic text, and which
     files or folders hold texts that no pair may share."""
 
@@ -88,12 +88,12 @@ class RunFile(Value):
     study: GlueStudy | None
     contrastive: ContrastiveRun | None = None
     mteb: EmbeddingEvaluation | None = None
-    source: Source
+    source: SourceSpecification
     execution: Execution
     labels: dict[str, Any]
 
     @classmethod
-    def of(cls, run: "Run", source: Source, execution: Execution, labels: dict[str, Any]) -> Self:
+    def of(cls, run: "Run", source: SourceSpecification, execution: Execution, labels: dict[str, Any]) -> Self:
         """The run file of a specification."""
         word, key = RUN_FILE_WORDS[run.kind]
         common = {"source": source, "execution": execution, "labels": labels, "pretraining": None, "study": None}
@@ -107,7 +107,9 @@ class RunFile(Value):
         return run
 
 
-def write_run_file(layout: Layout, run: Run, source: Source, execution: Execution, labels: dict[str, Any]) -> Path:
+def write_run_file(
+    layout: Layout, run: Run, source: SourceSpecification, execution: Execution, labels: dict[str, Any]
+) -> Path:
     """Write run.json before anything runs; one that is there already stays. Returns its folder.
 
     Execution is not part of a result: where it differs from what the folder says, the new one stands in execution.json.

@@ -5,8 +5,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from ablations.ladder import CONTRASTIVE_PROTOCOL, EMBEDDING_PROTOCOL, variants
@@ -26,7 +24,7 @@ from neobert.runs.records import record_paths
 from neobert.runs.specifications import ContrastiveRun
 from neobert.slurm.profile import JOB_KINDS, Resources
 from tests.embeddings.tiny_contrastive import tiny_contrastive, write_encoder, write_tiny_contrastive
-from tests.support.small_corpora import REAL_DATA
+from tests.support.small_corpora import REAL_DATA, write_table
 
 INSTRUCTIONS = REAL_DATA.parent / "reference" / "paper" / "table7v2_finetune_instructions.csv"
 
@@ -72,9 +70,7 @@ NEGATIVES = {"ALLNLI": 1, "CONCURRENTQA": 1, "GOOAQ": 5, "PUBMEDQA": 20, "QQP": 
 def write_published(folder: Path, name: str) -> None:
     """A data set as prefetch lays it down."""
     for place, columns in PUBLISHED[name].items():
-        path = folder / "pairs" / name / place / "0000.parquet"
-        path.parent.mkdir(parents=True)
-        pq.write_table(pa.table(columns), path)
+        write_table(folder / "pairs" / name / place / "0000.parquet", columns)
 
 
 def test_the_papers_and_the_codes_sets_are_declared_once() -> None:
@@ -87,7 +83,7 @@ def test_a_variants_mix_says_which_published_sets_are_taken(tmp_path: Path) -> N
     """Own sets always; published ones of the other mix only by name."""
     for name in ("NPR", "QQP", "STS12"):
         write_published(tmp_path, name)
-    pq.write_table(pa.table({"query": ["Q"], "document": ["D"]}), tmp_path / "pairs" / "mine.parquet")
+    write_table(tmp_path / "pairs" / "mine.parquet", {"query": ["Q"], "document": ["D"]})
     source = DirectorySource(tmp_path)
 
     def taken(*arguments: Any) -> set[str]:

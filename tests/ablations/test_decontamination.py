@@ -4,8 +4,6 @@ import json
 import shutil
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +15,7 @@ from neobert.embeddings.pairs import encode_pairs
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED, MissingData
 from tests.embeddings.test_contrastive import Letters
 from tests.support import external_models as world
+from tests.support.small_corpora import write_table
 
 MEASURED = {
     "sentence1": ["The cat sleeps.", None, "..."],
@@ -29,16 +28,13 @@ def data(tmp_path: Path) -> Path:
     """A folder with pairs and two tasks."""
     folder = tmp_path / "data"
     for name, columns in (("STS/one", MEASURED), ("STS/two", {"text": ["Birds fly"]})):
-        path = folder / "mteb" / name / "test.parquet"
-        path.parent.mkdir(parents=True)
-        pq.write_table(pa.table(columns), path)
+        write_table(folder / "mteb" / name / "test.parquet", columns)
     rows = {
         "query": ["the CAT  sleeps", "a hound", "x", "birds-fly", "a cat", "..."],
         "document": ["y", "A dog!", "y", "z", "sleeps", "!"],
         "negative": ["", "", "A  stone", "", "the dog", ""],
     }
-    (folder / "pairs").mkdir()
-    pq.write_table(pa.table(rows), folder / "pairs" / "mine.parquet")
+    write_table(folder / "pairs" / "mine.parquet", rows)
     return folder
 
 

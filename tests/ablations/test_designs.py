@@ -13,7 +13,7 @@ from ablations.scales import Scale, scaled_variant
 from ablations.variant import Modification, Variant, prove
 from neobert.data.sources import open_source
 from neobert.runs.layout import Layout
-from neobert.runs.run_file import Execution, Source, read_run_file
+from neobert.runs.run_file import Execution, SourceSpecification, read_run_file
 from neobert.runs.specifications import PretrainingRun
 
 SYNTHETIC = open_source("synthetic", synthetic_documents=100)
@@ -100,7 +100,7 @@ def test_runs_of_designs_are_labelled_with_their_names_and_with_the_ladders(
     rows = plan(chosen_variants(["M9-norm", "F:positions+feedforward+norm"]), (0,), "smoke", SYNTHETIC, layout)
     execution = Execution(threads=1, processes=1, micro_batch_tokens=512, checkpoint_interval_steps=10)
     for row in rows:
-        row.write(layout, SYNTHETIC, Source(name="synthetic", synthetic_documents=100), execution)
+        row.write(layout, SYNTHETIC, SourceSpecification(name="synthetic", synthetic_documents=100), execution)
     labels = {row.variant.name: read_run_file(row.planned[0].folder).labels for row in rows}
     assert labels["M9-norm"]["variants"] == ["M9-norm"] and labels["M9-norm"]["parent"] == "M0"
     assert "model.norm" not in labels["M9-norm"]["delta"] and "model.positions" in labels["M9-norm"]["delta"]

@@ -33,7 +33,7 @@ from neobert.runs.cleanup import collectable, read_uses
 from neobert.runs.index import read_index, state_of
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record
-from neobert.runs.run_file import Source, read_run_file
+from neobert.runs.run_file import SourceSpecification, read_run_file
 from neobert.runs.specifications import ContrastiveRun, EmbeddingEvaluation, EmbeddingRun, PretrainingRun
 from neobert.slurm.profile import JOB_KINDS, Resources, read_submissions
 from reports import published
@@ -130,7 +130,7 @@ def test_runs_are_labelled_with_the_variants_whose_protocol_they_have(
     tmp_path: Path, name: str, of_tuning: set[str], of_suite: set[str]
 ) -> None:
     rows = plan(chosen_variants([name]), [0], "smoke", SYNTHETIC, Layout(tmp_path), ["pretrain", "mteb"])
-    source = Source(name="synthetic", synthetic_documents=100)
+    source = SourceSpecification(name="synthetic", synthetic_documents=100)
     rows[0].write(Layout(tmp_path), SYNTHETIC, source, execution_at("smoke"))
     *_, tuned, suite = (set(read_run_file(unit.folder).labels["variants"]) for unit in rows[0].planned)
     known = {"M9", "M10", "M9@mteb-prompts", "M9@contrastive-code", "M9@code-prompts"}

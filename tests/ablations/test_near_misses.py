@@ -12,11 +12,11 @@ from ablations.plan import PlannedRun, VariantRow, chosen_variants, plan
 from neobert.data.sources import open_source
 from neobert.identity import NUMERICS
 from neobert.runs.layout import Layout
-from neobert.runs.run_file import Execution, Source, write_run_file
+from neobert.runs.run_file import Execution, SourceSpecification, write_run_file
 from neobert.runs.specifications import GlueStudy, PretrainingRun
 
 SYNTHETIC = open_source("synthetic", synthetic_documents=100)
-SOURCE = Source(name="synthetic", synthetic_documents=100)
+SOURCE = SourceSpecification(name="synthetic", synthetic_documents=100)
 EXECUTION = Execution(threads=1, processes=1, micro_batch_tokens=512, checkpoint_interval_steps=10)
 MACHINE = Machine.of(EXECUTION)
 

@@ -14,7 +14,7 @@ from neobert.identity import leaves
 from neobert.runs.claims import acquire
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record
-from neobert.runs.run_file import Execution, Source, read_run_file, write_run_file
+from neobert.runs.run_file import Execution, SourceSpecification, read_run_file, write_run_file
 from neobert.runs.specifications import GlueStudy, PretrainingRun
 
 SYNTHETIC = open_source("synthetic", synthetic_documents=100)
@@ -144,13 +144,13 @@ def test_labels_execution_and_source_folder_are_not_in_the_name(tmp_path: Path) 
     folders = set()
     for number, name in enumerate(("synthetic", "/elsewhere")):
         execution = EXECUTION.model_copy(update={"micro_batch_tokens": 512 + number, "threads": number + 1})
-        source = Source(name=name, synthetic_documents=100 + number)
+        source = SourceSpecification(name=name, synthetic_documents=100 + number)
         folders.add(write_run_file(Layout(tmp_path), run, source, execution, {"variants": [str(number)]}))
     assert len(folders) == 1
 
 
 def test_a_run_file_says_all_that_is_needed_to_run_alone(tmp_path: Path) -> None:
-    source = Source(name="synthetic", synthetic_documents=100)
+    source = SourceSpecification(name="synthetic", synthetic_documents=100)
     (row,) = rows_of(tmp_path, "M2")
     for run in (pretraining(row)[0], studies(row)[3]):
         folder = write_run_file(Layout(tmp_path), run, source, EXECUTION, {"variants": ["M2"]})
@@ -166,7 +166,7 @@ def test_states_follow_the_files(tmp_path: Path) -> None:
     (row,) = rows_of(tmp_path, "M2")
     run, folder = pretraining(row)[0], row.planned[0].folder
     assert state() == "missing"
-    source = Source(name="synthetic", synthetic_documents=100)
+    source = SourceSpecification(name="synthetic", synthetic_documents=100)
     write_run_file(Layout(tmp_path), run, source, EXECUTION, {})
     assert state() == "waiting"
     claim = acquire(Layout(tmp_path).claims(run.id))

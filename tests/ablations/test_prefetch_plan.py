@@ -167,18 +167,6 @@ def test_the_check_reads_every_byte_unless_sizes_are_asked_for(
     assert f"is not there with its {len(whole)} bytes" in capsys.readouterr().out
 
 
-def test_the_mteb_table_is_what_mteb_says() -> None:
-    pytest.importorskip("mteb")
-    code = """
-import json, mteb
-tasks = mteb.get_benchmark("MTEB(eng, v1)").tasks
-single = [one for task in tasks for one in getattr(task, "tasks", None) or [task]]
-print(json.dumps({one.metadata.name: [one.metadata.dataset[key] for key in ("path", "revision")] for one in single}))
-"""
-    answer = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert json.loads(answer.stdout) == {task: list(place) for task, place in MTEB_REPOSITORIES.items()}
-
-
 def test_a_run_on_hub_data_names_what_is_missing_and_asks_no_network(tmp_path: Path) -> None:
     """With the variables that jobs get, and with every connection refused: one sentence, exit 3, nothing written."""
     blocked = "import socket, sys\ndef refuse(*_): raise AssertionError('connected')\nsocket.socket.connect = refuse\n"

@@ -2,12 +2,9 @@
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from neobert.data import synthetic
@@ -16,26 +13,21 @@ from neobert.data.sources import UNRESOLVED, DirectorySource, HubSource, Synthet
 from neobert.data.tokenizers import train_wordpiece
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import sha256_of
-from tests.support.small_corpora import REAL_DATA, texts
+from tests.support.small_corpora import REAL_DATA, texts, write_table
 
 TINY_WORLD = 500
-
-
-def write_parquet(path: Path, columns: Mapping[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.table(dict(columns)), path)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A complete folder with one corpus, one tokenizer and two tasks, one of them without train split."""
     root = tmp_path / "mydata"
-    write_parquet(root / "corpora" / "web" / "b.parquet", {"text": ["third", None, "fourth"], "id": [1, 2, 3]})
-    write_parquet(root / "corpora" / "web" / "a.parquet", {"text": ["first", "second"]})
+    write_table(root / "corpora" / "web" / "b.parquet", {"text": ["third", None, "fourth"], "id": [1, 2, 3]})
+    write_table(root / "corpora" / "web" / "a.parquet", {"text": ["first", "second"]})
     pairs = {"sentence": ["good film", "bad film"], "label": [1, 0]}
-    write_parquet(root / "glue" / "sst2" / "train.parquet", pairs)
-    write_parquet(root / "glue" / "sst2" / "validation.parquet", pairs)
-    write_parquet(root / "glue" / "mnli" / "validation_matched.parquet", {"label": [0]})
+    write_table(root / "glue" / "sst2" / "train.parquet", pairs)
+    write_table(root / "glue" / "sst2" / "validation.parquet", pairs)
+    write_table(root / "glue" / "mnli" / "validation_matched.parquet", {"label": [0]})
     train_wordpiece(texts(50), 100).save(root / "tokenizers" / "bert-base-uncased")
     return root
 
@@ -66,7 +58,7 @@ def test_a_corpus_origin_is_its_content_not_its_place(folder: Path, tmp_path: Pa
     moved = folder.rename(tmp_path / "elsewhere")
     (moved / "corpora" / "web" / "notes.txt").write_text("no part of the corpus")
     assert DirectorySource(moved).corpus_origin("web") == before
-    write_parquet(moved / "corpora" / "web" / "b.parquet", {"text": ["another third", None, "fourth"]})
+    write_table(moved / "corpora" / "web" / "b.parquet", {"text": ["another third", None, "fourth"]})
     assert DirectorySource(moved).corpus_origin("web") != before
 
 
@@ -104,7 +96,7 @@ def test_a_folder_without_tokenizers_has_them_trained_on_its_text(folder: Path, 
     """The same in every process, named by the text, and a character that stands once takes no room."""
     shutil.rmtree(folder / "tokenizers")
     signs = " ".join(chr(0x4E00 + number) for number in range(50))
-    write_parquet(folder / "corpora" / "wikibook" / "a.parquet", {"text": [*texts(200), signs, signs, "one snowman ☃"]})
+    write_table(folder / "corpora" / "wikibook" / "a.parquet", {"text": [*texts(200), signs, signs, "one snowman ☃"]})
     source = DirectorySource(folder)
     assert source.trains_tokenizers
     origins = {source.tokenizer_origin(*each) for each in (("bpe", 400), ("bpe", 401), ("wordpiece", 400))}
@@ -114,7 +106,7 @@ def test_a_folder_without_tokenizers_has_them_trained_on_its_text(folder: Path, 
         assert first.tokenizer.to_str() == again.tokenizer.to_str()
         assert "☃" not in first.tokenizer.get_vocab()
         assert 300 < first.vocabulary_size <= 400
-    write_parquet(folder / "corpora" / "web" / "c.parquet", {"text": ["more"]})
+    write_table(folder / "corpora" / "web" / "c.parquet", {"text": ["more"]})
     assert DirectorySource(folder).tokenizer_origin("bpe", 400) not in origins
 
 
@@ -138,7 +130,7 @@ def test_missing_things_are_one_clear_sentence(folder: Path) -> None:
 
 
 def test_a_corpus_without_a_text_column_names_the_columns_it_has(folder: Path) -> None:
-    write_parquet(folder / "corpora" / "web" / "a.parquet", {"content": ["first"], "texts": ["x"]})
+    write_table(folder / "corpora" / "web" / "a.parquet", {"content": ["first"], "texts": ["x"]})
     with pytest.raises(ValueError, match=r"a\.parquet has no column 'text' \(did you mean 'texts'"):
         DirectorySource(folder).documents("web")
 

@@ -8,7 +8,7 @@ from tests.runs.test_new_knob import edit
 from tests.support.small_corpora import texts
 from tests.support.tree_copy import fresh_clone, shell, shrink_smoke_scale
 
-ENTRY = '    "web": Corpus((REFINEDWEB,), 600e9, 968_000_000),\n'
+ENTRY = '    "web": CorpusEntry((REFINEDWEB,), 600e9, 968_000_000),\n'
 CHILD = """
 M2_RECIPES = M2.derive("M2@recipes", Modification("Recipes", source="a test", data={"corpus": "recipes"}), kept=False)
 """
@@ -17,7 +17,7 @@ M2_RECIPES = M2.derive("M2@recipes", Modification("Recipes", source="a test", da
 def test_a_corpus_of_compressed_json_lines_is_declared_and_trained_on(tmp_path: Path) -> None:
     tree, data, runs = fresh_clone(tmp_path / "tree"), tmp_path / "data", tmp_path / "runs"
     shrink_smoke_scale(tree)
-    edit(tree / "neobert" / "data" / "catalog.py", ENTRY, ENTRY + '    "recipes": Corpus(),\n')
+    edit(tree / "neobert" / "data" / "catalog.py", ENTRY, ENTRY + '    "recipes": CorpusEntry(),\n')
     ladder = tree / "ablations" / "ladder.py"
     ladder.write_text(ladder.read_text(encoding="utf-8").replace("\n\ndef variants()", f"{CHILD}\n\ndef variants()"))
     lines = "".join(json.dumps({"body": text}) + "\n" for text in texts(400))

@@ -29,11 +29,12 @@ SPLITS = [(task, split) for task, splits in TASK_SPLITS.items() for split in spl
 
 DIGEST_PROGRAM = """
 import hashlib, json
-from neobert.data.synthetic import CORPORA, corpus_documents, task_examples
+from neobert.data.synthetic import CORPORA, EMBEDDING_TASKS, corpus_documents, embedding_tables, task_examples
 from neobert.data.catalog import TASK_SPLITS
 texts = [list(corpus_documents(corpus, documents=200, seed=3)) for corpus in CORPORA]
 tables = [task_examples(task, split, seed=3) for task, splits in TASK_SPLITS.items() for split in splits]
-print(hashlib.sha256(json.dumps([texts, tables]).encode()).hexdigest())
+measured = [repr(embedding_tables(task.name).tables) for task in EMBEDDING_TASKS]
+print(hashlib.sha256(json.dumps([texts, tables, measured]).encode()).hexdigest())
 """
 
 

@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from neobert.data.mteb_tasks import MTEB_REPOSITORIES
 from neobert.data.synthetic.world import lexicon
 from neobert.embeddings.encoders import TextCounts
 from neobert.embeddings.evaluation import NamedEncoder, SupportsEncode
 from neobert.files import sha256_of
+from tests.support.small_corpora import write_table
 
 WIDTH = 96
 _KINDS, _OPINION = WIDTH - 8, WIDTH - 1
@@ -75,12 +74,6 @@ class KnowsTheWorld(RandomVectors):
 def named(encoder: SupportsEncode, revision: str = "0123456789ab") -> NamedEncoder:
     """A test's encoder under a name."""
     return NamedEncoder("neobert/tested", revision, encoder)
-
-
-def write_table(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
-    """A parquet file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.table(dict(columns)), path)
 
 
 def own_tables() -> dict[str, dict[str, dict[str, Any]]]:

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -25,7 +23,7 @@ from neobert.errors import MissingData
 from neobert.external import adopt, write_model_file
 from neobert.files import read_lines
 from neobert.runs.layout import Layout
-from neobert.runs.run_file import Execution, Source, read_run_file, write_run_file
+from neobert.runs.run_file import Execution, SourceSpecification, read_run_file, write_run_file
 from neobert.runs.specifications import ContrastiveRun, PairSet
 from neobert.training.distributed import Process
 from tests.embeddings.tiny_contrastive import (
@@ -37,6 +35,7 @@ from tests.embeddings.tiny_contrastive import (
     write_tiny_contrastive,
 )
 from tests.support.external_models import bert, modernbert, save, seeded
+from tests.support.small_corpora import write_table
 from tests.support.tiny_runs import finish, work, worker
 
 COUNTED = tuple(field.name for field in fields(PairCounts))
@@ -225,13 +224,12 @@ def test_any_encoder_of_transformers_is_trained(tmp_path: Path, build: Any) -> N
 def own_data(tmp_path: Path) -> Path:
     """A folder with pairs of a person's own."""
     folder = tmp_path / "mydata"
-    (folder / "pairs").mkdir(parents=True)
     rows = {
         "query": ["the cat sleeps .", "  ", "a dog " * 40, "birds fly .", None],
         "document": ["a cat rests .", "nothing .", "a hound .", "a bird flies .", "something ."],
         "negative": ["the cat runs .", "x", " ", "stones fall .", "y"],
     }
-    pq.write_table(pa.table(rows), folder / "pairs" / "mine.parquet")
+    write_table(folder / "pairs" / "mine.parquet", rows)
     (folder / "pairs" / "instructions.json").write_text(json.dumps({"mine": "find the same"}))
     return folder
 
@@ -242,7 +240,7 @@ def test_blank_and_long_texts_are_counted_and_lead_to_no_nan(tmp_path: Path, own
     shutil.copytree(_synthetic_tokenizer(tmp_path), own_data / "tokenizers" / "bert-base-uncased")
     encoder = write_encoder(tmp_path, tokenizer_origin=source.tokenizer_origin("wordpiece", 512))
     run = tiny_contrastive(encoder.id).model_copy(update={"sets": (_own_set(source),)})
-    specification = Source(name=str(own_data), synthetic_documents=1)
+    specification = SourceSpecification(name=str(own_data), synthetic_documents=1)
     execution = Execution(threads=1, processes=1, micro_batch_tokens=100, checkpoint_interval_steps=4)
     write_run_file(Layout(tmp_path), run, specification, execution, {})
     assert work(tmp_path, run.reference) == 0
@@ -266,13 +264,13 @@ def _synthetic_tokenizer(root: Path) -> Path:
 def test_a_set_with_a_single_pair_is_refused_by_name(
     tmp_path: Path, own_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pq.write_table(pa.table({"query": ["a", ""], "document": ["b", "c"]}), own_data / "pairs" / "mine.parquet")
+    write_table(own_data / "pairs" / "mine.parquet", {"query": ["a", ""], "document": ["b", "c"]})
     source = open_source(str(own_data), synthetic_documents=1)
     shutil.copytree(_synthetic_tokenizer(tmp_path), own_data / "tokenizers" / "bert-base-uncased")
     encoder = write_encoder(tmp_path, tokenizer_origin=source.tokenizer_origin("wordpiece", 512))
     run = tiny_contrastive(encoder.id).model_copy(update={"sets": (_own_set(source),)})
     execution = Execution(threads=1, processes=1, micro_batch_tokens=100, checkpoint_interval_steps=4)
-    write_run_file(Layout(tmp_path), run, Source(name=str(own_data), synthetic_documents=1), execution, {})
+    write_run_file(Layout(tmp_path), run, SourceSpecification(name=str(own_data), synthetic_documents=1), execution, {})
     assert work(tmp_path, run.reference) == 1
     assert "data set mine has 1 pairs with text (of 2)" in capsys.readouterr().err
 
@@ -286,6 +284,6 @@ def test_a_missing_set_is_named(own_data: Path) -> None:
 
 
 def test_a_file_without_the_columns_is_refused(own_data: Path) -> None:
-    pq.write_table(pa.table({"question": ["a"], "document": ["b"]}), own_data / "pairs" / "mine.parquet")
+    write_table(own_data / "pairs" / "mine.parquet", {"question": ["a"], "document": ["b"]})
     with pytest.raises(ValueError, match="has no column 'query'"):
         list(open_source(str(own_data), synthetic_documents=1).pairs("mine"))

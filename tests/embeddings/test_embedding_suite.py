@@ -32,9 +32,9 @@ from tests.embeddings.embedding_worlds import (
     own_tables,
     write_own_tasks,
     write_published,
-    write_table,
 )
 from tests.support.exported_runs import write_checkpoints
+from tests.support.small_corpora import write_table
 from tests.support.tiny_runs import tiny_run
 
 WORLD = SyntheticSource(10)

@@ -29,7 +29,7 @@ from neobert.processes import StopRequest
 from neobert.recipe import FineTuning
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_record
-from neobert.runs.run_file import Source
+from neobert.runs.run_file import SourceSpecification
 from neobert.runs.specifications import GlueStudy, Trial
 from neobert.runs.worker import Worker, open_parts
 from neobert.training.schedule import FineTuningSchedule
@@ -303,7 +303,7 @@ def test_the_best_of_a_grid_and_its_nested_score_go_by_the_decisive_metric(
 
 def fine_tune(root: Path, name: str, tasks: set[str]) -> None:
     """What a worker does with a variant's studies, in this process."""
-    layout, specification = Layout(root), Source(name="synthetic", synthetic_documents=600)
+    layout, specification = Layout(root), SourceSpecification(name="synthetic", synthetic_documents=600)
     source, execution = open_source(specification.name, synthetic_documents=600), scales.execution_at("smoke")
     rows = plan(chosen_variants([name]), (0,), "smoke", source, layout, ("glue",))
     for row in rows:

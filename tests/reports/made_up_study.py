@@ -18,8 +18,7 @@ from neobert.identity import plain
 from neobert.recipe import Point
 from neobert.runs.layout import Layout
 from neobert.runs.records import checksum_of, publish_record
-from neobert.runs.run_file import Execution, write_run_file
-from neobert.runs.run_file import Source as SourceName
+from neobert.runs.run_file import Execution, SourceSpecification, write_run_file
 from neobert.runs.specifications import GlueStudy, PretrainingRun
 from reports.evidence import read_evidence
 from reports.matching import group_of
@@ -198,7 +197,7 @@ class Study:
 
     def begin(self, name: str, study: GlueStudy) -> None:
         """Write the run.json of a study."""
-        source = SourceName(name=self.data, synthetic_documents=1)
+        source = SourceSpecification(name=self.data, synthetic_documents=1)
         write_run_file(Layout(self.root), study, source, EXECUTION, self.labels(name))
 
     def level(self, name: str) -> float:

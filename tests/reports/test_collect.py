@@ -9,8 +9,7 @@ import pytest
 
 from neobert.files import read_lines
 from neobert.runs.layout import Layout
-from neobert.runs.run_file import Source as SourceName
-from neobert.runs.run_file import write_run_file
+from neobert.runs.run_file import SourceSpecification, write_run_file
 from neobert.runs.specifications import GlueStudy
 from reports import collect, make_figures
 from reports.curves import PIECES
@@ -30,7 +29,7 @@ class StudyOnAFolder(Study):
         return super().labels(name) | {"unavailable_tasks": {"mnli": f"mnli has no train split in {MACHINE}/glue/mnli"}}
 
     def begin(self, name: str, study: GlueStudy) -> None:
-        source = SourceName(name=MACHINE, synthetic_documents=1)
+        source = SourceSpecification(name=MACHINE, synthetic_documents=1)
         write_run_file(Layout(self.root), study, source, EXECUTION, self.labels(name))
 
 

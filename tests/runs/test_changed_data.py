@@ -5,7 +5,6 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -18,36 +17,31 @@ from neobert.errors import EXIT_MISSING, ChangedData
 from neobert.processes import StopRequest
 from neobert.runs import worker
 from neobert.runs.layout import Layout
-from neobert.runs.run_file import Execution, Source, write_run_file
+from neobert.runs.run_file import Execution, SourceSpecification, write_run_file
 from neobert.runs.specifications import GlueStudy, PretrainingRun, Start
 from tests.embeddings.tiny_contrastive import pair_set, tiny_contrastive, write_encoder
 from tests.glue.glue_worlds import point, protocol
-from tests.support.small_corpora import texts
+from tests.support.small_corpora import texts, write_table
 from tests.support.tiny_runs import LABELS, tiny_run
 
 EXECUTION = Execution(threads=1, processes=1, micro_batch_tokens=128, checkpoint_interval_steps=5)
-
-
-def write_parquet(path: Path, columns: dict[str, list[object]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.table(columns), path)
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     """A folder with a corpus, a tokenizer, a task and a data set of pairs."""
     folder = tmp_path / "mydata"
-    write_parquet(folder / "corpora" / "web" / "a.parquet", {"text": texts(400)})
-    write_parquet(folder / "corpora" / "web" / "b.parquet", {"text": texts(400, seed=1)})
+    write_table(folder / "corpora" / "web" / "a.parquet", {"text": texts(400)})
+    write_table(folder / "corpora" / "web" / "b.parquet", {"text": texts(400, seed=1)})
     for split in ("train", "validation"):
-        write_parquet(folder / "glue" / "cola" / f"{split}.parquet", {"sentence": texts(20), "label": [0, 1] * 10})
-    write_parquet(folder / "pairs" / "mine.parquet", {"query": texts(9), "document": texts(9, seed=1)})
+        write_table(folder / "glue" / "cola" / f"{split}.parquet", {"sentence": texts(20), "label": [0, 1] * 10})
+    write_table(folder / "pairs" / "mine.parquet", {"query": texts(9), "document": texts(9, seed=1)})
     train_wordpiece(texts(50), 300).save(folder / "tokenizers" / "bert-base-uncased")
     return folder
 
 
-def specification(data: Path) -> Source:
-    return Source(name=str(data), synthetic_documents=1)
+def specification(data: Path) -> SourceSpecification:
+    return SourceSpecification(name=str(data), synthetic_documents=1)
 
 
 def planned(data: Path) -> PretrainingRun:
@@ -63,7 +57,7 @@ def change(path: Path) -> None:
     """One byte of the content, at the same size."""
     table = pq.read_table(path).to_pydict()
     column = next(iter(table))
-    pq.write_table(pa.table({**table, column: [table[column][0] + "x", *table[column][1:]]}), path)
+    write_table(path, {**table, column: [table[column][0] + "x", *table[column][1:]]})
 
 
 def nothing_published(runs: Path) -> bool:

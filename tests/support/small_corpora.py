@@ -1,9 +1,12 @@
-"""Small tokenizers and tokenised corpora for the tests of the data package."""
+"""Small texts, tables, tokenizers and tokenised corpora."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from neobert.data.shards import Documents, TokenizedCorpus, all_documents
 from neobert.data.tokenizers import SpecialIds
@@ -21,6 +24,12 @@ def texts(count: int, seed: int = 0) -> list[str]:
     generator = np.random.default_rng(seed)
     lengths = generator.integers(3, 40, size=count)
     return [f"{number} " + " ".join(generator.choice(WORDS, size=length)) for number, length in enumerate(lengths)]
+
+
+def write_table(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
+    """A parquet file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(dict(columns)), path)
 
 
 def corpus_of(lengths: Sequence[int], seed: int = 0) -> TokenizedCorpus:

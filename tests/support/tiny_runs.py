@@ -21,7 +21,7 @@ from neobert.recipe import (
     Subset,
 )
 from neobert.runs.layout import Layout
-from neobert.runs.run_file import Execution, Source, write_run_file
+from neobert.runs.run_file import Execution, SourceSpecification, write_run_file
 from neobert.runs.specifications import PretrainingRun
 from neobert.runs.worker import Worker, open_parts
 from tests.support.forking import ForkedProcess, start_worker
@@ -29,7 +29,7 @@ from tests.support.waiting import until
 
 STEPS = 24
 LABELS = {"variants": ["T"], "parent": "P", "delta": {"model.layers": [1, 2]}}
-SOURCE = Source(name="synthetic", synthetic_documents=400)
+SOURCE = SourceSpecification(name="synthetic", synthetic_documents=400)
 WORLD = open_specified(SOURCE)
 
 
