@@ -20,11 +20,12 @@ from torch import Tensor, nn
 from ablations.ladder import variants
 from benchmarks.data import IDS, NEOBERT_MASKING, SHORTEST, random_corpus
 from benchmarks.measuring import Timing, median_ratio, time_in_turns
-from neobert.data.batches import IGNORED, Batch, ExactSizes, PaddingBuckets, collate, micro_batches
+from neobert.data.batches import Batch, ExactSizes, PaddingBuckets, collate, micro_batches
 from neobert.data.masking import counter_hash, mask_tokens
-from neobert.data.rows import Integers, pack_documents, reorder_rows, shuffle
-from neobert.data.shards import FRAME_TOKENS, Documents, all_documents
+from neobert.data.rows import pack_documents, reorder_rows, shuffle
+from neobert.data.shards import FRAME_TOKENS, Documents, Integers, all_documents
 from neobert.model.build import build_masked_language_model, initialize
+from neobert.model.heads import IGNORED_TARGET
 from neobert.model.size import gated_width
 from neobert.recipe import Model, Precision, Pretraining
 from neobert.training.engine import Engine, autocast
@@ -98,7 +99,7 @@ class MaskedDocuments:
         masked, predicted = mask_tokens(
             token_ids, np.full(length, key), np.arange(length) - 1, NEOBERT_MASKING, corpus.ids
         )
-        return MaskedDocument(masked, np.where(predicted, token_ids, IGNORED))
+        return MaskedDocument(masked, np.where(predicted, token_ids, IGNORED_TARGET))
 
 
 def masked_documents(framed_lengths: Integers, vocabulary_size: int, context: int) -> MaskedDocuments:
@@ -171,7 +172,7 @@ def peer_batches(documents: MaskedDocuments, batching: Batching, documents_per_s
 
 def _padded(group: Sequence[MaskedDocument], width: int) -> PeerBatch:
     input_ids = torch.zeros(len(group), width, dtype=torch.int64)
-    labels = torch.full_like(input_ids, IGNORED)
+    labels = torch.full_like(input_ids, IGNORED_TARGET)
     mask = torch.zeros_like(input_ids)
     for row, document in enumerate(group):
         tokens = len(document.token_ids)
@@ -187,7 +188,7 @@ def _concatenated(documents: MaskedDocuments, rows_about: int) -> list[PeerBatch
     size = rows_per_step(-(-real_tokens // context), rows_about) * context
     steps = -(-real_tokens // size)
     input_ids = torch.zeros(steps * size, dtype=torch.int64)
-    labels = torch.full_like(input_ids, IGNORED)
+    labels = torch.full_like(input_ids, IGNORED_TARGET)
     input_ids[:real_tokens] = torch.from_numpy(np.concatenate([shown.token_ids for shown in documents.shown]))
     labels[:real_tokens] = torch.from_numpy(np.concatenate([shown.labels for shown in documents.shown]))
     real = [min(size, real_tokens - step * size) for step in range(steps)]

@@ -23,10 +23,10 @@ import numpy as np
 
 from benchmarks.measuring import Benchmark, Goal, Result, Timing, median_ratio, seconds_of, time_call, turns
 from neobert.command_line import count, number_above_0
-from neobert.data.batches import StepIterator, collate
+from neobert.data.batches import collate
 from neobert.data.catalog import CORPORA
-from neobert.data.rows import STREAMS, WINDOW_DOCUMENTS, Integers, PackingWord, best_fit_decreasing
-from neobert.data.shards import TOKEN, Documents, TokenizedCorpus, all_documents, open_shards, prepare
+from neobert.data.rows import STREAMS, WINDOW_DOCUMENTS, PackingWord, StepIterator, best_fit_decreasing
+from neobert.data.shards import TOKEN, Documents, Integers, TokenizedCorpus, all_documents, open_shards, prepare
 from neobert.data.sources import Source, open_source
 from neobert.data.tokenizers import TOKENIZER_FILE, SpecialIds, load_tokenizer
 from neobert.recipe import Masking, Stage, Subset
@@ -321,7 +321,7 @@ def packing_rate(view: Documents, context: int) -> dict[str, float]:
     order = np.random.default_rng(1).permutation(len(lengths))
     starts = range(0, len(order) - WINDOW_DOCUMENTS, WINDOW_DOCUMENTS)
     windows = [lengths[order[start : start + WINDOW_DOCUMENTS]] for start in starts]
-    packed = time_call(lambda: sum(best_fit_decreasing(window, context).count for window in windows))
+    packed = time_call(lambda: sum(best_fit_decreasing(window, context)[-1] for window in windows))
     tokens = sum(int(window.sum()) for window in windows)
     return {
         "million tokens a second": round(tokens / packed.processor / 1e6, 1),

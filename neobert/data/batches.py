@@ -4,18 +4,18 @@ Sizes are as small as they can be, or rounded to a few padding buckets, so that 
 """
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import Protocol
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from neobert.data.masking import counter_hash, mask_tokens
-from neobert.data.rows import Integers, PackedRows, StepIterator, pack_documents
-from neobert.data.shards import Documents, TokenizedCorpus
-from neobert.model.attention import AttentionPlan, GatherIndex
+from neobert.data.rows import PackedRows, pack_documents
+from neobert.data.shards import Documents, Integers, TokenizedCorpus
+from neobert.model.attention import AttentionPlan, GatherIndex, Tensors
+from neobert.model.heads import IGNORED_TARGET
 from neobert.recipe import Masking
 
 MULTIPLE = 8
@@ -33,38 +33,29 @@ def multiple(number: float, of: int = MULTIPLE) -> int:
     return math.ceil(number / of) * of
 
 
-class PaddingSizes(Protocol):
-    """The sizes to which the parts of a micro-batch are padded, given how many entries they need."""
-
-    def rows(self, needed: int) -> int:
-        """Rows of tokens."""
-
-    def row_queries(self, needed: int, context: int) -> int:
-        """Queries of a row in the last block."""
-
-    def gathered(self, needed: int, rows: int) -> int:
-        """Predicted tokens."""
-
-    def documents(self, needed: int, rows: int) -> int:
-        """Documents; the padding at the end of a row counts as one."""
-
-
 @dataclass(frozen=True)
 class ExactSizes:
-    """What is needed, rounded up to a multiple of 8; at least `least_rows` rows."""
+    """The sizes to which the parts of a micro-batch are padded: what is needed, rounded up to a multiple of 8.
+
+    There are at least `least_rows` rows.
+    """
 
     least_rows: int = 0
 
     def rows(self, needed: int) -> int:
+        """Rows of tokens."""
         return max(self.least_rows, needed)
 
-    def row_queries(self, needed: int, context: int) -> int:
+    def row_queries(self, needed: int) -> int:
+        """Queries of a row in the last block."""
         return multiple(max(1, needed))
 
     def gathered(self, needed: int, rows: int) -> int:
+        """Predicted tokens."""
         return multiple(max(1, needed))
 
     def documents(self, needed: int, rows: int) -> int:
+        """Documents; the padding at the end of a row counts as one."""
         return needed
 
 
@@ -82,13 +73,12 @@ class PaddingBuckets:
     document_tokens: float
 
     def rows(self, needed: int) -> int:
-        step = max(1, self.most_rows // ROW_STEPS)
-        return multiple(max(1, needed), step)
+        return multiple(max(1, needed), max(1, self.most_rows // ROW_STEPS))
 
-    def row_queries(self, needed: int, context: int) -> int:
+    def row_queries(self, needed: int) -> int:
         mean = self.rate * self.context
         usual = multiple(mean + FULLEST_ROW_DEVIATIONS * math.sqrt(mean * (1 - self.rate)))
-        return min(_grown(usual, needed), multiple(context))
+        return min(_grown(usual, needed), multiple(self.context))
 
     def gathered(self, needed: int, rows: int) -> int:
         """Specials are never predicted."""
@@ -107,15 +97,9 @@ def _grown(usual: int, needed: int) -> int:
     return multiple(usual * (1 + quarters / 4))
 
 
-IGNORED = -100
-"""The target of padding: torch's cross-entropy leaves it out."""
+PaddingSizes = ExactSizes | PaddingBuckets
 
-
-def pad_targets(token_ids: Integers, gathered: int) -> Tensor:
-    """(gathered,) the predicted ids, then padding."""
-    targets = np.full(gathered, IGNORED, dtype=np.int64)
-    targets[: len(token_ids)] = token_ids
-    return torch.from_numpy(targets)
+EXACT = ExactSizes()
 
 
 def gather_by_row(places: Integers, rows: int, context: int, sizes: PaddingSizes) -> GatherIndex:
@@ -126,12 +110,11 @@ def gather_by_row(places: Integers, rows: int, context: int, sizes: PaddingSizes
     firsts = np.searchsorted(places, np.arange(rows + 1) * context)
     counts = np.diff(firsts)
     row = np.repeat(np.arange(rows), counts)
-    most = sizes.row_queries(int(counts.max(initial=0)), context)
+    most = sizes.row_queries(int(counts.max(initial=0)))
     queries = np.repeat(np.arange(rows)[:, None] * context, most, axis=1)
     within = np.arange(len(places)) - firsts[row]
     queries[row, within] = places
-    used = np.zeros(sizes.gathered(len(places), rows), dtype=np.int64)
-    used[: len(places)] = row * most + within
+    used = _filled(sizes.gathered(len(places), rows), 0, slice(len(places)), row * most + within)
     return GatherIndex(torch.from_numpy(queries), torch.from_numpy(used))
 
 
@@ -140,15 +123,15 @@ def gather_in_a_run(places: Integers, boundaries: Integers, rows: int, sizes: Pa
 
     Padding queries point at the last token, so that they belong to a document like all others.
     """
-    queries = np.full(sizes.gathered(len(places), rows), int(boundaries[-1]) - 1, dtype=np.int64)
-    queries[: len(places)] = places
+    last = int(boundaries[-1]) - 1
+    queries = _filled(sizes.gathered(len(places), rows), last, slice(len(places)), places)
     of_documents = np.searchsorted(queries, boundaries).astype(np.int32)
     return GatherIndex(torch.from_numpy(queries[None]), boundaries=torch.from_numpy(of_documents))
 
 
 def document_boundaries(documents: Integers, sizes: PaddingSizes) -> Integers:
     """Cumulated lengths from 0 of the documents and paddings of the flattened `documents` (rows, context), with empty
-    documents at the end up to the number that `shapes` wants."""
+    documents at the end up to the number that `sizes` wants."""
     starts = np.ones_like(documents, dtype=bool)
     starts[:, 1:] = documents[:, 1:] != documents[:, :-1]
     begins = np.flatnonzero(starts)
@@ -156,9 +139,12 @@ def document_boundaries(documents: Integers, sizes: PaddingSizes) -> Integers:
     return np.pad(begins, (0, count + 1 - len(begins)), constant_values=documents.size)
 
 
-__all__ = ["Batch", "PackedRows", "StepIterator", "collate", "heldout_batches", "micro_batches"]
+def _filled(size: int, padding: int, places: Integers | slice, values: Integers) -> Integers:
+    """(size,) `values` at `places`, `padding` elsewhere."""
+    filled = np.full(size, padding, dtype=np.int64)
+    filled[places] = values
+    return filled
 
-EXACT = ExactSizes()
 
 HELDOUT_MASKING = Masking(rate=0.15, mask_share=1.0, random_share=0.0)
 HELDOUT_SEED = 20_250_226
@@ -166,62 +152,22 @@ HELDOUT_SEED = 20_250_226
 
 
 @dataclass(frozen=True, eq=False)
-class Batch:
-    """One micro-batch; tensors int64.
+class Batch(Tensors):
+    """One micro-batch of rows, tensors int64.
 
-    `token_ids` (rows, context): what the model reads; `documents` (rows, context): number of the attention document
-    within its row, -1 at padding; `positions` (rows, context): place inside it from 0, -1 at padding;
-    `gather`: the masked positions, padded at the end; `targets` (gathered,): their ids, -100 at padding;
-    `boundaries`: for variable-length kernels, int32 cumulated lengths of the documents and of the padding of each row.
-    `real_tokens` counts no padding, `predicted_tokens` the targets.
+    token_ids: (rows, context) what the model reads.
+    plan: which tokens attend to each other, for every kernel; documents are numbered within their row.
+    gather: the masked positions, padded at the end.
+    targets: (gathered,) their ids, -100 at padding.
+    real_tokens, predicted_tokens: how many are no padding, and how many targets there are.
     """
 
     token_ids: Tensor
-    documents: Tensor
-    positions: Tensor
+    plan: AttentionPlan
     gather: GatherIndex
     targets: Tensor
-    boundaries: Tensor | None
     real_tokens: int
     predicted_tokens: int
-
-    @property
-    def plan(self) -> AttentionPlan:
-        """The attention mask, in the form of each kernel."""
-        longest = self.token_ids.shape[1]
-        return AttentionPlan(self.positions, None, self.boundaries, longest, self.documents)
-
-    def to(self, device: torch.device | str) -> "Batch":
-        """The batch on a device; from pinned memory the copy is asynchronous."""
-        return self._mapped(lambda part: part.to(device, non_blocking=True))
-
-    def pin_memory(self) -> "Batch":
-        """The batch in page-locked memory (CUDA only)."""
-        return self._mapped(lambda part: part.pin_memory())
-
-    def _mapped(self, change: Callable[[Tensor], Tensor]) -> "Batch":
-        return replace(
-            self,
-            token_ids=change(self.token_ids),
-            documents=change(self.documents),
-            positions=change(self.positions),
-            gather=self.gather.mapped(change),
-            targets=change(self.targets),
-            boundaries=None if self.boundaries is None else change(self.boundaries),
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class _Tokens:
-    """The real tokens of some rows in reading order, every field (tokens,) int64.
-
-    `spans`: number of the piece; `framed`: place in the framed document; `places`: row times context plus column.
-    """
-
-    token_ids: Integers
-    spans: Integers
-    framed: Integers
-    places: Integers
 
 
 def micro_batches(rows: PackedRows, most_rows: int, *, rank: int = 0, ranks: int = 1) -> Iterator[PackedRows]:
@@ -237,38 +183,58 @@ def micro_batches(rows: PackedRows, most_rows: int, *, rank: int = 0, ranks: int
 
 
 def collate(
-    rows: PackedRows, corpus: TokenizedCorpus, masking: Masking, *, sizes: PaddingSizes = EXACT, flat: bool = False
+    rows: PackedRows,
+    corpus: TokenizedCorpus,
+    masking: Masking,
+    *,
+    sizes: PaddingSizes = EXACT,
+    flat: bool = False,
 ) -> Batch:
     """Read the rows' tokens and mask them.
 
     `sizes` says to how many rows, positions and documents it is padded. `flat` is for variable-length kernels,
     which take the rows as one run of tokens.
     """
-    tokens = _read(rows, corpus)
+    token_ids, spans, framed, places = _read(rows, corpus)
     count, context = sizes.rows(rows.count), rows.context
-    keys = rows.spans.keys[tokens.spans]
-    masked, predicted = mask_tokens(tokens.token_ids, keys, tokens.framed - 1, masking, corpus.ids)
-    numbers, positions = _borders(rows, tokens)
-    chosen = np.flatnonzero(predicted)
-    places, documents = tokens.places[chosen], _grid(numbers, tokens.places, (count, context), -1)
-    boundaries = document_boundaries(documents, sizes) if flat else None
-    if boundaries is None:
-        gather = gather_by_row(places, count, context, sizes)
+    masked, predicted = mask_tokens(token_ids, rows.spans.keys[spans], framed - 1, masking, corpus.ids)
+    if rows.isolated:
+        first_of_row = np.searchsorted(rows.spans.rows, rows.spans.rows)
+        numbers, positions = (np.arange(len(first_of_row)) - first_of_row)[spans], framed
     else:
-        gather = gather_in_a_run(places, boundaries, count, sizes)
+        numbers, positions = np.zeros_like(places), places % context
+
+    def grid(values: Integers, padding: int) -> Integers:
+        return _filled(count * context, padding, places, values).reshape(count, context)
+
+    documents = grid(numbers, -1)
+    chosen = np.flatnonzero(predicted)
+    if flat:
+        cumulated = document_boundaries(documents, sizes)
+        boundaries = torch.from_numpy(cumulated.astype(np.int32))
+        gather = gather_in_a_run(places[chosen], cumulated, count, sizes)
+    else:
+        boundaries = None
+        gather = gather_by_row(places[chosen], count, context, sizes)
+    targets = _filled(sizes.gathered(len(chosen), count), IGNORED_TARGET, slice(len(chosen)), token_ids[chosen])
     return Batch(
-        token_ids=torch.from_numpy(_grid(masked, tokens.places, (count, context), corpus.ids.pad)),
-        documents=torch.from_numpy(documents),
-        positions=torch.from_numpy(_grid(positions, tokens.places, (count, context), -1)),
+        token_ids=torch.from_numpy(grid(masked, corpus.ids.pad)),
+        plan=AttentionPlan(
+            positions=torch.from_numpy(grid(positions, -1)),
+            boundaries=boundaries,
+            longest=context,
+            documents=torch.from_numpy(documents),
+        ),
         gather=gather,
-        targets=pad_targets(tokens.token_ids[chosen], sizes.gathered(len(places), count)),
-        boundaries=None if boundaries is None else torch.from_numpy(boundaries.astype(np.int32)),
-        real_tokens=len(tokens.token_ids),
-        predicted_tokens=len(places),
+        targets=torch.from_numpy(targets),
+        real_tokens=len(token_ids),
+        predicted_tokens=len(chosen),
     )
 
 
-def _read(rows: PackedRows, corpus: TokenizedCorpus) -> _Tokens:
+def _read(rows: PackedRows, corpus: TokenizedCorpus) -> tuple[Integers, Integers, Integers, Integers]:
+    """The real tokens of the rows in reading order, all (tokens,): ids, numbers of their spans, places in the framed
+    document, and places in the flattened rows."""
     spans = rows.spans
     ends = np.cumsum(spans.tokens)
     begins = ends - spans.tokens
@@ -282,22 +248,7 @@ def _read(rows: PackedRows, corpus: TokenizedCorpus) -> _Tokens:
     token_ids[ends[closes] - 1] = corpus.ids.sep
     first_addresses = corpus.starts[spans.documents] + spans.first - 1 + opens
     corpus.copy(first_addresses, spans.tokens - opens - closes, token_ids, begins + opens)
-    return _Tokens(token_ids, owner, framed, places)
-
-
-def _borders(rows: PackedRows, tokens: _Tokens) -> tuple[Integers, Integers]:
-    """(attention document within the row, place inside it) of each token."""
-    if not rows.isolated:
-        return np.zeros_like(tokens.places), tokens.places % rows.context
-    numbers = np.arange(len(rows.spans.rows))
-    first_of_row = np.searchsorted(rows.spans.rows, rows.spans.rows)
-    return (numbers - first_of_row)[tokens.spans], tokens.framed
-
-
-def _grid(values: Integers, places: Integers, shape: tuple[int, int], padding: int) -> Integers:
-    flat = np.full(shape[0] * shape[1], padding, dtype=np.int64)
-    flat[places] = values
-    return flat.reshape(shape)
+    return token_ids, owner, framed, places
 
 
 def heldout_batches(heldout: Documents, context: int, rows_per_batch: int) -> Iterator[Batch]:

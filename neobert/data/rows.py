@@ -8,23 +8,13 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from math import isqrt
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from neobert.data.masking import Array, counter_hash, fold, threshold
+from neobert.data.masking import Words, counter_hash, fold, threshold
 from neobert.data.shards import FRAME_TOKENS, Documents, Integers
-from neobert.recipe import Stage, Subset
-
-
-@dataclass(frozen=True, eq=False)
-class Packing:
-    """Where each document lies: `rows` and `columns` (documents,) int64; `count` rows."""
-
-    rows: NDArray[np.int64]
-    columns: NDArray[np.int64]
-    count: int
+from neobert.recipe import Stage
 
 
 class _Gaps:
@@ -50,10 +40,11 @@ class _Gaps:
         return room, row
 
 
-def best_fit_decreasing(lengths: NDArray[np.int64], context: int) -> Packing:
+def best_fit_decreasing(lengths: Integers, context: int) -> tuple[Integers, Integers, int]:
     """Pack documents of `lengths` (documents,) into rows of `context` tokens, longest first, tightest gap first.
 
-    Documents are placed by length, not by tokens: equal lengths fill equal gaps together.
+    Returns the row and the first column of each document, (documents,), and how many rows there are. Documents are
+    placed by length, not by tokens: equal lengths fill equal gaps together.
 
     Raises:
         ValueError: a document is longer than a row, or empty.
@@ -72,7 +63,7 @@ def best_fit_decreasing(lengths: NDArray[np.int64], context: int) -> Packing:
         count = _place(length, documents, context, gaps, rows_in_order, count)
     rows = np.empty(len(lengths), dtype=np.int64)
     rows[order] = rows_in_order
-    return Packing(rows, _columns(lengths, rows, order), count)
+    return rows, _columns(lengths, rows, order), count
 
 
 def _place(length: int, documents: int, context: int, gaps: _Gaps, rows: list[int], count: int) -> int:
@@ -93,7 +84,7 @@ def _place(length: int, documents: int, context: int, gaps: _Gaps, rows: list[in
     return count
 
 
-def _columns(lengths: NDArray[np.int64], rows: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray[np.int64]:
+def _columns(lengths: Integers, rows: Integers, order: Integers) -> Integers:
     """First column of each document when the documents of a row stand in `order`."""
     by_row = order[np.argsort(rows[order], kind="stable")]
     ends = np.cumsum(lengths[by_row])
@@ -150,12 +141,8 @@ class PackedRows:
     @property
     def attended_tokens(self) -> int:
         """Pairs of tokens that attend to each other: the sum of the squared lengths of the attention documents."""
-        lengths = self.spans.tokens if self.isolated else self._tokens_by_row
-        return int((lengths**2).sum())
-
-    @property
-    def _tokens_by_row(self) -> Integers:
-        return np.bincount(self.spans.rows, self.spans.tokens, self.count).astype(np.int64)
+        by_row = np.bincount(self.spans.rows, self.spans.tokens, self.count).astype(np.int64)
+        return int(((self.spans.tokens if self.isolated else by_row) ** 2).sum())
 
     def __getitem__(self, chosen: slice) -> "PackedRows":
         """Consecutive rows, numbered from 0 again; beyond the end there are none."""
@@ -169,17 +156,17 @@ class PackedRows:
 def pack_documents(documents: Documents, indices: Integers, keys: Integers, context: int) -> PackedRows:
     """Documents `indices` of a truncated view, best-fit packed with borders, fullest rows first."""
     lengths = documents.framed(indices)
-    packing = best_fit_decreasing(lengths, context)
+    rows, columns, count = best_fit_decreasing(lengths, context)
     spans = Spans(
-        rows=packing.rows,
-        columns=packing.columns,
+        rows=rows,
+        columns=columns,
         tokens=lengths,
         documents=documents.numbers[indices],
         first=np.zeros_like(lengths),
         framed_lengths=lengths,
         keys=keys,
     )
-    return PackedRows(context, packing.count, _sorted(spans), isolated=True)
+    return PackedRows(context, count, _sorted(spans), isolated=True)
 
 
 def reorder_rows(rows: PackedRows, places: Integers) -> PackedRows:
@@ -188,7 +175,7 @@ def reorder_rows(rows: PackedRows, places: Integers) -> PackedRows:
 
 
 def join_rows(parts: list[PackedRows]) -> PackedRows:
-    """PackedRows one after the other; at least one part, all of one context and kind."""
+    """Packed rows one after the other; at least one part, all of one context and kind."""
     if len(parts) == 1:
         return parts[0]
     starts = np.cumsum([0, *(part.count for part in parts)])
@@ -202,12 +189,11 @@ def _sorted(spans: Spans) -> Spans:
     return spans[np.lexsort((spans.columns, spans.rows))]
 
 
-_ROUNDS = 6
 _LEAST_SIDE = 16
 """Halves of fewer numbers mix badly."""
 
 
-def permute(places: Integers, count: int, keys: Array) -> Integers:
+def permute(places: Integers, count: int, keys: Words) -> Integers:
     """Where each of `places` (n,), below `count`, goes; `keys` of 32 bits, one or (n,), choose the permutation.
 
     There is no table, so memory does not grow with the corpus: a Feistel network over two halves, each counted modulo
@@ -226,9 +212,9 @@ def permute(places: Integers, count: int, keys: Array) -> Integers:
 
 
 def _network(numbers: Integers, rows: int, columns: int, keys: Integers) -> Integers:
-    """Feistel rounds: row and column are shifted in turn by a hash of the other."""
+    """Six Feistel rounds: row and column are shifted in turn by a hash of the other."""
     row, column = np.divmod(numbers, columns)
-    for number in range(0, _ROUNDS, 2):
+    for number in (0, 2, 4):
         column = _shifted(column, fold(keys ^ number, row), columns)
         row = _shifted(row, fold(keys ^ (number + 1), column), rows)
     return row * columns + column
@@ -245,7 +231,8 @@ PackingWord = Literal["padded", "packed", "packed_across_documents"]
 WINDOW_DOCUMENTS = 4096
 """Documents that "packed" best-fit packs together: enough for a fill of 98 %."""
 
-_DOCUMENT_ORDER, _ROW_ORDER = 1, 2
+_DOCUMENT_ORDER, _ROW_ORDER, _MIXTURE = 1, 2, 3
+"""Streams of draws: the order of documents in an epoch, that of packed rows, and which subset a step takes."""
 
 
 def shuffle(count: int, *words: int) -> Integers:
@@ -254,113 +241,87 @@ def shuffle(count: int, *words: int) -> Integers:
     return np.argsort(bits, kind="stable")
 
 
-class Order:
-    """The documents of a view, shuffled anew in each epoch, as one endless sequence of positions."""
+class Stream:
+    """Packed rows without end, of documents that are shuffled anew in each epoch; `words` seed the order.
 
-    def __init__(self, documents: Documents, words: tuple[int, ...]) -> None:
+    place: where the stream stands, as JSON's own types.
+    """
+
+    def __init__(self, documents: Documents, context: int, words: tuple[int, ...], **place: int) -> None:
         self.documents = documents
+        self.context = context
         self.words = words
+        self.place = place
 
-    def take(self, start: int, count: int) -> tuple[Integers, Integers]:
-        """(indices into the view, mask keys) of `count` positions from `start`, both (count,)."""
+    def take(self, rows: int) -> PackedRows:
+        """The packed rows of a step of `rows` times context token places."""
+        raise NotImplementedError
+
+    def draw(self, start: int, count: int) -> tuple[Integers, Integers]:
+        """(indices of documents, mask keys) of `count` places from `start` of the endless order, (count,) each."""
         epochs, places = np.divmod(np.arange(start, start + count), len(self.documents))
         chosen = permute(places, len(self.documents), counter_hash(*self.words, _DOCUMENT_ORDER, epochs))
         return chosen, counter_hash(*self.words, epochs, self.documents.numbers[chosen])
 
+    def pack(self, start: int, count: int, word: int) -> PackedRows:
+        """`count` documents from `start` on, best-fit packed with borders, in rows shuffled by `word`.
 
-class Stream(Protocol):
-    """PackedRows without end."""
-
-    def take(self, rows: int) -> PackedRows:
-        """The packed rows of a step of `rows` times context token places."""
-
-    def state(self) -> dict[str, int]:
-        """Where the stream stands, as JSON's own types."""
-
-    def restore(self, state: dict[str, int]) -> None:
-        """Go to where `state` was taken."""
+        Packing puts long documents first, but each step, micro-batch and rank should have all lengths.
+        """
+        packed = pack_documents(self.documents, *self.draw(start, count), self.context)
+        return reorder_rows(packed, shuffle(packed.count, *self.words, _ROW_ORDER, word))
 
 
-class PaddedStream:
+class PaddedStream(Stream):
     """A step holds as many documents as slots rows, however short, each cut to the context (the paper's count).
 
-    They are best-fit packed with borders, so there are fewer rows than were asked for, and shuffled: packing puts long
-    documents first, but each micro-batch and rank should have all lengths, so that few sizes occur.
+    They are best-fit packed, so there are fewer rows than were asked for.
     """
 
     def __init__(self, documents: Documents, context: int, words: tuple[int, ...]) -> None:
-        self.context = context
-        self.order = Order(documents.truncated(context), words)
-        self.position = 0
+        super().__init__(documents.truncated(context), context, words, position=0)
 
     def take(self, rows: int) -> PackedRows:
-        indices, keys = self.order.take(self.position, rows)
-        packed = pack_documents(self.order.documents, indices, keys, self.context)
-        places = shuffle(packed.count, *self.order.words, _ROW_ORDER, self.position)
-        self.position += rows
-        return reorder_rows(packed, places)
-
-    def state(self) -> dict[str, int]:
-        return {"position": self.position}
-
-    def restore(self, state: dict[str, int]) -> None:
-        self.position = state["position"]
+        position = self.place["position"]
+        self.place["position"] += rows
+        return self.pack(position, rows, position)
 
 
-class PackedStream:
-    """A step holds full rows: documents cut to the context and best-fit packed with borders, a window at a time."""
+class PackedStream(Stream):
+    """A step holds full rows: documents cut to the context and best-fit packed, a window at a time."""
 
     def __init__(self, documents: Documents, context: int, words: tuple[int, ...]) -> None:
-        self.context = context
-        self.order = Order(documents.truncated(context), words)
-        self.window = 0
-        self.row = 0
+        super().__init__(documents.truncated(context), context, words, window=0, row=0)
         self._packed: tuple[int, PackedRows] | None = None
 
     def take(self, rows: int) -> PackedRows:
         parts: list[PackedRows] = []
         missing = rows
         while missing:
-            packed = self._of_window(self.window)
-            part = packed[self.row : self.row + missing]
+            window, row = self.place["window"], self.place["row"]
+            if self._packed is None or self._packed[0] != window:
+                self._packed = window, self.pack(window * WINDOW_DOCUMENTS, WINDOW_DOCUMENTS, window)
+            packed = self._packed[1]
+            part = packed[row : row + missing]
             parts.append(part)
             missing -= part.count
-            self.row += part.count
-            if self.row == packed.count:
-                self.window, self.row = self.window + 1, 0
+            row += part.count
+            self.place = {"window": window, "row": row} if row < packed.count else {"window": window + 1, "row": 0}
         return join_rows(parts)
 
-    def _of_window(self, window: int) -> PackedRows:
-        if self._packed is None or self._packed[0] != window:
-            indices, keys = self.order.take(window * WINDOW_DOCUMENTS, WINDOW_DOCUMENTS)
-            packed = pack_documents(self.order.documents, indices, keys, self.context)
-            # Packing puts long documents first; a step must be a sample of all lengths.
-            places = shuffle(packed.count, *self.order.words, _ROW_ORDER, window)
-            self._packed = window, reorder_rows(packed, places)
-        return self._packed[1]
 
-    def state(self) -> dict[str, int]:
-        return {"window": self.window, "row": self.row}
-
-    def restore(self, state: dict[str, int]) -> None:
-        self.window, self.row = state["window"], state["row"]
-
-
-class AcrossStream:
+class AcrossStream(Stream):
     """A step holds full rows cut from uncut documents one after the other; a row ignores the borders in it."""
 
     def __init__(self, documents: Documents, context: int, words: tuple[int, ...]) -> None:
-        self.context = context
-        self.order = Order(documents, words)
-        self.position = 0
-        self.offset = 0
+        super().__init__(documents, context, words, position=0, offset=0)
         self._mean_tokens = float(documents.lengths.mean()) + FRAME_TOKENS
 
     def take(self, rows: int) -> PackedRows:
-        wanted = rows * self.context
-        indices, keys, ends = self._documents_for(self.offset + wanted)
-        lengths = self.order.documents.framed(indices)
-        starts = ends - lengths - self.offset
+        wanted, position, offset = rows * self.context, self.place["position"], self.place["offset"]
+        indices, keys, ends = self._documents_for(position, offset + wanted)
+        lengths = self.documents.framed(indices)
+        starts = ends - lengths - offset
         borders = starts[(starts > 0) & (starts < wanted)]
         cuts = np.union1d(borders, np.arange(0, wanted, self.context))
         owner = np.searchsorted(starts, cuts, side="right") - 1
@@ -368,45 +329,32 @@ class AcrossStream:
             rows=cuts // self.context,
             columns=cuts % self.context,
             tokens=np.diff(cuts, append=wanted),
-            documents=self.order.documents.numbers[indices[owner]],
+            documents=self.documents.numbers[indices[owner]],
             first=cuts - starts[owner],
             framed_lengths=lengths[owner],
             keys=keys[owner],
         )
-        self._advance(ends, self.offset + wanted)
+        finished = int(np.searchsorted(ends, offset + wanted, side="right"))
+        done = int(ends[finished - 1]) if finished else 0
+        self.place = {"position": position + finished, "offset": offset + wanted - done}
         return PackedRows(self.context, rows, spans, isolated=False)
 
-    def _documents_for(self, tokens: int) -> tuple[Integers, Integers, Integers]:
-        """(indices, keys, cumulated tokens) of documents from here on that have at least `tokens` together."""
+    def _documents_for(self, position: int, tokens: int) -> tuple[Integers, Integers, Integers]:
+        """(indices, keys, cumulated tokens) of documents from `position` on that have at least `tokens` together."""
         count = int(tokens / self._mean_tokens) + 16
         while True:
-            indices, keys = self.order.take(self.position, count)
-            ends: NDArray[np.int64] = np.cumsum(self.order.documents.framed(indices))
+            indices, keys = self.draw(position, count)
+            ends: Integers = np.cumsum(self.documents.framed(indices))
             if ends[-1] >= tokens:
                 return indices, keys, ends
             count *= 2
 
-    def _advance(self, ends: Integers, used: int) -> None:
-        finished = int(np.searchsorted(ends, used, side="right"))
-        self.offset = used - (int(ends[finished - 1]) if finished else 0)
-        self.position += finished
 
-    def state(self) -> dict[str, int]:
-        return {"position": self.position, "offset": self.offset}
-
-    def restore(self, state: dict[str, int]) -> None:
-        self.position, self.offset = state["position"], state["offset"]
-
-
-STREAMS: dict[PackingWord, type[PaddedStream] | type[PackedStream] | type[AcrossStream]] = {
+STREAMS: dict[PackingWord, type[Stream]] = {
     "padded": PaddedStream,
     "packed": PackedStream,
     "packed_across_documents": AcrossStream,
 }
-
-
-_MIXTURE = 3
-"""The stream of the draw of a subset, beside those of the orders."""
 
 
 class StepIterator:
@@ -430,8 +378,8 @@ class StepIterator:
         self.stage = stage
         self.words = (seed, stage_number)
         self.step = 0
-        self.streams: list[Stream] = [
-            STREAMS[packing](_subset(documents, subset), stage.context, (*self.words, number))
+        self.streams = [
+            STREAMS[packing](documents.at_least(subset.minimum_tokens), stage.context, (*self.words, number))
             for number, subset in enumerate(stage.mixture)
         ]
 
@@ -457,7 +405,7 @@ class StepIterator:
 
     def state(self) -> dict[str, Any]:
         """Where the iterator stands, as JSON's own types."""
-        return {"step": self.step, "streams": [stream.state() for stream in self.streams]}
+        return {"step": self.step, "streams": [dict(stream.place) for stream in self.streams]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue with exactly the steps that would have come after `state` was taken.
@@ -465,13 +413,8 @@ class StepIterator:
         Raises:
             ValueError: the state belongs to another packing or mixture.
         """
-        shape = [sorted(stream.state()) for stream in self.streams]
-        if [sorted(stream) for stream in state["streams"]] != shape:
+        if [stream.keys() for stream in state["streams"]] != [stream.place.keys() for stream in self.streams]:
             raise ValueError(f"the saved state {dict(state)} belongs to another packing or mixture: start the run anew")
         self.step = state["step"]
         for stream, saved in zip(self.streams, state["streams"], strict=True):
-            stream.restore(saved)
-
-
-def _subset(documents: Documents, subset: Subset) -> Documents:
-    return documents.at_least(subset.minimum_tokens)
+            stream.place = dict(saved)

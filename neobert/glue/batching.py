@@ -15,7 +15,7 @@ from torch import Tensor
 
 from neobert.glue.encoding import Array, EncodedSplit, permutation
 from neobert.model.attention import AttentionPlan, GatherIndex, packed_plan, padded_plan
-from neobert.model.heads import Classifier, SequenceClassifier, mean_over_tokens
+from neobert.model.heads import Classifier, mean_over_tokens
 
 Pooling = Literal["cls", "mean"]
 Rows = list[list[int]]
@@ -136,7 +136,7 @@ class PackedLayout:
             labels=torch.from_numpy(split.labels[examples]).to(device),
         )
 
-    def logits(self, classifier: SequenceClassifier, batch: PackedBatch, pooling: Pooling) -> Tensor:
+    def logits(self, classifier: Classifier, batch: PackedBatch, pooling: Pooling) -> Tensor:
         """Logits (examples, labels): pooled example by example, then the head."""
         return classifier.head(_first_tokens(classifier, batch) if pooling == "cls" else _means(classifier, batch))
 
@@ -173,14 +173,14 @@ def fixed_row_tokens(longest: int) -> int:
     return max(LEAST_FIXED_TOKENS, 1 << (longest - 1).bit_length())
 
 
-def _first_tokens(classifier: SequenceClassifier, batch: PackedBatch) -> Tensor:
+def _first_tokens(classifier: Classifier, batch: PackedBatch) -> Tensor:
     shared = batch.starts.shape[1] > 1
     index = GatherIndex.at(batch.starts, batch.token_ids.shape[1], batch.order if shared else None)
     hidden: Tensor = classifier.model(batch.token_ids, batch.plan, index)
     return hidden if shared else hidden[: len(batch.order)]  # rows without an example stand last
 
 
-def _means(classifier: SequenceClassifier, batch: PackedBatch) -> Tensor:
+def _means(classifier: Classifier, batch: PackedBatch) -> Tensor:
     hidden: Tensor = classifier.model(batch.token_ids, batch.plan)
     with torch.autocast(hidden.device.type, enabled=False):  # sums and lengths are not for bf16
         total = torch.bmm(batch.members, hidden.float())

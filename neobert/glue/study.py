@@ -66,7 +66,7 @@ def _load_own(layout: Layout, study: GlueStudy) -> StudyModel:
     model, data, protocol = run.recipe.model, run.recipe.data, study.protocol
     labels = task_named(study.task).labels
     return StudyModel(
-        classifier=build_classifier(model, run.context, labels, protocol.pooling, protocol.dropout),
+        classifier=build_classifier(model, run.context, labels, protocol.dropout),
         weights=lambda: encoder_part(last_checkpoint(layout, study.weights).weights()),
         tokenizer=lambda source: text_tokenizer(
             layout, source, data.tokenizer, model.vocabulary_size, run.tokenizer_origin

@@ -27,7 +27,7 @@ from transformers.utils import logging
 from transformers.utils.generic import can_return_tuple
 
 from neobert.hub.configuration import NeoBERTConfig
-from neobert.model.attention import AttentionPlan, take
+from neobert.model.attention import AttentionPlan
 from neobert.model.build import build_encoder
 from neobert.model.heads import mean_over_tokens
 from neobert.model.positions import LearnedPositions
@@ -489,8 +489,10 @@ class NeoBERTForSequenceClassification(NewHead, LabelModel):
             )
         if self.config.classifier_pooling == "mean":
             return hidden.mean(dim=1) if mask is None else mean_over_tokens(hidden, mask.long() - 1)
-        # With padding on the left, [CLS] is not the first column.
-        return hidden[:, 0] if mask is None else take(hidden, mask.int().argmax(dim=1, keepdim=True))[:, 0]
+        if mask is None:
+            return hidden[:, 0]
+        rows = torch.arange(len(hidden), device=hidden.device)
+        return hidden[rows, mask.int().argmax(dim=1)]  # with padding on the left, [CLS] is not the first column
 
 
 class NeoBERTForTokenClassification(NewHead, LabelModel):

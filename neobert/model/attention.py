@@ -7,11 +7,13 @@ classes pass one padded document a row.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+from neobert.model.size import KERNEL_HEAD_MULTIPLE
 
 FLASH_ATTN_INSTALLED = find_spec("flash_attn") is not None
 
@@ -23,13 +25,27 @@ EXPLICIT_TOKENS = 512
 SHORT_TOKENS = 24
 """Longest row, in tokens, whose softmax on a CPU is faster in fp32, casts included: three times in rows of 24."""
 
-KERNEL_HEAD_MULTIPLE = 8
-"""Kernels on accelerators take head sizes that are multiples of this; others are padded with zeros."""
+TAKE_ANY_HEAD_SIZE = ("cpu",)
+"""Devices whose kernels need no heads padded to a multiple of `KERNEL_HEAD_MULTIPLE`."""
 
 
-def take(values: Tensor, columns: Tensor) -> Tensor:
-    """Entries of `values` (rows, tokens, …) at `columns` (rows, gathered) of their rows: (rows, gathered, …)."""
-    return take_places(values, _places(columns, values.shape[1]))
+@dataclass(frozen=True, eq=False)
+class Tensors:
+    """Base of dataclasses of tensors, which move together; a field may be such a dataclass too."""
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """The same with `change` done to each tensor."""
+
+        def changed(part: Any) -> Any:
+            if isinstance(part, Tensors):
+                return part.mapped(change)
+            return change(part) if isinstance(part, Tensor) else part
+
+        return replace(self, **{name: changed(part) for name, part in vars(self).items()})
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same on a device; from pinned memory the copy is asynchronous."""
+        return self.mapped(lambda tensor: tensor.to(device, non_blocking=True))
 
 
 def take_places(values: Tensor, places: Tensor) -> Tensor:
@@ -37,13 +53,8 @@ def take_places(values: Tensor, places: Tensor) -> Tensor:
     return values.flatten(0, 1).index_select(0, places.flatten()).unflatten(0, places.shape)
 
 
-def _places(columns: Tensor, tokens: int) -> Tensor:
-    first = torch.arange(columns.shape[0], device=columns.device).unsqueeze(1) * tokens
-    return columns + first
-
-
 @dataclass(frozen=True, eq=False)
-class GatherIndex:
+class GatherIndex(Tensors):
     """The tokens for which the last block computes more than keys and values.
 
     queries: int64 places in the flattened rows × tokens. For kernels that work row by row (rows, most), those of a row
@@ -59,7 +70,8 @@ class GatherIndex:
     @classmethod
     def at(cls, columns: Tensor, tokens: int, used: Tensor | None = None) -> Self:
         """Those at `columns` (rows, most) of rows of `tokens`."""
-        return cls(_places(columns, tokens), used)
+        first = torch.arange(columns.shape[0], device=columns.device).unsqueeze(1) * tokens
+        return cls(columns + first, used)
 
     @property
     def places(self) -> Tensor:
@@ -71,19 +83,13 @@ class GatherIndex:
         flat = values.flatten(0, 1)
         return flat if self.used is None else flat.index_select(0, self.used)
 
-    def mapped(self, change: Callable[[Tensor], Tensor]) -> Self:
-        """The same with `change` done to each tensor."""
-        used = None if self.used is None else change(self.used)
-        boundaries = None if self.boundaries is None else change(self.boundaries)
-        return type(self)(change(self.queries), used, boundaries)
-
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Query, key and value to what was attended to, each (rows, tokens, heads, head size)."""
 
 
-@dataclass(frozen=True)
-class AttentionPlan:
+@dataclass(frozen=True, eq=False)
+class AttentionPlan(Tensors):
     """Which tokens attend to each other in a batch of rows.
 
     positions: (rows, tokens) int64, place inside the document from 0, −1 at padding.
@@ -124,20 +130,6 @@ class AttentionPlan:
             raise ValueError("variable-length attention takes no score bias, which this model's positions add")
         combined = score_bias if bias is None else score_bias + bias
         return replace(self, bias=combined, documents=None, boundaries=None)
-
-    def to(self, device: torch.device) -> Self:
-        """The plan with its tensors on `device`, without waiting for the copy."""
-
-        def moved(tensor: Tensor | None) -> Tensor | None:
-            return None if tensor is None else tensor.to(device, non_blocking=True)
-
-        return replace(
-            self,
-            positions=self.positions.to(device, non_blocking=True),
-            bias=moved(self.bias),
-            boundaries=moved(self.boundaries),
-            documents=moved(self.documents),
-        )
 
 
 def packed_plan(documents: Tensor, positions: Tensor, device: torch.device | None = None) -> AttentionPlan:
@@ -187,27 +179,49 @@ def attend(query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, gathe
     query, key and value: (rows, tokens, heads, head size); with `gather` the query is (rows, most, heads, head size).
     Returns the shape of the query; with `gather` (gathered, heads, head size).
     """
-    if gather is not None:
-        return gather.wanted(_attend(query, key, value, plan, gather))
-    return _attend(query, key, value, plan, None)
-
-
-def _attend(query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, gather: GatherIndex | None) -> Tensor:
     if plan.attention is not None:
         assert gather is None, "a caller's own attention function computes all tokens"
         return plan.attention(query, key, value)
+    head_size = query.shape[-1]
+    missing = 0 if query.device.type in TAKE_ANY_HEAD_SIZE else -head_size % KERNEL_HEAD_MULTIPLE
+    if missing:  # zeros change neither scores nor sums
+        query, key, value = (functional.pad(vectors, (0, missing)) for vectors in (query, key, value))
     asking = plan.boundaries if gather is None else gather.boundaries
     if asking is not None and query.dtype in LOW_PRECISION:
-        return _kernel_sized(_variable_length_attention(plan, asking), query, key, value)
-    bias = _bias(plan, gather)
-    heads_first = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
-    if query.device.type != "cpu":
-        attended = _kernel_sized(_scaled_dot_product_attention(bias), *heads_first)
-    elif query.dtype in LOW_PRECISION and key.shape[1] <= EXPLICIT_TOKENS:
-        attended = explicit_attention(*heads_first, bias)
+        attended = _variable_length_attention(query, key, value, plan, asking, head_size**-0.5)
     else:
-        attended = _scaled_dot_product_attention(bias)(*heads_first, query.shape[-1] ** -0.5)
-    return attended.transpose(1, 2)
+        heads_first = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+        attended = _attention_by_row(*heads_first, _bias(plan, gather), head_size**-0.5).transpose(1, 2)
+    if missing:
+        attended = attended[..., :head_size]
+    return attended if gather is None else gather.wanted(attended)
+
+
+def _variable_length_attention(
+    query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, asking: Tensor, scale: float
+) -> Tensor:
+    """flash_attn where it is installed, else the flash kernels inside torch; `asking` are the queries' boundaries."""
+    flat = query.flatten(0, 1), key.flatten(0, 1), value.flatten(0, 1)
+    asked, longest = plan.boundaries, plan.longest
+    assert asked is not None
+    if is_flash_attn_available():
+        from flash_attn import flash_attn_varlen_func
+
+        attended = flash_attn_varlen_func(*flat, asking, asked, longest, longest, softmax_scale=scale)
+    else:
+        from torch.nn.attention.varlen import varlen_attn
+
+        attended = varlen_attn(*flat, asking, asked, longest, longest, scale=scale)
+    return attended.view(query.shape)
+
+
+def _attention_by_row(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+    """All (rows, heads, tokens, head size)."""
+    if query.device.type == "cpu" and query.dtype in LOW_PRECISION and key.shape[2] <= EXPLICIT_TOKENS:
+        return explicit_attention(query, key, value, bias)
+    # A float bias: on a CPU a boolean mask takes twice the time.
+    mask = None if bias is None else bias.to(query.dtype)
+    return functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
 
 
 def explicit_attention(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
@@ -221,49 +235,6 @@ def explicit_attention(query: Tensor, key: Tensor, value: Tensor, bias: Tensor |
         scores = scores + bias.to(scores.dtype)
     dtype = torch.float32 if scores.shape[-1] <= SHORT_TOKENS else None
     return torch.softmax(scores, dim=-1, dtype=dtype).to(value.dtype) @ value
-
-
-Kernel = Callable[[Tensor, Tensor, Tensor, float], Tensor]
-
-
-def _scaled_dot_product_attention(bias: Tensor | None) -> Kernel:
-    def kernel(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-        # A float bias: on a CPU a boolean mask takes twice the time.
-        added = None if bias is None else bias.to(query.dtype)
-        return functional.scaled_dot_product_attention(query, key, value, attn_mask=added, scale=scale)
-
-    return kernel
-
-
-def _variable_length_attention(plan: AttentionPlan, asking: Tensor) -> Kernel:
-    """flash_attn where it is installed, else the flash kernels inside torch; `asking` are the queries' boundaries."""
-    asked, longest = plan.boundaries, plan.longest
-    assert asked is not None
-
-    def kernel(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-        flat = query.flatten(0, 1), key.flatten(0, 1), value.flatten(0, 1)
-        if is_flash_attn_available():
-            from flash_attn import flash_attn_varlen_func
-
-            attended = flash_attn_varlen_func(*flat, asking, asked, longest, longest, softmax_scale=scale)
-        else:
-            from torch.nn.attention.varlen import varlen_attn
-
-            attended = varlen_attn(*flat, asking, asked, longest, longest, scale=scale)
-        return attended.view(query.shape)
-
-    return kernel
-
-
-def _kernel_sized(kernel: Kernel, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """`kernel` on heads padded with zeros to a size that it takes: they change neither scores nor sums."""
-    head_size = query.shape[-1]
-    missing = -head_size % KERNEL_HEAD_MULTIPLE
-    scale = head_size**-0.5
-    if not missing:
-        return kernel(query, key, value, scale)
-    query, key, value = (functional.pad(vectors, (0, missing)) for vectors in (query, key, value))
-    return kernel(query, key, value, scale)[..., :head_size]
 
 
 def _bias(plan: AttentionPlan, gather: GatherIndex | None) -> Tensor | None:

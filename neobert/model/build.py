@@ -8,13 +8,12 @@ from torch import Tensor, nn
 
 from neobert import recipe
 from neobert.model.encoder import Block, Encoder
-from neobert.model.heads import Classifier, MaskedLanguageModel, SequenceClassifier
+from neobert.model.heads import Classifier, MaskedLanguageModel
 from neobert.model.layers import FEEDFORWARDS, NORMS
 from neobert.model.positions import POSITIONS, LearnedPositions
 
 
-def build_block(model: recipe.Model) -> Block:
-    """One block of the recipe's parts."""
+def _build_block(model: recipe.Model) -> Block:
     norm = NORMS[model.norm]
     return Block(
         heads=model.heads,
@@ -32,7 +31,7 @@ def build_encoder(model: recipe.Model, context: int) -> Encoder:
     return Encoder(
         embedding=nn.Embedding(model.vocabulary_size, model.width),
         positions=POSITIONS[model.positions](model, context),
-        blocks=[build_block(model) for _ in range(model.layers)],
+        blocks=[_build_block(model) for _ in range(model.layers)],
         norm=NORMS[model.norm](model.width, model.norm_epsilon),
     )
 
@@ -42,11 +41,9 @@ def build_masked_language_model(model: recipe.Model, context: int) -> MaskedLang
     return MaskedLanguageModel(build_encoder(model, context), nn.Linear(model.width, model.vocabulary_size))
 
 
-def build_classifier(
-    model: recipe.Model, context: int, labels: int, pooling: str, dropout: float
-) -> SequenceClassifier:
+def build_classifier(model: recipe.Model, context: int, labels: int, dropout: float) -> Classifier:
     """The encoder with a classifier of `labels` classes, or one for a regression."""
-    return SequenceClassifier(build_encoder(model, context), labels, pooling, dropout)
+    return Classifier(build_encoder(model, context), model.width, labels, dropout)
 
 
 def initialize(module: nn.Module, initialization: recipe.Initialization, seed: int) -> None:
@@ -57,13 +54,11 @@ def initialize(module: nn.Module, initialization: recipe.Initialization, seed: i
     seeded by `seed` and its name, so that parameters which two variants share start equal.
     """
     for name, owner, parameter in _parameters(module):
-        _fill(parameter, name, initialization.distribution, _scale_of(owner, initialization), seed)
-
-
-def _scale_of(owner: nn.Module, initialization: recipe.Initialization) -> float:
-    if isinstance(owner, LearnedPositions):
-        return initialization.position_scale
-    return initialization.embedding_scale if isinstance(owner, nn.Embedding) else initialization.weight_scale
+        scale = initialization.weight_scale
+        if isinstance(owner, nn.Embedding):
+            is_position = isinstance(owner, LearnedPositions)
+            scale = initialization.position_scale if is_position else initialization.embedding_scale
+        _fill(parameter, name, initialization.distribution, scale, seed)
 
 
 def initialize_classifier(classifier: Classifier, scale: float, seed: int) -> None:

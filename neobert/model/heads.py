@@ -1,7 +1,5 @@
 """What stands on an encoder: masked language modelling, and classification or regression of whole texts."""
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -10,6 +8,8 @@ from neobert.model.attention import AttentionPlan, GatherIndex
 from neobert.model.encoder import Encoder
 
 IGNORED_TARGET = -100
+"""The target of padding: torch's cross-entropy leaves it out."""
+
 Weights = dict[str, Tensor]
 
 
@@ -43,24 +43,11 @@ def mean_over_tokens(hidden: Tensor, positions: Tensor) -> Tensor:
     return (total / token.sum(dim=1).clamp(min=1)).to(hidden.dtype)
 
 
-def pool_first(model: Encoder, token_ids: Tensor, plan: AttentionPlan) -> Tensor:
-    """The hidden state (rows, width) of the first token, [CLS]; the last block computes nothing else."""
-    first = torch.zeros(token_ids.shape[0], 1, dtype=torch.int64, device=token_ids.device)
-    return model(token_ids, plan, GatherIndex.at(first, token_ids.shape[1]))
-
-
-def pool_mean(model: Encoder, token_ids: Tensor, plan: AttentionPlan) -> Tensor:
-    """The mean hidden state (rows, width) of a row's tokens."""
-    return mean_over_tokens(model(token_ids, plan), plan.positions)
-
-
-POOLINGS: dict[str, Callable[[Encoder, Tensor, AttentionPlan], Tensor]] = {"cls": pool_first, "mean": pool_mean}
-
-
 class Classifier(nn.Module):
-    """Any encoder under dropout, dense, tanh, dropout, classifier (released code). One label is a regression."""
+    """Any encoder, and behind it dropout, dense, tanh, dropout, classifier (released code). One label is a regression.
 
-    model: nn.Module
+    How tokens are pooled for the head depends on how texts lie in a batch (`neobert.glue.batching`).
+    """
 
     def __init__(self, model: nn.Module, width: int, labels: int, dropout: float) -> None:
         super().__init__()
@@ -72,20 +59,6 @@ class Classifier(nn.Module):
     def head(self, pooled: Tensor) -> Tensor:
         """Logits (texts, labels) of `pooled` (texts, width)."""
         return self.classifier(self.dropout(torch.tanh(self.dense(self.dropout(pooled)))))
-
-
-class SequenceClassifier(Classifier):
-    """This package's encoder under pooling and the classifier's head."""
-
-    model: Encoder
-
-    def __init__(self, model: Encoder, labels: int, pooling: str, dropout: float) -> None:
-        super().__init__(model, model.width, labels, dropout)
-        self.pool = POOLINGS[pooling]
-
-    def forward(self, token_ids: Tensor, plan: AttentionPlan) -> Tensor:
-        """Logits (rows, labels) of `token_ids` (rows, tokens), one document a row."""
-        return self.head(self.pool(self.model, token_ids, plan))
 
 
 def encoder_part(weights: Weights) -> Weights:

@@ -5,8 +5,7 @@ block, `score_bias` what is added to the attention scores. A kind that works by 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import ClassVar, Protocol, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -15,95 +14,59 @@ from neobert import recipe
 from neobert.model.attention import take_places
 
 
-class Rotation(Protocol):
-    """What one forward pass does to queries and keys because of where they stand.
+class Rotation:
+    """What one forward pass does to queries and keys because of where they stand: nothing here.
 
+    tables: (rows, tokens, …) what the tokens are turned by.
     even_first: it wants the numbers of a head with the even ones first; scores of queries and keys do not change by it.
     """
 
-    @property
-    def even_first(self) -> bool: ...
+    even_first = False
 
-    def turn(self, vectors: Tensor) -> Tensor:
-        """`vectors` (rows, tokens, heads, parts, head size) turned, in their own dtype."""
+    def __init__(self, *tables: Tensor) -> None:
+        self.tables = tables
 
     def at(self, places: Tensor) -> Self:
         """The same for the tokens at `places` (rows, slots) of the flattened rows alone."""
-
-
-@dataclass(frozen=True)
-class NoRotation:
-    """Leaves queries and keys as they are."""
-
-    even_first: ClassVar[bool] = False
+        return type(self)(*(take_places(table, places) for table in self.tables))
 
     def turn(self, vectors: Tensor) -> Tensor:
-        """`vectors` themselves."""
+        """`vectors` (rows, tokens, heads, parts, head size) turned in fp32, in their own dtype."""
         return vectors
 
-    def at(self, places: Tensor) -> Self:
-        """Itself."""
-        return self
 
-
-@dataclass(frozen=True)
-class ComplexRotation:
-    """Adjacent pairs as complex numbers times `phases` (rows, tokens, head size / 2): three times as fast in eager."""
-
-    even_first: ClassVar[bool] = False
-    phases: Tensor
+class ComplexRotation(Rotation):
+    """Adjacent pairs as complex numbers times phases (rows, tokens, head size / 2): three times as fast in eager."""
 
     def turn(self, vectors: Tensor) -> Tensor:
-        """`vectors` (rows, tokens, heads, parts, head size) turned in fp32."""
+        (phases,) = self.tables
         pairs = torch.view_as_complex(vectors.float().unflatten(-1, (-1, 2)))
-        turned = pairs * self.phases[:, :, None, None]
+        turned = pairs * phases[:, :, None, None]
         return torch.view_as_real(turned).flatten(-2).to(vectors.dtype)
 
-    def at(self, places: Tensor) -> Self:
-        """The rotation of the tokens at `places` (rows, slots) of the flattened rows."""
-        return type(self)(take_places(self.phases, places))
 
-
-@dataclass(frozen=True)
-class RealRotation:
-    """The same in real numbers, which exporters understand; both (rows, tokens, head size)."""
-
-    even_first: ClassVar[bool] = False
-    cosine: Tensor
-    sine: Tensor
+class RealRotation(Rotation):
+    """The same in real numbers, which exporters understand: cosine and sine (rows, tokens, head size)."""
 
     def turn(self, vectors: Tensor) -> Tensor:
-        """`vectors` (rows, tokens, heads, parts, head size) turned in fp32."""
+        cosine, sine = (table[:, :, None, None] for table in self.tables)
         straight = vectors.float()
         swapped = straight.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
-        turned = straight * self.cosine[:, :, None, None] + swapped * self.sine[:, :, None, None]
-        return turned.to(vectors.dtype)
-
-    def at(self, places: Tensor) -> Self:
-        """The rotation of the tokens at `places` (rows, slots) of the flattened rows."""
-        return type(self)(take_places(self.cosine, places), take_places(self.sine, places))
+        return (straight * cosine + swapped * sine).to(vectors.dtype)
 
 
-@dataclass(frozen=True)
-class HalvesRotation:
-    """The same on heads with their even numbers first; cosine and sine (rows, tokens, head size / 2).
+class HalvesRotation(Rotation):
+    """The same on heads with their even numbers first: cosine and sine (rows, tokens, head size / 2).
 
     Both halves are runs of neighbours, which a compiler turns into vector instructions; adjacent pairs it does not.
     """
 
-    even_first: ClassVar[bool] = True
-    cosine: Tensor
-    sine: Tensor
+    even_first = True
 
     def turn(self, vectors: Tensor) -> Tensor:
-        """`vectors` (rows, tokens, heads, parts, head size), even numbers first, turned in fp32."""
+        cosine, sine = (table[:, :, None, None] for table in self.tables)
         even, odd = vectors.float().chunk(2, dim=-1)
-        cosine, sine = self.cosine[:, :, None, None], self.sine[:, :, None, None]
         return torch.cat((even * cosine - odd * sine, odd * cosine + even * sine), dim=-1).to(vectors.dtype)
-
-    def at(self, places: Tensor) -> Self:
-        """The rotation of the tokens at `places` (rows, slots) of the flattened rows."""
-        return type(self)(take_places(self.cosine, places), take_places(self.sine, places))
 
 
 class Positions(nn.Module):
@@ -116,7 +79,7 @@ class Positions(nn.Module):
     def rotation(self, positions: Tensor, real: bool = False) -> Rotation:
         """What the blocks do to queries and keys at `positions` (rows, tokens); `real` keeps to real numbers and to
         the order of the numbers in a head."""
-        return NoRotation()
+        return Rotation()
 
     def score_bias(self, positions: Tensor) -> Tensor | None:
         """What is added to the scores of all blocks, (rows, heads, tokens, tokens) of query and key, for `positions`
@@ -133,12 +96,9 @@ class LearnedPositions(nn.Embedding, Positions):
     def add(self, embeddings: Tensor, positions: Tensor) -> Tensor:
         """`embeddings` (rows, tokens, width) plus the vectors of `positions` (rows, tokens), −1 at padding.
 
-        A document longer than the table is a ValueError.
+        Raises:
+            ValueError: a document is longer than the table.
         """
-        self._refuse_beyond_context(positions)
-        return embeddings + self(positions + 1)
-
-    def _refuse_beyond_context(self, positions: Tensor) -> None:
         context = self.num_embeddings - 1
         # A row no longer than the context cannot hold a longer document, so the values need no look (no device sync).
         if positions.shape[1] > context and int(positions.max()) >= context:
@@ -146,6 +106,7 @@ class LearnedPositions(nn.Embedding, Positions):
                 f"a document has {int(positions.max()) + 1} tokens, but the learned position table holds {context}: "
                 f"truncate it to {context} tokens, or take a model with rotary positions or a longer context"
             )
+        return embeddings + self(positions + 1)
 
 
 class RotaryPositions(Positions):

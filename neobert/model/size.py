@@ -88,6 +88,8 @@ INPUT_BYTES_PER_TOKEN = 24
 """Token id, document and position of a token, int64 each; all micro-batches of a step lie on the device."""
 
 KERNEL_HEAD_MULTIPLE = 8
+"""Kernels on accelerators take head sizes that are multiples of this; others are padded with zeros."""
+
 SLOT_MULTIPLE = 8
 STATISTICS_BYTES = {"layer_norm": 8, "rms_norm": 4}
 FP32 = 4

@@ -78,7 +78,7 @@ class MicroBatches:
 
     def _batch(self, rows: PackedRows) -> Batch:
         batch = collate(rows, self.corpus, self.masking, sizes=self.shapes, flat=self.flat)
-        return batch.pin_memory().to(self.device) if self.device.type == "cuda" else batch
+        return batch.mapped(torch.Tensor.pin_memory).to(self.device) if self.device.type == "cuda" else batch
 
 
 def summed_loss(network: torch.nn.Module, batch: Batch) -> torch.Tensor:

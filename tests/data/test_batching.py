@@ -18,12 +18,19 @@ from neobert.data.batches import (
     Batch,
     ExactSizes,
     PaddingBuckets,
-    StepIterator,
     collate,
     heldout_batches,
     micro_batches,
 )
-from neobert.data.rows import STREAMS, WINDOW_DOCUMENTS, PackedRows, PackingWord, Spans, join_rows
+from neobert.data.rows import (
+    STREAMS,
+    WINDOW_DOCUMENTS,
+    PackedRows,
+    PackingWord,
+    Spans,
+    StepIterator,
+    join_rows,
+)
 from neobert.data.shards import Documents, TokenizedCorpus, all_documents
 from neobert.recipe import Masking, Subset
 from tests.support.small_corpora import IDS, corpus_of, realistic_lengths, small_documents, stage
@@ -165,8 +172,8 @@ def test_all_ranks_meet_the_same_few_sizes(packing: PackingWord) -> None:
         for rank in range(8):
             for part in micro_batches(rows, 8, rank=rank, ranks=8):
                 batch = collate(part, documents.corpus, BERT, sizes=shapes, flat=True)
-                assert batch.boundaries is not None and part.count
-                sizes.add((*batch.token_ids.shape, len(batch.targets), len(batch.boundaries)))
+                assert batch.plan.boundaries is not None and part.count
+                sizes.add((*batch.token_ids.shape, len(batch.targets), len(batch.plan.boundaries)))
     assert len(sizes) <= 4
 
 
@@ -190,8 +197,8 @@ def test_rows_across_documents_are_the_stream_of_uncut_documents_cut_evenly() ->
     for rows in islice(steps, 25):
         batch = collate(rows, corpus, Masking(rate=1e-9, mask_share=1, random_share=0))
         assert batch.token_ids.shape == (7, CONTEXT) and rows.fill == 1
-        assert (batch.documents == 0).all()
-        assert (batch.positions == torch.arange(CONTEXT)).all()
+        assert (batch.plan.documents == 0).all()
+        assert (batch.plan.positions == torch.arange(CONTEXT)).all()
         stream.extend(batch.token_ids.flatten().tolist())
         order.extend(rows.spans.documents[rows.spans.first == 0].tolist())
     expected = [token for document in order for token in framed(corpus, document)]
@@ -225,9 +232,9 @@ def test_a_batch_is_what_its_rows_say(packing: PackingWord, seed: int, rate: flo
         assert target == token_ids[row, column] and target not in IDS.never_predicted
         token_ids[row, column] = int(batch.token_ids[row, column])
     assert batch.token_ids.tolist() == token_ids.tolist()
-    assert batch.documents.tolist() == numbers.tolist()
-    assert batch.positions.tolist() == positions.tolist()
-    assert batch.real_tokens == rows.real_tokens == int((batch.positions >= 0).sum())
+    assert batch.plan.documents.tolist() == numbers.tolist()
+    assert batch.plan.positions.tolist() == positions.tolist()
+    assert batch.real_tokens == rows.real_tokens == int((batch.plan.positions >= 0).sum())
     assert batch.predicted_tokens == int((batch.targets != -100).sum()) > 0
     assert batch.gather.places.shape == batch.targets.shape and len(batch.targets) % 8 == 0
     assert len({(row, column) for row, column, _ in masks(batch)}) == batch.predicted_tokens
@@ -264,14 +271,14 @@ def test_one_run_of_tokens_holds_what_rows_hold(packing: PackingWord, seed: int,
     shapes = PaddingBuckets(6, CONTEXT, BERT.rate, float(documents.framed_lengths.mean())) if fixed else ExactSizes()
     batch, by_row = (collate(rows, documents.corpus, BERT, sizes=shapes, flat=flat) for flat in (True, False))
     assert list(masks(batch)) == list(masks(by_row)) and torch.equal(batch.targets, by_row.targets)
-    assert batch.boundaries is not None and by_row.boundaries is None and batch.gather.boundaries is not None
-    flat = batch.documents.flatten()
-    owner = torch.bucketize(torch.arange(len(flat)), batch.boundaries, right=True)
-    for first, last in pairwise(batch.boundaries.tolist()):
+    assert batch.plan.boundaries is not None and by_row.plan.boundaries is None and batch.gather.boundaries is not None
+    flat = batch.plan.documents.flatten()
+    owner = torch.bucketize(torch.arange(len(flat)), batch.plan.boundaries, right=True)
+    for first, last in pairwise(batch.plan.boundaries.tolist()):
         assert len(set(flat[first:last].tolist())) <= 1 and last - first <= CONTEXT
     asking = torch.bucketize(torch.arange(len(batch.targets)), batch.gather.boundaries, right=True)
     assert torch.equal(asking, owner[batch.gather.places])
-    assert len(batch.boundaries) == len(batch.gather.boundaries)
+    assert len(batch.plan.boundaries) == len(batch.gather.boundaries)
 
 
 @packings
@@ -319,7 +326,7 @@ def predicted_places_fast(rows: PackedRows, corpus: TokenizedCorpus) -> set[tupl
         for row, number, key in zip(rows.spans.rows, numbers_in_rows(rows.spans), rows.spans.documents, strict=True)
     }
     for row, column, _ in masks(batch):
-        pairs.add((keys[row, int(batch.documents[row, column])], int(batch.positions[row, column])))
+        pairs.add((keys[row, int(batch.plan.documents[row, column])], int(batch.plan.positions[row, column])))
     return pairs
 
 
@@ -352,7 +359,7 @@ def test_an_empty_micro_batch_is_filler() -> None:
     rows = next(StepIterator(documents, stage(CONTEXT, 4), "packed", seed=0))
     batch = collate(rows[4:8], documents.corpus, BERT, sizes=ExactSizes(4))
     assert batch.real_tokens == batch.predicted_tokens == 0
-    assert (batch.documents == -1).all() and (batch.targets == -100).all() and (batch.token_ids == IDS.pad).all()
+    assert (batch.plan.documents == -1).all() and (batch.targets == -100).all() and (batch.token_ids == IDS.pad).all()
 
 
 @packings
@@ -398,8 +405,8 @@ def evaluation(documents: Documents, rows: int) -> list[tuple[list[int], list[in
             assert batch.token_ids[row, column] == IDS.mask
             targets[row, column] = target
         for row in range(rows):
-            for number in range(int(batch.documents[row].max()) + 1):
-                here = batch.documents[row] == number
+            for number in range(int(batch.plan.documents[row].max()) + 1):
+                here = batch.plan.documents[row] == number
                 found.append((batch.token_ids[row, here].tolist(), targets[row, here].tolist()))
     return sorted(found)
 

@@ -32,7 +32,6 @@ from neobert.external import adopt
 from neobert.hub.external import ExternalEncoder, load_external
 from neobert.model.attention import whole_rows_plan
 from neobert.model.build import build_encoder, initialize
-from neobert.model.heads import pool_mean
 from neobert.runs.layout import Layout
 from tests.embeddings.tiny_contrastive import tiny_contrastive, write_encoder, write_tiny_contrastive
 from tests.support import external_models as world
@@ -65,10 +64,10 @@ def encoder(tokenizer: TextTokenizer, positions: str = "rotary", **options) -> T
 
 @torch.no_grad()
 def alone(by: TextEncoder, text: str) -> np.ndarray:
-    """What the classifier's own mean pooling gives for one text in a row of its own."""
+    """The mean state of one text in a row of its own."""
     ids = by.tokenizer.frame(by.tokenizer.encode([text])[0], max_tokens=by.context)
     row = torch.tensor([ids])
-    return pool_mean(by.model.model, row, whole_rows_plan(row))[0].float().numpy()
+    return by.model.model(row, whole_rows_plan(row))[0].mean(dim=0).float().numpy()
 
 
 @pytest.mark.parametrize("positions", ["rotary", "learned"])
@@ -328,7 +327,7 @@ def test_a_pretrained_run_is_opened_as_it_ended(tmp_path: Path) -> None:
     tokenizer = checkpoint.tokenizer
     row = torch.tensor([tokenizer.frame(tokenizer.encode(["the cat sleeps"])[0], max_tokens=32)])
     with torch.no_grad():
-        expected = pool_mean(checkpoint.network.model, row, whole_rows_plan(row))
+        expected = checkpoint.network.model(row, whole_rows_plan(row)).mean(dim=1)
     np.testing.assert_allclose(by.encode(["the cat sleeps"]), expected, atol=1e-5, rtol=0)
 
 

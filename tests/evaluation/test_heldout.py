@@ -81,8 +81,8 @@ def test_a_shorter_context_measures_the_same_texts_under_the_same_masks() -> Non
         found = {}
         for batch in text.batches():
             for row in range(len(batch.token_ids)):
-                for number in range(int(batch.documents[row].max()) + 1):
-                    tokens = batch.token_ids[row, batch.documents[row] == number].tolist()
+                for number in range(int(batch.plan.documents[row].max()) + 1):
+                    tokens = batch.token_ids[row, batch.plan.documents[row] == number].tolist()
                     found[len(found)] = tokens
         masked.append(found)
     beginnings = [sorted(tuple(tokens[:11]) for tokens in found.values()) for found in masked]

@@ -16,7 +16,7 @@ VOCABULARY = 40
 CONTEXT = 64
 
 
-def classifier(labels, *, pooling="cls", positions="rotary", dropout=0.1):
+def classifier(labels, *, positions="rotary", dropout=0.1):
     """Two blocks of width 32 with fixed values."""
     model = Model(
         vocabulary_size=VOCABULARY,
@@ -32,7 +32,7 @@ def classifier(labels, *, pooling="cls", positions="rotary", dropout=0.1):
         dropout=0,
         initialization=Initialization(distribution="normal", weight_scale=0.2, embedding_scale=1.0, position_scale=1.0),
     )
-    built = build_classifier(model, CONTEXT, labels, pooling, dropout)
+    built = build_classifier(model, CONTEXT, labels, dropout)
     initialize(built, model.initialization, 0)
     return built
 
@@ -118,7 +118,7 @@ def encoder_weights(model):
 def fine_tuner(task, **changes):
     """A fine-tuner of the tiny model on a task."""
     study = protocol(**changes)
-    model = classifier(task.task.labels, pooling=study.pooling, dropout=study.dropout)
+    model = classifier(task.task.labels, dropout=study.dropout)
     return FineTuner(model, encoder_weights(model), task, study, CPU)
 
 

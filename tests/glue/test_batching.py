@@ -18,6 +18,7 @@ from neobert.glue.batching import (
 )
 from neobert.model.attention import padded_plan, whole_rows_plan
 from tests.glue.glue_worlds import CPU, classifier, random_split
+from tests.support.small_models import classified
 
 lengths = st.lists(st.integers(1, 60), min_size=1, max_size=40)
 
@@ -68,10 +69,10 @@ def test_evaluation_sees_every_example_once_in_full_rows():
     )
 
 
-def alone(model, split, examples):
-    """Logits by the classifier's own forward pass, one unpadded example at a time."""
+def alone(model, split, examples, pooling):
+    """Logits of one unpadded example at a time."""
     rows = [torch.from_numpy(split.tokens(example)).long().unsqueeze(0) for example in examples]
-    return torch.cat([model(row, whole_rows_plan(row)) for row in rows])
+    return torch.cat([classified(model, row, whole_rows_plan(row), pooling) for row in rows])
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
@@ -79,11 +80,11 @@ def alone(model, split, examples):
 @pytest.mark.parametrize("count", [1, 2, 7, 32])
 def test_logits_and_gradients_are_those_of_each_example_alone(pooling, positions, count):
     split, examples = random_split(40, labels=3), np.arange(40)[3 : 3 + count]
-    model = classifier(labels=3, pooling=pooling, positions=positions).eval()
+    model = classifier(labels=3, positions=positions).eval()
     batch = PackedLayout().collate(split, examples, CPU)
     weights = torch.randn(count, 3, generator=torch.Generator().manual_seed(0))
     results = []
-    for logits in (PackedLayout().logits(model, batch, pooling), alone(model, split, examples)):
+    for logits in (PackedLayout().logits(model, batch, pooling), alone(model, split, examples, pooling)):
         (logits * weights).sum().backward()
         results.append((logits.detach(), {name: parameter.grad for name, parameter in model.named_parameters()}))
         model.zero_grad(set_to_none=True)
@@ -115,5 +116,5 @@ def test_dropout_of_the_head_does_not_depend_on_how_examples_lie():
     torch.manual_seed(3)
     logits = PackedLayout().logits(model, packed, "cls")
     torch.manual_seed(3)
-    expected = model(padded.clamp(min=0), padded_plan(padded >= 0))
+    expected = classified(model, padded.clamp(min=0), padded_plan(padded >= 0))
     torch.testing.assert_close(logits, expected, atol=1e-5, rtol=0)

@@ -29,7 +29,7 @@ CLOSE = {"rtol": 0.0, "atol": 2e-5}
 
 def tuner_of(how: Compiling, device: torch.device = CPU, train: int = 72, **changes: object) -> FineTuner:
     study = protocol(epochs=1, **changes)
-    model = classifier(2, pooling=study.pooling, dropout=study.dropout)
+    model = classifier(2, dropout=study.dropout)
     task = marked_task(train=train)
     return FineTuner(model, encoder_weights(model), task, study, device, PackedLayout(), how)
 
@@ -56,7 +56,7 @@ def _no_graphs_of_other_tests() -> None:
     pooling=st.sampled_from(["cls", "mean"]),
 )
 def test_logits_do_not_depend_on_the_layout(seed, count, spare, pooling):
-    split, model = random_split(count, 2, seed), classifier(2, pooling=pooling).eval()
+    split, model = random_split(count, 2, seed), classifier(2).eval()
     examples = np.random.default_rng(seed).permutation(count)
     shared, fixed = (PackedLayout().collate(split, examples, CPU, rows) for rows in (None, count + spare))
     assert fixed.token_ids.shape == (count + spare, fixed_row_tokens(int(split.lengths.max())))

@@ -34,6 +34,7 @@ from tests.glue.glue_worlds import (
     protocol,
     split_of,
 )
+from tests.support.small_models import classified
 
 # The course: steps, rate, evaluations, patience
 
@@ -97,7 +98,7 @@ def test_updates_equal_a_plain_torch_loop():
         optimizer.param_groups[0]["lr"] = course.learning_rate(step, 1e-3)
         texts = [torch.from_numpy(train.tokens(example)).long() for example in examples]
         padded = torch.nn.utils.rnn.pad_sequence(texts, batch_first=True, padding_value=-1)
-        logits = model(padded.clamp(min=0), padded_plan(padded >= 0))
+        logits = classified(model, padded.clamp(min=0), padded_plan(padded >= 0))
         optimizer.zero_grad()
         functional.cross_entropy(logits, torch.from_numpy(train.labels[examples])).backward()
         optimizer.step()

@@ -23,7 +23,7 @@ from neobert import (
 from neobert.hub import AUTO_CLASSES
 from neobert.model.attention import packed_plan
 from neobert.model.heads import MaskedLanguageModel
-from tests.support.small_models import CONTEXT, FORMS, language_model, pack, random_document, small_model
+from tests.support.small_models import CONTEXT, FORMS, classified, language_model, pack, random_document, small_model
 
 CLOSE = {"rtol": 0.0, "atol": 1e-5}
 LENGTHS = (CONTEXT, 9, 1)
@@ -83,13 +83,14 @@ def test_the_classifier_is_the_fine_tuned_one(form: str) -> None:
 
     token_ids, mask = padded_batch()
     for pooling in ("cls", "mean"):
-        trained = build_classifier(small_model(**FORMS[form]), CONTEXT, 3, pooling, 0.1).eval()
+        trained = build_classifier(small_model(**FORMS[form]), CONTEXT, 3, 0.1).eval()
         initialize(trained, small_model().initialization, 0)
         initialize_classifier(trained, 0.1, 0)
         config = configuration(form, num_labels=3, classifier_pooling=pooling)
         model = NeoBERTForSequenceClassification(config).eval()
         model.load_state_dict(trained.state_dict())
-        torch.testing.assert_close(model(token_ids, mask).logits, trained(token_ids, padded_plan(mask)), **CLOSE)
+        expected = classified(trained, token_ids, padded_plan(mask), pooling)
+        torch.testing.assert_close(model(token_ids, mask).logits, expected, **CLOSE)
 
 
 def attended_with_mask(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:

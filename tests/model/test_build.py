@@ -4,10 +4,9 @@ import pytest
 import torch
 
 from neobert import recipe
-from neobert.model.attention import padded_plan, whole_rows_plan
 from neobert.model.build import build_classifier, build_masked_language_model, initialize, initialize_classifier
 from neobert.model.heads import mean_over_tokens
-from tests.support.small_models import CONTEXT, FORMS, START, language_model, random_document, small_model
+from tests.support.small_models import CONTEXT, FORMS, START, small_model
 
 VOCABULARY, WIDTH, LAYERS = 30_522, 768, 28
 
@@ -124,34 +123,11 @@ def test_initialization_leaves_the_global_generator_alone():
 # Classifier
 
 
-def classifier(pooling: str = "cls", labels: int = 3, dropout: float = 0.0):
-    built = build_classifier(small_model(), CONTEXT, labels, pooling, dropout)
-    built.model.load_state_dict(language_model().model.state_dict())
-    initialize_classifier(built, 0.3, seed=0)
-    return built
-
-
-@pytest.mark.parametrize("labels", [1, 3])
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
-def test_the_classifier_pools_and_passes_dense_tanh_and_classifier(pooling, labels):
-    built = classifier(pooling, labels)
-    token_ids = torch.stack((random_document(9), random_document(9, 1)))
-    mask = torch.tensor([[1] * 9, [1] * 5 + [0] * 4])
-    plan = padded_plan(mask)
-    states = built.model(token_ids, plan)
-    means = torch.stack((states[0].mean(0), states[1, :5].mean(0)))
-    pooled = states[:, 0] if pooling == "cls" else means
+def test_the_head_is_dense_tanh_and_classifier_and_its_dropout_acts_in_training_alone():
+    built, pooled = build_classifier(small_model(), CONTEXT, 3, 0.5), torch.randn(2, 24)
     expected = built.classifier(torch.tanh(built.dense(pooled)))
-    assert expected.shape == (2, labels)
-    torch.testing.assert_close(built(token_ids, plan), expected, rtol=0, atol=1e-5)
-
-
-def test_the_classifiers_dropout_acts_in_training_alone():
-    dropping, plain = classifier(dropout=0.5), classifier()
-    document = random_document(8)[None]
-    plan = whole_rows_plan(document)
-    assert torch.equal(dropping.eval()(document, plan), plain(document, plan))
-    assert not torch.equal(dropping.train()(document, plan), plain(document, plan))
+    torch.testing.assert_close(built.eval().head(pooled), expected, rtol=0, atol=1e-6)
+    assert not torch.allclose(built.train().head(pooled), expected)
 
 
 def test_the_mean_leaves_padding_out_whatever_stands_there():
@@ -160,7 +136,7 @@ def test_the_mean_leaves_padding_out_whatever_stands_there():
 
 
 def test_the_head_starts_normal_and_the_encoder_keeps_its_values():
-    built = build_classifier(small_model(width=48), CONTEXT, 400, "cls", 0.0)
+    built = build_classifier(small_model(width=48), CONTEXT, 400, 0.0)
     before = {name: values.clone() for name, values in built.model.state_dict().items()}
     initialize_classifier(built, 0.02, seed=3)
     assert all(torch.equal(before[name], values) for name, values in built.model.state_dict().items())

@@ -35,7 +35,7 @@ def test_every_variant_starts_from_the_same_weights(golden: GoldenFiles) -> None
 
 def test_the_head_of_a_fine_tuned_model_starts_from_the_same_weights(golden: GoldenFiles) -> None:
     recipe = scaled(variants()["M7"].recipe, "smoke", "trained")
-    classifier = build_classifier(recipe.pretraining.model, 64, 3, recipe.finetuning.pooling, 0.1)
+    classifier = build_classifier(recipe.pretraining.model, 64, 3, 0.1)
     initialize_classifier(classifier, recipe.finetuning.classifier_scale, 0)
     head = nn.ModuleDict({"dense": classifier.dense, "classifier": classifier.classifier})
     golden.compare_entries("initial_head.json", {"three labels": described(head)})

@@ -12,7 +12,7 @@ from neobert import recipe
 from neobert.data.batches import PaddingBuckets
 from neobert.model import layers as normalization
 from neobert.model import size
-from neobert.model.attention import KERNEL_HEAD_MULTIPLE, AttentionPlan, GatherIndex, packed_plan
+from neobert.model.attention import AttentionPlan, GatherIndex, packed_plan
 from neobert.model.build import build_masked_language_model
 from neobert.model.size import (
     MicroBatchShape,
@@ -119,7 +119,6 @@ def test_a_micro_batch_has_the_slots_that_training_gives_it(context, rate):
 
 
 def test_heads_of_a_size_that_kernels_dislike_are_counted_padded():
-    assert size.KERNEL_HEAD_MULTIPLE == KERNEL_HEAD_MULTIPLE
     shape = {"layers": 4, "width": 1008, "positions": "learned"}
     odd, even = (memory_of(heads=heads, **shape).activations for heads in (12, 14))
     assert odd > even

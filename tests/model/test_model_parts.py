@@ -27,7 +27,7 @@ from neobert.model.attention import (
 )
 from neobert.model.encoder import query_key_value
 from neobert.model.layers import FEEDFORWARDS, NORMS, FewKernelsRMSNorm, GELUFeedForward, LayerNorm, RMSNorm, SwiGLU
-from neobert.model.positions import HalvesRotation, LearnedPositions, NoRotation, RealRotation, RotaryPositions
+from neobert.model.positions import HalvesRotation, LearnedPositions, RealRotation, RotaryPositions, Rotation
 from tests.support.small_models import CONTEXT, small_model
 
 ROWS, TOKENS, HEADS, HEAD_SIZE = 2, 11, 3, 8
@@ -168,7 +168,7 @@ def test_learned_positions_add_row_zero_to_padding_and_row_one_to_the_first_toke
     table = LearnedPositions(small_model(positions="learned"), 4)
     added = table.add(torch.zeros(1, 5, WIDTH), torch.tensor([[0, 1, 2, 3, -1]]))
     assert torch.equal(added[0], table.weight[[1, 2, 3, 4, 0]])
-    assert isinstance(table.rotation(torch.zeros(1, 1)), NoRotation)
+    assert type(table.rotation(torch.zeros(1, 1))) is Rotation
 
 
 def test_learned_positions_refuse_a_document_beyond_the_context():
@@ -239,7 +239,7 @@ def test_attention_is_bert_self_attention():
         linear.weight.data = projected(qkv, part).flatten(0, 1)
         linear.bias.data.zero_()
     plan = padded_plan(torch.tensor([[1] * 11, [1] * 7 + [0] * 4]))
-    query, key, value = query_key_value(qkv, HEADS, hidden, NoRotation())
+    query, key, value = query_key_value(qkv, HEADS, hidden, Rotation())
     torch.testing.assert_close(
         attend(query, key, value, plan).flatten(-2), theirs(hidden, attention_mask=plan.bias)[0], **CLOSE
     )
@@ -335,17 +335,18 @@ def test_boundaries_follow_the_documents_of_the_flattened_rows_and_are_padded_wi
 
 
 @pytest.mark.parametrize("head_size", [8, 12, 11])
-def test_heads_padded_for_a_kernel_give_the_same(head_size):
-    inputs = [tensor.transpose(1, 2) for tensor in vectors_of_attention(head_size)]
-    kernel = attention._scaled_dot_product_attention(None)
+def test_heads_padded_for_a_kernel_give_the_same(monkeypatch, head_size):
+    inputs = vectors_of_attention(head_size)
+    expected = attend(*inputs, packed())
     sizes: list[int] = []
-
-    def noting(*arguments):
-        sizes.append(arguments[0].shape[-1])
-        return kernel(*arguments)
-
-    padded = attention._kernel_sized(noting, *inputs)
-    torch.testing.assert_close(padded, functional.scaled_dot_product_attention(*inputs), **CLOSE)
+    kernel = functional.scaled_dot_product_attention
+    monkeypatch.setattr(
+        functional,
+        "scaled_dot_product_attention",
+        lambda *given, **how: sizes.append(given[0].shape[-1]) or kernel(*given, **how),
+    )
+    monkeypatch.setattr(attention, "TAKE_ANY_HEAD_SIZE", ())
+    torch.testing.assert_close(attend(*inputs, packed()), expected, **CLOSE)
     assert sizes == [-(-head_size // 8) * 8]
 
 

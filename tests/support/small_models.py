@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from neobert import recipe
+from neobert.model.attention import AttentionPlan
 from neobert.model.build import build_masked_language_model, initialize
-from neobert.model.heads import MaskedLanguageModel
+from neobert.model.heads import Classifier, MaskedLanguageModel, mean_over_tokens
 
 CONTEXT = 24
 
@@ -44,6 +45,12 @@ def language_model(context: int = CONTEXT, seed: int = 0, **changes: Any) -> Mas
             if parameter.ndim == 1:
                 parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.2)
     return network
+
+
+def classified(classifier: Classifier, token_ids: Tensor, plan: AttentionPlan, pooling: str = "cls") -> Tensor:
+    """Logits (rows, labels) of rows of one document each, from all of its states."""
+    states = classifier.model(token_ids, plan)
+    return classifier.head(states[:, 0] if pooling == "cls" else mean_over_tokens(states, plan.positions))
 
 
 def pack(rows: list[list[Tensor]], tokens: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -97,9 +97,11 @@ def test_padding_and_work_are_those_of_the_tensors(
     for step in trainer.micro_batches().of_steps(trainer.rows):
         for batch in step.micro_batches:
             slots += batch.token_ids.numel()
-            real += int((batch.positions >= 0).sum())
-            rows = torch.arange(len(batch.documents))[:, None].expand_as(batch.documents)[batch.documents >= 0]
-            lengths = Counter(zip(rows.tolist(), batch.documents[batch.documents >= 0].tolist(), strict=True))
+            real += int((batch.plan.positions >= 0).sum())
+            rows = torch.arange(len(batch.plan.documents))[:, None].expand_as(batch.plan.documents)[
+                batch.plan.documents >= 0
+            ]
+            lengths = Counter(zip(rows.tolist(), batch.plan.documents[batch.plan.documents >= 0].tolist(), strict=True))
             attended += sum(length**2 for length in lengths.values())
     assert told["real_tokens"] == real
     assert told["padding"] == pytest.approx(1 - real / slots, abs=1e-12)
