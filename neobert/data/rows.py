@@ -134,11 +134,6 @@ class PackedRows:
         return int(self.spans.tokens.sum())
 
     @property
-    def fill(self) -> float:
-        """Share of the slots that hold a real token; the rest is padding."""
-        return self.real_tokens / max(1, self.count * self.context)
-
-    @property
     def attended_tokens(self) -> int:
         """Pairs of tokens that attend to each other: the sum of the squared lengths of the attention documents."""
         by_row = np.bincount(self.spans.rows, self.spans.tokens, self.count).astype(np.int64)

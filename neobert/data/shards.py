@@ -12,12 +12,12 @@ import sys
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, field
+from contextlib import closing, contextmanager, suppress
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +37,6 @@ from neobert.files import (
     set_aside,
     sha256_of,
     sync_file,
-    temporary_sibling,
 )
 from neobert.files import verify as verify_files
 from neobert.runs.layout import MANIFEST, PARTIAL
@@ -78,20 +77,20 @@ class TokenizedCorpus:
     """
 
     ids: SpecialIds
-    lengths: NDArray[np.int64]
-    text_bytes: NDArray[np.int64]
+    lengths: Integers
+    text_bytes: Integers
     text_hashes: NDArray[np.uint64]
     shards: tuple[NDArray[np.uint16], ...]
     manifest: Mapping[str, Any]
 
     @cached_property
-    def starts(self) -> NDArray[np.int64]:
+    def starts(self) -> Integers:
         """(documents,) address of each document's first token in the concatenated shards."""
-        ends: NDArray[np.int64] = np.cumsum(self.lengths, dtype=np.int64)
+        ends: Integers = np.cumsum(self.lengths, dtype=np.int64)
         return ends - self.lengths
 
     @cached_property
-    def _shard_starts(self) -> NDArray[np.int64]:
+    def _shard_starts(self) -> Integers:
         return np.cumsum([0, *(len(shard) for shard in self.shards[:-1])], dtype=np.int64)
 
     @property
@@ -168,7 +167,6 @@ BATCH_CHARACTERS = 2**20
 """A batch ends with the text that reaches either number; memory is bounded by three batches."""
 
 _UNDER_WAY = 2
-_PARALLELISM = "TOKENIZERS_PARALLELISM"
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,14 +201,14 @@ def encode_batches(texts: Iterable[str], tokenizer: TextTokenizer) -> Generator[
 @contextmanager
 def _all_cores() -> Iterator[None]:
     """Let `tokenizers` use its threads, which workers switch off at their start."""
-    before = os.environ.get(_PARALLELISM)
-    os.environ[_PARALLELISM] = "true"
+    name = "TOKENIZERS_PARALLELISM"
+    before = {name: os.environ[name]} if name in os.environ else {}
+    os.environ[name] = "true"
     try:
         yield
     finally:
-        os.environ.pop(_PARALLELISM)
-        if before is not None:
-            os.environ[_PARALLELISM] = before
+        del os.environ[name]
+        os.environ.update(before)
 
 
 def split_batches(texts: Iterable[str]) -> Iterator[list[str]]:
@@ -240,17 +238,17 @@ def encode_batch(texts: list[str], tokenizer: TextTokenizer) -> EncodedTexts:
     documents = np.empty(len(kept), dtype=DOCUMENT)
     documents["length"] = lengths
     documents["text_bytes"] = [len(text) for text in raw]
-    documents["text_hash"] = [_hash(text) for text in raw]
+    documents["text_hash"] = [_hash_bytes(text) for text in raw]
     token_ids = np.fromiter(chain.from_iterable(ids), dtype=TOKEN, count=int(lengths.sum()))
     return EncodedTexts(len(texts), token_ids, documents)
 
 
 def text_hash(text: str) -> int:
     """64 bits of a text's BLAKE2b: equal texts, equal hashes, whatever tokenizes them."""
-    return _hash(text.encode())
+    return _hash_bytes(text.encode())
 
 
-def _hash(raw: bytes) -> int:
+def _hash_bytes(raw: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(raw, digest_size=8).digest(), "little")
 
 
@@ -288,7 +286,13 @@ def prepare(
             f"the tokenizer has {tokenizer.vocabulary_size} tokens but shards hold ids below {LARGEST_VOCABULARY}: "
             f"choose a smaller vocabulary"
         )
-    header = _header(tokenizer, origins, shard_tokens)
+    header = {
+        "schema": SCHEMA,
+        "origins": dict(origins),
+        "special_ids": asdict(tokenizer.ids),
+        "vocabulary_size": tokenizer.vocabulary_size,
+        "shard_tokens": shard_tokens,
+    }
     partial = _partial_folder(folder, header)
     shards = _finished_shards(partial)
     left = islice(texts, sum(shard["texts"] for shard in shards), None)
@@ -329,20 +333,13 @@ def finished_shards(folder: Path) -> int:
     return len(list(folder.with_name(folder.name + PARTIAL).glob("shard-*.json")))
 
 
-def _header(tokenizer: TextTokenizer, origins: Mapping[str, str], shard_tokens: int) -> dict[str, Any]:
-    return {
-        "schema": SCHEMA,
-        "origins": dict(origins),
-        "special_ids": asdict(tokenizer.ids),
-        "vocabulary_size": tokenizer.vocabulary_size,
-        "shard_tokens": shard_tokens,
-    }
-
-
 def _partial_folder(folder: Path, header: Mapping[str, Any]) -> Path:
     """The folder of finished shards; one that was begun with another header is removed."""
     partial = folder.with_name(folder.name + PARTIAL)
-    if partial.exists() and not _began_with(partial, header):
+    begun = None
+    with suppress(DamagedFile, FileNotFoundError):
+        begun = read_json(partial / _HEADER)
+    if begun != header and partial.exists():
         shutil.rmtree(partial)
     partial.mkdir(parents=True, exist_ok=True)
     clear_temporaries(partial)
@@ -350,86 +347,52 @@ def _partial_folder(folder: Path, header: Mapping[str, Any]) -> Path:
     return partial
 
 
-def _began_with(partial: Path, header: Mapping[str, Any]) -> bool:
-    try:
-        return bool(read_json(partial / _HEADER) == header)
-    except (DamagedFile, FileNotFoundError):
-        return False
-
-
 def _record_path(folder: Path, shard: int) -> Path:
     return folder / f"shard-{shard:05d}.json"
 
 
 def _finished_shards(partial: Path) -> list[dict[str, Any]]:
-    """The records of shards that were finished, up to the first that is not whole."""
+    """The records of shards that were finished, up to the first of which a file is absent or damaged."""
     shards: list[dict[str, Any]] = []
-    while (shard := _whole_shard(partial, len(shards))) is not None:
-        shards.append(shard)
+    with suppress(DamagedFile, FileNotFoundError, KeyError, TypeError, ValueError):
+        while True:
+            shard = read_json(_record_path(partial, len(shards)))
+            checksums = shard_checksums(len(shards), shard, partial)
+            if any(sha256_of(partial / name) != sha256 for name, sha256 in checksums.items()):
+                break
+            shards.append(shard)
     return shards
-
-
-def _whole_shard(partial: Path, number: int) -> dict[str, Any] | None:
-    """The record of a finished shard; None where it or one of the shard's files is absent or damaged."""
-    try:
-        shard: dict[str, Any] = read_json(_record_path(partial, number))
-        checksums = shard_checksums(number, shard, partial)
-        is_whole = all(sha256_of(partial / name) == sha256 for name, sha256 in checksums.items())
-    except (DamagedFile, FileNotFoundError, KeyError, TypeError, ValueError):
-        return None
-    return shard if is_whole else None
-
-
-@dataclass
-class _Growing:
-    """A shard on its way to the disk."""
-
-    file: BinaryIO
-    texts: int = 0
-    tokens: int = 0
-    documents: list[NDArray[Any]] = field(default_factory=list)
-    digest: Any = field(default_factory=hashlib.sha256)
-
-    def add(self, encoded: EncodedTexts) -> None:
-        content = encoded.token_ids.tobytes()
-        self.file.write(content)
-        self.digest.update(content)
-        self.documents.append(encoded.documents)
-        self.texts += encoded.texts
-        self.tokens += len(encoded.token_ids)
 
 
 def _write_shard(
     partial: Path, number: int, batches: Iterator[EncodedTexts], shard_tokens: int
 ) -> dict[str, Any] | None:
-    """Fill one shard from the batches and record it; None where no text is left."""
-    path = partial / tokens_name(number)
-    temporary = temporary_sibling(path)
-    try:
-        with temporary.open("xb") as file:
-            growing = _Growing(file)
-            while growing.tokens < shard_tokens and (batch := next(batches, None)) is not None:
-                growing.add(batch)
-        if growing.texts == 0:
-            return None
-        sync_file(temporary)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return _record_shard(partial, number, growing)
-
-
-def _record_shard(partial: Path, number: int, growing: _Growing) -> dict[str, Any]:
-    documents = np.concatenate(growing.documents)
-    index = partial / documents_name(number)
+    """Fill one shard from the batches, and record it last; None where no text is left."""
+    tokens_file, index = partial / tokens_name(number), partial / documents_name(number)
+    tokens_file.unlink(missing_ok=True)  # not written over: somebody may have mapped the shard that was damaged
+    documents: list[NDArray[Any]] = []
+    texts = tokens = 0
+    digest = hashlib.sha256()
+    with tokens_file.open("xb") as file:
+        while tokens < shard_tokens and (batch := next(batches, None)) is not None:
+            content = batch.token_ids.tobytes()
+            file.write(content)
+            digest.update(content)
+            documents.append(batch.documents)
+            texts += batch.texts
+            tokens += len(batch.token_ids)
+    if texts == 0:
+        tokens_file.unlink()
+        return None
     with index.open("wb") as file:
-        np.save(file, documents, allow_pickle=False)
+        np.save(file, np.concatenate(documents), allow_pickle=False)
+    sync_file(tokens_file)
     sync_file(index)
     shard = {
-        "texts": growing.texts,
-        "documents": len(documents),
-        "tokens": growing.tokens,
-        "files": {tokens_name(number): growing.digest.hexdigest(), index.name: sha256_of(index)},
+        "texts": texts,
+        "documents": sum(map(len, documents)),
+        "tokens": tokens,
+        "files": {tokens_file.name: digest.hexdigest(), index.name: sha256_of(index)},
     }
     replace_file(_record_path(partial, number), json_bytes(shard))
     return shard
@@ -466,18 +429,18 @@ class Documents:
     """
 
     corpus: TokenizedCorpus
-    numbers: NDArray[np.int64]
-    lengths: NDArray[np.int64]
+    numbers: Integers
+    lengths: Integers
 
     def __len__(self) -> int:
         return len(self.numbers)
 
     @property
-    def framed_lengths(self) -> NDArray[np.int64]:
+    def framed_lengths(self) -> Integers:
         """(documents,) tokens with both specials; a new array of all."""
         return self.lengths + FRAME_TOKENS
 
-    def framed(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+    def framed(self, indices: Integers) -> Integers:
         """(indices,) tokens with both specials of some documents of the view."""
         return self.lengths[indices] + FRAME_TOKENS
 
@@ -506,7 +469,7 @@ class Documents:
                 f"no document has {minimum_tokens} tokens, the longest has {longest}: lower the mixture's "
                 f"minimum_tokens or take more text"
             )
-        return self._where(long_enough)
+        return self.at(long_enough)
 
     def split_heldout(self) -> tuple["Documents", "Documents"]:
         """(training, held-out): a fixed share by hash of the text.
@@ -518,31 +481,25 @@ class Documents:
         """
         hashes = self.corpus.text_hashes[self.numbers]
         bound = _heldout_bound(hashes)
-        return self._where(hashes > bound), self._where(hashes <= bound)
+        return self.at(hashes > bound), self.at(hashes <= bound)
 
-    def at(self, indices: NDArray[np.int64]) -> "Documents":
-        """Some documents of the view, in the order of `indices`."""
-        return Documents(self.corpus, self.numbers[indices], self.lengths[indices])
-
-    def _where(self, chosen: NDArray[np.bool_]) -> "Documents":
-        return self.at(np.flatnonzero(chosen))
+    def at(self, chosen: Integers | NDArray[np.bool_]) -> "Documents":
+        """Some documents of the view: by index, in that order, or those where a boolean is true."""
+        return Documents(self.corpus, self.numbers[chosen], self.lengths[chosen])
 
 
 def _heldout_bound(hashes: NDArray[np.uint64]) -> np.uint64:
     """The largest hash of a held-out text, given the hashes of all."""
-    in_share = hashes[hashes <= _SHARE_BOUND]
-    if len(in_share) < len(hashes) and len(np.unique(in_share)) >= HELDOUT_LEAST_TEXTS:
-        return np.uint64(in_share.max())
-    return _bound_of_few(np.unique(hashes))
-
-
-def _bound_of_few(hashes: NDArray[np.uint64]) -> np.uint64:
-    """The same where the share holds too few texts; `hashes` are sorted and different."""
-    if len(hashes) < 2:
-        raise ValueError(f"the corpus has {len(hashes)} different texts, too few to hold one out: take more text")
-    in_share = int(np.searchsorted(hashes, _SHARE_BOUND, side="right"))
-    least = max(1, min(HELDOUT_LEAST_TEXTS, len(hashes) // 10))
-    return np.uint64(hashes[min(max(in_share, least), len(hashes) - 1) - 1])
+    in_share = hashes <= _SHARE_BOUND
+    different = np.unique(hashes[in_share])
+    heldout = len(different)
+    if heldout < HELDOUT_LEAST_TEXTS or in_share.all():
+        different = np.unique(hashes)
+        if len(different) < 2:
+            raise ValueError(f"the corpus has {len(different)} different texts, too few to hold one out: take more")
+        least = max(1, min(HELDOUT_LEAST_TEXTS, len(different) // 10))
+        heldout = min(max(heldout, least), len(different) - 1)
+    return np.uint64(different[heldout - 1])
 
 
 def all_documents(corpus: TokenizedCorpus) -> Documents:

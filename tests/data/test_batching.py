@@ -27,7 +27,6 @@ from neobert.data.rows import (
     WINDOW_DOCUMENTS,
     PackedRows,
     PackingWord,
-    Spans,
     StepIterator,
     join_rows,
 )
@@ -69,12 +68,12 @@ def masks(batch: Batch) -> Iterator[tuple[int, int, int]]:
 def predicted_places(rows: PackedRows, batch: Batch) -> set[tuple[int, int, int]]:
     """(document, token offset, target) of each predicted token."""
     spans = rows.spans
-    places = set()
-    for row, column, target in masks(batch):
-        piece = int(np.flatnonzero((spans.rows == row) & (spans.columns <= column))[-1])
-        offset = int(spans.first[piece]) + column - int(spans.columns[piece]) - 1
-        places.add((int(spans.documents[piece]), offset, target))
-    return places
+    kept = (batch.targets != -100).numpy()
+    places, targets = batch.gather.places.numpy()[kept], batch.targets.numpy()[kept]
+    begins = spans.rows * rows.context + spans.columns
+    piece = np.searchsorted(begins, places, side="right") - 1
+    offsets = spans.first[piece] + places - begins[piece] - 1
+    return set(zip(spans.documents[piece].tolist(), offsets.tolist(), targets.tolist(), strict=True))
 
 
 @given(
@@ -196,7 +195,7 @@ def test_rows_across_documents_are_the_stream_of_uncut_documents_cut_evenly() ->
     order: list[int] = []
     for rows in islice(steps, 25):
         batch = collate(rows, corpus, Masking(rate=1e-9, mask_share=1, random_share=0))
-        assert batch.token_ids.shape == (7, CONTEXT) and rows.fill == 1
+        assert batch.token_ids.shape == (7, CONTEXT) and rows.real_tokens == 7 * CONTEXT
         assert (batch.plan.documents == 0).all()
         assert (batch.plan.positions == torch.arange(CONTEXT)).all()
         stream.extend(batch.token_ids.flatten().tolist())
@@ -313,25 +312,8 @@ def test_padded_and_packed_predict_the_same_tokens_of_an_epoch() -> None:
     packed = next(StepIterator(documents, stage(CONTEXT, window.count), "packed", seed=0))
     assert sorted(packed.spans.documents.tolist()) == sorted(padded.spans.documents.tolist())
     assert packed.spans.documents.tolist() != padded.spans.documents.tolist()
-    both = [predicted_places_fast(rows, documents.corpus) for rows in (padded, packed)]
+    both = [predicted_places(rows, collate(rows, documents.corpus, BERT)) for rows in (padded, packed)]
     assert both[0] == both[1] and len(both[0]) > 1000
-
-
-def predicted_places_fast(rows: PackedRows, corpus: TokenizedCorpus) -> set[tuple[int, int]]:
-    """(document key, place inside it) of each predicted token of isolated rows."""
-    batch = collate(rows, corpus, BERT)
-    pairs = set()
-    keys = {
-        (int(row), int(number)): int(key)
-        for row, number, key in zip(rows.spans.rows, numbers_in_rows(rows.spans), rows.spans.documents, strict=True)
-    }
-    for row, column, _ in masks(batch):
-        pairs.add((keys[row, int(batch.plan.documents[row, column])], int(batch.plan.positions[row, column])))
-    return pairs
-
-
-def numbers_in_rows(spans: Spans) -> np.ndarray:
-    return np.arange(len(spans.rows)) - np.searchsorted(spans.rows, spans.rows)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 8])

@@ -5,7 +5,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -50,6 +50,17 @@ def made(folder: Path, tokenizer: TextTokenizer, shard_tokens: int = 1000) -> To
     return prepare(TEXTS, tokenizer, folder, origins=ORIGINS, shard_tokens=shard_tokens)
 
 
+def kill_after(read: list[str], folder: Path, tokenizer: TextTokenizer, origins: dict[str, str] = ORIGINS) -> None:
+    """A preparation that is killed when these texts were read."""
+
+    def killed() -> Iterator[str]:
+        yield from read
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prepare(killed(), tokenizer, folder, origins=origins, shard_tokens=1000)
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     """All files but what was remembered of this copy."""
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != VERIFIED}
@@ -70,10 +81,6 @@ def test_a_corpus_holds_every_token_of_every_text_in_order(tmp_path: Path, token
     assert corpus.text_hashes.tolist() == [text_hash(text) for text in TEXTS]
     assert corpus.ids == tokenizer.ids
     assert corpus.manifest["origins"] == ORIGINS
-
-
-def test_shards_hold_two_bytes_a_token(tmp_path: Path, tokenizer: TextTokenizer) -> None:
-    corpus = made(tmp_path / "c", tokenizer)
     assert sum(path.stat().st_size for path in (tmp_path / "c").glob("tokens-*.bin")) == 2 * corpus.tokens
 
 
@@ -112,12 +119,7 @@ def mask_keys(corpus: TokenizedCorpus) -> list[tuple[int, int]]:
 def test_a_killed_preparation_goes_on_and_gives_the_same_bytes(
     tmp_path: Path, tokenizer: TextTokenizer, killed_after: int
 ) -> None:
-    def killed() -> Iterator[str]:
-        yield from islice(TEXTS, killed_after)
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        prepare(killed(), tokenizer, tmp_path / "killed", origins=ORIGINS, shard_tokens=1000)
+    kill_after(TEXTS[:killed_after], tmp_path / "killed", tokenizer)
     assert not (tmp_path / "killed").exists()
     made(tmp_path / "killed", tokenizer)
     made(tmp_path / "whole", tokenizer)
@@ -127,32 +129,17 @@ def test_a_killed_preparation_goes_on_and_gives_the_same_bytes(
 def test_finished_shards_are_not_tokenised_again(
     tmp_path: Path, tokenizer: TextTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def killed() -> Iterator[str]:
-        yield from TEXTS[:200]
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        prepare(killed(), tokenizer, tmp_path / "c", origins=ORIGINS, shard_tokens=1000)
+    kill_after(TEXTS[:200], tmp_path / "c", tokenizer)
     encoded: list[str] = []
     original = TextTokenizer.encode
-
-    def counting(self: TextTokenizer, batch: list[str]) -> list[list[int]]:
-        encoded.extend(batch)
-        return original(self, batch)
-
-    monkeypatch.setattr(TextTokenizer, "encode", counting)
+    monkeypatch.setattr(TextTokenizer, "encode", lambda self, batch: encoded.extend(batch) or original(self, batch))
     corpus = made(tmp_path / "c", tokenizer)
     assert sorted(encoded) == sorted(TEXTS[len(TEXTS) - len(encoded) :])
     assert len(encoded) < 200 and corpus.documents == len(TEXTS)
 
 
 def test_a_torn_shard_of_a_killed_run_is_made_again(tmp_path: Path, tokenizer: TextTokenizer) -> None:
-    def killed() -> Iterator[str]:
-        yield from TEXTS[:200]
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        prepare(killed(), tokenizer, tmp_path / "c", origins=ORIGINS, shard_tokens=1000)
+    kill_after(TEXTS[:200], tmp_path / "c", tokenizer)
     torn = tmp_path / "c.partial" / "tokens-00001.bin"
     torn.write_bytes(torn.read_bytes()[:-6])
     (tmp_path / "c.partial" / "tokens-00002.bin.tmp-0123456789ab").write_bytes(b"left by kill -9")
@@ -162,12 +149,7 @@ def test_a_torn_shard_of_a_killed_run_is_made_again(tmp_path: Path, tokenizer: T
 
 
 def test_leftovers_of_another_corpus_are_not_mixed_in(tmp_path: Path, tokenizer: TextTokenizer) -> None:
-    def killed() -> Iterator[str]:
-        yield from texts(200, seed=5)
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        prepare(killed(), tokenizer, tmp_path / "c", origins={**ORIGINS, "corpus": "other"}, shard_tokens=1000)
+    kill_after(texts(200, seed=5), tmp_path / "c", tokenizer, {**ORIGINS, "corpus": "other"})
     assert read_all(made(tmp_path / "c", tokenizer)) == list(chain.from_iterable(tokenizer.encode(TEXTS)))
 
 
@@ -343,13 +325,8 @@ def test_the_library_uses_its_threads_while_a_corpus_is_made_and_not_after(
     if before is not None:
         monkeypatch.setenv("TOKENIZERS_PARALLELISM", before)
     seen: set[str | None] = set()
-    original = TextTokenizer.encode
-
-    def looking(self: TextTokenizer, batch: list[str]) -> list[list[int]]:
-        seen.add(os.environ.get("TOKENIZERS_PARALLELISM"))
-        return original(self, batch)
-
-    monkeypatch.setattr(TextTokenizer, "encode", looking)
+    name, original = "TOKENIZERS_PARALLELISM", TextTokenizer.encode
+    monkeypatch.setattr(TextTokenizer, "encode", lambda *given: seen.add(os.environ.get(name)) or original(*given))
     made(tmp_path / "c", tokenizer)
     assert seen == {"true"}
     assert os.environ.get("TOKENIZERS_PARALLELISM") == before

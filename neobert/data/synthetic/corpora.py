@@ -16,9 +16,9 @@ from neobert.data.synthetic.world import (
     Words,
     active,
     alter_slots,
+    antonym,
     askable,
     category,
-    concepts,
     contradict,
     draw_clause,
     facts,
@@ -81,8 +81,8 @@ def encyclopaedia(rng: random.Random, words: Lexicon) -> Sentences:
     known = facts()[noun.name]
     kind, (first, second) = category(noun.hypernym or ""), noun.synonyms
     name, names = (Wording(rng).forms(noun)[number] for number in (0, 1))
-    place, adjective = (Wording(rng).forms(concepts()[fact])[0] for fact in (known.place, known.adjective))
-    opposite = Wording(rng).forms(concepts()[concepts()[known.adjective].opposite or ""])[0]
+    described = (known.place, known.adjective, antonym(known.adjective.name))
+    place, adjective, opposite = (Wording(rng).forms(concept)[0] for concept in described)
     lines = [
         ["a", name, "is", "a", "kind", "of", kind.name],
         [names, "are", kind.synonyms[0][1]],
@@ -93,7 +93,7 @@ def encyclopaedia(rng: random.Random, words: Lexicon) -> Sentences:
         [names, "are", "not", opposite],
     ]
     if noun.animate:
-        habit = Clause(NounPhrase(noun, True), concepts()[known.verb], NounPhrase(concepts()[known.object], True))
+        habit = Clause(NounPhrase(noun, True), known.verb, NounPhrase(known.object, True))
         lines.append(active(habit, Wording(rng)))
     return [sentence(line) for line in rng.sample(lines, rng.randint(3, 5))]
 
@@ -190,14 +190,16 @@ def opinions(rng: random.Random, words: Lexicon) -> Sentences:
     return [review(rng, words, favourable, plain=False) for _ in range(rng.randint(3, 5))]
 
 
-NARROW: tuple[tuple[Genre, float], ...] = ((encyclopaedia, 0.5), (story, 4.0), (argument, 1.5))
-DIVERSE: tuple[tuple[Genre, float], ...] = (
-    (encyclopaedia, 0.3), (story, 2.2), (restatement, 2.2), (argument, 0.8), (comparison, 0.4),
-    (forum, 0.8), (questions, 0.6), (interview, 0.3), (opinions, 1.8),
-)  # fmt: skip
+_GENRES: dict[str, tuple[list[Genre], list[float]]] = {
+    "wikibook": ([encyclopaedia, story, argument], [0.5, 4.0, 1.5]),
+    "web": (
+        [encyclopaedia, story, restatement, argument, comparison, forum, questions, interview, opinions],
+        [0.3, 2.2, 2.2, 0.8, 0.4, 0.8, 0.6, 0.3, 1.8],
+    ),
+}
+"""The genres of a corpus, and how often each is drawn beside the others."""
 
-
-CORPORA = ("wikibook", "web")
+CORPORA = tuple(_GENRES)
 
 _CHAPTER_RATE = {"wikibook": 0.05, "web": 0.13}
 _SECTIONS = {"wikibook": (2, 4), "web": (2, 12)}
@@ -215,28 +217,21 @@ def corpus_documents(corpus: str, *, documents: int, seed: int = 0) -> Iterator[
         raise ValueError(f"corpus {corpus!r} is not in the synthetic world; choose one of {', '.join(CORPORA)}")
     if documents < 0:
         raise ValueError(f"documents must not be negative, got {documents}; 0 gives an empty corpus")
-    return _stream(corpus, documents, seed)
-
-
-def _stream(corpus: str, documents: int, seed: int) -> Iterator[str]:
     # One generator a document: a longer corpus starts with the shorter one.
-    for number in range(documents):
-        yield _document(random.Random(f"synthetic corpus {corpus} seed {seed} document {number}"), corpus)
+    seeds = (f"synthetic corpus {corpus} seed {seed} document {number}" for number in range(documents))
+    return (_document(random.Random(of_document), corpus) for of_document in seeds)
 
 
 def _document(rng: random.Random, corpus: str) -> str:
     words = lexicon(web=corpus == "web" and rng.random() < _WEB_TOPIC_RATE)
     sections = rng.randint(*_SECTIONS[corpus]) if rng.random() < _CHAPTER_RATE[corpus] else 1
-    lines = [line for _ in range(sections) for line in _genre(rng, corpus)(rng, words)]
+    lines = []
+    for _ in range(sections):
+        (genre,) = rng.choices(*_GENRES[corpus])
+        lines += genre(rng, words)
     if corpus == "web" and rng.random() < _NOISE_RATE:
         lines.insert(rng.choice((0, len(lines))), _boilerplate(rng, words))
     return " ".join(lines)
-
-
-def _genre(rng: random.Random, corpus: str) -> Genre:
-    weighted = NARROW if corpus == "wikibook" else DIVERSE
-    genres, weights = [genre for genre, _ in weighted], [weight for _, weight in weighted]
-    return rng.choices(genres, weights)[0]
 
 
 def _boilerplate(rng: random.Random, words: Lexicon) -> str:

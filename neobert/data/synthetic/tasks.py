@@ -7,7 +7,7 @@ those of nyu-mll/glue and of mteb.
 
 import random
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -46,21 +46,13 @@ from neobert.runs.records import Category
 Violation = Literal["agreement", "determiner", "valency", "order"]
 
 
-@dataclass(frozen=True)
-class Judgement:
-    """A sentence and the rule that it breaks; None for an acceptable one."""
-
-    text: str
-    violation: Violation | None
-
-
-def judged_sentence(rng: random.Random, words: Lexicon) -> Judgement:
-    """An acceptable sentence (6 of 10) or one with a single violation."""
+def judged_sentence(rng: random.Random, words: Lexicon) -> tuple[str, Violation | None]:
+    """A sentence and the rule that it breaks: None for an acceptable one (6 of 10)."""
     clause = _with_attractor(rng, words, draw_clause(rng, words, name_rate=0.0))
     if rng.random() < 0.6:
-        return Judgement(sentence(active(clause, Wording(rng))), None)
+        return sentence(active(clause, Wording(rng))), None
     violation: Violation = rng.choice(("agreement", "agreement", "determiner", "valency", "order"))
-    return Judgement(_broken(rng, words, clause, violation), violation)
+    return _broken(rng, words, clause, violation), violation
 
 
 def _with_attractor(rng: random.Random, words: Lexicon, clause: Clause) -> Clause:
@@ -94,6 +86,8 @@ VARIATION_RATE = 0.4
 FREE_VARIATION_RATE = 0.7
 """How many of the words of a second sentence differ from the first's: of GLUE's tasks, and of all others."""
 ENTAILMENT, NEUTRAL, CONTRADICTION = 0, 1, 2
+_MOST_ALTERED = 4
+"""All slots of a full clause."""
 
 
 def _pair(rng: random.Random, first: Clause, second: Clause, rate: float = VARIATION_RATE) -> tuple[str, str]:
@@ -103,9 +97,19 @@ def _pair(rng: random.Random, first: Clause, second: Clause, rate: float = VARIA
     return said, sentence(active(second, wording.varied(rate)))
 
 
+def _full_clause(rng: random.Random, words: Lexicon) -> Clause:
+    """A clause with every slot filled and no adjective."""
+    return draw_clause(rng, words, transitive_rate=1.0, place_rate=1.0, adjective_rate=0.0)
+
+
+def _similarity(altered: int) -> float:
+    """Of a clause and one in which so many slots are altered."""
+    return 5.0 - 1.25 * altered
+
+
 def _cola(rng: random.Random, words: Lexicon) -> Example:
-    judged = judged_sentence(rng, words)
-    return (judged.text,), int(judged.violation is None)
+    text, violation = judged_sentence(rng, words)
+    return (text,), int(violation is None)
 
 
 def _sst2(rng: random.Random, words: Lexicon) -> Example:
@@ -129,11 +133,8 @@ def _qqp(rng: random.Random, words: Lexicon) -> Example:
 
 
 def _stsb(rng: random.Random, words: Lexicon) -> Example:
-    """Similarity 5 less a share for each altered slot."""
-    clause = draw_clause(rng, words, transitive_rate=1.0, place_rate=1.0, adjective_rate=0.0)
-    altered = rng.randint(0, 4)
-    other = alter_slots(rng, words, clause, altered)
-    return _pair(rng, clause, other), 5.0 - 1.25 * altered
+    clause, altered = _full_clause(rng, words), rng.randint(0, _MOST_ALTERED)
+    return _pair(rng, clause, alter_slots(rng, words, clause, altered)), _similarity(altered)
 
 
 def _inference(rng: random.Random, words: Lexicon, label: int) -> tuple[Clause, Clause]:
@@ -273,20 +274,12 @@ def pairs(name: str, *, seed: int = 0) -> Iterator[Pair]:
 
 
 SYNTHETIC_SUITE = "synthetic"
+TableMaker = Callable[[random.Random, Lexicon], Mapping[str, Table]]
 
 _TRAIN_TEXTS, _TEST_TEXTS = 200, 300
 _PAIRS = 300
 _QUERIES, _DISTRACTORS = 80, 3
 _DOCUMENTS, _SUMMARIES = 40, 3
-_MOST_ALTERED = 4
-
-
-@dataclass(frozen=True)
-class _EmbeddingTask:
-    name: str
-    category: Category
-    maker: Callable[[random.Random, Lexicon], Mapping[str, Table]]
-    instruction: str
 
 
 def _opinions(rng: random.Random, words: Lexicon) -> Mapping[str, Table]:
@@ -303,18 +296,11 @@ def _things(rng: random.Random, words: Lexicon) -> Mapping[str, Table]:
     """Somebody does something to a thing: of which of four kinds is it?"""
     kinds = sorted({noun.hypernym or "" for noun in words.nouns})
     objects = [draw_noun_phrase(rng, words.nouns, words.adjectives, adjective_rate=0.0) for _ in range(_TEST_TEXTS)]
-    said = [_event(rng, words, thing) for thing in objects]
+    said = []
+    for thing in objects:
+        clause = Clause(NounPhrase(rng.choice(words.names)), rng.choice(words.transitive_verbs), thing)
+        said.append(sentence(active(clause, Wording(rng))))
     return {"test": {"sentences": said, "labels": [kinds.index(thing.noun.hypernym or "") for thing in objects]}}
-
-
-def _event(rng: random.Random, words: Lexicon, thing: NounPhrase) -> str:
-    clause = Clause(NounPhrase(rng.choice(words.names)), rng.choice(words.transitive_verbs), thing)
-    return sentence(active(clause, Wording(rng)))
-
-
-def _full_clause(rng: random.Random, words: Lexicon) -> Clause:
-    """A clause with every slot filled and no adjective."""
-    return draw_clause(rng, words, transitive_rate=1.0, place_rate=1.0, adjective_rate=0.0)
 
 
 def _paraphrases(rng: random.Random, words: Lexicon) -> Mapping[str, Table]:
@@ -387,12 +373,8 @@ def _retrieval(rng: random.Random, words: Lexicon) -> Mapping[str, Table]:
     }
 
 
-def _similarity(altered: int) -> float:
-    return 5.0 - 1.25 * altered
-
-
 def _similar(rng: random.Random, words: Lexicon) -> Mapping[str, Table]:
-    """Similarity 5 less a share for each altered thing."""
+    """Two sentences that differ in none to all of their slots."""
     altered = [rng.randint(0, _MOST_ALTERED) for _ in range(_PAIRS)]
     clauses = [_full_clause(rng, words) for _ in altered]
     pairs = [
@@ -418,34 +400,32 @@ def _summaries(rng: random.Random, words: Lexicon) -> Mapping[str, Table]:
 
 
 _SAME = "find the same in other words"
-_EMBEDDINGS: Mapping[str, _EmbeddingTask] = {
-    task.name: task
-    for task in (
-        _EmbeddingTask("SyntheticOpinionClassification", "classification", _opinions, "find the same opinion"),
-        _EmbeddingTask("SyntheticThingClustering", "clustering", _things, "find the same kind of thing"),
-        _EmbeddingTask("SyntheticParaphrasePairs", "pair_classification", _paraphrases, _SAME),
-        _EmbeddingTask("SyntheticAnswerReranking", "reranking", _answers, "given a question , find its answer"),
-        _EmbeddingTask("SyntheticParaphraseRetrieval", "retrieval", _retrieval, _SAME),
-        _EmbeddingTask("SyntheticSentenceSimilarity", "sts", _similar, _SAME),
-        _EmbeddingTask("SyntheticSummaryQuality", "summarization", _summaries, _SAME),
-    )
-}
+_EMBEDDINGS: tuple[tuple[str, Category, TableMaker, str], ...] = (
+    ("SyntheticOpinionClassification", "classification", _opinions, "find the same opinion"),
+    ("SyntheticThingClustering", "clustering", _things, "find the same kind of thing"),
+    ("SyntheticParaphrasePairs", "pair_classification", _paraphrases, _SAME),
+    ("SyntheticAnswerReranking", "reranking", _answers, "given a question , find its answer"),
+    ("SyntheticParaphraseRetrieval", "retrieval", _retrieval, _SAME),
+    ("SyntheticSentenceSimilarity", "sts", _similar, _SAME),
+    ("SyntheticSummaryQuality", "summarization", _summaries, _SAME),
+)
+_TABLE_MAKERS = {name: maker for name, _, maker, _ in _EMBEDDINGS}
 
 EMBEDDING_TASKS: tuple[EmbeddingTask, ...] = tuple(
     EmbeddingTask(
-        name=task.name,
-        category=task.category,
+        name=name,
+        category=category,
         suite=SYNTHETIC_SUITE,
-        metric=CATEGORY_FACTS[task.category].metric,
+        metric=CATEGORY_FACTS[category].metric,
         split="test",
-        instruction=task.instruction,
+        instruction=instruction,
     )
-    for task in _EMBEDDINGS.values()
+    for name, category, _, instruction in _EMBEDDINGS
 )
 
 
 def embedding_tables(name: str, *, seed: int = 0) -> TaskTables:
     """The tables of one of `EMBEDDING_TASKS`; the same arguments give the same bytes everywhere."""
-    task = _EMBEDDINGS[name]
     rng = random.Random(f"synthetic embedding task {name} seed {seed}")
-    return checked_tables(task.category, task.maker(rng, lexicon().part("validation")), name)
+    (category,) = (task.category for task in EMBEDDING_TASKS if task.name == name)
+    return checked_tables(category, _TABLE_MAKERS[name](rng, lexicon().part("validation")), name)

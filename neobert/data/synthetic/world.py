@@ -11,7 +11,7 @@ score measures what pre-training taught about words that fine-tuning never showe
 """
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
@@ -67,12 +67,12 @@ class Concept:
 
 @dataclass(frozen=True)
 class Facts:
-    """What the encyclopaedia says about a noun: its usual place, quality, deed and object of the deed (by name)."""
+    """What the encyclopaedia says about a noun: its usual place, quality, deed and object of the deed."""
 
-    place: str
-    adjective: str
-    verb: str
-    object: str
+    place: Concept
+    adjective: Concept
+    verb: Concept
+    object: Concept
 
 
 @dataclass(frozen=True)
@@ -125,58 +125,49 @@ def past(word: str) -> str:
     return word + ("d" if word.endswith("e") else "ed")
 
 
-def _noun(words: str, category: str) -> Concept:
-    synonyms = tuple((word, plural(word)) for word in words.split())
-    return Concept("noun", synonyms[0][0], synonyms, hypernym=category)
-
-
-def _verbs(entries: Iterable[str], kind: str) -> tuple[Concept, ...]:
-    forms = (tuple((word, plural(word), past(word)) for word in words.split()) for words in entries)
-    return tuple(Concept(kind, synonyms[0][0], synonyms) for synonyms in forms)
-
-
-def _invariable(words: str, kind: str, opposite: str | None = None) -> Concept:
-    synonyms = tuple((word,) for word in words.split())
-    return Concept(kind, synonyms[0][0], synonyms, opposite=opposite)
-
-
-def _adjectives() -> tuple[Concept, ...]:
-    pairs = ((left, right) for left, right in _OPPOSITES)
-    return tuple(
-        _invariable(words, "adjective", opposite=other.split()[0])
-        for left, right in pairs
-        for words, other in ((left, right), (right, left))
-    )
+def _concept(
+    kind: str,
+    words: str,
+    *inflections: Callable[[str], str],
+    hypernym: str | None = None,
+    opposite: str | None = None,
+) -> Concept:
+    synonyms = tuple((word, *(inflect(word) for inflect in inflections)) for word in words.split())
+    return Concept(kind, synonyms[0][0], synonyms, hypernym, opposite)
 
 
 @cache
 def lexicon(*, web: bool = False) -> Lexicon:
     """The world's words; `web` adds the categories that only the diverse corpus speaks about."""
     categories = [name for name in _CATEGORIES if web or name not in _WEB_ONLY_CATEGORIES]
+    opposites = [pair for left, right in _OPPOSITES for pair in ((left, right), (right, left))]
     return Lexicon(
-        nouns=tuple(_noun(words, category) for category in categories for words in _CATEGORIES[category]),
-        transitive_verbs=_verbs(_TRANSITIVE, "transitive"),
-        intransitive_verbs=_verbs(_INTRANSITIVE, "intransitive"),
-        places=tuple(_invariable(words, "place") for words in _PLACES),
-        adjectives=_adjectives(),
+        nouns=tuple(
+            _concept("noun", words, plural, hypernym=category)
+            for category in categories
+            for words in _CATEGORIES[category]
+        ),
+        transitive_verbs=tuple(_concept("transitive", words, plural, past) for words in _TRANSITIVE),
+        intransitive_verbs=tuple(_concept("intransitive", words, plural, past) for words in _INTRANSITIVE),
+        places=tuple(_concept("place", words) for words in _PLACES),
+        adjectives=tuple(_concept("adjective", words, opposite=other.split()[0]) for words, other in opposites),
         praise=tuple(_PRAISE.split()),
         blame=tuple(_BLAME.split()),
-        names=tuple(_invariable(name, "name") for name in _NAMES.split()),
+        names=tuple(_concept("name", name) for name in _NAMES.split()),
     )
 
 
 @cache
 def category(name: str) -> Concept:
     """The hypernym as a noun of its own, with no synonym: animal, animals."""
-    return Concept("noun", name, ((name, plural(name)),), hypernym=name)
+    return _concept("noun", name, plural, hypernym=name)
 
 
 @cache
-def concepts() -> dict[str, Concept]:
-    """Every concept of the world by its name."""
-    words = lexicon(web=True)
-    every = (*words.nouns, *words.transitive_verbs, *words.intransitive_verbs, *words.places, *words.adjectives)
-    return {concept.name: concept for concept in every}
+def antonym(adjective: str) -> Concept:
+    """The antonym of the adjective of this name."""
+    adjectives = {concept.name: concept for concept in lexicon(web=True).adjectives}
+    return adjectives[adjectives[adjective].opposite or ""]
 
 
 @cache
@@ -185,17 +176,13 @@ def facts() -> dict[str, Facts]:
     rng, words = random.Random(f"facts of world {WORLD_SEED}"), lexicon(web=True)
     return {
         noun.name: Facts(
-            place=_name(rng, words.places),
-            adjective=_name(rng, words.adjectives),
-            verb=_name(rng, words.transitive_verbs),
-            object=_name(rng, [other for other in words.nouns if other is not noun]),
+            place=rng.choice(words.places),
+            adjective=rng.choice(words.adjectives),
+            verb=rng.choice(words.transitive_verbs),
+            object=rng.choice([other for other in words.nouns if other is not noun]),
         )
         for noun in words.nouns
     }
-
-
-def _name(rng: random.Random, choices: Sequence[Concept]) -> str:
-    return rng.choice(choices).name
 
 
 Words = list[str]
@@ -272,8 +259,7 @@ def active(clause: Clause, wording: Wording, *, agreement: bool = True) -> Words
     """`the dog chases a cat in the forest`; with `agreement=False` the verb takes the wrong number."""
     as_plural = clause.subject.plural == agreement
     base, third, _ = wording.forms(clause.verb)
-    finite = [base if as_plural else third]
-    verb = [*_do(as_plural), "not", base] if clause.negated else finite
+    verb = [_do(as_plural), "not", base] if clause.negated else [base if as_plural else third]
     return [*noun_phrase_words(clause.subject, wording), *verb, *_rest(clause, wording)]
 
 
@@ -295,8 +281,8 @@ def passive(clause: Clause, wording: Wording, *, agreement: bool = True) -> Word
 
 def polar_question(clause: Clause, wording: Wording) -> Words:
     """`does the dog chase a cat`."""
-    do, subject = _do(clause.subject.plural), noun_phrase_words(clause.subject, wording)
-    return [*do, *subject, wording.forms(clause.verb)[0], *_rest(clause, wording)]
+    subject = noun_phrase_words(clause.subject, wording)
+    return [_do(clause.subject.plural), *subject, wording.forms(clause.verb)[0], *_rest(clause, wording)]
 
 
 def open_question(clause: Clause, asked: Asked, wording: Wording) -> Words:
@@ -305,7 +291,7 @@ def open_question(clause: Clause, asked: Asked, wording: Wording) -> Words:
     objects = noun_phrase_words(clause.object, wording) if clause.object else []
     if asked == "who":
         return ["who", third, *objects]
-    inverted = [*_do(clause.subject.plural), *noun_phrase_words(clause.subject, wording), base]
+    inverted = [_do(clause.subject.plural), *noun_phrase_words(clause.subject, wording), base]
     return [asked, *inverted, *(objects if asked == "where" else [])]
 
 
@@ -315,8 +301,8 @@ def askable(clause: Clause) -> list[Asked]:
     return [*asked, "where"] if clause.place else asked
 
 
-def _do(as_plural: bool) -> Words:
-    return ["do"] if as_plural else ["does"]
+def _do(as_plural: bool) -> str:
+    return "do" if as_plural else "does"
 
 
 def _rest(clause: Clause, wording: Wording) -> Words:
@@ -367,23 +353,12 @@ def relative_clause(rng: random.Random, words: Lexicon, head: NounPhrase, wordin
     return ("that", verb, *noun_phrase_words(other, wording))
 
 
-def slots(clause: Clause) -> list[Slot]:
-    """The content slots that a clause fills."""
-    filled: list[Slot] = ["subject", "verb"]
-    if clause.object:
-        filled.append("object")
-    if clause.place:
-        filled.append("place")
-    return filled
-
-
 def alter(rng: random.Random, words: Lexicon, clause: Clause, slot: Slot) -> Clause:
-    """The clause with another, unrelated concept in one slot."""
+    """The clause with another, unrelated concept in one slot, which it fills."""
     if slot == "verb":
         verbs = words.transitive_verbs if clause.object else words.intransitive_verbs
         return replace(clause, verb=_other(rng, verbs, clause.verb))
     if slot == "place":
-        assert clause.place is not None
         return replace(clause, place=_other(rng, words.places, clause.place))
     if slot == "subject":
         return replace(clause, subject=_other_noun(rng, words, clause.subject, clause.object))
@@ -393,8 +368,8 @@ def alter(rng: random.Random, words: Lexicon, clause: Clause, slot: Slot) -> Cla
 
 def alter_slots(rng: random.Random, words: Lexicon, clause: Clause, count: int) -> Clause:
     """`count` of the filled slots altered (all of them where there are fewer); the place is altered last."""
-    central: list[Slot] = [slot for slot in slots(clause) if slot != "place"]
-    order: list[Slot] = rng.sample(central, len(central))
+    central: list[Slot] = ["subject", "verb", "object"] if clause.object else ["subject", "verb"]
+    order = rng.sample(central, len(central))
     if clause.place:
         order.append("place")
     for slot in order[:count]:
@@ -404,14 +379,24 @@ def alter_slots(rng: random.Random, words: Lexicon, clause: Clause, count: int) 
 
 def weaken(rng: random.Random, clause: Clause) -> Clause:
     """A clause that follows: a hypernym for a noun, or an adjective or the place left out. Unchanged if denied."""
-    edits = [] if clause.negated else _weakenings(clause)
+    if clause.negated:
+        return clause
+    edits = [replace(clause, subject=phrase) for phrase in _weaker_phrases(clause.subject)]
+    if clause.object:
+        edits += [replace(clause, object=phrase) for phrase in _weaker_phrases(clause.object)]
+    if clause.place:
+        edits.append(replace(clause, place=None))
     return rng.choice(edits) if edits else clause
 
 
-def contradict(rng: random.Random, clause: Clause, antonym_rate: float = 0.6) -> Clause:
+def contradict(rng: random.Random, clause: Clause) -> Clause:
     """A clause that cannot hold with this one: an antonym (of an affirmed clause) or the negation flipped."""
-    antonyms = [] if clause.negated else _antonyms(clause)
-    if antonyms and rng.random() < antonym_rate:
+    antonyms = []
+    if clause.subject.adjective and not clause.negated:
+        antonyms.append(replace(clause, subject=_opposite(clause.subject, clause.subject.adjective)))
+    if clause.object and clause.object.adjective and not clause.negated:
+        antonyms.append(replace(clause, object=_opposite(clause.object, clause.object.adjective)))
+    if antonyms and rng.random() < 0.6:
         return rng.choice(antonyms)
     return replace(clause, negated=not clause.negated)
 
@@ -421,15 +406,6 @@ def leave_open(rng: random.Random, words: Lexicon, clause: Clause) -> Clause:
     return alter_slots(rng, words, clause, rng.choice((2, 3)))
 
 
-def _weakenings(clause: Clause) -> list[Clause]:
-    found = [replace(clause, subject=phrase) for phrase in _weaker_phrases(clause.subject)]
-    if clause.object:
-        found += [replace(clause, object=phrase) for phrase in _weaker_phrases(clause.object)]
-    if clause.place:
-        found.append(replace(clause, place=None))
-    return found
-
-
 def _weaker_phrases(phrase: NounPhrase) -> list[NounPhrase]:
     found = [replace(phrase, adjective=None)] if phrase.adjective else []
     if phrase.noun.hypernym:
@@ -437,21 +413,11 @@ def _weaker_phrases(phrase: NounPhrase) -> list[NounPhrase]:
     return found
 
 
-def _antonyms(clause: Clause) -> list[Clause]:
-    found = []
-    if clause.subject.adjective:
-        found.append(replace(clause, subject=_opposite(clause.subject)))
-    if clause.object and clause.object.adjective:
-        found.append(replace(clause, object=_opposite(clause.object)))
-    return found
+def _opposite(phrase: NounPhrase, adjective: Concept) -> NounPhrase:
+    return replace(phrase, adjective=antonym(adjective.name))
 
 
-def _opposite(phrase: NounPhrase) -> NounPhrase:
-    assert phrase.adjective is not None and phrase.adjective.opposite is not None
-    return replace(phrase, adjective=concepts()[phrase.adjective.opposite])
-
-
-def _other(rng: random.Random, choices: tuple[Concept, ...], current: Concept) -> Concept:
+def _other(rng: random.Random, choices: tuple[Concept, ...], current: Concept | None) -> Concept:
     return rng.choice([concept for concept in choices if concept is not current])
 
 
