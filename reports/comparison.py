@@ -7,12 +7,13 @@ not comparable.
 import json
 import math
 import statistics
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from neobert.data.catalog import is_from_hub
 from neobert.errors import MissingData
@@ -22,7 +23,7 @@ from reports import published
 from reports.deltas import pair_glue, resample
 from reports.resampling import StoredPredictions
 from reports.scores import PRINTED_AS, Group, Row, Seeds
-from reports.tables import Columns, Table, number, signed, tabulate
+from reports.tables import Table, number, signed
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -49,56 +50,11 @@ TOLERANCE_REASON = (
     "that is no larger than its tolerance is not resolvable: no change, or one of the opposite sign, would agree with "
     "it too. Noise between seeds comes on top and is not in it."
 )
+OFF = "not reproduced"
 NOT_RESOLVABLE = "the printed change is within its tolerance of zero"
 DRAWS = 1000
 LEAST_VARIANTS = 3
 LEAST_SEEDS = 2
-
-
-@dataclass(frozen=True)
-class ComparedNumber:
-    """One published number with ours. `unit` is points, or percent for a relative change; `obstacle` says why the two
-    cannot be compared, `caveat` what the tolerance had to assume."""
-
-    where: str
-    name: str
-    unit: str
-    ours: float
-    paper: float
-    tolerance: float
-    obstacle: str
-    ids: tuple[str, ...]
-    caveat: str = ""
-
-    @property
-    def difference(self) -> float:
-        """Ours less the paper's."""
-        return self.ours - self.paper
-
-    @property
-    def is_off(self) -> bool:
-        """Whether a comparable number is further away than the tolerance."""
-        return not self.obstacle and abs(self.difference) > self.tolerance
-
-    @property
-    def verdict(self) -> str:
-        """In words."""
-        if self.obstacle:
-            return "not comparable at this scale" if self.obstacle.startswith("scale") else "not comparable"
-        if self.is_off:
-            return "not reproduced"
-        return "reproduced" if self.is_resolvable else "not resolvable"
-
-    @property
-    def is_resolvable(self) -> bool:
-        """Whether agreement says anything: a change within its tolerance agrees with the opposite sign as well."""
-        return self.unit != "percent" or abs(self.paper) > self.tolerance
-
-    @property
-    def why(self) -> str:
-        """What explains the verdict; empty where it needs no explanation."""
-        unresolved = NOT_RESOLVABLE if self.verdict == "not resolvable" else ""
-        return self.obstacle or "; ".join(filter(None, (unresolved, self.caveat)))
 
 
 def task_error(task: str, score: float) -> float:
@@ -120,52 +76,85 @@ def average_tolerance() -> float:
     return tolerance_of(math.sqrt(sum(task_error(task, score) ** 2 for task, score in scores.items())) / len(scores))
 
 
-def compare_numbers(group: Group, stored: StoredPredictions) -> tuple[ComparedNumber, ...]:
-    """Every number of Figure 1 and Table 3 that has a counterpart among the records, in the paper's order."""
-    return (*_averages(group), *_printed_changes(group, stored), *_checkpoints(group))
+def compare_numbers(group: Group, stored: StoredPredictions) -> pd.DataFrame:
+    """Every number of Figure 1 and Table 3 that has a counterpart among the records, in the paper's order.
+
+    Columns: where it is `published_in`, its name (`number`), `ours` and that of the `paper` in `unit` (points, or
+    percent for a relative change), `difference`, `tolerance`, `verdict`, `why` if that needs an explanation, `records`.
+    """
+    numbers = [*_averages(group), *_printed_changes(group, stored), *_checkpoints(group)]
+    return pd.DataFrame(numbers, columns=list(_compare("", "", "points", 0.0, 0.0, 0.0, "", ())))
+
+
+def _compare(
+    where: str,
+    name: str,
+    unit: str,
+    ours: float,
+    paper: float,
+    tolerance: float,
+    obstacle: str,
+    ids: Iterable[str],
+    caveat: str = "",
+) -> dict[str, Any]:
+    """One published number with ours. `obstacle` says why they cannot be compared, `caveat` what the tolerance had to
+    assume."""
+    verdict = judge(ours, paper, tolerance, unit)
+    unresolved = NOT_RESOLVABLE if verdict == "not resolvable" else ""
+    if obstacle:
+        verdict = "not comparable at this scale" if obstacle.startswith("scale") else "not comparable"
+    return {
+        "published_in": where,
+        "number": name,
+        "unit": unit,
+        "ours": ours,
+        "paper": paper,
+        "difference": ours - paper,
+        "tolerance": tolerance,
+        "verdict": verdict,
+        "why": obstacle or "; ".join(filter(None, (unresolved, caveat))),
+        "records": " ".join(ids),
+    }
+
+
+def judge(ours: float, paper: float, tolerance: float, unit: str) -> str:
+    """What the distance of two numbers that can be compared says. A change within its tolerance would agree with the
+    opposite sign as well: it is not resolvable."""
+    if abs(ours - paper) > tolerance:
+        return OFF
+    return "reproduced" if unit != "percent" or abs(paper) > tolerance else "not resolvable"
 
 
 def count_published() -> int:
     """How many numbers the paper prints where this study could have a counterpart."""
-    bars = published.figure1().values()
+    changes = published.read("figure1").printed_delta_percent.count()
     rows = [row for row in published.table3() if row.model.startswith("NeoBERT")]
-    changes = sum(bar.printed_delta_percent is not None for bar in bars)
-    return len(bars) + changes + len(rows) * (len(TASKS) + 1)
+    return int(len(published.figure1()) + changes + len(rows) * (len(TASKS) + 1))
 
 
-def _averages(group: Group) -> Iterator[ComparedNumber]:
+def _averages(group: Group) -> Iterator[dict[str, Any]]:
     for name, bar in published.figure1().items():
         row = group.last_rows[name]
         if row.average is not None:
-            names, ours = (bar.source, name, "points"), row.average.mean
-            yield ComparedNumber(
-                *names, ours, bar.average, average_tolerance(), _obstacle(row, group), row.trial_ids(TASKS)
-            )
+            numbers = row.average.mean, bar.average, average_tolerance()
+            yield _compare(bar.source, name, "points", *numbers, _obstacle(row, group), row.trial_ids(TASKS))
 
 
-def _printed_changes(group: Group, stored: StoredPredictions) -> Iterator[ComparedNumber]:
+def _printed_changes(group: Group, stored: StoredPredictions) -> Iterator[dict[str, Any]]:
     """The relative changes that the paper prints, in percent of the parent's average; ours over the seeds that both
     have."""
     for name, bar in published.figure1().items():
-        if bar.printed_delta_percent is None or bar.parent is None:
+        if bar.printed_delta_percent is None:
             continue
         row, parent = group.last_rows[name], group.last_rows[bar.parent]
         pair, averages = pair_glue(row, parent, tuple(TASKS), group), (row.average, parent.average)
-        if not pair.differences or averages[0] is None or averages[1] is None:
+        if not pair.differences:
             continue
         means = [statistics.fmean(each.at(pair.seeds).by_pretraining.values()) for each in averages if each]
         tolerance, caveat = _tolerance_of_change(row, parent, stored, pair.seeds)
-        yield ComparedNumber(
-            where=bar.source,
-            name=f"{name} against {bar.parent}",
-            unit="percent",
-            ours=100 * (means[0] / means[1] - 1),
-            paper=bar.printed_delta_percent,
-            tolerance=tolerance,
-            obstacle=_obstacle(row, group) or _obstacle(parent, group),
-            ids=pair.ids,
-            caveat=caveat,
-        )
+        numbers = 100 * (means[0] / means[1] - 1), bar.printed_delta_percent, tolerance
+        obstacle = _obstacle(row, group) or _obstacle(parent, group)
+        yield _compare(bar.source, f"{name} against {bar.parent}", "percent", *numbers, obstacle, pair.ids, caveat)
 
 
 def _tolerance_of_change(row: Row, parent: Row, stored: StoredPredictions, seeds: Sequence[Seeds]) -> tuple[float, str]:
@@ -190,22 +179,21 @@ def change_error(row: Row, parent: Row, stored: StoredPredictions, seeds: Sequen
     return float(np.nanstd(100 * (ours / theirs - 1), ddof=1))
 
 
-def _checkpoints(group: Group) -> Iterator[ComparedNumber]:
+def _checkpoints(group: Group) -> Iterator[dict[str, Any]]:
     """Table 3's two rows of NeoBERT: its checkpoints of 1,024 and 4,096 tokens are the stages of one variant."""
     printed = [row for row in published.table3() if row.model.startswith("NeoBERT")]
     ours = [row for row in group.rows if row.name in PRINTED_AS]
     for paper, row in zip(printed, ours, strict=True):
         obstacle = _obstacle(row, group)
-        for task, printed_score in paper.scores.items():
-            score = row.cells[task].score
+        found = [
+            (TASKS[task].title, row.cells[task].score, score, tolerance_of(task_error(task, score)), [task])
+            for task, score in paper.scores.items()
+        ]
+        found.append(("average", row.average, paper.average, average_tolerance(), list(TASKS)))
+        for name, score, number_of_paper, tolerance, tasks in found:
             if score is not None:
-                names = paper.source, f"{paper.model} {TASKS[task].title}", "points"
-                tolerance = tolerance_of(task_error(task, printed_score))
-                yield ComparedNumber(*names, score.mean, printed_score, tolerance, obstacle, row.trial_ids([task]))
-        if row.average is not None:
-            names, ours_mean = (paper.source, f"{paper.model} average", "points"), row.average.mean
-            ids = row.trial_ids(TASKS)
-            yield ComparedNumber(*names, ours_mean, paper.average, average_tolerance(), obstacle, ids)
+                names, ids = (paper.source, f"{paper.model} {name}", "points"), row.trial_ids(tasks)
+                yield _compare(*names, score.mean, number_of_paper, tolerance, obstacle, ids)
 
 
 def _obstacle(row: Row, group: Group) -> str:
@@ -276,8 +264,8 @@ def _rank(readout: str, scores: Mapping[str, Mapping[int, float]], group: Group)
     """The agreement of numbers of which the higher is the better, by variant and seed of pre-training."""
     if len(scores) < LEAST_VARIANTS:
         return None
-    printed = {name: bar.average for name, bar in published.figure1().items()}
-    paper = np.array([printed[name] for name in scores])
+    bars = published.figure1()
+    paper = np.array([bars[name].average for name in scores])
     seeds = sorted(set.intersection(*(set(by_seed) for by_seed in scores.values())))
     ours = {name: float(np.mean([by_seed[seed] for seed in seeds or by_seed])) for name, by_seed in scores.items()}
     tau = float(kendall_tau(np.array(list(ours.values())), paper))
@@ -296,7 +284,7 @@ def _rank(readout: str, scores: Mapping[str, Mapping[int, float]], group: Group)
         interval=interval,
         method=method,
         pairs=((tau + 1) / 2 * pairs, pairs),
-        decisions=_decisions(ours, printed),
+        decisions=_decisions(ours),
     )
 
 
@@ -322,52 +310,35 @@ def _asymptotic(tau: float, variants: int) -> tuple[float, float]:
     return max(-1.0, tau - half), min(1.0, tau + half)
 
 
-def _decisions(ours: Mapping[str, float], printed: Mapping[str, float]) -> tuple[int, int]:
+def _decisions(ours: Mapping[str, float]) -> tuple[int, int]:
     """Steps from parent to child whose sign is the paper's."""
-    parents = {name: bar.parent for name, bar in published.figure1().items()}
-    steps = [(name, parents[name]) for name in ours if parents[name] in ours]
-    alike = [
-        (ours[name] - ours[parent]) * (printed[name] - printed[parent]) > 0
-        for name, parent in steps
-        if parent is not None
-    ]
+    bars = published.figure1()
+    steps = [(name, bars[name].parent) for name in ours if bars[name].parent in ours]
+    alike = [(ours[name] - ours[parent]) * (bars[name].average - bars[parent].average) > 0 for name, parent in steps]
     return sum(alike), len(alike)
 
 
-SHOWN: Columns[ComparedNumber] = {
-    "Published in": lambda each: each.where,
-    "Number": lambda each: each.name,
-    "Unit": lambda each: each.unit,
-    "Ours": lambda each: number(each.ours),
-    "Paper": lambda each: number(each.paper),
-    "Difference": lambda each: signed(each.difference, 1),
-    "Tolerance": lambda each: number(each.tolerance),
-    "Verdict": lambda each: each.verdict,
-    "Why": lambda each: each.why,
-}
-FACTS: Columns[ComparedNumber] = {
-    "published_in": lambda each: each.where,
-    "number": lambda each: each.name,
-    "unit": lambda each: each.unit,
-    "ours": lambda each: each.ours,
-    "paper": lambda each: each.paper,
-    "difference": lambda each: each.difference,
-    "tolerance": lambda each: each.tolerance,
-    "verdict": lambda each: each.verdict,
-    "why": lambda each: each.why,
-    "records": lambda each: " ".join(each.ids),
-}
-
-
-def comparison_table(numbers: Sequence[ComparedNumber], agreements: Sequence[RankAgreement], group: Group) -> Table:
+def comparison_table(numbers: pd.DataFrame, agreements: Sequence[RankAgreement], group: Group) -> Table:
     """One line a published number that has a counterpart."""
-    rules = {index for index in range(1, len(numbers)) if numbers[index].where != numbers[index - 1].where}
-    counts = Counter(each.verdict for each in numbers)
-    listed = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items())) or "none"
+    counts = sorted(numbers.verdict.value_counts().items())
+    listed = ", ".join(f"{count} {verdict}" for verdict, count in counts) or "none"
+    is_new = numbers.published_in != numbers.published_in.shift()
     return Table(
         title=f"Beside the paper (scale {group.scale}, data {group.data})",
-        shown=tabulate(numbers, SHOWN),
-        facts=tabulate(numbers, FACTS),
+        shown=pd.DataFrame(
+            {
+                "Published in": numbers.published_in,
+                "Number": numbers.number,
+                "Unit": numbers.unit,
+                "Ours": numbers.ours.map(number),
+                "Paper": numbers.paper.map(number),
+                "Difference": [signed(difference, 1) for difference in numbers.difference],
+                "Tolerance": numbers.tolerance.map(number),
+                "Verdict": numbers.verdict,
+                "Why": numbers.why,
+            }
+        ),
+        facts=numbers,
         alignment="lllrrrrll",
         notes=(
             f"{len(numbers)} of {count_published()} published numbers have a counterpart: {listed}. Only paper scale "
@@ -376,7 +347,7 @@ def comparison_table(numbers: Sequence[ComparedNumber], agreements: Sequence[Ran
             TOLERANCE_REASON,
             "Not compared: rows of Table 3 that the paper copied from others (other protocols), and Tables 4, 5 and 9.",
         ),
-        rules=frozenset(rules),
+        rules=frozenset(numbers.index[is_new][1:]),
     )
 
 
@@ -398,20 +369,19 @@ def _agreement_sentence(agreement: RankAgreement) -> str:
     )
 
 
-def comparison_json(numbers: Sequence[ComparedNumber], agreements: Sequence[RankAgreement], group: Group) -> str:
+def comparison_json(numbers: pd.DataFrame, agreements: Sequence[RankAgreement], group: Group) -> str:
     """The same as JSON, with the rank agreements."""
-    entries = []
-    for each in numbers:
-        values = {"ours": each.ours, "paper": each.paper, "difference": each.difference, "tolerance": each.tolerance}
-        words = {"published_in": each.where, "number": each.name, "unit": each.unit, "verdict": each.verdict}
-        rounded = {key: round(value, 6) for key, value in values.items()}
-        entries.append({**words, **rounded, "why": each.why, "records": list(each.ids)})
+    measured = ["ours", "paper", "difference", "tolerance"]
+    rounded = numbers[measured].map(lambda value: round(value, 6))
+    entries = numbers.assign(**rounded, records=numbers.records.str.split())
     content: dict[str, Any] = {
         "scale": group.scale,
         "data": group.data,
         "published_numbers": count_published(),
-        "off": [each.name for each in numbers if each.is_off],
-        "numbers": entries,
+        "off": list(numbers.number[numbers.verdict == OFF]),
+        "numbers": entries[["published_in", "number", "unit", "verdict", *measured, "why", "records"]].to_dict(
+            "records"
+        ),
         "rank_agreements": [vars(each) for each in agreements],
         "tolerances": TOLERANCE_REASON,
     }

@@ -4,26 +4,34 @@ Missing facts are None, or NaN in columns of numbers. Whatever a record holds, r
 """
 
 import json
-import math
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 import pandas as pd
-from pydantic import ValidationError
+from pydantic import (
+    AfterValidator,
+    AliasPath,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import ErrorDetails
 
-from ablations.scales import SCALES, Scale, Vocabulary, trained_vocabulary_size
-from neobert.errors import DamagedFile, MissingData, did_you_mean
-from neobert.glue.tasks import TASKS, decisive_score
+from ablations.scales import Scale, Vocabulary, trained_vocabulary_size
+from neobert.errors import DamagedFile, MissingData
+from neobert.glue.tasks import decisive_score, task_named
 from neobert.recipe import FineTuning, Point, Pretraining, Value
 from neobert.runs.records import (
-    RECORD_STATES,
     EmbeddingConfig,
-    EmbeddingScores,
     HeldoutScore,
     PerplexityConfig,
     PerplexityScores,
@@ -43,33 +51,11 @@ LISTED = 3
 UNREADABLE = (KeyError, TypeError, AttributeError, ValueError, OverflowError)
 """What reading a record raises where a field is missing, of another type or impossible."""
 
-COSTS = ("seconds", "gpu_hours", "tokens", "real_tokens", "flops")
-PROVENANCE = ("code", "commit", "dirty", "data_id", "processes", "hours", *COSTS)
-COLUMNS: Mapping[str, tuple[str, ...]] = {
-    "pretraining": (
-        *("id", "stage", "seed", "scale", "data", "weights", "recipe", "previous", "vocabulary"),
-        *("origins", "planned_for", "unavailable_tasks", "heldout_loss", "heldout", *PROVENANCE),
-    ),
-    "glue": (
-        *("id", "task", "state", "run", "point", "seed", "protocol", "start", "fallback", "scale", "data"),
-        *("score", "decisive", "model", *PROVENANCE),
-    ),
-    "mteb": (
-        *("id", "run", "weights", "task", "category", "suite", "protocol", "metric", "split", "revision"),
-        *("score", "seed", "scale", "data", "model", "variants", *PROVENANCE),
-    ),
-    "pseudo_perplexity": (
-        *("id", "run", "stage", "text", "sampled_positions", "same_documents", "lengths", "scale", "data", "model"),
-        *PROVENANCE,
-    ),
-    "throughput": (
-        *("id", "model", "parameters", "sequence_tokens", "batch_size", "precision", "compiled", "steps"),
-        *("tokens_per_second", "spread", "device", "date", *PROVENANCE),
-    ),
-}
-"""The facts of each kind of record; docs/records.md explains those that have the names of the records' own."""
 HELDOUT = ("run", "seed", "corpus", "context", "loss", "bits_per_byte", "texts")
+COSTS = ("seconds", "gpu_hours", "tokens", "real_tokens", "flops")
 NUMBERS = ("score", "decisive", "hours", "loss", "bits_per_byte", *COSTS)
+SPREAD = ("labels", "config", "scores")
+"""Parts of records whose fields are columns of their own."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +127,10 @@ def read_evidence(root: Path) -> Evidence:
     run_files = _read_studies(root, problems)
     problems += _unfinished_runs(root)
     rows["glue"] += _failed_trials(root, run_files, {row["id"] for row in rows["glue"]})
-    frames = {kind: make_frame(sorted(rows[kind], key=lambda row: row["id"]), COLUMNS[kind]) for kind in COLUMNS}
+    frames = {
+        kind: make_frame(sorted(rows[kind], key=lambda row: row["id"]), reader.columns())
+        for kind, reader in READERS.items()
+    }
     return Evidence(
         runs=frames["pretraining"].drop(columns=["heldout_loss", "heldout"]),
         heldout=make_frame(_heldout_rows(rows["pretraining"]), HELDOUT),
@@ -187,39 +176,110 @@ def _read_rows(root: Path, problems: list[str]) -> dict[str, list[Facts]]:
 def _read_facts(record: dict[str, Any]) -> Facts | str:
     """The facts of a record, or why it is left out."""
     try:
-        return READERS[record["kind"]](record) | _provenance(record)
+        return READERS[record["kind"]].read(record).by_column()
     except UNREADABLE as error:
         reason = str(error)
         if isinstance(error, ValidationError):
-            reason = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
+            reason = "; ".join(map(_name_error, error.errors()))
         elif isinstance(error, KeyError):
             reason = f"it lacks {error}"
         return f"{record['kind']} record {record['id']} is left out: {reason}"
 
 
-def _read_run(record: dict[str, Any]) -> Facts:
-    config, labels, id_ = record["config"], record["labels"], str(record["id"])
-    stage, scale, previous = int(config["stage"]), _scale(labels), _text_or_none(record["inputs"]["previous"])
-    weights, recipe = _share_weights(weights_up_to(Pretraining.read(config["recipe"]), stage))
-    if previous == id_:
-        raise ValueError("it continues itself")
-    is_trained = weights.model.vocabulary_size == trained_vocabulary_size(scale)
-    return {
-        "id": id_,
-        "stage": stage,
-        "seed": int(record["seed"]),
-        "scale": scale,
-        "data": _text(labels["data"]),
-        "weights": weights,
-        "recipe": recipe,
-        "previous": previous,
-        "vocabulary": "trained" if is_trained else "published",
-        "origins": _texts(config.get("origins", {})),
-        "planned_for": tuple(map(_text, labels.get("variants", ()))),
-        "unavailable_tasks": _texts(labels.get("unavailable_tasks", {})),
-        "heldout_loss": {corpus: _loss(loss) for corpus, loss in record["scores"]["heldout_loss"].items()},
-        "heldout": [HeldoutScore.read(score) for score in record["scores"].get("heldout", ())],
-    }
+def _name_error(error: ErrorDetails) -> str:
+    value = error["input"]
+    seen = f", not {value!r}" if isinstance(value, str | float | int) else ""
+    return f"{'.'.join(map(str, error['loc']))}: {error['msg']}{seen}"
+
+
+def _at(*path: str, default: Any = ...) -> Any:
+    """A fact that lies below others in the record."""
+    return Field(default, validation_alias=AliasPath(*path))
+
+
+class _Labels(Value):
+    model_config = ConfigDict(extra="ignore")
+
+    scale: Scale
+    data: str
+    variants: tuple[str, ...] = ()
+    unavailable_tasks: dict[str, str] = Field({})
+    model: str | None = None
+
+
+class _Facts(Value):
+    """What is read of every record: the fields, and those of the parts in `SPREAD`, are the columns of its frame.
+    docs/records.md explains those that have the names of the records' own.
+
+    `data_id` is the id of a tokenised corpus, or a task and its tokenizer; `tokens` counts slots, `real_tokens` leaves
+    padding out; `hours` are by the clock, times processes.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=False)
+
+    id: str
+    commit: str | None = None
+    dirty: bool | None = None
+    code: str | None = None
+    data_id: str | None = None
+    processes: PositiveInt = 1
+    seconds: NonNegativeFloat | None = None
+    hours: float | None = None
+    gpu_hours: NonNegativeFloat | None = None
+    tokens: NonNegativeFloat | None = None
+    real_tokens: NonNegativeFloat | None = None
+    flops: NonNegativeFloat | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_data(cls, record: dict[str, Any]) -> dict[str, Any]:
+        inputs = record.get("inputs", {})
+        of_task = ", ".join(inputs[name] for name in ("task", "tokenizer") if inputs.get(name))
+        return {**record, "data_id": inputs.get("data") or of_task or None}
+
+    @model_validator(mode="after")
+    def _derive_code_and_hours(self) -> Self:
+        self.code = f"{self.commit} with uncommitted changes" if self.commit and self.dirty else self.commit
+        self.hours = None if self.seconds is None else self.seconds * self.processes / SECONDS_PER_HOUR
+        return self
+
+    @classmethod
+    def columns(cls) -> list[str]:
+        """The names of the facts."""
+        fields = cls.model_fields
+        parts: list[Any] = [fields[name].annotation for name in SPREAD if name in fields]
+        return [
+            *(name for name in fields if name not in SPREAD),
+            *(name for part in parts for name in part.model_fields),
+        ]
+
+    def by_column(self) -> Facts:
+        """The facts by name."""
+        own = dict(self)
+        parts = [own.pop(name) for name in SPREAD if name in own]
+        return own | {name: value for part in parts for name, value in part}
+
+
+class _Run(_Facts):
+    labels: _Labels
+    seed: int
+    stage: NonNegativeInt = _at("config", "stage")
+    weights: Pretraining = _at("config", "recipe")
+    recipe: str = ""
+    previous: str | None = _at("inputs", "previous")
+    vocabulary: Vocabulary = "published"
+    origins: dict[str, str] = _at("config", "origins", default={})
+    heldout_loss: dict[str, NonNegativeFloat] = _at("scores", "heldout_loss")
+    heldout: tuple[HeldoutScore, ...] = _at("scores", "heldout", default=())
+
+    @model_validator(mode="after")
+    def _derive_weights(self) -> Self:
+        if self.previous == self.id:
+            raise ValueError("it continues itself")
+        self.weights, self.recipe = _share_weights(weights_up_to(self.weights, self.stage))
+        if self.weights.model.vocabulary_size == trained_vocabulary_size(self.labels.scale):
+            self.vocabulary = "trained"
+        return self
 
 
 @lru_cache(maxsize=4096)
@@ -228,159 +288,81 @@ def _share_weights(weights: Pretraining) -> tuple[Pretraining, str]:
     return weights, weights.model_dump_json()
 
 
+Score = Annotated[float, Field(ge=-1, le=1)]
+
+
+class _Trial(_Facts):
+    labels: _Labels
+    state: Literal["done", "pruned", "failed", "undefined"]
+    seed: int
+    task: Annotated[str, AfterValidator(lambda name: task_named(name).name)] = _at("config", "task")
+    run: str = _at("inputs", "pretraining")
+    start: str | None = _at("inputs", "starts_from", "study")
+    fallback: str | None = _at("inputs", "starts_from", "reason")
+    point: Point
+    protocol: str
+    score: Score | None
+    decisive: Score | None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _derive_scores(cls, record: dict[str, Any]) -> dict[str, Any]:
+        config, scores, state = record["config"], record["scores"], record["state"]
+        protocol, key = _part_of(config, FineTuning)
+        facts = {"point": _part_of(config, Point)[0], "protocol": key, "score": None, "decisive": None}
+        if state == "done" and scores["score"] is None:
+            facts["state"] = "undefined"
+        elif state == "done":
+            facts |= {"score": scores["score"], "decisive": decisive_score(config["task"], protocol, scores)}
+        return {**record, **facts}
+
+
+class _Embedding(_Facts):
+    labels: _Labels
+    config: EmbeddingConfig
+    state: Literal["done", "pruned", "failed"]
+    seed: int
+    run: str = _at("inputs", "pretraining")
+    weights: str = _at("inputs", "weights")
+    score: Score | None = _at("scores", "score", default=None)
+
+    @model_validator(mode="after")
+    def _is_scored(self) -> Self:
+        if (self.state == "done") != (self.score is not None):
+            raise ValueError(f"it is {self.state} with score {self.score}")
+        return self
+
+
+class _Perplexity(_Facts):
+    labels: _Labels
+    config: PerplexityConfig
+    scores: PerplexityScores
+    state: Literal["done"]
+    run: str = _at("inputs", "pretraining")
+
+
+class _Throughput(_Facts):
+    config: ThroughputConfig
+    scores: ThroughputScores
+    state: Literal["done"]
+    device: str
+    date: str
+
+
+READERS: Mapping[str, type[_Facts]] = {
+    "pretraining": _Run,
+    "glue": _Trial,
+    "mteb": _Embedding,
+    "pseudo_perplexity": _Perplexity,
+    "throughput": _Throughput,
+}
+
+
 def _heldout_rows(runs: Iterable[Facts]) -> Iterator[Facts]:
     for run in runs:
         own = {"run": run["id"], "seed": run["seed"]}
         yield from (own | {"corpus": corpus, "loss": loss} for corpus, loss in run["heldout_loss"].items())
-        for score in run["heldout"]:
-            yield own | {name: getattr(score, name) for name in HELDOUT if name not in own}
-
-
-def _read_trial(record: dict[str, Any]) -> Facts:
-    config, labels, start = record["config"], record["labels"], record["inputs"]["starts_from"]
-    if config["task"] not in TASKS or record["state"] not in RECORD_STATES:
-        raise ValueError(f"unknown task {config['task']!r} or state {record['state']!r}")
-    protocol, key = _part_of(config, FineTuning)
-    score = _score(record["scores"]["score"]) if record["state"] == "done" else None
-    return {
-        "id": str(record["id"]),
-        "task": config["task"],
-        "state": "undefined" if record["state"] == "done" and score is None else record["state"],
-        "run": str(record["inputs"]["pretraining"]),
-        "point": _part_of(config, Point)[0],
-        "seed": int(record["seed"]),
-        "protocol": key,
-        "start": _text_or_none(start.get("study")),
-        "fallback": _text_or_none(start.get("reason")),
-        "scale": _scale(labels),
-        "data": _text(labels["data"]),
-        "score": score,
-        "decisive": None if score is None else _score(decisive_score(config["task"], protocol, record["scores"])),
-        "model": _text_or_none(labels.get("model")),
-    }
-
-
-def _read_embedding(record: dict[str, Any]) -> Facts:
-    if record["state"] not in RECORD_STATES:
-        raise ValueError(f"unknown state {record['state']!r}")
-    labels = record["labels"]
-    return {
-        "id": str(record["id"]),
-        "run": str(record["inputs"]["pretraining"]),
-        "weights": str(record["inputs"]["weights"]),
-        **EmbeddingConfig.read(record["config"]).model_dump(),
-        "score": EmbeddingScores.read(record["scores"]).score if record["state"] == "done" else None,
-        "seed": int(record["seed"]),
-        "scale": _scale(labels),
-        "data": _text(labels["data"]),
-        "model": _text_or_none(labels.get("model")),
-        "variants": tuple(map(_text, labels.get("variants", ()))),
-    }
-
-
-def _read_perplexity(record: dict[str, Any]) -> Facts:
-    _refuse_unfinished(record)
-    labels = record["labels"]
-    return {
-        "id": str(record["id"]),
-        "run": str(record["inputs"]["pretraining"]),
-        **PerplexityConfig.read(record["config"]).model_dump(),
-        "lengths": PerplexityScores.read(record["scores"]).lengths,
-        "scale": _scale(labels),
-        "data": _text(labels["data"]),
-        "model": _text_or_none(labels.get("model")),
-    }
-
-
-def _read_throughput(record: dict[str, Any]) -> Facts:
-    _refuse_unfinished(record)
-    return {
-        "id": str(record["id"]),
-        **ThroughputConfig.read(record["config"]).model_dump(),
-        **ThroughputScores.read(record["scores"]).model_dump(),
-        "device": str(record["device"]),
-        "date": str(record["date"]),
-    }
-
-
-READERS: Mapping[str, Callable[[dict[str, Any]], Facts]] = {
-    "pretraining": _read_run,
-    "glue": _read_trial,
-    "mteb": _read_embedding,
-    "pseudo_perplexity": _read_perplexity,
-    "throughput": _read_throughput,
-}
-
-
-def _provenance(record: Mapping[str, Any]) -> Facts:
-    """Which code and data made a record, and what it cost. `data_id` is the id of a tokenised corpus, or a task and its
-    tokenizer; `tokens` counts slots, `real_tokens` leaves padding out; `hours` are by the clock, times processes."""
-    inputs = record.get("inputs", {})
-    of_task = ", ".join(str(inputs[name]) for name in ("task", "tokenizer") if inputs.get(name))
-    commit, dirty, processes = record.get("commit"), record.get("dirty"), int(record.get("processes", 1))
-    costs = {name: _cost(record, name) for name in COSTS}
-    code = None if commit is None else f"{commit} with uncommitted changes" if dirty else str(commit)
-    return {
-        "code": code,
-        "commit": None if commit is None else str(commit),
-        "dirty": None if dirty is None else bool(dirty),
-        "data_id": str(inputs["data"]) if inputs.get("data") else of_task or None,
-        "processes": processes,
-        "hours": None if costs["seconds"] is None else costs["seconds"] * processes / SECONDS_PER_HOUR,
-        **costs,
-    }
-
-
-def _cost(record: Mapping[str, Any], name: str) -> float | None:
-    if record.get(name) is None:
-        return None
-    value = float(record[name])
-    if not (math.isfinite(value) and value >= 0):
-        raise ValueError(f"its {name} {value} is no cost")
-    return value
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"{value!r} stands where a text belongs")
-    return value
-
-
-def _text_or_none(value: Any) -> str | None:
-    return None if value is None else _text(value)
-
-
-def _texts(values: Mapping[str, Any]) -> dict[str, str]:
-    return {name: _text(value) for name, value in values.items()}
-
-
-def _scale(labels: Mapping[str, Any]) -> Scale:
-    name = str(labels["scale"])
-    for known in SCALES:
-        if known == name:
-            return known
-    raise ValueError(f"it is labelled with the unknown scale {name!r}: {did_you_mean(name, SCALES)}")
-
-
-def _loss(value: Any) -> float:
-    loss = float(value)
-    if not (math.isfinite(loss) and loss >= 0):
-        raise ValueError(f"its held-out loss {loss} is no cross-entropy: the record is damaged")
-    return loss
-
-
-def _score(value: Any) -> float | None:
-    if value is None:
-        return None
-    score = float(value)
-    if not (math.isfinite(score) and -1 <= score <= 1):
-        raise ValueError(f"its score {score} is not between −1 and 1")
-    return score
-
-
-def _refuse_unfinished(record: dict[str, Any]) -> None:
-    if record["state"] != "done":
-        raise ValueError(f"its state is {record['state']!r}, not done")
+        yield from (own | dict(score) for score in run["heldout"])
 
 
 def _part_of(config: Mapping[str, Any], part: type[ValueType]) -> tuple[ValueType, str]:
@@ -400,7 +382,7 @@ def _read_studies(root: Path, problems: list[str]) -> list[RunFile]:
     for path in sorted(root.glob("glue/*/studies/*/run.json")):
         try:
             run_file = read_run_file(path.parent)
-            _scale(run_file.labels)
+            _Labels.read(run_file.labels)
             run_files.append(run_file)
         except (DamagedFile, OSError, *UNREADABLE) as error:
             problems.append(f"the study of {path} is left out: {error}")
@@ -423,7 +405,7 @@ def _failed_trials(root: Path, run_files: Iterable[RunFile], recorded: set[str])
     errors = {(path.parent.parent.name, path.stem) for path in root.glob("glue/*/errors/*.json")}
     lost = {(task, trial) for task, trial in errors if trial not in recorded}
     for run_file in run_files:
-        study, labels = run_file.study, run_file.labels
+        study = run_file.study
         if study is None or study.task not in {task for task, _ in lost}:
             continue
         for point in study.points:
@@ -440,8 +422,6 @@ def _failed_trials(root: Path, run_files: Iterable[RunFile], recorded: set[str])
                     "protocol": study.protocol.model_dump_json(),
                     "start": study.starts_from.study,
                     "fallback": study.starts_from.reason,
-                    "scale": _scale(labels),
-                    "data": str(labels["data"]),
-                    "model": labels.get("model"),
                     "processes": 1,
+                    **dict(_Labels.read(run_file.labels)),
                 }

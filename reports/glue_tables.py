@@ -1,10 +1,12 @@
 """Tables 2, 3 and 5: the modifications, GLUE development scores, and the best points of grids, beside the paper's."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from ablations.scales import Scale, Vocabulary, scaled
+import pandas as pd
+
+from ablations.scales import scaled
 from ablations.variant import Recipe, Variant
 from neobert.glue.tasks import TASKS
 from neobert.identity import plain
@@ -12,39 +14,33 @@ from neobert.recipe import Point
 from reports import published
 from reports.notes import INCOMPLETE, notes, warnings
 from reports.scores import Cell, Estimate, Group, Row, point_name
-from reports.tables import DASH, PAPER, THIS_STUDY, Columns, Table, frame_of, number, tabulate, with_deviation
+from reports.tables import DASH, PAPER, THIS_STUDY, Table, frame_of, number, with_deviation
 
 LISTS = ("mixture", "batch_sizes", "learning_rates", "weight_decays")
 
 
-@dataclass(frozen=True)
-class Change:
-    """One field that a variant changes, with its values before and after at paper scale and at another."""
-
-    variant: Variant
-    row: str
-    field: str
-    paper: tuple[str, str]
-    scale: Scale
-    at_scale: tuple[str, str]
-
-
-def changes(variant: Variant, scale: Scale, vocabulary: Vocabulary) -> Iterator[Change]:
+def _changes(variant: Variant, group: Group) -> Iterator[dict[str, str]]:
     """Every changed field of a variant, by row of the paper's Table 2; lists are one field."""
     if variant.parent is None:
         return
-    before, after = variant.parent.recipe, variant.recipe
-    small_before, small_after = (scaled(recipe, scale, vocabulary) for recipe in (before, after))
+    recipes = variant.parent.recipe, variant.recipe
+    before, after = recipes
+    scale_before, scale_after = (scaled(recipe, group.scale, group.vocabulary) for recipe in recipes)
     for row, delta in variant.delta_by_row().items():
         for path in dict.fromkeys(map(_field, delta)):
-            yield Change(
-                variant=variant,
-                row=row,
-                field=path.removeprefix("pretraining."),
-                paper=(_value(before, path), _value(after, path)),
-                scale=scale,
-                at_scale=(_value(small_before, path), _value(small_after, path)),
-            )
+            yield {
+                "variant": variant.name,
+                "parent": variant.parent.name,
+                "kept": "yes" if variant.kept else "no",
+                "row": row,
+                "field": path.removeprefix("pretraining."),
+                "paper_before": _value(before, path),
+                "paper_after": _value(after, path),
+                "scale": group.scale,
+                "scale_before": _value(scale_before, path),
+                "scale_after": _value(scale_after, path),
+                "source": variant.source,
+            }
 
 
 def _field(path: str) -> str:
@@ -77,50 +73,36 @@ def _text(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value).replace("_", " ")
 
 
-FACTS_OF_TABLE_2: Columns[Change] = {
-    "variant": lambda change: change.variant.name,
-    "parent": lambda change: change.variant.parent.name if change.variant.parent else "",
-    "kept": lambda change: "yes" if change.variant.kept else "no",
-    "row": lambda change: change.row,
-    "field": lambda change: change.field,
-    "paper_before": lambda change: change.paper[0],
-    "paper_after": lambda change: change.paper[1],
-    "scale": lambda change: change.scale,
-    "scale_before": lambda change: change.at_scale[0],
-    "scale_after": lambda change: change.at_scale[1],
-    "source": lambda change: change.variant.source,
-}
-
-
 def table2(group: Group) -> Table:
     """The modifications: one line a changed field, from the parent's value to the variant's."""
-    shown = {row.name: row.variant for row in group.rows if row.variant is not None}
-    listed = [change for variant in shown.values() for change in changes(variant, group.scale, group.vocabulary)]
-    is_first = [index == 0 or listed[index - 1].variant is not each.variant for index, each in enumerate(listed)]
-    header = ["Variant", "Parent", "Row of Table 2", "Field", "Paper scale"]
-    header += [f"Scale {group.scale}"] if group.scale != "paper" else []
-    rows = []
-    for change, first in zip(listed, is_first, strict=True):
-        variant = change.variant
-        name, parent = (variant.name if variant.kept else f"({variant.name})"), variant.parent
-        names = (name, parent.name if parent else DASH) if first else ("", "")
-        cells = [*names, change.row, change.field, _arrow(change.paper), _arrow(change.at_scale)]
-        rows.append(cells[: len(header)])
+    variants = {row.name: row.variant for row in group.rows if row.variant is not None}
+    facts = pd.DataFrame([change for variant in variants.values() for change in _changes(variant, group)])
+    is_first = facts.variant != facts.variant.shift()
+    shown = pd.DataFrame(
+        {
+            "Variant": facts.variant.where(facts.kept == "yes", "(" + facts.variant + ")").where(is_first, ""),
+            "Parent": facts.parent.where(is_first, ""),
+            "Row of Table 2": facts.row,
+            "Field": facts.field,
+            "Paper scale": list(map(_arrow, facts.paper_before, facts.paper_after)),
+        }
+    )
+    if group.scale != "paper":
+        shown[f"Scale {group.scale}"] = list(map(_arrow, facts.scale_before, facts.scale_after))
     lines = ["Variants in parentheses are discarded: nothing continues them. M0 is the baseline."]
-    if any("@" in change.variant.name for change in listed):
+    if facts.variant.str.contains("@").any():
         lines.append("Those with an @ are another reading of the paper or its code.")
     return Table(
         title=f"Table 2: the modifications (scale {group.scale}, data {group.data})",
-        shown=frame_of(rows, header),
-        facts=tabulate(listed, FACTS_OF_TABLE_2),
-        alignment="l" * len(header),
+        shown=shown,
+        facts=facts,
+        alignment="l" * len(shown.columns),
         notes=tuple(lines),
-        rules=frozenset(index for index, first in enumerate(is_first) if first and index),
+        rules=frozenset(facts.index[is_first][1:]),
     )
 
 
-def _arrow(values: tuple[str, str]) -> str:
-    before, after = values
+def _arrow(before: str, after: str) -> str:
     return f"{after} (unchanged)" if before == after else f"{before} → {after}"
 
 
@@ -160,32 +142,39 @@ def _score_table(
     facts += ["shared_tasks", *(f"{task}_sd" for task in TASKS), *(f"{task}_point" for task in TASKS)]
     facts += [*(f"heldout_loss_{corpus}" for corpus in corpora), "reference"]
     facts += [*(f"{task}_records" for task in TASKS), "loss_records"]
+    texts = [*map(_published_cells, paper), *(_cells(row, shared, corpora) for row in ours)]
+    values = [*map(_published_facts, paper), *(_facts(row, shared, corpora) for row in ours)]
     return Table(
         title=title,
-        shown=frame_of(
-            [*(_paper_cells(row, header) for row in paper), *(_cells(row, shared, corpora) for row in ours)], header
-        ),
-        facts=frame_of(
-            [*(_paper_facts(row, facts) for row in paper), *(_facts(row, shared, corpora) for row in ours)], facts
-        ),
+        shown=pd.DataFrame(texts, columns=header, dtype=object).fillna(""),
+        facts=pd.DataFrame(values, columns=facts, dtype=object),
         alignment="ll" + "r" * (len(header) - 2),
         notes=(*_legend(group, ours, shared, corpora), *more_notes),
         rules=frozenset(rules),
-        records=(*(row.source for row in paper), *(_records(row, header, shared, corpora) for row in ours)),
+        records=(*(row.source for row in paper), *(_records(row, shared, corpora) for row in ours)),
     )
 
 
-def _paper_cells(row: published.PublishedScores, header: Sequence[str]) -> list[str]:
-    cells = [PAPER, row.name, *(number(row.scores[task]) for task in TASKS), number(row.average)]
-    return cells + [""] * (len(header) - len(cells))
+def _published_cells(row: published.PublishedScores) -> dict[str, str]:
+    scores = {TASKS[task].title: number(score) for task, score in row.scores.items()}
+    return {"Source": PAPER, "Model": row.name, **scores, "Average": number(row.average)}
 
 
-def _cells(row: Row, shared: tuple[str, ...], corpora: Sequence[str]) -> list[str]:
-    average = row.average
-    cells = [THIS_STUDY, row.label, *(_print_cell(row.cells[task]) for task in TASKS), print_estimate(average)]
-    cells.append(DASH if average is None else str(len(average.by_seeds)))
-    cells += [print_estimate(row.mean_over(shared))] if shared else []
-    return cells + [print_estimate(row.losses.get(corpus), 3) for corpus in corpora]
+def _published_facts(row: published.PublishedScores) -> dict[str, str]:
+    scores = {task: f"{score:.1f}" for task, score in row.scores.items()}
+    return {"source": PAPER, "model": row.name, **scores, "average": f"{row.average:.1f}", "reference": row.source}
+
+
+def _cells(row: Row, shared: tuple[str, ...], corpora: Sequence[str]) -> dict[str, str]:
+    return {
+        "Source": THIS_STUDY,
+        "Model": row.label,
+        **{TASKS[task].title: _print_cell(cell) for task, cell in row.cells.items()},
+        "Average": print_estimate(row.average),
+        "Seeds": str(len(row.average.by_seeds)) if row.average else DASH,
+        f"Mean of {len(shared)} shared": print_estimate(row.mean_over(shared)),
+        **{f"Loss ({corpus})": print_estimate(row.losses.get(corpus), 3) for corpus in corpora},
+    }
 
 
 def print_estimate(estimate: Estimate | None, digits: int = 1) -> str:
@@ -197,17 +186,15 @@ def _print_cell(cell: Cell) -> str:
     return DASH if cell.score is None else f"{print_estimate(cell.score)}{cell.marks}"
 
 
-def _records(
-    row: Row, header: Sequence[str], shared: tuple[str, ...], corpora: Sequence[str]
-) -> dict[str, Sequence[str]]:
+def _records(row: Row, shared: tuple[str, ...], corpora: Sequence[str]) -> dict[str, Sequence[str]]:
     """The ids behind each column."""
-    by_header: dict[str, Sequence[str]] = {
-        task.title: tuple(row.cells[name].ids.values()) for name, task in TASKS.items()
+    losses = {f"Loss ({corpus})": sorted(set(row.heldout[row.heldout.corpus == corpus].run)) for corpus in corpora}
+    return {
+        **{TASKS[task].title: tuple(cell.ids.values()) for task, cell in row.cells.items()},
+        "Average": row.mean_ids(tuple(TASKS)),
+        f"Mean of {len(shared)} shared": row.mean_ids(shared),
+        **losses,
     }
-    by_header |= {"Average": row.mean_ids(tuple(TASKS)), f"Mean of {len(shared)} shared": row.mean_ids(shared)}
-    for corpus in corpora:
-        by_header[f"Loss ({corpus})"] = sorted(set(row.heldout[row.heldout.corpus == corpus].run))
-    return {name: ids for name, ids in by_header.items() if name in header}
 
 
 def _legend(group: Group, ours: Sequence[Row], shared: tuple[str, ...], corpora: Sequence[str]) -> list[str]:
@@ -230,29 +217,31 @@ def _legend(group: Group, ours: Sequence[Row], shared: tuple[str, ...], corpora:
     return lines
 
 
-def _paper_facts(row: published.PublishedScores, columns: Sequence[str]) -> list[str | None]:
-    values = {task: f"{score:.1f}" for task, score in row.scores.items()}
-    values |= {"source": PAPER, "model": row.name, "average": f"{row.average:.1f}", "reference": row.source}
-    return [values.get(column) for column in columns]
-
-
-def _facts(row: Row, shared: tuple[str, ...], corpora: Sequence[str]) -> list[Any]:
+def _facts(row: Row, shared: tuple[str, ...], corpora: Sequence[str]) -> dict[str, Any]:
     """Every number, with the chosen points, the spread and the ids of the records behind it."""
     average, shared_mean = row.average, row.mean_over(shared)
-    scores, losses = [row.cells[task].score for task in TASKS], [row.losses.get(corpus) for corpus in corpora]
-    points = [row.cells[task].point for task in TASKS]
-    return [
-        *(THIS_STUDY, row.label, row.variant.name if row.variant else "", row.stage, row.context),
-        *(score.mean if score else None for score in scores),
-        *((average.mean, average.spread, " ".join(map(str, average.by_seeds))) if average else (None, None, "")),
-        *(shared_mean.mean if shared_mean else None, " ".join(shared)),
-        *(score.spread if score else None for score in scores),
-        *(point_name(point) if point else "" for point in points),
-        *(loss.mean if loss else None for loss in losses),
-        row.source,
-        *(" ".join(row.trial_ids([task])) for task in TASKS),
-        " ".join(row.run_ids),
-    ]
+    facts = {
+        "source": THIS_STUDY,
+        "model": row.label,
+        "variant": row.variant.name if row.variant else "",
+        "stage": row.stage,
+        "context": row.context,
+        "average": average and average.mean,
+        "average_sd": average and average.spread,
+        "seeds": " ".join(map(str, average.by_seeds)) if average else "",
+        "shared_mean": shared_mean and shared_mean.mean,
+        "shared_tasks": " ".join(shared),
+        "reference": row.source,
+        "loss_records": " ".join(row.run_ids),
+    }
+    for task, cell in row.cells.items():
+        facts |= {
+            task: cell.score and cell.score.mean,
+            f"{task}_sd": cell.score and cell.score.spread,
+            f"{task}_point": point_name(cell.point) if cell.point else "",
+            f"{task}_records": " ".join(row.trial_ids([task])),
+        }
+    return facts | {f"heldout_loss_{corpus}": loss.mean for corpus, loss in row.losses.items()}
 
 
 FACTS_OF_TABLE_5 = (
@@ -264,7 +253,7 @@ FACTS_OF_TABLE_5 = (
 def table5(group: Group) -> Table:
     """The best point of the grid for each task, as batch/rate/decay."""
     ours = [row for row in group.recorded_rows if row.scored_tasks]
-    printed = [[PAPER, row.model, *map(point_name, row.points.values())] for row in published.table5()]
+    printed = [[PAPER, model, *map(point_name, points.values())] for model, points in published.table5().items()]
     shown = [[THIS_STUDY, row.label, *(_print_point(row.cells[task]) for task in TASKS)] for row in ours]
     lines = [
         "Points as batch size/learning rate/weight decay. The paper's rows are as printed there, from its own grid.",
@@ -293,9 +282,10 @@ def _print_point(cell: Cell) -> str:
 
 
 def _published_points() -> Iterator[list[Any]]:
-    for row in published.table5():
-        for task, point in row.points.items():
-            yield [PAPER, row.model, task, *_axes_of(point), None, None, None, None, row.source, ""]
+    (source,) = published.read("table5").source.unique()
+    for model, points in published.table5().items():
+        for task, point in points.items():
+            yield [PAPER, model, task, *_axes_of(point), None, None, None, None, source, ""]
 
 
 def _best_points(row: Row) -> Iterator[list[Any]]:

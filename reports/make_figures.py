@@ -74,6 +74,7 @@ def _write(folder: Path, contents: Mapping[str, bytes]) -> list[Path]:
 def _write_comparison(findings: "Findings", folder: Path) -> dict[str, Any]:
     """Write our numbers beside the paper's; what of them belongs into the summary."""
     from reports.comparison import (
+        OFF,
         agreement_sentences,
         compare_numbers,
         comparison_json,
@@ -88,8 +89,8 @@ def _write_comparison(findings: "Findings", folder: Path) -> dict[str, Any]:
     files["comparison.json"] = comparison_json(numbers, agreements, group).encode()
     return {
         "files": _write(folder, files),
-        "verdicts": dict(sorted(Counter(each.verdict for each in numbers).items())),
-        "off": [each.name for each in numbers if each.is_off],
+        "verdicts": dict(sorted(Counter(numbers.verdict).items())),
+        "off": list(numbers.number[numbers.verdict == OFF]),
         "rank_agreements": agreement_sentences(agreements),
     }
 

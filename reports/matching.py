@@ -32,7 +32,7 @@ def group_of(evidence: Evidence, scale: Scale, data: str) -> Group:
     matcher = _Matcher(evidence, runs, trials, scale, evidence.vocabulary(scale, data))
     of_ladder = [row for variant in variants().values() for row in matcher.rows(variant)]
     shown = [row for row in of_ladder if row.name in ladder() or matcher.has_own_records(row)]
-    of_designs = variants_of_designs({name for names in runs.planned_for for name in names})
+    of_designs = variants_of_designs({name for names in runs.variants for name in names})
     designs = [row for variant in of_designs.values() if (row := matcher.last_row(variant)) is not None]
     drafts = [matcher.draft(row) for row in (*shown, *designs)]
     rows = _count_trials([*drafts, *_external_drafts(everything[everything.model.notna()], evidence)])

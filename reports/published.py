@@ -1,9 +1,12 @@
 """The numbers that the paper prints, from the CSV files in `published/`; they are never mixed with this study's."""
 
-import csv
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+import pandas as pd
 
 from neobert.glue.tasks import TASKS
 from neobert.recipe import Point
@@ -13,17 +16,19 @@ FOLDER = Path(__file__).resolve().parent / "published"
 NAMES = ("figure1", "table3", "table4", "table5", "table9")
 
 
-@dataclass(frozen=True)
-class PublishedBar:
-    """One bar of Figure 1: GLUE average in points, and the relative change in percent where the paper prints one."""
+@cache
+def read(name: str) -> pd.DataFrame:
+    """One published figure or table: the columns of its file, None where nothing is printed. Every row has a `source`;
+    scores are in points, changes in percent, throughputs in thousands of tokens a second on one A100."""
+    assert name in NAMES, name
+    frame = pd.read_csv(FOLDER / f"{name}.csv", true_values=["yes"], false_values=["no"])
+    return frame.astype(object).where(frame.notna(), None)
 
-    variant: str
-    title: str
-    parent: str | None
-    carried_forward: bool
-    average: float
-    printed_delta_percent: float | None
-    source: str
+
+@cache
+def figure1() -> Mapping[str, Any]:
+    """The bars of Figure 1 by variant: `average`, `parent`, and `printed_delta_percent` where the paper prints one."""
+    return {row.variant: row for row in read("figure1").itertuples()}
 
 
 @dataclass(frozen=True)
@@ -43,49 +48,6 @@ class PublishedScores:
         return f"{self.model} ({self.size})"
 
 
-@dataclass(frozen=True)
-class PublishedOptima:
-    """One model of Table 5: the best point of the grid by task."""
-
-    model: str
-    points: dict[str, Point]
-    source: str
-
-
-@dataclass(frozen=True)
-class PublishedThroughput:
-    """One model of Table 9 on one A100: tokens a second and their spread, both in thousands, by sequence length."""
-
-    size: str
-    model: str
-    thousands: dict[int, tuple[float, float]]
-    source: str
-
-
-def cells(name: str) -> list[dict[str, str]]:
-    """The rows of one published figure or table as the file has them; every row has a `source`."""
-    assert name in NAMES, name
-    with (FOLDER / f"{name}.csv").open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
-
-
-@cache
-def figure1() -> dict[str, PublishedBar]:
-    """The bars of Figure 1 by variant."""
-    return {
-        row["variant"]: PublishedBar(
-            variant=row["variant"],
-            title=row["title"],
-            parent=row["parent"] or None,
-            carried_forward=row["carried_forward"] == "yes",
-            average=float(row["average"]),
-            printed_delta_percent=float(row["printed_delta_percent"]) if row["printed_delta_percent"] else None,
-            source=row["source"],
-        )
-        for row in cells("figure1")
-    }
-
-
 def table3() -> tuple[PublishedScores, ...]:
     """GLUE by task, in the paper's order."""
     return _scores("table3", tuple(TASKS))
@@ -96,58 +58,41 @@ def table4() -> tuple[PublishedScores, ...]:
     return _scores("table4", tuple(TASKS_IN_SUITE))
 
 
-@cache
 def _scores(name: str, columns: tuple[str, ...]) -> tuple[PublishedScores, ...]:
     return tuple(
-        PublishedScores(
-            size=row["size"],
-            model=row["model"],
-            scores={column: float(row[column]) for column in columns},
-            average=float(row["average"]),
-            source=row["source"],
-        )
-        for row in cells(name)
+        PublishedScores(row["size"], row["model"], {each: row[each] for each in columns}, row["average"], row["source"])
+        for row in read(name).to_dict("records")
     )
 
 
-def table5() -> tuple[PublishedOptima, ...]:
-    """The best points, in the paper's order."""
-    return tuple(
-        PublishedOptima(
-            model=model,
-            points={task: _point(row) for task in TASKS for row in rows if row["task"] == task},
-            source=rows[0]["source"],
-        )
-        for model, rows in _by_model("table5").items()
-    )
+def table5() -> dict[str, dict[str, Point]]:
+    """The best point of the grid by model and task, in the paper's order."""
+    table = read("table5").set_index("task")
+    axes = list(Point.model_fields)
+    return {
+        model: {task: Point(**own.loc[task, axes]) for task in TASKS}
+        for model, own in table.groupby("model", sort=False)
+    }
+
+
+@dataclass(frozen=True)
+class PublishedThroughput:
+    """One model of Table 9 on one A100: tokens a second and their spread, both in thousands, by sequence length."""
+
+    model: str
+    thousands: dict[int, tuple[float, float]]
+    source: str
 
 
 def table9() -> tuple[PublishedThroughput, ...]:
     """The models of Table 9 in the paper's order."""
     return tuple(
         PublishedThroughput(
-            size=rows[0]["size"],
             model=model,
-            thousands={
-                int(row["sequence_tokens"]): (float(row["thousand_tokens_per_second"]), float(row["spread"]))
-                for row in rows
-            },
-            source=rows[0]["source"],
+            thousands=dict(
+                zip(rows.sequence_tokens, zip(rows.thousand_tokens_per_second, rows.spread, strict=True), strict=True)
+            ),
+            source=rows.source.iloc[0],
         )
-        for model, rows in _by_model("table9").items()
-    )
-
-
-def _by_model(name: str) -> dict[str, list[dict[str, str]]]:
-    models: dict[str, list[dict[str, str]]] = {}
-    for row in cells(name):
-        models.setdefault(row["model"], []).append(row)
-    return models
-
-
-def _point(row: dict[str, str]) -> Point:
-    return Point(
-        batch_size=int(row["batch_size"]),
-        learning_rate=float(row["learning_rate"]),
-        weight_decay=float(row["weight_decay"]),
+        for model, rows in read("table9").groupby("model", sort=False)
     )

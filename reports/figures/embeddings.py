@@ -152,7 +152,7 @@ def label_runs(group: Group, runs: pd.DataFrame) -> dict[str, str]:
     for row in group.rows:
         for run in row.run_ids:
             labels.setdefault(run, []).append(row.label)
-    for run, names, stage in zip(runs.id, runs.planned_for, runs.stage, strict=True):
+    for run, names, stage in zip(runs.id, runs.variants, runs.stage, strict=True):
         labels.setdefault(run, [f"{', '.join(names) or run} after stage {stage + 1}"])
     return {run: ", ".join(names) for run, names in labels.items()}
 

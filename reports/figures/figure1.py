@@ -27,14 +27,14 @@ FOOT_SHARE = 0.30  # of the axis, kept free below the lowest value for the numbe
 
 @dataclass(frozen=True)
 class Bar:
-    """One variant at its last checkpoint, in points. `label` says what it changes at the scale of the group, `paper`
-    is what the paper prints, for the average only; `delta_percent` is the relative change to the parent."""
+    """One variant at its last checkpoint, in points. `label` says what it changes at the scale of the group,
+    `delta_percent` is the relative change to the parent, `paper` the published bar, for the average only."""
 
     row: Row
     label: str
     score: Estimate | None
     delta_percent: float | None
-    paper: published.PublishedBar | None
+    paper: Any
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,7 @@ def _describe_run(run: Any, losses: Sequence[str]) -> Described:
         "Stage": str(run.stage + 1),
         "Continues": run.previous or "",
         "Held-out loss": ", ".join(losses),
-        "Planned for": ", ".join(run.planned_for),
+        "Planned for": ", ".join(run.variants),
         "Data id": run.data_id or DASH,
         "Data from": ", ".join(sorted(run.origins.values())),
         f"Config unlike {M0.name}'s": _changes_of_run(run.scale, run.vocabulary, run.recipe),

@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,10 +18,11 @@ from neobert.runs.specifications import GlueStudy
 from reports import make_figures, published
 from reports.comparison import (
     NOT_RESOLVABLE,
-    ComparedNumber,
+    OFF,
     agreement_sentences,
     average_tolerance,
     compare_numbers,
+    judge,
     kendall_tau,
     rank_by_glue,
     rank_variants,
@@ -55,8 +57,10 @@ def replica(root: Path, off: dict[str, float] | None = None, data: str = "hub", 
     return Replica(root, scale=scale, data=data, levels=dict.fromkeys(PRINTED, 0.0) | (off or {}))  # type: ignore[arg-type]
 
 
-def numbers_of(study: Study) -> tuple[ComparedNumber, ...]:
-    return compare_numbers(study.group(), StoredPredictions(study.root, read_evidence(study.root).studies))
+def numbers_of(study: Study) -> pd.DataFrame:
+    """By name."""
+    numbers = compare_numbers(study.group(), StoredPredictions(study.root, read_evidence(study.root).studies))
+    return numbers.set_index("number", verify_integrity=True)
 
 
 def keep_resamples(study: Study, shared: float, own: float) -> None:
@@ -82,11 +86,11 @@ def test_tolerances_follow_from_the_development_sets() -> None:
 def test_at_paper_scale_on_the_papers_data_a_replica_is_reproduced(tmp_path: Path) -> None:
     study = replica(tmp_path)
     study.write(["M0", "M1", "M2"])
-    numbers = {(each.where, each.name): each for each in numbers_of(study)}
-    assert set(numbers) == {("Figure 1", name) for name in ("M0", "M1", "M2", "M2 against M1")}
-    assert {each.verdict for each in numbers.values()} == {"reproduced"}
-    assert numbers["Figure 1", "M0"].difference == pytest.approx(0) and len(numbers["Figure 1", "M0"].ids) == 8
-    change = numbers["Figure 1", "M2 against M1"]
+    numbers = numbers_of(study)
+    assert set(numbers.index) == {"M0", "M1", "M2", "M2 against M1"}
+    assert set(numbers.published_in) == {"Figure 1"} and set(numbers.verdict) == {"reproduced"}
+    first, change = numbers.loc["M0"], numbers.loc["M2 against M1"]
+    assert first.difference == pytest.approx(0) and len(first.records.split()) == 8
     assert change.ours == pytest.approx(100 * (84.0 / 81.1 - 1)) and change.unit == "percent"
 
 
@@ -103,20 +107,15 @@ def test_a_number_off_by_more_than_the_tolerance_exits_4(tmp_path: Path, capsys:
     assert {path.suffix for path in (tmp_path / "out" / "paper-hub").glob("comparison.*")} == {".md", ".csv", ".json"}
 
 
-def change_of(study: Study, name: str) -> ComparedNumber:
-    (found,) = [each for each in numbers_of(study) if each.name == name]
-    return found
-
-
 @given(st.floats(-9, 9), st.floats(-9, 9), st.floats(0.01, 9))
 def test_a_change_is_reproduced_only_with_its_sign(ours: float, paper: float, tolerance: float) -> None:
     """Within the tolerance, a change that no tolerance can tell from zero is neither reproduced nor off."""
-    change = ComparedNumber("Figure 1", "M4 against M2", "percent", ours, paper, tolerance, "", ())
-    assert change.is_off == (abs(ours - paper) > tolerance)
-    if change.verdict == "reproduced":
+    verdict = judge(ours, paper, tolerance, "percent")
+    assert (verdict == OFF) == (abs(ours - paper) > tolerance)
+    if verdict == "reproduced":
         assert ours * paper > 0
-    if change.verdict == "not resolvable":
-        assert abs(paper) <= tolerance and not change.is_off
+    if verdict == "not resolvable":
+        assert abs(paper) <= tolerance
 
 
 def test_a_flipped_sign_within_independent_noise_is_not_resolvable(tmp_path: Path) -> None:
@@ -124,9 +123,9 @@ def test_a_flipped_sign_within_independent_noise_is_not_resolvable(tmp_path: Pat
     for name, off in (("same", 0.0), ("flipped", 1.0)):
         study = replica(tmp_path / name, {"M4": off})
         study.write(["M2", "M4"])
-        change = change_of(study, "M4 against M2")
+        change = numbers_of(study).loc["M4 against M2"]
         assert change.ours == pytest.approx(100 * ((83.5 + off) / 84.0 - 1)) and change.paper == -0.5
-        assert 1.7 < change.tolerance < 1.9 and change.verdict == "not resolvable" and not change.is_off
+        assert 1.7 < change.tolerance < 1.9 and change.verdict == "not resolvable"
         assert change.why.endswith("taken as independent: predictions are not kept")
 
 
@@ -137,7 +136,7 @@ def test_with_stored_predictions_a_flipped_sign_is_off(tmp_path: Path) -> None:
         study = replica(tmp_path / name, {"M4": off})
         study.write(["M2", "M4"])
         keep_resamples(study, shared=2.0, own=0.1)
-        change = change_of(study, "M4 against M2")
+        change = numbers_of(study).loc["M4 against M2"]
         error = 100 * 0.1 * math.sqrt(2 / len(TASKS)) / 84.0  # of a difference of two means of eight, in percent
         assert change.tolerance == pytest.approx(1.96 * math.sqrt(2) * error + 0.05, rel=0.1)
         verdicts[name] = change.verdict
@@ -148,7 +147,7 @@ def test_paired_noise_that_is_larger_than_the_change_leaves_it_unresolved(tmp_pa
     study = replica(tmp_path, {"M4": 1.0})
     study.write(["M2", "M4"])
     keep_resamples(study, shared=0.0, own=1.5)
-    change = change_of(study, "M4 against M2")
+    change = numbers_of(study).loc["M4 against M2"]
     assert change.verdict == "not resolvable" and change.why == NOT_RESOLVABLE
 
 
@@ -157,7 +156,7 @@ def test_a_change_is_that_of_the_seeds_that_both_have(tmp_path: Path) -> None:
     study.shift_by_seed = (0.0, 5.0)
     study.write(["M2"], seeds=(0, 1))
     study.write(["M4"])
-    assert change_of(study, "M4 against M2").ours == pytest.approx(100 * (83.5 / 84.0 - 1))
+    assert numbers_of(study).loc["M4 against M2"].ours == pytest.approx(100 * (83.5 / 84.0 - 1))
 
 
 def test_another_scale_is_never_off(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -172,14 +171,14 @@ def test_another_scale_is_never_off(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_other_data_an_incomplete_grid_and_a_fallback_are_not_comparable(tmp_path: Path) -> None:
     other = replica(tmp_path / "other", {"M0": 9.0}, data="texts")
     other.write(["M0"])
-    (number,) = numbers_of(other)
-    assert number.verdict == "not comparable" and number.obstacle.startswith("other data")
+    number = numbers_of(other).loc["M0"]
+    assert number.verdict == "not comparable" and number.why.startswith("other data")
 
     partial = replica(tmp_path / "partial", {"M0": 9.0})
     partial.write(["M0"])
     next(partial.root.glob("glue/cola/*.json")).unlink()
-    (number,) = numbers_of(partial)
-    assert number.obstacle == "the grid of M0 is incomplete" and not number.is_off
+    number = numbers_of(partial).loc["M0"]
+    assert number.verdict == "not comparable" and number.why == "the grid of M0 is incomplete"
 
 
 def test_table_3_is_compared_checkpoint_by_checkpoint(tmp_path: Path) -> None:
@@ -190,8 +189,7 @@ def test_table_3_is_compared_checkpoint_by_checkpoint(tmp_path: Path) -> None:
             study.begin("M10", of_task)
             for point in of_task.points:
                 study.trial("M10", of_task, point)
-    names = [each.name for each in numbers_of(study)]
-    assert names == ["NeoBERT-1024 CoLA", "NeoBERT-4096 CoLA"]
+    assert list(numbers_of(study).index) == ["NeoBERT-1024 CoLA", "NeoBERT-4096 CoLA"]
 
 
 @given(st.integers(3, 9).flatmap(lambda count: st.permutations(range(count))))
