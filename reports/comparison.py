@@ -147,14 +147,14 @@ def _printed_changes(group: Group, stored: StoredPredictions) -> Iterator[dict[s
         if bar.printed_delta_percent is None:
             continue
         row, parent = group.last_rows[name], group.last_rows[bar.parent]
-        pair, averages = pair_glue(row, parent, tuple(TASKS), group), (row.average, parent.average)
-        if not pair.differences:
+        delta, averages = pair_glue(row, parent, tuple(TASKS), group), (row.average, parent.average)
+        if not delta.differences:
             continue
-        means = [statistics.fmean(each.at(pair.seeds).by_pretraining.values()) for each in averages if each]
-        tolerance, caveat = _tolerance_of_change(row, parent, stored, pair.seeds)
+        means = [statistics.fmean(each.at(delta.seeds).by_pretraining.values()) for each in averages if each]
+        tolerance, caveat = _tolerance_of_change(row, parent, stored, delta.seeds)
         numbers = 100 * (means[0] / means[1] - 1), bar.printed_delta_percent, tolerance
         obstacle = _obstacle(row, group) or _obstacle(parent, group)
-        yield _compare(bar.source, f"{name} against {bar.parent}", "percent", *numbers, obstacle, pair.ids, caveat)
+        yield _compare(bar.source, f"{name} against {bar.parent}", "percent", *numbers, obstacle, delta.ids, caveat)
 
 
 def _tolerance_of_change(row: Row, parent: Row, stored: StoredPredictions, seeds: Sequence[Seeds]) -> tuple[float, str]:

@@ -6,10 +6,11 @@ the same text in the same tokens and lengths; nothing missing is filled in.
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from ablations.designs import CLAIMS, FACTORS
 from ablations.ladder import M0, M9
@@ -32,30 +33,6 @@ MARGINS: Mapping[str, tuple[float, str]] = {
 DIGITS = {"GLUE": 2, "loss": 4, BITS: 4}
 
 
-@dataclass(frozen=True)
-class Pair:
-    """A variant against its base in one `quantity` (a key of `MARGINS`), by seed of pre-training.
-
-    `corpus` is what a loss was measured on; empty for GLUE, and where no corpus was measured on both sides. `context`
-    is the common one, in tokens, of bits per byte. `differences` are empty where `reason` says why there is nothing to
-    compare. `notes` name seeds that only one side has, `seeds` are those that both have, `ids` are the records.
-    """
-
-    quantity: str
-    differences: Mapping[int, float]
-    seeds: tuple[Seeds, ...] = ()
-    reason: str = ""
-    notes: tuple[str, ...] = ()
-    ids: tuple[str, ...] = ()
-    corpus: str = ""
-    context: int | None = None
-
-    @property
-    def measured(self) -> str:
-        """The quantity, with the corpus and the common context of a loss."""
-        return name_measurement(self.quantity, self.corpus, self.context)
-
-
 def name_measurement(quantity: str, corpus: str, context: int | None = None) -> str:
     """GLUE, or loss with the corpus that it was measured on, and with the context if that is none of their own."""
     return quantity + (f" on {corpus}" if corpus else "") + (f", {context} tokens" if context else "")
@@ -63,17 +40,29 @@ def name_measurement(quantity: str, corpus: str, context: int | None = None) -> 
 
 @dataclass(frozen=True)
 class Delta:
-    """A variant less its base in one quantity. `comparison` is None where `pair.reason` says why there is none.
+    """A variant less its base in one `quantity` (a key of `MARGINS`), by seed of pre-training.
+
+    `corpus` is what a loss was measured on; empty for GLUE, and where no corpus was measured on both sides. `context`
+    is the common one, in tokens, of bits per byte. Where `reason` says why there is nothing to compare, `differences`
+    are empty and `comparison` is None. `notes` name seeds that only one side has, `seeds` are those that both have,
+    `ids` are the records.
 
     `p_holm` and `p_equivalence_holm` are corrected over all deltas of the same design and quantity, a loss on each
     corpus by itself. `examples` is the 95 % interval over development examples at these seeds; None where
     `no_examples` says why.
     """
 
-    design: str
     variant: str
     base: str
-    pair: Pair
+    quantity: str
+    corpus: str = ""
+    context: int | None = None
+    differences: Mapping[int, float] = field(default_factory=dict)
+    seeds: tuple[Seeds, ...] = ()
+    reason: str = ""
+    notes: tuple[str, ...] = ()
+    ids: tuple[str, ...] = ()
+    design: str = ""
     comparison: Comparison | None = None
     p_holm: float | None = None
     p_equivalence_holm: float | None = None
@@ -81,9 +70,14 @@ class Delta:
     no_examples: str = ""
 
     @property
+    def measured(self) -> str:
+        """The quantity, with the corpus and the common context of a loss."""
+        return name_measurement(self.quantity, self.corpus, self.context)
+
+    @property
     def family(self) -> tuple[str, str]:
         """The tests that are corrected together."""
-        return self.design, self.pair.measured
+        return self.design, self.measured
 
     @property
     def verdict(self) -> str:
@@ -95,9 +89,9 @@ def find_deltas(group: Group, tasks: Sequence[str], stored: StoredPredictions) -
     """All deltas in the order of the ladder: GLUE means over `tasks`, then held-out losses, then the designs."""
     families: dict[tuple[str, str], list[Delta]] = defaultdict(list)
     for design, variant, base in _compared_pairs(group):
-        for pair in (pair_glue(variant, base, tasks, group), *pair_losses(variant, base)):
-            delta = _delta(design, variant, base, pair, tasks, stored)
-            families[delta.family].append(delta)
+        for delta in (pair_glue(variant, base, tasks, group), *pair_losses(variant, base)):
+            compared = _compare(replace(delta, design=design), variant, base, tasks, stored)
+            families[compared.family].append(compared)
     return tuple(delta for family in families.values() for delta in _corrected(family))
 
 
@@ -115,17 +109,17 @@ def _compared_pairs(group: Group) -> Iterator[tuple[str, Row, Row]]:
             yield "add-one", more, rows[M0.name]
 
 
-def _delta(design: str, variant: Row, base: Row, pair: Pair, tasks: Sequence[str], stored: StoredPredictions) -> Delta:
-    delta = Delta(design, variant.name, base.name, pair)
-    if not pair.differences:
+def _compare(delta: Delta, variant: Row, base: Row, tasks: Sequence[str], stored: StoredPredictions) -> Delta:
+    """A delta with its statistics, apart from what is corrected over its family."""
+    if not delta.differences:
         return delta
     examples, reason = None, ""
-    if pair.quantity == "GLUE":
+    if delta.quantity == "GLUE":
         try:
-            examples = bootstrap_interval(variant, base, tasks, stored, pair.seeds)
+            examples = bootstrap_interval(variant, base, tasks, stored, delta.seeds)
         except MissingData as error:
             reason = str(error)
-    comparison = compare(pair.differences.values(), MARGINS[pair.quantity][0])
+    comparison = compare(delta.differences.values(), MARGINS[delta.quantity][0])
     return replace(delta, comparison=comparison, examples=examples, no_examples=reason)
 
 
@@ -138,15 +132,16 @@ def _corrected(family: Sequence[Delta]) -> list[Delta]:
     ]
 
 
-def pair_glue(variant: Row, base: Row, tasks: Sequence[str], group: Group) -> Pair:
+def pair_glue(variant: Row, base: Row, tasks: Sequence[str], group: Group) -> Delta:
     """Mean scores over the tasks, in points. A side that lacks a task has no mean."""
     ours, theirs = variant.mean_over(tasks), base.mean_over(tasks)
     if ours is None or theirs is None:
         lacking = [row for row, mean in ((variant, ours), (base, theirs)) if mean is None]
-        return Pair("GLUE", {}, reason="; ".join(_why_no_mean(row, tasks, group) for row in lacking))
-    pair = _pair(Pair("GLUE", {}), variant, base, ours, theirs)
-    ids = {*variant.trial_ids(tasks, pair.seeds), *base.trial_ids(tasks, pair.seeds)}
-    return replace(pair, ids=tuple(sorted(ids)))
+        reasons = [_why_no_mean(row, tasks, group) for row in lacking]
+        return Delta(variant.name, base.name, "GLUE", reason="; ".join(reasons))
+    delta = _subtract(Delta(variant.name, base.name, "GLUE"), ours, theirs)
+    ids = {*variant.trial_ids(tasks, delta.seeds), *base.trial_ids(tasks, delta.seeds)}
+    return replace(delta, ids=tuple(sorted(ids)))
 
 
 def _why_no_mean(row: Row, tasks: Sequence[str], group: Group) -> str:
@@ -156,19 +151,20 @@ def _why_no_mean(row: Row, tasks: Sequence[str], group: Group) -> str:
     return f"{row.name}: {why_no_average(row, group) or 'no seed has all tasks'}"
 
 
-def pair_losses(variant: Row, base: Row) -> tuple[Pair, ...]:
+def pair_losses(variant: Row, base: Row) -> tuple[Delta, ...]:
     """Held-out losses in nats a token on every corpus that both were measured on, the variant's own first; only of
     models that read it in the same tokens and lengths. Where nothing can be compared, one pair that says why, and
     behind it the losses in bits per byte where both were measured in a common context."""
     shared = shared_corpora([variant, base])
     reason = why_losses_differ(variant, base) or ("" if shared else _why_no_shared_loss(variant, base))
-    if not reason:
-        return tuple(
-            _pair_on_texts(Pair("loss", {}, corpus=corpus), variant, base, variant.losses[corpus], base.losses[corpus])
-            for corpus in shared
-        )
-    is_same = variant.recipe.pretraining == base.recipe.pretraining
-    return Pair("loss", {}, reason=reason), *(() if is_same else _pairs_in_bits(variant, base))
+    delta = Delta(variant.name, base.name, "loss", reason=reason)
+    if reason:
+        is_same = variant.recipe.pretraining == base.recipe.pretraining
+        return delta, *(() if is_same else _pairs_in_bits(variant, base))
+    return tuple(
+        _subtract_losses(replace(delta, corpus=corpus), variant, base, variant.losses[corpus], base.losses[corpus])
+        for corpus in shared
+    )
 
 
 def shared_corpora(rows: Sequence[Row]) -> list[str]:
@@ -195,56 +191,54 @@ def _why_no_shared_loss(variant: Row, base: Row) -> str:
     return f"losses on other text: {' and '.join(corpora)}"
 
 
-def _pairs_in_bits(variant: Row, base: Row) -> Iterator[Pair]:
+def _pairs_in_bits(variant: Row, base: Row) -> Iterator[Delta]:
     """Bits per byte on every corpus in the longest context that both were measured in, the variant's own first."""
     first, second = variant.bits_per_byte, base.bits_per_byte
     longest = dict(sorted(first.keys() & second.keys()))
     own = variant.recipe.pretraining.data.corpus
     for corpus in sorted(longest, key=lambda corpus: (corpus != own, corpus)):
         place = corpus, longest[corpus]
-        empty = Pair(BITS, {}, corpus=corpus, context=longest[corpus])
-        yield _pair_on_texts(empty, variant, base, first[place], second[place])
+        empty = Delta(variant.name, base.name, BITS, corpus, longest[corpus])
+        yield _subtract_losses(empty, variant, base, first[place], second[place])
 
 
-def _pair(empty: Pair, variant: Row, base: Row, ours: Estimate, theirs: Estimate) -> Pair:
+def _subtract(empty: Delta, ours: Estimate, theirs: Estimate) -> Delta:
     """The differences at the seeds that both sides have; what only one side has is named."""
     common = sorted(ours.by_seeds.keys() & theirs.by_seeds.keys())
-    alone = ((variant, ours.by_seeds.keys() - set(common)), (base, theirs.by_seeds.keys() - set(common)))
-    found = [
-        f"seed {', '.join(map(str, sorted(seeds)))} of {row.name} has no partner and is left out"
-        for row, seeds in alone
+    alone = {name: each.by_seeds.keys() - set(common) for name, each in ((empty.variant, ours), (empty.base, theirs))}
+    notes = [
+        f"seed {', '.join(map(str, sorted(seeds)))} of {name} has no partner and is left out"
+        for name, seeds in alone.items()
         if seeds
     ]
     differences = Estimate({seeds: ours.by_seeds[seeds] - theirs.by_seeds[seeds] for seeds in common}).by_pretraining
     if len(common) > len(differences):
-        found.append("fine-tuning seeds of one pre-training seed are averaged and count as one seed")
-    reason = "" if differences else f"{variant.name} and {base.name} have no seed in common"
-    return replace(empty, differences=differences, seeds=tuple(common), reason=reason, notes=tuple(found))
+        notes.append("fine-tuning seeds of one pre-training seed are averaged and count as one seed")
+    reason = "" if differences else f"{empty.variant} and {empty.base} have no seed in common"
+    return replace(empty, differences=differences, seeds=tuple(common), reason=reason, notes=tuple(notes))
 
 
-def _pair_on_texts(empty: Pair, variant: Row, base: Row, ours: Estimate, theirs: Estimate) -> Pair:
-    """The pair with the ids of its runs, and without seeds that were measured on other held-out documents."""
-    pair = _pair(empty, variant, base, ours, theirs)
-    texts: dict[int, list[str]] = defaultdict(list)
-    ids: dict[int, list[str]] = defaultdict(list)
-    for row in (variant, base):
-        known = row.heldout[(row.heldout.corpus == pair.corpus) & row.heldout.texts.notna()]
-        named = dict(zip(known.run, known.texts, strict=True))
-        for run, seed in zip(row.runs.id, row.runs.seed, strict=True):
-            texts[seed].append(named.get(run, ""))  # runs from before there were names of texts had all the same rule
-            ids[seed].append(run)
-    odd = {seed for seed in pair.differences if len(set(texts[seed])) > 1}
-    kept = [seed for seed in pair.differences if seed not in odd]
-    pair = replace(pair, ids=tuple(sorted(run for seed in kept for run in ids[seed])))
+def _subtract_losses(empty: Delta, variant: Row, base: Row, ours: Estimate, theirs: Estimate) -> Delta:
+    """The same with the ids of the runs, and without seeds that were measured on other held-out documents."""
+    delta = _subtract(empty, ours, theirs)
+    runs = pd.concat([variant.runs, base.runs])
+    heldout = pd.concat([variant.heldout, base.heldout])
+    known = heldout[(heldout.corpus == delta.corpus) & heldout.texts.notna()]
+    named = dict(zip(known.run, known.texts, strict=True))
+    # runs from before there were names of texts had all the same rule
+    texts = runs.id.map(lambda run: named.get(run, "")).groupby(runs.seed).nunique()
+    odd = [seed for seed in delta.differences if texts[seed] > 1]
+    kept = {seed: difference for seed, difference in delta.differences.items() if seed not in odd}
+    delta = replace(delta, ids=tuple(sorted(runs.id[runs.seed.isin(kept)])))
     if not odd:
-        return pair
-    why = f"seed {', '.join(map(str, sorted(odd)))} was measured on other held-out texts of {pair.corpus} on each side"
+        return delta
+    why = f"seed {', '.join(map(str, odd))} was measured on other held-out texts of {delta.corpus} on each side"
     return replace(
-        pair,
-        differences={seed: pair.differences[seed] for seed in kept},
-        seeds=tuple(each for each in pair.seeds if each.pretraining not in odd),
+        delta,
+        differences=kept,
+        seeds=tuple(each for each in delta.seeds if each.pretraining in kept),
         reason="" if kept else why,
-        notes=(*pair.notes, f"{why} and is left out"),
+        notes=(*delta.notes, f"{why} and is left out"),
     )
 
 
@@ -299,15 +293,15 @@ def deltas_table(deltas: Sequence[Delta], group: Group, quantity: str) -> Table:
         alignment="llllr" + "r" * (len(HEADER) - 6) + "l",
         notes=(*warnings(group), *_notes(deltas, quantity)),
         rules=frozenset(rules),
-        records=tuple(delta.pair.ids for delta in deltas),
+        records=tuple(delta.ids for delta in deltas),
     )
 
 
 def _shown(delta: Delta) -> tuple[str, ...]:
-    names = delta.design, delta.variant, delta.base, delta.pair.measured
-    found, digits = delta.comparison, DIGITS[delta.pair.quantity]
+    names = delta.design, delta.variant, delta.base, delta.measured
+    found, digits = delta.comparison, DIGITS[delta.quantity]
     if found is None:
-        return (*names, "0", *[DASH] * (len(HEADER) - 6), f"left out: {delta.pair.reason}")
+        return (*names, "0", *[DASH] * (len(HEADER) - 6), f"left out: {delta.reason}")
     return (
         *names,
         str(found.seeds),
@@ -322,12 +316,10 @@ def _shown(delta: Delta) -> tuple[str, ...]:
 
 def _facts(delta: Delta, quantity: str) -> tuple[Any, ...]:
     """Every number, seed by seed, with the ids of the records behind it."""
-    pair, found = delta.pair, delta.comparison
-    words = "held-out loss" if pair.quantity == "loss" else f"held-out {pair.quantity}"
-    measured = quantity if pair.quantity == "GLUE" else name_measurement(words, pair.corpus, pair.context)
-    names = delta.design, delta.variant, delta.base, pair.quantity, measured, len(pair.differences)
+    found, measured = delta.comparison, quantity if delta.quantity == "GLUE" else f"held-out {delta.measured}"
+    names = delta.design, delta.variant, delta.base, delta.quantity, measured, len(delta.differences)
     if found is None:
-        return (*names, *[None] * 15, pair.reason, "")
+        return (*names, *[None] * 15, delta.reason, "")
     return (
         *names,
         found.mean,
@@ -338,14 +330,14 @@ def _facts(delta: Delta, quantity: str) -> tuple[Any, ...]:
         found.margin,
         found.detectable,
         delta.verdict,
-        " ".join(f"{seed}:{value:.6f}" for seed, value in pair.differences.items()),
-        "; ".join([*pair.notes, *([delta.no_examples] if delta.no_examples else [])]),
-        " ".join(pair.ids),
+        " ".join(f"{seed}:{value:.6f}" for seed, value in delta.differences.items()),
+        "; ".join([*delta.notes, *([delta.no_examples] if delta.no_examples else [])]),
+        " ".join(delta.ids),
     )
 
 
 def _notes(deltas: Sequence[Delta], quantity: str) -> list[str]:
-    told = {delta.pair.quantity for delta in deltas} | {"GLUE", "loss"}
+    told = {delta.quantity for delta in deltas} | {"GLUE", "loss"}
     margins = ", ".join(f"{margin:g} {reason} ({name})" for name, (margin, reason) in MARGINS.items() if name in told)
     lines = [
         f"GLUE: {quantity}, in points; loss: held-out MLM loss in nats a token on a corpus that both were measured on, "
@@ -367,7 +359,7 @@ def _notes(deltas: Sequence[Delta], quantity: str) -> list[str]:
         )
     designs = list(dict.fromkeys(delta.design for delta in deltas))
     lines += [CLAIMS[design] for design in designs if design in CLAIMS]
-    lines += [f"{d.variant} against {d.base} ({d.pair.measured}): {note}." for d in deltas for note in d.pair.notes]
+    lines += [f"{d.variant} against {d.base} ({d.measured}): {note}." for d in deltas for note in d.notes]
     without = {delta.no_examples for delta in deltas if delta.no_examples}
     return [*lines, *(f"No interval over examples: {reason}." for reason in sorted(without))]
 

@@ -142,11 +142,11 @@ def limits(strips: Sequence[Strip]) -> Interval:
 def forest_of_deltas(deltas: Sequence[Delta], group: Group, quantity: str) -> Forest:
     """A line for every pair of variants, a column for each quantity in which some pair is compared."""
     pairs = list(dict.fromkeys((delta.variant, delta.base) for delta in deltas))
-    units = {delta.pair.measured: UNITS[delta.pair.quantity] for delta in deltas if delta.comparison is not None}
+    units = {delta.measured: UNITS[delta.quantity] for delta in deltas if delta.comparison is not None}
     cells: dict[tuple[int, int], Strip | str] = {}
     for delta in deltas:
         for place, (measured, unit) in enumerate(units.items()):
-            if delta.pair.measured == measured or (delta.comparison is None and unit == UNITS[delta.pair.quantity]):
+            if delta.measured == measured or (delta.comparison is None and unit == UNITS[delta.quantity]):
                 cells[pairs.index((delta.variant, delta.base)), place] = _strip(delta, group)
     rows = group.last_rows  # the names of designs say themselves what changes
     lines = [
@@ -179,7 +179,7 @@ def forest_of_effects(factorials: Sequence[Factorial], group: Group) -> Forest:
 
 def _strip(delta: Delta, group: Group) -> Strip | str:
     if delta.comparison is None:
-        return textwrap.shorten(delta.pair.reason, MOST_LETTERS_OF_A_REASON, placeholder=" …")
+        return textwrap.shorten(delta.reason, MOST_LETTERS_OF_A_REASON, placeholder=" …")
     row = group.last_rows.get(delta.variant)
     is_discarded = row is not None and not row.kept
-    return Strip(delta.comparison, DIGITS[delta.pair.quantity], delta.examples, is_discarded)
+    return Strip(delta.comparison, DIGITS[delta.quantity], delta.examples, is_discarded)

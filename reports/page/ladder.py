@@ -59,7 +59,7 @@ def draw_ladder(findings: Findings, register: Register) -> LadderChart:
     bars = {bar.row.name: bar for bar in findings.bars.bars}
     of_glue, of_loss = _deltas_to_parents(findings, bars)
     scores = [score for bar in bars.values() if bar.score for score in bar.score.by_seeds.values()]
-    differences = [0.0, *(value for delta in of_glue.values() for value in delta.pair.differences.values())]
+    differences = [0.0, *(value for delta in of_glue.values() for value in delta.differences.values())]
     order = list(_in_tree_order(findings.group.last_rows))
     maker = _Lines(
         findings,
@@ -82,12 +82,12 @@ def _deltas_to_parents(findings: Findings, bars: Mapping[str, Bar]) -> tuple[dic
     of_loss: dict[str, list[Delta]] = defaultdict(list)
     for delta in findings.deltas:
         if delta.variant in bars and delta.base == bars[delta.variant].row.parent:
-            if delta.pair.quantity == "GLUE":
+            if delta.quantity == "GLUE":
                 of_glue[delta.variant] = delta
-            elif delta.pair.quantity == "loss":
+            elif delta.quantity == "loss":
                 of_loss[delta.variant].append(delta)
     shown = {name: bar.row.own_loss[0] if bar.row.own_loss else "" for name, bar in bars.items()}
-    first = {name: min(own, key=lambda delta: delta.pair.corpus != shown[name]) for name, own in of_loss.items()}
+    first = {name: min(own, key=lambda delta: delta.corpus != shown[name]) for name, own in of_loss.items()}
     return of_glue, first
 
 
@@ -131,7 +131,7 @@ class _Lines:
             verdict=delta.verdict if delta else "",
             loss=self._loss(row),
             loss_delta=self._delta(of_loss),
-            loss_why=of_loss.pair.reason.partition(":")[0] if of_loss else "",
+            loss_why=of_loss.reason.partition(":")[0] if of_loss else "",
             why="" if score else why_no_average(row, self._findings.group),
         )
 
@@ -146,12 +146,12 @@ class _Lines:
     def _delta(self, delta: Delta | None) -> Number:
         if delta is None or delta.comparison is None:
             return NO_NUMBER
-        quantity = delta.pair.quantity
+        quantity = delta.quantity
         text = signed(delta.comparison.mean, 1 if quantity == "GLUE" else 3)
         how = f"mean over paired seeds of {delta.variant} less {delta.base}"
         change = signed(delta.comparison.mean, DIGITS[quantity])
-        title = f"{delta.variant} against {delta.base}: {delta.pair.measured} {change}"
-        return self._register.number(text, title, how, delta.pair.ids)
+        title = f"{delta.variant} against {delta.base}: {delta.measured} {change}"
+        return self._register.number(text, title, how, delta.ids)
 
     def _loss(self, row: Row) -> Number:
         if row.own_loss is None:

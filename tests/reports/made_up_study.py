@@ -128,9 +128,7 @@ class Study:
             for seed in seeds:
                 self.pretrain(name, seed)
                 for study in self.studies(name, seed):
-                    self.begin(name, study)
-                    for point in study.points:
-                        self.trial(name, study, point)
+                    self.search(name, study)
 
     def labels(self, name: str) -> dict[str, Any]:
         """Labels as runs carry them: every variant with equal pre-training, whatever its grid."""
@@ -194,6 +192,12 @@ class Study:
             path = Layout(self.root).pretraining(run.id) / "metrics.jsonl"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def search(self, name: str, study: GlueStudy) -> None:
+        """Run a study's whole grid."""
+        self.begin(name, study)
+        for point in study.points:
+            self.trial(name, study, point)
 
     def begin(self, name: str, study: GlueStudy) -> None:
         """Write the run.json of a study."""

@@ -60,7 +60,7 @@ def replica(root: Path, off: dict[str, float] | None = None, data: str = "hub", 
 def numbers_of(study: Study) -> pd.DataFrame:
     """By name."""
     numbers = compare_numbers(study.group(), StoredPredictions(study.root, read_evidence(study.root).studies))
-    return numbers.set_index("number", verify_integrity=True)
+    return numbers.set_index("number")
 
 
 def keep_resamples(study: Study, shared: float, own: float) -> None:
@@ -186,9 +186,7 @@ def test_table_3_is_compared_checkpoint_by_checkpoint(tmp_path: Path) -> None:
     study.pretrain("M10")
     for of_task in study.studies("M10"):
         if of_task.task == "cola":
-            study.begin("M10", of_task)
-            for point in of_task.points:
-                study.trial("M10", of_task, point)
+            study.search("M10", of_task)
     assert list(numbers_of(study).index) == ["NeoBERT-1024 CoLA", "NeoBERT-4096 CoLA"]
 
 

@@ -34,15 +34,18 @@ from tests.reports.predictions import with_predictions
 pytestmark = pytest.mark.usefixtures("no_waiting_for_disks")
 
 
-def reported(study: Study) -> tuple[dict[tuple[str, str, str], Delta], str]:
-    """Deltas by (variant, base, what was measured) and the printed page."""
+def read(study: Study) -> tuple[Group, tuple[Delta, ...]]:
     evidence = read_evidence(study.root)
     group = group_of(evidence, study.scale, study.data)
-    bars = find_bars(group)
-    found = find_deltas(group, bars.tasks, StoredPredictions(study.root, evidence.studies))
-    table = deltas_table(found, group, bars.quantity)
+    return group, find_deltas(group, find_bars(group).tasks, StoredPredictions(study.root, evidence.studies))
+
+
+def reported(study: Study) -> tuple[dict[tuple[str, str, str], Delta], str]:
+    """Deltas by (variant, base, what was measured) and the printed page."""
+    group, found = read(study)
+    table = deltas_table(found, group, find_bars(group).quantity)
     assert len(table.facts) == len(list(csv.DictReader(io.StringIO(table.csv)))) == len(found) and table.latex
-    return {(delta.variant, delta.base, delta.pair.measured): delta for delta in found}, table.markdown
+    return {(delta.variant, delta.base, delta.measured): delta for delta in found}, table.markdown
 
 
 def test_a_delta_is_the_mean_over_paired_seeds_of_differences_of_averages(study: Study) -> None:
@@ -53,11 +56,11 @@ def test_a_delta_is_the_mean_over_paired_seeds_of_differences_of_averages(study:
     ours, theirs = rows["M1"].average, rows["M0"].average
     assert ours is not None and theirs is not None and delta.comparison is not None
     by_seed = [ours.by_seeds[seeds] - theirs.by_seeds[seeds] for seeds in ours.by_seeds]
-    assert list(delta.pair.differences.values()) == pytest.approx(by_seed)
+    assert list(delta.differences.values()) == pytest.approx(by_seed)
     assert delta.comparison.interval is not None and delta.comparison.mean == pytest.approx(np.mean(by_seed))
     assert delta.comparison.p_sign_flip is not None and delta.comparison.p_sign_flip >= 0.25
     assert "the smallest p that an exact sign-flip test can reach is 0.25 with 3" in page
-    assert len(delta.pair.ids) == 2 * 3 * 8
+    assert len(delta.ids) == 2 * 3 * 8
 
 
 def test_one_seed_has_no_interval_and_says_so(study: Study) -> None:
@@ -72,7 +75,7 @@ def test_a_seed_without_partner_is_named_and_left_out(study: Study) -> None:
     study.write(["M0"], seeds=(0, 1, 2))
     study.write(["M1"], seeds=(1, 2, 3))
     deltas, page = reported(study)
-    assert list(deltas["M1", "M0", "GLUE"].pair.differences) == [1, 2]
+    assert list(deltas["M1", "M0", "GLUE"].differences) == [1, 2]
     assert "seed 3 of M1 has no partner and is left out" in page
     assert "seed 0 of M0 has no partner and is left out" in page
 
@@ -85,20 +88,20 @@ def test_a_missing_task_leaves_the_pair_out_with_its_name(study: Study) -> None:
                 task.trial(Layout(study.root), point).record.unlink()
     deltas, page = reported(study)
     delta = deltas["M1", "M0", "GLUE"]
-    assert delta.comparison is None and "M1 has no score on RTE" in delta.pair.reason
+    assert delta.comparison is None and "M1 has no score on RTE" in delta.reason
     assert "left out: M1 has no score on RTE" in page
-    assert deltas["M3", "M2", "GLUE"].pair.reason == "M3: no record"
+    assert deltas["M3", "M2", "GLUE"].reason == "M3: no record"
 
 
 def test_losses_are_compared_only_where_they_are_on_the_same_text_in_the_same_tokens(study: Study) -> None:
     study.write(["M0", "M1", "M2", "M3", "M8", "M9", "M10"])
     deltas, _ = reported(study)
     assert deltas["M1", "M0", "loss on wikibook"].comparison is not None
-    reasons = {(a, b): deltas[a, b, "loss"].pair.reason for a, b in (("M2", "M1"), ("M3", "M2"), ("M10", "M9"))}
+    reasons = {(a, b): deltas[a, b, "loss"].reason for a, b in (("M2", "M1"), ("M3", "M2"), ("M10", "M9"))}
     assert reasons["M2", "M1"] == "losses on other text: web and wikibook"
     assert reasons["M3", "M2"] == "losses on other tokens: bpe and wordpiece"
     assert reasons["M10", "M9"] == "both have the same weights"
-    assert "losses in other contexts" in deltas["M9", "M8", "loss"].pair.reason
+    assert "losses in other contexts" in deltas["M9", "M8", "loss"].reason
 
 
 def test_where_tokens_or_contexts_differ_bits_per_byte_in_a_common_context_are_compared(study: Study) -> None:
@@ -106,13 +109,13 @@ def test_where_tokens_or_contexts_differ_bits_per_byte_in_a_common_context_are_c
     study.write(["M1", "M2", "M3", "M8", "M9", "M10"], seeds=(0, 1))
     deltas, page = reported(study)
     for variant, base in (("M3", "M2"), ("M9", "M8")):
-        assert deltas[variant, base, "loss"].pair.reason
+        assert deltas[variant, base, "loss"].reason
         for corpus in ("web", "wikibook"):
             delta = deltas[variant, base, f"bits per byte on {corpus}, 64 tokens"]
             expected = -(study.level(variant) - study.level(base)) / 80
             assert delta.comparison is not None and delta.comparison.mean == pytest.approx(expected, abs=1e-4)
-            assert len(delta.pair.ids) == 4
-    names = {(delta.variant, delta.base) for delta in deltas.values() if delta.pair.quantity == "bits per byte"}
+            assert len(delta.ids) == 4
+    names = {(delta.variant, delta.base) for delta in deltas.values() if delta.quantity == "bits per byte"}
     assert names == {("M3", "M2"), ("M9", "M8")}, "the others are compared in nats, or have the same weights"
     assert "bits per byte on web, 64 tokens" in page and "it is no strict comparison" in page
 
@@ -122,11 +125,11 @@ def test_losses_on_other_texts_are_not_compared(study: Study) -> None:
     study.common_context = 64
     study.write(["M0"], seeds=(0, 1, 2))
     left_out = "seed 0, 1 was measured on other held-out texts of wikibook on each side"
-    assert reported(study)[0]["M1", "M0", "loss on wikibook"].pair.reason == left_out
+    assert reported(study)[0]["M1", "M0", "loss on wikibook"].reason == left_out
     study.write(["M1"], seeds=(2,))
     deltas, page = reported(study)
     delta = deltas["M1", "M0", "loss on wikibook"]
-    assert list(delta.pair.differences) == [2] and f"{left_out} and is left out" in page
+    assert list(delta.differences) == [2] and f"{left_out} and is left out" in page
     assert deltas["M1", "M0", "GLUE"].comparison is not None
 
 
@@ -137,9 +140,9 @@ def test_losses_on_every_corpus_that_both_were_measured_on_are_compared_apart(st
     for corpus in ("web", "wikibook"):
         delta = deltas["M2", "M1", f"loss on {corpus}"]
         expected = [-(study.levels["M2"] - study.levels["M1"]) / 20] * 2
-        assert list(delta.pair.differences.values()) == pytest.approx(expected, abs=1e-3)
-        assert len(delta.pair.ids) == 4 and f"loss on {corpus}" in page
-    assert deltas["M3", "M2", "loss"].pair.reason == "losses on other tokens: bpe and wordpiece"
+        assert list(delta.differences.values()) == pytest.approx(expected, abs=1e-3)
+        assert len(delta.ids) == 4 and f"loss on {corpus}" in page
+    assert deltas["M3", "M2", "loss"].reason == "losses on other tokens: bpe and wordpiece"
 
 
 def test_a_corpus_that_one_side_was_not_measured_on_is_not_compared(study: Study) -> None:
@@ -157,13 +160,10 @@ def test_fine_tuning_seeds_of_one_pre_training_are_no_further_seeds(study: Study
         study.pretrain(name)
         for of_task in study.studies(name):
             for seed in (0, 1, 2):
-                repeated = of_task.model_copy(update={"seed": seed})
-                study.begin(name, repeated)
-                for point in repeated.points:
-                    study.trial(name, repeated, point)
+                study.search(name, of_task.model_copy(update={"seed": seed}))
     deltas, page = reported(study)
     delta = deltas["M1", "M0", "GLUE"]
-    assert len(delta.pair.seeds) == 3 and len(delta.pair.differences) == 1
+    assert len(delta.seeds) == 3 and len(delta.differences) == 1
     assert delta.verdict == "too few seeds" and "are averaged and count as one seed" in page
 
 
@@ -171,7 +171,7 @@ def test_holm_corrects_over_the_ladder_and_leaves_alternatives_to_themselves(stu
     names = ["M0", "M1", "M2", "M4", "M0@dropout"]
     study.write(names, seeds=tuple(range(6)))
     deltas, _ = reported(study)
-    of_ladder = [delta for delta in deltas.values() if delta.design == "ladder" and delta.pair.quantity == "GLUE"]
+    of_ladder = [delta for delta in deltas.values() if delta.design == "ladder" and delta.quantity == "GLUE"]
     tested = sorted(delta.comparison.p_t for delta in of_ladder if delta.comparison and delta.comparison.p_t)
     smallest = min(delta.p_holm for delta in of_ladder if delta.p_holm is not None)
     assert len(tested) == 3 and smallest == pytest.approx(3 * tested[0])
@@ -232,12 +232,6 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Study:
     return made_up
 
 
-def read(study: Study) -> tuple[Group, tuple[Delta, ...]]:
-    evidence = read_evidence(study.root)
-    group = group_of(evidence, study.scale, study.data)
-    return group, find_deltas(group, find_bars(group).tasks, StoredPredictions(study.root, evidence.studies))
-
-
 def at(forest: Forest, line: str, column: str) -> Strip | str:
     lines, columns = [name for name, _ in forest.lines], [title for title, _ in forest.columns]
     return forest.cells.get((lines.index(line), columns.index(column)), "")
@@ -252,7 +246,7 @@ def test_every_delta_has_a_line_and_every_quantity_a_column(compared: Study) -> 
         ("loss on wikibook", "nats a token, lower is better"),
         ("loss on web", "nats a token, lower is better"),
     )
-    by_name = {(each.variant, each.base, each.pair.measured): each for each in deltas}
+    by_name = {(each.variant, each.base, each.measured): each for each in deltas}
     for line, column in (("M1 − M0", "GLUE"), ("M2 − M1", "loss on web")):
         strip = at(forest, line, column)
         assert isinstance(strip, Strip)

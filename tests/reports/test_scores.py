@@ -46,19 +46,15 @@ def test_a_whole_ladder_has_a_row_a_variant_and_two_for_m10(ladder_group: Group)
     assert ladder_group.problems == ()
 
 
-def test_average_is_the_flat_mean_of_the_eight_tasks(ladder_group: Group) -> None:
+def test_average_is_the_flat_mean_of_the_eight_tasks_and_spread_its_standard_deviation_over_seeds(
+    ladder_group: Group,
+) -> None:
     for row in ladder_group.rows:
-        assert row.average is not None
         cells = [cell.score.mean for cell in row.cells.values() if cell.score]
+        assert row.average is not None and len(cells) == 8
         assert row.average.mean == pytest.approx(statistics.fmean(cells))
-        assert len(cells) == 8
-
-
-def test_spread_is_the_standard_deviation_of_averages_over_seeds(ladder_group: Group) -> None:
-    average = ladder_group.rows[0].average
-    assert average is not None
-    assert set(average.by_seeds) == {Seeds(0, 0), Seeds(1, 1)}
-    assert average.spread == pytest.approx(statistics.stdev(average.by_seeds.values()))
+        assert set(row.average.by_seeds) == {Seeds(0, 0), Seeds(1, 1)}
+        assert row.average.spread == pytest.approx(statistics.stdev(row.average.by_seeds.values()))
 
 
 def test_heldout_loss_stands_beside_every_variant(ladder_group: Group) -> None:
@@ -139,9 +135,8 @@ def test_a_trial_that_failed_once_and_was_recorded_later_has_not_failed(study: S
 
 
 def test_when_every_trial_failed_the_score_is_missing_and_never_zero(study: Study) -> None:
-    study.pretrain("M2")
+    plant(study, "M2", {0: []})
     of_task = study.study("M2", "cola")
-    study.begin("M2", of_task)
     for point in of_task.points:
         study.fail(of_task, point)
     cell = last_row(study, "M2").cells["cola"]
@@ -171,20 +166,14 @@ def test_trials_of_the_limited_grid_count_for_m9_and_only_shared_starts_for_m10(
     assert limited.cells["cola"].trials == len(points["M9"]) and larger.cells["cola"].trials == len(points["M10"])
 
 
-def test_m10_is_not_begun_by_the_trials_of_m9(study: Study) -> None:
+def test_m10_is_not_begun_by_the_trials_of_m9_whose_last_checkpoint_alone_is_measured(study: Study) -> None:
     study.write(["M9"])
-    rows = study.group().last_rows
-    assert rows["M9"].average is not None
-    assert rows["M10"].scored_tasks == () and rows["M10"].losses
-    assert any(
-        "NeoBERT-192 (M10): pre-trained, but no GLUE record of its own" in line for line in notes(study.group(), True)
-    )
-
-
-def test_m9_alone_measures_its_last_checkpoint(study: Study) -> None:
-    study.write(["M9"])
-    assert [row.stage for row in study.group().rows if row.name == "M9"] == [1]
-    assert [row.stage for row in study.group().rows if row.name == "M10"] == [0, 1]
+    group = study.group()
+    rows = group.last_rows
+    assert rows["M9"].average is not None and rows["M10"].scored_tasks == () and rows["M10"].losses
+    assert any("NeoBERT-192 (M10): pre-trained, but no GLUE record of its own" in line for line in notes(group, True))
+    stages = {name: [row.stage for row in group.rows if row.name == name] for name in ("M9", "M10")}
+    assert stages == {"M9": [1], "M10": [0, 1]}
 
 
 def test_alternatives_appear_behind_the_ladder_once_they_have_records_of_their_own(study: Study) -> None:
@@ -198,10 +187,7 @@ def test_a_reading_of_the_protocol_has_a_row_once_a_study_is_its_own(study: Stud
     both."""
     study.write(["M9", "M10"])
     assert list(study.group().last_rows) == list(LEVELS)
-    of_task = study.study("M10@dense", "rte")
-    study.begin("M10@dense", of_task)
-    for point in of_task.points:
-        study.trial("M10@dense", of_task, point)
+    study.search("M10@dense", study.study("M10@dense", "rte"))
     rows = study.group().last_rows
     assert list(rows) == [*LEVELS, "M10@dense"] and study.group().problems == ()
     assert rows["M10@dense"].scored_tasks == ("mnli", "qqp", "rte", "sst2", "cola")
@@ -303,15 +289,6 @@ def test_a_score_that_cannot_be_one_is_left_out(study: Study, score: float | str
     assert last_row(study, "M2").cells["cola"].score is not None
 
 
-def test_a_copied_record_is_counted_once_and_named(study: Study) -> None:
-    plant(study, "M2", {0: [0.5, 0.9]})
-    path = next(study.root.glob("glue/cola/*.json"))
-    (path.parent / "copy.json").write_bytes(path.read_bytes())
-    evidence = read_evidence(study.root)
-    assert len(evidence.trials) == 2
-    assert len(evidence.problems) == 1 and "the same" in evidence.problems[0]
-
-
 def test_a_record_of_an_unknown_scale_is_left_out_and_does_not_stop_the_others(study: Study) -> None:
     study.write(["M0"])
     study.pretrain("M1", labels={"variants": ["M1"], "scale": "smokey", "data": "synthetic"})
@@ -336,10 +313,7 @@ def test_missing_points_are_named_in_full_in_the_remarks_page_and_cut_in_tables(
 def test_seeds_of_pretraining_and_fine_tuning_are_told_apart(study: Study) -> None:
     study.write(["M0"])
     for of_task in study.studies("M0"):
-        again = of_task.model_copy(update={"seed": 7})
-        study.begin("M0", again)
-        for point in again.points:
-            study.trial("M0", again, point)
+        study.search("M0", of_task.model_copy(update={"seed": 7}))
     found = study.group()
     average = found.last_rows["M0"].average
     assert average is not None and [str(seeds) for seeds in average.by_seeds] == ["0", "0/7"]
