@@ -4,7 +4,6 @@ In a full factorial the contrast of cells is the least-squares estimate in a mod
 blocks; taken within each seed, its interval needs no model of the noise but the seeds' own spread.
 """
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -12,6 +11,7 @@ from math import factorial, prod
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from ablations.designs import CAUTIONS, CLAIMS, Fraction, cell, cells, possible_factorials
 from reports.deltas import DIGITS, MARGINS, name_measurement, shared_corpora, why_losses_differ
@@ -23,8 +23,6 @@ from reports.tables import DASH, Table, frame_of, number, p_value, printed_range
 MOST_FACTORS_FOR_SHAPLEY = 6
 Cell = tuple[str, ...]
 Values = Mapping[Cell, np.ndarray[tuple[int], np.dtype[np.float64]]]  # by the factors that are on: one number a seed
-
-Records = Mapping[int, Sequence[str]]  # ids by seed of pre-training
 
 
 @dataclass(frozen=True)
@@ -61,10 +59,10 @@ class Factorial:
     factors: Cell
     fraction: Fraction
     quantity: str
-    seeds: tuple[int, ...]
-    effects: tuple[Effect, ...]
-    reason: str
-    notes: tuple[str, ...]
+    seeds: tuple[int, ...] = ()
+    effects: tuple[Effect, ...] = ()
+    reason: str = ""
+    notes: tuple[str, ...] = ()
     ids: tuple[str, ...] = ()
     corpus: str = ""
 
@@ -104,26 +102,22 @@ def _of_factors(group: Group, factors: Cell, tasks: Sequence[str]) -> Iterator[F
     there = _rows_of(group, cells(factors))
     fraction: Fraction = "half" if set(there) <= set(cells(factors, "half")) and len(factors) > 2 else "full"
     rows = {on: there[on] for on in cells(factors, fraction) if on in there}
-    trials: dict[int, list[str]] = defaultdict(list)
-    runs: dict[int, list[str]] = defaultdict(list)
-    for row in rows.values():
-        for run, seed in zip(row.runs.id, row.runs.seed, strict=True):
-            runs[seed].append(run)
-        for task in tasks:
-            for seeds, trial in row.cells[task].ids.items():
-                trials[seeds.pretraining].append(trial)
-    of_glue = Factorial(factors, fraction, "GLUE", (), (), "", ())
-    yield _factorial(of_glue, {on: row.mean_over(tasks) for on, row in rows.items()}, trials)
+    ids = [(each, id_) for row in rows.values() for task in tasks for each, id_ in row.cells[task].ids.items()]
+    trials = pd.DataFrame({"id": [id_ for _, id_ in ids], "seed": [each.pretraining for each, _ in ids]})
+    of_glue = Factorial(factors, fraction, "GLUE")
+    yield _estimate(of_glue, {on: row.mean_over(tasks) for on, row in rows.items()}, trials)
     of_loss, corpora = replace(of_glue, quantity="loss"), shared_corpora(list(rows.values()))
     if reason := _why_not_comparable(list(rows.values()), corpora):
         yield replace(of_loss, reason=reason)
         return
+    runs = pd.concat([row.runs for row in rows.values()])
     for corpus in corpora:
-        yield _factorial(replace(of_loss, corpus=corpus), {on: row.losses[corpus] for on, row in rows.items()}, runs)
+        yield _estimate(replace(of_loss, corpus=corpus), {on: row.losses[corpus] for on, row in rows.items()}, runs)
 
 
-def _factorial(empty: Factorial, estimates: Mapping[Cell, Estimate | None], records: Records) -> Factorial:
-    """The effects, from the seeds that all cells have; without any where a cell has no estimate."""
+def _estimate(empty: Factorial, estimates: Mapping[Cell, Estimate | None], records: pd.DataFrame) -> Factorial:
+    """The effects, from the seeds that all cells have, with the ids of their `records`; without any where a cell has no
+    estimate."""
     wanted = cells(empty.factors, empty.fraction)
     scores = {on: estimate.by_pretraining for on, estimate in estimates.items() if estimate}
     missing = [cell(on).name for on in wanted if on not in scores]
@@ -140,7 +134,7 @@ def _factorial(empty: Factorial, estimates: Mapping[Cell, Estimate | None], reco
         seeds=tuple(seeds),
         effects=estimate_effects(values, empty.factors, empty.quantity),
         notes=tuple(f"seed {seed} lacks some cells and is left out" for seed in left_out),
-        ids=tuple(sorted({record for seed in seeds for record in records[seed]})),
+        ids=tuple(sorted(set(records.id[records.seed.isin(seeds)]))),
     )
 
 

@@ -32,6 +32,7 @@ from neobert.glue.tasks import decisive_score, task_named
 from neobert.recipe import FineTuning, Point, Pretraining, Value
 from neobert.runs.records import (
     EmbeddingConfig,
+    EmbeddingScores,
     HeldoutScore,
     PerplexityConfig,
     PerplexityScores,
@@ -324,13 +325,13 @@ class _Embedding(_Facts):
     seed: int
     run: str = _at("inputs", "pretraining")
     weights: str = _at("inputs", "weights")
-    score: Score | None = _at("scores", "score", default=None)
+    score: float | None
 
-    @model_validator(mode="after")
-    def _is_scored(self) -> Self:
-        if (self.state == "done") != (self.score is not None):
-            raise ValueError(f"it is {self.state} with score {self.score}")
-        return self
+    @model_validator(mode="before")
+    @classmethod
+    def _derive_score(cls, record: dict[str, Any]) -> dict[str, Any]:
+        scores = EmbeddingScores.read(record["scores"]) if record["state"] == "done" else None
+        return {**record, "score": scores and scores.score}
 
 
 class _Perplexity(_Facts):

@@ -203,22 +203,19 @@ class _Matcher:
 
 def _frame_of_studies(evidence: Evidence) -> pd.DataFrame:
     """The studies, a row each; `start` is the study that it starts from, `grid` names its points in any order."""
-    columns = ("id", "task", "weights", "protocol", "grid", "start", "task_origin")
-    return make_frame(
-        (
-            {
-                "id": study_id,
-                "task": study.task,
-                "weights": study.weights,
-                "protocol": study.protocol.model_dump_json(),
-                "grid": _grid_key(study.points),
-                "start": study.starts_from.study,
-                "task_origin": study.task_origin,
-            }
-            for study_id, study in evidence.studies.items()
-        ),
-        columns,
-    )
+    studies = [
+        {
+            "id": study_id,
+            "task": study.task,
+            "weights": study.weights,
+            "protocol": study.protocol.model_dump_json(),
+            "grid": _grid_key(study.points),
+            "start": study.starts_from.study,
+            "task_origin": study.task_origin,
+        }
+        for study_id, study in evidence.studies.items()
+    ]
+    return make_frame(studies, ("id", "task", "weights", "protocol", "grid", "start", "task_origin"))
 
 
 def _grid_key(points: Iterable[Point]) -> str:
@@ -257,9 +254,8 @@ def _external_drafts(trials: pd.DataFrame, evidence: Evidence) -> list[_Draft]:
     for model_id, own in trials.groupby("run"):
         grids = [study.points for study in evidence.studies.values() if study.weights == model_id]
         grid = max(grids, key=len, default=tuple(dict.fromkeys(own.point)))
-        known = {name: _grid_key(study.points) for name, study in evidence.studies.items()}
-        starts_right = [known.get(start, _grid_key(grid)) == _grid_key(grid) for start in own.start]
-        fitting = own[own.point.isin(grid) & np.array(starts_right, dtype=bool)]
+        on_others = {name for name, study in evidence.studies.items() if _grid_key(study.points) != _grid_key(grid)}
+        fitting = own[own.point.isin(grid) & ~own.start.isin(on_others)]
         name = names[model_id] if (names == names[model_id]).sum() == 1 else f"{names[model_id]} {model_id}"
         row = Row(
             name=name,
