@@ -9,6 +9,7 @@ import hypothesis
 import pytest
 
 from neobert import processes
+from tests.ablations.fake_slurm import slurm  # noqa: F401  (fixture)
 from tests.ablations.papers_ladder import PAPERS_LADDER
 from tests.ablations.prefetch_worlds import hub  # noqa: F401  (fixture)
 from tests.glue.storages import postgresql_server, storage  # noqa: F401  (fixtures)

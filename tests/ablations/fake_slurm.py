@@ -6,6 +6,10 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
+from ablations.run import main
+
 SCRIPTS = {
     "srun": "exit 0",
     "sinfo": '[ -e "$STATE/down" ] && exit 1; cat "$STATE/nodes" 2>/dev/null || echo idle',
@@ -19,7 +23,6 @@ done; exit 0""",
     "scontrol": 'echo "MaxArraySize            = $(cat "$STATE/largest")"',
     "scancel": 'for job in "$@"; do rm -f "$STATE/live/$job"; echo "$job" >> "$STATE/cancelled"; done',
     "sbatch": """[ -e "$STATE/down" ] && { echo "sbatch: error: Unable to contact slurm controller" >&2; exit 1; }
-[ -e "$STATE/mute" ] && exit 1
 [ "$1" = --test-only ] && script=$(cat)
 [ -e "$STATE/refuse-once" ] && once=1 && mv "$STATE/refuse-once" "$STATE/refuse"
 [ -e "$STATE/refuse" ] && { echo "sbatch: error: $(cat "$STATE/refuse")" >&2; [ $once ] && rm "$STATE/refuse"; exit 1; }
@@ -68,3 +71,19 @@ class FakeSlurm:
     def end(self, job: str) -> None:
         """A job is over, for whatever reason."""
         (self.state / "live" / job).unlink()
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
+    """The only SLURM that commands find; what fails is tried again at once."""
+    fake = FakeSlurm.make(tmp_path / "slurm")
+    monkeypatch.setenv("PATH", fake.path_variable)
+    monkeypatch.setattr("neobert.slurm.submit.RETRY_SECONDS", 0.01)
+    for name in ("SLURM_JOB_ID", "SLURM_CONF"):
+        monkeypatch.delenv(name, raising=False)
+    return fake
+
+
+def submit(runs: Path, *flags: str) -> int:
+    """What `run.py` ends with when it sends M0."""
+    return main(["--variant", "M0", "--cluster", "slurm", "--runs", str(runs), *flags])

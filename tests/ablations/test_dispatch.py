@@ -17,25 +17,12 @@ from neobert.runs.records import publish_record
 from neobert.runs.run_file import read_run_file
 from neobert.slurm.profile import read_submissions
 from sweeps import glue_grid
-from tests.ablations.fake_slurm import FakeSlurm
-
-
-@pytest.fixture
-def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
-    fake = FakeSlurm.make(tmp_path / "slurm")
-    monkeypatch.setenv("PATH", fake.path_variable)
-    for name in ("SLURM_JOB_ID", "SLURM_CONF"):
-        monkeypatch.delenv(name, raising=False)
-    return fake
+from tests.ablations.fake_slurm import FakeSlurm, submit
 
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
     return tmp_path / "runs"
-
-
-def submit(runs: Path, *flags: str) -> int:
-    return main(["--variant", "M0", "--cluster", "slurm", "--runs", str(runs), *flags])
 
 
 def submissions(runs: Path) -> dict[str, Any]:
@@ -300,10 +287,9 @@ def test_what_slurm_refuses_is_said_in_its_words(
 
 
 def test_a_controller_that_dies_between_is_no_refusal(
-    slurm: FakeSlurm, runs: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+    slurm: FakeSlurm, runs: Path, capsys: pytest.CaptureFixture
 ) -> None:
     """Exit code 1, nothing noted, and the same command later submits everything."""
-    monkeypatch.setattr("neobert.slurm.submit.RETRY_SECONDS", 0.01)
     (slurm.state / "refuse").write_text("Batch job submission failed: Unable to contact slurm controller")
     assert submit(runs) == 1
     assert "try again later" in capsys.readouterr().err
@@ -314,7 +300,6 @@ def test_a_controller_that_dies_between_is_no_refusal(
 
 def test_a_lost_answer_makes_no_second_job(slurm: FakeSlurm, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job that was accepted while the answer got lost has no payload: it is cancelled and submitted anew."""
-    monkeypatch.setattr("neobert.slurm.submit.RETRY_SECONDS", 0.01)
     script = slurm.folder / "bin" / "sbatch"
     whole = script.read_text()
     script.write_text(

@@ -15,29 +15,15 @@ from neobert.runs.layout import Layout
 from neobert.runs.optuna_view import cause_of, storage_address, without_password
 from neobert.slurm.profile import Resources, read_submissions
 from neobert.slurm.submit import Job, refuse_folder, sbatch_text
-from tests.ablations.fake_slurm import FakeSlurm
+from tests.ablations.fake_slurm import FakeSlurm, submit
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=20)
 NAMES = TEXTS.filter(lambda name: not set(name) & set("/%\\:") and name not in (".", ".."))
 
 
 @pytest.fixture
-def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
-    fake = FakeSlurm.make(tmp_path / "slurm")
-    monkeypatch.setenv("PATH", fake.path_variable)
-    monkeypatch.setattr("neobert.slurm.submit.RETRY_SECONDS", 0.01)
-    for name in ("SLURM_JOB_ID", "SLURM_CONF"):
-        monkeypatch.delenv(name, raising=False)
-    return fake
-
-
-@pytest.fixture
 def runs(tmp_path: Path) -> Path:
     return tmp_path / "runs"
-
-
-def submit(runs: Path, *flags: str) -> int:
-    return main(["--variant", "M0", "--cluster", "slurm", "--runs", str(runs), *flags])
 
 
 def cancel(runs: Path) -> int:
@@ -109,26 +95,25 @@ def test_a_controller_that_hangs_is_told_in_a_sentence(
     assert not slurm.submitted()
 
 
-def test_an_sbatch_that_fails_without_a_word_is_told_in_a_sentence(
-    slurm: FakeSlurm, runs: Path, capsys: pytest.CaptureFixture
-) -> None:
-    (slurm.state / "mute").touch()
-    assert submit(runs) == 1
-    assert "said nothing" in capsys.readouterr().err
-    (slurm.state / "mute").unlink()
-    assert submit(runs) == 0 and len(jobs(runs)) == 4
-
-
+@pytest.mark.parametrize(
+    ("line", "instead", "said"),
+    [
+        ('[ "$1" = --test-only ] && exit 0', "exit 1", "said nothing"),
+        ('echo "Submitted batch job $job"', "exit 1", "said nothing"),
+        ('echo "Submitted batch job $job"', 'echo "welcome to the cluster"', "did not say which job it made"),
+    ],
+)
 def test_an_sbatch_that_names_no_job_is_told_in_a_sentence_and_leaves_none_behind(
-    slurm: FakeSlurm, runs: Path, capsys: pytest.CaptureFixture
+    slurm: FakeSlurm, runs: Path, capsys: pytest.CaptureFixture, line: str, instead: str, said: str
 ) -> None:
     script = slurm.folder / "bin" / "sbatch"
     whole = script.read_text()
-    script.write_text(whole.replace("Submitted batch job $job", "welcome to the cluster"))
+    assert line in whole
+    script.write_text(whole.replace(line, instead))
     assert submit(runs) == 1
-    assert "did not say which job it made" in capsys.readouterr().err
+    assert said in capsys.readouterr().err
     script.write_text(whole)
-    assert submit(runs) == 0 and live(slurm) == jobs(runs)
+    assert submit(runs) == 0 and live(slurm) == jobs(runs) and len(jobs(runs)) == 4
 
 
 @pytest.mark.parametrize("state", ["unknown", "idle*"])
@@ -227,9 +212,18 @@ def test_a_control_character_in_a_profile_is_refused(
     assert not slurm.submitted() and not runs.exists()
 
 
-def test_a_line_break_in_a_flag_is_refused(slurm: FakeSlurm, runs: Path, capsys: pytest.CaptureFixture) -> None:
-    assert submit(runs, "--partition", "gpu\n#SBATCH --uid=0") == 2
-    assert "flags [prepare]: partition has '\\n' in it" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("flag", "value", "said"),
+    [
+        ("--partition", "gpu\n#SBATCH --uid=0", "flags [prepare]: partition has '\\n' in it"),
+        ("--sbatch", "job-name=mine", "by which it is found"),
+    ],
+)
+def test_a_flag_that_would_change_the_script_is_refused(
+    slurm: FakeSlurm, runs: Path, capsys: pytest.CaptureFixture, flag: str, value: str, said: str
+) -> None:
+    assert submit(runs, flag, value) == 2
+    assert said in capsys.readouterr().err and not slurm.submitted()
 
 
 @pytest.mark.parametrize("flags", [("--hours", "1e308"), ("--memory-gb", "1e308"), ("--gpus", "100000000")])
@@ -240,13 +234,6 @@ def test_what_no_cluster_has_is_refused(
     said = capsys.readouterr().err
     assert said.count("less than or equal to") == 2 and "Traceback" not in said
     assert not slurm.submitted()
-
-
-def test_options_by_which_jobs_are_found_cannot_be_set(
-    slurm: FakeSlurm, runs: Path, capsys: pytest.CaptureFixture
-) -> None:
-    assert submit(runs, "--sbatch", "job-name=mine") == 2
-    assert "by which it is found" in capsys.readouterr().err
 
 
 def test_no_secret_is_written_where_others_read(
