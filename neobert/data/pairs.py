@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple
 from pydantic import TypeAdapter
 
 from neobert.data.catalog import Repository
+from neobert.data.manifest import ORIGIN_DIGITS
 from neobert.data.reading import data_files, read_rows
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import sha256_of
@@ -196,7 +197,6 @@ def sets_of(mix: Mix) -> tuple[str, ...]:
     return tuple(name for name, declared in DECLARED_SETS.items() if declared.belongs_to(mix))
 
 
-ORIGIN_DIGITS = 12
 _TABLES = (".parquet", ".arrow", ".jsonl", ".ndjson", ".csv", ".tsv")
 _BETWEEN_WORDS = re.compile(r"[\W_]+")
 

@@ -39,23 +39,14 @@ from neobert.data.mteb_tasks import (
     member_names,
 )
 from neobert.data.pairs import DECLARED_SETS, INSTRUCTIONS_FILE, Decontamination, Pair, own_pairs, read_words
-from neobert.data.reading import (
-    data_files,
-    read_table,
-    read_texts,
-    require_columns,
-    split_name,
-    table_file,
-    text_size,
-)
+from neobert.data.reading import data_files, read_table, read_texts, require_columns, split_name, table_file, text_size
 from neobert.data.tokenizers import (
     TOKENIZER_FILE,
     TOKENIZER_FOLDERS,
+    TRAINERS,
     TextTokenizer,
     kept_tokenizer,
     load_tokenizer,
-    train_bpe,
-    train_wordpiece,
     with_frequent_characters,
 )
 from neobert.errors import MissingData, did_you_mean
@@ -75,7 +66,6 @@ CHARACTER_SHARE = 8
 """At most one in so many tokens of a trained vocabulary stands for a single character."""
 
 _SIZED_FILES, _SIZED_TEXTS = 8, 64
-_TRAINERS = {"wordpiece": train_wordpiece, "bpe": train_bpe}
 
 
 class Source(ABC):
@@ -121,7 +111,7 @@ class Source(ABC):
     ) -> TextTokenizer:
         """The tokenizer that is kept below `cache`, or that is trained on `texts` now."""
         folder = cache / self.tokenizer_origin(tokenizer, vocabulary_size).replace(":", "-")
-        return kept_tokenizer(folder, lambda: _TRAINERS[tokenizer](texts(), vocabulary_size))
+        return kept_tokenizer(folder, lambda: TRAINERS[tokenizer](texts(), vocabulary_size))
 
     def tasks(self) -> dict[str, str | None]:
         """For each of the eight GLUE tasks None where it can be fine-tuned here, else the reason why not."""

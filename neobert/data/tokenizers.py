@@ -6,7 +6,7 @@ Both are `tokenizers.Tokenizer` files; what they differ in for a model are ids a
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -50,7 +50,7 @@ class SpecialIds:
 
 @dataclass(frozen=True)
 class Specials:
-    """The names of a tokenizer's special tokens, and how many separators stand between the texts of a pair."""
+    """The names of a tokenizer's special tokens, and whether the second text of a pair opens with `cls` too."""
 
     pad: str
     cls: str
@@ -293,6 +293,13 @@ def train_bpe(texts: Sequence[str], size: int) -> TextTokenizer:
     trained = _empty_bpe(vocabulary, [(left, right) for left, right in _model(tokenizer)["merges"]])
     trained.add_special_tokens([*_BPE_SPECIALS, ROBERTA_SPECIALS.pad, ROBERTA_SPECIALS.mask])
     return adopt(trained, "the trained BPE tokenizer")
+
+
+TRAINERS: Mapping[str, Callable[[Sequence[str], int], TextTokenizer]] = {
+    "wordpiece": train_wordpiece,
+    "bpe": train_bpe,
+}
+"""By the recipe's words."""
 
 
 def with_frequent_characters(texts: Sequence[str], most: int) -> list[str]:

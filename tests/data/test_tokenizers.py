@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neobert.data.tokenizers import TextTokenizer, load_tokenizer, longest_first, train_bpe, train_wordpiece
+from neobert.data.tokenizers import TRAINERS, TextTokenizer, load_tokenizer, longest_first, train_bpe, train_wordpiece
 from neobert.errors import DamagedFile, MissingData
 from tests.support.small_corpora import REAL_DATA, texts
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-TRAINERS = {"wordpiece": train_wordpiece, "bpe": train_bpe}
 SIZE = 330
 
 needs_real_data = pytest.mark.skipif(
@@ -29,8 +28,8 @@ def trained(request: pytest.FixtureRequest) -> TextTokenizer:
 
 def test_two_processes_with_different_hash_seeds_train_the_same_bytes() -> None:
     program = (
-        "from tests.data.test_tokenizers import SIZE, TRAINERS, texts\n"
-        "for train in TRAINERS.values(): print(train(texts(400), SIZE).tokenizer.to_str(pretty=True))"
+        "from neobert.data.tokenizers import TRAINERS\nfrom tests.support.small_corpora import texts\n"
+        f"for train in TRAINERS.values(): print(train(texts(400), {SIZE}).tokenizer.to_str(pretty=True))"
     )
     outputs = {
         subprocess.run(
