@@ -72,7 +72,7 @@ def measure(options: argparse.Namespace) -> Iterator[Result]:
         torch.set_num_threads(options.threads)
         sets = text_sets(options.data)
         on_cpu = device == "cpu"
-        chosen = {SMALL: samples(sets), LARGE: short_samples(sets)} if on_cpu else dict.fromkeys(SHAPES, sets)
+        chosen = {SMALL: samples(sets), LARGE: samples(sets, short=True)} if on_cpu else dict.fromkeys(SHAPES, sets)
         figures = measure_on(torch.device(device), options.data, chosen, options.repetitions)
         found = figures[SMALL]["fp32"] if on_cpu else figures[LARGE]["bf16"]
         ratio = found["texts a second, ratio"]["processor" if on_cpu else "wall"]
@@ -118,17 +118,15 @@ def _read(data: Path, file: str, column: str) -> list[str]:
     return list(dict.fromkeys(parquet.read_table(found[0], columns=[column])[column].to_pylist()))
 
 
-def samples(sets: TextSets) -> TextSets:
-    """Some blocks of each data set; a block is what stands together when all are sorted by their number of characters.
+def samples(sets: TextSets, *, short: bool = False) -> TextSets:
+    """Some blocks of each data set, or one of each data set of sentences; a block is what stands together when all are
+    sorted by their number of characters.
 
     So batches of up to a block have as much padding as with the whole data set; a random sample has more.
     """
+    if short:
+        return {name: _blocks(texts, 1) for name, texts in sets.items() if name in SHORT}
     return {name: _blocks(texts, MTEB[name][2] if name in MTEB else 2) for name, texts in sets.items()}
-
-
-def short_samples(sets: TextSets) -> TextSets:
-    """A block of each data set of sentences."""
-    return {name: _blocks(texts, 1) for name, texts in sets.items() if name in SHORT}
 
 
 def _blocks(texts: list[str], count: int) -> list[str]:
@@ -167,7 +165,7 @@ def write_initial_run(root: Path, shape: Mapping[str, int], source: SourceSpecif
 
 
 @dataclass(frozen=True)
-class Pair:
+class EncoderPair:
     """The same weights in both programs, on one device and in one precision, and the texts; each list is a call."""
 
     ours: TextEncoder
@@ -220,19 +218,19 @@ def measure_on(
                 ours = TextEncoder(encoder, checkpoint.tokenizer, CONTEXT, precision=precision, device=device)
                 settings = {"dtype": DTYPES[precision]}
                 theirs = SentenceTransformer(str(exported), device=str(device), model_kwargs=settings)
-                figures[shape][precision] = compare(Pair(ours, theirs, texts), repetitions)
+                figures[shape][precision] = compare(EncoderPair(ours, theirs, texts), repetitions)
     return figures
 
 
-def compare(pair: Pair, repetitions: int) -> dict[str, Any]:
+def compare(pair: EncoderPair, repetitions: int) -> dict[str, Any]:
     """Find sentence-transformers' best batch size, then time both in turns.
 
     Raises:
         AssertionError: in fp32 the vectors of both differ.
     """
     sizes = BATCH_SIZES[pair.ours.device.type]
-    encode: dict[str, Callable[[], Array]] = {_theirs(size): partial(pair.their_vectors, size) for size in sizes}
-    encode[OURS] = pair.our_vectors
+    encode: dict[str, Callable[[], Array]] = {OURS: pair.our_vectors}
+    encode |= {_theirs(size): partial(pair.their_vectors, size) for size in sizes}
     first = time_in_turns(encode, 1)
     best = min(sizes, key=lambda size: first[_theirs(size)][0].processor)
     cosine = least_cosine(first[OURS][0].returned, first[_theirs(best)][0].returned)

@@ -21,7 +21,7 @@ from ablations.ladder import variants
 from ablations.plan import pretraining_runs, variant_studies
 from ablations.scales import execution_at, scaled_variant, vocabulary_of
 from benchmarks.measuring import Benchmark, Goal, Result, devices_with, median_ratio, seconds_of, time_in_turns
-from benchmarks.trainer_peer import Job
+from benchmarks.trainer_peer import TrainerJob
 from neobert.command_line import count
 from neobert.data.preparation import open_specified, specify
 from neobert.export.__main__ import export
@@ -160,7 +160,7 @@ class Contest:
         environment = worker_environment(1) | {"TRANSFORMERS_VERBOSITY": "error"} | dict(variables)
         for task, study in self.studies.items():
             for point in POINTS:
-                job = Job(
+                job = TrainerJob(
                     model=str(self.exported),
                     task=task,
                     source=self.source,

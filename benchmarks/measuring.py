@@ -13,14 +13,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from neobert.command_line import Parser, guarded
 from neobert.files import json_bytes, read_json, replace_file
-from neobert.runs.records import PACKAGES, code_state
+from neobert.runs.records import provenance
 
 Returned = TypeVar("Returned")
 
@@ -168,9 +167,8 @@ def devices_with(package: str) -> list[str]:
 
 def write_result(name: str, ratio: float | None, goal: Goal, figures: dict[str, Any], folder: Path) -> None:
     """Write <name>.json whole and print it; a `ratio` of None says that it was not measured here."""
-    state = code_state()
-    commit = state["commit"] and state["commit"][:12] + ("+" if state["dirty"] else "")
-    packages = {package: metadata.version(package) for package in PACKAGES}
+    made = provenance()
+    commit = made["commit"] and made["commit"][:12] + ("+" if made["dirty"] else "")
     content = {
         "name": name,
         "ratio": None if ratio is None else round(ratio, 3),
@@ -178,7 +176,7 @@ def write_result(name: str, ratio: float | None, goal: Goal, figures: dict[str, 
         "met": goal.is_met(ratio),
         "figures": figures,
         "machine": describe_machine(),
-        "versions": {"python": platform.python_version(), "commit": commit, **packages},
+        "versions": {"python": made["machine"]["python"], "commit": commit, **made["packages"]},
         "date": datetime.now(UTC).date().isoformat(),
     }
     replace_file(folder / f"{name}.json", json_bytes(content))

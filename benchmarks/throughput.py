@@ -132,7 +132,7 @@ PAPER_ENCODERS = (NEOBERT, *BASES, *LARGES)
 
 
 @dataclass(frozen=True)
-class Setting:
+class ThroughputSetting:
     """What is measured where; the ratio is that of the first encoder's speed / `other`'s at `compared` tokens.
 
     A batch has `most_rows` rows and `most_tokens` tokens at most; `steps` are timed, in `turns` of all models.
@@ -155,10 +155,10 @@ class Setting:
 CPU_NAME, GPU_NAME = "throughput_over_modernbert", "throughput_over_modernbert_gpu"
 
 
-def cpu_setting() -> Setting:
+def cpu_setting() -> ThroughputSetting:
     """Small enough for a laptop in a minute or so."""
     neobert, *bases = (encoder.scaled_down(CPU_DIVISOR) for encoder in (NEOBERT, *BASES))
-    return Setting(
+    return ThroughputSetting(
         device=torch.device("cpu"),
         precision="fp32",
         attention="sdpa",
@@ -174,9 +174,9 @@ def cpu_setting() -> Setting:
     )
 
 
-def gpu_setting() -> Setting:
+def gpu_setting() -> ThroughputSetting:
     """The protocol of the paper: lengths 512 to 8,192, batches up to 512 or out of memory, 100 steps."""
-    return Setting(
+    return ThroughputSetting(
         device=torch.device("cuda"),
         precision="bf16",
         attention="flash_attention_2" if is_flash_attn_available() else "sdpa",
@@ -290,7 +290,7 @@ class Speed:
         return statistics.median(self.tokens_per_second)
 
 
-def measure_speeds(setting: Setting, left_out: dict[str, str]) -> Iterator[Speed]:
+def measure_speeds(setting: ThroughputSetting, left_out: dict[str, str]) -> Iterator[Speed]:
     """All models at all lengths, a length after the other; `left_out` is told what has no speed and why."""
     loaded: dict[str, LoadedEncoder] = {}
     for encoder in setting.encoders:
@@ -318,7 +318,7 @@ def measure_speeds(setting: Setting, left_out: dict[str, str]) -> Iterator[Speed
             yield Speed(loaded[name].encoder, loaded[name].parameters, tokens, search, tuple(timings[name]))
 
 
-def _search(setting: Setting, model: LoadedEncoder, tokens: int) -> BatchSearch:
+def _search(setting: ThroughputSetting, model: LoadedEncoder, tokens: int) -> BatchSearch:
     """By the clock on a GPU, else by processor time, which others on the machine disturb less."""
     most = max(1, min(setting.most_rows, setting.most_tokens // tokens))
 
@@ -329,7 +329,7 @@ def _search(setting: Setting, model: LoadedEncoder, tokens: int) -> BatchSearch:
     return search_batch(speed, most)
 
 
-def write_throughput(folder: Path, speed: Speed, setting: Setting) -> Path:
+def write_throughput(folder: Path, speed: Speed, setting: ThroughputSetting) -> Path:
     """Write a measurement below `folder`, in place of an older one of the same model, length and device."""
     content = throughput_record(speed, setting)
     path = Layout(folder).throughput(str(content["id"]))
@@ -337,7 +337,7 @@ def write_throughput(folder: Path, speed: Speed, setting: Setting) -> Path:
     return path
 
 
-def throughput_record(speed: Speed, setting: Setting) -> dict[str, Any]:
+def throughput_record(speed: Speed, setting: ThroughputSetting) -> dict[str, Any]:
     """The median speed of the steps, their standard deviation and quartiles, and all that tells where it comes from."""
     machine = describe_machine()
     device = str(machine["gpu"] if setting.device.type == "cuda" else machine["processor"])
@@ -371,7 +371,7 @@ def throughput_record(speed: Speed, setting: Setting) -> dict[str, Any]:
     }
 
 
-def ratio_of(speeds: Sequence[Speed], setting: Setting) -> dict[str, float] | None:
+def ratio_of(speeds: Sequence[Speed], setting: ThroughputSetting) -> dict[str, float] | None:
     """How many times as fast the one is as the other that is compared, by clock and by processor: medians of paired
     ratios; None where one is missing."""
     times = {speed.encoder.name: speed.per_token for speed in speeds if speed.tokens == setting.compared}
@@ -379,7 +379,7 @@ def ratio_of(speeds: Sequence[Speed], setting: Setting) -> dict[str, float] | No
     return median_ratio(times[setting.other], times[own]) if {own, setting.other} <= set(times) else None
 
 
-def figures_of(setting: Setting, speeds: Sequence[Speed], left_out: dict[str, str]) -> dict[str, Any]:
+def figures_of(setting: ThroughputSetting, speeds: Sequence[Speed], left_out: dict[str, str]) -> dict[str, Any]:
     """All medians and the setting, for the result file."""
     medians: dict[str, dict[str, int]] = {}
     for speed in speeds:

@@ -23,7 +23,7 @@ EVALUATION_BATCH_SIZE = 64
 Rows = list[dict[str, Any]]
 
 
-class Job(Value):
+class TrainerJob(Value):
     """What to train: the exported `model`, and the same protocol and point as a worker gets."""
 
     model: str
@@ -37,7 +37,7 @@ class Job(Value):
 def main() -> int:
     """The command."""
     started = time.perf_counter()
-    job = Job.model_validate_json(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    job = TrainerJob.model_validate_json(Path(sys.argv[1]).read_text(encoding="utf-8"))
     with tempfile.TemporaryDirectory() as folder:
         trainer = trainer_of(job, folder)
         ready = time.perf_counter()
@@ -54,7 +54,7 @@ def main() -> int:
     return 0
 
 
-def trainer_of(job: Job, folder: str) -> Any:
+def trainer_of(job: TrainerJob, folder: str) -> Any:
     """Model, rows and arguments in a `Trainer`."""
     import torch
     from transformers import AutoTokenizer, DataCollatorWithPadding, Trainer, set_seed
@@ -73,7 +73,7 @@ def trainer_of(job: Job, folder: str) -> Any:
     )
 
 
-def classifier(job: Job, task: Task) -> Any:
+def classifier(job: TrainerJob, task: Task) -> Any:
     """The exported encoder under a new head, as the protocol has it."""
     import torch
     from transformers import AutoModelForSequenceClassification
@@ -90,7 +90,7 @@ def classifier(job: Job, task: Task) -> Any:
     )
 
 
-def task_rows(job: Job, task: Task, tokenizer: Any) -> tuple[Rows, Rows]:
+def task_rows(job: TrainerJob, task: Task, tokenizer: Any) -> tuple[Rows, Rows]:
     """The same examples that a worker trains and evaluates on, tokenised by the exported tokenizer."""
     from neobert.data.preparation import open_specified
     from neobert.glue.encoding import CAP_KEY, permutation
@@ -109,7 +109,7 @@ def rows(task: Task, examples: Mapping[str, Sequence[Any]], tokenizer: Any, max_
     return [{"input_ids": ids, "labels": int(label)} for ids, label in zip(token_ids, examples["label"], strict=True)]
 
 
-def arguments(job: Job, folder: str, examples: int, *, has_gpu: bool) -> Any:
+def arguments(job: TrainerJob, folder: str, examples: int, *, has_gpu: bool) -> Any:
     """As many steps and evaluations as a worker makes; batches of neighbours in length, padded to their longest."""
     from transformers import TrainingArguments
 

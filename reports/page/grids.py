@@ -1,4 +1,4 @@
-"""Grid searches as heat maps: learning rate × batch size a task, one map for each weight decay."""
+"""GridMaps searches as heat maps: learning rate × batch size a task, one map for each weight decay."""
 
 from dataclasses import dataclass
 
@@ -34,7 +34,7 @@ class HeatMap:
 
 
 @dataclass(frozen=True)
-class Grid:
+class GridMaps:
     """All maps of one checkpoint of a variant, or of an external model; `is_open` at first sight."""
 
     label: str
@@ -43,19 +43,21 @@ class Grid:
     maps: tuple[HeatMap, ...]
 
 
-def draw_grids(findings: Findings, register: Register) -> tuple[Grid, ...]:
+def draw_grids(findings: Findings, register: Register) -> tuple[GridMaps, ...]:
     """Every row that has trials."""
     rows = [row for row in findings.group.recorded_rows if any(cell.trials for cell in row.cells.values())]
     kept = [row for row in rows if row.variant is not None and row.kept]
     return tuple(_draw_grid(row, row in kept[-1:], register) for row in rows)
 
 
-def _draw_grid(row: Row, is_open: bool, register: Register) -> Grid:
+def _draw_grid(row: Row, is_open: bool, register: Register) -> GridMaps:
     cells = {task: cell for task, cell in row.cells.items() if cell.trials}
     points = {point for cell in cells.values() for point in cell.recorded.point}
     trials = sum(cell.trials for cell in cells.values())
     size = f"{count(len(points), 'point')} a task, {count(trials, 'trial')}"
-    return Grid(row.label, size, is_open, tuple(_draw_map(row, task, cell, register) for task, cell in cells.items()))
+    return GridMaps(
+        row.label, size, is_open, tuple(_draw_map(row, task, cell, register) for task, cell in cells.items())
+    )
 
 
 def _draw_map(row: Row, task: str, cell: Cell, register: Register) -> HeatMap:

@@ -15,7 +15,7 @@ from reports.findings import OUTPUTS, Findings
 from reports.notes import notes, warnings
 from reports.page.costs import costs_table
 from reports.page.curves import CurveChart, draw_curves
-from reports.page.grids import Grid, draw_grids
+from reports.page.grids import GridMaps, draw_grids
 from reports.page.ladder import STRIP_WIDTH, LadderChart, draw_ladder
 from reports.page.register import Number, Register
 from reports.tables import Table, count
@@ -58,7 +58,7 @@ class Section:
     facts: tuple[tuple[str, Number], ...]
     ladder: LadderChart
     curves: tuple[CurveChart, ...]
-    grids: tuple[Grid, ...]
+    grids: tuple[GridMaps, ...]
     tables: Mapping[str, Sequence[Table]]
     notes: tuple[str, ...]
     files: Links

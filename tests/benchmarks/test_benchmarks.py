@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.__main__ import BENCHMARKS, README, table, with_table
 from benchmarks.data import CONTEXT, group
-from benchmarks.encoding import BLOCK_TEXTS, samples, short_samples
+from benchmarks.encoding import BLOCK_TEXTS, samples
 from benchmarks.measuring import FOLDER, Benchmark, Goal, Result, read_results, turns
 
 RESULTS = read_results()
@@ -52,8 +52,8 @@ def test_texts_of_a_sample_are_neighbours_in_length_in_the_whole_data_set() -> N
     assert len(lengths) == 2 * BLOCK_TEXTS
     for block in (lengths[:BLOCK_TEXTS], lengths[BLOCK_TEXTS:]):
         assert block == list(range(block[0], block[0] + BLOCK_TEXTS))
-    assert [len(sample["IMDB"]), len(short_samples(sets)["Banking77"])] == [BLOCK_TEXTS, BLOCK_TEXTS]
-    assert "IMDB" not in short_samples(sets)
+    assert len(sample["IMDB"]) == BLOCK_TEXTS
+    assert {name: len(texts) for name, texts in samples(sets, short=True).items()} == {"Banking77": BLOCK_TEXTS}
 
 
 @pytest.mark.parametrize(("side", "met"), [("at least", (False, True, True)), ("at most", (True, True, False))])

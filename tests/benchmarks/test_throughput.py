@@ -22,8 +22,8 @@ from benchmarks.throughput import (
     EncoderShape,
     Family,
     LoadedEncoder,
-    Setting,
     Speed,
+    ThroughputSetting,
     cpu_setting,
     figures_of,
     gpu_setting,
@@ -238,7 +238,7 @@ def test_without_a_gpu_the_small_models_are_measured_and_the_real_ones_said_not_
 
 
 @pytest.mark.parametrize("setting", [cpu_setting(), gpu_setting()], ids=["cpu", "gpu"])
-def test_a_setting_compares_two_of_its_models_at_a_length_that_both_read(setting: Setting) -> None:
+def test_a_setting_compares_two_of_its_models_at_a_length_that_both_read(setting: ThroughputSetting) -> None:
     encoders = {encoder.name: encoder for encoder in setting.encoders}
     assert setting.compared in setting.lengths
     own, other = setting.encoders[0], encoders[setting.other]

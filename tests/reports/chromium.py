@@ -59,18 +59,9 @@ class Chromium:
         read_commands, self._commands = os.pipe()
         self._answers, write_answers = os.pipe()
         user = f"--user-data-dir={profile}"
+        launch = [sys.executable, "-c", LAUNCH, str(read_commands), str(write_answers)]
         self._process = subprocess.Popen(
-            [
-                sys.executable,
-                "-c",
-                LAUNCH,
-                str(read_commands),
-                str(write_answers),
-                program,
-                *FLAGS,
-                user,
-                "about:blank",
-            ],
+            [*launch, program, *FLAGS, user, "about:blank"],
             pass_fds=(read_commands, write_answers),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -163,10 +154,10 @@ class Chromium:
             raise RuntimeError(str(answer["exceptionDetails"]))
         return answer["result"].get("value")
 
-    def press(self, key: str, *, shift: bool = False) -> None:
+    def press(self, key: str) -> None:
         """Press and release a key."""
         text = {"text": "\r"} if key == "Enter" else {}
-        code: dict[str, Any] = {"key": key, "code": key, "windowsVirtualKeyCode": KEYS[key], "modifiers": 8 * shift}
+        code: dict[str, Any] = {"key": key, "code": key, "windowsVirtualKeyCode": KEYS[key]}
         self.send("Input.dispatchKeyEvent", type="keyDown" if text else "rawKeyDown", **code, **text)
         self.send("Input.dispatchKeyEvent", type="keyUp", **code)
 
@@ -181,20 +172,15 @@ class Chromium:
         self.send("Input.dispatchMouseEvent", type="mousePressed", **place)
         self.send("Input.dispatchMouseEvent", type="mouseReleased", **place)
 
-    def show_as(self, width: int, height: int, *, dark: bool = False, media: str = "screen") -> None:
+    def show_as(self, width: int, height: int, *, dark: bool = False) -> None:
         """Set the size of the window in CSS pixels and the colour scheme; nothing scrolls smoothly."""
         self.send(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=height,
-            deviceScaleFactor=1,
-            mobile=width < 600,
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
         )
         wishes = {"prefers-color-scheme": "dark" if dark else "light", "prefers-reduced-motion": "reduce"}
         features = [{"name": name, "value": value} for name, value in wishes.items()]
-        self.send("Emulation.setEmulatedMedia", media=media, features=features)
+        self.send("Emulation.setEmulatedMedia", media="screen", features=features)
 
-    def screenshot(self, path: Path, *, whole: bool = False) -> None:
-        """What is visible, or the whole page, as PNG."""
-        answer = self.send("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
-        path.write_bytes(b64decode(answer["data"]))
+    def screenshot(self) -> bytes:
+        """What is visible, as PNG."""
+        return b64decode(self.send("Page.captureScreenshot", format="png")["data"])
