@@ -7,6 +7,7 @@ not counted.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -29,7 +30,6 @@ from neobert.model.size import (
 from neobert.recipe import EngineWord, FineTuning
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_record
-from neobert.runs.run_file import Execution
 from neobert.runs.specifications import ContrastiveRun, GlueStudy, PretrainingRun, Run, only
 from neobert.runs.work import Kind
 from neobert.training.schedule import MILESTONES, NEWEST_KEPT, FineTuningSchedule
@@ -48,28 +48,25 @@ class Cost:
 
     def summary(self) -> dict[str, Any]:
         """The keys of `--dry-run --json`."""
+        memory, hours, disk = (
+            None if value is None else round(value, 3) for value in (self.memory_gb, self.gpu_hours, self.disk_gb)
+        )
         return {
-            "memory_gb_per_gpu": _rounded(self.memory_gb),
-            "gpu_hours": _rounded(self.gpu_hours),
+            "memory_gb_per_gpu": memory,
+            "gpu_hours": hours,
             "gpu_hours_source": "; ".join(self.sources) or None,
             "gpu_hours_without": list(self.uncounted),
-            "disk_gb": _rounded(self.disk_gb),
+            "disk_gb": disk,
         }
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 3)
 
 
 def sum_costs(costs: Iterable[Cost]) -> Cost:
     """Memory is the most of all, the rest a sum; a sum with something unknown in it is unknown."""
     listed = list(costs)
-    memories = [cost.memory_gb for cost in listed if cost.memory_gb is not None]
-    sources = dict.fromkeys(source for cost in listed for source in cost.sources)
     return Cost(
-        max(memories, default=None),
+        max((cost.memory_gb for cost in listed if cost.memory_gb is not None), default=None),
         _sum_known(cost.gpu_hours for cost in listed),
-        tuple(sources),
+        tuple(dict.fromkeys(source for cost in listed for source in cost.sources)),
         _sum_known(cost.disk_gb for cost in listed),
         tuple(dict.fromkeys(name for cost in listed for name in cost.uncounted)),
     )
@@ -92,23 +89,18 @@ Record = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Throughput:
-    """Floating-point operations per second of one GPU, or token slots per second whatever the model, and where that
-    comes from; both None if unknown."""
+    """Floating-point operations per second of one GPU, or token slots per second whatever the model; both None if
+    unknown. `sources` say where that comes from."""
 
     flops_per_second: float | None = None
     tokens_per_second: float | None = None
-    source: str | None = None
+    sources: tuple[str, ...] = ()
 
-    def seconds(self, flops: float, tokens: float) -> float | None:
-        """GPU-seconds of some work; None if unknown."""
+    def hours(self, flops: float, tokens: float) -> float | None:
+        """GPU-hours of some work; None if unknown."""
         if self.tokens_per_second is not None:
-            return tokens / self.tokens_per_second
-        return None if self.flops_per_second is None else flops / self.flops_per_second
-
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """The source, where there is one."""
-        return () if self.source is None else (self.source,)
+            return tokens / self.tokens_per_second / 3600
+        return None if self.flops_per_second is None else flops / self.flops_per_second / 3600
 
 
 def stated_throughput(gpu: str | None, tokens_per_second: float | None) -> Throughput:
@@ -118,9 +110,7 @@ def stated_throughput(gpu: str | None, tokens_per_second: float | None) -> Throu
         ValueError: there is no such GPU.
     """
     if tokens_per_second is not None:
-        return Throughput(
-            tokens_per_second=tokens_per_second, source=f"stated: {tokens_per_second:,.0f} tokens/s a GPU"
-        )
+        return Throughput(None, tokens_per_second, (f"stated: {tokens_per_second:,.0f} tokens/s a GPU",))
     if gpu is None:
         return Throughput()
     if gpu not in PEAK_FLOPS_PER_SECOND:
@@ -128,21 +118,17 @@ def stated_throughput(gpu: str | None, tokens_per_second: float | None) -> Throu
         raise ValueError(f"the peak of gpu {gpu!r} is not known: {hint}; or state tokens_per_second_per_gpu")
     peak = PEAK_FLOPS_PER_SECOND[gpu]
     source = f"stated: {STATED_UTILIZATION:.0%} of {gpu}'s {peak / 1e12:,.0f} TFLOP/s bf16"
-    return Throughput(STATED_UTILIZATION * peak, source=source)
+    return Throughput(STATED_UTILIZATION * peak, sources=(source,))
 
 
 def finished_runs(layout: Layout) -> list[Record]:
     """The records of pre-training stages that were done on GPUs, newest first; unreadable ones are passed over."""
-    paths = list(layout.root.glob("pretraining/*/done.json"))
+    paths = layout.root.glob("pretraining/*/done.json")
     records: list[Record] = []
     for path in sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True):
-        try:
-            record = read_record(path)
-        except DamagedFile:
-            continue
-        if record.get("gpu_hours") and record.get("flops"):
-            records.append(record)
-    return records
+        with suppress(DamagedFile):
+            records.append(read_record(path))
+    return [record for record in records if record.get("gpu_hours") and record.get("flops")]
 
 
 def measured_throughput(
@@ -158,9 +144,10 @@ def measured_throughput(
     for record in same if same_rows else ():
         if _rows(record["config"]["recipe"]) == _rows(recipe):
             rate = record["tokens"] / (3600 * record["gpu_hours"])
-            return Throughput(tokens_per_second=rate, source=f"measured by run {record['id']}")
+            return Throughput(None, rate, (f"measured by run {record['id']}",))
     for record in same[:1]:
-        return Throughput(record["flops"] / (3600 * record["gpu_hours"]), source=f"measured by run {record['id']}")
+        rate = record["flops"] / (3600 * record["gpu_hours"])
+        return Throughput(rate, None, (f"measured by run {record['id']}",))
     return None
 
 
@@ -191,11 +178,6 @@ class TaskSize:
         specials = SPECIALS[len(task_named(task).text_columns)]
         return min(float(most), self.characters / CHARACTERS_PER_TOKEN + specials)
 
-    def capped(self, protocol: FineTuning) -> "TaskSize":
-        """What a protocol trains on."""
-        most = protocol.train_examples
-        return self if most is None else TaskSize(min(most, self.train), self.validation, self.characters)
-
 
 PUBLISHED = {  # dataset card of nyu-mll/glue: num_examples; (num_bytes / num_examples) less label, number and offsets
     "mnli": TaskSize(392_702, 19_647, 170.0),
@@ -220,11 +202,11 @@ class TrialWork:
     @classmethod
     def of(cls, task: str, size: TaskSize, protocol: FineTuning, batch_size: int) -> "TrialWork":
         """The work of a trial by the protocol."""
-        schedule = FineTuningSchedule.of(protocol, size.train, batch_size)
+        examples = min(size.train, protocol.train_examples or size.train)
+        schedule = FineTuningSchedule.of(protocol, examples, batch_size)
         evaluations = -(-schedule.steps // schedule.evaluation_interval)
         tokens = size.tokens(task, protocol.max_tokens)
-        trained = tokens * size.train * protocol.epochs
-        return cls(schedule.steps, trained, tokens * size.validation * evaluations)
+        return cls(schedule.steps, tokens * examples * protocol.epochs, tokens * size.validation * evaluations)
 
 
 WEIGHT_BYTES = 4
@@ -289,11 +271,6 @@ class Machine:
     tokens_per_second_per_gpu: float | None
     gpu: str | None
 
-    @classmethod
-    def of(cls, execution: Execution) -> "Machine":
-        """A machine of which nothing is known but how it will run."""
-        return cls(None, execution.processes, execution.engine, execution.micro_batch_tokens, None, None)
-
     def rows(self, run: PretrainingRun) -> int:
         """Rows of a micro-batch of a stage."""
         stage = run.recipe.stages[-1]
@@ -318,11 +295,7 @@ class PlanCosts:
 
     def of(self, run: Run) -> Cost:
         """One run; a corpus that is still to be tokenised comes on top."""
-        if run.id not in self._unfinished:
-            return Cost()
-        if run.id not in self._costs:
-            self._costs[run.id] = COSTS[run.kind](self, run)
-        return self._costs[run.id]
+        return self._costs.get(run.id, Cost())
 
     def row(self, row: PlanRow) -> Cost:
         """One row, with the corpora that it reads."""
@@ -333,7 +306,7 @@ class PlanCosts:
     def total(self) -> Cost:
         """Everything once: trials that grids share too."""
         studies = only(self._unfinished.values(), GlueStudy)
-        others = [self.of(run) for run in self._unfinished.values() if run.kind != "glue"]
+        others = [self._costs[run.id] for run in self._unfinished.values() if run.kind != "glue"]
         return sum_costs([*others, *self._corpora.values(), self._studies(studies)])
 
     @property
@@ -343,7 +316,7 @@ class PlanCosts:
 
     @cached_property
     def _costs(self) -> dict[str, Cost]:
-        return {}
+        return {run.id: COSTS[run.kind](self, run) for run in self._unfinished.values()}
 
     @cached_property
     def _unfinished(self) -> dict[str, Run]:
@@ -356,14 +329,13 @@ class PlanCosts:
     @cached_property
     def _corpora(self) -> dict[str, Cost]:
         """What tokenising takes, by the name of the tokenised corpus."""
-        stages = {run.data_id: run for run in self._pretraining.values()}
-        return {data_id: self._corpus(run) for data_id, run in stages.items()}
-
-    def _corpus(self, run: PretrainingRun) -> Cost:
-        if run.id not in self._unfinished or (self.layout.data(run.data_id) / MANIFEST).exists():
-            return Cost()
-        size = corpus_bytes(self.source, run.recipe.data.corpus)
-        return Cost(disk_gb=None if size is None else size / GIGABYTE)
+        costs = {}
+        for data_id, run in {run.data_id: run for run in self._pretraining.values()}.items():
+            costs[data_id] = Cost()
+            if run.id in self._unfinished and not (self.layout.data(data_id) / MANIFEST).exists():
+                size = corpus_bytes(self.source, run.recipe.data.corpus)
+                costs[data_id] = Cost(disk_gb=None if size is None else size / GIGABYTE)
+        return costs
 
     @cached_property
     def _finished(self) -> list[Record]:
@@ -378,10 +350,9 @@ class PlanCosts:
 
     def _stage(self, run: PretrainingRun) -> Cost:
         throughput = self._throughput(run, same_rows=True)
-        seconds = throughput.seconds(_stage_flops(run), run.recipe.stages[-1].tokens)
         return Cost(
             memory_gb=stage_memory(run, self.machine).total / GIGABYTE,
-            gpu_hours=None if seconds is None else seconds / 3600,
+            gpu_hours=throughput.hours(_stage_flops(run), run.recipe.stages[-1].tokens),
             sources=throughput.sources,
             disk_gb=checkpoint_bytes(run) / GIGABYTE,
         )
@@ -393,8 +364,7 @@ class PlanCosts:
             return Cost(gpu_hours=None, disk_gb=None)
         throughput = self._throughput(stage, same_rows=False)
         tokens = protocol.steps * protocol.texts_per_step * run.max_tokens * CACHED_GRADIENTS
-        seconds = throughput.seconds(training_flops_per_token(stage.recipe.model, run.max_tokens, 0) * tokens, tokens)
-        hours = None if seconds is None else seconds / 3600
+        hours = throughput.hours(training_flops_per_token(stage.recipe.model, run.max_tokens, 0) * tokens, tokens)
         return Cost(gpu_hours=hours, sources=throughput.sources, disk_gb=checkpoint_bytes(stage) / GIGABYTE)
 
     def _studies(self, studies: Sequence[GlueStudy]) -> Cost:
@@ -418,12 +388,12 @@ class PlanCosts:
     def _trial_hours(
         self, study: GlueStudy, stage: PretrainingRun, batch_size: int, throughput: Throughput
     ) -> float | None:
-        size = task_size(self.source, study.task).capped(study.protocol)
+        size = task_size(self.source, study.task)
         work = TrialWork.of(study.task, size, study.protocol, batch_size)
         length = size.tokens(study.task, study.protocol.max_tokens)
         tokens = work.trained_tokens + work.evaluated_tokens / 3  # a forward pass is a third of the work
-        seconds = throughput.seconds(training_flops_per_token(stage.recipe.model, length, 0) * tokens, tokens)
-        return None if seconds is None else max(seconds, SECONDS_PER_UPDATE * work.updates) / 3600
+        hours = throughput.hours(training_flops_per_token(stage.recipe.model, length, 0) * tokens, tokens)
+        return None if hours is None else max(hours, SECONDS_PER_UPDATE * work.updates / 3600)
 
     @cached_property
     def _recorded(self) -> dict[str, frozenset[str]]:

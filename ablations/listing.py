@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ from neobert.runs.specifications import (
     TaskOnData,
     only,
 )
-from neobert.runs.work import Part
+from neobert.runs.work import Kind, Part
 
 CORE_FLOPS_PER_SECOND = 5e10
 """What smoke runs reached on a core in bf16 (reports/pipeline_check)."""
@@ -94,7 +95,7 @@ def print_ladder(rows: Sequence[VariantRow], *, as_json: bool) -> None:
         return
     cells = [
         (
-            entry["name"] + _standing(entry),
+            entry["name"] + ("" if entry["kept"] else " (another reading)" if "@" in entry["name"] else " (discarded)"),
             entry["parent"],
             escape(entry["title"]),
             escape("\n".join(change_text(path, change) for path, change in entry["delta"].items())),
@@ -106,12 +107,6 @@ def print_ladder(rows: Sequence[VariantRow], *, as_json: bool) -> None:
     ]
     columns = ("variant", "parent", "title", "delta", "source", "GLUE grid", "state")
     output().print(table(f"The ladder at {rows[0].scale} scale", columns, cells))
-
-
-def _standing(entry: Mapping[str, Any]) -> str:
-    if entry["kept"]:
-        return ""
-    return " (another reading)" if "@" in entry["name"] else " (discarded)"
 
 
 def design_lines(planned: ScaledDesign, rows: Sequence[VariantRow]) -> list[str]:
@@ -160,7 +155,7 @@ def print_plan(rows: Sequence[VariantRow], costs: PlanCosts, *, as_json: bool) -
     diffs = id_diffs(rows, costs.layout)
     if as_json:
         summaries = [
-            {**_summary(row), **costs.row(row).summary(), "near_misses": [diff.summary() for diff in found]}
+            {**_summary(row), **costs.row(row).summary(), "near_misses": [vars(diff) for diff in found]}
             for row, found in zip(rows, diffs, strict=True)
         ]
         print(json.dumps(summaries, indent=1))
@@ -257,6 +252,8 @@ def _print_total(rows: Sequence[VariantRow], costs: PlanCosts) -> None:
 # Why a planned run is not one that exists
 
 MOST_LEAVES = 5
+Leaves = frozenset[tuple[str, str]]
+"""The leaves of a specification: dotted paths, and values as JSON."""
 
 
 @dataclass(frozen=True)
@@ -271,10 +268,6 @@ class IdDiff:
     differs: Mapping[str, tuple[Any, Any]]
     newer_numerics: bool
 
-    def summary(self) -> dict[str, Any]:
-        """The entry of `--dry-run --json`."""
-        return {**vars(self), "differs": {path: list(change) for path, change in self.differs.items()}}
-
     def sentence(self) -> str:
         """For people."""
         changes = [f"{path.removeprefix('recipe.')}: {old} → {new}" for path, (old, new) in self.differs.items()]
@@ -287,77 +280,63 @@ def id_diffs(rows: Sequence[PlanRow], layout: Layout) -> list[list[IdDiff]]:
 
     Runs on other weights are not compared, as the difference is that of the pre-training.
     """
-    planned_ids = {run.id for row in rows for run in row.runs}
-    existing = cache(_existing)
-    named = set[str]()
-    found = []
+    planned_ids, named, existing = {run.id for row in rows for run in row.runs}, set[str](), cache(_existing)
+    found: list[list[IdDiff]] = []
     for row in rows:
-        missing = [each for each in row.planned if each.state == "missing" and each.run.id not in named]
-        named |= {each.run.id for each in missing}
-        nearest = [_nearest(layout, each, existing(each.folder.parent, each.run.kind), planned_ids) for each in missing]
-        found.append([diff for diff in nearest if diff is not None])
+        found.append([])
+        for each in row.planned:
+            if each.state != "missing" or each.run.id in named:
+                continue
+            named.add(each.run.id)
+            weights, wanted = _compared(plain(each.run))
+            differing = [
+                (len({path for path, _ in wanted ^ there}), folder, there)
+                for folder, its_weights, there in existing(each.folder.parent, each.run.kind)
+                if its_weights == weights and folder.name not in planned_ids
+            ]
+            count, folder, there = min(differing, key=itemgetter(0), default=(MOST_LEAVES + 1, each.folder, wanted))
+            if count <= MOST_LEAVES:
+                found[-1].append(_id_diff(layout, each.run, folder, there, wanted))
     return found
 
 
-def _existing(parent: Path, kind: Any) -> list[tuple[Path, Mapping[str, Any], frozenset[tuple[str, str]]]]:
-    """The specifications of one kind below a folder, with the fields that this version knows."""
+def _existing(parent: Path, kind: Kind) -> list[tuple[Path, str | None, Leaves]]:
+    """The folders of one kind with what their runs are compared by, as far as this version knows the fields."""
     found = []
     for path in sorted(parent.glob("*/run.json")):
-        try:
+        with suppress(DamagedFile, KeyError, TypeError):
             specification = read_json(path)[RUN_FILE_WORDS[kind][1]]
-        except (DamagedFile, KeyError, TypeError):
-            continue
-        with suppress(ValueError):  # another version wrote it
-            specification = plain(KINDS[kind].specification.read(specification))
-        found.append((path.parent, specification, _items(specification)))
+            with suppress(ValueError):  # another version wrote it
+                specification = plain(KINDS[kind].specification.read(specification))
+            found.append((path.parent, *_compared(specification)))
     return found
 
 
-def _nearest(
-    layout: Layout, planned: PlannedRun, existing: Sequence[tuple[Path, Mapping[str, Any], Any]], left_out: set[str]
-) -> IdDiff | None:
-    wanted = plain(planned.run)
-    items, best, count = _items(wanted), None, MOST_LEAVES + 1
-    for folder, specification, own in existing:
-        if folder.name in left_out or _weights(specification) != _weights(wanted):
-            continue
-        differing = len({path for path, _ in items ^ own})
-        if differing < count:
-            best, count = (folder, specification), differing
-    if best is None:
-        return None
-    folder, there, ours = best[0], _leaves(best[1]), _leaves(wanted)
-    paths = sorted(path for path in there.keys() | ours.keys() if there.get(path) != ours.get(path))
-    differs = {path: (there.get(path), ours.get(path)) for path in paths}
-    try:
-        run: Run | None = read_run_file(folder).run
-    except (DamagedFile, MissingData):
-        run = None
-    is_closed = any((folder / name).exists() for name in ("done.json", "selection.json"))
-    state = "of another version" if run is None else "done" if is_closed else state_of(layout, run)
-    newer = run is None or run.id != folder.name or not differs
-    return IdDiff(planned.run.title, planned.run.id, folder.name, state, differs, newer)
-
-
-def _weights(specification: Mapping[str, Any]) -> str | None:
-    """The weights that a run starts from; None for pre-training."""
-    return specification.get("weights") or specification.get("encoder", {}).get("weights")
-
-
-def _leaves(specification: Mapping[str, Any]) -> dict[str, Any]:
-    """The leaves of a specification; the points of a grid are one, so that another grid is one difference."""
+def _compared(specification: Mapping[str, Any]) -> tuple[str | None, Leaves]:
+    """The weights that a run starts from, None for pre-training, and the leaves of its specification; the points of a
+    grid are one leaf, so that another grid is one difference."""
     found = leaves({key: value for key, value in specification.items() if key != "points"})
     if points := specification.get("points"):
         axes = {name: sorted({point[name] for point in points}) for name in points[0]}
-        values_by_axis = ", ".join(
-            f"{name} {'/'.join(f'{value:g}' for value in values)}" for name, values in axes.items()
-        )
-        found["points"] = f"{len(points)} points {values_by_axis}"
-    return found
+        values_by_axis = (f"{name} {'/'.join(f'{value:g}' for value in values)}" for name, values in axes.items())
+        found["points"] = f"{len(points)} points {', '.join(values_by_axis)}"
+    weights = found.get("weights") or found.get("encoder.weights")
+    return weights, frozenset((path, canonical(leaf)) for path, leaf in found.items())
 
 
-def _items(specification: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
-    return frozenset((path, canonical(leaf)) for path, leaf in _leaves(specification).items())
+def _id_diff(layout: Layout, planned: Run, folder: Path, there: Leaves, wanted: Leaves) -> IdDiff:
+    old, new = dict(there - wanted), dict(wanted - there)
+    differs = {
+        path: (json.loads(old.get(path, "null")), json.loads(new.get(path, "null"))) for path in sorted(old | new)
+    }
+    try:
+        run = read_run_file(folder).run
+    except (DamagedFile, MissingData):
+        return IdDiff(planned.title, planned.id, folder.name, "of another version", differs, newer_numerics=True)
+    is_closed = any((folder / name).exists() for name in ("done.json", "selection.json"))
+    state = "done" if is_closed else state_of(layout, run)
+    newer = run.id != folder.name or not differs
+    return IdDiff(planned.title, planned.id, folder.name, state, differs, newer)
 
 
 # What came out
@@ -409,28 +388,30 @@ def _result(layout: Layout, run: Run) -> Mapping[str, Any]:
     return run.result(closing.read(closing.record)) if closing is not None and closing.is_done else {}
 
 
-def _tuned(layout: Layout, run: ContrastiveRun) -> dict[str, Any]:
-    """Held-out loss and accuracy are means over data sets of pairs."""
+def _heldout(layout: Layout, run: ContrastiveRun) -> tuple[dict[str, float] | None, dict[str, float] | None]:
+    """Loss and accuracy on held-out pairs by data set; None as long as there is no record."""
     part = run.closing(layout)
     scores = read_record(part.record)["scores"] if part.is_done else {}
-    losses, accuracies = (scores.get(name, {}).values() for name in ("heldout_loss", "heldout_accuracy"))
-    return {
-        "id": run.id,
-        "seed": run.seed,
-        "state": state_of(layout, run),
-        "heldout_loss": statistics.fmean(losses) if losses else None,
-        "heldout_accuracy": statistics.fmean(accuracies) if accuracies else None,
-    }
+    return scores.get("heldout_loss"), scores.get("heldout_accuracy")
+
+
+def _mean(by_set: Mapping[str, float] | None) -> float | None:
+    return statistics.fmean(by_set.values()) if by_set else None
+
+
+def _tuned(layout: Layout, run: ContrastiveRun) -> dict[str, Any]:
+    loss, accuracy = map(_mean, _heldout(layout, run))
+    state = state_of(layout, run)
+    return {"id": run.id, "seed": run.seed, "state": state, "heldout_loss": loss, "heldout_accuracy": accuracy}
 
 
 def _measured(layout: Layout, evaluation: EmbeddingEvaluation) -> dict[str, Any]:
-    means = means_of(task_entries(layout, evaluation), evaluation.tasks)
     return {
         "id": evaluation.id,
         "seed": evaluation.seed,
         "protocol": evaluation.encoder.protocol,
         "state": state_of(layout, evaluation),
-        "means": [mean.summary() for mean in means],
+        "means": means_of(task_entries(layout, evaluation), evaluation.tasks),
     }
 
 
@@ -472,8 +453,7 @@ def print_model_outcome(layout: Layout, row: ModelRow, *, as_json: bool) -> None
     columns = ("model", "seed", "run", "state", "heldout_loss", "heldout_accuracy")
     entries: list[dict[str, Any]] = []
     for run in only(row.runs, ContrastiveRun):
-        part = run.closing(layout)
-        scores = read_record(part.record)["scores"] if part.is_done else {}
+        loss, accuracy = _heldout(layout, run)
         entries.append(
             {
                 "model": row.model.name,
@@ -482,21 +462,18 @@ def print_model_outcome(layout: Layout, row: ModelRow, *, as_json: bool) -> None
                 "run": run.id,
                 "state": state_of(layout, run),
                 "folder": str(layout.root / run.folder),
-                "heldout_loss": scores.get("heldout_loss"),
-                "heldout_accuracy": scores.get("heldout_accuracy"),
+                "heldout_loss": loss,
+                "heldout_accuracy": accuracy,
             }
         )
     if as_json:
         print(json.dumps(entries, indent=1))
         return
     cells = [
-        [*(entry[name] for name in columns[:4]), *(_mean(entry[name]) for name in columns[4:])] for entry in entries
+        [*(entry[name] for name in columns[:4]), *(_number(_mean(entry[name])) for name in columns[4:])]
+        for entry in entries
     ]
     output().print(table(f"Contrastive fine-tuning of {row.heading}", columns, cells))
-
-
-def _mean(by_set: Mapping[str, float] | None) -> str | None:
-    return _number(statistics.fmean(by_set.values())) if by_set else None
 
 
 def _number(value: float | None) -> str | None:
@@ -519,22 +496,6 @@ def part_entry(layout: Layout, part: Part) -> dict[str, Any]:
 
 
 # Tasks of embeddings
-
-
-@dataclass(frozen=True)
-class SuiteMean:
-    """A flat mean of main scores, −1..1, over `tasks` of `expected`; `category` None stands for the whole suite, whose
-    mean is None where a task is missing."""
-
-    suite: str
-    category: Category | None
-    score: float | None
-    tasks: int
-    expected: int
-
-    def summary(self) -> dict[str, Any]:
-        """The entry of `--json`."""
-        return dict(vars(self))
 
 
 def task_entries(layout: Layout, evaluation: EmbeddingEvaluation) -> list[dict[str, Any]]:
@@ -560,20 +521,26 @@ def task_entries(layout: Layout, evaluation: EmbeddingEvaluation) -> list[dict[s
     return entries
 
 
-def means_of(entries: Sequence[dict[str, Any]], available: Sequence[EmbeddingTask | TaskOnData]) -> list[SuiteMean]:
-    """The mean of each category and of each suite of one evaluation; `available` are all tasks of the suites."""
+def means_of(
+    entries: Sequence[dict[str, Any]], available: Sequence[EmbeddingTask | TaskOnData]
+) -> list[dict[str, Any]]:
+    """The flat mean of main scores, −1..1, of each category and of each suite of one evaluation.
+
+    `tasks` of the `expected` tasks are in it; `available` are all tasks of the suites. `category` None stands for the
+    whole suite, whose mean is None where a task is missing.
+    """
     means = []
     for suite in dict.fromkeys(task.suite for task in available):
         scored = [entry for entry in entries if entry["suite"] == suite and entry["score"] is not None]
         expected = expected_tasks(suite, available)
-        for category in CATEGORIES:
-            if expected.get(category):
-                scores = [entry["score"] for entry in scored if entry["category"] == category]
-                mean = statistics.fmean(scores) if scores else None
-                means.append(SuiteMean(suite, category, mean, len(scores), expected[category]))
-        count, whole = len(scored), sum(expected.values())
-        mean = statistics.fmean(entry["score"] for entry in scored) if count == whole else None
-        means.append(SuiteMean(suite, None, mean, count, whole))
+        by_category: list[tuple[Category | None, int]] = [
+            (name, expected[name]) for name in CATEGORIES if name in expected
+        ]
+        for category, count in [*by_category, (None, sum(expected.values()))]:
+            scores = [entry["score"] for entry in scored if category in (None, entry["category"])]
+            is_known = bool(scores) and (category is not None or len(scores) == count)
+            mean = statistics.fmean(scores) if is_known else None
+            means.append({"suite": suite, "category": category, "score": mean, "tasks": len(scores), "expected": count})
     return means
 
 

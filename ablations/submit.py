@@ -377,9 +377,11 @@ def execution_on(profile: Profile, execution: Execution) -> Execution:
 def machine_on(profile: Profile, execution: Execution) -> Machine:
     """What costs are computed for: the GPUs of the profile's pre-training job."""
     known = profile["pretrain"]
-    return replace(
-        Machine.of(execution),
+    return Machine(
         gpu_memory_gb=known.gpu_memory_gb,
+        gpus=execution.processes,
+        engine=execution.engine,
+        micro_batch_tokens=execution.micro_batch_tokens,
         tokens_per_second_per_gpu=known.tokens_per_second_per_gpu,
         gpu=known.gpu,
     )

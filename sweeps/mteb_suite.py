@@ -114,11 +114,8 @@ def print_outcome(workspace: "Workspace", row: "PlanRow") -> None:
     entries = [task_entries(workspace.layout, evaluation) for evaluation in evaluations]
     means = [means_of(each, available) for each in entries]
     if workspace.options.json:
-        found = [
-            {"tasks": tasks, "means": [mean.summary() for mean in of_tasks]}
-            for tasks, of_tasks in zip(entries, means, strict=True)
-        ]
-        print(json.dumps(found, indent=1))
+        found = zip(entries, means, strict=True)
+        print(json.dumps([{"tasks": tasks, "means": of_tasks} for tasks, of_tasks in found], indent=1))
         return
     shown = [{**entry, "score": in_points(entry["score"])} for each in entries for entry in each]
     task_cells = [[entry[column] for column in TASK_COLUMNS] for entry in shown]
@@ -127,10 +124,10 @@ def print_outcome(workspace: "Workspace", row: "PlanRow") -> None:
         (
             evaluation.encoder.protocol,
             evaluation.seed,
-            mean.suite,
-            mean.category or "all tasks",
-            in_points(mean.score),
-            f"{mean.tasks} of {mean.expected}",
+            mean["suite"],
+            mean["category"] or "all tasks",
+            in_points(mean["score"]),
+            f"{mean['tasks']} of {mean['expected']}",
         )
         for evaluation, of_tasks in zip(evaluations, means, strict=True)
         for mean in of_tasks

@@ -18,7 +18,7 @@ from neobert.runs.specifications import GlueStudy, PretrainingRun
 SYNTHETIC = open_source("synthetic", synthetic_documents=100)
 SOURCE = SourceSpecification(name="synthetic", synthetic_documents=100)
 EXECUTION = Execution(threads=1, processes=1, micro_batch_tokens=512, checkpoint_interval_steps=10)
-MACHINE = Machine.of(EXECUTION)
+MACHINE = Machine(None, 1, "ddp", 512, None, None)
 
 
 def planned(root: Path, name: str = "M4", seed: int = 0) -> VariantRow:
