@@ -33,6 +33,18 @@ MOST_GPUS = 1024
 SPLITTING_ENGINES: tuple[EngineWord, ...] = ("zero1", "zero2")
 
 
+@dataclass(frozen=True)
+class Problem:
+    """Why a run would fail in the queue; `missing` tells an absent run from a refused configuration.
+
+    What is `wasteful` would run, with processes that do nothing.
+    """
+
+    sentence: str
+    missing: bool = False
+    wasteful: bool = False
+
+
 # Data
 
 
@@ -100,27 +112,17 @@ def _read_by(runs: Sequence[Run]) -> Needs:
 # Memory
 
 
-def misfits(rows: Sequence[PlanRow], machine: Machine) -> list[str]:
-    """One sentence for each stage that is not done and does not fit into the GPU's memory, with what would."""
+def misfits(rows: Sequence[PlanRow], machine: Machine) -> list[Problem]:
+    """The stages that are not done and do not fit into the GPU's memory, each with what would."""
     if machine.gpu_memory_gb is None:
         return []
-    sentences = {}
-    for row in rows:
-        for run in only(unfinished([row]), PretrainingRun):
-            if not _fits(run, machine):
-                sentences[run.id] = f"{row.name}'s {run.title} {_misfit(run, machine)}"
-    return list(sentences.values())
-
-
-def refuse_misfits(rows: Sequence[PlanRow], machine: Machine) -> None:
-    """Check that every stage fits.
-
-    Raises:
-        ValueError: one does not; says which micro-batch, engine or number of GPUs would.
-    """
-    if sentences := misfits(rows, machine):
-        others = f" ({len(sentences) - 1} more stages do not fit either)" if len(sentences) > 1 else ""
-        raise ValueError(sentences[0] + others)
+    sentences = {
+        run.id: f"{row.name}'s {run.title} {_misfit(run, machine)}"
+        for row in rows
+        for run in only(unfinished([row]), PretrainingRun)
+        if not _fits(run, machine)
+    }
+    return list(map(Problem, sentences.values()))
 
 
 def _fits(run: PretrainingRun, machine: Machine, rows: int | None = None) -> bool:
@@ -175,35 +177,26 @@ def require_heldout_context(context: int | None, rows: Sequence[PlanRow]) -> Non
 # Before a submission
 
 
-@dataclass(frozen=True)
-class Problem:
-    """Why a run would fail in the queue; `missing` tells an absent run from a refused configuration.
-
-    What is `wasteful` would run, with processes that do nothing.
-    """
-
-    sentence: str
-    missing: bool = False
-    wasteful: bool = False
-
-
 def validate(rows: Sequence[PlanRow], layout: Layout, machine: Machine) -> list[Problem]:
     """Everything that would keep an unfinished run from running, each once. Imports torch where models are built."""
     coming = {run.reference for run in unfinished(rows)}
-    problems = [Problem(sentence) for sentence in misfits(rows, machine)]
+    problems = misfits(rows, machine)
+    models: dict[str, tuple[str, Pretraining]] = {}
     for row in rows:
-        runs = unfinished([row])
-        for run in runs:
+        for run in unfinished([row]):
+            name = f"{row.name}'s {run.title}"
             problems += [
-                Problem(
-                    f"{row.name}'s {run.title} needs {reference}, which is not planned and has no weights", missing=True
-                )
+                Problem(f"{name} needs {reference}, which is not planned and has no weights", missing=True)
                 for reference in run.after
                 if reference not in coming and not _has_weights(layout.root / reference)
             ]
-        for stage in only(runs, PretrainingRun):
-            problems += _problems_of_rows(f"{row.name}'s {stage.title}", stage, machine)
-    problems += _problems_of_models(rows)
+            if isinstance(run, PretrainingRun):
+                problems += _problems_of_rows(name, run, machine)
+                key = f"{canonical(run.recipe.model)} {run.recipe.longest_context}"
+                models.setdefault(key, (row.name, run.recipe))
+    for name, recipe in models.values():
+        if sentence := _built_otherwise(recipe):
+            problems.append(Problem(f"{name}'s model {sentence}"))
     return list({problem.sentence: problem for problem in problems}.values())
 
 
@@ -250,19 +243,8 @@ def _problems_of_rows(name: str, run: PretrainingRun, machine: Machine) -> Itera
         )
 
 
-def _problems_of_models(rows: Sequence[PlanRow]) -> Iterator[Problem]:
-    """Build each model that is not trained yet on the meta device, once, and compare its size with the plan's."""
-    seen = set[str]()
-    for row in rows:
-        for run in only(unfinished([row]), PretrainingRun):
-            key = f"{canonical(run.recipe.model)} {run.recipe.longest_context}"
-            if key not in seen:
-                seen.add(key)
-                if sentence := _built_otherwise(run.recipe):
-                    yield Problem(f"{row.name}'s model {sentence}")
-
-
 def _built_otherwise(pretraining: Pretraining) -> str | None:
+    """How the model, built on the meta device, differs from the plan's; None where it does not."""
     import torch
 
     from neobert.model.build import build_masked_language_model

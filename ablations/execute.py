@@ -10,7 +10,9 @@ from functools import cache
 from pathlib import Path
 
 from ablations.checks import refuse, require_data, validate
+from ablations.flags import execution_of, trust_of
 from ablations.plan import PlanRow, unfinished
+from ablations.prefetch import folder_or_repository
 from ablations.scales import synthetic_documents
 from ablations.submit import (
     Place,
@@ -27,6 +29,7 @@ from neobert.console import Watch, duration, logs
 from neobert.data.preparation import open_specified, specify
 from neobert.data.sources import Source
 from neobert.errors import EXIT_DONE, EXIT_REQUEUE, EXIT_RUN_FAILED, DamagedFile
+from neobert.external import ExternalModel, adopt
 from neobert.processes import available_cores, start_child, visible_gpus, wait_for, worker_environment
 from neobert.runs.index import Index, Row
 from neobert.runs.layout import Layout
@@ -62,16 +65,27 @@ class Workspace:
         for row in rows:
             row.write(self.layout, self.source, self.specification, execution)
 
+    def external_model(self) -> ExternalModel:
+        """The model that --model names.
 
-def open_workspace(options: argparse.Namespace, execution: Execution, unseen: Sequence[str] = ()) -> Workspace:
-    """The folder and the data that the flags name; `unseen` are the places of `--without-texts-of`.
+        Raises:
+            MissingData, ValueError: it is not there or no encoder.
+        """
+        options = self.options
+        return adopt(self.layout, folder_or_repository(options.model, options.data), trust_of(options))
+
+
+def open_workspace(options: argparse.Namespace) -> Workspace:
+    """The folder and the data that the flags name.
 
     Raises:
         MissingData, ValueError: as `open_source`.
     """
-    layout = Layout(options.runs.resolve())
+    execution = execution_of(options)
     options.data = _chosen_data(options)
+    unseen = vars(options).get("without_texts_of") or ()
     specification = specify(options.data, synthetic_documents(options.scale), unseen)
+    layout = Layout(options.runs.resolve())
     return Workspace(options, layout, specification, open_specified(specification), execution)
 
 
@@ -127,7 +141,7 @@ def _submit(workspace: Workspace, rows: Sequence[PlanRow], *, leave_failed: bool
     """Send what is missing to SLURM and return at once."""
     layout, profile = workspace.layout, profile_of(workspace.options)
     execution = execution_on(profile, workspace.execution)
-    submitter = submitter_of(workspace.options, layout, execution, leave_failed=leave_failed)
+    submitter = submitter_of(workspace.options, layout, profile, execution, leave_failed=leave_failed)
     for remark in refuse(validate(rows, layout, machine_on(profile, execution))):
         logs().print(remark, markup=False)
     with observing("slurm") as environment:
@@ -157,12 +171,14 @@ def _run_locally(
     share = max(1, available_cores() // max(workers, groups * execution.processes))
     execution = execution.model_copy(update={"threads": min(execution.threads, share)})  # more would crawl
     workspace.write(rows, execution)
-    together = [run for run in runs if execution.processes > 1 and run.counted == "steps"]
+    together: list[Run] = []
+    alone: list[Run] = []
+    for run in runs:
+        (together if execution.processes > 1 and run.counted == "steps" else alone).append(run)
     if together and not gpus:
         logs().print(f"no GPU here: {execution.processes} processes train together on its cores", markup=False)
     code = EXIT_DONE
-    batches = ((together, groups, execution.processes), ([run for run in runs if run not in together], workers, 1))
-    for batch, count, size in batches:
+    for batch, count, size in ((together, groups, execution.processes), (alone, workers, 1)):
         if batch and code != EXIT_REQUEUE:
             ended = run_workers(
                 workspace.layout,

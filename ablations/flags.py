@@ -13,20 +13,6 @@ if TYPE_CHECKING:
 
 DEFAULT_RUNS = Path("runs")
 MODEL_HELP = "an external encoder: a folder, a hub model, a name of list, or list"
-RESOURCE_FLAGS = {
-    "partition": "partition",
-    "account": "account",
-    "qos": "qos",
-    "constraint": "constraint",
-    "nodes": "nodes",
-    "gpus": "gpus_per_node",
-    "cpus": "cpus_per_task",
-    "memory_gb": "memory_gb",
-    "hours": "hours",
-    "micro_batch_tokens": "micro_batch_tokens",
-    "engine": "engine",
-}
-"""By flag: the field of `neobert.slurm.profile.Resources` that it sets."""
 
 
 def add_common_flags(parser: argparse.ArgumentParser, shown: str) -> None:
@@ -59,6 +45,7 @@ def trust_of(options: argparse.Namespace) -> Trust:
 
 
 def _add_cluster_flags(parser: argparse.ArgumentParser) -> None:
+    """Resources have the names of the fields of `neobert.slurm.profile.Resources` that they set."""
     parser.add_argument(
         "--cluster",
         choices=("auto", "here", "slurm"),
@@ -74,8 +61,9 @@ def _add_cluster_flags(parser: argparse.ArgumentParser) -> None:
     for name in ("partition", "account", "qos", "constraint"):
         add(f"--{name}", metavar="NAME", help="as sbatch takes it")
     add("--nodes", type=count, metavar="N", help="nodes of a pre-training job")
-    add("--gpus", type=count, metavar="N", help="GPUs of each node, or of this machine, that train a model together")
-    add("--cpus", type=count, metavar="N", help="cores of a task")
+    together = "GPUs of each node, or of this machine, that train a model together"
+    add("--gpus", dest="gpus_per_node", type=count, metavar="N", help=together)
+    add("--cpus", dest="cpus_per_task", type=count, metavar="N", help="cores of a task")
     add("--memory-gb", type=number_above_0, metavar="GB", help="memory of a node's share")
     add("--hours", type=number_above_0, metavar="H", help="time limit; a job that hits it saves and comes back")
     add("--micro-batch-tokens", type=count, metavar="N", help="tokens a GPU computes at once")
@@ -126,12 +114,17 @@ def add_execution_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def with_execution_flags(execution: "Execution", options: argparse.Namespace) -> "Execution":
-    """The execution of a scale as the flags of run.py want it.
+def execution_of(options: argparse.Namespace) -> "Execution":
+    """The execution of a scale on this machine, as the flags of run.py want it; sweeps have none of them.
 
     Raises:
         ValueError: contrastive fine-tuning is to be compiled.
     """
+    from ablations.scales import execution_at
+
+    execution = execution_at(options.scale)
+    if "compile" not in options:
+        return execution
     if options.compile == "on" and "contrastive" in options.stages:
         raise ValueError(
             "--compile on does not reach contrastive fine-tuning, in which no two micro-batches have the same lengths: "

@@ -24,7 +24,6 @@ from ablations.flags import (
     add_perplexity_flags,
     perplexity_flags,
     trust_of,
-    with_execution_flags,
 )
 from neobert.command_line import guarded, parser_from, seed
 from neobert.errors import EXIT_DONE
@@ -103,20 +102,11 @@ def _clean(options: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
-def _open(options: argparse.Namespace) -> "Workspace":
-    from ablations.execute import open_workspace
-    from ablations.scales import execution_at
-
-    execution = with_execution_flags(execution_at(options.scale), options)
-    return open_workspace(options, execution, options.without_texts_of or [])
-
-
 def _run_model(options: argparse.Namespace) -> int:
-    from ablations.execute import carry_out
+    from ablations.execute import carry_out, open_workspace
     from ablations.listing import print_model_outcome
     from ablations.plan import EmbeddingChoice, plan_model
-    from ablations.prefetch import LISTED, folder_or_repository, print_paper_models
-    from neobert.external import adopt
+    from ablations.prefetch import LISTED, print_paper_models
 
     if options.model == LISTED:
         print_paper_models(options.data or "synthetic")
@@ -130,10 +120,10 @@ def _run_model(options: argparse.Namespace) -> int:
                 f"the stage {stage} is for variants: --model goes with --stages {' '.join(MODEL_STAGES)} "
                 "(others of a model: sweeps/glue_grid.py and sweeps/mteb_suite.py, each with --model)"
             )
-    workspace = _open(options)
+    workspace = open_workspace(options)
     layout = workspace.layout
     row = plan_model(
-        adopt(layout, folder_or_repository(options.model, options.data), trust_of(options)),
+        workspace.external_model(),
         options.seed or [0],
         options.scale,
         workspace.source,
@@ -147,7 +137,7 @@ def _run_model(options: argparse.Namespace) -> int:
 
 def _run_variants(options: argparse.Namespace) -> int:
     from ablations.checks import require_heldout_context
-    from ablations.execute import carry_out
+    from ablations.execute import carry_out, open_workspace
     from ablations.ladder import variants as declared_variants
     from ablations.listing import design_lines, print_ladder, print_outcome
     from ablations.plan import EmbeddingChoice, chosen_variants, plan
@@ -156,31 +146,34 @@ def _run_variants(options: argparse.Namespace) -> int:
     from neobert.console import logs
 
     trust_of(options)
-    workspace = _open(options)
+    workspace = open_workspace(options)
     layout, source = workspace.layout, workspace.source
     design = _design(options, vocabulary_of(source))
     chosen = design.design.variants if design else chosen_variants(options.variant or list(declared_variants()))
     choice = EmbeddingChoice(pairs=options.pairs, zero_shot=options.zero_shot)
     rows = plan(chosen, options.seed or [0], options.scale, source, layout, options.stages, choice=choice)
     require_heldout_context(options.heldout_context, rows)
-    if options.cancel and not options.list:
+    lines = design_lines(design, rows) if design else []
+    if options.list:
+        print_ladder(rows, as_json=options.json)
+        _print_beside(options, lines)
+        return EXIT_DONE
+    if options.cancel:
         jobs = cancel_jobs(layout, rows)
         logs().print(f"{len(jobs)} job(s) cancelled {' '.join(jobs)}; what they finished or saved stays", markup=False)
         return EXIT_DONE
-    if options.list or options.dry_run:
-        if options.list:
-            print_ladder(rows, as_json=options.json)
-        else:
-            _print_plan(workspace, rows)
-        lines = design_lines(design, rows) if design else []
-        print("\n".join(lines), end="\n" if lines else "", file=sys.stderr if options.json else sys.stdout)
-        if not options.list:
-            _refuse_misfits(options, rows)
-        return EXIT_DONE
+    if options.dry_run:
+        return _show_plan(workspace, rows, lines)
     for reason in dict.fromkeys(f"{task}: {why}" for row in rows for task, why in row.skipped.items()):
         logs().print(f"left out: {reason}", markup=False)
     code = carry_out(workspace, rows, lambda: print_outcome(layout, rows, as_json=options.json))
     return _measure_perplexity(workspace, rows) if code == EXIT_DONE and "perplexity" in options.stages else code
+
+
+def _print_beside(options: argparse.Namespace, lines: Sequence[str]) -> None:
+    """Print lines that are no part of the JSON, where that is printed."""
+    for line in lines:
+        print(line, file=sys.stderr if options.json else sys.stdout)
 
 
 def _design(options: argparse.Namespace, vocabulary: "Vocabulary") -> "ScaledDesign | None":
@@ -201,23 +194,20 @@ def _design(options: argparse.Namespace, vocabulary: "Vocabulary") -> "ScaledDes
     return design_at(design, options.scale, vocabulary, strict=bool(options.factors))
 
 
-def _print_plan(workspace: "Workspace", rows: "Sequence[VariantRow]") -> None:
-    """The plan and, for SLURM, the batch files."""
+def _show_plan(workspace: "Workspace", rows: "Sequence[VariantRow]", lines: Sequence[str]) -> int:
+    """The plan, for SLURM the batch files, and the lines of a design; refused where a stage does not fit."""
+    from ablations.checks import misfits, refuse
     from ablations.costs import PlanCosts
     from ablations.listing import print_plan
     from ablations.submit import planned_machine, preview
 
     options, layout = workspace.options, workspace.layout
     jobs = preview(options, layout, rows) if options.cluster == "slurm" else ""
-    print_plan(rows, PlanCosts(layout, rows, workspace.source, planned_machine(options)), as_json=options.json)
-    print(jobs, end="", file=sys.stderr if options.json else sys.stdout)
-
-
-def _refuse_misfits(options: argparse.Namespace, rows: "Sequence[VariantRow]") -> None:
-    from ablations.checks import refuse_misfits
-    from ablations.submit import planned_machine
-
-    refuse_misfits(rows, planned_machine(options))
+    machine = planned_machine(options)
+    print_plan(rows, PlanCosts(layout, rows, workspace.source, machine), as_json=options.json)
+    _print_beside(options, [*jobs.splitlines(), *lines])
+    refuse(misfits(rows, machine))
+    return EXIT_DONE
 
 
 def _measure_perplexity(workspace: "Workspace", rows: "Sequence[VariantRow]") -> int:

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ablations.costs import Machine
-from ablations.flags import RESOURCE_FLAGS
+from ablations.flags import execution_of
 from ablations.plan import PlanRow
-from ablations.scales import execution_at
 from neobert.console import logs, output, table
 from neobert.identity import plain
 from neobert.processes import REPOSITORY, available_cores, offline_environment, thread_variables, visible_gpus
@@ -27,6 +26,7 @@ from neobert.runs.work import JobKind, Work
 from neobert.slurm.job import take_snapshot
 from neobert.slurm.profile import (
     Profile,
+    Resources,
     Submission,
     note_submission,
     read_profile,
@@ -348,13 +348,12 @@ def profile_of(options: argparse.Namespace) -> Profile:
         MissingData: there is no such file.
         ValueError: a key or value is refused.
     """
-    flags: dict[str, Any] = {field: vars(options)[flag] for flag, field in RESOURCE_FLAGS.items()}
+    flags = {name: value for name, value in vars(options).items() if name in Resources.model_fields}
     flags["sbatch"] = tuple(options.sbatch) if options.sbatch else None
     name = options.cluster_profile
-    if name is None:
-        return read_profile(None, flags)
-    is_file = name.endswith(".toml") or "/" in name
-    return read_profile(Path(name) if is_file else REPOSITORY / "clusters" / f"{name}.toml", flags)
+    is_file = name is None or name.endswith(".toml") or "/" in name
+    path = Path(name) if name and is_file else None if is_file else REPOSITORY / "clusters" / f"{name}.toml"
+    return read_profile(path, flags)
 
 
 def execution_on(profile: Profile, execution: Execution) -> Execution:
@@ -396,27 +395,27 @@ def planned_machine(options: argparse.Namespace) -> Machine:
     if options.cluster == "here":
         refuse_here(options)
     profile = profile_of(options)
-    return machine_on(profile, execution_on(profile, execution_at(options.scale)))
+    return machine_on(profile, execution_on(profile, execution_of(options)))
 
 
 def submitter_of(
-    options: argparse.Namespace, layout: Layout, execution: Execution, *, leave_failed: bool = False
+    options: argparse.Namespace, layout: Layout, profile: Profile, execution: Execution, *, leave_failed: bool = False
 ) -> Submitter:
     """How jobs are made under the flags; `execution` is how a run executes in them.
 
     Raises:
-        ValueError: the profile, or the path of the folder of runs, is refused.
+        ValueError: the path of the folder of runs is refused.
     """
     refuse_folder(layout.root)
     environment = thread_variables(execution.threads) | offline_environment()
-    return Submitter(layout, profile_of(options), environment, options.max_running, leave_failed)
+    return Submitter(layout, profile, environment, options.max_running, leave_failed)
 
 
 def preview(options: argparse.Namespace, layout: Layout, rows: Sequence[PlanRow]) -> str:
     """The sbatch files that a submission would write."""
-    execution = execution_on(profile_of(options), execution_at(options.scale))
-    submitter = submitter_of(options, layout, execution)
-    return submitter.preview(plan_jobs(layout, rows, submitter.profile))
+    profile = profile_of(options)
+    submitter = submitter_of(options, layout, profile, execution_on(profile, execution_of(options)))
+    return submitter.preview(plan_jobs(layout, rows, profile))
 
 
 def print_submissions(submissions: Sequence[Submission], *, as_json: bool) -> None:

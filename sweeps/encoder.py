@@ -12,7 +12,6 @@ from neobert.errors import EXIT_DONE, MissingData
 if TYPE_CHECKING:
     from ablations.execute import Workspace
     from ablations.plan import EmbeddingChoice, StageName, VariantRow
-    from neobert.external import ExternalModel
     from neobert.recipe import Grid
     from neobert.runs.layout import Layout
 
@@ -38,7 +37,6 @@ def measure(options: argparse.Namespace, sweep: "Callable[[Workspace, bool], int
     """
     from ablations.execute import open_workspace
     from ablations.prefetch import LISTED, print_paper_models
-    from ablations.scales import execution_at
     from neobert.runs.layout import Layout
 
     if options.model == LISTED:
@@ -49,7 +47,7 @@ def measure(options: argparse.Namespace, sweep: "Callable[[Workspace, bool], int
         raise ValueError("--pretraining-seed belongs to a variant: leave it out with --model")
     pretrains = options.variant is None and options.model is None
     pretrains = pretrains and _take_newest_run(options, Layout(options.runs.resolve()))
-    return sweep(open_workspace(options, execution_at(options.scale)), pretrains)
+    return sweep(open_workspace(options), pretrains)
 
 
 def _take_newest_run(options: argparse.Namespace, layout: "Layout") -> bool:
@@ -85,13 +83,15 @@ def variant_row(
     workspace: "Workspace",
     stages: "Sequence[StageName]",
     *,
+    pretrains: bool,
     grid: "Grid | None" = None,
     choice: "EmbeddingChoice | None" = None,
 ) -> "VariantRow":
-    """The plan of the variant that the flags name, on another grid where one is given.
+    """The plan of the variant that the flags name, on another grid where one is given. Unless the sweep pretrains it,
+    its pre-training must be done; a dry run shows it as it is.
 
     Raises:
-        MissingData, ValueError: as `plan`.
+        MissingData, ValueError: as `plan`; the variant is not pre-trained.
     """
     from ablations.plan import EVERYTHING, chosen_variants, plan
 
@@ -110,30 +110,9 @@ def variant_row(
         finetuning_seeds=list(dict.fromkeys(options.seed or [])) or None,
         choice=choice or EVERYTHING,
     )
-    return row
-
-
-def require_pretrained(row: "VariantRow", options: argparse.Namespace) -> None:
-    """Check that the variant's pre-training is done; a dry run shows it as it is.
-
-    Raises:
-        MissingData: it is not; says which command does it.
-    """
     states = {planned.run.id: planned.state for planned in row.planned}
-    for stage in row.stages:
-        if states[stage.id] != "done" and not options.dry_run:
+    for stage in row.stages if not (pretrains or options.dry_run) else ():
+        if states[stage.id] != "done":
             command = f"python ablations/run.py --variant {row.name} --scale {options.scale} --runs {options.runs}"
             raise MissingData(f"{row.name} is not pre-trained ({states[stage.id]}): run `{command}` first")
-
-
-def adopted_model(workspace: "Workspace") -> "ExternalModel":
-    """The model that the flags name.
-
-    Raises:
-        MissingData, ValueError: it is not there or no encoder.
-    """
-    from ablations.prefetch import folder_or_repository
-    from neobert.external import adopt
-
-    options = workspace.options
-    return adopt(workspace.layout, folder_or_repository(options.model, options.data), trust_of(options))
+    return row

@@ -20,7 +20,7 @@ if __name__ == "__main__":  # a script's own folder is on sys.path, the reposito
 
 from neobert.command_line import guarded, parser_from
 from neobert.errors import MissingData
-from sweeps.encoder import add_encoder_flags, adopted_model, measure, require_pretrained, variant_row
+from sweeps.encoder import add_encoder_flags, measure, variant_row
 
 if TYPE_CHECKING:
     from ablations.execute import Workspace
@@ -92,15 +92,11 @@ def _plan(workspace: "Workspace", tasks: Sequence[str], *, pretrains: bool) -> "
     missing = {task: reason for task, reason in source.tasks().items() if reason}
     if unavailable := [f"{task}: {missing[task]}" for task in tasks if task in missing and "all" not in options.task]:
         raise MissingData(f"cannot fine-tune on {source.label} data: {'; '.join(unavailable)}")
-    grids = {None: None, "limited": LIMITED_GRID, "extended": EXTENDED_GRID}
-    grid = grids[options.grid]
+    grid = {None: None, "limited": LIMITED_GRID, "extended": EXTENDED_GRID}[options.grid]
     if options.model is not None:
-        seeds, model = options.seed or [0], adopted_model(workspace)
+        seeds, model = options.seed or [0], workspace.external_model()
         return plan_model(model, seeds, options.scale, source, workspace.layout, ["glue"], grid=grid or LIMITED_GRID)
-    row = variant_row(workspace, ["pretrain", "glue"], grid=grid)
-    if not pretrains:
-        require_pretrained(row, options)
-    return row
+    return variant_row(workspace, ["pretrain", "glue"], pretrains=pretrains, grid=grid)
 
 
 @contextmanager

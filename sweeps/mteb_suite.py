@@ -21,7 +21,7 @@ if __name__ == "__main__":  # a script's own folder is on sys.path, the reposito
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from neobert.command_line import guarded, parser_from
-from sweeps.encoder import add_encoder_flags, adopted_model, measure, require_pretrained, variant_row
+from sweeps.encoder import add_encoder_flags, measure, variant_row
 
 if TYPE_CHECKING:
     from ablations.execute import Workspace
@@ -75,12 +75,9 @@ def _plan(workspace: "Workspace", *, pretrains: bool) -> "PlanRow":
     if options.model is None:
         if options.protocol:
             raise ValueError("--protocol is for --model: a variant has its own, so name M9@mteb-prompts and the like")
-        row = variant_row(workspace, ["pretrain", "mteb"], choice=choice)
-        if not pretrains:
-            require_pretrained(row, options)
-        return row
+        return variant_row(workspace, ["pretrain", "mteb"], pretrains=pretrains, choice=choice)
     wanted_tasks(source, choice.tasks, choice.categories)  # refuses a wrong name before a model is loaded
-    model = adopted_model(workspace)
+    model = workspace.external_model()
     seeds, protocol = options.seed or [0], options.protocol
     planned = plan_model(
         model, seeds, options.scale, source, workspace.layout, ["mteb"], choice=choice, protocol=protocol

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from ablations.checks import misfits, refuse, refuse_misfits, require_data, validate
+from ablations.checks import misfits, refuse, require_data, validate
 from ablations.costs import (
     PUBLISHED,
     Cost,
@@ -191,7 +191,7 @@ def test_a_refusal_names_the_largest_micro_batch_that_fits(tmp_path: Path, gpu_m
     machine = replace(PAPER_MACHINE, gpu_memory_gb=gpu_memory_gb, micro_batch_tokens=1 << 17)
     rows = rows_of(tmp_path, "M8")
     with pytest.raises(ValueError, match=r"M8's pretraining stage 1 needs .* GB on each GPU.* would fit$") as refusal:
-        refuse_misfits(rows, machine)
+        refuse(misfits(rows, machine))
     named = int(str(refusal.value).split("micro_batch_tokens ")[1].split()[0])
     assert misfits(rows, replace(machine, micro_batch_tokens=named)) == []
     assert misfits(rows, replace(machine, micro_batch_tokens=2 * named)) != []
@@ -200,9 +200,11 @@ def test_a_refusal_names_the_largest_micro_batch_that_fits(tmp_path: Path, gpu_m
 def test_where_not_one_row_fits_the_refusal_names_an_engine_or_more_gpus(tmp_path: Path) -> None:
     rows = rows_of(tmp_path, "M8")
     machine = Machine(6.6, 8, "ddp", 512, None, None)
-    assert "no micro-batch fits: one row would with --engine zero1 on these 8 GPUs" in misfits(rows, machine)[0]
-    assert "one row would with --engine zero2 on 2 GPUs" in misfits(rows, replace(machine, gpus=1))[0]
-    assert misfits(rows, replace(machine, gpu_memory_gb=3.0))[0].endswith("take GPUs with more memory")
+    assert (
+        "no micro-batch fits: one row would with --engine zero1 on these 8 GPUs" in misfits(rows, machine)[0].sentence
+    )
+    assert "one row would with --engine zero2 on 2 GPUs" in misfits(rows, replace(machine, gpus=1))[0].sentence
+    assert misfits(rows, replace(machine, gpu_memory_gb=3.0))[0].sentence.endswith("take GPUs with more memory")
 
 
 def test_unknown_memory_refuses_nothing(tmp_path: Path) -> None:

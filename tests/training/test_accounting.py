@@ -11,7 +11,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ablations.flags import with_execution_flags
+from ablations.flags import execution_of
 from ablations.run import build_parser
 from ablations.scales import execution_at
 from neobert.files import read_lines
@@ -204,9 +204,9 @@ def test_a_trace_holds_the_phases_of_its_steps_and_changes_no_bit(
 
 def test_flags_say_how_models_execute() -> None:
     told = build_parser().parse_args(["--variant", "M7", "--compile", "on", "--trace-steps", "5"])
-    execution = with_execution_flags(execution_at("smoke"), told)
+    execution = execution_of(told)
     assert (execution.compile, execution.trace_steps) == ("on", 5)
-    untold = with_execution_flags(execution_at("smoke"), build_parser().parse_args(["--list"]))
+    untold = execution_of(build_parser().parse_args(["--list"]))
     assert untold == execution_at("smoke")
 
 
