@@ -153,7 +153,7 @@ def _run_variants(options: argparse.Namespace) -> int:
     choice = EmbeddingChoice(pairs=options.pairs, zero_shot=options.zero_shot)
     rows = plan(chosen, options.seed or [0], options.scale, source, layout, options.stages, choice=choice)
     require_heldout_context(options.heldout_context, rows)
-    lines = design_lines(design, rows) if design else []
+    lines = design_lines(design, rows) if design and (options.list or options.dry_run) else []
     if options.list:
         print_ladder(rows, as_json=options.json)
         _print_beside(options, lines)
