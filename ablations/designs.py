@@ -5,7 +5,7 @@ which they can be made again: `M9-norm` (all of M9 but one factor), `M0+masking`
 `F:positions+norm` (a cell of a factorial). Runs are named by recipes, so equal cells and the ladder share them.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
@@ -132,7 +132,16 @@ def design_of(kind: DesignKind, factors: Sequence[str] = (), fraction: Fraction 
             raise ValueError("the ladder has an order and no --factors: choose leave-one-out, add-one or factorial")
         return Design(kind, (), fraction, tuple(ladder.ladder().values()))
     chosen = _varied(kind, factors)
-    return Design(kind, chosen, fraction, _VARIANTS[kind](chosen, fraction))
+    if kind == "leave-one-out":
+        variants = [ladder.M9, *map(without, chosen)]
+    elif kind == "add-one":
+        variants = [ladder.M0, *map(with_one, chosen)]
+    else:
+        least = 3 if fraction == "half" else 2
+        if not least <= len(chosen) <= MOST_FACTORS:
+            raise ValueError(f"a {fraction} factorial takes {least} to {MOST_FACTORS} factors, not {len(chosen)}")
+        variants = list(map(cell, cells(chosen, fraction)))
+    return Design(kind, chosen, fraction, tuple(variants))
 
 
 @dataclass(frozen=True)
@@ -172,28 +181,6 @@ def _varied(kind: DesignKind, wanted: Sequence[str]) -> tuple[str, ...]:
         if name not in possible:
             raise ValueError(f"{kind} cannot vary {name!r}: {FACTORS[name].reason}")
     return tuple(name for name in possible if not wanted or name in wanted)
-
-
-def _leave_one_out(factors: Sequence[str], fraction: Fraction) -> tuple[Variant, ...]:
-    return (ladder.M9, *(without(name) for name in factors))
-
-
-def _add_one(factors: Sequence[str], fraction: Fraction) -> tuple[Variant, ...]:
-    return (ladder.M0, *(with_one(name) for name in factors))
-
-
-def _factorial(factors: Sequence[str], fraction: Fraction) -> tuple[Variant, ...]:
-    least = 3 if fraction == "half" else 2
-    if not least <= len(factors) <= MOST_FACTORS:
-        raise ValueError(f"a {fraction} factorial takes {least} to {MOST_FACTORS} factors, not {len(factors)}")
-    return tuple(cell(switched_on) for switched_on in cells(factors, fraction))
-
-
-_VARIANTS: Mapping[str, Callable[[Sequence[str], Fraction], tuple[Variant, ...]]] = {
-    "leave-one-out": _leave_one_out,
-    "add-one": _add_one,
-    "factorial": _factorial,
-}
 
 
 def cells(factors: Sequence[str], fraction: Fraction = "full") -> list[tuple[str, ...]]:
@@ -273,6 +260,36 @@ def named(name: str) -> Variant | None:
     return single_variants().get(name) if switched_on is None else cell(switched_on)
 
 
-def known_names() -> Iterable[str]:
-    """Names of variants of designs, for suggestions; cells of factorials are too many."""
-    return single_variants()
+def chosen_variants(names: Sequence[str]) -> list[Variant]:
+    """Variants by name, `all` (the ladder) or a range such as M0..M5, each once, in the order of the ladder; those of
+    designs (M9-norm, F:positions+norm) behind them.
+
+    Raises:
+        ValueError: a name is unknown.
+    """
+    known = ladder.variants()
+    on_ladder = [name for name in known if "@" not in name]
+    chosen: set[str] = set()
+    of_designs: dict[str, Variant] = {}
+    for name in names:
+        first, dots, last = name.partition("..")
+        if name == "all":
+            chosen.update(on_ladder)
+        elif dots:
+            start, end = (on_ladder.index(_known(end, on_ladder)) for end in (first, last))
+            if start > end:
+                raise ValueError(
+                    f"{name} names no variant, as {last} comes before {first}: did you mean {last}..{first}?"
+                )
+            chosen.update(on_ladder[start : end + 1])
+        elif name not in known and (variant := named(name)):
+            of_designs[name] = variant
+        else:
+            chosen.add(_known(name, [*known, *single_variants()]))
+    return [*(variant for name, variant in known.items() if name in chosen), *of_designs.values()]
+
+
+def _known(name: str, names: Sequence[str]) -> str:
+    if name not in names:
+        raise ValueError(f"there is no variant {name!r}: {did_you_mean(name, names)} (all: run.py --list)")
+    return name

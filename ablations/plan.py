@@ -6,10 +6,11 @@ Planning reads the folder of runs and the source's names; it writes nothing.
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import repeat
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self
 
-from ablations.designs import known_names, named
+from ablations.designs import chosen_variants
 from ablations.ladder import (
     EMBEDDING_PROTOCOL,
     GLUE_PROTOCOL,
@@ -20,16 +21,16 @@ from ablations.ladder import (
 )
 from ablations.scales import Scale, scaled, scaled_embedding, scaled_measurement, scaled_variant, vocabulary_of
 from ablations.variant import EmbeddingProtocol, Recipe, Variant, change_label
-from neobert.data.mteb_tasks import EmbeddingTask, Wording, chosen_tasks, task_prompts
+from neobert.data.mteb_tasks import EmbeddingTask, chosen_tasks, task_prompts
 from neobert.data.pairs import DECLARED_SETS, Mix, sets_of
 from neobert.data.sources import Source
 from neobert.embeddings.sentence_modules import read_sentence_modules
-from neobert.errors import MissingData, did_you_mean
+from neobert.errors import MissingData
 from neobert.external import ExternalModel, write_model_file
 from neobert.glue.tasks import SELECTION_RULES, TASKS
 from neobert.identity import difference, neutral_values
 from neobert.model.size import parameter_count, training_flops_per_token
-from neobert.recipe import Contrastive, FineTuning, Grid, Instructed, Point, Pretraining
+from neobert.recipe import FineTuning, Grid, Point, Pretraining
 from neobert.runs.index import Index, State
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import Execution, SourceSpecification, write_run_file
@@ -189,15 +190,15 @@ class VariantRow(PlanRow):
         names = [name for name, twin in self._twins.items() if planned.decisive(twin.embedding) == wanted]
         names += [self.name] if self.name not in names else []
         labels = {"variants": names} | super().labels(planned, source)
-        return labels | self._origin(names[0]) if planned.run in self.stages else labels
-
-    def _origin(self, name: str) -> dict[str, Any]:
-        variant = variants().get(name, self.variant)
+        if planned.run.kind != "pretraining":
+            return labels
+        variant = variants().get(names[0], self.variant)
         recipe, parent = scaled_variant(variant, self.scale, self.vocabulary)
         if variant.parent is None or parent is None:
-            return {"parent": None, "delta": {}}
+            return labels | {"parent": None, "delta": {}}
         changes = difference(parent.pretraining, recipe.pretraining)
-        return {"parent": variant.parent.name, "delta": {path: list(change) for path, change in changes.items()}}
+        delta = {path: list(change) for path, change in changes.items()}
+        return labels | {"parent": variant.parent.name, "delta": delta}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,41 +223,6 @@ class ModelRow(PlanRow):
     def write(self, layout: Layout, source: Source, specification: SourceSpecification, execution: Execution) -> None:
         write_model_file(layout, self.model)
         super().write(layout, source, specification, execution)
-
-
-def chosen_variants(names: Sequence[str]) -> list[Variant]:
-    """Variants by name, `all` (the ladder) or a range such as M0..M5, each once, in the order of the ladder; those of
-    designs (M9-norm, F:positions+norm) behind them.
-
-    Raises:
-        ValueError: a name is unknown.
-    """
-    known = variants()
-    on_ladder = [name for name in known if "@" not in name]
-    chosen: set[str] = set()
-    of_designs: dict[str, Variant] = {}
-    for name in names:
-        first, dots, last = name.partition("..")
-        if name == "all":
-            chosen.update(on_ladder)
-        elif dots:
-            ends = [on_ladder.index(_known(end, on_ladder)) for end in (first, last)]
-            if ends[0] > ends[1]:
-                raise ValueError(
-                    f"{name} names no variant, as {last} comes before {first}: did you mean {last}..{first}?"
-                )
-            chosen.update(on_ladder[ends[0] : ends[1] + 1])
-        elif name not in known and (variant := named(name)):
-            of_designs[name] = variant
-        else:
-            chosen.add(_known(name, [*known, *known_names()]))
-    return [*(variant for name, variant in known.items() if name in chosen), *of_designs.values()]
-
-
-def _known(name: str, names: Sequence[str]) -> str:
-    if name not in names:
-        raise ValueError(f"there is no variant {name!r}: {did_you_mean(name, names)} (all: run.py --list)")
-    return name
 
 
 def plan(
@@ -364,18 +330,15 @@ def _missing_tasks(source: Source) -> dict[str, str]:
 def unfinished(rows: Sequence[PlanRow]) -> list[Run]:
     """Every run once that was not done when it was planned; costly pre-training first, so that workers end together."""
     open_runs = {planned.run.id: planned.run for row in rows for planned in row.planned if planned.state != "done"}
-    stages = sorted(only(open_runs.values(), PretrainingRun), key=_expense, reverse=True)
+    stages = sorted(
+        only(open_runs.values(), PretrainingRun),
+        key=lambda run: parameter_count(run.recipe.model, run.context).body * run.recipe.stages[-1].tokens,
+        reverse=True,
+    )
     return [*stages, *(run for run in open_runs.values() if run.kind != "pretraining")]
 
 
-def _expense(run: PretrainingRun) -> float:
-    return float(parameter_count(run.recipe.model, run.context).body * run.recipe.stages[-1].tokens)
-
-
-RowT = TypeVar("RowT", bound=PlanRow)
-
-
-def with_tasks(row: RowT, tasks: Collection[str]) -> RowT:
+def with_tasks(row: PlanRow, tasks: Collection[str]) -> PlanRow:
     """A row with the GLUE studies of some tasks, the studies that they start from, and what else is not done."""
     studies = only(row.runs, GlueStudy)
     wanted = {study.id for study in studies if study.task in tasks}
@@ -391,17 +354,15 @@ def with_tasks(row: RowT, tasks: Collection[str]) -> RowT:
 def pretraining_runs(recipe: Pretraining, seed: int, source: Source) -> list[PretrainingRun]:
     """One run a stage; each knows its predecessor by id."""
     runs: list[PretrainingRun] = []
-    model, data = recipe.model, recipe.data
     for count in range(1, len(recipe.stages) + 1):
-        runs.append(
-            PretrainingRun(
-                recipe=recipe.model_copy(update={"stages": recipe.stages[:count], "seed": seed}),
-                previous=runs[-1].id if runs else None,
-                position_table=recipe.longest_context if model.positions == "learned" else None,
-                corpus_origin=source.corpus_origin(data.corpus),
-                tokenizer_origin=source.tokenizer_origin(data.tokenizer, model.vocabulary_size),
-            )
+        run = PretrainingRun(
+            recipe=recipe.model_copy(update={"stages": recipe.stages[:count], "seed": seed}),
+            previous=runs[-1].id if runs else None,
+            position_table=recipe.longest_context if recipe.model.positions == "learned" else None,
+            corpus_origin=source.corpus_origin(recipe.data.corpus),
+            tokenizer_origin=source.tokenizer_origin(recipe.data.tokenizer, recipe.model.vocabulary_size),
         )
+        runs.append(run)
     return runs
 
 
@@ -488,7 +449,17 @@ def embedding_runs(
             if choice.pairs is not None:
                 raise
             skipped["contrastive"] = str(error)
-    tuned = [contrastive_run(encoder, embedding.contrastive, seed, sets) for seed in seeds if sets]
+    tuned = [
+        ContrastiveRun(
+            weights=encoder.id,
+            context=encoder.most_tokens or embedding.contrastive.max_tokens,
+            protocol=embedding.contrastive.model_copy(update={"seed": seed}),
+            sets=sets,
+            tokenizer_origin=encoder.tokenizer_origin,
+        )
+        for seed in seeds
+        if sets
+    ]
     if not is_measured:
         return [*tuned], skipped
     if skipped and not choice.zero_shot:
@@ -524,19 +495,6 @@ def pair_sets(source: Source, names: Sequence[str] | None, mix: Mix = "paper") -
     )
 
 
-def contrastive_run(
-    encoder: EncoderWeights, protocol: Contrastive, seed: int, sets: Sequence[PairSet]
-) -> ContrastiveRun:
-    """Contrastive fine-tuning of an encoder, which reads at most as many tokens as it was trained on."""
-    return ContrastiveRun(
-        weights=encoder.id,
-        context=encoder.most_tokens or protocol.max_tokens,
-        protocol=protocol.model_copy(update={"seed": seed}),
-        sets=tuple(sets),
-        tokenizer_origin=encoder.tokenizer_origin,
-    )
-
-
 def wanted_tasks(
     source: Source, names: Sequence[str] | None, categories: Sequence[str] | None
 ) -> tuple[EmbeddingTask, ...]:
@@ -569,8 +527,8 @@ def evaluation_after(
         seed=run.protocol.seed,
         precision=embedding.precision,
     )
-    prompted = _on_data(tasks, source, run.instructed, embedding.instructions)
-    return EmbeddingEvaluation(encoder=measured, tasks=prompted)
+    prompts = (task_prompts(task, run.instructed, embedding.instructions) for task in tasks)
+    return EmbeddingEvaluation(encoder=measured, tasks=tuple(map(_on_data, tasks, repeat(source), prompts)))
 
 
 def zero_shot_evaluation(
@@ -596,27 +554,10 @@ def zero_shot_evaluation(
         seed=encoder.seed,
         precision=embedding.precision,
     )
-    on_data = _on_data(tasks, source, "nothing", embedding.instructions)
-    if modules:
-        on_data = tuple(
-            task.model_copy(update={"prompts": modules.task_prompts(task.name, task.category)}) for task in on_data
-        )
-    return EmbeddingEvaluation(encoder=measured, tasks=on_data)
+    prompts = (modules.task_prompts(task.name, task.category) if modules else {} for task in tasks)
+    return EmbeddingEvaluation(encoder=measured, tasks=tuple(map(_on_data, tasks, repeat(source), prompts)))
 
 
-def _on_data(
-    tasks: Sequence[EmbeddingTask], source: Source, instructed: Instructed, wording: Wording
-) -> tuple[TaskOnData, ...]:
-    return tuple(
-        TaskOnData(
-            name=task.name,
-            category=task.category,
-            suite=task.suite,
-            metric=task.metric,
-            split=task.split,
-            members=task.members,
-            origin=source.embedding_task_origin(task.name),
-            prompts=task_prompts(task, instructed, wording),
-        )
-        for task in tasks
-    )
+def _on_data(task: EmbeddingTask, source: Source, prompts: dict[str, str]) -> TaskOnData:
+    shared = {name: value for name, value in vars(task).items() if name in TaskOnData.model_fields}
+    return TaskOnData(**shared, origin=source.embedding_task_origin(task.name), prompts=prompts)

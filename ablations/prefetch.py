@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     from ablations.checks import requirements
-    from ablations.plan import chosen_variants
+    from ablations.designs import chosen_variants
 
     needs = requirements(chosen_variants(options.variant), options.scale, options.stages)
     needs = replace(needs, models=chosen_models(options.models))

@@ -137,10 +137,11 @@ def _run_model(options: argparse.Namespace) -> int:
 
 def _run_variants(options: argparse.Namespace) -> int:
     from ablations.checks import require_heldout_context
+    from ablations.designs import chosen_variants
     from ablations.execute import carry_out, open_workspace
     from ablations.ladder import variants as declared_variants
     from ablations.listing import design_lines, print_ladder, print_outcome
-    from ablations.plan import EmbeddingChoice, chosen_variants, plan
+    from ablations.plan import EmbeddingChoice, plan
     from ablations.scales import vocabulary_of
     from ablations.submit import cancel_jobs
     from neobert.console import logs

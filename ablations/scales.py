@@ -34,7 +34,6 @@ class Rules:
     peak_learning_rates: Mapping[float, float]
     grid: Mapping[str, Mapping[float, float]]
     model: Mapping[str, Any]
-    optimization: Mapping[str, Any]
     finetuning: Mapping[str, Any]
     precision: str
     trained_vocabulary_size: int | None
@@ -69,7 +68,6 @@ SMOKE = Rules(
             "position_scale": 0.05,
         }
     },
-    optimization={},
     finetuning={
         "epochs": 4,
         "train_examples": 1000,
@@ -98,10 +96,7 @@ LAPTOP = replace(
 PROXY_SHAPES = {(12, 768): (6, 384), (16, 1056): (8, 512), (16, 1008): (8, 480), (28, 768): (12, 448)}
 
 PROXY = Rules(
-    shapes={
-        "trained": PROXY_SHAPES,
-        "published": PROXY_SHAPES,
-    },
+    shapes={"trained": PROXY_SHAPES, "published": PROXY_SHAPES},
     shape_divisors=(2, 2),
     heads=8,
     contexts={512: 128, 1024: 256, 2048: 512, 4096: 1024},
@@ -115,7 +110,6 @@ PROXY = Rules(
         "weight_decays": {1e-2: 1e-2, 1e-5: 1e-5},
     },
     model={},
-    optimization={},
     finetuning={"epochs": 3},
     precision="bf16",
     trained_vocabulary_size=None,
@@ -124,7 +118,6 @@ PROXY = Rules(
 
 Scale = Literal["smoke", "laptop", "proxy", "paper"]
 SCALES: tuple[Scale, ...] = ("smoke", "laptop", "proxy", "paper")
-
 
 SHORTEST_CONTEXT = 512
 """Of the paper's variants, in tokens: every one can be measured in it."""
@@ -144,9 +137,9 @@ def scaled(recipe: Recipe, scale: Scale, vocabulary: Vocabulary) -> Recipe:
     tree = recipe.model_dump()
     pretraining = tree["pretraining"]
     _shrink_model(pretraining["model"], rules, vocabulary)
-    pretraining["optimization"].update(rules.optimization)
-    peak = pretraining["optimization"]["peak_learning_rate"]
-    pretraining["optimization"]["peak_learning_rate"] = rules.peak_learning_rates.get(peak, peak)
+    optimization = pretraining["optimization"]
+    peak = optimization["peak_learning_rate"]
+    optimization["peak_learning_rate"] = rules.peak_learning_rates.get(peak, peak)
     pretraining["precision"] = rules.precision
     for stage in pretraining["stages"]:
         _shrink_stage(stage, rules)
@@ -189,24 +182,26 @@ def _shrunk_finetuning(finetuning: Mapping[str, Any], rules: Rules) -> dict[str,
 
 
 def _shrunk_grid(grid: Mapping[str, Any], rules: Rules) -> dict[str, Any]:
-    return {axis: _grid_axis(values, rules.grid[axis]) for axis, values in grid.items()}
+    """Of each axis the values that the scale keeps, or all of them where it keeps none."""
+    return {
+        axis: tuple(rules.grid[axis][value] for value in values if value in rules.grid[axis]) or values
+        for axis, values in grid.items()
+    }
 
 
 def _shrink_model(model: dict[str, Any], rules: Rules, vocabulary: Vocabulary) -> None:
     ratio = model["feedforward_width"] / model["width"]
-    layers, width = rules.shapes[vocabulary].get((model["layers"], model["width"])) or _formula_shape(
-        model["layers"], model["width"], rules
-    )
+    layers, width = model["layers"], model["width"]
+    if (layers, width) in rules.shapes[vocabulary]:
+        layers, width = rules.shapes[vocabulary][layers, width]
+    else:
+        layer_divisor, width_divisor = rules.shape_divisors
+        step = 2 * rules.heads
+        layers, width = max(2, round(layers / layer_divisor)), max(step, round(width / width_divisor / step) * step)
     model.update(rules.model)
     model.update(layers=layers, width=width, heads=rules.heads, feedforward_width=round(ratio * width))
     if rules.trained_vocabulary_size is not None and vocabulary == "trained":
         model["vocabulary_size"] = rules.trained_vocabulary_size
-
-
-def _formula_shape(layers: int, width: int, rules: Rules) -> Shape:
-    layer_divisor, width_divisor = rules.shape_divisors
-    step = 2 * rules.heads
-    return max(2, round(layers / layer_divisor)), max(step, round(width / width_divisor / step) * step)
 
 
 def _context(rules: Rules, tokens: int) -> int:
@@ -223,11 +218,6 @@ def _shrink_stage(stage: dict[str, Any], rules: Rules) -> None:
     stage["tokens_per_step"] = tokens or max(1, stage["tokens_per_step"] // 256 // stage["context"]) * stage["context"]
     for subset in stage["mixture"]:
         subset["minimum_tokens"] = _context(rules, subset["minimum_tokens"]) if subset["minimum_tokens"] else 0
-
-
-def _grid_axis(values: tuple[float, ...], table: Mapping[float, float]) -> tuple[float, ...]:
-    """The values that the scale keeps, or all of them where it keeps none."""
-    return tuple(table[value] for value in values if value in table) or values
 
 
 SCALED: Mapping[Scale, Mapping[str, Any]] = {

@@ -118,7 +118,7 @@ def _read(layout: Layout, options: argparse.Namespace) -> tuple[list[Row], list[
 
 
 def _variant_names(wanted: Sequence[str], rows: Sequence[Row]) -> set[str]:
-    from ablations.plan import chosen_variants
+    from ablations.designs import chosen_variants
 
     labelled = {name for row in rows for name in row.variants}
     unlabelled = [name for name in wanted if name not in labelled]

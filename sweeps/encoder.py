@@ -93,7 +93,8 @@ def variant_row(
     Raises:
         MissingData, ValueError: as `plan`; the variant is not pre-trained.
     """
-    from ablations.plan import EVERYTHING, chosen_variants, plan
+    from ablations.designs import chosen_variants
+    from ablations.plan import EVERYTHING, plan
 
     options = workspace.options
     (variant,) = chosen_variants([options.variant])

@@ -26,7 +26,8 @@ from ablations.costs import (
     stated_throughput,
     sum_costs,
 )
-from ablations.plan import VariantRow, chosen_variants, plan
+from ablations.designs import chosen_variants
+from ablations.plan import VariantRow, plan
 from ablations.scales import Scale
 from neobert.data.catalog import CHARACTERS_PER_TOKEN, TASK_SPLITS
 from neobert.data.sources import DirectorySource, open_source

@@ -7,8 +7,17 @@ from pathlib import Path
 import pytest
 
 from ablations import designs, ladder, run
-from ablations.designs import FACTORS, cell, cells, design_of, named, possible_factorials, single_variants
-from ablations.plan import chosen_variants, plan
+from ablations.designs import (
+    FACTORS,
+    cell,
+    cells,
+    chosen_variants,
+    design_of,
+    named,
+    possible_factorials,
+    single_variants,
+)
+from ablations.plan import plan
 from ablations.scales import Scale, scaled_variant
 from ablations.variant import Modification, Variant, prove
 from neobert.data.sources import open_source

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from ablations.costs import Machine, PlanCosts
+from ablations.designs import chosen_variants
 from ablations.plan import (
     EVERYTHING,
     EmbeddingChoice,
     EncoderWeights,
     ModelRow,
     VariantRow,
-    chosen_variants,
     embedding_runs,
     plan,
     plan_model,

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from ablations.costs import Machine, PlanCosts
+from ablations.designs import chosen_variants
 from ablations.listing import id_diffs, print_plan
-from ablations.plan import PlannedRun, VariantRow, chosen_variants, plan
+from ablations.plan import PlannedRun, VariantRow, plan
 from neobert.data.sources import open_source
 from neobert.identity import NUMERICS
 from neobert.runs.layout import Layout

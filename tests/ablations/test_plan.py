@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from ablations import ladder
-from ablations.plan import VariantRow, chosen_variants, plan
+from ablations.designs import chosen_variants
+from ablations.plan import VariantRow, plan
 from neobert.data.sources import open_source
 from neobert.glue.tasks import SELECTION_RULES
 from neobert.identity import leaves

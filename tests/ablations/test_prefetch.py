@@ -14,7 +14,8 @@ from pathlib import Path
 import huggingface_hub.constants as hub_constants
 import pytest
 
-from ablations.plan import chosen_variants, plan
+from ablations.designs import chosen_variants
+from ablations.plan import plan
 from neobert.data import requirements
 from neobert.data.catalog import REFINEDWEB
 from neobert.data.mteb_tasks import MTEB_REPOSITORIES

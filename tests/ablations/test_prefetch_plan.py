@@ -12,8 +12,9 @@ from typing import NoReturn
 import pytest
 
 from ablations import prefetch
+from ablations.designs import chosen_variants
 from ablations.ladder import ladder
-from ablations.plan import chosen_variants, plan
+from ablations.plan import plan
 from ablations.prefetch import folder_or_repository, paper_models
 from neobert.data import hub_download
 from neobert.data.catalog import REFINEDWEB

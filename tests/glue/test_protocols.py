@@ -13,7 +13,8 @@ from safetensors.torch import load_file
 
 from ablations import ladder, run, scales
 from ablations.costs import PUBLISHED, TrialWork
-from ablations.plan import chosen_variants, plan
+from ablations.designs import chosen_variants
+from ablations.plan import plan
 from neobert.data.sources import open_source
 from neobert.files import read_json, read_lines
 from neobert.glue import finetuning

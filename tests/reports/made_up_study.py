@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+from ablations.designs import chosen_variants
 from ablations.ladder import variants
-from ablations.plan import chosen_variants, pretraining_runs, variant_studies
+from ablations.plan import pretraining_runs, variant_studies
 from ablations.scales import Scale, scaled
 from ablations.variant import Recipe, Variant
 from neobert.data.sources import Source

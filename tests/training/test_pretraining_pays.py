@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from ablations import run
-from ablations.plan import chosen_variants, plan
+from ablations.designs import chosen_variants
+from ablations.plan import plan
 from ablations.scales import synthetic_documents
 from neobert.data.sources import open_source
 from neobert.glue.finetuning import FineTuner
