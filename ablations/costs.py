@@ -312,7 +312,7 @@ class PlanCosts:
     @property
     def pretraining_flops(self) -> float:
         """Floating-point operations of all pre-training that is not done, if every slot held a token."""
-        return float(sum(map(_stage_flops, only(self._unfinished.values(), PretrainingRun))))
+        return float(sum(map(stage_flops, only(self._unfinished.values(), PretrainingRun))))
 
     @cached_property
     def _costs(self) -> dict[str, Cost]:
@@ -352,7 +352,7 @@ class PlanCosts:
         throughput = self._throughput(run, same_rows=True)
         return Cost(
             memory_gb=stage_memory(run, self.machine).total / GIGABYTE,
-            gpu_hours=throughput.hours(_stage_flops(run), run.recipe.stages[-1].tokens),
+            gpu_hours=throughput.hours(stage_flops(run), run.recipe.stages[-1].tokens),
             sources=throughput.sources,
             disk_gb=checkpoint_bytes(run) / GIGABYTE,
         )
@@ -411,7 +411,7 @@ COSTS: Mapping[Kind, Callable[[PlanCosts, Any], Cost]] = {
 """What each kind of work costs, apart from corpora."""
 
 
-def _stage_flops(run: PretrainingRun) -> float:
+def stage_flops(run: PretrainingRun) -> float:
     """Floating-point operations of a stage, if every slot held a token."""
     recipe, stage = run.recipe, run.recipe.stages[-1]
     return training_flops_per_token(recipe.model, stage.context, recipe.masking.rate) * stage.tokens

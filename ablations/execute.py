@@ -37,16 +37,8 @@ from neobert.runs.records import read_record
 from neobert.runs.run_file import Execution, SourceSpecification, read_run_file
 from neobert.runs.specifications import Run
 
-PERPLEXITY = "neobert.evaluation.pseudo_perplexity"
-STDERR = 2
-
 Observing = Callable[[Place], AbstractContextManager[Mapping[str, str]]]
 """Opens what watches a plan being run, before anything is written; gives further variables for workers and jobs."""
-
-
-def unobserved(place: Place) -> AbstractContextManager[Mapping[str, str]]:
-    """Nothing watches."""
-    return nullcontext({})
 
 
 @dataclass(frozen=True)
@@ -111,7 +103,7 @@ def carry_out(
     show: Callable[[], None],
     *,
     leave_failed: bool = False,
-    observing: Observing = unobserved,
+    observing: Observing = lambda place: nullcontext({}),
 ) -> int:
     """Show, submit or run what the rows miss; returns the exit code.
 
@@ -287,11 +279,8 @@ def measure_perplexity(
 
     `flags` are those of the command that measures. With `as_json` its tables go to stderr, so that stdout stays JSON.
     """
-    command = [sys.executable, "-m", PERPLEXITY, "--runs", str(layout.root), *flags, "--run"]
-    stdout = STDERR if as_json else None
-    codes = [
-        code
-        for run_id in run_ids
-        for code in wait_for([start_child([*command, run_id], worker_environment(threads), stdout=stdout)])
-    ]
-    return max(codes, default=0)
+    module = "neobert.evaluation.pseudo_perplexity"
+    command = [sys.executable, "-m", module, "--runs", str(layout.root), *flags, "--run"]
+    environment, stdout = worker_environment(threads), 2 if as_json else None
+    codes = [wait_for([start_child([*command, run_id], environment, stdout=stdout)])[0] for run_id in run_ids]
+    return max(codes, default=EXIT_DONE)

@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.markup import escape
 
-from ablations.costs import Cost, PlanCosts
+from ablations.costs import Cost, PlanCosts, stage_flops
 from ablations.designs import ScaledDesign
 from ablations.ladder import ladder
 from ablations.plan import ModelRow, PlannedRun, PlanRow, VariantRow
@@ -44,8 +44,7 @@ from neobert.runs.work import Kind, Part
 CORE_FLOPS_PER_SECOND = 5e10
 """What smoke runs reached on a core in bf16 (reports/pipeline_check)."""
 
-ROW_COLUMNS = ("variant", "seed", "parameters", "runs", "GB a GPU", "GPU-hours", "disk GB")
-RUN_COLUMNS = ("run", "id", "state", "GB a GPU", "GPU-hours", "disk GB", "folder")
+COST_COLUMNS = ("GB a GPU", "GPU-hours", "disk GB")
 DIFFS_SHOWN = 10
 UNKNOWN_HOURS = (
     "GPU-hours are not known: name the gpu or its tokens_per_second_per_gpu in a cluster profile, or finish a run of "
@@ -112,19 +111,15 @@ def print_ladder(rows: Sequence[VariantRow], *, as_json: bool) -> None:
 def design_lines(planned: ScaledDesign, rows: Sequence[VariantRow]) -> list[str]:
     """What a design needs and has, what it shares with the ladder, and which claims it supports."""
     design = planned.design
-    runs = {each.run.id: each for row in rows for each in row.planned}
-    states = {kind: [each.state for each in runs.values() if each.run.kind == kind] for kind in ("pretraining", "glue")}
-    needs = [_counted(states["pretraining"], "pre-training stage(s)")]
-    needs += [_counted(states["glue"], "GLUE studies")] if states["glue"] else []
+    runs, needs = {each.run.id: each for row in rows for each in row.planned}, []
+    for kind, what in (("pretraining", "pre-training stage(s)"), ("glue", "GLUE studies")):
+        states = [each.state for each in runs.values() if each.run.kind == kind]
+        needs += [f"{len(states)} {what} ({_state_counts(states)})"] if states or kind == "pretraining" else []
     seeds = len({row.seed for row in rows})
     lines = [f"design: {design.title}: {len(design.variants)} variants, {seeds} seed(s) need {' and '.join(needs)}"]
     shared = [f"{name} = {other}" for name, other in _equal_on_ladder(rows).items()]
     lines += [f"trained once, as their recipes are equal: {', '.join(shared)}"] if shared else []
     return [*lines, *(f"left out: {sentence}" for sentence in planned.left_out), *design.notes]
-
-
-def _counted(states: Sequence[str], what: str) -> str:
-    return f"{len(states)} {what} ({_state_counts(states)})"
 
 
 def _state_counts(states: Iterable[str]) -> str:
@@ -163,7 +158,6 @@ def print_plan(rows: Sequence[VariantRow], costs: PlanCosts, *, as_json: bool) -
     console, data = output(), costs.source.label
     if len(rows) == 1:
         _print_runs(rows[0], costs)
-        shown = diffs[0]
     else:
         cells = [
             (
@@ -176,12 +170,13 @@ def print_plan(rows: Sequence[VariantRow], costs: PlanCosts, *, as_json: bool) -
             for row in rows
         ]
         title = f"{rows[0].scale} scale, {data} data (one variant alone shows every run with its id and folder)"
-        console.print(table(escape(title), ROW_COLUMNS, cells))
-        shown = [diff for found in diffs for diff in found]
-    for diff in shown[:DIFFS_SHOWN] if len(rows) > 1 else shown:
+        console.print(table(escape(title), ("variant", "seed", "parameters", "runs", *COST_COLUMNS), cells))
+    shown = [diff for found in diffs for diff in found]
+    most = DIFFS_SHOWN if len(rows) > 1 else len(shown)
+    for diff in shown[:most]:
         console.print(escape(f"  {diff.kind}: {diff.sentence()}"))
-    if len(rows) > 1 and len(shown) > DIFFS_SHOWN:
-        console.print(f"  and {len(shown) - DIFFS_SHOWN} more runs that are nearly there (--json has them)")
+    if shown[most:]:
+        console.print(f"  and {len(shown) - most} more runs that are nearly there (--json has them)")
     for reason in dict.fromkeys(f"{task}: {reason}" for row in rows for task, reason in row.skipped.items()):
         console.print(escape(f"  left out: {reason}"))
     _print_total(rows, costs)
@@ -194,7 +189,7 @@ def _summary(row: VariantRow) -> dict[str, Any]:
         "scale": row.scale,
         "parameters": row.parameters,
         "tokens": row.recipe.pretraining.tokens,
-        "flops": row.flops,
+        "flops": float(sum(map(stage_flops, row.stages))),
         "delta": {path: list(change) for path, change in row.delta.items()},
         "stages": [
             {"kind": each.run.title, "id": each.run.id, "state": each.state, "folder": str(each.folder)}
@@ -214,7 +209,8 @@ def _print_runs(row: VariantRow, costs: PlanCosts) -> None:
     cells = [
         (each.run.title, each.run.id, each.state, *_numbers(costs.of(each.run)), each.folder) for each in row.planned
     ]
-    console.print(table("", RUN_COLUMNS, [*cells, ("all, data included", None, None, *_numbers(costs.row(row)), None)]))
+    total = ("all, data included", None, None, *_numbers(costs.row(row)), None)
+    console.print(table("", ("run", "id", "state", *COST_COLUMNS, "folder"), [*cells, total]))
 
 
 def _numbers(cost: Cost) -> tuple[str | None, str | None, str | None]:

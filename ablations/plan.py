@@ -29,7 +29,7 @@ from neobert.errors import MissingData
 from neobert.external import ExternalModel, write_model_file
 from neobert.glue.tasks import SELECTION_RULES, TASKS
 from neobert.identity import difference, neutral_values
-from neobert.model.size import parameter_count, training_flops_per_token
+from neobert.model.size import parameter_count
 from neobert.recipe import FineTuning, Grid, Point, Pretraining
 from neobert.runs.index import Index, State
 from neobert.runs.layout import Layout
@@ -165,13 +165,6 @@ class VariantRow(PlanRow):
     def parameters(self) -> int:
         """Parameters of the pre-training model."""
         return parameter_count(self.recipe.pretraining.model, self.recipe.pretraining.longest_context).total
-
-    @property
-    def flops(self) -> float:
-        """Floating-point operations of pre-training, if every slot held a token."""
-        model, rate = self.recipe.pretraining.model, self.recipe.pretraining.masking.rate
-        stages = self.recipe.pretraining.stages
-        return float(sum(training_flops_per_token(model, stage.context, rate) * stage.tokens for stage in stages))
 
     @property
     def delta(self) -> dict[str, tuple[Any, Any]]:

@@ -85,15 +85,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _show(options: argparse.Namespace) -> int:
     layout = Layout(options.runs.resolve())
     rows, problems = _read(layout, options)
-    if options.json:
-        _print_json(rows, tracebacks=options.errors)
-    elif options.watch is None:
-        _print(rows, layout.root, tracebacks=options.errors)
-    else:
+    if options.watch is not None:
         try:
             rows, problems = _watch(layout, options)
         except KeyboardInterrupt:  # the way to end a watch
             return EXIT_DONE
+    if options.json:
+        _print_json(rows, tracebacks=options.errors)
+    else:
         _print(rows, layout.root, tracebacks=options.errors)
     for problem in problems:
         logs().print(problem, markup=False)
@@ -180,12 +179,9 @@ def _drawn(unsorted: Sequence[Row], root: Path) -> RenderableType:
     shown, hidden = rows[:TABLE_ROWS], rows[TABLE_ROWS:]
     cells = [[escape(cell) if cell else None for cell in _cells(row)] for row in shown]
     used = [number for number in range(len(COLUMNS)) if any(row[number] for row in cells)]
-    title = escape(_summary(rows, root))
-    parts: list[RenderableType] = []
-    if shown:
-        parts.append(table(title, [COLUMNS[n] for n in used], [[row[n] for n in used] for row in cells]))
-    else:
-        parts.append(Text(title))
+    title = _summary(rows, root)
+    columns, used_cells = [COLUMNS[n] for n in used], [[row[n] for n in used] for row in cells]
+    parts: list[RenderableType] = [table(escape(title), columns, used_cells) if shown else Text(title)]
     if hidden:
         states = Counter(row.state for row in hidden)
         counts = ", ".join(f"{count} {state}" for state, count in states.items())

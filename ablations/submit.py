@@ -7,8 +7,8 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -20,6 +20,7 @@ from neobert.console import logs, output, table
 from neobert.identity import plain
 from neobert.processes import REPOSITORY, available_cores, offline_environment, thread_variables, visible_gpus
 from neobert.runs.claims import acquire, file_time
+from neobert.runs.index import folder_of
 from neobert.runs.layout import SUBMISSION_CLAIM, Layout
 from neobert.runs.run_file import Execution
 from neobert.runs.work import JobKind, Work
@@ -121,22 +122,16 @@ class AtWork:
     """Which jobs work on what. A corpus may be named by any run that reads it."""
 
     def __init__(self) -> None:
-        self._jobs: dict[str, list[str]] = {}
+        self._jobs: defaultdict[str, list[str]] = defaultdict(list)
 
     def add(self, job: str, references: Sequence[str]) -> None:
         """A job works on references."""
         for reference in references:
-            self._jobs.setdefault(_key(reference), []).append(job)
+            self._jobs[folder_of(reference)].append(job)
 
     def on(self, *references: str) -> tuple[str, ...]:
         """The jobs on any of the references, each once."""
-        found = [job for reference in references for job in self._jobs.get(_key(reference), [])]
-        return tuple(dict.fromkeys(found))
-
-
-def _key(reference: str) -> str:
-    kind, name, *_ = reference.split("/")
-    return f"{kind}/{name}" if kind == "corpus" else reference
+        return tuple(dict.fromkeys(job for reference in references for job in self._jobs[folder_of(reference)]))
 
 
 @dataclass(frozen=True)
@@ -183,7 +178,9 @@ class Submitter:
             ValueError: SLURM would refuse a job; nothing is submitted then.
             RunFailed: the controller does not answer.
         """
-        with _locked(self.layout):
+        while (claim := acquire(self.layout.claims(SUBMISSION_CLAIM))) is None:
+            time.sleep(LOCK_POLL_SECONDS)  # one command at a time looks at a folder of runs and submits
+        with claim:
             earlier = read_submissions(self.layout)
             own, at_work = _living(self.layout, earlier), AtWork()
             for submission in own:
@@ -235,15 +232,6 @@ class Submitter:
                 texts.append(f"# {job.name}\n{sbatch_text(job, snapshot, self._logs(job), after)}")
                 at_work.add(f"<{job.name}>", planned.references)
         return "\n".join(texts)
-
-
-@contextmanager
-def _locked(layout: Layout) -> Iterator[None]:
-    """Only one command at a time looks at a folder of runs and submits."""
-    while (claim := acquire(layout.claims(SUBMISSION_CLAIM))) is None:
-        time.sleep(LOCK_POLL_SECONDS)
-    with claim:
-        yield
 
 
 def _living(layout: Layout, submissions: Sequence[Submission]) -> list[Submission]:
