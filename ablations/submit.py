@@ -9,6 +9,7 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -49,6 +50,8 @@ from neobert.slurm.submit import (
 
 PATIENCE_SECONDS = 150
 LOCK_POLL_SECONDS = 0.2
+MANY_PARTS = ("points", "tasks")
+"""What is counted of work that many workers do together."""
 
 Place = Literal["here", "slurm"]
 SLURM_ONLY = ("partition", "account", "qos", "constraint", "memory_gb", "hours", "sbatch", "max_running")
@@ -90,17 +93,10 @@ def plan_jobs(layout: Layout, rows: Sequence[PlanRow], profile: Profile) -> list
                 names.setdefault(preparation.id, row.name)
                 if not all(part.is_done for part in preparation.parts(layout)):
                     groups.setdefault((preparation.kind, preparation.id), [preparation])
-            groups.setdefault(_group(work), []).append(work)
+            group = (work.kind, work.columns["seed"], work.after) if work.counted in MANY_PARTS else (work.kind, work.id)
+            groups.setdefault(group, []).append(work)
     prepared = {work.id: work.reference for works in groups.values() for work in works if work.job == "prepare"}
     return [_job(layout, names[works[0].id], works, profile, prepared) for works in groups.values()]
-
-
-def _group(work: Work) -> tuple[Any, ...]:
-    return (work.kind, work.columns["seed"], work.after) if _has_many_parts(work) else (work.kind, work.id)
-
-
-def _has_many_parts(work: Work) -> bool:
-    return work.counted in ("points", "tasks")
 
 
 def _job(layout: Layout, name: str, works: Sequence[Work], profile: Profile, prepared: Mapping[str, str]) -> PlannedJob:
@@ -114,7 +110,7 @@ def _job(layout: Layout, name: str, works: Sequence[Work], profile: Profile, pre
         references=tuple(work.reference for work in works),
         after=(*first.after, *preparations),
         workers=max(1, math.ceil(open_parts / parts_per_worker)),
-        shared=_has_many_parts(first),
+        shared=first.counted in MANY_PARTS,
     )
 
 
@@ -249,12 +245,9 @@ def _living(layout: Layout, submissions: Sequence[Submission]) -> list[Submissio
 
 def _is_of(layout: Layout, submission: Submission) -> bool:
     """Whether a job works on this folder, and not on the one that this is a copy of."""
-    if submission.runs is None:
-        return True
-    try:
-        return layout.root.samefile(submission.runs)
-    except FileNotFoundError:
-        return False
+    with suppress(FileNotFoundError):
+        return submission.runs is None or layout.root.samefile(submission.runs)
+    return False
 
 
 def cancel_jobs(layout: Layout, rows: Sequence[PlanRow]) -> list[str]:
@@ -282,21 +275,19 @@ def place_of(options: argparse.Namespace) -> Place:
     Raises:
         ValueError: SLURM is asked for inside a job, or where none answers, or this machine for what it has not.
     """
-    place: Place = "here"
     if options.cluster == "slurm" and is_inside_job():
         raise ValueError("--cluster slurm inside a job would submit jobs from a job: use --cluster here")
     if options.cluster != "here" and not is_inside_job():
         if answers():
-            place = "slurm"
-        elif options.cluster == "slurm":
+            return "slurm"
+        if options.cluster == "slurm":
             raise ValueError(
                 "--cluster slurm: sbatch is not there or the controller does not answer (sinfo): use --cluster here"
             )
-        elif shutil.which("sbatch"):
+        if shutil.which("sbatch"):
             logs().print("SLURM does not answer (sinfo): this runs here", markup=False)
-    if place == "here":
-        refuse_here(options)
-    return place
+    refuse_here(options)
+    return "here"
 
 
 def refuse_here(options: argparse.Namespace) -> None:
@@ -315,7 +306,7 @@ def refuse_here(options: argparse.Namespace) -> None:
     if options.engine in ("zero1", "zero2") and wanted.tasks == 1:
         raise ValueError(f"--engine {options.engine} splits a model's training among GPUs: say how many with --gpus")
     if wanted.tasks == 1 and options.workers is None:
-        return
+        return  # one process fits everywhere: torch need not be asked for GPUs
     if gpus := len(visible_gpus()):
         for what, count in (("GPUs for a run are", wanted.tasks), ("workers are", options.workers or 1)):
             if count > gpus:
@@ -412,10 +403,8 @@ def print_submissions(submissions: Sequence[Submission], *, as_json: bool) -> No
         print(json.dumps([plain(submission) for submission in submissions], indent=1))
         return
     cells = [
-        (each.job, each.kind, each.name, str(each.elements or 1), ", ".join(each.after) or "—", each.logs)
+        (each.job, each.kind, each.name, each.elements or 1, ", ".join(each.after) or None, each.logs)
         for each in submissions
     ]
-    columns = ("job", "kind", "name", "workers", "after", "logs")
-    output().print(
-        table(f"{len(cells)} jobs submitted; python ablations/status.py shows how far they are", columns, cells)
-    )
+    title = f"{len(cells)} jobs submitted; python ablations/status.py shows how far they are"
+    output().print(table(title, ("job", "kind", "name", "workers", "after", "logs"), cells))
