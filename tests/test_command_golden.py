@@ -100,9 +100,7 @@ def test_a_batch_script_is_golden(
     golden: GoldenFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The preview of NeoBERT's own run, with the profile that the repository brings."""
-    monkeypatch.setenv("PATH", FakeSlurm.make(tmp_path / "slurm").path_variable)
-    for variable in ("SLURM_JOB_ID", "SLURM_CONF"):
-        monkeypatch.delenv(variable, raising=False)
+    FakeSlurm.make(tmp_path / "slurm").install(monkeypatch)
     monkeypatch.setattr("ablations.scales.available_cores", lambda: 8)
     flags = ["--variant", "M9", "--scale", "paper", "--data", "hub", "--cluster", "slurm", "--cluster-profile", "h100"]
     assert run.main([*flags, "--dry-run", "--runs", str(tmp_path / "runs")]) == 0

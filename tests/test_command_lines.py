@@ -140,34 +140,77 @@ def test_drill_ten_thousand_random_command_lines(place: Path, capfd: pytest.Capt
 
 
 @pytest.mark.parametrize(
-    ("name", "words", "said"),
+    ("name", "words", "code", "said"),
     [
-        ("run.py", ["--varaint", "M7"], "did you mean '--variant'"),
-        ("make_figures.py", ["--ruins", "x"], "did you mean '--runs'"),
-        ("neobert.runs.worker", ["--run", "x", "pretraining/a"], "holds no run.json"),
-        ("run.py", ["--variant", "M5..M2"], "did you mean M2..M5?"),
-        ("run.py", ["--variant", "M7", "--data", ""], "--data is empty"),
-        ("run.py", ["--variant", "M7", "--seed", "1000000000000"], "4,294,967,295 at most"),
-        ("run.py", ["--variant", "M7", "--gpus", "100000000"], "less than or equal to 1000"),
-        ("run.py", ["--variant", "M7", "--hours", "1e999"], "no number above 0"),
-        ("run.py", ["--variant", "M7", "--pairs", "nli"], "--pairs goes with --stages"),
-        ("run.py", ["--variant", "M7", "--without-texts-of", "x"], "--without-texts-of goes with --stages"),
-        ("mteb_suite.py", ["--zero-shot", "--pairs", "nli"], "which --zero-shot leaves out"),
-        ("status.py", ["--watch", "1e300"], "the 86,400 seconds of a day"),
-        ("prefetch.py", ["--variant", "M7", "--data-dir", "d", "--most-bytes", "9999999999TB"], "no limit"),
-        ("neobert.runs.worker", ["--runs", "runs", "pretraining/nowhere"], "holds no run.json"),
-        ("neobert.runs.worker", ["--runs", "runs", "nothing"], "names no run"),
+        ("run.py", ["--varaint", "M7"], 2, "did you mean '--variant'"),
+        ("run.py", [], 2, "name variants with --variant"),
+        ("run.py", ["--variant", "M77"], 2, "there is no variant 'M77': did you mean 'M7'"),
+        ("run.py", ["--variant", "M5..M2"], 2, "did you mean M2..M5?"),
+        ("run.py", ["--variant", "M7", "--data", ""], 2, "--data is empty"),
+        ("run.py", ["--variant", "M7", "--data", "no-such-folder"], 3, "no-such-folder"),
+        ("run.py", ["--variant", "M7", "--data", "synthetik"], 3, "did you mean 'synthetic'"),
+        ("run.py", ["--variant", "M7", "--scale", "smok"], 2, "smok"),
+        ("run.py", ["--variant", "M7", "--workers", "0"], 2, "--workers"),
+        ("run.py", ["--variant", "M7", "--seed", "-1"], 2, "seed"),
+        ("run.py", ["--variant", "M7", "--seed", "1000000000000"], 2, "4,294,967,295 at most"),
+        ("run.py", ["--variant", "M7", "--gpus", "100000000"], 2, "less than or equal to 1000"),
+        ("run.py", ["--variant", "M7", "--hours", "1e999"], 2, "no number above 0"),
+        ("run.py", ["--variant", "M7", "--pairs", "nli"], 2, "--pairs goes with --stages"),
+        (
+            "run.py",
+            ["--variant", "M7", "--without-texts-of", "x"],
+            2,
+            "--without-texts-of goes with --stages",
+        ),
+        (
+            "run.py",
+            ["--variant", "M0", "--heldout-context", "96"],
+            2,
+            "positions of M0, which hold 64 tokens",
+        ),
+        ("run.py", ["--variant", "M2", "--heldout-context", "2"], 2, "no room beside 2 special tokens"),
+        ("glue_grid.py", ["--task", "colla"], 2, "did you mean 'cola'"),
+        (
+            "glue_grid.py",
+            ["--task", "cola", "--variant", "M5"],
+            3,
+            "M5 is not pre-trained (missing): run `python",
+        ),
+        ("glue_grid.py", ["--task", "cola", "--variant", "M55"], 2, "did you mean 'M5'"),
+        ("glue_grid.py", ["--task", "cola", "--grid", "huge"], 2, "huge"),
+        (
+            "glue_grid.py",
+            ["--task", "cola", "--storage", "sqlight"],
+            2,
+            "did you mean 'sqlite'",
+        ),
+        ("mteb_suite.py", ["--zero-shot", "--pairs", "nli"], 2, "which --zero-shot leaves out"),
+        ("status.py", ["--watch", "1e300"], 2, "the 86,400 seconds of a day"),
+        (
+            "prefetch.py",
+            ["--variant", "M7", "--data-dir", "d", "--most-bytes", "9999999999TB"],
+            2,
+            "no limit",
+        ),
+        ("make_figures.py", ["--ruins", "x"], 2, "did you mean '--runs'"),
+        ("neobert.runs.worker", ["--run", "x", "pretraining/a"], 3, "holds no run.json"),
+        ("neobert.runs.worker", ["--runs", "runs", "pretraining/nowhere"], 3, "holds no run.json"),
+        ("neobert.runs.worker", ["--runs", "runs", "nothing"], 2, "names no run"),
     ],
+    ids=lambda value: str(value)[:60],
 )
 def test_what_is_wrong_is_said_with_what_to_do(
-    place: Path, capfd: pytest.CaptureFixture[str], name: str, words: list[str], said: str
+    place: Path, capfd: pytest.CaptureFixture[str], name: str, words: list[str], code: int, said: str
 ) -> None:
+    """And nothing is written."""
+    before = sorted(place.rglob("*"))
     try:
-        code: object = COMMANDS[name][0](words)
-    except SystemExit as ended:
-        code = ended.code
+        ended: object = COMMANDS[name][0](words)
+    except SystemExit as exited:
+        ended = exited.code
     err = capfd.readouterr().err
-    assert code in (EXIT_REFUSED, EXIT_MISSING) and said in err and "Traceback" not in err
+    assert ended == code and said in err and "Traceback" not in err
+    assert sorted(place.rglob("*")) == before
 
 
 def test_the_papers_scale_needs_the_papers_data(place: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -59,10 +59,12 @@ class FakeSlurm:
     def state(self) -> Path:
         return self.folder / "state"
 
-    @property
-    def path_variable(self) -> str:
-        """PATH with the scripts first."""
-        return f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> "FakeSlurm":
+        """Put the scripts first on PATH, outside of any job."""
+        monkeypatch.setenv("PATH", f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}")
+        for name in ("SLURM_JOB_ID", "SLURM_CONF"):
+            monkeypatch.delenv(name, raising=False)
+        return self
 
     def submitted(self) -> dict[str, str]:
         """{job: sbatch file} of everything that was ever accepted."""
@@ -76,12 +78,8 @@ class FakeSlurm:
 @pytest.fixture
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
     """The only SLURM that commands find; what fails is tried again at once."""
-    fake = FakeSlurm.make(tmp_path / "slurm")
-    monkeypatch.setenv("PATH", fake.path_variable)
     monkeypatch.setattr("neobert.slurm.submit.RETRY_SECONDS", 0.01)
-    for name in ("SLURM_JOB_ID", "SLURM_CONF"):
-        monkeypatch.delenv(name, raising=False)
-    return fake
+    return FakeSlurm.make(tmp_path / "slurm").install(monkeypatch)
 
 
 def submit(runs: Path, *flags: str) -> int:

@@ -2,6 +2,7 @@
 
 import json
 import statistics
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,8 +28,7 @@ from ablations.costs import (
     sum_costs,
 )
 from ablations.designs import chosen_variants
-from ablations.plan import VariantRow, plan
-from ablations.scales import Scale
+from ablations.plan import STAGES, StageName, VariantRow
 from neobert.data.catalog import CHARACTERS_PER_TOKEN, TASK_SPLITS
 from neobert.data.sources import DirectorySource, open_source
 from neobert.errors import MissingData
@@ -41,27 +41,21 @@ from neobert.runs.layout import Layout
 from neobert.runs.specifications import GlueStudy, PretrainingRun
 from neobert.training import checkpoints
 from neobert.training.schedule import FineTuningSchedule, milestones
+from tests.ablations.plans import SYNTHETIC, rows_of
 from tests.support.tiny_runs import tiny_run
 
 HUB = open_source("hub", synthetic_documents=100)
-SYNTHETIC = open_source("synthetic", synthetic_documents=100)
 PAPER_MACHINE = Machine(80, 8, "zero2", 32 * 1024, None, "H100")  # App. A: 8 H100, micro-batches of 32 × 1,024
 PAPER_GPU_HOURS = 6000  # §3.3 and App. A, for both stages of NeoBERT
 PAPER_TOKENS_PER_SECOND = 97_200  # 2.1T slots in these hours
 
 
-def rows_of(root: Path, *names: str, scale: Scale = "paper", pretrain_only: bool = False) -> list[VariantRow]:
-    source = HUB if scale == "paper" else SYNTHETIC
-    parts = ("pretrain",) if pretrain_only else ("pretrain", "glue")
-    return plan(chosen_variants(names), (0,), scale, source, Layout(root), parts)  # type: ignore[arg-type]
+def paper_rows(root: Path, *names: str, stages: Sequence[StageName] = STAGES) -> list[VariantRow]:
+    return rows_of(root, *names, scale="paper", source=HUB, stages=stages)
 
 
-def costs_of(root: Path, machine: Machine, *names: str, pretrain_only: bool = False) -> PlanCosts:
-    return PlanCosts(Layout(root), rows_of(root, *names, pretrain_only=pretrain_only), HUB, machine)
-
-
-def stages(row: VariantRow) -> list[PretrainingRun]:
-    return [unit.run for unit in row.planned if isinstance(unit.run, PretrainingRun)]
+def costs_of(root: Path, machine: Machine, *names: str, stages: Sequence[StageName] = STAGES) -> PlanCosts:
+    return PlanCosts(Layout(root), paper_rows(root, *names, stages=stages), HUB, machine)
 
 
 def publish_done(root: Path, run: PretrainingRun, **fields: object) -> None:
@@ -79,13 +73,13 @@ def publish_done(root: Path, run: PretrainingRun, **fields: object) -> None:
 
 def test_at_the_papers_throughput_neobert_takes_the_papers_hours(tmp_path: Path) -> None:
     machine = replace(PAPER_MACHINE, tokens_per_second_per_gpu=PAPER_TOKENS_PER_SECOND)
-    hours = costs_of(tmp_path, machine, "M9", pretrain_only=True).total.gpu_hours
+    hours = costs_of(tmp_path, machine, "M9", stages=["pretrain"]).total.gpu_hours
     assert hours == pytest.approx(PAPER_GPU_HOURS, rel=0.06)  # the paper rounds 2.2T slots down
 
 
 def test_a_named_gpu_gives_the_papers_hours_within_a_factor_of_two(tmp_path: Path) -> None:
     """Ours packs and computes logits of predicted tokens alone: fewer hours, but of that order."""
-    cost = costs_of(tmp_path, PAPER_MACHINE, "M9", pretrain_only=True).total
+    cost = costs_of(tmp_path, PAPER_MACHINE, "M9", stages=["pretrain"]).total
     assert PAPER_GPU_HOURS / 2 < (cost.gpu_hours or 0) < PAPER_GPU_HOURS
     assert cost.sources == ("stated: 25% of H100's 989 TFLOP/s bf16",)
 
@@ -102,28 +96,28 @@ def test_an_unknown_gpu_gets_a_hint() -> None:
 
 def test_a_finished_run_of_the_same_rows_says_how_long_another_takes(tmp_path: Path) -> None:
     """M5's hours are M4's, the masks differ and the work does not; what was stated does not matter then."""
-    (m4,), (m5,) = rows_of(tmp_path, "M4"), rows_of(tmp_path, "M5")
-    publish_done(tmp_path, stages(m4)[0], gpu_hours=250.0)
+    (m4,), (m5,) = paper_rows(tmp_path, "M4"), paper_rows(tmp_path, "M5")
+    publish_done(tmp_path, m4.stages[0], gpu_hours=250.0)
     costs = costs_of(tmp_path, PAPER_MACHINE, "M5")
-    cost = costs.of(stages(m5)[0])
+    cost = costs.of(m5.stages[0])
     assert cost.gpu_hours == pytest.approx(250)
-    assert cost.sources == (f"measured by run {stages(m4)[0].id}",)
+    assert cost.sources == (f"measured by run {m4.stages[0].id}",)
 
 
 def test_other_rows_of_the_same_shape_are_compared_by_their_work(tmp_path: Path) -> None:
-    (m8,), (m9,), (m7,) = (rows_of(tmp_path, name) for name in ("M8", "M9", "M7"))
-    publish_done(tmp_path, stages(m8)[0], flops=3.6e18, gpu_hours=10.0)
+    (m8,), (m9,), (m7,) = (paper_rows(tmp_path, name) for name in ("M8", "M9", "M7"))
+    publish_done(tmp_path, m8.stages[0], flops=3.6e18, gpu_hours=10.0)
     found = finished_runs(Layout(tmp_path))
-    throughput = measured_throughput(stages(m9)[0], found)
+    throughput = measured_throughput(m9.stages[0], found)
     assert throughput is not None and throughput.flops_per_second == pytest.approx(1e14)
-    assert measured_throughput(stages(m7)[0], found) is None
+    assert measured_throughput(m7.stages[0], found) is None
 
 
 def test_runs_on_cpus_and_torn_records_measure_nothing(tmp_path: Path) -> None:
-    (m4,), (m5,) = rows_of(tmp_path, "M4"), rows_of(tmp_path, "M5")
-    publish_done(tmp_path, stages(m4)[0], gpu_hours=0.0)
-    publish_done(tmp_path, stages(m5)[0])
-    (tmp_path / "pretraining" / stages(m5)[0].id / "done.json").write_text("{")
+    (m4,), (m5,) = paper_rows(tmp_path, "M4"), paper_rows(tmp_path, "M5")
+    publish_done(tmp_path, m4.stages[0], gpu_hours=0.0)
+    publish_done(tmp_path, m5.stages[0])
+    (tmp_path / "pretraining" / m5.stages[0].id / "done.json").write_text("{")
     assert finished_runs(Layout(tmp_path)) == []
 
 
@@ -133,11 +127,11 @@ def test_done_units_cost_nothing_and_shared_ones_count_once(tmp_path: Path) -> N
     together_hours, rows_hours = both.total.gpu_hours or 0, [both.row(row).gpu_hours for row in both.rows]
     assert rows_hours == pytest.approx(separate)
     assert max(separate) <= together_hours < sum(separate) - 3000
-    (m9,) = rows_of(tmp_path, "M9")
-    publish_done(tmp_path, stages(m9)[0])
+    (m9,) = paper_rows(tmp_path, "M9")
+    publish_done(tmp_path, m9.stages[0])
     rest = costs_of(tmp_path, PAPER_MACHINE, "M9")
-    assert rest.of(stages(m9)[0]) == Cost()
-    measured_hours = rest.of(stages(m9)[1]).gpu_hours or 0
+    assert rest.of(m9.stages[0]) == Cost()
+    measured_hours = rest.of(m9.stages[1]).gpu_hours or 0
     assert rest.total.gpu_hours == pytest.approx(
         measured_hours + sum(rest.of(unit.run).gpu_hours or 0 for unit in m9.planned[2:])
     )
@@ -147,7 +141,7 @@ def test_recorded_trials_are_not_paid_again(tmp_path: Path) -> None:
     def hours() -> float:
         return costs_of(tmp_path, PAPER_MACHINE, "M2").of(study).gpu_hours or 0
 
-    (row,) = rows_of(tmp_path, "M2")
+    (row,) = paper_rows(tmp_path, "M2")
     study = next(unit.run for unit in row.planned if isinstance(unit.run, GlueStudy) and unit.run.task == "cola")
     before, point = hours(), study.points[0]
     record = Layout(tmp_path).trial("cola", study.trial_id(point))
@@ -184,13 +178,13 @@ def test_what_is_unknown_makes_a_sum_unknown_but_not_a_most(costs: list[Cost]) -
 
 
 def test_the_papers_own_settings_fit_into_the_papers_gpus(tmp_path: Path) -> None:
-    assert misfits(rows_of(tmp_path, "M9"), PAPER_MACHINE) == []
+    assert misfits(paper_rows(tmp_path, "M9"), PAPER_MACHINE) == []
 
 
 @pytest.mark.parametrize("gpu_memory_gb", [16, 24, 40, 48])
 def test_a_refusal_names_the_largest_micro_batch_that_fits(tmp_path: Path, gpu_memory_gb: float) -> None:
     machine = replace(PAPER_MACHINE, gpu_memory_gb=gpu_memory_gb, micro_batch_tokens=1 << 17)
-    rows = rows_of(tmp_path, "M8")
+    rows = paper_rows(tmp_path, "M8")
     with pytest.raises(ValueError, match=r"M8's pretraining stage 1 needs .* GB on each GPU.* would fit$") as refusal:
         refuse(misfits(rows, machine))
     named = int(str(refusal.value).split("micro_batch_tokens ")[1].split()[0])
@@ -199,7 +193,7 @@ def test_a_refusal_names_the_largest_micro_batch_that_fits(tmp_path: Path, gpu_m
 
 
 def test_where_not_one_row_fits_the_refusal_names_an_engine_or_more_gpus(tmp_path: Path) -> None:
-    rows = rows_of(tmp_path, "M8")
+    rows = paper_rows(tmp_path, "M8")
     machine = Machine(6.6, 8, "ddp", 512, None, None)
     assert (
         "no micro-batch fits: one row would with --engine zero1 on these 8 GPUs" in misfits(rows, machine)[0].sentence
@@ -209,14 +203,13 @@ def test_where_not_one_row_fits_the_refusal_names_an_engine_or_more_gpus(tmp_pat
 
 
 def test_unknown_memory_refuses_nothing(tmp_path: Path) -> None:
-    assert (
-        misfits(rows_of(tmp_path, "M8"), replace(PAPER_MACHINE, gpu_memory_gb=None, micro_batch_tokens=1 << 30)) == []
-    )
+    machine = replace(PAPER_MACHINE, gpu_memory_gb=None, micro_batch_tokens=1 << 30)
+    assert misfits(paper_rows(tmp_path, "M8"), machine) == []
 
 
 @pytest.mark.parametrize("engine", ["single", "ddp", "zero1", "zero2"])
 def test_a_micro_batch_is_never_larger_than_a_step(tmp_path: Path, engine: EngineWord) -> None:
-    (run,) = stages(rows_of(tmp_path, "M8")[0])
+    (run,) = paper_rows(tmp_path, "M8")[0].stages
     sizes = [
         stage_memory(run, replace(PAPER_MACHINE, engine=engine, micro_batch_tokens=1 << n)).total for n in range(9, 21)
     ]
@@ -259,7 +252,7 @@ def test_a_folders_corpus_is_as_large_as_its_texts(tmp_path: Path) -> None:
 
 def test_refinedweb_takes_two_bytes_a_token_and_sixteen_a_document(tmp_path: Path) -> None:
     assert corpus_bytes(HUB, "web") == pytest.approx(600e9 * 2 + 968e6 * 16, rel=1e-3)
-    both = costs_of(tmp_path, PAPER_MACHINE, "M2", "M4", pretrain_only=True)
+    both = costs_of(tmp_path, PAPER_MACHINE, "M2", "M4", stages=["pretrain"])
     assert both.total.disk_gb == pytest.approx(1215 + 2 * 131.9e6 * 40 / 1e9, rel=0.01), "one corpus, two stages"
 
 
@@ -268,7 +261,7 @@ def test_refinedweb_takes_two_bytes_a_token_and_sixteen_a_document(tmp_path: Pat
 
 def test_a_good_plan_has_no_problem(tmp_path: Path) -> None:
     machine = Machine(None, 1, "single", 1 << 14, None, None)
-    assert validate(rows_of(tmp_path, "M0..M10", scale="smoke"), Layout(tmp_path), machine) == []
+    assert validate(rows_of(tmp_path, "M0..M10"), Layout(tmp_path), machine) == []
 
 
 @pytest.mark.parametrize(
@@ -281,7 +274,7 @@ def test_a_good_plan_has_no_problem(tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_split_is_found_before_the_queue(tmp_path: Path, machine: Machine, said: str) -> None:
-    (problem,) = validate(rows_of(tmp_path, "M2", scale="smoke"), Layout(tmp_path), machine)
+    (problem,) = validate(rows_of(tmp_path, "M2"), Layout(tmp_path), machine)
     assert said in problem.sentence and not problem.missing
     if problem.wasteful:
         assert refuse([problem]) == [problem.sentence]
@@ -294,17 +287,17 @@ def test_data_that_nobody_brought_is_missing(tmp_path: Path) -> None:
     with pytest.raises(
         MissingData, match=r"corpus web .*prefetch\.py --variant M2 --scale paper --stages pretrain --data"
     ):
-        require_data(rows_of(tmp_path, "M2", pretrain_only=True), HUB)
-    require_data(rows_of(tmp_path, "M2", scale="smoke"), SYNTHETIC)
+        require_data(paper_rows(tmp_path, "M2", stages=["pretrain"]), HUB)
+    require_data(rows_of(tmp_path, "M2"), SYNTHETIC)
 
 
 def test_a_parent_without_a_checkpoint_is_missing(tmp_path: Path) -> None:
-    rows = rows_of(tmp_path, "M9", scale="smoke")
-    publish_done(tmp_path, stages(rows[0])[0])
+    rows = rows_of(tmp_path, "M9")
+    publish_done(tmp_path, rows[0].stages[0])
     machine = Machine(None, 1, "single", 1 << 14, None, None)
-    rows = rows_of(tmp_path, "M9", scale="smoke")
+    rows = rows_of(tmp_path, "M9")
     (problem,) = validate(rows, Layout(tmp_path), machine)
-    assert problem.missing and stages(rows[0])[0].id in problem.sentence
+    assert problem.missing and rows[0].stages[0].id in problem.sentence
 
 
 def test_a_model_of_another_size_than_planned_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,7 +305,7 @@ def test_a_model_of_another_size_than_planned_is_found(tmp_path: Path, monkeypat
 
     monkeypatch.setitem(FEEDFORWARDS, "swiglu", FEEDFORWARDS["gelu"])
     machine = Machine(None, 1, "single", 1 << 14, None, None)
-    (problem,) = validate(rows_of(tmp_path, "M2", scale="smoke"), Layout(tmp_path), machine)
+    (problem,) = validate(rows_of(tmp_path, "M2"), Layout(tmp_path), machine)
     assert "but the plan counts" in problem.sentence
 
 

@@ -17,15 +17,12 @@ from ablations.designs import (
     possible_factorials,
     single_variants,
 )
-from ablations.plan import plan
 from ablations.scales import Scale, scaled_variant
 from ablations.variant import Modification, Variant, prove
-from neobert.data.sources import open_source
 from neobert.runs.layout import Layout
-from neobert.runs.run_file import Execution, SourceSpecification, read_run_file
-from neobert.runs.specifications import PretrainingRun
+from neobert.runs.run_file import read_run_file
+from tests.ablations.plans import EXECUTION, SOURCE, SYNTHETIC, rows_of
 
-SYNTHETIC = open_source("synthetic", synthetic_documents=100)
 ADDED = [name for name, factor in FACTORS.items() if factor.added]
 PAIRS = [cell(pair) for pair in combinations(ADDED, 2)]
 EVERYTHING = [*single_variants().values(), *PAIRS, cell(tuple(ADDED))]
@@ -89,27 +86,15 @@ def test_factorials_are_known_from_the_names_of_their_cells() -> None:
 
 
 def test_equal_recipes_are_trained_once_under_every_name(tmp_path: Path) -> None:
-    rows = plan(
-        chosen_variants(["M1", "M0+norm", "F:norm", "F:positions+feedforward+norm"]),
-        (0,),
-        "smoke",
-        SYNTHETIC,
-        Layout(tmp_path),
-        ["pretrain"],
-    )
-    ids = [unit.run.id for row in rows for unit in row.planned if isinstance(unit.run, PretrainingRun)]
+    names = ("M1", "M0+norm", "F:norm", "F:positions+feedforward+norm")
+    ids = [row.stages[0].id for row in rows_of(tmp_path, *names, stages=["pretrain"])]
     assert ids[0] == ids[3] and ids[1] == ids[2] and len(set(ids)) == 2
 
 
-def test_runs_of_designs_are_labelled_with_their_names_and_with_the_ladders(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
-    layout = Layout(tmp_path)
-    rows = plan(chosen_variants(["M9-norm", "F:positions+feedforward+norm"]), (0,), "smoke", SYNTHETIC, layout)
-    execution = Execution(threads=1, processes=1, micro_batch_tokens=512, checkpoint_interval_steps=10)
+def test_runs_of_designs_are_labelled_with_their_names_and_with_the_ladders(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, "M9-norm", "F:positions+feedforward+norm", stages=["pretrain"])
     for row in rows:
-        row.write(layout, SYNTHETIC, SourceSpecification(name="synthetic", synthetic_documents=100), execution)
+        row.write(Layout(tmp_path), SYNTHETIC, SOURCE, EXECUTION)
     labels = {row.variant.name: read_run_file(row.planned[0].folder).labels for row in rows}
     assert labels["M9-norm"]["variants"] == ["M9-norm"] and labels["M9-norm"]["parent"] == "M0"
     assert "model.norm" not in labels["M9-norm"]["delta"] and "model.positions" in labels["M9-norm"]["delta"]

@@ -145,8 +145,7 @@ def test_launchers_of_the_same_second_submit_each_stage_once(slurm: FakeSlurm, r
 def test_grids_become_arrays_that_are_split_where_the_cluster_wants_it(
     tmp_path: Path, runs: Path, monkeypatch: Any
 ) -> None:
-    fake = FakeSlurm.make(tmp_path / "small", largest_array=3)
-    monkeypatch.setenv("PATH", fake.path_variable)
+    fake = FakeSlurm.make(tmp_path / "small", largest_array=3).install(monkeypatch)
     profile = tmp_path / "small.toml"
     profile.write_text("[glue]\npoints_per_worker = 1\n")
     submit(runs, "--cluster-profile", str(profile), "--max-running", "2")

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from ablations.costs import Machine, PlanCosts
-from ablations.designs import chosen_variants
 from ablations.plan import (
     EVERYTHING,
     EmbeddingChoice,
@@ -17,15 +16,13 @@ from ablations.plan import (
     ModelRow,
     VariantRow,
     embedding_runs,
-    plan,
     plan_model,
 )
 from ablations.prefetch import folder_or_repository, paper_models
 from ablations.run import main
-from ablations.scales import execution_at
 from ablations.submit import plan_jobs
 from neobert.data.mteb_tasks import CATEGORIES
-from neobert.data.sources import DirectorySource, SyntheticSource
+from neobert.data.sources import DirectorySource
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED, MissingData
 from neobert.external import adopt
 from neobert.identity import canonical, leaves, plain
@@ -33,12 +30,13 @@ from neobert.runs.cleanup import collectable, read_uses
 from neobert.runs.index import read_index, state_of
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record
-from neobert.runs.run_file import SourceSpecification, read_run_file
+from neobert.runs.run_file import read_run_file
 from neobert.runs.specifications import ContrastiveRun, EmbeddingEvaluation, EmbeddingRun, PretrainingRun
 from neobert.slurm.profile import JOB_KINDS, Resources, read_submissions
 from reports import published
 from sweeps import mteb_suite
 from tests.ablations.fake_slurm import FakeSlurm
+from tests.ablations.plans import EXECUTION, SOURCE, SYNTHETIC, rows_of, with_leaf
 from tests.ablations.status_worlds import claim, fail
 from tests.embeddings.embedding_worlds import card_of, write_published
 from tests.embeddings.tiny_suite import SMOKE, write_evaluation, write_zero_shot, zero_shot
@@ -46,12 +44,11 @@ from tests.runs.test_identities import small_folder
 from tests.support.external_models import bert, save, seeded
 from tests.support.tiny_runs import tiny_run
 
-SYNTHETIC = SyntheticSource(100)
 STAGES = ["--stages", "pretrain", "glue", "mteb"]
 
 
 def planned(root: Path, name: str = "M8", choice: EmbeddingChoice = EVERYTHING) -> VariantRow:
-    (row,) = plan(chosen_variants([name]), [0], "smoke", SYNTHETIC, Layout(root), ["pretrain", "mteb"], choice=choice)
+    (row,) = rows_of(root, name, stages=["pretrain", "mteb"], choice=choice)
     return row
 
 
@@ -97,8 +94,7 @@ def test_precision_is_the_protocols_and_a_part_of_the_name(tmp_path: Path) -> No
     older = plain(small)
     older["encoder"].pop("precision")
     assert EmbeddingEvaluation.read(older) == small
-    layout = Layout(tmp_path)
-    (row,) = plan(chosen_variants(["M8"]), [0], "paper", SYNTHETIC, layout, ["pretrain", "mteb"])
+    (row,) = rows_of(tmp_path, "M8", scale="paper", stages=["pretrain", "mteb"])
     assert evaluation_of(row).encoder.precision == "fp16"
 
 
@@ -108,7 +104,7 @@ def test_protocols_of_evaluation_are_variants_that_share_all_before_it(tmp_path:
     shutil.rmtree(folder / "mteb")
     (folder / "manifest.json").unlink()
     write_published(folder, "BIOSSES", {}, card_of(default__test="test.parquet"))
-    rows = plan(chosen_variants(names), [0], "smoke", DirectorySource(folder), Layout(tmp_path), ["pretrain", "mteb"])
+    rows = rows_of(tmp_path, *names, source=DirectorySource(folder), stages=["pretrain", "mteb"])
     paper, mteb, code = (evaluation_of(row) for row in rows)
     assert paper.weights == mteb.weights and len({each.encoder.pretraining for each in (paper, mteb, code)}) == 1
     told = [each.tasks[0].prompts for each in (paper, mteb, code)]
@@ -129,10 +125,9 @@ def test_protocols_of_evaluation_are_variants_that_share_all_before_it(tmp_path:
 def test_runs_are_labelled_with_the_variants_whose_protocol_they_have(
     tmp_path: Path, name: str, of_tuning: set[str], of_suite: set[str]
 ) -> None:
-    rows = plan(chosen_variants([name]), [0], "smoke", SYNTHETIC, Layout(tmp_path), ["pretrain", "mteb"])
-    source = SourceSpecification(name="synthetic", synthetic_documents=100)
-    rows[0].write(Layout(tmp_path), SYNTHETIC, source, execution_at("smoke"))
-    *_, tuned, suite = (set(read_run_file(unit.folder).labels["variants"]) for unit in rows[0].planned)
+    row = planned(tmp_path, name)
+    row.write(Layout(tmp_path), SYNTHETIC, SOURCE, EXECUTION)
+    *_, tuned, suite = (set(read_run_file(unit.folder).labels["variants"]) for unit in row.planned)
     known = {"M9", "M10", "M9@mteb-prompts", "M9@contrastive-code", "M9@code-prompts"}
     assert (tuned & known, suite & known) == (of_tuning, of_suite)
 
@@ -165,14 +160,9 @@ def test_every_leaf_of_a_task_and_its_encoder_decides_the_name(tmp_path: Path) -
     run = evaluation_of(planned(tmp_path)).runs()[0]
     changed = 0
     for path, leaf in leaves(run).items():
-        *parents, last = path.split(".")
-        tree: Any = run.model_dump(mode="json")
-        place = tree
-        for part in parents:
-            place = place[part]
-        place[last] = leaf + "x" if isinstance(leaf, str) else leaf + 1
+        other_leaf = leaf + "x" if isinstance(leaf, str) else leaf + 1
         try:
-            other = EmbeddingRun.model_validate(tree)
+            other = EmbeddingRun.model_validate(with_leaf(run.model_dump(mode="json"), path, other_leaf))
         except ValueError:
             continue  # a protocol or a category that there is not
         assert other.id != run.id, path
@@ -223,10 +213,7 @@ def test_slurm_gets_fine_tuning_and_behind_it_an_array(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nothing is sent twice, and --cancel of the same plan takes all of it."""
-    slurm, runs = FakeSlurm.make(tmp_path / "slurm"), tmp_path / "runs"
-    monkeypatch.setenv("PATH", slurm.path_variable)
-    for name in ("SLURM_JOB_ID", "SLURM_CONF"):
-        monkeypatch.delenv(name, raising=False)
+    slurm, runs = FakeSlurm.make(tmp_path / "slurm").install(monkeypatch), tmp_path / "runs"
     command = ["--variant", "M8", "--stages", "pretrain", "mteb", "--cluster", "slurm", "--runs", str(runs)]
     assert main(command) == EXIT_DONE and main(command) == EXIT_DONE
     _, pretrain, tuned, suite = read_submissions(Layout(runs))

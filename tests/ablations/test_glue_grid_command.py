@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +13,6 @@ from neobert.files import read_lines
 from neobert.runs.optuna_view import open_storage, storage_address
 from sweeps import glue_grid, mteb_suite
 from tests.ablations.test_run_command import toy_scale  # noqa: F401  (a fixture)
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def sweep(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, list[dict[str, Any]], str]:
@@ -172,23 +168,3 @@ def test_a_storage_that_cannot_be_reached_is_refused_before_anything_runs(
     assert glue_grid.main(["--task", "cola", "--runs", str(tmp_path / "runs"), "--storage", storage]) == 2
     said = capsys.readouterr().err
     assert "cannot be used" in said and "secret" not in said and not list((tmp_path / "runs").iterdir())
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "sentence"),
-    [
-        (["--task", "colla"], 2, "did you mean 'cola'"),
-        (["--task", "cola", "--variant", "M5"], 3, "M5 is not pre-trained (missing): run `python ablations/run.py"),
-        (["--task", "cola", "--variant", "M55"], 2, "did you mean 'M5'"),
-        (["--task", "cola", "--grid", "huge"], 2, "huge"),
-        (["--task", "cola", "--storage", "sqlight"], 2, "did you mean 'sqlite'"),
-    ],
-    ids=lambda value: str(value)[:30],
-)
-def test_bad_input_is_one_sentence_and_an_exit_code(
-    tmp_path: Path, arguments: list[str], code: int, sentence: str
-) -> None:
-    (tmp_path / "runs").mkdir()
-    line = [sys.executable, str(ROOT / "sweeps" / "glue_grid.py"), *arguments, "--runs", str(tmp_path / "runs")]
-    answer = subprocess.run(line, capture_output=True, text=True, check=False, timeout=60, cwd=tmp_path)
-    assert answer.returncode == code and sentence in answer.stderr and "Traceback" not in answer.stderr

@@ -14,6 +14,7 @@ from neobert.identity import canonical, difference, leaves
 from neobert.model.size import parameter_count
 from neobert.recipe import Subset
 from tests.ablations.papers_ladder import PAPERS_LADDER
+from tests.ablations.plans import with_leaf
 from tests.support.golden_files import GoldenFiles
 
 ALL = list(ladder.variants().values())
@@ -68,13 +69,7 @@ def test_a_variant_changes_what_it_declares_and_nothing_else(variant: Variant) -
 
 
 def _tampered(recipe: Recipe, path: str, value: Any) -> Recipe:
-    tree = recipe.model_dump()
-    *parents, last = path.split(".")
-    place: Any = tree
-    for part in parents:
-        place = place[int(part)] if part.isdigit() else place[part]
-    place[last] = value
-    return validated(tree, "tampered")
+    return validated(with_leaf(recipe.model_dump(), path, value), "tampered")
 
 
 @pytest.mark.parametrize("variant", CHILDREN, ids=by_name)

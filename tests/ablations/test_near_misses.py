@@ -7,39 +7,25 @@ from pathlib import Path
 import pytest
 
 from ablations.costs import Machine, PlanCosts
-from ablations.designs import chosen_variants
 from ablations.listing import id_diffs, print_plan
-from ablations.plan import PlannedRun, VariantRow, plan
-from neobert.data.sources import open_source
+from ablations.plan import PlannedRun, VariantRow
 from neobert.identity import NUMERICS
 from neobert.runs.layout import Layout
-from neobert.runs.run_file import Execution, SourceSpecification, write_run_file
+from neobert.runs.run_file import write_run_file
 from neobert.runs.specifications import GlueStudy, PretrainingRun
+from tests.ablations.plans import EXECUTION, SOURCE, SYNTHETIC, rows_of
 
-SYNTHETIC = open_source("synthetic", synthetic_documents=100)
-SOURCE = SourceSpecification(name="synthetic", synthetic_documents=100)
-EXECUTION = Execution(threads=1, processes=1, micro_batch_tokens=512, checkpoint_interval_steps=10)
 MACHINE = Machine(None, 1, "ddp", 512, None, None)
 
 
 def planned(root: Path, name: str = "M4", seed: int = 0) -> VariantRow:
-    (row,) = plan(chosen_variants([name]), (seed,), "smoke", SYNTHETIC, Layout(root))
+    (row,) = rows_of(root, name, seeds=(seed,))
     return row
 
 
-def stage_of(row: VariantRow) -> PretrainingRun:
-    run = row.planned[0].run
-    assert isinstance(run, PretrainingRun)
-    return run
-
-
 def changed(run: PretrainingRun, **optimization: float) -> PretrainingRun:
-    recipe = run.recipe
-    return run.model_copy(
-        update={
-            "recipe": recipe.model_copy(update={"optimization": recipe.optimization.model_copy(update=optimization)})
-        }
-    )
+    changes = {"optimization": run.recipe.optimization.model_copy(update=optimization)}
+    return run.model_copy(update={"recipe": run.recipe.model_copy(update=changes)})
 
 
 def write(root: Path, run: PretrainingRun | GlueStudy, *, done: bool = False) -> Path:
@@ -56,7 +42,7 @@ def nearest(root: Path, run: PretrainingRun | GlueStudy) -> str | None:
 
 
 def test_the_run_with_the_fewest_differing_leaves_is_told_with_both_values(tmp_path: Path) -> None:
-    run = stage_of(planned(tmp_path))
+    run = planned(tmp_path).stages[0]
     near = changed(run, weight_decay=0.1)
     write(tmp_path, near, done=True)
     write(tmp_path, changed(run, weight_decay=0.1, epsilon=1e-6))
@@ -64,20 +50,20 @@ def test_the_run_with_the_fewest_differing_leaves_is_told_with_both_values(tmp_p
 
 
 def test_seeds_and_variants_are_near_misses_too(tmp_path: Path) -> None:
-    other = stage_of(planned(tmp_path, seed=7))
+    other = planned(tmp_path, seed=7).stages[0]
     write(tmp_path, other)
-    assert nearest(tmp_path, stage_of(planned(tmp_path))) == f"{other.id} (waiting) in seed: 7 → 0"
+    assert nearest(tmp_path, planned(tmp_path).stages[0]) == f"{other.id} (waiting) in seed: 7 → 0"
 
 
 def test_runs_that_differ_in_more_are_not_near(tmp_path: Path) -> None:
-    write(tmp_path, stage_of(planned(tmp_path, "M0")))
-    assert nearest(tmp_path, stage_of(planned(tmp_path, "M8"))) is None
+    write(tmp_path, planned(tmp_path, "M0").stages[0])
+    assert nearest(tmp_path, planned(tmp_path, "M8").stages[0]) is None
 
 
 def test_equal_leaves_under_another_name_are_another_numerics_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = stage_of(planned(tmp_path))
+    run = planned(tmp_path).stages[0]
     old = write(tmp_path, run, done=True).name
     monkeypatch.setitem(NUMERICS, "masking", NUMERICS["masking"] + 1)
     run = run.model_copy()  # ids are kept
@@ -88,7 +74,7 @@ def test_equal_leaves_under_another_name_are_another_numerics_version(
 
 
 def test_a_field_that_came_later_is_a_difference(tmp_path: Path) -> None:
-    run = stage_of(planned(tmp_path))
+    run = planned(tmp_path).stages[0]
     path = write(tmp_path, changed(run, weight_decay=0.01 + 1e-9)) / "run.json"
     content = json.loads(path.read_text())
     del content["pretraining"]["recipe"]["packing"]
@@ -98,7 +84,7 @@ def test_a_field_that_came_later_is_a_difference(tmp_path: Path) -> None:
 
 
 def test_torn_files_are_passed_over(tmp_path: Path) -> None:
-    run = stage_of(planned(tmp_path))
+    run = planned(tmp_path).stages[0]
     (write(tmp_path, changed(run, epsilon=1e-6)) / "run.json").write_text('{"pretr')
     assert nearest(tmp_path, run) is None
 
@@ -117,7 +103,7 @@ def test_another_grid_is_one_difference_and_other_weights_are_the_pretrainings_m
 def test_runs_of_the_plan_itself_and_units_that_are_there_are_not_told(tmp_path: Path) -> None:
     rows = [planned(tmp_path, seed=seed) for seed in (0, 1)]
     for row in rows:
-        write(tmp_path, stage_of(row))
+        write(tmp_path, row.stages[0])
     assert id_diffs([planned(tmp_path, seed=seed) for seed in (0, 1)], Layout(tmp_path)) == [[], []]
     third = id_diffs([planned(tmp_path, seed=2), planned(tmp_path, seed=2)], Layout(tmp_path))
     assert [[set(miss.differs) for miss in misses] for misses in third] == [[{"recipe.seed"}], []]
@@ -126,7 +112,7 @@ def test_runs_of_the_plan_itself_and_units_that_are_there_are_not_told(tmp_path:
 def test_the_plan_prints_costs_and_near_misses_in_json_and_for_people(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write(tmp_path, changed(stage_of(planned(tmp_path)), weight_decay=0.1))
+    write(tmp_path, changed(planned(tmp_path).stages[0], weight_decay=0.1))
     rows = [planned(tmp_path)]
     print_plan(rows, PlanCosts(Layout(tmp_path), rows, SYNTHETIC, MACHINE), as_json=True)
     (entry,) = json.loads(capsys.readouterr().out)

