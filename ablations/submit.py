@@ -21,7 +21,6 @@ from neobert.console import logs, output, table
 from neobert.identity import plain
 from neobert.processes import REPOSITORY, available_cores, offline_environment, thread_variables, visible_gpus
 from neobert.runs.claims import acquire, file_time
-from neobert.runs.index import folder_of
 from neobert.runs.layout import SUBMISSION_CLAIM, Layout
 from neobert.runs.run_file import Execution
 from neobert.runs.work import JobKind, Work
@@ -115,7 +114,7 @@ def _job(layout: Layout, name: str, works: Sequence[Work], profile: Profile, pre
 
 
 class AtWork:
-    """Which jobs work on what. A corpus may be named by any run that reads it."""
+    """Which jobs work on what."""
 
     def __init__(self) -> None:
         self._jobs: defaultdict[str, list[str]] = defaultdict(list)
@@ -123,11 +122,16 @@ class AtWork:
     def add(self, job: str, references: Sequence[str]) -> None:
         """A job works on references."""
         for reference in references:
-            self._jobs[folder_of(reference)].append(job)
+            self._jobs[_work_of(reference)].append(job)
 
     def on(self, *references: str) -> tuple[str, ...]:
         """The jobs on any of the references, each once."""
-        return tuple(dict.fromkeys(job for reference in references for job in self._jobs[folder_of(reference)]))
+        return tuple(dict.fromkeys(job for reference in references for job in self._jobs[_work_of(reference)]))
+
+
+def _work_of(reference: str) -> str:
+    """The reference without the run that names a corpus, which may be any that reads it."""
+    return reference.rpartition("/")[0] if reference.startswith("corpus/") else reference
 
 
 @dataclass(frozen=True)
