@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from ablations.checks import refuse, require_data, validate
@@ -153,7 +153,8 @@ def _run_locally(
 ) -> int:
     """Run with workers of this machine until all is done or nothing more can be.
 
-    What trains in several processes comes first, so that thereafter each worker has a GPU of its own.
+    What trains in several processes comes first, so that thereafter each worker has a GPU of its own. No two workers
+    see the same GPU. `flags` and `environment` are further ones of their command.
     """
     gpus = visible_gpus()
     execution = execution_on(profile_of(workspace.options), workspace.execution)
@@ -171,47 +172,21 @@ def _run_locally(
         logs().print(f"no GPU here: {execution.processes} processes train together on its cores", markup=False)
     code = EXIT_DONE
     for batch, count, size in ((together, groups, execution.processes), (alone, workers, 1)):
-        if batch and code != EXIT_REQUEUE:
-            ended = run_workers(
+        if not batch or code == EXIT_REQUEUE:
+            continue
+        common, each = worker_environment(execution.threads) | dict(environment), min(size, len(gpus) // count)
+        shares = [",".join(gpus[index * each : (index + 1) * each]) for index in range(count)]
+        columns = ("run", "done", "loss or score", "tokens/s", "left")
+        with Watch(partial(_progress, workspace.layout, batch), columns) as watch:
+            ended = processes.work_here(
                 workspace.layout,
-                batch,
-                workers=count,
-                threads=execution.threads,
-                gpus=gpus[: count * size],
-                flags=flags,
-                environment=environment,
+                [*flags, *(run.reference for run in batch)],
+                environments=[common | ({"CUDA_VISIBLE_DEVICES": share} if gpus else {}) for share in shares],
+                watch=watch,
+                interval_seconds=1.0,
             )
-            code = code or ended
+        code = code or ended
     return code
-
-
-def run_workers(
-    layout: Layout,
-    runs: Sequence[Run],
-    *,
-    workers: int,
-    threads: int,
-    gpus: Sequence[str] = (),
-    flags: Sequence[str] = (),
-    environment: Mapping[str, str],
-) -> int:
-    """Work on runs with processes of this machine, showing their progress; returns the exit code.
-
-    The workers share the `gpus` evenly, so that no two of them see the same. `flags` and `environment` are further ones
-    of their command.
-    """
-    common = worker_environment(threads) | dict(environment)
-    each = len(gpus) // workers
-    shares = [",".join(gpus[index * each : (index + 1) * each]) for index in range(workers)]
-    watch = Watch(lambda: _progress(layout, runs), ("run", "done", "loss or score", "tokens/s", "left"))
-    with watch:
-        return processes.work_here(
-            layout,
-            [*flags, *(run.reference for run in runs)],
-            environments=[common | ({"CUDA_VISIBLE_DEVICES": share} if gpus else {}) for share in shares],
-            watch=watch,
-            interval_seconds=1.0,
-        )
 
 
 def _report_failures(layout: Layout, runs: Sequence[Run]) -> int:

@@ -16,6 +16,7 @@ import pytest
 
 from ablations import execute, run, scales
 from ablations.ladder import variants
+from neobert import processes
 from neobert.data.sources import open_source
 from neobert.files import read_lines
 from neobert.glue.metrics import evaluate
@@ -227,11 +228,11 @@ def test_workers_of_a_large_scale_share_the_cores(
     """What workers are started with, and what the run file says of it."""
     for module in (scales, execute):
         monkeypatch.setattr(module, "available_cores", lambda: 8)
-    started = {}
-    monkeypatch.setattr(execute, "run_workers", lambda layout, runs, **how: started.update(how) or 0)
+    started: list[dict[str, str]] = []
+    monkeypatch.setattr(processes, "work_here", lambda *_, environments, **__: started.extend(environments) or 0)
     command = ["--variant", "M2", "--scale", "proxy", "--stages", "pretrain", "--cluster", "here", *flags]
     assert run.main([*command, "--runs", str(tmp_path)]) == 0
-    assert (started["workers"], started["threads"]) == (workers, threads)
+    assert [each["OMP_NUM_THREADS"] for each in started] == [str(threads)] * workers
     (run_file,) = tmp_path.glob("pretraining/*/run.json")
     assert json.loads(run_file.read_text())["execution"]["threads"] == threads
 
