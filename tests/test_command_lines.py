@@ -169,6 +169,11 @@ def test_drill_ten_thousand_random_command_lines(place: Path, capfd: pytest.Capt
             "positions of M0, which hold 64 tokens",
         ),
         ("run.py", ["--variant", "M2", "--heldout-context", "2"], 2, "no room beside 2 special tokens"),
+        ("run.py", ["--variant", "M7", "--zero-shot"], 2, "--zero-shot goes with --stages"),
+        ("run.py", ["--variant", "M7", "--protocol", "M9"], 2, "--protocol goes with --model"),
+        ("run.py", ["--factors", "norm", "--list"], 2, "belong to a --design"),
+        ("run.py", ["--variant", "M7", "--runs", "file"], 1, "nothing finished is lost"),
+        ("mteb_suite.py", ["--variant", "M8", "--protocol", "M9"], 2, "--protocol is for --model"),
         ("glue_grid.py", ["--task", "colla"], 2, "did you mean 'cola'"),
         (
             "glue_grid.py",

@@ -12,18 +12,16 @@ from ablations.ladder import CONTRASTIVE_PROTOCOL, EMBEDDING_PROTOCOL, variants
 from ablations.plan import pair_sets, plan
 from ablations.run import main
 from ablations.scales import scaled_contrastive, scaled_embedding
-from ablations.submit import plan_jobs
 from neobert.data.pairs import DECLARED_SETS, Pair, sets_of
 from neobert.data.requirements import Needs, items_of
 from neobert.data.sources import DirectorySource, HubSource, SyntheticSource, open_source
 from neobert.embeddings.pairs import alike
-from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED
+from neobert.errors import EXIT_MISSING, EXIT_REFUSED
 from neobert.runs.cleanup import read_uses
 from neobert.runs.index import read_index
 from neobert.runs.layout import Layout
 from neobert.runs.records import record_paths
 from neobert.runs.specifications import ContrastiveRun
-from neobert.slurm.profile import JOB_KINDS, Resources
 from tests.embeddings.tiny_contrastive import tiny_contrastive, write_encoder, write_tiny_contrastive
 from tests.support.small_corpora import REAL_DATA, write_table
 
@@ -161,15 +159,6 @@ def test_a_variant_is_planned_up_to_its_contrastive_run(tmp_path: Path) -> None:
     assert [pairs.name for pairs in last.run.sets] == list(source.pair_sets())
 
 
-def test_slurm_gets_the_run_behind_its_encoder(tmp_path: Path) -> None:
-    layout, source = Layout(tmp_path), SyntheticSource(100)
-    (row,) = plan(chosen_variants(["M8"]), [0], "smoke", source, layout, ["pretrain", "contrastive"])
-    job = plan_jobs(layout, [row], dict.fromkeys(JOB_KINDS, Resources()))[-1]
-    last = row.planned[-1].run
-    assert isinstance(last, ContrastiveRun)
-    assert (job.references, job.after) == ((f"contrastive/{last.id}",), (f"pretraining/{last.weights}",))
-
-
 def test_missing_sets_are_named_before_anything_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = ["--runs", str(tmp_path / "runs")]
     common = ["--variant", "M8", "--stages", "pretrain", "contrastive", *runs]
@@ -180,13 +169,6 @@ def test_missing_sets_are_named_before_anything_runs(tmp_path: Path, capsys: pyt
     assert all(DECLARED_SETS[name].repository in said for name in sets_of("paper")) and "prefetch.py" in said
     assert "PAQ_pairs" not in said
     assert not (tmp_path / "runs").exists()
-
-
-def test_a_dry_run_shows_the_run_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    flags = ["--variant", "M8", "--stages", "pretrain", "contrastive", "--pairs", "answers", "--dry-run", "--json"]
-    assert main([*flags, "--runs", str(tmp_path)]) == EXIT_DONE
-    (row,) = json.loads(capsys.readouterr().out)
-    assert [stage["kind"] for stage in row["stages"]] == ["pretraining stage 1", "contrastive"]
 
 
 def test_the_encoder_of_a_contrastive_run_is_kept(tmp_path: Path) -> None:

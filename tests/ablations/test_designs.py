@@ -124,11 +124,6 @@ def test_what_cannot_be_varied_is_refused_with_a_sentence(
     assert sentence in capsys.readouterr().err
 
 
-def test_factors_without_a_design_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run.main(["--factors", "norm", "--list", "--runs", str(tmp_path)]) == 2
-    assert "belong to a --design" in capsys.readouterr().err
-
-
 def test_a_dry_run_says_what_a_design_needs_and_which_claims_it_supports(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -204,13 +204,6 @@ def test_jobs_run_the_code_as_it_was_submitted(slurm: FakeSlurm, runs: Path) -> 
     assert snapshot.name in own.stdout
 
 
-def test_jobs_ask_no_hub(slurm: FakeSlurm, runs: Path) -> None:
-    """Compute nodes often have no network: libraries are told so, instead of waiting for it."""
-    submit(runs)
-    for text in slurm.submitted().values():
-        assert "export HF_HUB_OFFLINE=1" in text
-
-
 def test_a_cluster_is_taken_where_there_is_one(
     slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:

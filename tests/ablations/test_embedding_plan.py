@@ -37,7 +37,6 @@ from reports import published
 from sweeps import mteb_suite
 from tests.ablations.fake_slurm import FakeSlurm
 from tests.ablations.plans import EXECUTION, SOURCE, SYNTHETIC, rows_of, with_leaf
-from tests.ablations.status_worlds import claim, fail
 from tests.embeddings.embedding_worlds import card_of, write_published
 from tests.embeddings.tiny_suite import SMOKE, write_evaluation, write_zero_shot, zero_shot
 from tests.runs.test_identities import small_folder
@@ -132,7 +131,7 @@ def test_runs_are_labelled_with_the_variants_whose_protocol_they_have(
     assert (tuned & known, suite & known) == (of_tuning, of_suite)
 
 
-def test_an_external_model_gets_the_protocol_of_a_variant(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_external_model_gets_the_protocol_of_a_variant(tmp_path: Path) -> None:
     """What the two protocols share keeps its name; what they do not is labelled with the variant."""
     model = adopt(Layout(tmp_path), str(save(seeded(bert), tmp_path / "tiny-bert")))
 
@@ -149,11 +148,6 @@ def test_an_external_model_gets_the_protocol_of_a_variant(tmp_path: Path, capsys
     assert plans[0].planned == plans[3].planned
     with pytest.raises(ValueError, match="there is no variant 'M9@mteb-prompt': did you mean 'M9@mteb-prompts'"):
         planned_by("M9@mteb-prompt")
-    command = ["--variant", "M8", "--runs", str(tmp_path / "runs"), "--protocol", "M9"]
-    assert mteb_suite.main(command) == EXIT_REFUSED and "--protocol is for --model" in capsys.readouterr().err
-    with pytest.raises(SystemExit) as ended:
-        main(command)
-    assert ended.value.code == EXIT_REFUSED and "--protocol goes with --model" in capsys.readouterr().err
 
 
 def test_every_leaf_of_a_task_and_its_encoder_decides_the_name(tmp_path: Path) -> None:
@@ -174,10 +168,6 @@ def test_the_dry_run_shows_tasks_that_nobody_can_count_hours_of(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = ["--variant", "M8", *STAGES, "--dry-run", "--runs", str(tmp_path), "--cluster", "here"]
-    assert main([*flags, "--json"]) == EXIT_DONE
-    (row,) = json.loads(capsys.readouterr().out)
-    assert [stage["kind"] for stage in row["stages"]][-2:] == ["contrastive", "mteb contrastive"]
-    assert row["gpu_hours_without"] == ["mteb"]
     assert main([*flags, "--zero-shot"]) == EXIT_DONE
     said = capsys.readouterr().out
     assert "mteb zero_shot" in said and "GPU-hours without mteb" in said and "contrastive" not in said
@@ -242,15 +232,11 @@ def test_status_shows_how_many_tasks_have_a_record(tmp_path: Path) -> None:
     row = shown()
     assert (row.state, row.done, row.total, row.counted, row.note) == ("waiting", 0, total, "tasks", "")
     assert row.name == f"mteb zero_shot {evaluation.id}" and row.variants == ("T",)
-    first, second, *others = evaluation.parts(layout)
-    claim(layout, first.id)
-    assert (shown().state, state_of(layout, evaluation)) == ("running", "running")
+    first, *others = evaluation.parts(layout)
     publish_record(first.record, {"kind": "mteb", "id": first.id, "state": "done"})
-    fail(second.error, second.id, "RunFailed: no")
-    row = shown()
-    assert (row.state, row.done, row.errors[0].error) == ("failed", 1, "RunFailed: no")
-    for files in (second, *others):
-        publish_record(files.record, {"kind": "mteb", "id": files.id, "state": "done"})
+    assert (shown().state, shown().done) == ("waiting", 1)
+    for part in others:
+        publish_record(part.record, {"kind": "mteb", "id": part.id, "state": "done"})
     assert (shown().state, shown().done, state_of(layout, evaluation)) == ("done", total, "done")
 
 
@@ -310,12 +296,6 @@ def test_missing_data_are_named_before_anything_runs(tmp_path: Path, capsys: pyt
     with pytest.raises(MissingData, match="holds no tasks of embeddings"):
         embedding_runs(encoder, SMOKE, [0], DirectorySource(tmp_path / "empty"), ("mteb",), zero_shot_choice)
     assert not runs.exists()
-
-
-def test_zero_shot_without_mteb_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["--variant", "M8", "--zero-shot", "--runs", str(tmp_path)])
-    assert ended.value.code == EXIT_REFUSED and "--stages" in capsys.readouterr().err
 
 
 def test_a_plan_without_mteb_installed_says_what_to_install(

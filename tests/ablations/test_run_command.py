@@ -260,13 +260,6 @@ def test_a_folder_without_corpora_is_refused_before_anything_runs(tmp_path: Path
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("a file where the folder of runs belongs")
-    answer = command("--variant", "M7", "--runs", str(tmp_path / "file"))
-    assert answer.returncode == 1 and "Traceback" not in answer.stderr
-    assert "nothing finished is lost" in answer.stderr
-
-
 @pytest.mark.skipif(shutil.which("mount") is None or os.geteuid() != 0, reason="needs root to mount a small disk")
 @pytest.mark.usefixtures("toy_scale")
 def test_a_full_disk_stops_with_a_sentence_and_the_same_command_finishes_later(
