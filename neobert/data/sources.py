@@ -172,7 +172,7 @@ def open_source(name_or_folder: str, *, synthetic_documents: int, unseen: Sequen
     folder = Path(name_or_folder)
     if not folder.is_dir():
         raise MissingData(
-            f"--data {name_or_folder} is neither a folder nor a source: {did_you_mean(name_or_folder, SOURCES)}"
+            f"--data {name_or_folder} is neither a folder nor a source: {did_you_mean(folder.name, SOURCES)}"
         )
     decontamination = Decontamination(tuple(map(Path, unseen))) if unseen else None
     if decontamination:
