@@ -92,7 +92,9 @@ def plan_jobs(layout: Layout, rows: Sequence[PlanRow], profile: Profile) -> list
                 names.setdefault(preparation.id, row.name)
                 if not all(part.is_done for part in preparation.parts(layout)):
                     groups.setdefault((preparation.kind, preparation.id), [preparation])
-            group = (work.kind, work.columns["seed"], work.after) if work.counted in MANY_PARTS else (work.kind, work.id)
+            group = (
+                (work.kind, work.columns["seed"], work.after) if work.counted in MANY_PARTS else (work.kind, work.id)
+            )
             groups.setdefault(group, []).append(work)
     prepared = {work.id: work.reference for works in groups.values() for work in works if work.job == "prepare"}
     return [_job(layout, names[works[0].id], works, profile, prepared) for works in groups.values()]
