@@ -8,8 +8,7 @@ from typing import Any
 from ablations.designs import chosen_variants
 from ablations.plan import EVERYTHING, STAGES, EmbeddingChoice, StageName, VariantRow, plan
 from ablations.scales import Scale
-from neobert.data.sources import Source
-from neobert.data.sources import open_source
+from neobert.data.sources import Source, open_source
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import Execution, SourceSpecification
 
