@@ -29,7 +29,7 @@ from neobert.model.heads import IGNORED_TARGET
 from neobert.model.size import gated_width
 from neobert.recipe import Model, Precision, Pretraining
 from neobert.training.engine import Engine, autocast
-from neobert.training.pretraining import predicted_tokens, summed_loss
+from neobert.training.pretraining import summed_loss
 
 SEED = 0
 WIDTH_MULTIPLE = 8
@@ -297,7 +297,9 @@ class Setting:
         model.train()
         if mode == "compiled":
             model.compile(dynamic=False)
-        engine = Engine(model, summed_loss, predicted_tokens, recipe.optimization, recipe.precision, self.device)
+        engine = Engine(
+            model, summed_loss, lambda batch: batch.predicted_tokens, recipe.optimization, recipe.precision, self.device
+        )
         upcoming = cycle([batch.to(self.device) for batch in batches])
 
         def step() -> int:

@@ -123,11 +123,6 @@ class TextBatch:
     cached: CachedGradient | None = None
 
 
-def query_count(batch: TextBatch) -> int:
-    """The engine divides the loss of a step by the sum of these."""
-    return batch.query_count
-
-
 @dataclass(frozen=True)
 class GradCache:
     """InfoNCE over all texts of a step with the memory of one micro-batch (Gao et al. 2021, Scaling Deep Contrastive
@@ -285,7 +280,7 @@ class ContrastiveTrainer(Trainer[TextBatch]):
         self.engine = engine_class(run_file.execution.engine, process.count)(
             self.model,
             contrast.loss,
-            query_count,
+            lambda batch: batch.query_count,
             protocol.optimization,
             protocol.precision,
             self.device,

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from neobert.errors import DamagedFile, MissingData
-from neobert.files import json_bytes, publish_folder, read_json, sha256_of, temporary_sibling
+from neobert.files import json_bytes, publish_folder, read_json, replace_file, sha256_of, temporary_sibling
 from neobert.runs.claims import Claim
 from neobert.training.schedule import NEWEST_KEPT
 
@@ -103,11 +103,6 @@ def newest(checkpoints: Path) -> Checkpoint | None:
     return None
 
 
-def at_step(checkpoints: Path, step: int) -> Checkpoint:
-    """A checkpoint that another process has verified."""
-    return Checkpoint(folder_of(checkpoints, step), step)
-
-
 def load(checkpoints: Path, step: int) -> Checkpoint:
     """The checkpoint of one step.
 
@@ -132,13 +127,7 @@ def prune(checkpoints: Path, milestones: frozenset[int]) -> None:
         if step not in milestones:
             shutil.rmtree(folder)
         elif (folder / OPTIMIZER).exists():
-            _drop_optimizer(folder)
-
-
-def _drop_optimizer(folder: Path) -> None:
-    manifest = read_json(folder / MANIFEST)
-    manifest["sha256"].pop(OPTIMIZER, None)
-    temporary = temporary_sibling(folder / MANIFEST)
-    temporary.write_bytes(json_bytes(manifest))
-    temporary.replace(folder / MANIFEST)
-    (folder / OPTIMIZER).unlink()
+            manifest = read_json(folder / MANIFEST)
+            manifest["sha256"].pop(OPTIMIZER, None)
+            replace_file(folder / MANIFEST, json_bytes(manifest))
+            (folder / OPTIMIZER).unlink()

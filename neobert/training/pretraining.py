@@ -3,24 +3,23 @@
 import math
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 
-from neobert.data.batches import Batch, ExactSizes, PaddingBuckets, PaddingSizes, collate, micro_batches
+from neobert.data.batches import Batch, ExactSizes, PaddingBuckets, collate, micro_batches
 from neobert.data.preparation import measured_runs, tokenized_corpus
-from neobert.data.rows import PackedRows, StepIterator
-from neobert.data.shards import Documents, TokenizedCorpus, all_documents, open_shards
+from neobert.data.rows import StepIterator
+from neobert.data.shards import TokenizedCorpus, all_documents, open_shards
 from neobert.errors import MissingData
 from neobert.evaluation.heldout import HeldoutText, choose_heldout_texts, measure_heldout
 from neobert.identity import plain
 from neobert.model.build import build_masked_language_model, initialize
 from neobert.model.heads import MaskedLanguageModel
 from neobert.processes import StopRequest
-from neobert.recipe import Masking, Stage
+from neobert.recipe import Stage
 from neobert.runs.claims import Claim
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record
@@ -42,54 +41,10 @@ from neobert.training.trainer import (
 )
 
 
-@dataclass(frozen=True)
-class MicroBatches:
-    """How the rows of a step become micro-batches of at most `most_rows` rows, and which of them a rank computes.
-
-    `flat` is the layout for variable-length kernels. With `fixed` shapes there are few different ones, for a compiled
-    model; `document_tokens` is the mean length of a document, from which they follow.
-    """
-
-    corpus: TokenizedCorpus
-    masking: Masking
-    most_rows: int
-    context: int
-    document_tokens: float
-    process: Process
-    device: torch.device
-    flat: bool
-    fixed: bool
-
-    @property
-    def shapes(self) -> PaddingSizes:
-        """Ranks without rows get one padding row, so that collectives do not hang."""
-        if not self.fixed:
-            return ExactSizes(least_rows=1)
-        return PaddingBuckets(self.most_rows, self.context, self.masking.rate, self.document_tokens)
-
-    def of_steps(self, rows: StepIterator) -> Iterator[StepBatches[Batch]]:
-        """This rank's share of every step that is left."""
-        ranks = self.process.count
-        for of_step in rows:
-            shares = [list(micro_batches(of_step, self.most_rows, rank=rank, ranks=ranks)) for rank in range(ranks)]
-            batches = [self._batch(share) for share in shares[self.process.rank]]
-            slots = self.context * sum(self.shapes.rows(share.count) for of_rank in shares for share in of_rank)
-            yield StepBatches(batches, of_step.real_tokens, slots, of_step.attended_tokens, rows.state())
-
-    def _batch(self, rows: PackedRows) -> Batch:
-        batch = collate(rows, self.corpus, self.masking, sizes=self.shapes, flat=self.flat)
-        return batch.mapped(torch.Tensor.pin_memory).to(self.device) if self.device.type == "cuda" else batch
-
-
 def summed_loss(network: torch.nn.Module, batch: Batch) -> torch.Tensor:
     """Cross-entropy summed over the predicted tokens of a micro-batch."""
     loss: torch.Tensor = network(batch.token_ids, batch.plan, batch.gather, batch.targets)
     return loss
-
-
-def predicted_tokens(batch: Batch) -> int:
-    """What the loss is normalised by."""
-    return batch.predicted_tokens
 
 
 class PretrainingTrainer(Trainer[Batch]):
@@ -108,20 +63,22 @@ class PretrainingTrainer(Trainer[Batch]):
         if corpus is None and not process.writes:
             corpus = open_shards(layout.data(self.run.data_id), verify=False)
         self.corpus = corpus or tokenized_corpus(layout, self.run, run_file.source)
+        self.documents, _ = all_documents(self.corpus).split_heldout()
         self.model = build_masked_language_model(recipe.model, self.run.context)
-        engine = engine_class(run_file.execution.engine, process.count)
-        self.engine = engine(
-            self.model, summed_loss, predicted_tokens, recipe.optimization, recipe.precision, self.device
+        self.engine = engine_class(run_file.execution.engine, process.count)(
+            self.model,
+            summed_loss,
+            lambda batch: batch.predicted_tokens,
+            recipe.optimization,
+            recipe.precision,
+            self.device,
         )
-        self.rows = StepIterator(
-            self.training_documents, self.stage, recipe.packing, seed=recipe.seed, stage_number=self.run.stage
-        )
+        self.rows = self._rows(recipe.seed)
         self.data_state = self.rows.state()
 
-    @property
-    def training_documents(self) -> Documents:
-        """What the run may train on: all but the held-out documents."""
-        return all_documents(self.corpus).split_heldout()[0]
+    def _rows(self, seed: int) -> StepIterator:
+        packing = self.run.recipe.packing
+        return StepIterator(self.documents, self.stage, packing, seed=seed, stage_number=self.run.stage)
 
     @cached_property
     def heldout(self) -> list[HeldoutText]:
@@ -155,22 +112,30 @@ class PretrainingTrainer(Trainer[Batch]):
         self.rows.restore(dict(state))
 
     def data(self) -> Iterator[StepBatches[Batch]]:
-        return self.micro_batches().of_steps(self.rows)
+        return self.batches_of(self.rows)
 
-    def micro_batches(self) -> MicroBatches:
-        """How this rank gets its micro-batches."""
-        tokens = np.minimum(self.training_documents.framed_lengths, self.stage.context)
-        return MicroBatches(
-            corpus=self.corpus,
-            masking=self.run.recipe.masking,
-            most_rows=self._rows_of(self.stage.context),
-            context=self.stage.context,
-            document_tokens=float(tokens.mean()),
-            process=self.process,
-            device=self.device,
-            flat=self.device.type == "cuda" and self.run.recipe.precision == "bf16",
-            fixed=self.compiled,
-        )
+    def batches_of(self, rows: StepIterator) -> Iterator[StepBatches[Batch]]:
+        """This rank's micro-batches of every step of `rows`, laid out for variable-length kernels on a GPU in bf16.
+
+        A compiled model gets few different sizes. Ranks without rows get one padding row, so that collectives do not
+        hang.
+        """
+        context, masking, ranks = self.stage.context, self.run.recipe.masking, self.process.count
+        most_rows, is_gpu = self._rows_of(context), self.device.type == "cuda"
+        sizes: ExactSizes | PaddingBuckets = ExactSizes(least_rows=1)
+        if self.compiled:
+            document_tokens = float(np.minimum(self.documents.framed_lengths, context).mean())
+            sizes = PaddingBuckets(most_rows, context, masking.rate, document_tokens)
+        flat = is_gpu and self.run.recipe.precision == "bf16"
+        for step in rows:
+            shares = [list(micro_batches(step, most_rows, rank=rank, ranks=ranks)) for rank in range(ranks)]
+            batches = [
+                collate(share, self.corpus, masking, sizes=sizes, flat=flat) for share in shares[self.process.rank]
+            ]
+            if is_gpu:
+                batches = [batch.mapped(torch.Tensor.pin_memory).to(self.device) for batch in batches]
+            slots = context * sum(sizes.rows(share.count) for of_rank in shares for share in of_rank)
+            yield StepBatches(batches, step.real_tokens, slots, step.attended_tokens, rows.state())
 
     def compile(self, began_compiled: bool | None) -> None:
         word = self.run_file.execution.compile
@@ -198,10 +163,7 @@ class PretrainingTrainer(Trainer[Batch]):
 
     def _trial(self) -> TrialStep:
         """The first micro-batch of the stage, as every step has them."""
-        rows = StepIterator(
-            self.training_documents, self.stage, self.run.recipe.packing, seed=0, stage_number=self.run.stage
-        )
-        batch = next(self.micro_batches().of_steps(rows)).micro_batches[0]
+        batch = next(self.batches_of(self._rows(seed=0))).micro_batches[0]
         return TrialStep(self.model, lambda: summed_loss(self.model, batch), self.run.recipe.precision, self.device)
 
     def heldout_scores(self) -> dict[str, Any]:

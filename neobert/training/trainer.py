@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -175,39 +176,31 @@ class Trainer(ABC, Generic[MicroBatch]):
             RunFailed: a loss or gradient is not finite.
         """
         forget_peak_memory(self.device)
-        try:
-            return self._fit(stop, claim, folder)
-        finally:
-            self.engine.close()
-
-    def _fit(self, stop: StopRequest, claim: Claim | None, folder: Path) -> TrainResult:
-        execution = self.run_file.execution
-        log = _MetricsLog(folder / "metrics.jsonl" if claim else None, self)
-        begun = step = self.restore()
-        if begun == 0:
-            self._save_together(0, claim)
-        steps = self.steps(begun, stop)
-        if claim and execution.trace_steps:
-            steps = traced(steps, execution.trace_steps, folder / "trace.json", self.device)
-        stopping = self._any_rank(stop.requested)
-        while not stopping and (taken := next(steps, None)) is not None:
-            step = taken.number
-            log.note(taken)
-            stopping = stop.requested if self.process.count == 1 else taken.stop
-            if step % execution.checkpoint_interval_steps == 0 or step in self.milestones or stopping:
-                taken.measured()  # what is not finite is not saved
-                log.write()
-                self._save_together(step, claim)
-        if stopping:
-            stop.request()  # where another rank was asked, this one is from now on
-        log.write()
-        if step == self.stage.steps:
-            log.note_heldout_loss(step)
-        held = self.engine.optimizer_state_bytes()
-        return TrainResult(self.totals, execution, held, self.compiled, begun, step, self.stage.steps)
-
-    def _any_rank(self, flag: bool) -> bool:
-        return sum_over_ranks(int(flag), self.process, self.device) > 0
+        with closing(self.engine):
+            execution = self.run_file.execution
+            log = _MetricsLog(folder / "metrics.jsonl" if claim else None, self)
+            begun = step = self.restore()
+            if begun == 0:
+                self._save_together(0, claim)
+            steps = self.steps(begun, stop)
+            if claim and execution.trace_steps:
+                steps = traced(steps, execution.trace_steps, folder / "trace.json", self.device)
+            stopping = sum_over_ranks(int(stop.requested), self.process, self.device) > 0
+            while not stopping and (taken := next(steps, None)) is not None:
+                step = taken.number
+                log.note(taken)
+                stopping = stop.requested if self.process.count == 1 else taken.stop
+                if step % execution.checkpoint_interval_steps == 0 or step in self.milestones or stopping:
+                    taken.measured()  # what is not finite is not saved
+                    log.write()
+                    self._save_together(step, claim)
+            if stopping:
+                stop.request()  # where another rank was asked, this one is from now on
+            log.write()
+            if step == self.stage.steps:
+                log.note_heldout_loss(step)
+            held = self.engine.optimizer_state_bytes()
+            return TrainResult(self.totals, execution, held, self.compiled, begun, step, self.stage.steps)
 
     def restore(self) -> int:
         """Continue from the newest valid checkpoint, else from where the stage begins; the number of steps done.
@@ -232,7 +225,7 @@ class Trainer(ABC, Generic[MicroBatch]):
         """What rank 0 finds and verifies, for all ranks."""
         found = checkpoints.newest(folder) if self.process.writes else None
         step = said_by_first(-1 if found is None else found.step, self.process, self.device)
-        return None if step < 0 else found or checkpoints.at_step(folder, step)
+        return None if step < 0 else found or Checkpoint(checkpoints.folder_of(folder, step), step)
 
     def learning_rate(self, step: int) -> float:
         """The rate of a step of this stage."""
@@ -363,18 +356,11 @@ def train(
     count = rendezvous.process.count if rendezvous else run_file.execution.processes
     execution = run_file.execution.with_processes(count)
     run_file = run_file.model_copy(update={"execution": execution})
-
-    def fit() -> TrainResult:
-        return make_trainer(run_file, Process(0, count)).fit(stop, claim, folder / "attempts" / claim.token)
-
-    if count == 1:
-        result = fit()
-    elif rendezvous:
-        with rendezvous.lead(run_file.id, execution, stop):
-            result = fit()
-    else:
-        with start_ranks_here(layout, run_file.id, count) as local, local.lead(run_file.id, execution, stop):
-            result = fit()
+    with ExitStack() as ranks:
+        if count > 1:
+            rendezvous = rendezvous or ranks.enter_context(start_ranks_here(layout, run_file.id, count))
+            ranks.enter_context(rendezvous.lead(run_file.id, execution, stop))
+        result = make_trainer(run_file, Process(0, count)).fit(stop, claim, folder / "attempts" / claim.token)
     if result.step < result.steps:
         message = f"asked to stop; saved after step {result.step} of {result.steps}"
         raise Stopped(message, progressed=result.step > result.begun)

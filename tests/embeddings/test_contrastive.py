@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,6 @@ from neobert.embeddings.contrastive import (
     TextBatch,
     compare,
     contrastive_losses,
-    query_count,
 )
 from neobert.embeddings.encoders import EmbeddingModel, PackedEncoder, PaddedEncoder
 from neobert.embeddings.pairs import (
@@ -40,6 +40,7 @@ from tests.support.tiny_runs import tiny_model
 
 CPU = torch.device("cpu")
 TAU = 0.07
+query_count = attrgetter("query_count")
 
 
 class Letters:

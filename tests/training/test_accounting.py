@@ -94,7 +94,7 @@ def test_padding_and_work_are_those_of_the_tensors(
     run, told = runs[packing], record(finished, runs[packing])
     trainer = trainer_of(finished, run)
     real = slots = attended = 0
-    for step in trainer.micro_batches().of_steps(trainer.rows):
+    for step in trainer.batches_of(trainer.rows):
         for batch in step.micro_batches:
             slots += batch.token_ids.numel()
             real += int((batch.plan.positions >= 0).sum())
@@ -119,7 +119,7 @@ def test_slots_count_the_filler_that_fixed_sizes_and_processes_add(
     feedings = []
     for rank in range(processes):
         trainer.process = Process(rank, processes)
-        feedings.append(list(islice(trainer.micro_batches().of_steps(trainer_of(finished, runs[packing]).rows), 8)))
+        feedings.append(list(islice(trainer.batches_of(trainer_of(finished, runs[packing]).rows), 8)))
     for of_all in zip(*feedings, strict=True):
         held = sum(batch.token_ids.numel() for step in of_all for batch in step.micro_batches)
         assert {step.slots for step in of_all} == {held}
@@ -256,7 +256,7 @@ class OperationWaits(TorchDispatchMode):
 def test_a_step_waits_for_nothing(finished: Path, runs: dict[str, PretrainingRun], packing: str) -> None:
     trainer = trainer_of(finished, runs[packing])
     trainer.engine.restore_optimizer({})
-    steps = list(islice(trainer.micro_batches().of_steps(trainer.rows), 6))
+    steps = list(islice(trainer.batches_of(trainer.rows), 6))
     with PythonWaits() as calls, OperationWaits() as operations:
         updates = [trainer.engine.step(step.micro_batches, 1e-3) for step in steps]
         assert not calls.seen and not operations.seen
@@ -273,7 +273,7 @@ def test_a_step_on_a_gpu_waits_for_nothing(finished: Path, precision: str) -> No
     run = tiny_run(packing="packed", precision=precision, model=tiny_model(dropout=0.0))
     trainer = trainer_of(finished, run)
     trainer.engine.restore_optimizer({})
-    for number, step in enumerate(islice(trainer.micro_batches().of_steps(trainer.rows), 8)):
+    for number, step in enumerate(islice(trainer.batches_of(trainer.rows), 8)):
         torch.cuda.set_sync_debug_mode("error" if number >= 3 else "default")
         try:
             update = trainer.engine.step(step.micro_batches, 1e-3)
