@@ -22,10 +22,7 @@ DOORS = {
     "submitit": {"neobert/slurm/submit.py"},
     "deepspeed": {"neobert/training/zero.py"},
     "flash_attn": {"neobert/model/attention.py"},
-    "mteb": {
-        "neobert/embeddings/evaluation.py",
-        "neobert/embeddings/mteb.py",
-    },
+    "mteb": {"neobert/embeddings/mteb.py"},
     "optuna": {"neobert/runs/optuna_view.py"},
     "onnxruntime": {"neobert/export/onnx.py"},
     "sentence_transformers": {"benchmarks/encoding.py", "neobert/export/huggingface.py"},

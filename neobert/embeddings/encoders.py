@@ -402,6 +402,16 @@ def _require_finite(vectors: Array, numbers: Array) -> None:
         raise RunFailed(f"the vector of text {place} is not finite: the weights or the precision do not serve")
 
 
+@dataclass(frozen=True)
+class NamedEncoder:
+    """An encoder under the `name` ("organisation/model") that mteb knows it by. `revision` is the id of its weights, so
+    that results of other weights are not taken for its own."""
+
+    name: str
+    revision: str
+    encoder: TextEncoder
+
+
 def base_model(
     layout: Layout, weights: str, source: SourceSpecification, context: int | None
 ) -> tuple[EmbeddingModel, Framing]:

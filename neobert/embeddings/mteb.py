@@ -1,8 +1,11 @@
-"""Tasks and encoders as mteb wants them: its own tasks, tasks declared with their tables, and its model class."""
+"""Tasks and encoders as mteb wants them, and its results, kept in the layout of its own cache, where its tools read
+them."""
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Unpack, cast
@@ -31,8 +34,10 @@ from mteb.types import BatchedInput, EncodeKwargs, PromptType
 from torch.utils.data import DataLoader
 
 from neobert.data.mteb_tasks import CATEGORY_FACTS, EmbeddingTask, PublishedTask, Table, TaskTables
-from neobert.embeddings.evaluation import NamedEncoder
+from neobert.data.sources import Source
+from neobert.embeddings.encoders import NamedEncoder, TextCounts
 from neobert.errors import DamagedFile, RunFailed
+from neobert.files import replace_file
 from neobert.identity import identity
 from neobert.processes import Stopped, StopRequest
 from neobert.runs.records import ENGLISH_SUITE, Category
@@ -55,6 +60,16 @@ GOLD_RANGE = (0, 5)
 """Of gold scores; the metric is a correlation with them, so any other range gives the same."""
 
 
+LOADED_TEXTS = 1024
+"""Texts that mteb hands over in a batch; all batches of a call are encoded together."""
+
+KEPT_DIGITS = 6
+"""mteb rounds scores to these; a perfect score may come out above 1 by a rounding error."""
+
+COUNTS = "encoded"
+"""Our key in mteb's file of a result."""
+
+
 def mteb_tasks(task: EmbeddingTask | TaskOnData, data: TaskTables | PublishedTask, origin: str) -> Iterator[AbsTask]:
     """mteb's tasks behind a task (itself, or its members), with their data or the folder that has them."""
     if isinstance(data, PublishedTask):
@@ -73,7 +88,7 @@ def mteb_tasks(task: EmbeddingTask | TaskOnData, data: TaskTables | PublishedTas
 
 
 @contextmanager
-def temporary_datasets_cache() -> Iterator[None]:
+def _temporary_datasets_cache() -> Iterator[None]:
     """A temporary cache of datasets: it knows a local folder by its name, whatever is in it, and would take the tables
     of another folder of that name, or its earlier ones, for its own."""
     usual = datasets.config.HF_DATASETS_CACHE
@@ -85,7 +100,7 @@ def temporary_datasets_cache() -> Iterator[None]:
             datasets.config.HF_DATASETS_CACHE = usual
 
 
-def load_published(task: AbsTask) -> None:
+def _load_published(task: AbsTask) -> None:
     """Read the data of a task from its folder, where that was not done.
 
     Raises:
@@ -103,13 +118,6 @@ def official_task(name: str) -> AbsTask:
     tasks = mteb.get_benchmark(ENGLISH_SUITE).tasks
     members = [member for task in tasks if isinstance(task, AbsTaskAggregate) for member in task.metadata.tasks]
     return copy(next(task for task in (*tasks, *members) if task.metadata.name == name))
-
-
-def join_results(name: str, members: list[TaskResult]) -> TaskResult:
-    """The result of a task that has members, by mteb's own rule."""
-    task = official_task(name)
-    assert isinstance(task, AbsTaskAggregate)
-    return task.combine_task_results(members)
 
 
 def _declare(task: EmbeddingTask | TaskOnData) -> AbsTask:
@@ -247,3 +255,113 @@ class MtebModel(AbsEncoder):
         if vectors.shape != expected or not np.isfinite(vectors).all():
             raise RunFailed(f"{self.named.name} gives no finite vectors of {expected}, but {vectors.shape}")
         return vectors
+
+
+@dataclass(frozen=True)
+class TaskScore:
+    """mteb's result of a task, and what was encoded for it."""
+
+    result: TaskResult
+    counts: TextCounts
+
+    @property
+    def score(self) -> float:
+        """The main score, −1..1."""
+        return float(self.result.get_score())
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """All metrics that are numbers."""
+        (entries,) = self.result.scores.values()
+        numbers = {name: float(value) for name, value in entries[0].items() if isinstance(value, int | float)}
+        return {name: value for name, value in numbers.items() if name != "main_score"}
+
+    @property
+    def revision(self) -> str | None:
+        """Identifies the data."""
+        return self.result.dataset_revision
+
+    @property
+    def seconds(self) -> float:
+        """What the measurement took."""
+        return float(self.result.evaluation_time or 0.0)
+
+
+def measure(
+    named: NamedEncoder,
+    task: EmbeddingTask | TaskOnData,
+    source: Source,
+    results: Path,
+    prompts: Mapping[str, str],
+    stop: StopRequest,
+) -> TaskScore:
+    """The work of `neobert.embeddings.evaluation.measure_task`."""
+    origin = source.embedding_task_origin(task.name)
+    data = source.embedding_task_data(task.name)
+    model = MtebModel(named, prompts, stop)
+    parts = [_measure_part(model, part, results) for part in mteb_tasks(task, data, origin)]
+    if not task.members:
+        return parts[0]
+    aggregate = official_task(task.name)
+    assert isinstance(aggregate, AbsTaskAggregate)
+    joined = aggregate.combine_task_results([part.result for part in parts])
+    counts = sum((part.counts for part in parts), TextCounts())
+    return _publish(TaskScore(joined, counts), model.mteb_model_meta, results)
+
+
+def _measure_part(model: MtebModel, task: AbsTask, results: Path) -> TaskScore:
+    """The result of one of mteb's tasks: read, or measured now."""
+    if kept := _read_result(model.mteb_model_meta, task, results):
+        return kept
+    encoder = model.named.encoder
+    encoder.counts = TextCounts()
+    options: EncodeKwargs = {"batch_size": LOADED_TEXTS, "show_progress_bar": False}
+    with _temporary_datasets_cache():
+        _load_published(task)
+        try:
+            found = mteb.evaluate(
+                model, task, cache=None, encode_kwargs=options, co2_tracker=False, show_progress_bar=False
+            )
+        except ValueError as error:
+            raise ValueError(f"task {task.metadata.name}: {error}") from error
+    return _publish(TaskScore(found.task_results[0], encoder.counts), model.mteb_model_meta, results)
+
+
+def _read_result(model: ModelMeta, task: AbsTask, results: Path) -> TaskScore | None:
+    """What was measured before; None where nothing was, the file is torn, or it was with other data or another mteb."""
+    path = mteb.ResultCache(results).get_task_result_path(task.metadata.name, model)
+    try:
+        result = TaskResult.from_disk(path, load_historic_data=False)
+        counts = TextCounts(**json.loads(path.read_bytes())[COUNTS])
+        _require_score(result)
+    except (FileNotFoundError, ValueError, KeyError, TypeError, RecursionError, RunFailed):
+        return None
+    is_same = result.is_mergeable(task, criteria=("mteb_version", "dataset_revision"))
+    return TaskScore(result, counts) if is_same and not result.get_missing_evaluations(task) else None
+
+
+def _require_score(result: TaskResult) -> None:
+    score = result.get_score()
+    if not -1 <= round(score, KEPT_DIGITS) <= 1:
+        raise RunFailed(
+            f"task {result.task_name} gives the score {score}, which is none of −1 … 1: look at the vectors, an "
+            "encoder that gives all texts the same one cannot be measured"
+        )
+
+
+def _publish(scored: TaskScore, model: ModelMeta, results: Path) -> TaskScore:
+    """Put a result where mteb's tools look for it, whole or not at all, and give it as it can be read again."""
+    _require_score(scored.result)
+    path = mteb.ResultCache(results).get_task_result_path(scored.result.task_name, model)
+    with TemporaryDirectory() as scratch:
+        written = Path(scratch) / path.name
+        scored.result.to_disk(written)
+        # NaN becomes null: a metric that does not apply to a task, as precision to one of many classes
+        content = {**json.loads(written.read_bytes(), parse_constant=lambda _: None), COUNTS: asdict(scored.counts)}
+    replace_file(path.parent / "model_meta.json", _json(model.to_dict()))
+    replace_file(path, _json(content))
+    return TaskScore(TaskResult.from_disk(path, load_historic_data=False), scored.counts)
+
+
+def _json(content: Any) -> bytes:
+    return json.dumps(content, indent=2, default=str, allow_nan=False).encode()

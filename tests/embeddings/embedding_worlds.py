@@ -3,14 +3,13 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from neobert.data.mteb_tasks import MTEB_REPOSITORIES
 from neobert.data.synthetic.world import lexicon
-from neobert.embeddings.encoders import TextCounts
-from neobert.embeddings.evaluation import NamedEncoder, SupportsEncode
+from neobert.embeddings.encoders import NamedEncoder, TextCounts, TextEncoder
 from neobert.files import sha256_of
 from tests.support.small_corpora import write_table
 
@@ -71,9 +70,9 @@ class KnowsTheWorld(RandomVectors):
         return total
 
 
-def named(encoder: SupportsEncode, revision: str = "0123456789ab") -> NamedEncoder:
+def named(encoder: object, revision: str = "0123456789ab") -> NamedEncoder:
     """A test's encoder under a name."""
-    return NamedEncoder("neobert/tested", revision, encoder)
+    return NamedEncoder("neobert/tested", revision, cast(TextEncoder, encoder))
 
 
 def own_tables() -> dict[str, dict[str, dict[str, Any]]]:

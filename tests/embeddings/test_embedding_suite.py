@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -17,8 +18,8 @@ from scipy.stats import spearmanr
 from neobert.data.mteb_tasks import OFFICIAL_NUMBERS, OFFICIAL_TASKS, EmbeddingTask, OfficialNumbers
 from neobert.data.sources import DirectorySource, SyntheticSource
 from neobert.embeddings import evaluation
-from neobert.embeddings.encoders import PackedEncoder, TextCounts, TextEncoder
-from neobert.embeddings.evaluation import NamedEncoder, TaskScore, measure_task
+from neobert.embeddings.encoders import NamedEncoder, PackedEncoder, TextCounts, TextEncoder
+from neobert.embeddings.evaluation import measure_task
 from neobert.errors import EXIT_DONE, DamagedFile, MissingData, RunFailed
 from neobert.export.__main__ import main
 from neobert.export.checkpoint import open_checkpoint
@@ -36,6 +37,9 @@ from tests.embeddings.embedding_worlds import (
 from tests.support.exported_runs import write_checkpoints
 from tests.support.small_corpora import write_table
 from tests.support.tiny_runs import tiny_run
+
+if TYPE_CHECKING:
+    from neobert.embeddings.mteb import TaskScore
 
 WORLD = SyntheticSource(10)
 TASKS = {task.name: task for task in WORLD.embedding_tasks()}
@@ -200,7 +204,7 @@ def test_metrics_that_do_not_apply_are_left_out(tmp_path: Path) -> None:
     assert "NaN" not in path.read_text()
 
 
-def measured_in(folder: Path, name: str, encoder: RandomVectors | None = None) -> TaskScore:
+def measured_in(folder: Path, name: str, encoder: RandomVectors | None = None) -> "TaskScore":
     source = DirectorySource(folder)
     task = next(task for task in source.embedding_tasks() if task.name == name)
     return measure_task(named(encoder or RandomVectors()), task, source, folder / "results")

@@ -12,8 +12,8 @@ from transformers import AutoModel, AutoTokenizer
 from ablations.plan import evaluation_after
 from neobert.data.mteb_tasks import Wording
 from neobert.embeddings.contrastive import ContrastiveTrainer
-from neobert.embeddings.encoders import load_encoder
-from neobert.embeddings.evaluation import NamedEncoder, measure_task
+from neobert.embeddings.encoders import NamedEncoder, load_encoder
+from neobert.embeddings.evaluation import measure_task
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_OFF, EXIT_REFUSED
 from neobert.export import contrastive
 from neobert.export.__main__ import main
