@@ -6,11 +6,13 @@ Both are `tokenizers.Tokenizer` files; what they differ in for a model are ids a
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
 
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import checksummed, json_bytes, read_checksummed, replace_file, require_digest, set_aside
@@ -83,6 +85,71 @@ class Framing(Protocol):
 
     def frame_all(self, columns: Sequence[Sequence[str]], *, max_tokens: int) -> list[Framed]:
         """One text or pair for each row of `columns`, each cut to `max_tokens`."""
+
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Text = tuple[Array, Array]
+"""Token ids and token types of one text, specials included."""
+
+
+@dataclass(frozen=True, eq=False)
+class FramedTexts:
+    """Texts or pairs one after the other: `token_ids` (tokens) int32, `offsets` (texts + 1) int64, and `token_types`
+    (tokens) int8, all 0 where the tokenizer has none."""
+
+    token_ids: Array
+    offsets: Array
+    token_types: Array
+
+    @classmethod
+    def of(cls, framed: Sequence[Framed]) -> "FramedTexts":
+        """What `Framing.frame_all` gives."""
+        offsets = np.cumsum([0, *(len(text.token_ids) for text in framed)], dtype=np.int64)
+        token_ids = np.fromiter(chain.from_iterable(text.token_ids for text in framed), np.int32, offsets[-1])
+        if not framed or framed[0].token_types is None:
+            return cls(token_ids, offsets, np.zeros(len(token_ids), np.int8))
+        types = chain.from_iterable(text.token_types or () for text in framed)
+        return cls(token_ids, offsets, np.fromiter(types, np.int8, offsets[-1]))
+
+    @classmethod
+    def concatenate(cls, parts: Sequence["FramedTexts"]) -> "FramedTexts":
+        """The texts of all parts in their order."""
+        lengths = [np.empty(0, np.int64), *(part.lengths for part in parts)]
+        return cls(
+            np.concatenate([np.empty(0, np.int32), *(part.token_ids for part in parts)]),
+            np.cumsum(np.concatenate([[0], *lengths]), dtype=np.int64),
+            np.concatenate([np.empty(0, np.int8), *(part.token_types for part in parts)]),
+        )
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, number: int) -> Text:
+        tokens = slice(self.offsets[number], self.offsets[number + 1])
+        return self.token_ids[tokens], self.token_types[tokens]
+
+    def __iter__(self) -> Iterator[Text]:
+        return map(self.__getitem__, range(len(self)))
+
+    @property
+    def lengths(self) -> Array:
+        """Tokens of each text, (texts) int64."""
+        return np.diff(self.offsets)
+
+
+def frame_texts(
+    texts: Sequence[str], tokenizer: Framing, instruction: str | None, max_tokens: int
+) -> tuple[FramedTexts, Array]:
+    """Tokenise texts, each after the instruction as a first text of its own, and cut them to `max_tokens`; the second
+    result (texts) bool says which were cut.
+
+    An instruction has the token type of its text, as in the released wrapper, so that a plain prompt gives the same
+    tokens.
+    """
+    before = [] if instruction is None else [[instruction] * len(texts)]
+    framed = tokenizer.frame_all([*before, texts], max_tokens=max_tokens) if texts else []
+    is_cut = np.array([text.is_cut for text in framed], bool)
+    return FramedTexts.of([text._replace(token_types=None) for text in framed] if before else framed), is_cut
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from neobert.data.preparation import open_specified
-from neobert.embeddings.encoders import EmbeddingModel, Text, base_model, packed_batches
+from neobert.data.tokenizers import Array, Text
+from neobert.embeddings.encoders import EmbeddingModel, base_model, packed_batches
 from neobert.embeddings.pairs import EncodedPairs, Sampling, open_pairs, prepare_pairs, split_heldout
 from neobert.identity import plain
 from neobert.model.heads import encoder_part
@@ -34,8 +35,6 @@ from neobert.training.trainer import (
     train,
     training_loss,
 )
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from neobert.data.preparation import open_specified, text_tokenizer
-from neobert.data.tokenizers import Framing
+from neobert.data.tokenizers import Array, FramedTexts, Framing, Text, frame_texts
 from neobert.embeddings.sentence_modules import SentenceModules, SentencePooling, read_sentence_modules
 from neobert.errors import MissingData, RunFailed
 from neobert.external import ExternalModel, read_model_file
@@ -31,10 +30,6 @@ from neobert.training.trainer import last_checkpoint, prefetch
 if TYPE_CHECKING:
     from neobert.hub.external import ExternalEncoder
 
-Array = np.ndarray[Any, np.dtype[Any]]
-Text = tuple[Array, Array]
-"""Token ids and token types of one text, specials included."""
-
 UNBOUNDED = 1 << 30
 """More tokens than any text has."""
 
@@ -45,61 +40,6 @@ BATCH_TOKENS = {"cpu": 1024, "cuda": 32_768}
 """Tokens of a batch. On a CPU tensors stay in caches, and below the size from which memory is mapped anew for each."""
 
 DTYPES: dict[EmbeddingPrecision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-
-
-@dataclass(frozen=True, eq=False)
-class FramedTexts:
-    """Tokenised texts one after the other: `token_ids` (tokens) int32, `offsets` (texts + 1) int64, and `token_types`
-    (tokens) int8, all 0 where the tokenizer has none."""
-
-    token_ids: Array
-    offsets: Array
-    token_types: Array
-
-    @classmethod
-    def of(
-        cls, texts: Sequence[str], tokenizer: Framing, instruction: str | None, max_tokens: int
-    ) -> tuple["FramedTexts", Array]:
-        """Tokenise texts, each after the instruction as a first text of its own, and cut them to `max_tokens`; the
-        second result (texts) bool says which were cut.
-
-        An instruction has the token type of its text, as in the released wrapper, so that a plain prompt gives the
-        same tokens.
-        """
-        before = [] if instruction is None else [[instruction] * len(texts)]
-        framed = tokenizer.frame_all([*before, texts], max_tokens=max_tokens) if texts else []
-        offsets = np.cumsum([0, *(len(text.token_ids) for text in framed)], dtype=np.int64)
-        token_ids = np.fromiter(chain.from_iterable(text.token_ids for text in framed), np.int32, offsets[-1])
-        if before or not framed or framed[0].token_types is None:
-            token_types = np.zeros(len(token_ids), np.int8)
-        else:
-            token_types = np.fromiter(chain.from_iterable(text.token_types or () for text in framed), np.int8)
-        return cls(token_ids, offsets, token_types), np.array([text.is_cut for text in framed], bool)
-
-    @classmethod
-    def concatenate(cls, parts: Sequence["FramedTexts"]) -> "FramedTexts":
-        """The texts of all parts in their order."""
-        lengths = [np.empty(0, np.int64), *(part.lengths for part in parts)]
-        return cls(
-            np.concatenate([np.empty(0, np.int32), *(part.token_ids for part in parts)]),
-            np.cumsum(np.concatenate([[0], *lengths]), dtype=np.int64),
-            np.concatenate([np.empty(0, np.int8), *(part.token_types for part in parts)]),
-        )
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    def __getitem__(self, number: int) -> Text:
-        tokens = slice(self.offsets[number], self.offsets[number + 1])
-        return self.token_ids[tokens], self.token_types[tokens]
-
-    def __iter__(self) -> Iterator[Text]:
-        return map(self.__getitem__, range(len(self)))
-
-    @property
-    def lengths(self) -> Array:
-        """Tokens of each text, (texts) int64."""
-        return np.diff(self.offsets)
 
 
 class EmbeddingModel(nn.Module, ABC):
@@ -357,7 +297,7 @@ class TextEncoder:
         for start in range(0, len(order), CHUNK_TEXTS):
             chunk = order[start : start + CHUNK_TEXTS]
             prompted = [prompt + texts[number] for number in chunk]
-            yield chunk, *FramedTexts.of(prompted, self.tokenizer, instruction, self.context)
+            yield chunk, *frame_texts(prompted, self.tokenizer, instruction, self.context)
 
     def _vectors(self, texts: FramedTexts) -> Array:
         order = np.argsort(-texts.lengths, kind="stable")

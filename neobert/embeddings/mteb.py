@@ -35,6 +35,7 @@ from torch.utils.data import DataLoader
 
 from neobert.data.mteb_tasks import CATEGORY_FACTS, EmbeddingTask, PublishedTask, Table, TaskTables
 from neobert.data.sources import Source
+from neobert.data.tokenizers import Array
 from neobert.embeddings.encoders import NamedEncoder, TextCounts
 from neobert.errors import DamagedFile, RunFailed
 from neobert.files import replace_file
@@ -42,8 +43,6 @@ from neobert.identity import identity
 from neobert.processes import Stopped, StopRequest
 from neobert.runs.records import ENGLISH_SUITE, Category
 from neobert.runs.specifications import TaskOnData
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 TASK_CLASSES: Mapping[Category, type[AbsTask]] = {
     "classification": AbsTaskClassification,

@@ -5,7 +5,6 @@ from dataclasses import asdict, astuple, dataclass
 from functools import cached_property, lru_cache
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -13,8 +12,7 @@ from neobert.data.pairs import Pair
 from neobert.data.preparation import prepare_once, require_origin
 from neobert.data.rows import shuffle
 from neobert.data.sources import Source
-from neobert.data.tokenizers import Framing
-from neobert.embeddings.encoders import FramedTexts
+from neobert.data.tokenizers import Array, FramedTexts, Framing, frame_texts
 from neobert.errors import DamagedFile
 from neobert.files import (
     checksummed,
@@ -30,8 +28,6 @@ from neobert.files import (
 from neobert.processes import Stopped, StopRequest
 from neobert.runs.layout import Layout
 from neobert.runs.specifications import ContrastiveRun, PairSet
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 MANIFEST = "manifest.json"
 PARTS = ("queries", "documents", "negatives")
@@ -104,7 +100,7 @@ def encode_pairs(
         }
         cut = 0
         for name, (column, instruction) in texts.items():
-            framed, was_cut = FramedTexts.of(column, tokenizer, instruction, max_tokens)
+            framed, was_cut = frame_texts(column, tokenizer, instruction, max_tokens)
             columns[name].append(framed)
             cut += int(was_cut.sum())
         counts += PairCounts(

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from neobert.data.mteb_tasks import CATEGORY_FACTS, OFFICIAL_TASKS, EmbeddingTask, Wording, member_names, task_prompts
 from neobert.data.preparation import open_specified
-from neobert.data.tokenizers import TextTokenizer
-from neobert.embeddings.encoders import FramedTexts, PaddedEncoder, TextEncoder, load_encoder
+from neobert.data.tokenizers import TextTokenizer, frame_texts
+from neobert.embeddings.encoders import PaddedEncoder, TextEncoder, load_encoder
 from neobert.embeddings.sentence_modules import PROMPT_TYPES
 from neobert.export.checkpoint import TEXTS, chosen_step, require_close, require_equal_weights
 from neobert.export.huggingface import (
@@ -98,7 +98,7 @@ class ContrastiveCheckpoint:
         if not instruction:
             return ""
         separator, opening = self.tokenizer.sep_token or "", self.tokenizer.cls_token or ""
-        framed, _ = FramedTexts.of(PROBES, self.embedder.tokenizer, instruction, self.run.max_tokens)
+        framed, _ = frame_texts(PROBES, self.embedder.tokenizer, instruction, self.run.max_tokens)
         for end in (separator, separator + opening, separator + separator):
             read = [self.tokenizer(f"{instruction}{end}{text}", truncation=True) for text in PROBES]
             if all(_reads_as(tokens, *text) for tokens, text in zip(read, framed, strict=True)):

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from neobert.glue.encoding import Array, EncodedSplit, permutation
+from neobert.data.tokenizers import Array, Text
+from neobert.glue.encoding import EncodedSplit, permutation
 from neobert.model.attention import AttentionPlan, GatherIndex, packed_plan, padded_plan
 from neobert.model.heads import Classifier, mean_over_tokens
 
@@ -117,7 +118,7 @@ class PackedLayout:
             start = 0
             for number, example in enumerate(members):
                 stop = start + lengths[example]
-                token_ids[row, start:stop] = split.tokens(examples[example])
+                token_ids[row, start:stop] = split[examples[example]][0]
                 documents[row, start:stop] = number
                 positions[row, start:stop] = np.arange(lengths[example])
                 starts[row, number], order[example] = start, row * width + number
@@ -218,14 +219,12 @@ class PaddedLayout:
         """Tokens of the rows of a batch whose longest text has `longest`."""
         return min(self.most_tokens, max(ROW_MULTIPLE, _row_tokens(longest)))
 
-    def pad(self, texts: Sequence[tuple[Array, Array | None]], device: torch.device) -> PaddedTexts:
-        """A batch of texts, each as its token ids and token types (None: zeros, which is what models assume)."""
+    def pad(self, texts: Sequence[Text], device: torch.device) -> PaddedTexts:
+        """A batch of texts."""
         token_ids = np.full((len(texts), self.row_tokens(max(len(ids) for ids, _ in texts))), self.pad_id, np.int64)
         mask, token_types = np.zeros_like(token_ids), np.zeros_like(token_ids)
         for row, (ids, types) in enumerate(texts):
-            token_ids[row, : len(ids)], mask[row, : len(ids)] = ids, 1
-            if types is not None:
-                token_types[row, : len(ids)] = types
+            token_ids[row, : len(ids)], mask[row, : len(ids)], token_types[row, : len(ids)] = ids, 1, types
         parts = (token_ids, mask, token_types)
         return PaddedTexts(*(torch.from_numpy(part).to(device, non_blocking=True) for part in parts))
 
@@ -234,8 +233,8 @@ class PaddedLayout:
     ) -> PaddedBatch:
         """One batch of examples, as long as its longest."""
         assert fixed_rows is None
-        texts = [(split.tokens(example), split.types(example)) for example in examples]
-        return PaddedBatch(self.pad(texts, device), torch.from_numpy(split.labels[examples]).to(device))
+        texts = self.pad([split[example] for example in examples], device)
+        return PaddedBatch(texts, torch.from_numpy(split.labels[examples]).to(device))
 
     def logits(self, classifier: Classifier, batch: PaddedBatch, pooling: Pooling) -> Tensor:
         """Logits (examples, labels); `classifier.model` maps ids, mask and types to hidden states (rows, tokens,

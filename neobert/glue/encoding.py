@@ -8,16 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from neobert.data.tokenizers import Framing
+from neobert.data.tokenizers import Array, FramedTexts, Framing
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import publish_once
 from neobert.glue.tasks import TRAIN, Task, task_named
 
-Array = NDArray[Any]
 Examples = Mapping[str, Sequence[Any]]
 
 CAP_KEY = (0, 2**64 - 1)
@@ -36,43 +34,16 @@ def permutation(count: int, key: tuple[int, int]) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class EncodedSplit:
-    """All examples of a split, concatenated.
+class EncodedSplit(FramedTexts):
+    """All examples of a split; labels: (examples) int64 class ids or float32 values."""
 
-    token_ids: (tokens) int32. offsets: (examples + 1) int64, where each example begins. labels: (examples) int64 class
-    ids or float32 values. token_types: (tokens) int8, 1 in second texts; None where the tokenizer has none.
-    """
-
-    token_ids: Array
-    offsets: Array
     labels: Array
-    token_types: Array | None = None
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    @property
-    def lengths(self) -> Array:
-        """Tokens of each example, (examples) int64."""
-        return np.diff(self.offsets)
-
-    def tokens(self, example: int) -> Array:
-        """The token ids of one example."""
-        return self.token_ids[self._slots(example)]
-
-    def types(self, example: int) -> Array | None:
-        """The token types of one example."""
-        return None if self.token_types is None else self.token_types[self._slots(example)]
-
-    def _slots(self, example: int) -> slice:
-        return slice(self.offsets[example], self.offsets[example + 1])
 
     def take(self, examples: Array) -> "EncodedSplit":
         """The split made of these examples, in this order."""
         slots = np.concatenate([np.arange(*self.offsets[example : example + 2]) for example in examples])
         offsets = np.concatenate([[0], np.cumsum(self.lengths[examples])])
-        types = None if self.token_types is None else self.token_types[slots]
-        return EncodedSplit(self.token_ids[slots], offsets, self.labels[examples], types)
+        return EncodedSplit(self.token_ids[slots], offsets, self.token_types[slots], self.labels[examples])
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,17 +90,12 @@ def _encode_split(task: Task, name: str, examples: Examples, tokenizer: Framing,
     where = f"{task.title} {name}"
     _check_columns(task, where, examples)
     labels = _labels(task, where, examples["label"])
-    token_ids, token_types, lengths = [], [], [0]
+    parts = []
     for start in range(0, len(labels), ENCODED_AT_ONCE):
         chunk = slice(start, start + ENCODED_AT_ONCE)
         columns = [list(examples[column][chunk]) for column in task.text_columns]
-        for framed in tokenizer.frame_all(columns, max_tokens=max_tokens):
-            token_ids.append(np.asarray(framed.token_ids, dtype=np.int32))
-            lengths.append(len(framed.token_ids))
-            if framed.token_types is not None:
-                token_types.append(np.asarray(framed.token_types, dtype=np.int8))
-    types = np.concatenate(token_types) if token_types else None
-    return EncodedSplit(np.concatenate(token_ids), np.cumsum(lengths), labels, types)
+        parts.append(FramedTexts.of(tokenizer.frame_all(columns, max_tokens=max_tokens)))
+    return EncodedSplit(**vars(FramedTexts.concatenate(parts)), labels=labels)
 
 
 def _check_columns(task: Task, where: str, examples: Examples) -> None:
@@ -162,7 +128,6 @@ def save_encoded(path: Path, encoded: EncodedTask) -> bool:
         f"{split}/{part}": np.ascontiguousarray(array)
         for split, content in encoded.splits.items()
         for part, array in vars(content).items()
-        if array is not None
     }
     header = {"task": encoded.task.name, "sha256": _digest(arrays)}
     return publish_once(path, save(arrays, metadata={"encoded_task": json.dumps(header)}))
@@ -188,8 +153,9 @@ def load_encoded(path: Path) -> EncodedTask:
         raise DamagedFile(f"{path} does not match its checksum: remove it to encode the task again")
     splits = {}
     for name in task.splits:
-        token_ids, offsets, labels = (arrays[f"{name}/{part}"] for part in ("token_ids", "offsets", "labels"))
-        splits[name] = EncodedSplit(token_ids, offsets, labels, arrays.get(f"{name}/token_types"))
+        parts = {part: arrays[f"{name}/{part}"] for part in ("token_ids", "offsets", "labels")}
+        no_types = np.zeros(len(parts["token_ids"]), np.int8)  # older files leave them out
+        splits[name] = EncodedSplit(**parts, token_types=arrays.get(f"{name}/token_types", no_types))
     return EncodedTask(task, splits)
 
 

@@ -2,16 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
+from neobert.data.tokenizers import Array
 from neobert.glue.tasks import Metric, Task
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True)

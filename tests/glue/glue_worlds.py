@@ -41,7 +41,8 @@ def split_of(texts, labels):
     """An encoded split of lists of token ids."""
     offsets = np.concatenate([[0], np.cumsum([len(text) for text in texts])])
     dtype = np.float32 if isinstance(labels[0], float) else np.int64
-    return EncodedSplit(np.concatenate(texts).astype(np.int32), offsets, np.asarray(labels, dtype))
+    token_types = np.zeros(offsets[-1], np.int8)
+    return EncodedSplit(np.concatenate(texts).astype(np.int32), offsets, token_types, np.asarray(labels, dtype))
 
 
 def random_split(count, labels, seed=0):

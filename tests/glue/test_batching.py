@@ -71,7 +71,7 @@ def test_evaluation_sees_every_example_once_in_full_rows():
 
 def alone(model, split, examples, pooling):
     """Logits of one unpadded example at a time."""
-    rows = [torch.from_numpy(split.tokens(example)).long().unsqueeze(0) for example in examples]
+    rows = [torch.from_numpy(split[example][0]).long().unsqueeze(0) for example in examples]
     return torch.cat([classified(model, row, whole_rows_plan(row), pooling) for row in rows])
 
 
@@ -111,7 +111,7 @@ def test_dropout_of_the_head_does_not_depend_on_how_examples_lie():
     model = classifier(labels=2, dropout=0.5).train()
     packed = PackedLayout().collate(split, examples, CPU)
     assert packed.token_ids.shape[0] < 16
-    texts = [torch.from_numpy(split.tokens(example)).long() for example in examples]
+    texts = [torch.from_numpy(split[example][0]).long() for example in examples]
     padded = torch.nn.utils.rnn.pad_sequence(texts, batch_first=True, padding_value=-1)
     torch.manual_seed(3)
     logits = PackedLayout().logits(model, packed, "cls")

@@ -96,7 +96,7 @@ def test_updates_equal_a_plain_torch_loop():
     course = FineTuningSchedule.of(study, 72, 16)
     for step, examples in enumerate(training_batches(train, 16, 2, 5), start=1):
         optimizer.param_groups[0]["lr"] = course.learning_rate(step, 1e-3)
-        texts = [torch.from_numpy(train.tokens(example)).long() for example in examples]
+        texts = [torch.from_numpy(train[example][0]).long() for example in examples]
         padded = torch.nn.utils.rnn.pad_sequence(texts, batch_first=True, padding_value=-1)
         logits = classified(model, padded.clamp(min=0), padded_plan(padded >= 0))
         optimizer.zero_grad()
@@ -134,7 +134,7 @@ def test_validation_labels_change_no_weight():
     """They choose the best step and nothing else: with other labels every update is the same."""
     task = marked_task(train=96)
     validation = task.splits["validation"]
-    turned = split_of([validation.tokens(i) for i in range(len(validation))], [1 - int(x) for x in validation.labels])
+    turned = split_of([validation[i][0] for i in range(len(validation))], [1 - int(x) for x in validation.labels])
     weights, losses = [], []
     for split in (validation, turned):
         tuner = fine_tuner(EncodedTask(task.task, {**task.splits, "validation": split}), patience_evaluations=1000)
