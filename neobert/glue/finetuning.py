@@ -1,6 +1,6 @@
 """Fine-tuning on a GLUE task by the paper's protocol (App. C): one point of a grid, one seed, one curve of scores."""
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, cast
@@ -24,9 +24,9 @@ from neobert.model.build import initialize_classifier
 from neobert.model.encoder import Encoder
 from neobert.model.heads import Classifier
 from neobert.processes import Stopped, StopRequest
-from neobert.recipe import FineTuning, Point, Precision
+from neobert.recipe import FineTuning, Point
 from neobert.runs.run_file import CompileWord
-from neobert.training.compiling import COMPILE_SECONDS, COMPILE_SECONDS_PER_LAYER, SAVED_SHARE, TrialStep, compile_model
+from neobert.training.compiling import Remainder, TrialStep, compile_model, compiling_pays
 from neobert.training.engine import autocast
 from neobert.training.loop import seed_step
 from neobert.training.optimization import set_learning_rate
@@ -73,30 +73,6 @@ class Compiling:
     word: CompileWord = "off"
     points: tuple[Point, ...] = ()
     backend: str | Callable[..., Any] = "inductor"
-
-
-@dataclass(frozen=True)
-class Remainder:
-    """What is left to do at one batch size.
-
-    steps: updates. seconds: of an eager forward and backward pass. slots_ratio: slots of a batch in fixed sizes to
-    those of an eager one, which has less padding. shapes: sizes that would be compiled.
-    """
-
-    steps: int
-    seconds: float
-    slots_ratio: float
-    shapes: int
-
-
-def pays(left: Iterable[Remainder], layers: int, device: torch.device, precision: Precision) -> bool:
-    """Whether compiling earns itself back in what is left to do."""
-    kept = 1 - SAVED_SHARE[device.type, precision]
-    gain_seconds, cost_seconds = 0.0, 0.0
-    for part in left:
-        gain_seconds += part.steps * part.seconds * (1 - kept * part.slots_ratio)
-        cost_seconds += part.shapes * (COMPILE_SECONDS + COMPILE_SECONDS_PER_LAYER * layers)
-    return gain_seconds > cost_seconds
 
 
 class FineTuner:
@@ -218,7 +194,7 @@ class FineTuner:
             return False
         self.classifier.train()
         layers = len(cast(Encoder, self.classifier.model).transformer_encoder)
-        if word == "auto" and not pays(self._remainders(), layers, self.device, self.protocol.precision):
+        if word == "auto" and not compiling_pays(self._remainders(), layers, self.device, self.protocol.precision):
             return False
         mode = "reduce-overhead" if self.device.type == "cuda" and backend == "inductor" else None
         return compile_model(self._trial(self._first_batch(batch_size, batch_size)), word, backend=backend, mode=mode)
@@ -227,11 +203,10 @@ class FineTuner:
         """What is left to do, by batch size, timed on the first batch."""
         for batch_size in sorted({point.batch_size for point in self.compiling.points}):
             eager, fixed = self._first_batch(batch_size), self._first_batch(batch_size, batch_size)
-            trial = self._trial(eager)
-            trial.seconds()  # the first one is slower
+            points = [point for point in self.compiling.points if point.batch_size == batch_size]
             yield Remainder(
-                steps=sum(self.schedule(each).steps for each in self.compiling.points if each.batch_size == batch_size),
-                seconds=trial.seconds(),
+                passes=sum(self.schedule(point).steps for point in points),
+                seconds=self._trial(eager).seconds(),
                 slots_ratio=fixed.token_ids.numel() / eager.token_ids.numel(),
                 shapes=len({fixed_row_tokens(length) for length in self._train.lengths.tolist()}),
             )

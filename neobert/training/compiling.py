@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,8 +22,8 @@ COMPILE_SECONDS, COMPILE_SECONDS_PER_LAYER = 60.0, 20.0
 and other processes may compile beside this one."""
 
 LEAST_SECONDS_LEFT = {"cpu": 3600.0, "cuda": 0.0}
-"""With less to do, `auto` does not compile: processors that others keep busy compile more slowly than any estimate
-says, and in less than an hour there is little to win."""
+"""With less pre-training to do, `auto` does not compile: processors that others keep busy compile more slowly than any
+estimate says, and in less than an hour there is little to win."""
 
 MOST_SIZES = 128
 """Different sizes of micro-batches that are compiled. Behind torch's own limit of 8 a step would run without, and which
@@ -39,12 +39,17 @@ class TrialStep:
     precision: Precision
     device: torch.device
 
-    def seconds(self) -> float:
-        """Seconds of forward and backward pass; on a CPU of processor time, which other processes do not lengthen."""
-        started = self._now()
+    def run(self) -> None:
+        """A forward and backward pass."""
         with autocast(self.device, self.precision):
             # Not `backward`: engines may send gradients away as soon as they are accumulated.
             torch.autograd.grad(self.loss(), list(self.model.parameters()))
+
+    def seconds(self) -> float:
+        """Seconds of the second pass; on a CPU of processor time, which other processes do not lengthen."""
+        self.run()
+        started = self._now()
+        self.run()
         return self._now() - started
 
     def _now(self) -> float:
@@ -63,13 +68,31 @@ def compile_seconds() -> float:
     return calculate_time_spent().get("total_wall_time", 0.0)
 
 
-def compiling_pays(trial: TrialStep, layers: int, micro_batches_left: int) -> bool:
-    """Whether compiling earns itself back in what is left to do."""
-    trial.seconds()
-    left = micro_batches_left * trial.seconds()
-    saved = left * SAVED_SHARE[trial.device.type, trial.precision]
-    enough = left > LEAST_SECONDS_LEFT[trial.device.type]
-    return enough and saved > COMPILE_SECONDS + COMPILE_SECONDS_PER_LAYER * layers
+@dataclass(frozen=True)
+class Remainder:
+    """What is left to do at one batch size.
+
+    passes: how often, forward and backward. seconds: of an eager pass. slots_ratio: slots of a batch in fixed sizes to
+    those of an eager one, which has less padding. shapes: sizes that would be compiled.
+    """
+
+    passes: int
+    seconds: float
+    slots_ratio: float = 1.0
+    shapes: int = 1
+
+
+def compiling_pays(
+    left: Iterable[Remainder], layers: int, device: torch.device, precision: Precision, least_seconds: float = 0.0
+) -> bool:
+    """Whether more than `least_seconds` are left to do, and compiling earns itself back in them."""
+    kept = 1 - SAVED_SHARE[device.type, precision]
+    eager_seconds = gain_seconds = cost_seconds = 0.0
+    for part in left:
+        eager_seconds += part.passes * part.seconds
+        gain_seconds += part.passes * part.seconds * (1 - kept * part.slots_ratio)
+        cost_seconds += part.shapes * (COMPILE_SECONDS + COMPILE_SECONDS_PER_LAYER * layers)
+    return eager_seconds > least_seconds and gain_seconds > cost_seconds
 
 
 def compile_model(
@@ -87,7 +110,7 @@ def compile_model(
     torch._dynamo.config.recompile_limit = MOST_SIZES
     trial.model.compile(dynamic=False, backend=backend, mode=mode)
     try:
-        trial.seconds()
+        trial.run()
     except TorchDynamoException as error:
         reason = str(error).strip().splitlines()[0]
         trial.model._compiled_call_impl = None

@@ -27,7 +27,7 @@ from neobert.runs.run_file import RunFile
 from neobert.runs.specifications import PretrainingRun
 from neobert.runs.work import Part
 from neobert.training.accounting import accounts
-from neobert.training.compiling import TrialStep, compile_model, compiling_pays
+from neobert.training.compiling import LEAST_SECONDS_LEFT, Remainder, TrialStep, compile_model, compiling_pays
 from neobert.training.distributed import Process, default_device, said_by_first
 from neobert.training.loop import StepBatches
 from neobert.training.trainer import (
@@ -157,8 +157,10 @@ class PretrainingTrainer(Trainer[Batch]):
         decided = False
         if self.process.writes:
             micro_batches = math.ceil(self.stage.tokens_per_step / self.run_file.execution.micro_batch_tokens)
-            left = self.stage.steps * max(1, micro_batches // self.process.count)
-            decided = compiling_pays(self._trial(), self.run.recipe.model.layers, left)
+            passes = self.stage.steps * max(1, micro_batches // self.process.count)
+            left = Remainder(passes, self._trial().seconds())
+            recipe, least_seconds = self.run.recipe, LEAST_SECONDS_LEFT[self.device.type]
+            decided = compiling_pays([left], recipe.model.layers, self.device, recipe.precision, least_seconds)
         return bool(said_by_first(int(decided), self.process, self.device))
 
     def _trial(self) -> TrialStep:

@@ -19,7 +19,8 @@ from neobert.glue.batching import (
     PaddedLayout,
     fixed_row_tokens,
 )
-from neobert.glue.finetuning import Compiling, FineTuner, Remainder, pays
+from neobert.glue.finetuning import Compiling, FineTuner
+from neobert.training.compiling import Remainder, compiling_pays
 from tests.glue.glue_worlds import CPU, classifier, digest, encoder_weights, marked_task, point, protocol, random_split
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")  # torch's
@@ -132,13 +133,13 @@ def test_what_was_insisted_on_and_fails_is_one_sentence():
 
 def test_compiling_pays_by_what_is_left_and_by_what_padding_costs():
     """12 layers are reckoned at 300 s a shape; on a CPU in bf16 a compiled step of equal slots spares 35 %."""
-    left = Remainder(steps=2600, seconds=1.0, slots_ratio=1.0, shapes=3)
-    assert pays([left], 12, CPU, "bf16")
-    assert not pays([replace(left, shapes=4)], 12, CPU, "bf16")
-    assert not pays([replace(left, steps=2500)], 12, CPU, "bf16")
-    assert not pays([replace(left, slots_ratio=1.1)], 12, CPU, "bf16")
-    assert pays([replace(left, shapes=4), replace(left, shapes=2)], 12, CPU, "bf16")
-    assert not pays([], 12, CPU, "bf16")
+    left = Remainder(passes=2600, seconds=1.0, slots_ratio=1.0, shapes=3)
+    assert compiling_pays([left], 12, CPU, "bf16")
+    assert not compiling_pays([replace(left, shapes=4)], 12, CPU, "bf16")
+    assert not compiling_pays([replace(left, passes=2500)], 12, CPU, "bf16")
+    assert not compiling_pays([replace(left, slots_ratio=1.1)], 12, CPU, "bf16")
+    assert compiling_pays([replace(left, shapes=4), replace(left, shapes=2)], 12, CPU, "bf16")
+    assert not compiling_pays([], 12, CPU, "bf16")
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from neobert.runs.layout import Layout
 from neobert.runs.run_file import read_run_file
 from neobert.runs.specifications import PretrainingRun
 from neobert.training import pretraining
-from neobert.training.compiling import MOST_SIZES, TrialStep, compiling_pays
+from neobert.training.compiling import LEAST_SECONDS_LEFT, MOST_SIZES, Remainder, compiling_pays
 from neobert.training.distributed import Process
 from neobert.training.loop import Step
 from neobert.training.pretraining import PretrainingTrainer
@@ -73,16 +73,9 @@ def losses(steps: Iterator[Step]) -> list[float]:
 # Whether it pays
 
 
-class Timed(TrialStep):
-    """A trial that takes so long, whatever the machine."""
-
-    def __init__(self, taken: float, precision: Precision) -> None:
-        super().__init__(torch.nn.Identity(), lambda: torch.zeros(()), precision, torch.device("cpu"))
-        object.__setattr__(self, "taken", taken)
-
-    def seconds(self) -> float:
-        taken: float = vars(self)["taken"]
-        return taken
+def pays(seconds: float, layers: int, passes: int, precision: Precision = "fp32") -> bool:
+    """Whether it does for pre-training on a CPU, where an hour is the least."""
+    return compiling_pays([Remainder(passes, seconds)], layers, torch.device("cpu"), precision, 3600.0)
 
 
 @given(
@@ -94,18 +87,17 @@ class Timed(TrialStep):
 def test_the_more_is_left_the_sooner_compiling_pays(
     taken: float, layers: int, left: tuple[int, int], precision: Precision
 ) -> None:
-    trial = Timed(taken, precision)
     fewer, more = sorted(left)
-    assert compiling_pays(trial, layers, fewer) <= compiling_pays(trial, layers, more)
-    assert not compiling_pays(trial, layers, 0)
-    assert compiling_pays(trial, layers, 10**8)
-    assert compiling_pays(trial, layers, fewer) <= compiling_pays(Timed(2 * taken, precision), layers, fewer)
+    assert pays(taken, layers, fewer, precision) <= pays(taken, layers, more, precision)
+    assert not pays(taken, layers, 0, precision)
+    assert pays(taken, layers, 10**8, precision)
+    assert pays(taken, layers, fewer, precision) <= pays(2 * taken, layers, fewer, precision)
 
 
 def test_a_short_rest_does_not_pay_and_a_long_one_does() -> None:
-    trial = Timed(0.5, "fp32")
-    assert not compiling_pays(trial, 12, 100) and compiling_pays(trial, 12, 100_000)
-    assert not compiling_pays(trial, 1, 7200) and compiling_pays(trial, 1, 7201)  # an hour is the least on a CPU
+    assert LEAST_SECONDS_LEFT["cpu"] == 3600.0
+    assert not pays(0.5, 12, 100) and pays(0.5, 12, 100_000)
+    assert not pays(0.5, 1, 7200) and pays(0.5, 1, 7201)
 
 
 def test_auto_leaves_a_tiny_run_alone(corpus: Path) -> None:
@@ -235,7 +227,7 @@ def no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
 def test_auto_goes_on_without_a_compiler_in_one_sentence(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(pretraining, "compiling_pays", lambda trial, layers, left: True)
+    monkeypatch.setattr(pretraining, "compiling_pays", lambda *_: True)
     run = compiled_run()
     trainer = begun(beside(tmp_path / "auto", corpus), run, "auto")
     said = capsys.readouterr().err.splitlines()
