@@ -204,10 +204,7 @@ class PerplexityRun:
         """By length: the beginnings of the same documents. A length with too few of them is left out."""
         asked = self.measurement
         documents, lengths = choose_documents(self.documents, asked.lengths, asked.documents, self.least_documents)
-        return {
-            tokens: cut_passages(documents, tokens, len(documents), asked.sampled_positions, asked.seed)
-            for tokens in lengths
-        }
+        return {tokens: cut_passages(documents, tokens, asked.sampled_positions, asked.seed) for tokens in lengths}
 
     @cached_property
     def left_out(self) -> dict[str, str]:

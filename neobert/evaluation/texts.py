@@ -59,8 +59,8 @@ def _has_text(documents: Documents, index: np.int64, tokens: int, never: Sequenc
     return not np.isin(_framed(documents.corpus, int(documents.numbers[index]), tokens), never).all()
 
 
-def cut_passages(documents: Documents, tokens: int, most: int, sampled: int | None, seed: int) -> list[Passage]:
-    """Up to `most` different texts of at least `tokens` tokens, specials included, cut to exactly that length.
+def cut_passages(documents: Documents, tokens: int, sampled: int | None, seed: int) -> list[Passage]:
+    """The different texts of at least `tokens` tokens, specials included, cut to exactly that length.
 
     They come in the order of their hashes. `sampled` positions of each are drawn without replacement by `seed` and
     hash; None, or more than there are, takes all. Special and unknown tokens are never masked, and a text of nothing
@@ -70,23 +70,18 @@ def cut_passages(documents: Documents, tokens: int, most: int, sampled: int | No
         ValueError: the length has no room for a token besides the specials.
     """
     cut = documents.truncated(tokens)
-    numbers = cut.numbers[cut.framed_lengths == tokens]
-    _, first = np.unique(documents.corpus.text_hashes[numbers], return_index=True)
-    return list(islice(_readable(documents.corpus, numbers[first], tokens, sampled, seed), most))
-
-
-def _readable(
-    corpus: TokenizedCorpus, numbers: Integers, tokens: int, sampled: int | None, seed: int
-) -> Iterator[Passage]:
-    for number in numbers:
-        token_ids = _framed(corpus, int(number), tokens)
-        text_hash = int(corpus.text_hashes[number])
+    numbers, corpus = cut.numbers[cut.framed_lengths == tokens], documents.corpus
+    hashes, first = np.unique(corpus.text_hashes[numbers], return_index=True)
+    passages = []
+    for number, text_hash in zip(numbers[first].tolist(), hashes.tolist(), strict=True):
+        token_ids = _framed(corpus, number, tokens)
         positions = np.flatnonzero(~np.isin(token_ids, corpus.ids.never_predicted)).astype(np.int64)
         if sampled is not None and sampled < len(positions):
             draw = np.random.default_rng([seed, text_hash, tokens])
             positions = np.sort(draw.choice(positions, sampled, replace=False))
         if len(positions):
-            yield Passage(token_ids, positions, text_hash)
+            passages.append(Passage(token_ids, positions, text_hash))
+    return passages
 
 
 def _framed(corpus: TokenizedCorpus, number: int, tokens: int) -> Integers:

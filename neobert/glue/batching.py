@@ -35,7 +35,7 @@ PACKED_SHARE = 0.8
 """Examples share rows where that leaves at most this share of the slots."""
 
 EVALUATION_SLOTS = 4096
-"""GatherIndex (rows × tokens) of an evaluation batch."""
+"""Slots (rows × tokens) of an evaluation batch."""
 
 
 def training_batches(split: EncodedSplit, batch_size: int, epochs: int, seed: int) -> Iterator[Array]:

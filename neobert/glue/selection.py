@@ -10,7 +10,7 @@ import statistics
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -260,29 +260,26 @@ def best_weights(layout: Layout, task: str, study_id: str) -> Path:
     trial = next((trial for trial in study.trials(layout) if trial.id == chosen), None)
     if trial is None:
         raise DamagedFile(f"{selection} names {chosen}, which is no trial of its study: remove it")
-    if _set_aside_if_damaged(trial, trial.weights, partial(_require_weights, trial)):
+
+    def require_weights() -> None:
+        require_digest(trial.weights, read_record(trial.record).get("sha256", {}).get("weights"))
+
+    if _set_aside_if_damaged(trial, trial.weights, require_weights):
         raise DamagedFile(f"{trial.weights} was damaged: the same command runs its trial again, then goes on")
     return trial.weights
 
 
 def redo_damaged(layout: Layout, study: GlueStudy) -> bool:
     """Set finished trials with damaged predictions aside, so that they run again; whether there was any."""
+
     finished = [trial for trial in study.trials(layout) if trial.is_done]
-    damaged = [
-        _set_aside_if_damaged(trial, trial.predictions, partial(_require_predictions, trial)) for trial in finished
-    ]
+    damaged = [_set_aside_if_damaged(each, each.predictions, partial(_require_predictions, each)) for each in finished]
     return any(damaged)
 
 
-def _require_weights(trial: Trial) -> None:
-    require_digest(trial.weights, read_record(trial.record).get("sha256", {}).get("weights"))
-
-
 def _require_predictions(trial: Trial) -> None:
-    try:
+    with suppress(FileNotFoundError):  # where they were not kept, nothing is read of them
         read_predictions(trial)
-    except FileNotFoundError:  # not kept: then nothing is read of them
-        return
 
 
 def _set_aside_if_damaged(trial: Trial, path: Path, check: Callable[[], None]) -> bool:

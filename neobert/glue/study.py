@@ -6,17 +6,18 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 
 from neobert.data.preparation import open_specified, prepare_once, require_origin, text_tokenizer
 from neobert.data.sources import Source
 from neobert.data.tokenizers import Framing
 from neobert.errors import DamagedFile
 from neobert.external import read_model_file
-from neobert.files import replace_file, set_aside, sha256_of, sync_file, temporary_sibling
+from neobert.files import replace_file, set_aside
 from neobert.glue.batching import ExampleLayout, PackedLayout, PaddedLayout
 from neobert.glue.encoding import EncodedTask, encode_task, load_encoded, save_encoded
 from neobert.glue.finetuning import Compiling, FineTuner, Outcome
@@ -107,10 +108,29 @@ def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: S
     started = time.perf_counter()
     tuner = _fine_tuner(layout, study.task, study.id)
     outcome = tuner.run(trial.point, study.seed, stop)
+    predictions = io.BytesIO()
+    np.savez_compressed(predictions, allow_pickle=False, **outcome.predictions)
+    contents = {"predictions": predictions.getvalue(), "weights": save(outcome.weights)}
     claim.check()
-    sha256 = {"predictions": _publish_predictions(trial, outcome), "weights": _publish_weights(trial, outcome)}
+    replace_file(trial.predictions, contents["predictions"])
+    replace_file(trial.weights, contents["weights"])
     claim.check()
     record = {
+        **_record(run_file, trial, outcome),
+        "claim": claim.number,
+        "course_steps": tuner.schedule(trial.point).steps,
+        "sha256": {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()},
+        "compiled": tuner.compiled,
+        "seconds": round(time.perf_counter() - started, 3),
+    }
+    if not publish_record(trial.record, record):
+        raise ClaimLost(f"trial {trial.id} was recorded by another process; this result is dropped")
+    drop_beaten_weights(layout, study)
+
+
+def _record(run_file: RunFile, trial: Trial, outcome: Outcome) -> dict[str, Any]:
+    study = trial.study
+    return {
         "kind": "glue",
         "id": trial.id,
         "inputs": {
@@ -141,32 +161,7 @@ def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: S
         },
         "steps": outcome.steps,
         "best_step": outcome.best_step,
-        "claim": claim.number,
-        "course_steps": tuner.schedule(trial.point).steps,
-        "sha256": sha256,
-        "compiled": tuner.compiled,
-        "seconds": round(time.perf_counter() - started, 3),
     }
-    if not publish_record(trial.record, record):
-        raise ClaimLost(f"trial {trial.id} was recorded by another process; this result is dropped")
-    drop_beaten_weights(layout, study)
-
-
-def _publish_predictions(trial: Trial, outcome: Outcome) -> str:
-    """Returns the file's SHA-256, as `_publish_weights` does."""
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, allow_pickle=False, **outcome.predictions)
-    replace_file(trial.predictions, buffer.getvalue())
-    return hashlib.sha256(buffer.getvalue()).hexdigest()
-
-
-def _publish_weights(trial: Trial, outcome: Outcome) -> str:
-    temporary = temporary_sibling(trial.weights)
-    save_file(outcome.weights, temporary)
-    sync_file(temporary)
-    sha256 = sha256_of(temporary)
-    temporary.replace(trial.weights)
-    return sha256
 
 
 @lru_cache(maxsize=1)

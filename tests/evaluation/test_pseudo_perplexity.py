@@ -90,7 +90,7 @@ def one_by_one(model: MaskedLanguageModel, passage: Passage) -> list[float]:
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
 def test_every_loss_is_that_of_masking_one_token_after_the_other(form: dict[str, str]) -> None:
     model = language_model(**form)
-    (passage,) = cut_passages(documents_of(text_of(30)), 20, 1, None, 0)
+    (passage,) = cut_passages(documents_of(text_of(30)), 20, None, 0)
     losses = losses_of(model, passage)
     assert len(losses) == 18
     assert losses == pytest.approx(one_by_one(model.eval(), passage), abs=1e-6)
@@ -100,7 +100,7 @@ def test_every_loss_is_that_of_masking_one_token_after_the_other(form: dict[str,
 @pytest.mark.parametrize("batch_tokens", [1, 20, 41, 10_000])
 def test_the_size_of_a_batch_decides_nothing(batch_tokens: int) -> None:
     model = language_model()
-    (passage,) = cut_passages(documents_of(text_of(18)), 20, 1, None, 0)
+    (passage,) = cut_passages(documents_of(text_of(18)), 20, None, 0)
     losses = losses_of(model, passage, batch_tokens)
     assert losses == pytest.approx(losses_of(model, passage, 100), abs=1e-6)
 
@@ -109,7 +109,7 @@ def test_no_batch_is_larger_than_allowed_and_scores_are_computed_at_one_token_a_
     model, rows, scored = language_model(), [], []
     model.model.register_forward_pre_hook(lambda _, given: rows.append(tuple(given[0].shape)))
     model.decoder.register_forward_pre_hook(lambda _, given: scored.append(tuple(given[0].shape)))
-    (passage,) = cut_passages(documents_of(text_of(18)), 20, 1, None, 0)
+    (passage,) = cut_passages(documents_of(text_of(18)), 20, None, 0)
     losses_of(model, passage, 100)
     assert rows == [(5, 20), (5, 20), (5, 20), (3, 20)]
     assert scored == [(count, 24) for count, _ in rows]
@@ -119,7 +119,7 @@ def test_a_model_that_knows_nothing_has_the_vocabulary_size() -> None:
     model = language_model()
     torch.nn.init.zeros_(model.decoder.weight)
     torch.nn.init.zeros_(model.decoder.bias)
-    read = cut_passages(documents_of(*(text_of(18, seed) for seed in range(3))), 20, 3, None, 0)
+    read = cut_passages(documents_of(*(text_of(18, seed) for seed in range(3))), 20, None, 0)
     losses = [DocumentLoss(float(losses_of(model, passage).mean()), 18) for passage in read]
     result = pseudo_perplexity(20, losses)
     assert result.pseudo_perplexity == pytest.approx(50, rel=1e-5)
@@ -129,7 +129,7 @@ def test_a_model_that_knows_nothing_has_the_vocabulary_size() -> None:
 
 def test_special_and_unknown_tokens_are_never_masked_and_a_text_of_nothing_else_is_passed_over() -> None:
     text = [7, IDS.unk, 8, IDS.mask, 9, IDS.sep]
-    (passage,) = cut_passages(documents_of([IDS.unk] * 8, text), 8, 5, None, 0)
+    (passage,) = cut_passages(documents_of([IDS.unk] * 8, text), 8, None, 0)
     assert passage.token_ids.tolist() == [IDS.cls, *text, IDS.sep]
     assert passage.positions.tolist() == [1, 3, 5]
 
@@ -138,10 +138,9 @@ def test_texts_are_those_with_the_smallest_hashes_of_all_that_are_long_enough_ea
     """Whatever the order in the corpus; equal texts have one hash."""
     texts = [text_of(length, seed) for seed, length in enumerate([30, 9, 30, 18, 30])]
     view = documents_of(*texts, texts[2], hashes=[50, 10, 40, 20, 30, 40])
-    assert [passage.text_hash for passage in cut_passages(view, 20, 9, None, 0)] == [20, 30, 40, 50]
-    assert [passage.text_hash for passage in cut_passages(view, 20, 2, None, 0)] == [20, 30]
-    first = cut_passages(view, 20, 1, None, 0)[0]
-    assert first.token_ids.tolist() == [IDS.cls, *texts[3][:18], IDS.sep]
+    read = cut_passages(view, 20, None, 0)
+    assert [passage.text_hash for passage in read] == [20, 30, 40, 50]
+    assert read[0].token_ids.tolist() == [IDS.cls, *texts[3][:18], IDS.sep]
 
 
 @given(
@@ -158,7 +157,7 @@ def test_every_length_has_the_same_documents(texts: list[int], lengths: list[int
     )
     enough = [each for each in lengths if min(most, sum(tokens + 2 >= each for tokens in texts)) >= least]
     assert list(measured) == enough
-    read = [cut_passages(chosen, tokens, len(chosen), None, 0) for tokens in measured]
+    read = [cut_passages(chosen, tokens, None, 0) for tokens in measured]
     assert all([each.text_hash for each in one] == [each.text_hash for each in read[0]] for one in read)
     assert not measured or least <= len(read[0]) <= most
 
@@ -171,7 +170,7 @@ def test_a_document_without_a_token_to_mask_at_the_shortest_length_is_read_at_no
 
 def test_a_sample_of_all_positions_is_all_positions() -> None:
     view = documents_of(text_of(30))
-    (whole,), (sampled,) = cut_passages(view, 20, 1, None, 0), cut_passages(view, 20, 1, 18, 0)
+    (whole,), (sampled,) = cut_passages(view, 20, None, 0), cut_passages(view, 20, 18, 0)
     assert whole.positions.tolist() == sampled.positions.tolist() == list(range(1, 19))
 
 
@@ -179,7 +178,7 @@ def test_a_sample_is_drawn_by_the_seed_alone() -> None:
     view = documents_of(*(text_of(30, seed) for seed in range(20)))
 
     def drawn(seed: int) -> list[list[int]]:
-        return [passage.positions.tolist() for passage in cut_passages(view, 32, 20, 6, seed)]
+        return [passage.positions.tolist() for passage in cut_passages(view, 32, 6, seed)]
 
     assert drawn(0) == drawn(0) != drawn(1)
     assert all(len(set(places)) == 6 and places == sorted(places) for places in drawn(0))
