@@ -32,8 +32,7 @@ def trained(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("runs")
     run = tiny_run()
     folder = write_tiny_run(root, run)
-    code, said = finish(root, reference(run))
-    assert code == 0, said
+    finish(root, reference(run))
     return folder
 
 

@@ -171,6 +171,5 @@ def losses(root: Path, run: Any) -> list[float]:
 def alone(root: Path, run: Any, processes: int) -> Path:
     """The run on this machine with some processes."""
     write_tiny_run(root, run, processes=processes)
-    code, said = finish(root, reference(run))
-    assert code == 0, said
+    finish(root, reference(run))
     return root

@@ -1,8 +1,10 @@
 """A pre-training run of seconds on its own small corpus, for tests that start, kill and compare whole runs."""
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
@@ -146,9 +148,21 @@ def curve(root: Path, run: PretrainingRun) -> list[float]:
     return [line["loss"] for line in read_lines(root / "pretraining" / run.id / "metrics.jsonl") if "loss" in line]
 
 
+def record(root: Path, run: PretrainingRun) -> dict[str, Any]:
+    """What a finished run has published."""
+    content: dict[str, Any] = json.loads((root / "pretraining" / run.id / "done.json").read_text())
+    return content
+
+
 def final_weights(root: Path, run: PretrainingRun) -> dict[str, torch.Tensor]:
     """The last checkpoint's tensors."""
     return load_file(root / "pretraining" / run.id / "checkpoints" / f"step-{STEPS:08d}" / "model.safetensors")
+
+
+def assert_equal_weights(first: Path, second: Path, run: PretrainingRun) -> None:
+    """Bit for bit."""
+    ours, theirs = final_weights(first, run), final_weights(second, run)
+    assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
 def wait_for_steps(root: Path, run: PretrainingRun, count: int, seconds: float = 120) -> None:
@@ -157,11 +171,18 @@ def wait_for_steps(root: Path, run: PretrainingRun, count: int, seconds: float =
     until(lambda: path.exists() and path.read_bytes().count(b"\n") >= count, seconds, pause_seconds=0.002)
 
 
-def finish(root: Path, *references: str) -> tuple[int, str]:
-    """Run the worker command to its end; exit code and what it said."""
-    process = worker(root, *references)
-    said = process.communicate(timeout=300)[1].decode()
-    return process.returncode, said
+def finish(root: Path, *references: str) -> None:
+    """Run the worker command to its end, which is a good one."""
+    codes, said = ends([worker(root, *references)])
+    assert codes == [0], said
+
+
+def kill_after(root: Path, run: PretrainingRun, steps: int, seconds: float = 120) -> None:
+    """Start the worker, and kill it (−9) as soon as its first attempt has noted so many steps."""
+    process = worker(root, reference(run))
+    wait_for_steps(root, run, steps, seconds)
+    process.kill()
+    process.communicate()
 
 
 def work(root: Path, *references: str) -> int:

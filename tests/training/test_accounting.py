@@ -27,6 +27,7 @@ from tests.support.tiny_runs import (
     beside,
     final_weights,
     finish,
+    record,
     reference,
     tiny_model,
     tiny_run,
@@ -50,14 +51,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory, runs: dict[str, Pretraini
     root = tmp_path_factory.mktemp("finished")
     for run in runs.values():
         write_tiny_run(root, run)
-    code, said = finish(root, *map(reference, runs.values()))
-    assert code == 0, said
+    finish(root, *map(reference, runs.values()))
     return root
-
-
-def record(root: Path, run: PretrainingRun) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((root / "pretraining" / run.id / "done.json").read_text())
-    return content
 
 
 def step_lines(root: Path, run: PretrainingRun) -> list[dict[str, Any]]:

@@ -1,6 +1,5 @@
 """Compiled models: when compiling pays, that it happens before the steps and never again, and what it changes."""
 
-import json
 import os
 import subprocess
 import sys
@@ -25,16 +24,16 @@ from neobert.training.distributed import Process
 from neobert.training.loop import Step
 from neobert.training.pretraining import PretrainingTrainer
 from tests.support.tiny_runs import (
+    assert_equal_weights,
     beside,
     curve,
-    final_weights,
     finish,
+    kill_after,
+    record,
     reference,
     tiny_model,
     tiny_run,
     tiny_stage,
-    wait_for_steps,
-    worker,
     write_tiny_run,
 )
 
@@ -176,17 +175,12 @@ def test_drill_kill_9_of_a_compiled_run_changes_nothing(corpus: Path, tmp_path: 
     roots = [beside(tmp_path / name, corpus) for name in ("undisturbed", "killed")]
     for root in roots:
         write_tiny_run(root, run, compile="on")
-    process = worker(roots[1], reference(run))
-    wait_for_steps(roots[1], run, 7, seconds=600)
-    process.kill()
-    process.communicate()
+    kill_after(roots[1], run, 7, seconds=600)
     for root in roots:
-        code, said = finish(root, reference(run))
-        assert code == 0, said
-        assert json.loads((root / "pretraining" / run.id / "done.json").read_text())["compiled"]
+        finish(root, reference(run))
+        assert record(root, run)["compiled"]
     assert curve(roots[0], run) == curve(roots[1], run)
-    ours, theirs = (final_weights(root, run) for root in roots)
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert_equal_weights(*roots, run)
 
 
 @pytest.mark.slow

@@ -23,17 +23,19 @@ from neobert.training.distributed import JobRank, Process, default_device, find_
 from neobert.training.trainer import engine_class, join_runs
 from tests.support.tiny_runs import (
     STEPS,
+    assert_equal_weights,
     beside,
     curve,
     ends,
-    final_weights,
     finish,
+    record,
     reference,
     slurm_tasks,
     tiny_model,
     tiny_run,
     tiny_stage,
     wait_for_steps,
+    work,
     write_tiny_run,
 )
 
@@ -63,15 +65,8 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, PretrainingRu
     """A run without dropout, finished by two processes of this machine."""
     root, run = tmp_path_factory.mktemp("local"), tiny_run(model=tiny_model(dropout=0.0))
     write_tiny_run(root, run, processes=2)
-    code, said = finish(root, reference(run))
-    assert code == 0, said
+    finish(root, reference(run))
     return root, run
-
-
-def assert_equal_weights(first: Path, second: Path, run: PretrainingRun) -> None:
-    """Bit for bit."""
-    ours, theirs = final_weights(first, run), final_weights(second, run)
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
 def test_a_step_of_slurm_says_who_a_process_is() -> None:
@@ -142,8 +137,7 @@ def test_two_tasks_of_slurm_train_stage_after_stage_as_local_processes_do(
     assert codes == [0, 0], said
     assert curve(root, run) == curve(local[0], run)
     assert_equal_weights(root, local[0], run)
-    records = [json.loads((root / reference(each) / "done.json").read_text()) for each in (run, second)]
-    assert [record["processes"] for record in records] == [2, 2]
+    assert [record(root, each)["processes"] for each in (run, second)] == [2, 2]
     assert len(list(read_lines(root / "starts.jsonl"))) == 2
 
 
@@ -167,6 +161,25 @@ def test_of_two_copies_of_a_job_one_trains_and_its_tasks_do_not_mix(
     assert said == "", "a rank joined another attempt"
     assert len(list(read_lines(root / "starts.jsonl"))) == 1
     assert_equal_weights(root, local[0], run)
+
+
+def test_two_processes_give_the_losses_of_one_and_take_over_in_the_middle(
+    local: tuple[Path, PretrainingRun], tmp_path: Path
+) -> None:
+    """Gloo on CPU: losses agree to 1e-5 relative without dropout; a run begun alone goes on with two, same order."""
+    run, alone = local[1], beside(tmp_path / "alone", local[0])
+    write_tiny_run(alone, run)
+    assert work(alone, reference(run)) == 0
+    assert curve(local[0], run) == pytest.approx(curve(alone, run), rel=1e-5)
+    lines = [read_lines(root / reference(run) / "metrics.jsonl") for root in (alone, local[0])]
+    assert all(one.get("real_tokens") == two.get("real_tokens") for one, two in zip(*lines, strict=True))
+    mixed = beside(tmp_path / "mixed", local[0])
+    folder = write_tiny_run(mixed, run) / "checkpoints"
+    folder.mkdir()
+    (folder / "step-00000020").symlink_to(alone / reference(run) / "checkpoints" / "step-00000020")
+    codes, said = ends(slurm_tasks(mixed, reference(run), count=2))
+    assert codes == [0, 0], said
+    assert curve(mixed, run) == pytest.approx(curve(alone, run)[20:], rel=1e-5)
 
 
 def test_a_stop_that_reaches_one_rank_alone_ends_all_after_the_same_step(

@@ -1,10 +1,8 @@
 """ZeRO behind the same engine interface: equal losses, checkpoints that any engine continues, half the state."""
 
 import importlib.util
-import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -15,11 +13,12 @@ from neobert.runs.specifications import PretrainingRun
 from neobert.training.zero import _deepspeed
 from tests.support.tiny_runs import (
     STEPS,
+    assert_equal_weights,
     beside,
     curve,
     ends,
     final_weights,
-    finish,
+    record,
     reference,
     slurm_tasks,
     tiny_model,
@@ -44,15 +43,15 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
         root = roots[engine] = tmp_path_factory.mktemp(engine)
         if engine != "ddp":
             beside(root, roots["ddp"])
-        write_tiny_run(root, run, processes=2, engine=engine, micro_batch_tokens=64)
-        code, said = finish(root, reference(run))
-        assert code == 0, said
+        write_tiny_run(root, run, engine=engine, micro_batch_tokens=64)
+        train(root, run)
     return roots, run
 
 
-def record(root: Path, run: PretrainingRun) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((root / reference(run) / "done.json").read_text())
-    return content
+def train(root: Path, run: PretrainingRun, processes: int = 2) -> None:
+    """As tasks of SLURM, whose processes start sooner than those of a worker."""
+    codes, said = ends(slurm_tasks(root, reference(run), count=processes))
+    assert codes == [0] * processes, said
 
 
 @needs_deepspeed
@@ -97,11 +96,10 @@ def test_a_run_goes_on_under_another_engine(
     """From step 20 on the losses are those of the run that stayed, to 1e-5 relative."""
     roots, run = finished
     root = beside(tmp_path / "mixed", roots["ddp"])
-    folder = write_tiny_run(root, run, processes=processes, engine=continued, micro_batch_tokens=64)
+    folder = write_tiny_run(root, run, engine=continued, micro_batch_tokens=64)
     (folder / "checkpoints").mkdir()
     (folder / "checkpoints" / LATE).symlink_to(roots[begun] / reference(run) / "checkpoints" / LATE)
-    code, said = finish(root, reference(run))
-    assert code == 0, said
+    train(root, run, processes)
     assert curve(root, run) == pytest.approx(curve(roots[begun], run)[20:], rel=1e-5)
 
 
@@ -115,10 +113,8 @@ def test_a_killed_run_goes_on_bit_for_bit(finished: Finished, tmp_path: Path) ->
     for task in tasks:
         task.kill()
     ends(tasks)
-    codes, said = ends(slurm_tasks(root, reference(run), count=2))
-    assert codes == [0, 0], said
-    ours, theirs = final_weights(root, run), final_weights(roots["zero2"], run)
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    train(root, run)
+    assert_equal_weights(root, roots["zero2"], run)
 
 
 def test_without_the_package_one_sentence_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
