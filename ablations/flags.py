@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from neobert.command_line import count, number_above_0, whole_number
-from neobert.evaluation.pseudo_perplexity import TEXT_HELP, sample
+from neobert.evaluation.pseudo_perplexity import TEXT_HELP, positions_flag
 from neobert.external import Trust
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def add_perplexity_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--perplexity-text", type=Path, metavar="PATH", help=TEXT_HELP)
     group.add_argument(
         "--perplexity-sample",
-        type=sample,
+        type=positions_flag,
         default=64,
         metavar="N",
         help="positions of a document, or all (default: 64)",

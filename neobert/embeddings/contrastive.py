@@ -38,7 +38,7 @@ from neobert.training.trainer import (
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
+class Matching:
     """Which texts of a step are compared: each query has to find its document among all candidates.
 
     queries: (pairs,) numbers of texts. candidates: (candidates,) numbers of texts. targets: (pairs,) which candidate is
@@ -56,8 +56,8 @@ class Comparison:
         return replace(self, **moved)
 
 
-def compare(queries: Array, documents: Array, negatives: Array, *, keep_false_negatives: bool) -> Comparison:
-    """The comparison of pairs (`queries`, `documents`), each (pairs,) numbers of texts, and of `negatives`, (any,).
+def match_texts(queries: Array, documents: Array, negatives: Array, *, keep_false_negatives: bool) -> Matching:
+    """The matching of pairs (`queries`, `documents`), each (pairs,) numbers of texts, and of `negatives`, (any,).
 
     Equal texts have one number. Unless false negatives are kept, no candidate comes twice, and the documents of other
     pairs with the same query are hidden from it.
@@ -72,7 +72,7 @@ def compare(queries: Array, documents: Array, negatives: Array, *, keep_false_ne
         first, second = np.nonzero(queries[:, None] == queries[None, :])
         hidden[first, targets[second]] = True
         hidden[np.arange(len(queries)), targets] = False
-    return Comparison(
+    return Matching(
         queries=torch.from_numpy(queries.astype(np.int64)),
         candidates=torch.from_numpy(candidates.astype(np.int64)),
         targets=torch.from_numpy(targets.astype(np.int64)),
@@ -80,19 +80,19 @@ def compare(queries: Array, documents: Array, negatives: Array, *, keep_false_ne
     )
 
 
-def contrastive_losses(vectors: Tensor, comparison: Comparison, temperature: float) -> Tensor:
+def contrastive_losses(vectors: Tensor, matching: Matching, temperature: float) -> Tensor:
     """InfoNCE on cosines (paper §5.2.1): the loss of each query in nats, (pairs,), from the `vectors` (texts, width) of
     all texts, computed in fp32 or better."""
     with torch.autocast(vectors.device.type, enabled=False):
-        cosines = cosine_scores(vectors, comparison)
-        return functional.cross_entropy(cosines / temperature, comparison.targets, reduction="none")
+        cosines = cosine_scores(vectors, matching)
+        return functional.cross_entropy(cosines / temperature, matching.targets, reduction="none")
 
 
-def cosine_scores(vectors: Tensor, comparison: Comparison) -> Tensor:
+def cosine_scores(vectors: Tensor, matching: Matching) -> Tensor:
     """(pairs, candidates) cosines, −∞ where a candidate is hidden from a query."""
     units = functional.normalize(vectors if vectors.dtype == torch.float64 else vectors.float(), dim=-1)
-    cosines = units[comparison.queries] @ units[comparison.candidates].T
-    return cosines.masked_fill(comparison.hidden, float("-inf"))
+    cosines = units[matching.queries] @ units[matching.candidates].T
+    return cosines.masked_fill(matching.hidden, float("-inf"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,14 +109,14 @@ class CachedGradient:
 class TextBatch:
     """A micro-batch: some texts of a step, collated as `inputs`; padding texts stand last there.
 
-    numbers: (texts,) which texts of the step. texts: how many the step has over all processes. comparison: of all of
-    them. queries: (pairs,) 1 where a query of the comparison is in this micro-batch, else 0; `query_count` of them.
+    numbers: (texts,) which texts of the step. texts: how many the step has over all processes. matching: of all of
+    them. queries: (pairs,) 1 where a query of the matching is in this micro-batch, else 0; `query_count` of them.
     """
 
     inputs: Any
     numbers: Tensor
     texts: int
-    comparison: Comparison
+    matching: Matching
     queries: Tensor
     query_count: int
     cached: CachedGradient | None = None
@@ -149,10 +149,10 @@ class GradCache:
             vectors = gather(parts, batches)
         if processes > 1:
             dist.all_reduce(vectors)  # a text's row is zero in all processes but its own
-        comparison = batches[0].comparison
+        matching = batches[0].matching
         with torch.enable_grad():
             leaf = vectors.requires_grad_()
-            losses = self._losses(leaf, comparison)
+            losses = self._losses(leaf, matching)
             (gradient,) = torch.autograd.grad(losses.sum(), leaf)
         losses = losses.detach()
         return [
@@ -163,13 +163,13 @@ class GradCache:
     def loss(self, model: nn.Module, batch: TextBatch) -> Tensor:
         """The sum of the losses of the micro-batch's queries, with the gradient that its texts have in all losses."""
         if batch.cached is None:
-            return self._losses(gather([model(batch.inputs)], [batch]), batch.comparison).sum()
+            return self._losses(gather([model(batch.inputs)], [batch]), batch.matching).sum()
         vectors = _seeded_vectors(model, batch, batch.cached.seed)
         carrier = (vectors * batch.cached.gradient).sum()
         return batch.cached.loss + carrier - carrier.detach()
 
-    def _losses(self, vectors: Tensor, comparison: Comparison) -> Tensor:
-        losses = contrastive_losses(vectors, comparison, self.temperature)
+    def _losses(self, vectors: Tensor, matching: Matching) -> Tensor:
+        losses = contrastive_losses(vectors, matching, self.temperature)
         return losses * len(losses) if self.summed else losses
 
 
@@ -193,7 +193,7 @@ class StepTexts:
     """The different texts of a step, and how they are compared."""
 
     texts: Sequence[Text]
-    comparison: Comparison
+    matching: Matching
 
     @classmethod
     def of(cls, pairs: EncodedPairs, numbers: Array, protocol: Contrastive) -> "StepTexts":
@@ -212,7 +212,7 @@ class StepTexts:
         hard = (one for pair in numbers for one in pairs.negatives_of(pair, protocol.most_negatives))
         negatives = [number_of(pairs.negatives[one]) for one in hard]
         arrays = (np.array(values, np.int64) for values in (queries, documents, negatives))
-        return cls(texts, compare(*arrays, keep_false_negatives=protocol.false_negatives == "kept"))
+        return cls(texts, match_texts(*arrays, keep_false_negatives=protocol.false_negatives == "kept"))
 
     @property
     def lengths(self) -> Array:
@@ -241,20 +241,20 @@ class StepCollator:
     def collate(self, step: StepTexts, groups: Sequence[Array], process: Process) -> list[TextBatch]:
         """The micro-batches of a process: every `count`-th group. Where groups run out, a process gets one padding
         text, so that collectives do not hang."""
-        comparison = step.comparison.to(self.device)
+        matching = step.matching.to(self.device)
         rounds = -(-len(groups) // process.count)
         mine = range(process.rank, rounds * process.count, process.count)
         shares = (groups[number] if number < len(groups) else groups[-1][:0] for number in mine)
-        return [self._batch(step, share, comparison) for share in shares]
+        return [self._batch(step, share, matching) for share in shares]
 
-    def _batch(self, step: StepTexts, share: Array, comparison: Comparison) -> TextBatch:
-        queries = np.isin(step.comparison.queries.numpy(), share)
+    def _batch(self, step: StepTexts, share: Array, matching: Matching) -> TextBatch:
+        queries = np.isin(step.matching.queries.numpy(), share)
         texts = [step.texts[number] for number in share.tolist()] or [step.texts[0]]
         return TextBatch(
             inputs=self.model.collate(texts, self.device, self.precision),
             numbers=torch.from_numpy(share).to(self.device, non_blocking=True),
             texts=len(step.texts),
-            comparison=comparison,
+            matching=matching,
             queries=torch.from_numpy(queries.astype(np.float32)).to(self.device, non_blocking=True),
             query_count=int(queries.sum()),
         )
@@ -351,9 +351,9 @@ class ContrastiveTrainer(Trainer[TextBatch]):
         with autocast(self.device, self.protocol.precision):
             vectors = gather([self.model(batch.inputs) for batch in batches], batches)
         self.model.train(training)
-        comparison = batches[0].comparison
-        losses = contrastive_losses(vectors, comparison, self.protocol.temperature)
-        found = cosine_scores(vectors, comparison).argmax(dim=1) == comparison.targets
+        matching = batches[0].matching
+        losses = contrastive_losses(vectors, matching, self.protocol.temperature)
+        found = cosine_scores(vectors, matching).argmax(dim=1) == matching.targets
         return float(losses.mean()), float(found.float().mean())
 
 

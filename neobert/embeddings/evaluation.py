@@ -57,9 +57,9 @@ def measure_task(
     if find_spec("mteb") is None:
         raise ValueError("tasks of embeddings need mteb: install the extra with pip install -e '.[eval]'")
     with _quietly(results):
-        from neobert.embeddings.mteb import measure
+        from neobert.embeddings.mteb import measure_with_mteb
 
-        return measure(named, task, source, results, prompts, stop or StopRequest())
+        return measure_with_mteb(named, task, source, results, prompts, stop or StopRequest())
 
 
 @contextmanager

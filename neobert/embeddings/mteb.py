@@ -286,7 +286,7 @@ class TaskScore:
         return float(self.result.evaluation_time or 0.0)
 
 
-def measure(
+def measure_with_mteb(
     named: NamedEncoder,
     task: EmbeddingTask | TaskOnData,
     source: Source,

@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,14 +64,14 @@ class HeldoutText:
 
 
 def choose_heldout_texts(
-    corpora: Mapping[str, TokenizedCorpus], contexts: Sequence[int], rows_per_batch: Mapping[int, int]
+    corpora: Mapping[str, TokenizedCorpus], rows_per_batch: Mapping[int, int]
 ) -> list[HeldoutText]:
     """What is measured: documents of each corpus in each context; `rows_per_batch` is by context."""
     chosen = {name: sample(all_documents(corpus).split_heldout()[1]) for name, corpus in corpora.items()}
     return [
-        HeldoutText(name, documents, context, rows_per_batch[context])
+        HeldoutText(name, documents, context, rows)
         for name, documents in chosen.items()
-        for context in contexts
+        for context, rows in rows_per_batch.items()
     ]
 
 

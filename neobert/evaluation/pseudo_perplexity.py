@@ -32,7 +32,7 @@ PROGRAM = "neobert.evaluation.pseudo_perplexity"
 TEXT_HELP = "measure on a file or folder of .parquet (column text) or .txt files, not on held-out documents"
 
 
-def sample(text: str) -> int | None:
+def positions_flag(text: str) -> int | None:
     """A flag's value: how many positions, or None for all."""
     return None if text == "all" else count(text)
 
@@ -52,7 +52,7 @@ def build_parser() -> argparse.ArgumentParser:
         "twice and four times as long)",
     )
     add("--text", type=Path, metavar="PATH", help=TEXT_HELP)
-    add("--sample", type=sample, default=64, metavar="N", help="positions of a document, or all (default: 64)")
+    add("--sample", type=positions_flag, default=64, metavar="N", help="positions of a document, or all (default: 64)")
     add("--documents", type=count, default=64, metavar="N", help="at most (default: 64)")
     add("--seed", type=seed, default=0, metavar="N", help="of the sample (default: 0)")
     add("--batch-tokens", type=count, metavar="N", help="tokens of a batch; changes no result")

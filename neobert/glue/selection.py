@@ -62,12 +62,10 @@ def best_point(points: Iterable[Point], values: Iterable[tuple[Point, float | No
 
 def best_trial(layout: Layout, study: GlueStudy) -> tuple[Trial, float | None]:
     """The best of a study's finished trials, and its score; the first one where no trial has a defined score."""
-    finished = [trial for trial in study.trials(layout) if trial.is_done]
-    scores = {trial.point: read_record(trial.record)["scores"] for trial in finished}
-    decisive = [(point, decisive_score(study.task, study.protocol, scores[point])) for point in scores]
-    point = best_point(study.points, decisive)
-    best = next((trial for trial in finished if trial.point == point), finished[0])
-    return best, scores[best.point]["score"]
+    finished = [(trial, _recorded_score(trial)) for trial in study.trials(layout) if trial.is_done]
+    point = best_point(study.points, ((each.point, each.decisive) for _, each in finished))
+    best, reached = next((pair for pair in finished if pair[0].point == point), finished[0])
+    return best, reached.score
 
 
 @dataclass(frozen=True)
@@ -271,7 +269,6 @@ def best_weights(layout: Layout, task: str, study_id: str) -> Path:
 
 def redo_damaged(layout: Layout, study: GlueStudy) -> bool:
     """Set finished trials with damaged predictions aside, so that they run again; whether there was any."""
-
     finished = [trial for trial in study.trials(layout) if trial.is_done]
     damaged = [_set_aside_if_damaged(each, each.predictions, partial(_require_predictions, each)) for each in finished]
     return any(damaged)

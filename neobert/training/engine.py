@@ -32,26 +32,6 @@ def on_device(values: Sequence[float], device: torch.device) -> Tensor:
     return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host
 
 
-class AsyncValues:
-    """Async metrics: device scalars are read one step late, which avoids a sync."""
-
-    def __init__(self, values: Tensor) -> None:
-        self._done = _event(values.device)
-        if self._done is None:
-            self._host = values.detach().clone()
-            return
-        self._host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
-        self._host.copy_(values.detach(), non_blocking=True)
-        self._done.record()
-
-    def values(self) -> list[float]:
-        """The numbers; waits for the work that computes them alone."""
-        if self._done is not None:
-            self._done.synchronize()
-        numbers: list[float] = self._host.tolist()
-        return numbers
-
-
 class Phases:
     """Where the time of a step goes, by events of its device."""
 
@@ -112,23 +92,31 @@ class StepMetrics:
 
 
 class Update:
-    """An update under way: its metrics come from the device when they are asked for.
+    """An update under way. `metrics` are its loss, gradient norm and stop: read one step late, they need no sync.
 
     `explain` finds out where a number that is not finite was first seen. `phases` tells where the time went.
     """
 
-    def __init__(self, values: AsyncValues, explain: Callable[[], str], phases: Phases) -> None:
-        self._values = values
+    def __init__(self, metrics: Tensor, explain: Callable[[], str], phases: Phases) -> None:
         self._explain = explain
         self.phases = phases
+        self._done = _event(metrics.device)
+        if self._done is None:
+            self._host = metrics
+        else:
+            self._host = torch.empty(metrics.shape, dtype=metrics.dtype, pin_memory=True)
+            self._host.copy_(metrics, non_blocking=True)
+            self._done.record()
 
     def measured(self) -> StepMetrics:
-        """The numbers.
+        """The numbers; waits for the work that computes them alone.
 
         Raises:
             RunFailed: loss or gradient is not finite; neither this update nor a later one has changed the weights.
         """
-        loss, norm, stop = self._values.values()
+        if self._done is not None:
+            self._done.synchronize()
+        loss, norm, stop = self._host.tolist()
         if math.isfinite(loss) and math.isfinite(norm):
             return StepMetrics(loss, norm, stop > 0)
         what = f"the gradient's norm is {norm}" if math.isfinite(loss) else f"the loss is {loss}"
@@ -195,7 +183,7 @@ class Engine(Generic[MicroBatch]):
             set_learning_rate(self.optimizer, learning_rate)
             loss = self._over_processes(loss)
             norm = self._clip_and_update(loss)
-        return Update(AsyncValues(torch.stack([loss, norm, stopping])), lambda: self._first_non_finite(batches), phases)
+        return Update(torch.stack([loss, norm, stopping]), lambda: self._first_non_finite(batches), phases)
 
     def _accumulate(self, batch: MicroBatch, total: Tensor, phases: Phases, *, last: bool) -> Tensor:
         """Add a micro-batch's gradient; its share of the mean loss."""

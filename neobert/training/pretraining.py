@@ -89,7 +89,7 @@ class PretrainingTrainer(Trainer[Batch]):
             corpora[run.recipe.data.corpus] = tokenized_corpus(self.layout, run, self.run_file.source)
         common = self.run_file.execution.heldout_context or self.stage.context
         contexts = sorted({self.stage.context, common})
-        return choose_heldout_texts(corpora, contexts, {context: self._rows_of(context) for context in contexts})
+        return choose_heldout_texts(corpora, {context: self._rows_of(context) for context in contexts})
 
     def _rows_of(self, context: int) -> int:
         return max(1, self.run_file.execution.micro_batch_tokens // context)

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from neobert.data.pairs import Pair
 from neobert.data.tokenizers import Framed
 from neobert.embeddings.contrastive import (
-    Comparison,
     GradCache,
+    Matching,
     StepCollator,
     StepTexts,
     TextBatch,
-    compare,
     contrastive_losses,
+    match_texts,
 )
 from neobert.embeddings.encoders import EmbeddingModel, PackedEncoder, PaddedEncoder
 from neobert.embeddings.pairs import (
@@ -40,7 +40,6 @@ from tests.support.tiny_runs import tiny_model
 
 CPU = torch.device("cpu")
 TAU = 0.07
-query_count = attrgetter("query_count")
 
 
 class Letters:
@@ -82,15 +81,15 @@ def micro_batches(network: EmbeddingModel, step: StepTexts, tokens: int) -> list
     return collator.collate(step, collator.split(step.lengths), collator.process)
 
 
-def plain_loss(vectors: Tensor, comparison: Comparison) -> Tensor:
+def plain_loss(vectors: Tensor, matching: Matching) -> Tensor:
     """Word for word as the paper has it: minus the log of the document's share among document and negatives."""
     total = vectors.new_zeros(())
-    for pair, query in enumerate(comparison.queries.tolist()):
+    for pair, query in enumerate(matching.queries.tolist()):
         terms, own = [], None
-        for candidate, text in enumerate(comparison.candidates.tolist()):
-            if not comparison.hidden[pair, candidate]:
+        for candidate, text in enumerate(matching.candidates.tolist()):
+            if not matching.hidden[pair, candidate]:
                 terms.append(torch.exp(torch.cosine_similarity(vectors[query], vectors[text], dim=0) / TAU))
-                own = terms[-1] if candidate == comparison.targets[pair] else own
+                own = terms[-1] if candidate == matching.targets[pair] else own
         assert own is not None
         total = total - torch.log(own / sum(terms))
     return total
@@ -106,9 +105,9 @@ def plain_loss(vectors: Tensor, comparison: Comparison) -> Tensor:
 def test_the_loss_is_the_papers(texts: int, pairs: list[tuple[int, int]], negatives: list[int], keep: bool) -> None:
     vectors = torch.randn(texts, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(texts))
     queries, documents, hard = (np.array(column, np.int64) % texts for column in (*zip(*pairs, strict=True), negatives))
-    comparison = compare(queries, documents, hard, keep_false_negatives=keep)
-    ours = contrastive_losses(vectors, comparison, TAU)
-    torch.testing.assert_close(ours.sum(), plain_loss(vectors, comparison))
+    matching = match_texts(queries, documents, hard, keep_false_negatives=keep)
+    ours = contrastive_losses(vectors, matching, TAU)
+    torch.testing.assert_close(ours.sum(), plain_loss(vectors, matching))
     assert ours.isfinite().all()
 
 
@@ -121,7 +120,7 @@ def test_the_loss_is_that_of_sentence_transformers(negatives: int) -> None:
     columns = list(vectors.split(pairs))
     numbers = np.arange(len(vectors)).reshape(-1, pairs)
     ours = contrastive_losses(
-        vectors, compare(numbers[0], numbers[1], numbers[2:].ravel(), keep_false_negatives=True), TAU
+        vectors, match_texts(numbers[0], numbers[1], numbers[2:].ravel(), keep_false_negatives=True), TAU
     )
     torch.testing.assert_close(ours.mean(), theirs.compute_loss_from_embeddings(columns, None))
 
@@ -130,9 +129,14 @@ def test_what_belongs_to_a_query_is_no_negative_of_it() -> None:
     """Two pairs with one query, and two with one document."""
     pairs = [Pair("aa", "b"), Pair("aa", "c"), Pair("d", "b"), Pair("e", "f", ("b", "b"))]
     left_out, kept = step_of(pairs), step_of(pairs, false_negatives="kept")
-    assert len(left_out.comparison.candidates) == 3 and left_out.comparison.hidden.sum() == 2
-    assert len(kept.comparison.candidates) == 6 and not kept.comparison.hidden.any()
+    assert len(left_out.matching.candidates) == 3 and left_out.matching.hidden.sum() == 2
+    assert len(kept.matching.candidates) == 6 and not kept.matching.hidden.any()
     assert len(left_out.texts) == 6, "each text is computed once"
+
+
+def engine_of(network: EmbeddingModel, contrast: GradCache) -> Engine[TextBatch]:
+    recipe = tiny_protocol().optimization
+    return Engine(network, contrast.loss, attrgetter("query_count"), recipe, "fp32", CPU, contrast.prepare)
 
 
 def gradients(network: nn.Module, batches: Sequence[TextBatch], contrast: GradCache) -> tuple[float, dict[str, Tensor]]:
@@ -152,7 +156,7 @@ def gradients(network: nn.Module, batches: Sequence[TextBatch], contrast: GradCa
 def test_cached_gradients_are_the_plain_ones(dtype: torch.dtype, tolerance: float, tokens: int) -> None:
     network, of_step = encoder(0.0, dtype), step_of(random_pairs(6, negatives=1))
     whole, parts = micro_batches(network, of_step, 10_000), micro_batches(network, of_step, tokens)
-    assert len(whole) == 1 and sum(map(query_count, parts)) == 6
+    assert len(whole) == 1 and sum(batch.query_count for batch in parts) == 6
     loss, plain = gradients(network, whole, GradCache(TAU))
     cached_loss, cached = gradients(network, parts, GradCache(TAU, always=True))
     assert cached_loss == pytest.approx(loss, rel=1e-5) and plain.keys() == cached.keys()
@@ -167,18 +171,14 @@ def test_a_summed_loss_is_the_released_codes(tokens: int) -> None:
     network = encoder(0.0, torch.float32)
     of_step = step_of(random_pairs(6, negatives=1), false_negatives="kept")
     (whole,) = micro_batches(network, of_step, 10_000)
-    queries, candidates = whole.comparison.queries, whole.comparison.candidates
+    queries, candidates = whole.matching.queries, whole.matching.candidates
     vectors = torch.zeros(len(of_step.texts), 16).index_copy(0, whole.numbers, network(whole.inputs))
     cosines = torch.cosine_similarity(vectors[queries].unsqueeze(1), vectors[candidates].unsqueeze(0), dim=-1)
     code = nn.CrossEntropyLoss(reduction="sum")(cosines / TAU, torch.arange(6))
     code.backward()
     norm = torch.linalg.vector_norm(torch.stack([weight.grad.norm() for weight in network.parameters()]))
-    contrast, protocol = GradCache(TAU, summed=True), tiny_protocol()
-    engine = Engine(
-        encoder(0.0, torch.float32), contrast.loss, query_count, protocol.optimization, "fp32", CPU, contrast.prepare
-    )
-    batches = micro_batches(network, of_step, tokens)
-    measured = engine.step(batches, 1e-3).measured()
+    engine = engine_of(encoder(0.0, torch.float32), GradCache(TAU, summed=True))
+    measured = engine.step(micro_batches(network, of_step, tokens), 1e-3).measured()
     assert measured.loss == pytest.approx(float(code.detach()), rel=1e-5)
     assert measured.gradient_norm == pytest.approx(float(norm), rel=1e-4)
 
@@ -196,7 +196,7 @@ def test_cached_gradients_are_the_plain_ones_under_dropout() -> None:
     for batch, seed in zip(batches, seeds, strict=True):
         torch.manual_seed(seed)
         vectors = vectors.index_copy(0, batch.numbers, network(batch.inputs))
-    plain = contrastive_losses(vectors, batches[0].comparison, TAU).sum()
+    plain = contrastive_losses(vectors, batches[0].matching, TAU).sum()
     plain.backward()
     assert loss == pytest.approx(float(plain.detach()), rel=1e-6)
     for name, weight in network.named_parameters():
@@ -206,18 +206,8 @@ def test_cached_gradients_are_the_plain_ones_under_dropout() -> None:
 def test_the_engine_takes_the_same_step_from_one_micro_batch_or_many() -> None:
     of_step, norms = step_of(random_pairs(6, negatives=1)), []
     for tokens in (30, 10_000):
-        contrast, protocol = GradCache(TAU), tiny_protocol()
         network = encoder(0.0, torch.float32)
-        engine = Engine(
-            network,
-            contrast.loss,
-            query_count,
-            protocol.optimization,
-            "fp32",
-            CPU,
-            contrast.prepare,
-        )
-        measured = engine.step(micro_batches(network, of_step, tokens), 1e-3).measured()
+        measured = engine_of(network, GradCache(TAU)).step(micro_batches(network, of_step, tokens), 1e-3).measured()
         norms.append((measured.loss, measured.gradient_norm))
     assert norms[0] == pytest.approx(norms[1], rel=1e-5)
 
@@ -299,23 +289,10 @@ def test_every_text_is_computed_by_one_process(tokens: int, processes: int, pair
         assert sum(batch.query_count for share in shares for batch in share) == pairs
 
 
-def test_a_run_is_named_by_what_decides_it() -> None:
+def test_runs_share_encoded_pairs_unless_these_are_told_something_else() -> None:
     run = tiny_contrastive("abc")
-    others = [
-        tiny_contrastive("abd"),
-        tiny_contrastive("abc", ("paraphrases",)),
-        tiny_contrastive("abc", temperature=0.05),
-        tiny_contrastive("abc", seed=1),
-        tiny_contrastive("abc", reduction="sum"),
-        tiny_contrastive("abc", similar_above=None),
-        run.model_copy(update={"context": 16}),
-        run.model_copy(update={"sets": (run.sets[0].model_copy(update={"instruction": "other"}), run.sets[1])}),
-    ]
-    assert len({run.id, *(other.id for other in others)}) == len(others) + 1
-    assert run.pairs_id(run.sets[0]) == tiny_contrastive("abd", seed=1).pairs_id(run.sets[0]), (
-        "encoded pairs are shared"
-    )
-    assert run.pairs_id(run.sets[0]) != others[-1].pairs_id(others[-1].sets[0])
+    told = run.sets[0].model_copy(update={"instruction": "other"})
+    assert run.pairs_id(run.sets[0]) == tiny_contrastive("abd", seed=1).pairs_id(run.sets[0]) != run.pairs_id(told)
 
 
 def test_impossible_protocols_are_refused() -> None:

@@ -2,9 +2,6 @@
 
 import json
 import shutil
-import signal
-import subprocess
-import time
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -12,19 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
-from neobert.data.sources import open_source
+from neobert.data.sources import SyntheticSource, open_source
 from neobert.embeddings.contrastive import ContrastiveTrainer
 from neobert.embeddings.encoders import load_encoder
 from neobert.embeddings.pairs import PairCounts
 from neobert.errors import MissingData
 from neobert.external import adopt, write_model_file
-from neobert.files import read_lines
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import Execution, SourceSpecification, read_run_file, write_run_file
-from neobert.runs.specifications import ContrastiveRun, PairSet
+from neobert.runs.specifications import ContrastiveRun
 from neobert.training.distributed import Process
 from tests.embeddings.tiny_contrastive import (
     STEPS,
@@ -36,29 +31,16 @@ from tests.embeddings.tiny_contrastive import (
 )
 from tests.support.external_models import bert, modernbert, save, seeded
 from tests.support.small_corpora import write_table
-from tests.support.tiny_runs import finish, work, worker
+from tests.support.tiny_runs import assert_equal_weights, curve, final_weights, finish, kill_after, record, work
 
 COUNTED = tuple(field.name for field in fields(PairCounts))
 WITHOUT_TIME = ("seconds", "gpu_hours", "commit", "dirty", "checksum")
 
 
-def weights(root: Path, run: ContrastiveRun) -> dict[str, torch.Tensor]:
-    return load_file(root / run.reference / "checkpoints" / f"step-{STEPS:08d}" / "model.safetensors")
-
-
-def record(root: Path, run: ContrastiveRun) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((root / run.reference / "done.json").read_text())
-    return content
-
-
-def course_of(root: Path, run: ContrastiveRun, **execution: int) -> ContrastiveTrainer:
+def trainer_of(root: Path, run: ContrastiveRun, **execution: int) -> ContrastiveTrainer:
     """The run in this process, at its start."""
     folder = write_tiny_contrastive(root, run, **execution)
     return ContrastiveTrainer(Layout(root), read_run_file(folder), Process(0, 1))
-
-
-def losses(root: Path, run: ContrastiveRun) -> list[float]:
-    return [line["loss"] for line in read_lines(root / run.reference / "metrics.jsonl") if "loss" in line]
 
 
 @pytest.fixture(scope="module")
@@ -88,8 +70,8 @@ def test_a_run_leaves_a_record_a_curve_and_checkpoints(undisturbed: tuple[Path, 
     assert content["inputs"]["weights"] == run.weights
     assert content["scores"]["heldout_accuracy"].keys() == {"paraphrases", "answers"}
     assert content["pairs"]["paraphrases"] == {**dict.fromkeys(COUNTED, 0), "read": 2000, "kept": 2000}
-    assert len(losses(root, run)) == STEPS
-    assert {name.split(".")[0] for name in weights(root, run)} == {"model"}, "names are those of pre-training"
+    assert len(curve(root, run)) == STEPS
+    assert {name.split(".")[0] for name in final_weights(root, run)} == {"model"}, "names are those of pre-training"
     assert work(root, run.reference) == 0 and (root / "starts.jsonl").read_text().count("\n") == 1
 
 
@@ -97,43 +79,32 @@ def test_what_it_ended_with_encodes_texts_as_it_was_trained(undisturbed: tuple[P
     """A query behind its instruction has the vector that the loss saw, and so has a document without one."""
     root, run = undisturbed
     encoder = load_encoder(Layout(root), run.id, torch.device("cpu"))
-    course = ContrastiveTrainer(Layout(root), read_run_file(root / run.reference), Process(0, 1))
-    assert course.restore() == STEPS
-    course.model.eval()
-    pairs, encoded = list(WORLD.pairs("answers"))[:5], course.sets[1]
+    trainer = ContrastiveTrainer(Layout(root), read_run_file(root / run.reference), Process(0, 1))
+    assert trainer.restore() == STEPS
+    trainer.model.eval()
+    pairs, encoded = list(WORLD.pairs("answers"))[:5], trainer.sets[1]
     for texts, framed, instruction in (
         ([pair.query for pair in pairs], encoded.queries, run.sets[1].instruction),
         ([pair.document for pair in pairs], encoded.documents, None),
     ):
         ours = encoder.encode(texts, instruction=instruction)
         for number, vector in enumerate(ours):
-            batch = course.model.collate([framed[number]], course.device, "fp32")
+            batch = trainer.model.collate([framed[number]], trainer.device, "fp32")
             with torch.no_grad():
-                assert np.allclose(vector, course.model(batch)[0].numpy(), atol=1e-5)
+                assert np.allclose(vector, trainer.model(batch)[0].numpy(), atol=1e-5)
 
 
-@pytest.mark.parametrize("kill_after_lines", [1, 9])
+@pytest.mark.parametrize("steps", [1, 9])
 def test_kill_9_at_any_step_changes_nothing(
-    undisturbed: tuple[Path, ContrastiveRun], prepared: tuple[Path, ContrastiveRun], kill_after_lines: int
+    undisturbed: tuple[Path, ContrastiveRun], prepared: tuple[Path, ContrastiveRun], steps: int
 ) -> None:
     root, run = prepared
-    process = worker(root, run.reference)
-    _wait_for_lines(root / run.reference / "attempts" / "000001" / "metrics.jsonl", kill_after_lines, process)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    kill_after(root, run, steps)
     finish(root, run.reference)
-    ours, theirs = weights(root, run), weights(undisturbed[0], run)
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
-    assert losses(root, run) == losses(undisturbed[0], run)
+    assert_equal_weights(root, undisturbed[0], run)
+    assert curve(root, run) == curve(undisturbed[0], run)
     records = [{k: v for k, v in record(at, run).items() if k not in WITHOUT_TIME} for at in (root, undisturbed[0])]
     assert records[0] == records[1]
-
-
-def _wait_for_lines(path: Path, count: int, process: "subprocess.Popen[bytes]") -> None:
-    deadline = time.monotonic() + 120
-    while process.poll() is None and (not path.exists() or path.read_bytes().count(b"\n") < count):
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.002)
 
 
 def test_two_processes_learn_what_one_does(tmp_path: Path) -> None:
@@ -143,8 +114,8 @@ def test_two_processes_learn_what_one_does(tmp_path: Path) -> None:
         run = tiny_contrastive(write_encoder(root, dropout=0.0).id)
         write_tiny_contrastive(root, run, processes=processes)
         finish(root, run.reference)
-    assert losses(roots[0], run) == pytest.approx(losses(roots[1], run), rel=1e-4)
-    one, two = (weights(root, run) for root in roots)
+    assert curve(roots[0], run) == pytest.approx(curve(roots[1], run), rel=1e-4)
+    one, two = (final_weights(root, run) for root in roots)
     assert all(torch.allclose(one[name], two[name], atol=1e-4) for name in one)
     assert record(roots[1], run)["processes"] == 2
 
@@ -154,9 +125,9 @@ def test_micro_batches_decide_nothing(tmp_path: Path) -> None:
     run = tiny_contrastive(encoder.id)
     curves = []
     for tokens in (40, 100_000):
-        course = course_of(tmp_path, run, micro_batch_tokens=tokens)
-        course.begin()
-        curves.append([step.measured().loss for step in course.steps(0)])
+        trainer = trainer_of(tmp_path, run, micro_batch_tokens=tokens)
+        trainer.begin()
+        curves.append([step.measured().loss for step in trainer.steps(0)])
     assert len(curves[0]) == STEPS and curves[0] == pytest.approx(curves[1], rel=1e-4)
 
 
@@ -164,12 +135,12 @@ def test_training_finds_partners_that_the_start_did_not(tmp_path: Path) -> None:
     """Held-out pairs: 64 queries, each with 128 candidates."""
     encoder = write_encoder(tmp_path, dropout=0.0)
     run = tiny_contrastive(encoder.id, ("paraphrases",), steps=150, texts_per_step=96)
-    course = course_of(tmp_path, run, micro_batch_tokens=10_000)
-    course.begin()
-    before = course.heldout_scores()["heldout_accuracies"]["paraphrases"]
-    for step in course.steps(0):
+    trainer = trainer_of(tmp_path, run, micro_batch_tokens=10_000)
+    trainer.begin()
+    before = trainer.heldout_scores()["heldout_accuracies"]["paraphrases"]
+    for step in trainer.steps(0):
         step.measured()
-    after = course.heldout_scores()["heldout_accuracies"]["paraphrases"]
+    after = trainer.heldout_scores()["heldout_accuracies"]["paraphrases"]
     assert after > before + 0.2, (before, after)
 
 
@@ -185,9 +156,9 @@ def test_hard_negatives_and_instructions_enter(tmp_path: Path) -> None:
         "summed": {"reduction": "sum"},
     }.items():
         run = tiny_contrastive(encoder.id, ("paraphrases",), **changes)
-        course = course_of(tmp_path, run)
-        course.begin()
-        first[name] = next(course.steps(0)).measured().loss
+        trainer = trainer_of(tmp_path, run)
+        trainer.begin()
+        first[name] = next(trainer.steps(0)).measured().loss
     assert len({round(loss, 4) for loss in first.values()}) == len(first), first
 
 
@@ -201,7 +172,7 @@ def test_any_encoder_of_transformers_is_trained(tmp_path: Path, build: Any) -> N
     write_tiny_contrastive(tmp_path, run)
     assert work(tmp_path, run.reference) == 0
     start = build().state_dict()
-    trained = weights(tmp_path, run)
+    trained = final_weights(tmp_path, run)
     assert {name.removeprefix("model.encoder.") for name in trained} == start.keys()
     assert all(tensor.isfinite().all() for tensor in trained.values())
     encoder = build().eval()
@@ -231,15 +202,23 @@ def own_data(tmp_path: Path) -> Path:
     return folder
 
 
+def write_run_on(own_data: Path, root: Path) -> ContrastiveRun:
+    """A run on a person's own pairs, with the synthetic tokenizer."""
+    SyntheticSource(10).tokenizer("wordpiece", 512, root / "tokenizers")
+    shutil.copytree(next((root / "tokenizers").iterdir()), own_data / "tokenizers" / "bert-base-uncased")
+    source = open_source(str(own_data), synthetic_documents=1)
+    encoder = write_encoder(root, tokenizer_origin=source.tokenizer_origin("wordpiece", 512))
+    pairs = pair_set("paraphrases").model_copy(update={"name": "mine", "origin": source.pair_origin("mine")})
+    run = tiny_contrastive(encoder.id).model_copy(update={"sets": (pairs,)})
+    execution = Execution(threads=1, processes=1, micro_batch_tokens=100, checkpoint_interval_steps=4)
+    write_run_file(Layout(root), run, SourceSpecification(name=str(own_data), synthetic_documents=1), execution, {})
+    return run
+
+
 def test_blank_and_long_texts_are_counted_and_lead_to_no_nan(tmp_path: Path, own_data: Path) -> None:
     source = open_source(str(own_data), synthetic_documents=1)
     assert source.pair_sets() == ("mine",) and source.pair_instruction("mine") == "find the same"
-    shutil.copytree(_synthetic_tokenizer(tmp_path), own_data / "tokenizers" / "bert-base-uncased")
-    encoder = write_encoder(tmp_path, tokenizer_origin=source.tokenizer_origin("wordpiece", 512))
-    run = tiny_contrastive(encoder.id).model_copy(update={"sets": (_own_set(source),)})
-    specification = SourceSpecification(name=str(own_data), synthetic_documents=1)
-    execution = Execution(threads=1, processes=1, micro_batch_tokens=100, checkpoint_interval_steps=4)
-    write_run_file(Layout(tmp_path), run, specification, execution, {})
+    run = write_run_on(own_data, tmp_path)
     assert work(tmp_path, run.reference) == 0
     content = record(tmp_path, run)
     counted = {"read": 5, "kept": 3, "empty": 2, "empty_negatives": 1, "cut": 1}
@@ -247,28 +226,11 @@ def test_blank_and_long_texts_are_counted_and_lead_to_no_nan(tmp_path: Path, own
     assert content["scores"]["heldout_loss"]["mine"] < 100
 
 
-def _own_set(source: Any) -> PairSet:
-    return pair_set("paraphrases").model_copy(update={"name": "mine", "origin": source.pair_origin("mine")})
-
-
-def _synthetic_tokenizer(root: Path) -> Path:
-    from neobert.data.sources import SyntheticSource
-
-    SyntheticSource(10).tokenizer("wordpiece", 512, root / "tokenizers")
-    return next((root / "tokenizers").iterdir())
-
-
 def test_a_set_with_a_single_pair_is_refused_by_name(
     tmp_path: Path, own_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_table(own_data / "pairs" / "mine.parquet", {"query": ["a", ""], "document": ["b", "c"]})
-    source = open_source(str(own_data), synthetic_documents=1)
-    shutil.copytree(_synthetic_tokenizer(tmp_path), own_data / "tokenizers" / "bert-base-uncased")
-    encoder = write_encoder(tmp_path, tokenizer_origin=source.tokenizer_origin("wordpiece", 512))
-    run = tiny_contrastive(encoder.id).model_copy(update={"sets": (_own_set(source),)})
-    execution = Execution(threads=1, processes=1, micro_batch_tokens=100, checkpoint_interval_steps=4)
-    write_run_file(Layout(tmp_path), run, SourceSpecification(name=str(own_data), synthetic_documents=1), execution, {})
-    assert work(tmp_path, run.reference) == 1
+    assert work(tmp_path, write_run_on(own_data, tmp_path).reference) == 1
     assert "data set mine has 1 pairs with text (of 2)" in capsys.readouterr().err
 
 

@@ -25,7 +25,6 @@ from neobert.runs.claims import acquire
 from neobert.runs.layout import Layout
 from neobert.runs.records import EmbeddingConfig, EmbeddingScores, read_record
 from neobert.runs.run_file import read_run_file
-from neobert.runs.worker import Worker, open_parts
 from neobert.training.distributed import default_device
 from reports import make_figures
 from reports.tables import DASH
@@ -34,12 +33,17 @@ from tests.ablations.test_run_command import toy_scale  # noqa: F401  (a fixture
 from tests.embeddings.tiny_contrastive import tiny_contrastive, write_tiny_contrastive
 from tests.embeddings.tiny_suite import SMOKE, SOURCE_HERE, write_evaluation, write_zero_shot
 from tests.support.external_models import bert, save, seeded
-from tests.support.tiny_runs import worker
+from tests.support.tiny_runs import work, worker
 
 pytestmark = pytest.mark.skipif(find_spec("mteb") is None, reason="mteb is not installed")
 
 PAIRS = ("--pairs", "paraphrases")
 STS = "SyntheticSentenceSimilarity"
+
+
+@pytest.fixture(autouse=True)
+def nothing_open() -> None:
+    mteb_evaluation._open_evaluation.cache_clear()
 
 
 def starts(root: Path) -> Counter[str]:
@@ -91,14 +95,6 @@ def test_what_mteb_keeps_spares_a_task_whose_record_was_lost(tmp_path: Path, mon
     monkeypatch.setattr(TextEncoder, "encode", lambda *_, **__: pytest.fail("a text was encoded"))
     work(tmp_path, evaluation.reference)
     assert read_record(path)["scores"] == before["scores"]
-
-
-def work(root: Path, *references: str) -> int:
-    """A worker in this process, where mteb is imported already; its exit code."""
-    mteb_evaluation._open_evaluation.cache_clear()
-    layout = Layout(root)
-    parts = [part for each in references for part in open_parts(layout, each)]
-    return Worker(layout, parts, StopRequest()).run()
 
 
 def test_a_request_to_stop_ends_a_task_without_a_record_or_an_error(tmp_path: Path) -> None:

@@ -20,8 +20,7 @@ from neobert.data.sources import DirectorySource, SyntheticSource
 from neobert.embeddings import evaluation
 from neobert.embeddings.encoders import NamedEncoder, PackedEncoder, TextCounts, TextEncoder
 from neobert.embeddings.evaluation import measure_task
-from neobert.errors import EXIT_DONE, DamagedFile, MissingData, RunFailed
-from neobert.export.__main__ import main
+from neobert.errors import DamagedFile, MissingData, RunFailed
 from neobert.export.checkpoint import open_checkpoint
 from neobert.files import sha256_of
 from neobert.processes import REPOSITORY, StopRequest, offline_environment
@@ -363,23 +362,3 @@ def tiny_encoder(root: Path) -> NamedEncoder:
     model, context = checkpoint.network.model, checkpoint.run.context
     by = TextEncoder(PackedEncoder(model), checkpoint.tokenizer, context, precision="fp32", device=torch.device("cpu"))
     return NamedEncoder("neobert/tiny", checkpoint.run.id, by)
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_sentence_transformers_gets_the_same_scores_from_the_exported_checkpoint(
-    mteb: ModuleType, tmp_path: Path
-) -> None:
-    library = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
-    from neobert.embeddings.mteb import mteb_tasks
-
-    by = tiny_encoder(tmp_path)
-    (run,) = (tmp_path / "runs" / "pretraining").iterdir()
-    out = tmp_path / "exported"
-    assert main([str(run), "--to", "sentence-transformers", "--out", str(out), "--step", "0"]) == EXIT_DONE
-    other = library.SentenceTransformer(str(out), device="cpu")
-    for name in ("SyntheticSentenceSimilarity", "SyntheticParaphraseRetrieval", "SyntheticOpinionClassification"):
-        own = measure_task(by, TASKS[name], WORLD, tmp_path / "results")
-        tasks = list(mteb_tasks(TASKS[name], WORLD.embedding_task_data(name), "synthetic"))
-        theirs = mteb.evaluate(other, tasks, cache=None, show_progress_bar=False, co2_tracker=False)
-        assert own.score == pytest.approx(theirs.task_results[0].get_score(), abs=1e-5), name
-        assert own.counts.texts > 0 and own.counts.empty == 0

@@ -47,6 +47,7 @@ BF16_BOUND = 0.03
 FP16_BOUND = 0.005
 """The same of fp16 (eleven bits)."""
 
+VARIED = [" ".join(WORDS[: n % 9 + 1] * (n % 4 + 1)) for n in range(40)]
 texts = st.lists(st.lists(st.sampled_from(WORDS), max_size=70).map(" ".join), max_size=20)
 
 
@@ -101,12 +102,11 @@ def test_vectors_are_those_of_sentence_transformers_on_the_exported_checkpoint(f
     checkpoint = open_checkpoint(run, 0)
     model = PackedEncoder(checkpoint.network.model)
     by = TextEncoder(model, checkpoint.tokenizer, checkpoint.run.context, precision="fp32", device=CPU)
-    asked = ["the cat sleeps", "", "a dog and a cat " * 20, "x", "Ünïcode – 猫", "the cat sleeps"]
     other = library.SentenceTransformer(str(out), device="cpu")
-    np.testing.assert_allclose(by.encode(asked), other.encode(asked), atol=1e-5, rtol=0)
+    np.testing.assert_allclose(by.encode(ASKED), other.encode(ASKED), atol=1e-5, rtol=0)
     np.testing.assert_allclose(
-        by.encode(asked, prompt="query: ", normalize=True),
-        other.encode(asked, prompt="query: ", normalize_embeddings=True),
+        by.encode(ASKED, prompt="query: ", normalize=True),
+        other.encode(ASKED, prompt="query: ", normalize_embeddings=True),
         atol=1e-5,
         rtol=0,
     )
@@ -154,24 +154,26 @@ def test_normalized_vectors_have_length_one(tokenizer) -> None:
     np.testing.assert_allclose(normalized * np.linalg.norm(plain, axis=1, keepdims=True), plain, atol=1e-5)
 
 
-def test_bf16_stays_within_its_bound_of_fp32(tokenizer) -> None:
-    asked = [" ".join(WORDS[: n % 9 + 1] * (n % 4 + 1)) for n in range(40)]
-    exact, rounded = (encoder(tokenizer, precision=precision).encode(asked) for precision in ("fp32", "bf16"))
+def distance(found: np.ndarray, exact: np.ndarray) -> float:
+    """The largest difference of two vectors, as a share of their length."""
+    return float((np.linalg.norm(found - exact, axis=1) / np.linalg.norm(exact, axis=1)).max())
+
+
+@pytest.mark.parametrize(("precision", "bound"), [("bf16", BF16_BOUND), ("fp16", FP16_BOUND)])
+def test_half_precision_stays_within_its_bound_of_fp32(tokenizer, precision, bound) -> None:
+    rounded = encoder(tokenizer, precision=precision).encode(VARIED)
     assert rounded.dtype == np.float32
-    distance = np.linalg.norm(rounded - exact, axis=1) / np.linalg.norm(exact, axis=1)
-    assert 0 < distance.max() < BF16_BOUND
+    assert 0 < distance(rounded, encoder(tokenizer).encode(VARIED)) < bound
 
 
-def test_fp16_stays_within_its_bound_of_fp32_and_beyond_its_own_range(tokenizer) -> None:
-    """Weights stay in fp32 and matrices are multiplied in fp16, so hidden states may grow beyond what fp16 holds."""
-    asked = [" ".join(WORDS[: n % 9 + 1] * (n % 4 + 1)) for n in range(40)]
-    exact, by = encoder(tokenizer).encode(asked), encoder(tokenizer, precision="fp16")
-    distance = np.linalg.norm(by.encode(asked) - exact, axis=1) / np.linalg.norm(exact, axis=1)
-    assert 0 < distance.max() < FP16_BOUND and by.model.model.encoder.weight.dtype == torch.float32
+def test_hidden_states_may_grow_beyond_what_fp16_holds(tokenizer) -> None:
+    """Weights stay in fp32, and matrices are multiplied in fp16."""
+    by = encoder(tokenizer, precision="fp16")
+    assert by.model.model.encoder.weight.dtype == torch.float32
     with torch.no_grad():
         by.model.model.encoder.weight.mul_(1e6)
         by.model.model.layer_norm.weight.mul_(1e6)
-    large = by.encode(asked)
+    large = by.encode(VARIED)
     assert np.isfinite(large).all() and np.abs(large).max() > torch.finfo(torch.float16).max
 
 
@@ -205,13 +207,13 @@ def test_broken_weights_end_in_an_error_and_not_in_nan(tokenizer) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-def test_a_gpu_gives_the_vectors_of_the_cpu(tokenizer, precision) -> None:
-    asked = [" ".join(WORDS[: n % 9 + 1] * (n % 4 + 1)) for n in range(40)]
-    exact = encoder(tokenizer).encode(asked)
-    found = encoder(tokenizer, precision=precision, device=torch.device("cuda")).encode(asked)
-    distance = np.linalg.norm(found - exact, axis=1) / np.linalg.norm(exact, axis=1)
-    assert distance.max() < {"fp32": 1e-3, "bf16": BF16_BOUND, "fp16": FP16_BOUND}[precision]
+@pytest.mark.parametrize(("precision", "bound"), [("fp32", 1e-3), ("bf16", BF16_BOUND), ("fp16", FP16_BOUND)])
+def test_a_gpu_gives_the_vectors_of_the_cpu(tokenizer, precision, bound) -> None:
+    found = encoder(tokenizer, precision=precision, device=torch.device("cuda")).encode(VARIED)
+    assert (
+        distance(found, encoder(tokenizer).encode(VARIED))
+        < {"fp32": 1e-3, "bf16": BF16_BOUND, "fp16": FP16_BOUND}[precision]
+    )
 
 
 FAMILIES = {"bert": world.bert, "modernbert": world.modernbert, "roberta": world.roberta, "electra": world.electra}

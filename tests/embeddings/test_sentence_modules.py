@@ -15,16 +15,15 @@ from neobert.embeddings.encoders import TextCounts
 from neobert.embeddings.evaluation import load_named_encoder, measure_task
 from neobert.embeddings.sentence_modules import SentenceModules, read_sentence_modules
 from neobert.external import adopt, write_model_file
-from neobert.processes import StopRequest
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_records
 from neobert.runs.run_file import read_run_file
 from neobert.runs.specifications import EmbeddingEvaluation
-from neobert.runs.worker import Worker, open_parts
 from sweeps import mteb_suite
 from tests.embeddings.embedding_worlds import named
 from tests.embeddings.tiny_suite import SMOKE, SOURCE_HERE, write_evaluation
 from tests.support import external_models as world
+from tests.support.tiny_runs import work
 
 STS = "SyntheticSentenceSimilarity"
 CPU = torch.device("cpu")
@@ -193,7 +192,7 @@ def test_a_zero_shot_record_is_that_of_the_published_model(
     (evaluation,), _ = embedding_runs(EncoderWeights.of_model(model), SMOKE, [0], SOURCE_HERE, ("mteb",), choice)
     assert isinstance(evaluation, EmbeddingEvaluation)
     write_evaluation(root, evaluation)
-    assert Worker(Layout(root), open_parts(Layout(root), evaluation.reference), StopRequest()).run() == 0
+    assert work(root, evaluation.reference) == 0
     (record,), problems = read_records(root)
     assert not problems and (record["pooling"], record["normalized"], record["context"]) == ("cls", True, 12)
     assert record["prompts"] == {"query": "stone "}

@@ -74,7 +74,7 @@ def test_bits_per_byte_of_a_model_that_knows_nothing_is_the_price_of_its_tokens(
 
 def test_a_shorter_context_measures_the_same_texts_under_the_same_masks() -> None:
     corpus = corpus_of(realistic_lengths(200, 30))
-    short, long = choose_heldout_texts({"web": corpus}, [12, 40], {12: 4, 40: 2})
+    short, long = choose_heldout_texts({"web": corpus}, {12: 4, 40: 2})
     assert short.texts == long.texts and (short.context, long.context) == (12, 40)
     masked: list[dict[int, list[int]]] = []
     for text in (short, long):
@@ -90,14 +90,14 @@ def test_a_shorter_context_measures_the_same_texts_under_the_same_masks() -> Non
 
 
 def test_texts_without_a_predicted_token_are_told_in_a_sentence() -> None:
-    (text,) = choose_heldout_texts({"web": corpus_of([0, 0])}, [12], {12: 4})
+    (text,) = choose_heldout_texts({"web": corpus_of([0, 0])}, {12: 4})
     with pytest.raises(MissingData, match="the web corpus holds out 1 texts, in which no token is predicted"):
         measure_heldout(language_model(context=12), text, "fp32", CPU)
 
 
 def test_other_texts_have_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
     corpus = corpus_of(realistic_lengths(2000, 30))
-    (whole,) = choose_heldout_texts({"web": corpus}, [12], {12: 4})
+    (whole,) = choose_heldout_texts({"web": corpus}, {12: 4})
     monkeypatch.setattr(heldout, "sample", lambda documents: sample(documents, 500))
-    (fewer,) = choose_heldout_texts({"web": corpus}, [12], {12: 4})
+    (fewer,) = choose_heldout_texts({"web": corpus}, {12: 4})
     assert fewer.texts != whole.texts and len(fewer.documents) < len(whole.documents)

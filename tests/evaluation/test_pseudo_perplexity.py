@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,14 +39,13 @@ from neobert.model.attention import whole_rows_plan
 from neobert.model.build import build_masked_language_model
 from neobert.model.heads import MaskedLanguageModel
 from neobert.processes import REPOSITORY, Stopped, StopRequest
-from neobert.runs import worker
 from neobert.runs.claims import acquire
 from neobert.runs.layout import Layout
 from neobert.runs.records import PerplexityConfig, PerplexityScores, read_record, read_records
 from neobert.runs.specifications import PretrainingRun
 from neobert.training.trainer import last_checkpoint
 from tests.support.small_models import FORMS, language_model
-from tests.support.tiny_runs import reference, tiny_model, tiny_run, tiny_stage, write_tiny_run
+from tests.support.tiny_runs import reference, tiny_model, tiny_run, tiny_stage, work, write_tiny_run
 
 IDS = SpecialIds(pad=0, cls=2, sep=3, mask=4, unk=1, first_text_id=5, end_text_id=50)
 
@@ -212,18 +210,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Pretrainin
     """A folder with a run of seconds that is done."""
     root, run = tmp_path_factory.mktemp("runs"), tiny_run()
     write_tiny_run(root, run)
-    with own_signals():
-        assert worker.main(["--runs", str(root), reference(run)]) == EXIT_DONE
+    assert work(root, reference(run)) == EXIT_DONE
     return root, run
-
-
-@contextmanager
-def own_signals() -> Iterator[None]:
-    """Commands take signals over for the rest of their process."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 @dataclass(frozen=True)
@@ -236,20 +224,22 @@ class Ended:
 
 
 @pytest.fixture
-def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
-    """The command in this process."""
+def command(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Ended]]:
+    """The command in this process, which gets its signals back."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
 
     def run(root: Path, *arguments: str) -> Ended:
         capsys.readouterr()
-        with own_signals():
-            try:
-                code = main(["--runs", str(root), *arguments])
-            except SystemExit as end:  # argparse refuses
-                code = int(end.code or 0)
+        try:
+            code = main(["--runs", str(root), *arguments])
+        except SystemExit as end:  # argparse refuses
+            code = int(end.code or 0)
         said = capsys.readouterr()
         return Ended(code, said.out, said.err)
 
-    return run
+    yield run
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def measurement_of(
@@ -363,8 +353,7 @@ def test_a_record_holds_what_the_definition_gives(finished: tuple[Path, Pretrain
 
 def test_a_stopped_measurement_goes_on_from_the_last_document(finished: tuple[Path, PretrainingRun]) -> None:
     root, run = finished
-    planned, stop = measurement_of(root, run, seed=1), StopRequest()
-    whole = measurement_of(root, run, seed=1)
+    planned = measurement_of(root, run, seed=1)
     measured: list[int] = []
 
     class Stopping(StopRequest):
@@ -373,18 +362,15 @@ def test_a_stopped_measurement_goes_on_from_the_last_document(finished: tuple[Pa
             measured.append(0)
             return len(measured) > 3
 
-    for attempt, request in enumerate((Stopping(), stop)):
-        claim = acquire(Layout(root).claims(planned.part.id))
-        assert claim is not None
-        with claim:
-            if attempt == 0:
-                with pytest.raises(Stopped, match="3 documents"):
-                    planned.run(claim, request)
-                kept = planned.documents_path.read_text()
-                assert kept.count("\n") == 3 and not planned.part.is_done
-            else:
-                planned.run(claim, request)
-    assert planned.documents_path.read_text().startswith(kept) and whole.part.is_done
+    claim = acquire(Layout(root).claims(planned.part.id))
+    assert claim is not None
+    with claim:
+        with pytest.raises(Stopped, match="3 documents"):
+            planned.run(claim, Stopping())
+        kept = planned.documents_path.read_text()
+        assert kept.count("\n") == 3 and not planned.part.is_done
+        measurement_of(root, run, seed=1).run(claim, StopRequest())
+    assert planned.documents_path.read_text().startswith(kept) and planned.part.is_done
     assert planned.documents_path.read_text().count("\n") == 8
 
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from torch.fx import GraphModule
 
 from neobert.errors import RunFailed
-from neobert.glue import finetuning
 from neobert.glue.batching import (
     LEAST_FIXED_TOKENS,
     PackedLayout,
@@ -20,7 +19,7 @@ from neobert.glue.batching import (
     fixed_row_tokens,
 )
 from neobert.glue.finetuning import Compiling, FineTuner
-from neobert.training.compiling import Remainder, compiling_pays
+from neobert.training.compiling import SAVED_SHARE, Remainder, compiling_pays
 from tests.glue.glue_worlds import CPU, classifier, digest, encoder_weights, marked_task, point, protocol, random_split
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")  # torch's
@@ -109,7 +108,7 @@ def test_auto_stays_eager_where_little_is_left_and_changes_no_bit():
 
 def test_auto_compiles_where_much_is_left(monkeypatch):
     """As if compiled steps took a tenth of the time: rows in fixed sizes have more padding."""
-    monkeypatch.setitem(finetuning.SAVED_SHARE, ("cpu", "fp32"), 0.9)
+    monkeypatch.setitem(SAVED_SHARE, ("cpu", "fp32"), 0.9)
     graphs: list[GraphModule] = []
     many = tuple(point(learning_rate=1e-3 + number * 1e-9) for number in range(50_000))
     tuner = tuner_of(Compiling("auto", many, counting(graphs)))

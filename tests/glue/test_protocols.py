@@ -26,18 +26,17 @@ from neobert.glue.tasks import SELECTION_RULES, TASKS, decisive_score
 from neobert.identity import neutral_values
 from neobert.model.build import initialize_classifier
 from neobert.model.heads import all_but_classifier
-from neobert.processes import StopRequest
 from neobert.recipe import FineTuning
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_record
 from neobert.runs.run_file import SourceSpecification
 from neobert.runs.specifications import GlueStudy, Trial
-from neobert.runs.worker import Worker, open_parts
 from neobert.training.schedule import FineTuningSchedule
 from sweeps import glue_grid
 from tests.ablations.test_run_command import toy_scale  # noqa: F401  (a fixture)
-from tests.glue.glue_worlds import CPU, classifier, digest, encoder_weights, fine_tuner, marked_task, point, protocol
+from tests.glue.glue_worlds import CPU, classifier, encoder_weights, fine_tuner, marked_task, point, protocol
 from tests.reports.made_up_study import Study
+from tests.support.tiny_runs import work
 
 READINGS = {
     "M10@interval": {"evaluation_interval_steps", "epoch_counted_in"},
@@ -127,14 +126,6 @@ def test_the_interval_by_both_rules(task: str, batch_size: int, paper: int, code
     assert by_paper.steps == by_code.steps
 
 
-def test_fifteen_evaluations_of_rte_are_little_more_than_an_epoch_or_more_than_all_ten() -> None:
-    epochs = []
-    for changes in ({}, CODE_INTERVAL):
-        course = FineTuningSchedule.of(protocol(epochs=10, **changes), PUBLISHED["rte"].train, 32)
-        epochs.append(15 * course.evaluation_interval / (course.steps / 10))
-    assert epochs == pytest.approx([1.346, 14.81], abs=0.01)
-
-
 def test_a_plan_counts_the_evaluations_of_its_own_rule() -> None:
     works = [
         TrialWork.of("rte", PUBLISHED["rte"], protocol(epochs=10, **changes), 32) for changes in ({}, CODE_INTERVAL)
@@ -167,15 +158,6 @@ def test_biases_are_spared_and_nothing_else() -> None:
     names = {id(parameter): name for name, parameter in tuner.classifier.named_parameters()}
     assert [names[id(parameter)] for parameter in spared["params"]] == ["dense.bias", "classifier.bias"]
     assert len(decayed["params"]) + 2 == len(names)
-
-
-@pytest.mark.parametrize(("weight_decay", "is_equal"), [(0.0, True), (0.3, False)])
-def test_sparing_biases_changes_a_run_unless_nothing_is_decayed(weight_decay: float, is_equal: bool) -> None:
-    outcomes = [
-        fine_tuner(marked_task(train=64), weight_decay_on=word).run(point(weight_decay=weight_decay), seed=0)
-        for word in ("all", "all_but_biases")
-    ]
-    assert (digest(outcomes[0]) == digest(outcomes[1])) is is_equal
 
 
 # What is handed on from MNLI
@@ -311,7 +293,7 @@ def fine_tune(root: Path, name: str, tasks: set[str]) -> None:
         row.write(layout, source, specification, execution)
     for study in (unit.run for unit in rows[0].planned if isinstance(unit.run, GlueStudy)):
         if study.task in tasks:
-            assert Worker(layout, open_parts(layout, study.reference), StopRequest()).run() == 0
+            assert work(root, study.reference) == 0
 
 
 @pytest.mark.usefixtures("toy_scale")

@@ -24,7 +24,7 @@ from neobert.recipe import (
 )
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import Execution, SourceSpecification, write_run_file
-from neobert.runs.specifications import PretrainingRun
+from neobert.runs.specifications import ContrastiveRun, PretrainingRun
 from neobert.runs.worker import Worker, open_parts
 from tests.support.forking import ForkedProcess, start_worker
 from tests.support.waiting import until
@@ -33,6 +33,7 @@ STEPS = 24
 LABELS = {"variants": ["T"], "parent": "P", "delta": {"model.layers": [1, 2]}}
 SOURCE = SourceSpecification(name="synthetic", synthetic_documents=400)
 WORLD = open_specified(SOURCE)
+Trained = PretrainingRun | ContrastiveRun
 
 
 def tiny_model(**changes: object) -> Model:
@@ -143,43 +144,44 @@ def beside(root: Path, corpus: Path) -> Path:
     return root
 
 
-def curve(root: Path, run: PretrainingRun) -> list[float]:
+def curve(root: Path, run: Trained) -> list[float]:
     """The loss of each step."""
-    return [line["loss"] for line in read_lines(root / "pretraining" / run.id / "metrics.jsonl") if "loss" in line]
+    return [line["loss"] for line in read_lines(root / run.reference / "metrics.jsonl") if "loss" in line]
 
 
-def record(root: Path, run: PretrainingRun) -> dict[str, Any]:
+def record(root: Path, run: Trained) -> dict[str, Any]:
     """What a finished run has published."""
-    content: dict[str, Any] = json.loads((root / "pretraining" / run.id / "done.json").read_text())
+    content: dict[str, Any] = json.loads((root / run.reference / "done.json").read_text())
     return content
 
 
-def final_weights(root: Path, run: PretrainingRun) -> dict[str, torch.Tensor]:
+def final_weights(root: Path, run: Trained) -> dict[str, torch.Tensor]:
     """The last checkpoint's tensors."""
-    return load_file(root / "pretraining" / run.id / "checkpoints" / f"step-{STEPS:08d}" / "model.safetensors")
+    return load_file(root / run.reference / "checkpoints" / f"step-{run.steps:08d}" / "model.safetensors")
 
 
-def assert_equal_weights(first: Path, second: Path, run: PretrainingRun) -> None:
+def assert_equal_weights(first: Path, second: Path, run: Trained) -> None:
     """Bit for bit."""
     ours, theirs = final_weights(first, run), final_weights(second, run)
     assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
-def wait_for_steps(root: Path, run: PretrainingRun, count: int, seconds: float = 120) -> None:
+def wait_for_steps(root: Path, run: Trained, count: int, seconds: float = 120) -> None:
     """Return as soon as the first attempt has noted so many steps."""
-    path = root / "pretraining" / run.id / "attempts" / "000001" / "metrics.jsonl"
+    path = root / run.reference / "attempts" / "000001" / "metrics.jsonl"
     until(lambda: path.exists() and path.read_bytes().count(b"\n") >= count, seconds, pause_seconds=0.002)
 
 
-def finish(root: Path, *references: str) -> None:
-    """Run the worker command to its end, which is a good one."""
+def finish(root: Path, *references: str) -> str:
+    """Run the worker command to its end, which is a good one; what it said."""
     codes, said = ends([worker(root, *references)])
     assert codes == [0], said
+    return said
 
 
-def kill_after(root: Path, run: PretrainingRun, steps: int, seconds: float = 120) -> None:
+def kill_after(root: Path, run: Trained, steps: int, seconds: float = 120) -> None:
     """Start the worker, and kill it (−9) as soon as its first attempt has noted so many steps."""
-    process = worker(root, reference(run))
+    process = worker(root, run.reference)
     wait_for_steps(root, run, steps, seconds)
     process.kill()
     process.communicate()

@@ -123,39 +123,26 @@ def replace(path: Path, old: str, new: str) -> None:
     path.write_text(path.read_text(encoding="utf-8").replace(old, ""), encoding="utf-8")
 
 
-@pytest.fixture(scope="module")
-def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the tree whose smoke scale takes seconds."""
-    tree = fresh_clone(tmp_path_factory.mktemp("parts") / "clone")
+def test_a_score_bias_is_a_class_and_a_row_and_an_optimizer_a_row(tmp_path: Path) -> None:
+    """A variant with each is pre-trained in a copy of the tree."""
+    tree = fresh_clone(tmp_path / "clone")
     shrink_smoke_scale(tree)
-    return tree
-
-
-def train(tree: Path, variant: str) -> list[float]:
-    """Pre-train a variant at the smoke scale; the losses of its steps."""
-    answer = shell(tree, f".venv/bin/python ablations/run.py --variant {variant} --stages pretrain --cluster here")
-    assert answer.returncode == 0, answer.stderr
-    (done,) = tree.glob("runs/pretraining/*/done.json")
-    assert variant in json.loads(done.read_text())["labels"]["variants"]
-    lines = (json.loads(line) for line in (done.parent / "metrics.jsonl").read_text().splitlines())
-    losses = [line["loss"] for line in lines if "loss" in line]
-    assert all(0 < loss < 20 for loss in losses)
-    done.unlink()
-    return losses
-
-
-def test_a_class_and_a_row_add_a_score_bias(tree: Path) -> None:
     module = tree / "neobert/model/positions.py"
     table = 'POSITIONS: dict[str, Callable[[recipe.Model, int], Positions]] = {\n    "learned"'
     insert(module, table, f"{inspect.getsource(ALiBiPositions)}\n\n")
     insert(module, '    "rotary": RotaryPositions,\n', POSITIONS_ROW)
     replace(tree / "neobert/recipe.py", 'positions: Literal["learned",', 'positions: Literal["alibi", "learned",')
-    insert(tree / "ablations/ladder.py", "\n\ndef variants()", ALIBI_VARIANT)
-    assert len(train(tree, "M8@alibi")) == 6
-
-
-def test_a_row_adds_an_optimizer(tree: Path) -> None:
     insert(tree / "neobert/training/optimization.py", '    "muon": _muon,\n', OPTIMIZER_ROW)
     replace(tree / "neobert/recipe.py", 'optimizer: Literal["adam",', 'optimizer: Literal["radam", "adam",')
-    insert(tree / "ablations/ladder.py", "\n\ndef variants()", RADAM_VARIANT)
-    assert len(train(tree, "M8@radam")) == 6
+    insert(tree / "ablations/ladder.py", "\n\ndef variants()", ALIBI_VARIANT + RADAM_VARIANT)
+    names = {"M8@alibi", "M8@radam"}
+    answer = shell(
+        tree, f".venv/bin/python ablations/run.py --variant {' '.join(names)} --stages pretrain --cluster here"
+    )
+    assert answer.returncode == 0, answer.stderr
+    records = [json.loads(path.read_text()) for path in tree.glob("runs/pretraining/*/done.json")]
+    assert {name for record in records for name in record["labels"]["variants"]} == names
+    for record in records:
+        lines = (tree / "runs/pretraining" / record["id"] / "metrics.jsonl").read_text().splitlines()
+        losses = [line["loss"] for line in map(json.loads, lines) if "loss" in line]
+        assert len(losses) == 6 and all(0 < loss < 20 for loss in losses)
