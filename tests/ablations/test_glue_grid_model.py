@@ -20,8 +20,8 @@ from reports.matching import group_of
 from sweeps import glue_grid
 from tests.ablations.test_glue_grid_command import sweep
 from tests.ablations.test_run_command import toy_scale  # noqa: F401  (a fixture)
-from tests.glue.grid_worlds import wait_for
 from tests.support import external_models as world
+from tests.support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -94,7 +94,7 @@ def test_the_command_killed_at_its_second_point_repeats_nothing(tmp_path: Path) 
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     first = subprocess.Popen(command, env=environment, start_new_session=True, stdout=subprocess.DEVNULL)
     try:
-        wait_for(lambda: len(list(read_lines(runs / "starts.jsonl"))) == 2)
+        until(lambda: len(list(read_lines(runs / "starts.jsonl"))) == 2)
     finally:
         os.killpg(first.pid, signal.SIGKILL)
         first.wait()
