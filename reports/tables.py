@@ -1,21 +1,19 @@
 """Tables as frames, written as Markdown, LaTeX and CSV: equal facts give equal bytes. The page writes them as HTML.
 
-A table is declared by two lists of columns over the same lines: what people see, and what its CSV file holds.
+A table has two frames: what people see, and what its CSV file holds.
 """
 
 import csv
 import io
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Line = TypeVar("Line")
-Columns = Mapping[str, Callable[[Line], Any]]
 Records = Sequence[str] | str | Mapping[str, Sequence[str]]
 
 PAPER, THIS_STUDY = "paper", "this study"
@@ -117,11 +115,6 @@ class Table:
         """The table in all its formats by file name."""
         texts = {"md": self.markdown, "tex": self.latex, "csv": self.csv}
         return {f"{name}.{suffix}": text.encode() for suffix, text in texts.items()}
-
-
-def tabulate(lines: Iterable[Line], columns: Columns[Line]) -> "pd.DataFrame":
-    """A frame with a row a line and a column a function of it; the values stay as they are."""
-    return frame_of([[value(line) for value in columns.values()] for line in lines], list(columns))
 
 
 def frame_of(rows: Sequence[Sequence[Any]], header: Sequence[str]) -> "pd.DataFrame":

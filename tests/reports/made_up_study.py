@@ -3,9 +3,12 @@
 import json
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
+
+import pytest
 
 from ablations.designs import chosen_variants
 from ablations.ladder import variants
@@ -53,6 +56,14 @@ def change_record(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
     record = json.loads(path.read_text())
     change(record)
     path.write_text(json.dumps(record | {"checksum": checksum_of(record)}))
+
+
+@contextmanager
+def undrawn_figures() -> Iterator[None]:
+    """Within, figures are laid out but not drawn: their files are empty."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("matplotlib.figure.Figure.savefig", lambda *_, **__: None)
+        yield
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from reports.curves import Curves, stages_of, stages_up_to
 from reports.evidence import read_evidence
 from reports.page.charts import axis_over
 from reports.tables import Table, csv_text, escape_markdown, frame_of
-from tests.reports.made_up_study import Study, change_record
+from tests.reports.made_up_study import Study, change_record, undrawn_figures
 
 pytestmark = pytest.mark.usefixtures("no_waiting_for_disks")
 
@@ -36,9 +36,7 @@ def study(tmp_path: Path) -> Study:
 
 
 def command(name: str, runs: Path, out: Path) -> int:
-    """The exit code; figures are laid out, but not drawn."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("matplotlib.figure.Figure.savefig", lambda *_, **__: None)
+    with undrawn_figures():
         return COMMANDS[name](["--runs", str(runs), "--out", str(out)])
 
 

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from contextlib import nullcontext
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from reports.evidence import read_evidence
 from reports.matching import group_of
 from reports.page.charts import axis_over
 from reports.page.costs import print_powers, shorten
-from tests.reports.made_up_study import Study
+from tests.reports.made_up_study import Study, undrawn_figures
 from tests.reports.measurements import embed, perplexity, throughput
 
 pytestmark = pytest.mark.usefixtures("no_waiting_for_disks")
@@ -27,9 +28,7 @@ HOSTILE = '<img src=x onerror=alert(1)> & $\\alpha_1 \\undefined{$ "quoted" \'</
 
 def written(study: Study, out: Path, *flags: str, drawn: bool = False) -> str:
     """The page of a study; its figures are empty files unless they are to be drawn."""
-    with pytest.MonkeyPatch.context() as patch:
-        if not drawn:
-            patch.setattr("matplotlib.figure.Figure.savefig", lambda *_, **__: None)
+    with nullcontext() if drawn else undrawn_figures():
         assert make_figures.main(["--runs", str(study.root), "--out", str(out), *flags]) == 0
     return (out / "index.html").read_text(encoding="utf-8")
 

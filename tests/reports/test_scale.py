@@ -15,7 +15,7 @@ from neobert import files
 from neobert.runs import records
 from reports import make_figures
 from tests.ablations.papers_ladder import PAPERS_LADDER
-from tests.reports.made_up_study import Study
+from tests.reports.made_up_study import Study, undrawn_figures
 
 pytestmark = pytest.mark.usefixtures("no_waiting_for_disks")
 
@@ -32,7 +32,8 @@ def test_every_record_is_read_once(study: Study, tmp_path: Path, monkeypatch: py
         return files.read_json(path)
 
     monkeypatch.setattr(records, "read_json", counted)
-    assert make_figures.main(["--runs", str(study.root), "--out", str(tmp_path / "out"), "--compare"]) == 0
+    with undrawn_figures():
+        assert make_figures.main(["--runs", str(study.root), "--out", str(tmp_path / "out"), "--compare"]) == 0
     of_records = set(records.record_paths(study.root))
     assert of_records and {reads[path] for path in of_records} == {1}
 
