@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import cycle
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 from unittest import mock
 
 import numpy as np
@@ -21,8 +21,8 @@ from ablations.ladder import variants
 from benchmarks.data import IDS, NEOBERT_MASKING, SHORTEST, random_corpus
 from benchmarks.measuring import Timing, median_ratio, time_in_turns
 from neobert.data.batches import Batch, ExactSizes, PaddingBuckets, collate, micro_batches
-from neobert.data.masking import counter_hash, mask_tokens
-from neobert.data.rows import pack_documents, reorder_rows, shuffle
+from neobert.data.masking import counter_hash
+from neobert.data.rows import PackedRows, Spans, pack_documents, reorder_rows, shuffle
 from neobert.data.shards import FRAME_TOKENS, Documents, Integers, all_documents
 from neobert.model.build import build_masked_language_model, initialize
 from neobert.model.heads import IGNORED_TARGET
@@ -49,13 +49,6 @@ Mode = Literal["eager", "compiled"]
 MODES: tuple[Mode, ...] = ("eager", "compiled")
 Step = Callable[[], int]
 """One update; returns the real tokens it learned from."""
-
-
-class MaskedDocument(NamedTuple):
-    """What a model reads of a framed document, and its labels: -100 where nothing is predicted; both (tokens,)."""
-
-    token_ids: Integers
-    labels: Integers
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,20 +79,16 @@ class MaskedDocuments:
         return float((lengths**2).sum() / lengths.sum())
 
     @cached_property
-    def shown(self) -> list[MaskedDocument]:
-        """All documents as a model sees them one by one."""
-        view = self.view
-        return [self._mask(*each) for each in zip(view.numbers, view.framed_lengths, self.keys, strict=True)]
-
-    def _mask(self, number: int, length: int, key: int) -> MaskedDocument:
-        corpus = self.view.corpus
-        token_ids = np.full(length, corpus.ids.cls, dtype=np.int64)
-        token_ids[-1] = corpus.ids.sep
-        corpus.copy(corpus.starts[[number]], np.array([length - FRAME_TOKENS]), token_ids, np.array([1]))
-        masked, predicted = mask_tokens(
-            token_ids, np.full(length, key), np.arange(length) - 1, NEOBERT_MASKING, corpus.ids
-        )
-        return MaskedDocument(masked, np.where(predicted, token_ids, IGNORED_TARGET))
+    def grid(self) -> tuple[Tensor, Tensor, Tensor]:
+        """All (documents, context): what a model reads of each document, its labels, -100 where nothing is predicted,
+        and which tokens are real."""
+        numbers, lengths = np.arange(len(self)), self.view.framed_lengths
+        zeros = np.zeros_like(numbers)
+        spans = Spans(numbers, zeros, lengths, self.view.numbers, zeros, lengths, self.keys)
+        batch = collate(PackedRows(self.context, len(self), spans, isolated=True), self.view.corpus, NEOBERT_MASKING)
+        labels = torch.full_like(batch.token_ids, IGNORED_TARGET)
+        labels[batch.token_ids == IDS.mask] = batch.targets[: batch.predicted_tokens]  # all of them are masked
+        return batch.token_ids, labels, batch.token_ids != IDS.pad
 
 
 def masked_documents(framed_lengths: Integers, vocabulary_size: int, context: int) -> MaskedDocuments:
@@ -159,27 +148,20 @@ def peer_batches(documents: MaskedDocuments, batching: Batching, documents_per_s
     """
     if batching == "concatenated":
         return _concatenated(documents, round(documents_per_step * documents.padded_fill))
-    shown = documents.shown
+    token_ids, labels, real = documents.grid
+    lengths = real.sum(dim=1)
+    groups = torch.arange(len(documents)).split(documents_per_step)
     if batching == "bucketed":
-        shown = sorted(shown, key=lambda document: len(document.token_ids))
-    groups = [shown[first : first + documents_per_step] for first in range(0, len(shown), documents_per_step)]
-    if batching == "padded":
-        return [_padded(group, documents.context) for group in groups]
-    widths = [-(-len(group[-1].token_ids) // WIDTH_MULTIPLE) * WIDTH_MULTIPLE for group in groups]
-    order = np.argsort(np.argsort(np.arange(len(groups)) * GOLDEN_RATIO % 1))
-    return [_padded(groups[turn], min(widths[turn], documents.context)) for turn in order]
-
-
-def _padded(group: Sequence[MaskedDocument], width: int) -> PeerBatch:
-    input_ids = torch.zeros(len(group), width, dtype=torch.int64)
-    labels = torch.full_like(input_ids, IGNORED_TARGET)
-    mask = torch.zeros_like(input_ids)
-    for row, document in enumerate(group):
-        tokens = len(document.token_ids)
-        input_ids[row, :tokens] = torch.from_numpy(document.token_ids)
-        labels[row, :tokens] = torch.from_numpy(document.labels)
-        mask[row, :tokens] = 1
-    return PeerBatch({"input_ids": input_ids, "labels": labels, "attention_mask": mask}, int(mask.sum()))
+        by_length = lengths.argsort(stable=True).split(documents_per_step)
+        groups = [by_length[turn] for turn in np.argsort(np.argsort(np.arange(len(by_length)) * GOLDEN_RATIO % 1))]
+    batches = []
+    for group in groups:
+        longest = documents.context if batching == "padded" else int(lengths[group].max())
+        width = min(-(-longest // WIDTH_MULTIPLE) * WIDTH_MULTIPLE, documents.context)
+        shown = {"input_ids": token_ids, "labels": labels, "attention_mask": real.long()}
+        arguments = {name: tensor[group, :width] for name, tensor in shown.items()}
+        batches.append(PeerBatch(arguments, int(lengths[group].sum())))
+    return batches
 
 
 def _concatenated(documents: MaskedDocuments, rows_about: int) -> list[PeerBatch]:
@@ -189,8 +171,8 @@ def _concatenated(documents: MaskedDocuments, rows_about: int) -> list[PeerBatch
     steps = -(-real_tokens // size)
     input_ids = torch.zeros(steps * size, dtype=torch.int64)
     labels = torch.full_like(input_ids, IGNORED_TARGET)
-    input_ids[:real_tokens] = torch.from_numpy(np.concatenate([shown.token_ids for shown in documents.shown]))
-    labels[:real_tokens] = torch.from_numpy(np.concatenate([shown.labels for shown in documents.shown]))
+    read, predicted, is_real = documents.grid
+    input_ids[:real_tokens], labels[:real_tokens] = read[is_real], predicted[is_real]
     real = [min(size, real_tokens - step * size) for step in range(steps)]
     grids = zip(input_ids.view(steps, -1, context), labels.view(steps, -1, context), real, strict=True)
     return [PeerBatch({"input_ids": ids, "labels": targets}, count) for ids, targets, count in grids]
