@@ -24,7 +24,6 @@ from neobert.runs.records import provenance
 Returned = TypeVar("Returned")
 
 FOLDER = Path(__file__).parent / "results"
-KEYS = ("name", "ratio", "goal", "met", "figures", "machine", "versions", "date")
 
 
 @dataclass(frozen=True)

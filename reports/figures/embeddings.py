@@ -63,7 +63,7 @@ class CategoryMean:
 @dataclass(frozen=True)
 class EmbeddingRow:
     """One encoder in one suite under one protocol, in points. All tasks have the same seeds; `notes` name what is not
-    counted, `failed` the tasks that have no score at any seed."""
+    counted and the tasks that failed at every seed."""
 
     label: str
     suite: str
@@ -71,7 +71,6 @@ class EmbeddingRow:
     scores: Mapping[str, Estimate]
     categories: Mapping[str, Category]
     ids: Mapping[str, tuple[str, ...]]
-    failed: tuple[str, ...]
     notes: tuple[str, ...]
 
     def category(self, category: Category) -> CategoryMean:
@@ -184,7 +183,6 @@ def _row(label: str, suite: str, protocol: Protocol, results: pd.DataFrame) -> E
         scores={task: Estimate(whole[task].to_dict()) for task in whole.columns},
         categories=dict(zip(kept.task, kept.category, strict=True)),
         ids={str(task): tuple(sorted(own.id)) for task, own in kept.groupby("task")},
-        failed=tuple(failed),
         notes=(*notes, *(f"{task} failed" for task in failed)),
     )
 
@@ -323,7 +321,7 @@ def figure5(rows: Sequence[EmbeddingRow], group: Group) -> "Figure":
     )
     axes.set_xticks(range(len(TITLES)), list(TITLES.values()))
     format_axes(axes, ("Embeddings by category", describe_data(group)), "", "mean main score (points; small: tasks)")
-    draw_legend_below(figure, 2)
+    draw_legend_below(figure)
     return figure
 
 

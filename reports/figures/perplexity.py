@@ -79,7 +79,7 @@ def figure2(lines: Sequence[PerplexityLine], group: Group) -> "Figure":
     format_axes(axes, titles, "sequence length (tokens)", "pseudo-perplexity (band: 95 %)")
     note = "\n".join(textwrap.wrap(" ".join((describe_documents(lines), OF_THE_PAPER)), 100))
     figure.supxlabel(note, fontsize=6, color="#444444", x=0.02, ha="left")
-    draw_legend_below(figure, 2)
+    draw_legend_below(figure)
     return figure
 
 

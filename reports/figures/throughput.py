@@ -150,5 +150,5 @@ def figure3(lines: Sequence[ThroughputLine]) -> "Figure":
     axes.set_xticks(ticks, [f"{length:,}" for length in ticks])
     titles = "Throughput by length", f"dashed: printed in the paper, on {PAPER_DEVICE}"
     format_axes(axes, titles, "sequence length (tokens)", "thousands of tokens a second")
-    draw_legend_below(figure, 2)
+    draw_legend_below(figure)
     return figure
