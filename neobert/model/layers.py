@@ -30,15 +30,13 @@ class GELUFeedForward(nn.Sequential):
 class GatedFeedForward(nn.Module):
     """W₃·(activation(gate) · value) with [gate; value] = W₁₂·x (Shazeer 2020), keys `w12.weight` and `w3.weight`."""
 
+    activation: Callable[[Tensor], Tensor]
+
     def __init__(self, width: int, nominal_width: int) -> None:
         super().__init__()
         hidden = gated_width(nominal_width)
         self.w12 = nn.Linear(width, 2 * hidden, bias=False)
         self.w3 = nn.Linear(hidden, width, bias=False)
-
-    def activation(self, gate: Tensor) -> Tensor:
-        """What the gate goes through; a gated feed-forward says it."""
-        raise NotImplementedError
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(…, width) to (…, width)."""
@@ -49,17 +47,13 @@ class GatedFeedForward(nn.Module):
 class SwiGLU(GatedFeedForward):
     """Gated by SiLU, NeoBERT's feed-forward."""
 
-    def activation(self, gate: Tensor) -> Tensor:
-        """SiLU."""
-        return functional.silu(gate)
+    activation = staticmethod(functional.silu)
 
 
 class GeGLU(GatedFeedForward):
     """Gated by GELU, ModernBERT's feed-forward (Shazeer 2020)."""
 
-    def activation(self, gate: Tensor) -> Tensor:
-        """GELU."""
-        return functional.gelu(gate)
+    activation = staticmethod(functional.gelu)
 
 
 FEEDFORWARDS: dict[str, Callable[[int, int], nn.Module]] = {

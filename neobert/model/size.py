@@ -40,16 +40,13 @@ def gated_width(nominal_width: int) -> int:
     return -(-int(2 * nominal_width / 3) // 8) * 8
 
 
-def feedforward_weights(model: recipe.Model) -> int:
-    """Weights of one feed-forward: two matrices, or three narrower ones where it is gated."""
-    if is_gated(model.feedforward):
-        return 3 * model.width * gated_width(model.feedforward_width)
-    return 2 * model.width * model.feedforward_width
-
-
 def body_weights(model: recipe.Model) -> int:
-    """Entries of all matrices inside the blocks: query, key, value, output projection and feed-forward."""
-    return model.layers * (4 * model.width**2 + feedforward_weights(model))
+    """Entries of all matrices inside the blocks: query, key, value, output projection, and two of the feed-forward,
+    or three narrower ones where it is gated."""
+    feedforward = 2 * model.feedforward_width
+    if is_gated(model.feedforward):
+        feedforward = 3 * gated_width(model.feedforward_width)
+    return model.layers * (4 * model.width**2 + model.width * feedforward)
 
 
 def parameter_count(model: recipe.Model, context: int) -> Parameters:

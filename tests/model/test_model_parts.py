@@ -264,14 +264,12 @@ def test_rotary_attention_is_llama_attention_on_permuted_weights(llama, rotary):
 # Kernels against each other
 
 
-def packed(tokens: int = TOKENS) -> AttentionPlan:
-    documents = torch.tensor([[0] * 4 + [1] * 7, [0] * 2 + [1] * 5 + [-1] * 4])
-    positions = torch.tensor([[*range(4), *range(7)], [0, 1, *range(5), -1, -1, -1, -1]])
-    return packed_plan(documents[:, :tokens], positions[:, :tokens])
+DOCUMENTS = torch.tensor([[0] * 4 + [1] * 7, [0] * 2 + [1] * 5 + [-1] * 4])
+PACKED = packed_plan(DOCUMENTS, torch.tensor([[*range(4), *range(7)], [0, 1, *range(5), -1, -1, -1, -1]]))
 
 
 PLANS = {
-    "packed": packed(),
+    "packed": PACKED,
     "padded": padded_plan(torch.tensor([[1] * 11, [0] * 3 + [1] * 8])),
     "whole rows": whole_rows_plan(torch.zeros(ROWS, TOKENS)),
 }
@@ -317,14 +315,13 @@ def test_attention_at_query_slots_is_that_part_of_the_whole(plan, dtype):
 
 def test_a_plan_with_documents_in_place_of_a_bias_attends_the_same():
     """What accelerators do where their variable-length kernels do not apply."""
-    documents = torch.tensor([[0] * 4 + [1] * 7, [0] * 2 + [1] * 5 + [-1] * 4])
-    boundaries, longest = attention._boundaries(documents)
-    plan = AttentionPlan(packed().positions, None, boundaries, longest, documents)
+    boundaries, longest = attention._boundaries(DOCUMENTS)
+    plan = AttentionPlan(PACKED.positions, None, boundaries, longest, DOCUMENTS)
     query, key, value = vectors_of_attention()
     slots = GatherIndex.at(torch.tensor([[0, 4, 10], [9, 9, 2]]), TOKENS)
-    assert torch.equal(attend(query, key, value, plan), attend(query, key, value, packed()))
+    assert torch.equal(attend(query, key, value, plan), attend(query, key, value, PACKED))
     asking = take_places(query, slots.queries)
-    assert torch.equal(attend(asking, key, value, plan, slots), attend(asking, key, value, packed(), slots))
+    assert torch.equal(attend(asking, key, value, plan, slots), attend(asking, key, value, PACKED, slots))
 
 
 def test_boundaries_follow_the_documents_of_the_flattened_rows_and_are_padded_with_empty_ones():
@@ -337,7 +334,7 @@ def test_boundaries_follow_the_documents_of_the_flattened_rows_and_are_padded_wi
 @pytest.mark.parametrize("head_size", [8, 12, 11])
 def test_heads_padded_for_a_kernel_give_the_same(monkeypatch, head_size):
     inputs = vectors_of_attention(head_size)
-    expected = attend(*inputs, packed())
+    expected = attend(*inputs, PACKED)
     sizes: list[int] = []
     kernel = functional.scaled_dot_product_attention
     monkeypatch.setattr(
@@ -346,7 +343,7 @@ def test_heads_padded_for_a_kernel_give_the_same(monkeypatch, head_size):
         lambda *given, **how: sizes.append(given[0].shape[-1]) or kernel(*given, **how),
     )
     monkeypatch.setattr(attention, "TAKE_ANY_HEAD_SIZE", ())
-    torch.testing.assert_close(attend(*inputs, packed()), expected, **CLOSE)
+    torch.testing.assert_close(attend(*inputs, PACKED), expected, **CLOSE)
     assert sizes == [-(-head_size // 8) * 8]
 
 
@@ -368,10 +365,9 @@ def test_a_row_of_filler_alone_holds_no_nan(dtype):
 @pytest.mark.parametrize("head_size", [64, 84, 88])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_variable_length_kernels_equal_the_cpu_with_their_gradients(head_size, dtype):
-    documents = torch.tensor([[0] * 4 + [1] * 7, [0] * 2 + [1] * 5 + [-1] * 4])
-    plan = packed_plan(documents, packed().positions, torch.device("cuda"))
+    plan = packed_plan(DOCUMENTS, PACKED.positions, torch.device("cuda"))
     on_cpu, on_cuda = vectors_of_attention(head_size), vectors_of_attention(head_size, "cuda")
-    expected = attend(*on_cpu, packed())
+    expected = attend(*on_cpu, PACKED)
     ours = attend(*(tensor.to(dtype) for tensor in on_cuda), plan)
     tolerance = {"rtol": 0.0, "atol": 1e-4 if dtype == torch.float32 else 3e-2}
     torch.testing.assert_close(ours.float().cpu(), expected, **tolerance)
