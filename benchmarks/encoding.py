@@ -1,4 +1,4 @@
-"""Texts to vectors: this encoder against sentence-transformers with the same weights, at its best batch size.
+"""Encoding of MTEB's texts or synthetic ones, by this project's encoder and by sentence-transformers.
 
 python -m benchmarks encoding [--data DIR]      DIR holds mteb and tokenizers; without it texts are synthetic
 """

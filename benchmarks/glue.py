@@ -1,5 +1,4 @@
-"""Grid points an hour on CoLA and MRPC: one worker process for all of them, against transformers' Trainer in a fresh
-process a point. Same weights, examples, batch sizes, rates, steps and numbers of evaluations.
+"""A small grid of fine-tuning, by this project's worker and by transformers' Trainer.
 
 python -m benchmarks glue [--data DIR]      DIR/glue holds the tasks; else synthetic ones
 """

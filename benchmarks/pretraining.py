@@ -145,8 +145,17 @@ PRETRAINING = Benchmark(
     {name: goal for name, (_, goal) in COMPARISONS.items()},
     {
         "--rounds": {"type": count, "default": ROUNDS, "help": "timed bursts of a contender"},
-        "--only": {"nargs": "+", "default": ("ours", "HF"), "help": "parts of names: without others, and no result"},
-        "--precision": {"nargs": "+", "choices": PRECISIONS, "default": PRECISIONS, "help": "without it no result"},
+        "--only": {
+            "nargs": "+",
+            "default": ("ours", "HF"),
+            "help": "words in the names of the contenders that take part; without some of them no result is written",
+        },
+        "--precision": {
+            "nargs": "+",
+            "choices": PRECISIONS,
+            "default": PRECISIONS,
+            "help": "without one of them no result is written",
+        },
     },
 )
 
