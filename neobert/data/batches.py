@@ -14,7 +14,7 @@ from torch import Tensor
 from neobert.data.masking import counter_hash, mask_tokens
 from neobert.data.rows import PackedRows, pack_documents
 from neobert.data.shards import Documents, Integers, TokenizedCorpus
-from neobert.model.attention import AttentionPlan, GatherIndex, Tensors, document_starts
+from neobert.model.attention import AttentionPlan, GatherIndex, Tensors
 from neobert.model.heads import IGNORED_TARGET
 from neobert.recipe import Masking
 
@@ -132,7 +132,9 @@ def gather_in_a_run(places: Integers, boundaries: Integers, rows: int, sizes: Pa
 def document_boundaries(documents: Integers, sizes: PaddingSizes) -> Integers:
     """Cumulated lengths from 0 of the documents and paddings of the flattened `documents` (rows, context), with empty
     documents at the end up to the number that `sizes` wants."""
-    begins = document_starts(torch.from_numpy(documents)).numpy()
+    starts = np.ones_like(documents, dtype=bool)
+    starts[:, 1:] = documents[:, 1:] != documents[:, :-1]
+    begins = np.flatnonzero(starts)
     count = sizes.documents(len(begins), len(documents))
     return _filled(count + 1, documents.size, slice(len(begins)), begins)
 

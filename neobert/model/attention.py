@@ -260,18 +260,13 @@ def _boundaries(documents: Tensor) -> tuple[Tensor, int]:
 
     Both are rounded up to powers of two, with empty documents, so that a compiled graph sees few shapes.
     """
-    begins = document_starts(documents)
+    starts = torch.ones_like(documents, dtype=torch.bool)
+    starts[:, 1:] = documents[:, 1:] != documents[:, :-1]
+    begins = starts.flatten().nonzero().flatten()
     longest = int(begins.diff(append=begins.new_tensor([documents.numel()])).max())
     missing = _power_of_two(len(begins)) + 1 - len(begins)
     padded = functional.pad(begins, (0, missing), value=documents.numel())
     return padded.to(torch.int32), _power_of_two(longest)
-
-
-def document_starts(documents: Tensor) -> Tensor:
-    """Where documents, and the filler of a row, begin in the flattened `documents` (rows, tokens)."""
-    starts = torch.ones_like(documents, dtype=torch.bool)
-    starts[:, 1:] = documents[:, 1:] != documents[:, :-1]
-    return starts.flatten().nonzero().flatten()
 
 
 def _power_of_two(number: int) -> int:
