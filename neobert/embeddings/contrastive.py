@@ -357,6 +357,11 @@ class ContrastiveTrainer(Trainer[TextBatch]):
         return float(losses.mean()), float(found.float().mean())
 
 
+def make_trainer(layout: Layout, run_file: RunFile, process: Process) -> ContrastiveTrainer:
+    """The run in a rank that joins one."""
+    return ContrastiveTrainer(layout, run_file, process)
+
+
 def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
     """Fine-tune from wherever the run is to its end, then publish its record.
 
@@ -373,10 +378,10 @@ def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: S
         _, tokenizer = base_model(layout, run.weights, run_file.source, run.max_tokens)
         prepare_pairs(layout, run, open_specified(run_file.source), tokenizer, stop)
 
-    def make_trainer(run_file: RunFile, process: Process) -> ContrastiveTrainer:
+    def make_with_stop(run_file: RunFile, process: Process) -> ContrastiveTrainer:
         return ContrastiveTrainer(layout, run_file, process, stop)
 
-    result = train(layout, run_file, make_trainer, claim, stop)
+    result = train(layout, run_file, make_with_stop, claim, stop)
     totals, metrics = result.totals, merge_metrics(layout.root / run.folder)
     heldout = [line for line in metrics if "heldout_loss" in line][-1]
     counts = {pairs.name: open_pairs(layout.pairs(run.pairs_id(pairs))).counts for pairs in run.sets}

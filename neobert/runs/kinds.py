@@ -21,11 +21,10 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class KindOfWork:
     """A kind: its class, and the module that carries it out, which is imported when work is taken, since it imports
-    torch. `trainer` is a class in the module, for kinds whose runs several ranks may train together."""
+    torch. It has a function `execute` and, for kinds whose runs several ranks may train together, `make_trainer`."""
 
     specification: type[Work]
     module: str
-    trainer: str | None = None
 
     def execute(self, layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
         """Carry out one part of a run. `run_file.run` is the specification.
@@ -40,8 +39,7 @@ class KindOfWork:
 
     def make_trainer(self, layout: Layout, run_file: RunFile, process: "Process") -> "Trainer[Any]":
         """A run in one of the ranks that train it."""
-        assert self.trainer is not None, run_file.kind
-        trainer: Trainer[Any] = getattr(import_module(self.module), self.trainer)(layout, run_file, process)
+        trainer: Trainer[Any] = import_module(self.module).make_trainer(layout, run_file, process)
         return trainer
 
     @property
@@ -57,8 +55,8 @@ class KindOfWork:
 
 KINDS: Mapping[Kind, KindOfWork] = {
     "corpus": KindOfWork(Corpus, "neobert.data.preparation"),
-    "pretraining": KindOfWork(PretrainingRun, "neobert.training.pretraining", "PretrainingTrainer"),
-    "contrastive": KindOfWork(ContrastiveRun, "neobert.embeddings.contrastive", "ContrastiveTrainer"),
+    "pretraining": KindOfWork(PretrainingRun, "neobert.training.pretraining"),
+    "contrastive": KindOfWork(ContrastiveRun, "neobert.embeddings.contrastive"),
     "glue": KindOfWork(GlueStudy, "neobert.glue.study"),
     "mteb": KindOfWork(EmbeddingEvaluation, "neobert.embeddings.evaluation"),
 }

@@ -395,10 +395,8 @@ def _join_run(layout: Layout, rendezvous: Rendezvous, run: StartedRun, stop: Sto
     where = f"process {process.rank} of {process.count}, run {run.id}"
     try:
         run_file = read_run_file(folder).model_copy(update={"execution": run.execution})
-        make_trainer = KINDS[run_file.run.kind].make_trainer
-        assert make_trainer is not None, run_file.kind
         with rendezvous.join(run):
-            make_trainer(layout, run_file, process).fit(stop, None, folder)
+            KINDS[run_file.run.kind].make_trainer(layout, run_file, process).fit(stop, None, folder)
     except Exception as error:
         if type(error) is not RunFailed:
             traceback.print_exception(error)
