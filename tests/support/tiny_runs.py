@@ -157,7 +157,7 @@ def record(root: Path, run: Trained) -> dict[str, Any]:
 
 def final_weights(root: Path, run: Trained) -> dict[str, torch.Tensor]:
     """The last checkpoint's tensors."""
-    return load_file(root / run.reference / "checkpoints" / f"step-{run.steps:08d}" / "model.safetensors")
+    return load_file(root / run.reference / "checkpoints" / f"step-{run.total:08d}" / "model.safetensors")
 
 
 def assert_equal_weights(first: Path, second: Path, run: Trained) -> None:
