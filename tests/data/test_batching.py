@@ -83,7 +83,7 @@ def predicted_places(rows: PackedRows, batch: Batch) -> set[tuple[int, int, int]
     taken=st.integers(0, 12),
     mixed=st.booleans(),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_every_state_continues_with_exactly_the_rows_that_would_have_come(
     packing: PackingWord, count: int, rows: int, taken: int, mixed: bool
 ) -> None:
@@ -206,7 +206,7 @@ def test_rows_across_documents_are_the_stream_of_uncut_documents_cut_evenly() ->
 
 
 @given(packing=st.sampled_from(PACKINGS), seed=st.integers(0, 100), rate=st.sampled_from([0.15, 0.9]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_batch_is_what_its_rows_say(packing: PackingWord, seed: int, rate: float) -> None:
     documents = small_documents(50, seed=seed)
     rows = next(StepIterator(documents, stage(CONTEXT, 6), packing, seed=seed))
@@ -263,7 +263,7 @@ def test_fixed_sizes_are_few_and_drop_no_target(packing: PackingWord) -> None:
 
 
 @given(packing=st.sampled_from(PACKINGS), seed=st.integers(0, 100), fixed=st.booleans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_one_run_of_tokens_holds_what_rows_hold(packing: PackingWord, seed: int, fixed: bool) -> None:
     documents = small_documents(50, seed=seed)
     rows = next(StepIterator(documents, stage(CONTEXT, 6), packing, seed=seed))

@@ -17,7 +17,7 @@ from neobert.glue.encoding import encode_task, load_encoded, save_encoded
 from neobert.glue.tasks import TASKS
 from tests.support.small_corpora import texts
 
-SOME = settings(max_examples=30, deadline=None)
+SOME = settings(max_examples=30)
 PLACES = st.floats(0, 1, exclude_max=True)
 CHANGES = st.integers(1, 255)
 KEYS = {"schema", "origins", "special_ids", "vocabulary_size", "texts", "documents", "tokens", "shards"}

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from neobert.data.masking import counter_hash, fold, mask_tokens, predicted_tokens
@@ -30,7 +30,6 @@ def tokens() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return np.full(COUNT, 77), counter_hash(0, 0, 0, 0, place // 100), place % 100
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(0, 2**40))
 def test_the_mixer_is_murmurs(state: int, word: int) -> None:
     expected = reference_fold(state, word)
@@ -39,7 +38,6 @@ def test_the_mixer_is_murmurs(state: int, word: int) -> None:
     assert fold(states, word) == fold(state, words) == fold(states, words) == [expected]
 
 
-@settings(deadline=None)
 @given(st.floats(0.01, 0.99), st.floats(0.01, 0.99))
 def test_a_lower_rate_nests_in_a_higher_one(one: float, other: float) -> None:
     low, high = sorted((one, other))

@@ -5,7 +5,7 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from neobert.data.masking import counter_hash
@@ -30,7 +30,6 @@ def best_fit_decreasing_by_definition(lengths: list[int], context: int) -> list[
     return sorted(rooms)
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(1, CONTEXT), max_size=200))
 def test_documents_lie_side_by_side_and_no_row_overflows(lengths: list[int]) -> None:
     rows, columns, count = best_fit_decreasing(np.array(lengths, dtype=np.int64), CONTEXT)
@@ -44,7 +43,6 @@ def test_documents_lie_side_by_side_and_no_row_overflows(lengths: list[int]) -> 
     assert (np.diff(slots, axis=1) <= 0).all() and (slots[:, 0] == 1).all()
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(1, CONTEXT), max_size=200))
 def test_rooms_are_those_of_the_definition(lengths: list[int]) -> None:
     rows, _, count = best_fit_decreasing(np.array(lengths, dtype=np.int64), CONTEXT)
@@ -66,13 +64,11 @@ def test_documents_that_are_no_row_are_refused(lengths: list[int]) -> None:
         best_fit_decreasing(np.array(lengths), CONTEXT)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 5000), KEYS)
 def test_every_number_comes_once(count: int, key: int) -> None:
     assert sorted(permute(np.arange(count), count, key).tolist()) == list(range(count))
 
 
-@settings(deadline=None)
 @given(st.integers(2**31, 2**45), KEYS, st.integers(0, 2**30))
 def test_parts_of_a_huge_permutation_are_those_of_the_whole(count: int, key: int, start: int) -> None:
     together = permute(np.arange(start, start + 300), count, key)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from neobert import files as verification
@@ -273,7 +273,6 @@ def heldout_hashes(documents: Documents) -> tuple[set[int], set[int]]:
     return set(hashes[training.numbers].tolist()), set(hashes[heldout.numbers].tolist())
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 2**64 - 1), min_size=2, max_size=300))
 def test_equal_texts_are_on_one_side_and_nothing_is_lost(hashes: list[int]) -> None:
     if len(set(hashes)) < 2:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from neobert.data.tokenizers import TRAINERS, TextTokenizer, load_tokenizer, longest_first, train_bpe, train_wordpiece
@@ -96,7 +96,6 @@ def test_an_embedding_with_too_few_rows_is_refused(trained: TextTokenizer) -> No
         trained.require_rows(SIZE - 1)
 
 
-@settings(deadline=None)
 @given(st.integers(0, 60), st.integers(0, 60), st.integers(4, 60))
 def test_pairs_are_cut_as_the_tokenizers_library_cuts_them(first: int, second: int, budget: int) -> None:
     from tokenizers import Tokenizer, models, pre_tokenizers

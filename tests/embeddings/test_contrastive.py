@@ -101,7 +101,7 @@ def plain_loss(vectors: Tensor, matching: Matching) -> Tensor:
     negatives=st.lists(st.integers(0, 11), max_size=6),
     keep=st.booleans(),
 )
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_the_loss_is_the_papers(texts: int, pairs: list[tuple[int, int]], negatives: list[int], keep: bool) -> None:
     vectors = torch.randn(texts, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(texts))
     queries, documents, hard = (np.array(column, np.int64) % texts for column in (*zip(*pairs, strict=True), negatives))
@@ -218,7 +218,7 @@ def test_the_engine_takes_the_same_step_from_one_micro_batch_or_many() -> None:
     seed=st.integers(0, 99),
     cut=st.integers(0, 40),
 )
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_a_draw_depends_on_seed_and_step_alone(sizes: list[int], per_step: int, seed: int, cut: int) -> None:
     """Also when the course is longer; no pair comes twice before all others of its set have come, but for the rest."""
     whole, longer = (Sampling(tuple(sizes), (per_step,) * len(sizes), 0.5, seed, steps) for steps in (40, 90))
@@ -273,7 +273,7 @@ class Padding(nn.Module):
 
 
 @given(tokens=st.integers(1, 200), processes=st.integers(1, 9), pairs=st.integers(2, 8), negatives=st.integers(0, 2))
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_every_text_is_computed_by_one_process(tokens: int, processes: int, pairs: int, negatives: int) -> None:
     of_step = step_of(random_pairs(pairs, negatives))
     for network in (encoder(0.0), PaddedEncoder(Padding(), 64)):  # type: ignore[arg-type]

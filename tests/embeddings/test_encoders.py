@@ -72,7 +72,7 @@ def alone(by: TextEncoder, text: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("positions", ["rotary", "learned"])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(given_texts=texts, batch_tokens=st.sampled_from([1, 30, 100, 10_000]), chunk=st.sampled_from([1, 7, 4096]))
 def test_a_vector_does_not_depend_on_the_other_texts(tokenizer, positions, given_texts, batch_tokens, chunk):
     by = encoder(tokenizer, positions, batch_tokens=batch_tokens)
@@ -261,7 +261,7 @@ def reference(folder: Path) -> Callable[..., np.ndarray]:
 def test_vectors_are_those_of_transformers_whatever_else_is_encoded(family: str, folders: dict[str, Path]) -> None:
     alone, by = reference(folders[family]), opened(folders[family])
 
-    @settings(max_examples=8, deadline=None)
+    @settings(max_examples=8)
     @given(
         given_texts=texts,
         batch_tokens=st.sampled_from([1, 60, 300, 10_000]),

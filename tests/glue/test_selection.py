@@ -193,7 +193,7 @@ def means_the_same(first: bytes, second: bytes) -> bool:
 
 
 @given(number=st.integers(0, len(POINTS) - 1), place=st.floats(0, 1, exclude_max=True), change=st.integers(1, 255))
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @pytest.mark.parametrize("suffix", [".npz", ".json"])
 def test_a_damaged_trial_never_decides_and_runs_again(
     tmp_path_factory: pytest.TempPathFactory, study: GlueStudy, suffix: str, number: int, place: float, change: int
@@ -246,7 +246,7 @@ def test_best_weights_that_are_damaged_are_made_again_before_anything_starts_fro
 
 
 @given(place=st.floats(0, 1, exclude_max=True), change=st.integers(1, 255))
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_changed_choice_is_no_choice(
     tmp_path_factory: pytest.TempPathFactory, study: GlueStudy, place: float, change: int
 ) -> None:

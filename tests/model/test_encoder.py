@@ -41,7 +41,7 @@ def test_logits_are_those_of_the_description_with_and_without_padding(network):
 
 
 @torch.no_grad()
-@hypothesis.settings(max_examples=25, deadline=None, derandomize=True)
+@hypothesis.settings(max_examples=25, derandomize=True)
 @hypothesis.given(
     rows=st.lists(st.lists(st.integers(1, 8), min_size=0, max_size=3), min_size=1, max_size=3),
     form=st.sampled_from(list(FORMS)),

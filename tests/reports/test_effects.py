@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ablations.designs import cell, cells
@@ -25,7 +25,6 @@ def made_up(factors: tuple[str, ...], seeds: int, key: int) -> dict[tuple[str, .
     return {on: random.normal(50, 3, seeds) for on in cells(factors)}
 
 
-@settings(deadline=None)  # the first call imports scipy
 @given(st.integers(1, 4), st.integers(0, 1000))
 def test_effects_are_twice_the_coefficients_of_least_squares_with_seeds_as_blocks(seeds: int, key: int) -> None:
     values = made_up(THREE, seeds, key)

@@ -42,7 +42,7 @@ def test_sign_flips_are_counted_one_by_one(values: list[float]) -> None:
     assert compare(values, margin=0.5).p_sign_flip == pytest.approx(share)
 
 
-@settings(deadline=None, max_examples=30)  # statsmodels collects garbage in each call
+@settings(max_examples=30)  # statsmodels collects garbage in each call
 @given(P_VALUES)
 def test_holm_is_the_textbooks_step_down_and_statsmodels(p_values: list[float]) -> None:
     """Rejecting at 0.05 is the same as walking up from the smallest p until one exceeds 0.05 over those left."""

@@ -31,7 +31,7 @@ def world(task: str, examples: int, seed: int) -> tuple[dict[str, Array], list[d
 
 
 @given(st.sampled_from(sorted(TASKS)), st.integers(2, 30), st.integers(0, 2**31))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_weights_count_as_copies_of_the_examples(task: str, examples: int, seed: int) -> None:
     """A weighted metric is the metric of the examples repeated so often, by scikit-learn and scipy."""
     labels, models = world(task, examples, seed)

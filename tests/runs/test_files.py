@@ -42,7 +42,7 @@ KEYS = st.text().filter(lambda key: key != files.CHECKSUM)
 
 
 @given(st.lists(st.dictionaries(KEYS, st.integers() | st.text() | st.none())), st.integers(min_value=0))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_appended_lines_come_back_and_a_torn_last_one_is_left_out(
     tmp_path_factory: pytest.TempPathFactory, values: list[dict[str, object]], cut: int
 ) -> None:
@@ -68,7 +68,7 @@ lines_of_numbers = st.lists(st.dictionaries(KEYS, st.integers() | st.floats(allo
 
 
 @given(lines_of_numbers, st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_flipped_bit_in_a_line_is_told_or_changes_no_value(
     tmp_path_factory: pytest.TempPathFactory, values: list[dict[str, float]], data: st.DataObject
 ) -> None:

@@ -358,7 +358,7 @@ def test_runs_of_another_numerics_version_may_refer_to_anything(layout: Layout) 
 STATES = ("absent", "declared", "running", "failed", "done")
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     stages=st.lists(st.sampled_from(STATES), min_size=1, max_size=3),
     studies=st.lists(st.sampled_from(STATES), min_size=3, max_size=3),

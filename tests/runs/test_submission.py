@@ -155,7 +155,7 @@ def executed(script: str, folder: Path) -> tuple[list[str], str, str]:
     return arguments, python_path, mark
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(name=NAMES, mark=TEXTS)
 def test_whatever_a_path_is_called_bash_takes_it_for_a_path(
     tmp_path_factory: pytest.TempPathFactory, name: str, mark: str
