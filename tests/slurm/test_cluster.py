@@ -184,7 +184,7 @@ def test_an_environment_for_subprocesses_holds_nothing_of_a_job_outside(
 
 def test_a_machine_without_slurm_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 0)
-    monkeypatch.setattr("cluster.PATH", str(tmp_path))
+    monkeypatch.setattr("tests.slurm.cluster.PATH", str(tmp_path))
     reason = reason_not_to_start(Options(accounting=False))
     assert reason is not None
     assert "slurmctld" in reason and "slurmdbd" not in reason
