@@ -20,6 +20,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 RECORDS, DOCS = REPOSITORY / "reports" / "pipeline_check", REPOSITORY / "docs"
 PAGE = " ".join((DOCS / "pipeline-check.md").read_text(encoding="utf-8").split())
 
+pytestmark = pytest.mark.usefixtures("papers_ladder")
+
 
 @pytest.fixture(scope="module")
 def evidence() -> Evidence:
@@ -27,7 +29,7 @@ def evidence() -> Evidence:
 
 
 @pytest.fixture(scope="module")
-def group(evidence: Evidence) -> Group:
+def group(papers_ladder: None, evidence: Evidence) -> Group:
     return group_of(evidence, "smoke", "synthetic")
 
 
