@@ -3,13 +3,13 @@
 from pathlib import Path
 
 from neobert.data.sources import SyntheticSource
-from neobert.recipe import Contrastive, Optimization
+from neobert.recipe import Contrastive
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record
 from neobert.runs.run_file import Execution, write_run_file
 from neobert.runs.specifications import ContrastiveRun, PairSet, PretrainingRun
 from tests.support.exported_runs import write_checkpoints
-from tests.support.tiny_runs import SOURCE, tiny_model, tiny_run, tiny_stage
+from tests.support.tiny_runs import SOURCE, tiny_model, tiny_recipe, tiny_run, tiny_stage
 
 STEPS = 12
 WORLD = SyntheticSource(10)
@@ -31,17 +31,7 @@ def tiny_protocol(**changes: object) -> Contrastive:
         "max_tokens": 32,
         "pooling": "mean",
         "instructed": "queries",
-        "optimization": Optimization(
-            optimizer="adamw",
-            beta1=0.9,
-            beta2=0.95,
-            epsilon=1e-8,
-            weight_decay=0.01,
-            clip_norm=1.0,
-            peak_learning_rate=2e-3,
-            decay="cosine",
-            floor_fraction=1.0,
-        ),
+        "optimization": tiny_recipe().optimization.model_copy(update={"floor_fraction": 1.0}),
         "precision": "fp32",
         "seed": 0,
     }
