@@ -2,9 +2,8 @@
 
 What is wanted is looked up once and written into the folder's manifest. A file is fetched into a staging folder,
 compared with the hub's checksum, flushed and renamed to its place, so that a file in its place is always whole;
-whatever is killed is completed by the same call. (huggingface_hub's snapshot_download compares sizes alone, keeps a
-repository's layout, and knows no cap.) Addresses and tokens are the library's own: HF_ENDPOINT, HF_TOKEN or the stored
-login.
+whatever is killed is completed by the same call. (huggingface_hub's snapshot_download keeps a repository's layout, and
+knows no cap.) Addresses and tokens are the library's own: HF_ENDPOINT, HF_TOKEN or the stored login.
 """
 
 import json
