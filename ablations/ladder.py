@@ -129,6 +129,7 @@ M0 = Variant(
             data=Data(
                 corpus="wikibook",  # Table 2
                 tokenizer="wordpiece",  # Table 2
+                long_documents="cut",  # code: truncated to max_length when tokenised
             ),
             masking=Masking(
                 rate=0.15,  # Table 2

@@ -84,7 +84,7 @@ class MaskedDocuments:
         and which tokens are real."""
         numbers, lengths = np.arange(len(self)), self.view.framed_lengths
         zeros = np.zeros_like(numbers)
-        spans = Spans(numbers, zeros, lengths, self.view.numbers, zeros, lengths, self.keys)
+        spans = Spans(numbers, zeros, lengths, self.view.numbers, zeros, lengths, self.keys, zeros)
         batch = collate(PackedRows(self.context, len(self), spans, isolated=True), self.view.corpus, NEOBERT_MASKING)
         labels = torch.full_like(batch.token_ids, IGNORED_TARGET)
         labels[batch.token_ids == IDS.mask] = batch.targets[: batch.predicted_tokens]  # all of them are masked

@@ -26,6 +26,8 @@ Precision = Literal["fp32", "bf16"]
 EngineWord = Literal["single", "ddp", "zero1", "zero2"]
 """How processes share a model; the one word here that decides no result."""
 
+LongDocuments = Literal["cut", "split"]
+
 EmbeddingPrecision = Literal["fp32", "bf16", "fp16"]
 """What vectors are computed in: bf16 with weights in bf16, fp16 by autocast over weights in fp32. Nothing is trained in
 fp16, which needs loss scaling."""
@@ -111,10 +113,14 @@ class Model(Value):
 
 
 class Data(Value):
-    """Which text in which tokens; a source (synthetic, hub, directory) says where the bytes come from."""
+    """Which text in which tokens; a source (synthetic, hub, directory) says where the bytes come from.
+
+    Documents longer than a stage's context are cut to it, or split into passages that fit, so that all is read.
+    """
 
     corpus: str
     tokenizer: Literal["wordpiece", "bpe"]
+    long_documents: Annotated[LongDocuments, Neutral("cut")]
 
 
 class Masking(Value):

@@ -197,7 +197,8 @@ def collate(
     """
     token_ids, spans, framed, places = _read(rows, corpus)
     count, context = sizes.rows(rows.count), rows.context
-    masked, predicted = mask_tokens(token_ids, rows.spans.keys[spans], framed - 1, masking, corpus.ids)
+    offsets = framed - 1 + rows.spans.begins[spans]
+    masked, predicted = mask_tokens(token_ids, rows.spans.keys[spans], offsets, masking, corpus.ids)
     if rows.isolated:
         first_of_row = np.searchsorted(rows.spans.rows, rows.spans.rows)
         numbers, positions = (np.arange(len(first_of_row)) - first_of_row)[spans], framed
@@ -246,17 +247,16 @@ def _read(rows: PackedRows, corpus: TokenizedCorpus) -> tuple[Integers, Integers
     token_ids = np.empty(len(numbers), dtype=np.int64)
     token_ids[begins[opens]] = corpus.ids.cls
     token_ids[ends[closes] - 1] = corpus.ids.sep
-    first_addresses = corpus.starts[spans.documents] + spans.first - 1 + opens
+    first_addresses = corpus.starts[spans.documents] + spans.begins + spans.first - 1 + opens
     corpus.copy(first_addresses, spans.tokens - opens - closes, token_ids, begins + opens)
     return token_ids, owner, framed, places
 
 
-def heldout_batches(heldout: Documents, context: int, rows_per_batch: int) -> Iterator[Batch]:
-    """Documents, cut to the context and packed with borders, under one fixed masking: 15 %, all [MASK].
+def heldout_batches(documents: Documents, context: int, rows_per_batch: int) -> Iterator[Batch]:
+    """Documents fitted to the context, packed with borders, under one fixed masking: 15 %, all [MASK].
 
     They are masked by the hash of their text, so that masks are the same for every recipe.
     """
-    documents = heldout.truncated(context)
     hashes = documents.corpus.text_hashes[documents.numbers]
     keys = counter_hash(HELDOUT_SEED, (hashes & np.uint64(0xFFFFFFFF)).astype(np.int64))
     rows = pack_documents(documents, np.arange(len(documents)), keys, context)

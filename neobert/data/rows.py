@@ -14,7 +14,7 @@ import numpy as np
 
 from neobert.data.masking import Words, counter_hash, fold, threshold
 from neobert.data.shards import FRAME_TOKENS, Documents, Integers
-from neobert.recipe import Stage
+from neobert.recipe import LongDocuments, Stage
 
 
 class _Gaps:
@@ -101,7 +101,8 @@ class Spans:
     """Runs of framed documents ([CLS] text [SEP]); every field (spans,) int64.
 
     `rows`, `columns`: where the run begins; `tokens`: its length; `documents`: number in the corpus; `first`: its first
-    token's place in the framed document; `framed_lengths`: tokens of that document; `keys`: its mask key in this pass.
+    token's place in the framed document; `framed_lengths`: tokens of that document; `keys`: its mask key in this pass;
+    `begins`: where the framed document begins in the whole one, from which it may be a passage.
     """
 
     rows: Integers
@@ -111,6 +112,7 @@ class Spans:
     first: Integers
     framed_lengths: Integers
     keys: Integers
+    begins: Integers
 
     def __getitem__(self, chosen: slice | Integers) -> Self:
         return type(self)(*(getattr(self, field.name)[chosen] for field in fields(self)))
@@ -149,7 +151,7 @@ class PackedRows:
 
 
 def pack_documents(documents: Documents, indices: Integers, keys: Integers, context: int) -> PackedRows:
-    """Documents `indices` of a truncated view, best-fit packed with borders, fullest rows first."""
+    """Documents `indices` of a view fitted to `context`, best-fit packed with borders, fullest rows first."""
     lengths = documents.framed(indices)
     rows, columns, count = best_fit_decreasing(lengths, context)
     spans = Spans(
@@ -160,6 +162,7 @@ def pack_documents(documents: Documents, indices: Integers, keys: Integers, cont
         first=np.zeros_like(lengths),
         framed_lengths=lengths,
         keys=keys,
+        begins=np.zeros_like(lengths) if documents.begins is None else documents.begins[indices],
     )
     return PackedRows(context, count, _sorted(spans), isolated=True)
 
@@ -240,7 +243,10 @@ class Stream:
     """Packed rows without end, of documents that are shuffled anew in each epoch; `words` seed the order.
 
     place: where the stream stands, as JSON's own types.
+    takes_whole_documents: rows hold parts of uncut documents; otherwise documents are fitted to the context before.
     """
+
+    takes_whole_documents = False
 
     def __init__(self, documents: Documents, context: int, words: tuple[int, ...], **place: int) -> None:
         self.documents = documents
@@ -268,13 +274,13 @@ class Stream:
 
 
 class PaddedStream(Stream):
-    """A step holds as many documents as slots rows, however short, each cut to the context (the paper's count).
+    """A step holds as many documents, or passages of split ones, as slots rows, however short (the paper's count).
 
     They are best-fit packed, so there are fewer rows than were asked for.
     """
 
     def __init__(self, documents: Documents, context: int, words: tuple[int, ...]) -> None:
-        super().__init__(documents.truncated(context), context, words, position=0)
+        super().__init__(documents, context, words, position=0)
 
     def take(self, rows: int) -> PackedRows:
         position = self.place["position"]
@@ -283,10 +289,10 @@ class PaddedStream(Stream):
 
 
 class PackedStream(Stream):
-    """A step holds full rows: documents cut to the context and best-fit packed, a window at a time."""
+    """A step holds full rows: documents cut or split to the context and best-fit packed, a window at a time."""
 
     def __init__(self, documents: Documents, context: int, words: tuple[int, ...]) -> None:
-        super().__init__(documents.truncated(context), context, words, window=0, row=0)
+        super().__init__(documents, context, words, window=0, row=0)
         self._packed: tuple[int, PackedRows] | None = None
 
     def take(self, rows: int) -> PackedRows:
@@ -308,6 +314,8 @@ class PackedStream(Stream):
 class AcrossStream(Stream):
     """A step holds full rows cut from uncut documents one after the other; a row ignores the borders in it."""
 
+    takes_whole_documents = True
+
     def __init__(self, documents: Documents, context: int, words: tuple[int, ...]) -> None:
         super().__init__(documents, context, words, position=0, offset=0)
         self._mean_tokens = float(documents.lengths.mean()) + FRAME_TOKENS
@@ -328,6 +336,7 @@ class AcrossStream(Stream):
             first=cuts - starts[owner],
             framed_lengths=lengths[owner],
             keys=keys[owner],
+            begins=np.zeros_like(cuts),
         )
         finished = int(np.searchsorted(ends, offset + wanted, side="right"))
         done = int(ends[finished - 1]) if finished else 0
@@ -362,21 +371,32 @@ class StepIterator:
     Args:
         documents: the training side of a corpus, uncut.
         stage_number: place of the stage in its recipe; a later stage has an order and masks of its own.
+        long_documents: whether documents longer than the context are cut or split; across documents all is read anyway.
 
     Raises:
         ValueError: a subset of the mixture has no document.
     """
 
     def __init__(
-        self, documents: Documents, stage: Stage, packing: PackingWord, *, seed: int, stage_number: int = 0
+        self,
+        documents: Documents,
+        stage: Stage,
+        packing: PackingWord,
+        *,
+        seed: int,
+        stage_number: int = 0,
+        long_documents: LongDocuments = "cut",
     ) -> None:
         self.stage = stage
         self.words = (seed, stage_number)
         self.step = 0
-        self.streams = [
-            STREAMS[packing](documents.at_least(subset.minimum_tokens), stage.context, (*self.words, number))
-            for number, subset in enumerate(stage.mixture)
-        ]
+        stream = STREAMS[packing]
+        self.streams = []
+        for number, subset in enumerate(stage.mixture):
+            view = documents.at_least(subset.minimum_tokens)
+            if not stream.takes_whole_documents:
+                view = view.fitted(stage.context, long_documents)
+            self.streams.append(stream(view, stage.context, (*self.words, number)))
 
     def __iter__(self) -> Self:
         return self

@@ -39,6 +39,7 @@ from neobert.files import (
     sync_file,
 )
 from neobert.files import verify as verify_files
+from neobert.recipe import LongDocuments
 from neobert.runs.layout import MANIFEST, PARTIAL
 
 Integers = NDArray[np.int64]
@@ -425,12 +426,14 @@ HELDOUT_LEAST_TEXTS = 32
 class Documents:
     """A choice of documents of a corpus.
 
-    `numbers` (documents,) int64: places in the corpus; `lengths` (documents,) int64: tokens shown, without specials.
+    `numbers` (documents,) int64: places in the corpus; `lengths` (documents,) int64: tokens shown, without specials;
+    `begins` (documents,) int64: the first token shown, None where it is everywhere the first of the document.
     """
 
     corpus: TokenizedCorpus
     numbers: Integers
     lengths: Integers
+    begins: Integers | None = None
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -450,9 +453,25 @@ class Documents:
         Raises:
             ValueError: the context has no room for a token beside the specials.
         """
-        if context <= FRAME_TOKENS:
-            raise ValueError(f"a context of {context} tokens has no room beside {FRAME_TOKENS} special tokens")
-        return Documents(self.corpus, self.numbers, np.minimum(self.lengths, context - FRAME_TOKENS))
+        return Documents(self.corpus, self.numbers, np.minimum(self.lengths, _room(context)))
+
+    def split(self, context: int) -> "Documents":
+        """The documents as passages of at most `context` tokens, specials included; those of one document follow each
+        other and differ by one token in length at most.
+
+        Raises:
+            ValueError: as `truncated`.
+        """
+        passages = np.maximum(-(-self.lengths // _room(context)), 1)
+        owner = np.repeat(np.arange(len(self)), passages)
+        place = np.arange(len(owner)) - np.repeat(np.cumsum(passages) - passages, passages)
+        begins = place * self.lengths[owner] // passages[owner]
+        ends = (place + 1) * self.lengths[owner] // passages[owner]
+        return Documents(self.corpus, self.numbers[owner], ends - begins, begins)
+
+    def fitted(self, context: int, long_documents: LongDocuments) -> "Documents":
+        """The documents `truncated` or `split` to a context."""
+        return self.split(context) if long_documents == "split" else self.truncated(context)
 
     def at_least(self, minimum_tokens: int) -> "Documents":
         """The documents of at least `minimum_tokens` shown tokens, specials included.
@@ -485,7 +504,15 @@ class Documents:
 
     def at(self, chosen: Integers | NDArray[np.bool_]) -> "Documents":
         """Some documents of the view: by index, in that order, or those where a boolean is true."""
-        return Documents(self.corpus, self.numbers[chosen], self.lengths[chosen])
+        begins = None if self.begins is None else self.begins[chosen]
+        return Documents(self.corpus, self.numbers[chosen], self.lengths[chosen], begins)
+
+
+def _room(context: int) -> int:
+    """Tokens of text in a context."""
+    if context <= FRAME_TOKENS:
+        raise ValueError(f"a context of {context} tokens has no room beside {FRAME_TOKENS} special tokens")
+    return context - FRAME_TOKENS
 
 
 def _heldout_bound(hashes: NDArray[np.uint64]) -> np.uint64:

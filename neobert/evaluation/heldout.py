@@ -4,6 +4,7 @@ import hashlib
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from neobert.data.batches import Batch, heldout_batches
 from neobert.data.shards import Documents, TokenizedCorpus, all_documents
 from neobert.errors import MissingData
 from neobert.model.heads import MaskedLanguageModel
-from neobert.recipe import Precision
+from neobert.recipe import LongDocuments, Precision
 from neobert.runs.records import HeldoutScore
 from neobert.training.engine import autocast
 
@@ -23,14 +24,14 @@ to 0.048 nats, so here of 0.002 to 0.009. At paper scale four measurements of up
 more of training."""
 
 COUNTED_BYTES = 512
-"""Most bytes of a document that count towards `HELDOUT_BYTES`: about what a context of 128 tokens reads of it."""
+"""Most bytes of a document that is cut that count towards `HELDOUT_BYTES`: about what 128 tokens hold."""
 
 HASH_DIGITS = 12
 
 
 @dataclass(frozen=True)
 class HeldoutText:
-    """Held-out documents of a corpus, each cut to `context` tokens.
+    """Held-out documents of a corpus, each cut to `context` tokens or split into passages of so many.
 
     Every tokenizer and context gets the same texts, and every context the same masks in their beginnings.
     """
@@ -39,22 +40,28 @@ class HeldoutText:
     documents: Documents
     context: int
     rows_per_batch: int
+    long_documents: LongDocuments
+
+    @cached_property
+    def shown(self) -> Documents:
+        """What the model sees of the documents."""
+        return self.documents.fitted(self.context, self.long_documents)
 
     def batches(self) -> Iterator[Batch]:
         """The documents under the fixed masks."""
-        return heldout_batches(self.documents, self.context, self.rows_per_batch)
+        return heldout_batches(self.shown, self.context, self.rows_per_batch)
 
     @property
     def tokens(self) -> int:
         """Tokens that the model sees, without specials."""
-        return int(self.documents.truncated(self.context).lengths.sum())
+        return int(self.shown.lengths.sum())
 
     @property
     def text_bytes(self) -> int:
         """UTF-8 bytes of the text that the model sees; a document that is cut counts in proportion to its tokens."""
-        whole, shown = self.documents.lengths, self.documents.truncated(self.context).lengths
-        text_bytes = self.documents.corpus.text_bytes[self.documents.numbers]
-        return round(float((text_bytes * shown / np.maximum(whole, 1)).sum()))
+        corpus, numbers = self.shown.corpus, self.shown.numbers
+        whole = np.maximum(corpus.lengths[numbers], 1)
+        return round(float((corpus.text_bytes[numbers] * self.shown.lengths / whole).sum()))
 
     @property
     def texts(self) -> str:
@@ -64,25 +71,32 @@ class HeldoutText:
 
 
 def choose_heldout_texts(
-    corpora: Mapping[str, TokenizedCorpus], rows_per_batch: Mapping[int, int]
+    corpora: Mapping[str, TokenizedCorpus], rows_per_batch: Mapping[int, int], long_documents: LongDocuments = "cut"
 ) -> list[HeldoutText]:
     """What is measured: documents of each corpus in each context; `rows_per_batch` is by context."""
-    chosen = {name: sample(all_documents(corpus).split_heldout()[1]) for name, corpus in corpora.items()}
+    counted_bytes = COUNTED_BYTES if long_documents == "cut" else None
+    heldout = {name: all_documents(corpus).split_heldout()[1] for name, corpus in corpora.items()}
+    chosen = {name: sample(documents, counted_bytes=counted_bytes) for name, documents in heldout.items()}
     return [
-        HeldoutText(name, documents, context, rows)
+        HeldoutText(name, documents, context, rows, long_documents)
         for name, documents in chosen.items()
         for context, rows in rows_per_batch.items()
     ]
 
 
-def sample(heldout: Documents, wanted_bytes: int = HELDOUT_BYTES) -> Documents:
-    """The documents with the smallest hashes that hold `wanted_bytes` of text together, or all.
+def sample(
+    heldout: Documents, wanted_bytes: int = HELDOUT_BYTES, counted_bytes: int | None = COUNTED_BYTES
+) -> Documents:
+    """The documents with the smallest hashes that hold `wanted_bytes` of text together, or all; at most
+    `counted_bytes` of a document count.
 
     Counting bytes rather than documents evens out sentences and books; counting bytes rather than tokens gives every
     tokenizer and context the same texts.
     """
     order = np.argsort(heldout.corpus.text_hashes[heldout.numbers], kind="stable")
-    counted = np.minimum(heldout.corpus.text_bytes[heldout.numbers[order]], COUNTED_BYTES)
+    counted = heldout.corpus.text_bytes[heldout.numbers[order]]
+    if counted_bytes is not None:
+        counted = np.minimum(counted, counted_bytes)
     enough = int(np.searchsorted(np.cumsum(counted), wanted_bytes)) + 1
     return heldout.at(order[:enough])
 

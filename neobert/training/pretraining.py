@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import torch
 
 from neobert.data.batches import Batch, ExactSizes, PaddingBuckets, collate, micro_batches
@@ -77,8 +76,15 @@ class PretrainingTrainer(Trainer[Batch]):
         self.data_state = self.rows.state()
 
     def _rows(self, seed: int) -> StepIterator:
-        packing = self.run.recipe.packing
-        return StepIterator(self.documents, self.stage, packing, seed=seed, stage_number=self.run.stage)
+        recipe = self.run.recipe
+        return StepIterator(
+            self.documents,
+            self.stage,
+            recipe.packing,
+            seed=seed,
+            stage_number=self.run.stage,
+            long_documents=recipe.data.long_documents,
+        )
 
     @cached_property
     def heldout(self) -> list[HeldoutText]:
@@ -89,7 +95,8 @@ class PretrainingTrainer(Trainer[Batch]):
             corpora[run.recipe.data.corpus] = tokenized_corpus(self.layout, run, self.run_file.source)
         common = self.run_file.execution.heldout_context or self.stage.context
         contexts = sorted({self.stage.context, common})
-        return choose_heldout_texts(corpora, {context: self._rows_of(context) for context in contexts})
+        rows = {context: self._rows_of(context) for context in contexts}
+        return choose_heldout_texts(corpora, rows, self.run.recipe.data.long_documents)
 
     def _rows_of(self, context: int) -> int:
         return max(1, self.run_file.execution.micro_batch_tokens // context)
@@ -124,7 +131,8 @@ class PretrainingTrainer(Trainer[Batch]):
         most_rows, is_gpu = self._rows_of(context), self.device.type == "cuda"
         sizes: ExactSizes | PaddingBuckets = ExactSizes(least_rows=1)
         if self.compiled:
-            document_tokens = float(np.minimum(self.documents.framed_lengths, context).mean())
+            fitted = self.documents.fitted(context, self.run.recipe.data.long_documents)
+            document_tokens = float(fitted.framed_lengths.mean())
             sizes = PaddingBuckets(most_rows, context, masking.rate, document_tokens)
         flat = is_gpu and self.run.recipe.precision == "bf16"
         for step in rows:

@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
 from unittest.mock import patch
 
 import numpy as np
@@ -29,6 +29,7 @@ from neobert.data.rows import (
     PackingWord,
     StepIterator,
     join_rows,
+    pack_documents,
 )
 from neobert.data.shards import Documents, TokenizedCorpus, all_documents
 from neobert.recipe import Masking, Subset
@@ -72,7 +73,7 @@ def predicted_places(rows: PackedRows, batch: Batch) -> set[tuple[int, int, int]
     places, targets = batch.gather.places.numpy()[kept], batch.targets.numpy()[kept]
     begins = spans.rows * rows.context + spans.columns
     piece = np.searchsorted(begins, places, side="right") - 1
-    offsets = spans.first[piece] + places - begins[piece] - 1
+    offsets = spans.begins[piece] + spans.first[piece] + places - begins[piece] - 1
     return set(zip(spans.documents[piece].tolist(), offsets.tolist(), targets.tolist(), strict=True))
 
 
@@ -99,6 +100,37 @@ def test_every_state_continues_with_exactly_the_rows_that_would_have_come(
         next(restored)
         restored.restore(state)
         assert [fields(next(restored)) for _ in range(6)] == expected
+
+
+@given(count=st.integers(1, 30), context=st.integers(3, 40), seed=st.integers(0, 100))
+@settings(max_examples=40)
+def test_split_documents_are_read_whole_in_passages_of_nearly_equal_length(count: int, context: int, seed: int) -> None:
+    documents = small_documents(count, seed=seed)
+    corpus, passages = documents.corpus, documents.split(context)
+    assert passages.framed_lengths.max() <= context
+    rows = pack_documents(passages, np.arange(len(passages)), passages.numbers, context)
+    batch = collate(rows, corpus, Masking(rate=1e-12, mask_share=1, random_share=0))
+    read: dict[int, list[tuple[int, list[int]]]] = {}
+    for span in range(len(rows.spans.rows)):
+        row, column, tokens = (int(getattr(rows.spans, name)[span]) for name in ("rows", "columns", "tokens"))
+        opening, *text, closing = batch.token_ids[row, column : column + tokens].tolist()
+        assert (opening, closing) == (IDS.cls, IDS.sep)
+        read.setdefault(int(rows.spans.documents[span]), []).append((int(rows.spans.begins[span]), text))
+    for document in range(len(documents)):
+        texts = [text for _, text in sorted(read[document])]
+        assert [IDS.cls, *chain(*texts), IDS.sep] == framed(corpus, document)
+        assert max(map(len, texts)) - min(map(len, texts)) <= 1
+
+
+def test_the_passages_of_a_document_have_the_masks_of_the_whole() -> None:
+    whole = all_documents(corpus_of([90]))
+    predicted = []
+    for documents, context in ((whole, 96), (whole.split(32), 32)):
+        keys = np.full(len(documents), 3)
+        rows = pack_documents(documents, np.arange(len(documents)), keys, context)
+        found = predicted_places(rows, collate(rows, whole.corpus, BERT))
+        predicted.append(found)
+    assert predicted[0] == predicted[1] and len(predicted[0]) > 8
 
 
 @packings
@@ -380,7 +412,7 @@ def test_seed_and_stage_decide_the_order_and_nothing_else_does(packing: PackingW
 def evaluation(documents: Documents, rows: int) -> list[tuple[list[int], list[int]]]:
     """(tokens with masks, targets) of each held-out document as evaluated, in a stable order."""
     found = []
-    for batch in heldout_batches(documents, CONTEXT, rows):
+    for batch in heldout_batches(documents.truncated(CONTEXT), CONTEXT, rows):
         assert batch.token_ids.shape == (rows, CONTEXT)
         targets = torch.full_like(batch.token_ids, -1)
         for row, column, target in masks(batch):

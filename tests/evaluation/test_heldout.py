@@ -55,7 +55,7 @@ def test_there_are_more_than_a_hundred_thousand_predicted_tokens(tokens: int) ->
     """In documents of one sentence, as Wikipedia's and the books' sentences are, and in those of the web."""
     corpus = corpus_of([tokens] * (HELDOUT_BYTES // min(4 * tokens, COUNTED_BYTES)))
     documents = sample(all_documents(replace(corpus, text_bytes=(4.5 * corpus.lengths).astype(np.int64))))
-    assert sum(batch.predicted_tokens for batch in heldout_batches(documents, 128, 512)) > 100_000
+    assert sum(batch.predicted_tokens for batch in heldout_batches(documents.truncated(128), 128, 512)) > 100_000
 
 
 def test_bits_per_byte_of_a_model_that_knows_nothing_is_the_price_of_its_tokens() -> None:
@@ -64,7 +64,7 @@ def test_bits_per_byte_of_a_model_that_knows_nothing_is_the_price_of_its_tokens(
     torch.nn.init.zeros_(model.decoder.bias)
     corpus = corpus_of([10, 30, 0, 7])
     corpus = replace(corpus, shards=tuple(shard % 45 + 5 for shard in corpus.shards), text_bytes=corpus.lengths * 5)
-    score = measure_heldout(model, HeldoutText("web", all_documents(corpus), 16, 3), "fp32", CPU)
+    score = measure_heldout(model, HeldoutText("web", all_documents(corpus), 16, 3, "cut"), "fp32", CPU)
     assert score.loss == pytest.approx(math.log(50), rel=1e-6)
     # 14 of 30 tokens are shown of the second document, and as many of its bytes; the third has none.
     assert (score.documents, score.tokens, score.text_bytes) == (4, 10 + 14 + 7, 5 * (10 + 14 + 7))
@@ -98,6 +98,6 @@ def test_texts_without_a_predicted_token_are_told_in_a_sentence() -> None:
 def test_other_texts_have_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
     corpus = corpus_of(realistic_lengths(2000, 30))
     (whole,) = choose_heldout_texts({"web": corpus}, {12: 4})
-    monkeypatch.setattr(heldout, "sample", lambda documents: sample(documents, 500))
+    monkeypatch.setattr(heldout, "sample", lambda documents, counted_bytes: sample(documents, 500, counted_bytes))
     (fewer,) = choose_heldout_texts({"web": corpus}, {12: 4})
     assert fewer.texts != whole.texts and len(fewer.documents) < len(whole.documents)

@@ -143,7 +143,7 @@ def test_pairs_that_somebody_encodes_stay(layout: Layout) -> None:
 
 def test_tokenised_data_stays_while_any_run_refers_to_it(layout: Layout) -> None:
     """Growing corpora count like whole ones; tokenizers, encoded tasks and unknown folders are not corpora."""
-    first, second = tiny_run(), tiny_run(data=Data(corpus="wikibook", tokenizer="wordpiece"))
+    first, second = tiny_run(), tiny_run(data=Data(corpus="wikibook", tokenizer="wordpiece", long_documents="cut"))
     for made in (first, second):
         declare(layout, made)
         tokenize(layout, made.data_id)

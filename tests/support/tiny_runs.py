@@ -74,7 +74,7 @@ def tiny_recipe(**changes: object) -> Pretraining:
     """Pre-training with dropout, so that resuming must also restore randomness."""
     fields = {
         "model": tiny_model(),
-        "data": Data(corpus="web", tokenizer="wordpiece"),
+        "data": Data(corpus="web", tokenizer="wordpiece", long_documents="cut"),
         "masking": Masking(rate=0.2, mask_share=0.8, random_share=0.1),
         "packing": "padded",
         "optimization": Optimization(
