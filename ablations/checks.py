@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ablations.costs import GIGABYTE, Machine, stage_memory
 from ablations.plan import PlanRow, StageName, unfinished
+from ablations.rates import at_scale
 from ablations.scales import Scale, scaled_variant
 from ablations.variant import Variant
 from neobert.data.catalog import TASK_SPLITS
@@ -50,7 +51,7 @@ class Problem:
 
 def requirements(chosen: Sequence[Variant], scale: Scale, stages: Collection[StageName]) -> Needs:
     """Corpora, tokenizers, tasks and pairs that variants read at a scale, each once; every stage needs tokenizers."""
-    recipes = [scaled_variant(variant, scale, "published")[0] for variant in chosen]
+    recipes = [scaled_variant(at_scale(variant, scale), scale, "published")[0] for variant in chosen]
     tokenizers: dict[str, int] = {}
     for recipe in recipes:
         name, rows = recipe.pretraining.data.tokenizer, recipe.pretraining.model.vocabulary_size

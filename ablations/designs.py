@@ -12,6 +12,7 @@ from itertools import product
 from typing import Literal
 
 from ablations import ladder
+from ablations.rates import variant_named
 from ablations.scales import Scale, Vocabulary, scaled_variant
 from ablations.variant import Modification, Variant
 from neobert.errors import did_you_mean
@@ -255,17 +256,23 @@ def factors_of_cell(name: str) -> tuple[str, ...] | None:
 
 
 def named(name: str) -> Variant | None:
-    """The variant of a design, from its name alone; None where it is no such name."""
+    """The variant of a design or at a rate, from its name alone; None where it is no such name.
+
+    Raises:
+        ValueError: as `variant_named`.
+    """
     switched_on = factors_of_cell(name)
-    return single_variants().get(name) if switched_on is None else cell(switched_on)
+    if switched_on is not None:
+        return cell(switched_on)
+    return single_variants().get(name) or variant_named(name)
 
 
 def chosen_variants(names: Sequence[str]) -> list[Variant]:
     """Variants by name, `all` (the ladder) or a range such as M0..M5, each once, in the order of the ladder; those of
-    designs (M9-norm, F:positions+norm) behind them.
+    designs (M9-norm, F:positions+norm) and at other rates (M4@rate4e-3) behind them.
 
     Raises:
-        ValueError: a name is unknown.
+        ValueError: a name is unknown, or no variant can have the rate that it says.
     """
     known = ladder.variants()
     on_ladder = [name for name in known if "@" not in name]

@@ -19,6 +19,7 @@ from ablations.ladder import (
     TRANSFERRED_TASKS,
     variants,
 )
+from ablations.rates import at_scale
 from ablations.scales import Scale, scaled, scaled_embedding, scaled_measurement, scaled_variant, vocabulary_of
 from ablations.variant import EmbeddingProtocol, Recipe, Variant, change_label
 from neobert.data.mteb_tasks import EmbeddingTask, chosen_tasks, task_prompts
@@ -230,14 +231,15 @@ def plan(
 ) -> list[VariantRow]:
     """One row a variant and seed. Data may be missing, except what `choice` names and what mteb reads.
 
-    `finetuning_seeds` are those of fine-tuning; None stands for the seed of pre-training.
+    `finetuning_seeds` are those of fine-tuning; None stands for the seed of pre-training. A variant at a rate that it
+    has at the scale anyway is the variant itself.
 
     Raises:
-        MissingData, ValueError: as `embedding_runs`.
+        MissingData, ValueError: as `embedding_runs`; the scale replaces the rate of a variant's name.
     """
     rows = []
     vocabulary, index = vocabulary_of(source), Index(layout)
-    for variant in chosen:
+    for variant in {each.name: each for each in (at_scale(each, scale) for each in chosen)}.values():
         recipe, parent = scaled_variant(variant, scale, vocabulary)
         for seed in seeds:
             trained = pretraining_runs(recipe.pretraining, seed, source)

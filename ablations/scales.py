@@ -138,8 +138,7 @@ def scaled(recipe: Recipe, scale: Scale, vocabulary: Vocabulary) -> Recipe:
     pretraining = tree["pretraining"]
     _shrink_model(pretraining["model"], rules, vocabulary)
     optimization = pretraining["optimization"]
-    peak = optimization["peak_learning_rate"]
-    optimization["peak_learning_rate"] = rules.peak_learning_rates.get(peak, peak)
+    optimization["peak_learning_rate"] = scaled_rate(optimization["peak_learning_rate"], scale)
     pretraining["precision"] = rules.precision
     for stage in pretraining["stages"]:
         _shrink_stage(stage, rules)
@@ -147,6 +146,11 @@ def scaled(recipe: Recipe, scale: Scale, vocabulary: Vocabulary) -> Recipe:
     tree["grid"] = _shrunk_grid(tree["grid"], rules)
     tree["embedding"] = scaled_embedding(scale, recipe.embedding).model_dump()
     return validated(tree, f"scale {scale}")
+
+
+def scaled_rate(rate: float, scale: Scale) -> float:
+    """A peak rate of pre-training at a scale; one that no rule is about stays as it is."""
+    return rate if scale == "paper" else RULES[scale].peak_learning_rates.get(rate, rate)
 
 
 def vocabulary_of(source: Source) -> Vocabulary:

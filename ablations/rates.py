@@ -1,0 +1,232 @@
+"""Peak learning rates: variants at a rate of their own, the grid that a sweep tries, and the best rate by its losses.
+
+`M4@rate4e-3` is M4 at the peak rate 4e-3. The rate in a name is the one that is used, at every scale that takes it. A
+sweep trains on pilot seeds, which no comparison of variants counts.
+"""
+
+import math
+import re
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from ablations.ladder import variants
+from ablations.scales import Scale, scaled_rate
+from ablations.variant import Modification, Variant
+
+PILOT_SEEDS = range(1000, 1100)
+"""Seeds of pre-training that choose rates. A rate chosen on a seed would look better on that seed than it is."""
+SOURCE = "a sweep over peak rates (sweeps/learning_rates.py), not the paper"
+MARK = "@rate"
+TEXT = re.compile(r"[1-9](\.[1-9])?e-?\d{1,2}")
+SAME_RATE = 1.1
+"""Rates within this factor count as one: a tenth moves the loss by a fiftieth of what a factor of two does."""
+ROUNDING = 1e-12
+"""Of a loss: below it a parabola is made of rounding."""
+
+
+# Variants at a rate
+
+
+def rate_text(rate: float) -> str:
+    """A rate with one or two digits, as in names: 4e-3, 2.8e-3."""
+    digits, exponent = f"{rate:.1e}".split("e")
+    return f"{digits.removesuffix('.0')}e{int(exponent)}"
+
+
+def rounded(rate: float) -> float:
+    """A rate with the two digits that names hold."""
+    return float(rate_text(rate))
+
+
+def at_rate(variant: Variant, rate: float) -> Variant:
+    """A variant at another peak rate, in two digits.
+
+    Raises:
+        ValueError: it is the paper's rate for the variant, which small scales replace.
+    """
+    name = f"{variant.name}{MARK}{rate_text(rate)}"
+    if rounded(rate) == variant.recipe.pretraining.optimization.peak_learning_rate:
+        raise ValueError(f"{name}: {rate_text(rate)} is {variant.name}'s own rate in the paper: say {variant.name}")
+    change = Modification(
+        f"peak learning rate {rate_text(rate)}", source=SOURCE, optimization={"peak_learning_rate": rounded(rate)}
+    )
+    return variant.derive(name, change, kept=variant.kept)
+
+
+def variant_named(name: str) -> Variant | None:
+    """The variant at a rate, from its name alone; None where the name has no rate.
+
+    Raises:
+        ValueError: the rate is not written as names have it, or is the paper's own.
+    """
+    base, mark, text = name.rpartition(MARK)
+    if not mark or base not in variants():
+        return None
+    if TEXT.fullmatch(text) is None:
+        raise ValueError(f"{name!r} names no rate: write one or two digits and a power of ten, as {base}{MARK}2.8e-3")
+    return at_rate(variants()[base], float(text))
+
+
+def shared_rate(variant: Variant, scale: Scale) -> float:
+    """The peak rate that a variant has at a scale unless its name says another."""
+    return scaled_rate(variant.recipe.pretraining.optimization.peak_learning_rate, scale)
+
+
+def at_scale(variant: Variant, scale: Scale) -> Variant:
+    """What a variant at a rate is at a scale: the variant itself where it has this rate there anyway.
+
+    Raises:
+        ValueError: the scale has another rate in place of the one that the name says.
+    """
+    if MARK not in variant.name:
+        return variant
+    assert variant.parent is not None
+    rate = variant.recipe.pretraining.optimization.peak_learning_rate
+    if (used := scaled_rate(rate, scale)) != rate:
+        raise ValueError(
+            f"{variant.name}: scale {scale} replaces the paper's rate {rate_text(rate)} by {rate_text(used)}, so that "
+            "no variant can have it there: name a rate nearby"
+        )
+    return variant.parent if rate == shared_rate(variant.parent, scale) else variant
+
+
+def variant_at(variant: Variant, rate: float, scale: Scale) -> Variant:
+    """A variant at a rate of a scale; the variant itself at its shared rate.
+
+    Raises:
+        ValueError: the scale cannot hold the rate.
+    """
+    return variant if rate == shared_rate(variant, scale) else at_scale(at_rate(variant, rate), scale)
+
+
+# The grid
+
+
+def grid_rate(shared: float, factor: float, step: int) -> float:
+    """The rate `step` steps of a factor above the shared one, in two digits."""
+    return shared if step == 0 else rounded(shared * factor**step)
+
+
+def next_step(losses: Mapping[int, float | None], most: int) -> int | None:
+    """The step to try next, from the loss at each step that was tried (None where it failed): a neighbour of the best
+    one. None where both were tried, lie beyond ±`most`, or nothing trained."""
+    known = {step: loss for step, loss in losses.items() if loss is not None}
+    if not known:
+        return None
+    best = min(known, key=lambda step: (known[step], step))  # of equal losses as `RateCurve.optimum`
+    untried = (step for step in (best - 1, best + 1) if step not in losses and abs(step) <= most)
+    return next(untried, None)
+
+
+# Losses over rates
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """Where the loss of a variant is lowest.
+
+    `exact` is the rate and `loss` what the parabola has there, in nats a token. `error_octaves` is the standard error
+    of the rate's logarithm to base 2; None where nothing tells it. `fitted` are the rates that the parabola goes
+    through; without any the best rate that was tried stands for the optimum, and `reason` says why.
+    """
+
+    exact: float
+    loss: float
+    error_octaves: float | None = None
+    fitted: tuple[float, ...] = ()
+    curvature: float = 0.0
+    reason: str = ""
+
+    @property
+    def rate(self) -> float:
+        """The rate in two digits, as a variant can have it."""
+        return rounded(self.exact)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The rate less and plus one standard error."""
+        if self.error_octaves is None:
+            return None
+        return self.exact / 2**self.error_octaves, self.exact * 2**self.error_octaves
+
+    def fitted_loss(self, rate: float) -> float:
+        """The parabola at a rate, in nats a token; `curvature` is its leading coefficient, in nats an octave²."""
+        return self.loss + self.curvature * math.log2(rate / self.exact) ** 2
+
+
+@dataclass(frozen=True)
+class RateCurve:
+    """Held-out losses of one variant over peak rates: {rate: {pilot seed: nats a token}}. `failures` are the runs that
+    ended without a loss, with the reason, in the same form."""
+
+    losses: Mapping[float, Mapping[int, float]]
+    failures: Mapping[float, Mapping[int, str]]
+
+    @cached_property
+    def rates(self) -> tuple[float, ...]:
+        """The rates that were tried, upwards."""
+        return tuple(sorted({*self.losses, *self.failures}))
+
+    @cached_property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds that count: those that were tried at most rates, so that an unfinished one changes nothing."""
+        tried = [seed for rate in self.rates for seed in {*self.losses.get(rate, ()), *self.failures.get(rate, ())}]
+        most = max(map(tried.count, tried), default=0)
+        return tuple(sorted({seed for seed in tried if tried.count(seed) == most}))
+
+    @cached_property
+    def means(self) -> dict[float, float]:
+        """The mean over the seeds of each rate at which all of them have a finite loss."""
+        own = {rate: [self.losses.get(rate, {}).get(seed, math.nan) for seed in self.seeds] for rate in self.rates}
+        return {rate: statistics.fmean(values) for rate, values in own.items() if all(map(math.isfinite, values))}
+
+    def has_failed(self, rate: float) -> bool:
+        """Whether a run at the rate ended without a finite loss: then the rate has none."""
+        found = self.losses.get(rate, {}).values()
+        return bool(self.failures.get(rate)) or not all(map(math.isfinite, found))
+
+    def optimum(self, noise: float | None = None) -> Optimum | None:
+        """The vertex of the parabola through the best rate and its neighbours in the logarithm of the rate.
+
+        Its error is that of the mean of the seeds' own vertices. With one seed it follows from the curvature and
+        `noise`, the standard deviation of a run's loss in nats; without that there is none. Where the next rate failed,
+        the best one that trained stands for the optimum. None where no rate has a loss, or where the best one lies at
+        the edge of what was tried.
+        """
+        if not self.means:
+            return None
+        best = min(self.means, key=lambda rate: self.means[rate])
+        below = [rate for rate in self.rates if rate < best]
+        above = [rate for rate in self.rates if rate > best]
+        if not (below and above):
+            return None
+        lower = max((rate for rate in below if rate in self.means), default=None)
+        upper = min((rate for rate in above if rate in self.means), default=None)
+        if lower is None or upper is None:
+            beyond = below[-1] if lower is None else above[0]
+            reason = f"the next rate, {rate_text(beyond)}, failed"
+            return Optimum(best, self.means[best], reason=reason) if self.has_failed(beyond) else None
+        return self._vertex((lower, best, upper), noise)
+
+    def _vertex(self, fitted: tuple[float, float, float], noise: float | None) -> Optimum:
+        import numpy as np
+
+        best = fitted[1]
+        octaves = np.log2(np.array(fitted) / best)
+        losses = np.array([[self.losses[rate][seed] for seed in self.seeds] for rate in fitted])
+        weights = np.polyfit(octaves, np.eye(3), 2)  # of the three losses in each coefficient
+        square, linear, level = (float(each) for each in weights @ losses.mean(axis=1))
+        if square < ROUNDING * level:
+            return Optimum(best, self.means[best], reason="its neighbours have the same loss")
+        place = -linear / (2 * square)
+        error = None
+        if len(self.seeds) > 1:
+            squares, linears, _ = weights @ losses
+            if (squares > 0).all():
+                own = -linears / (2 * squares)
+                error = float(own.std(ddof=1) / math.sqrt(len(own)))
+        elif noise is not None:
+            error = noise * float(np.linalg.norm(weights[1] + 2 * place * weights[0])) / (2 * square)
+        return Optimum(best * 2**place, level - square * place**2, error, fitted, square)

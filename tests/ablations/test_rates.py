@@ -1,0 +1,246 @@
+"""Rates in names, grids that are extended until the best rate lies inside, and optima by parabola with their errors."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from ablations import ladder, run
+from ablations.designs import chosen_variants, named
+from ablations.rates import (
+    MARK,
+    PILOT_SEEDS,
+    SAME_RATE,
+    RateCurve,
+    at_rate,
+    at_scale,
+    grid_rate,
+    next_step,
+    rate_text,
+    rounded,
+    shared_rate,
+    variant_at,
+)
+from ablations.scales import RULES, SCALES, Scale, scaled_variant
+from ablations.variant import prove
+from neobert.runs.layout import Layout
+from neobert.runs.run_file import read_run_file
+from tests.ablations.plans import EXECUTION, SOURCE, SYNTHETIC, rows_of
+
+RATES = st.integers(10, 99).flatmap(lambda digits: st.integers(-6, 1).map(lambda power: digits * 10.0**power / 10))
+
+
+@given(rate=RATES)
+def test_a_rate_of_two_digits_is_the_same_in_a_name_and_out_of_it(rate: float) -> None:
+    own = rounded(rate)
+    assert math.isclose(own, rate, rel_tol=1e-9) and float(rate_text(own)) == own and len(rate_text(own)) <= 6
+    assume(own != ladder.M4.recipe.pretraining.optimization.peak_learning_rate)
+    variant = named(f"M4{MARK}{rate_text(own)}")
+    assert variant is not None and variant.recipe.pretraining.optimization.peak_learning_rate == own
+    assert at_rate(ladder.M4, rate) == variant
+
+
+@pytest.mark.parametrize("name", ladder.ladder())
+@pytest.mark.parametrize("scale", SCALES)
+def test_a_variant_at_a_rate_is_its_parent_but_for_the_rate_at_every_scale(name: str, scale: Scale) -> None:
+    variant = at_rate(ladder.ladder()[name], 4.1e-3)
+    assert variant.parent is ladder.ladder()[name] and variant.source and chosen_variants([variant.name]) == [variant]
+    prove(variant.name, variant.parent.recipe, variant.recipe, variant.modifications)
+    recipe, parent = scaled_variant(at_scale(variant, scale), scale, "published")
+    assert parent is not None and recipe.pretraining.optimization.peak_learning_rate == 4.1e-3
+    same = {"peak_learning_rate": parent.pretraining.optimization.peak_learning_rate}
+    optimization = recipe.pretraining.optimization.model_copy(update=same)
+    assert recipe.pretraining.model_copy(update={"optimization": optimization}) == parent.pretraining
+
+
+@pytest.mark.parametrize("scale", RULES)
+def test_the_rate_of_a_scale_is_the_variant_itself_and_a_rate_that_it_replaces_is_refused(scale: Scale) -> None:
+    shared = shared_rate(ladder.M4, scale)
+    assert at_scale(at_rate(ladder.M4, shared), scale) is ladder.M4 is variant_at(ladder.M4, shared, scale)
+    for rate in RULES[scale].peak_learning_rates.keys() - {1e-4}:
+        with pytest.raises(ValueError, match=f"scale {scale} replaces the paper's rate {rate_text(rate)} by"):
+            at_scale(at_rate(ladder.M4, rate), scale)
+    with pytest.raises(ValueError, match="M4's own rate in the paper: say M4"):
+        at_rate(ladder.M4, 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("M4@rate0.004", "names no rate: write one or two digits and a power of ten, as M4@rate2.8e-3"),
+        ("M4@rate4.00e-3", "names no rate"),
+        ("M4@rate0e0", "names no rate"),
+        ("M4@rate6e-4", "scale smoke replaces the paper's rate 6e-4 by 2.5e-3"),
+        ("M4@rate1e-4", "own rate in the paper"),
+        ("M44@rate4e-3", "there is no variant 'M44@rate4e-3'"),
+        ("M4@rate4e-3@rate2e-2", "there is no variant 'M4@rate4e-3@rate2e-2'"),
+    ],
+)
+def test_what_is_no_rate_is_refused_in_a_sentence(
+    name: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run.main(["--variant", name, "--dry-run", "--runs", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert sentence in said and len(said.splitlines()) == 1
+
+
+def test_runs_at_a_rate_have_ids_of_their_own_and_are_planned_and_labelled_like_any_other(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, "M4", "M4@rate2e-3", "M4@rate4e-3", stages=["pretrain"])
+    assert [row.name for row in rows] == ["M4", "M4@rate4e-3"], "smoke scale trains M4 at 2e-3"
+    assert rows[0].stages[0].id != rows[1].stages[0].id
+    rows[1].write(Layout(tmp_path), SYNTHETIC, SOURCE, EXECUTION)
+    labels = read_run_file(rows[1].planned[0].folder).labels
+    assert labels["variants"] == ["M4@rate4e-3"] and labels["parent"] == "M4"
+    assert labels["delta"] == {"optimization.peak_learning_rate": [0.002, 0.004]}
+    assert rows[1].title == "peak learning rate 4e-3"
+
+
+def test_variants_at_rates_are_in_no_listing() -> None:
+    at_rate(ladder.M4, 4e-3)
+    assert not any(MARK in name for name in ladder.variants())
+    assert [variant.name for variant in chosen_variants(["all"])] == list(ladder.ladder())
+    assert not set(PILOT_SEEDS) & set(range(100))
+
+
+# The grid
+
+
+def swept(loss_at: dict[int, float | None], width: int, most: int) -> dict[int, float | None]:
+    """What a sweep has tried at its end."""
+    tried = {step: loss_at[step] for step in range(-width, width + 1)}
+    while (step := next_step(tried, most)) is not None:
+        assert step not in tried and abs(step) <= most
+        tried[step] = loss_at[step]
+    return tried
+
+
+@given(place=st.floats(-12, 12), width=st.integers(0, 3), further=st.integers(0, 6), skew=st.floats(0.2, 5))
+def test_of_a_convex_curve_the_best_rate_ends_inside_the_grid_or_at_its_limit(
+    place: float, width: int, further: int, skew: float
+) -> None:
+    most = width + further
+    curve: dict[int, float | None] = {
+        step: 3 + (step - place) ** 2 * (skew if step > place else 1.0) for step in range(-most, most + 1)
+    }
+    tried = swept(curve, width, most)
+    best = min(sorted(tried), key=lambda step: tried[step] or math.inf)
+    assert curve[best] == min(loss for loss in curve.values() if loss is not None), "the best of all rates is found"
+    assert {best - 1, best + 1} <= tried.keys() or abs(best) == most
+
+
+@given(place=st.floats(-4, 12), cliff=st.integers(-1, 6))
+def test_no_rate_is_tried_beyond_one_that_failed(place: float, cliff: int) -> None:
+    curve = {step: None if step > cliff else 3 + (step - place) ** 2 for step in range(-8, 9)}
+    tried = swept(curve, 2, 8)
+    assert max(tried) <= max(2, cliff + 1)
+    best = min(sorted(step for step in tried if tried[step] is not None), key=lambda step: tried[step] or math.inf)
+    assert best + 1 in tried and (best - 1 in tried or best == -8)
+
+
+def test_where_nothing_trains_nothing_more_is_tried() -> None:
+    assert next_step({-1: None, 0: None, 1: None}, 5) is None
+    assert next_step({}, 5) is None
+
+
+def test_a_grid_is_even_in_the_logarithm_up_to_two_digits() -> None:
+    rates = [grid_rate(2e-3, 2, step) for step in range(-4, 7)]
+    assert rates == [1.3e-4, 2.5e-4, 5e-4, 1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2, 6.4e-2, 0.13]
+
+
+# The optimum
+
+
+def curve_of(*by_seed: dict[float, float]) -> RateCurve:
+    """Losses by rate, one mapping a pilot seed."""
+    rates = {rate for losses in by_seed for rate in losses}
+    return RateCurve(
+        {
+            rate: {PILOT_SEEDS[index]: losses[rate] for index, losses in enumerate(by_seed) if rate in losses}
+            for rate in rates
+        },
+        {},
+    )
+
+
+@given(
+    place=st.floats(-0.49, 0.49),
+    square=st.floats(0.01, 5),
+    level=st.floats(1, 9),
+    factor=st.sampled_from([1.5, 2.0, 4.0]),
+)
+@example(place=0.0, square=0.1, level=3.0, factor=2.0)
+def test_the_vertex_is_that_of_numpys_parabola(place: float, square: float, level: float, factor: float) -> None:
+    rates = [1e-3 / factor, 1e-3, 1e-3 * factor]
+    losses = {rate: level + square * (math.log(rate / 1e-3, factor) - place) ** 2 for rate in rates}
+    found = curve_of({**losses, 1e-3 * factor**2: 99.0}).optimum()
+    assert found is not None and found.fitted == tuple(rates) and found.error_octaves is None and not found.reason
+    second, first, constant = np.polyfit(np.log(rates), list(losses.values()), 2)
+    assert math.isclose(found.exact, math.exp(-first / 2 / second), rel_tol=1e-5)
+    assert math.isclose(found.loss, constant - first**2 / 4 / second, rel_tol=1e-6)
+    assert math.isclose(found.exact, 1e-3 * factor**place, rel_tol=1e-6) and math.isclose(found.loss, level)
+    assert all(math.isclose(found.fitted_loss(rate), losses[rate], rel_tol=1e-9) for rate in rates)
+    assert found.rate == pytest.approx(found.exact, rel=0.05) and rate_text(found.rate)
+
+
+def test_the_error_is_that_of_the_mean_of_the_seeds_own_vertices() -> None:
+    octaves = (-0.3, 0.1, 0.2)
+    curves = [
+        {1e-3 * 2**step: 3 + shift + 0.2 * (step - place) ** 2 for step in (-1, 0, 1)}
+        for place, shift in zip(octaves, (0.0, 0.4, -0.1), strict=True)
+    ]
+    found = curve_of(*curves).optimum()
+    assert found is not None and found.error_octaves is not None and found.interval is not None
+    assert math.isclose(found.exact, 1e-3 * 2 ** np.mean(octaves), rel_tol=1e-9)
+    assert math.isclose(found.error_octaves, np.std(octaves, ddof=1) / math.sqrt(3), rel_tol=1e-9)
+    assert math.isclose(found.interval[1] / found.exact, 2**found.error_octaves)
+
+
+def test_with_one_seed_the_error_is_what_noise_of_the_losses_does_to_the_vertex() -> None:
+    draw, noise = np.random.default_rng(0), 0.01
+    truth = np.array([3 + 0.2 * (step - 0.3) ** 2 for step in (-1, 0, 1)])
+    rates = [5e-4, 1e-3, 2e-3]
+    told = curve_of(dict(zip(rates, truth.tolist(), strict=True)))
+    found = told.optimum(noise)
+    assert found is not None and found.error_octaves is not None
+    drawn = [
+        curve_of(dict(zip(rates, row.tolist(), strict=True))).optimum() for row in draw.normal(truth, noise, (4000, 3))
+    ]
+    spread = np.std([math.log2(each.exact) for each in drawn if each is not None])
+    assert found.error_octaves == pytest.approx(spread, rel=0.05)
+    assert told.optimum() == RateCurve(told.losses, {}).optimum(None)
+    alone = told.optimum()
+    assert alone is not None and alone.error_octaves is None
+
+
+def test_what_failed_is_a_point_without_a_loss() -> None:
+    losses = {rate: {1000: loss} for rate, loss in ((1e-3, 3.2), (2e-3, 3.0))}
+    diverged = RateCurve(losses, {4e-3: {1000: "the loss is nan"}})
+    found = diverged.optimum()
+    assert found is not None and found.rate == 2e-3 and found.reason == "the next rate, 4e-3, failed"
+    assert found.error_octaves is None and not found.fitted
+    assert RateCurve({**losses, 4e-3: {1000: math.nan}}, {}).optimum() == found
+    assert RateCurve(losses, {}).optimum() is None, "the best rate lies at the edge"
+    assert RateCurve({}, {4e-3: {1000: "the loss is nan"}}).optimum() is None
+
+
+def test_equal_losses_have_no_vertex() -> None:
+    assert curve_of({1e-3: 3.0, 2e-3: 3.0, 4e-3: 3.0}).optimum() is None
+    found = curve_of({1e-3: math.nextafter(3.0, 4), 2e-3: 3.0, 4e-3: 3.0}).optimum()
+    assert found is not None and 1e-3 <= found.rate <= 4e-3
+
+
+def test_one_seed_that_failed_takes_the_rate_away_and_an_unfinished_seed_changes_nothing() -> None:
+    whole = {rate: {1000: loss, 1001: loss + 0.1} for rate, loss in ((1e-3, 3.2), (2e-3, 3.0), (4e-3, 2.9))}
+    curve = RateCurve({**whole, 8e-3: {1000: 3.3}}, {8e-3: {1001: "diverged"}})
+    assert curve.seeds == (1000, 1001) and 8e-3 not in curve.means and curve.has_failed(8e-3)
+    found = curve.optimum()
+    assert found is not None and found.rate == 4e-3 and "8e-3, failed" in found.reason
+    begun = {rate: {**by_seed, 1002: 1.0} if rate < 2e-3 else by_seed for rate, by_seed in whole.items()}
+    assert RateCurve(begun, {}).means == RateCurve(whole, {}).means
+
+
+def test_a_tenth_of_a_rate_matters_a_fiftieth_of_a_factor_of_two() -> None:
+    assert math.log2(SAME_RATE) ** 2 == pytest.approx(1 / 50, rel=0.1)
