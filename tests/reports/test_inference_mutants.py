@@ -1,0 +1,76 @@
+"""Faults put into a copy of reports/inference.py, one at a time: the oracle alone must notice each of them."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.tree_copy import REPOSITORY, fresh_clone, shell
+
+MODULE = Path("reports/inference.py")
+HALF = "half = stdtrit(seeds - 1, 1 - ALPHA / 2) * differences.std(axis=-1, ddof=1) / math.sqrt(seeds)"
+P_OF_T = "return np.asarray(ttest_1samp(differences, 0.0, axis=-1).pvalue)"
+P_OF_FLIPS = "return (sums >= np.abs(differences.sum(axis=-1, keepdims=True)) - 1e-9 * largest).mean(axis=-1)"
+TOST = 'return np.maximum(above, ttest_1samp(differences, margin, axis=-1, alternative="less").pvalue)'
+HOLM = 'return np.take_along_axis(adjusted, np.argsort(order, axis=-1, kind="stable"), axis=-1)'
+STEPS = "steps = np.take_along_axis(p_values, order, axis=-1) * np.arange(p_values.shape[-1], 0, -1)"
+DETECTABLE = "return float(nctdtrinc(degrees, 1 - POWER, stdtrit(degrees, 1 - ALPHA / 2))) / math.sqrt(seeds)"
+DIRECTION = 'direction = "higher" if comparison.mean > 0 else "lower"'
+EQUIVALENT = "equivalent = p_equivalence is not None and p_equivalence <= ALPHA"
+FDR = """from scipy.stats import false_discovery_control
+
+    return np.asarray(false_discovery_control(p_values, axis=-1))"""
+
+MUTANTS = {
+    "the interval divides by n": (HALF, HALF.replace("ddof=1", "ddof=0")),
+    "the interval is that of a normal distribution": (HALF, HALF.replace("stdtrit(seeds - 1, 1 - ALPHA / 2)", "1.96")),
+    "the interval is 5 % too narrow": (HALF, f"{HALF} * 0.95"),
+    "the interval is 8 % too wide": (HALF, f"{HALF} * 1.08"),
+    "the interval is one of 94 %": (HALF, HALF.replace("ALPHA / 2", "0.03")),
+    "the interval has n degrees of freedom": (HALF, HALF.replace("seeds - 1", "seeds")),
+    "Holm is Bonferroni": (STEPS, STEPS.replace("np.arange(p_values.shape[-1], 0, -1)", "p_values.shape[-1]")),
+    "Holm is 20 times too strict": (STEPS, f"{STEPS} * 20"),
+    "Holm never claims": (HOLM, "return np.ones_like(p_values)"),
+    "Holm is a false discovery rate": (HOLM, FDR),
+    "Holm corrects for a test too few": (HOLM, f"{HOLM} * 0.9"),
+    "the t test is one-sided": (P_OF_T, f"{P_OF_T} / 2"),
+    "the p of the t test is 10 % too large": (P_OF_T, f"{P_OF_T} * 1.1"),
+    "the sign flips are one-sided": (P_OF_FLIPS, f"{P_OF_FLIPS} / 2"),
+    "the sign flips never reject": (P_OF_FLIPS, "return np.ones(differences.shape[:-1])"),
+    "the p of equivalence is doubled": (TOST, TOST.replace("return ", "return 2 * ")),
+    "equivalence takes the smaller p": (TOST, TOST.replace("maximum", "minimum")),
+    "equivalence is never found": (TOST, "return np.ones(differences.shape[:-1])"),
+    "the detectable effect is 3 % too large": (DETECTABLE, f"{DETECTABLE} * 1.03"),
+    "the detectable effect is that of a normal distribution": (DETECTABLE, "return (1.96 + 0.8416) / math.sqrt(seeds)"),
+    "the verdict never claims": (DIRECTION, 'return "within noise"'),
+    "the verdict has the wrong sign": (DIRECTION, DIRECTION.replace(">", "<")),
+    "the verdict always claims equivalence": (EQUIVALENT, "equivalent = True"),
+    "three seeds may claim": ("SEEDS_FOR_A_CLAIM = 6", "SEEDS_FOR_A_CLAIM = 3"),
+}
+
+
+def mutate(text: str, mutant: str) -> str:
+    """The module's text with one fault."""
+    sound, faulty = MUTANTS[mutant]
+    assert text.count(sound) == 1, f"{mutant}: {sound!r} does not stand once in {MODULE}"
+    return text.replace(sound, faulty)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_every_fault_has_its_place_in_the_module(mutant: str) -> None:
+    text = (REPOSITORY / MODULE).read_text(encoding="utf-8")
+    compile(mutate(text, mutant), MODULE.name, "exec")
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return fresh_clone(tmp_path_factory.mktemp("mutants") / "clone")
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("mutant", [None, *MUTANTS])
+def test_the_oracle_notices_every_fault_and_passes_without_one(tree: Path, mutant: str | None) -> None:
+    text = (REPOSITORY / MODULE).read_text(encoding="utf-8")
+    (tree / MODULE).write_text(mutate(text, mutant) if mutant else text, encoding="utf-8")
+    done = shell(tree, ".venv/bin/python -m pytest -q -x tests/reports/test_inference_oracle.py")
+    assert done.returncode == (1 if mutant else 0), f"{done.stdout[-2000:]}{done.stderr[-2000:]}"
+    assert not mutant or " failed" in done.stdout or "FAILED" in done.stdout, done.stdout[-2000:]
