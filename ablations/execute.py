@@ -3,7 +3,7 @@
 import argparse
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
@@ -245,6 +245,19 @@ def _score_of(record: Path) -> float | None:
     except DamagedFile:
         return None
     return score
+
+
+def treat_failures(layout: Layout, runs: Iterable[Run], *, retry: bool) -> None:
+    """Set the errors of failed points aside as <name>.<n>.json beside them, so that they run again, or say how to."""
+    parts = (part for run in runs for part in run.parts(layout))
+    failed = [part for part in parts if part.error.exists() and not part.is_done]
+    if retry:
+        for part in failed:
+            number = 1 + len(list(part.error.parent.glob(f"{part.error.stem}.*.json")))
+            part.error.rename(part.error.with_suffix(f".{number}.json"))
+        logs().print(f"{len(failed)} failed point(s) run again; their errors are kept beside them, with a number")
+    elif failed:
+        logs().print("points that failed before stay failed: --retry-failed runs them again", markup=False)
 
 
 def measure_perplexity(

@@ -15,8 +15,9 @@ DEFAULT_RUNS = Path("runs")
 MODEL_HELP = "an external encoder: a folder, a hub model, a name of list, or list"
 
 
-def add_common_flags(parser: argparse.ArgumentParser, shown: str) -> None:
-    """Scale, data, folder and place of a command that runs something; `shown` is what a dry run prints."""
+def add_common_flags(parser: argparse.ArgumentParser, shown: str, *, models: bool = True) -> None:
+    """Scale, data, folder and place of a command that runs something; `shown` is what a dry run prints, `models` says
+    that it takes external models, too."""
     add = parser.add_argument
     scales = ("smoke", "laptop", "proxy", "paper")
     add("--scale", choices=scales, default="smoke", help="how large (default: smoke)")
@@ -25,11 +26,17 @@ def add_common_flags(parser: argparse.ArgumentParser, shown: str) -> None:
     add("--runs", type=Path, default=DEFAULT_RUNS, help="folder of runs (default: ./runs)")
     add("--dry-run", action="store_true", help=f"print the {shown} and stop")
     add("--json", action="store_true", help="print JSON on stdout")
+    if models:
+        _add_trust_flags(parser)
+    _add_cluster_flags(parser)
+
+
+def _add_trust_flags(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     pickle = "with --model: read pickled weights (pytorch_model.bin), of which only tensors are taken and nothing runs"
     code = "with --model: run the Python files of the folder, or of NAME@COMMIT, with all your rights; read them first"
     add("--allow-pickle", action="store_true", help=pickle)
     add("--trust-remote-code", action="store_true", help=code)
-    _add_cluster_flags(parser)
 
 
 def trust_of(options: argparse.Namespace) -> Trust:

@@ -101,12 +101,18 @@ def variant_at(variant: Variant, rate: float, scale: Scale) -> Variant:
     return variant if rate == shared_rate(variant, scale) else at_scale(at_rate(variant, rate), scale)
 
 
+def free_rate(rate: float, scale: Scale) -> float:
+    """A rate in two digits; four percent below it where the scale replaces this one."""
+    return rounded(rate) if scaled_rate(rounded(rate), scale) == rounded(rate) else rounded(0.96 * rate)
+
+
 # The grid
 
 
-def grid_rate(shared: float, factor: float, step: int) -> float:
-    """The rate `step` steps of a factor above the shared one, in two digits."""
-    return shared if step == 0 else rounded(shared * factor**step)
+def grid_rate(variant: Variant, scale: Scale, factor: float, step: int) -> float:
+    """The rate `step` steps of a factor above a variant's shared one, in two digits."""
+    shared = shared_rate(variant, scale)
+    return shared if step == 0 else free_rate(shared * factor**step, scale)
 
 
 def next_step(losses: Mapping[int, float | None], most: int) -> int | None:
@@ -188,12 +194,14 @@ class RateCurve:
         return bool(self.failures.get(rate)) or not all(map(math.isfinite, found))
 
     def optimum(self, noise: float | None = None) -> Optimum | None:
-        """The vertex of the parabola through the best rate and its neighbours in the logarithm of the rate.
+        """The vertex of the parabola through the best three rates in the logarithm of the rate.
 
-        Its error is that of the mean of the seeds' own vertices. With one seed it follows from the curvature and
-        `noise`, the standard deviation of a run's loss in nats; without that there is none. Where the next rate failed,
-        the best one that trained stands for the optimum. None where no rate has a loss, or where the best one lies at
-        the edge of what was tried.
+        It lies within half a step of the best one. Where these three are all on one side of that, since the loss jumps
+        at the next rate or the run failed there, the best rate that was tried stands for the optimum. None where no
+        rate has a loss, or where the best one lies at the edge of what was tried.
+
+        The error is that of the mean of the seeds' own vertices. With one seed it follows from the curvature and
+        `noise`, the standard deviation of a run's loss in nats; without that there is none.
         """
         if not self.means:
             return None
@@ -208,6 +216,10 @@ class RateCurve:
             beyond = below[-1] if lower is None else above[0]
             reason = f"the next rate, {rate_text(beyond)}, failed"
             return Optimum(best, self.means[best], reason=reason) if self.has_failed(beyond) else None
+        nearest = sorted(self.means, key=lambda rate: self.means[rate])[:3]
+        if not min(nearest) < best < max(nearest):
+            beyond = upper if max(nearest) == best else lower
+            return Optimum(best, self.means[best], reason=f"the loss jumps at the next rate, {rate_text(beyond)}")
         return self._vertex((lower, best, upper), noise)
 
     def _vertex(self, fitted: tuple[float, float, float], noise: float | None) -> Optimum:
@@ -230,3 +242,15 @@ class RateCurve:
         elif noise is not None:
             error = noise * float(np.linalg.norm(weights[1] + 2 * place * weights[0])) / (2 * square)
         return Optimum(best * 2**place, level - square * place**2, error, fitted, square)
+
+
+def best_variant(variant: Variant, optimum: Optimum, scale: Scale) -> Variant:
+    """A variant at its best rate: itself where its shared rate counts as that one."""
+    shared = shared_rate(variant, scale)
+    rate = shared if are_same(shared, optimum.exact) else free_rate(optimum.exact, scale)
+    return variant_at(variant, rate, scale)
+
+
+def are_same(rate: float, other: float) -> bool:
+    """Whether two rates count as one (`SAME_RATE`)."""
+    return max(rate, other) <= SAME_RATE * min(rate, other)

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from ablations.execute import Workspace
     from ablations.plan import PlanRow
     from ablations.submit import Place
-    from neobert.runs.layout import Layout
     from neobert.runs.specifications import GlueStudy
 
 POINT_COLUMNS = ("task", "context", "seed", "batch_size", "learning_rate", "weight_decay", "trial", "state", "score")
@@ -109,31 +108,17 @@ def _shown_by_optuna(
     Raises:
         ValueError: the storage cannot be reached.
     """
+    from ablations.execute import treat_failures
     from neobert.runs.optuna_view import STORAGE_VARIABLE, view_for_command
 
     storage = workspace.options.storage or ("journal" if place == "slurm" else None)
     view = view_for_command(storage, workspace.layout, studies)
-    _treat_failures(workspace.layout, studies, retry=workspace.options.retry_failed)
+    treat_failures(workspace.layout, studies, retry=workspace.options.retry_failed)
     try:
         yield {} if view is None else {STORAGE_VARIABLE: view.address}
     finally:
         if view is not None:
             view.close()
-
-
-def _treat_failures(layout: "Layout", studies: "Sequence[GlueStudy]", *, retry: bool) -> None:
-    """Set the errors of failed points aside as errors/<trial>.<n>.json, so that they run again, or say how to."""
-    from neobert.console import logs
-
-    parts = (part for study in studies for part in study.parts(layout))
-    failed = [part for part in parts if part.error.exists() and not part.is_done]
-    if retry:
-        for part in failed:
-            number = 1 + len(list(part.error.parent.glob(f"{part.error.stem}.*.json")))
-            part.error.rename(part.error.with_suffix(f".{number}.json"))
-        logs().print(f"{len(failed)} failed point(s) run again; their errors are kept as errors/<trial>.<n>.json")
-    elif failed:
-        logs().print("points that failed before stay failed: --retry-failed runs them again", markup=False)
 
 
 def print_outcome(workspace: "Workspace", heading: str, studies: "Sequence[GlueStudy]") -> None:

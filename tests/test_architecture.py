@@ -105,6 +105,7 @@ def test_heavy_packages_have_one_door() -> None:
         "from neobert.data.sources import SyntheticSource as S; S(1).embedding_task_data('SyntheticThingClustering')",
         "import ablations.plan, ablations.listing, ablations.prefetch, sweeps.mteb_suite",
         "from sweeps.mteb_suite import build_parser; build_parser()",
+        "import sweeps.learning_rates, ablations.rates",
         "import neobert.runs.index",
     ],
 )

@@ -29,6 +29,7 @@ COMMANDS = {
     "status.py": "ablations.status",
     "prefetch.py": "ablations.prefetch",
     "glue_grid.py": "sweeps.glue_grid",
+    "learning_rates.py": "sweeps.learning_rates",
     "mteb_suite.py": "sweeps.mteb_suite",
     "make_figures.py": "reports.make_figures",
     "collect.py": "reports.collect",

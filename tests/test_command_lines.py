@@ -14,13 +14,14 @@ from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_OFF, EXIT_REFUSED, EXIT
 from neobert.evaluation import pseudo_perplexity
 from neobert.runs import worker
 from reports import collect, make_figures
-from sweeps import glue_grid, mteb_suite
+from sweeps import glue_grid, learning_rates, mteb_suite
 from tests.support.tiny_runs import tiny_run, write_tiny_run
 
 DOCUMENTED = {EXIT_DONE, EXIT_RUN_FAILED, EXIT_REFUSED, EXIT_MISSING, EXIT_OFF, EXIT_REQUEUE}
 COMMANDS: dict[str, tuple[Callable[[Sequence[str]], int], tuple[str, ...]]] = {
     "run.py": (run.main, ("--dry-run", "--cluster", "here")),
     "glue_grid.py": (glue_grid.main, ("--dry-run", "--cluster", "here")),
+    "learning_rates.py": (learning_rates.main, ("--dry-run", "--cluster", "here")),
     "mteb_suite.py": (mteb_suite.main, ("--dry-run", "--cluster", "here")),
     "status.py": (status.main, ()),
     "prefetch.py": (prefetch.main, ("--check", "sizes")),
@@ -38,6 +39,7 @@ KEPT_OUT = {"--watch", "--push", "--help", "-h", "--delete", "--cancel", "--clus
 VALUES = (
     *("", " ", "0", "1", "-1", "3.5", "1e308", "1e999", "nan", "inf", "-inf", "99999999999999999999", "٣", "0x10"),
     *("M0", "M7", "M10", "M5..M2", "M0..M99", "..", "M0..", "all", "M9-norm", "F:positions+norm", "M0@", "F:", "-"),
+    *("M4@rate2.8e-3", "M4@rate", "M4@rate1e999", "1000"),
     *("cola", "mnli", "smoke", "laptop", "proxy", "paper", "synthetic", "hub", "hf", "onnx", "own", "auto", "slurm"),
     *("runs", "file", ".", "..", "/", "/dev/null", "/proc/nowhere", "/proc/self/mem", "link", "a" * 300, "b/" * 200),
     *("é", "💥", "a b", "'", '"', "$(id)", "`id`", "\t", "\n", "\x1b[31m", "\udcff", "%s", "{0}", "--", "=", "@file"),
@@ -49,6 +51,7 @@ VALUES = (
 BASES: dict[str, tuple[str, ...]] = {
     "run.py": ("--variant", "M0"),
     "glue_grid.py": ("--task", "cola", "--variant", "M0"),
+    "learning_rates.py": ("--variant", "M0"),
     "mteb_suite.py": ("--variant", "M0"),
     "prefetch.py": ("--variant", "M0", "--data-dir", "data"),
     "collect.py": ("--out", "collected"),

@@ -14,9 +14,11 @@ from ablations.rates import (
     MARK,
     PILOT_SEEDS,
     SAME_RATE,
+    Optimum,
     RateCurve,
     at_rate,
     at_scale,
+    best_variant,
     grid_rate,
     next_step,
     rate_text,
@@ -146,8 +148,25 @@ def test_where_nothing_trains_nothing_more_is_tried() -> None:
 
 
 def test_a_grid_is_even_in_the_logarithm_up_to_two_digits() -> None:
-    rates = [grid_rate(2e-3, 2, step) for step in range(-4, 7)]
+    rates = [grid_rate(ladder.M4, "laptop", 2, step) for step in range(-4, 7)]
     assert rates == [1.3e-4, 2.5e-4, 5e-4, 1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2, 6.4e-2, 0.13]
+
+
+@given(factor=st.floats(1.2, 10), step=st.integers(-8, 8), scale=st.sampled_from(SCALES))
+@example(factor=20, step=-1, scale="laptop")
+@example(factor=6, step=1, scale="paper")
+def test_every_rate_of_a_grid_is_one_that_a_variant_can_have(factor: float, step: int, scale: Scale) -> None:
+    rate = grid_rate(ladder.M4, scale, factor, step)
+    assert math.isclose(rate, shared_rate(ladder.M4, scale) * factor**step, rel_tol=0.1)
+    recipe, _ = scaled_variant(variant_at(ladder.M4, rate, scale), scale, "published")
+    assert recipe.pretraining.optimization.peak_learning_rate == rate
+
+
+@pytest.mark.parametrize(
+    ("exact", "name"), [(2.1e-3, "M4"), (1.83e-3, "M4"), (2.84e-3, "M4@rate2.8e-3"), (5.97e-4, "M4@rate5.7e-4")]
+)
+def test_the_best_variant_is_the_shared_one_within_a_tenth_of_its_rate(exact: float, name: str) -> None:
+    assert best_variant(ladder.M4, Optimum(exact, 3.0), "laptop").name == name
 
 
 # The optimum
@@ -224,6 +243,26 @@ def test_what_failed_is_a_point_without_a_loss() -> None:
     assert RateCurve({**losses, 4e-3: {1000: math.nan}}, {}).optimum() == found
     assert RateCurve(losses, {}).optimum() is None, "the best rate lies at the edge"
     assert RateCurve({}, {4e-3: {1000: "the loss is nan"}}).optimum() is None
+
+
+def test_a_parabola_goes_through_no_jump_of_the_loss() -> None:
+    """A run that diverged to a finite loss says nothing about the curvature where it trains."""
+    losses = {5e-4: 3.5, 1e-3: 3.2, 2e-3: 3.0, 4e-3: 7.0}
+    found = curve_of(losses).optimum()
+    assert found is not None and found.rate == 2e-3 and found.reason == "the loss jumps at the next rate, 4e-3"
+    found = curve_of({**losses, 4e-3: 3.1}).optimum()
+    assert found is not None and found.fitted == (1e-3, 2e-3, 4e-3) and 2e-3 < found.exact < 3e-3
+
+
+@given(place=st.floats(-1.4, 1.4), square=st.floats(0.01, 5))
+def test_no_parabola_jumps(place: float, square: float) -> None:
+    curve = {1e-3 * 2**step: 3 + square * (step - place) ** 2 for step in range(-3, 4)}
+    found = curve_of(curve).optimum()
+    assert (
+        found is not None
+        and len(found.fitted) == 3
+        and math.isclose(math.log2(found.exact / 1e-3), place, abs_tol=1e-6)
+    )
 
 
 def test_equal_losses_have_no_vertex() -> None:

@@ -1,0 +1,215 @@
+"""The sweep over peak rates end to end: trained once, extended, interrupted and continued, with failures as points."""
+
+import json
+import os
+import shutil
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ablations import rates, run
+from ablations.rates import RateCurve
+from neobert.files import read_lines
+from neobert.runs import worker
+from neobert.runs.layout import Layout
+from neobert.runs.records import read_records
+from neobert.slurm.profile import read_submissions
+from sweeps import learning_rates
+from tests.ablations.fake_slurm import FakeSlurm
+from tests.ablations.test_run_command import toy_scale  # noqa: F401  (a fixture)
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.usefixtures("toy_scale")
+SMALL = (
+    "--variant",
+    "M2",
+    "--pilot-seed",
+    "1000",
+    "--width",
+    "1",
+    "--most",
+    "2",
+    "--cluster",
+    "here",
+    "--workers",
+    "1",
+)
+
+
+def sweep(capsys: pytest.CaptureFixture[str], runs: Path, *arguments: str) -> tuple[int, list[dict[str, Any]], str]:
+    """The command in this process: exit code, an entry a variant, and what it said."""
+    capsys.readouterr()
+    code = learning_rates.main([*SMALL, "--runs", str(runs), "--json", *arguments])
+    said = capsys.readouterr()
+    return code, json.loads(said.out or "[]"), said.err
+
+
+def starts(runs: Path) -> list[str]:
+    """The units that were started, one a start."""
+    return [line["unit"] for line in read_lines(runs / "starts.jsonl")]
+
+
+@pytest.fixture(scope="module")
+def made_once() -> list[Path]:
+    """The folder of a finished sweep, once some test has made it."""
+    return []
+
+
+@pytest.fixture
+def swept(
+    made_once: list[Path],
+    toy_scale: None,  # noqa: F811
+    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> Path:
+    """A copy of it, for one test alone."""
+    if not made_once:
+        root = tmp_path_factory.mktemp("swept")
+        assert sweep(capsys, root)[0] == 0
+        made_once.append(root)
+    shutil.copytree(made_once[0], tmp_path / "swept")
+    return tmp_path / "swept"
+
+
+def test_a_sweep_ends_with_a_loss_at_every_rate_and_says_the_best(
+    swept: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Six steps train better the higher the rate: the grid is extended upwards to its limit, where no optimum is."""
+    before = starts(swept)
+    code, (entry,), _ = sweep(capsys, swept)
+    assert code == 0 and starts(swept) == before and len(before) == len(set(before)), "nothing runs twice"
+    points = {point["rate"]: point for point in entry["points"]}
+    assert list(points) == [1e-3, 2e-3, 4e-3, 8e-3] and entry["shared_rate"] == 2e-3
+    assert [point["variant"] for point in points.values()] == ["M2@rate1e-3", "M2", "M2@rate4e-3", "M2@rate8e-3"]
+    losses = [point["loss"] for point in points.values()]
+    assert losses == sorted(losses, reverse=True) and entry["shared_loss"] == points[2e-3]["loss"]
+    assert entry["optimum"] is None and entry["reason"] == "the best rate, 8e-3, is the last that --most 2 allows"
+    found, problems = read_records(swept)
+    assert not problems and {record["kind"] for record in found} == {"pretraining"}
+    by_id = {record["id"]: record for record in found}
+    for point in points.values():
+        record = by_id[point["run"]]
+        assert record["config"]["recipe"]["optimization"]["peak_learning_rate"] == point["rate"]
+        assert record["seed"] == point["seed"] == 1000 and point["variant"] in record["labels"]["variants"]
+        assert record["scores"]["heldout_loss"]["web"] == point["loss"]
+
+
+def test_a_plan_of_the_ladder_trains_what_the_sweep_has_trained_no_second_time(
+    swept: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = starts(swept)
+    names = ["M2", "M2@rate4e-3"]
+    flags = ["--stages", "pretrain", "--seed", "1000", "--runs", str(swept), "--cluster", "here"]
+    assert run.main(["--variant", *names, *flags]) == 0
+    assert starts(swept) == before
+
+
+def test_a_wider_grid_with_another_seed_shares_points_and_finds_an_optimum(
+    swept: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the same numbers as the function on losses alone gives."""
+    arguments = ("--pilot-seed", "1001", "--factor", "6", "--most", "4")
+    code, (entry,), _ = sweep(capsys, swept, *arguments)
+    assert code == 0 and len(starts(swept)) == len(set(starts(swept)))
+    points, best = entry["points"], entry["optimum"]
+    assert {point["seed"] for point in points} == {1000, 1001}
+    losses: dict[float, dict[int, float]] = {}
+    for point in points:
+        losses.setdefault(point["rate"], {})[point["seed"]] = point["loss"]
+    again = RateCurve(losses, {}).optimum()
+    assert again is not None and again.fitted and [again.exact, again.loss] == [best["exact"], best["loss"]]
+    assert best["interval"] is not None and best["interval"][0] < best["exact"] < best["interval"][1]
+    assert best["train_as"] == f"M2@rate{rates.rate_text(best['rate'])}"
+    assert learning_rates.main([*SMALL, *arguments, "--runs", str(swept)]) == 0
+    assert best["train_as"] in capsys.readouterr().out
+
+
+def test_an_interrupted_sweep_goes_on_where_it_was(
+    swept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = tmp_path / "interrupted"
+    runs.mkdir()
+    shutil.copytree(swept / "data", runs / "data")
+
+    def interrupt() -> None:
+        until(lambda: len(list(runs.glob("pretraining/*/done.json"))) >= 2, 120, pause_seconds=0.002)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    code, entries, said = sweep(capsys, runs)
+    thread.join()
+    assert code == 130 and not entries and "the same command goes on" in said
+    done = {path.parent.name for path in runs.glob("pretraining/*/done.json")}
+    begun = len(starts(runs))
+    code, entries, _ = sweep(capsys, runs)
+    assert code == 0 and not done & set(starts(runs)[begun:]) and done
+    assert entries == sweep(capsys, swept)[1]
+
+
+def test_a_rate_at_which_training_diverges_is_a_point_without_a_loss(
+    swept: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is named, nothing beyond it is tried, it stays failed until it is asked for again, and the sweep ends."""
+    usual = rates.grid_rate
+    monkeypatch.setattr(rates, "grid_rate", lambda *place: 9e20 if place[-1] == 2 else usual(*place))
+    code, (entry,), said = sweep(capsys, swept, "--most", "4")
+    diverged = entry["points"][-1]
+    assert code == 1 and diverged["state"] == "failed" and diverged["rate"] == 9e20 and diverged["loss"] is None
+    assert "finite" in diverged["error"] or "diverged" in diverged["error"]
+    assert diverged["error"] in said and len(entry["points"]) == 4
+    assert entry["optimum"]["rate"] == 4e-3 and entry["reason"] == "the next rate, 9e20, failed"
+    before = starts(swept)
+    code, again, said = sweep(capsys, swept, "--most", "4")
+    assert code == 1 and again == [entry] and starts(swept) == before and "--retry-failed" in said
+    assert sweep(capsys, swept, "--most", "4", "--retry-failed")[0] == 1
+    assert starts(swept) == [*before, diverged["run"]]
+    assert len(list((swept / "pretraining" / diverged["run"]).glob("error*.json"))) == 2
+
+
+def test_on_slurm_the_command_submits_what_is_known_to_be_missing(
+    slurm: FakeSlurm, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = tmp_path / "runs"
+    arguments = [*SMALL, "--runs", str(runs), "--cluster", "slurm"]
+    assert learning_rates.main(arguments) == 0 == learning_rates.main(arguments)
+    first = [each for each in read_submissions(Layout(runs)) if each.kind == "pretrain"]
+    assert sum(len(each.references) for each in first) == 3
+    for each in read_submissions(Layout(runs)):
+        assert worker.main(["--runs", str(runs), *each.references]) == 0
+        slurm.end(each.job)
+    assert learning_rates.main(arguments) == 0
+    more = [each for each in read_submissions(Layout(runs)) if each.kind == "pretrain"][len(first) :]
+    assert sum(len(each.references) for each in more) == 1, "the next rate alone"
+    assert "the same command reads their records" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_dry_run_writes_nothing_and_shows_the_grid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, entries, _ = sweep(capsys, tmp_path / "runs", "--variant", "M0..M2", "--dry-run")
+    assert code == 0 and [entry["variant"] for entry in entries] == ["M0", "M1", "M2"]
+    assert {point["state"] for entry in entries for point in entry["points"]} == {"missing"}
+    assert all(entry["reason"] == "not all points are done" for entry in entries) and not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--pilot-seed", "0"], "--pilot-seed 0: pilot seeds are 1000 to 1099"),
+        (["--factor", "1.1"], "--factor 1.1: give one from 1.2 to 10"),
+        (["--factor", "1e9"], "give one from 1.2 to 10"),
+        (["--most", "1", "--width", "2"], "--most 1: give one from --width, 2, to 12"),
+        (["--most", "99"], "to 12"),
+        (["--variant", "M4@rate4e-3"], "M4@rate4e-3 has its rate in its name"),
+        (["--variant", "M44"], "did you mean 'M4'"),
+        (["--heldout-context", "2"], "no room beside 2 special tokens"),
+    ],
+)
+def test_what_cannot_be_swept_is_refused_with_a_sentence(
+    arguments: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert learning_rates.main([*SMALL, "--runs", str(tmp_path / "runs"), *arguments]) == 2
+    assert sentence in capsys.readouterr().err and not (tmp_path / "runs").exists()
