@@ -110,7 +110,9 @@ def _compared_pairs(group: Group) -> Iterator[tuple[str, Row, Row]]:
 
 
 def _compare(delta: Delta, variant: Row, base: Row, tasks: Sequence[str], stored: StoredPredictions) -> Delta:
-    """A delta with its statistics, apart from what is corrected over its family."""
+    """A delta with its statistics, apart from what is corrected over its family; none where a side did not train."""
+    if untrained := "; ".join(filter(None, (variant.untrained, base.untrained))):
+        return replace(delta, differences={}, seeds=(), ids=(), reason=untrained)
     if not delta.differences:
         return delta
     examples, reason = None, ""

@@ -105,8 +105,11 @@ def _of_factors(group: Group, factors: Cell, tasks: Sequence[str]) -> Iterator[F
     ids = [(each, id_) for row in rows.values() for task in tasks for each, id_ in row.cells[task].ids.items()]
     trials = pd.DataFrame({"id": [id_ for _, id_ in ids], "seed": [each.pretraining for each, _ in ids]})
     of_glue = Factorial(factors, fraction, "GLUE")
-    yield _estimate(of_glue, {on: row.mean_over(tasks) for on, row in rows.items()}, trials)
     of_loss, corpora = replace(of_glue, quantity="loss"), shared_corpora(list(rows.values()))
+    if untrained := "; ".join(filter(None, (row.untrained for row in rows.values()))):
+        yield from (replace(each, reason=untrained) for each in (of_glue, of_loss))
+        return
+    yield _estimate(of_glue, {on: row.mean_over(tasks) for on, row in rows.items()}, trials)
     if reason := _why_not_comparable(list(rows.values()), corpora):
         yield replace(of_loss, reason=reason)
         return

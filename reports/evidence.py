@@ -52,9 +52,9 @@ LISTED = 3
 UNREADABLE = (KeyError, TypeError, AttributeError, ValueError, OverflowError)
 """What reading a record raises where a field is missing, of another type or impossible."""
 
-HELDOUT = ("run", "seed", "corpus", "context", "loss", "bits_per_byte", "texts")
+HELDOUT = ("run", "seed", "corpus", "context", "loss", "bits_per_byte", "frequency_loss", "texts")
 COSTS = ("seconds", "gpu_hours", "tokens", "real_tokens", "flops")
-NUMBERS = ("score", "decisive", "hours", "loss", "bits_per_byte", *COSTS)
+NUMBERS = ("score", "decisive", "hours", "loss", "bits_per_byte", "frequency_loss", *COSTS)
 SPREAD = ("labels", "config", "scores")
 """Parts of records whose fields are columns of their own."""
 

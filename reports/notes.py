@@ -42,6 +42,8 @@ def notes(group: Group, short: bool) -> tuple[str, ...]:
     lines += [f"{', '.join(labels)}: {why}." for why, labels in without.items() if why]
     for row in group.all_rows:
         lines += _grid_gaps(row, short)
+        if row.untrained:
+            lines.append(f"{row.untrained}. No difference to it is shown as an effect.")
         lines += [f"{row.label}: {note}." for note in row.notes]
     return (*lines, *_fallbacks(group))
 

@@ -2,17 +2,18 @@
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from neobert.data.batches import Batch, heldout_batches
 from neobert.data.shards import Documents, TokenizedCorpus, all_documents
 from neobert.errors import MissingData
-from neobert.model.heads import MaskedLanguageModel
+from neobert.model.heads import IGNORED_TARGET, MaskedLanguageModel
 from neobert.recipe import LongDocuments, Precision
 from neobert.runs.records import HeldoutScore
 from neobert.training.engine import autocast
@@ -33,7 +34,8 @@ HASH_DIGITS = 12
 class HeldoutText:
     """Held-out documents of a corpus, each cut to `context` tokens or split into passages of so many.
 
-    Every tokenizer and context gets the same texts, and every context the same masks in their beginnings.
+    Every tokenizer and context gets the same texts, and every context the same masks in their beginnings. `frequencies`
+    are those of the tokens in training.
     """
 
     corpus: str
@@ -41,6 +43,7 @@ class HeldoutText:
     context: int
     rows_per_batch: int
     long_documents: LongDocuments
+    frequencies: NDArray[np.float64]
 
     @cached_property
     def shown(self) -> Documents:
@@ -63,6 +66,11 @@ class HeldoutText:
         whole = np.maximum(corpus.lengths[numbers], 1)
         return round(float((corpus.text_bytes[numbers] * self.shown.lengths / whole).sum()))
 
+    @cached_property
+    def frequency_loss(self) -> float:
+        """What frequencies of tokens alone give on the predicted tokens."""
+        return measure_frequency_loss(self.batches(), self.frequencies)
+
     @property
     def texts(self) -> str:
         """A name for the set of texts."""
@@ -71,14 +79,19 @@ class HeldoutText:
 
 
 def choose_heldout_texts(
-    corpora: Mapping[str, TokenizedCorpus], rows_per_batch: Mapping[int, int], long_documents: LongDocuments = "cut"
+    corpora: Mapping[str, TokenizedCorpus],
+    rows_per_batch: Mapping[int, int],
+    training: Documents,
+    long_documents: LongDocuments = "cut",
 ) -> list[HeldoutText]:
-    """What is measured: documents of each corpus in each context; `rows_per_batch` is by context."""
+    """What is measured: documents of each corpus in each context; `rows_per_batch` is by context, `training` are the
+    documents that the model is trained on."""
+    frequencies = token_frequencies(training)
     counted_bytes = COUNTED_BYTES if long_documents == "cut" else None
     heldout = {name: all_documents(corpus).split_heldout()[1] for name, corpus in corpora.items()}
     chosen = {name: sample(documents, counted_bytes=counted_bytes) for name, documents in heldout.items()}
     return [
-        HeldoutText(name, documents, context, rows, long_documents)
+        HeldoutText(name, documents, context, rows, long_documents, frequencies)
         for name, documents in chosen.items()
         for context, rows in rows_per_batch.items()
     ]
@@ -99,6 +112,57 @@ def sample(
         counted = np.minimum(counted, counted_bytes)
     enough = int(np.searchsorted(np.cumsum(counted), wanted_bytes)) + 1
     return heldout.at(order[:enough])
+
+
+FITTING_ROUNDS = 50
+FREQUENCY_TOKENS = 2**24
+"""Training tokens, about, from which frequencies are counted: documents at equal distances in the corpus."""
+
+
+def token_frequencies(training: Documents) -> NDArray[np.float64]:
+    """(vocabulary,) the share of each token of text in training documents; half a token is added to each count. What is
+    never predicted has none."""
+    corpus, every = training.corpus, max(1, int(training.lengths.sum()) // FREQUENCY_TOKENS)
+    read = training.at(np.arange(0, len(training), every))
+    tokens = np.empty(int(read.lengths.sum()), dtype=np.int64)
+    corpus.copy(corpus.starts[read.numbers], read.lengths, tokens, np.cumsum(read.lengths) - read.lengths)
+    counts = np.bincount(tokens, minlength=corpus.ids.end_text_id) + 0.5
+    counts[: corpus.ids.first_text_id] = 0
+    counts[list(corpus.ids.never_predicted)] = 0
+    return counts / counts.sum()
+
+
+def measure_frequency_loss(batches: Iterable[Batch], frequencies: NDArray[np.float64]) -> float:
+    """The loss, in nats a predicted token, of the best mixture of the frequencies in training and among the visible
+    tokens of the same document: what can be known without any order or relation of tokens.
+
+    A model that hardly falls below it has learned no more. The weight of the mixture is fitted to the measured tokens
+    themselves, by expectation maximisation.
+    """
+    of_training, of_document = [np.empty(0)], [np.empty(0)]
+    for batch in batches:
+        assert batch.plan.documents is not None
+        rows, context = batch.token_ids.shape
+        numbers, token_ids = batch.plan.documents.numpy(), batch.token_ids.numpy().ravel()
+        owner = (np.arange(rows)[:, None] * context + numbers).ravel()  # a name for the document of each place
+        is_target = (batch.targets != IGNORED_TARGET).numpy()
+        targets, places = batch.targets.numpy()[is_target], batch.gather.places.numpy()[is_target]
+        is_visible = (numbers.ravel() >= 0) & (frequencies[token_ids] > 0)
+        is_visible[places] = False
+        # Pairs of document and token as one number each; a last one is larger than all.
+        pairs, counts = np.unique(owner[is_visible] * len(frequencies) + token_ids[is_visible], return_counts=True)
+        pairs, counts = np.append(pairs, np.iinfo(np.int64).max), np.append(counts, 0)
+        wanted = owner[places] * len(frequencies) + targets
+        found = np.searchsorted(pairs, wanted)
+        equal = np.where(pairs[found] == wanted, counts[found], 0)
+        all_visible = np.bincount(owner[is_visible], minlength=rows * context)[owner[places]]
+        of_document.append(equal / np.maximum(all_visible, 1))
+        of_training.append(frequencies[targets])
+    first, second = np.concatenate(of_training), np.concatenate(of_document)
+    weight = 0.5
+    for _ in range(FITTING_ROUNDS):
+        weight = float(np.mean(weight * first / (weight * first + (1 - weight) * second)))
+    return float(-np.log(weight * first + (1 - weight) * second).mean())
 
 
 @torch.no_grad()
@@ -142,4 +206,5 @@ def measure_heldout(
         predicted_tokens=predicted,
         loss=loss,
         bits_per_byte=loss * tokens / (text_bytes * math.log(2)),
+        frequency_loss=text.frequency_loss,
     )

@@ -252,7 +252,8 @@ class HeldoutScore(Value):
 
     `texts` names the set of documents, so that only losses on the same ones are compared. `tokens` and `text_bytes`
     are what is shown of them, `loss` is in nats a predicted token; `neobert.evaluation.heldout` says how
-    `bits_per_byte` follows and what it can compare.
+    `bits_per_byte` follows and what it can compare. `frequency_loss` is what frequencies of tokens alone give on the
+    same ones; None in records from before it was measured.
     """
 
     corpus: str
@@ -264,6 +265,7 @@ class HeldoutScore(Value):
     predicted_tokens: PositiveInt
     loss: NonNegativeFloat
     bits_per_byte: NonNegativeFloat
+    frequency_loss: Annotated[NonNegativeFloat | None, Neutral(None)]
 
 
 class PerplexityConfig(Value):

@@ -96,7 +96,7 @@ class PretrainingTrainer(Trainer[Batch]):
         common = self.run_file.execution.heldout_context or self.stage.context
         contexts = sorted({self.stage.context, common})
         rows = {context: self._rows_of(context) for context in contexts}
-        return choose_heldout_texts(corpora, rows, self.run.recipe.data.long_documents)
+        return choose_heldout_texts(corpora, rows, self.documents, self.run.recipe.data.long_documents)
 
     def _rows_of(self, context: int) -> int:
         return max(1, self.run_file.execution.micro_batch_tokens // context)

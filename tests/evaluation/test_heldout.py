@@ -1,11 +1,13 @@
 """Claims of the held-out loss: the same texts for all, enough of them, and units that say what they compare."""
 
 import math
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import minimize_scalar
 
 from neobert.data.batches import heldout_batches
 from neobert.data.shards import Documents, all_documents
@@ -18,11 +20,16 @@ from neobert.evaluation.heldout import (
     choose_heldout_texts,
     measure_heldout,
     sample,
+    token_frequencies,
 )
 from tests.support.small_corpora import IDS, corpus_of, realistic_lengths
 from tests.support.small_models import language_model
 
 CPU = torch.device("cpu")
+
+
+def held_out(documents: Documents, context: int, rows: int) -> HeldoutText:
+    return HeldoutText("web", documents, context, rows, "cut", token_frequencies(documents))
 
 
 def texts_of(documents: Documents) -> set[int]:
@@ -64,7 +71,7 @@ def test_bits_per_byte_of_a_model_that_knows_nothing_is_the_price_of_its_tokens(
     torch.nn.init.zeros_(model.decoder.bias)
     corpus = corpus_of([10, 30, 0, 7])
     corpus = replace(corpus, shards=tuple(shard % 45 + 5 for shard in corpus.shards), text_bytes=corpus.lengths * 5)
-    score = measure_heldout(model, HeldoutText("web", all_documents(corpus), 16, 3, "cut"), "fp32", CPU)
+    score = measure_heldout(model, held_out(all_documents(corpus), 16, 3), "fp32", CPU)
     assert score.loss == pytest.approx(math.log(50), rel=1e-6)
     # 14 of 30 tokens are shown of the second document, and as many of its bytes; the third has none.
     assert (score.documents, score.tokens, score.text_bytes) == (4, 10 + 14 + 7, 5 * (10 + 14 + 7))
@@ -72,9 +79,32 @@ def test_bits_per_byte_of_a_model_that_knows_nothing_is_the_price_of_its_tokens(
     assert 0 < score.predicted_tokens < score.tokens
 
 
+def test_the_loss_of_frequencies_is_that_of_their_best_mixture_counted_by_hand() -> None:
+    corpus = corpus_of(realistic_lengths(60, 20))
+    corpus = replace(corpus, shards=tuple((shard**2 // 40) % 45 + 5 for shard in corpus.shards))
+    text = held_out(all_documents(corpus), 24, 4)
+    counts = Counter(dict.fromkeys(range(IDS.first_text_id, IDS.end_text_id), 0.5))
+    counts.update(token for shard in corpus.shards for token in shard.tolist() if token not in IDS.never_predicted)
+    found: list[tuple[float, float]] = []
+    for batch in text.batches():
+        context = batch.token_ids.shape[1]
+        for place, target in zip(batch.gather.places.tolist(), batch.targets.tolist(), strict=True):
+            if target != -100:
+                row = place // context
+                own = batch.plan.documents[row] == batch.plan.documents[row, place % context]
+                seen = [token for token in batch.token_ids[row, own].tolist() if token >= IDS.first_text_id]
+                found.append((counts[target] / counts.total(), seen.count(target) / max(1, len(seen))))
+    training, document = np.array(found).T
+    best = minimize_scalar(
+        lambda weight: -np.log(weight * training + (1 - weight) * document).mean(), bounds=(1e-6, 1), method="bounded"
+    )
+    assert text.frequency_loss == pytest.approx(best.fun, abs=1e-4)
+    assert text.frequency_loss < -np.log(training).mean()
+
+
 def test_a_shorter_context_measures_the_same_texts_under_the_same_masks() -> None:
     corpus = corpus_of(realistic_lengths(200, 30))
-    short, long = choose_heldout_texts({"web": corpus}, {12: 4, 40: 2})
+    short, long = choose_heldout_texts({"web": corpus}, {12: 4, 40: 2}, all_documents(corpus))
     assert short.texts == long.texts and (short.context, long.context) == (12, 40)
     masked: list[dict[int, list[int]]] = []
     for text in (short, long):
@@ -90,14 +120,15 @@ def test_a_shorter_context_measures_the_same_texts_under_the_same_masks() -> Non
 
 
 def test_texts_without_a_predicted_token_are_told_in_a_sentence() -> None:
-    (text,) = choose_heldout_texts({"web": corpus_of([0, 0])}, {12: 4})
+    corpus = corpus_of([0, 0])
+    (text,) = choose_heldout_texts({"web": corpus}, {12: 4}, all_documents(corpus))
     with pytest.raises(MissingData, match="the web corpus holds out 1 texts, in which no token is predicted"):
         measure_heldout(language_model(context=12), text, "fp32", CPU)
 
 
 def test_other_texts_have_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
     corpus = corpus_of(realistic_lengths(2000, 30))
-    (whole,) = choose_heldout_texts({"web": corpus}, {12: 4})
+    (whole,) = choose_heldout_texts({"web": corpus}, {12: 4}, all_documents(corpus))
     monkeypatch.setattr(heldout, "sample", lambda documents, counted_bytes: sample(documents, 500, counted_bytes))
-    (fewer,) = choose_heldout_texts({"web": corpus}, {12: 4})
+    (fewer,) = choose_heldout_texts({"web": corpus}, {12: 4}, all_documents(corpus))
     assert fewer.texts != whole.texts and len(fewer.documents) < len(whole.documents)

@@ -97,7 +97,7 @@ class MadeUpSource:
 class Study:
     """Writes records of variants below a folder of runs. `without` names tasks that the source cannot fine-tune,
     `trained` says that tokenizers are trained on the data, `measured` on which corpora losses are, if not a run's own;
-    `common_context` that they are in that one too, in bits per byte.
+    `common_context` that they are in that one too, in bits per byte; beside them `frequency_loss`.
     """
 
     root: Path
@@ -109,6 +109,7 @@ class Study:
     trained: bool | None = None
     measured: tuple[str, ...] = ()
     common_context: int | None = None
+    frequency_loss: float | None = None
 
     @property
     def trains_tokenizers(self) -> bool:
@@ -180,6 +181,7 @@ class Study:
                     "context": context,
                     "loss": loss + more,
                     "bits_per_byte": (loss + more) / 4,
+                    "frequency_loss": self.frequency_loss,
                     **fields,
                 }
                 for corpus, loss in losses.items()

@@ -120,6 +120,23 @@ def test_where_tokens_or_contexts_differ_bits_per_byte_in_a_common_context_are_c
     assert "bits per byte on web, 64 tokens" in page and "it is no strict comparison" in page
 
 
+@pytest.mark.parametrize(("learned", "is_shown"), [(0.0, False), (0.2, True)])
+def test_no_difference_to_a_variant_that_knows_frequencies_alone_is_an_effect(
+    study: Study, learned: float, is_shown: bool
+) -> None:
+    """`learned` are the nats by which M0 beats frequencies of tokens; M1 beats them by half a nat more."""
+    study.common_context = 32
+    study.levels["M0"] = study.levels["M1"] - 10
+    of_both_contexts = 0.125
+    study.frequency_loss = 6 - study.levels["M0"] / 20 + of_both_contexts + learned
+    study.write(["M0", "M1"])
+    deltas, page = reported(study)
+    for quantity in ("loss on wikibook", "GLUE"):
+        assert (deltas["M1", "M0", quantity].comparison is not None) == is_shown
+    why = "M0 has learned no more than frequencies of tokens: "
+    assert (f"left out: {why}" in page) != is_shown
+
+
 def test_losses_on_other_texts_are_not_compared(study: Study) -> None:
     study.write(["M1"], seeds=(0, 1))
     study.common_context = 64
