@@ -241,7 +241,7 @@ def plan(
     vocabulary, index = vocabulary_of(source), Index(layout)
     for variant in {each.name: each for each in (at_scale(each, scale) for each in chosen)}.values():
         recipe, parent = scaled_variant(variant, scale, vocabulary)
-        for seed in seeds:
+        for seed in dict.fromkeys(seeds):
             trained = pretraining_runs(recipe.pretraining, seed, source)
             runs: list[Run] = [*trained]
             skipped: dict[str, str] = {}

@@ -145,3 +145,4 @@ def test_what_is_no_record_does_not_make_a_run_done(tmp_path: Path) -> None:
 def test_seeds_are_runs_of_their_own(tmp_path: Path) -> None:
     first, second = rows_of(tmp_path, "M2", seeds=(0, 1))
     assert {unit.run.id for unit in first.planned}.isdisjoint(unit.run.id for unit in second.planned)
+    assert [row.seed for row in rows_of(tmp_path, "M2", seeds=(1, 0, 1))] == [1, 0], "a seed is planned once"
