@@ -16,7 +16,18 @@ from ablations.designs import CLAIMS, FACTORS
 from ablations.ladder import M0, M9
 from neobert.errors import MissingData
 from neobert.glue.tasks import TASKS
-from reports.inference import SEEDS_FOR_A_CLAIM, Comparison, Interval, adjust, compare, verdict
+from reports.inference import (
+    LOOKS,
+    SEEDS_FOR_A_CLAIM,
+    Comparison,
+    Interval,
+    adjust,
+    collapsed_seeds,
+    compare,
+    family_p_values,
+    last_look,
+    verdict,
+)
 from reports.notes import warnings, why_no_average
 from reports.resampling import StoredPredictions
 from reports.scores import POINTS_OF_SCORE, Estimate, Group, Row, Seeds
@@ -27,8 +38,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 BITS = "bits per byte"
 MARGINS: Mapping[str, tuple[float, str]] = {
     "GLUE": (0.5, "points: the smallest change between neighbours in the paper's Figure 1 (M2 → M4)"),
-    "loss": (0.01, "nats: one percent of perplexity"),
-    BITS: (0.003, "bits: the 0.01 nats of a token of 4.5 bytes"),
+    "loss": (0.05, "nats: the noise of some hundred held-out documents, up to 0.048 in a paired difference"),
+    BITS: (0.016, "bits: the 0.05 nats of a token of 4.5 bytes"),
 }
 DIGITS = {"GLUE": 2, "loss": 4, BITS: 4}
 
@@ -47,9 +58,11 @@ class Delta:
     are empty and `comparison` is None. `notes` name seeds that only one side has, `seeds` are those that both have,
     `ids` are the records.
 
-    `p_holm` and `p_equivalence_holm` are corrected over all deltas of the same design and quantity, a loss on each
-    corpus by itself. `examples` is the 95 % interval over development examples at these seeds; None where
-    `no_examples` says why.
+    `p_family` (joint sign flips) and `p_equivalence_holm` are corrected over all deltas of the same design and
+    quantity, a loss on each corpus by itself, at the last look. `arms` are the values of both sides by seed, with those
+    that have no partner; `collapsed` says which of the paired ones lie far from their arm's others. With such seeds
+    `p_family` is the larger of two, with and without them: an effect is claimed only where it does not rest on them.
+    `examples` is the 95 % interval over development examples at these seeds; None where `no_examples` says why.
     """
 
     variant: str
@@ -64,7 +77,9 @@ class Delta:
     ids: tuple[str, ...] = ()
     design: str = ""
     comparison: Comparison | None = None
-    p_holm: float | None = None
+    arms: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+    collapsed: tuple[str, ...] = ()
+    p_family: float | None = None
     p_equivalence_holm: float | None = None
     examples: Interval | None = None
     no_examples: str = ""
@@ -81,8 +96,11 @@ class Delta:
 
     @property
     def verdict(self) -> str:
-        """What may be claimed; empty where nothing is compared."""
-        return "" if self.comparison is None else verdict(self.comparison, self.p_holm, self.p_equivalence_holm)
+        """What may be claimed, with the seeds that collapsed; empty where nothing is compared."""
+        if self.comparison is None:
+            return ""
+        words = verdict(self.comparison, self.p_family, self.p_equivalence_holm)
+        return f"{words}; collapsed: {', '.join(self.collapsed)}" if self.collapsed else words
 
 
 def find_deltas(group: Group, tasks: Sequence[str], stored: StoredPredictions) -> tuple[Delta, ...]:
@@ -126,12 +144,29 @@ def _compare(delta: Delta, variant: Row, base: Row, tasks: Sequence[str], stored
 
 
 def _corrected(family: Sequence[Delta]) -> list[Delta]:
-    of_difference = adjust([delta.comparison.p_t if delta.comparison else None for delta in family])
+    """The deltas of a family with what is corrected over it, and the seeds that collapsed in its arms."""
+    collapsed = collapsed_seeds({name: arm for delta in family for name, arm in delta.arms.items()})
+    of_pairs = [
+        {seed for name in delta.arms for seed in collapsed.get(name, ()) if seed in delta.differences}
+        for delta in family
+    ]
+    of_difference = family_p_values([delta.differences for delta in family], of_pairs)
     of_equivalence = adjust([delta.comparison.p_equivalence if delta.comparison else None for delta in family])
     return [
-        replace(delta, p_holm=difference, p_equivalence_holm=equivalence)
+        replace(
+            delta,
+            p_family=difference,
+            p_equivalence_holm=equivalence,
+            collapsed=_name_collapsed(delta, collapsed),
+        )
         for delta, difference, equivalence in zip(family, of_difference, of_equivalence, strict=True)
     ]
+
+
+def _name_collapsed(delta: Delta, collapsed: Mapping[str, Sequence[int]]) -> tuple[str, ...]:
+    """The paired seeds of a delta that lie far from the others of their arm."""
+    by_arm = {name: [seed for seed in collapsed.get(name, ()) if seed in delta.differences] for name in delta.arms}
+    return tuple(f"seed {', '.join(map(str, seeds))} of {name}" for name, seeds in by_arm.items() if seeds)
 
 
 def pair_glue(variant: Row, base: Row, tasks: Sequence[str], group: Group) -> Delta:
@@ -217,7 +252,8 @@ def _subtract(empty: Delta, ours: Estimate, theirs: Estimate) -> Delta:
     if len(common) > len(differences):
         notes.append("fine-tuning seeds of one pre-training seed are averaged and count as one seed")
     reason = "" if differences else f"{empty.variant} and {empty.base} have no seed in common"
-    return replace(empty, differences=differences, seeds=tuple(common), reason=reason, notes=tuple(notes))
+    arms = {empty.variant: ours.by_pretraining, empty.base: theirs.by_pretraining}
+    return replace(empty, differences=differences, seeds=tuple(common), reason=reason, notes=tuple(notes), arms=arms)
 
 
 def _subtract_losses(empty: Delta, variant: Row, base: Row, ours: Estimate, theirs: Estimate) -> Delta:
@@ -276,12 +312,12 @@ def resample(row: Row, task: str, stored: StoredPredictions, seeds: Sequence[See
 
 HEADER = (
     *("Design", "Variant", "Against", "Quantity", "Seeds", "Difference", "95 % over seeds", "95 % over examples"),
-    *("p (t)", "p (Holm)", "p (sign flips)", "p (TOST, Holm)", "Detectable", "Verdict"),
+    *("p (t)", "p (family)", "p (TOST, Holm)", "Detectable", "Verdict"),
 )
 FACTS = (
     *("design", "variant", "against", "quantity", "measured", "seeds", "difference", "sd", "t_low", "t_high"),
-    *("examples_low", "examples_high", "p_t", "p_holm", "p_sign_flip", "p_tost", "p_tost_holm", "margin"),
-    *("detectable", "verdict", "differences_by_seed", "left_out", "records"),
+    *("examples_low", "examples_high", "p_t", "p_family", "look", "level", "p_tost", "p_tost_holm", "margin"),
+    *("detectable", "verdict", "differences_by_seed", "collapsed", "left_out", "records"),
 )
 
 
@@ -310,7 +346,7 @@ def _shown(delta: Delta) -> tuple[str, ...]:
         signed(found.mean, digits),
         printed_range(found.interval, digits),
         printed_range(delta.examples, digits),
-        *map(p_value, (found.p_t, delta.p_holm, found.p_sign_flip, delta.p_equivalence_holm)),
+        *map(p_value, (found.p_t, delta.p_family, delta.p_equivalence_holm)),
         number(found.detectable, digits),
         delta.verdict,
     )
@@ -321,18 +357,20 @@ def _facts(delta: Delta, quantity: str) -> tuple[Any, ...]:
     found, measured = delta.comparison, quantity if delta.quantity == "GLUE" else f"held-out {delta.measured}"
     names = delta.design, delta.variant, delta.base, delta.quantity, measured, len(delta.differences)
     if found is None:
-        return (*names, *[None] * 15, delta.reason, "")
+        return (*names, *[None] * 17, delta.reason, "")
+    look = last_look(found.seeds)
     return (
         *names,
         found.mean,
         found.deviation,
         *(found.interval or (None, None)),
         *(delta.examples or (None, None)),
-        *(found.p_t, delta.p_holm, found.p_sign_flip, found.p_equivalence, delta.p_equivalence_holm),
+        *(found.p_t, delta.p_family, look, look and LOOKS[look], found.p_equivalence, delta.p_equivalence_holm),
         found.margin,
         found.detectable,
         delta.verdict,
         " ".join(f"{seed}:{value:.6f}" for seed, value in delta.differences.items()),
+        "; ".join(delta.collapsed),
         "; ".join([*delta.notes, *([delta.no_examples] if delta.no_examples else [])]),
         " ".join(delta.ids),
     )
@@ -346,12 +384,14 @@ def _notes(deltas: Sequence[Delta], quantity: str) -> list[str]:
         "lower is better. Pairs share the seed of pre-training, which is the unit; nothing missing is filled in.",
         "Over seeds: t interval of the mean difference, df = seeds − 1. Over examples: percentile bootstrap of "
         "development examples at these seeds; it tells nothing about other seeds.",
-        "p (t): paired t test; Holm: corrected over all deltas of the same design and quantity; sign flips: exact, "
-        "uncorrected; TOST: that the difference is smaller than the margin, corrected likewise. "
+        "p (t): paired t test, uncorrected. p (family): joint sign flips over all deltas of the same design and "
+        "quantity, exact for symmetric noise; the verdict goes by it. TOST: that the difference is smaller than the "
+        "margin, with Holm's correction over the same deltas. "
         f"Margins: {margins}.",
         "Detectable: the smallest true difference that the t test would find with power 0.8 at these seeds and their "
         "observed spread, uncorrected.",
-        *_few_seeds(deltas),
+        *_looks(deltas),
+        *_collapses(deltas),
     ]
     if BITS in told:
         lines.append(
@@ -366,15 +406,35 @@ def _notes(deltas: Sequence[Delta], quantity: str) -> list[str]:
     return [*lines, *(f"No interval over examples: {reason}." for reason in sorted(without))]
 
 
-def _few_seeds(deltas: Sequence[Delta]) -> list[str]:
-    counts = {delta.comparison.seeds for delta in deltas if delta.comparison}
+def _looks(deltas: Sequence[Delta]) -> list[str]:
+    """Which look each number of seeds is at."""
+    counts = sorted({delta.comparison.seeds for delta in deltas if delta.comparison})
     lines = ["One seed: no interval and no test; the difference may be noise."] if 1 in counts else []
-    few = sorted(count for count in counts if 1 < count < SEEDS_FOR_A_CLAIM)
+    declared = ", ".join(f"{look} seeds with p ≤ {level:g}" for look, level in LOOKS.items())
+    reached = [(count, look) for count in counts if (look := last_look(count)) is not None]
+    at = "; ".join(f"{count} seeds are at the look of {look}" for count, look in reached)
+    lines.append(f"Looks, declared before the study: {declared}; between looks the first seeds of the last one count.")
+    lines += [f"{at}."] if at else []
+    few = [count for count in counts if 1 < count < SEEDS_FOR_A_CLAIM]
     if few:
         least = ", ".join(f"{2 / 2**count:g} with {count}" for count in few)
         lines.append(
             f"Below {SEEDS_FOR_A_CLAIM} seeds no difference and no equivalence is claimed: the smallest p that an "
-            f"exact sign-flip test can reach is {least}, above 0.05, and a t test of so few rests on a normal "
-            "distribution that nobody can check."
+            f"exact sign-flip test can reach is {least}, and a t test of so few rests on a normal distribution that "
+            "nobody can check."
         )
     return lines
+
+
+def _collapses(deltas: Sequence[Delta]) -> list[str]:
+    """The seeds that lie far from their arm's others, with what they measured."""
+    lines: dict[str, None] = {}
+    for delta in deltas:
+        for name, arm in delta.arms.items():
+            for words in delta.collapsed:
+                if words.endswith(f" of {name}"):
+                    values = ", ".join(f"{seed}: {value:.{DIGITS[delta.quantity]}f}" for seed, value in arm.items())
+                    lines[f"Collapsed in {delta.measured}: {words}, far from the arm's other seeds ({values})."] = None
+    if not lines:
+        return []
+    return [*lines, "Collapsed seeds stay in differences and intervals; what is claimed holds with and without them."]

@@ -15,7 +15,7 @@ import pandas as pd
 
 from ablations.designs import CAUTIONS, CLAIMS, Fraction, cell, cells, possible_factorials
 from reports.deltas import DIGITS, MARGINS, name_measurement, shared_corpora, why_losses_differ
-from reports.inference import SEEDS_FOR_A_CLAIM, Comparison, adjust, compare, verdict
+from reports.inference import SEEDS_FOR_A_CLAIM, Comparison, adjust, collapsed_seeds, compare, family_p_values, verdict
 from reports.notes import warnings
 from reports.scores import Estimate, Group, Row
 from reports.tables import DASH, Table, frame_of, number, p_value, printed_range, signed
@@ -34,7 +34,7 @@ class Effect:
     factors: Cell
     comparison: Comparison
     alias: Cell = ()
-    p_holm: float | None = None
+    p_family: float | None = None
     p_equivalence_holm: float | None = None
     share: float | None = None
 
@@ -48,7 +48,7 @@ class Effect:
     def verdict(self) -> str:
         """What may be claimed; empty for what is not tested."""
         tested = self.kind in ("main", "interaction")
-        return verdict(self.comparison, self.p_holm, self.p_equivalence_holm) if tested else ""
+        return verdict(self.comparison, self.p_family, self.p_equivalence_holm) if tested else ""
 
 
 @dataclass(frozen=True)
@@ -132,11 +132,16 @@ def _estimate(empty: Factorial, estimates: Mapping[Cell, Estimate | None], recor
         return replace(empty, reason="no seed has all cells")
     values = {on: np.array([scores[on][seed] for seed in seeds]) for on in wanted}
     left_out = sorted({seed for by_seed in scores.values() for seed in by_seed} - set(seeds))
+    collapsed = collapsed_seeds({cell(on).name: {seed: scores[on][seed] for seed in seeds} for on in wanted})
+    far = sorted({seed for own in collapsed.values() for seed in own})
     return replace(
         empty,
         seeds=tuple(seeds),
-        effects=estimate_effects(values, empty.factors, empty.quantity),
-        notes=tuple(f"seed {seed} lacks some cells and is left out" for seed in left_out),
+        effects=estimate_effects(values, empty.factors, empty.quantity, [seeds.index(seed) for seed in far]),
+        notes=(
+            *(f"seed {seed} lacks some cells and is left out" for seed in left_out),
+            *(f"collapsed: seed {', '.join(map(str, own))} of {name}" for name, own in collapsed.items()),
+        ),
         ids=tuple(sorted(set(records.id[records.seed.isin(seeds)]))),
     )
 
@@ -149,18 +154,20 @@ def _why_not_comparable(rows: Sequence[Row], corpora: Sequence[str]) -> str:
     return next(filter(None, (why_losses_differ(row, rows[0]) for row in others)), "")
 
 
-def estimate_effects(values: Values, factors: Cell, quantity: str) -> tuple[Effect, ...]:
-    """Main effects and interactions of all orders, tested; in a full factorial Shapley values and the whole."""
+def estimate_effects(values: Values, factors: Cell, quantity: str, collapsed: Sequence[int] = ()) -> tuple[Effect, ...]:
+    """Main effects and interactions of all orders, tested; in a full factorial Shapley values and the whole. Where
+    seeds at some places collapsed, a p is the larger of two, with and without them."""
     margin = MARGINS[quantity][0]
     found = []
     for subset, alias in _contrasts(values, factors):
         numbers = np.sum([values[on] * _sign(on, subset) for on in values], axis=0) / (len(values) / 2)
         kind = "main" if len(subset) == 1 else "interaction"
         found.append(Effect(kind, subset, compare(numbers, margin), alias))
-    of_difference = adjust([effect.comparison.p_t for effect in found])
+    by_place = [dict(enumerate(effect.comparison.differences)) for effect in found]
+    of_difference = family_p_values(by_place, [collapsed] * len(by_place))
     of_equivalence = adjust([effect.comparison.p_equivalence for effect in found])
     tested = [
-        replace(effect, p_holm=difference, p_equivalence_holm=equivalence)
+        replace(effect, p_family=difference, p_equivalence_holm=equivalence)
         for effect, difference, equivalence in zip(found, of_difference, of_equivalence, strict=True)
     ]
     return (*tested, *_parts(values, factors, margin))
@@ -209,12 +216,12 @@ def shapley(values: Values, factors: Cell, name: str) -> np.ndarray[tuple[int], 
 
 
 HEADER = (
-    *("Factorial", "Quantity", "Kind", "Effect of", "Seeds", "Estimate", "95 % over seeds", "p (t)", "p (Holm)"),
+    *("Factorial", "Quantity", "Kind", "Effect of", "Seeds", "Estimate", "95 % over seeds", "p (t)", "p (family)"),
     *("Share", "Verdict"),
 )
 FACTS = (
     *("factorial", "fraction", "quantity", "kind", "effect", "alias", "seeds", "estimate", "sd", "t_low"),
-    *("t_high", "p_t", "p_holm", "p_sign_flip", "p_tost_holm", "margin", "share_percent", "verdict"),
+    *("t_high", "p_t", "p_family", "p_tost_holm", "margin", "share_percent", "verdict"),
     *("by_seed", "left_out", "records"),
 )
 
@@ -248,7 +255,7 @@ def _shown(each: Factorial, effect: Effect | None) -> tuple[str, ...]:
         signed(found.mean, digits),
         printed_range(found.interval, digits),
         p_value(found.p_t if effect.verdict else None),
-        p_value(effect.p_holm),
+        p_value(effect.p_family),
         DASH if effect.share is None else f"{number(effect.share, 0)} %",
         effect.verdict or DASH,
     )
@@ -269,7 +276,7 @@ def _facts(each: Factorial, effect: Effect | None) -> tuple[Any, ...]:
         found.mean,
         found.deviation,
         *(found.interval or (None, None)),
-        *(found.p_t, effect.p_holm, found.p_sign_flip, effect.p_equivalence_holm, found.margin, effect.share),
+        *(found.p_t, effect.p_family, effect.p_equivalence_holm, found.margin, effect.share),
         effect.verdict,
         " ".join(f"{seed}:{value:.6f}" for seed, value in zip(each.seeds, found.differences, strict=True)),
         "; ".join(each.notes),
@@ -281,8 +288,8 @@ def _notes(factorials: Sequence[Factorial], quantity: str) -> list[str]:
     lines = [
         f"GLUE: {quantity}, in points; loss: held-out MLM loss in nats a token, lower is better.",
         "Main effect: mean of the cells with the factor on less mean of those with it off. Interaction: the same for "
-        "the product of the factors' signs. Each is one number a seed; intervals and p as for deltas, Holm over all "
-        "effects of a factorial in one quantity.",
+        "the product of the factors' signs. Each is one number a seed; intervals, p and looks as for deltas, where a "
+        "family is all effects of a factorial in one quantity.",
         "Shapley: what a factor adds, averaged over all orders of adding factors; the values add up to the whole. "
         f"Shares are given where the whole is not within noise, for up to {MOST_FACTORS_FOR_SHAPLEY} factors.",
     ]

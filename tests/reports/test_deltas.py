@@ -24,11 +24,11 @@ from reports.figures.forests import (
     forest_of_effects,
     limits,
 )
-from reports.inference import compare
+from reports.inference import compare, family_p_values
 from reports.matching import group_of
 from reports.resampling import StoredPredictions
 from reports.scores import Group
-from tests.reports.made_up_study import Study
+from tests.reports.made_up_study import Study, change_record
 from tests.reports.predictions import with_predictions
 
 pytestmark = pytest.mark.usefixtures("no_waiting_for_disks")
@@ -58,7 +58,7 @@ def test_a_delta_is_the_mean_over_paired_seeds_of_differences_of_averages(study:
     by_seed = [ours.by_seeds[seeds] - theirs.by_seeds[seeds] for seeds in ours.by_seeds]
     assert list(delta.differences.values()) == pytest.approx(by_seed)
     assert delta.comparison.interval is not None and delta.comparison.mean == pytest.approx(np.mean(by_seed))
-    assert delta.comparison.p_sign_flip is not None and delta.comparison.p_sign_flip >= 0.25
+    assert delta.p_family == 1.0 or delta.p_family in (0.25, 0.5, 0.75)
     assert "the smallest p that an exact sign-flip test can reach is 0.25 with 3" in page
     assert len(delta.ids) == 2 * 3 * 8
 
@@ -184,18 +184,30 @@ def test_fine_tuning_seeds_of_one_pre_training_are_no_further_seeds(study: Study
     assert delta.verdict == "too few seeds" and "are averaged and count as one seed" in page
 
 
-def test_holm_corrects_over_the_ladder_and_leaves_alternatives_to_themselves(study: Study) -> None:
+def test_families_are_the_ladder_and_alternatives_by_themselves(study: Study) -> None:
     names = ["M0", "M1", "M2", "M4", "M0@dropout"]
     study.write(names, seeds=tuple(range(6)))
-    deltas, _ = reported(study)
-    of_ladder = [delta for delta in deltas.values() if delta.design == "ladder" and delta.quantity == "GLUE"]
-    tested = sorted(delta.comparison.p_t for delta in of_ladder if delta.comparison and delta.comparison.p_t)
-    smallest = min(delta.p_holm for delta in of_ladder if delta.p_holm is not None)
-    assert len(tested) == 3 and smallest == pytest.approx(3 * tested[0])
+    deltas, page = reported(study)
+    of_ladder = [delta for delta in deltas.values() if delta.design == "ladder" and delta.comparison]
+    in_glue = [delta for delta in of_ladder if delta.quantity == "GLUE"]
+    assert [delta.p_family for delta in in_glue] == family_p_values([delta.differences for delta in in_glue])
+    assert len(in_glue) == 3
     other = deltas["M0@dropout", "M0", "GLUE"]
-    assert other.design == "alternatives" and other.comparison is not None
-    assert other.p_holm == other.comparison.p_t
+    assert other.design == "alternatives" and [other.p_family] == family_p_values([other.differences])
     assert {deltas["M1", "M0", "GLUE"].verdict} <= {"higher", "within noise"}
+    assert "6 seeds are at the look of 6" in page and "6 seeds with p ≤ 0.032" in page
+
+
+def test_a_collapsed_seed_is_named_with_its_values_and_carries_no_claim(study: Study) -> None:
+    study.write(["M0", "M1", "M2", "M4"], seeds=tuple(range(6)))
+    (run,) = study.runs("M1", 3)
+    path = Layout(study.root).pretraining(run.id) / "done.json"
+    change_record(path, lambda record: record["scores"]["heldout_loss"].update(wikibook=9.0))
+    deltas, page = reported(study)
+    delta = deltas["M1", "M0", "loss on wikibook"]
+    assert delta.verdict == "within noise; collapsed: seed 3 of M1"
+    assert "Collapsed in loss on wikibook: seed 3 of M1, far from the arm's other seeds (0: " in page
+    assert "3: 9.0000" in page and deltas["M1", "M0", "GLUE"].collapsed == ()
 
 
 def test_stored_predictions_give_an_interval_over_examples_around_the_difference(study: Study) -> None:

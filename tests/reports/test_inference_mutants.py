@@ -1,4 +1,4 @@
-"""Faults put into a copy of reports/inference.py, one at a time: the oracle alone must notice each of them."""
+"""Faults put into a copy of reports/inference.py, one at a time: the oracles alone must notice each of them."""
 
 from pathlib import Path
 
@@ -9,13 +9,17 @@ from tests.support.tree_copy import REPOSITORY, fresh_clone, shell
 MODULE = Path("reports/inference.py")
 HALF = "half = stdtrit(seeds - 1, 1 - ALPHA / 2) * differences.std(axis=-1, ddof=1) / math.sqrt(seeds)"
 P_OF_T = "return np.asarray(ttest_1samp(differences, 0.0, axis=-1).pvalue)"
-P_OF_FLIPS = "return (sums >= np.abs(differences.sum(axis=-1, keepdims=True)) - 1e-9 * largest).mean(axis=-1)"
+P_OF_FLIPS = 'return np.take_along_axis(raised, np.argsort(order, axis=-1, kind="stable"), axis=-1)'
+LARGEST = "largest = np.maximum.accumulate(np.take_along_axis(statistics, order[..., None], axis=-2), axis=-2)"
+UNCORRECTED = "largest = np.take_along_axis(statistics, order[..., None], axis=-2)"
+POOLED = "pooled = np.quantile(squares / counts, POOLED_QUANTILE, axis=-1, keepdims=True)"
+COLLAPSED = "return [None if p is None else max(p, 1.0 if without is None else without) for p, without in both]"
 TOST = 'return np.maximum(above, ttest_1samp(differences, margin, axis=-1, alternative="less").pvalue)'
 HOLM = 'return np.take_along_axis(adjusted, np.argsort(order, axis=-1, kind="stable"), axis=-1)'
 STEPS = "steps = np.take_along_axis(p_values, order, axis=-1) * np.arange(p_values.shape[-1], 0, -1)"
 DETECTABLE = "return float(nctdtrinc(degrees, 1 - POWER, stdtrit(degrees, 1 - ALPHA / 2))) / math.sqrt(seeds)"
-DIRECTION = 'direction = "higher" if comparison.mean > 0 else "lower"'
-EQUIVALENT = "equivalent = p_equivalence is not None and p_equivalence <= ALPHA"
+DIRECTION = 'direction = "higher" if sum(comparison.differences[:look]) > 0 else "lower"'
+EQUIVALENT = "equivalent = p_equivalence is not None and p_equivalence <= LOOKS[look]"
 FDR = """from scipy.stats import false_discovery_control
 
     return np.asarray(false_discovery_control(p_values, axis=-1))"""
@@ -36,6 +40,10 @@ MUTANTS = {
     "the p of the t test is 10 % too large": (P_OF_T, f"{P_OF_T} * 1.1"),
     "the sign flips are one-sided": (P_OF_FLIPS, f"{P_OF_FLIPS} / 2"),
     "the sign flips never reject": (P_OF_FLIPS, "return np.ones(differences.shape[:-1])"),
+    "the sign flips correct for nothing": (LARGEST, UNCORRECTED),
+    "the sign flips pool hardly anything": (POOLED, f"{POOLED} * 0.01"),
+    "the level of a look is doubled": ("8: 0.016", "8: 0.032"),
+    "collapsed seeds are not left out": (COLLAPSED, "return p_values"),
     "the p of equivalence is doubled": (TOST, TOST.replace("return ", "return 2 * ")),
     "equivalence takes the smaller p": (TOST, TOST.replace("maximum", "minimum")),
     "equivalence is never found": (TOST, "return np.ones(differences.shape[:-1])"),
@@ -44,7 +52,7 @@ MUTANTS = {
     "the verdict never claims": (DIRECTION, 'return "within noise"'),
     "the verdict has the wrong sign": (DIRECTION, DIRECTION.replace(">", "<")),
     "the verdict always claims equivalence": (EQUIVALENT, "equivalent = True"),
-    "three seeds may claim": ("SEEDS_FOR_A_CLAIM = 6", "SEEDS_FOR_A_CLAIM = 3"),
+    "three seeds may claim": ("float] = {6: 0.032", "float] = {3: 0.25, 6: 0.032"),
 }
 
 
@@ -68,9 +76,12 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.drill
 @pytest.mark.parametrize("mutant", [None, *MUTANTS])
-def test_the_oracle_notices_every_fault_and_passes_without_one(tree: Path, mutant: str | None) -> None:
+def test_the_oracles_notice_every_fault_and_pass_without_one(tree: Path, mutant: str | None) -> None:
     text = (REPOSITORY / MODULE).read_text(encoding="utf-8")
     (tree / MODULE).write_text(mutate(text, mutant) if mutant else text, encoding="utf-8")
-    done = shell(tree, ".venv/bin/python -m pytest -q -x tests/reports/test_inference_oracle.py")
+    done = shell(
+        tree,
+        ".venv/bin/python -m pytest -q -x tests/reports/test_inference_oracle.py tests/reports/test_family_oracle.py",
+    )
     assert done.returncode == (1 if mutant else 0), f"{done.stdout[-2000:]}{done.stderr[-2000:]}"
     assert not mutant or " failed" in done.stdout or "FAILED" in done.stdout, done.stdout[-2000:]

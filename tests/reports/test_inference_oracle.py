@@ -1,4 +1,4 @@
-"""The statistics against simulated studies in which the truth is known: every promised rate within its own error.
+"""The statistics of single deltas, simulated where the truth is known: every promised rate within its own error.
 
 Where a rate is exact in theory, it must be hit from both sides: a test that rejects too seldom is as wrong as one that
 rejects too often. `test_inference_mutants.py` shows that faults of a few percent do not pass.
@@ -9,11 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ablations.ladder import ladder
 from reports import inference
 from reports.inference import ALPHA, POWER, compare
-
-pytestmark = pytest.mark.usefixtures("papers_ladder")
 
 Array = np.ndarray[Any, np.dtype[Any]]
 STUDIES = 20_000
@@ -46,13 +43,6 @@ def paired(seeds: int, effect: float, key: int) -> Array:
     """Differences of a child with an effect to its parent, (PAIRS, seeds)."""
     scores = arms(seeds, np.array([50.0, 50.0 + effect]), key, PAIRS)
     return np.asarray(scores[:, 1] - scores[:, 0])
-
-
-def ladder_deltas(scores: Array) -> Array:
-    """Each variant less its parent in the paper's tree, (studies, ten deltas, seeds)."""
-    names = list(ladder())
-    parents = [names.index(variant.parent.name) for variant in ladder().values() if variant.parent]
-    return scores[:, 1:] - scores[:, parents]
 
 
 @pytest.mark.parametrize("seeds", SEEDS)
@@ -91,34 +81,16 @@ def test_holm_stops_at_the_first_test_that_fails() -> None:
     assert wrong <= ALPHA + error
 
 
-@pytest.mark.parametrize("seeds", SEEDS)
-def test_family_wise_error_over_a_ladder_of_ten_nulls_is_at_most_five_percent(seeds: int) -> None:
-    deltas = ladder_deltas(arms(seeds, np.full(11, 50.0), key=seeds))
-    wrong, error = rate((inference.holm(inference.t_test(deltas)) <= ALPHA).any(axis=1))
-    assert wrong <= ALPHA + error
-    uncorrected, error = rate((inference.t_test(deltas) <= ALPHA).any(axis=1))
-    assert uncorrected > 0.2, "without the correction the same ladder claims something every fourth time"
-
-
-@pytest.mark.parametrize("seeds", SEEDS)
-def test_family_wise_error_holds_beside_true_effects(seeds: int) -> None:
-    """Steps that are real must not open the door for those that are not."""
-    names, steps = list(ladder()), np.array([0, 2, 3, 0, 0, 0, 0, 2, 0, 1, 0], dtype=float)
-    levels = dict.fromkeys(names, 50.0)
-    for name, step in zip(names[1:], steps[1:], strict=True):
-        parent = ladder()[name].parent
-        assert parent is not None
-        levels[name] = levels[parent.name] + step
-    deltas = ladder_deltas(arms(seeds, np.array([levels[name] for name in names]), key=seeds))
-    claimed = inference.holm(inference.t_test(deltas)) <= ALPHA
-    wrong, error = rate(claimed[:, steps[1:] == 0].any(axis=1))
-    assert wrong <= ALPHA + error
+def one_delta(differences: Array) -> Array:
+    """p of sign flips of differences (PAIRS, seeds), each a family by itself."""
+    parts = np.array_split(differences[:, None], 20)  # 16 MB of patterns each
+    return np.concatenate([inference.joint_sign_flips(part)[:, 0] for part in parts])
 
 
 @pytest.mark.parametrize("seeds", (5, 8))
 def test_sign_flips_reject_a_null_as_often_as_they_say(seeds: int) -> None:
     """Of 2^seeds patterns 2k have a p of at most 2k/2^seeds: the test is exact at these levels."""
-    p = inference.sign_flip_test(paired(seeds, 0.0, key=seeds))
+    p = one_delta(paired(seeds, 0.0, key=seeds))
     for patterns in (1, 3, 2 ** (seeds - 2)):
         level = 2 * patterns / 2**seeds
         assert is_rate(p <= level + 1e-9, level)
@@ -127,7 +99,7 @@ def test_sign_flips_reject_a_null_as_often_as_they_say(seeds: int) -> None:
 
 def test_sign_flips_find_effects_nearly_as_often_as_the_t_test() -> None:
     differences = paired(8, 1.4 * DEVIATION, key=1)
-    flips, t = (float((test(differences) <= ALPHA).mean()) for test in (inference.sign_flip_test, inference.t_test))
+    flips, t = (float((test(differences) <= ALPHA).mean()) for test in (one_delta, inference.t_test))
     assert t - 0.03 < flips < t
 
 
@@ -161,22 +133,20 @@ def verdicts(seeds: int, effect: float, deviation: float, margin: float) -> Arra
     said = []
     for values in random.normal(effect, deviation, (800, seeds)).tolist():
         found = compare(values, margin)
-        said.append(inference.verdict(found, found.p_t, found.p_equivalence))
+        (p_value,) = inference.family_p_values([dict(enumerate(values))])
+        said.append(inference.verdict(found, p_value, found.p_equivalence))
     return np.array(said)
 
 
-@pytest.mark.parametrize("seeds", (3, 6))
+@pytest.mark.parametrize("seeds", (3, 6, 7, 10))
 def test_verdicts_of_nulls_claim_what_the_tests_allow(seeds: int) -> None:
-    """Of simulated nulls at most five percent are called higher or lower; with three seeds none ever is."""
+    """With three seeds nothing is claimed; seven seeds are at the look of six."""
     said = verdicts(seeds, effect=0.0, deviation=1.0, margin=0.5)
-    wrong, error = rate(np.char.startswith(said, "higher") | np.char.startswith(said, "lower"))
-    assert wrong <= ALPHA + error
+    claims = np.char.startswith(said, "higher") | np.char.startswith(said, "lower")
     if seeds == 3:
-        assert wrong == 0 and set(said) <= {
-            "within noise",
-            "too few seeds (t test: higher)",
-            "too few seeds (t test: lower)",
-        }
+        assert set(said) == {"too few seeds"}
+    else:
+        assert is_rate(claims, {6: 2 / 64, 7: 2 / 64, 10: 20 / 1024}[seeds])
 
 
 @pytest.mark.parametrize("effect", [2.0, -2.0])
@@ -184,7 +154,8 @@ def test_verdicts_of_large_effects_name_their_direction(effect: float) -> None:
     assert set(verdicts(6, effect, deviation=0.2, margin=0.5)) == {"higher" if effect > 0 else "lower"}
 
 
-def test_verdicts_of_equivalence_err_in_five_percent_at_the_margin() -> None:
-    said = verdicts(6, effect=0.5, deviation=1.0, margin=0.5)
-    assert rate(np.char.find(said, "equivalent") >= 0)[0] <= ALPHA + 0.02
-    assert set(verdicts(6, effect=0.0, deviation=0.05, margin=0.5)) >= {"equivalent within 0.5"}
+@pytest.mark.parametrize("seeds", (6, 9))
+def test_verdicts_of_equivalence_err_at_the_margin_as_often_as_the_look_allows(seeds: int) -> None:
+    said = verdicts(seeds, effect=0.5, deviation=0.05, margin=0.5)
+    assert is_rate(np.char.find(said, "equivalent") >= 0, inference.LOOKS[6 if seeds == 6 else 8])
+    assert set(verdicts(seeds, effect=0.0, deviation=0.05, margin=0.5)) >= {"equivalent within 0.5"}
