@@ -18,7 +18,7 @@ demo: environment
 
 ## environment and the tests
 test: environment
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_PROCESSES) --maxprocesses 8 --dist loadfile -m "not slow and not drill and not slurm"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_PROCESSES) --maxprocesses 8 --dist loadfile
 
 ## on a real SLURM with emulated nodes, started for the tests; as root, skipped with the reason where it cannot start
 test-slurm: environment

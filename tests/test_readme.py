@@ -91,7 +91,7 @@ def test_m11_is_one_declaration_and_leaves_the_tests_green(tmp_path: Path) -> No
 def test_m11_leaves_every_test_green(tmp_path: Path) -> None:
     """All of `make test` but these tests themselves."""
     tree = with_m11(tmp_path / "clone")
-    for flags in ("--write-golden", "-n 2 --dist loadfile -m 'not slow and not drill and not slurm'"):
+    for flags in ("--write-golden", "-n 2 --dist loadfile"):
         answer = pytest_of(tree, f"{flags} --ignore tests/test_readme.py")
         assert answer.returncode == 0, answer.stdout
 
