@@ -16,6 +16,7 @@ from ablations.designs import CLAIMS, FACTORS
 from ablations.ladder import M0, M9
 from neobert.errors import MissingData
 from neobert.glue.tasks import TASKS
+from reports.basis import why_not_paired, why_scores_not_paired
 from reports.inference import (
     LOOKS,
     SEEDS_FOR_A_CLAIM,
@@ -176,6 +177,8 @@ def pair_glue(variant: Row, base: Row, tasks: Sequence[str], group: Group) -> De
         lacking = [row for row, mean in ((variant, ours), (base, theirs)) if mean is None]
         reasons = [_why_no_mean(row, tasks, group) for row in lacking]
         return Delta(variant.name, base.name, "GLUE", reason="; ".join(reasons))
+    if reason := why_scores_not_paired(variant, base, tasks):
+        return Delta(variant.name, base.name, "GLUE", reason=reason)
     delta = _subtract(Delta(variant.name, base.name, "GLUE"), ours, theirs)
     ids = {*variant.trial_ids(tasks, delta.seeds), *base.trial_ids(tasks, delta.seeds)}
     return replace(delta, ids=tuple(sorted(ids)))
@@ -194,6 +197,8 @@ def pair_losses(variant: Row, base: Row) -> tuple[Delta, ...]:
     behind it the losses in bits per byte where both were measured in a common context."""
     shared = shared_corpora([variant, base])
     reason = why_losses_differ(variant, base) or ("" if shared else _why_no_shared_loss(variant, base))
+    if other := why_not_paired(variant, base):
+        return (Delta(variant.name, base.name, "loss", reason=other),)
     delta = Delta(variant.name, base.name, "loss", reason=reason)
     if reason:
         is_same = variant.recipe.pretraining == base.recipe.pretraining

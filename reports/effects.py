@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from ablations.designs import CAUTIONS, CLAIMS, Fraction, cell, cells, possible_factorials
+from reports.basis import why_scores_not_paired
 from reports.deltas import DIGITS, MARGINS, name_measurement, shared_corpora, why_losses_differ
 from reports.inference import SEEDS_FOR_A_CLAIM, Comparison, adjust, collapsed_seeds, compare, family_p_values, verdict
 from reports.notes import warnings
@@ -105,6 +106,11 @@ def _of_factors(group: Group, factors: Cell, tasks: Sequence[str]) -> Iterator[F
     ids = [(each, id_) for row in rows.values() for task in tasks for each, id_ in row.cells[task].ids.items()]
     trials = pd.DataFrame({"id": [id_ for _, id_ in ids], "seed": [each.pretraining for each, _ in ids]})
     of_glue = Factorial(factors, fraction, "GLUE")
+    first, *others = rows.values()
+    if other := next(filter(None, (why_scores_not_paired(row, first, tasks) for row in others)), ""):
+        yield replace(of_glue, reason=other)
+        yield replace(of_glue, quantity="loss", reason=other)
+        return
     of_loss, corpora = replace(of_glue, quantity="loss"), shared_corpora(list(rows.values()))
     if untrained := "; ".join(filter(None, (row.untrained for row in rows.values()))):
         yield from (replace(each, reason=untrained) for each in (of_glue, of_loss))

@@ -42,7 +42,7 @@ from neobert.runs.records import (
     record_paths,
 )
 from neobert.runs.run_file import RunFile, read_run_file
-from neobert.runs.specifications import GlueStudy
+from neobert.runs.specifications import GlueStudy, PretrainingRun
 
 ValueType = TypeVar("ValueType", bound=Value)
 Facts = dict[str, Any]
@@ -213,7 +213,8 @@ class _Facts(Value):
     docs/records.md explains those that have the names of the records' own.
 
     `data_id` is the id of a tokenised corpus, or a task and its tokenizer; `tokens` counts slots, `real_tokens` leaves
-    padding out; `hours` are by the clock, times processes.
+    padding out; `hours` are by the clock, times processes. `basis` is what identifies the data and the numerics that a
+    run or a trial rests on, as JSON: only records of one basis are averaged or paired.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=False)
@@ -222,6 +223,9 @@ class _Facts(Value):
     commit: str | None = None
     dirty: bool | None = None
     code: str | None = None
+    torch: str | None = Field(None, validation_alias=AliasPath("packages", "torch"))
+    numerics: dict[str, int] = Field({})
+    basis: str = ""
     data_id: str | None = None
     processes: PositiveInt = 1
     seconds: NonNegativeFloat | None = None
@@ -261,6 +265,11 @@ class _Facts(Value):
         return own | {name: value for part in parts for name, value in part}
 
 
+def _basis(origins: Mapping[str, str | None], numerics: Mapping[str, int], mechanisms: Iterable[str]) -> str:
+    versions = {f"version of {name}": numerics[name] for name in mechanisms if name in numerics}
+    return json.dumps({**origins, **versions}, sort_keys=True)
+
+
 class _Run(_Facts):
     labels: _Labels
     seed: int
@@ -277,6 +286,7 @@ class _Run(_Facts):
     def _derive_weights(self) -> Self:
         if self.previous == self.id:
             raise ValueError("it continues itself")
+        self.basis = _basis(self.origins, self.numerics, PretrainingRun.mechanisms)
         self.weights, self.recipe = _share_weights(weights_up_to(self.weights, self.stage))
         if self.weights.model.vocabulary_size == trained_vocabulary_size(self.labels.scale):
             self.vocabulary = "trained"
@@ -304,6 +314,12 @@ class _Trial(_Facts):
     protocol: str
     score: Score | None
     decisive: Score | None
+    task_origin: str | None = _at("inputs", "task", default=None)
+
+    @model_validator(mode="after")
+    def _derive_basis(self) -> Self:
+        self.basis = _basis({"task": self.task_origin}, self.numerics, GlueStudy.mechanisms)
+        return self
 
     @model_validator(mode="before")
     @classmethod

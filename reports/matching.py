@@ -19,6 +19,7 @@ from ablations.variant import Recipe, Variant
 from neobert.glue.selection import best_point
 from neobert.glue.tasks import TASKS
 from neobert.recipe import Point
+from reports.basis import describe_difference, split_by_basis
 from reports.evidence import Evidence, make_frame, select_group, weights_up_to
 from reports.scores import ABSENCES, POINTS_OF_SCORE, PRINTED_AS, Cell, Estimate, Group, Row, Seeds, point_name
 
@@ -81,7 +82,7 @@ class _Matcher:
         self.scale, self.vocabulary = scale, vocabulary
         self._run_ids = set(runs.id)
         self._twins: dict[str, str] = {}
-        self._runs = self._one_run_per_seed(runs, trials)
+        self._runs = self._one_run_per_seed(self._of_one_basis(runs, trials), trials)
         self._by_recipe = dict(list(self._runs.groupby(["recipe", "stage"])))
         self._heldout, self._heldout_places = evidence.heldout, evidence.heldout.groupby("run").indices
         self._trials = trials[~trials.run.isin(set(self._twins))]
@@ -91,8 +92,21 @@ class _Matcher:
         self._taken: set[str] = set()
         self._taken_runs: set[str] = set()
 
+    def _of_one_basis(self, runs: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
+        """Of runs with one recipe those of the data and numerics with most trials, then runs; the others are named."""
+        counts = runs.id.map(trials.run.value_counts()).fillna(0)
+        counts_too, basis = split_by_basis(runs, ("recipe", "stage"), counts)
+        for number in runs.index[~counts_too]:
+            run = runs.loc[number]
+            difference = describe_difference(run.basis, basis[number])
+            self._twins[run.id] = (
+                f"run {run.id} (seed {run.seed}) rests on other data or numerics than most runs of its recipe "
+                f"({difference}): it and its {counts[number]:g} trial(s) are left out"
+            )
+        return runs[counts_too]
+
     def _one_run_per_seed(self, runs: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
-        """Of runs that differ only in data or numerics version the one with most trials; the others are named."""
+        """Of runs that differ only in the run that they continue the one with most trials; the others are named."""
         counts = runs.id.map(trials.run.value_counts()).fillna(0).astype(int)
         order = runs.assign(trials=counts).sort_values(["trials", "id"], ascending=[False, True])
         first = order.groupby(["recipe", "stage", "seed"]).id.transform("first")
@@ -285,6 +299,7 @@ def _count_trials(drafts: Sequence[_Draft]) -> list[Row]:
     own = [draft.trials.assign(row=number, points=len(draft.grid)) for number, draft in enumerate(drafts)]
     trials = pd.concat(own) if own else make_frame([], ["row", "task"])
     if len(trials):
+        trials = _of_one_basis(trials, notes)
         trials = _without_repetitions(_without_fallbacks_beside_transfers(trials, notes), notes)
         trials = _of_furthest_seeds(trials, notes)
     recorded = dict(list(trials.groupby(["row", "task"])))
@@ -307,6 +322,18 @@ def _without_fallbacks_beside_transfers(trials: pd.DataFrame, notes: Notes) -> p
     for (row, task), count in trials[are_left_out].groupby(["row", "task"]).size().items():
         notes[row].append(f"{task}: {count} trial(s) from pre-training are left out beside transferred ones")
     return trials[~are_left_out]
+
+
+def _of_one_basis(trials: pd.DataFrame, notes: Notes) -> pd.DataFrame:
+    """The trials of each task on the data and numerics that most of them have; those without a record say nothing of
+    theirs."""
+    trials = trials.reset_index(drop=True)
+    recorded = trials[trials.basis.notna()]
+    are_counted, basis = split_by_basis(recorded, ("row", "task"), recorded.score.notna().astype(int))
+    for (row, task, own), left_out in recorded[~are_counted].groupby(["row", "task", "basis"]):
+        difference = describe_difference(own, basis[left_out.index[0]])
+        notes[row].append(f"{task}: {len(left_out)} trial(s) on other data or numerics are left out ({difference})")
+    return trials.drop(index=recorded.index[~are_counted])
 
 
 def _without_repetitions(trials: pd.DataFrame, notes: Notes) -> pd.DataFrame:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from ablations.scales import Scale, scaled
 from ablations.variant import change_label
 from neobert.glue.tasks import TASKS
+from reports.basis import describe_code
 from reports.scores import Group, Row
 from reports.tables import escape_markdown
 
@@ -21,8 +22,8 @@ SHORT_LIST = 12
 
 
 def warnings(group: Group) -> list[str]:
-    """The warning of the group's scale, if it has one."""
-    return [WARNINGS[group.scale]] if group.scale in WARNINGS else []
+    """The warning of the group's scale, if it has one, and whether its records are of other code or torch."""
+    return [*([WARNINGS[group.scale]] if group.scale in WARNINGS else []), *describe_code(group)]
 
 
 def describe_change(row: Row, group: Group) -> str:

@@ -239,6 +239,7 @@ class Study:
                 "pretraining": study.weights,
                 "stage": study.stage,
                 "study": study.id,
+                "task": study.task_origin,
                 "starts_from": plain(study.starts_from),
             },
             "config": {

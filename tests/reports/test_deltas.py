@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 
 import numpy as np
 import pytest
@@ -148,6 +149,25 @@ def test_losses_on_other_texts_are_not_compared(study: Study) -> None:
     delta = deltas["M1", "M0", "loss on wikibook"]
     assert list(delta.differences) == [2] and f"{left_out} and is left out" in page
     assert deltas["M1", "M0", "GLUE"].comparison is not None
+
+
+def test_variants_on_other_bytes_of_the_same_data_are_not_paired(study: Study) -> None:
+    study.write(["M1"], seeds=(0, 1))
+    Study(study.root, version="2").write(["M0"], seeds=(0, 1))
+    deltas, page = reported(study)
+    reason = "M1 and M0 rest on other data or numerics: corpus wikibook:1 and wikibook:2"
+    assert deltas["M1", "M0", "GLUE"].reason == deltas["M1", "M0", "loss"].reason == reason
+    assert f"left out: {reason}" in page
+
+
+def test_scores_on_other_bytes_of_a_task_are_not_paired(study: Study) -> None:
+    study.write(["M0", "M1"])
+    for path in study.root.glob("glue/cola/*.json"):
+        if "M1" in json.loads(path.read_text())["labels"]["variants"]:
+            change_record(path, lambda record: record["inputs"].update(task="other"))
+    deltas, _ = reported(study)
+    assert deltas["M1", "M0", "GLUE"].reason.startswith("M1 and M0 rest on other data or numerics of CoLA: task ")
+    assert deltas["M1", "M0", "loss on wikibook"].comparison is not None
 
 
 def test_losses_on_every_corpus_that_both_were_measured_on_are_compared_apart(study: Study) -> None:

@@ -10,7 +10,7 @@ from neobert.errors import MissingData
 from neobert.runs.layout import Layout
 from reports.evidence import read_evidence
 from reports.matching import group_of
-from reports.notes import notes
+from reports.notes import notes, warnings
 from reports.scores import Group, Row, Seeds, point_name
 from tests.reports.made_up_study import LEVELS, Study, change_record
 
@@ -261,7 +261,44 @@ def test_two_runs_with_equal_recipe_and_seed_are_never_averaged(study: Study) ->
     found = study.group()
     cell = found.last_rows["M2"].cells["cola"]
     assert cell.score is not None and cell.score.mean == pytest.approx(50.0)
-    assert any("has the recipe and seed of run" in problem for problem in found.problems)
+    assert any("rests on other data or numerics" in problem for problem in found.problems)
+
+
+def test_runs_on_other_data_or_numerics_are_left_out_and_named(study: Study) -> None:
+    """Two seeds on the first version of a corpus and one on a second make no mean of three."""
+    study.write(["M2"], seeds=(0, 1))
+    Study(study.root, version="2").write(["M2"], seeds=(2,))
+    found = study.group()
+    row = found.last_rows["M2"]
+    assert row.average is not None and [seeds.pretraining for seeds in row.average.by_seeds] == [0, 1]
+    assert sorted(row.losses["web"].by_seeds) == [Seeds(0, 0), Seeds(1, 1)]
+    (problem,) = found.problems
+    assert "(seed 2) rests on other data or numerics" in problem and "corpus web:2 and web:1" in problem
+    (path,) = study.root.glob(f"pretraining/{study.runs('M2', 1)[0].id}/done.json")
+    change_record(path, lambda record: record["numerics"].update(masking=9))
+    problems = study.group().problems
+    assert len(problems) == 2 and any("version of masking 9 and 1" in problem for problem in problems)
+
+
+def test_trials_on_other_bytes_of_a_task_are_left_out_and_named(study: Study) -> None:
+    plant(study, "M2", {0: [0.5, 0.4], 1: [0.5, 0.4]})
+    for path in study.root.glob("glue/cola/*.json"):
+        if json.loads(path.read_text())["seed"] == 1:
+            change_record(path, lambda record: record["inputs"].update(task="other"))
+    row = last_row(study, "M2")
+    score = row.cells["cola"].score
+    assert score is not None and len(score.by_seeds) == 1
+    assert any("cola: 2 trial(s) on other data or numerics are left out (task " in note for note in row.notes)
+
+
+def test_records_of_several_commits_or_versions_of_torch_say_so(study: Study) -> None:
+    study.pretrain("M0", commit="a" * 40, packages={"torch": "2.12.0"})
+    study.pretrain("M1", commit="a" * 40, packages={"torch": "2.12.0"})
+    assert not [line for line in warnings(study.group()) if "torch" in line or "commit" in line]
+    study.pretrain("M4", commit="b" * 40, dirty=True, packages={"torch": "2.13.0"})
+    said = warnings(study.group())
+    assert "Not all records are of one committed code: aaaaaaa: M0, M1; bbbbbbb with uncommitted changes: M4." in said
+    assert "Records are of several versions of torch: 2.12.0: M0, M1; 2.13.0: M4." in said
 
 
 def test_torn_foreign_and_malformed_files_are_named_and_not_counted(study: Study) -> None:

@@ -1,0 +1,100 @@
+"""What records rest on: records of other data or numerics are never averaged or paired, other code and torch are told.
+
+A record's `basis` (`reports.evidence`) holds the origins of its data and the numerics versions of what computed it.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from neobert.glue.tasks import TASKS
+from reports.scores import Group, Row
+
+COMMIT_DIGITS = 7
+
+
+def describe_difference(first: str, second: str) -> str:
+    """What two bases do not share, for people; empty where they are the same."""
+    ours, theirs = json.loads(first), json.loads(second)
+    return ", ".join(
+        f"{name} {ours.get(name)} and {theirs.get(name)}"
+        for name in sorted({*ours, *theirs})
+        if ours.get(name) != theirs.get(name)
+    )
+
+
+def split_by_basis(records: pd.DataFrame, keys: Sequence[str], weights: pd.Series) -> tuple[pd.Series, pd.Series]:
+    """Which records rest on what most records with the same `keys` do (by sum of weights, then by number), and the
+    basis that counts for each."""
+    sizes = records.assign(weight=weights, size=1).groupby([*keys, "basis"], as_index=False)[["weight", "size"]].sum()
+    order = sizes.sort_values(["weight", "size", "basis"], ascending=[False, False, True])
+    counted = order.drop_duplicates(list(keys)).set_index(list(keys)).basis
+    places = records[list(keys)].itertuples(index=False, name=None)
+    basis = pd.Series([counted[place] for place in places], index=records.index, dtype=object)
+    return records.basis == basis, basis
+
+
+def why_not_paired(first: Row, second: Row) -> str:
+    """Why nothing of two variants may be compared: their corpora, tokenizers or mechanisms have the same name and are
+    others. Empty where it may; that a recipe asks for another corpus or tokenizer is an effect and no reason."""
+    if first.runs.empty or second.runs.empty:
+        return ""
+    ours, theirs = (json.loads(row.runs.basis.iloc[0]) for row in (first, second))
+    recipes = first.recipe.pretraining, second.recipe.pretraining
+    if recipes[0].data.corpus != recipes[1].data.corpus:
+        ours.pop("corpus", None)
+    if len({(recipe.data.tokenizer, recipe.model.vocabulary_size) for recipe in recipes}) > 1:
+        ours.pop("tokenizer", None)
+    both = {name: ours[name] for name in sorted(ours) if name in theirs}
+    difference = ", ".join(f"{name} {both[name]} and {theirs[name]}" for name in both if both[name] != theirs[name])
+    return f"{first.name} and {second.name} rest on other data or numerics: {difference}" if difference else ""
+
+
+def why_scores_not_paired(first: Row, second: Row, tasks: Sequence[str]) -> str:
+    """The same for GLUE, where the data of tasks must be the same too."""
+    if reason := why_not_paired(first, second):
+        return reason
+    for task in tasks:
+        bases = sorted({own for row in (first, second) for own in row.cells[task].recorded.basis.dropna()})
+        if len(bases) > 1:
+            return (
+                f"{first.name} and {second.name} rest on other data or numerics of {TASKS[task].title}: "
+                f"{describe_difference(bases[0], bases[1])}"
+            )
+    return ""
+
+
+def describe_code(group: Group) -> list[str]:
+    """A sentence where the group's records come from several commits or versions of torch, or from code that was not
+    committed."""
+    lines = []
+    codes, versions = dict(_rows_by(group, "code")), dict(_rows_by(group, "torch"))
+    if len(codes) > 1 or any(" " in code for code in codes):
+        lines.append(f"Not all records are of one committed code: {_listed(codes)}.")
+    if len(versions) > 1:
+        lines.append(f"Records are of several versions of torch: {_listed(versions)}.")
+    return lines
+
+
+def _rows_by(group: Group, column: str) -> Iterator[tuple[str, list[str]]]:
+    names: dict[str, list[str]] = defaultdict(list)
+    for row in group.recorded_rows:
+        recorded = [row.runs, *(cell.recorded for cell in row.cells.values())]
+        found: set[Any] = set().union(*(frame[column].dropna() for frame in recorded if len(frame)))
+        for value in sorted(found):
+            if row.name not in names[value]:
+                names[value].append(row.name)
+    yield from sorted(names.items())
+
+
+def _listed(names: Mapping[str, Sequence[str]]) -> str:
+    return "; ".join(f"{_shortened(value)}: {', '.join(rows)}" for value, rows in names.items())
+
+
+def _shortened(value: str) -> str:
+    """A commit by its first digits, with what is said behind it."""
+    first, _, rest = value.partition(" ")
+    return f"{first[:COMMIT_DIGITS] if len(first) == 40 else first} {rest}".strip()
