@@ -106,6 +106,9 @@ CLAIMS: Mapping[str, str] = {
     "ladder": "Ladder: every delta is the effect of one step on top of all kept steps before it. Steps are cumulative, "
     "so effects depend on their order; it supports claims about this path from M0 to M10, and none about a "
     "modification by itself or about interactions.",
+    "own rates": "Own rates: the ladder's deltas again, each arm at the peak rate that a sweep found best for it on "
+    "pilot seeds, which no delta counts. It supports claims about arms that are tuned alike; a verdict that is another "
+    "at the shared rate is one about that rate.",
     "leave-one-out": "Leave-one-out: every delta is what M9 owes to one modification in the presence of all others. It "
     "supports claims that M9 needs it; deltas do not add up where modifications overlap or depend on each other.",
     "add-one": "Add-one: every delta is what one modification does to M0 alone. It supports claims about the baseline; "

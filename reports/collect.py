@@ -60,7 +60,12 @@ class Collection:
 
         root = self._layout.root
         run_files = [path for path in sorted(root.glob("*/**/run.json")) if "attempts" not in path.parts]
-        others = ("glue/*/studies/*/selection.json", "glue/*/errors/*.json", "models/*/model.json")
+        others = (
+            "glue/*/studies/*/selection.json",
+            "glue/*/errors/*.json",
+            "pretraining/*/error.json",
+            "models/*/model.json",
+        )
         paths = [*record_paths(root), *run_files, *(path for each in others for path in sorted(root.glob(each)))]
         contents = dict(self._read(paths))
         names = dict(_data_folders(contents[path] for path in run_files if path in contents))

@@ -13,7 +13,8 @@ import numpy as np
 import pandas as pd
 
 from ablations.designs import CLAIMS, FACTORS
-from ablations.ladder import M0, M9
+from ablations.ladder import M0, M9, ladder
+from ablations.rates import MARK
 from neobert.errors import MissingData
 from neobert.glue.tasks import TASKS
 from reports.basis import why_not_paired, why_scores_not_paired
@@ -36,6 +37,7 @@ from reports.tables import DASH, Table, frame_of, number, p_value, printed_range
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+LADDER, OWN_RATES = "ladder", "own rates"
 BITS = "bits per byte"
 MARGINS: Mapping[str, tuple[float, str]] = {
     "GLUE": (0.5, "points: the smallest change between neighbours in the paper's Figure 1 (M2 → M4)"),
@@ -119,13 +121,18 @@ def _compared_pairs(group: Group) -> Iterator[tuple[str, Row, Row]]:
     rows = group.compared_rows
     for row in group.last_rows.values():
         if row.parent:
-            yield "alternatives" if "@" in row.name else "ladder", row, rows[row.parent]
+            yield "alternatives" if "@" in row.name else LADDER, row, rows[row.parent]
     for name in FACTORS:
         less, more = rows.get(f"{M9.name}-{name}"), rows.get(f"{M0.name}+{name}")
         if less is not None:
             yield "leave-one-out", rows[M9.name], less
         if more is not None:
             yield "add-one", more, rows[M0.name]
+    for row in group.last_rows.values():
+        if row.name in ladder() and row.parent:
+            ours, theirs = group.row_at_best_rate(row.name), group.row_at_best_rate(row.parent)
+            if ours is not None and theirs is not None:
+                yield OWN_RATES, ours, theirs
 
 
 def _compare(delta: Delta, variant: Row, base: Row, tasks: Sequence[str], stored: StoredPredictions) -> Delta:
@@ -406,9 +413,33 @@ def _notes(deltas: Sequence[Delta], quantity: str) -> list[str]:
         )
     designs = list(dict.fromkeys(delta.design for delta in deltas))
     lines += [CLAIMS[design] for design in designs if design in CLAIMS]
+    lines += _changed_verdicts(deltas)
     lines += [f"{d.variant} against {d.base} ({d.measured}): {note}." for d in deltas for note in d.notes]
     without = {delta.no_examples for delta in deltas if delta.no_examples}
     return [*lines, *(f"No interval over examples: {reason}." for reason in sorted(without))]
+
+
+def _changed_verdicts(deltas: Sequence[Delta]) -> list[str]:
+    """A sentence for each step of the ladder that is told otherwise at the arms' own rates than at the shared one, or
+    one that there is none."""
+    told = [delta for delta in deltas if delta.comparison is not None]
+    own = {
+        (delta.variant.partition(MARK)[0], delta.base.partition(MARK)[0], delta.measured): delta
+        for delta in told
+        if delta.design == OWN_RATES
+    }
+    shared = [
+        (delta, own[place])
+        for delta in told
+        if delta.design == LADDER and (place := (delta.variant, delta.base, delta.measured)) in own
+    ]
+    changed = [
+        f"{ours.variant} against {ours.base} ({ours.measured}): {ours.verdict} at the shared rate, {theirs.verdict} at "
+        f"own rates ({theirs.variant} against {theirs.base})."
+        for ours, theirs in shared
+        if ours.verdict != theirs.verdict
+    ]
+    return changed or ([f"No verdict of {len(shared)} is another at own rates."] if shared else [])
 
 
 def _looks(deltas: Sequence[Delta]) -> list[str]:

@@ -26,8 +26,10 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
+from ablations.rates import PILOT_SEEDS
 from ablations.scales import Scale, Vocabulary, trained_vocabulary_size
 from neobert.errors import DamagedFile, MissingData
+from neobert.files import read_json
 from neobert.glue.tasks import decisive_score, task_named
 from neobert.recipe import FineTuning, Point, Pretraining, Value
 from neobert.runs.records import (
@@ -53,6 +55,7 @@ UNREADABLE = (KeyError, TypeError, AttributeError, ValueError, OverflowError)
 """What reading a record raises where a field is missing, of another type or impossible."""
 
 HELDOUT = ("run", "seed", "corpus", "context", "loss", "bits_per_byte", "frequency_loss", "texts")
+FAILED_PILOTS = ("id", "seed", "scale", "data", "weights", "recipe", "error")
 COSTS = ("seconds", "gpu_hours", "tokens", "real_tokens", "flops")
 NUMBERS = ("score", "decisive", "hours", "loss", "bits_per_byte", "frequency_loss", *COSTS)
 SPREAD = ("labels", "config", "scores")
@@ -73,9 +76,14 @@ class Evidence:
     says why it did so although its task starts from another one. `model` is the name of an external model.
 
     `studies` are the grids that were begun, by id.
+
+    Runs with pilot seeds are in `pilots` and in no other frame but `heldout`; `failed_pilots` are those that left an
+    error and no record.
     """
 
     runs: pd.DataFrame
+    pilots: pd.DataFrame
+    failed_pilots: pd.DataFrame
     heldout: pd.DataFrame
     trials: pd.DataFrame
     embeddings: pd.DataFrame
@@ -86,12 +94,12 @@ class Evidence:
 
     def groups(self) -> list[tuple[Scale, str]]:
         """Every (scale, data) that has records; throughput has neither."""
-        frames = (self.runs, self.trials, self.embeddings, self.perplexities)
+        frames = (self.runs, self.pilots, self.trials, self.embeddings, self.perplexities)
         return sorted({group for frame in frames for group in zip(frame.scale, frame.data, strict=True)})
 
     def vocabulary(self, scale: Scale, data: str) -> Vocabulary:
         """Whether the tokenizers of most runs were trained on their data."""
-        own = select_group(self.runs, scale, data).vocabulary
+        own = pd.concat([select_group(frame, scale, data).vocabulary for frame in (self.runs, self.pilots)])
         return "trained" if 2 * (own == "trained").sum() > len(own) else "published"
 
 
@@ -132,12 +140,21 @@ def read_evidence(root: Path) -> Evidence:
         kind: make_frame(sorted(rows[kind], key=lambda row: row["id"]), reader.columns())
         for kind, reader in READERS.items()
     }
+    runs = frames["pretraining"].drop(columns=["heldout_loss", "heldout"])
+    is_pilot = runs.seed.isin(list(PILOT_SEEDS))
+    measured = {kind: frames[kind] for kind in ("glue", "mteb", "pseudo_perplexity")}
+    on_pilots = {kind: frame.run.isin(set(runs.id[is_pilot])) for kind, frame in measured.items()}
+    if count := sum(int(are.sum()) for are in on_pilots.values()):
+        problems.append(f"{count} measurement(s) of runs with pilot seeds are left out: such runs only choose rates")
+    measured = {kind: frame[~on_pilots[kind]] for kind, frame in measured.items()}
     return Evidence(
-        runs=frames["pretraining"].drop(columns=["heldout_loss", "heldout"]),
+        runs=runs[~is_pilot],
+        pilots=runs[is_pilot],
+        failed_pilots=make_frame(_failed_pilots(root, problems), FAILED_PILOTS),
         heldout=make_frame(_heldout_rows(rows["pretraining"]), HELDOUT),
-        trials=frames["glue"],
-        embeddings=frames["mteb"],
-        perplexities=frames["pseudo_perplexity"],
+        trials=measured["glue"],
+        embeddings=measured["mteb"],
+        perplexities=measured["pseudo_perplexity"],
         throughputs=frames["throughput"],
         studies={run_file.id: run_file.study for run_file in run_files if run_file.study is not None},
         problems=tuple(sorted(problem.replace(f"{root}{os.sep}", "") for problem in problems)),
@@ -404,6 +421,23 @@ def _read_studies(root: Path, problems: list[str]) -> list[RunFile]:
         except (DamagedFile, OSError, *UNREADABLE) as error:
             problems.append(f"the study of {path} is left out: {error}")
     return run_files
+
+
+def _failed_pilots(root: Path, problems: list[str]) -> Iterator[Facts]:
+    """Stages of pre-training with a pilot seed that left an error and no record."""
+    for path in sorted(root.glob("pretraining/*/error.json")):
+        if (path.parent / "done.json").exists():
+            continue
+        try:
+            run_file, error = read_run_file(path.parent), str(read_json(path)["error"])
+            run = run_file.pretraining
+            if run is not None and run.seed in PILOT_SEEDS:
+                labels = _Labels.read(run_file.labels)
+                weights, recipe = _share_weights(weights_up_to(run.recipe, run.stage))
+                own = {"id": run.id, "seed": run.seed, "weights": weights, "recipe": recipe, "error": error}
+                yield own | {"scale": labels.scale, "data": labels.data}
+        except (DamagedFile, OSError, *UNREADABLE) as reason:
+            problems.append(f"the failure of {path} is left out: {reason}")
 
 
 def _unfinished_runs(root: Path) -> list[str]:

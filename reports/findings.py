@@ -15,6 +15,7 @@ from reports.figures.embeddings import Embeddings, embedding_table, figure4, fig
 from reports.figures.figure1 import Bars, figure1, figure1_facts, find_bars
 from reports.figures.forests import draw_forest, forest_of_deltas, forest_of_effects
 from reports.figures.perplexity import PerplexityLine, figure2, perplexity_lines, perplexity_table
+from reports.figures.rates import draw_sweeps, sweeps_table
 from reports.glue_tables import score_table, table2, table3, table5
 from reports.resampling import StoredPredictions
 from reports.scores import Group
@@ -123,6 +124,11 @@ def _draw_effects(findings: Findings) -> Images:
     return draw_forest(forest_of_effects(findings.factorials, findings.group))
 
 
+def _rates(findings: Findings) -> Table | None:
+    sweeps = list(findings.group.sweeps.values())
+    return sweeps_table(sweeps, findings.group) if sweeps else None
+
+
 OUTPUTS: Mapping[str, Output] = {
     "figure1": Output(
         "Figure 1, the ladder",
@@ -141,6 +147,12 @@ OUTPUTS: Mapping[str, Output] = {
         part="statistics",
     ),
     "effects": Output("Effects", _effects, _draw_effects, part="statistics"),
+    "rates": Output(
+        "Peak learning rates",
+        _rates,
+        lambda findings: draw_sweeps(list(findings.group.sweeps.values()), findings.group),
+        part="statistics",
+    ),
     "table4": Output("Table 4, embeddings", _contrastive, part="embeddings"),
     "figure5": Output(
         "Embeddings by category",

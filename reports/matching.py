@@ -21,6 +21,7 @@ from neobert.glue.tasks import TASKS
 from neobert.recipe import Point
 from reports.basis import describe_difference, split_by_basis
 from reports.evidence import Evidence, make_frame, select_group, weights_up_to
+from reports.rates import find_sweeps, variants_at_rates
 from reports.scores import ABSENCES, POINTS_OF_SCORE, PRINTED_AS, Cell, Estimate, Group, Row, Seeds, point_name
 
 
@@ -34,6 +35,7 @@ def group_of(evidence: Evidence, scale: Scale, data: str) -> Group:
     of_ladder = [row for variant in variants().values() for row in matcher.rows(variant)]
     shown = [row for row in of_ladder if row.name in ladder() or matcher.has_own_records(row)]
     of_designs = variants_of_designs({name for names in runs.variants for name in names})
+    of_designs |= variants_at_rates(runs, scale, matcher.vocabulary)
     designs = [row for variant in of_designs.values() if (row := matcher.last_row(variant)) is not None]
     drafts = [matcher.draft(row) for row in (*shown, *designs)]
     rows = _count_trials([*drafts, *_external_drafts(everything[everything.model.notna()], evidence)])
@@ -45,6 +47,7 @@ def group_of(evidence: Evidence, scale: Scale, data: str) -> Group:
         rows=tuple(rows[: ends[0]]),
         external=tuple(rows[ends[1] :]),
         design_rows={row.name: row for row in rows[ends[0] : ends[1]]},
+        sweeps=find_sweeps(evidence, scale, data, matcher.vocabulary),
         unavailable_tasks={task: reason for own in runs.unavailable_tasks for task, reason in sorted(own.items())},
         problems=tuple(matcher.problems()),
     )

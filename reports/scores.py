@@ -1,5 +1,6 @@
 """Scores: a number over seeds, the best of a grid on one task, a row of tasks, and all rows of one figure."""
 
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,10 +8,12 @@ from functools import cached_property
 
 import pandas as pd
 
+from ablations.rates import MARK, are_same
 from ablations.scales import Scale, Vocabulary
 from ablations.variant import Recipe, Variant
 from neobert.glue.tasks import TASKS
 from neobert.recipe import Point
+from reports.rates import Sweep
 
 POINTS_OF_SCORE = 100  # records hold 0..1, the paper prints points
 PRINTED_AS = {"M10": "NeoBERT"}  # caption of Table 3: the two checkpoints under the larger grid
@@ -214,8 +217,8 @@ class Row:
 @dataclass(frozen=True)
 class Group:
     """All rows of one scale and source of data: one figure. `rows` are those of the ladder and of alternatives with
-    records, `external` those of external models, `design_rows` the variants of designs at their last checkpoint, by
-    name, where they have records."""
+    records, `external` those of external models, `design_rows` the variants of designs and at other rates at their last
+    checkpoint, by name, where they have records. `sweeps` are those over peak rates, by variant of the ladder."""
 
     scale: Scale
     data: str
@@ -223,6 +226,7 @@ class Group:
     rows: tuple[Row, ...]
     external: tuple[Row, ...]
     design_rows: Mapping[str, Row]
+    sweeps: Mapping[str, Sweep]
     unavailable_tasks: Mapping[str, str]
     problems: tuple[str, ...]
 
@@ -253,6 +257,21 @@ class Group:
     def compared_rows(self) -> dict[str, Row]:
         """The rows that designs compare: last checkpoints of the ladder and of designs, by name."""
         return {**self.design_rows, **self.last_rows}
+
+    def row_at_best_rate(self, name: str) -> Row | None:
+        """The row of a variant of the ladder at the rate that its sweep found best, or at the nearest that counts as
+        the same; None where there is no optimum or no record there."""
+        sweep = self.sweeps.get(name)
+        if sweep is None or sweep.optimum is None:
+            return None
+        best = sweep.optimum.exact
+        own = {
+            row.recipe.pretraining.optimization.peak_learning_rate: row
+            for row in self.compared_rows.values()
+            if row.has_records and row.name.partition(MARK)[0] == name
+        }
+        near = [rate for rate in own if are_same(rate, best)]
+        return own[min(near, key=lambda rate: abs(math.log(rate / best)))] if near else None
 
 
 def point_name(point: Point) -> str:

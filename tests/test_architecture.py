@@ -51,6 +51,7 @@ DOORS = {
         "reports/figures/figure1.py",
         "reports/figures/forests.py",
         "reports/figures/perplexity.py",
+        "reports/figures/rates.py",
         "reports/figures/throughput.py",
     },
 }

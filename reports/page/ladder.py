@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ablations.ladder import M10
-from reports.deltas import DIGITS, Delta
+from reports.deltas import DIGITS, OWN_RATES, Delta
 from reports.figures.figure1 import Bar
 from reports.findings import Findings
 from reports.inference import seed_interval
@@ -81,7 +81,8 @@ def _deltas_to_parents(findings: Findings, bars: Mapping[str, Bar]) -> tuple[dic
     of_glue: dict[str, Delta] = {}
     of_loss: dict[str, list[Delta]] = defaultdict(list)
     for delta in findings.deltas:
-        if delta.variant in bars and delta.base == bars[delta.variant].row.parent:
+        is_to_parent = delta.variant in bars and delta.base == bars[delta.variant].row.parent
+        if is_to_parent and delta.design != OWN_RATES:
             if delta.quantity == "GLUE":
                 of_glue[delta.variant] = delta
             elif delta.quantity == "loss":

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
+import pandas as pd
+
 from ablations.ladder import M0
 from ablations.scales import Scale, Vocabulary, scaled
 from ablations.variant import Recipe
@@ -101,7 +103,7 @@ def _describe(evidence: Evidence, wanted: set[str]) -> dict[str, Described]:
     for run, corpus, loss in zip(own_context.run, own_context.corpus, own_context.loss, strict=True):
         losses.setdefault(run, []).append(f"{number(loss, 4)} on {corpus}")
     describers: list[tuple[Any, Callable[[Any], Described]]] = [
-        (evidence.runs, lambda run: _describe_run(run, losses.get(run.id, []))),
+        (pd.concat([evidence.runs, evidence.pilots]), lambda run: _describe_run(run, losses.get(run.id, []))),
         (evidence.trials, lambda trial: _describe_trial(trial, seeds)),
         (evidence.embeddings, _describe_embedding),
         (evidence.perplexities, _describe_perplexity),

@@ -1,0 +1,104 @@
+"""Sweeps over peak learning rates, from the records of pilot seeds: the curve of each variant and its best rate.
+
+A variant's sweep takes every pilot run whose recipe is the variant's own but for the rate, whatever it is labelled, so
+that variants with equal weights share one.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pandas as pd
+
+from ablations.ladder import ladder
+from ablations.rates import Optimum, RateCurve, at_rate, best_variant, rounded, shared_rate
+from ablations.scales import Scale, Vocabulary, scaled
+from ablations.variant import Variant
+from neobert.recipe import Pretraining
+from reports.evidence import Evidence, select_group, weights_up_to
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The losses of a variant over peak rates on pilot seeds, at its last stage and on its own corpus.
+
+    `shared_rate` is the one that the ladder's comparisons have, `best` the name of the variant at its best rate; empty
+    where there is no optimum. `ids` are the records by rate and seed, `notes` name those that are left out.
+    """
+
+    variant: str
+    shared_rate: float
+    curve: RateCurve
+    optimum: Optimum | None
+    best: str
+    ids: Mapping[float, Mapping[int, str]]
+    notes: tuple[str, ...] = ()
+
+
+def find_sweeps(evidence: Evidence, scale: Scale, data: str, vocabulary: Vocabulary) -> dict[str, Sweep]:
+    """The sweep of every variant of the ladder that has one, by name."""
+    done, lost = (select_group(frame, scale, data) for frame in (evidence.pilots, evidence.failed_pilots))
+    if done.empty and lost.empty:
+        return {}
+    own_context = evidence.heldout[evidence.heldout.context.isna() & evidence.heldout.run.isin(set(done.id))]
+    measured = dict(zip(zip(own_context.run, own_context.corpus, strict=True), own_context.loss, strict=True))
+    done, lost = _by_recipe(done), _by_recipe(lost)
+    sweeps = {}
+    for variant in ladder().values():
+        recipe = scaled(variant.recipe, scale, vocabulary).pretraining
+        # A run that failed in an earlier stage has no later one.
+        stages = [_but_for_rate(weights_up_to(recipe, stage)) for stage in range(len(recipe.stages))]
+        own, notes = _on_one_basis(done[done.but_for_rate == stages[-1]])
+        losses: dict[float, dict[int, float]] = defaultdict(dict)
+        failures: dict[float, dict[int, str]] = defaultdict(dict)
+        ids: dict[float, dict[int, str]] = defaultdict(dict)
+        for run, seed, rate in zip(own.id, own.seed, own.rate, strict=True):
+            if (loss := measured.get((run, recipe.data.corpus))) is not None:
+                losses[rate][seed] = loss
+                ids[rate][seed] = run
+        failed = lost[lost.but_for_rate.isin(stages)]
+        for seed, rate, error in zip(failed.seed, failed.rate, failed.error, strict=True):
+            failures[rate][seed] = error
+        if losses or failures:
+            curve = RateCurve(losses, failures)
+            optimum = curve.optimum()
+            best = "" if optimum is None else best_variant(variant, optimum, scale).name
+            shared = shared_rate(variant, scale)
+            sweeps[variant.name] = Sweep(variant.name, shared, curve, optimum, best, ids, notes)
+    return sweeps
+
+
+def _on_one_basis(runs: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    """The runs on the data and numerics that most of them rest on, one a rate and seed, and a sentence for each that is
+    left out."""
+    most = runs.basis.mode().iloc[0] if len(runs) else ""
+    kept = runs[runs.basis == most].sort_values("id").drop_duplicates(["rate", "seed"])
+    others = sorted(set(runs.id) - set(kept.id))
+    return kept, tuple(f"run {run} rests on other data or numerics and is left out" for run in others)
+
+
+def variants_at_rates(runs: pd.DataFrame, scale: Scale, vocabulary: Vocabulary) -> dict[str, Variant]:
+    """The variants of the ladder at other rates than their own that some of the runs are of, by name."""
+    found, frame = {}, _by_recipe(runs)
+    for variant in ladder().values():
+        recipe = scaled(variant.recipe, scale, vocabulary).pretraining
+        rates = set(frame.rate[frame.but_for_rate == _but_for_rate(recipe)])
+        for rate in sorted(rates - {recipe.optimization.peak_learning_rate}):
+            if rate == rounded(rate):
+                at = at_rate(variant, rate)
+                found[at.name] = at
+    return found
+
+
+def _by_recipe(runs: pd.DataFrame) -> pd.DataFrame:
+    """The runs with the peak `rate` of each, and its recipe `but_for_rate`."""
+    known = dict(zip(runs.recipe, runs.weights, strict=True))
+    keys = {recipe: _but_for_rate(weights) for recipe, weights in known.items()}
+    rates = {recipe: weights.optimization.peak_learning_rate for recipe, weights in known.items()}
+    return runs.assign(but_for_rate=runs.recipe.map(keys), rate=runs.recipe.map(rates))
+
+
+def _but_for_rate(recipe: Pretraining) -> str:
+    """What decides a run's weights but for seed and peak rate, as JSON."""
+    optimization = recipe.optimization.model_copy(update={"peak_learning_rate": 1.0})
+    return recipe.model_copy(update={"seed": 0, "optimization": optimization}).model_dump_json()

@@ -1,0 +1,198 @@
+"""Records of sweeps → curves, optima, figure and table; deltas at own rates; pilot seeds in nothing else."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from ablations.rates import PILOT_SEEDS, RateCurve
+from neobert.files import json_bytes, replace_file
+from neobert.runs.layout import Layout
+from neobert.runs.run_file import SourceSpecification, write_run_file
+from reports import collect, make_figures
+from reports.deltas import OWN_RATES, Delta, deltas_table, find_deltas
+from reports.evidence import read_evidence
+from reports.figures.figure1 import find_bars
+from reports.figures.rates import draw_sweeps, sweeps_table
+from reports.matching import group_of
+from reports.resampling import StoredPredictions
+from reports.scores import Group
+from tests.reports.made_up_study import EXECUTION, Study
+
+pytestmark = pytest.mark.usefixtures("no_waiting_for_disks")
+SHIFTS = {"M1": 0.3, "M2": 0.0, "M4": 1.0}  # octaves from the shared rate to the best one
+
+
+def train(study: Study, name: str, seed: int, loss: float) -> None:
+    """Pre-train a variant to a held-out loss on both corpora."""
+    study.pretrain(name, seed, scores={"heldout_loss": {"web": loss, "wikibook": loss}, "training_loss": loss})
+
+
+def pilot(study: Study, name: str, *, best: float, seeds: tuple[int, ...] = (1000, 1001), level: float = 3.0) -> None:
+    """A sweep of a variant whose loss is a parabola; `best` is the place of the lowest in octaves, of the first seed a
+    tenth less and of the second a tenth more."""
+    for step, rate in ((-1, "1e-3"), (0, "2e-3"), (1, "4e-3"), (2, "8e-3")):
+        for index, seed in enumerate(seeds):
+            own = best + 0.1 * (2 * index - 1) * (len(seeds) > 1)
+            train(study, f"{name}@rate{rate}" if step else name, seed, level + 0.2 * (step - own) ** 2)
+
+
+def fail(study: Study, name: str, seed: int) -> None:
+    """Leave what a run leaves that diverged: a run file and an error."""
+    (run,) = study.runs(name, seed)
+    source = SourceSpecification(name=study.data, synthetic_documents=1)
+    folder = write_run_file(Layout(study.root), run, source, EXECUTION, study.labels(name))
+    error = {"error": "RunFailed: step 7: the loss is nan", "exit_code": 1, "traceback": "/a/place", "claim": 1}
+    replace_file(folder / "error.json", json_bytes(error))
+
+
+def read(study: Study) -> tuple[Group, dict[tuple[str, str, str, str], Delta], str]:
+    evidence = read_evidence(study.root)
+    group = group_of(evidence, study.scale, study.data)
+    bars = find_bars(group)
+    found = find_deltas(group, bars.tasks, StoredPredictions(study.root, evidence.studies))
+    deltas = {(delta.design, delta.variant, delta.base, delta.measured): delta for delta in found}
+    return group, deltas, deltas_table(found, group, bars.quantity).markdown
+
+
+def test_the_optimum_is_that_of_the_records_alone(study: Study) -> None:
+    pilot(study, "M4", best=0.6)
+    group, _, _ = read(study)
+    sweep = group.sweeps["M4"]
+    assert list(group.sweeps) == ["M4"] and sweep.optimum is not None and sweep.optimum.interval is not None
+    assert sweep.shared_rate == 2e-3 and sweep.curve.seeds == (1000, 1001)
+    assert sweep.optimum.exact == pytest.approx(2e-3 * 2**0.6) and sweep.best == "M4@rate3e-3"
+    assert sweep.optimum.error_octaves == pytest.approx(0.1) and isinstance(sweep.curve, RateCurve)
+    assert {len(ids) for ids in sweep.ids.values()} == {2}
+
+
+def test_pilot_seeds_are_in_nothing_but_the_sweep(study: Study) -> None:
+    """Not even those at the shared rate, which are runs of the ladder's own variants."""
+    for name in ("M2", "M4"):
+        for seed in (0, 1, 2):
+            study.pretrain(name, seed)
+    before, deltas, page = read(study)
+    for name in ("M2", "M4"):
+        pilot(study, name, best=5.0, level=1.0)
+        study.search(name, study.study(name, "cola", PILOT_SEEDS[0]))
+    after, again, text = read(study)
+    assert again == deltas and text == page and after.sweeps and not before.sweeps
+    evidence = read_evidence(study.root)
+    assert not set(evidence.runs.seed) & set(PILOT_SEEDS) and set(evidence.pilots.seed) == {1000, 1001}
+    assert evidence.trials.empty
+    assert any("measurement(s) of runs with pilot seeds are left out" in problem for problem in evidence.problems)
+    for row in after.recorded_rows:
+        assert not set(row.runs.seed) & set(PILOT_SEEDS) and all(
+            min(e.by_pretraining.values()) > 1.5 for e in row.losses.values()
+        )
+
+
+def test_every_step_is_told_at_the_shared_rate_and_at_own_rates_and_changed_verdicts_are_named(study: Study) -> None:
+    """M4 is worse than M2 at the rate of both, and better at its own."""
+    pilot(study, "M2", best=0.0)
+    pilot(study, "M4", best=1.0)
+    for seed in range(8):
+        noise = 0.004 * (seed % 3 - 1)
+        train(study, "M2", seed, 3.0)
+        train(study, "M4", seed, 3.1 + noise)
+        train(study, "M4@rate4e-3", seed, 2.9 + noise)
+    group, deltas, page = read(study)
+    shared = deltas["ladder", "M4", "M2", "loss on web"]
+    own = deltas[OWN_RATES, "M4@rate4e-3", "M2", "loss on web"]
+    assert shared.comparison is not None and shared.comparison.mean == pytest.approx(0.1, abs=0.01)
+    assert own.comparison is not None and own.comparison.mean == pytest.approx(-0.1, abs=0.01)
+    assert own.seeds == shared.seeds and len(own.seeds) == 8 and own.family != shared.family
+    assert "M4 against M2 (loss on web): higher at the shared rate, lower at own rates (M4@rate4e-3 against M2)" in page
+    assert "Own rates: the ladder's deltas again" in page
+    row = group.row_at_best_rate("M4")
+    assert row is not None and row.name == "M4@rate4e-3" and group.row_at_best_rate("M1") is None
+    assert group.problems == ()
+
+
+def test_where_no_verdict_changes_that_is_said(study: Study) -> None:
+    for name in ("M2", "M4"):
+        pilot(study, name, best=0.0)
+        for seed in range(3):
+            train(study, name, seed, 3.0 + (name == "M4") * 0.1 * (1 + seed / 10))
+    _, deltas, page = read(study)
+    assert (OWN_RATES, "M4", "M2", "loss on web") in deltas and "No verdict of 2 is another at own rates" in page
+
+
+def test_a_rate_near_the_optimum_counts_as_it_and_a_far_one_does_not(study: Study) -> None:
+    pilot(study, "M4", best=0.6)
+    train(study, "M4", 0, 3.2)
+    train(study, "M4@rate3.9e-3", 0, 3.1)
+    assert read(study)[0].row_at_best_rate("M4") is None
+    train(study, "M4@rate2.9e-3", 0, 3.0)
+    row = read(study)[0].row_at_best_rate("M4")
+    assert row is not None and row.name == "M4@rate2.9e-3"
+
+
+def test_variants_with_the_same_weights_share_a_sweep(study: Study) -> None:
+    pilot(study, "M9", best=0.6)
+    sweeps = read(study)[0].sweeps
+    assert sweeps["M10"].curve == sweeps["M9"].curve and sweeps["M10"].best.startswith("M10@rate")
+
+
+def test_failures_are_points_without_a_loss_and_survive_collecting(study: Study, tmp_path: Path) -> None:
+    for name, loss in (("M4@rate1e-3", 3.4), ("M4", 3.2)):
+        train(study, name, 1000, loss)
+    fail(study, "M4@rate4e-3", 1000)
+    out = tmp_path / "collected"
+    assert collect.main(["--runs", str(study.root), "--out", str(out)]) == 0
+    for root in (study.root, out):
+        group = group_of(read_evidence(root), study.scale, study.data)
+        sweep = group.sweeps["M4"]
+        assert sweep.optimum is not None and sweep.optimum.reason == "the next rate, 4e-3, failed"
+        assert sweep.best == "M4" and sweep.curve.failures == {4e-3: {1000: "RunFailed: step 7: the loss is nan"}}
+        page = sweeps_table([sweep], group).markdown
+        assert "the next rate, 4e-3, failed; a run failed at 4e-3" in page
+    assert "/a/place" not in "".join(path.read_text() for path in out.rglob("*.json"))
+
+
+def test_runs_on_other_data_are_left_out_by_name(study: Study) -> None:
+    pilot(study, "M4", best=0.6)
+    other = Study(study.root, version="2")
+    train(other, "M4@rate1.6e-2", 1000, 1.0)
+    train(other, "M4", 1000, 1.0)
+    sweep = read(study)[0].sweeps["M4"]
+    assert len(sweep.notes) == 2 and all("rests on other data" in note for note in sweep.notes)
+    assert sweep.optimum is not None and sweep.optimum.exact == pytest.approx(2e-3 * 2**0.6)
+
+
+def test_figure_and_table_hold_every_point_and_the_page_shows_them(study: Study, tmp_path: Path) -> None:
+    for name, best in SHIFTS.items():
+        pilot(study, name, best=best)
+    train(study, "M4@rate1.6e-2", 1000, 9.0)
+    fail(study, "M4@rate1.6e-2", 1001)
+    study.pretrain("M4", 0)
+    group, _, _ = read(study)
+    sweeps = list(group.sweeps.values())
+    images = draw_sweeps(sweeps, group)
+    assert images == draw_sweeps(sweeps, group) and set(images) == {"pdf", "svg", "png"}
+    table = sweeps_table(sweeps, group)
+    assert "scale smoke" in table.title and [row[0] for row in table.rows] == list(SHIFTS)
+    facts = list(csv.DictReader(io.StringIO(table.csv)))
+    assert len(facts) == 3 * 8 + 2 and sum(bool(fact["failure"]) for fact in facts) == 1
+    assert {fact["records"] for fact in facts if fact["heldout_loss"]} == set(read_evidence(study.root).pilots.id)
+    assert make_figures.main(["--runs", str(study.root), "--out", str(tmp_path / "out")]) == 0
+    folder = tmp_path / "out" / "smoke-synthetic"
+    assert {path.name for path in folder.glob("rates.*")} >= {"rates.md", "rates.csv", "rates.pdf"}
+    assert "Held-out loss by peak learning rate" in (tmp_path / "out" / "index.html").read_text()
+
+
+def test_pilot_runs_alone_are_enough_for_their_figure(study: Study, tmp_path: Path) -> None:
+    pilot(study, "M4", best=0.6, seeds=(1000,))
+    assert make_figures.main(["--runs", str(study.root), "--out", str(tmp_path / "out"), "--json"]) == 0
+    assert (tmp_path / "out" / "smoke-synthetic" / "rates.pdf").exists()
+
+
+def test_a_failure_that_cannot_be_read_is_a_sentence(study: Study) -> None:
+    study.pretrain("M4", 0)
+    fail(study, "M4@rate4e-3", 1000)
+    (path,) = study.root.glob("pretraining/*/error.json")
+    path.write_text(json.dumps(["no", "failure"]))
+    problems = read_evidence(study.root).problems
+    assert any("the failure of" in problem and "error.json is left out" in problem for problem in problems)
