@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from neobert.data.batches import Batch, heldout_batches
 from neobert.data.shards import Documents, TokenizedCorpus, all_documents
-from neobert.errors import MissingData
+from neobert.errors import MissingData, RunFailed
 from neobert.model.heads import IGNORED_TARGET, MaskedLanguageModel
 from neobert.recipe import LongDocuments, Precision
 from neobert.runs.records import HeldoutScore
@@ -180,6 +180,7 @@ def measure_heldout(
 
     Raises:
         MissingData: nothing is predicted in so few texts.
+        RunFailed: the loss is not finite.
     """
     was_training = model.training
     model.eval()
@@ -196,6 +197,8 @@ def measure_heldout(
             f"the {text.corpus} corpus holds out {len(text.documents)} texts, in which no token is predicted: take more"
         )
     loss, tokens, text_bytes = total / predicted, text.tokens, text.text_bytes
+    if not math.isfinite(loss):
+        raise RunFailed(f"the held-out loss on {text.corpus} is {loss}: training diverged, take a lower learning rate")
     return HeldoutScore(
         corpus=text.corpus,
         context=text.context,

@@ -160,7 +160,7 @@ def test_a_rate_at_which_training_diverges_is_a_point_without_a_loss(
     code, (entry,), said = sweep(capsys, swept, "--most", "4")
     diverged = entry["points"][-1]
     assert code == 1 and diverged["state"] == "failed" and diverged["rate"] == 9e20 and diverged["loss"] is None
-    assert "finite" in diverged["error"] or "diverged" in diverged["error"]
+    assert diverged["error"].startswith("RunFailed: ") and "training diverged" in diverged["error"]
     assert diverged["error"] in said and len(entry["points"]) == 4
     assert entry["optimum"]["rate"] == 4e-3 and entry["reason"] == "the next rate, 9e20, failed"
     before = starts(swept)
