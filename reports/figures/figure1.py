@@ -1,12 +1,15 @@
 """Figure 1: the ladder as bars: one a variant, its relative change to the parent, the paper's value apart."""
 
+import statistics
 import textwrap
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from neobert.glue.tasks import TASKS
 from reports import published
+from reports.basis import why_scores_not_paired
 from reports.figures.drawing import DISCARDED, INK, KEPT, PAPER_DIAMOND, PAPER_INK, describe_data, rendered
 from reports.notes import describe_change, why_no_average
 from reports.scores import Estimate, Group, Row
@@ -28,22 +31,26 @@ FOOT_SHARE = 0.30  # of the axis, kept free below the lowest value for the numbe
 @dataclass(frozen=True)
 class Bar:
     """One variant at its last checkpoint, in points. `label` says what it changes at the scale of the group,
-    `delta_percent` is the relative change to the parent, `paper` the published bar, for the average only."""
+    `delta_percent` is the relative change to the parent over the seeds that both have, `loss` the held-out loss in the
+    figure's readout, `paper` the published bar, for the average only."""
 
     row: Row
     label: str
     score: Estimate | None
     delta_percent: float | None
+    loss: Estimate | None
     paper: Any
 
 
 @dataclass(frozen=True)
 class Bars:
-    """All bars of a figure over the same tasks: the eight, or the shared ones where no variant has eight."""
+    """All bars of a figure over the same tasks: the eight, or the shared ones where no variant has eight. Their losses
+    are on one `corpus`, in the same tokens and lengths."""
 
     group: Group
     tasks: tuple[str, ...]
     bars: tuple[Bar, ...]
+    corpus: str
 
     @property
     def is_average(self) -> bool:
@@ -72,12 +79,37 @@ def find_bars(group: Group) -> Bars:
     tasks = eight if not group.shared_tasks or any(row.average for row in rows.values()) else group.shared_tasks
     scores = {name: row.mean_over(tasks) for name, row in rows.items()}
     paper = published.figure1() if tasks == eight else {}
+    corpus, losses = _most_common_loss(rows)
     bars = []
     for name, row in rows.items():
-        score, parent = scores[name], scores.get(row.parent)
-        delta = 100 * (score.mean / parent.mean - 1) if score and parent and parent.mean > 0 else None
-        bars.append(Bar(row, describe_change(row, group), score, delta, paper.get(name)))
-    return Bars(group, tasks, tuple(bars))
+        delta = _paired_change(row, rows[row.parent], tasks) if row.parent in rows else None
+        bars.append(Bar(row, describe_change(row, group), scores[name], delta, losses.get(name), paper.get(name)))
+    return Bars(group, tasks, tuple(bars), corpus)
+
+
+def _paired_change(row: Row, parent: Row, tasks: Sequence[str]) -> float | None:
+    """The relative change of the mean over the seeds that both have, in percent."""
+    ours, theirs = row.mean_over(tasks), parent.mean_over(tasks)
+    if ours is None or theirs is None or why_scores_not_paired(row, parent, tasks):
+        return None
+    common = ours.by_seeds.keys() & theirs.by_seeds.keys()
+    base = statistics.fmean(theirs.at(common).by_pretraining.values()) if common else 0.0
+    return 100 * (statistics.fmean(ours.at(common).by_pretraining.values()) / base - 1) if base > 0 else None
+
+
+def _most_common_loss(rows: Mapping[str, Row]) -> tuple[str, Mapping[str, Estimate]]:
+    """The corpus on which most rows have a held-out loss in the same tokens and lengths, and these losses; the first by
+    name where there are several."""
+    found: dict[tuple[str, str, int, int], dict[str, Estimate]] = defaultdict(dict)
+    for name, row in rows.items():
+        recipe = row.recipe.pretraining
+        tokens = recipe.data.tokenizer, recipe.model.vocabulary_size, recipe.stages[-1].context
+        for corpus, loss in row.losses.items():
+            found[corpus, *tokens][name] = loss
+    if not found:
+        return "", {}
+    place = max(sorted(found), key=lambda each: len(found[each]))
+    return place[0], found[place]
 
 
 def figure1_facts(bars: Bars) -> Table:
@@ -220,8 +252,8 @@ def _label_bars(axes: "Axes", bars: Sequence[Bar], places: list[float], room: fl
             printed = bar.paper.printed_delta_percent
             text = f"◆ {number(bar.paper.average)}" + ("" if printed is None else f" ({signed_percent(printed)})")
             axes.text(place, -0.085, text.replace(" %", "%"), fontsize=5.4, color=PAPER_INK, **below)
-        if bar.row.own_loss is not None:
-            text = f"loss {number(bar.row.own_loss[1].mean, 3)}"
+        if bar.loss is not None:
+            text = f"loss {number(bar.loss.mean, 3)}"
             axes.text(place, -0.133, text, fontsize=5.4, color="#444444", **below)
         colour = "#333333" if bar.row.kept else "#777777"
         title = _title_below(bar, follows)
@@ -287,7 +319,7 @@ def _legend_handles(bars: Bars) -> list[Any]:
 
 
 def _foot(bars: Bars) -> str:
-    parts = ["On the bars: score, and relative change to the parent in the tree of variants."]
+    parts = ["On the bars: score, and relative change to the parent in the tree of variants over the seeds of both."]
     shown = {bar.row.name for bar in _shown(bars)}
     if any("@" in name for name in shown):
         parts.append("Grey with an @: not discarded, another reading of the paper or its code.")
@@ -301,6 +333,6 @@ def _foot(bars: Bars) -> str:
         parts.append(f"One seed, spread unknown: {', '.join(single)}.")
     if bars.incomplete:
         parts.append(f"Best of an incomplete grid: {', '.join(bars.incomplete)}.")
-    if any(bar.row.own_loss for bar in bars.bars):
-        parts.append("Loss: held-out MLM loss, nats a token; not comparable between corpora or tokenizers.")
+    if bars.corpus:
+        parts.append(f"Loss: held-out MLM loss on {bars.corpus}, nats a token, where tokens and lengths are the same.")
     return " ".join(parts)
