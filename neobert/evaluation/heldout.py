@@ -81,12 +81,11 @@ class HeldoutText:
 def choose_heldout_texts(
     corpora: Mapping[str, TokenizedCorpus],
     rows_per_batch: Mapping[int, int],
-    training: Documents,
+    frequencies: NDArray[np.float64],
     long_documents: LongDocuments = "cut",
 ) -> list[HeldoutText]:
-    """What is measured: documents of each corpus in each context; `rows_per_batch` is by context, `training` are the
-    documents that the model is trained on."""
-    frequencies = token_frequencies(training)
+    """What is measured: documents of each corpus in each context; `rows_per_batch` is by context, `frequencies` are
+    those of the tokens in training."""
     counted_bytes = COUNTED_BYTES if long_documents == "cut" else None
     heldout = {name: all_documents(corpus).split_heldout()[1] for name, corpus in corpora.items()}
     chosen = {name: sample(documents, counted_bytes=counted_bytes) for name, documents in heldout.items()}
@@ -119,15 +118,14 @@ FREQUENCY_TOKENS = 2**24
 """Training tokens, about, from which frequencies are counted: documents at equal distances in the corpus."""
 
 
-def token_frequencies(training: Documents) -> NDArray[np.float64]:
-    """(vocabulary,) the share of each token of text in training documents; half a token is added to each count. What is
-    never predicted has none."""
+def token_frequencies(training: Documents, vocabulary_size: int) -> NDArray[np.float64]:
+    """(vocabulary,) the share of each token in training documents, half a token added to each count; that of tokens
+    which are never predicted is 0."""
     corpus, every = training.corpus, max(1, int(training.lengths.sum()) // FREQUENCY_TOKENS)
     read = training.at(np.arange(0, len(training), every))
     tokens = np.empty(int(read.lengths.sum()), dtype=np.int64)
     corpus.copy(corpus.starts[read.numbers], read.lengths, tokens, np.cumsum(read.lengths) - read.lengths)
-    counts = np.bincount(tokens, minlength=corpus.ids.end_text_id) + 0.5
-    counts[: corpus.ids.first_text_id] = 0
+    counts = np.bincount(tokens, minlength=vocabulary_size) + 0.5
     counts[list(corpus.ids.never_predicted)] = 0
     return counts / counts.sum()
 

@@ -13,7 +13,7 @@ from neobert.data.preparation import measured_runs, tokenized_corpus
 from neobert.data.rows import StepIterator
 from neobert.data.shards import TokenizedCorpus, all_documents, open_shards
 from neobert.errors import MissingData
-from neobert.evaluation.heldout import HeldoutText, choose_heldout_texts, measure_heldout
+from neobert.evaluation.heldout import HeldoutText, choose_heldout_texts, measure_heldout, token_frequencies
 from neobert.identity import plain
 from neobert.model.build import build_masked_language_model, initialize
 from neobert.model.heads import MaskedLanguageModel
@@ -96,7 +96,9 @@ class PretrainingTrainer(Trainer[Batch]):
         common = self.run_file.execution.heldout_context or self.stage.context
         contexts = sorted({self.stage.context, common})
         rows = {context: self._rows_of(context) for context in contexts}
-        return choose_heldout_texts(corpora, rows, self.documents, self.run.recipe.data.long_documents)
+        recipe = self.run.recipe
+        frequencies = token_frequencies(self.documents, recipe.model.vocabulary_size)
+        return choose_heldout_texts(corpora, rows, frequencies, recipe.data.long_documents)
 
     def _rows_of(self, context: int) -> int:
         return max(1, self.run_file.execution.micro_batch_tokens // context)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
 from neobert.data.batches import heldout_batches
@@ -26,10 +27,15 @@ from tests.support.small_corpora import IDS, corpus_of, realistic_lengths
 from tests.support.small_models import language_model
 
 CPU = torch.device("cpu")
+VOCABULARY = IDS.end_text_id
+
+
+def frequencies_of(documents: Documents) -> NDArray[np.float64]:
+    return token_frequencies(documents, VOCABULARY)
 
 
 def held_out(documents: Documents, context: int, rows: int) -> HeldoutText:
-    return HeldoutText("web", documents, context, rows, "cut", token_frequencies(documents))
+    return HeldoutText("web", documents, context, rows, "cut", frequencies_of(documents))
 
 
 def texts_of(documents: Documents) -> set[int]:
@@ -83,7 +89,7 @@ def test_the_loss_of_frequencies_is_that_of_their_best_mixture_counted_by_hand()
     corpus = corpus_of(realistic_lengths(60, 20))
     corpus = replace(corpus, shards=tuple((shard**2 // 40) % 45 + 5 for shard in corpus.shards))
     text = held_out(all_documents(corpus), 24, 4)
-    counts = Counter(dict.fromkeys(range(IDS.first_text_id, IDS.end_text_id), 0.5))
+    counts = Counter(dict.fromkeys(set(range(VOCABULARY)) - set(IDS.never_predicted), 0.5))
     counts.update(token for shard in corpus.shards for token in shard.tolist() if token not in IDS.never_predicted)
     found: list[tuple[float, float]] = []
     for batch in text.batches():
@@ -104,7 +110,7 @@ def test_the_loss_of_frequencies_is_that_of_their_best_mixture_counted_by_hand()
 
 def test_a_shorter_context_measures_the_same_texts_under_the_same_masks() -> None:
     corpus = corpus_of(realistic_lengths(200, 30))
-    short, long = choose_heldout_texts({"web": corpus}, {12: 4, 40: 2}, all_documents(corpus))
+    short, long = choose_heldout_texts({"web": corpus}, {12: 4, 40: 2}, frequencies_of(all_documents(corpus)))
     assert short.texts == long.texts and (short.context, long.context) == (12, 40)
     masked: list[dict[int, list[int]]] = []
     for text in (short, long):
@@ -121,14 +127,14 @@ def test_a_shorter_context_measures_the_same_texts_under_the_same_masks() -> Non
 
 def test_texts_without_a_predicted_token_are_told_in_a_sentence() -> None:
     corpus = corpus_of([0, 0])
-    (text,) = choose_heldout_texts({"web": corpus}, {12: 4}, all_documents(corpus))
+    (text,) = choose_heldout_texts({"web": corpus}, {12: 4}, frequencies_of(all_documents(corpus)))
     with pytest.raises(MissingData, match="the web corpus holds out 1 texts, in which no token is predicted"):
         measure_heldout(language_model(context=12), text, "fp32", CPU)
 
 
 def test_other_texts_have_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
     corpus = corpus_of(realistic_lengths(2000, 30))
-    (whole,) = choose_heldout_texts({"web": corpus}, {12: 4}, all_documents(corpus))
+    (whole,) = choose_heldout_texts({"web": corpus}, {12: 4}, frequencies_of(all_documents(corpus)))
     monkeypatch.setattr(heldout, "sample", lambda documents, counted_bytes: sample(documents, 500, counted_bytes))
-    (fewer,) = choose_heldout_texts({"web": corpus}, {12: 4}, all_documents(corpus))
+    (fewer,) = choose_heldout_texts({"web": corpus}, {12: 4}, frequencies_of(all_documents(corpus)))
     assert fewer.texts != whole.texts and len(fewer.documents) < len(whole.documents)
