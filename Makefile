@@ -1,8 +1,6 @@
 # Everything below works on a fresh machine that has python3 >= 3.11 and make.
 PYTHON ?= python3
 BIN := .venv/bin
-# One more than cores: tests wait for the processes that they start.
-TEST_PROCESSES ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 RUNS ?= runs
 SMOKE_RUNS ?= reports/out/smoke-runs
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
@@ -18,7 +16,7 @@ demo: environment
 
 ## environment and the tests
 test: environment
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_PROCESSES) --maxprocesses 8 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile
 
 ## on a real SLURM with emulated nodes, started for the tests; as root, skipped with the reason where it cannot start
 test-slurm: environment
