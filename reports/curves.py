@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,9 @@ from neobert.runs.layout import Layout
 PIECES = 80
 READ = ("step", "loss", "real_tokens", "seconds", "heldout_loss")
 """What is read of a line; others may stand in it."""
+BY_CORPUS = "heldout_losses"
 
+Line = dict[str, Any]
 Points = tuple[tuple[float, float], ...]
 
 
@@ -32,12 +35,14 @@ class Stage(NamedTuple):
 class Curve:
     """A run from its first stage on: (step, value), with steps counted over all stages.
 
-    `loss` and `tokens_per_second` are means and medians over pieces of the run, `heldout` is as measured.
+    `loss` and `tokens_per_second` are means and medians over pieces of the run; `heldout` is as measured on the run's
+    own corpus, `heldout_by_corpus` on each that was measured.
     """
 
     loss: Points
     tokens_per_second: Points
     heldout: Points
+    heldout_by_corpus: Mapping[str, Points]
 
 
 class Curves:
@@ -45,12 +50,12 @@ class Curves:
 
     def __init__(self, root: Path, runs: pd.DataFrame) -> None:
         self._layout, self._stages = Layout(root), stages_of(runs)
-        self._lines: dict[str, list[dict[str, float]]] = {}
+        self._lines: dict[str, list[Line]] = {}
         self.problems: list[str] = []
 
     def of(self, run: str) -> Curve | None:
         """The curve of a run and the stages before it; None where some stage has no metrics."""
-        lines: list[dict[str, float]] = []
+        lines: list[Line] = []
         offset = 0
         for stage in stages_up_to(run, self._stages):
             own = self._read(stage.id)
@@ -61,9 +66,14 @@ class Curves:
         steps = [line for line in lines if "loss" in line]
         rates = [{**line, "rate": line["real_tokens"] / line["seconds"]} for line in steps if line.get("seconds")]
         heldout = tuple((line["step"], line["heldout_loss"]) for line in lines if "heldout_loss" in line)
-        return Curve(_thinned(steps, "loss"), _thinned(rates, "rate"), heldout)
+        by_corpus: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        for line in lines:
+            for corpus, loss in line.get(BY_CORPUS, {}).items():
+                by_corpus[corpus].append((line["step"], loss))
+        on_each = {corpus: tuple(points) for corpus, points in by_corpus.items()}
+        return Curve(_thinned(steps, "loss"), _thinned(rates, "rate"), heldout, on_each)
 
-    def _read(self, run: str) -> list[dict[str, float]]:
+    def _read(self, run: str) -> list[Line]:
         if run not in self._lines:
             path = self._layout.pretraining(run) / "metrics.jsonl"
             try:
@@ -89,12 +99,14 @@ def stages_up_to(run: str, stages: Mapping[str, Stage]) -> list[Stage]:
     return found
 
 
-def _checked(line: dict[str, Any]) -> dict[str, float]:
-    values = {name: float(line[name]) for name in READ if name in line}
-    wrong = sorted(name for name, value in values.items() if not (math.isfinite(value) and value >= 0))
+def _checked(line: Line) -> Line:
+    values: Line = {name: float(line[name]) for name in READ if name in line}
+    on_each = {str(corpus): float(loss) for corpus, loss in line.get(BY_CORPUS, {}).items()}
+    wrong_on = [BY_CORPUS] if not all(math.isfinite(loss) and loss >= 0 for loss in on_each.values()) else []
+    wrong = sorted(name for name, value in values.items() if not (math.isfinite(value) and value >= 0)) + wrong_on
     if wrong or "step" not in values or ("loss" in values and "real_tokens" not in values):
         raise ValueError(f"a line has no usable {', '.join(wrong) or 'step and real_tokens'}")
-    return values
+    return values | ({BY_CORPUS: on_each} if on_each else {})
 
 
 def _thinned(lines: Sequence[Mapping[str, float]], name: str) -> Points:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from reports.compute_gain import ComputeGain, find_gains, gains_table
+from reports.curves import Curves
 from reports.deltas import Delta, deltas_table, find_deltas
 from reports.effects import Factorial, effects_table, find_factorials
 from reports.evidence import Evidence
@@ -32,6 +34,7 @@ class Findings:
     folder: str
     stored: StoredPredictions
     evidence: Evidence
+    curves: Curves
 
     @cached_property
     def bars(self) -> Bars:
@@ -57,6 +60,11 @@ class Findings:
     def perplexities(self) -> tuple[PerplexityLine, ...]:
         """Pseudo-perplexity over lengths, where it was measured."""
         return perplexity_lines(self.group, self.evidence)
+
+    @cached_property
+    def gains(self) -> tuple[ComputeGain, ...]:
+        """Compute-equivalent gains, where there are curves of held-out losses."""
+        return find_gains(self.group, self.curves)
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -124,6 +132,10 @@ def _draw_effects(findings: Findings) -> Images:
     return draw_forest(forest_of_effects(findings.factorials, findings.group))
 
 
+def _gains(findings: Findings) -> Table | None:
+    return gains_table(findings.gains, findings.group) if findings.gains else None
+
+
 def _rates(findings: Findings) -> Table | None:
     sweeps = list(findings.group.sweeps.values())
     return sweeps_table(sweeps, findings.group) if sweeps else None
@@ -146,6 +158,7 @@ OUTPUTS: Mapping[str, Output] = {
         _draw_deltas,
         part="statistics",
     ),
+    "compute": Output("Compute-equivalent gains", _gains, part="statistics"),
     "effects": Output("Effects", _effects, _draw_effects, part="statistics"),
     "rates": Output(
         "Peak learning rates",

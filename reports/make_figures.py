@@ -18,6 +18,7 @@ from neobert.files import replace_file
 
 if TYPE_CHECKING:
     from ablations.scales import Scale
+    from reports.curves import Curves
     from reports.evidence import Evidence
     from reports.findings import Findings
 
@@ -130,7 +131,7 @@ def _print_summary(summary: dict[str, Any]) -> None:
             print(f"  off: {', '.join(comparison['off'])}")
 
 
-def _find_studies(arguments: argparse.Namespace, evidence: "Evidence") -> "list[Findings]":
+def _find_studies(arguments: argparse.Namespace, evidence: "Evidence", curves: "Curves") -> "list[Findings]":
     from reports.findings import Findings
     from reports.matching import group_of
     from reports.resampling import StoredPredictions
@@ -140,7 +141,7 @@ def _find_studies(arguments: argparse.Namespace, evidence: "Evidence") -> "list[
     if not (groups or arguments.scale or arguments.data):
         return []  # throughput alone, which belongs to no scale
     chosen = _choose_groups(groups, arguments.scale, arguments.data)
-    return [Findings(group_of(evidence, *group), names[group], stored, evidence) for group in chosen]
+    return [Findings(group_of(evidence, *group), names[group], stored, evidence, curves) for group in chosen]
 
 
 def _report(arguments: argparse.Namespace) -> int:
@@ -151,7 +152,8 @@ def _report(arguments: argparse.Namespace) -> int:
 
     refuse_no_folder("--out", arguments.out)
     evidence = read_evidence(arguments.runs)
-    studies, curves = _find_studies(arguments, evidence), Curves(arguments.runs, evidence.runs)
+    curves = Curves(arguments.runs, evidence.runs)
+    studies = _find_studies(arguments, evidence, curves)
     speeds, replaced = throughput_lines(evidence.throughputs)
     problems = [*evidence.problems, *(problem for study in studies for problem in study.problems), *replaced]
     summaries = [_write_study(study, arguments.out, arguments.compare) for study in studies]

@@ -1,0 +1,176 @@
+"""Compute-equivalent gain: how much less compute a variant needs for its parent's held-out loss, from their curves.
+
+A gain of 2 means half the compute. Losses between two measurements are interpolated over the logarithm of compute. A
+curve that is crossed on its way has not decayed its rate yet: a run planned to end there would have needed still less.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from reports.basis import why_not_paired
+from reports.curves import Curves, Points
+from reports.deltas import shared_corpora, why_losses_differ
+from reports.inference import Interval, seed_interval
+from reports.notes import warnings
+from reports.scores import Group, Row
+from reports.tables import DASH, Table, frame_of, number
+
+LEAST_POINTS = 2
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """What two curves say: the natural logarithm of the gain, and how that bounds the true one where a curve was
+    already at the other's final loss when it was first measured ("least", "most"; empty where it was not)."""
+
+    log_gain: float
+    bound: str = ""
+
+
+@dataclass(frozen=True)
+class ComputeGain:
+    """The gain of a variant over its parent on one corpus, by seed; compute is counted in `unit`. `interval` is the
+    95 % t interval of the geometric mean over seeds; None for one seed and where some seed gives a bound only."""
+
+    variant: str
+    base: str
+    corpus: str
+    unit: str
+    by_seed: Mapping[int, Crossing]
+    ids: tuple[str, ...]
+
+    @property
+    def mean(self) -> float:
+        """The geometric mean over seeds."""
+        return math.exp(sum(each.log_gain for each in self.by_seed.values()) / len(self.by_seed))
+
+    @property
+    def bound(self) -> str:
+        """How bounds of seeds bound the mean: "least", "most", "none" where they go both ways, or empty."""
+        bounds = {each.bound for each in self.by_seed.values()} - {""}
+        return "none" if len(bounds) > 1 else "".join(bounds)
+
+    @property
+    def interval(self) -> Interval | None:
+        """The 95 % t interval of the geometric mean."""
+        ends = None if self.bound else seed_interval([each.log_gain for each in self.by_seed.values()])
+        return None if ends is None else (math.exp(ends[0]), math.exp(ends[1]))
+
+
+def cross(ours: Points, theirs: Points) -> Crossing:
+    """The gain of one curve over another, each (compute, loss) in the order of compute, which is above 0.
+
+    Where our loss comes down to their final one, it is their compute over ours there; otherwise theirs where it comes
+    down to our final loss, over all of ours. Exchanging the curves exchanges the sign.
+    """
+    (our_compute, our_loss), (their_compute, their_loss) = map(_falling, (ours, theirs))
+    if our_loss[-1] == their_loss[-1]:
+        return Crossing(their_compute[-1] - our_compute[-1])
+    if our_loss[-1] < their_loss[-1]:
+        reached, is_first = _reached(our_compute, our_loss, their_loss[-1])
+        return Crossing(their_compute[-1] - reached, "least" if is_first else "")
+    reached, is_first = _reached(their_compute, their_loss, our_loss[-1])
+    return Crossing(reached - our_compute[-1], "most" if is_first else "")
+
+
+def _falling(points: Points) -> tuple[list[float], list[float]]:
+    """Logarithms of compute, and the lowest loss so far."""
+    compute, loss = np.array(points).T
+    return np.log(compute).tolist(), np.minimum.accumulate(loss).tolist()
+
+
+def _reached(compute: Sequence[float], loss: Sequence[float], target: float) -> tuple[float, bool]:
+    """Where a falling loss is at a target that it reaches, and whether it was below when it was first measured."""
+    if loss[0] <= target:
+        return compute[0], loss[0] < target
+    for (start, before), (end, after) in pairwise(zip(compute, loss, strict=True)):
+        if after <= target:
+            return start + (end - start) * (before - target) / (before - after), False
+    raise AssertionError(f"a loss of {loss[-1]} does not reach {target}")
+
+
+def find_gains(group: Group, curves: Curves) -> tuple[ComputeGain, ...]:
+    """Every step of the ladder whose losses can be compared, on each corpus of which both have curves."""
+    return tuple(gain for variant, base in _comparable_pairs(group) for gain in _gains(variant, base, curves))
+
+
+def _comparable_pairs(group: Group) -> Iterator[tuple[Row, Row]]:
+    """(variant, parent) of one stage that learned something and read the same tokens in the same lengths."""
+    for variant in group.last_rows.values():
+        base = group.last_rows.get(variant.parent)
+        if base is None or variant.stage or base.stage or variant.untrained or base.untrained:
+            continue
+        if not (why_losses_differ(variant, base) or why_not_paired(variant, base)):
+            yield variant, base
+
+
+def _gains(variant: Row, base: Row, curves: Curves) -> Iterator[ComputeGain]:
+    ours, theirs = (dict(zip(row.runs.seed, row.runs.id, strict=True)) for row in (variant, base))
+    runs = {name: run for row in (variant, base) for name, run in row.runs.set_index("id").iterrows()}
+    unit = "FLOPs" if all(run.flops > 0 for run in runs.values()) else "tokens"
+    for corpus in shared_corpora([variant, base]):
+        found = {}
+        for seed in sorted(ours.keys() & theirs.keys()):
+            pair = [_loss_over_compute(run, corpus, runs[run], unit, curves) for run in (ours[seed], theirs[seed])]
+            if all(len(points) >= LEAST_POINTS for points in pair):
+                found[seed] = cross(*pair)
+        if found:
+            ids = tuple(sorted(run for seed in found for run in (ours[seed], theirs[seed])))
+            yield ComputeGain(variant.name, base.name, corpus, unit, found, ids)
+
+
+def _loss_over_compute(run: str, corpus: str, facts: Any, unit: str, curves: Curves) -> Points:
+    """Held-out losses over the compute spent so far, which grows evenly with steps."""
+    curve, total = curves.of(run), facts.flops if unit == "FLOPs" else facts.real_tokens
+    points = curve.heldout_by_corpus.get(corpus, ()) if curve else ()
+    steps = facts.weights.stages[0].steps
+    return tuple((total * step / steps, loss) for step, loss in points if step > 0) if total > 0 else ()
+
+
+HEADER = ("Variant", "Against", "Loss on", "Compute in", "Seeds", "Gain", "95 % over seeds")
+FACTS = (
+    *("variant", "against", "corpus", "unit", "seeds", "gain", "bound", "low", "high", "gains_by_seed"),
+    *("bounds_by_seed", "records"),
+)
+WORDS = {"": "{}", "least": "at least {}", "most": "at most {}", "none": DASH}
+
+
+def gains_table(gains: Sequence[ComputeGain], group: Group) -> Table:
+    """One line a step of the ladder and corpus."""
+    return Table(
+        title=f"Compute-equivalent gains (scale {group.scale}, data {group.data})",
+        shown=frame_of([_shown(gain) for gain in gains], HEADER),
+        facts=frame_of([_facts(gain) for gain in gains], FACTS),
+        alignment="llllrrr",
+        notes=(
+            *warnings(group),
+            "Gain: the compute after which the variant has its parent's final held-out loss, as a factor that it needs "
+            "less; below 1 it needs more. Geometric mean over paired seeds, t interval over their logarithms.",
+            "Losses are interpolated between measurements over log compute. A curve that is crossed on its way has not "
+            "decayed its rate: a run planned to end there would have needed still less. At least, at most: a curve was "
+            "past the other's final loss when it was first measured.",
+            "What is claimed is the verdict of the difference in loss, not the gain.",
+        ),
+        records=tuple(gain.ids for gain in gains),
+    )
+
+
+def _shown(gain: ComputeGain) -> tuple[str, ...]:
+    interval = DASH if gain.interval is None else " to ".join(number(end, 2) for end in gain.interval)
+    amount = WORDS[gain.bound].format(number(gain.mean, 2))
+    return gain.variant, gain.base, gain.corpus, gain.unit, str(len(gain.by_seed)), amount, interval
+
+
+def _facts(gain: ComputeGain) -> tuple[Any, ...]:
+    return (
+        *(gain.variant, gain.base, gain.corpus, gain.unit, len(gain.by_seed), gain.mean, gain.bound),
+        *(gain.interval or (None, None)),
+        " ".join(f"{seed}:{math.exp(each.log_gain):.6f}" for seed, each in gain.by_seed.items()),
+        " ".join(f"{seed}:{each.bound}" for seed, each in gain.by_seed.items() if each.bound),
+        " ".join(gain.ids),
+    )
