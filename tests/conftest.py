@@ -1,6 +1,7 @@
 """Options and defaults of the test run."""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 hypothesis.settings.register_profile("untimed", deadline=None)  # an example may be slow on a busy machine
 hypothesis.settings.load_profile("untimed")
+HANDLED = (signal.SIGINT, *processes.ENDING, *processes.WARNINGS)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -48,6 +50,15 @@ def forked_workers() -> Iterator[None]:
         patch.setattr(processes, "start_child", forking.start_child)
         yield
     forking.close()
+
+
+@pytest.fixture(autouse=True)
+def signals_as_before() -> Iterator[None]:
+    """A worker that a test calls as a function takes the signals of this process over for good."""
+    before = {number: signal.getsignal(number) for number in HANDLED}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="module")

@@ -102,9 +102,18 @@ def _describe(evidence: Evidence, wanted: set[str]) -> dict[str, Described]:
     own_context = evidence.heldout[evidence.heldout.context.isna()]
     for run, corpus, loss in zip(own_context.run, own_context.corpus, own_context.loss, strict=True):
         losses.setdefault(run, []).append(f"{number(loss, 4)} on {corpus}")
+    changes_of_run, changes_of_trial = cache(_changes_of_run), cache(_changes_of_trial)
     describers: list[tuple[Any, Callable[[Any], Described]]] = [
-        (pd.concat([evidence.runs, evidence.pilots]), lambda run: _describe_run(run, losses.get(run.id, []))),
-        (evidence.trials, lambda trial: _describe_trial(trial, seeds)),
+        (
+            pd.concat([evidence.runs, evidence.pilots]),
+            lambda run: _describe_run(
+                run, losses.get(run.id, []), changes_of_run(run.scale, run.vocabulary, run.recipe)
+            ),
+        ),
+        (
+            evidence.trials,
+            lambda trial: _describe_trial(trial, seeds, changes_of_trial(trial.scale, trial.protocol)),
+        ),
         (evidence.embeddings, _describe_embedding),
         (evidence.perplexities, _describe_perplexity),
         (evidence.throughputs, _describe_throughput),
@@ -116,7 +125,7 @@ def _describe(evidence: Evidence, wanted: set[str]) -> dict[str, Described]:
     }
 
 
-def _describe_run(run: Any, losses: Sequence[str]) -> Described:
+def _describe_run(run: Any, losses: Sequence[str], changes: str) -> Described:
     return {
         "Record": "pre-training",
         "State": "done",
@@ -127,12 +136,12 @@ def _describe_run(run: Any, losses: Sequence[str]) -> Described:
         "Planned for": ", ".join(run.variants),
         "Data id": run.data_id or DASH,
         "Data from": ", ".join(sorted(run.origins.values())),
-        f"Config unlike {M0.name}'s": _changes_of_run(run.scale, run.vocabulary, run.recipe),
+        f"Config unlike {M0.name}'s": changes,
         **_costs(run),
     }
 
 
-def _describe_trial(trial: Any, seeds: Mapping[str, int]) -> Described:
+def _describe_trial(trial: Any, seeds: Mapping[str, int], changes: str) -> Described:
     return {
         "Record": f"GLUE trial, {trial.task}",
         "State": trial.state,
@@ -143,7 +152,7 @@ def _describe_trial(trial: Any, seeds: Mapping[str, int]) -> Described:
         "Pre-training": trial.model or trial.run,
         "Seed of pre-training": str(seeds.get(trial.run, "")),
         "Data id": trial.data_id or DASH,
-        f"Config unlike {M0.name}'s": _changes_of_trial(trial.scale, trial.protocol),
+        f"Config unlike {M0.name}'s": changes,
         **_costs(trial),
     }
 
@@ -201,18 +210,15 @@ def _costs(record: Any) -> Described:
     }
 
 
-@cache
 def _base(scale: Scale, vocabulary: Vocabulary) -> Recipe:
     return scaled(M0.recipe, scale, vocabulary)
 
 
-@cache
 def _changes_of_run(scale: Scale, vocabulary: Vocabulary, recipe: str) -> str:
     changes = difference(_base(scale, vocabulary).pretraining, Pretraining.model_validate_json(recipe))
     return _changes_in_words({path: pair for path, pair in changes.items() if path != "seed"})
 
 
-@cache
 def _changes_of_trial(scale: Scale, protocol: str) -> str:
     return _changes_in_words(difference(_base(scale, "published").finetuning, FineTuning.model_validate_json(protocol)))
 
