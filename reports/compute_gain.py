@@ -126,8 +126,8 @@ def _gains(variant: Row, base: Row, curves: Curves) -> Iterator[ComputeGain]:
 
 def _loss_over_compute(run: str, corpus: str, facts: Any, unit: str, curves: Curves) -> Points:
     """Held-out losses over the compute spent so far, which grows evenly with steps."""
-    curve, total = curves.of(run), facts.flops if unit == "FLOPs" else facts.real_tokens
-    points = curve.heldout_by_corpus.get(corpus, ()) if curve else ()
+    total = facts.flops if unit == "FLOPs" else facts.real_tokens
+    points = curves.heldout_by_corpus(run).get(corpus, ())
     steps = facts.weights.stages[0].steps
     return tuple((total * step / steps, loss) for step, loss in points if step > 0) if total > 0 else ()
 

@@ -55,23 +55,28 @@ class Curves:
 
     def of(self, run: str) -> Curve | None:
         """The curve of a run and the stages before it; None where some stage has no metrics."""
+        lines = self._lines_of(run)
+        if not lines:
+            return None
+        steps = [line for line in lines if "loss" in line]
+        rates = [{**line, "rate": line["real_tokens"] / line["seconds"]} for line in steps if line.get("seconds")]
+        heldout = tuple((line["step"], line["heldout_loss"]) for line in lines if "heldout_loss" in line)
+        return Curve(_thinned(steps, "loss"), _thinned(rates, "rate"), heldout, _by_corpus(lines))
+
+    def heldout_by_corpus(self, run: str) -> Mapping[str, Points]:
+        """Of the curve of a run the held-out losses alone; empty where some stage has no metrics."""
+        return _by_corpus(self._lines_of(run))
+
+    def _lines_of(self, run: str) -> list[Line]:
         lines: list[Line] = []
         offset = 0
         for stage in stages_up_to(run, self._stages):
             own = self._read(stage.id)
             if not own:
-                return None
-            lines += [{**line, "step": line["step"] + offset} for line in own]
+                return []
+            lines += [{**line, "step": line["step"] + offset} for line in own] if offset else own
             offset += stage.steps
-        steps = [line for line in lines if "loss" in line]
-        rates = [{**line, "rate": line["real_tokens"] / line["seconds"]} for line in steps if line.get("seconds")]
-        heldout = tuple((line["step"], line["heldout_loss"]) for line in lines if "heldout_loss" in line)
-        by_corpus: dict[str, list[tuple[float, float]]] = defaultdict(list)
-        for line in lines:
-            for corpus, loss in line.get(BY_CORPUS, {}).items():
-                by_corpus[corpus].append((line["step"], loss))
-        on_each = {corpus: tuple(points) for corpus, points in by_corpus.items()}
-        return Curve(_thinned(steps, "loss"), _thinned(rates, "rate"), heldout, on_each)
+        return lines
 
     def _read(self, run: str) -> list[Line]:
         if run not in self._lines:
@@ -107,6 +112,14 @@ def _checked(line: Line) -> Line:
     if wrong or "step" not in values or ("loss" in values and "real_tokens" not in values):
         raise ValueError(f"a line has no usable {', '.join(wrong) or 'step and real_tokens'}")
     return values | ({BY_CORPUS: on_each} if on_each else {})
+
+
+def _by_corpus(lines: Sequence[Line]) -> dict[str, Points]:
+    found: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for line in lines:
+        for corpus, loss in line.get(BY_CORPUS, {}).items():
+            found[corpus].append((line["step"], loss))
+    return {corpus: tuple(points) for corpus, points in found.items()}
 
 
 def _thinned(lines: Sequence[Mapping[str, float]], name: str) -> Points:
