@@ -28,6 +28,7 @@ COMMANDS = {
     "run.py": "ablations.run",
     "status.py": "ablations.status",
     "prefetch.py": "ablations.prefetch",
+    "real_text.py": "ablations.real_text",
     "glue_grid.py": "sweeps.glue_grid",
     "learning_rates.py": "sweeps.learning_rates",
     "mteb_suite.py": "sweeps.mteb_suite",

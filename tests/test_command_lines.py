@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import neobert.export.__main__ as export
-from ablations import prefetch, run, status
+from ablations import prefetch, real_text, run, status
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_OFF, EXIT_REFUSED, EXIT_REQUEUE, EXIT_RUN_FAILED
 from neobert.evaluation import pseudo_perplexity
 from neobert.runs import worker
@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[Callable[[Sequence[str]], int], tuple[str, ...]]] = {
     "mteb_suite.py": (mteb_suite.main, ("--dry-run", "--cluster", "here")),
     "status.py": (status.main, ()),
     "prefetch.py": (prefetch.main, ("--check", "sizes")),
+    "real_text.py": (real_text.main, ()),
     "make_figures.py": (lambda given: make_figures.main(list(given)), ()),
     "collect.py": (lambda given: collect.main(list(given)), ()),
     "neobert.export": (export.main, ()),
