@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from ablations import execute, run, scales
@@ -210,13 +211,18 @@ def _assert_only_best_weights_are_kept(runs: Path, records: list[dict[str, Any]]
 @pytest.mark.skipif(not SHARED_DATA.is_dir(), reason="real data lie beside the repository only where they were fetched")
 @pytest.mark.usefixtures("toy_scale")
 def test_a_folder_of_real_data_runs_and_names_what_it_lacks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Five of the eight tasks have train splits there; the others are named, not scored."""
-    arguments = ["--variant", "M2", "--data", str(SHARED_DATA), "--runs", str(tmp_path), "--stages", "pretrain"]
-    assert run.main([*arguments, "--workers", "2"]) == 0
-    found = records_by_kind(tmp_path)
-    assert [record["labels"]["data"] for record in found["pretraining"]] == ["data"]
+    """Five of the eight tasks have train splits there; the others are named, not scored. A part of the web will do."""
+    data, runs = tmp_path / "part", tmp_path / "runs"
+    (data / "corpora" / "web").mkdir(parents=True)
+    web = pd.read_parquet(SHARED_DATA / "corpora" / "web" / "mixed_web.parquet").head(4000)
+    web.to_parquet(data / "corpora" / "web" / "texts.parquet")
+    (data / "glue").symlink_to(SHARED_DATA / "glue")
+    arguments = ["--variant", "M2", "--data", str(data), "--runs", str(runs)]
+    assert run.main([*arguments, "--stages", "pretrain", "--workers", "2"]) == 0
+    found = records_by_kind(runs)
+    assert [record["labels"]["data"] for record in found["pretraining"]] == ["part"]
     capsys.readouterr()
-    listed = command("--variant", "M2", "--data", str(SHARED_DATA), "--dry-run", "--json", "--runs", str(tmp_path))
+    listed = command(*arguments, "--dry-run", "--json")
     (row,) = json.loads(listed.stdout)
     assert {stage["kind"] for stage in row["stages"] if stage["kind"].startswith("glue")} == {
         f"glue {task}" for task in ("rte", "sst2", "mrpc", "cola", "stsb")
