@@ -23,7 +23,7 @@ from neobert.files import checksum_of, json_bytes, publish_once, read_json, set_
 from neobert.identity import NUMERICS, Neutral
 from neobert.recipe import Value
 
-SCHEMA = 2
+SCHEMA = 3
 NUMERICS_BEFORE_SCHEMA_2 = {
     "tokenization": 1,
     "batching": 2,
@@ -98,7 +98,15 @@ def _upgraded_from_1(content: dict[str, Any]) -> dict[str, Any]:
     return {**content, "numerics": NUMERICS_BEFORE_SCHEMA_2}
 
 
-UPGRADES: Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _upgraded_from_1}
+def _upgraded_from_2(content: dict[str, Any]) -> dict[str, Any]:
+    """The scale `laptop` got other rules with schema 3; what was made by the old ones is of the scale `laptop1`."""
+    labels = content.get("labels") or {}
+    if labels.get("scale") != "laptop":
+        return content
+    return {**content, "labels": {**labels, "scale": "laptop1"}}
+
+
+UPGRADES: Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _upgraded_from_1, 2: _upgraded_from_2}
 """By schema: what makes a file of that schema one of the next."""
 
 

@@ -35,7 +35,7 @@ def evidence() -> Evidence:
 
 @pytest.fixture(scope="module")
 def group(evidence: Evidence) -> Group:
-    return group_of(evidence, "laptop", "real_text")
+    return group_of(evidence, "laptop1", "real_text")
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -102,7 +102,7 @@ def test_recipes_are_those_of_the_declared_variants(group: Group) -> None:
 
 def test_numbers_of_the_page_are_those_of_the_records() -> None:
     """Each line of the page's table of differences, from deltas.csv as committed."""
-    lines = list(csv.DictReader((MADE / "laptop-real_text" / "deltas.csv").read_text(encoding="utf-8").splitlines()))
+    lines = list(csv.DictReader((MADE / "laptop1-real_text" / "deltas.csv").read_text(encoding="utf-8").splitlines()))
     by_name = {(line["variant"], line["against"], line["measured"]): line for line in lines}
     printed = re.findall(
         r"^\| (M\d+) − (M\d+) \|[^|]*\|([^|]*)\|([^|]*)\|([^|]*)\|[^|]*\|$", study_page(), flags=re.MULTILINE
@@ -145,7 +145,7 @@ def test_plus_minus_is_one_standard_deviation_over_seeds_wherever_it_stands(grou
         said = re.findall(r"± (?:is )?one (?:standard deviation \(sd\)|sd)", text)
         assert text.count("±") == len(numbers) + len(said), path
         assert bool(numbers) <= bool(said), path
-    table, page = ((MADE / name).read_text(encoding="utf-8") for name in ("laptop-real_text/table3.md", "index.html"))
+    table, page = ((MADE / name).read_text(encoding="utf-8") for name in ("laptop1-real_text/table3.md", "index.html"))
     for row in group.last_rows.values():
         for task in TASKS_OF_THE_STUDY:
             score = row.cells[task].score

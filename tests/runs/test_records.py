@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neobert.errors import DamagedFile
+from neobert.files import checksum_of
 from neobert.identity import NUMERICS, Neutral, decisive, identity, plain
 from neobert.recipe import Value
 from neobert.runs.layout import Layout
@@ -74,6 +75,18 @@ def test_every_committed_run_file_and_record_is_of_an_older_schema_and_is_upgrad
         assert read_record(path)["schema"] == SCHEMA
         assert read_record(path)["numerics"] == NUMERICS_BEFORE_SCHEMA_2
         assert read_run_file(path.parent).numerics == NUMERICS_BEFORE_SCHEMA_2
+
+
+@pytest.mark.parametrize(
+    ("schema", "scale", "now"), [(2, "laptop", "laptop1"), (2, "smoke", "smoke"), (3, "laptop", "laptop")]
+)
+def test_what_was_recorded_under_the_first_rules_of_a_scale_keeps_a_name_for_them(
+    tmp_path: Path, schema: int, scale: str, now: str
+) -> None:
+    content = {"schema": schema, "numerics": NUMERICS, "labels": {"scale": scale, "data": "texts"}}
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps({**content, "checksum": checksum_of(content)}))
+    assert read_sealed(path)["labels"] == {"scale": now, "data": "texts"}
 
 
 @pytest.mark.usefixtures("no_waiting_for_disks")
