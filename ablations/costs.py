@@ -407,6 +407,7 @@ COSTS: Mapping[Kind, Callable[[PlanCosts, Any], Cost]] = {
     "glue": lambda costs, study: costs._studies([study]),
     "contrastive": PlanCosts._contrastive,
     "mteb": lambda costs, evaluation: Cost(uncounted=("mteb",)),
+    "readouts": lambda costs, evaluation: Cost(uncounted=("readouts",)),
 }
 """What each kind of work costs, apart from corpora."""
 

@@ -35,6 +35,7 @@ from neobert.runs.specifications import (
     EmbeddingEvaluation,
     GlueStudy,
     PretrainingRun,
+    ReadoutEvaluation,
     Run,
     TaskOnData,
     only,
@@ -358,13 +359,15 @@ def print_outcome(layout: Layout, rows: Sequence[VariantRow], *, as_json: bool) 
     ]
     output().print(table("Best of grid on the validation sets, ×100", columns, cells))
     _print_embeddings(outcomes)
+    _print_readouts(outcomes)
 
 
 def _outcome(layout: Layout, row: VariantRow, stage: PretrainingRun) -> dict[str, Any]:
-    """What became of a checkpoint; contrastive and mteb only where the plan has them."""
+    """What became of a checkpoint; contrastive, mteb and readouts only where the plan has them."""
     studies = [study for study in only(row.runs, GlueStudy) if study.weights == stage.id]
     tuned = [run for run in only(row.runs, ContrastiveRun) if run.weights == stage.id]
     measured = [each for each in only(row.runs, EmbeddingEvaluation) if each.encoder.pretraining == stage.id]
+    asked = [each for each in only(row.runs, ReadoutEvaluation) if each.weights == stage.id]
     return {
         "variant": row.name,
         "seed": row.seed,
@@ -375,6 +378,7 @@ def _outcome(layout: Layout, row: VariantRow, stage: PretrainingRun) -> dict[str
         "glue": {study.task: _result(layout, study).get("score") for study in studies},
         **({"contrastive": [_tuned(layout, run) for run in tuned]} if tuned else {}),
         **({"mteb": [_measured(layout, evaluation) for evaluation in measured]} if measured else {}),
+        **({"readouts": [_read_out(layout, evaluation) for evaluation in asked]} if asked else {}),
     }
 
 
@@ -409,6 +413,37 @@ def _measured(layout: Layout, evaluation: EmbeddingEvaluation) -> dict[str, Any]
         "state": state_of(layout, evaluation),
         "means": means_of(task_entries(layout, evaluation), evaluation.tasks),
     }
+
+
+def _read_out(layout: Layout, evaluation: ReadoutEvaluation) -> dict[str, Any]:
+    """The value of each readout that has a record, by readout and corpus."""
+    records = {part.run.readout: read_record(part.record) for part in evaluation.parts(layout) if part.is_done}
+    scores = {
+        readout: {corpus: score["value"] for corpus, score in record["scores"].items()}
+        for readout, record in records.items()
+    }
+    return {"id": evaluation.id, "state": state_of(layout, evaluation), "scores": scores}
+
+
+def _print_readouts(outcomes: Sequence[Mapping[str, Any]]) -> None:
+    asked = [(outcome, entry) for outcome in outcomes for entry in outcome.get("readouts", ())]
+    if not asked:
+        return
+    measured = dict.fromkeys(
+        (readout, corpus) for _, entry in asked for readout, own in entry["scores"].items() for corpus in own
+    )
+    columns = ("variant", "seed", "state", *(f"{readout} {corpus}" for readout, corpus in measured))
+    rows = [
+        (
+            outcome["variant"],
+            outcome["seed"],
+            entry["state"],
+            *(_number(entry["scores"].get(readout, {}).get(corpus)) for readout, corpus in measured),
+        )
+        for outcome, entry in asked
+    ]
+    title = "Readouts: losses in nats a token, words in bits a byte, cloze and pairs as accuracies"
+    output().print(table(title, columns, rows))
 
 
 def _print_embeddings(outcomes: Sequence[Mapping[str, Any]]) -> None:

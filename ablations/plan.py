@@ -4,11 +4,12 @@ Planning reads the folder of runs and the source's names; it writes nothing.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import repeat
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 from ablations.designs import chosen_variants
 from ablations.ladder import (
@@ -20,8 +21,17 @@ from ablations.ladder import (
     variants,
 )
 from ablations.rates import at_scale
-from ablations.scales import Scale, scaled, scaled_embedding, scaled_measurement, scaled_variant, vocabulary_of
+from ablations.scales import (
+    Scale,
+    scaled,
+    scaled_embedding,
+    scaled_measurement,
+    scaled_variant,
+    shortest_context,
+    vocabulary_of,
+)
 from ablations.variant import EmbeddingProtocol, Recipe, Variant, change_label
+from neobert.data.catalog import CORPORA
 from neobert.data.mteb_tasks import EmbeddingTask, chosen_tasks, task_prompts
 from neobert.data.pairs import DECLARED_SETS, Mix, sets_of
 from neobert.data.sources import Source
@@ -34,6 +44,7 @@ from neobert.model.size import parameter_count
 from neobert.recipe import FineTuning, Grid, Point, Pretraining
 from neobert.runs.index import Index, State
 from neobert.runs.layout import Layout
+from neobert.runs.records import ReadoutName
 from neobert.runs.run_file import Execution, SourceSpecification, write_run_file
 from neobert.runs.specifications import (
     ContrastiveRun,
@@ -42,13 +53,14 @@ from neobert.runs.specifications import (
     MeasuredEncoder,
     PairSet,
     PretrainingRun,
+    ReadoutEvaluation,
     Run,
     Start,
     TaskOnData,
     only,
 )
 
-StageName = Literal["pretrain", "glue", "contrastive", "mteb", "perplexity"]
+StageName = Literal["pretrain", "glue", "contrastive", "mteb", "readouts", "perplexity"]
 STAGES: tuple[StageName, ...] = ("pretrain", "glue")
 EMBEDDING_FIELDS: Mapping[str, frozenset[str]] = {
     "contrastive": frozenset({"contrastive", "pairs"}),
@@ -250,6 +262,8 @@ def plan(
                 skipped |= _missing_tasks(source)
                 runs += [study for each in tuning_seeds for study in variant_studies(recipe, trained, each, source)]
             encoder = EncoderWeights.of_stage(trained[-1])
+            if "readouts" in stages:
+                runs.append(readout_evaluation(trained[-1], scale, source))
             tuned, reasons = embedding_runs(encoder, recipe.embedding, tuning_seeds, source, stages, choice)
             row = VariantRow(
                 name=variant.name,
@@ -411,6 +425,23 @@ def protocol_on(task: str, protocol: FineTuning, *, transfers: bool) -> FineTuni
     scores_once = len(TASKS[task].metrics) == len(TASKS[task].validation_splits) == 1
     idle = [*(["transferred"] if not transfers else []), *(["decisive_metric"] if scores_once else [])]
     return protocol.model_copy(update={name: neutral_values(FineTuning)[name] for name in idle})
+
+
+def readout_evaluation(run: PretrainingRun, scale: Scale, source: Source) -> ReadoutEvaluation:
+    """All readouts of a stage of pre-training, on every corpus of the source, in the context that all variants have."""
+    corpora = {}
+    for corpus in CORPORA:
+        with suppress(MissingData):
+            corpora[corpus] = source.corpus_origin(corpus)
+    return ReadoutEvaluation(
+        readouts=get_args(ReadoutName),
+        weights=run.id,
+        stage=run.stage,
+        context=shortest_context(scale),
+        corpora=corpora,
+        tokenizer_origin=run.tokenizer_origin,
+        seed=run.seed,
+    )
 
 
 # Contrastive fine-tuning and MTEB

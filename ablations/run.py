@@ -48,9 +48,10 @@ def build_parser() -> argparse.ArgumentParser:
     add(
         "--stages",
         nargs="+",
-        choices=("pretrain", "glue", "contrastive", "mteb", "perplexity"),
+        choices=("pretrain", "glue", "contrastive", "mteb", "readouts", "perplexity"),
         default=["pretrain", "glue"],
-        help="which parts to run; mteb (Table 4) brings contrastive with it",
+        help="which parts to run; mteb (Table 4) brings contrastive with it, readouts ask all variants the same about "
+        "held-out text",
     )
     add("--pairs", nargs="+", action="extend", metavar="SET", help="data sets for contrastive (default: all there are)")
     add("--zero-shot", action="store_true", help="with mteb: measure encoders as they were pre-trained (Figure 4)")

@@ -276,12 +276,20 @@ def synthetic_documents(scale: Scale) -> int:
     return {"smoke": 16_000, "laptop1": 100_000, "laptop": 100_000, "proxy": 400_000, "paper": 4_000_000}[scale]
 
 
+def shortest_context(scale: Scale) -> int:
+    """That of the ladder's variants at a scale, in tokens: every one can be measured in it."""
+    return SHORTEST_CONTEXT if scale == "paper" else RULES[scale].contexts[SHORTEST_CONTEXT]
+
+
 def execution_at(scale: Scale) -> Execution:
     """How a scale runs on one machine unless flags say otherwise. One thread a worker: for small models a second thread
     mostly burns time, and equal threads make equal bits."""
-    shortest = SHORTEST_CONTEXT if scale == "paper" else RULES[scale].contexts[SHORTEST_CONTEXT]
     common = Execution(
-        threads=1, processes=1, micro_batch_tokens=1 << 14, checkpoint_interval_steps=200, heldout_context=shortest
+        threads=1,
+        processes=1,
+        micro_batch_tokens=1 << 14,
+        checkpoint_interval_steps=200,
+        heldout_context=shortest_context(scale),
     )
     if scale in ("smoke", "laptop1", "laptop"):
         return common

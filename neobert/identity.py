@@ -23,6 +23,7 @@ NUMERICS = {
     "finetuning": 1,
     "contrastive": 2,
     "metrics": 1,
+    "readouts": 1,
 }
 
 IDENTITY_DIGITS = 12

@@ -499,7 +499,7 @@ class Documents:
             ValueError: there are fewer than two different texts.
         """
         hashes = self.corpus.text_hashes[self.numbers]
-        bound = _heldout_bound(hashes)
+        bound = heldout_bound(hashes)
         return self.at(hashes > bound), self.at(hashes <= bound)
 
     def at(self, chosen: Integers | NDArray[np.bool_]) -> "Documents":
@@ -515,7 +515,7 @@ def _room(context: int) -> int:
     return context - FRAME_TOKENS
 
 
-def _heldout_bound(hashes: NDArray[np.uint64]) -> np.uint64:
+def heldout_bound(hashes: NDArray[np.uint64]) -> np.uint64:
     """The largest hash of a held-out text, given the hashes of all."""
     in_share = hashes <= _SHARE_BOUND
     different = np.unique(hashes[in_share])

@@ -170,6 +170,11 @@ class TextTokenizer:
         encodings = self.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
+    def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
+        """As `encode`, with the characters (begin, end) of the text that each token stands for."""
+        encodings = self.tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        return [(encoding.ids, encoding.offsets) for encoding in encodings]
+
     def frame(self, first: Sequence[int], second: Sequence[int] | None = None, *, max_tokens: int) -> list[int]:
         """Ids with specials, at most `max_tokens`: [CLS] A [SEP] or [CLS] A [SEP] B [SEP]; in RoBERTa's form the
         second text opens with <s> too. The longer text of a pair is cut first.

@@ -306,12 +306,14 @@ def _claims_near(layout: Layout, path: Path) -> tuple[str, ...]:
             claims = (run_id,)
         case ["glue", _, "studies", study_id, _, *_]:
             claims = (f"{study_id}-selection",)
-        case ["glue" | "mteb", _, name]:
+        case ["glue" | "mteb" | "readouts", _, name]:
             claims = (name.split(".")[0],)
         case ["data", "tokenizers", *_]:
             claims = tuple(sorted(claim.name for claim in (layout.root / "claims").glob("tokenizer-*")))
         case ["data", "glue" | "errors", *_]:
             pass
+        case ["data", "readouts", name]:
+            claims = (f"readouts-{name.split('.')[0]}",)
         case ["data", "pairs", name, *_]:
             claims = (f"pairs-{name.split(TEMPORARY_MARK)[0]}",)
         case ["data", name, *_]:

@@ -10,7 +10,14 @@ from neobert.processes import StopRequest
 from neobert.runs.claims import Claim
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import RunFile
-from neobert.runs.specifications import ContrastiveRun, Corpus, EmbeddingEvaluation, GlueStudy, PretrainingRun
+from neobert.runs.specifications import (
+    ContrastiveRun,
+    Corpus,
+    EmbeddingEvaluation,
+    GlueStudy,
+    PretrainingRun,
+    ReadoutEvaluation,
+)
 from neobert.runs.work import Kind, Part, Work
 
 if TYPE_CHECKING:
@@ -59,6 +66,7 @@ KINDS: Mapping[Kind, KindOfWork] = {
     "contrastive": KindOfWork(ContrastiveRun, "neobert.embeddings.contrastive"),
     "glue": KindOfWork(GlueStudy, "neobert.glue.study"),
     "mteb": KindOfWork(EmbeddingEvaluation, "neobert.embeddings.evaluation"),
+    "readouts": KindOfWork(ReadoutEvaluation, "neobert.evaluation.readouts"),
 }
 
 

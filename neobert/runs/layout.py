@@ -70,6 +70,14 @@ class Layout:
         """The record of one checkpoint's pseudo-perplexity."""
         return self.root / "pseudo_perplexity" / f"{result_id}.json"
 
+    def readout(self, name: str, result_id: str) -> Path:
+        """The record of one readout of one checkpoint."""
+        return self.root / "readouts" / name / f"{result_id}.json"
+
+    def readout_items(self, items_id: str) -> Path:
+        """The texts and items that readouts ask about."""
+        return self.root / "data" / "readouts" / f"{items_id}.json"
+
     def throughput(self, result_id: str) -> Path:
         """The record of one model's speed at one length."""
         return self.root / "throughput" / f"{result_id}.json"

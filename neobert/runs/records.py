@@ -4,11 +4,13 @@ Records and run files are sealed: they say which version of their schema and of 
 SHA-256 of all that they hold. A file of an older schema is upgraded when it is read.
 """
 
+import base64
 import errno
 import json
 import os
 import platform
 import subprocess
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, lru_cache
 from importlib import metadata
@@ -45,6 +47,7 @@ RECORDS = (
     "glue/*/*.json",
     "mteb/*/*.json",
     "pseudo_perplexity/*.json",
+    "readouts/*/*.json",
     "throughput/*.json",
 )
 
@@ -310,6 +313,59 @@ class PerplexityScores(Value):
     """Pseudo-perplexity over lengths."""
 
     lengths: tuple[PerplexityAtLength, ...]
+
+
+ReadoutName = Literal["loss", "loss_80_10_10", "words", "cloze", "pairs"]
+
+
+class ReadoutConfig(Value):
+    """What was read out of a checkpoint behind a stage (from 0), in a context of so many tokens. `items` names the
+    texts and items: only records with equal ones are compared."""
+
+    readout: ReadoutName
+    stage: NonNegativeInt
+    context: PositiveInt
+    items: str
+
+
+class ReadoutScore(Value):
+    """A readout on the held-out text of one corpus: `value` is the sum of all numerators over that of all denominators.
+
+    `numerators` and `denominators` have a number a unit (a stretch of text, or an item), in the order of the items:
+    float32, and int32 or None where all are 1, little-endian, compressed by zlib, in base64. Of losses these are nats
+    and predicted tokens, of words bits and bytes of the masked words, of cloze items and pairs 1 for a right answer.
+    `groups` are values of some of the units: accuracy by grammatical rule.
+    """
+
+    value: float
+    units: PositiveInt
+    numerators: str
+    denominators: str | None
+    groups: dict[str, float]
+
+
+def pack_numbers(numbers: Any, dtype: str) -> str:
+    """An array as base64 of its bytes in `dtype`, compressed."""
+    import numpy as np
+
+    return base64.b64encode(zlib.compress(np.asarray(numbers).astype(dtype).tobytes(), 9)).decode("ascii")
+
+
+def unpack_numbers(text: str, dtype: str, count: int) -> Any:
+    """What `pack_numbers` packed, (count,).
+
+    Raises:
+        ValueError: it is no such text, or of another length.
+    """
+    import numpy as np
+
+    try:
+        numbers = np.frombuffer(zlib.decompress(base64.b64decode(text, validate=True)), dtype=dtype)
+    except zlib.error as error:
+        raise ValueError(f"no packed numbers: {error}") from error
+    if len(numbers) != count:
+        raise ValueError(f"{len(numbers)} packed numbers, not {count}")
+    return numbers
 
 
 class ThroughputConfig(Value):

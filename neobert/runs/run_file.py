@@ -15,18 +15,26 @@ from neobert.identity import NUMERICS, plain
 from neobert.recipe import EngineWord, Value
 from neobert.runs.layout import Layout
 from neobert.runs.records import provenance, read_sealed, sealed
-from neobert.runs.specifications import ContrastiveRun, EmbeddingEvaluation, GlueStudy, PretrainingRun, Run
+from neobert.runs.specifications import (
+    ContrastiveRun,
+    EmbeddingEvaluation,
+    GlueStudy,
+    PretrainingRun,
+    ReadoutEvaluation,
+    Run,
+)
 from neobert.runs.work import Kind
 
 EXECUTION = "execution.json"
 HeldoutWord = Literal["own", "all"]
 CompileWord = Literal["auto", "on", "off"]
-RunKind = Literal["pretraining", "glue_study", "contrastive", "mteb"]
+RunKind = Literal["pretraining", "glue_study", "contrastive", "mteb", "readouts"]
 RUN_FILE_WORDS: Mapping[Kind, tuple[RunKind, str]] = {
     "pretraining": ("pretraining", "pretraining"),
     "glue": ("glue_study", "study"),
     "contrastive": ("contrastive", "contrastive"),
     "mteb": ("mteb", "mteb"),
+    "readouts": ("readouts", "readouts"),
 }
 """By kind: its word in run.json, and the key of the specification there."""
 
@@ -88,6 +96,7 @@ class RunFile(Value):
     study: GlueStudy | None
     contrastive: ContrastiveRun | None = None
     mteb: EmbeddingEvaluation | None = None
+    readouts: ReadoutEvaluation | None = None
     source: SourceSpecification
     execution: Execution
     labels: dict[str, Any]
@@ -102,7 +111,7 @@ class RunFile(Value):
     @property
     def run(self) -> "Run":
         """The specification of whichever kind it is."""
-        run = self.pretraining or self.study or self.contrastive or self.mteb
+        run = self.pretraining or self.study or self.contrastive or self.mteb or self.readouts
         assert run is not None, self.id
         return run
 

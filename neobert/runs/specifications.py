@@ -1,7 +1,7 @@
 """Specifications: for each kind of work all that decides its result, its id and where it lies.
 
-In the order of a study: corpus, pre-training, GLUE, contrastive fine-tuning, MTEB. `neobert.runs.work.Work` says what
-each kind offers.
+In the order of a study: corpus, pre-training, GLUE, contrastive fine-tuning, MTEB, readouts. `neobert.runs.work.Work`
+says what each kind offers.
 """
 
 import statistics
@@ -25,7 +25,7 @@ from neobert.recipe import (
     Value,
 )
 from neobert.runs.layout import MANIFEST, Layout
-from neobert.runs.records import Category, Protocol, read_selection
+from neobert.runs.records import Category, Protocol, ReadoutName, read_selection
 from neobert.runs.work import Part, Training, Work
 
 EXTERNAL_PREFIX = "model-"
@@ -536,8 +536,95 @@ class TaskPart(Part):
         )
 
 
-Run = PretrainingRun | GlueStudy | ContrastiveRun | EmbeddingEvaluation
-RunT = TypeVar("RunT", PretrainingRun, GlueStudy, ContrastiveRun, EmbeddingEvaluation)
+class ReadoutRun(Value):
+    """One readout of one finished stage of pre-training, which has one record.
+
+    `corpora` are those of the source with their origins, `context` is in tokens, specials included; both decide the
+    items (`items_id`), and the model and its tokenizer do not.
+    """
+
+    readout: ReadoutName
+    weights: str
+    context: PositiveInt
+    corpora: dict[str, str]
+    tokenizer_origin: str
+
+    @cached_property
+    def id(self) -> str:
+        """The result's name: it does not depend on which other readouts are measured."""
+        numerics = chosen(NUMERICS, ReadoutEvaluation.mechanisms)
+        return identity({"kind": "readout", "run": self, "numerics": numerics})
+
+    @property
+    def items_id(self) -> str:
+        """The name of texts and items."""
+        return identity({"corpora": self.corpora, "context": self.context, "numerics": chosen(NUMERICS, ("readouts",))})
+
+
+class ReadoutEvaluation(Work):
+    """The readouts that one finished stage of pre-training is to be measured by."""
+
+    readouts: tuple[ReadoutName, ...]
+    weights: str
+    stage: NonNegativeInt
+    context: PositiveInt
+    corpora: dict[str, str]
+    tokenizer_origin: str
+    seed: NonNegativeInt
+
+    kind = "readouts"
+    job = "mteb"
+    counted = "readouts"
+    form = "readouts/evaluations/<id>"
+    hashed_as = ("readout_evaluation", "evaluation")
+    mechanisms = ("tokenization", "masking", "model", "readouts")
+
+    @property
+    def title(self) -> str:
+        return "readouts"
+
+    @property
+    def total(self) -> int:
+        return len(self.readouts)
+
+    @property
+    def columns(self) -> Mapping[str, Any]:
+        return {"stage": self.stage + 1, "weights": self.weights, "seed": self.seed}
+
+    @property
+    def after(self) -> tuple[str, ...]:
+        return pretraining_of(self.weights)
+
+    def parts(self, layout: Layout) -> "tuple[ReadoutPart, ...]":
+        """The readouts, in their order."""
+        shared = {name: getattr(self, name) for name in ReadoutRun.model_fields if name != "readout"}
+        return tuple(ReadoutPart.of(layout, ReadoutRun(readout=readout, **shared)) for readout in self.readouts)
+
+    def closing(self, layout: Layout) -> None:
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadoutPart(Part):
+    """One readout as a part of an evaluation."""
+
+    run: ReadoutRun
+
+    @classmethod
+    def of(cls, layout: Layout, run: ReadoutRun) -> Self:
+        """The part that measures a readout."""
+        record = layout.readout(run.readout, run.id)
+        return cls(
+            id=run.id,
+            title=f"readout {run.readout} of {run.weights}",
+            record=record,
+            error=record.parent / "errors" / record.name,
+            run=run,
+        )
+
+
+Run = PretrainingRun | GlueStudy | ContrastiveRun | EmbeddingEvaluation | ReadoutEvaluation
+RunT = TypeVar("RunT", PretrainingRun, GlueStudy, ContrastiveRun, EmbeddingEvaluation, ReadoutEvaluation)
 
 
 def only(runs: Iterable[Run], specification: type[RunT]) -> list[RunT]:

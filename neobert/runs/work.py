@@ -16,10 +16,10 @@ from neobert.recipe import Value
 from neobert.runs.layout import Layout
 from neobert.runs.records import is_published, read_sealed
 
-Kind = Literal["corpus", "pretraining", "glue", "contrastive", "mteb"]
+Kind = Literal["corpus", "pretraining", "glue", "contrastive", "mteb", "readouts"]
 JobKind = Literal["prepare", "pretrain", "glue", "mteb"]
 """Kinds of work whose jobs ask a cluster for the same resources share a word."""
-Counted = Literal["steps", "points", "shards", "tasks"]
+Counted = Literal["steps", "points", "shards", "tasks", "readouts"]
 
 
 @dataclass(frozen=True, kw_only=True)

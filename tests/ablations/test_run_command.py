@@ -89,6 +89,45 @@ def test_the_stage_perplexity_measures_both_stages_of_pretraining_once(
 
 
 @pytest.mark.usefixtures("toy_scale")
+def test_readouts_ask_variants_of_other_tokenizers_the_same_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Planned behind pre-training, five records a run; the same words of both tokenizers; nothing is measured twice."""
+    runs = tmp_path / "runs"
+    arguments = ["--variant", "M2", "M3", "--stages", "pretrain", "readouts", "--runs", str(runs), "--json"]
+    assert run.main([*arguments, "--dry-run"]) == 0
+    planned = [stage for row in json.loads(capsys.readouterr().out) for stage in row["stages"]]
+    assert [stage["kind"] for stage in planned] == ["pretraining stage 1", "readouts"] * 2 and not runs.exists()
+    assert run.main([*arguments, "--workers", "2"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    records = [record for record in read_records(runs)[0] if record["kind"] == "readout"]
+    found = {(record["labels"]["variants"][0], record["config"]["readout"]): record for record in records}
+    assert len(found) == len(records) == 10 and {record["state"] for record in records} == {"done"}
+    assert len({record["config"]["items"] for record in records}) == 1
+    ours, theirs = (found[name, "words"]["scores"] for name in ("M2", "M3"))
+    assert ours.keys() == theirs.keys() == {"wikibook", "web"}
+    for corpus, score in ours.items():
+        assert score["denominators"] == theirs[corpus]["denominators"], "bytes of the same words"
+        assert score["numerators"] != theirs[corpus]["numerators"] and score["value"] > 0
+    for outcome in said:
+        (entry,) = outcome["readouts"]
+        own = {name: found[outcome["variant"], name]["scores"] for name in entry["scores"]}
+        told = {name: {corpus: score["value"] for corpus, score in scores.items()} for name, scores in own.items()}
+        assert entry["scores"] == told and entry["state"] == "done" and len(own) == 5
+    before = sorted((path, path.stat().st_mtime_ns) for path in runs.rglob("*.json*"))
+    assert run.main(arguments) == 0
+    assert sorted((path, path.stat().st_mtime_ns) for path in runs.rglob("*.json*")) == before
+    damaged, lost = sorted(runs.glob("readouts/*/*.json"))[:2]
+    content = damaged.read_bytes()
+    damaged.write_bytes(content[:-20])
+    lost.unlink()
+    next(runs.glob("data/readouts/*.json")).unlink()
+    assert run.main(arguments) == 0
+    scores = {path.stem: json.loads(path.read_text())["scores"] for path in (damaged, lost)}
+    assert scores == {record["id"]: record["scores"] for record in records if record["id"] in scores}
+
+
+@pytest.mark.usefixtures("toy_scale")
 def test_m9_and_m10_run_from_nothing_to_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Two stages once, MNLI before what starts from it, both checkpoints for M10, and the same command is a no-op."""
     runs = tmp_path / "runs"

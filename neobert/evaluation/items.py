@@ -1,0 +1,334 @@
+"""What readouts ask: stretches of held-out text, cloze items and minimal pairs. Torch-free.
+
+All of it is drawn by hashes of the text, so that every variant and tokenizer is asked the same. It is drawn once for a
+source and context, and kept in the folder of runs.
+"""
+
+import hashlib
+import heapq
+import re
+from array import array
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from neobert.data.masking import counter_hash, threshold
+from neobert.data.preparation import open_specified, prepare_once, require_origin
+from neobert.data.shards import FRAME_TOKENS, heldout_bound, text_hash
+from neobert.errors import DamagedFile
+from neobert.files import checksummed, json_bytes, read_checksummed, replace_file, set_aside
+from neobert.identity import IDENTITY_DIGITS, canonical
+from neobert.processes import Stopped, StopRequest
+from neobert.runs.layout import Layout
+from neobert.runs.run_file import SourceSpecification
+from neobert.runs.specifications import ReadoutRun
+
+HELDOUT_BYTES = 2**22
+"""Most text that is held in memory to draw from, of each corpus."""
+READ_BYTES = 2**20
+"""About how much text of each corpus the losses are measured on."""
+STRETCH_CHARACTERS = 1500
+"""Longest stretch: a novel is many of them, most web documents are one. Stretches are the units of the noise."""
+CHARACTERS_PER_TOKEN = 3
+"""Fewer than in nearly all text, so that windows of a context fit into it with every tokenizer."""
+WORD_SHARE = 0.15
+CLOZE_ITEMS = 2000
+CLOZE_LETTERS = 4
+"""Shortest word that is asked for: shorter ones are mostly function words."""
+COUNTED_BYTES = 2**28
+"""How much text words are counted in."""
+LEAST_COUNT = 5
+MOST_RATIO = 1.25
+"""A distractor is at most so much more or less frequent than the word."""
+NEAREST = 10
+"""Of so many words of the nearest frequency the distractor is drawn."""
+PAIRS_PER_DIRECTION = 20
+SENTENCE_CHARACTERS = (20, 70)
+
+RULES: Mapping[str, tuple[str, str]] = {
+    "is/are": ("is", "are"),
+    "was/were": ("was", "were"),
+    "has/have": ("has", "have"),
+    "this/these": ("this", "these"),
+    "a/an": ("a", "an"),
+    "he/him": ("he", "him"),
+    "she/her": ("she", "her"),
+    "they/them": ("they", "them"),
+    "we/us": ("we", "us"),
+}
+"""Grammatical rules: in a sentence with one of two words the other one is nearly always wrong. Sentences are drawn in
+equal numbers for both directions, so that the more frequent word is right in half of them."""
+
+SALTS = {"stretch": 1, "word": 2, "cloze": 3, "distractor": 4, "pair": 5}
+WORD = re.compile(r"(?<![\w'’-])[a-z]{2,30}(?![\w'’-])")
+"""A word in lower case that stands alone: tokenizers that keep case and others have the same to predict."""
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A part of a held-out document: the document's hash, the character where it begins there, and its text."""
+
+    document: int
+    begin: int
+    text: str
+
+
+@dataclass(frozen=True)
+class ClozeItem:
+    """A text whose characters from `begin` to `end` are a word, and another word about as frequent, of equal length."""
+
+    text: str
+    begin: int
+    end: int
+    distractor: str
+
+    @property
+    def distracted(self) -> str:
+        """The text with the other word."""
+        return self.text[: self.begin] + self.distractor + self.text[self.end :]
+
+
+@dataclass(frozen=True)
+class MinimalPair:
+    """A held-out sentence, and the same with one word exchanged, which breaks a grammatical rule."""
+
+    sentence: str
+    broken: str
+    rule: str
+
+
+@dataclass(frozen=True)
+class Items:
+    """All items of a source, by corpus; a corpus with too little text may lack some."""
+
+    stretches: Mapping[str, Sequence[Stretch]]
+    cloze: Mapping[str, Sequence[ClozeItem]]
+    pairs: Mapping[str, Sequence[MinimalPair]]
+
+    @cached_property
+    def name(self) -> str:
+        """The hash of all texts and items."""
+        return hashlib.sha256(canonical(_as_lists(self)).encode()).hexdigest()[:IDENTITY_DIGITS]
+
+
+def _as_lists(items: Items) -> dict[str, Any]:
+    return {
+        field.name: {
+            corpus: [list(astuple(item)) for item in own] for corpus, own in getattr(items, field.name).items()
+        }
+        for field in fields(items)
+    }
+
+
+def read_items(path: Path) -> Items:
+    """What `items_of` wrote.
+
+    Raises:
+        FileNotFoundError: nothing is there.
+        DamagedFile: it is torn or was changed.
+    """
+    content = read_checksummed(path)
+    kinds = {"stretches": Stretch, "cloze": ClozeItem, "pairs": MinimalPair}
+    try:
+        return Items(
+            **{
+                name: {corpus: [kind(*item) for item in own] for corpus, own in content[name].items()}
+                for name, kind in kinds.items()
+            }
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise DamagedFile(f"{path} holds no items of readouts ({error!r})") from error
+
+
+def items_of(layout: Layout, run: ReadoutRun, specification: SourceSpecification, stop: StopRequest) -> Items:
+    """The items of a source, from disk, or drawn now by one process while others wait.
+
+    Raises:
+        ChangedData: a corpus is another one than was planned on.
+        MissingData: a corpus is not there or holds no text.
+        Stopped: `stop` asked to.
+    """
+    path = layout.readout_items(run.items_id)
+
+    def make(damage: DamagedFile | None) -> None:
+        if damage is not None:
+            set_aside(path, str(damage))
+        drawn = {
+            corpus: _draw_of_corpus(corpus, origin, specification, run.context, CLOZE_ITEMS // len(run.corpora), stop)
+            for corpus, origin in run.corpora.items()
+        }
+        names = [field.name for field in fields(Items)]
+        items = Items(**{name: {corpus: own[name] for corpus, own in drawn.items()} for name in names})
+        replace_file(path, json_bytes(checksummed(_as_lists(items))))
+
+    return prepare_once(
+        layout.claims(f"readouts-{run.items_id}"), "items of readouts", stop, lambda: read_items(path), make
+    )
+
+
+def _draw_of_corpus(
+    corpus: str, origin: str, specification: SourceSpecification, context: int, cloze: int, stop: StopRequest
+) -> dict[str, Sequence[Any]]:
+    require_origin(f"corpus {corpus}", origin, open_specified(specification).corpus_origin(corpus))
+
+    def texts() -> Iterator[str]:
+        for text in open_specified(specification).documents(corpus):
+            if stop.requested:
+                raise Stopped("asked to stop while items of readouts were drawn", progressed=False)
+            yield text
+
+    heldout, counts = survey(texts())
+    require_origin(f"corpus {corpus}", origin, open_specified(specification).corpus_origin(corpus))
+    stretches = cut_stretches(heldout)
+    return {
+        "stretches": choose_stretches(stretches),
+        "cloze": draw_cloze(stretches, counts, context, cloze),
+        "pairs": draw_pairs(stretches),
+    }
+
+
+def survey(texts: Iterator[str], most_bytes: int = HELDOUT_BYTES) -> tuple[dict[int, str], Counter[str]]:
+    """One pass over a corpus: the held-out texts by hash, those with the smallest ones that hold `most_bytes` together,
+    and how often each word occurs.
+
+    Raises:
+        ValueError: there are fewer than two different texts.
+    """
+    hashes = array("Q")
+    kept: dict[int, str] = {}
+    largest: list[int] = []  # a heap of negative hashes of what is kept
+    held = counted = 0
+    counts: Counter[str] = Counter()
+    for text in texts:
+        if not text.strip():
+            continue
+        if counted < COUNTED_BYTES:
+            counts.update(WORD.findall(text))
+            counted += len(text)
+        number = text_hash(text)
+        hashes.append(number)
+        if number in kept or (held >= most_bytes and number > -largest[0]):
+            continue
+        kept[number] = text
+        heapq.heappush(largest, -number)
+        held += len(text)
+        while held - len(kept[-largest[0]]) >= most_bytes:
+            held -= len(kept.pop(-heapq.heappop(largest)))
+    bound = int(heldout_bound(np.frombuffer(hashes, dtype=np.uint64)))
+    return {number: kept[number] for number in sorted(kept) if number <= bound}, counts
+
+
+def pieces(text: str, most: int) -> Iterator[tuple[int, int]]:
+    """The text as runs of whole words of at most `most` characters, (begin, end); blanks between them are left out, and
+    so is the beginning of a longer word."""
+    for found in re.finditer(rf"(?s)\S(?:.{{0,{max(0, most - 2)}}}\S)?(?=\s|$)", text):
+        yield found.span()
+
+
+def cut_stretches(heldout: Mapping[int, str]) -> list[Stretch]:
+    """All stretches of held-out texts, given by hash."""
+    return [
+        Stretch(number, begin, text[begin:end])
+        for number, text in heldout.items()
+        for begin, end in pieces(text, STRETCH_CHARACTERS)
+    ]
+
+
+def choose_stretches(stretches: Sequence[Stretch], most_bytes: int = READ_BYTES) -> list[Stretch]:
+    """Those with the smallest hashes that hold `most_bytes` together, or all, in the order of documents."""
+    ordered = sorted(stretches, key=lambda stretch: _hash("stretch", stretch.document, stretch.begin))
+    sizes = np.cumsum([len(stretch.text.encode()) for stretch in ordered])
+    chosen = ordered[: int(np.searchsorted(sizes, most_bytes)) + 1]
+    return sorted(chosen, key=lambda stretch: (stretch.document, stretch.begin))
+
+
+def windows(text: str, context: int) -> Iterator[tuple[int, int]]:
+    """A stretch as windows, (begin, end), of as many characters as `context` tokens hold at least."""
+    return pieces(text, CHARACTERS_PER_TOKEN * (context - FRAME_TOKENS))
+
+
+def masked_words(stretch: Stretch) -> list[tuple[int, int]]:
+    """Which words of a stretch are masked, (begin, end): each with the same probability, by the document's hash and
+    the place in it."""
+    return [
+        found.span()
+        for found in WORD.finditer(stretch.text)
+        if _hash("word", stretch.document, stretch.begin + found.start()) < threshold(WORD_SHARE)
+    ]
+
+
+def draw_cloze(stretches: Sequence[Stretch], counts: Mapping[str, int], context: int, most: int) -> list[ClozeItem]:
+    """Up to `most` items, those with the smallest hashes, at most one a window."""
+    ranked: defaultdict[int, list[tuple[int, str]]] = defaultdict(list)  # by letters: counts and words, ascending
+    for word, count in counts.items():
+        if count >= LEAST_COUNT and len(word) >= CLOZE_LETTERS:
+            ranked[len(word)].append((count, word))
+    for words in ranked.values():
+        words.sort()
+    found: list[tuple[int, ClozeItem]] = []
+    for stretch in stretches:
+        for begin, end in windows(stretch.text, context):
+            words_of_window = list(WORD.finditer(stretch.text, begin, end))
+            visible = {word.group() for word in words_of_window}
+            hashed = [
+                (_hash("cloze", stretch.document, stretch.begin + word.start()), word) for word in words_of_window
+            ]
+            for number, asked in sorted(hashed, key=lambda each: each[0]):
+                distractor = _distractor(asked.group(), ranked[len(asked.group())], visible, counts, number)
+                if distractor is not None:
+                    item = ClozeItem(stretch.text[begin:end], asked.start() - begin, asked.end() - begin, distractor)
+                    found.append((number, item))
+                    break
+    return [item for _, item in sorted(found, key=lambda each: (each[0], each[1].text))[:most]]
+
+
+def _distractor(
+    word: str, ranked: Sequence[tuple[int, str]], visible: set[str], counts: Mapping[str, int], number: int
+) -> str | None:
+    """One of the words of nearly the same count and of equal length that are not visible; None where there is none."""
+    count = counts[word]
+    if len(word) < CLOZE_LETTERS or count < LEAST_COUNT:
+        return None
+    first = bisect_left(ranked, (count / MOST_RATIO, ""))
+    last = bisect_left(ranked, (count * MOST_RATIO + 1e-9, ""))
+    near = sorted((abs(other - count), name) for other, name in ranked[first:last] if name not in visible)[:NEAREST]
+    return near[_hash("distractor", number, 0) % len(near)][1] if near else None
+
+
+def draw_pairs(stretches: Sequence[Stretch]) -> list[MinimalPair]:
+    """For each rule and direction up to 20 sentences, as many of one direction as of the other."""
+    found: defaultdict[tuple[str, str], list[tuple[int, MinimalPair]]] = defaultdict(list)
+    patterns = {rule: re.compile(rf"(?<![\w'’-])(?:{'|'.join(words)})(?![\w'’-])") for rule, words in RULES.items()}
+    seen: set[str] = set()
+    for stretch in stretches:
+        for text in _SENTENCE_END.split(stretch.text):
+            sentence = " ".join(text.split())
+            if not SENTENCE_CHARACTERS[0] <= len(sentence) <= SENTENCE_CHARACTERS[1] or sentence in seen:
+                continue
+            seen.add(sentence)
+            number = _hash("pair", text_hash(sentence), 0)
+            for rule, (first, second) in RULES.items():
+                places = list(patterns[rule].finditer(sentence))
+                if len(places) == 1:
+                    word = places[0].group()
+                    other = second if word == first else first
+                    broken = sentence[: places[0].start()] + other + sentence[places[0].end() :]
+                    found[rule, word].append((number, MinimalPair(sentence, broken, rule)))
+    pairs: list[MinimalPair] = []
+    for rule, words in RULES.items():
+        both = [sorted(found[rule, word], key=lambda each: (each[0], each[1].sentence)) for word in words]
+        many = min(PAIRS_PER_DIRECTION, *map(len, both))
+        pairs += [pair for direction in both for _, pair in direction[:many]]
+    return pairs
+
+
+def _hash(purpose: str, number: int, place: int) -> int:
+    """32 bits that depend on 64 bits of a text and on a place in it, others for each purpose."""
+    return int(counter_hash(SALTS[purpose], number & 0xFFFFFFFF, number >> 32, place))

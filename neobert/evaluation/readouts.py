@@ -1,0 +1,389 @@
+"""Readouts of a finished stage of pre-training, one kind of work: a part is one readout, with one record.
+
+Every variant is asked the same about the same held-out text (`neobert.evaluation.items`): losses under fixed masks,
+whole words, cloze items and grammatical minimal pairs. Records hold a number a unit, so that reports can tell the noise
+of texts and items in a difference of two models.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn import functional
+
+from neobert.data.batches import EXACT, HELDOUT_MASKING, gather_by_row
+from neobert.data.masking import counter_hash, mask_tokens
+from neobert.data.preparation import open_specified, text_tokenizer
+from neobert.data.rows import best_fit_decreasing
+from neobert.data.shards import FRAME_TOKENS
+from neobert.data.tokenizers import SpecialIds, TextTokenizer
+from neobert.errors import MissingData, RunFailed
+from neobert.evaluation.items import READ_BYTES, ClozeItem, MinimalPair, Stretch, items_of, masked_words, windows
+from neobert.identity import plain
+from neobert.model.attention import packed_plan
+from neobert.model.build import build_masked_language_model
+from neobert.model.heads import MaskedLanguageModel
+from neobert.processes import StopRequest
+from neobert.recipe import Masking, Precision
+from neobert.runs.claims import Claim, ClaimLost
+from neobert.runs.layout import Layout
+from neobert.runs.records import (
+    ReadoutConfig,
+    ReadoutName,
+    ReadoutScore,
+    pack_numbers,
+    provenance,
+    publish_record,
+)
+from neobert.runs.run_file import RunFile, read_run_file
+from neobert.runs.specifications import PretrainingRun, ReadoutPart
+from neobert.runs.work import Part
+from neobert.training.distributed import default_device
+from neobert.training.engine import autocast
+from neobert.training.trainer import last_checkpoint
+
+Integers = NDArray[np.int64]
+Sums = NDArray[np.float64]
+Span = tuple[int, int]
+
+BATCH_TOKENS = {"cpu": 1 << 13, "cuda": 1 << 17}
+MOST_MASKS = 4
+"""Text is read under more than one mask only where there is less than `READ_BYTES` of it. At equal cost more text is
+worth more than more masks: two checkpoints of a laptop run differed on web with a standard error of 0.0109 nats over
+256 KiB under four masks, of 0.0146 under one, which over four times the text is 0.0073."""
+MASK_SEED = 20_261_122
+MIXED_MASKING = Masking(rate=0.15, mask_share=0.8, random_share=0.1)
+"""BERT's scheme; the other one is `HELDOUT_MASKING`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """A model's input with specials, (tokens,) int64; the `places` (predicted,) where `targets` (predicted,) are to be
+    found; and the number of the sum that their losses go to."""
+
+    token_ids: Integers
+    places: Integers
+    targets: Integers
+    owner: int
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The model that is asked, and how: inputs have at most `context` tokens, specials included."""
+
+    model: MaskedLanguageModel
+    tokenizer: TextTokenizer
+    context: int
+    precision: Precision
+    device: torch.device
+
+    @property
+    def ids(self) -> SpecialIds:
+        """Those of the tokenizer."""
+        return self.tokenizer.ids
+
+    @property
+    def room(self) -> int:
+        """Tokens of text in an input."""
+        return self.context - FRAME_TOKENS
+
+    @torch.inference_mode()
+    def sum_losses(self, questions: Iterable[Question], owners: int, stop: StopRequest) -> Sums:
+        """(owners,) the sums of −log p of the targets in nats.
+
+        Questions are packed into rows of the context, where each sees itself alone; decoder and last block compute the
+        predicted tokens alone.
+
+        Raises:
+            RunFailed: a loss is not finite.
+            Stopped: `stop` asked to.
+        """
+        sums = np.zeros(owners)
+        for batch in _batches(questions, BATCH_TOKENS[self.device.type]):
+            stop.check("readouts")
+            owner, losses = self._losses(batch)
+            sums += np.bincount(owner, losses, minlength=owners)
+        if not np.isfinite(sums).all():
+            raise RunFailed("a loss is not finite: the checkpoint's weights or its precision are broken")
+        return sums
+
+    def _losses(self, batch: Sequence[Question]) -> tuple[Integers, Sums]:
+        """The owner and the loss of each predicted token of a batch."""
+        lengths = np.array([len(question.token_ids) for question in batch])
+        rows, columns, count = best_fit_decreasing(lengths, self.context)
+        shape = count, self.context
+        token_ids = np.full(shape, self.ids.pad)
+        documents, positions = np.full(shape, -1), np.full(shape, -1)
+        for number, (question, row, column) in enumerate(zip(batch, rows.tolist(), columns.tolist(), strict=True)):
+            taken = slice(column, column + len(question.token_ids))
+            token_ids[row, taken] = question.token_ids
+            documents[row, taken] = number
+            positions[row, taken] = np.arange(len(question.token_ids))
+        starts = rows * self.context + columns
+        places = np.concatenate([start + question.places for start, question in zip(starts, batch, strict=True)])
+        order = np.argsort(places)
+        targets = np.concatenate([question.targets for question in batch])[order]
+        owner = np.repeat([question.owner for question in batch], [len(question.places) for question in batch])[order]
+        plan = packed_plan(torch.from_numpy(documents), torch.from_numpy(positions), self.device)
+        gather = gather_by_row(places[order], count, self.context, EXACT).to(self.device)
+        with autocast(self.device, self.precision):
+            logits = self.model.logits(torch.from_numpy(token_ids).to(self.device), plan, gather)
+        wanted = torch.from_numpy(targets).to(self.device)
+        losses = functional.cross_entropy(logits[: len(targets)].float(), wanted, reduction="none")
+        return owner, losses.double().cpu().numpy()
+
+    def framed(self, token_ids: Sequence[int] | Integers) -> Integers:
+        """[CLS] text [SEP]."""
+        return np.array([self.ids.cls, *token_ids, self.ids.sep], dtype=np.int64)
+
+    def hide(self, token_ids: Sequence[int], hidden: Integers, owner: int) -> Question:
+        """A text with the tokens at `hidden` (places in it, ascending) masked."""
+        framed = self.framed(token_ids)
+        places = hidden + 1
+        targets = framed[places]
+        framed[places] = self.ids.mask
+        return Question(framed, places, targets, owner)
+
+
+def _batches(questions: Iterable[Question], tokens: int) -> Iterator[list[Question]]:
+    """Questions that predict anything, in batches of about so many tokens."""
+    batch: list[Question] = []
+    size = 0
+    for question in questions:
+        if len(question.places):
+            batch.append(question)
+            size += len(question.token_ids)
+        if size >= tokens:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def equal_parts(tokens: int, most: int) -> list[Span]:
+    """A text of so many tokens in as few parts of at most `most` as there can be, which differ by one token at most."""
+    parts = max(1, -(-tokens // most))
+    return [(part * tokens // parts, (part + 1) * tokens // parts) for part in range(parts)]
+
+
+def part_around(tokens: int, span: Span, most: int) -> Span:
+    """The part of at most `most` tokens of a text of so many with `span` as near to its middle as may be."""
+    begin = min(max(0, (span[0] + span[1] - most) // 2), max(0, tokens - most))
+    return begin, min(tokens, begin + most)
+
+
+def tokens_in(offsets: Sequence[Span], spans: Sequence[Span]) -> Integers:
+    """Which tokens, given by their characters, share a character with one of the spans; ascending."""
+    begins, ends = np.array(offsets, dtype=np.int64).reshape(-1, 2).T
+    hidden = np.zeros(len(begins), dtype=bool)
+    for begin, end in spans:
+        hidden |= (begins < end) & (ends > begin)
+    return np.flatnonzero(hidden)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A readout on one corpus: (units,) numerators and denominators, None where all are 1, and values of groups of
+    units."""
+
+    numerators: Sums
+    denominators: Integers | None
+    groups: Mapping[str, float]
+
+    @property
+    def value(self) -> float:
+        """The sum of numerators over the sum of denominators."""
+        below = len(self.numerators) if self.denominators is None else self.denominators.sum()
+        return float(self.numerators.sum() / below)
+
+
+def number_of_masks(stretches: Sequence[Stretch]) -> int:
+    """Under how many masks so much text is read, 1 to 4."""
+    text_bytes = sum(len(stretch.text.encode()) for stretch in stretches)
+    return max(1, min(MOST_MASKS, READ_BYTES // text_bytes))
+
+
+def read_losses(subject: Subject, stretches: Sequence[Stretch], masking: Masking, stop: StopRequest) -> Measured:
+    """Nats a predicted token under fixed masks; a unit is a stretch.
+
+    Masks belong to document, place and mask number, so that models of one tokenizer have the same.
+    """
+    masks = number_of_masks(stretches)
+    encoded = subject.tokenizer.encode([stretch.text for stretch in stretches])
+    predicted = np.zeros(len(stretches), dtype=np.int64)
+
+    def questions() -> Iterator[Question]:
+        for owner, (stretch, token_ids) in enumerate(zip(stretches, encoded, strict=True)):
+            tokens = np.array(token_ids, dtype=np.int64)
+            place = stretch.document & 0xFFFFFFFF, stretch.document >> 32, stretch.begin
+            for number in range(masks):
+                keys = np.full(len(tokens), counter_hash(MASK_SEED, number, *place))
+                masked, is_target = mask_tokens(tokens, keys, np.arange(len(tokens)), masking, subject.ids)
+                predicted[owner] += is_target.sum()
+                for begin, end in equal_parts(len(tokens), subject.room):
+                    places = np.flatnonzero(is_target[begin:end])
+                    yield Question(subject.framed(masked[begin:end]), places + 1, tokens[begin:end][places], owner)
+
+    losses = subject.sum_losses(questions(), len(stretches), stop)
+    return Measured(losses, predicted, {})
+
+
+def read_words(subject: Subject, stretches: Sequence[Stretch], stop: StopRequest) -> Measured:
+    """Bits a byte of masked words; a unit is a stretch.
+
+    All tokens of a word are masked together, and their losses are added up. Which words these are, and what text is
+    shown beside them, the tokenizer does not decide; how many tokens a word has, the model is told.
+    """
+    texts, spans, owners = [], [], []
+    sizes = np.zeros(len(stretches), dtype=np.int64)
+    for owner, stretch in enumerate(stretches):
+        words = masked_words(stretch)
+        for begin, end in windows(stretch.text, subject.context):
+            own = [(first - begin, last - begin) for first, last in words if begin <= first and last <= end]
+            texts.append(stretch.text[begin:end])
+            spans.append(own)
+            owners.append(owner)
+            sizes[owner] += sum(last - first for first, last in own)
+
+    def questions() -> Iterator[Question]:
+        encoded = subject.tokenizer.encode_with_offsets(texts)
+        for (token_ids, offsets), own, owner in zip(encoded, spans, owners, strict=True):
+            places = tokens_in(offsets, own)
+            for begin, end in equal_parts(len(token_ids), subject.room):
+                within = places[(places >= begin) & (places < end)] - begin
+                yield subject.hide(token_ids[begin:end], within, owner)
+
+    losses = subject.sum_losses(questions(), len(stretches), stop)
+    return Measured(losses / math.log(2), sizes, {})
+
+
+def read_cloze(subject: Subject, items: Sequence[ClozeItem], stop: StopRequest) -> Measured:
+    """Which share of words is more probable than their distractors; a unit is an item, a tie is half right.
+
+    The probability of a word is the product of those of its tokens, all masked together.
+    """
+    texts = [text for item in items for text in (item.text, item.distracted)]
+    spans = [(item.begin, item.begin + len(word)) for item in items for word in _both_words(item)]
+
+    def questions() -> Iterator[Question]:
+        encoded = subject.tokenizer.encode_with_offsets(texts)
+        for owner, ((token_ids, offsets), span) in enumerate(zip(encoded, spans, strict=True)):
+            places = tokens_in(offsets, [span])
+            begin, end = part_around(len(token_ids), (int(places[0]), int(places[-1]) + 1), subject.room)
+            yield subject.hide(token_ids[begin:end], places[(places >= begin) & (places < end)] - begin, owner)
+
+    losses = subject.sum_losses(questions(), len(texts), stop).reshape(-1, 2)
+    return Measured(_right(losses), None, {})
+
+
+def _both_words(item: ClozeItem) -> tuple[str, str]:
+    return item.text[item.begin : item.end], item.distractor
+
+
+def read_pairs(subject: Subject, pairs: Sequence[MinimalPair], stop: StopRequest) -> Measured:
+    """In which share of pairs the held-out sentence has a higher pseudo-log-likelihood than the broken one; a unit is a
+    pair, a tie is half right, a group a rule.
+
+    The pseudo-log-likelihood is the sum of log p of the tokens, each while it alone is masked (Salazar et al. 2020).
+    """
+    encoded = subject.tokenizer.encode([text for pair in pairs for text in (pair.sentence, pair.broken)])
+    never = subject.ids.never_predicted
+
+    def questions() -> Iterator[Question]:
+        for owner, token_ids in enumerate(encoded):
+            for place in range(len(token_ids)):
+                if token_ids[place] not in never:
+                    begin, end = part_around(len(token_ids), (place, place + 1), subject.room)
+                    yield subject.hide(token_ids[begin:end], np.array([place - begin]), owner)
+
+    right = _right(subject.sum_losses(questions(), len(encoded), stop).reshape(-1, 2))
+    rules = np.array([pair.rule for pair in pairs])
+    return Measured(right, None, {rule: float(right[rules == rule].mean()) for rule in dict.fromkeys(rules.tolist())})
+
+
+def _right(losses: Sums) -> Sums:
+    """(items,) 1 where the first of two losses is smaller, 0.5 where both are equal, else 0."""
+    return np.where(losses[:, 0] == losses[:, 1], 0.5, (losses[:, 0] < losses[:, 1]).astype(np.float64))
+
+
+ASKED: Mapping[ReadoutName, tuple[str, Callable[[Subject, Sequence[Any], StopRequest], Measured]]] = {
+    "loss": ("stretches", lambda subject, own, stop: read_losses(subject, own, HELDOUT_MASKING, stop)),
+    "loss_80_10_10": ("stretches", lambda subject, own, stop: read_losses(subject, own, MIXED_MASKING, stop)),
+    "words": ("stretches", read_words),
+    "cloze": ("cloze", read_cloze),
+    "pairs": ("pairs", read_pairs),
+}
+"""By readout: the items that are asked, and what asks them."""
+
+
+def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
+    """Measure one readout of an evaluation, then publish the record.
+
+    Raises:
+        MissingData, DamagedFile, ChangedData: the checkpoint or the text is not there, or not what was planned on.
+        RunFailed: a loss is not finite.
+        Stopped: `stop` was requested; the readout is measured anew.
+        ClaimLost: another process recorded the readout.
+    """
+    assert isinstance(part, ReadoutPart) and run_file.readouts is not None
+    run, started = part.run, time.perf_counter()
+    items = items_of(layout, run, run_file.source, stop)
+    subject = _open_subject(layout, run.weights, run.context, default_device())
+    kind, ask = ASKED[run.readout]
+    measured = {corpus: ask(subject, own, stop) for corpus, own in getattr(items, kind).items() if own}
+    if not measured:
+        raise MissingData(f"the held-out text has nothing to ask for the readout {run.readout}: take more text")
+    claim.check()
+    config = ReadoutConfig(readout=run.readout, stage=run_file.readouts.stage, context=run.context, items=items.name)
+    record = {
+        "kind": "readout",
+        "id": part.id,
+        "state": "done",
+        "inputs": {
+            "pretraining": run.weights,
+            "evaluation": run_file.id,
+            "corpora": run.corpora,
+            "tokenizer": run.tokenizer_origin,
+        },
+        "config": plain(config),
+        "labels": run_file.labels,
+        "scores": {corpus: plain(_score(own)) for corpus, own in measured.items()},
+        "seed": run_file.readouts.seed,
+        "precision": subject.precision,
+        "threads": torch.get_num_threads(),
+        "device": subject.device.type,
+        "seconds": round(time.perf_counter() - started, 3),
+        **provenance(),
+    }
+    if not publish_record(part.record, record):
+        raise ClaimLost(f"readout {part.id} was recorded by another process; this result is dropped")
+
+
+def _score(measured: Measured) -> ReadoutScore:
+    return ReadoutScore(
+        value=measured.value,
+        units=len(measured.numerators),
+        numerators=pack_numbers(measured.numerators, "<f4"),
+        denominators=None if measured.denominators is None else pack_numbers(measured.denominators, "<i4"),
+        groups=dict(measured.groups),
+    )
+
+
+@lru_cache(maxsize=1)
+def _open_subject(layout: Layout, weights: str, context: int, device: torch.device) -> Subject:
+    """The model of a finished stage with its tokenizer, opened once a process for all of its readouts."""
+    run_file = read_run_file(layout.pretraining(weights))
+    run = run_file.pretraining
+    assert isinstance(run, PretrainingRun), weights
+    model = build_masked_language_model(run.recipe.model, run.context)
+    model.load_state_dict(last_checkpoint(layout, weights).weights())
+    size = run.recipe.model.vocabulary_size
+    source = open_specified(run_file.source)
+    tokenizer = text_tokenizer(layout, source, run.recipe.data.tokenizer, size, run.tokenizer_origin)
+    return Subject(model.to(device).eval(), tokenizer, context, run.recipe.precision, device)

@@ -1,0 +1,334 @@
+"""Readouts: every model is asked the same, sums are those of text after text, and only what was learned helps."""
+
+import math
+import random
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch.nn import functional
+
+from neobert.data.batches import HELDOUT_MASKING
+from neobert.data.synthetic import corpus_documents
+from neobert.data.tokenizers import TextTokenizer, train_bpe, train_wordpiece
+from neobert.errors import RunFailed
+from neobert.evaluation import readouts
+from neobert.evaluation.items import (
+    CLOZE_LETTERS,
+    MOST_RATIO,
+    RULES,
+    ClozeItem,
+    Items,
+    MinimalPair,
+    Stretch,
+    choose_stretches,
+    cut_stretches,
+    draw_cloze,
+    draw_pairs,
+    masked_words,
+    survey,
+    windows,
+)
+from neobert.evaluation.readouts import (
+    ASKED,
+    Question,
+    Subject,
+    equal_parts,
+    number_of_masks,
+    part_around,
+    read_cloze,
+    read_losses,
+    read_pairs,
+    read_words,
+    tokens_in,
+)
+from neobert.model.attention import whole_rows_plan
+from neobert.processes import Stopped, StopRequest
+from neobert.runs.records import pack_numbers, unpack_numbers
+from tests.support.small_models import FORMS, language_model
+
+CONTEXT = 32
+CPU = torch.device("cpu")
+NEVER = StopRequest()
+TEXTS = tuple(corpus_documents("web", documents=400))
+
+
+@pytest.fixture(scope="module")
+def tokenizers() -> Mapping[str, TextTokenizer]:
+    return {"wordpiece": train_wordpiece(TEXTS, 220), "bpe": train_bpe(TEXTS, 420)}  # words are of several tokens
+
+
+@pytest.fixture(scope="module")
+def items() -> Items:
+    heldout, counts = survey(iter(TEXTS))
+    stretches = cut_stretches(heldout)
+    return Items(
+        {"web": choose_stretches(stretches)},
+        {"web": draw_cloze(stretches, counts, CONTEXT, 100)},
+        {"web": draw_pairs(stretches)},
+    )
+
+
+def subject_of(tokenizer: TextTokenizer, form: str = "NeoBERT form", seed: int = 0) -> Subject:
+    size = tokenizer.vocabulary_size
+    model = language_model(CONTEXT, seed, vocabulary_size=size, **FORMS[form]).eval()  # type: ignore[arg-type]
+    return Subject(model, tokenizer, CONTEXT, "fp32", CPU)
+
+
+def asked_by(
+    subject: Subject, read: Any, own: Any, monkeypatch: pytest.MonkeyPatch
+) -> tuple[list[Question], readouts.Measured]:
+    """The questions of a readout, and what it measured."""
+    seen: list[Question] = []
+    honest = Subject.sum_losses
+
+    def listening(self: Subject, questions: Iterable[Question], owners: int, stop: StopRequest) -> NDArray[np.float64]:
+        def noted() -> Iterator[Question]:
+            for question in questions:
+                seen.append(question)
+                yield question
+
+        return honest(self, noted(), owners, stop)
+
+    with monkeypatch.context() as listened:
+        listened.setattr(Subject, "sum_losses", listening)
+        measured = read(subject, own, NEVER)
+    return seen, measured
+
+
+# What is asked
+
+
+def test_items_are_those_of_the_text_whatever_the_order_of_documents() -> None:
+    """Neither a model nor a tokenizer is in the draw; only the text and the context are."""
+    shuffled = list(TEXTS)
+    random.Random(1).shuffle(shuffled)
+    drawn = []
+    for texts in (TEXTS, shuffled):
+        heldout, counts = survey(iter(texts))
+        stretches = cut_stretches(heldout)
+        drawn.append(
+            (choose_stretches(stretches, 2000), draw_cloze(stretches, counts, CONTEXT, 40), draw_pairs(stretches))
+        )
+    assert drawn[0] == drawn[1]
+    few, many = choose_stretches(stretches, 500), choose_stretches(stretches, 2000)
+    assert set(few) < set(many) < set(stretches)
+
+
+def test_held_out_text_is_what_no_run_trains_on() -> None:
+    from neobert.data.shards import heldout_bound, text_hash
+
+    hashes = np.array([text_hash(text) for text in TEXTS], dtype=np.uint64)
+    heldout, _ = survey(iter(TEXTS))
+    assert set(heldout) == set(hashes[hashes <= heldout_bound(hashes)].tolist())
+    most = sum(map(len, heldout.values())) // 3
+    fewer, _ = survey(iter(TEXTS), most)
+    assert list(fewer) == sorted(heldout)[: len(fewer)], "those with the smallest hashes"
+    assert most <= sum(map(len, fewer.values())) < most + max(map(len, heldout.values()))
+
+
+def test_stretches_and_windows_cover_every_word_once(items: Items) -> None:
+    long = " ".join(TEXTS)
+    stretches = cut_stretches({7: long})
+    assert " ".join(each.text for each in stretches) == long and len(stretches) > 5
+    assert all(long[each.begin :].startswith(each.text) for each in stretches)
+    for stretch in items.stretches["web"]:
+        shown = [stretch.text[begin:end] for begin, end in windows(stretch.text, CONTEXT)]
+        assert " ".join(shown) == stretch.text
+
+
+@pytest.mark.parametrize("name", ["wordpiece", "bpe"])
+def test_both_tokenizers_hide_the_same_words(
+    name: str, tokenizers: Mapping[str, TextTokenizer], items: Items, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The targets of a stretch spell its masked words, no token more and none less, and the sums are over as many
+    bytes."""
+    tokenizer, own = tokenizers[name], items.stretches["web"]
+    questions, measured = asked_by(subject_of(tokenizer), read_words, own, monkeypatch)
+    several = 0
+    for number, stretch in enumerate(own):
+        hidden = [token for each in questions if each.owner == number for token in each.targets.tolist()]
+        spelled = "".join(tokenizer.tokenizer.id_to_token(token) for token in hidden)
+        words = [stretch.text[begin:end] for begin, end in masked_words(stretch)]
+        assert spelled.replace("##", "").replace("▁", "") == "".join(words)
+        assert measured.denominators is not None and measured.denominators[number] == sum(map(len, words))
+        several += len(hidden) > len(words)
+    assert several > len(own) // 3, "words of several tokens are no test here"
+    visible = [question.token_ids[question.places] for question in questions]
+    assert all((ids == tokenizer.ids.mask).all() for ids in visible)
+
+
+def test_a_share_of_the_words_is_hidden_by_place_in_the_document_alone() -> None:
+    text = " ".join(["house"] * 20_000)
+    whole = Stretch(5, 0, text)
+    assert len(masked_words(whole)) / 20_000 == pytest.approx(0.15, abs=0.01)
+    behind = Stretch(5, 600, text[600:])
+    assert [begin + 600 for begin, _ in masked_words(behind)] == [b for b, _ in masked_words(whole) if b >= 600]
+    assert masked_words(Stretch(6, 0, text)) != masked_words(whole)
+
+
+def test_words_that_a_tokenizer_could_tell_apart_are_not_asked_for() -> None:
+    """Capitals, digits, hyphens, apostrophes and foreign letters depend on the tokenizer."""
+    text = "The well-known don't Berlin x7 naïve (quiet), 'here' end" * 400
+    stretch = Stretch(1, 0, text)
+    assert {text[begin:end] for begin, end in masked_words(stretch)} <= {"quiet", "here", "end"}
+
+
+def test_distractors_are_as_frequent_and_as_long_and_not_in_sight(items: Items) -> None:
+    _, counts = survey(iter(TEXTS))
+    assert len(items.cloze["web"]) > 20
+    for item in items.cloze["web"]:
+        word = item.text[item.begin : item.end]
+        assert word != item.distractor and len(word) == len(item.distractor) >= CLOZE_LETTERS
+        assert 1 / MOST_RATIO <= counts[item.distractor] / counts[word] <= MOST_RATIO
+        assert item.distractor not in item.text.split()
+
+
+def test_pairs_break_one_rule_each_and_know_no_direction(items: Items) -> None:
+    """A model that knows frequencies alone is right in half of them."""
+    pairs = items.pairs["web"]
+    directions = [(pair.rule, word) for pair in pairs for word in RULES[pair.rule] if word in pair.sentence.split()]
+    for pair in pairs:
+        ours, theirs = pair.sentence.split(), pair.broken.split()
+        changed = [(a, b) for a, b in zip(ours, theirs, strict=True) if a != b]
+        assert len(changed) == 1 and set(changed[0]) == set(RULES[pair.rule])
+    assert len(directions) == len(pairs) and len({rule for rule, _ in directions}) >= 2
+    assert all(
+        directions.count((rule, RULES[rule][0])) == directions.count((rule, RULES[rule][1])) for rule, _ in directions
+    )
+
+
+# What is summed
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("readout", ASKED)
+def test_packed_sums_are_those_of_one_text_after_the_other(
+    readout: Any, form: str, tokenizers: Mapping[str, TextTokenizer], items: Items, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject = subject_of(tokenizers["wordpiece"], form)
+    kind, read = ASKED[readout]
+    own = getattr(items, kind)["web"][:12]
+    questions, _ = asked_by(subject, read, own, monkeypatch)
+    assert max(len(question.token_ids) for question in questions) <= CONTEXT
+    owners = 1 + max(question.owner for question in questions)
+    expected = np.zeros(owners)
+    for question in questions:
+        token_ids = torch.from_numpy(question.token_ids)[None]
+        with torch.no_grad():
+            logits = subject.model.logits(token_ids, whole_rows_plan(token_ids))[0, question.places]
+        losses = functional.cross_entropy(logits, torch.from_numpy(question.targets), reduction="sum")
+        expected[question.owner] += losses.item()
+    monkeypatch.setitem(readouts.BATCH_TOKENS, "cpu", 100)
+    sums = subject.sum_losses(questions, owners, NEVER)
+    np.testing.assert_allclose(sums, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_loss_that_is_no_number_fails_and_a_request_stops(
+    tokenizers: Mapping[str, TextTokenizer], items: Items
+) -> None:
+    subject = subject_of(tokenizers["wordpiece"])
+    asked = StopRequest()
+    asked.request()
+    with pytest.raises(Stopped):
+        read_losses(subject, items.stretches["web"], HELDOUT_MASKING, asked)
+    with torch.no_grad():
+        subject.model.decoder.bias.fill_(math.nan)
+    with pytest.raises(RunFailed, match="not finite"):
+        read_losses(subject, items.stretches["web"], HELDOUT_MASKING, NEVER)
+
+
+def test_masks_are_as_many_as_there_is_little_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readouts, "READ_BYTES", 1000)
+    counts = [number_of_masks([Stretch(1, 0, "x" * size)]) for size in (2000, 1000, 400, 100)]
+    assert counts == [1, 1, 2, 4]
+
+
+def test_parts_of_texts_that_are_too_long() -> None:
+    assert equal_parts(10, 10) == [(0, 10)] and equal_parts(11, 10) == [(0, 5), (5, 11)]
+    for tokens in (3, 10, 11, 40):
+        for first in range(tokens):
+            begin, end = part_around(tokens, (first, first + 1), 10)
+            assert 0 <= begin <= first < end <= tokens and end - begin == min(tokens, 10)
+    assert tokens_in([(0, 3), (3, 8), (8, 9)], [(4, 6)]).tolist() == [1]
+    assert tokens_in([], [(4, 6)]).tolist() == []
+
+
+def test_numbers_come_back_and_others_are_refused() -> None:
+    numbers = np.array([1.5, 0.0, 7.25])
+    assert unpack_numbers(pack_numbers(numbers, "<f4"), "<f4", 3).tolist() == numbers.tolist()
+    with pytest.raises(ValueError, match="3 packed numbers, not 4"):
+        unpack_numbers(pack_numbers(numbers, "<f4"), "<f4", 4)
+    for damaged in ("", "AAAA", "%"):
+        with pytest.raises(ValueError):
+            unpack_numbers(damaged, "<f4", 1)
+
+
+# What it takes to score
+
+
+def learn(subject: Subject, questions: list[Question], steps: int) -> None:
+    """Teach a model the answers to questions."""
+    optimizer = torch.optim.Adam(subject.model.parameters(), 5e-3)
+    longest = max(len(question.token_ids) for question in questions)
+    token_ids = torch.full((len(questions), longest), subject.ids.pad)
+    targets = torch.full_like(token_ids, -100)
+    for row, question in enumerate(questions):
+        token_ids[row, : len(question.token_ids)] = torch.from_numpy(question.token_ids)
+        targets[row, question.places] = torch.from_numpy(question.targets)
+    from neobert.model.attention import padded_plan
+
+    plan = padded_plan((token_ids != subject.ids.pad).long())
+    for _ in range(steps):
+        optimizer.zero_grad()
+        subject.model(token_ids, plan, None, targets).backward()
+        optimizer.step()
+
+
+def swapped(item: Any) -> Any:
+    """The same item with the answer and its alternative exchanged."""
+    if isinstance(item, ClozeItem):
+        return replace(item, text=item.distracted, distractor=item.text[item.begin : item.end])
+    return MinimalPair(item.broken, item.sentence, item.rule)
+
+
+@pytest.mark.parametrize(("kind", "read"), [("cloze", read_cloze), ("pairs", read_pairs)])
+def test_only_a_model_that_knows_the_answer_scores(
+    kind: str, read: Any, tokenizers: Mapping[str, TextTokenizer], items: Items, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Taught the answers it is right; asked with half of the answers exchanged, or untaught, it is at chance."""
+    subject = subject_of(tokenizers["wordpiece"])
+    own = getattr(items, kind)["web"][: 40 if kind == "cloze" else 16]
+    chance = 3.5 * 0.5 / math.sqrt(len(own))
+    questions, untaught = asked_by(subject, read, own, monkeypatch)
+    assert untaught.value == pytest.approx(0.5, abs=chance)
+    answers = [question for question in questions if question.owner % 2 == 0]
+    learn(subject, answers, 60)
+    taught = read(subject, own, NEVER)
+    assert taught.value >= 0.9
+    assert read(subject, [swapped(item) for item in own], NEVER).value == pytest.approx(1 - taught.value)
+    mixed = [swapped(item) if number % 2 else item for number, item in enumerate(own)]
+    assert read(subject, mixed, NEVER).value == pytest.approx(0.5, abs=0.2)
+    if kind == "pairs":
+        rules = np.array([pair.rule for pair in own])
+        assert taught.groups == {rule: taught.numerators[rules == rule].mean() for rule in set(rules.tolist())}
+
+
+@pytest.mark.parametrize("readout", ["words", "loss", "loss_80_10_10"])
+@pytest.mark.parametrize("name", ["wordpiece", "bpe"])
+def test_losses_are_those_of_guessing_until_the_text_was_learned(
+    name: str, readout: Any, tokenizers: Mapping[str, TextTokenizer], items: Items, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Untaught models guess, at about the logarithm of the vocabulary a token; taught the text they know it."""
+    subject, own = subject_of(tokenizers[name]), items.stretches["web"][:6]
+    questions, before = asked_by(subject, ASKED[readout][1], own, monkeypatch)
+    uniform = math.log(subject.tokenizer.vocabulary_size) / (math.log(2) if readout == "words" else 1)
+    assert before.denominators is not None
+    guessed = uniform * sum(len(each.targets) for each in questions) / before.denominators.sum()
+    assert before.value == pytest.approx(guessed, rel=0.35)
+    learn(subject, [question for question in questions if len(question.places)], 60)
+    assert ASKED[readout][1](subject, own, NEVER).value < before.value / 3
