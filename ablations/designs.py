@@ -11,8 +11,7 @@ from functools import cache
 from itertools import product
 from typing import Literal
 
-from ablations import ladder
-from ablations.rates import variant_named
+from ablations import budgets, ladder, rates
 from ablations.scales import Scale, Vocabulary, scaled_variant
 from ablations.variant import Modification, Variant
 from neobert.errors import did_you_mean
@@ -259,31 +258,37 @@ def factors_of_cell(name: str) -> tuple[str, ...] | None:
 
 
 def named(name: str) -> Variant | None:
-    """The variant of a design or at a rate, from its name alone; None where it is no such name.
+    """The variant of a design, at a rate or with a share of the steps, from its name alone; None where it is no such
+    name.
 
     Raises:
-        ValueError: as `variant_named`.
+        ValueError: as `rates.variant_named` and `budgets.variant_named`.
     """
     switched_on = factors_of_cell(name)
     if switched_on is not None:
         return cell(switched_on)
-    return single_variants().get(name) or variant_named(name)
+    return single_variants().get(name) or rates.variant_named(name) or budgets.variant_named(name)
 
 
 def chosen_variants(names: Sequence[str]) -> list[Variant]:
     """Variants by name, `all` (the ladder) or a range such as M0..M5, each once, in the order of the ladder; those of
-    designs (M9-norm, F:positions+norm) and at other rates (M4@rate4e-3) behind them.
+    designs (M9-norm, F:positions+norm), at other rates (M4@rate4e-3) and with fewer steps (M4@steps0.25) behind them,
+    also of several (M0..M5@steps0.25).
 
     Raises:
-        ValueError: a name is unknown, or no variant can have the rate that it says.
+        ValueError: a name is unknown, or no variant can have the rate or the share of the steps that it says.
     """
     known = ladder.variants()
     on_ladder = [name for name in known if "@" not in name]
     chosen: set[str] = set()
     of_designs: dict[str, Variant] = {}
     for name in names:
+        several, mark, share = name.rpartition(budgets.MARK)
         first, dots, last = name.partition("..")
-        if name == "all":
+        if mark and (several == "all" or dots):
+            shorter = [named(f"{each.name}{mark}{share}") for each in chosen_variants([several])]
+            of_designs |= {each.name: each for each in shorter if each is not None}
+        elif name == "all":
             chosen.update(on_ladder)
         elif dots:
             start, end = (on_ladder.index(_known(end, on_ladder)) for end in (first, last))

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from ablations import budgets
 from ablations.ladder import variants
 from ablations.scales import Scale, scaled_rate
 from ablations.variant import Modification, Variant
@@ -56,17 +57,19 @@ def at_rate(variant: Variant, rate: float) -> Variant:
 
 
 def variant_named(name: str) -> Variant | None:
-    """The variant at a rate, from its name alone; None where the name has no rate.
+    """The variant at a rate, from its name alone, also one with a share of the steps (`M4@steps0.25@rate4e-3`); None
+    where the name has no rate.
 
     Raises:
-        ValueError: the rate is not written as names have it, or is the paper's own.
+        ValueError: the rate is not written as names have it, or is the paper's own; so is the share.
     """
     base, mark, text = name.rpartition(MARK)
-    if not mark or base not in variants():
+    variant = variants().get(base) or budgets.variant_named(base)
+    if not mark or variant is None:
         return None
     if TEXT.fullmatch(text) is None:
         raise ValueError(f"{name!r} names no rate: write one or two digits and a power of ten, as {base}{MARK}2.8e-3")
-    return at_rate(variants()[base], float(text))
+    return at_rate(variant, float(text))
 
 
 def shared_rate(variant: Variant, scale: Scale) -> float:

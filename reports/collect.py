@@ -31,9 +31,10 @@ SUMMED = ("real_tokens", "seconds")
 def _arguments(given: list[str] | None) -> argparse.Namespace:
     parser = Parser(
         prog="collect.py",
-        description="Copy what make_figures.py reads of a folder of runs: records, run files, thinned curves, scores "
-        "on resamples in place of predictions. Weights, texts and labels stay where they are, and of paths of data "
-        "folders the names are kept. Several folders can be collected into one: runs are named by what they are.",
+        description="Copy what make_figures.py reads of a folder of runs: records, run files, forecasts, thinned "
+        "curves, scores on resamples in place of predictions. Weights, texts and labels stay where they are, and of "
+        "paths of data folders the names are kept. Several folders can be collected into one: runs are named by what "
+        "they are.",
         epilog="Exit codes: 0 done, 1 a file cannot be written, 2 refused, 3 no runs or no record that can be read.",
     )
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of runs (default: ./runs)")
@@ -61,6 +62,7 @@ class Collection:
         root = self._layout.root
         run_files = [path for path in sorted(root.glob("*/**/run.json")) if "attempts" not in path.parts]
         others = (
+            "forecasts/*.json",
             "glue/*/studies/*/selection.json",
             "glue/*/errors/*.json",
             "pretraining/*/error.json",

@@ -45,6 +45,7 @@ from neobert.runs.records import (
 )
 from neobert.runs.run_file import RunFile, read_run_file
 from neobert.runs.specifications import GlueStudy, PretrainingRun
+from reports.forecast_file import Forecast, read_forecasts
 
 ValueType = TypeVar("ValueType", bound=Value)
 Facts = dict[str, Any]
@@ -75,7 +76,7 @@ class Evidence:
     best point is chosen by. `start` is the study whose best trial it started from, None for pre-training; `fallback`
     says why it did so although its task starts from another one. `model` is the name of an external model.
 
-    `studies` are the grids that were begun, by id.
+    `studies` are the grids that were begun, by id. `forecasts` are those that lie beside the records.
 
     Runs with pilot seeds are in `pilots` and in no other frame but `heldout`; `failed_pilots` are those that left an
     error and no record.
@@ -90,6 +91,7 @@ class Evidence:
     perplexities: pd.DataFrame
     throughputs: pd.DataFrame
     studies: Mapping[str, GlueStudy]
+    forecasts: tuple[Forecast, ...]
     problems: tuple[str, ...]
 
     def groups(self) -> list[tuple[Scale, str]]:
@@ -135,6 +137,7 @@ def read_evidence(root: Path) -> Evidence:
         raise MissingData(f"{root} holds no finished record ({found}): run python ablations/run.py first")
     run_files = _read_studies(root, problems)
     problems += _unfinished_runs(root)
+    forecasts = tuple(read_forecasts(root, problems))
     rows["glue"] += _failed_trials(root, run_files, {row["id"] for row in rows["glue"]})
     frames = {
         kind: make_frame(sorted(rows[kind], key=lambda row: row["id"]), reader.columns())
@@ -157,6 +160,7 @@ def read_evidence(root: Path) -> Evidence:
         perplexities=measured["pseudo_perplexity"],
         throughputs=frames["throughput"],
         studies={run_file.id: run_file.study for run_file in run_files if run_file.study is not None},
+        forecasts=forecasts,
         problems=tuple(sorted(problem.replace(f"{root}{os.sep}", "") for problem in problems)),
     )
 

@@ -18,6 +18,7 @@ from reports.figures.figure1 import Bars, figure1, figure1_facts, find_bars
 from reports.figures.forests import draw_forest, forest_of_deltas, forest_of_effects
 from reports.figures.perplexity import PerplexityLine, figure2, perplexity_lines, perplexity_table
 from reports.figures.rates import draw_sweeps, sweeps_table
+from reports.forecast_scores import Outcome, forecasts_table, score_forecasts
 from reports.glue_tables import score_table, table2, table3, table5
 from reports.resampling import StoredPredictions
 from reports.scores import Group
@@ -65,6 +66,11 @@ class Findings:
     def gains(self) -> tuple[ComputeGain, ...]:
         """Compute-equivalent gains, where there are curves of held-out losses."""
         return find_gains(self.group, self.curves)
+
+    @cached_property
+    def outcomes(self) -> tuple[Outcome, ...]:
+        """Forecasts with what was measured since, where there are any."""
+        return score_forecasts(self.evidence.forecasts, self.deltas, self.group)
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -136,6 +142,10 @@ def _gains(findings: Findings) -> Table | None:
     return gains_table(findings.gains, findings.group) if findings.gains else None
 
 
+def _forecasts(findings: Findings) -> Table | None:
+    return forecasts_table(findings.outcomes, findings.group) if findings.outcomes else None
+
+
 def _rates(findings: Findings) -> Table | None:
     sweeps = list(findings.group.sweeps.values())
     return sweeps_table(sweeps, findings.group) if sweeps else None
@@ -159,6 +169,7 @@ OUTPUTS: Mapping[str, Output] = {
         part="statistics",
     ),
     "compute": Output("Compute-equivalent gains", _gains, part="statistics"),
+    "forecasts": Output("Forecasts and outcomes", _forecasts, part="statistics"),
     "effects": Output("Effects", _effects, _draw_effects, part="statistics"),
     "rates": Output(
         "Peak learning rates",

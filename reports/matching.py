@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
+from ablations.budgets import shorter_ladder
 from ablations.designs import variants_of_designs
 from ablations.ladder import ladder, variants
 from ablations.plan import protocol_on
@@ -34,7 +35,8 @@ def group_of(evidence: Evidence, scale: Scale, data: str) -> Group:
     matcher = _Matcher(evidence, runs, trials, scale, evidence.vocabulary(scale, data))
     of_ladder = [row for variant in variants().values() for row in matcher.rows(variant)]
     shown = [row for row in of_ladder if row.name in ladder() or matcher.has_own_records(row)]
-    of_designs = variants_of_designs({name for names in runs.variants for name in names})
+    labels = {name for names in runs.variants for name in names}
+    of_designs = variants_of_designs(labels) | shorter_ladder(labels)
     of_designs |= variants_at_rates(runs, scale, matcher.vocabulary)
     designs = [row for variant in of_designs.values() if (row := matcher.last_row(variant)) is not None]
     drafts = [matcher.draft(row) for row in (*shown, *designs)]

@@ -34,6 +34,7 @@ COMMANDS = {
     "mteb_suite.py": "sweeps.mteb_suite",
     "make_figures.py": "reports.make_figures",
     "collect.py": "reports.collect",
+    "forecast.py": "reports.forecast",
     "neobert.export": "neobert.export.__main__",
     "neobert.evaluation.pseudo_perplexity": "neobert.evaluation.pseudo_perplexity",
     "neobert.runs.worker": "neobert.runs.worker",

@@ -82,6 +82,10 @@ class Layout:
         """The record of one model's speed at one length."""
         return self.root / "throughput" / f"{result_id}.json"
 
+    def forecast(self, forecast_id: str) -> Path:
+        """A sealed forecast of what larger runs will measure."""
+        return self.root / "forecasts" / f"{forecast_id}.json"
+
     def claims(self, name: str) -> Path:
         """The claims of one part of a run, or of what else one process at a time makes."""
         return self.root / "claims" / name

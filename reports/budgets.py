@@ -1,0 +1,249 @@
+"""What small budgets measured → a forecast of what a larger one will measure.
+
+A budget is a scale with a share of its steps, in runs of their own: on its way a longer run has not decayed its rate,
+so that its checkpoints stand for no shorter run.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ablations.budgets import MARK, TEXT, share_text, shares, shorter
+from ablations.ladder import ladder
+from ablations.scales import SCALES, Scale, Vocabulary, scaled
+from ablations.variant import Variant
+from neobert.errors import MissingData, did_you_mean
+from neobert.model.size import training_flops_per_token
+from reports.deltas import Delta, name_measurement, pair_glue, pair_losses
+from reports.evidence import Evidence, select_group
+from reports.extrapolation import Measured, extrapolate
+from reports.figures.figure1 import find_bars
+from reports.forecast_file import AtBudget, Forecast, Place, Predicted, name_forecast
+from reports.matching import group_of
+from reports.scores import Group
+
+LEAST_BUDGETS = 2
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Runs of one scale with a share of its steps."""
+
+    scale: Scale
+    share: float = 1.0
+
+    @property
+    def suffix(self) -> str:
+        """What the names of its variants end with."""
+        return "" if self.share == 1 else f"{MARK}{share_text(self.share)}"
+
+    @property
+    def name(self) -> str:
+        """As commands take it: laptop@steps0.25."""
+        return f"{self.scale}{self.suffix}"
+
+    def compute(self, variant: Variant, vocabulary: Vocabulary) -> float:
+        """Floating-point operations of a run of a variant, if every slot held a token."""
+        own = variant if self.share == 1 else shorter(variant, self.share)
+        recipe = scaled(own.recipe, self.scale, vocabulary).pretraining
+        model, rate = recipe.model, recipe.masking.rate
+        return sum(training_flops_per_token(model, stage.context, rate) * stage.tokens for stage in recipe.stages)
+
+
+def scale_named(name: str) -> Scale:
+    """A scale by its name.
+
+    Raises:
+        ValueError: there is none.
+    """
+    for scale in SCALES:
+        if scale == name:
+            return scale
+    raise ValueError(f"{name!r} is no scale: {did_you_mean(name, SCALES)}")
+
+
+def budget_named(name: str) -> Budget:
+    """A budget by its name.
+
+    Raises:
+        ValueError: it has no scale, or no share of the steps as names have it.
+    """
+    scale, mark, text = name.partition(MARK)
+    if mark and TEXT.fullmatch(text) is None:
+        raise ValueError(f"{name!r} names no share of the steps: write it in up to three digits, as {scale}{MARK}0.25")
+    return Budget(scale_named(scale), float(text) if mark else 1.0)
+
+
+def budgets_on_record(evidence: Evidence, scale: Scale, data: str) -> list[Budget]:
+    """The shares of a scale's steps that have records."""
+    runs = select_group(evidence.runs, scale, data)
+    return [Budget(scale, share) for share in shares(name for names in runs.variants for name in names)]
+
+
+def make_forecast(evidence: Evidence, scale: Scale, data: str, budgets: Sequence[Budget], seeds: int) -> Forecast:
+    """What the whole steps of a scale will measure in the mean of so many seeds, from the records of some budgets. Of
+    budgets of other scales, whose losses are of other tokens and lengths, signs alone.
+
+    Raises:
+        ValueError: all that could be forecast is recorded already, or a budget is not smaller.
+        MissingData: no step of the ladder is recorded at two of the budgets.
+    """
+    target = Budget(scale)
+    vocabulary = evidence.vocabulary(scale, data)
+    groups = {each: group_of(evidence, each, data) for each in sorted({budget.scale for budget in budgets})}
+    octaves = {
+        (name, budget): math.log2(
+            budget.compute(variant, groups[budget.scale].vocabulary) / target.compute(variant, vocabulary)
+        )
+        for name, variant in ladder().items()
+        for budget in budgets
+    }
+    for (_, budget), less in octaves.items():
+        if less >= 0:
+            raise ValueError(f"{budget.name} is no smaller budget than {target.name}: name shares of its steps")
+    is_of_signs = any(budget.scale != scale for budget in budgets)
+    there = [each for each in evidence.groups() if each[0] == scale and (is_of_signs or each[1] == data)]
+    recorded = {
+        place_of(delta)
+        for each in there
+        for delta in differences_at(target, groups.get(scale) or group_of(evidence, *each))
+        if delta.differences
+    }
+    found, reasons = _measured(budgets, groups)
+    known = {place: own for place, own in found.items() if place not in recorded and len(own) >= LEAST_BUDGETS}
+    left_out = [*_already_recorded(recorded, found, target), *_why_left_out(found, reasons, recorded, budgets)]
+    if not known:
+        listed = ", ".join(budget.name for budget in budgets) or "two shares of its steps"
+        if recorded:
+            raise ValueError(f"nothing is left to forecast at {target.name}: {'; '.join(left_out)}")
+        more = f" ({'; '.join(left_out)})" if left_out else ""
+        raise MissingData(f"no step of the ladder is recorded at two budgets below {target.name}: {listed}{more}")
+    predictions = [
+        each for family in _families(known) for each in _predict(family, octaves, seeds, is_of_signs=is_of_signs)
+    ]
+    return name_forecast(
+        {
+            "scale": scale,
+            "data": data,
+            "budgets": tuple(budget.name for budget in budgets),
+            "seeds": seeds,
+            "predictions": tuple(predictions),
+            "left_out": tuple(left_out),
+            "records": tuple(sorted({name for own in known.values() for delta in own.values() for name in delta.ids})),
+            "present": tuple(sorted(_ids_at(evidence, there, target))),
+        }
+    )
+
+
+def place_of(delta: Delta) -> Place:
+    """What of a difference a forecast is about."""
+    return delta.variant, delta.base, delta.quantity, delta.corpus
+
+
+def differences_at(budget: Budget, group: Group) -> Iterator[Delta]:
+    """Every step of the ladder in every quantity that is recorded at a budget; where none can be compared, why."""
+    tasks, rows = find_bars(group).tasks, group.compared_rows
+    for variant in ladder().values():
+        base = variant.parent.name if variant.parent else ""
+        ours, theirs = rows.get(f"{variant.name}{budget.suffix}"), rows.get(f"{base}{budget.suffix}")
+        if ours is None or theirs is None or not (ours.has_records and theirs.has_records):
+            continue
+        untrained = "; ".join(filter(None, (ours.untrained, theirs.untrained)))
+        for delta in (pair_glue(ours, theirs, tasks, group), *pair_losses(ours, theirs)):
+            own = replace(delta, variant=variant.name, base=base)
+            yield replace(own, differences={}, ids=(), reason=untrained) if untrained else own
+
+
+Known = Mapping[Place, Mapping[Budget, Delta]]
+
+
+def _measured(
+    budgets: Sequence[Budget], groups: Mapping[Scale, Group]
+) -> tuple[dict[Place, dict[Budget, Delta]], dict[tuple[str, str], list[str]]]:
+    """The differences at each budget; and by pair why there are none."""
+    found: dict[Place, dict[Budget, Delta]] = defaultdict(dict)
+    reasons: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for budget in budgets:
+        for delta in differences_at(budget, groups[budget.scale]):
+            if delta.differences:
+                found[place_of(delta)][budget] = delta
+            elif delta.quantity != "GLUE":
+                reasons[delta.variant, delta.base].append(f"{delta.reason} ({budget.name})")
+    return found, reasons
+
+
+def _already_recorded(recorded: set[Place], found: Known, target: Budget) -> Iterator[str]:
+    for place in found:
+        if place in recorded:
+            yield f"{describe_place(place)} is recorded at {target.name} already"
+
+
+def _why_left_out(
+    found: Known, reasons: Mapping[tuple[str, str], Sequence[str]], recorded: set[Place], budgets: Sequence[Budget]
+) -> Iterator[str]:
+    """A sentence for each step that has records at some budget and no forecast."""
+    enough = {place[:2] for place, own in found.items() if len(own) >= LEAST_BUDGETS or place in recorded}
+    for place, own in found.items():
+        if len(own) < LEAST_BUDGETS <= len(budgets) and place not in recorded:
+            yield f"{describe_place(place)} is recorded at {', '.join(budget.name for budget in own)} alone"
+    for (variant, base), own_reasons in reasons.items():
+        if (variant, base) not in enough:
+            yield f"{variant} against {base}: {'; '.join(own_reasons)}"
+
+
+def describe_place(place: Place) -> str:
+    """What a forecast is about, for people."""
+    variant, base, quantity, corpus = place
+    return f"{variant} against {base} ({name_measurement(quantity, corpus)})"
+
+
+def _families(known: Known) -> Iterator[Known]:
+    """The differences of one quantity, a loss on each corpus by itself."""
+    for measured in dict.fromkeys(place[2:] for place in known):
+        yield {place: own for place, own in known.items() if place[2:] == measured}
+
+
+def _predict(
+    family: Known, octaves: Mapping[tuple[str, Budget], float], seeds: int, *, is_of_signs: bool
+) -> Iterator[Predicted]:
+    by_octaves = {
+        place: {octaves[place[0], budget]: delta.differences for budget, delta in own.items()}
+        for place, own in family.items()
+    }
+    outlooks = extrapolate([Measured(own) for own in by_octaves.values()], seeds)
+    for (place, own), outlook in zip(family.items(), outlooks, strict=True):
+        variant, base, quantity, corpus = place
+        at = [
+            AtBudget(
+                budget=budget.name,
+                octaves=octaves[variant, budget],
+                seeds=len(delta.differences),
+                mean=math.fsum(delta.differences.values()) / len(delta.differences),
+            )
+            for budget, delta in own.items()
+        ]
+        low, high = (None, None) if is_of_signs else outlook.interval
+        yield Predicted(
+            variant=variant,
+            base=base,
+            quantity=quantity,
+            corpus=corpus,
+            budgets=tuple(sorted(at, key=lambda each: each.octaves)),
+            probability_higher=outlook.probability_above_zero,
+            mean=None if is_of_signs else outlook.mean,
+            low=low,
+            high=high,
+        )
+
+
+def _ids_at(evidence: Evidence, groups: Sequence[tuple[Scale, str]], target: Budget) -> set[str]:
+    """The records of a scale that are there and are of no smaller budget."""
+    found: set[str] = set()
+    for scale, data in groups:
+        runs = select_group(evidence.runs, scale, data)
+        is_whole = [not shares(names) for names in runs.variants]
+        trials = select_group(evidence.trials, scale, data)
+        own = set(runs.id[is_whole])
+        found |= own | set(trials.id[trials.run.isin(own)])
+    return found

@@ -1,0 +1,120 @@
+"""Say what larger runs will measure, before they exist, from the records of smaller ones; a report scores it later.
+
+python ablations/run.py --variant all@steps0.25 all@steps0.5 --seed 0 1 2 --scale laptop    two shares of the steps
+python reports/forecast.py --scale laptop                                all steps: signs, sizes and 80 % intervals
+python reports/forecast.py --scale paper --from smoke laptop             another scale: signs alone
+"""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if not __package__:  # run as a script: its own folder is on sys.path, the repository with the packages is not
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from neobert.command_line import Parser, count, guarded
+from neobert.errors import EXIT_DONE, MissingData
+
+if TYPE_CHECKING:
+    from ablations.scales import Scale
+    from reports.budgets import Budget
+    from reports.evidence import Evidence
+    from reports.forecast_file import Forecast, Predicted
+
+
+def _arguments(given: list[str] | None) -> argparse.Namespace:
+    parser = Parser(
+        prog="forecast.py",
+        description="Forecast sign and size of every step of the ladder at a scale from at least two smaller budgets, "
+        "which are runs with a share of the steps (M4@steps0.25) or of smaller scales. The forecast is written once, "
+        "sealed, below forecasts/ of the folder of runs: commit it before the larger runs begin, and make_figures.py "
+        "scores it. What is recorded already is not forecast; from other scales signs alone are.",
+        epilog="Exit codes: 0 done, 1 a file cannot be written, 2 refused, 3 no runs or too few records.",
+    )
+    add = parser.add_argument
+    add("--runs", type=Path, default=Path("runs"), help="folder of runs (default: ./runs)")
+    add("--scale", default="laptop", help="what is forecast: smoke, laptop, proxy or paper (default: laptop)")
+    add("--data", help="only records of this source of data, as --data named it (default: the only one)")
+    budgets = "laptop@steps0.25, smoke, … (default: every share of the steps of --scale that has records)"
+    add("--from", dest="budgets", nargs="+", metavar="BUDGET", help=budgets)
+    add("--seeds", type=count, metavar="N", help="of the larger runs (default: 6, the first look)")
+    add("--json", action="store_true", help="print the forecast as JSON")
+    return parser.parse_args(given)
+
+
+def _chosen_budgets(names: list[str] | None, evidence: "Evidence", scale: "Scale", data: str) -> "list[Budget]":
+    from reports.budgets import budget_named, budgets_on_record
+
+    found = budgets_on_record(evidence, scale, data) if names is None else list(map(budget_named, names))
+    if len(set(found)) < 2:
+        listed = ", ".join(budget.name for budget in found) or "none"
+        raise MissingData(
+            f"a forecast of {scale} needs two smaller budgets, not {listed}: train the ladder with two shares of its "
+            f"steps (python ablations/run.py --variant M0@steps0.25 M0@steps0.5 …), or name scales with --from"
+        )
+    return list(dict.fromkeys(found))
+
+
+def _chosen_data(evidence: "Evidence", data: str | None) -> str:
+    there = sorted({own for _, own in evidence.groups()})
+    name = Path(data).name if data else None  # records carry a folder's name, not its path
+    chosen = [own for own in there if data is None or own in (data, name)]
+    if not chosen:
+        raise MissingData(f"no record has data {data}; there are records with data {', '.join(there)}")
+    if len(chosen) > 1:
+        raise ValueError(f"there are records of several sources of data: say which with --data ({', '.join(there)})")
+    return chosen[0]
+
+
+def _forecast(arguments: argparse.Namespace) -> int:
+    from reports.budgets import make_forecast, scale_named
+    from reports.evidence import read_evidence
+    from reports.forecast_file import write_forecast
+    from reports.inference import SEEDS_FOR_A_CLAIM
+
+    scale = scale_named(arguments.scale)
+    evidence = read_evidence(arguments.runs)
+    data = _chosen_data(evidence, arguments.data)
+    budgets = _chosen_budgets(arguments.budgets, evidence, scale, data)
+    forecast = make_forecast(evidence, scale, data, budgets, arguments.seeds or SEEDS_FOR_A_CLAIM)
+    path, is_new = write_forecast(arguments.runs, forecast)
+    if arguments.json:
+        print(forecast.model_dump_json(indent=1))
+    else:
+        _print(forecast)
+        print(f"{path}: {'written' if is_new else 'the same forecast was there already'}; commit it before the runs")
+    return EXIT_DONE
+
+
+def _print(forecast: "Forecast") -> None:
+    from neobert.console import output, table
+
+    what = "signs" if forecast.is_of_signs else f"differences over {forecast.seeds} seeds"
+    title = f"Forecast of {what} at scale {forecast.scale}, from {', '.join(forecast.budgets)}"
+    header = ("Variant", "Against", "Quantity", "At budgets", "Forecast", "80 %", "P(higher)")
+    output().print(table(title, header, [_cells(each) for each in forecast.predictions]))
+    for sentence in forecast.left_out:
+        print(f"not forecast: {sentence}")
+
+
+def _cells(each: "Predicted") -> tuple[str, ...]:
+    from reports.deltas import DIGITS, name_measurement
+    from reports.tables import DASH, number, printed_range, signed
+
+    digits = DIGITS[each.quantity]
+    trend = " → ".join(signed(at.mean, digits) for at in each.budgets)
+    size = DASH if each.mean is None else signed(each.mean, digits)
+    measured = name_measurement(each.quantity, each.corpus)
+    interval = printed_range(each.interval, digits)
+    return each.variant, each.base, measured, trend, size, interval, number(each.probability_higher, 2)
+
+
+def main(given: list[str] | None = None) -> int:
+    """Run the command; the exit code is the answer."""
+    arguments = _arguments(given)
+    return guarded("forecast.py", lambda: _forecast(arguments), arguments.runs)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,130 @@
+"""Forecasts as sealed files below `forecasts/` of a folder of runs: what was expected, and from which records.
+
+A file is written once and carries its SHA-256. Which runs were finished then stands in it, so that whoever has the file
+and the records can tell which are younger; git tells when it was committed.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field, PositiveInt, model_validator
+
+from ablations.scales import Scale
+from neobert.errors import DamagedFile
+from neobert.identity import identity
+from neobert.recipe import Value
+from neobert.runs.layout import Layout
+from neobert.runs.records import code_state, publish_sealed, read_sealed
+
+KIND = "forecast"
+Place = tuple[str, str, str, str]
+"""What is forecast: (variant, base, quantity, corpus)."""
+
+
+class AtBudget(Value):
+    """A difference at a smaller budget: its mean over seeds; `octaves` is the logarithm to base 2 of its compute over
+    that of what is forecast."""
+
+    budget: str
+    octaves: Annotated[float, Field(lt=0)]
+    seeds: PositiveInt
+    mean: float
+
+
+class Predicted(Value):
+    """One step of the ladder in one quantity, from its budgets (the smallest first).
+
+    `probability_higher` is that of a difference above 0; `mean` and the 80 % interval are of the mean over the seeds of
+    the forecast, None where only signs are forecast.
+    """
+
+    variant: str
+    base: str
+    quantity: str
+    corpus: str
+    budgets: tuple[AtBudget, ...] = Field(min_length=2)
+    probability_higher: float = Field(ge=0, le=1)
+    mean: float | None
+    low: float | None
+    high: float | None
+
+    @model_validator(mode="after")
+    def _has_a_whole_interval(self) -> "Predicted":
+        is_whole = self.mean is not None and self.interval is not None and self.interval[0] <= self.interval[1]
+        if not is_whole and (self.mean, self.low, self.high) != (None, None, None):
+            raise ValueError(f"{self.low} … {self.high} around {self.mean} is no interval")
+        return self
+
+    @property
+    def place(self) -> Place:
+        """What is forecast."""
+        return self.variant, self.base, self.quantity, self.corpus
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 80 % interval; None where only the sign is forecast."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
+
+    @property
+    def is_higher_at_smallest(self) -> bool:
+        """The sign at the smallest budget: what somebody would say who trusts it."""
+        return self.budgets[0].mean > 0
+
+
+class Forecast(Value):
+    """What `scale` with `data` was expected to measure in the mean of so many first `seeds`.
+
+    `records` are those that it was made from, `present` those of `scale` and `data` that were there. Where the budgets
+    are of other scales it is of signs alone.
+    """
+
+    model_config = ConfigDict(extra="ignore")
+
+    id: str
+    scale: Scale
+    data: str
+    budgets: tuple[str, ...]
+    seeds: PositiveInt
+    predictions: tuple[Predicted, ...]
+    left_out: tuple[str, ...]
+    records: tuple[str, ...]
+    present: tuple[str, ...]
+    commit: str | None
+    dirty: bool | None
+
+    @property
+    def is_of_signs(self) -> bool:
+        """Whether it tells signs without sizes."""
+        return all(each.mean is None for each in self.predictions)
+
+    @property
+    def code(self) -> str:
+        """The commit that made it."""
+        return f"{self.commit or 'no commit'}{' with uncommitted changes' if self.dirty else ''}"
+
+
+def name_forecast(facts: dict[str, Any]) -> Forecast:
+    """A forecast with its id, which names all that it says, and the code that made it."""
+    code = {name: code_state()[name] for name in ("commit", "dirty")}
+    return Forecast(id=identity(facts), **facts, **code)
+
+
+def write_forecast(root: Path, forecast: Forecast) -> tuple[Path, bool]:
+    """The path of the file, and whether it is new; one that is there is never replaced."""
+    path = Layout(root).forecast(forecast.id)
+    return path, publish_sealed(path, {"kind": KIND, **forecast.model_dump(mode="json")})
+
+
+def read_forecasts(root: Path, problems: list[str]) -> Iterator[Forecast]:
+    """The forecasts of a folder of runs by name; a file that cannot be used is a sentence in `problems`."""
+    for path in sorted(root.glob("forecasts/*.json")):
+        try:
+            content = read_sealed(path)
+            if content.get("kind") != KIND:
+                raise ValueError("it is no forecast")
+            yield Forecast.model_validate(content)
+        except DamagedFile as error:
+            problems.append(str(error))
+        except (OSError, ValueError) as error:
+            problems.append(f"the forecast {path} is left out: {' '.join(str(error).split())}")

@@ -1,0 +1,183 @@
+"""Forecasts beside what was measured since: coverage of their intervals, and Brier scores of their signs.
+
+A forecast is scored only on differences whose records it did not have and which were not there when it was made.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from reports.deltas import DIGITS, LADDER, Delta, name_measurement
+from reports.extrapolation import COVERAGE
+from reports.forecast_file import Forecast, Place, Predicted
+from reports.notes import warnings
+from reports.scores import Group
+from reports.tables import DASH, Table, count, frame_of, number, printed_range, signed
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One difference that was forecast. `measured` is the mean over the first seeds, as many as the forecast says;
+    None where `reason` says why there is nothing to score. `ids` are the records behind it."""
+
+    forecast: Forecast
+    predicted: Predicted
+    measured: float | None
+    reason: str
+    ids: tuple[str, ...]
+
+    @property
+    def is_covered(self) -> bool | None:
+        """Whether the 80 % interval holds what was measured; None where there is nothing to score."""
+        interval = self.predicted.interval
+        return None if self.measured is None or interval is None else interval[0] <= self.measured <= interval[1]
+
+    @property
+    def brier(self) -> float | None:
+        """The squared error of the probability of a difference above 0."""
+        return None if self.measured is None else (self.predicted.probability_higher - (self.measured > 0)) ** 2
+
+    @property
+    def naive_brier(self) -> float | None:
+        """That of whoever is certain of the sign at the smallest budget."""
+        return None if self.measured is None else float(self.predicted.is_higher_at_smallest != (self.measured > 0))
+
+
+def score_forecasts(forecasts: Sequence[Forecast], deltas: Sequence[Delta], group: Group) -> tuple[Outcome, ...]:
+    """Every difference that was forecast for a group, or from its records for another scale, with what was measured."""
+    at = {
+        (delta.variant, delta.base, delta.quantity, delta.corpus): delta for delta in deltas if delta.design == LADDER
+    }
+    return tuple(
+        _outcome(forecast, predicted, at if forecast.scale == group.scale else {})
+        for forecast in forecasts
+        if _belongs(forecast, group)
+        for predicted in forecast.predictions
+    )
+
+
+def _belongs(forecast: Forecast, group: Group) -> bool:
+    """Whether a group is what a forecast is about, whatever its data if it is of signs; or what it was made from."""
+    if forecast.scale == group.scale:
+        return forecast.data == group.data or forecast.is_of_signs
+    scales = {name.partition("@")[0] for name in forecast.budgets}
+    return forecast.data == group.data and group.scale in scales
+
+
+def _outcome(forecast: Forecast, predicted: Predicted, deltas: Mapping[Place, Delta]) -> Outcome:
+    delta = deltas.get(predicted.place)
+    if delta is None or not delta.differences:
+        reason = "not measured yet" if delta is None else delta.reason
+        return Outcome(forecast, predicted, None, reason, ())
+    if used := sorted({*forecast.records, *forecast.present} & set(delta.ids)):
+        reason = f"not scored: record {used[0]} was there when the forecast was made"
+        return Outcome(forecast, predicted, None, reason, delta.ids)
+    seeds = sorted(delta.differences)[: forecast.seeds]
+    if len(seeds) < forecast.seeds:
+        return Outcome(forecast, predicted, None, f"{len(seeds)} of {count(forecast.seeds, 'seed')}", delta.ids)
+    return Outcome(forecast, predicted, fmean(delta.differences[seed] for seed in seeds), "", delta.ids)
+
+
+HEADER = (
+    *("Forecast", "Variant", "Against", "Quantity", "At budgets", "Expected", "80 %", "P(higher)", "Measured"),
+    "In the interval",
+)
+FACTS = (
+    *("forecast", "scale", "variant", "against", "quantity", "corpus", "budgets", "octaves", "means", "seeds"),
+    *("expected", "low", "high", "probability_higher", "measured", "covered", "brier", "naive_brier", "reason"),
+    *("made_from", "records"),
+)
+
+
+def forecasts_table(outcomes: Sequence[Outcome], group: Group) -> Table:
+    """One line a difference that was forecast."""
+    return Table(
+        title=f"Forecasts and outcomes (scale {group.scale}, data {group.data})",
+        shown=frame_of([_shown(each) for each in outcomes], HEADER),
+        facts=frame_of([_facts(each) for each in outcomes], FACTS),
+        alignment="lllllrrrrl",
+        notes=(*warnings(group), *_notes(outcomes)),
+        rules=frozenset(
+            place for place in range(1, len(outcomes)) if outcomes[place].forecast != outcomes[place - 1].forecast
+        ),
+        records=tuple(each.ids for each in outcomes),
+    )
+
+
+def _shown(outcome: Outcome) -> tuple[str, ...]:
+    each, digits = outcome.predicted, DIGITS[outcome.predicted.quantity]
+    held = {True: "yes", False: "no", None: outcome.reason or "signs only"}[outcome.is_covered]
+    return (
+        outcome.forecast.id,
+        each.variant,
+        each.base,
+        f"{name_measurement(each.quantity, each.corpus)} at {outcome.forecast.scale}",
+        " → ".join(signed(at.mean, digits) for at in each.budgets),
+        DASH if each.mean is None else signed(each.mean, digits),
+        printed_range(each.interval, digits),
+        number(each.probability_higher, 2),
+        DASH if outcome.measured is None else signed(outcome.measured, digits),
+        held,
+    )
+
+
+def _facts(outcome: Outcome) -> tuple[Any, ...]:
+    forecast, each = outcome.forecast, outcome.predicted
+    return (
+        *(forecast.id, forecast.scale, each.variant, each.base, each.quantity, each.corpus),
+        " ".join(at.budget for at in each.budgets),
+        " ".join(f"{at.octaves:.3f}" for at in each.budgets),
+        " ".join(f"{at.mean:.6f}" for at in each.budgets),
+        forecast.seeds,
+        *(each.mean, *(each.interval or (None, None)), each.probability_higher, outcome.measured),
+        *("" if outcome.is_covered is None else str(outcome.is_covered).lower(), outcome.brier, outcome.naive_brier),
+        *(outcome.reason, " ".join(forecast.records), " ".join(outcome.ids)),
+    )
+
+
+def _notes(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    yield (
+        "A forecast is no result. It was made from runs with schedules of their own at the budgets, the smallest "
+        "first; expected is the mean over the seeds of the larger runs, with its 80 % interval; P(higher) is the "
+        "probability that it is above 0."
+    )
+    for forecast in dict.fromkeys(each.forecast for each in outcomes):
+        own = [each for each in outcomes if each.forecast == forecast]
+        yield from _notes_on(forecast, own)
+
+
+def _notes_on(forecast: Forecast, outcomes: Sequence[Outcome]) -> Iterator[str]:
+    younger = sorted({name for each in outcomes if each.measured is not None for name in each.ids})
+    yield (
+        f"{forecast.id}: {'signs' if forecast.is_of_signs else 'differences'} at scale {forecast.scale} over "
+        f"{count(forecast.seeds, 'seed')}, from {count(len(forecast.records), 'record')} at "
+        f"{', '.join(forecast.budgets)}, made by {forecast.code}; {count(len(younger), 'record')} behind its outcomes "
+        f"are younger{': ' + _listed(younger) if younger else ''}."
+    )
+    yield f"{forecast.id}: {describe_scores(outcomes)}"
+    yield from (f"{forecast.id} leaves out: {sentence}." for sentence in forecast.left_out)
+
+
+def describe_scores(outcomes: Sequence[Outcome]) -> str:
+    """Coverage and Brier scores in a sentence."""
+    scored = [each for each in outcomes if each.measured is not None]
+    if not scored:
+        return "nothing is measured yet that it could be scored on."
+    covered = [each.is_covered for each in scored if each.is_covered is not None]
+    intervals = (
+        f"{sum(covered)} of {count(len(covered), 'interval')} of {100 * COVERAGE:g} % hold what was measured; "
+        if covered
+        else ""
+    )
+    brier = fmean(each.brier for each in scored if each.brier is not None)
+    naive = fmean(each.naive_brier for each in scored if each.naive_brier is not None)
+    return (
+        f"{intervals}Brier score of the sign {number(brier, 3)}, of the smallest budget's sign {number(naive, 3)} "
+        f"(lower is better; {count(len(scored), 'difference')}, which share arms and seeds)."
+    )
+
+
+def _listed(names: Sequence[str], most: int = 3) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
