@@ -24,6 +24,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 hypothesis.settings.register_profile("untimed", deadline=None)  # an example may be slow on a busy machine
 hypothesis.settings.load_profile("untimed")
 HANDLED = (signal.SIGINT, *processes.ENDING, *processes.WARNINGS)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets its background jobs ignore it
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
