@@ -15,7 +15,14 @@ from reports.effects import Factorial, effects_table, find_factorials
 from reports.evidence import Evidence
 from reports.figures.embeddings import Embeddings, embedding_table, figure4, figure5, find_embeddings, table4
 from reports.figures.figure1 import Bars, figure1, figure1_facts, find_bars
-from reports.figures.forests import draw_forest, forest_of_deltas, forest_of_effects
+from reports.figures.forests import (
+    COLUMN_INCHES,
+    Forest,
+    draw_forest,
+    forest_of_deltas,
+    forest_of_effects,
+    one_quantity,
+)
 from reports.figures.perplexity import PerplexityLine, figure2, perplexity_lines, perplexity_table
 from reports.figures.rates import draw_sweeps, sweeps_table
 from reports.forecast_scores import Outcome, forecasts_table, score_forecasts
@@ -123,7 +130,17 @@ def _contrastive(findings: Findings) -> Table | None:
 def _draw_deltas(findings: Findings) -> Images:
     if not any(delta.comparison for delta in findings.deltas):
         return {}
-    return draw_forest(forest_of_deltas(findings.deltas, findings.group, findings.bars.quantity))
+    return draw_forest(_forest(findings))
+
+
+def _draw_deltas_in_a_column(findings: Findings) -> Images:
+    if not any(delta.comparison for delta in findings.deltas):
+        return {}
+    return draw_forest(one_quantity(_forest(findings)), COLUMN_INCHES)
+
+
+def _forest(findings: Findings) -> Forest:
+    return forest_of_deltas(findings.deltas, findings.group, findings.bars.quantity)
 
 
 def _effects(findings: Findings) -> Table | None:
@@ -167,6 +184,12 @@ OUTPUTS: Mapping[str, Output] = {
         lambda findings: deltas_table(findings.deltas, findings.group, findings.bars.quantity),
         _draw_deltas,
         part="statistics",
+    ),
+    "deltas-column": Output(
+        "Deltas, one column wide",
+        lambda findings: deltas_table(findings.deltas, findings.group, findings.bars.quantity),
+        _draw_deltas_in_a_column,
+        formats=(),
     ),
     "compute": Output("Compute-equivalent gains", _gains, part="statistics"),
     "forecasts": Output("Forecasts and outcomes", _forecasts, part="statistics"),

@@ -23,17 +23,25 @@ UNITS = {
     "loss": "nats a token, lower is better",
     BITS: "bits a byte, lower is better",
 }
-MOST_LETTERS_OF_A_REASON = 40  # of a reason, as many as a column holds
+PAGE_INCHES, COLUMN_INCHES = 6.75, 3.25
+"""The width of a text and of one of two columns: at these no letter is below six points."""
 SEEDS = "line: 95 % t interval over paired seeds; rings: seeds"
-CUT = "An interval much wider than all seeds is cut at the edge; numbers and tests are in the table of the same name."
+CUT = (
+    "An interval much wider than all seeds is cut at the edge, a difference much larger than all others is an arrow "
+    "there; numbers and tests are in the table of the same name."
+)
 GREY, SHADE, FAINT = "#8A8A8A", "#F4F4F4", "#B0B0B0"
 LEFT_INCHES, NAME_INCHES, LABEL_INCHES = 0.08, 0.84, 2.15
-COLUMN_INCHES, NUMBER_INCHES, LINE_INCHES = 2.0, 0.44, 0.27
-HEAD_INCHES, FOOT_INCHES = 0.72, 0.72
+GAP_INCHES, NUMBER_INCHES, LINE_INCHES = 0.04, 0.42, 0.27
+HEAD_INCHES, FOOT_INCHES, LINE_OF_TEXT_INCHES = 0.54, 0.54, 0.115
 LETTERS_AN_INCH, MOST_LETTERS = 21, 27
-LETTER_INCHES = 0.053  # of a name
+LETTER_INCHES = 0.063  # of a name
+REASON_INCHES = 0.05  # of a letter of a reason
+LEAST_FIELD_INCHES = 1.15  # of a column with its numbers; where they are narrower what changes is left out
 MOST_BEYOND = 0.8
 """How far an axis goes beyond seeds and zero to hold intervals, as a share of their range; wider ones are cut."""
+MOST_REACH = 2
+"""A difference that reaches so many times further than any other does not set the axis."""
 
 
 @dataclass(frozen=True)
@@ -59,56 +67,87 @@ class Forest:
 
 
 @rendered
-def draw_forest(forest: Forest) -> "Figure":
-    """The forest as a figure that is as large as its lines and columns ask."""
+def draw_forest(forest: Forest, width_inches: float = PAGE_INCHES) -> "Figure":
+    """The forest as a figure of a width, as high as its lines ask. Where its columns would be too narrow it leaves out
+    what changes."""
     from matplotlib.figure import Figure
 
-    field_inches = LINE_INCHES * len(forest.lines)
-    height = HEAD_INCHES + field_inches + FOOT_INCHES
     longest = max(len(name) for name, _ in forest.lines)
-    label_inches = max(LABEL_INCHES, LEFT_INCHES + LETTER_INCHES * longest)
-    width = label_inches + COLUMN_INCHES * len(forest.columns)
+    name_inches = max(NAME_INCHES, LETTER_INCHES * longest)
+    with_changes = max(LABEL_INCHES, name_inches)
+    has_changes = any(changes for _, changes in forest.lines) and (
+        width_inches - LEFT_INCHES - with_changes >= LEAST_FIELD_INCHES * len(forest.columns)
+    )
+    label_inches = LEFT_INCHES + (with_changes if has_changes else name_inches)
+    column_inches = (width_inches - label_inches) / len(forest.columns)
+    letters = int(width_inches * LETTERS_AN_INCH)
+    foot = textwrap.wrap(forest.foot, letters)
+    title = textwrap.wrap(forest.title, int(0.68 * letters))
+    head_inches = HEAD_INCHES + 0.15 * (len(title) - 1)
+    foot_inches = FOOT_INCHES + LINE_OF_TEXT_INCHES * len(foot)
+    field_inches = LINE_INCHES * len(forest.lines)
+    height, width = head_inches + field_inches + foot_inches, width_inches
     figure = Figure(figsize=(width, height))
     for place in range(len(forest.columns)):
-        left, wide = label_inches + COLUMN_INCHES * place, COLUMN_INCHES - NUMBER_INCHES
-        axes = figure.add_axes((left / width, FOOT_INCHES / height, wide / width, field_inches / height))
-        _draw_column(axes, forest, place)
+        left, wide = label_inches + column_inches * place, column_inches - NUMBER_INCHES - GAP_INCHES
+        axes = figure.add_axes((left / width, foot_inches / height, wide / width, field_inches / height))
+        _draw_column(axes, forest, place, most_letters=int(wide / REASON_INCHES))
     for index, (name, changes) in enumerate(forest.lines):
-        up = (FOOT_INCHES + LINE_INCHES * (len(forest.lines) - index - 0.5)) / height
+        up = (foot_inches + LINE_INCHES * (len(forest.lines) - index - 0.5)) / height
         figure.text(LEFT_INCHES / width, up, name, fontsize=7, weight="bold", color=INK, va="center")
-        whole_shapes = changes.replace(" × ", "\u00a0×\u00a0")
-        short = "\n".join(textwrap.wrap(whole_shapes, MOST_LETTERS, max_lines=2, placeholder=" …"))
-        figure.text((LEFT_INCHES + NAME_INCHES) / width, up, short, fontsize=6, color=INK, va="center")
-    figure.text(LEFT_INCHES / width, 1 - 0.2 / height, forest.title, fontsize=9, weight="bold", color=INK, va="top")
-    foot = "\n".join(textwrap.wrap(forest.foot, int(width * LETTERS_AN_INCH)))
-    figure.text(LEFT_INCHES / width, 0.06 / height, foot, fontsize=6, color="#444444", va="bottom", linespacing=1.3)
+        if has_changes:
+            whole_shapes = changes.replace(" × ", "\u00a0×\u00a0")
+            short = "\n".join(textwrap.wrap(whole_shapes, MOST_LETTERS, max_lines=2, placeholder=" …"))
+            figure.text((LEFT_INCHES + NAME_INCHES) / width, up, short, fontsize=6, color=INK, va="center")
+    top: dict[str, Any] = {"fontsize": 8.5, "weight": "bold", "color": INK, "va": "top"}
+    figure.text(LEFT_INCHES / width, 1 - 0.1 / height, "\n".join(title), **top)
+    small: dict[str, Any] = {"fontsize": 6, "color": "#444444", "va": "bottom", "linespacing": 1.3}
+    figure.text(LEFT_INCHES / width, 0.06 / height, "\n".join(foot), **small)
     return figure
 
 
-def _draw_column(axes: "Axes", forest: Forest, place: int) -> None:
+def _draw_column(axes: "Axes", forest: Forest, place: int, most_letters: int) -> None:
     title, unit = forest.columns[place]
     own = [forest.cells.get((line, place), "") for line in range(len(forest.lines))]
-    axes.set_xlim(*limits([cell for cell in own if isinstance(cell, Strip)]))
+    low, high = limits(near_strips([cell for cell in own if isinstance(cell, Strip)]))
+    axes.set_xlim(low, high)
     axes.set_ylim(len(own) - 0.5, -0.5)
     axes.axvline(0, color=INK, lw=0.7, zorder=1)
     for line, cell in enumerate(own):
         shade = SHADE if line % 2 else "white"
         axes.axhspan(line - 0.5, line + 0.5, color=shade, lw=0, zorder=0)
-        if isinstance(cell, Strip):
+        if isinstance(cell, Strip) and low <= cell.comparison.mean <= high:
             _draw_strip(axes, cell, line)
+        elif isinstance(cell, Strip):
+            _point_to(axes, cell, line, low if cell.comparison.mean < low else high)
         elif cell:
-            _print_reason(axes, cell, line, shade)
-    axes.set_title(title, fontsize=7.5, weight="bold", color=INK, loc="left", pad=4)
-    axes.set_xlabel(unit, fontsize=6.6, color=INK)
+            _print_reason(axes, textwrap.shorten(cell, most_letters, placeholder=" …"), line, shade)
+    words = "\n".join(textwrap.wrap(title, max(12, most_letters)))
+    axes.set_title(words, fontsize=7, weight="bold", color=INK, loc="left", pad=4)
+    unit_words = "\n".join(textwrap.wrap(unit, max(12, int(1.2 * most_letters))))
+    axes.set_xlabel(unit_words, fontsize=6, color=INK)
     axes.set_yticks([])
     axes.tick_params(axis="x", length=2.5, width=0.6, labelsize=6)
-    axes.locator_params(axis="x", nbins=5)
+    axes.locator_params(axis="x", nbins=3 if most_letters < 25 else 5)
     axes.spines[["top", "right", "left"]].set_visible(False)
+
+
+def _point_to(axes: "Axes", strip: Strip, line: int, edge: float) -> None:
+    """An arrow at the edge in place of a difference that lies beyond it, with its number."""
+    marker = "<" if strip.comparison.mean < 0 else ">"
+    colour = GREY if strip.quiet else KEPT
+    axes.plot(edge, line, ls="", marker=marker, ms=4.5, color=colour, zorder=5, clip_on=False)
+    _print_number(axes, strip, line)
+
+
+def _print_number(axes: "Axes", strip: Strip, line: int) -> None:
+    text = signed(strip.comparison.mean, strip.digits - 1)
+    axes.text(1.05, line, text, transform=axes.get_yaxis_transform(), fontsize=6, color=INK, va="center")
 
 
 def _print_reason(axes: "Axes", reason: str, line: int, shade: str) -> None:
     box = {"fc": shade, "ec": "none", "pad": 0.5}  # the zero line stays clear of words
-    words: dict[str, Any] = {"fontsize": 5, "color": GREY, "va": "center", "bbox": box}
+    words: dict[str, Any] = {"fontsize": 6, "color": GREY, "va": "center", "bbox": box}
     axes.text(0.02, line, reason, transform=axes.get_yaxis_transform(), **words)
 
 
@@ -123,8 +162,16 @@ def _draw_strip(axes: "Axes", strip: Strip, line: int) -> None:
         ring: dict[str, Any] = {"ls": "", "marker": "o", "ms": 3.0, "mfc": "white", "mec": colour, "mew": 0.7}
         axes.plot(found.differences, [line] * found.seeds, zorder=4, **ring)
     axes.plot(found.mean, line, ls="", marker="D", ms=3.6, color=colour, zorder=5)
-    text = signed(found.mean, strip.digits - 1)
-    axes.text(1.03, line, text, transform=axes.get_yaxis_transform(), fontsize=6, color=INK, va="center")
+    _print_number(axes, strip, line)
+
+
+def near_strips(strips: Sequence[Strip]) -> list[Strip]:
+    """The differences without one that reaches much further than all others, of which there are two at least."""
+    reaches = [max(map(abs, strip.comparison.differences)) for strip in strips]
+    most, second = sorted(reaches)[-1:], sorted(reaches)[-2:-1]
+    if len(strips) < 3 or not 0 < MOST_REACH * second[0] < most[0]:
+        return list(strips)
+    return [strip for strip, reach in zip(strips, reaches, strict=True) if reach < most[0]]
 
 
 def limits(strips: Sequence[Strip]) -> Interval:
@@ -160,6 +207,23 @@ def forest_of_deltas(deltas: Sequence[Delta], group: Group, quantity: str) -> Fo
     return Forest(tuple(lines), tuple(units.items()), cells, f"Differences — {describe_data(group)}", foot)
 
 
+def one_quantity(forest: Forest) -> Forest:
+    """The forest with one of its columns, that with most strips: what a narrow figure holds."""
+    counts = [
+        sum(isinstance(cell, Strip) for (_, at), cell in forest.cells.items() if at == place)
+        for place in range(len(forest.columns))
+    ]
+    best = counts.index(max(counts))
+    kept = [line for line in range(len(forest.lines)) if isinstance(forest.cells.get((line, best)), Strip)]
+    return Forest(
+        lines=tuple((forest.lines[line][0], "") for line in kept),
+        columns=(forest.columns[best],),
+        cells={(index, 0): forest.cells[line, best] for index, line in enumerate(kept)},
+        title=forest.title,
+        foot=forest.foot,
+    )
+
+
 def forest_of_effects(factorials: Sequence[Factorial], group: Group) -> Forest:
     """A line for every tested effect, a column for each quantity of each factorial that has any."""
     told = [each for each in factorials if each.effects]
@@ -179,7 +243,7 @@ def forest_of_effects(factorials: Sequence[Factorial], group: Group) -> Forest:
 
 def _strip(delta: Delta, group: Group) -> Strip | str:
     if delta.comparison is None:
-        return textwrap.shorten(delta.reason, MOST_LETTERS_OF_A_REASON, placeholder=" …")
+        return delta.reason
     row = group.last_rows.get(delta.variant)
     is_discarded = row is not None and not row.kept
     return Strip(delta.comparison, DIGITS[delta.quantity], delta.examples, is_discarded)

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ablations.ladder import M10
+from reports import published
 from reports.deltas import DIGITS, OWN_RATES, Delta
 from reports.figures.figure1 import Bar
 from reports.findings import Findings
@@ -163,9 +164,14 @@ class _Lines:
         return self._register.number(number(loss.mean, 3), f"{row.name}: held-out loss on {corpus}", how, ids)
 
     def _paper(self, bar: Bar) -> Number:
-        """What the paper prints: the average and, where it has one, the relative change."""
-        if bar.paper is None:
+        """What the paper prints: the average and, where it has one, the relative change; beside a mean of other tasks
+        the change alone, which is of the average all the same."""
+        paper = published.figure1().get(bar.row.name)
+        if paper is None:
             return Number("")
-        change = bar.paper.printed_delta_percent
-        text = number(bar.paper.average) + ("" if change is None else f" ({signed_percent(change)})")
-        return self._register.number(text, f"{bar.row.name}: GLUE average in the paper", "", bar.paper.source)
+        step = "" if paper.printed_delta_percent is None else signed_percent(paper.printed_delta_percent)
+        if bar.paper is None:
+            title = f"{bar.row.name}: change of the average of eight tasks to its parent in the paper"
+            return self._register.number(step, title, "", paper.source)
+        text = number(bar.paper.average) + (f" ({step})" if step else "")
+        return self._register.number(text, f"{bar.row.name}: GLUE average in the paper", "", paper.source)

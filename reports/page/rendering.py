@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ablations.ladder import ladder
+from reports.answer import answer
 from reports.comparison import agreement_sentences, rank_variants
 from reports.curves import Curves
 from reports.evidence import Evidence
@@ -48,12 +49,13 @@ Links = tuple[tuple[str, tuple[tuple[str, str], ...]], ...]  # titles with (suff
 @dataclass(frozen=True)
 class Section:
     """One scale and source of data. `id` is also the name of its folder; `warning` is empty where there is none;
-    `order` says how far the ladder's order is the paper's; `tables` are by part; `parts` are the ends of the ids of its
-    parts, with their names."""
+    `answer` are three sentences made from verdicts; `order` says how far the ladder's order is the paper's; `tables`
+    are by part; `parts` are the ends of the ids of its parts, with their names."""
 
     id: str
     title: str
     warning: str
+    answer: tuple[str, ...]
     order: tuple[str, ...]
     facts: tuple[tuple[str, Number], ...]
     ladder: LadderChart
@@ -103,6 +105,7 @@ def _section(study: Findings, curves: Curves, files: Sequence[str], register: Re
         id=study.folder,
         title=f"Scale {group.scale}, data {group.data}",
         warning=" ".join(warnings(group)),
+        answer=answer(study.deltas),
         order=tuple(agreement_sentences(agreements)) if agreements else (),
         facts=_facts(study, tables["costs"][0]),
         ladder=draw_ladder(study, register),

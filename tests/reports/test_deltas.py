@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.text import Text
 
 from ablations.designs import cell, cells
 from ablations.ladder import ladder
@@ -17,13 +18,17 @@ from reports.effects import find_factorials
 from reports.evidence import read_evidence
 from reports.figures.figure1 import find_bars
 from reports.figures.forests import (
+    COLUMN_INCHES,
     MOST_BEYOND,
+    PAGE_INCHES,
     Forest,
     Strip,
     draw_forest,
     forest_of_deltas,
     forest_of_effects,
     limits,
+    near_strips,
+    one_quantity,
 )
 from reports.inference import compare, family_p_values
 from reports.matching import group_of
@@ -345,6 +350,31 @@ def test_axes_hold_zero_all_seeds_and_intervals_that_do_not_dwarf_them(lines: li
     for strip in strips:
         if strip.comparison.interval and strip.comparison.interval[1] <= max(seeds) + MOST_BEYOND * spread:
             assert strip.comparison.interval[1] <= high
+
+
+def test_a_difference_that_reaches_much_further_than_all_others_does_not_set_the_axis() -> None:
+    near, far = [Strip(compare(each, 0.5), 2) for each in ((0.1, 0.2), (-0.3, 0.1), (0.0, 0.1))], (-1.0, -0.9)
+    assert near_strips([*near, Strip(compare(far, 0.5), 2)]) == near
+    twice = [*near, *[Strip(compare(far, 0.5), 2)] * 2]
+    assert near_strips(near) == near and near_strips(twice) == twice and near_strips(near[:2]) == near[:2]
+
+
+@pytest.mark.parametrize("width", [PAGE_INCHES, COLUMN_INCHES])
+def test_a_forest_fits_its_width_in_letters_of_six_points(compared: Study, width: float) -> None:
+    """Every text lies within the figure, which is as wide as a page or a column of one."""
+    group, deltas = read(compared)
+    forest = forest_of_deltas(deltas, group, "average of 8 tasks")
+    figure = draw_forest.__wrapped__(forest if width == PAGE_INCHES else one_quantity(forest), width)  # type: ignore[attr-defined]
+    figure.draw_without_rendering()
+    assert figure.get_figwidth() == width
+    texts = [text for text in figure.findobj(Text) if text.get_text() and text.get_visible()]
+    assert len(texts) > 15 and all(text.get_fontsize() >= 6 for text in texts)
+    whole, ticks = figure.bbox, [label for axes in figure.axes for label in axes.get_xticklabels()]
+    for text in texts:
+        if text in ticks:  # matplotlib keeps those that lie beyond the axis
+            continue
+        box = text.get_window_extent()
+        assert whole.x0 <= box.x0 and box.x1 <= whole.x1 and whole.y0 <= box.y0 and box.y1 <= whole.y1, text
 
 
 def test_equal_deltas_give_equal_bytes(compared: Study) -> None:

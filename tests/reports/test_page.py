@@ -87,6 +87,17 @@ def test_page_shows_the_tree_with_arms_and_names_what_has_no_score(study: Study,
     assert "no record" in text and "4 of 11" in text and "not evidence" in text
 
 
+def test_the_answer_stands_on_top_of_its_section(study: Study, tmp_path: Path) -> None:
+    """One seed claims nothing; beside a mean of some tasks stands the paper's step, not its average."""
+    study.without = {"mnli": "no data"}
+    study.write(["M0", "M1", "M2"])
+    text = written(study, tmp_path)
+    place = text.index('<p class="answer">')
+    assert text.index("<h2 id=") < place < text.index('class="facts"')
+    assert "nothing is claimed of" in text[place : place + 500] and "a claim needs 6." in text[place : place + 500]
+    assert ">+3.6 %</button>" in text and ">84.0" not in text
+
+
 def test_an_arm_stands_before_the_trunk_goes_on(study: Study, tmp_path: Path) -> None:
     for name in ("M5", "M7@code", "M7"):
         study.pretrain(name)

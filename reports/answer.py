@@ -1,0 +1,79 @@
+"""What a study says in three sentences, made from the verdicts of the ladder's deltas; nothing else is claimed."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from reports.deltas import LADDER, Delta
+from reports.inference import SEEDS_FOR_A_CLAIM
+from reports.tables import count
+
+MOST_NAMED = 4
+BETTER = {"GLUE": "higher"}
+"""The direction that is better, where it is not lower."""
+CHANGES = ("higher", "lower")
+
+
+def answer(deltas: Sequence[Delta]) -> tuple[str, str, str]:
+    """What is claimed of GLUE, what of the held-out loss with most claims and comparisons, and what cannot be told."""
+    steps = [delta for delta in deltas if delta.design == LADDER]
+    by_loss: dict[str, list[Delta]] = defaultdict(list)
+    for delta in steps:
+        if delta.quantity == "loss" and delta.comparison is not None:
+            by_loss[delta.measured].append(delta)
+    of_loss = max(by_loss.values(), key=lambda each: (len(list(filter(_claim, each))), len(each)), default=[])
+    of_glue = [delta for delta in steps if delta.quantity == "GLUE" and delta.comparison is not None]
+    return (
+        _claims(f"held-out {of_loss[0].measured}" if of_loss else "held-out loss", of_loss),
+        _claims("GLUE", of_glue),
+        _untold(steps, [*of_loss, *of_glue]),
+    )
+
+
+def _claim(delta: Delta) -> str:
+    """The direction that the verdict claims; empty where it claims none."""
+    direction = delta.verdict.partition(";")[0].partition(",")[0]
+    return direction if direction in CHANGES else ""
+
+
+def _claims(readout: str, compared: Sequence[Delta]) -> str:
+    """Which steps are claimed to change a readout, and for better or worse."""
+    if not compared:
+        return f"In {readout} no step of the ladder can be compared."
+    steps = count(len(compared), "step")
+    found: Mapping[bool, list[str]] = {True: [], False: []}
+    for delta in compared:
+        if direction := _claim(delta):
+            found[direction == BETTER.get(delta.quantity, "lower")].append(f"{delta.variant} against {delta.base}")
+    told = [
+        f"{word}: {', '.join(names)}" for word, names in (("better", found[True]), ("worse", found[False])) if names
+    ]
+    if told:
+        number_of = sum(map(len, found.values()))
+        return f"In {readout} a difference is claimed of {number_of} of {steps} compared; {'; '.join(told)}."
+    fewest = min(delta.comparison.seeds for delta in compared if delta.comparison is not None)
+    most = max(delta.comparison.seeds for delta in compared if delta.comparison is not None)
+    seeds = count(most, "seed") if fewest == most else f"{fewest} to {most} seeds"
+    if most < SEEDS_FOR_A_CLAIM:
+        return (
+            f"In {readout} nothing is claimed of {steps} compared: they have {seeds}, and a claim needs "
+            f"{SEEDS_FOR_A_CLAIM}."
+        )
+    return f"In {readout} none of {steps} compared, with {seeds}, changes it beyond the noise of seeds."
+
+
+def _untold(steps: Sequence[Delta], shown: Sequence[Delta]) -> str:
+    """Which steps are not told in any readout, and which are claimed to make no difference."""
+    pairs = dict.fromkeys((delta.variant, delta.base) for delta in steps)
+    told = {(delta.variant, delta.base) for delta in shown if delta.verdict and delta.verdict != "too few seeds"}
+    equal = [f"{d.variant} against {d.base} in {d.measured}" for d in shown if d.verdict.startswith("equivalent")]
+    missing = [f"{variant} against {base}" for variant, base in pairs if (variant, base) not in told]
+    if len(missing) == len(pairs):
+        return "No step of the ladder can be told from these records."
+    parts = [f"Not told: {_listed(missing)}" if missing else "Every step is told"]
+    parts += [f"equivalent within the margins: {_listed(equal)}"] if equal else []
+    return f"{'; '.join(parts)}."
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more
