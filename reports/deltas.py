@@ -4,6 +4,7 @@ A pair shares the seed of pre-training. GLUE means are always comparable, held-o
 the same text in the same tokens and lengths; nothing missing is filled in.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,22 +30,34 @@ from reports.inference import (
     family_p_values,
     last_look,
     verdict,
+    with_examples,
 )
 from reports.notes import warnings, why_no_average
+from reports.readouts import READOUTS, paired_variance
 from reports.resampling import StoredPredictions
 from reports.scores import POINTS_OF_SCORE, Estimate, Group, Row, Seeds
 from reports.tables import DASH, Table, frame_of, number, p_value, printed_range, signed
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+NORMAL_QUANTILE = 1.959964
+"""Of the 95 % interval over hundreds of items."""
 LADDER, OWN_RATES = "ladder", "own rates"
 BITS = "bits per byte"
 MARGINS: Mapping[str, tuple[float, str]] = {
     "GLUE": (0.5, "points: the smallest change between neighbours in the paper's Figure 1 (M2 → M4)"),
     "loss": (0.05, "nats: the noise of some hundred held-out documents, up to 0.048 in a paired difference"),
     BITS: (0.016, "bits: the 0.05 nats of a token of 4.5 bytes"),
+    READOUTS["loss"].quantity: (
+        0.05,
+        "nats: as other losses; a MiB of text has a noise of 0.006 in a paired difference",
+    ),
+    READOUTS["loss_80_10_10"].quantity: (0.05, "nats: the same"),
+    READOUTS["words"].quantity: (0.016, "bits: as bits per byte; the words of a MiB of text have a noise of 0.0025"),
+    READOUTS["cloze"].quantity: (3.0, "points: three times the noise of 1,000 items, 1.0"),
+    READOUTS["pairs"].quantity: (5.0, "points: three times the noise of 360 pairs, 1.6"),
 }
-DIGITS = {"GLUE": 2, "loss": 4, BITS: 4}
+DIGITS = {"GLUE": 2, "loss": 4, BITS: 4} | {each.quantity: each.digits for each in READOUTS.values()}
 
 
 def name_measurement(quantity: str, corpus: str, context: int | None = None) -> str:
@@ -65,7 +78,9 @@ class Delta:
     quantity, a loss on each corpus by itself, at the last look. `arms` are the values of both sides by seed, with those
     that have no partner; `collapsed` says which of the paired ones lie far from their arm's others. With such seeds
     `p_family` is the larger of two, with and without them: an effect is claimed only where it does not rest on them.
-    `examples` is the 95 % interval over development examples at these seeds; None where `no_examples` says why.
+    `examples` is the 95 % interval over development examples, texts or items at these seeds, `variance` theirs in the
+    mean difference; None where `no_examples` says why, or where records hold no number for each. `both` is the interval
+    over seeds and examples, `p_both` the p that goes with it.
     """
 
     variant: str
@@ -85,6 +100,9 @@ class Delta:
     p_family: float | None = None
     p_equivalence_holm: float | None = None
     examples: Interval | None = None
+    variance: float | None = None
+    both: Interval | None = None
+    p_both: float | None = None
     no_examples: str = ""
 
     @property
@@ -102,7 +120,12 @@ class Delta:
         """What may be claimed, with the seeds that collapsed; empty where nothing is compared."""
         if self.comparison is None:
             return ""
-        words = verdict(self.comparison, self.p_family, self.p_equivalence_holm)
+        difference, equivalence = self.p_family, self.p_equivalence_holm
+        if difference is not None and self.p_both is not None:
+            difference = max(difference, self.p_both)
+        if self.both is not None and max(map(abs, self.both)) > self.comparison.margin:
+            equivalence = None
+        words = verdict(self.comparison, difference, equivalence)
         return f"{words}; collapsed: {', '.join(self.collapsed)}" if self.collapsed else words
 
 
@@ -110,7 +133,11 @@ def find_deltas(group: Group, tasks: Sequence[str], stored: StoredPredictions) -
     """All deltas in the order of the ladder: GLUE means over `tasks`, then held-out losses, then the designs."""
     families: dict[tuple[str, str], list[Delta]] = defaultdict(list)
     for design, variant, base in _compared_pairs(group):
-        for delta in (pair_glue(variant, base, tasks, group), *pair_losses(variant, base)):
+        for delta in (
+            pair_glue(variant, base, tasks, group),
+            *pair_losses(variant, base),
+            *pair_readouts(variant, base),
+        ):
             compared = _compare(replace(delta, design=design), variant, base, tasks, stored)
             families[compared.family].append(compared)
     return tuple(delta for family in families.values() for delta in _corrected(family))
@@ -141,14 +168,18 @@ def _compare(delta: Delta, variant: Row, base: Row, tasks: Sequence[str], stored
         return replace(delta, differences={}, seeds=(), ids=(), reason=untrained)
     if not delta.differences:
         return delta
-    examples, reason = None, ""
+    delta = replace(delta, comparison=compare(delta.differences.values(), MARGINS[delta.quantity][0]))
     if delta.quantity == "GLUE":
         try:
-            examples = bootstrap_interval(variant, base, tasks, stored, delta.seeds)
+            draws = resampled_differences(variant, base, tasks, stored, delta.seeds)
         except MissingData as error:
-            reason = str(error)
-    comparison = compare(delta.differences.values(), MARGINS[delta.quantity][0])
-    return replace(delta, comparison=comparison, examples=examples, no_examples=reason)
+            return replace(delta, no_examples=str(error))
+        low, high = np.nanpercentile(draws, (2.5, 97.5))
+        delta = replace(delta, examples=(float(low), float(high)), variance=float(np.nanvar(draws, ddof=1)))
+    if delta.variance is None:
+        return delta
+    found = with_examples(delta.differences.values(), delta.variance)
+    return delta if found is None else replace(delta, both=found[0], p_both=found[1])
 
 
 def _corrected(family: Sequence[Delta]) -> list[Delta]:
@@ -251,6 +282,52 @@ def _pairs_in_bits(variant: Row, base: Row) -> Iterator[Delta]:
         yield _subtract_losses(empty, variant, base, first[place], second[place])
 
 
+def pair_readouts(variant: Row, base: Row) -> Iterator[Delta]:
+    """Every readout on every corpus that both answered, the variant's own first; only of models that were asked the
+    same, and losses a token only of models with the same tokens."""
+    ours, theirs = variant.recipe.pretraining, base.recipe.pretraining
+    if ours == theirs or why_not_paired(variant, base):
+        return
+    has_same_tokens = (ours.data.tokenizer, ours.model.vocabulary_size) == (
+        theirs.data.tokenizer,
+        theirs.model.vocabulary_size,
+    )
+    corpora = sorted(
+        set(variant.answers.corpus) & set(base.answers.corpus), key=lambda each: (each != ours.data.corpus, each)
+    )
+    for readout, facts in READOUTS.items():
+        for corpus in corpora:
+            first, second = variant.answers_to(readout, corpus), base.answers_to(readout, corpus)
+            if (facts.shares_tokens and not has_same_tokens) or first.empty or second.empty:
+                continue
+            empty = Delta(variant.name, base.name, facts.quantity, corpus)
+            yield _subtract_answers(empty, first, second, facts.factor)
+
+
+def _subtract_answers(empty: Delta, ours: pd.DataFrame, theirs: pd.DataFrame, factor: float) -> Delta:
+    """The differences at the seeds at which both were asked the same, with the variance that the items give them."""
+    pairs = ours.merge(theirs, on=["seed", "items"], suffixes=("", "_of_base")).sort_values("seed")
+    usual = pairs["items"].mode()
+    pairs = pairs[pairs["items"] == usual.iloc[0]] if len(usual) else pairs
+    if pairs.empty:
+        return replace(empty, reason=f"{empty.variant} and {empty.base} were not asked the same at any seed")
+    delta = _subtract(
+        empty,
+        Row.estimate(ours[ours["items"] == usual.iloc[0]], factor),
+        Row.estimate(theirs[theirs["items"] == usual.iloc[0]], factor),
+    )
+    variance = paired_variance(list(zip(pairs.answer, pairs.answer_of_base, strict=True)))
+    if variance is None:
+        return replace(delta, ids=tuple(sorted({*pairs.id, *pairs.id_of_base})))
+    mean, half = np.mean(list(delta.differences.values())), NORMAL_QUANTILE * factor * math.sqrt(variance)
+    return replace(
+        delta,
+        ids=tuple(sorted({*pairs.id, *pairs.id_of_base})),
+        variance=factor**2 * variance,
+        examples=(float(mean - half), float(mean + half)),
+    )
+
+
 def _subtract(empty: Delta, ours: Estimate, theirs: Estimate) -> Delta:
     """The differences at the seeds that both sides have; what only one side has is named."""
     common = sorted(ours.by_seeds.keys() & theirs.by_seeds.keys())
@@ -292,10 +369,10 @@ def _subtract_losses(empty: Delta, variant: Row, base: Row, ours: Estimate, thei
     )
 
 
-def bootstrap_interval(
+def resampled_differences(
     variant: Row, base: Row, tasks: Sequence[str], stored: StoredPredictions, seeds: Sequence[Seeds]
-) -> Interval:
-    """The 95 % percentile interval of a GLUE delta over development examples, in points: the seeds stay as they are.
+) -> Array:
+    """A GLUE delta on each resample of the development examples, in points, (DRAWS): the seeds stay as they are.
 
     The same examples are drawn for both sides and all seeds.
 
@@ -303,8 +380,7 @@ def bootstrap_interval(
         MissingData: predictions or labels of some trial are not there.
     """
     differences = [resample(variant, task, stored, seeds) - resample(base, task, stored, seeds) for task in tasks]
-    low, high = np.nanpercentile(POINTS_OF_SCORE * np.mean(differences, axis=0), (2.5, 97.5))
-    return float(low), float(high)
+    return np.asarray(POINTS_OF_SCORE * np.mean(differences, axis=0))
 
 
 def resample(row: Row, task: str, stored: StoredPredictions, seeds: Sequence[Seeds]) -> Array:
@@ -323,12 +399,35 @@ def resample(row: Row, task: str, stored: StoredPredictions, seeds: Sequence[See
 
 
 HEADER = (
-    *("Design", "Variant", "Against", "Quantity", "Seeds", "Difference", "95 % over seeds", "95 % over examples"),
+    *(
+        "Design",
+        "Variant",
+        "Against",
+        "Quantity",
+        "Seeds",
+        "Difference",
+        "95 % over seeds",
+        "95 % over examples",
+        "95 % over both",
+    ),
     *("p (t)", "p (family)", "p (TOST, Holm)", "Detectable", "Verdict"),
 )
 FACTS = (
     *("design", "variant", "against", "quantity", "measured", "seeds", "difference", "sd", "t_low", "t_high"),
-    *("examples_low", "examples_high", "p_t", "p_family", "look", "level", "p_tost", "p_tost_holm", "margin"),
+    *(
+        "examples_low",
+        "examples_high",
+        "both_low",
+        "both_high",
+        "p_both",
+        "p_t",
+        "p_family",
+        "look",
+        "level",
+        "p_tost",
+        "p_tost_holm",
+        "margin",
+    ),
     *("detectable", "verdict", "differences_by_seed", "collapsed", "left_out", "records"),
 )
 
@@ -358,6 +457,7 @@ def _shown(delta: Delta) -> tuple[str, ...]:
         signed(found.mean, digits),
         printed_range(found.interval, digits),
         printed_range(delta.examples, digits),
+        printed_range(delta.both, digits),
         *map(p_value, (found.p_t, delta.p_family, delta.p_equivalence_holm)),
         number(found.detectable, digits),
         delta.verdict,
@@ -369,7 +469,7 @@ def _facts(delta: Delta, quantity: str) -> tuple[Any, ...]:
     found, measured = delta.comparison, quantity if delta.quantity == "GLUE" else f"held-out {delta.measured}"
     names = delta.design, delta.variant, delta.base, delta.quantity, measured, len(delta.differences)
     if found is None:
-        return (*names, *[None] * 17, delta.reason, "")
+        return (*names, *[None] * 20, delta.reason, "")
     look = last_look(found.seeds)
     return (
         *names,
@@ -377,6 +477,8 @@ def _facts(delta: Delta, quantity: str) -> tuple[Any, ...]:
         found.deviation,
         *(found.interval or (None, None)),
         *(delta.examples or (None, None)),
+        *(delta.both or (None, None)),
+        delta.p_both,
         *(found.p_t, delta.p_family, look, look and LOOKS[look], found.p_equivalence, delta.p_equivalence_holm),
         found.margin,
         found.detectable,
@@ -395,7 +497,8 @@ def _notes(deltas: Sequence[Delta], quantity: str) -> list[str]:
         f"GLUE: {quantity}, in points; loss: held-out MLM loss in nats a token on a corpus that both were measured on, "
         "lower is better. Pairs share the seed of pre-training, which is the unit; nothing missing is filled in.",
         "Over seeds: t interval of the mean difference, df = seeds − 1. Over examples: percentile bootstrap of "
-        "development examples at these seeds; it tells nothing about other seeds.",
+        "development examples at these seeds, normal for texts and items of readouts; it tells nothing about "
+        "other seeds. Over both: the variances of both added. A difference is claimed only where this holds too.",
         "p (t): paired t test, uncorrected. p (family): joint sign flips over all deltas of the same design and "
         "quantity, exact for symmetric noise; the verdict goes by it. TOST: that the difference is smaller than the "
         "margin, with Holm's correction over the same deltas. "

@@ -38,6 +38,8 @@ from neobert.runs.records import (
     HeldoutScore,
     PerplexityConfig,
     PerplexityScores,
+    ReadoutConfig,
+    ReadoutScore,
     ThroughputConfig,
     ThroughputScores,
     read_record,
@@ -56,6 +58,8 @@ UNREADABLE = (KeyError, TypeError, AttributeError, ValueError, OverflowError)
 """What reading a record raises where a field is missing, of another type or impossible."""
 
 HELDOUT = ("run", "seed", "corpus", "context", "loss", "bits_per_byte", "frequency_loss", "texts")
+OF_READOUT = ("id", "run", "seed", "readout", "items", "code", "processes", "seconds", "real_tokens")
+READOUTS = (*OF_READOUT, "corpus", "answer")
 FAILED_PILOTS = ("id", "seed", "scale", "data", "weights", "recipe", "error")
 COSTS = ("seconds", "gpu_hours", "tokens", "real_tokens", "flops")
 NUMBERS = ("score", "decisive", "hours", "loss", "bits_per_byte", "frequency_loss", *COSTS)
@@ -76,6 +80,9 @@ class Evidence:
     best point is chosen by. `start` is the study whose best trial it started from, None for pre-training; `fallback`
     says why it did so although its task starts from another one. `model` is the name of an external model.
 
+    `readouts` has one row a record of a readout and corpus: `answer` is its `ReadoutScore`, `items` names what was
+    asked.
+
     `studies` are the grids that were begun, by id. `forecasts` are those that lie beside the records.
 
     Runs with pilot seeds are in `pilots` and in no other frame but `heldout`; `failed_pilots` are those that left an
@@ -89,6 +96,7 @@ class Evidence:
     trials: pd.DataFrame
     embeddings: pd.DataFrame
     perplexities: pd.DataFrame
+    readouts: pd.DataFrame
     throughputs: pd.DataFrame
     studies: Mapping[str, GlueStudy]
     forecasts: tuple[Forecast, ...]
@@ -145,7 +153,7 @@ def read_evidence(root: Path) -> Evidence:
     }
     runs = frames["pretraining"].drop(columns=["heldout_loss", "heldout"])
     is_pilot = runs.seed.isin(list(PILOT_SEEDS))
-    measured = {kind: frames[kind] for kind in ("glue", "mteb", "pseudo_perplexity")}
+    measured = {kind: frames[kind] for kind in ("glue", "mteb", "pseudo_perplexity", "readout")}
     on_pilots = {kind: frame.run.isin(set(runs.id[is_pilot])) for kind, frame in measured.items()}
     if count := sum(int(are.sum()) for are in on_pilots.values()):
         problems.append(f"{count} measurement(s) of runs with pilot seeds are left out: such runs only choose rates")
@@ -158,6 +166,7 @@ def read_evidence(root: Path) -> Evidence:
         trials=measured["glue"],
         embeddings=measured["mteb"],
         perplexities=measured["pseudo_perplexity"],
+        readouts=make_frame(_readout_rows(measured["readout"]), READOUTS),
         throughputs=frames["throughput"],
         studies={run_file.id: run_file.study for run_file in run_files if run_file.study is not None},
         forecasts=forecasts,
@@ -379,6 +388,15 @@ class _Perplexity(_Facts):
     run: str = _at("inputs", "pretraining")
 
 
+class _Readout(_Facts):
+    labels: _Labels
+    config: ReadoutConfig
+    state: Literal["done"]
+    seed: int
+    run: str = _at("inputs", "pretraining")
+    answers: dict[str, ReadoutScore] = _at("scores")
+
+
 class _Throughput(_Facts):
     config: ThroughputConfig
     scores: ThroughputScores
@@ -392,6 +410,7 @@ READERS: Mapping[str, type[_Facts]] = {
     "glue": _Trial,
     "mteb": _Embedding,
     "pseudo_perplexity": _Perplexity,
+    "readout": _Readout,
     "throughput": _Throughput,
 }
 
@@ -401,6 +420,12 @@ def _heldout_rows(runs: Iterable[Facts]) -> Iterator[Facts]:
         own = {"run": run["id"], "seed": run["seed"]}
         yield from (own | {"corpus": corpus, "loss": loss} for corpus, loss in run["heldout_loss"].items())
         yield from (own | dict(score) for score in run["heldout"])
+
+
+def _readout_rows(records: pd.DataFrame) -> Iterator[Facts]:
+    for facts in records[[*OF_READOUT, "answers"]].to_dict("records"):
+        answers = facts.pop("answers")
+        yield from (facts | {"corpus": corpus, "answer": answer} for corpus, answer in answers.items())
 
 
 def _part_of(config: Mapping[str, Any], part: type[ValueType]) -> tuple[ValueType, str]:

@@ -17,6 +17,7 @@ from reports.figures.embeddings import Embeddings, embedding_table, figure4, fig
 from reports.figures.figure1 import Bars, figure1, figure1_facts, find_bars
 from reports.figures.forests import (
     COLUMN_INCHES,
+    UNITS,
     Forest,
     draw_forest,
     forest_of_deltas,
@@ -27,6 +28,7 @@ from reports.figures.perplexity import PerplexityLine, figure2, perplexity_lines
 from reports.figures.rates import draw_sweeps, sweeps_table
 from reports.forecast_scores import Outcome, forecasts_table, score_forecasts
 from reports.glue_tables import score_table, table2, table3, table5
+from reports.readouts import SignalToNoise, find_signals, signals_table
 from reports.resampling import StoredPredictions
 from reports.scores import Group
 from reports.tables import Table
@@ -79,6 +81,11 @@ class Findings:
         """Forecasts with what was measured since, where there are any."""
         return score_forecasts(self.evidence.forecasts, self.deltas, self.group)
 
+    @cached_property
+    def signals(self) -> tuple[SignalToNoise, ...]:
+        """How well each readout tells arms apart, where arms have seeds."""
+        return find_signals(self.group)
+
     @property
     def problems(self) -> tuple[str, ...]:
         """One sentence for everything that is not counted in here."""
@@ -128,15 +135,19 @@ def _contrastive(findings: Findings) -> Table | None:
 
 
 def _draw_deltas(findings: Findings) -> Images:
-    if not any(delta.comparison for delta in findings.deltas):
+    if not _has_drawn_deltas(findings):
         return {}
     return draw_forest(_forest(findings))
 
 
 def _draw_deltas_in_a_column(findings: Findings) -> Images:
-    if not any(delta.comparison for delta in findings.deltas):
+    if not _has_drawn_deltas(findings):
         return {}
     return draw_forest(one_quantity(_forest(findings)), COLUMN_INCHES)
+
+
+def _has_drawn_deltas(findings: Findings) -> bool:
+    return any(delta.comparison and delta.quantity in UNITS for delta in findings.deltas)
 
 
 def _forest(findings: Findings) -> Forest:
@@ -161,6 +172,10 @@ def _gains(findings: Findings) -> Table | None:
 
 def _forecasts(findings: Findings) -> Table | None:
     return forecasts_table(findings.outcomes, findings.group) if findings.outcomes else None
+
+
+def _signals(findings: Findings) -> Table | None:
+    return signals_table(findings.signals, findings.group) if findings.signals else None
 
 
 def _rates(findings: Findings) -> Table | None:
@@ -191,6 +206,7 @@ OUTPUTS: Mapping[str, Output] = {
         _draw_deltas_in_a_column,
         formats=(),
     ),
+    "readouts": Output("Readouts by signal to noise", _signals, part="statistics"),
     "compute": Output("Compute-equivalent gains", _gains, part="statistics"),
     "forecasts": Output("Forecasts and outcomes", _forecasts, part="statistics"),
     "effects": Output("Effects", _effects, _draw_effects, part="statistics"),

@@ -207,6 +207,30 @@ def compare(differences: Iterable[float], margin: float) -> Comparison:
     )
 
 
+def with_examples(differences: Iterable[float], variance: float) -> tuple[Interval, float] | None:
+    """The 95 % interval of a mean difference over seeds *and* examples, and the two-sided p that it is 0; None for a
+    single seed.
+
+    `variance` is what examples, or texts, add to the mean, all seeds being measured on the same ones. The variance of
+    the mean is that over seeds plus this one; degrees of freedom follow Welch and Satterthwaite, with examples enough
+    to know theirs. What seed and example do together is in both, so that the sum is too large rather than too small.
+    """
+    from scipy.special import stdtr, stdtrit
+
+    values = np.array(list(differences))
+    seeds = len(values)
+    if seeds < 2:
+        return None
+    of_seeds = float(values.var(ddof=1)) / seeds
+    total = of_seeds + variance
+    if total < TINY**2:
+        return None
+    degrees = (seeds - 1) * (total / of_seeds) ** 2 if of_seeds > variance / 1e6 else 1e12
+    mean, error = float(values.mean()), math.sqrt(total)
+    half = float(stdtrit(degrees, 1 - ALPHA / 2)) * error
+    return (mean - half, mean + half), float(2 * stdtr(degrees, -abs(mean) / error))
+
+
 def seed_interval(by_seed: Iterable[float]) -> Interval | None:
     """The 95 % t interval of a mean over seeds of pre-training; None for a single one."""
     values = np.array(list(by_seed))

@@ -90,6 +90,7 @@ class _Matcher:
         self._runs = self._one_run_per_seed(self._of_one_basis(runs, trials), trials)
         self._by_recipe = dict(list(self._runs.groupby(["recipe", "stage"])))
         self._heldout, self._heldout_places = evidence.heldout, evidence.heldout.groupby("run").indices
+        self._answers, self._answers_places = evidence.readouts, evidence.readouts.groupby("run").indices
         self._trials = trials[~trials.run.isin(set(self._twins))]
         self._studies = _frame_of_studies(evidence)
         self._recipes: dict[str, Recipe] = {}
@@ -183,6 +184,7 @@ class _Matcher:
             notes=(),
             runs=runs,
             heldout=_select(self._heldout, self._heldout_places, runs.id),
+            answers=_select(self._answers, self._answers_places, runs.id),
             origins=tuple(sorted(of_tasks.union(*(origins.values() for origins in runs.origins)))),
             scaled_recipe=recipe,
         )
@@ -289,6 +291,7 @@ def _external_drafts(trials: pd.DataFrame, evidence: Evidence) -> list[_Draft]:
             notes=(),
             runs=evidence.runs.iloc[:0],
             heldout=evidence.heldout.iloc[:0],
+            answers=evidence.readouts.iloc[:0],
         )
         drafts.append(_Draft(row, grid, fitting.assign(seeds=[Seeds(0, seed) for seed in fitting.seed])))
     return sorted(drafts, key=lambda draft: (draft.row.name, draft.row.source))

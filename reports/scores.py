@@ -102,8 +102,8 @@ class Row:
 
     `source` is where a variant's numbers come from, of an external model its id. `recipe` is the variant's at the scale
     of the group, `context` is in tokens. `is_started` says that a study with the row's grid was begun. `runs` are the
-    variant's pre-training runs, one a seed, `heldout` their held-out losses; `origins` is what identifies all data
-    that it was trained and measured on.
+    variant's pre-training runs, one a seed, `heldout` their held-out losses, `answers` their readouts; `origins` is
+    what identifies all data that it was trained and measured on.
     """
 
     name: str
@@ -118,6 +118,7 @@ class Row:
     notes: tuple[str, ...]
     runs: pd.DataFrame
     heldout: pd.DataFrame
+    answers: pd.DataFrame
     origins: tuple[str, ...] = ()
     scaled_recipe: Recipe | None = None
 
@@ -158,6 +159,16 @@ class Row:
         """Held-out losses in bits per byte of text, by corpus and context in tokens."""
         own = self.heldout[self.heldout.context.notna()]
         return {place: _estimate_by_run(found, "bits_per_byte") for place, found in own.groupby(["corpus", "context"])}
+
+    def answers_to(self, readout: str, corpus: str) -> pd.DataFrame:
+        """The records of one readout on one corpus, one a seed and set of items."""
+        return self.answers[(self.answers.readout == readout) & (self.answers.corpus == corpus)]
+
+    @staticmethod
+    def estimate(answers: pd.DataFrame, factor: float) -> Estimate:
+        """The values of such records, times a factor."""
+        values = zip(answers.seed, answers.answer, strict=True)
+        return Estimate({Seeds(seed, seed): factor * answer.value for seed, answer in values})
 
     @property
     def own_loss(self) -> tuple[str, Estimate] | None:

@@ -7,6 +7,7 @@ SHA-256 of all that they hold. A file of an older schema is upgraded when it is 
 import base64
 import errno
 import json
+import math
 import os
 import platform
 import subprocess
@@ -342,6 +343,14 @@ class ReadoutScore(Value):
     numerators: str
     denominators: str | None
     groups: dict[str, float]
+
+    @model_validator(mode="after")
+    def _has_a_number_for_each_unit(self) -> Self:
+        above = unpack_numbers(self.numerators, "<f4", self.units)
+        below = None if self.denominators is None else unpack_numbers(self.denominators, "<i4", self.units)
+        if not math.isfinite(above.sum()) or (below is not None and (below.min() < 0 or below.sum() == 0)):
+            raise ValueError("numerators that are no numbers, or denominators that add up to nothing")
+        return self
 
 
 def pack_numbers(numbers: Any, dtype: str) -> str:

@@ -187,7 +187,9 @@ def limits(strips: Sequence[Strip]) -> Interval:
 
 
 def forest_of_deltas(deltas: Sequence[Delta], group: Group, quantity: str) -> Forest:
-    """A line for every pair of variants, a column for each quantity in which some pair is compared."""
+    """A line for every pair of variants, a column for each quantity in which some pair is compared; readouts, which
+    would be ten more columns, are in the table alone."""
+    deltas = [delta for delta in deltas if delta.quantity in UNITS]
     pairs = list(dict.fromkeys((delta.variant, delta.base) for delta in deltas))
     units = {delta.measured: UNITS[delta.quantity] for delta in deltas if delta.comparison is not None}
     cells: dict[tuple[int, int], Strip | str] = {}

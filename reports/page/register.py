@@ -14,6 +14,7 @@ from ablations.variant import Recipe
 from neobert.identity import difference, plain
 from neobert.recipe import FineTuning, Pretraining
 from reports.evidence import Evidence
+from reports.readouts import READOUTS
 from reports.scores import POINTS_OF_SCORE, point_name
 from reports.tables import DASH, Table, count, frame_of, number
 
@@ -102,6 +103,12 @@ def _describe(evidence: Evidence, wanted: set[str]) -> dict[str, Described]:
     own_context = evidence.heldout[evidence.heldout.context.isna()]
     for run, corpus, loss in zip(own_context.run, own_context.corpus, own_context.loss, strict=True):
         losses.setdefault(run, []).append(f"{number(loss, 4)} on {corpus}")
+    values: dict[str, list[str]] = {}
+    for name, readout, corpus, answer in zip(
+        *(evidence.readouts[column] for column in ("id", "readout", "corpus", "answer")), strict=True
+    ):
+        facts = READOUTS[readout]
+        values.setdefault(name, []).append(f"{number(facts.factor * answer.value, facts.digits)} on {corpus}")
     changes_of_run, changes_of_trial = cache(_changes_of_run), cache(_changes_of_trial)
     describers: list[tuple[Any, Callable[[Any], Described]]] = [
         (
@@ -116,6 +123,7 @@ def _describe(evidence: Evidence, wanted: set[str]) -> dict[str, Described]:
         ),
         (evidence.embeddings, _describe_embedding),
         (evidence.perplexities, _describe_perplexity),
+        (evidence.readouts, lambda record: _describe_readout(record, values[record.id])),
         (evidence.throughputs, _describe_throughput),
     ]
     return {
@@ -181,6 +189,19 @@ def _describe_perplexity(result: Any) -> Described:
         "Pre-training": result.model or result.run,
         "Data id": result.data_id or result.text,
         **_costs(result),
+    }
+
+
+def _describe_readout(record: Any, values: Sequence[str]) -> Described:
+    facts = READOUTS[record.readout]
+    return {
+        "Record": f"readout, {facts.quantity}",
+        "State": "done",
+        "Value": f"{', '.join(values)} ({facts.unit})",
+        "Seed": str(record.seed),
+        "Pre-training": record.run,
+        "Data id": f"items {record.items}",
+        **_costs(record),
     }
 
 

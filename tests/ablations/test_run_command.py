@@ -24,7 +24,7 @@ from neobert.files import read_lines
 from neobert.glue.metrics import evaluate
 from neobert.glue.tasks import task_named
 from neobert.runs.records import read_records
-from reports import make_figures
+from reports import collect, make_figures
 from tests.ablations.papers_ladder import PAPERS_LADDER
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -117,6 +117,13 @@ def test_readouts_ask_variants_of_other_tokenizers_the_same_once(
     before = sorted((path, path.stat().st_mtime_ns) for path in runs.rglob("*.json*"))
     assert run.main(arguments) == 0
     assert sorted((path, path.stat().st_mtime_ns) for path in runs.rglob("*.json*")) == before
+    collected = tmp_path / "collected"
+    assert collect.main(["--runs", str(runs), "--out", str(collected)]) == 0
+    assert make_figures.main(["--runs", str(collected), "--out", str(tmp_path / "out")]) == 0
+    with (tmp_path / "out" / "smoke-synthetic" / "deltas.csv").open() as file:
+        told = {row["measured"] for row in csv.DictReader(file) if (row["variant"], row["against"]) == ("M3", "M2")}
+    assert {"held-out whole words on web", "held-out cloze on wikibook"} <= told
+    assert not any(measured.startswith("held-out loss, all") for measured in told)
     damaged, lost = sorted(runs.glob("readouts/*/*.json"))[:2]
     content = damaged.read_bytes()
     damaged.write_bytes(content[:-20])

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("papers_ladder", "no_waiting_for_disks")
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SCRIPT = Path("reports", "make_figures.py")
-TABLES, FIGURES = ("table2", "table3", "table5", "deltas", "effects"), ("figure1", "deltas", "effects")
+TABLES, FIGURES = ("table2", "table3", "table5", "deltas", "readouts", "effects"), ("figure1", "deltas", "effects")
 FILES = {f"{name}.{suffix}" for name in TABLES for suffix in ("md", "tex", "csv")}
 FILES |= {f"{name}.{suffix}" for name in FIGURES for suffix in ("pdf", "svg", "png", "csv")}
 FILES |= {f"deltas-column.{suffix}" for suffix in ("pdf", "svg", "png")}

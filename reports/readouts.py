@@ -1,0 +1,204 @@
+"""Readouts: what they measure, how their units scatter in a difference of two models, and which tell arms apart.
+
+A readout's value is a sum of numerators over a sum of denominators, one of each a unit: a stretch of text or an item.
+"""
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from neobert.glue.tasks import TASKS
+from neobert.runs.records import ReadoutName, ReadoutScore, unpack_numbers
+from reports.notes import warnings
+from reports.scores import POINTS_OF_SCORE, Estimate, Group, Row
+from reports.tables import DASH, Table, frame_of, number
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+LEAST_SEEDS = 2
+
+
+@dataclass(frozen=True)
+class Readout:
+    """How a readout is told: its name as a quantity, its unit, the factor from records to this, printed digits, and
+    whether only models with one tokenizer can be compared."""
+
+    quantity: str
+    unit: str
+    factor: float
+    digits: int
+    shares_tokens: bool = False
+
+
+READOUTS: Mapping[ReadoutName, Readout] = {
+    "loss": Readout("loss, all [MASK]", "nats a token", 1, 4, shares_tokens=True),
+    "loss_80_10_10": Readout("loss, 80/10/10", "nats a token", 1, 4, shares_tokens=True),
+    "words": Readout("whole words", "bits a byte", 1, 4),
+    "cloze": Readout("cloze", "points", POINTS_OF_SCORE, 2),
+    "pairs": Readout("minimal pairs", "points", POINTS_OF_SCORE, 2),
+}
+"""In the order of tables."""
+
+
+def influence(answer: ReadoutScore) -> Array:
+    """(units,) float32: what each unit adds to the error of the value, which is their mean.
+
+    The value is a ratio of two sums; to first order its error is the mean of (numerator − value · denominator) over the
+    mean denominator.
+    """
+    return _influence(answer.numerators, answer.denominators, answer.units)
+
+
+@lru_cache(maxsize=1 << 15)
+def _influence(numerators: str, denominators: str | None, units: int) -> Array:
+    above = unpack_numbers(numerators, "<f4", units).astype(np.float64)
+    below = np.ones(units) if denominators is None else unpack_numbers(denominators, "<i4", units)
+    return np.asarray((above - above.sum() / below.sum() * below) / below.mean(), dtype=np.float32)
+
+
+def paired_variance(pairs: Sequence[tuple[ReadoutScore, ReadoutScore]]) -> float | None:
+    """The variance that units give to the mean over seeds of a difference of two models, of which each pair has the
+    answers at one seed; None for a single unit.
+
+    Both models and all seeds are asked about the same units, so that it is the variance over units of their mean
+    difference over seeds, divided by their number.
+    """
+    units = pairs[0][0].units
+    if units < 2:
+        return None
+    mean = np.mean([influence(ours).astype(np.float64) - influence(theirs) for ours, theirs in pairs], axis=0)
+    return float(mean.var(ddof=1) / units)
+
+
+@dataclass(frozen=True)
+class SignalToNoise:
+    """How well a readout tells arms apart: the standard deviation of the arms' means, and that of seeds within arms,
+    pooled. `seeds` is how many runs there are in all."""
+
+    name: str
+    unit: str
+    digits: int
+    arms: tuple[str, ...]
+    seeds: int
+    between_arms: float
+    between_seeds: float
+    ids: tuple[str, ...]
+
+    @property
+    def ratio(self) -> float | None:
+        """Signal to noise; None where seeds do not differ at all."""
+        return self.between_arms / self.between_seeds if self.between_seeds > 0 else None
+
+
+def find_signals(group: Group) -> tuple[SignalToNoise, ...]:
+    """Every readout, held-out loss and task of GLUE in which at least two arms of the ladder that trained have at least
+    two seeds each; the best one first."""
+    rows = [row for row in group.last_rows.values() if row.has_records and not row.untrained]
+    found = [signal for each in _measurements(rows) if (signal := _signal(*each)) is not None]
+    return tuple(sorted(found, key=lambda signal: -(signal.ratio or math.inf)))
+
+
+Arms = Mapping[str, tuple[Estimate, Iterable[str]]]
+
+
+def _measurements(rows: Sequence[Row]) -> Iterator[tuple[str, str, int, Arms]]:
+    """(name, unit, digits, arms) of all that is measured, each with arms that can be compared."""
+    for readout, facts in READOUTS.items():
+        comparable = _of_most(rows, _tokens) if facts.shares_tokens else list(rows)
+        items = Counter(name for row in comparable for name in row.answers["items"][row.answers.readout == readout])
+        for corpus in sorted({corpus for row in comparable for corpus in row.answers.corpus}):
+            own = {row.name: row.answers_to(readout, corpus) for row in comparable}
+            usual = items.most_common(1)[0][0] if items else ""
+            kept = {name: answers[answers["items"] == usual] for name, answers in own.items()}
+            arms = {
+                name: (Row.estimate(answers, facts.factor), answers.id)
+                for name, answers in kept.items()
+                if len(answers)
+            }
+            yield f"{facts.quantity} on {corpus}", facts.unit, facts.digits, arms
+    comparable = _of_most(rows, lambda row: (*_tokens(row), row.context))
+    for corpus in sorted({corpus for row in comparable for corpus in row.losses}):
+        losses = {row.name: (row.losses[corpus], row.runs.id) for row in comparable if corpus in row.losses}
+        yield f"held-out loss on {corpus}", "nats a token", 4, losses
+    for task, about in TASKS.items():
+        cells = {row.name: row.cells[task] for row in rows if task in row.cells}
+        scores = {name: (cell.score, cell.ids.values()) for name, cell in cells.items() if cell.score is not None}
+        yield about.title, "points", 2, scores
+
+
+def _tokens(row: Row) -> tuple[Any, ...]:
+    pretraining = row.recipe.pretraining
+    return pretraining.data.tokenizer, pretraining.model.vocabulary_size
+
+
+def _of_most(rows: Sequence[Row], kind: Any) -> list[Row]:
+    """The rows of the kind that most are of."""
+    kinds = Counter(map(kind, rows))
+    return [row for row in rows if kind(row) == kinds.most_common(1)[0][0]]
+
+
+def _signal(name: str, unit: str, digits: int, arms: Arms) -> SignalToNoise | None:
+    by_seed = {arm: list(estimate.by_pretraining.values()) for arm, (estimate, _) in arms.items()}
+    by_seed = {arm: values for arm, values in by_seed.items() if len(values) >= LEAST_SEEDS}
+    if len(by_seed) < 2:
+        return None
+    runs = sum(map(len, by_seed.values()))
+    squares = sum(statistics.variance(values) * (len(values) - 1) for values in by_seed.values())
+    return SignalToNoise(
+        name=name,
+        unit=unit,
+        digits=digits,
+        arms=tuple(by_seed),
+        seeds=runs,
+        between_arms=statistics.stdev(map(statistics.fmean, by_seed.values())),
+        between_seeds=math.sqrt(squares / (runs - len(by_seed))),
+        ids=tuple(sorted({record for arm in by_seed for record in arms[arm][1]})),
+    )
+
+
+HEADER = ("Readout", "Unit", "Arms", "Runs", "Spread between arms", "Spread between seeds", "Signal to noise")
+FACTS = ("readout", "unit", "arms", "runs", "between_arms", "between_seeds", "signal_to_noise", "names", "records")
+
+
+def signals_table(signals: Sequence[SignalToNoise], group: Group) -> Table:
+    """One line a readout."""
+    shown = [
+        (
+            each.name,
+            each.unit,
+            str(len(each.arms)),
+            str(each.seeds),
+            number(each.between_arms, each.digits),
+            number(each.between_seeds, each.digits),
+            DASH if each.ratio is None else number(each.ratio, 1),
+        )
+        for each in signals
+    ]
+    facts = [
+        (
+            *(each.name, each.unit, len(each.arms), each.seeds, each.between_arms, each.between_seeds, each.ratio),
+            *(" ".join(each.arms), " ".join(each.ids)),
+        )
+        for each in signals
+    ]
+    return Table(
+        title=f"Readouts by signal to noise (scale {group.scale}, data {group.data})",
+        shown=frame_of(shown, HEADER),
+        facts=frame_of(facts, FACTS),
+        alignment="llrrrrr",
+        notes=(
+            *warnings(group),
+            "Signal to noise: the standard deviation of the arms' means over that of seeds within an arm, pooled. Arms "
+            "are those of the ladder that trained and have two seeds or more; losses in nats a token are of the "
+            "tokenizer (held-out losses also of the context) that most arms have.",
+            "A readout with a small ratio needs many seeds. The ratio says how well arms are told apart, not whether "
+            "that in which they differ matters.",
+        ),
+        records=tuple(each.ids for each in signals),
+    )

@@ -1,0 +1,214 @@
+"""Readouts in reports: the noise of items is what a bootstrap says, intervals with it cover, claims need it."""
+
+import math
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from neobert.identity import identity
+from neobert.runs.layout import Layout
+from neobert.runs.records import ReadoutName, ReadoutScore, pack_numbers, publish_record
+from reports.deltas import MARGINS, Delta, find_deltas
+from reports.evidence import read_evidence
+from reports.figures.figure1 import find_bars
+from reports.inference import with_examples
+from reports.readouts import READOUTS, find_signals, influence, paired_variance, signals_table
+from reports.resampling import StoredPredictions
+from tests.reports.made_up_study import Study, change_record
+
+pytestmark = pytest.mark.usefixtures("no_waiting_for_disks")
+
+Numbers = NDArray[np.float64]
+
+
+def answer(above: Numbers, below: Numbers | None = None) -> ReadoutScore:
+    total = len(above) if below is None else below.sum()
+    return ReadoutScore(
+        value=float(above.sum() / total),
+        units=len(above),
+        numerators=pack_numbers(above, "<f4"),
+        denominators=None if below is None else pack_numbers(below, "<i4"),
+        groups={},
+    )
+
+
+def publish(
+    study: Study, name: str, seed: int, readout: ReadoutName, own: ReadoutScore, items: str = "0123456789ab"
+) -> None:
+    """The record of a readout on web."""
+    run = study.runs(name, seed)[-1]
+    record = {
+        "kind": "readout",
+        "id": identity([run.id, readout, items]),
+        "state": "done",
+        "inputs": {"pretraining": run.id},
+        "config": {"readout": readout, "stage": run.stage, "context": 64, "items": items},
+        "labels": study.labels(name),
+        "scores": {"web": own.model_dump()},
+        "seed": seed,
+    }
+    publish_record(Layout(study.root).readout(readout, str(record["id"])), record)
+
+
+def deltas_of(study: Study) -> dict[tuple[str, str, str], Delta]:
+    evidence, group = read_evidence(study.root), study.group()
+    found = find_deltas(group, find_bars(group).tasks, StoredPredictions(study.root, evidence.studies))
+    return {(delta.variant, delta.base, delta.measured): delta for delta in found}
+
+
+# Noise
+
+
+def test_paired_noise_is_that_of_a_bootstrap_over_units() -> None:
+    """Also of ratios, with denominators of each model's own, and of the mean over seeds, which share the units."""
+    random = np.random.default_rng(0)
+    units, hard = 300, np.random.default_rng(1).gamma(4, 1.5, 300)
+    below = [random.poisson(20, units) + 1.0 for _ in range(4)]
+    above = [
+        own * (hard + shift + random.normal(0, 0.5, units)) for own, shift in zip(below, (0, 0.3, 0, 0.3), strict=True)
+    ]
+    ours, theirs = ([answer(above[place], below[place]) for place in places] for places in ((0, 2), (1, 3)))
+    pairs = list(zip(ours, theirs, strict=True))
+    drawn = random.integers(0, units, (4000, units))
+    values = [up[drawn].sum(axis=1) / down[drawn].sum(axis=1) for up, down in zip(above, below, strict=True)]
+    resampled = ((values[0] - values[1]) + (values[2] - values[3])) / 2
+    variance = paired_variance(pairs)
+    assert variance is not None and math.sqrt(variance) == pytest.approx(resampled.std(), rel=0.06)
+    alone = math.sqrt(sum(influence(each).var() for each in (ours[0], theirs[0])) / units)
+    assert math.sqrt(variance) < alone / 2, "what makes a text hard for both is no noise of the difference"
+    assert paired_variance([(answer(np.ones(1)), answer(np.zeros(1)))]) is None
+
+
+def test_intervals_over_seeds_and_examples_cover_and_those_over_seeds_do_not() -> None:
+    """The truth is the difference over all seeds and all items: 2,000 studies of four seeds and 100 items."""
+    random = np.random.default_rng(2)
+    seeds, items, studies = 4, 100, 2000
+    covered = of_seeds = 0
+    for _ in range(studies):
+        of_items = random.normal(0, 5.0, items)
+        both = random.normal(0, 2.0, (seeds, items))
+        differences = random.normal(0, 0.3, seeds) + of_items.mean() + both.mean(axis=1)
+        variance = float((of_items + both.mean(axis=0)).var(ddof=1) / items)
+        found = with_examples(differences, variance)
+        alone = with_examples(differences, 0.0)
+        assert found is not None and alone is not None
+        covered += found[0][0] <= 0 <= found[0][1]
+        of_seeds += alone[0][0] <= 0 <= alone[0][1]
+        assert (found[1] < 0.05) == (not found[0][0] <= 0 <= found[0][1])
+    assert 0.94 <= covered / studies <= 0.985
+    assert of_seeds / studies < 0.9
+
+
+def test_without_noise_of_examples_it_is_the_t_interval() -> None:
+    from reports.inference import t_interval, t_test
+
+    values = np.array([0.3, 0.5, 0.1, 0.4])
+    found = with_examples(values, 0.0)
+    assert found is not None
+    assert found[0] == pytest.approx([float(end) for end in t_interval(values)]) and found[1] == pytest.approx(
+        t_test(values)
+    )
+    equal = with_examples([0.2, 0.2, 0.2], 0.01)
+    assert equal is not None and equal[0] == pytest.approx((0.2 - 1.959964 * 0.1, 0.2 + 1.959964 * 0.1))
+    assert with_examples([0.3], 0.1) is None and with_examples([0.0, 0.0], 0.0) is None
+
+
+# Deltas
+
+
+def write(
+    study: Study, name: str, right: float, seeds: int = 6, items: int = 400, readout: ReadoutName = "cloze"
+) -> None:
+    """Runs and their readouts: all seeds answer the same share of items right but for a few."""
+    of_name = np.random.default_rng(len(name) + ord(name[-1]))
+    answers = (of_name.random(items) < right).astype(float)
+    for seed in range(seeds):
+        study.pretrain(name, seed)
+        own = answers.copy()
+        others = np.random.default_rng(seed).choice(items, items // 40, replace=False)
+        own[others] = 1 - own[others]
+        publish(study, name, seed, readout, answer(own))
+
+
+def test_a_delta_of_a_readout_has_the_noise_of_seeds_and_items(study: Study) -> None:
+    write(study, "M0", 0.5)
+    write(study, "M1", 0.9)
+    delta = deltas_of(study)["M1", "M0", "cloze on web"]
+    assert delta.comparison is not None and delta.comparison.seeds == 6
+    assert delta.examples is not None and delta.both is not None and delta.comparison.interval is not None
+    widths = [high - low for low, high in (delta.comparison.interval, delta.examples, delta.both)]
+    assert widths[0] < widths[1] < widths[2]
+    assert delta.variance is not None and widths[1] == pytest.approx(2 * 1.959964 * math.sqrt(delta.variance))
+    assert 2.5 < math.sqrt(delta.variance) < 3.5, "points: about √(0.25 + 0.09) / √400"
+    assert delta.verdict == "higher" and len(delta.ids) == 12
+
+
+def test_what_rests_on_the_items_at_hand_is_not_claimed(study: Study) -> None:
+    """Six seeds agree that one model is right a little more often, on items that say nothing."""
+    write(study, "M0", 0.5)
+    write(study, "M1", 0.52)
+    delta = deltas_of(study)["M1", "M0", "cloze on web"]
+    assert delta.comparison is not None and delta.comparison.interval is not None and delta.both is not None
+    low, high = delta.comparison.interval
+    assert (low > 0 or high < 0) and delta.p_family is not None and delta.p_family <= 0.032
+    assert delta.both[0] < 0 < delta.both[1] and delta.verdict == "within noise"
+
+
+def test_equivalence_needs_the_noise_of_items_too(study: Study) -> None:
+    margin = MARGINS[READOUTS["cloze"].quantity][0]
+    write(study, "M0", 0.5, items=60)
+    for seed in range(6):
+        study.pretrain("M1", seed)
+        shifted = np.roll((np.random.default_rng(len("M0") + ord("0")).random(60) < 0.5).astype(float), 1)
+        shifted[seed] = 1 - shifted[seed]
+        publish(study, "M1", seed, "cloze", answer(shifted))
+    delta = deltas_of(study)["M1", "M0", "cloze on web"]
+    assert delta.both is not None and max(map(abs, delta.both)) > margin
+    assert delta.p_equivalence_holm is not None and "equivalent" not in delta.verdict
+
+
+def test_other_tokenizers_share_words_and_no_losses(study: Study) -> None:
+    for name in ("M2", "M3"):
+        write(study, name, 0.5, seeds=2, readout="words")
+        for seed in range(2):
+            publish(study, name, seed, "loss", answer(np.arange(1.0, 9), np.full(8, 3.0)))
+    told = {measured for variant, base, measured in deltas_of(study) if (variant, base) == ("M3", "M2")}
+    assert "whole words on web" in told and "loss, all [MASK] on web" not in told
+
+
+def test_answers_to_other_items_are_not_compared(study: Study) -> None:
+    for name, items in (("M0", "a" * 12), ("M1", "b" * 12)):
+        study.pretrain(name)
+        publish(study, name, 0, "pairs", answer(np.ones(5)), items)
+    delta = deltas_of(study)["M1", "M0", "minimal pairs on web"]
+    assert delta.comparison is None and delta.reason == "M1 and M0 were not asked the same at any seed"
+
+
+def test_a_record_without_a_number_for_each_unit_is_named(study: Study) -> None:
+    write(study, "M0", 0.5, seeds=1)
+    (path,) = study.root.glob("readouts/*/*.json")
+    for damage in ({"units": 3}, {"numerators": "AAAA"}, {"denominators": pack_numbers(np.zeros(400), "<i4")}):
+        before = path.read_bytes()
+        change_record(path, lambda record, damage=damage: record["scores"]["web"].update(damage))  # type: ignore[misc]
+        evidence = read_evidence(study.root)
+        assert evidence.readouts.empty and any("readout record" in problem for problem in evidence.problems)
+        path.write_bytes(before)
+
+
+# Signal to noise
+
+
+def test_signal_to_noise_is_the_spread_between_arms_over_that_between_seeds(study: Study) -> None:
+    values = {"M0": (0.40, 0.44), "M1": (0.50, 0.54), "M2": (0.60, 0.64), "M4": (0.9,)}
+    for name, shares in values.items():
+        for seed, share in enumerate(shares):
+            study.pretrain(name, seed)
+            publish(study, name, seed, "cloze", answer((np.arange(100) < 100 * share).astype(float)))
+    signals = {signal.name: signal for signal in find_signals(study.group())}
+    cloze = signals["cloze on web"]
+    assert cloze.arms == ("M0", "M1", "M2") and cloze.seeds == 6, "an arm with one seed tells no noise"
+    assert cloze.between_arms == pytest.approx(10.0) and cloze.between_seeds == pytest.approx(math.sqrt(8))
+    assert cloze.ratio == pytest.approx(10 / math.sqrt(8)) and len(cloze.ids) == 6
+    page = signals_table(list(signals.values()), study.group()).markdown
+    assert "| cloze on web | points | 3 | 6 | 10.00 | 2.83 | 3.5 |" in page
