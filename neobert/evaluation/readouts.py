@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from neobert.data.rows import best_fit_decreasing
 from neobert.data.shards import FRAME_TOKENS
 from neobert.data.tokenizers import SpecialIds, TextTokenizer
 from neobert.errors import MissingData, RunFailed
-from neobert.evaluation.items import READ_BYTES, ClozeItem, MinimalPair, Stretch, items_of, masked_words, windows
+from neobert.evaluation.items import READ_BYTES, ClozeItem, Items, MinimalPair, Stretch, items_of, masked_words, windows
 from neobert.identity import plain
 from neobert.model.attention import packed_plan
 from neobert.model.build import build_masked_language_model
@@ -209,7 +209,7 @@ def number_of_masks(stretches: Sequence[Stretch]) -> int:
     return max(1, min(MOST_MASKS, READ_BYTES // text_bytes))
 
 
-def read_losses(subject: Subject, stretches: Sequence[Stretch], masking: Masking, stop: StopRequest) -> Measured:
+def read_losses(subject: Subject, stretches: Sequence[Stretch], stop: StopRequest, masking: Masking) -> Measured:
     """Nats a predicted token under fixed masks; a unit is a stretch.
 
     Masks belong to document, place and mask number, so that models of one tokenizer have the same.
@@ -312,12 +312,15 @@ def _right(losses: Sums) -> Sums:
     return np.where(losses[:, 0] == losses[:, 1], 0.5, (losses[:, 0] < losses[:, 1]).astype(np.float64))
 
 
-ASKED: Mapping[ReadoutName, tuple[str, Callable[[Subject, Sequence[Any], StopRequest], Measured]]] = {
-    "loss": ("stretches", lambda subject, own, stop: read_losses(subject, own, HELDOUT_MASKING, stop)),
-    "loss_80_10_10": ("stretches", lambda subject, own, stop: read_losses(subject, own, MIXED_MASKING, stop)),
-    "words": ("stretches", read_words),
-    "cloze": ("cloze", read_cloze),
-    "pairs": ("pairs", read_pairs),
+ByCorpus = Mapping[str, Sequence[Any]]
+ASKED: Mapping[
+    ReadoutName, tuple[Callable[[Items], ByCorpus], Callable[[Subject, Sequence[Any], StopRequest], Measured]]
+] = {
+    "loss": (lambda items: items.stretches, partial(read_losses, masking=HELDOUT_MASKING)),
+    "loss_80_10_10": (lambda items: items.stretches, partial(read_losses, masking=MIXED_MASKING)),
+    "words": (lambda items: items.stretches, read_words),
+    "cloze": (lambda items: items.cloze, read_cloze),
+    "pairs": (lambda items: items.pairs, read_pairs),
 }
 """By readout: the items that are asked, and what asks them."""
 
@@ -335,8 +338,8 @@ def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: S
     run, started = part.run, time.perf_counter()
     items = items_of(layout, run, run_file.source, stop)
     subject = _open_subject(layout, run.weights, run.context, default_device())
-    kind, ask = ASKED[run.readout]
-    measured = {corpus: ask(subject, own, stop) for corpus, own in getattr(items, kind).items() if own}
+    choose, ask = ASKED[run.readout]
+    measured = {corpus: ask(subject, own, stop) for corpus, own in choose(items).items() if own}
     if not measured:
         raise MissingData(f"the held-out text has nothing to ask for the readout {run.readout}: take more text")
     claim.check()

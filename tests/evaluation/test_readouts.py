@@ -235,11 +235,11 @@ def test_a_loss_that_is_no_number_fails_and_a_request_stops(
     asked = StopRequest()
     asked.request()
     with pytest.raises(Stopped):
-        read_losses(subject, items.stretches["web"], HELDOUT_MASKING, asked)
+        read_losses(subject, items.stretches["web"], asked, HELDOUT_MASKING)
     with torch.no_grad():
         subject.model.decoder.bias.fill_(math.nan)
     with pytest.raises(RunFailed, match="not finite"):
-        read_losses(subject, items.stretches["web"], HELDOUT_MASKING, NEVER)
+        read_losses(subject, items.stretches["web"], NEVER, HELDOUT_MASKING)
 
 
 def test_masks_are_as_many_as_there_is_little_text(monkeypatch: pytest.MonkeyPatch) -> None:
