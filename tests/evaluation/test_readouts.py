@@ -211,8 +211,8 @@ def test_packed_sums_are_those_of_one_text_after_the_other(
     readout: Any, form: str, tokenizers: Mapping[str, TextTokenizer], items: Items, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     subject = subject_of(tokenizers["wordpiece"], form)
-    kind, read = ASKED[readout]
-    own = getattr(items, kind)["web"][:12]
+    choose, read = ASKED[readout]
+    own = choose(items)["web"][:12]
     questions, _ = asked_by(subject, read, own, monkeypatch)
     assert max(len(question.token_ids) for question in questions) <= CONTEXT
     owners = 1 + max(question.owner for question in questions)
