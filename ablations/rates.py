@@ -106,7 +106,8 @@ def variant_at(variant: Variant, rate: float, scale: Scale) -> Variant:
 
 def free_rate(rate: float, scale: Scale) -> float:
     """A rate in two digits; four percent below it where the scale replaces this one."""
-    return rounded(rate) if scaled_rate(rounded(rate), scale) == rounded(rate) else rounded(0.96 * rate)
+    free = rounded(rate)
+    return free if scaled_rate(free, scale) == free else rounded(0.96 * min(rate, free))
 
 
 # The grid

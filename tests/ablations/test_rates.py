@@ -155,6 +155,7 @@ def test_a_grid_is_even_in_the_logarithm_up_to_two_digits() -> None:
 @given(factor=st.floats(1.2, 10), step=st.integers(-8, 8), scale=st.sampled_from(SCALES))
 @example(factor=20, step=-1, scale="laptop")
 @example(factor=6, step=1, scale="paper")
+@example(factor=9.625, step=-1, scale="proxy")
 def test_every_rate_of_a_grid_is_one_that_a_variant_can_have(factor: float, step: int, scale: Scale) -> None:
     rate = grid_rate(ladder.M4, scale, factor, step)
     assert math.isclose(rate, shared_rate(ladder.M4, scale) * factor**step, rel_tol=0.1)
