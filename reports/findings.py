@@ -57,6 +57,11 @@ class Findings:
         return find_deltas(self.group, self.bars.tasks, self.stored)
 
     @cached_property
+    def delta_table(self) -> Table:
+        """The differences as a table, which two figures share."""
+        return deltas_table(self.deltas, self.group, self.bars.quantity)
+
+    @cached_property
     def factorials(self) -> tuple[Factorial, ...]:
         """Effects in factorials, where there are any."""
         return find_factorials(self.group, self.bars.tasks)
@@ -196,13 +201,13 @@ OUTPUTS: Mapping[str, Output] = {
     "table5": Output("Table 5, best points", lambda findings: table5(findings.group)),
     "deltas": Output(
         "Deltas",
-        lambda findings: deltas_table(findings.deltas, findings.group, findings.bars.quantity),
+        lambda findings: findings.delta_table,
         _draw_deltas,
         part="statistics",
     ),
     "deltas-column": Output(
         "Deltas, one column wide",
-        lambda findings: deltas_table(findings.deltas, findings.group, findings.bars.quantity),
+        lambda findings: findings.delta_table,
         _draw_deltas_in_a_column,
         formats=(),
     ),
