@@ -130,7 +130,8 @@ class PretrainingTrainer(Trainer[Batch]):
         hang.
         """
         context, masking, ranks = self.stage.context, self.run.recipe.masking, self.process.count
-        most_rows, is_gpu = self._rows_of(context), self.device.type == "cuda"
+        most_rows = min(self._rows_of(context), self.stage.tokens_per_step // context)
+        is_gpu = self.device.type == "cuda"
         sizes: ExactSizes | PaddingBuckets = ExactSizes(least_rows=1)
         if self.compiled:
             fitted = self.documents.fitted(context, self.run.recipe.data.long_documents)
