@@ -1,0 +1,460 @@
+"""A GPU pretended on a CPU build of torch: what a step would launch, move, keep in memory and wait for on CUDA.
+
+Tensors on "cuda" are fake there: they have shapes, dtypes and a device, but no numbers; those on the CPU are real. What
+is read back from the device is ones. Autograd wants a device guard, which a few lines of C++ register:
+
+    with pretending_process() as process:
+        report = process.submit(function, *arguments).result()
+
+runs a module's function in a process that has the guard, and in it
+
+    with pretended_cuda() as gpu:
+        model = build().to("cuda")
+        with gpu.counted() as counts:
+            step(model)
+
+counts what the step would have done on a GPU. No kernel runs, so that times and numbers stay unknown.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+import traceback
+import weakref
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from importlib import metadata
+from importlib.util import find_spec
+from multiprocessing import get_context
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+from unittest import mock
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.nn import functional
+from torch.utils import _foreach_utils
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from neobert.errors import MissingData
+
+GUARD_SOURCE = Path(__file__).with_suffix(".cpp")
+PACKAGES = tuple(f"/{name}/" for name in ("neobert", "ablations", "benchmarks", "tests"))
+FRAMES_SHOWN = 3
+ALLOCATION_BYTES = 512
+"""torch's allocator rounds up to multiples of this."""
+
+HOST_WAITS = {
+    "_local_scalar_dense",
+    "bincount",
+    "equal",
+    "is_nonzero",
+    "masked_select",
+    "nonzero",
+    "unique_consecutive",
+    "unique_dim",
+    "_unique2",
+}
+"""Operators whose result on the host, or whose shape, depends on numbers on the device."""
+
+WITHOUT_KERNEL = {
+    "_unsafe_view",
+    "_pin_memory",
+    "empty",
+    "empty_like",
+    "empty_strided",
+    "is_pinned",
+    "new_empty",
+    "new_empty_strided",
+    "record_stream",
+    "resize_",
+    "set_",
+    *HOST_WAITS,
+}
+"""Operators beside views that launch nothing, or were counted as waits."""
+
+SINGLE_KERNELS = ("_fused_rms_norm", "_fused_rms_norm_backward", "silu_backward")
+"""Operators that are a kernel on CUDA, but several operators on a device that does not register it."""
+
+PRODUCTS = {"mm", "addmm", "bmm", "baddbmm"}
+INDEXING = {"index", "index_put", "index_put_", "_unsafe_index"}
+COPIES = {"_to_copy", "copy_"}
+
+
+def build_guard() -> Path:
+    """The library with the device guard, compiled once for this torch below the folder of temporary files.
+
+    Raises:
+        MissingData: there is no C++ compiler, or this torch has CUDA's own guard.
+    """
+    version = metadata.version("torch")
+    if torch.backends.cuda.is_built():
+        raise MissingData(f"a GPU can be pretended on a CPU build of torch only, and torch {version} is built for CUDA")
+    compiler = shutil.which(os.environ.get("CXX", "c++")) or shutil.which("g++")
+    if compiler is None:
+        raise MissingData("there is no C++ compiler for the pretended GPU's device guard: install g++")
+    content = hashlib.sha256(GUARD_SOURCE.read_bytes() + version.encode()).hexdigest()[:16]
+    library = Path(tempfile.gettempdir()) / f"neobert-pretended-cuda-{os.getuid()}" / f"{content}.so"
+    library.parent.mkdir(mode=0o700, exist_ok=True)
+    if library.parent.stat().st_uid != os.getuid():
+        raise MissingData(f"{library.parent} belongs to another user: the pretended GPU's guard is not loaded from it")
+    if not library.exists():
+        _compile(compiler, library)
+    return library
+
+
+def _compile(compiler: str, library: Path) -> None:
+    spec = find_spec("torch")
+    assert spec is not None and spec.origin is not None
+    root = Path(spec.origin).parent
+    includes = [f"-I{root / 'include'}", f"-I{root / 'include/torch/csrc/api/include'}"]
+    links = [f"-L{root / 'lib'}", f"-Wl,-rpath,{root / 'lib'}", "-ltorch_cpu", "-lc10"]
+    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+        built = Path(folder) / library.name
+        command = [
+            compiler,
+            "-shared",
+            "-fPIC",
+            "-O0",
+            "-std=c++20",
+            *includes,
+            str(GUARD_SOURCE),
+            *links,
+            "-o",
+            str(built),
+        ]
+        found = subprocess.run(command, capture_output=True, text=True, check=False)
+        if found.returncode:
+            reason = next((line for line in found.stderr.splitlines() if "error" in line), found.stderr.strip())
+            raise MissingData(f"the pretended GPU's device guard cannot be compiled: {reason}")
+        built.rename(library)
+
+
+@contextmanager
+def pretending_process() -> Iterator[Executor]:
+    """A process in which `pretended_cuda` can differentiate; it runs functions of modules, one after the other.
+
+    Raises:
+        MissingData: as `build_guard`.
+    """
+    guard = str(build_guard())
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as executor:
+        with mock.patch.dict(os.environ, LD_PRELOAD=guard):
+            executor.submit(os.getpid).result()  # started with the guard, before it imports torch
+        yield executor
+
+
+class Product(NamedTuple):
+    """A product of matrices: (rows, inner) by (inner, columns), `batch` times, in `dtype`."""
+
+    dtype: str
+    batch: int
+    rows: int
+    inner: int
+    columns: int
+
+    @property
+    def flops(self) -> int:
+        """Its floating-point operations."""
+        return 2 * self.batch * self.rows * self.inner * self.columns
+
+
+@dataclass
+class Counts:
+    """What was asked of the pretended GPU.
+
+    launches: operators that start a kernel, by name; those on lists of tensors count once. bytes_moved: what they read
+        and write, by name.
+    products: products of matrices.
+    waits: what made the host wait for the device, each with the place in the code.
+    pageable: asynchronous copies to the device from memory that is not pinned, which are staged on the host.
+    peak_bytes: the most memory that was alive at once, what was there before included.
+    """
+
+    launches: Counter[str] = field(default_factory=Counter)
+    bytes_moved: Counter[str] = field(default_factory=Counter)
+    products: Counter[Product] = field(default_factory=Counter)
+    waits: list[str] = field(default_factory=list)
+    pageable: list[str] = field(default_factory=list)
+    peak_bytes: int = 0
+
+
+class PretendedGPU(TorchDispatchMode):
+    """Runs operators on "cuda" without numbers, those on the CPU as ever, and counts the former in `counts`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fake = FakeTensorMode(allow_non_fake_inputs=True)
+        self.counts = Counts()
+        self.current = 0
+        self.recorded: list[int] = []
+        """The current device at each event that was recorded."""
+        self.alive_bytes = 0
+        self._storages: dict[int, int] = {}
+        self._pinned: set[int] = set()
+
+    @contextmanager
+    def counted(self) -> Iterator[Counts]:
+        """Count what happens in the block from zero."""
+        before, self.counts = self.counts, Counts(peak_bytes=self.alive_bytes)
+        try:
+            yield self.counts
+        finally:
+            self.counts = before
+
+    def wait(self, reason: str) -> None:
+        """Note that the host waits for the device."""
+        self.counts.waits.append(f"{reason} at {_caller()}")
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.ops.prim.device.default:
+            return func(*args, **kwargs)
+        name = func._schema.name.partition("::")[2]
+        inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        on_gpu = [tensor for tensor in inputs if tensor.device.type == "cuda"]
+        if not on_gpu and not _is_cuda(kwargs.get("device")):
+            return self._on_host(func, name, args, kwargs)
+        self._note_waits(func, name, args, kwargs)
+        if name == "_local_scalar_dense":
+            return torch.ones((), dtype=args[0].dtype).item()
+        if name in COPIES:
+            source, target = (args[1], args[0].device) if name == "copy_" else (args[0], kwargs.get("device"))
+            if source.device.type == "cuda" and target is not None and torch.device(target).type == "cpu":
+                return self._read(name, args, kwargs)
+        args, kwargs = tree_map_only(Tensor, self._as_fake, (args, kwargs))
+        with self.fake:
+            out = func(*args, **kwargs)
+        made = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor) and leaf.device.type == "cuda"]
+        if name not in WITHOUT_KERNEL and not _is_view(func):
+            self.counts.launches[name] += 1
+            read = {id(tensor): tensor for tensor in on_gpu}.values()
+            self.counts.bytes_moved[name] += sum(tensor.numel() * tensor.element_size() for tensor in (*read, *made))
+        if name in PRODUCTS:
+            self.counts.products[_product(name, on_gpu)] += 1
+        for tensor in made:
+            self._keep(tensor)
+        return out
+
+    def _as_fake(self, tensor: Tensor) -> Tensor:
+        return tensor if isinstance(tensor, FakeTensor) else self.fake.from_tensor(tensor.detach())
+
+    def _on_host(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+        """An operator on real numbers; memory is as good as pinned where it was asked to be."""
+        if name == "is_pinned":
+            return args[0].untyped_storage()._cdata in self._pinned
+        if name == "_pin_memory":
+            return self._pin(args[0].clone())
+        if kwargs.get("pin_memory"):
+            return self._pin(func(*args, **kwargs | {"pin_memory": False}))
+        return func(*args, **kwargs)
+
+    def _pin(self, tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        self._pinned.add(storage._cdata)
+        weakref.finalize(storage, self._pinned.discard, storage._cdata)
+        return tensor
+
+    def _read(self, name: str, args: Any, kwargs: Any) -> Tensor:
+        """Ones in place of the numbers of a device."""
+        if name == "copy_":
+            target: Tensor = args[0]
+            return target.fill_(1)
+        return torch.ones(args[0].shape, dtype=kwargs.get("dtype") or args[0].dtype)
+
+    def _note_waits(self, func: Any, name: str, args: Any, kwargs: Any) -> None:
+        if name in HOST_WAITS or (name == "repeat_interleave" and func._overloadname == "Tensor"):
+            self.wait(name)
+        elif name in INDEXING:
+            indices = [index for index in args[1] if index is not None]
+            if any(index.dtype in (torch.bool, torch.uint8) for index in indices):
+                self.wait(f"{name} by a mask")
+            if any(index.device.type == "cpu" and index.ndim for index in indices):
+                self.wait(f"{name} by indices on the CPU")
+        elif name == "segment_reduce" and not kwargs.get("unsafe"):
+            self.wait("segment_reduce that checks its lengths")
+        elif name in COPIES:
+            self._note_copy(name, args, kwargs)
+
+    def _note_copy(self, name: str, args: Any, kwargs: Any) -> None:
+        if name == "copy_":
+            source, target = args[1], args[0].device
+            on_host, non_blocking = (source if target.type == "cuda" else args[0]), bool((*args, False)[2])
+        else:
+            source, target = args[0], torch.device(kwargs.get("device") or args[0].device)
+            on_host, non_blocking = (source if target.type == "cuda" else None), False
+        non_blocking = non_blocking or bool(kwargs.get("non_blocking"))
+        if source.device.type == target.type or (source.device.type == "cpu" and source.ndim == 0 and name == "copy_"):
+            return
+        # A new tensor on the CPU gets pinned memory where the copy is not to block.
+        pinned = on_host is None or on_host.untyped_storage()._cdata in self._pinned
+        what = f"copy of {tuple(source.shape)} from {'pinned' if pinned else 'pageable'} memory to {target.type}"
+        if source.device.type == "cuda":
+            what = f"copy of {tuple(source.shape)} to {'pinned' if pinned else 'pageable'} memory of the CPU"
+        if not non_blocking or (source.device.type == "cuda" and not pinned):
+            self.wait(f"blocking {what}")
+        elif not pinned:
+            self.counts.pageable.append(f"{what} at {_caller()}")
+
+    def _keep(self, tensor: Tensor) -> None:
+        """Count the memory of a tensor for as long as it lives."""
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self._storages:
+            return
+        self._storages[key] = -(-storage.nbytes() // ALLOCATION_BYTES) * ALLOCATION_BYTES
+        self.alive_bytes += self._storages[key]
+        self.counts.peak_bytes = max(self.counts.peak_bytes, self.alive_bytes)
+        weakref.finalize(storage, self._free, key)
+
+    def _free(self, key: int) -> None:
+        self.alive_bytes -= self._storages.pop(key)
+
+
+def _is_cuda(device: Any) -> bool:
+    return device is not None and torch.device(device).type == "cuda"
+
+
+def _is_view(func: Any) -> bool:
+    """Whether an operator's result shares the memory of its input, which it does not write."""
+    return any(result.alias_info is not None and not result.alias_info.is_write for result in func._schema.returns)
+
+
+def _product(name: str, on_gpu: list[Tensor]) -> Product:
+    left, right = on_gpu[-2:]  # in front of them stands what is added
+    if left.dtype != right.dtype:
+        raise RuntimeError(f"{name} of {left.dtype} and {right.dtype}")
+    batch, (rows, inner) = left.shape[0] if left.ndim == 3 else 1, left.shape[-2:]
+    return Product(str(left.dtype).removeprefix("torch."), batch, rows, inner, right.shape[-1])
+
+
+def _caller() -> str:
+    """Where in this project the running operator was called."""
+    frames = [frame for frame in traceback.extract_stack() if any(package in frame.filename for package in PACKAGES)]
+    shown = [frame for frame in frames if frame.filename != __file__][-FRAMES_SHOWN:]
+    return " < ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in reversed(shown)) or "autograd"
+
+
+@contextmanager
+def pretended_cuda(gpus: int = 1) -> Iterator[PretendedGPU]:
+    """torch.cuda as if there were so many H100; in a `pretending_process` gradients can be computed too.
+
+    Attention is what CUDA takes: flash kernels without a mask, memory-efficient ones with it.
+    """
+    gpu = PretendedGPU()
+    with ExitStack() as stack:
+        patches: list[tuple[Any, str, Any]] = [(torch.cuda, name, value) for name, value in _cuda(gpu, gpus).items()]
+        patches += [
+            (nn.Module, "to", _move_module),
+            (functional, "scaled_dot_product_attention", _attention),
+            (_foreach_utils, "_foreach_supported_types", [Tensor, nn.Parameter, FakeTensor]),
+        ]
+        for owner, name, value in patches:
+            stack.enter_context(mock.patch.object(owner, name, value))
+        only_lifts_cpu = torch._C._only_lift_cpu_tensors()
+        torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor(…, device="cuda") is a copy like all others
+        stack.callback(torch._C._set_only_lift_cpu_tensors, only_lifts_cpu)
+        kernels = torch.library.Library("aten", "IMPL")
+        stack.callback(kernels._destroy)
+        for operator in SINGLE_KERNELS:
+            kernels.impl(operator, _compute, "CUDA")
+        stack.enter_context(gpu)
+        yield gpu
+
+
+def _compute(*args: object, **kwargs: object) -> None:
+    raise NotImplementedError("a pretended GPU computes no numbers")
+
+
+def _cuda(gpu: PretendedGPU, gpus: int) -> dict[str, Any]:
+    """What stands in for members of torch.cuda."""
+    h100 = SimpleNamespace(
+        name="NVIDIA H100 80GB HBM3", major=9, minor=0, total_memory=85_000_000_000, multi_processor_count=132
+    )
+
+    class Event:
+        def __init__(self, enable_timing: bool = False) -> None:
+            self.enable_timing = enable_timing
+
+        def record(self, stream: object = None) -> None:
+            gpu.recorded.append(gpu.current)
+
+        def synchronize(self) -> None:
+            gpu.wait("event.synchronize")
+
+        def elapsed_time(self, other: "Event") -> float:
+            assert self.enable_timing and other.enable_timing
+            return 1.0
+
+    def set_device(device: Any) -> None:
+        gpu.current = device if isinstance(device, int) else torch.device(device).index or 0
+
+    return {
+        "Event": Event,
+        "_lazy_init": lambda: None,
+        "current_device": lambda: gpu.current,
+        "device_count": lambda: gpus,
+        "empty_cache": lambda: None,
+        "get_device_capability": lambda *device: (h100.major, h100.minor),
+        "get_device_name": lambda *device: h100.name,
+        "get_device_properties": lambda *device: h100,
+        "is_available": lambda: True,
+        "is_bf16_supported": lambda *words: True,
+        "is_current_stream_capturing": lambda: False,
+        "is_initialized": lambda: True,
+        "manual_seed_all": lambda seed: None,
+        "max_memory_allocated": lambda *device: gpu.counts.peak_bytes,
+        "memory_allocated": lambda *device: gpu.alive_bytes,
+        "reset_peak_memory_stats": lambda *device: None,
+        "set_device": set_device,
+        "synchronize": lambda *device: gpu.wait("torch.cuda.synchronize"),
+    }
+
+
+def _move_module(module: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
+    """nn.Module.to with new parameters, since a real one cannot become fake in place."""
+    device, dtype, _, _ = torch._C._nn._parse_to(*args, **kwargs)
+    for owner in module.modules():
+        tensors = {**owner._parameters, **owner._buffers}
+        for name, tensor in ((name, tensor) for name, tensor in tensors.items() if tensor is not None):
+            there = tensor.detach().to(device, dtype if tensor.is_floating_point() else None)
+            if (there.device, there.dtype) == (tensor.device, tensor.dtype):
+                continue
+            if isinstance(tensor, nn.Parameter):
+                owner._parameters[name] = nn.Parameter(there, tensor.requires_grad)
+            else:
+                owner._buffers[name] = there
+    return module
+
+
+_attention_of_host = functional.scaled_dot_product_attention
+
+
+def _attention(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, scale: float | None = None
+) -> Tensor:
+    """The kernel that CUDA takes for these arguments."""
+    if query.device.type != "cuda":
+        return _attention_of_host(query, key, value, attn_mask=attn_mask, scale=scale)
+    if query.shape[-1] % 8:
+        raise RuntimeError(f"CUDA's fused kernels take head sizes that are multiples of 8, not {query.shape[-1]}")
+    aten = torch.ops.aten
+    if attn_mask is None and query.dtype != torch.float32:
+        flash = aten._scaled_dot_product_flash_attention(query, key, value, 0.0, False, scale=scale)
+        return flash[0]
+    if attn_mask is not None:
+        if attn_mask.dtype not in (torch.bool, query.dtype):
+            raise RuntimeError(f"the mask's dtype is {attn_mask.dtype}, the query's {query.dtype}")
+        attn_mask = attn_mask.expand(*query.shape[:3], key.shape[2])
+    efficient = aten._scaled_dot_product_efficient_attention(
+        query, key, value, attn_mask, True, 0.0, False, scale=scale
+    )
+    return efficient[0]
