@@ -4,6 +4,7 @@ A child holds the reading end of a pipe whose other end its parent alone has. Wh
 closes it; the child then asks itself to stop, and is killed where it does not within `GRACE_SECONDS`.
 """
 
+import ctypes
 import os
 import signal
 import stat
@@ -25,6 +26,9 @@ GRACE_SECONDS = 30.0
 POLL_SECONDS = 0.1
 VARIABLE = "NEOBERT_LIFELINE"
 ENDING = (signal.SIGTERM, signal.SIGHUP)
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+"""Numbers of glibc's mallopt."""
+KEPT_BYTES = 1 << 30
 
 
 class Terminated(BaseException):
@@ -80,6 +84,17 @@ def _end_at_the_end_of(descriptor: int) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(GRACE_SECONDS)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def keep_freed_memory() -> None:
+    """From now on malloc keeps up to a GiB that this process frees, where it is glibc's.
+
+    By default the tensors of a step go back to the kernel and are faulted in again in the next one: on a CPU 4,000
+    pages a step of 4 × 144, a seventh of its time.
+    """
+    with suppress(OSError, AttributeError):  # another C library
+        for option in (M_TRIM_THRESHOLD, M_MMAP_THRESHOLD):
+            ctypes.CDLL(None).mallopt(option, KEPT_BYTES)
 
 
 def wait_for(

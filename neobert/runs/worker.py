@@ -23,7 +23,7 @@ from typing import Protocol
 from neobert.command_line import Parser, guarded
 from neobert.errors import EXIT_DONE, EXIT_REQUEUE, EXIT_RUN_FAILED, exit_code
 from neobert.files import append_line, json_bytes, replace_file
-from neobert.processes import Stopped, StopRequest, end_with_parent
+from neobert.processes import Stopped, StopRequest, end_with_parent, keep_freed_memory
 from neobert.runs.claims import LEASE_SECONDS, Claim, ClaimLost, acquire, is_claimed, measure_file_time
 from neobert.runs.index import is_done
 from neobert.runs.kinds import KINDS, kind_of
@@ -200,6 +200,7 @@ def run(arguments: Sequence[str] | None, stop: StopRequest) -> Ended:
     layout = Layout(options.runs)
     stop.listen()
     end_with_parent()
+    keep_freed_memory()
     from neobert.training.distributed import JobRank, host_ranks  # only now: it imports torch
 
     place = JobRank.of_environment(os.environ)
