@@ -84,6 +84,15 @@ def no_waiting_for_disks() -> Iterator[None]:
 
 
 @pytest.fixture
+def undrawn() -> Iterator[None]:
+    """Figures are laid out but not drawn, for tests about everything else that reports write."""
+    from tests.reports.made_up_study import undrawn_figures
+
+    with undrawn_figures():
+        yield
+
+
+@pytest.fixture
 def study(tmp_path: Path) -> "Study":
     """Made-up records of the synthetic data at smoke scale; none yet."""
     from tests.reports.made_up_study import Study

@@ -137,6 +137,7 @@ def test_a_torn_result_is_measured_again(tmp_path: Path, share: float) -> None:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
+import neobert.embeddings.mteb  # before processes fork: mteb takes seconds
 from tests.embeddings.embedding_worlds import RandomVectors, named
 from neobert.data.sources import SyntheticSource
 from neobert.embeddings.evaluation import measure_task
@@ -144,28 +145,34 @@ from neobert.embeddings.evaluation import measure_task
 def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
 
-moment, results = sys.argv[1:]
+root = Path(sys.argv[1])
 world = SyntheticSource(10)
 task = next(task for task in world.embedding_tasks() if task.category == "sts")
 encoder = RandomVectors()
-if moment == "encoding":
-    encoder.encode = die
-if moment == "before the result's name":
-    rename, seen = Path.replace, []
-    Path.replace = lambda *names: die() if seen else (seen.append(1), rename(*names))[1]
-measure_task(named(encoder), task, world, Path(results))
+for moment in ("encoding", "before the result's name"):
+    if not os.fork():
+        if moment == "encoding":
+            encoder.encode = die
+        else:
+            rename, seen = Path.replace, []
+            Path.replace = lambda *names: die() if seen else (seen.append(1), rename(*names))[1]
+        measure_task(named(encoder), task, world, root / moment)
+        os._exit(0)
+    print(moment, os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
 """
 
 
-@pytest.mark.parametrize("moment", ["encoding", "before the result's name"])
-def test_a_kill_at_any_moment_leaves_no_result_or_a_whole_one(tmp_path: Path, moment: str) -> None:
+def test_a_kill_at_any_moment_leaves_no_result_or_a_whole_one(tmp_path: Path) -> None:
     environment = os.environ | offline_environment() | {"PYTHONPATH": str(REPOSITORY)}
-    killed = subprocess.run([sys.executable, "-c", KILLED, moment, str(tmp_path)], env=environment, check=False)
-    assert killed.returncode == -signal.SIGKILL
-    assert not list(tmp_path.rglob(f"{SIMILARITY.name}.json"))
-    after = measure_task(named(RandomVectors()), SIMILARITY, WORLD, tmp_path)
-    (kept,) = tmp_path.rglob(f"{SIMILARITY.name}.json")
-    assert json.loads(kept.read_bytes())["scores"]["test"][0]["main_score"] == after.score
+    command = [sys.executable, "-c", KILLED, str(tmp_path)]
+    ended = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    moments = ["encoding", "before the result's name"]
+    assert ended.stdout.splitlines() == [f"{moment} {-signal.SIGKILL}" for moment in moments]
+    for results in (tmp_path / moment for moment in moments):
+        assert not list(results.rglob(f"{SIMILARITY.name}.json"))
+        after = measure_task(named(RandomVectors()), SIMILARITY, WORLD, results)
+        (kept,) = results.rglob(f"{SIMILARITY.name}.json")
+        assert json.loads(kept.read_bytes())["scores"]["test"][0]["main_score"] == after.score
 
 
 class SameForAll(RandomVectors):

@@ -3,10 +3,9 @@
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +13,7 @@ from pathlib import Path
 from ablations.ladder import variants
 from neobert.files import append_line, json_bytes, read_lines
 from neobert.identity import plain
-from neobert.processes import REPOSITORY, StopRequest
+from neobert.processes import StopRequest
 from neobert.recipe import Point
 from neobert.runs.claims import Claim, ClaimLost
 from neobert.runs.layout import Layout
@@ -30,6 +29,7 @@ from neobert.runs.records import publish_record, read_record
 from neobert.runs.specifications import GlueStudy, Start, Trial
 from neobert.runs.work import Part
 from neobert.runs.worker import Worker
+from tests.support import forking
 from tests.support.waiting import until
 
 
@@ -109,11 +109,11 @@ def view_of(layout: Layout, count: int, storage: str) -> OptunaView:
 
 def start_worker(
     layout: Layout, count: int, seconds: float, storage: str, lease_seconds: float = 60
-) -> subprocess.Popen:
+) -> forking.ForkedProcess:
     """A real process with a real worker."""
-    environment = os.environ | {STORAGE_VARIABLE: storage_address(storage, layout.root), "PYTHONPATH": str(REPOSITORY)}
+    environment = os.environ | {STORAGE_VARIABLE: storage_address(storage, layout.root), forking.IMPORTED: "optuna"}
     arguments = [str(layout.root), str(count), str(seconds), str(lease_seconds)]
-    return subprocess.Popen([sys.executable, "-m", "tests.glue.grid_worlds", *arguments], env=environment)
+    return forking.start_worker(arguments, environment, program="tests.glue.grid_worlds")
 
 
 def survive_kills(layout: Layout, storage: str, *, points: int, workers: int, kills: int, seconds: float) -> None:
@@ -174,9 +174,10 @@ def fail_part(part: Part, claim: int, error: str) -> None:
     part.error.write_bytes(json_bytes({"unit": part.id, "name": part.title, "claim": claim, "error": error}))
 
 
-if __name__ == "__main__":
-    root, count, seconds, lease = sys.argv[1:]
-    place = Layout(Path(root))
-    observer = view_of_environment(place, [study_of(int(count))])
+def main(arguments: Sequence[str]) -> int:
+    """The worker of a process of its own."""
+    root, count, seconds, lease = arguments
+    layout = Layout(Path(root))
+    observer = view_of_environment(layout, [study_of(int(count))])
     assert observer is not None
-    sys.exit(Worker(place, dummies(place, int(count), float(seconds)), StopRequest(), observer, float(lease)).run())
+    return Worker(layout, dummies(layout, int(count), float(seconds)), StopRequest(), observer, float(lease)).run()

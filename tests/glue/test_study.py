@@ -136,7 +136,7 @@ def test_a_locked_database_never_stops_the_work(
 
 @pytest.mark.parametrize("returns", ["while workers work", "after they ended"])
 def test_a_postgresql_server_that_stops_in_the_middle_costs_nothing(
-    tmp_path: Path, postgresql_server: Path, capfd: pytest.CaptureFixture[str], returns: str
+    tmp_path: Path, postgresql_server: Path, returns: str
 ) -> None:
     """Workers go on by the files and say so; the study shows every point once when the server is back."""
     layout, storage = Layout(tmp_path), fresh_database(postgresql_server)
@@ -152,7 +152,7 @@ def test_a_postgresql_server_that_stops_in_the_middle_costs_nothing(
     finally:
         start_server(postgresql_server)
     assert {worker.wait(timeout=60) for worker in workers} == {0}
-    said = capfd.readouterr().err
+    said = "".join(worker.communicate()[1].decode() for worker in workers)
     assert said.count("the work goes on without it") == 2 and "Traceback" not in said
     assert started(layout) == POINTS, "a point was started twice"
     if returns == "after they ended":

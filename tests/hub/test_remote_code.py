@@ -25,53 +25,66 @@ TEXTS = ["the cat sleeps", "a dog and a cat and a bird"]
 
 WITHOUT_THE_PACKAGE = """
 import importlib.util, sys
-sys.path += sys.argv[1:-3]
+*paths, scratch, first, second = sys.argv[1:]
+sys.path += paths
 assert importlib.util.find_spec("neobert") is None
-folder, out, saved = sys.argv[-3:]
 import torch, transformers
 from safetensors.torch import load_file, save_file
 from transformers import (AutoModel, AutoModelForMaskedLM, AutoModelForQuestionAnswering,
                           AutoModelForSequenceClassification, AutoModelForTokenClassification, AutoTokenizer)
-tokens = load_file(out)
-again = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)({texts!r}, padding=True, return_tensors="pt")
-assert torch.equal(again["input_ids"], tokens["input_ids"])
-states = AutoModel.from_pretrained(folder, trust_remote_code=True)(**tokens).last_hidden_state
-model = AutoModelForMaskedLM.from_pretrained(folder, trust_remote_code=True)
-eager = AutoModelForMaskedLM.from_pretrained(folder, trust_remote_code=True, attn_implementation="eager")
-found = {"states": states, "logits": model(**tokens).logits, "eager": eager(**tokens).logits}
-for auto in (AutoModelForQuestionAnswering, AutoModelForTokenClassification):
-    auto.from_pretrained(folder, trust_remote_code=True)
-torch.manual_seed(0)
-classifier = AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=True, num_labels=3)
-classifier.save_pretrained(saved)
-again = AutoModelForSequenceClassification.from_pretrained(saved, trust_remote_code=True)
-found["classes"] = again(**tokens).logits
-assert torch.equal(found["classes"], classifier(**tokens).logits)
-save_file({name: tensor.detach().contiguous() for name, tensor in found.items()}, out)
+
+for number, folder in enumerate((first, second)):
+    out, saved = f"{scratch}/{number}.safetensors", f"{scratch}/{number}"
+    tokens = load_file(out)
+    again = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)({texts!r}, padding=True, return_tensors="pt")
+    assert torch.equal(again["input_ids"], tokens["input_ids"])
+    states = AutoModel.from_pretrained(folder, trust_remote_code=True)(**tokens).last_hidden_state
+    model = AutoModelForMaskedLM.from_pretrained(folder, trust_remote_code=True)
+    eager = AutoModelForMaskedLM.from_pretrained(folder, trust_remote_code=True, attn_implementation="eager")
+    found = {"states": states, "logits": model(**tokens).logits, "eager": eager(**tokens).logits}
+    for auto in (AutoModelForQuestionAnswering, AutoModelForTokenClassification):
+        auto.from_pretrained(folder, trust_remote_code=True)
+    torch.manual_seed(0)
+    classifier = AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=True, num_labels=3)
+    classifier.save_pretrained(saved)
+    again = AutoModelForSequenceClassification.from_pretrained(saved, trust_remote_code=True)
+    found["classes"] = again(**tokens).logits
+    assert torch.equal(found["classes"], classifier(**tokens).logits)
+    save_file({name: tensor.detach().contiguous() for name, tensor in found.items()}, out)
 print(transformers.__version__)
 """
 
 
-@pytest.fixture(scope="module", params=RUN_FOLDERS)
-def exported(request, tmp_path_factory) -> Path:
-    run = RUN_FOLDERS[request.param](tmp_path_factory.mktemp("runs"))
-    return export_start(run, tmp_path_factory.mktemp("exports") / "model.v1-x", "hf", "--remote-code")
+@pytest.fixture(scope="module")
+def exports(tmp_path_factory) -> dict[str, Path]:
+    """A folder of each form, by its name."""
+    runs = {form: make(tmp_path_factory.mktemp("runs")) for form, make in RUN_FOLDERS.items()}
+    folders = {form: tmp_path_factory.mktemp("exports") / "model.v1-x" for form in runs}
+    return {form: export_start(run, folders[form], "hf", "--remote-code") for form, run in runs.items()}
+
+
+@pytest.fixture(params=RUN_FOLDERS)
+def exported(request, exports: dict[str, Path]) -> Path:
+    return exports[request.param]
 
 
 @pytest.mark.parametrize("oldest", [False, True], ids=["installed", "oldest"])
-def test_it_loads_with_transformers_alone_to_equal_outputs(exported: Path, tmp_path: Path, oldest: bool) -> None:
+def test_it_loads_with_transformers_alone_to_equal_outputs(
+    exports: dict[str, Path], tmp_path: Path, oldest: bool
+) -> None:
     """All Auto classes, in an interpreter that cannot find this package; a saved copy carries the code on."""
     if oldest and OLDEST is None:
         pytest.skip("OLDEST_TRANSFORMERS names no folder with transformers 5.17: make test-compat")
-    out, saved = tmp_path / "tensors.safetensors", tmp_path / "saved"
-    tokens = dict(AutoTokenizer.from_pretrained(exported)(TEXTS, padding=True, return_tensors="pt"))
-    save_file(tokens, out)
+    folders = list(exports.values())
+    for number, folder in enumerate(folders):
+        tokens = AutoTokenizer.from_pretrained(folder)(TEXTS, padding=True, return_tensors="pt")
+        save_file(dict(tokens), tmp_path / f"{number}.safetensors")
     paths = [str(Path(OLDEST).resolve())] * oldest if OLDEST else []
     code = WITHOUT_THE_PACKAGE.replace("{texts!r}", repr(TEXTS))
     command = [sys.executable, "-I", "-S", "-W", "error::UserWarning", "-c", code, *paths]
     environment = os.environ | {"HF_MODULES_CACHE": str(tmp_path / "modules"), "HF_HUB_OFFLINE": "1"}
     process = subprocess.run(
-        [*command, str(SITE_PACKAGES), str(exported), str(out), str(saved)],
+        [*command, str(SITE_PACKAGES), str(tmp_path), *map(str, folders)],
         env=environment,
         cwd=tmp_path,
         capture_output=True,
@@ -80,17 +93,19 @@ def test_it_loads_with_transformers_alone_to_equal_outputs(exported: Path, tmp_p
     )
     assert process.returncode == 0, process.stderr
     assert process.stdout.split()[-1] == ("5.17.0" if oldest else transformers.__version__)
-    found = load_file(out)
-    with torch.no_grad():
-        logits = AutoModelForMaskedLM.from_pretrained(exported)(**tokens).logits
-        expected = {
-            "states": AutoModel.from_pretrained(exported)(**tokens).last_hidden_state,
-            "logits": logits,
-            "eager": logits,
-            "classes": AutoModelForSequenceClassification.from_pretrained(saved)(**tokens).logits,
-        }
-    for name, tensor in expected.items():
-        torch.testing.assert_close(found[name], tensor, rtol=0, atol=1e-6)
+    for number, folder in enumerate(folders):
+        found = load_file(tmp_path / f"{number}.safetensors")
+        tokens = AutoTokenizer.from_pretrained(folder)(TEXTS, padding=True, return_tensors="pt")
+        with torch.no_grad():
+            logits = AutoModelForMaskedLM.from_pretrained(folder)(**tokens).logits
+            expected = {
+                "states": AutoModel.from_pretrained(folder)(**tokens).last_hidden_state,
+                "logits": logits,
+                "eager": logits,
+                "classes": AutoModelForSequenceClassification.from_pretrained(tmp_path / str(number))(**tokens).logits,
+            }
+        for name, tensor in expected.items():
+            torch.testing.assert_close(found[name], tensor, rtol=0, atol=1e-6)
 
 
 def test_with_the_package_its_own_classes_load_and_what_they_save_names_no_code(exported: Path, tmp_path) -> None:

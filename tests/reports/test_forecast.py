@@ -15,7 +15,7 @@ from reports.evidence import read_evidence
 from reports.forecast_file import Forecast
 from tests.reports.made_up_study import Study
 
-pytestmark = pytest.mark.usefixtures("no_waiting_for_disks")
+pytestmark = pytest.mark.usefixtures("no_waiting_for_disks", "undrawn")
 
 LEVELS = {"M0": 5.0, "M1": 4.6, "M2": 4.3, "M4": 4.2, "M5": 4.25}  # nats a token with half of the steps
 PARENTS = {"M1": "M0", "M2": "M1", "M4": "M2", "M5": "M4"}

@@ -13,13 +13,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 from neobert import processes
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 MOST_BYTES = 1 << 20
+WORKER = "neobert.runs.worker"
+IMPORTED = "FORKED_WITH"
+"""In a worker's environment: which package the process that forks it has imported, "deepspeed" or "optuna"."""
 
 
 class ForkedProcess:
@@ -78,10 +81,10 @@ Child = ForkedProcess | subprocess.Popen[bytes]
 START_CHILD = processes.start_child
 
 
-def start_worker(arguments: Sequence[str], environment: Mapping[str, str]) -> ForkedProcess:
-    """`python -m neobert.runs.worker` with these arguments and this environment, its stderr in a pipe."""
+def start_worker(arguments: Sequence[str], environment: Mapping[str, str], program: str = WORKER) -> ForkedProcess:
+    """`python -m PROGRAM` with these arguments and this environment, its stderr in a pipe."""
     errors, its_errors = os.pipe()
-    process = _fork(arguments, environment, its_errors)
+    process = _fork(program, arguments, environment, its_errors)
     os.close(its_errors)
     process.errors = errors
     return process
@@ -89,48 +92,58 @@ def start_worker(arguments: Sequence[str], environment: Mapping[str, str]) -> Fo
 
 def start_child(command: Sequence[str], environment: Mapping[str, str], stdout: int | None = None) -> Child:
     """`neobert.processes.start_child`, but that workers are forked."""
-    if list(command[1:3]) != ["-m", "neobert.runs.worker"]:
+    if list(command[1:3]) != ["-m", WORKER]:
         return START_CHILD(command, environment, stdout)
-    return _fork(command[3:], environment, sys.__stderr__.fileno())
+    return _fork(WORKER, command[3:], environment, sys.__stderr__.fileno())
 
 
-def _fork(arguments: Sequence[str], environment: Mapping[str, str], errors: int) -> ForkedProcess:
+def _fork(program: str, arguments: Sequence[str], environment: Mapping[str, str], errors: int) -> ForkedProcess:
     status, its_status = os.pipe()
-    request = json.dumps({"arguments": list(arguments), "environment": dict(environment), "folder": str(Path.cwd())})
-    server, _ = _server()
+    asked = {"program": program, "arguments": list(arguments), "folder": str(Path.cwd())}
+    request = json.dumps({**asked, "environment": dict(environment)})
+    server, _ = _server(environment.get(IMPORTED, ""))
     socket.send_fds(server, [request.encode()], [errors, its_status])
     os.close(its_status)
     return ForkedProcess(int(server.recv(32)), status)
 
 
-@cache
-def _server() -> "tuple[socket.socket, subprocess.Popen[bytes]]":
+_servers: "dict[str, tuple[socket.socket, subprocess.Popen[bytes]]]" = {}
+
+
+def _server(imported: str) -> "tuple[socket.socket, subprocess.Popen[bytes]]":
     """The process that forks; it ends with this one, whose end of the socket then closes."""
+    if imported in _servers:
+        return _servers[imported]
     own, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
     environment |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
-    command = [sys.executable, str(Path(__file__).resolve()), str(its.fileno())]
+    command = [sys.executable, str(Path(__file__).resolve()), str(its.fileno()), imported]
     process = subprocess.Popen(command, env=environment, pass_fds=[its.fileno()])
     its.close()
+    _servers[imported] = own, process
     return own, process
 
 
 def close() -> None:
-    """End the process that forks, if there is one."""
-    if _server.cache_info().currsize:
-        server, process = _server()
+    """End the processes that fork."""
+    for server, process in _servers.values():
         server.close()
         process.wait()
 
 
-def serve(descriptor: int) -> int:
+def serve(descriptor: int, imported: str) -> int:
     """Fork a worker for every request until nobody can ask any more; in a worker, its exit code."""
-    import torch
+    if imported == "optuna":
+        import_module("optuna")
+    else:
+        import torch
 
-    import neobert.training.pretraining  # noqa: F401 - what every worker needs
-    from neobert.runs import worker
+        import neobert.training.pretraining  # noqa: F401 - what every worker needs
+        from neobert.training import zero
 
-    torch.optim.AdamW([torch.zeros(1)])  # imports torch's compiler
+        torch.optim.AdamW([torch.zeros(1)])  # imports torch's compiler
+        if imported == "deepspeed":
+            zero._deepspeed(torch.device("cpu"))
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no zombies of shepherds
     server = socket.socket(fileno=descriptor)
     while True:
@@ -138,6 +151,8 @@ def serve(descriptor: int) -> int:
         if not request:
             return 0
         errors, status = descriptors
+        asked = json.loads(request)
+        program = import_module(asked["program"])
         if os.fork():
             os.close(errors)
             os.close(status)
@@ -157,13 +172,13 @@ def serve(descriptor: int) -> int:
         os.close(status)
         os.dup2(errors, sys.stderr.fileno())
         os.close(errors)
-        asked = json.loads(request)
         os.environ.clear()
         os.environ.update(asked["environment"])
         os.chdir(asked["folder"])
-        sys.argv = ["neobert.runs.worker", *asked["arguments"]]
-        return worker.main(asked["arguments"])
+        sys.argv = [asked["program"], *asked["arguments"]]
+        code: int = program.main(asked["arguments"])
+        return code
 
 
 if __name__ == "__main__":
-    sys.exit(serve(int(sys.argv[1])))
+    sys.exit(serve(int(sys.argv[1]), sys.argv[2]))

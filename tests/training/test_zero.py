@@ -2,6 +2,7 @@
 
 import importlib.util
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from safetensors.torch import load_file
 from neobert.errors import MissingData
 from neobert.runs.specifications import PretrainingRun
 from neobert.training.zero import _deepspeed
+from tests.support import forking
 from tests.support.tiny_runs import (
     STEPS,
     assert_equal_weights,
@@ -36,7 +38,15 @@ Finished = tuple[dict[str, Path], PretrainingRun]
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+def imported() -> Iterator[None]:
+    """Workers are forked from a process that has imported deepspeed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(forking.IMPORTED, "deepspeed")
+        yield
+
+
+@pytest.fixture(scope="module")
+def finished(imported: None, tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """The same run without dropout under each engine, two processes, two micro-batches a step each."""
     run, roots = tiny_run(model=tiny_model(dropout=0.0)), {}
     for engine in ENGINES:
@@ -91,9 +101,10 @@ def test_checkpoints_hold_the_same_tensors_whatever_the_engine(finished: Finishe
     ("begun", "continued", "processes"), [("zero2", "single", 1), ("zero1", "ddp", 2), ("ddp", "zero1", 2)]
 )
 def test_a_run_goes_on_under_another_engine(
-    finished: Finished, tmp_path: Path, begun: str, continued: str, processes: int
+    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: str, continued: str, processes: int
 ) -> None:
-    """From step 20 on the losses are those of the run that stayed, to 1e-5 relative."""
+    """From step 20 on the losses are those of the run that stayed, to 1e-5 relative. Workers import what they need."""
+    monkeypatch.delenv(forking.IMPORTED)
     roots, run = finished
     root = beside(tmp_path / "mixed", roots["ddp"])
     folder = write_tiny_run(root, run, engine=continued, micro_batch_tokens=64)
