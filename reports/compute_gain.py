@@ -157,6 +157,7 @@ def gains_table(gains: Sequence[ComputeGain], group: Group) -> Table:
             "What is claimed is the verdict of the difference in loss, not the gain.",
         ),
         records=tuple(gain.ids for gain in gains),
+        facets=tuple({"readout": "loss", "corpus": gain.corpus, "rate": "shared"} for gain in gains),
     )
 
 

@@ -5,7 +5,7 @@ the same text in the same tokens and lengths; nothing missing is filled in.
 """
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,6 +18,7 @@ from ablations.ladder import M0, M9, ladder
 from ablations.rates import MARK
 from neobert.errors import MissingData
 from neobert.glue.tasks import TASKS
+from neobert.runs.records import ReadoutScore
 from reports.basis import why_not_paired, why_scores_not_paired
 from reports.inference import (
     LOOKS,
@@ -80,7 +81,7 @@ class Delta:
     `p_family` is the larger of two, with and without them: an effect is claimed only where it does not rest on them.
     `examples` is the 95 % interval over development examples, texts or items at these seeds, `variance` theirs in the
     mean difference; None where `no_examples` says why, or where records hold no number for each. `both` is the interval
-    over seeds and examples, `p_both` the p that goes with it.
+    over seeds and examples, `p_both` the p that goes with it. `answers` are those of both sides to a readout, by seed.
     """
 
     variant: str
@@ -104,6 +105,7 @@ class Delta:
     both: Interval | None = None
     p_both: float | None = None
     no_examples: str = ""
+    answers: tuple[tuple[ReadoutScore, ReadoutScore], ...] = ()
 
     @property
     def measured(self) -> str:
@@ -114,6 +116,12 @@ class Delta:
     def family(self) -> tuple[str, str]:
         """The tests that are corrected together."""
         return self.design, self.measured
+
+    @property
+    def facets(self) -> dict[str, str]:
+        """What the page filters by."""
+        rate = "own" if self.design == OWN_RATES else "shared"
+        return {"readout": self.quantity, "corpus": self.corpus, "rate": rate}
 
     @property
     def verdict(self) -> str:
@@ -133,11 +141,7 @@ def find_deltas(group: Group, tasks: Sequence[str], stored: StoredPredictions) -
     """All deltas in the order of the ladder: GLUE means over `tasks`, then held-out losses, then the designs."""
     families: dict[tuple[str, str], list[Delta]] = defaultdict(list)
     for design, variant, base in _compared_pairs(group):
-        for delta in (
-            pair_glue(variant, base, tasks, group),
-            *pair_losses(variant, base),
-            *pair_readouts(variant, base),
-        ):
+        for delta in pair_all(variant, base, tasks, group):
             compared = _compare(replace(delta, design=design), variant, base, tasks, stored)
             families[compared.family].append(compared)
     return tuple(delta for family in families.values() for delta in _corrected(family))
@@ -162,10 +166,19 @@ def _compared_pairs(group: Group) -> Iterator[tuple[str, Row, Row]]:
                 yield OWN_RATES, ours, theirs
 
 
+def pair_all(variant: Row, base: Row, tasks: Sequence[str], group: Group) -> Iterator[Delta]:
+    """Two rows in GLUE means over `tasks`, held-out losses and readouts; not compared where a side did not train."""
+    untrained = "; ".join(filter(None, (variant.untrained, base.untrained)))
+    for delta in (
+        pair_glue(variant, base, tasks, group),
+        *pair_losses(variant, base),
+        *pair_readouts(variant, base),
+    ):
+        yield replace(delta, differences={}, seeds=(), ids=(), reason=untrained) if untrained else delta
+
+
 def _compare(delta: Delta, variant: Row, base: Row, tasks: Sequence[str], stored: StoredPredictions) -> Delta:
-    """A delta with its statistics, apart from what is corrected over its family; none where a side did not train."""
-    if untrained := "; ".join(filter(None, (variant.untrained, base.untrained))):
-        return replace(delta, differences={}, seeds=(), ids=(), reason=untrained)
+    """A delta with its statistics, apart from what is corrected over its family."""
     if not delta.differences:
         return delta
     delta = replace(delta, comparison=compare(delta.differences.values(), MARGINS[delta.quantity][0]))
@@ -176,6 +189,8 @@ def _compare(delta: Delta, variant: Row, base: Row, tasks: Sequence[str], stored
             return replace(delta, no_examples=str(error))
         low, high = np.nanpercentile(draws, (2.5, 97.5))
         delta = replace(delta, examples=(float(low), float(high)), variance=float(np.nanvar(draws, ddof=1)))
+    elif delta.answers:
+        delta = _with_noise_of_items(delta)
     if delta.variance is None:
         return delta
     found = with_examples(delta.differences.values(), delta.variance)
@@ -305,27 +320,40 @@ def pair_readouts(variant: Row, base: Row) -> Iterator[Delta]:
 
 
 def _subtract_answers(empty: Delta, ours: pd.DataFrame, theirs: pd.DataFrame, factor: float) -> Delta:
-    """The differences at the seeds at which both were asked the same, with the variance that the items give them."""
-    pairs = ours.merge(theirs, on=["seed", "items"], suffixes=("", "_of_base")).sort_values("seed")
-    usual = pairs["items"].mode()
-    pairs = pairs[pairs["items"] == usual.iloc[0]] if len(usual) else pairs
-    if pairs.empty:
+    """The differences at the seeds at which both were asked the same."""
+    first, second = (
+        {
+            (items, seed): (answer, id_)
+            for items, seed, answer, id_ in zip(each["items"], each.seed, each.answer, each.id, strict=True)
+        }
+        for each in (ours, theirs)
+    )
+    asked = Counter(items for items, _ in first.keys() & second.keys())
+    if not asked:
         return replace(empty, reason=f"{empty.variant} and {empty.base} were not asked the same at any seed")
+    usual = max(sorted(asked), key=lambda items: asked[items])
+    seeds = sorted(seed for items, seed in first.keys() & second.keys() if items == usual)
+    pairs = [(first[usual, seed], second[usual, seed]) for seed in seeds]
     delta = _subtract(
         empty,
-        Row.estimate(ours[ours["items"] == usual.iloc[0]], factor),
-        Row.estimate(theirs[theirs["items"] == usual.iloc[0]], factor),
+        Row.estimate(ours[ours["items"] == usual], factor),
+        Row.estimate(theirs[theirs["items"] == usual], factor),
     )
-    variance = paired_variance(list(zip(pairs.answer, pairs.answer_of_base, strict=True)))
-    if variance is None:
-        return replace(delta, ids=tuple(sorted({*pairs.id, *pairs.id_of_base})))
-    mean, half = np.mean(list(delta.differences.values())), NORMAL_QUANTILE * factor * math.sqrt(variance)
     return replace(
         delta,
-        ids=tuple(sorted({*pairs.id, *pairs.id_of_base})),
-        variance=factor**2 * variance,
-        examples=(float(mean - half), float(mean + half)),
+        ids=tuple(sorted({id_ for pair in pairs for _, id_ in pair})),
+        answers=tuple((mine[0], others[0]) for mine, others in pairs),
     )
+
+
+def _with_noise_of_items(delta: Delta) -> Delta:
+    """A delta of a readout with the variance that texts or items give it, and their interval."""
+    variance = paired_variance(delta.answers)
+    if variance is None:
+        return delta
+    factor = next(each.factor for each in READOUTS.values() if each.quantity == delta.quantity)
+    mean, half = np.mean(list(delta.differences.values())), NORMAL_QUANTILE * factor * math.sqrt(variance)
+    return replace(delta, variance=factor**2 * variance, examples=(float(mean - half), float(mean + half)))
 
 
 def _subtract(empty: Delta, ours: Estimate, theirs: Estimate) -> Delta:
@@ -443,6 +471,7 @@ def deltas_table(deltas: Sequence[Delta], group: Group, quantity: str) -> Table:
         notes=(*warnings(group), *_notes(deltas, quantity)),
         rules=frozenset(rules),
         records=tuple(delta.ids for delta in deltas),
+        facets=tuple(delta.facets for delta in deltas),
     )
 
 

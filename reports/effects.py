@@ -245,6 +245,7 @@ def effects_table(factorials: Sequence[Factorial], group: Group, quantity: str) 
         notes=(*warnings(group), *_notes(factorials, quantity)),
         rules=frozenset(rules),
         records=tuple(each.ids for each, _ in lines),
+        facets=tuple({"readout": each.quantity, "corpus": each.corpus, "rate": "shared"} for each, _ in lines),
     )
 
 

@@ -83,7 +83,8 @@ class Evidence:
     `readouts` has one row a record of a readout and corpus: `answer` is its `ReadoutScore`, `items` names what was
     asked.
 
-    `studies` are the grids that were begun, by id. `forecasts` are those that lie beside the records.
+    `studies` are the grids that were begun, by id. `forecasts` are those that lie beside the records. `files` are the
+    paths of the records below the folder, by id.
 
     Runs with pilot seeds are in `pilots` and in no other frame but `heldout`; `failed_pilots` are those that left an
     error and no record.
@@ -100,6 +101,7 @@ class Evidence:
     throughputs: pd.DataFrame
     studies: Mapping[str, GlueStudy]
     forecasts: tuple[Forecast, ...]
+    files: Mapping[str, str]
     problems: tuple[str, ...]
 
     def groups(self) -> list[tuple[Scale, str]]:
@@ -139,7 +141,7 @@ def read_evidence(root: Path) -> Evidence:
     if not root.is_dir():
         raise MissingData(f"there is no folder of runs at {root}: run python ablations/run.py first or give --runs")
     problems: list[str] = []
-    rows = _read_rows(root, problems)
+    rows, files = _read_rows(root, problems)
     if not any(rows.values()):
         found = f"only {len(problems)} unusable one(s), the first: {sorted(problems)[0]}" if problems else "none"
         raise MissingData(f"{root} holds no finished record ({found}): run python ablations/run.py first")
@@ -170,13 +172,14 @@ def read_evidence(root: Path) -> Evidence:
         throughputs=frames["throughput"],
         studies={run_file.id: run_file.study for run_file in run_files if run_file.study is not None},
         forecasts=forecasts,
+        files=files,
         problems=tuple(sorted(problem.replace(f"{root}{os.sep}", "") for problem in problems)),
     )
 
 
-def _read_rows(root: Path, problems: list[str]) -> dict[str, list[Facts]]:
-    """The facts of every record by kind. Of several files with one id the first by content counts, so that the order
-    of files decides nothing."""
+def _read_rows(root: Path, problems: list[str]) -> tuple[dict[str, list[Facts]], dict[str, str]]:
+    """The facts of every record by kind, and the files of records by id. Of several files with one id the first by
+    content counts, so that the order of files decides nothing."""
     paths: dict[tuple[str, str], Path] = {}
     found: dict[tuple[str, str], Facts | str] = {}
     for path in record_paths(root):
@@ -201,7 +204,7 @@ def _read_rows(root: Path, problems: list[str]) -> dict[str, list[Facts]]:
             problems.append(facts)
         else:
             rows[kind].append(facts)
-    return rows
+    return rows, {record_id: path.relative_to(root).as_posix() for (_, record_id), path in paths.items()}
 
 
 def _read_facts(record: dict[str, Any]) -> Facts | str:

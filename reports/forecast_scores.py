@@ -102,6 +102,9 @@ def forecasts_table(outcomes: Sequence[Outcome], group: Group) -> Table:
             place for place in range(1, len(outcomes)) if outcomes[place].forecast != outcomes[place - 1].forecast
         ),
         records=tuple(each.ids for each in outcomes),
+        facets=tuple(
+            {"readout": each.predicted.quantity, "corpus": each.predicted.corpus, "rate": "shared"} for each in outcomes
+        ),
     )
 
 

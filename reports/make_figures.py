@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import re
 import sys
 from collections import Counter
@@ -159,7 +160,9 @@ def _report(arguments: argparse.Namespace) -> int:
     summaries = [_write_study(study, arguments.out, arguments.compare) for study in studies]
     others = _write(arguments.out / FOLDER, throughput_files(speeds))
     files = {study.folder: summary["files"] for study, summary in zip(studies, summaries, strict=True)}
-    text = render_page(studies, speeds, evidence, curves, {**files, FOLDER: list(map(str, others))}, problems)
+    files |= {FOLDER: list(map(str, others))}
+    records = Path(os.path.relpath(arguments.runs, arguments.out)).as_posix()
+    text = render_page(studies, speeds, evidence, curves, files, problems, records)
     others += _write(arguments.out, {PAGE: text.encode()})
     problems += curves.problems
     if problems:

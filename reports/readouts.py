@@ -79,9 +79,11 @@ def paired_variance(pairs: Sequence[tuple[ReadoutScore, ReadoutScore]]) -> float
 @dataclass(frozen=True)
 class SignalToNoise:
     """How well a readout tells arms apart: the standard deviation of the arms' means, and that of seeds within arms,
-    pooled. `seeds` is how many runs there are in all."""
+    pooled. `seeds` is how many runs there are in all, `readout` the quantity of deltas."""
 
     name: str
+    readout: str
+    corpus: str
     unit: str
     digits: int
     arms: tuple[str, ...]
@@ -107,8 +109,8 @@ def find_signals(group: Group) -> tuple[SignalToNoise, ...]:
 Arms = Mapping[str, tuple[Estimate, Iterable[str]]]
 
 
-def _measurements(rows: Sequence[Row]) -> Iterator[tuple[str, str, int, Arms]]:
-    """(name, unit, digits, arms) of all that is measured, each with arms that can be compared."""
+def _measurements(rows: Sequence[Row]) -> Iterator[tuple[tuple[str, str, str, str, int], Arms]]:
+    """((name, readout, corpus, unit, digits), arms) of all that is measured, each with arms that can be compared."""
     for readout, facts in READOUTS.items():
         comparable = _of_most(rows, _tokens) if facts.shares_tokens else list(rows)
         items = Counter(name for row in comparable for name in row.answers["items"][row.answers.readout == readout])
@@ -121,15 +123,15 @@ def _measurements(rows: Sequence[Row]) -> Iterator[tuple[str, str, int, Arms]]:
                 for name, answers in kept.items()
                 if len(answers)
             }
-            yield f"{facts.quantity} on {corpus}", facts.unit, facts.digits, arms
+            yield (f"{facts.quantity} on {corpus}", facts.quantity, corpus, facts.unit, facts.digits), arms
     comparable = _of_most(rows, lambda row: (*_tokens(row), row.context))
     for corpus in sorted({corpus for row in comparable for corpus in row.losses}):
         losses = {row.name: (row.losses[corpus], row.runs.id) for row in comparable if corpus in row.losses}
-        yield f"held-out loss on {corpus}", "nats a token", 4, losses
+        yield (f"held-out loss on {corpus}", "loss", corpus, "nats a token", 4), losses
     for task, about in TASKS.items():
         cells = {row.name: row.cells[task] for row in rows if task in row.cells}
         scores = {name: (cell.score, cell.ids.values()) for name, cell in cells.items() if cell.score is not None}
-        yield about.title, "points", 2, scores
+        yield (about.title, "GLUE", "", "points", 2), scores
 
 
 def _tokens(row: Row) -> tuple[Any, ...]:
@@ -143,7 +145,7 @@ def _of_most(rows: Sequence[Row], kind: Any) -> list[Row]:
     return [row for row in rows if kind(row) == kinds.most_common(1)[0][0]]
 
 
-def _signal(name: str, unit: str, digits: int, arms: Arms) -> SignalToNoise | None:
+def _signal(about: tuple[str, str, str, str, int], arms: Arms) -> SignalToNoise | None:
     by_seed = {arm: list(estimate.by_pretraining.values()) for arm, (estimate, _) in arms.items()}
     by_seed = {arm: values for arm, values in by_seed.items() if len(values) >= LEAST_SEEDS}
     if len(by_seed) < 2:
@@ -151,9 +153,7 @@ def _signal(name: str, unit: str, digits: int, arms: Arms) -> SignalToNoise | No
     runs = sum(map(len, by_seed.values()))
     squares = sum(statistics.variance(values) * (len(values) - 1) for values in by_seed.values())
     return SignalToNoise(
-        name=name,
-        unit=unit,
-        digits=digits,
+        *about,
         arms=tuple(by_seed),
         seeds=runs,
         between_arms=statistics.stdev(map(statistics.fmean, by_seed.values())),
@@ -201,4 +201,5 @@ def signals_table(signals: Sequence[SignalToNoise], group: Group) -> Table:
             "that in which they differ matters.",
         ),
         records=tuple(each.ids for each in signals),
+        facets=tuple({"readout": each.readout, "corpus": each.corpus, "rate": "shared"} for each in signals),
     )

@@ -269,6 +269,14 @@ class Group:
         """The rows that designs compare: last checkpoints of the ladder and of designs, by name."""
         return {**self.design_rows, **self.last_rows}
 
+    @cached_property
+    def rated_rows(self) -> dict[str, Row]:
+        """The rows of the ladder's and of alternatives' last checkpoints that were trained, and of these at their own
+        best rates."""
+        own = (self.row_at_best_rate(name) for name in self.last_rows)
+        rows = {row.name: row for row in (*self.last_rows.values(), *own) if row is not None}
+        return {name: row for name, row in rows.items() if len(row.runs)}
+
     def row_at_best_rate(self, name: str) -> Row | None:
         """The row of a variant of the ladder at the rate that its sweep found best, or at the nearest that counts as
         the same; None where there is no optimum or no record there."""

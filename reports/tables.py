@@ -56,6 +56,7 @@ class Table:
 
     `alignment` has one letter a column (l, c or r); a rule is drawn before the lines in `rules`. `records` are, for
     each line that is shown, the ids behind its numbers, or these by header, or a text: where the paper prints them.
+    `facets` are what the page filters each line by, as {"readout": …, "corpus": …, "rate": …}.
     """
 
     title: str
@@ -65,6 +66,7 @@ class Table:
     notes: tuple[str, ...] = ()
     rules: frozenset[int] = frozenset()
     records: tuple[Records, ...] = ()
+    facets: tuple[Mapping[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         assert len(self.alignment) == len(self.header), (self.alignment, self.header)

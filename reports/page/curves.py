@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from reports.curves import Curve, Curves, Points
 from reports.findings import Findings
@@ -17,36 +17,44 @@ MOST_SEEDS = 20  # lines a panel: more nobody could tell apart
 SKIPPED_SHARE = 0.02  # of a curve's start, where the loss falls from that of guessing, left out of the axis
 
 
+class Line(NamedTuple):
+    """A run and its curve as an SVG path."""
+
+    run: str
+    seed: int
+    path: str
+
+
 @dataclass(frozen=True)
 class Panel:
-    """One variant in one quantity. Lines are SVG paths: own ones a seed, the parent's first seed behind them."""
+    """One variant in one quantity, a line a seed, and the parent's first seed behind them."""
 
     name: str
     kept: bool
-    lines: tuple[str, ...]
+    lines: tuple[Line, ...]
     behind: str
     dots: tuple[tuple[float, float], ...]
-    across: tuple[tuple[float, str], ...]
     summary: str
     runs: Number
 
 
 @dataclass(frozen=True)
 class CurveChart:
-    """All panels of one quantity; they share the axis upwards. Variants with the same runs share a panel."""
+    """All panels of one quantity; they share both axes. Variants with the same runs share a panel."""
 
     title: str
     note: str
     up: tuple[tuple[float, str], ...]
+    across: tuple[tuple[float, str], ...]
     panels: tuple[Panel, ...]
 
 
 def draw_curves(findings: Findings, curves: Curves, register: Register) -> tuple[CurveChart, ...]:
     """Loss and tokens a second; empty where no run keeps its metrics."""
-    rows = {name: row for name, row in findings.group.last_rows.items() if len(row.runs)}
+    rows = findings.group.rated_rows
     first_of = {tuple(row.runs.id): name for name, row in reversed(rows.items())}
     known = {
-        name: [curve for run in rows[name].runs.id[:MOST_SEEDS] if (curve := curves.of(run))]
+        name: {run: curve for run in rows[name].runs.sort_values("seed").id[:MOST_SEEDS] if (curve := curves.of(run))}
         for name in first_of.values()
     }
     drawn = {name: known[name] for name in rows if known.get(name)}
@@ -59,44 +67,49 @@ def draw_curves(findings: Findings, curves: Curves, register: Register) -> tuple
 class _Panels:
     """Makes panels; remembers what all of them share."""
 
-    def __init__(self, rows: dict[str, Row], drawn: dict[str, list[Curve]], register: Register) -> None:
+    def __init__(self, rows: dict[str, Row], drawn: dict[str, dict[str, Curve]], register: Register) -> None:
         self._rows, self._drawn, self._register = rows, drawn, register
+        steps = (step for curve in self._all() for step, _ in (*curve.loss, *curve.tokens_per_second))
+        self._across = Axis(0.0, max(steps, default=0.0) or 1.0, LEFT, WIDTH - 6)
 
     def loss(self) -> CurveChart:
         tails = [value for curve in self._all() for value in _tail(curve.loss)]
         up = axis_over([*tails, *(value for curve in self._all() for _, value in curve.heldout)], BOTTOM, TOP)
         panels = [self._panel(name, "loss", up) for name in self._drawn]
         note = "training loss in nats a token; dots: held-out loss; grey: the parent; steps count over all stages"
-        return CurveChart("Loss", note, tuple(up.ticks()), tuple(panels))
+        return self._chart("Loss", note, tuple(up.ticks()), panels)
 
     def rate(self) -> CurveChart:
         values = [value for curve in self._all() for _, value in curve.tokens_per_second]
         up = axis_over([0.0, *values], BOTTOM, TOP, padding=0.0)
         panels = [self._panel(name, "tokens_per_second", up) for name in self._drawn]
         ticks = tuple((place, shorten(float(label.replace(",", "")))) for place, label in up.ticks())
-        return CurveChart("Tokens a second", "real tokens, medians; grey: the parent", ticks, tuple(panels))
+        return self._chart("Tokens a second", "real tokens, medians; grey: the parent", ticks, panels)
+
+    def _chart(self, title: str, note: str, up: tuple[tuple[float, str], ...], panels: Sequence[Panel]) -> CurveChart:
+        across = tuple((place, shorten(float(label.replace(",", "")))) for place, label in self._across.ticks(3))
+        return CurveChart(title, note, up, across, tuple(panels))
 
     def _all(self) -> Iterable[Curve]:
-        return [curve for own in self._drawn.values() for curve in own]
+        return [curve for own in self._drawn.values() for curve in own.values()]
 
     def _panel(self, name: str, quantity: Literal["loss", "tokens_per_second"], up: Axis) -> Panel:
         row, own = self._rows[name], self._drawn[name]
-        lines: list[Points] = [getattr(curve, quantity) for curve in own]
-        behind: list[Points] = [getattr(curve, quantity) for curve in self._drawn.get(row.parent, [])[:1]]
-        last = max((step for line in (*lines, *behind) for step, _ in line), default=0.0)
-        across = Axis(0.0, last or 1.0, LEFT, WIDTH - 6)
-        dots = [point for curve in own for point in curve.heldout] if quantity == "loss" else []
-        ids = list(row.runs.id)
+        lines: dict[str, Points] = {run: getattr(curve, quantity) for run, curve in own.items()}
+        behind: list[Points] = [
+            getattr(curve, quantity) for curve in list(self._drawn.get(row.parent, {}).values())[:1]
+        ]
+        dots = [point for curve in own.values() for point in curve.heldout] if quantity == "loss" else []
+        ids, seeds = list(row.runs.id), dict(zip(row.runs.id, row.runs.seed, strict=True))
         same = [other for other, each in self._rows.items() if list(each.runs.id) == ids]
         shown = f" ({MOST_SEEDS} drawn)" if len(ids) > MOST_SEEDS else ""
         return Panel(
             name=", ".join(same),
             kept=row.kept,
-            lines=tuple(path(line, across, up) for line in lines),
-            behind="".join(path(line, across, up) for line in behind),
-            dots=tuple((across.at(step), up.at(value)) for step, value in dots),
-            across=tuple((place, shorten(float(label.replace(",", "")))) for place, label in across.ticks(3)),
-            summary=_summary(lines, quantity),
+            lines=tuple(Line(run, seeds[run], path(line, self._across, up)) for run, line in lines.items()),
+            behind="".join(path(line, self._across, up) for line in behind),
+            dots=tuple((self._across.at(step), up.at(value)) for step, value in dots),
+            summary=_summary(list(lines.values()), quantity),
             runs=self._register.number(
                 f"{count(len(ids), 'run')}{shown}", f"{name}: curves", "metrics.jsonl of the runs", ids
             ),

@@ -79,10 +79,13 @@ class Register:
             )
         return replace(table, shown=frame_of(rows, table.header))
 
-    def plain(self, evidence: Evidence) -> dict[str, Any]:
+    def plain(self, evidence: Evidence, folder: str) -> dict[str, Any]:
         """The register as JSON. `records` has for each id its fields and values, alternating, as places of words; it is
-        empty for unknown ids."""
+        empty for unknown ids. `files` has the words for the paths of their files below the `folder` of runs, in which
+        an asterisk stands for the id; None for what has no file."""
         described = _describe(evidence, set(self._ids))
+        paths = ((each, evidence.files.get(each)) for each in self._ids)
+        files = [None if path is None else self._word(path.replace(each, "*")) for each, path in paths]
         records = [
             [self._word(text) for field, value in described.get(each, {}).items() for text in (field, value)]
             for each in self._ids
@@ -91,6 +94,8 @@ class Register:
             "words": list(self._words),
             "ids": list(self._ids),
             "records": records,
+            "folder": folder,
+            "files": files,
             "lists": [[self._ids[each] for each in ids] for ids in self._lists],
             "numbers": [list(entry) for entry in self._entries],
         }

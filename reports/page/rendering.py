@@ -18,6 +18,7 @@ from reports.page.costs import costs_table
 from reports.page.curves import CurveChart, draw_curves
 from reports.page.grids import GridMaps, draw_grids
 from reports.page.ladder import STRIP_WIDTH, LadderChart, draw_ladder
+from reports.page.pairs import pair_variants
 from reports.page.register import Number, Register
 from reports.tables import Table, count
 
@@ -49,8 +50,9 @@ Links = tuple[tuple[str, tuple[tuple[str, str], ...]], ...]  # titles with (suff
 @dataclass(frozen=True)
 class Section:
     """One scale and source of data. `id` is also the name of its folder; `warning` is empty where there is none;
-    `answer` are three sentences made from verdicts; `order` says how far the ladder's order is the paper's; `tables`
-    are by part; `parts` are the ends of the ids of its parts, with their names."""
+    `answer` are three sentences made from verdicts; `order` says how far the ladder's order is the paper's; `pairs` are
+    as in `reports.page.pairs`; `facets` are what lines can be filtered by, with all values; `tables` are by part;
+    `parts` are the ends of the ids of its parts, with their names."""
 
     id: str
     title: str
@@ -60,6 +62,8 @@ class Section:
     facts: tuple[tuple[str, Number], ...]
     ladder: LadderChart
     curves: tuple[CurveChart, ...]
+    pairs: Mapping[str, Any]
+    facets: Mapping[str, Sequence[str]]
     grids: tuple[GridMaps, ...]
     tables: Mapping[str, Sequence[Table]]
     notes: tuple[str, ...]
@@ -74,9 +78,10 @@ def render_page(
     curves: Curves,
     files: Mapping[str, Sequence[str]],
     problems: Sequence[str],
+    records: str,
 ) -> str:
     """The page over all studies. `files` are the paths of what was written, by folder; `problems` has a sentence for
-    everything that is not counted."""
+    everything that is not counted; `records` is where the page finds the folder of runs."""
     register = Register()
     content: dict[str, Any] = {
         "sections": [_section(study, curves, files[study.folder], register) for study in studies],
@@ -90,7 +95,8 @@ def render_page(
     for run, scale, data in zip(evidence.runs.id, evidence.runs.scale, evidence.runs.data, strict=True):
         if (scale, data) in shown:
             register.mention(run)
-    return _render({**content, "register": register.plain(evidence)})
+    pairs = {section.id: section.pairs for section in content["sections"]}
+    return _render({**content, "register": register.plain(evidence, records) | {"pairs": pairs}})
 
 
 def _section(study: Findings, curves: Curves, files: Sequence[str], register: Register) -> Section:
@@ -110,12 +116,24 @@ def _section(study: Findings, curves: Curves, files: Sequence[str], register: Re
         facts=_facts(study, tables["costs"][0]),
         ladder=draw_ladder(study, register),
         curves=draw_curves(study, curves, register),
+        pairs=pair_variants(study, register),
+        facets=_facets([table for listed in tables.values() for table in listed]),
         grids=draw_grids(study, register),
         tables=tables,
         notes=notes(group, short=True),
         files=_list_files(study.folder, files),
         parts=tuple(part for part in PARTS if tables["embeddings"] or part[0] != "embeddings"),
     )
+
+
+def _facets(tables: Sequence[Table]) -> dict[str, list[str]]:
+    """The values by which lines of some table differ, in the order of the tables."""
+    found: dict[str, dict[str, None]] = {"readout": {}, "corpus": {}, "rate": {}}
+    for facets in (each for table in tables for each in table.facets):
+        for name, value in facets.items():
+            if value:
+                found[name][value] = None
+    return {name: list(values) for name, values in found.items()}
 
 
 def _facts(study: Findings, costs: Table) -> tuple[tuple[str, Number], ...]:

@@ -20,6 +20,13 @@
   const describe = (place) => {
     const list = dialog.querySelector("dl");
     list.replaceChildren(element("dt", "Id"), element("dd", register.ids[place]));
+    if (register.files[place] !== null) {
+      const path = `${register.folder}/${register.words[register.files[place]].replace("*", register.ids[place])}`;
+      const link = element("a", path.split("/").pop(), { href: path.split("/").map(encodeURIComponent).join("/") });
+      const cell = element("dd", "");
+      cell.append(link);
+      list.append(element("dt", "Record file"), cell);
+    }
     const fields = register.records[place];
     for (let index = 0; index < fields.length; index += 2) {
       const text = register.words[fields[index + 1]];
@@ -53,10 +60,12 @@
   dialog.querySelector(".close").addEventListener("click", () => { dialog.close(); });
   dialog.addEventListener("click", (event) => { if (event.target === dialog) { dialog.close(); } });
 
-  // One stop of the tab key a table; arrows go from number to number.
-  for (const table of document.querySelectorAll("table")) {
-    table.querySelectorAll("button.n").forEach((button, place) => { button.tabIndex = place ? -1 : 0; });
-  }
+  // One stop of the tab key a table; arrows go from number to number. Lines that a filter hides have none.
+  const setStops = (table) => {
+    const shown = [...table.querySelectorAll("button.n")].filter((button) => !button.closest("[hidden]"));
+    shown.forEach((button, place) => { button.tabIndex = place ? -1 : 0; });
+  };
+  document.querySelectorAll("table").forEach(setStops);
   const moves = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowDown: [1, 0], ArrowUp: [-1, 0] };
   document.addEventListener("keydown", (event) => {
     const button = event.target.closest("table button.n");
@@ -69,7 +78,7 @@
     let column = cell.cellIndex + right;
     for (; rows[row] && column >= 0 && column < rows[row].cells.length; row += down, column += right) {
       const next = rows[row].cells[column].querySelector("button.n");
-      if (next) {
+      if (next && !rows[row].hidden) {
         button.tabIndex = -1;
         next.tabIndex = 0;
         next.focus();
@@ -77,4 +86,96 @@
       }
     }
   });
+
+  const drawn = (name, attributes, text = "") => {
+    const shape = document.createElementNS(document.querySelector("svg").namespaceURI, name);
+    for (const [key, worth] of Object.entries(attributes)) { shape.setAttribute(key, worth); }
+    shape.textContent = text;
+    return shape;
+  };
+  const signed = (number, digits) => `${number > 0 ? "+" : ""}${number.toFixed(digits).replace("-", "−")}`;
+
+  // A panel with a line a seed from the base's value to the variant's, and the numbers below it.
+  const slopes = ([variant, base], about, [, , , reason, verdict, key, mean, interval, seeds], sign) => {
+    const panel = element("figure", "", { className: "panel" });
+    const [words, , , digits] = about;
+    const caption = element("figcaption", "");
+    caption.append(element("strong", words));
+    panel.append(caption);
+    if (reason) { panel.append(element("p", reason, { className: "soft" })); return panel; }
+    const text = sign > 0 ? mean : signed(-Number(mean.replace("−", "-")), digits);
+    const button = element("button", text, { type: "button", className: "n" });
+    button.dataset.n = key;
+    button.setAttribute("aria-haspopup", "dialog");
+    caption.append(button);
+    const lines = seeds.map(([seed, ours, theirs]) => (sign > 0 ? [seed, theirs, ours] : [seed, ours, theirs]));
+    const values = lines.flatMap(([, from, to]) => [from, to]);
+    const [low, high] = [Math.min(...values), Math.max(...values)];
+    const up = (number) => 96 - 84 * (high > low ? (number - low) / (high - low) : 0.5);
+    const picture = drawn("svg", { viewBox: "0 0 236 124", role: "img", "aria-label": `${words}: ${base} to ${variant}, ${lines.length} seeds` });
+    const group = drawn("g", { class: "lines" });
+    group.append(...lines.map(([seed, from, to]) => {
+      const line = drawn("path", { d: `M70 ${up(from)}L200 ${up(to)}` });
+      line.append(drawn("title", {}, `seed ${seed}: ${signed(to - from, digits)}`));
+      return line;
+    }));
+    const ends = low < high ? [low, high] : [low];
+    picture.append(group, ...lines.flatMap(([, from, to]) => [drawn("circle", { cx: 70, cy: up(from), r: 2.4 }), drawn("circle", { cx: 200, cy: up(to), r: 2.4 })]),
+      ...ends.map((end) => drawn("text", { x: 62, y: up(end) + 3, "text-anchor": "end" }, end.toFixed(digits))),
+      drawn("text", { x: 70, y: 118, "text-anchor": "middle" }, base), drawn("text", { x: 200, y: 118, "text-anchor": "middle" }, variant));
+    const table = element("table", "");
+    table.append(...[["seed", base, variant, "difference"], ...lines.map(([seed, from, to]) => [seed, from.toFixed(digits), to.toFixed(digits), signed(to - from, digits)])].map((cells, row) => {
+      const line = element("tr", "");
+      line.append(...cells.map((cell) => element(row ? "td" : "th", cell)));
+      return line;
+    }));
+    const range = interval && (sign > 0 ? interval : [-interval[1], -interval[0]]).map((end) => signed(end, digits)).join(" to ");
+    const told = sign > 0 && verdict ? `; verdict: ${verdict}` : "";
+    panel.append(picture, element("p", `${range ? `95 % over seeds: ${range}` : "one seed: no interval"}${told}`, { className: "soft" }), table);
+    return panel;
+  };
+
+  for (const section of document.querySelectorAll("section.study[id]")) {
+    const field = (name) => section.querySelector(`.filters [name=${name}]`);
+    const chosen = (name) => field(name)?.value ?? "";
+    const compare = () => {
+      const { arms, measured, pairs } = register.pairs[section.id];
+      const [variant, base] = [Number(chosen("variant")), Number(chosen("base"))];
+      const sign = variant > base ? 1 : -1;
+      const own = pairs.filter(([ours, theirs, place]) => Math.max(variant, base) === ours && Math.min(variant, base) === theirs
+        && ["readout", "corpus"].every((name, at) => !chosen(name) || !measured[place][at + 1] || measured[place][at + 1] === chosen(name)));
+      const names = [arms[variant][0], arms[base][0]];
+      section.querySelector(".slopes").replaceChildren(...own.map((pair) => slopes(names, measured[pair[2]], pair, sign)));
+      const [ours, theirs] = [arms[variant][1], arms[base][1]];
+      section.querySelector(".step").textContent = variant === base ? "Choose two variants." : ours === null || theirs === null ? "The paper prints no average of one of them."
+        : `The paper’s step, one seed: ${signed(ours - theirs, 1)} points of the GLUE average (${names[1]} ${theirs.toFixed(1)}, ${names[0]} ${ours.toFixed(1)}).`;
+    };
+    const filter = () => {
+      const lines = [...section.querySelectorAll("tr[data-readout]")];
+      for (const line of lines) {
+        line.hidden = ["readout", "corpus", "rate"].some((name) => chosen(name) && line.dataset[name] && line.dataset[name] !== chosen(name));
+      }
+      section.querySelectorAll("table:has([data-readout])").forEach(setStops);
+      section.querySelector(".filters output").textContent = `${lines.filter((line) => !line.hidden).length} of ${lines.length} lines of the tables below`;
+      if (field("variant")) { compare(); }
+    };
+    if (section.querySelector(".filters")) {
+      section.querySelectorAll(".filters").forEach((form) => { form.addEventListener("change", filter); });
+      filter();
+    }
+    const overlay = section.querySelector(".overlay");
+    const overlap = () => {
+      const boxes = [...overlay.querySelectorAll("input:checked")];
+      overlay.querySelectorAll("i").forEach((swatch) => { swatch.style.borderTop = ""; });
+      overlay.querySelector("svg .lines").replaceChildren(...boxes.map((box, place) => {
+        const colour = `hsl(${(place * 137.5) % 360} 65% 48%)`;
+        const dashes = place % 3 ? `${2 + (place % 3) * 2} 2` : "none";
+        box.nextElementSibling.style.borderTop = `3px ${place % 3 ? "dashed" : "solid"} ${colour}`;
+        const line = drawn("use", { href: `#${box.value}`, stroke: colour, "stroke-dasharray": dashes });
+        line.append(drawn("title", {}, box.getAttribute("aria-label")));
+        return line;
+      }));
+    };
+    if (overlay) { overlay.addEventListener("change", overlap); overlap(); }
+  }
 })();

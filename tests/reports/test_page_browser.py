@@ -3,10 +3,12 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import pytest
 
 from reports import make_figures
+from reports.tables import signed
 from tests.reports.chromium import Chromium, browser
 from tests.reports.made_up_study import Study
 
@@ -53,7 +55,8 @@ CONTRAST = """(() => {
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     """Two seeds of M0, M1; an arm, curves, a failed and a missing trial; names that try to be code."""
-    made = Study(tmp_path_factory.mktemp("browser") / "runs", data=HOSTILE, version=HOSTILE)
+    root = tmp_path_factory.mktemp("browser") / "runs"
+    made = Study(root, data=HOSTILE, version=HOSTILE, measured=("web", "wikibook"))
     made.write(["M0", "M1"], seeds=(0, 1))
     for name in ("M2", "M3", "M4"):
         made.pretrain(name, commit="abc123", dirty=False)
@@ -93,6 +96,17 @@ def is_open(page: Chromium) -> bool:
 
 def focused(page: Chromium) -> str:
     return str(page.evaluate("document.activeElement.textContent"))
+
+
+def test_on_a_phone_letters_of_pictures_are_legible_and_the_difference_is_on_screen(page: Chromium) -> None:
+    page.show_as(*PHONE)
+    smallest = page.evaluate(
+        "Math.min(...[...document.querySelectorAll('svg text')].filter((each) => each.getClientRects().length).map("
+        "(each) => parseFloat(getComputedStyle(each).fontSize) * each.getScreenCTM().a))"
+    )
+    assert smallest >= 9
+    columns = "[...document.querySelectorAll('.ladder thead th')].find((each) => each.textContent === 'Δ to parent')"
+    assert page.evaluate(f"{columns}.getBoundingClientRect().right") <= PHONE[0]
 
 
 @pytest.mark.parametrize("size", [WIDE, PHONE, (320, 640)])
@@ -157,6 +171,94 @@ def test_from_a_trial_to_its_run_and_its_recipe(page: Chromium, study: Study) ->
     assert run.id in text and "model.feedforward: gelu → swiglu" in text and run.data_id in text
     page.click("dialog .close")
     assert not is_open(page)
+
+
+def test_every_record_that_is_described_links_to_its_file(page: Chromium, study: Study) -> None:
+    page.click("[id$=-ladder] tbody tr:nth-child(2) td:nth-child(8) .n")
+    shown = page.evaluate("document.querySelector('.ids [aria-current]').textContent")
+    url = page.evaluate("document.querySelector('dialog dd a').href")
+    record = json.loads(Path(unquote(urlsplit(url).path)).read_text())
+    assert record["kind"] == "pretraining" and record["id"] == shown in {run.id for run in study.runs("M1")} | {
+        run.id for run in study.runs("M1", 1)
+    }
+    without = page.evaluate(
+        "(() => { const register = JSON.parse(document.getElementById('register').textContent);"
+        "return register.files.filter((each) => each === null).length; })()"
+    )
+    assert without == 0
+
+
+def set_filter(page: Chromium, name: str, value: str) -> None:
+    page.evaluate(
+        f"(() => {{ const field = document.querySelector('.filters [name={name}]'); field.value = {json.dumps(value)};"
+        "field.dispatchEvent(new Event('change', { bubbles: true })); })()"
+    )
+
+
+def test_filters_leave_the_lines_that_were_asked_for(page: Chromium) -> None:
+    lines = "[...document.querySelectorAll('tr[data-readout]')]"
+    total = page.evaluate(f"{lines}.length")
+    set_filter(page, "readout", "loss")
+    set_filter(page, "corpus", "web")
+    shown = page.evaluate(f"{lines}.filter((each) => !each.hidden).map((each) => ({{ ...each.dataset }}))")
+    assert 0 < len(shown) < total
+    assert all(each["readout"] == "loss" and each["corpus"] in ("", "web") for each in shown)
+    assert page.evaluate("document.querySelector('.filters output').textContent").startswith(
+        f"{len(shown)} of {total} "
+    )
+    hidden_stops = page.evaluate("document.querySelectorAll('tr[hidden] .n[tabindex=\"0\"]').length")
+    assert hidden_stops == 0
+    set_filter(page, "rate", "shared")
+    assert page.evaluate(f"{lines}.filter((each) => !each.hidden).length") == len(shown)
+    page.evaluate("document.querySelector('.filters [name=corpus]').focus()")
+    page.press("ArrowDown")
+    assert page.evaluate("document.querySelector('.filters [name=corpus]').value") == "wikibook"
+    assert page.evaluate(f"{lines}.filter((each) => !each.hidden && each.dataset.corpus === 'web').length") == 0
+
+
+def test_two_variants_are_compared_seed_by_seed_whichever_comes_first(page: Chromium, study: Study) -> None:
+    """Also pairs that no step of the ladder compares, with the paper's step beside ours."""
+    set_filter(page, "readout", "loss")
+    set_filter(page, "corpus", "web")
+    rows = study.group().rated_rows
+    names = list(rows)
+    seen = {}
+    for variant, base in (("M1", "M0"), ("M0", "M1"), ("M4", "M0")):
+        set_filter(page, "variant", str(names.index(variant)))
+        set_filter(page, "base", str(names.index(base)))
+        seen[variant, base] = page.evaluate(
+            "[...document.querySelectorAll('.slopes tr')].slice(1)"
+            ".map((row) => [...row.cells].map((cell) => cell.textContent))"
+        )
+        ours, theirs = (rows[name].losses["web"].by_pretraining for name in (variant, base))
+        assert seen[variant, base] == [
+            [str(seed), f"{theirs[seed]:.4f}", f"{ours[seed]:.4f}", signed(ours[seed] - theirs[seed], 4)]
+            for seed in sorted(ours.keys() & theirs.keys())
+        ]
+        assert page.evaluate("document.querySelectorAll('.slopes path').length") == len(seen[variant, base])
+    assert len(seen["M1", "M0"]) == 2 and len(seen["M4", "M0"]) == 1
+    assert "+4.3 points of the GLUE average (M0 79.2, M4 83.5)" in page.evaluate(
+        "document.querySelector('.step').textContent"
+    )
+    page.click(".slopes .n")
+    assert "M4 against M0: loss on web" in dialog_text(page)
+
+
+def test_chosen_runs_lie_over_each_other(page: Chromium, study: Study) -> None:
+    def drawn() -> list[str]:
+        return list(
+            page.evaluate("[...document.querySelectorAll('.overlay use title')].map((each) => each.textContent)")
+        )
+
+    assert drawn() == [f"{name}, seed 0" for name in ("M0", "M1", "M2", "M3", "M4")]
+    page.click(".runs fieldset:nth-child(2) input")
+    page.click(".runs fieldset:nth-child(1) input:nth-of-type(1)")
+    assert drawn() == ["M2, seed 0", "M3, seed 0", "M4, seed 0"]
+    paths = page.evaluate(
+        "[...document.querySelectorAll('.overlay use')].map((each) =>"
+        " document.querySelector(each.getAttribute('href').replace(/([^#\\w-])/g, '\\\\$1')).getAttribute('d').length)"
+    )
+    assert len(paths) == 3 and min(paths) > 200
 
 
 def test_a_number_of_the_paper_says_where_it_is_printed(page: Chromium) -> None:
