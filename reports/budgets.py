@@ -15,7 +15,7 @@ from ablations.scales import SCALES, Scale, Vocabulary, scaled
 from ablations.variant import Variant
 from neobert.errors import MissingData, did_you_mean
 from neobert.model.size import training_flops_per_token
-from reports.deltas import Delta, name_measurement, pair_glue, pair_losses
+from reports.deltas import Delta, name_measurement, pair_all
 from reports.evidence import Evidence, select_group
 from reports.extrapolation import Measured, extrapolate
 from reports.figures.figure1 import find_bars
@@ -149,10 +149,8 @@ def differences_at(budget: Budget, group: Group) -> Iterator[Delta]:
         ours, theirs = rows.get(f"{variant.name}{budget.suffix}"), rows.get(f"{base}{budget.suffix}")
         if ours is None or theirs is None or not (ours.has_records and theirs.has_records):
             continue
-        untrained = "; ".join(filter(None, (ours.untrained, theirs.untrained)))
-        for delta in (pair_glue(ours, theirs, tasks, group), *pair_losses(ours, theirs)):
-            own = replace(delta, variant=variant.name, base=base)
-            yield replace(own, differences={}, ids=(), reason=untrained) if untrained else own
+        for delta in pair_all(ours, theirs, tasks, group):
+            yield replace(delta, variant=variant.name, base=base)
 
 
 Known = Mapping[Place, Mapping[Budget, Delta]]
@@ -245,5 +243,5 @@ def _ids_at(evidence: Evidence, groups: Sequence[tuple[Scale, str]], target: Bud
         is_whole = [not shares(names) for names in runs.variants]
         trials = select_group(evidence.trials, scale, data)
         own = set(runs.id[is_whole])
-        found |= own | set(trials.id[trials.run.isin(own)])
+        found |= own | set(trials.id[trials.run.isin(own)]) | set(evidence.readouts.id[evidence.readouts.run.isin(own)])
     return found

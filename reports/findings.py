@@ -17,7 +17,6 @@ from reports.figures.embeddings import Embeddings, embedding_table, figure4, fig
 from reports.figures.figure1 import Bars, figure1, figure1_facts, find_bars
 from reports.figures.forests import (
     COLUMN_INCHES,
-    UNITS,
     Forest,
     draw_forest,
     forest_of_deltas,
@@ -28,7 +27,7 @@ from reports.figures.perplexity import PerplexityLine, figure2, perplexity_lines
 from reports.figures.rates import draw_sweeps, sweeps_table
 from reports.forecast_scores import Outcome, forecasts_table, score_forecasts
 from reports.glue_tables import score_table, table2, table3, table5
-from reports.readouts import SignalToNoise, find_signals, signals_table
+from reports.readouts import READOUTS, SignalToNoise, find_signals, signals_table
 from reports.resampling import StoredPredictions
 from reports.scores import Group
 from reports.tables import Table
@@ -140,23 +139,25 @@ def _contrastive(findings: Findings) -> Table | None:
 
 
 def _draw_deltas(findings: Findings) -> Images:
-    if not _has_drawn_deltas(findings):
-        return {}
-    return draw_forest(_forest(findings))
+    forest = make_forest(findings, are_readouts=False)
+    return draw_forest(forest) if forest.columns else {}
 
 
 def _draw_deltas_in_a_column(findings: Findings) -> Images:
-    if not _has_drawn_deltas(findings):
-        return {}
-    return draw_forest(one_quantity(_forest(findings)), COLUMN_INCHES)
+    forest = make_forest(findings, are_readouts=False)
+    return draw_forest(one_quantity(forest), COLUMN_INCHES) if forest.columns else {}
 
 
-def _has_drawn_deltas(findings: Findings) -> bool:
-    return any(delta.comparison and delta.quantity in UNITS for delta in findings.deltas)
+def _draw_readouts(findings: Findings) -> Images:
+    forest = make_forest(findings, are_readouts=True)
+    return draw_forest(forest) if forest.columns else {}
 
 
-def _forest(findings: Findings) -> Forest:
-    return forest_of_deltas(findings.deltas, findings.group, findings.bars.quantity)
+def make_forest(findings: Findings, *, are_readouts: bool) -> Forest:
+    """The differences of readouts, or all others; readouts are a figure by themselves, of up to ten columns."""
+    names = {each.quantity for each in READOUTS.values()}
+    deltas = [delta for delta in findings.deltas if (delta.quantity in names) == are_readouts]
+    return forest_of_deltas(deltas, findings.group, findings.bars.quantity, findings.signals)
 
 
 def _effects(findings: Findings) -> Table | None:
@@ -211,7 +212,7 @@ OUTPUTS: Mapping[str, Output] = {
         _draw_deltas_in_a_column,
         formats=(),
     ),
-    "readouts": Output("Readouts by signal to noise", _signals, part="statistics"),
+    "readouts": Output("Readouts by signal to noise", _signals, _draw_readouts, part="statistics"),
     "compute": Output("Compute-equivalent gains", _gains, part="statistics"),
     "forecasts": Output("Forecasts and outcomes", _forecasts, part="statistics"),
     "effects": Output("Effects", _effects, _draw_effects, part="statistics"),

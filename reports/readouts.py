@@ -26,22 +26,23 @@ LEAST_SEEDS = 2
 
 @dataclass(frozen=True)
 class Readout:
-    """How a readout is told: its name as a quantity, its unit, the factor from records to this, printed digits, and
-    whether only models with one tokenizer can be compared."""
+    """How a readout is told: its name as a quantity, its unit, the factor from records to this, printed digits,
+    whether only models with one tokenizer can be compared, and which values are better."""
 
     quantity: str
     unit: str
     factor: float
     digits: int
     shares_tokens: bool = False
+    better: str = "lower"
 
 
 READOUTS: Mapping[ReadoutName, Readout] = {
     "loss": Readout("loss, all [MASK]", "nats a token", 1, 4, shares_tokens=True),
     "loss_80_10_10": Readout("loss, 80/10/10", "nats a token", 1, 4, shares_tokens=True),
     "words": Readout("whole words", "bits a byte", 1, 4),
-    "cloze": Readout("cloze", "points", POINTS_OF_SCORE, 2),
-    "pairs": Readout("minimal pairs", "points", POINTS_OF_SCORE, 2),
+    "cloze": Readout("cloze", "points", POINTS_OF_SCORE, 2, better="higher"),
+    "pairs": Readout("minimal pairs", "points", POINTS_OF_SCORE, 2, better="higher"),
 }
 """In the order of tables."""
 

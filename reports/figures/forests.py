@@ -1,9 +1,11 @@
 """Forests of deltas and of factorial effects: differences as lines and quantities as columns, each with its seeds and
 intervals around zero."""
 
+import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from reports.deltas import BITS, DIGITS, Delta
@@ -11,8 +13,9 @@ from reports.effects import Factorial
 from reports.figures.drawing import INK, KEPT, describe_data, rendered
 from reports.inference import Comparison, Interval
 from reports.notes import describe_change
+from reports.readouts import READOUTS, SignalToNoise
 from reports.scores import Group
-from reports.tables import signed
+from reports.tables import number, signed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,6 +25,7 @@ UNITS = {
     "GLUE": "points, higher is better",
     "loss": "nats a token, lower is better",
     BITS: "bits a byte, lower is better",
+    **{each.quantity: f"{each.unit}, {each.better} is better" for each in READOUTS.values()},
 }
 PAGE_INCHES, COLUMN_INCHES = 6.75, 3.25
 """The width of a text and of one of two columns: at these no letter is below six points."""
@@ -30,6 +34,7 @@ CUT = (
     "An interval much wider than all seeds is cut at the edge, a difference much larger than all others is an arrow "
     "there; numbers and tests are in the table of the same name."
 )
+BETWEEN_INCHES = 0.84  # from the lines of a block to those of the next
 GREY, SHADE, FAINT = "#8A8A8A", "#F4F4F4", "#B0B0B0"
 LEFT_INCHES, NAME_INCHES, LABEL_INCHES = 0.08, 0.84, 2.15
 GAP_INCHES, NUMBER_INCHES, LINE_INCHES = 0.04, 0.42, 0.27
@@ -69,7 +74,7 @@ class Forest:
 @rendered
 def draw_forest(forest: Forest, width_inches: float = PAGE_INCHES) -> "Figure":
     """The forest as a figure of a width, as high as its lines ask. Where its columns would be too narrow it leaves out
-    what changes."""
+    what changes, and then stands in blocks below each other."""
     from matplotlib.figure import Figure
 
     longest = max(len(name) for name, _ in forest.lines)
@@ -79,21 +84,25 @@ def draw_forest(forest: Forest, width_inches: float = PAGE_INCHES) -> "Figure":
         width_inches - LEFT_INCHES - with_changes >= LEAST_FIELD_INCHES * len(forest.columns)
     )
     label_inches = LEFT_INCHES + (with_changes if has_changes else name_inches)
-    column_inches = (width_inches - label_inches) / len(forest.columns)
+    blocks = math.ceil(len(forest.columns) / max(1, int((width_inches - label_inches) / LEAST_FIELD_INCHES)))
+    columns = math.ceil(len(forest.columns) / blocks)
+    column_inches = (width_inches - label_inches) / columns
     letters = int(width_inches * LETTERS_AN_INCH)
     foot = textwrap.wrap(forest.foot, letters)
     title = textwrap.wrap(forest.title, int(0.68 * letters))
     head_inches = HEAD_INCHES + 0.15 * (len(title) - 1)
     foot_inches = FOOT_INCHES + LINE_OF_TEXT_INCHES * len(foot)
     field_inches = LINE_INCHES * len(forest.lines)
-    height, width = head_inches + field_inches + foot_inches, width_inches
+    bottoms = [foot_inches + (field_inches + BETWEEN_INCHES) * block for block in reversed(range(blocks))]
+    height, width = bottoms[0] + field_inches + head_inches, width_inches
     figure = Figure(figsize=(width, height))
     for place in range(len(forest.columns)):
-        left, wide = label_inches + column_inches * place, column_inches - NUMBER_INCHES - GAP_INCHES
-        axes = figure.add_axes((left / width, foot_inches / height, wide / width, field_inches / height))
+        left, wide = label_inches + column_inches * (place % columns), column_inches - NUMBER_INCHES - GAP_INCHES
+        bottom = bottoms[place // columns]
+        axes = figure.add_axes((left / width, bottom / height, wide / width, field_inches / height))
         _draw_column(axes, forest, place, most_letters=int(wide / REASON_INCHES))
-    for index, (name, changes) in enumerate(forest.lines):
-        up = (foot_inches + LINE_INCHES * (len(forest.lines) - index - 0.5)) / height
+    for bottom, (index, (name, changes)) in product(bottoms, enumerate(forest.lines)):
+        up = (bottom + LINE_INCHES * (len(forest.lines) - index - 0.5)) / height
         figure.text(LEFT_INCHES / width, up, name, fontsize=7, weight="bold", color=INK, va="center")
         if has_changes:
             whole_shapes = changes.replace(" × ", "\u00a0×\u00a0")
@@ -186,27 +195,36 @@ def limits(strips: Sequence[Strip]) -> Interval:
     return low - room, high + room
 
 
-def forest_of_deltas(deltas: Sequence[Delta], group: Group, quantity: str) -> Forest:
-    """A line for every pair of variants, a column for each quantity in which some pair is compared; readouts, which
-    would be ten more columns, are in the table alone."""
-    deltas = [delta for delta in deltas if delta.quantity in UNITS]
+def forest_of_deltas(
+    deltas: Sequence[Delta], group: Group, quantity: str, signals: Sequence[SignalToNoise] = ()
+) -> Forest:
+    """A line for every pair of variants, a column for each quantity in which some pair is compared, with its signal to
+    noise where that is known."""
     pairs = list(dict.fromkeys((delta.variant, delta.base) for delta in deltas))
-    units = {delta.measured: UNITS[delta.quantity] for delta in deltas if delta.comparison is not None}
+    told = {delta.measured: delta for delta in deltas if delta.comparison is not None}
+    ratios = {(each.readout, each.corpus): each.ratio for each in signals if each.ratio is not None and each.corpus}
+    columns = []
+    for measured, delta in told.items():
+        ratio = ratios.get((delta.quantity, delta.corpus))
+        told_ratio = "" if ratio is None else f"; signal to noise {number(ratio, 1)}"
+        columns.append((measured, UNITS[delta.quantity] + told_ratio))
     cells: dict[tuple[int, int], Strip | str] = {}
     for delta in deltas:
-        for place, (measured, unit) in enumerate(units.items()):
-            if delta.measured == measured or (delta.comparison is None and unit == UNITS[delta.quantity]):
+        for place, other in enumerate(told.values()):
+            if delta.measured == other.measured or (delta.comparison is None and delta.quantity == other.quantity):
                 cells[pairs.index((delta.variant, delta.base)), place] = _strip(delta, group)
     rows = group.last_rows  # the names of designs say themselves what changes
     lines = [
         (f"{variant} − {base}", describe_change(rows[variant], group) if {variant, base} <= set(rows) else "")
         for variant, base in pairs
     ]
+    of_glue = f"GLUE: {quantity}. " if any(delta.quantity == "GLUE" for delta in deltas) else ""
+    of_ratio = "; signal to noise: spread between arms over spread between seeds" if ratios else ""
     foot = (
-        f"GLUE: {quantity}. Diamond: mean, grey of discarded variants; {SEEDS}; thin line: 95 % over development "
-        f"examples. {CUT}"
+        f"{of_glue}Diamond: mean, grey of discarded variants; {SEEDS}; thin line: 95 % over development "
+        f"examples, texts or items{of_ratio}. {CUT}"
     )
-    return Forest(tuple(lines), tuple(units.items()), cells, f"Differences — {describe_data(group)}", foot)
+    return Forest(tuple(lines), tuple(columns), cells, f"Differences — {describe_data(group)}", foot)
 
 
 def one_quantity(forest: Forest) -> Forest:

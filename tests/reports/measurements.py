@@ -1,13 +1,26 @@
-"""Made-up records of embeddings, pseudo-perplexity and throughput for the tests of reports."""
+"""Made-up records of embeddings, pseudo-perplexity, throughput and readouts for the tests of reports."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from neobert.identity import identity
 from neobert.runs.layout import Layout
-from neobert.runs.records import ENGLISH_SUITE, TASKS_IN_SUITE, Category, publish_record
+from neobert.runs.records import (
+    ENGLISH_SUITE,
+    TASKS_IN_SUITE,
+    Category,
+    ReadoutName,
+    ReadoutScore,
+    pack_numbers,
+    publish_record,
+)
 from tests.reports.made_up_study import Study
+
+Numbers = NDArray[np.float64]
 
 
 def suite_tasks() -> Iterator[tuple[str, Category]]:
@@ -107,3 +120,33 @@ def throughput(study: Study, model: str, tokens: int, rate: float, **changes: An
     path = Layout(study.root).throughput(str(record["id"]))
     publish_record(path, record)
     return path
+
+
+def answer(above: Numbers, below: Numbers | None = None) -> ReadoutScore:
+    """Made-up answers of a model: numerators, and denominators where units do not count alike."""
+    total = len(above) if below is None else below.sum()
+    return ReadoutScore(
+        value=float(above.sum() / total),
+        units=len(above),
+        numerators=pack_numbers(above, "<f4"),
+        denominators=None if below is None else pack_numbers(below, "<i4"),
+        groups={},
+    )
+
+
+def ask(
+    study: Study, name: str, seed: int, readout: ReadoutName, own: ReadoutScore, items: str = "0123456789ab"
+) -> None:
+    """Publish the record of a readout on web."""
+    run = study.runs(name, seed)[-1]
+    record = {
+        "kind": "readout",
+        "id": identity([run.id, readout, items]),
+        "state": "done",
+        "inputs": {"pretraining": run.id},
+        "config": {"readout": readout, "stage": run.stage, "context": 64, "items": items},
+        "labels": study.labels(name),
+        "scores": {"web": own.model_dump()},
+        "seed": seed,
+    }
+    publish_record(Layout(study.root).readout(readout, str(record["id"])), record)

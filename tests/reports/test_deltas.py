@@ -3,6 +3,8 @@
 import csv
 import io
 import json
+from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -364,9 +366,15 @@ def test_a_forest_fits_its_width_in_letters_of_six_points(compared: Study, width
     """Every text lies within the figure, which is as wide as a page or a column of one."""
     group, deltas = read(compared)
     forest = forest_of_deltas(deltas, group, "average of 8 tasks")
-    figure = draw_forest.__wrapped__(forest if width == PAGE_INCHES else one_quantity(forest), width)  # type: ignore[attr-defined]
+    require_fit(forest if width == PAGE_INCHES else one_quantity(forest), width)
+
+
+def require_fit(forest: Forest, width: float) -> None:
+    figure = draw_forest.__wrapped__(forest, width)  # type: ignore[attr-defined]
     figure.draw_without_rendering()
     assert figure.get_figwidth() == width
+    axes = [each.get_window_extent() for each in figure.axes]
+    assert not any(first.overlaps(second) for first, second in combinations(axes, 2))
     texts = [text for text in figure.findobj(Text) if text.get_text() and text.get_visible()]
     assert len(texts) > 15 and all(text.get_fontsize() >= 6 for text in texts)
     whole, ticks = figure.bbox, [label for axes in figure.axes for label in axes.get_xticklabels()]
@@ -375,6 +383,16 @@ def test_a_forest_fits_its_width_in_letters_of_six_points(compared: Study, width
             continue
         box = text.get_window_extent()
         assert whole.x0 <= box.x0 and box.x1 <= whole.x1 and whole.y0 <= box.y0 and box.y1 <= whole.y1, text
+
+
+def test_columns_that_do_not_fit_beside_each_other_stand_in_blocks(compared: Study) -> None:
+    """Each with its own axis and unit, and all lines beside each block."""
+    group, deltas = read(compared)
+    forest = forest_of_deltas(deltas, group, "average of 8 tasks")
+    columns = [(f"{title} {copy}", f"{unit}; noise 3.5") for copy in range(4) for title, unit in forest.columns]
+    strips = {(line, place + 3 * copy): strip for (line, place), strip in forest.cells.items() for copy in range(4)}
+    many = replace(forest, columns=tuple(columns), cells=strips)
+    require_fit(many, PAGE_INCHES)
 
 
 def test_equal_deltas_give_equal_bytes(compared: Study) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from neobert.files import json_bytes, replace_file
@@ -14,6 +15,7 @@ from reports import collect, forecast, make_figures
 from reports.evidence import read_evidence
 from reports.forecast_file import Forecast
 from tests.reports.made_up_study import Study
+from tests.reports.measurements import answer, ask
 
 pytestmark = pytest.mark.usefixtures("no_waiting_for_disks", "undrawn")
 
@@ -100,6 +102,20 @@ def test_a_forecast_is_made_sealed_and_scored_once_the_larger_runs_are_there(
     assert f"{covered} of 4 intervals of 80 % hold what was measured" in page
     assert "of the smallest budget's sign 0.250" in page and "30 records behind its outcomes are younger" in page
     assert "A forecast is no result" in page and found.id in (tmp_path / "after" / "index.html").read_text()
+
+
+def test_readouts_are_forecast_where_two_budgets_have_them(study: Study) -> None:
+    """Those of larger runs that are there are named, and nothing of them is forecast."""
+    for share in ("@steps0.25", "@steps0.5"):
+        for name in ("M0", "M1"):
+            for seed in range(3):
+                right = (np.arange(50) < 25 + 10 * (name == "M1") + seed).astype(float)
+                ask(study, f"{name}{share}", seed, "cloze", answer(right))
+    assert make(study) == 0
+    found = Forecast.model_validate(read_sealed(only_file(study)))
+    (cloze,) = [each for each in found.predictions if each.quantity == "cloze"]
+    assert cloze.place == ("M1", "M0", "cloze", "web") and [at.mean for at in cloze.budgets] == pytest.approx([20, 20])
+    assert cloze.probability_higher > 0.9 and set(read_evidence(study.root).readouts.id) <= set(found.records)
 
 
 def test_shorter_runs_are_in_no_delta_of_the_ladder(study: Study, tmp_path: Path) -> None:

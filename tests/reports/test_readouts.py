@@ -4,51 +4,21 @@ import math
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from neobert.identity import identity
-from neobert.runs.layout import Layout
-from neobert.runs.records import ReadoutName, ReadoutScore, pack_numbers, publish_record
+from neobert.runs.records import ReadoutName, pack_numbers
+from reports.curves import Curves
 from reports.deltas import MARGINS, Delta, find_deltas
 from reports.evidence import read_evidence
 from reports.figures.figure1 import find_bars
+from reports.findings import Findings, make_forest
 from reports.inference import with_examples
 from reports.readouts import READOUTS, find_signals, influence, paired_variance, signals_table
 from reports.resampling import StoredPredictions
+from reports.tables import number
 from tests.reports.made_up_study import Study, change_record
+from tests.reports.measurements import answer, ask
 
 pytestmark = pytest.mark.usefixtures("no_waiting_for_disks")
-
-Numbers = NDArray[np.float64]
-
-
-def answer(above: Numbers, below: Numbers | None = None) -> ReadoutScore:
-    total = len(above) if below is None else below.sum()
-    return ReadoutScore(
-        value=float(above.sum() / total),
-        units=len(above),
-        numerators=pack_numbers(above, "<f4"),
-        denominators=None if below is None else pack_numbers(below, "<i4"),
-        groups={},
-    )
-
-
-def publish(
-    study: Study, name: str, seed: int, readout: ReadoutName, own: ReadoutScore, items: str = "0123456789ab"
-) -> None:
-    """The record of a readout on web."""
-    run = study.runs(name, seed)[-1]
-    record = {
-        "kind": "readout",
-        "id": identity([run.id, readout, items]),
-        "state": "done",
-        "inputs": {"pretraining": run.id},
-        "config": {"readout": readout, "stage": run.stage, "context": 64, "items": items},
-        "labels": study.labels(name),
-        "scores": {"web": own.model_dump()},
-        "seed": seed,
-    }
-    publish_record(Layout(study.root).readout(readout, str(record["id"])), record)
 
 
 def deltas_of(study: Study) -> dict[tuple[str, str, str], Delta]:
@@ -128,7 +98,7 @@ def write(
         own = answers.copy()
         others = np.random.default_rng(seed).choice(items, items // 40, replace=False)
         own[others] = 1 - own[others]
-        publish(study, name, seed, readout, answer(own))
+        ask(study, name, seed, readout, answer(own))
 
 
 def test_a_delta_of_a_readout_has_the_noise_of_seeds_and_items(study: Study) -> None:
@@ -162,7 +132,7 @@ def test_equivalence_needs_the_noise_of_items_too(study: Study) -> None:
         study.pretrain("M1", seed)
         shifted = np.roll((np.random.default_rng(len("M0") + ord("0")).random(60) < 0.5).astype(float), 1)
         shifted[seed] = 1 - shifted[seed]
-        publish(study, "M1", seed, "cloze", answer(shifted))
+        ask(study, "M1", seed, "cloze", answer(shifted))
     delta = deltas_of(study)["M1", "M0", "cloze on web"]
     assert delta.both is not None and max(map(abs, delta.both)) > margin
     assert delta.p_equivalence_holm is not None and "equivalent" not in delta.verdict
@@ -172,7 +142,7 @@ def test_other_tokenizers_share_words_and_no_losses(study: Study) -> None:
     for name in ("M2", "M3"):
         write(study, name, 0.5, seeds=2, readout="words")
         for seed in range(2):
-            publish(study, name, seed, "loss", answer(np.arange(1.0, 9), np.full(8, 3.0)))
+            ask(study, name, seed, "loss", answer(np.arange(1.0, 9), np.full(8, 3.0)))
     told = {measured for variant, base, measured in deltas_of(study) if (variant, base) == ("M3", "M2")}
     assert "whole words on web" in told and "loss, all [MASK] on web" not in told
 
@@ -180,7 +150,7 @@ def test_other_tokenizers_share_words_and_no_losses(study: Study) -> None:
 def test_answers_to_other_items_are_not_compared(study: Study) -> None:
     for name, items in (("M0", "a" * 12), ("M1", "b" * 12)):
         study.pretrain(name)
-        publish(study, name, 0, "pairs", answer(np.ones(5)), items)
+        ask(study, name, 0, "pairs", answer(np.ones(5)), items)
     delta = deltas_of(study)["M1", "M0", "minimal pairs on web"]
     assert delta.comparison is None and delta.reason == "M1 and M0 were not asked the same at any seed"
 
@@ -196,6 +166,25 @@ def test_a_record_without_a_number_for_each_unit_is_named(study: Study) -> None:
         path.write_bytes(before)
 
 
+def test_the_figure_of_readouts_shows_each_in_its_own_unit_with_signal_to_noise(study: Study) -> None:
+    for name, right in (("M0", 0.5), ("M1", 0.7)):
+        write(study, name, right, seeds=2)
+        for seed in range(2):
+            ask(study, name, seed, "words", answer(np.arange(4.0) + seed + right, np.full(4, 3.0)))
+    evidence, group = read_evidence(study.root), study.group()
+    findings = Findings(
+        group, "out", StoredPredictions(study.root, evidence.studies), evidence, Curves(study.root, evidence.runs)
+    )
+    ratios = {signal.name: number(signal.ratio, 1) for signal in findings.signals}
+    forest = make_forest(findings, are_readouts=True)
+    assert forest.columns == (
+        ("whole words on web", f"bits a byte, lower is better; signal to noise {ratios['whole words on web']}"),
+        ("cloze on web", f"points, higher is better; signal to noise {ratios['cloze on web']}"),
+    )
+    assert [title for title, _ in make_forest(findings, are_readouts=False).columns] == ["loss on wikibook"]
+    assert {f"readouts.{suffix}" for suffix in ("pdf", "svg", "png", "md")} <= findings.files().keys()
+
+
 # Signal to noise
 
 
@@ -204,7 +193,7 @@ def test_signal_to_noise_is_the_spread_between_arms_over_that_between_seeds(stud
     for name, shares in values.items():
         for seed, share in enumerate(shares):
             study.pretrain(name, seed)
-            publish(study, name, seed, "cloze", answer((np.arange(100) < 100 * share).astype(float)))
+            ask(study, name, seed, "cloze", answer((np.arange(100) < 100 * share).astype(float)))
     signals = {signal.name: signal for signal in find_signals(study.group())}
     cloze = signals["cloze on web"]
     assert cloze.arms == ("M0", "M1", "M2") and cloze.seeds == 6, "an arm with one seed tells no noise"
