@@ -545,13 +545,13 @@ def _notes(deltas: Sequence[Delta], quantity: str) -> list[str]:
         )
     designs = list(dict.fromkeys(delta.design for delta in deltas))
     lines += [CLAIMS[design] for design in designs if design in CLAIMS]
-    lines += _changed_verdicts(deltas)
+    lines += find_changed_verdicts(deltas)
     lines += [f"{d.variant} against {d.base} ({d.measured}): {note}." for d in deltas for note in d.notes]
     without = {delta.no_examples for delta in deltas if delta.no_examples}
     return [*lines, *(f"No interval over examples: {reason}." for reason in sorted(without))]
 
 
-def _changed_verdicts(deltas: Sequence[Delta]) -> list[str]:
+def find_changed_verdicts(deltas: Sequence[Delta]) -> list[str]:
     """A sentence for each step of the ladder that is told otherwise at the arms' own rates than at the shared one, or
     one that there is none."""
     told = [delta for delta in deltas if delta.comparison is not None]

@@ -37,6 +37,9 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--scale", help="only records of this scale: smoke, laptop, proxy or paper")
     parser.add_argument("--data", help="only records of this source of data, as --data named it")
     parser.add_argument("--compare", action="store_true", help="also write our numbers beside the paper's")
+    parser.add_argument(
+        "--results", type=Path, metavar="PAGE", help="also write what each study says into a Markdown page"
+    )
     parser.add_argument("--json", action="store_true", help="print what was written as JSON")
     return parser.parse_args(given)
 
@@ -150,6 +153,7 @@ def _report(arguments: argparse.Namespace) -> int:
     from reports.evidence import read_evidence
     from reports.figures.throughput import FOLDER, throughput_files, throughput_lines
     from reports.page.rendering import PAGE, render_page
+    from reports.results import with_results
 
     refuse_no_folder("--out", arguments.out)
     evidence = read_evidence(arguments.runs)
@@ -164,6 +168,9 @@ def _report(arguments: argparse.Namespace) -> int:
     records = Path(os.path.relpath(arguments.runs, arguments.out)).as_posix()
     text = render_page(studies, speeds, evidence, curves, files, problems, records)
     others += _write(arguments.out, {PAGE: text.encode()})
+    if arguments.results is not None:
+        page = with_results(arguments.results.read_text(encoding="utf-8"), studies)
+        others += _write(arguments.results.parent, {arguments.results.name: page.encode()})
     problems += curves.problems
     if problems:
         print(f"{len(problems)} finding(s) about records that are not counted:", file=sys.stderr)

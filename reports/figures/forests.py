@@ -94,7 +94,7 @@ def draw_forest(forest: Forest, width_inches: float = PAGE_INCHES) -> "Figure":
     foot_inches = FOOT_INCHES + LINE_OF_TEXT_INCHES * len(foot)
     field_inches = LINE_INCHES * len(forest.lines)
     bottoms = [foot_inches + (field_inches + BETWEEN_INCHES) * block for block in reversed(range(blocks))]
-    height, width = bottoms[0] + field_inches + head_inches, width_inches
+    height, width = head_inches + field_inches + bottoms[0], width_inches
     figure = Figure(figsize=(width, height))
     for place in range(len(forest.columns)):
         left, wide = label_inches + column_inches * (place % columns), column_inches - NUMBER_INCHES - GAP_INCHES
@@ -206,7 +206,7 @@ def forest_of_deltas(
     columns = []
     for measured, delta in told.items():
         ratio = ratios.get((delta.quantity, delta.corpus))
-        told_ratio = "" if ratio is None else f"; signal to noise {number(ratio, 1)}"
+        told_ratio = "" if ratio is None else f"; SNR {number(ratio, 1)}"
         columns.append((measured, UNITS[delta.quantity] + told_ratio))
     cells: dict[tuple[int, int], Strip | str] = {}
     for delta in deltas:
@@ -219,7 +219,7 @@ def forest_of_deltas(
         for variant, base in pairs
     ]
     of_glue = f"GLUE: {quantity}. " if any(delta.quantity == "GLUE" for delta in deltas) else ""
-    of_ratio = "; signal to noise: spread between arms over spread between seeds" if ratios else ""
+    of_ratio = "; SNR: signal to noise, the spread between arms over that between seeds" if ratios else ""
     foot = (
         f"{of_glue}Diamond: mean, grey of discarded variants; {SEEDS}; thin line: 95 % over development "
         f"examples, texts or items{of_ratio}. {CUT}"

@@ -62,8 +62,9 @@
 
   // One stop of the tab key a table; arrows go from number to number. Lines that a filter hides have none.
   const setStops = (table) => {
-    const shown = [...table.querySelectorAll("button.n")].filter((button) => !button.closest("[hidden]"));
-    shown.forEach((button, place) => { button.tabIndex = place ? -1 : 0; });
+    const buttons = [...table.querySelectorAll("button.n")];
+    const stop = buttons.find((button) => !button.closest("[hidden]"));
+    for (const button of buttons) { button.tabIndex = button === stop ? 0 : -1; }
   };
   document.querySelectorAll("table").forEach(setStops);
   const moves = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowDown: [1, 0], ArrowUp: [-1, 0] };

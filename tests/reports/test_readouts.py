@@ -178,8 +178,8 @@ def test_the_figure_of_readouts_shows_each_in_its_own_unit_with_signal_to_noise(
     ratios = {signal.name: number(signal.ratio, 1) for signal in findings.signals}
     forest = make_forest(findings, are_readouts=True)
     assert forest.columns == (
-        ("whole words on web", f"bits a byte, lower is better; signal to noise {ratios['whole words on web']}"),
-        ("cloze on web", f"points, higher is better; signal to noise {ratios['cloze on web']}"),
+        ("whole words on web", f"bits a byte, lower is better; SNR {ratios['whole words on web']}"),
+        ("cloze on web", f"points, higher is better; SNR {ratios['cloze on web']}"),
     )
     assert [title for title, _ in make_forest(findings, are_readouts=False).columns] == ["loss on wikibook"]
     assert {f"readouts.{suffix}" for suffix in ("pdf", "svg", "png", "md")} <= findings.files().keys()

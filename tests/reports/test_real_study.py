@@ -22,6 +22,7 @@ pytestmark = pytest.mark.usefixtures("papers_ladder")
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RECORDS, MADE = REPOSITORY / "reports" / "study", REPOSITORY / "docs" / "study"
+RESULTS = REPOSITORY / "docs" / "study.md"
 FACTORS = ("positions", "feedforward", "norm", "masking")
 SEEDS = (0, 1, 2)
 TASKS_OF_THE_STUDY = ("rte", "sst2", "mrpc", "cola", "stsb")
@@ -46,12 +47,17 @@ def study_page() -> str:
     return (REPOSITORY / "docs" / "laptop-study.md").read_text(encoding="utf-8")
 
 
-def test_records_give_the_committed_figures_tables_and_page(tmp_path: Path, write_golden: bool) -> None:
+def test_records_give_the_committed_figures_tables_pages_and_results(tmp_path: Path, write_golden: bool) -> None:
     records, out = tmp_path / RECORDS.relative_to(REPOSITORY), tmp_path / MADE.relative_to(REPOSITORY)
-    records.parent.mkdir()
+    for folder in (records, out):
+        folder.parent.mkdir()
     records.symlink_to(RECORDS)  # the page links to records from where it lies
-    assert make_figures.main(["--runs", str(records), "--out", str(out), "--compare"]) == 0
+    page = shutil.copy(RESULTS, out.parent)
+    assert make_figures.main(["--runs", str(records), "--out", str(out), "--compare", "--results", str(page)]) == 0
     made = files(out)
+    if write_golden:
+        shutil.copy(page, RESULTS)
+    assert Path(page).read_bytes() == RESULTS.read_bytes(), "docs/study.md holds other results than the records"
     if write_golden and changed(made, files(MADE)):
         shutil.rmtree(MADE)
         shutil.copytree(out, MADE)

@@ -1,0 +1,95 @@
+"""The results of a study for its page in Markdown, all from records: `make_figures.py --results PAGE` writes them."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from reports.answer import answer
+from reports.deltas import DIGITS, LADDER, OWN_RATES, Delta, find_changed_verdicts
+from reports.figures.forests import UNITS
+from reports.findings import Findings
+from reports.forecast_scores import describe_scores
+from reports.page.costs import costs_table
+from reports.readouts import READOUTS
+from reports.tables import DASH, Table, frame_of, printed_range, signed
+
+PLACE = re.compile(r"(<!-- results of (\S+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
+NO_RECORDS = "No run of the study is recorded yet.\n"
+TITLES = {LADDER: "At the rate of the scale", OWN_RATES: "Each arm at its own best rate"}
+
+
+def with_results(page: str, studies: Sequence[Findings]) -> str:
+    """The page with the results of each study between the markers that name its folder.
+
+    Raises:
+        ValueError: the page has no markers.
+    """
+    if not PLACE.search(page):
+        raise ValueError("the page has no lines <!-- results of SCALE-DATA --> and <!-- end of results -->")
+    by_folder: Mapping[str, Findings] = {study.folder: study for study in studies}
+    return PLACE.sub(
+        lambda found: found[1] + (describe(by_folder[found[2]]) if found[2] in by_folder else NO_RECORDS) + found[3],
+        page,
+    )
+
+
+def describe(findings: Findings) -> str:
+    """Answer, cost, differences, readouts by signal to noise, and how forecasts did."""
+    return "\n\n".join([" ".join(answer(findings.deltas)), _describe_costs(findings), *_parts(findings)]) + "\n"
+
+
+def _describe_costs(findings: Findings) -> str:
+    table = costs_table(findings)
+    total = dict(zip(table.header, table.rows[-1], strict=True))
+    return (
+        f"Records: {total['Stages']} stages of pre-training ({total['Tokens read']} tokens, {total['Operations']} "
+        f"operations, {total['Hours']} hours by the clock) and {total['GLUE trials']} GLUE trials "
+        f"({total['Their hours']} hours)."
+    )
+
+
+def _parts(findings: Findings) -> Iterator[str]:
+    untrained = [row.untrained for row in findings.group.last_rows.values() if row.untrained]
+    yield from (f"{sentence}. It is compared with nothing." for sentence in untrained)
+    of_readouts = {each.quantity for each in READOUTS.values()}
+    for design, title in TITLES.items():
+        own = [delta for delta in findings.deltas if delta.design == design]
+        corpora = dict.fromkeys(delta.corpus for delta in own if delta.quantity in of_readouts)
+        parts = [[delta for delta in own if delta.quantity not in of_readouts]]
+        parts += [
+            [delta for delta in own if delta.quantity in of_readouts and delta.corpus == each] for each in corpora
+        ]
+        told = [_pivot(part) for part in parts if any(delta.comparison for delta in part)]
+        yield from [f"### {title}", *told] if told else []
+    yield from filter(None, [" ".join(find_changed_verdicts(findings.deltas))])
+    if findings.signals:
+        yield from ("### Readouts by signal to noise", _without_title(findings.tables["readouts"]))
+    if findings.outcomes:
+        yield "### The forecast"
+    for forecast in dict.fromkeys(each.forecast for each in findings.outcomes):
+        yield f"{forecast.id}: {describe_scores([each for each in findings.outcomes if each.forecast == forecast])}"
+
+
+def _pivot(deltas: Sequence[Delta]) -> str:
+    """A line a step, a column a quantity: the mean difference, its 95 % interval, the verdict."""
+    units = {delta.measured: UNITS[delta.quantity].partition(",")[0] for delta in deltas if delta.comparison}
+    cells = {(delta.variant, delta.base, delta.measured): _cell(delta) for delta in deltas}
+    pairs = dict.fromkeys((delta.variant, delta.base) for delta in deltas)
+    lines = [
+        (f"{variant} − {base}", *(cells.get((variant, base, measured), DASH) for measured in units))
+        for variant, base in pairs
+    ]
+    header = ("step", *(f"{measured}, {unit}" for measured, unit in units.items()))
+    return _without_title(Table("", frame_of(lines, header), frame_of([], ()), "l" + "r" * len(units)))
+
+
+def _cell(delta: Delta) -> str:
+    if delta.comparison is None:
+        return DASH
+    digits = DIGITS[delta.quantity] - 1
+    interval = printed_range(delta.both or delta.comparison.interval, digits)
+    return f"{signed(delta.comparison.mean, digits)} ({interval}) {delta.verdict}"
+
+
+def _without_title(table: Table) -> str:
+    """The lines of a table without its notes, as a part of a page."""
+    return "\n".join(line for line in table.markdown.splitlines() if line.startswith("|"))

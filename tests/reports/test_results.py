@@ -1,0 +1,64 @@
+"""The results section of a study's page: every number is one of its tables, and nothing beside it changes."""
+
+import csv
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from reports import make_figures
+from reports.deltas import DIGITS
+from reports.tables import printed_range, signed
+from tests.reports.made_up_study import Study, undrawn_figures
+from tests.reports.measurements import answer, ask
+
+pytestmark = pytest.mark.usefixtures("no_waiting_for_disks")
+
+PAGE = "# A study\n\n12.5 typed\n\n<!-- results of smoke-synthetic -->\nold\n<!-- end of results -->\n\nEnd.\n"
+
+
+def write_results(study: Study, folder: Path, page: str = PAGE) -> tuple[int, str]:
+    """The exit code of the command, and the page behind it."""
+    path = folder / "page.md"
+    path.write_text(page, encoding="utf-8")
+    flags = ["--runs", str(study.root), "--out", str(folder / "out"), "--results", str(path)]
+    with undrawn_figures():
+        code = make_figures.main(flags)
+    return code, path.read_text(encoding="utf-8")
+
+
+def test_every_cell_is_a_delta_of_the_table(tmp_path: Path) -> None:
+    """At six seeds, with losses on two corpora and a readout whose interval holds items; again nothing changes."""
+    study = Study(tmp_path / "runs", measured=("web", "wikibook"))
+    for name, right in (("M0", 100), ("M1", 140), ("M2", 141), ("M3", 120)):
+        for seed in range(6):
+            study.pretrain(name, seed, seconds=3600.0)
+            ask(study, name, seed, "cloze", answer((np.arange(200) < right + seed).astype(float)))
+    code, page = write_results(study, tmp_path)
+    assert code == 0 and page.startswith("# A study\n\n12.5 typed\n\n<!--") and page.endswith("-->\n\nEnd.\n")
+    lines = csv.DictReader((tmp_path / "out" / "smoke-synthetic" / "deltas.csv").read_text().splitlines())
+    expected = set()
+    for line in lines:
+        if line["difference"]:
+            digits = DIGITS[line["quantity"]] - 1
+            low, high = ("both_low", "both_high") if line["both_low"] else ("t_low", "t_high")
+            interval = printed_range((float(line[low]), float(line[high])), digits)
+            difference = signed(float(line["difference"]), digits)
+            expected.add((f"{line['variant']} − {line['against']}", f"{difference} ({interval}) {line['verdict']}"))
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if " − M" in line]
+    told = {(row[0], cell) for row in rows for cell in row[1:] if cell not in ("—", "")}
+    assert told == expected and len(told) == 5
+    assert "M1 against M0" in page and "24 stages of pre-training" in page
+    assert re.search(r"\| cloze on web \| points \| 4 \| 24 \|", page)
+    assert write_results(study, tmp_path, page) == (0, page)
+
+
+def test_what_has_no_record_says_so_and_a_page_without_a_place_is_refused(
+    study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study.pretrain("M0")
+    code, page = write_results(study, tmp_path, PAGE.replace("smoke-synthetic", "laptop-real_text"))
+    assert code == 0 and "No run of the study is recorded yet." in page and "old" not in page
+    code, page = write_results(study, tmp_path, "# A study\n")
+    assert code == 2 and page == "# A study\n" and "has no lines <!-- results of" in capsys.readouterr().err
