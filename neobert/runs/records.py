@@ -77,6 +77,7 @@ def code_state() -> dict[str, Any]:
     return {"commit": _git("rev-parse", "HEAD"), "dirty": None if status is None else bool(status)}
 
 
+@cache
 def _version(package: str) -> str | None:
     try:
         return metadata.version(package)

@@ -5,6 +5,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,7 +14,7 @@ import pytest
 from ablations.designs import chosen_variants
 from ablations.ladder import variants
 from ablations.plan import pretraining_runs, variant_studies
-from ablations.scales import Scale, scaled
+from ablations.scales import Scale, Vocabulary, scaled
 from ablations.variant import Recipe, Variant
 from neobert.data.sources import Source
 from neobert.files import json_bytes, publish_once
@@ -37,6 +38,12 @@ def variant(name: str) -> Variant:
     """A variant of the ladder, an alternative or one of a design."""
     (found,) = chosen_variants([name])
     return found
+
+
+@cache
+def recipe_at(name: str, scale: Scale, vocabulary: Vocabulary) -> Recipe:
+    """The recipe of a variant at a scale, which each of its records asks for."""
+    return scaled(variant(name).recipe, scale, vocabulary)
 
 
 def metric_names(task: str) -> list[str]:
@@ -121,7 +128,7 @@ class Study:
 
     def recipe(self, name: str) -> Recipe:
         """The recipe of a variant at the study's scale."""
-        return scaled(variant(name).recipe, self.scale, "trained" if self.trains_tokenizers else "published")
+        return recipe_at(name, self.scale, "trained" if self.trains_tokenizers else "published")
 
     def runs(self, name: str, seed: int = 0) -> list[PretrainingRun]:
         """The stages of a variant."""
@@ -145,7 +152,8 @@ class Study:
 
     def labels(self, name: str) -> dict[str, Any]:
         """Labels as runs carry them: every variant with equal pre-training, whatever its grid."""
-        names = [other for other in variants() if self.recipe(other).pretraining == self.recipe(name).pretraining]
+        own = self.recipe(name).pretraining
+        names = [other for other in variants() if self.recipe(other).pretraining == own]
         names += [] if name in names else [name]
         return {"variants": names, "scale": self.scale, "data": self.data, "unavailable_tasks": self.without}
 
