@@ -27,7 +27,7 @@ from rich.text import Text
 
 from neobert.command_line import guarded, parser_from, seconds_of_a_day
 from neobert.console import logs, output, table
-from neobert.errors import EXIT_DONE
+from neobert.errors import EXIT_DONE, name_first
 from neobert.runs.index import ROW_STATES, Cause, Row, Worker, age, causes_of, read_index
 from neobert.runs.layout import Layout
 
@@ -48,7 +48,6 @@ COLUMNS = (
 )
 TABLE_ROWS = 100
 """A terminal's table ends here and says what it leaves out: nobody reads further, and drawing would take seconds."""
-NAMES_SHOWN = 3
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -250,13 +249,8 @@ def _note(row: Row) -> str | None:
 
 def _cause_lines(cause: Cause) -> list[str]:
     names = [failure.name for failure in cause.failures]
-    lines = [f"{len(names)} × {cause.error}", f"    {_first_of(names)}"]
-    return [*lines, f"    logs: {_first_of(cause.logs)}"] if cause.logs else lines
-
-
-def _first_of(names: Sequence[str]) -> str:
-    more = len(names) - NAMES_SHOWN
-    return ", ".join(names[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    lines = [f"{len(names)} × {cause.error}", f"    {name_first(names)}"]
+    return [*lines, f"    logs: {name_first(cause.logs)}"] if cause.logs else lines
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ A refused configuration is a plain `ValueError`; `exit_code` maps it to 2.
 """
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 EXIT_DONE = 0
 EXIT_RUN_FAILED = 1
@@ -56,3 +56,9 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     if near:
         return f"did you mean {' or '.join(repr(name) for name in near)}?"
     return f"known: {', '.join(names)}"
+
+
+def name_first(names: Sequence[str], most: int = 3) -> str:
+    """The first names of a list, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

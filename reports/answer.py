@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+from neobert.errors import name_first
 from reports.deltas import LADDER, Delta
 from reports.inference import SEEDS_FOR_A_CLAIM
 from reports.tables import count
@@ -69,11 +70,6 @@ def _untold(steps: Sequence[Delta], shown: Sequence[Delta]) -> str:
     missing = [f"{variant} against {base}" for variant, base in pairs if (variant, base) not in told]
     if len(missing) == len(pairs):
         return "No step of the ladder can be told from these records."
-    parts = [f"Not told: {_listed(missing)}" if missing else "Every step is told"]
-    parts += [f"equivalent within the margins: {_listed(equal)}"] if equal else []
+    parts = [f"Not told: {name_first(missing, MOST_NAMED)}" if missing else "Every step is told"]
+    parts += [f"equivalent within the margins: {name_first(equal, MOST_NAMED)}"] if equal else []
     return f"{'; '.join(parts)}."
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return ", ".join(names[:MOST_NAMED]) + more

@@ -28,7 +28,7 @@ from pydantic_core import ErrorDetails
 
 from ablations.rates import PILOT_SEEDS
 from ablations.scales import Scale, Vocabulary, trained_vocabulary_size
-from neobert.errors import DamagedFile, MissingData
+from neobert.errors import DamagedFile, MissingData, name_first
 from neobert.files import read_json
 from neobert.glue.tasks import decisive_score, task_named
 from neobert.recipe import FineTuning, Point, Pretraining, Value
@@ -53,7 +53,6 @@ ValueType = TypeVar("ValueType", bound=Value)
 Facts = dict[str, Any]
 
 SECONDS_PER_HOUR = 3600
-LISTED = 3
 UNREADABLE = (KeyError, TypeError, AttributeError, ValueError, OverflowError)
 """What reading a record raises where a field is missing, of another type or impossible."""
 
@@ -478,9 +477,7 @@ def _unfinished_runs(root: Path) -> list[str]:
     names = [path.parent.name for path in begun if not (path.parent / "done.json").exists()]
     if not names:
         return []
-    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    listed = ", ".join(names[:LISTED])
-    return [f"{len(names)} stage(s) of pre-training are not finished and not counted: {listed}{more}"]
+    return [f"{len(names)} stage(s) of pre-training are not finished and not counted: {name_first(names)}"]
 
 
 def _failed_trials(root: Path, run_files: Iterable[RunFile], recorded: set[str]) -> Iterator[Facts]:

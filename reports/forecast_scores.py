@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from neobert.errors import name_first
 from reports.deltas import DIGITS, LADDER, Delta, name_measurement
 from reports.extrapolation import COVERAGE
 from reports.forecast_file import Forecast, Place, Predicted
@@ -156,7 +157,7 @@ def _notes_on(forecast: Forecast, outcomes: Sequence[Outcome]) -> Iterator[str]:
         f"{forecast.id}: {'signs' if forecast.is_of_signs else 'differences'} at scale {forecast.scale} over "
         f"{count(forecast.seeds, 'seed')}, from {count(len(forecast.records), 'record')} at "
         f"{', '.join(forecast.budgets)}, made by {forecast.code}; {count(len(younger), 'record')} behind its outcomes "
-        f"are younger{': ' + _listed(younger) if younger else ''}."
+        f"are younger{': ' + name_first(younger) if younger else ''}."
     )
     yield f"{forecast.id}: {describe_scores(outcomes)}"
     yield from (f"{forecast.id} leaves out: {sentence}." for sentence in forecast.left_out)
@@ -179,8 +180,3 @@ def describe_scores(outcomes: Sequence[Outcome]) -> str:
         f"{intervals}Brier score of the sign {number(brier, 3)}, of the smallest budget's sign {number(naive, 3)} "
         f"(lower is better; {count(len(scored), 'difference')}, which share arms and seeds)."
     )
-
-
-def _listed(names: Sequence[str], most: int = 3) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more

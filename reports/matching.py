@@ -17,6 +17,7 @@ from ablations.ladder import ladder, variants
 from ablations.plan import protocol_on
 from ablations.scales import Scale, Vocabulary, scaled
 from ablations.variant import Recipe, Variant
+from neobert.errors import name_first
 from neobert.glue.selection import best_point
 from neobert.glue.tasks import TASKS
 from neobert.recipe import Point
@@ -132,7 +133,7 @@ class _Matcher:
                 found.append(f"pre-training run {run} (stage {stage + 1}) has the recipe of no declared variant")
         for run, lost in self._trials[~self._trials.id.isin(self._taken)].groupby("run"):
             why = "match no variant's protocol, grid and study" if run in self._run_ids else "have no run record"
-            found.append(f"{len(lost)} trial(s) on pre-training run {run} {why}: {_list_names(lost.id)}")
+            found.append(f"{len(lost)} trial(s) on pre-training run {run} {why}: {name_first(sorted(lost.id))}")
         return sorted(found)
 
     def recipe(self, variant: Variant) -> Recipe:
@@ -254,11 +255,6 @@ def _label(variant: Variant, context: int) -> str:
     if variant.name in PRINTED_AS:
         return f"{PRINTED_AS[variant.name]}-{context} ({variant.name})"
     return f"{variant.name} ({context} tokens)" if variant.recipe.checkpoints == "every_stage" else variant.name
-
-
-def _list_names(names: Iterable[str], most: int = 3) -> str:
-    listed = sorted(names)
-    return ", ".join(listed[:most]) + (f" and {len(listed) - most} more" if len(listed) > most else "")
 
 
 def _select(frame: pd.DataFrame, places: Mapping[str, Places], keys: Iterable[str]) -> pd.DataFrame:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from ablations.scales import Scale, scaled
 from ablations.variant import change_label
+from neobert.errors import name_first
 from neobert.glue.tasks import TASKS
 from reports.basis import describe_code
 from reports.scores import Group, Row
@@ -100,7 +101,7 @@ def _grid_gaps(row: Row, short: bool) -> list[str]:
 def _listed(points: Sequence[str], cut: bool) -> str:
     if not cut or len(points) <= SHORT_LIST:
         return ", ".join(points)
-    return f"{', '.join(points[:SHORT_LIST])} and {len(points) - SHORT_LIST} more (all in remarks.md)"
+    return f"{name_first(points, SHORT_LIST)} (all in remarks.md)"
 
 
 def _fallbacks(group: Group) -> list[str]:

@@ -21,7 +21,7 @@ from typing import Literal
 from neobert.data.catalog import Repository
 from neobert.data.manifest import Entry, Manifest, has_content, has_size, is_brought, read_manifest, write_manifest
 from neobert.data.requirements import Item
-from neobert.errors import DamagedFile, MissingData, RunFailed
+from neobert.errors import DamagedFile, MissingData, RunFailed, name_first
 from neobert.files import inside, is_local, sha256_of, sync_file, sync_folder, temporary_sibling
 from neobert.runs.claims import acquire
 
@@ -31,7 +31,6 @@ FAILURES_PER_REPOSITORY = 3
 
 _NOTE_SECONDS = 10.0
 _RESERVE_BYTES = 1 << 28
-_NAMES_SHOWN = 12
 
 
 class HubUnreachable(MissingData):
@@ -184,12 +183,7 @@ class Selection:
         for row in self.rows:
             if row.problem is not None:
                 items.setdefault(row.problem, []).append(row.item.name)
-        return [f"{_enumeration(names)}: {problem}" for problem, names in items.items()]
-
-
-def _enumeration(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_NAMES_SHOWN])
-    return shown if len(names) <= _NAMES_SHOWN else f"{shown} and {len(names) - _NAMES_SHOWN} more"
+        return [f"{name_first(names, most=12)}: {problem}" for problem, names in items.items()]
 
 
 def select(folder: Path, items: Sequence[Item], *, most_bytes: int | None = None) -> Selection:
