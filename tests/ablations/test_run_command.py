@@ -88,7 +88,7 @@ def test_the_stage_perplexity_measures_both_stages_of_pretraining_once(
     assert (tmp_path / "starts.jsonl").read_text() == starts
 
 
-@pytest.mark.usefixtures("toy_scale")
+@pytest.mark.usefixtures("toy_scale", "undrawn")
 def test_readouts_ask_variants_of_other_tokenizers_the_same_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -135,8 +135,12 @@ def test_readouts_ask_variants_of_other_tokenizers_the_same_once(
 
 
 @pytest.mark.usefixtures("toy_scale")
-def test_m9_and_m10_run_from_nothing_to_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_m9_and_m10_run_from_nothing_to_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Two stages once, MNLI before what starts from it, both checkpoints for M10, and the same command is a no-op."""
+    one_rate = {**scales.SMOKE.grid, "learning_rates": {2e-5: 1e-3}}
+    monkeypatch.setitem(scales.RULES, "smoke", replace(scales.SMOKE, grid=one_rate))  # type: ignore[arg-type]
     runs = tmp_path / "runs"
     arguments = ["--variant", "M9", "M10", "--runs", str(runs), "--workers", "2"]
     assert run.main([*arguments, "--json"]) == 0
@@ -187,7 +191,7 @@ def test_m9_and_m10_run_from_nothing_to_figures(tmp_path: Path, capsys: pytest.C
     assert rows["M10", "loss"]["left_out"] == "both have the same weights"
 
 
-@pytest.mark.usefixtures("toy_scale")
+@pytest.mark.usefixtures("toy_scale", "undrawn")
 def test_a_factorial_runs_from_nothing_to_its_effects(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Four cells, one of them M0, and the effects come from records that only carry the names of cells."""
     runs = tmp_path / "runs"
@@ -202,7 +206,7 @@ def test_a_factorial_runs_from_nothing_to_its_effects(tmp_path: Path, capsys: py
     assert "| norm, masking | loss on wikibook | interaction | norm × masking | 1 |" in page
 
 
-@pytest.mark.usefixtures("toy_scale")
+@pytest.mark.usefixtures("toy_scale", "undrawn")
 def test_every_variant_really_computes_something_else_than_its_parent(tmp_path: Path) -> None:
     """The whole ladder pre-trains, and each modification moves the losses; M10, no new model, shares M9's run. Every
     change has a delta in held-out loss, where nats a token cannot be compared in bits per byte."""

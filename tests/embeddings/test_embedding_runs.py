@@ -175,7 +175,7 @@ def toy_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(scales.SCALED, "smoke", toy)  # type: ignore[index]
 
 
-@pytest.mark.usefixtures("toy_scale", "toy_tuning")
+@pytest.mark.usefixtures("toy_scale", "toy_tuning", "undrawn")
 def test_m8_runs_from_nothing_to_a_row_of_table_4(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Pre-training, fine-tuning and seven tasks by one command; again it does nothing; the row says its suite."""
     runs, out = tmp_path / "runs", tmp_path / "out"

@@ -94,6 +94,7 @@ def test_at_paper_scale_on_the_papers_data_a_replica_is_reproduced(tmp_path: Pat
     assert change.ours == pytest.approx(100 * (84.0 / 81.1 - 1)) and change.unit == "percent"
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_number_off_by_more_than_the_tolerance_exits_4(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     study = replica(tmp_path / "runs", {"M1": 1.5})
     study.write(["M0", "M1"])
@@ -159,6 +160,7 @@ def test_a_change_is_that_of_the_seeds_that_both_have(tmp_path: Path) -> None:
     assert numbers_of(study).loc["M4 against M2"].ours == pytest.approx(100 * (83.5 / 84.0 - 1))
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_another_scale_is_never_off(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     study = replica(tmp_path / "runs", scale="smoke", data="synthetic")
     study.write(["M0", "M1", "M2"])

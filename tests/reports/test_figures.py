@@ -272,24 +272,26 @@ def test_same_records_give_the_same_bytes_whatever_the_process(study: Study, tmp
     assert "torn.json" in page and "the curve of pretraining/" in page and str(tmp_path) not in page
 
 
-def test_the_script_uses_the_packages_beside_it(partial: Study, tmp_path: Path) -> None:
+def test_the_script_uses_the_packages_beside_it(study: Study, tmp_path: Path) -> None:
+    study.pretrain("M0")
     for package in ("neobert", "ablations", "reports"):
         ignored = shutil.ignore_patterns("__pycache__", "out")
         shutil.copytree(REPOSITORY / package, tmp_path / "copy" / package, ignore=ignored)
     table = tmp_path / "copy" / "reports" / "published" / "figure1.csv"
     table.write_text(table.read_text().replace("79.2", "12.5"))
-    done = run(["--runs", partial.root, "--out", tmp_path / "out"], tmp_path, tmp_path / "copy" / SCRIPT)
+    done = run(["--runs", study.root, "--out", tmp_path / "out"], tmp_path, tmp_path / "copy" / SCRIPT)
     assert done.returncode == 0, done.stderr
     with (tmp_path / "out" / "smoke-synthetic" / "figure1.csv").open() as file:
         assert next(csv.DictReader(file))["paper_score"] == "12.5"
 
 
-def test_nothing_heavy_is_imported_and_help_imports_next_to_nothing(partial: Study, tmp_path: Path) -> None:
+def test_nothing_heavy_is_imported_and_help_imports_next_to_nothing(study: Study, tmp_path: Path) -> None:
+    study.pretrain("M0")
     code = (
         "import sys\nfrom reports.make_figures import main\n"
         "try:\n    main(['--help'])\nexcept SystemExit as end:\n    assert end.code == 0\n"
         "assert not {'pydantic', 'numpy', 'pandas', 'matplotlib'} & set(sys.modules)\n"
-        f"assert main(['--runs', {str(partial.root)!r}, '--out', {str(tmp_path)!r}]) == 0\n"
+        f"assert main(['--runs', {str(study.root)!r}, '--out', {str(tmp_path)!r}]) == 0\n"
         "assert 'matplotlib' in sys.modules\n"
         "assert not {'torch', 'transformers', 'matplotlib.pyplot'} & set(sys.modules)\n"
     )

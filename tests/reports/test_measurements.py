@@ -281,6 +281,7 @@ def test_everything_is_written_in_all_formats_and_named_on_the_page(study: Study
         assert "Pipeline check, not evidence" in svg and "<dc:date>" not in svg
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_nothing_is_drawn_where_no_record_is(study: Study, tmp_path: Path) -> None:
     study.write(["M0"])
     assert make_figures.main(["--runs", str(study.root), "--out", str(tmp_path)]) == 0
@@ -290,6 +291,7 @@ def test_nothing_is_drawn_where_no_record_is(study: Study, tmp_path: Path) -> No
     assert "Embeddings" not in page and "Throughput" not in page
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_throughput_alone_makes_its_table_and_the_page(study: Study, tmp_path: Path) -> None:
     throughput(study, "NeoBERT", 512, 30_000.0)
     assert make_figures.main(["--runs", str(study.root), "--out", str(tmp_path / "out")]) == 0
@@ -297,6 +299,7 @@ def test_throughput_alone_makes_its_table_and_the_page(study: Study, tmp_path: P
     assert make_figures.main(["--runs", str(study.root), "--out", str(tmp_path / "out"), "--scale", "paper"]) == 3
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_run_that_is_not_finished_is_named(study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     study.pretrain("M0")
     (run,) = study.runs("M1")

@@ -183,6 +183,7 @@ def test_figure_and_table_hold_every_point_and_the_page_shows_them(study: Study,
     assert "Held-out loss by peak learning rate" in (tmp_path / "out" / "index.html").read_text()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_pilot_runs_alone_are_enough_for_their_figure(study: Study, tmp_path: Path) -> None:
     pilot(study, "M4", best=0.6, seeds=(1000,))
     assert make_figures.main(["--runs", str(study.root), "--out", str(tmp_path / "out"), "--json"]) == 0

@@ -53,6 +53,7 @@ SMOKE = replace(
     shapes={"trained": _SHAPES, "published": _SHAPES},
     heads=2,
     steps={1_000_000: 6, 50_000: 3},
-    finetuning={**SMOKE.finetuning, "epochs": 1, "train_examples": 64},
+    grid={**SMOKE.grid, "learning_rates": {2e-5: 1e-3}},
+    finetuning={**SMOKE.finetuning, "epochs": 1, "train_examples": 64, "evaluations_per_epoch": 1},
 )
 """
