@@ -130,10 +130,12 @@ def whole_lines(path: Path) -> list[Any]:
     Raises:
         ValueError: a line is damaged.
     """
-    numbers = damaged_lines(path)
-    if numbers:
-        raise ValueError(f"line {numbers[0]} is damaged")
-    return list(read_lines(path))
+    values = []
+    for number, value in _lines(path, ()):
+        if value is None:
+            raise ValueError(f"line {number} is damaged")
+        values.append(value)
+    return values
 
 
 def mend_lines(path: Path, *keys: str) -> None:

@@ -51,6 +51,7 @@ class Curves:
     def __init__(self, root: Path, runs: pd.DataFrame) -> None:
         self._layout, self._stages = Layout(root), stages_of(runs)
         self._lines: dict[str, list[Line]] = {}
+        self._heldout: dict[str, Mapping[str, Points]] = {}
         self.problems: list[str] = []
 
     def of(self, run: str) -> Curve | None:
@@ -61,11 +62,13 @@ class Curves:
         steps = [line for line in lines if "loss" in line]
         rates = [{**line, "rate": line["real_tokens"] / line["seconds"]} for line in steps if line.get("seconds")]
         heldout = tuple((line["step"], line["heldout_loss"]) for line in lines if "heldout_loss" in line)
-        return Curve(_thinned(steps, "loss"), _thinned(rates, "rate"), heldout, _by_corpus(lines))
+        return Curve(_thinned(steps, "loss"), _thinned(rates, "rate"), heldout, self.heldout_by_corpus(run))
 
     def heldout_by_corpus(self, run: str) -> Mapping[str, Points]:
         """Of the curve of a run the held-out losses alone; empty where some stage has no metrics."""
-        return _by_corpus(self._lines_of(run))
+        if run not in self._heldout:
+            self._heldout[run] = _by_corpus(self._lines_of(run))
+        return self._heldout[run]
 
     def _lines_of(self, run: str) -> list[Line]:
         lines: list[Line] = []
@@ -106,9 +109,9 @@ def stages_up_to(run: str, stages: Mapping[str, Stage]) -> list[Stage]:
 
 def _checked(line: Line) -> Line:
     values: Line = {name: float(line[name]) for name in READ if name in line}
+    wrong = [name for name, value in values.items() if not 0 <= value < math.inf]
     on_each = {str(corpus): float(loss) for corpus, loss in line.get(BY_CORPUS, {}).items()}
-    wrong_on = [BY_CORPUS] if not all(math.isfinite(loss) and loss >= 0 for loss in on_each.values()) else []
-    wrong = sorted(name for name, value in values.items() if not (math.isfinite(value) and value >= 0)) + wrong_on
+    wrong += [BY_CORPUS for loss in on_each.values() if not 0 <= loss < math.inf][:1]
     if wrong or "step" not in values or ("loss" in values and "real_tokens" not in values):
         raise ValueError(f"a line has no usable {', '.join(wrong) or 'step and real_tokens'}")
     return values | ({BY_CORPUS: on_each} if on_each else {})

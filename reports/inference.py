@@ -43,17 +43,21 @@ def t_interval(differences: Array) -> tuple[Array, Array]:
 
 def t_test(differences: Array) -> Array:
     """Two-sided p of the paired t test, (…)."""
-    from scipy.stats import ttest_1samp
-
-    return np.asarray(ttest_1samp(differences, 0.0, axis=-1).pvalue)
+    return 2 * _share_above(np.abs(differences.mean(axis=-1)), differences)
 
 
 def equivalence_test(differences: Array, margin: float) -> Array:
     """p of the two one-sided tests (TOST) that the mean lies within ±margin, (…): the larger of the two."""
-    from scipy.stats import ttest_1samp
+    return _share_above(margin - np.abs(differences.mean(axis=-1)), differences)
 
-    above = ttest_1samp(differences, -margin, axis=-1, alternative="greater").pvalue
-    return np.maximum(above, ttest_1samp(differences, margin, axis=-1, alternative="less").pvalue)
+
+def _share_above(distance: Array, differences: Array) -> Array:
+    """The upper tail of Student's t at a distance in standard errors of the mean, (…). scipy.stats has the same test
+    and takes a second to import."""
+    from scipy.special import stdtr
+
+    seeds = differences.shape[-1]
+    return np.asarray(stdtr(seeds - 1, -distance * math.sqrt(seeds) / differences.std(axis=-1, ddof=1)))
 
 
 @cache

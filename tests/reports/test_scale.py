@@ -5,17 +5,21 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ablations.designs import cell, cells
 from neobert import files
 from neobert.runs import records
 from reports import make_figures
+from reports.readouts import READOUTS
 from tests.ablations.papers_ladder import PAPERS_LADDER
 from tests.reports.made_up_study import Study, undrawn_figures
+from tests.reports.measurements import answer, ask
 
 pytestmark = pytest.mark.usefixtures("no_waiting_for_disks")
 
@@ -39,8 +43,11 @@ def test_every_record_is_read_once(study: Study, tmp_path: Path, monkeypatch: py
 
 
 def grids(study: Study) -> None:
-    """The whole grids of the ladder with 16 seeds."""
+    """The whole grids of the ladder with 16 seeds, and all readouts of 2,000 units each."""
     study.write(seeds=range(16))
+    random = np.random.default_rng(0)
+    for name, seed, readout in product(PAPERS_LADDER[:-1], range(16), READOUTS):
+        ask(study, name, seed, readout, answer(random.random(2000), random.integers(1, 40, 2000).astype(float)))
 
 
 def runs_with_curves(study: Study) -> None:
