@@ -4,6 +4,7 @@ State, readiness, listing, clean-up and jobs are generic over it; `neobert.runs.
 """
 
 import re
+import traceback
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,8 +12,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from neobert.errors import exit_code
+from neobert.files import json_bytes, replace_file
 from neobert.identity import NUMERICS, chosen, identity
 from neobert.recipe import Value
+from neobert.runs.claims import Claim
 from neobert.runs.layout import Layout
 from neobert.runs.records import is_published, read_sealed
 
@@ -41,6 +45,21 @@ class Part:
     def is_done(self) -> bool:
         """Whether the record is there and whole."""
         return is_published(self.record, self.read)
+
+
+def name_attempt(part: Part, claim: Claim) -> dict[str, Any]:
+    """The keys by which files name an attempt at a part."""
+    return {"unit": part.id, "name": part.title, "claim": claim.number}
+
+
+def write_failure(part: Part, claim: Claim, error: Exception) -> None:
+    """Leave the error of an attempt for whoever lists the part."""
+    failure = {
+        "error": f"{type(error).__name__}: {error}",
+        "exit_code": exit_code(error),
+        "traceback": "".join(traceback.format_exception(error)),
+    }
+    replace_file(part.error, json_bytes({**name_attempt(part, claim), **failure}))
 
 
 class Work(Value):

@@ -13,7 +13,6 @@ import os
 import re
 import sys
 import time
-import traceback
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -21,8 +20,8 @@ from pathlib import Path
 from typing import Protocol
 
 from neobert.command_line import Parser, guarded
-from neobert.errors import EXIT_DONE, EXIT_REQUEUE, EXIT_RUN_FAILED, exit_code
-from neobert.files import append_line, json_bytes, replace_file
+from neobert.errors import EXIT_DONE, EXIT_REQUEUE, EXIT_RUN_FAILED
+from neobert.files import append_line
 from neobert.processes import Stopped, StopRequest, end_with_parent, keep_freed_memory
 from neobert.runs.claims import LEASE_SECONDS, Claim, ClaimLost, acquire, is_claimed, measure_file_time
 from neobert.runs.index import is_done
@@ -31,7 +30,7 @@ from neobert.runs.layout import Layout
 from neobert.runs.optuna_view import OptunaView, view_of_environment
 from neobert.runs.run_file import RunFile, read_checked_run_file
 from neobert.runs.specifications import Trial
-from neobert.runs.work import Part, Work
+from neobert.runs.work import Part, Work, name_attempt, write_failure
 
 POLL_SECONDS = 0.25
 IDLE_POLLS = 8
@@ -137,21 +136,15 @@ class Worker:
         with claim:
             if part.is_done:
                 return
-            start = {"unit": part.id, "name": part.title, "claim": claim.number}
-            append_line(self.layout.starts, {**start, "at": time.time()})
+            append_line(self.layout.starts, {**name_attempt(part, claim), "at": time.time()})
             try:
                 claimable.run(claim, self.stop)
             except (ClaimLost, Stopped) as reason:
                 self.progressed |= isinstance(reason, Stopped) and reason.progressed
                 print(f"{part.title}: {reason}", file=sys.stderr, flush=True)
             except Exception as error:
-                failure = {
-                    "error": f"{type(error).__name__}: {error}",
-                    "exit_code": exit_code(error),
-                    "traceback": traceback.format_exc(),
-                }
                 print(f"{part.title} failed: {error}", file=sys.stderr, flush=True)
-                replace_file(part.error, json_bytes({**start, **failure}))
+                write_failure(part, claim, error)
             else:
                 self.progressed = True
                 part.error.unlink(missing_ok=True)

@@ -15,10 +15,11 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 import traceback
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore
 
-from neobert.errors import RunFailed
+from neobert.errors import EXIT_RUN_FAILED, RunFailed
 from neobert.files import json_bytes, read_json, replace_file
 from neobert.identity import plain
 from neobert.processes import Stopped, StopRequest, start_child
@@ -38,7 +39,19 @@ from neobert.runs.layout import Layout
 from neobert.runs.run_file import Execution
 
 TIMEOUT = timedelta(minutes=5)
-"""How long ranks wait for each other: to meet, in a collective, and for a sign of life of rank 0."""
+"""How long ranks wait for each other to meet, and for a sign of life of rank 0."""
+
+COLLECTIVE_TIMEOUT = timedelta(hours=1)
+"""How long a collective waits for a rank that lives: it may be compiling, which takes minutes for a deep model."""
+
+WATCH_SECONDS = 2.0
+"""How often a rank gives a sign of life, and looks for failures of the others."""
+
+VANISHED_SECONDS = 60.0
+"""Without a sign of life for so long a rank counts as dead."""
+
+ABORT_SECONDS = 10.0
+"""How long a rank may take to leave a collective that was aborted, before its process ends."""
 
 CONNECTION_TIMEOUT = timedelta(minutes=1)
 """The address is written once the store listens, so reaching it takes no longer than the network does."""
@@ -141,9 +154,16 @@ class Rendezvous:
 
     @contextmanager
     def lead(
-        self, run_id: str, execution: Execution, stop: StopRequest, timeout: timedelta = TIMEOUT
+        self,
+        run_id: str,
+        execution: Execution,
+        stop: StopRequest,
+        leave: Callable[[str], None],
+        timeout: timedelta = TIMEOUT,
     ) -> Iterator[None]:
         """Rank 0's side of a run: tell the others, wait until all have come, form the group, and part when done.
+
+        `leave` is told why this process ends, where a collective cannot be left although another rank has failed.
 
         Raises:
             RunFailed: some did not come within `timeout`, or one of them failed; says which.
@@ -154,11 +174,12 @@ class Rendezvous:
         self._number += 1
         try:
             self._wait_for_ranks(run, run_id, stop, timeout)
-            with _group(run, self.process, timeout):
+            with _group(run, self.process, leave):
                 yield
-        except RuntimeError as error:
-            if run.check([FAILURE]):  # what another rank saw explains better why the group broke
-                raise RunFailed(run.get(FAILURE).decode()) from error
+        except Exception as error:
+            first = _tell_failure(run, f"process 0 on {socket.gethostname()}: {error}")
+            if type(error) is RuntimeError or isinstance(error, dist.DistError):
+                raise RunFailed(first) from error  # what another rank saw explains better why the group broke
             raise
         finally:
             run.set("over", "")
@@ -208,11 +229,11 @@ class Rendezvous:
         """Another rank's side of a run: form the group, and part when done."""
         run.store.set(_arrival(self.process.rank), "")
         try:
-            with _group(run.store, self.process, TIMEOUT):
+            with _group(run.store, self.process):
                 yield
         except Exception as error:
             with suppress(dist.DistError):  # rank 0 may be gone, and the store with it
-                run.store.set(FAILURE, f"process {self.process.rank} on {socket.gethostname()}: {error}")
+                _tell_failure(run.store, f"process {self.process.rank} on {socket.gethostname()}: {error}")
             raise
 
 
@@ -309,21 +330,94 @@ def start_ranks_here(layout: Layout, run_id: str, count: int) -> Iterator[Rendez
 
 
 @contextmanager
-def _group(store: Store, process: Process, timeout: timedelta) -> Iterator[None]:
+def _group(store: Store, process: Process, leave: Callable[[str], None] = lambda reason: None) -> Iterator[None]:
     """The process group of a run. It is not destroyed while a wrapped model still refers to it, which may abort the
     process at its exit."""
-    backend = "nccl" if default_device().type == "cuda" else "gloo"
-    members = PrefixStore("group", store)
-    dist.init_process_group(backend, store=members, rank=process.rank, world_size=process.count, timeout=timeout)
+    device = default_device()
+    dist.init_process_group(
+        "nccl" if device.type == "cuda" else "gloo",
+        store=PrefixStore("group", store),
+        rank=process.rank,
+        world_size=process.count,
+        timeout=COLLECTIVE_TIMEOUT,
+        device_id=device if device.type == "cuda" else None,
+    )
     try:
-        yield
-        dist.barrier()  # all have left the collectives before the first one tears its connections down
+        with _watch(store, process, leave):
+            yield
+            dist.barrier()  # all have left the collectives before the first one tears its connections down
     except Exception as error:
         traceback.clear_frames(error.__traceback__)
         raise
     finally:
         gc.collect()
         dist.destroy_process_group()
+
+
+def _tell_failure(store: Store, reason: str) -> str:
+    """Let the other ranks know why this one fails; what was told first, which stays."""
+    return store.compare_set(FAILURE, "", reason).decode()
+
+
+@contextmanager
+def _watch(store: Store, process: Process, leave: Callable[[str], None]) -> Iterator[None]:
+    """Within, this rank ends soon after another one has failed or died.
+
+    Gloo's collectives fail where a connection is closed. NCCL's wait for their time-out, and the host in them: they are
+    aborted, and where the main thread does not leave them even so, the process ends.
+    """
+    ended = threading.Event()
+    watch = _PeerWatch(store.clone(), process)  # type: ignore[attr-defined]  # its stubs lack it
+
+    def look() -> None:
+        while not ended.wait(WATCH_SECONDS):
+            if (reason := watch.failure_of_others()) is not None:
+                break
+        else:
+            return
+        with suppress(RuntimeError):  # gloo has no abort, and needs none
+            if (group := dist.group.WORLD) is not None:
+                group.abort()
+        if not ended.wait(ABORT_SECONDS):
+            print(f"process {process.rank} of {process.count} ends: {reason}", file=sys.stderr, flush=True)
+            leave(reason)
+            os._exit(EXIT_RUN_FAILED)
+
+    thread = threading.Thread(target=look, name="peer watch", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(WATCH_SECONDS)
+
+
+class _PeerWatch:
+    """Gives signs of life of a rank and, in rank 0, counts those of the others."""
+
+    def __init__(self, store: Store, process: Process) -> None:
+        self.store = store
+        self.process = process
+        self._counted: dict[int, tuple[int, float]] = {}
+
+    def failure_of_others(self) -> str | None:
+        """Why this rank has to end; None while all live and none has failed."""
+        try:
+            self.store.add(_life(self.process.rank), 1)
+            if self.process.writes:
+                self._look_for_the_dead()
+            return self.store.get(FAILURE).decode() if self.store.check([FAILURE]) else None
+        except dist.DistError as error:
+            return f"the first process died ({error})"
+
+    def _look_for_the_dead(self) -> None:
+        now = time.monotonic()
+        for rank in range(1, self.process.count):
+            count = self.store.add(_life(rank), 0)
+            if count != self._counted.get(rank, (None, now))[0]:
+                self._counted[rank] = count, now
+            elif now - self._counted[rank][1] > VANISHED_SECONDS:
+                _tell_failure(self.store, f"process {rank} gave no sign of life for {VANISHED_SECONDS:g} s")
 
 
 def sum_over_ranks(value: int, process: Process, device: torch.device) -> int:
@@ -342,6 +436,10 @@ def sum_over_ranks(value: int, process: Process, device: torch.device) -> int:
 def said_by_first(value: int, process: Process, device: torch.device) -> int:
     """What rank 0 says in place of `value`; the ranks must ask together."""
     return sum_over_ranks(value if process.writes else 0, process, device)
+
+
+def _life(rank: int) -> str:
+    return f"alive {rank}"
 
 
 def _arrival(rank: int) -> str:

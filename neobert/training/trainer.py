@@ -30,6 +30,7 @@ from neobert.runs.kinds import KINDS
 from neobert.runs.layout import Layout
 from neobert.runs.records import provenance
 from neobert.runs.run_file import Execution, RunFile, read_run_file
+from neobert.runs.work import write_failure
 from neobert.training import checkpoints
 from neobert.training.accounting import Totals, forget_peak_memory, traced
 from neobert.training.checkpoints import Checkpoint
@@ -205,7 +206,8 @@ class Trainer(ABC, Generic[MicroBatch]):
     def restore(self) -> int:
         """Continue from the newest valid checkpoint, else from where the stage begins; the number of steps done.
 
-        What began compiled goes on compiled, and what did not does not: the same bits come out of it.
+        What began compiled goes on compiled, and what did not does not: on a CPU the same bits come out of it. On CUDA
+        gradients of embeddings and of flash attention are added in any order.
         """
         checkpoint = self.newest_checkpoint(self.checkpoints)
         if checkpoint is None:
@@ -359,7 +361,12 @@ def train(
     with ExitStack() as ranks:
         if count > 1:
             rendezvous = rendezvous or ranks.enter_context(start_ranks_here(layout, run_file.id, count))
-            ranks.enter_context(rendezvous.lead(run_file.id, execution, stop))
+            (part,) = run_file.run.parts(layout)
+
+            def leave(reason: str) -> None:
+                write_failure(part, claim, RunFailed(reason))
+
+            ranks.enter_context(rendezvous.lead(run_file.id, execution, stop, leave))
         result = make_trainer(run_file, Process(0, count)).fit(stop, claim, folder / "attempts" / claim.token)
     if result.step < result.steps:
         message = f"asked to stop; saved after step {result.step} of {result.steps}"

@@ -1,6 +1,7 @@
 """Processes that train one run: SLURM's tasks find those of their own copy of the job, stop together, and give up."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from pydantic import ValidationError
 from torch.distributed import DistError
 
 from neobert.errors import RunFailed
-from neobert.files import read_lines
+from neobert.files import read_json, read_lines
 from neobert.processes import Stopped, StopRequest
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import Execution, read_run_file
@@ -57,6 +58,39 @@ from neobert.training.distributed import JobRank, Process, default_device, find_
 with host_ranks(Layout(Path(sys.argv[1])), JobRank(sys.argv[2], Process(0, 2))):
     print("here", flush=True)
     time.sleep(60)
+"""
+
+
+HANGING = """
+import sys, threading
+import torch.distributed as dist
+from neobert.errors import RunFailed
+from neobert.runs import worker
+from neobert.training import distributed, loop
+from neobert.training.engine import Engine
+root, reference, failing, can_be_aborted = sys.argv[1:]
+distributed.WATCH_SECONDS = distributed.ABORT_SECONDS = 0.5
+aborted, all_reduce, step = threading.Event(), dist.all_reduce, Engine.step
+
+def hang(*arguments, **named):
+    try:
+        return all_reduce(*arguments, **named)
+    except RuntimeError:
+        while not aborted.wait(0.1):
+            pass
+        raise RuntimeError("aborted") from None
+
+def fail(engine, *arguments, **named):
+    fail.steps += 1
+    if fail.steps == 3 and dist.get_rank() == int(failing):
+        raise RuntimeError("the gradient is lost")
+    return step(engine, *arguments, **named)
+
+fail.steps = 0
+dist.all_reduce, Engine.step = hang, fail
+if can_be_aborted == "True":
+    dist.ProcessGroup.abort = lambda group: aborted.set()
+sys.exit(worker.main(["--runs", root, reference]))
 """
 
 
@@ -215,6 +249,26 @@ def test_a_killed_rank_fails_the_attempt_and_the_next_start_goes_on(
     assert_equal_weights(root, local[0], run)
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("can_be_aborted", [True, False])
+def test_ranks_in_a_collective_that_hangs_end_when_another_has_failed(
+    local: tuple[Path, PretrainingRun], tmp_path: Path, rank: int, can_be_aborted: bool
+) -> None:
+    """As NCCL's does, which waits for a rank that is gone. The error of the rank that failed is left for status."""
+    root, run = beside(tmp_path / "slurm", local[0]), local[1]
+    write_tiny_run(root, run)
+    command = [sys.executable, "-c", HANGING, str(root), reference(run), str(rank), str(can_be_aborted)]
+    step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "2", "OMP_NUM_THREADS": "1"}
+    tasks = [
+        subprocess.Popen(command, stderr=subprocess.PIPE, env={**os.environ, **step, "SLURM_PROCID": str(number)})
+        for number in range(2)
+    ]
+    said = [task.communicate(timeout=200)[1].decode() for task in tasks]
+    assert [task.returncode for task in tasks] == [1, 1], said
+    error = read_json(root / reference(run) / "error.json")
+    assert "the gradient is lost" in error["error"] and error["exit_code"] == 1
+
+
 # How ranks meet
 
 
@@ -276,7 +330,7 @@ def test_a_run_to_which_not_all_come_names_who_is_missing(tmp_path: Path) -> Non
     with host_ranks(layout, first) as rendezvous:
         with (
             pytest.raises(RunFailed, match=r"1 of 3 processes of run r met within 0\.3 s; missing: 1, 2"),
-            rendezvous.lead("r", EXECUTION, StopRequest(), BRIEF),
+            rendezvous.lead("r", EXECUTION, StopRequest(), print, BRIEF),
         ):
             pass
         late = find_rendezvous(layout, JobRank(FIRST.key, Process(1, 3)))
@@ -291,7 +345,7 @@ def test_a_stop_before_all_have_met_made_no_progress(tmp_path: Path) -> None:
     with (
         host_ranks(Layout(tmp_path), FIRST) as rendezvous,
         pytest.raises(Stopped) as stopped,
-        rendezvous.lead("r", EXECUTION, stop),
+        rendezvous.lead("r", EXECUTION, stop, print),
     ):
         pass
     assert not stopped.value.progressed
