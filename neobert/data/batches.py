@@ -169,6 +169,12 @@ class Batch(Tensors):
     real_tokens: int
     predicted_tokens: int
 
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The sizes of its tensors: for those with equal ones a compiled model has one graph."""
+        boundaries = 0 if self.plan.boundaries is None else len(self.plan.boundaries)
+        return (*self.token_ids.shape, *self.gather.queries.shape, len(self.targets), boundaries)
+
 
 def micro_batches(rows: PackedRows, most_rows: int, *, rank: int = 0, ranks: int = 1) -> Iterator[PackedRows]:
     """A rank's share of a step: every `ranks`-th run of at most `most_rows` rows, the same number of runs on all ranks.

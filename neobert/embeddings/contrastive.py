@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from neobert.data.tokenizers import Array, Text
 from neobert.embeddings.encoders import EmbeddingModel, base_model, packed_batches
 from neobert.embeddings.pairs import EncodedPairs, Sampling, open_pairs, prepare_pairs, split_heldout
 from neobert.identity import plain
+from neobert.model.attention import Tensors, send
 from neobert.model.heads import encoder_part
 from neobert.processes import StopRequest
 from neobert.recipe import Contrastive, Precision
@@ -38,7 +39,7 @@ from neobert.training.trainer import (
 
 
 @dataclass(frozen=True, eq=False)
-class Matching:
+class Matching(Tensors):
     """Which texts of a step are compared: each query has to find its document among all candidates.
 
     queries: (pairs,) numbers of texts. candidates: (candidates,) numbers of texts. targets: (pairs,) which candidate is
@@ -49,11 +50,6 @@ class Matching:
     candidates: Tensor
     targets: Tensor
     hidden: Tensor
-
-    def to(self, device: torch.device) -> Self:
-        """On `device`."""
-        moved = {name: value.to(device, non_blocking=True) for name, value in vars(self).items()}
-        return replace(self, **moved)
 
 
 def match_texts(queries: Array, documents: Array, negatives: Array, *, keep_false_negatives: bool) -> Matching:
@@ -252,10 +248,10 @@ class StepCollator:
         texts = [step.texts[number] for number in share.tolist()] or [step.texts[0]]
         return TextBatch(
             inputs=self.model.collate(texts, self.device, self.precision),
-            numbers=torch.from_numpy(share).to(self.device, non_blocking=True),
+            numbers=send(torch.from_numpy(share), self.device),
             texts=len(step.texts),
             matching=matching,
-            queries=torch.from_numpy(queries.astype(np.float32)).to(self.device, non_blocking=True),
+            queries=send(torch.from_numpy(queries.astype(np.float32)), self.device),
             query_count=int(queries.sum()),
         )
 

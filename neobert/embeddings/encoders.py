@@ -16,7 +16,7 @@ from neobert.embeddings.sentence_modules import SentenceModules, SentencePooling
 from neobert.errors import MissingData, RunFailed
 from neobert.external import ExternalModel, read_model_file
 from neobert.glue.batching import PaddedLayout, PaddedTexts
-from neobert.model.attention import AttentionPlan, attend, packed_plan, whole_rows_plan
+from neobert.model.attention import AttentionPlan, Tensors, attend, packed_plan, whole_rows_plan
 from neobert.model.build import build_encoder
 from neobert.model.encoder import Encoder
 from neobert.model.heads import encoder_part, mean_over_tokens
@@ -102,7 +102,7 @@ class AttentionOfEqualLengths:
 
 
 @dataclass(frozen=True, eq=False)
-class PackedTexts:
+class PackedTexts(Tensors):
     """Texts in one row without padding: `token_ids` (1, tokens) int64, their attention `plan`, `lengths` (texts)."""
 
     token_ids: Tensor
@@ -120,7 +120,8 @@ class PackedEncoder(EmbeddingModel):
     def forward(self, batch: PackedTexts) -> Tensor:
         """(texts, width) float32."""
         hidden = self.model(batch.token_ids, batch.plan).squeeze(0).float()  # sums are not for half precision
-        return torch.segment_reduce(hidden, "mean", lengths=batch.lengths)
+        # Their lengths are ours; a check of them would wait for the device.
+        return torch.segment_reduce(hidden, "mean", lengths=batch.lengths, unsafe=True)
 
     def collate(self, texts: Sequence[Text], device: torch.device, precision: EmbeddingPrecision) -> PackedTexts:
         lengths = np.array([len(ids) for ids, _ in texts], np.int64)
@@ -133,9 +134,8 @@ class PackedEncoder(EmbeddingModel):
             first = np.flatnonzero(np.diff(lengths, prepend=-1))
             counts = np.diff(first, append=len(lengths))
             runs = tuple(zip(counts.tolist(), lengths[first].tolist(), strict=True))
-            plan = AttentionPlan(positions, attention=AttentionOfEqualLengths(runs)).to(device)
-        row = torch.from_numpy(token_ids).unsqueeze(0).to(device, non_blocking=True)
-        return PackedTexts(row, plan, torch.from_numpy(lengths).to(device, non_blocking=True))
+            plan = AttentionPlan(positions, longest=int(lengths.max()), attention=AttentionOfEqualLengths(runs))
+        return PackedTexts(torch.from_numpy(token_ids).unsqueeze(0), plan, torch.from_numpy(lengths)).to(device)
 
 
 def _max_over_tokens(hidden: Tensor, positions: Tensor) -> Tensor:

@@ -182,19 +182,19 @@ def measure_heldout(
     """
     was_training = model.training
     model.eval()
-    total, predicted = 0.0, 0
+    total, predicted = torch.zeros((), dtype=torch.float64, device=device), 0
     for batch in text.batches():
         moved = batch.to(device)
         # Eager: the shapes differ from those that the model may be compiled for.
         with autocast(device, precision), torch.compiler.set_stance("force_eager"):
-            total += model(moved.token_ids, moved.plan, moved.gather, moved.targets).item()
+            total += model(moved.token_ids, moved.plan, moved.gather, moved.targets)
         predicted += batch.predicted_tokens
     model.train(was_training)
     if predicted == 0:
         raise MissingData(
             f"the {text.corpus} corpus holds out {len(text.documents)} texts, in which no token is predicted: take more"
         )
-    loss, tokens, text_bytes = total / predicted, text.tokens, text.text_bytes
+    loss, tokens, text_bytes = total.item() / predicted, text.tokens, text.text_bytes
     if not math.isfinite(loss):
         raise RunFailed(f"the held-out loss on {text.corpus} is {loss}: training diverged, take a lower learning rate")
     return HeldoutScore(

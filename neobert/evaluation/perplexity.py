@@ -20,7 +20,7 @@ from neobert.errors import MissingData, RunFailed
 from neobert.evaluation.texts import Passage, TextFiles, choose_documents, cut_passages, tokenize_files
 from neobert.files import append_line, mend_lines, read_lines
 from neobert.identity import NUMERICS, chosen, identity, plain
-from neobert.model.attention import GatherIndex, whole_rows_plan
+from neobert.model.attention import GatherIndex, send, whole_rows_plan
 from neobert.model.build import build_masked_language_model
 from neobert.model.heads import MaskedLanguageModel
 from neobert.processes import Stopped, StopRequest
@@ -71,7 +71,7 @@ def measure_losses(
         ValueError: the passage is longer than the model's learned positions.
     """
     device = next(model.parameters()).device
-    text, positions = (torch.from_numpy(array).to(device) for array in (passage.token_ids, passage.positions))
+    text, positions = (send(torch.from_numpy(array), device) for array in (passage.token_ids, passage.positions))
     losses = []
     for some in positions.split(max(1, batch_tokens // len(text))):
         columns = some.unsqueeze(1)

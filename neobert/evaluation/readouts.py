@@ -26,7 +26,7 @@ from neobert.data.tokenizers import SpecialIds, TextTokenizer
 from neobert.errors import MissingData, RunFailed
 from neobert.evaluation.items import READ_BYTES, ClozeItem, Items, MinimalPair, Stretch, items_of, masked_words, windows
 from neobert.identity import plain
-from neobert.model.attention import packed_plan
+from neobert.model.attention import packed_plan, send
 from neobert.model.build import build_masked_language_model
 from neobert.model.heads import MaskedLanguageModel
 from neobert.processes import StopRequest
@@ -133,8 +133,8 @@ class Subject:
         plan = packed_plan(torch.from_numpy(documents), torch.from_numpy(positions), self.device)
         gather = gather_by_row(places[order], count, self.context, EXACT).to(self.device)
         with autocast(self.device, self.precision):
-            logits = self.model.logits(torch.from_numpy(token_ids).to(self.device), plan, gather)
-        wanted = torch.from_numpy(targets).to(self.device)
+            logits = self.model.logits(send(torch.from_numpy(token_ids), self.device), plan, gather)
+        wanted = send(torch.from_numpy(targets), self.device)
         losses = functional.cross_entropy(logits[: len(targets)].float(), wanted, reduction="none")
         return owner, losses.double().cpu().numpy()
 

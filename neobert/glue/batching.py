@@ -15,7 +15,7 @@ from torch import Tensor
 
 from neobert.data.tokenizers import Array, Text
 from neobert.glue.encoding import EncodedSplit, permutation
-from neobert.model.attention import AttentionPlan, GatherIndex, packed_plan, padded_plan
+from neobert.model.attention import AttentionPlan, GatherIndex, Tensors, packed_plan, padded_plan, send
 from neobert.model.heads import Classifier, mean_over_tokens
 
 Pooling = Literal["cls", "mean"]
@@ -78,7 +78,7 @@ class ExampleLayout(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class PackedBatch:
+class PackedBatch(Tensors):
     """Examples in rows of `token_ids` (rows, tokens), several in a row where that saves slots.
 
     starts: (rows, most examples of a row) column of each example's first token, 0 where a row has fewer.
@@ -125,17 +125,18 @@ class PackedLayout:
                 start = stop
         belongs = documents[:, None, :] == np.arange(width)[None, :, None]
         if width == 1:
-            plan = padded_plan(torch.from_numpy(documents) >= 0).to(device)
+            plan = padded_plan(torch.from_numpy(documents) >= 0)
         else:
             plan = packed_plan(torch.from_numpy(documents), torch.from_numpy(positions), device)
-        return PackedBatch(
-            token_ids=torch.from_numpy(token_ids).to(device),
+        batch = PackedBatch(
+            token_ids=torch.from_numpy(token_ids),
             plan=plan,
-            starts=torch.from_numpy(starts).to(device),
-            members=torch.from_numpy(belongs.astype(np.float32)).to(device),
-            order=torch.from_numpy(order).to(device),
-            labels=torch.from_numpy(split.labels[examples]).to(device),
+            starts=torch.from_numpy(starts),
+            members=torch.from_numpy(belongs.astype(np.float32)),
+            order=torch.from_numpy(order),
+            labels=torch.from_numpy(split.labels[examples]),
         )
+        return batch.to(device)
 
     def logits(self, classifier: Classifier, batch: PackedBatch, pooling: Pooling) -> Tensor:
         """Logits (examples, labels): pooled example by example, then the head."""
@@ -190,7 +191,7 @@ def _means(classifier: Classifier, batch: PackedBatch) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class PaddedTexts:
+class PaddedTexts(Tensors):
     """One text a row, padding on the right: `token_ids`, `mask` (1 at tokens) and `token_types` are (texts, tokens)
     int64."""
 
@@ -200,7 +201,7 @@ class PaddedTexts:
 
 
 @dataclass(frozen=True, eq=False)
-class PaddedBatch:
+class PaddedBatch(Tensors):
     """Examples as padded texts; `labels` (examples) are int64 class ids or float32 values."""
 
     texts: PaddedTexts
@@ -226,7 +227,7 @@ class PaddedLayout:
         for row, (ids, types) in enumerate(texts):
             token_ids[row, : len(ids)], mask[row, : len(ids)], token_types[row, : len(ids)] = ids, 1, types
         parts = (token_ids, mask, token_types)
-        return PaddedTexts(*(torch.from_numpy(part).to(device, non_blocking=True) for part in parts))
+        return PaddedTexts(*map(torch.from_numpy, parts)).to(device)
 
     def collate(
         self, split: EncodedSplit, examples: Array, device: torch.device, fixed_rows: int | None = None
@@ -234,7 +235,7 @@ class PaddedLayout:
         """One batch of examples, as long as its longest."""
         assert fixed_rows is None
         texts = self.pad([split[example] for example in examples], device)
-        return PaddedBatch(texts, torch.from_numpy(split.labels[examples]).to(device))
+        return PaddedBatch(texts, send(torch.from_numpy(split.labels[examples]), device))
 
     def logits(self, classifier: Classifier, batch: PaddedBatch, pooling: Pooling) -> Tensor:
         """Logits (examples, labels); `classifier.model` maps ids, mask and types to hidden states (rows, tokens,

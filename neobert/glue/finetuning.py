@@ -1,8 +1,8 @@
 """Fine-tuning on a GLUE task by the paper's protocol (App. C): one point of a grid, one seed, one curve of scores."""
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -26,7 +26,7 @@ from neobert.model.heads import Classifier
 from neobert.processes import Stopped, StopRequest
 from neobert.recipe import FineTuning, Point
 from neobert.runs.run_file import CompileWord
-from neobert.training.compiling import Remainder, TrialStep, compile_model, compiling_pays
+from neobert.training.compiling import GRAPH_WARM_UP_PASSES, Remainder, TrialStep, compile_model, compiling_pays
 from neobert.training.engine import autocast
 from neobert.training.loop import seed_step
 from neobert.training.optimization import set_learning_rate
@@ -138,7 +138,8 @@ class FineTuner:
     ) -> Generator[Evaluation, None, Outcome]:
         """Fine-tune at one point: yields every evaluation, returns the outcome. Closing it early ends the run.
 
-        Equal arguments give equal bits at equal threads, whatever ran before on this object.
+        Equal arguments give equal bits on a CPU at equal threads, whatever ran before on this object. On CUDA sums of
+        gradients are added in any order.
 
         Raises:
             RunFailed: a loss or prediction is not finite; names the step.
@@ -177,14 +178,21 @@ class FineTuner:
         return Outcome(best.score, best.metrics, best_step, step, tuple(curve), best_predictions, best_weights)
 
     def _batches(self, batch_size: int, seed: int) -> Iterator[Any]:
+        """The batches of all steps. Each is laid out and on its way to the device before the update ahead of it."""
         fixed_rows = batch_size if self.compiled else None
+        ahead = None
         for examples in training_batches(self._train, batch_size, self.protocol.epochs, seed):
-            yield self.layout.collate(self._train, examples, self.device, fixed_rows)
+            batch, ahead = ahead, self.layout.collate(self._train, examples, self.device, fixed_rows)
+            if batch is not None:
+                yield batch
+        yield ahead
 
     def _compile(self, batch_size: int) -> bool:
         """Compile the encoder in place for batches of fixed sizes if that is asked for or pays; whether it is.
 
-        On CUDA its forward and backward pass become CUDA graphs, as steps of small batches wait for launches alone.
+        On CUDA its forward and backward pass become CUDA graphs: updates of small batches take as long as launching
+        their kernels does, which no count of slots tells. There they are compiled where they would pay if they took no
+        time, and kept where they pay as measured.
 
         Raises:
             RunFailed: compiling was asked for, and there is no compiler that works.
@@ -193,23 +201,44 @@ class FineTuner:
         if word == "off" or not self.layout.has_fixed_sizes:
             return False
         self.classifier.train()
-        layers = len(cast(Encoder, self.classifier.model).transformer_encoder)
-        if word == "auto" and not compiling_pays(self._remainders(), layers, self.device, self.protocol.precision):
+        is_gpu = self.device.type == "cuda"
+        left = dict(self._remainders()) if word == "auto" else {}
+        at_best = [replace(part, compiled_seconds=0.0 if is_gpu else None) for part in left.values()]
+        if word == "auto" and not self._pays(at_best):
             return False
-        mode = "reduce-overhead" if self.device.type == "cuda" and backend == "inductor" else None
-        return compile_model(self._trial(self._first_batch(batch_size, batch_size)), word, backend=backend, mode=mode)
+        mode = "reduce-overhead" if is_gpu and backend == "inductor" else None
+        trial = self._trial(self._first_batch(batch_size, batch_size))
+        if not compile_model(trial, word, backend=backend, mode=mode):
+            return False
+        if word == "auto" and is_gpu and not self._pays(self._with_replays(left)):
+            self.classifier.model._compiled_call_impl = None
+            return False
+        return True
 
-    def _remainders(self) -> Iterator[Remainder]:
-        """What is left to do, by batch size, timed on the first batch."""
+    def _pays(self, left: Iterable[Remainder]) -> bool:
+        layers = len(cast(Encoder, self.classifier.model).transformer_encoder)
+        return compiling_pays(left, layers, self.device, self.protocol.precision)
+
+    def _remainders(self) -> Iterator[tuple[int, Remainder]]:
+        """Batch sizes and what is left to do at each, timed on its first batch."""
         for batch_size in sorted({point.batch_size for point in self.compiling.points}):
             eager, fixed = self._first_batch(batch_size), self._first_batch(batch_size, batch_size)
             points = [point for point in self.compiling.points if point.batch_size == batch_size]
-            yield Remainder(
-                passes=sum(self.schedule(point).steps for point in points),
-                seconds=self._trial(eager).seconds(),
-                slots_ratio=fixed.token_ids.numel() / eager.token_ids.numel(),
-                shapes=len({fixed_row_tokens(length) for length in self._train.lengths.tolist()}),
+            yield (
+                batch_size,
+                Remainder(
+                    passes=sum(self.schedule(point).steps for point in points),
+                    seconds=self._trial(eager).seconds(),
+                    slots_ratio=fixed.token_ids.numel() / eager.token_ids.numel(),
+                    shapes=len({fixed_row_tokens(length) for length in self._train.lengths.tolist()}),
+                ),
             )
+
+    def _with_replays(self, left: Mapping[int, Remainder]) -> Iterator[Remainder]:
+        """The same with the time of a replayed CUDA graph of each batch size."""
+        for batch_size, part in left.items():
+            trial = self._trial(self._first_batch(batch_size, batch_size))
+            yield replace(part, compiled_seconds=trial.seconds(GRAPH_WARM_UP_PASSES))
 
     def _first_batch(self, batch_size: int, fixed_rows: int | None = None) -> Any:
         examples = next(training_batches(self._train, batch_size, epochs=1, seed=0))
@@ -269,9 +298,9 @@ class FineTuner:
         predictions = {}
         for name, batches in self._validation.items():
             values = np.empty((len(self._labels[name]), self.encoded.task.labels), np.float32)
-            for examples, batch in batches:
-                with torch.compiler.set_stance("force_eager") if self.compiled else nullcontext():
-                    values[examples] = self._logits(batch).cpu().numpy()
+            with torch.compiler.set_stance("force_eager") if self.compiled else nullcontext():
+                logits = torch.cat([self._logits(batch) for _, batch in batches])
+            values[np.concatenate([examples for examples, _ in batches])] = logits.cpu().numpy()
             predictions[name] = values.squeeze(1) if self.encoded.task.is_regression else values
         return predictions
 

@@ -306,7 +306,7 @@ class NeoBERTModel(NeoBERTPreTrainedModel):
     def _states(self, embeddings: Tensor, plan: AttentionPlan) -> list[Tensor]:
         """The input of each block, and the output of the last norm."""
         plan = plan.with_bias(self.positional_embedding.score_bias(plan.positions))
-        states = [self.positional_embedding.add(embeddings, plan.positions)]
+        states = [self.positional_embedding.add(embeddings, plan.positions, plan.most_tokens)]
         rotation = self.positional_embedding.rotation(plan.positions, real=True)
         is_recomputed = self.gradient_checkpointing and self.training
         for block in self.transformer_encoder:

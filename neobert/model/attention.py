@@ -44,8 +44,15 @@ class Tensors:
         return replace(self, **{name: changed(part) for name, part in vars(self).items()})
 
     def to(self, device: torch.device | str) -> Self:
-        """The same on a device; from pinned memory the copy is asynchronous."""
-        return self.mapped(lambda tensor: tensor.to(device, non_blocking=True))
+        """The same on a device, as `send` copies."""
+        return self.mapped(lambda tensor: send(tensor, device))
+
+
+def send(tensor: Tensor, device: torch.device | str) -> Tensor:
+    """`tensor` on a device. The host does not wait for a copy to a GPU, which goes through pinned memory."""
+    if tensor.is_cpu and torch.device(device).type == "cuda":
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
 
 
 def take_places(values: Tensor, places: Tensor) -> Tensor:
@@ -96,8 +103,9 @@ class AttentionPlan(Tensors):
     bias: float32, added to the scores: (rows, 1, tokens, tokens) packed, (rows, 1, 1, tokens) padded, (rows, heads,
         tokens, tokens) with a score bias.
     documents: (rows, tokens) number of the document in its row, −1 at filler, in place of a packed bias.
-    boundaries, longest: beside `documents`, for variable-length kernels: int32 cumulative document lengths over the
-        flattened rows, and a bound on the longest document.
+    boundaries: beside `documents`, for variable-length kernels: int32 cumulative document lengths over the flattened
+        rows.
+    longest: a bound on the longest document, in tokens; 0 stands for a whole row.
     attention: the caller's own attention function, which masks by itself and replaces all of the above but the
         positions.
     With none of bias, boundaries and attention every token sees its whole row.
@@ -109,6 +117,11 @@ class AttentionPlan(Tensors):
     longest: int = 0
     documents: Tensor | None = None
     attention: Attention | None = None
+
+    @property
+    def most_tokens(self) -> int:
+        """A bound on the tokens of a document that needs no look at the device."""
+        return self.longest or self.positions.shape[1]
 
     def with_bias(self, score_bias: Tensor | None = None) -> Self:
         """The plan with its bias computed once for all blocks, where no variable-length kernel makes it needless.

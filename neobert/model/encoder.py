@@ -114,7 +114,7 @@ class Encoder(nn.Module):
         computes nothing else but keys and values.
         """
         plan = plan.with_bias(self.positional_embedding.score_bias(plan.positions))
-        hidden = self.positional_embedding.add(self.encoder(token_ids), plan.positions)
+        hidden = self.positional_embedding.add(self.encoder(token_ids), plan.positions, plan.most_tokens)
         rotation = self.positional_embedding.rotation(plan.positions)
         *blocks, last = self.transformer_encoder
         for block in blocks:

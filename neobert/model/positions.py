@@ -72,8 +72,9 @@ class HalvesRotation(Rotation):
 class Positions(nn.Module):
     """All hooks, empty. A new kind overrides those that it needs and is a row of `POSITIONS`."""
 
-    def add(self, embeddings: Tensor, positions: Tensor) -> Tensor:
-        """`embeddings` (rows, tokens, width), changed by `positions` (rows, tokens), −1 at padding."""
+    def add(self, embeddings: Tensor, positions: Tensor, longest: int) -> Tensor:
+        """`embeddings` (rows, tokens, width), changed by `positions` (rows, tokens), −1 at padding; no document has
+        more than `longest` tokens."""
         return embeddings
 
     def rotation(self, positions: Tensor, real: bool = False) -> Rotation:
@@ -93,15 +94,15 @@ class LearnedPositions(nn.Embedding, Positions):
     def __init__(self, model: recipe.Model, context: int) -> None:
         super().__init__(context + 1, model.width)
 
-    def add(self, embeddings: Tensor, positions: Tensor) -> Tensor:
+    def add(self, embeddings: Tensor, positions: Tensor, longest: int) -> Tensor:
         """`embeddings` (rows, tokens, width) plus the vectors of `positions` (rows, tokens), −1 at padding.
 
         Raises:
             ValueError: a document is longer than the table.
         """
         context = self.num_embeddings - 1
-        # A row no longer than the context cannot hold a longer document, so the values need no look (no device sync).
-        if positions.shape[1] > context and int(positions.max()) >= context:
+        # The values are looked at only where the bound does not do, for a GPU would have to be waited for.
+        if longest > context and int(positions.max()) >= context:
             raise ValueError(
                 f"a document has {int(positions.max()) + 1} tokens, but the learned position table holds {context}: "
                 f"truncate it to {context} tokens, or take a model with rotary positions or a longer context"

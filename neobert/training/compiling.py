@@ -17,9 +17,13 @@ from neobert.training.engine import autocast
 SAVED_SHARE = {("cpu", "fp32"): 0.2, ("cpu", "bf16"): 0.35, ("cuda", "fp32"): 0.15, ("cuda", "bf16"): 0.25}
 """Share of an eager step's time that a compiled one spares: CPU measured (benchmarks/), GPU a cautious guess."""
 
-COMPILE_SECONDS, COMPILE_SECONDS_PER_LAYER = 60.0, 20.0
-"""Twice what compiling forward and backward pass took on two cores (28 to 80 s with 4 layers): the gain must be clear,
-and other processes may compile beside this one."""
+COMPILE_SECONDS = {"cpu": (60.0, 20.0), "cuda": (30.0, 3.0)}
+"""Of a size, and for each layer. On a CPU twice what forward and backward pass took on two cores (28 to 80 s with 4
+layers): the gain must be clear, and other processes may compile beside this one. On a GPU a guess from lowering for
+one: about two minutes with 28 layers."""
+
+GRAPH_WARM_UP_PASSES = 3
+"""CUDA graphs run once, record once, and are replayed from then on."""
 
 LEAST_SECONDS_LEFT = {"cpu": 3600.0, "cuda": 0.0}
 """With less pre-training to do, `auto` does not compile: processors that others keep busy compile more slowly than any
@@ -45,9 +49,11 @@ class TrialStep:
             # Not `backward`: engines may send gradients away as soon as they are accumulated.
             torch.autograd.grad(self.loss(), list(self.model.parameters()))
 
-    def seconds(self) -> float:
-        """Seconds of the second pass; on a CPU of processor time, which other processes do not lengthen."""
-        self.run()
+    def seconds(self, warm_up: int = 1) -> float:
+        """Seconds of a pass behind those that warm up; on a CPU of processor time, which other processes do not
+        lengthen."""
+        for _ in range(warm_up):
+            self.run()
         started = self._now()
         self.run()
         return self._now() - started
@@ -73,13 +79,15 @@ class Remainder:
     """What is left to do at one batch size.
 
     passes: how often, forward and backward. seconds: of an eager pass. slots_ratio: slots of a batch in fixed sizes to
-    those of an eager one, which has less padding. shapes: sizes that would be compiled.
+    those of an eager one, which has less padding. shapes: sizes that would be compiled. compiled_seconds: of a compiled
+    pass in fixed sizes, None where that was not measured.
     """
 
     passes: int
     seconds: float
     slots_ratio: float = 1.0
     shapes: int = 1
+    compiled_seconds: float | None = None
 
 
 def compiling_pays(
@@ -87,11 +95,15 @@ def compiling_pays(
 ) -> bool:
     """Whether more than `least_seconds` are left to do, and compiling earns itself back in them."""
     kept = 1 - SAVED_SHARE[device.type, precision]
+    of_size, of_layer = COMPILE_SECONDS[device.type]
     eager_seconds = gain_seconds = cost_seconds = 0.0
     for part in left:
+        compiled_seconds = part.compiled_seconds
+        if compiled_seconds is None:
+            compiled_seconds = part.seconds * kept * part.slots_ratio
         eager_seconds += part.passes * part.seconds
-        gain_seconds += part.passes * part.seconds * (1 - kept * part.slots_ratio)
-        cost_seconds += part.shapes * (COMPILE_SECONDS + COMPILE_SECONDS_PER_LAYER * layers)
+        gain_seconds += part.passes * (part.seconds - compiled_seconds)
+        cost_seconds += part.shapes * (of_size + of_layer * layers)
     return eager_seconds > least_seconds and gain_seconds > cost_seconds
 
 
@@ -108,6 +120,8 @@ def compile_model(
     from torch._dynamo.exc import TorchDynamoException
 
     torch._dynamo.config.recompile_limit = MOST_SIZES
+    # Compiled inside DDP, a model would be split at the borders of DDP's buckets into many graphs.
+    torch._dynamo.config.optimize_ddp = False
     trial.model.compile(dynamic=False, backend=backend, mode=mode)
     try:
         trial.run()

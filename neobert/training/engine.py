@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import record_function
 
 from neobert.errors import RunFailed
+from neobert.model.attention import send
 from neobert.recipe import Optimization, Precision
 from neobert.training.optimization import (
     build_optimizer,
@@ -28,8 +29,7 @@ from neobert.training.optimization import (
 
 def on_device(values: Sequence[float], device: torch.device) -> Tensor:
     """Numbers as an fp32 tensor on a device, copied without a sync."""
-    host = torch.tensor(values, dtype=torch.float32)
-    return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host
+    return send(torch.tensor(values, dtype=torch.float32), device)
 
 
 class Phases:
@@ -244,26 +244,33 @@ class Engine(Generic[MicroBatch]):
         return nullcontext()
 
     def _first_non_finite(self, batches: Sequence[MicroBatch]) -> str:
-        """Compute the gradient of `batches` again, without the other processes, and look."""
+        """Compute the gradients of `batches` again, without the other processes and one after the other, which takes no
+        more memory than the step did, and look."""
         found: list[str] = []
         handles = [
             module.register_forward_hook(_note_non_finite(name, found))
             for name, module in self.model.named_modules()
             if not list(module.children())
         ]
-        with autocast(self.device, self.precision), torch.compiler.set_stance("force_eager"):
-            losses = [self.objective(self.model, batch) for batch in batches]
-        for handle in handles:
-            handle.remove()
-        return f"module {found[0]}" if found else self._first_non_finite_gradient(losses)
-
-    def _first_non_finite_gradient(self, losses: Sequence[Tensor]) -> str:
-        names, weights = zip(*self.model.named_parameters(), strict=True)
-        for loss in losses:
-            for name, gradient in zip(names, torch.autograd.grad(loss, weights, allow_unused=True), strict=True):
-                if gradient is not None and not gradient.isfinite().all():
+        try:
+            for batch in batches:
+                with autocast(self.device, self.precision), torch.compiler.set_stance("force_eager"):
+                    loss = self.objective(self.model, batch)
+                if found:
+                    return f"module {found[0]}"
+                if name := self._first_non_finite_gradient(loss):
                     return f"parameter {name}"
+        finally:
+            for handle in handles:
+                handle.remove()
         return "the sum of squares"
+
+    def _first_non_finite_gradient(self, loss: Tensor) -> str | None:
+        names, weights = zip(*self.model.named_parameters(), strict=True)
+        for name, gradient in zip(names, torch.autograd.grad(loss, weights, allow_unused=True), strict=True):
+            if gradient is not None and not gradient.isfinite().all():
+                return str(name)
+        return None
 
 
 def _note_non_finite(name: str, found: list[str]) -> Callable[[nn.Module, object, object], None]:

@@ -3,14 +3,15 @@
 import math
 import sys
 from collections.abc import Iterator, Mapping
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import chain, islice
 from typing import Any
 
 import torch
 
-from neobert.data.batches import Batch, ExactSizes, PaddingBuckets, collate, micro_batches
+from neobert.data.batches import Batch, ExactSizes, PaddingBuckets, PaddingSizes, collate, micro_batches
 from neobert.data.preparation import measured_runs, tokenized_corpus
-from neobert.data.rows import StepIterator
+from neobert.data.rows import PackedRows, StepIterator
 from neobert.data.shards import TokenizedCorpus, all_documents, open_shards
 from neobert.errors import MissingData
 from neobert.evaluation.heldout import HeldoutText, choose_heldout_texts, measure_heldout, token_frequencies
@@ -38,6 +39,9 @@ from neobert.training.trainer import (
     train,
     training_loss,
 )
+
+SIZED_STEPS = 16
+"""Steps at the beginning of a stage whose sizes are compiled before training; later steps have others seldom."""
 
 
 def summed_loss(network: torch.nn.Module, batch: Batch) -> torch.Tensor:
@@ -129,24 +133,34 @@ class PretrainingTrainer(Trainer[Batch]):
         A compiled model gets few different sizes. Ranks without rows get one padding row, so that collectives do not
         hang.
         """
-        context, masking, ranks = self.stage.context, self.run.recipe.masking, self.process.count
-        most_rows = min(self._rows_of(context), self.stage.tokens_per_step // context)
-        is_gpu = self.device.type == "cuda"
-        sizes: ExactSizes | PaddingBuckets = ExactSizes(least_rows=1)
-        if self.compiled:
-            fitted = self.documents.fitted(context, self.run.recipe.data.long_documents)
-            document_tokens = float(fitted.framed_lengths.mean())
-            sizes = PaddingBuckets(most_rows, context, masking.rate, document_tokens)
-        flat = is_gpu and self.run.recipe.precision == "bf16"
+        sizes = self._sizes()
         for step in rows:
-            shares = [list(micro_batches(step, most_rows, rank=rank, ranks=ranks)) for rank in range(ranks)]
-            batches = [
-                collate(share, self.corpus, masking, sizes=sizes, flat=flat) for share in shares[self.process.rank]
-            ]
-            if is_gpu:
-                batches = [batch.mapped(torch.Tensor.pin_memory).to(self.device) for batch in batches]
-            slots = context * sum(sizes.rows(share.count) for of_rank in shares for share in of_rank)
+            shares = self._shares(step)
+            batches = [self._collate(share, sizes).to(self.device) for share in shares[self.process.rank]]
+            slots = self.stage.context * sum(sizes.rows(share.count) for of_rank in shares for share in of_rank)
             yield StepBatches(batches, step.real_tokens, slots, step.attended_tokens, rows.state())
+
+    @property
+    def _most_rows(self) -> int:
+        """Rows of the largest micro-batch."""
+        return min(self._rows_of(self.stage.context), self.stage.tokens_per_step // self.stage.context)
+
+    def _sizes(self) -> PaddingSizes:
+        if not self.compiled:
+            return ExactSizes(least_rows=1)
+        recipe, context = self.run.recipe, self.stage.context
+        document_tokens = float(self.documents.fitted(context, recipe.data.long_documents).framed_lengths.mean())
+        return PaddingBuckets(self._most_rows, context, recipe.masking.rate, document_tokens)
+
+    def _shares(self, step: PackedRows) -> list[list[PackedRows]]:
+        """The rows of each rank's micro-batches."""
+        ranks = self.process.count
+        return [list(micro_batches(step, self._most_rows, rank=rank, ranks=ranks)) for rank in range(ranks)]
+
+    def _collate(self, share: PackedRows, sizes: PaddingSizes) -> Batch:
+        recipe = self.run.recipe
+        flat = self.device.type == "cuda" and recipe.precision == "bf16"
+        return collate(share, self.corpus, recipe.masking, sizes=sizes, flat=flat)
 
     def compile(self, began_compiled: bool | None) -> None:
         word = self.run_file.execution.compile
@@ -160,7 +174,10 @@ class PretrainingTrainer(Trainer[Batch]):
                     f"run {self.run.id} goes on {form}, as it began: --compile {word} is for new runs", file=sys.stderr
                 )
         if self.compiled:
-            self.compiled = compile_model(self._trial(), word)
+            first, *others = self._trials()
+            self.compiled = compile_model(first, word)
+            for trial in others if self.compiled else ():
+                trial.run()
             self.count_compile_seconds()
 
     def _compiling_pays(self) -> bool:
@@ -169,15 +186,25 @@ class PretrainingTrainer(Trainer[Batch]):
         if self.process.writes:
             micro_batches = math.ceil(self.stage.tokens_per_step / self.run_file.execution.micro_batch_tokens)
             passes = self.stage.steps * max(1, micro_batches // self.process.count)
-            left = Remainder(passes, self._trial().seconds())
+            left = Remainder(passes, next(self._trials()).seconds())
             recipe, least_seconds = self.run.recipe, LEAST_SECONDS_LEFT[self.device.type]
             decided = compiling_pays([left], recipe.model.layers, self.device, recipe.precision, least_seconds)
         return bool(said_by_first(int(decided), self.process, self.device))
 
-    def _trial(self) -> TrialStep:
-        """The first micro-batch of the stage, as every step has them."""
-        batch = next(self.batches_of(self._rows(seed=0))).micro_batches[0]
-        return TrialStep(self.model, lambda: summed_loss(self.model, batch), self.run.recipe.precision, self.device)
+    def _trials(self) -> Iterator[TrialStep]:
+        """A micro-batch of each size that the ranks meet in the first steps of the stage, in the same order on all.
+
+        Ranks that met sizes one by one in the course would compile in turns, and all others would wait each time.
+        """
+        seen: set[tuple[int, ...]] = set()
+        sizes = self._sizes()
+        for step in islice(self._rows(self.run.recipe.seed), SIZED_STEPS):
+            for share in chain.from_iterable(self._shares(step)):
+                batch = self._collate(share, sizes)
+                if batch.sizes not in seen:
+                    seen.add(batch.sizes)
+                    loss = partial(summed_loss, self.model, batch.to(self.device))
+                    yield TrialStep(self.model, loss, self.run.recipe.precision, self.device)
 
     def heldout_scores(self) -> dict[str, Any]:
         """Loss in nats on the held-out documents of each measured corpus, and of the run's own one, in the run's own
