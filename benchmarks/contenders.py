@@ -109,8 +109,11 @@ def rows_per_step(rows: int, about: int) -> int:
     return min(range(about - slack, about + slack + 1), key=lambda size: (-rows % size, abs(size - about)))
 
 
-def own_batches(documents: MaskedDocuments, documents_per_step: int, *, fixed: bool = False) -> list[Batch]:
-    """All documents once, packed with borders and masked by this project, in steps of about equally many tokens.
+def own_batches(
+    documents: MaskedDocuments, documents_per_step: int, device: torch.device, *, fixed: bool = False
+) -> list[Batch]:
+    """All documents once, packed with borders and masked by this project, in steps of about equally many tokens, for
+    the kernels of `device`; they lie on the CPU.
 
     With `fixed` sizes, as a compiled model gets them.
     """
@@ -120,9 +123,8 @@ def own_batches(documents: MaskedDocuments, documents_per_step: int, *, fixed: b
     size = rows_per_step(rows.count, round(documents_per_step * documents.padded_fill))
     tokens = float(documents.view.framed_lengths.mean())
     shapes = PaddingBuckets(size, documents.context, NEOBERT_MASKING.rate, tokens) if fixed else ExactSizes(size)
-    flat = torch.cuda.is_available()
     return [
-        collate(part, documents.view.corpus, NEOBERT_MASKING, sizes=shapes, flat=flat)
+        collate(part, documents.view.corpus, NEOBERT_MASKING, sizes=shapes, flat=device.type == "cuda")
         for part in micro_batches(rows, size)
     ]
 
@@ -273,7 +275,7 @@ class Setting:
 
     def _own_step(self, recipe: Pretraining, mode: Mode) -> Step:
         """One update of the engine, as a run of the recipe has it, on fresh weights and the next batch."""
-        batches = own_batches(self.documents, self.documents_per_step, fixed=mode == "compiled")
+        batches = own_batches(self.documents, self.documents_per_step, self.device, fixed=mode == "compiled")
         model = build_masked_language_model(recipe.model, batches[0].token_ids.shape[1])
         initialize(model, recipe.model.initialization, recipe.seed)
         model.train()
@@ -333,7 +335,7 @@ class Setting:
 
     def figures(self, peers: Sequence[Peer]) -> dict[str, Any]:
         """The setting, for a result file."""
-        batches = own_batches(self.documents, self.documents_per_step)
+        batches = own_batches(self.documents, self.documents_per_step, self.device)
         return {
             "documents": len(self.documents),
             "documents per step": self.documents_per_step,

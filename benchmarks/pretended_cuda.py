@@ -218,6 +218,9 @@ class PretendedGPU(TorchDispatchMode):
         kwargs = kwargs or {}
         if func is torch.ops.prim.device.default:
             return func(*args, **kwargs)
+        if torch.is_inference_mode_enabled() and _is_composite(func):  # elsewhere autograd takes it apart
+            with self:
+                return func.decompose(*args, **kwargs)
         name = func._schema.name.partition("::")[2]
         inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         on_gpu = [tensor for tensor in inputs if tensor.device.type == "cuda"]
@@ -296,9 +299,9 @@ class PretendedGPU(TorchDispatchMode):
             return
         # A new tensor on the CPU gets pinned memory where the copy is not to block.
         pinned = on_host is None or on_host.untyped_storage()._cdata in self._pinned
-        what = f"copy of {tuple(source.shape)} from {'pinned' if pinned else 'pageable'} memory to {target.type}"
+        what = f"copy of {tuple(source.shape)} from {'pinned' if pinned else 'pageable'} memory to cuda"
         if source.device.type == "cuda":
-            what = f"copy of {tuple(source.shape)} to {'pinned' if pinned else 'pageable'} memory of the CPU"
+            what = f"copy of {tuple(source.shape)} to the CPU"
         if not non_blocking or (source.device.type == "cuda" and not pinned):
             self.wait(f"blocking {what}")
         elif not pinned:
@@ -321,6 +324,12 @@ class PretendedGPU(TorchDispatchMode):
 
 def _is_cuda(device: Any) -> bool:
     return device is not None and torch.device(device).type == "cuda"
+
+
+def _is_composite(func: Any) -> bool:
+    """Whether an operator consists of others on CUDA."""
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    return has_kernel(func.name(), "CompositeImplicitAutograd") and not has_kernel(func.name(), "CUDA")
 
 
 def _is_view(func: Any) -> bool:

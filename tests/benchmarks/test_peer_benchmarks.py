@@ -74,7 +74,7 @@ def shown_by_peers(documents: MaskedDocuments, batching: Batching) -> tuple[Coun
 
 @pytest.mark.parametrize("batching", BATCHINGS)
 def test_peers_read_and_predict_the_same_tokens_as_we_do(documents: MaskedDocuments, batching: Batching) -> None:
-    own = own_batches(documents, 8)
+    own = own_batches(documents, 8, CPU)
     read = torch.cat([batch.token_ids[batch.plan.documents >= 0] for batch in own])
     targets = torch.cat([batch.targets.flatten() for batch in own])
     ours = Counter(read.tolist()), Counter(targets[targets != -100].tolist())
@@ -157,7 +157,7 @@ def _gpu_setting(recipe: Pretraining) -> Setting:
 def test_packed_rows_hold_half_as_much_again_as_padded_ones() -> None:
     """Long documents alone in a row bound the fill; packing the window of 4,096 that training packs gives no more."""
     documents = small_setting(480).documents
-    slots = sum(batch.token_ids.numel() for batch in own_batches(documents, 32))
+    slots = sum(batch.token_ids.numel() for batch in own_batches(documents, 32, CPU))
     assert documents.padded_fill == pytest.approx(0.59, abs=0.02)
     assert documents.real_tokens / slots > 1.5 * documents.padded_fill
 

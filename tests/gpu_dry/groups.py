@@ -1,0 +1,96 @@
+"""Steps of one rank of a process group that only pretends: its collectives return at once."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.fx import GraphModule
+from torch.nn.parallel import distributed as data_parallel
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from benchmarks.contenders import masked_documents, own_batches
+from benchmarks.data import web_lengths
+from benchmarks.pretended_cuda import pretended_cuda
+from neobert.model.build import build_masked_language_model, initialize
+from neobert.training.compiling import TrialStep, compile_model
+from neobert.training.engine import Engine
+from neobert.training.pretraining import summed_loss
+from tests.gpu_dry.passes import GPU, Pass, pretraining_batches, pretraining_engine, recipe_of
+
+RANKS = 8
+
+
+@contextmanager
+def group(ranks: int) -> Iterator[None]:
+    """A group of `ranks`, of which this process is the first."""
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def send_buckets(engine: Engine[Any], buckets: list[int]) -> None:
+    """Note the gradients that DDP sends, in place of a collective that would look at them."""
+
+    def send(state: None, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+        buckets.append(bucket.buffer().numel())
+        future: torch.futures.Future[Tensor] = torch.futures.Future()
+        future.set_result(bucket.buffer())
+        return future
+
+    assert isinstance(engine.network, data_parallel.DistributedDataParallel)
+    engine.network.register_comm_hook(None, send)
+
+
+def pretrain_with_ddp(layers: int = 4) -> tuple[Pass, list[int], int]:
+    """A step of two micro-batches in DDP; (what was counted, numbers of each bucket that was sent, parameters)."""
+    measured, buckets = Pass(), []
+    untimed = mock.Mock(spec=["set_runtime_stats_and_log"])  # DDP's own timer belongs to CUDA's library
+    with (
+        pretended_cuda(RANKS) as gpu,
+        group(RANKS),
+        mock.patch.object(data_parallel, "_verify_param_shape_across_processes", lambda *words: None),
+        mock.patch.object(data_parallel, "_sync_module_states", lambda **words: None),
+        mock.patch.object(dist.Reducer, "_rebuild_buckets", lambda reducer: False),  # by an order read from the device
+    ):
+        engine = pretraining_engine(recipe_of(layers))
+        send_buckets(engine, buckets)
+        engine.network.logger = untimed
+        batches = [batch.to(GPU) for batch in pretraining_batches(8192)[:2]]
+        for _ in range(2):
+            buckets.clear()
+            with gpu.counted() as measured.work:
+                engine.step(batches, 1e-4)
+        parameters = sum(weight.numel() for weight in engine.model.parameters())
+    return measured, buckets, parameters
+
+
+def count_graphs_of_ddp() -> tuple[int, int]:
+    """Graphs that are compiled (before training, for a size that comes within DDP), on the CPU."""
+    graphs: list[GraphModule] = []
+
+    def count(graph: GraphModule, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    cpu = torch.device("cpu")
+    recipe = recipe_of(4, width=768).model_copy(update={"precision": "fp32"})
+    documents = masked_documents(web_lengths(40) // 8 + 8, recipe.model.vocabulary_size, 128)
+    first, *others = own_batches(documents, 4, cpu)
+    other = next(batch for batch in others if batch.sizes != first.sizes)
+    with group(2):
+        model = build_masked_language_model(recipe.model, 128)
+        initialize(model, recipe.model.initialization, 0)
+        engine = Engine(
+            model.train(), summed_loss, lambda batch: batch.predicted_tokens, recipe.optimization, "fp32", cpu
+        )
+        send_buckets(engine, [])
+        compile_model(TrialStep(model, lambda: summed_loss(model, first), "fp32", cpu), "on", backend=count)
+        before = len(graphs)
+        engine.step([other], 1e-4)
+    return before, len(graphs) - before

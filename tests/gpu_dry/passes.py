@@ -1,0 +1,276 @@
+"""What this project does on a GPU, done on a pretended one, in its published shapes. Runs in a process of its own."""
+
+import warnings
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+
+from ablations.ladder import variants
+from benchmarks.contenders import masked_documents, neobert_recipe, own_batches
+from benchmarks.data import IDS, web_lengths
+from benchmarks.pretended_cuda import Counts, pretended_cuda
+from neobert.data.batches import Batch
+from neobert.data.sources import SyntheticSource
+from neobert.embeddings.contrastive import GradCache, StepCollator, StepTexts, match_texts
+from neobert.embeddings.encoders import PackedEncoder, TextEncoder
+from neobert.evaluation.heldout import HeldoutText, measure_heldout
+from neobert.evaluation.perplexity import measure_losses
+from neobert.evaluation.texts import Passage
+from neobert.glue import finetuning
+from neobert.glue.encoding import EncodedSplit, EncodedTask
+from neobert.glue.finetuning import Compiling, FineTuner
+from neobert.glue.tasks import task_named
+from neobert.model.build import build_classifier, build_encoder, build_masked_language_model
+from neobert.model.size import MicroBatchShape, training_memory
+from neobert.recipe import Point, Pretraining
+from neobert.training.compiling import TrialStep
+from neobert.training.distributed import Process
+from neobert.training.engine import Engine
+from neobert.training.pretraining import summed_loss
+
+CONTEXT = 1024
+SLOTS = 65_536
+"""Slots of a micro-batch: 60 rows of packed web pages, about 61,000 real tokens."""
+
+GPU = torch.device("cuda", 0)
+WORDS = ("the", "cat", "a", "dog", "sleeps", "and", "bird", "stone", ".")
+M0_FORM = {"positions": "learned", "norm": "layer_norm", "feedforward": "gelu", "dropout": 0.1}
+
+
+def strictly(function: Callable[..., Any], arguments: Sequence[Any], named: dict[str, Any]) -> Any:
+    """Call a function; warnings are errors. Errors of fake tensors cannot leave the process as they are."""
+    with warnings.catch_warnings(action="error"):
+        warnings.filterwarnings("ignore", ".torch.jit.script_method. is deprecated", DeprecationWarning)  # torch's own
+        try:
+            return function(*arguments, **named)
+        except RuntimeError as error:
+            raise RuntimeError(str(error)) from None
+
+
+@dataclass
+class Pass:
+    """What was counted: while batches came to the device, in the pass itself, and when its numbers were read.
+    `reckoned_bytes` is the memory that the model of memory gives the pass."""
+
+    feeding: Counts = field(default_factory=Counts)
+    work: Counts = field(default_factory=Counts)
+    reading: Counts = field(default_factory=Counts)
+    reckoned_bytes: int = 0
+
+
+def dtypes(counts: Counts) -> Counter[str]:
+    """How many products were made in each dtype."""
+    found: Counter[str] = Counter()
+    for product, times in counts.products.items():
+        found[product.dtype] += times
+    return found
+
+
+def figures(counts: Counts) -> dict[str, Any]:
+    """What a golden file holds of a pass."""
+    return {
+        "launches": dict(counts.launches),
+        "bytes moved": sum(counts.bytes_moved.values()),
+        "products by dtype": dict(dtypes(counts)),
+        "operations of products": sum(product.flops * times for product, times in counts.products.items()),
+        "peak bytes": counts.peak_bytes,
+    }
+
+
+def recipe_of(layers: int = 28, **changes: Any) -> Pretraining:
+    """NeoBERT's own recipe, with changes of the model."""
+    recipe = neobert_recipe("bf16", layers=layers)
+    return recipe.model_copy(update={"model": recipe.model.model_copy(update=changes)})
+
+
+def pretraining_engine(recipe: Pretraining) -> Engine[Batch]:
+    """The engine of pre-training; values are not initialised."""
+    with GPU:
+        model = build_masked_language_model(recipe.model, CONTEXT)
+    model.train()
+    return Engine(model, summed_loss, lambda batch: batch.predicted_tokens, recipe.optimization, recipe.precision, GPU)
+
+
+def pretraining_batches(slots: int = SLOTS) -> list[Batch]:
+    """Micro-batches of packed web pages for variable-length kernels, on the CPU."""
+    rows = slots // CONTEXT
+    documents = masked_documents(web_lengths(4 * rows), recipe_of().model.vocabulary_size, CONTEXT)
+    return own_batches(documents, round(rows / documents.padded_fill), GPU)
+
+
+def pretrain(layers: int = 28, slots: int = SLOTS, fault: str | None = None, **changes: Any) -> Pass:
+    """The second step of the engine, which has its optimizer's state, with one micro-batch. `fault` is one of
+    `tests.gpu_dry.faults.FAULTS`, in whose presence the step is made."""
+    from tests.gpu_dry.faults import FAULTS
+
+    recipe, measured = recipe_of(layers, **changes), Pass()
+    with pretended_cuda() as gpu, FAULTS[fault]() if fault else nullcontext():
+        engine = pretraining_engine(recipe)
+        with gpu.counted() as measured.feeding:
+            batches = [batch.to(GPU) for batch in pretraining_batches(slots)[:2]]
+        engine.step(batches[:1], 1e-4)
+        with gpu.counted() as measured.work:
+            update = engine.step(batches[1:], 1e-4)
+        with gpu.counted() as measured.reading:
+            update.measured()
+    rows, context = batches[1].token_ids.shape
+    shape = MicroBatchShape(rows, context, len(batches[1].targets))
+    memory = training_memory(recipe, CONTEXT, shape, "single", 1, rows * context)
+    measured.reckoned_bytes = memory.total - memory.reserve
+    return measured
+
+
+def explain_a_loss(micro_batches: int = 3, **changes: Any) -> tuple[int, int]:
+    """(peak bytes of a step of so many micro-batches, those of finding out where its loss is not finite)."""
+    with pretended_cuda() as gpu:
+        engine = pretraining_engine(recipe_of(**changes))
+        batches = [batch.to(GPU) for batch in pretraining_batches()[:1]] * micro_batches
+        engine.step(batches, 1e-4)
+        with gpu.counted() as step:
+            engine.step(batches, 1e-4)
+        with gpu.counted() as explanation:
+            assert engine._first_non_finite(batches) == "the sum of squares"
+    return step.peak_bytes, explanation.peak_bytes
+
+
+def _random_texts(lengths: Any) -> list[tuple[Any, Any]]:
+    drawn = np.random.default_rng(0)
+    return [(drawn.integers(IDS.first_text_id, 30_000, n).astype(np.int32), np.zeros(n, np.int8)) for n in lengths]
+
+
+def _text_lengths(count: int, mean: float, most: int) -> list[int]:
+    drawn = np.random.default_rng(1).lognormal(np.log(mean), 0.5, count)
+    return [int(length) for length in np.clip(drawn, 5, most)]
+
+
+def encoded_task(name: str = "mnli", examples: int = 200) -> EncodedTask:
+    """A task of GLUE with examples as long as MNLI's, random tokens and labels."""
+    task = task_named(name)
+    texts = _random_texts(_text_lengths(examples, 32.0, 256))
+    offsets = np.concatenate([[0], np.cumsum([len(ids) for ids, _ in texts])])
+    labels = np.random.default_rng(2).integers(0, task.labels, examples)
+    token_ids, token_types = (np.concatenate(column) for column in zip(*texts, strict=True))
+    split = EncodedSplit(token_ids, offsets, token_types, labels)
+    return EncodedTask(task, dict.fromkeys(task.splits, split))
+
+
+def fine_tuner(layers: int = 28, **changes: Any) -> FineTuner:
+    """The fine-tuner of a task on the pretended GPU, by the paper's protocol."""
+    recipe = recipe_of(layers, **changes)
+    protocol = variants()["M10"].recipe.finetuning.model_copy(update={"epochs": 1})
+    task = encoded_task()
+    with GPU:
+        classifier = build_classifier(recipe.model, CONTEXT, task.task.labels, 0.1)
+    start = {name: tensor for name, tensor in classifier.state_dict().items() if name.startswith("model.")}
+    return FineTuner(classifier, start, task, protocol, GPU)
+
+
+def fine_tune(layers: int = 28, fixed: bool = False, **changes: Any) -> Pass:
+    """Three updates of GLUE with their batches; in `work` the last one, in `reading` an evaluation."""
+    measured = Pass()
+    with pretended_cuda() as gpu:
+        tuner = fine_tuner(layers, **changes)
+        tuner.compiled = fixed
+        point = Point(batch_size=32, learning_rate=1e-5, weight_decay=0.01)
+        optimizer = tuner._optimizer(point)
+        with gpu.counted() as measured.feeding:
+            batches = list(islice(tuner._batches(32, 0), 3))
+        for batch in batches:
+            with gpu.counted() as measured.work:
+                tuner._update(optimizer, batch)
+        with gpu.counted() as measured.reading:
+            tuner.predict()
+    return measured
+
+
+def contrast(layers: int = 28, micro_batch_tokens: int = 4096, **changes: Any) -> Pass:
+    """A contrastive step of 64 pairs in several micro-batches."""
+    recipe, measured = recipe_of(layers, **changes), Pass()
+    texts = _random_texts(_text_lengths(128, 90.0, 512))
+    matching = match_texts(*np.split(np.arange(128), 2), np.arange(0), keep_false_negatives=False)
+    with pretended_cuda() as gpu:
+        with GPU:
+            model = PackedEncoder(build_encoder(recipe.model, 512)).train()
+        loss = GradCache(temperature=0.07)
+        engine = Engine(
+            model, loss.loss, lambda batch: batch.query_count, recipe.optimization, "bf16", GPU, loss.prepare
+        )
+        collator = StepCollator(model, micro_batch_tokens, "bf16", Process(0, 1), GPU)
+        step = StepTexts(texts, matching)
+        for _ in range(2):
+            with gpu.counted() as measured.feeding:
+                batches = collator.collate(step, collator.split(step.lengths), collator.process)
+            with gpu.counted() as measured.work:
+                update = engine.step(batches, 1e-4)
+        with gpu.counted() as measured.reading:
+            update.measured()
+    return measured
+
+
+def encode(layers: int = 28, **changes: Any) -> Pass:
+    """Texts of MTEB to vectors, in several batches of one chunk."""
+    measured, drawn = Pass(), np.random.default_rng(0)
+    texts = [" ".join(drawn.choice(WORDS, length)) for length in _text_lengths(600, 60.0, 400)]
+    with TemporaryDirectory() as folder, pretended_cuda() as gpu:
+        tokenizer = SyntheticSource(10).tokenizer("wordpiece", 512, Path(folder))
+        with GPU:
+            model = PackedEncoder(build_encoder(recipe_of(layers, **changes).model, 512))
+        encoder = TextEncoder(model, tokenizer, 512, precision="bf16", device=GPU)
+        with gpu.counted() as measured.work:
+            encoder.encode(texts)
+    return measured
+
+
+def measure_heldout_loss(layers: int = 28, **changes: Any) -> Pass:
+    """The loss on held-out web pages, in several batches."""
+    recipe, measured = recipe_of(layers, **changes), Pass()
+    vocabulary = recipe.model.vocabulary_size
+    documents = masked_documents(web_lengths(100), vocabulary, CONTEXT).view
+    text = HeldoutText("web", documents, CONTEXT, 16, "cut", np.full(vocabulary, 1 / vocabulary))
+    with pretended_cuda() as gpu:
+        model = pretraining_engine(recipe).model
+        with gpu.counted() as measured.work:
+            measure_heldout(model, text, "bf16", GPU)
+    return measured
+
+
+def measure_pseudo_perplexity(layers: int = 28, **changes: Any) -> Pass:
+    """The losses of 64 positions of a text of 4,096 tokens, each masked alone."""
+    measured = Pass()
+    passage = Passage(np.arange(5, 4101), np.arange(1, 4000, 62), 0)
+    with pretended_cuda() as gpu:
+        model = pretraining_engine(recipe_of(layers, **changes)).model
+        with gpu.counted() as measured.work:
+            measure_losses(model, passage, IDS.mask, "bf16", 131_072)
+    return measured
+
+
+def choose_cuda_graphs(eager_seconds: float, replay_seconds: float, points: int) -> tuple[bool, int]:
+    """(whether `--compile auto` takes CUDA graphs for GLUE, how often it tried), where passes took so long."""
+    tried: list[TrialStep] = []
+
+    def compile_model(trial: TrialStep, word: str, **options: Any) -> bool:
+        tried.append(trial)
+        return True
+
+    def seconds(trial: TrialStep, warm_up: int = 1) -> float:
+        return eager_seconds if warm_up == 1 else replay_seconds
+
+    with (
+        pretended_cuda(),
+        mock.patch.object(finetuning, "compile_model", compile_model),
+        mock.patch.object(TrialStep, "seconds", seconds),
+    ):
+        tuner = fine_tuner(layers=2)
+        point = Point(batch_size=4, learning_rate=1e-5, weight_decay=0.01)
+        tuner.compiling = Compiling("auto", (point,) * points)
+        return tuner._compile(batch_size=4), len(tried)

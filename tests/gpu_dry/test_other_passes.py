@@ -1,0 +1,71 @@
+"""Fine-tuning, contrastive steps, encoding and evaluations on a pretended GPU: only what reads a result waits."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.gpu_dry import passes
+from tests.gpu_dry.conftest import Pretend
+from tests.gpu_dry.passes import M0_FORM, Pass, dtypes, figures
+from tests.support.golden_files import GoldenFiles
+
+LAYERS = 2
+PASSES: dict[str, tuple[Callable[..., Pass], dict[str, Any]]] = {
+    "an update of GLUE": (passes.fine_tune, {}),
+    "an update of GLUE in rows of fixed sizes": (passes.fine_tune, {"fixed": True}),
+    "a contrastive step": (passes.contrast, {}),
+    "a contrastive step in M0's form": (passes.contrast, M0_FORM),
+    "encoding": (passes.encode, {}),
+    "encoding in M0's form": (passes.encode, M0_FORM),
+    "held-out loss": (passes.measure_heldout_loss, {}),
+    "pseudo-perplexity": (passes.measure_pseudo_perplexity, {}),
+}
+READS_A_RESULT = {
+    "encoding": r"blocking copy of \(600, 768\) to the CPU",
+    "encoding in M0's form": r"blocking copy of \(600, 768\) to the CPU",
+    "held-out loss": "_local_scalar_dense at heldout.py",
+    "pseudo-perplexity": r"blocking copy of \(65,\) to the CPU",
+}
+"""What waits for the device, once, at the end of a pass."""
+
+
+@pytest.fixture(scope="module")
+def done(pretend: Pretend) -> dict[str, Pass]:
+    return {name: pretend(function, LAYERS, **changes) for name, (function, changes) in PASSES.items()}
+
+
+@pytest.mark.parametrize("name", PASSES)
+def test_nothing_waits_but_what_reads_a_result(done: dict[str, Pass], name: str) -> None:
+    found = done[name]
+    assert found.feeding.waits == found.feeding.pageable == found.work.pageable == []
+    waits = [] if name not in READS_A_RESULT else [READS_A_RESULT[name]]
+    assert len(found.work.waits) == len(waits), found.work.waits
+    assert all(re.match(expected, wait) for expected, wait in zip(waits, found.work.waits, strict=True))
+
+
+def test_an_evaluation_of_glue_reads_each_split_once(done: dict[str, Pass]) -> None:
+    assert len(done["an update of GLUE"].reading.waits) == 2  # MNLI's matched and mismatched
+
+
+@pytest.mark.parametrize("name", PASSES)
+def test_products_are_in_bf16_but_for_cosines(done: dict[str, Pass], name: str) -> None:
+    in_fp32 = 1 if "contrastive" in name else 0
+    found = dtypes(done[name].work)
+    assert found.pop("float32", 0) == in_fp32 and set(found) == {"bfloat16"}
+
+
+def test_launches_bytes_and_memory_are_those_of_before(done: dict[str, Pass], golden: GoldenFiles) -> None:
+    golden.compare_entries("gpu_passes.json", {name: figures(found.work) for name, found in done.items()})
+
+
+@pytest.mark.parametrize(
+    ("replay_seconds", "points", "chosen", "tried"),
+    [(0.01, 2000, True, 1), (0.05, 2000, False, 1), (0.01, 20, False, 0)],
+)
+def test_cuda_graphs_are_taken_where_a_replayed_update_is_measured_to_pay(
+    pretend: Pretend, replay_seconds: float, points: int, chosen: bool, tried: int
+) -> None:
+    """An eager update takes 35 ms; what cannot pay even where updates took no time is not tried."""
+    assert pretend(passes.choose_cuda_graphs, 0.035, replay_seconds, points) == (chosen, tried)

@@ -1,0 +1,150 @@
+"""The variable-length path of training with real numbers: a stand-in for the kernel computes on the CPU, refuses what
+the kernel on CUDA would, and gives the losses and gradients of rows."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.attention.varlen  # registers the operators
+from torch import Tensor
+
+from benchmarks.contenders import masked_documents, neobert_recipe
+from benchmarks.data import NEOBERT_MASKING, web_lengths
+from neobert.data.batches import EXACT, PaddingBuckets, PaddingSizes, collate
+from neobert.data.rows import pack_documents
+from neobert.model import attention
+from neobert.model.build import build_masked_language_model, initialize
+from neobert.model.heads import MaskedLanguageModel
+from neobert.recipe import Precision
+from neobert.training.engine import autocast
+from neobert.training.pretraining import summed_loss
+
+CONTEXT, ROWS, VOCABULARY = 128, 12, 512
+CPU = torch.device("cpu")
+HEADS = {"heads of 24": 4, "heads of 12, padded to 16": 8}
+DISTANCE = {"fp32": 1e-5, "bf16": 2e-2}
+"""Of a gradient from that of rows in fp32, as a share of its length."""
+
+CALLS: list[int] = []
+
+
+def check(query: Tensor, key: Tensor, value: Tensor, *boundaries: Any) -> None:
+    """What the kernel on CUDA takes for granted; it reads beyond its memory where that does not hold."""
+    of_query, of_key, most_queries, most_keys = boundaries
+    assert query.shape[-1] % 8 == 0 and query.shape[1:] == key.shape[1:] == value.shape[1:]
+    assert query.stride(-1) == key.stride(-1) == value.stride(-1) == 1
+    assert len(of_query) == len(of_key)
+    for cumulated, most, tokens in ((of_query, most_queries, query), (of_key, most_keys, key)):
+        assert cumulated.dtype == torch.int32 and cumulated.is_contiguous()
+        assert cumulated[0] == 0 and cumulated[-1] == len(tokens)
+        assert int(cumulated.diff().min()) >= 0 and int(cumulated.diff().max()) <= most
+
+
+def documents_of(of_query: Tensor, of_key: Tensor) -> Iterator[tuple[slice, slice]]:
+    """The tokens of each document that asks."""
+    for query, key in zip(of_query.unfold(0, 2, 1).tolist(), of_key.unfold(0, 2, 1).tolist(), strict=True):
+        if query[0] < query[1]:
+            yield slice(*query), slice(*key)
+
+
+def forward(query: Tensor, key: Tensor, value: Tensor, *words: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """As the operator `_varlen_attn`: attended tokens, log of the sums, state of randomness."""
+    *boundaries, _, scale = words[:6]
+    check(query, key, value, *boundaries)
+    CALLS.append(len(query))
+    attended = torch.zeros(query.shape, dtype=query.dtype)
+    sums = torch.full((query.shape[1], len(query)), float("-inf"))
+    for asking, asked in documents_of(*boundaries[:2]):
+        scores = torch.einsum("qhd,khd->hqk", query[asking].float(), key[asked].float()) * scale
+        sums[:, asking] = scores.logsumexp(-1)
+        attended[asking] = torch.einsum("hqk,khd->qhd", scores.softmax(-1), value[asked].float()).to(query.dtype)
+    return attended, sums, torch.zeros(2, dtype=torch.uint64)
+
+
+def backward(gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, *words: Any) -> tuple[Tensor, ...]:
+    """As the operator `_varlen_attn_backward`: the gradients of query, key and value."""
+    _, _, *boundaries, _, _, scale = words[:9]
+    check(query, key, value, *boundaries)
+    of_query, of_key, of_value = (torch.zeros(tensor.shape) for tensor in (query, key, value))
+    for asking, asked in documents_of(*boundaries[:2]):
+        wide = (query[asking].float(), key[asked].float(), value[asked].float())
+        shares = (torch.einsum("qhd,khd->hqk", *wide[:2]) * scale).softmax(-1)
+        of_value[asked] = torch.einsum("hqk,qhd->khd", shares, gradient[asking].float())
+        of_shares = torch.einsum("qhd,khd->hqk", gradient[asking].float(), wide[2])
+        of_scores = shares * (of_shares - (of_shares * shares).sum(-1, keepdim=True)) * scale
+        of_query[asking] = torch.einsum("hqk,khd->qhd", of_scores, wide[1])
+        of_key[asked] = torch.einsum("hqk,qhd->khd", of_scores, wide[0])
+    return tuple(tensor.to(query.dtype) for tensor in (of_query, of_key, of_value))
+
+
+@pytest.fixture(autouse=True)
+def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The stand-ins; in fp32 too, which no kernel on CUDA takes, so that nothing but them can differ."""
+    library = torch.library.Library("torch_attn", "IMPL")
+    library.impl("_varlen_attn", forward, "CPU")
+    library.impl("_varlen_attn_backward", backward, "CPU")
+    monkeypatch.setattr(attention, "FLASH_ATTN_INSTALLED", False)
+    monkeypatch.setattr(attention, "TAKE_ANY_HEAD_SIZE", ())  # as on CUDA
+    monkeypatch.setattr(attention, "LOW_PRECISION", (*attention.LOW_PRECISION, torch.float32))
+    CALLS.clear()
+    yield
+    library._destroy()
+
+
+@pytest.fixture(scope="module", params=HEADS)
+def model(request: pytest.FixtureRequest) -> MaskedLanguageModel:
+    shape = {"layers": 3, "width": 96, "feedforward_width": 192, "vocabulary_size": VOCABULARY}
+    recipe = neobert_recipe("fp32", heads=HEADS[request.param], **shape).model
+    built = build_masked_language_model(recipe, CONTEXT)
+    initialize(built, recipe.initialization, 0)
+    return built.train()
+
+
+def losses_and_gradients(
+    model: MaskedLanguageModel, precision: Precision, sizes: PaddingSizes, *, flat: bool
+) -> tuple[float, Tensor]:
+    documents = masked_documents(web_lengths(60) // 8 + 8, VOCABULARY, CONTEXT)
+    rows = pack_documents(documents.view, np.arange(len(documents)), documents.keys, CONTEXT)[:ROWS]
+    batch = collate(rows, documents.view.corpus, NEOBERT_MASKING, sizes=sizes, flat=flat)
+    model.zero_grad()
+    with autocast(CPU, precision):
+        loss = summed_loss(model, batch)
+    loss.backward()
+    return loss.item(), torch.cat([weight.grad.flatten() for weight in model.parameters() if weight.grad is not None])
+
+
+@pytest.mark.parametrize("precision", DISTANCE)
+@pytest.mark.parametrize("sizes", [EXACT, PaddingBuckets(16, CONTEXT, 0.2, 60.0)], ids=["exact", "in buckets"])
+def test_flat_tokens_give_the_loss_and_gradients_of_rows(
+    model: MaskedLanguageModel, sizes: PaddingSizes, precision: Precision
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention, "LOW_PRECISION", (torch.bfloat16, torch.float16))
+        loss, gradient = losses_and_gradients(model, "fp32", EXACT, flat=False)
+    assert not CALLS
+    found, found_gradient = losses_and_gradients(model, precision, sizes, flat=True)
+    assert len(CALLS) == 3
+    assert found == pytest.approx(loss, rel=DISTANCE[precision])
+    assert (found_gradient - gradient).norm() <= DISTANCE[precision] * gradient.norm()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda boundaries: boundaries.long(),
+        lambda boundaries: boundaries.repeat_interleave(2)[::2],
+        lambda boundaries: boundaries + 1,
+        lambda boundaries: boundaries.flip(0),
+    ],
+    ids=["int64", "strided", "beyond the end", "falling"],
+)
+def test_the_stand_in_refuses_what_the_kernel_cannot_take(change: Any) -> None:
+    tokens = torch.zeros(8, 2, 8)
+    right = torch.tensor([0, 3, 8], dtype=torch.int32)
+    check(tokens, tokens, tokens, right, right, 5, 5)
+    with pytest.raises(AssertionError):
+        check(tokens, tokens, tokens, change(right), right, 5, 5)
+    with pytest.raises(AssertionError):
+        check(tokens, tokens, tokens, right, right, 5, 4)
