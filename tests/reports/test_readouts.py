@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from neobert.glue.tasks import TASKS
 from neobert.runs.records import ReadoutName, pack_numbers
 from reports.curves import Curves
 from reports.deltas import MARGINS, Delta, find_deltas
@@ -17,6 +18,7 @@ from reports.resampling import StoredPredictions
 from reports.tables import number
 from tests.reports.made_up_study import Study, change_record
 from tests.reports.measurements import answer, ask
+from tests.reports.predictions import with_predictions
 
 pytestmark = pytest.mark.usefixtures("no_waiting_for_disks")
 
@@ -201,3 +203,15 @@ def test_signal_to_noise_is_the_spread_between_arms_over_that_between_seeds(stud
     assert cloze.ratio == pytest.approx(10 / math.sqrt(8)) and len(cloze.ids) == 6
     page = signals_table(list(signals.values()), study.group()).markdown
     assert "| cloze on web | points | 3 | 6 | 10.00 | 2.83 | 3.5 |" in page
+
+
+def test_two_tasks_alone_are_ranked_and_compared_with_the_noise_of_their_examples(study: Study) -> None:
+    """What the folder of the laptop study holds of GLUE: SST-2 and STS-B."""
+    study.without = {task: "not in the folder" for task in TASKS if task not in ("sst2", "stsb")}
+    with_predictions(study, ["M0", "M1"], ("sst2", "stsb"))
+    assert {"SST-2", "STS-B"} <= {signal.name for signal in find_signals(study.group())}
+    delta = deltas_of(study)["M1", "M0", "GLUE"]
+    assert delta.comparison is not None and delta.comparison.seeds == 3 and not delta.no_examples
+    assert delta.examples is not None and delta.both is not None and delta.comparison.interval is not None
+    widths = [high - low for low, high in (delta.comparison.interval, delta.both)]
+    assert 0 < widths[0] < widths[1]
