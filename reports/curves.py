@@ -46,7 +46,7 @@ class Curve:
 
 
 class Curves:
-    """Reads each metrics.jsonl once; `problems` has a sentence for each that cannot be used."""
+    """Reads each metrics.jsonl, once more if it is drawn; `problems` has a sentence for each that cannot be used."""
 
     def __init__(self, root: Path, runs: pd.DataFrame) -> None:
         self._layout, self._stages = Layout(root), stages_of(runs)
@@ -67,7 +67,10 @@ class Curves:
     def heldout_by_corpus(self, run: str) -> Mapping[str, Points]:
         """Of the curve of a run the held-out losses alone; empty where some stage has no metrics."""
         if run not in self._heldout:
-            self._heldout[run] = _by_corpus(self._lines_of(run))
+            lines = self._lines_of(run)
+            self._heldout[run] = _by_corpus(lines)
+            if lines:
+                del self._lines[run]  # thousands of curves are large: the few that are drawn are read again
         return self._heldout[run]
 
     def _lines_of(self, run: str) -> list[Line]:
