@@ -92,12 +92,13 @@ def test_damaged_results_are_set_aside_and_made_again_by_the_same_command(
     whole = choice.read_bytes()
     best = tmp_path / "glue" / "mnli" / json.loads(whole)["trial"]
     best.with_suffix(".safetensors").write_bytes(b"torn")
-    mnli[0].with_suffix(".npz").write_bytes(b"torn")
+    other = next(path for path in mnli if path.stem != best.name)
+    other.with_suffix(".npz").write_bytes(b"torn")
     for path in (choice, *tmp_path.glob("glue/rte/studies/*/selection.json"), rte[0]):
         path.unlink()
     code, again, said = sweep(capsys, *arguments)
     assert code == 1 and f"{best.stem}.safetensors was damaged" in " ".join(said.split())
-    assert mnli[0].with_suffix(".npz.damaged-1").exists() and best.with_suffix(".safetensors.damaged-1").exists()
+    assert other.with_suffix(".npz.damaged-1").exists() and best.with_suffix(".safetensors.damaged-1").exists()
     code, again, _ = sweep(capsys, *arguments, "--retry-failed")
     assert code == 0 and again == points
     assert json.loads(choice.read_bytes())["trial"] == json.loads(whole)["trial"]

@@ -26,6 +26,17 @@ from tests.support.waiting import until
 ROOT = Path(__file__).resolve().parents[2]
 
 
+FEWER_STEPS = """
+import sys
+from dataclasses import replace
+from ablations import scales
+few = {**scales.SMOKE.finetuning, "epochs": 2, "train_examples": 300}
+scales.RULES["smoke"] = replace(scales.SMOKE, finetuning=few)
+from sweeps import glue_grid
+sys.exit(glue_grid.main(sys.argv[1:]))
+"""
+
+
 @pytest.mark.usefixtures("toy_scale")
 def test_a_transferred_task_starts_from_the_models_own_best_mnli_trial(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -87,9 +98,9 @@ def test_a_modernbert_has_a_row_below_ours(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_the_command_killed_at_its_second_point_repeats_nothing(tmp_path: Path) -> None:
-    """The real command at smoke scale: kill −9 of launcher and worker, then the same command again."""
+    """In real processes: kill −9 of launcher and worker, then the same command again."""
     runs, folder = tmp_path / "runs", world.save(world.seeded(world.bert), tmp_path / "tiny-bert")
-    command = [sys.executable, str(ROOT / "sweeps" / "glue_grid.py"), "--task", "cola", "--model", str(folder)]
+    command = [sys.executable, "-c", FEWER_STEPS, "--task", "cola", "--model", str(folder)]
     command += ["--runs", str(runs), "--workers", "1", "--json"]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     first = subprocess.Popen(command, env=environment, start_new_session=True, stdout=subprocess.DEVNULL)

@@ -48,7 +48,7 @@ def toy_scale(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             "learning_rates": {2e-5: 1e-3, 3e-5: 2e-3},
             "weight_decays": {1e-2: 1e-2, 1e-5: 0.0},
         },
-        finetuning={**scales.SMOKE.finetuning, "epochs": 1, "train_examples": 64},
+        finetuning={**scales.SMOKE.finetuning, "epochs": 1, "train_examples": 64, "evaluations_per_epoch": 1},
     )
     monkeypatch.setitem(scales.RULES, "smoke", toy)  # type: ignore[arg-type]
     monkeypatch.setattr(scales, "SMOKE", toy)
