@@ -347,6 +347,11 @@ METRIC_CODE = Modification(
     row="GLUE protocol",
     finetuning={"decisive_metric": "first"},  # code glue/train.py, TASK_TO_METRIC["mnli"]
 )
+BF16_RESIDUAL = Modification(
+    "bf16 residual stream",
+    source="code: DeepSpeed in bf16",
+    precision="bf16_residual",  # code conf/trainer/mlm.yaml under DeepSpeed, whose optimizer keeps weights in fp32 too
+)
 DROPOUT = Modification(
     "Dropout 0.1",
     source="code conf/model/bert.yaml, as its author meant it",
@@ -399,6 +404,7 @@ M9_CODE = M8.derive("M9@code", LARGE_BATCH_CODE, LONG_CONTEXT, title="Training S
 M9_CONTRASTIVE_CODE = M9.derive("M9@contrastive-code", CONTRASTIVE_CODE, kept=False)
 M9_MTEB_PROMPTS = M9.derive("M9@mteb-prompts", MTEB_PROMPTS, kept=False)
 M9_CODE_PROMPTS = M9.derive("M9@code-prompts", CODE_PROMPTS, kept=False)
+M9_BF16_RESIDUAL = M9.derive("M9@bf16-residual", BF16_RESIDUAL, kept=False)
 M10_TEXT = M9.derive("M10@text", LARGER_GRID_AS_TEXT, kept=False)
 
 # The GLUE protocol of the released code, one reading at a time and all at once. They continue M10, so that a difference

@@ -36,7 +36,6 @@ class Rules:
     model: Mapping[str, Any]
     data: Mapping[str, Any]
     finetuning: Mapping[str, Any]
-    precision: str
     trained_vocabulary_size: int | None
 
 
@@ -77,7 +76,6 @@ SMOKE = Rules(
         "classifier_scale": 0.05,
         "evaluations_per_epoch": 2,
     },
-    precision="bf16",
     trained_vocabulary_size=1024,
 )
 
@@ -125,7 +123,6 @@ PROXY = Rules(
     model={},
     data={},
     finetuning={"epochs": 3},
-    precision="bf16",
     trained_vocabulary_size=None,
 )
 
@@ -154,7 +151,6 @@ def scaled(recipe: Recipe, scale: Scale, vocabulary: Vocabulary) -> Recipe:
     pretraining["data"].update(rules.data)
     optimization = pretraining["optimization"]
     optimization["peak_learning_rate"] = scaled_rate(optimization["peak_learning_rate"], scale)
-    pretraining["precision"] = rules.precision
     for stage in pretraining["stages"]:
         _shrink_stage(stage, rules)
     tree["finetuning"] = _shrunk_finetuning(tree["finetuning"], rules)

@@ -77,6 +77,7 @@ class Modification:
     masking: Mapping[str, Any] = field(default_factory=dict)
     optimization: Mapping[str, Any] = field(default_factory=dict)
     packing: str | None = None
+    precision: str | None = None
     stages: tuple[Mapping[str, Any], ...] = ()
     finetuning: Mapping[str, Any] = field(default_factory=dict)
     embedding: Mapping[str, Any] = field(default_factory=dict)
@@ -106,6 +107,8 @@ class Modification:
             pretraining[section].update(changes)
         if self.packing is not None:
             pretraining["packing"] = self.packing
+        if self.precision is not None:
+            pretraining["precision"] = self.precision
         pretraining["stages"] = self._changed_stages(list(pretraining["stages"]))
         tree["finetuning"].update(self.finetuning)
         tree["embedding"].update(self.embedding)
@@ -130,6 +133,8 @@ class Modification:
             named.update(leaves(plain(changes), f"pretraining.{section}"))
         if self.packing is not None:
             named["pretraining.packing"] = self.packing
+        if self.precision is not None:
+            named["pretraining.precision"] = self.precision
         count = len(before.pretraining.stages)
         for index, changes in enumerate(self.stages):
             added = self.apply(before).pretraining.stages[index] if index >= count else changes

@@ -23,6 +23,10 @@ from neobert.identity import Neutral, neutral_values
 
 Precision = Literal["fp32", "bf16"]
 
+PretrainingPrecision = Literal["fp32", "bf16", "bf16_residual"]
+"""What pre-training computes in, with weights in fp32: bf16 by autocast around a residual stream in fp32, or with
+`bf16_residual` around one in bf16, whose norms read and write bf16 (as the released code trains)."""
+
 EngineWord = Literal["single", "ddp", "zero1", "zero2"]
 """How processes share a model; the one word here that decides no result."""
 
@@ -197,7 +201,7 @@ class Pretraining(Value):
     packing: Literal["padded", "packed", "packed_across_documents"]
     optimization: Optimization
     stages: tuple[Stage, ...]
-    precision: Precision
+    precision: PretrainingPrecision
     seed: NonNegativeInt
 
     @model_validator(mode="after")

@@ -14,7 +14,7 @@ from neobert.data.batches import Batch, heldout_batches
 from neobert.data.shards import Documents, TokenizedCorpus, all_documents
 from neobert.errors import MissingData, RunFailed
 from neobert.model.heads import IGNORED_TARGET, MaskedLanguageModel
-from neobert.recipe import LongDocuments, Precision
+from neobert.recipe import LongDocuments, PretrainingPrecision
 from neobert.runs.records import HeldoutScore
 from neobert.training.engine import autocast
 
@@ -165,7 +165,7 @@ def measure_frequency_loss(batches: Iterable[Batch], frequencies: NDArray[np.flo
 
 @torch.no_grad()
 def measure_heldout(
-    model: MaskedLanguageModel, text: HeldoutText, precision: Precision, device: torch.device
+    model: MaskedLanguageModel, text: HeldoutText, precision: PretrainingPrecision, device: torch.device
 ) -> HeldoutScore:
     """The loss on a text in nats a predicted token, and in bits a byte of text.
 

@@ -24,7 +24,7 @@ from neobert.model.attention import GatherIndex, send, whole_rows_plan
 from neobert.model.build import build_masked_language_model
 from neobert.model.heads import MaskedLanguageModel
 from neobert.processes import Stopped, StopRequest
-from neobert.recipe import Precision, Value
+from neobert.recipe import PretrainingPrecision, Value
 from neobert.runs.claims import Claim
 from neobert.runs.layout import Layout
 from neobert.runs.records import (
@@ -58,7 +58,7 @@ VERSION = 2  # 2: the same documents at every length
 
 @torch.inference_mode()
 def measure_losses(
-    model: MaskedLanguageModel, passage: Passage, mask: int, precision: Precision, batch_tokens: int
+    model: MaskedLanguageModel, passage: Passage, mask: int, precision: PretrainingPrecision, batch_tokens: int
 ) -> NDArray[np.float64]:
     """−log p in nats of the tokens at the passage's positions, (positions,), each while it alone is masked.
 

@@ -30,7 +30,7 @@ from neobert.model.attention import packed_plan, send
 from neobert.model.build import build_masked_language_model
 from neobert.model.heads import MaskedLanguageModel
 from neobert.processes import StopRequest
-from neobert.recipe import Masking, Precision
+from neobert.recipe import Masking, PretrainingPrecision
 from neobert.runs.claims import Claim, ClaimLost
 from neobert.runs.layout import Layout
 from neobert.runs.records import (
@@ -80,7 +80,7 @@ class Subject:
     model: MaskedLanguageModel
     tokenizer: TextTokenizer
     context: int
-    precision: Precision
+    precision: PretrainingPrecision
     device: torch.device
 
     @property

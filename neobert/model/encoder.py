@@ -4,7 +4,9 @@ Names of modules and layout of weights are those of the released checkpoint (cha
 load as they are. Blocks receive their parts and ask for no configuration.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +14,22 @@ from torch.nn import functional
 
 from neobert.model.attention import AttentionPlan, GatherIndex, attend, take_places
 from neobert.model.positions import Positions, Rotation
+
+
+class Stream:
+    """The dtype of the residual stream; None is that of the embedding's weights."""
+
+    dtype: ClassVar[torch.dtype | None] = None
+
+
+@contextmanager
+def residual_stream(dtype: torch.dtype) -> Iterator[None]:
+    """Within, the blocks of encoders read and add in `dtype`."""
+    before, Stream.dtype = Stream.dtype, dtype
+    try:
+        yield
+    finally:
+        Stream.dtype = before
 
 
 def query_key_value(
@@ -115,6 +133,7 @@ class Encoder(nn.Module):
         """
         plan = plan.with_bias(self.positional_embedding.score_bias(plan.positions))
         hidden = self.positional_embedding.add(self.encoder(token_ids), plan.positions, plan.most_tokens)
+        hidden = hidden.to(dtype=Stream.dtype)
         rotation = self.positional_embedding.rotation(plan.positions)
         *blocks, last = self.transformer_encoder
         for block in blocks:

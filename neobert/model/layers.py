@@ -6,6 +6,7 @@ same rule. What a norm gives has the dtype of what comes in, under autocast too.
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 import torch
@@ -69,7 +70,8 @@ class LayerNorm(nn.LayerNorm):
     def forward(self, input: Tensor) -> Tensor:
         """`input` (…, width) normalized, in its own dtype."""
         weight, bias = self.weight.to(input.dtype), self.bias.to(input.dtype)
-        return functional.layer_norm(input, self.normalized_shape, weight, bias, self.eps).to(input.dtype)
+        with _without_upcast(input):
+            return functional.layer_norm(input, self.normalized_shape, weight, bias, self.eps)
 
 
 class RMSNorm(nn.RMSNorm):
@@ -81,7 +83,15 @@ class RMSNorm(nn.RMSNorm):
         weight = cast(Tensor, self.weight).to(x.dtype)
         if x.is_cpu and x.numel() >= FEW_KERNELS_NUMBERS and not _is_traced():
             return cast(Tensor, FewKernelsRMSNorm.apply(x, weight, self.eps))
-        return functional.rms_norm(x, self.normalized_shape, weight, self.eps).to(x.dtype)
+        with _without_upcast(x):
+            return functional.rms_norm(x, self.normalized_shape, weight, self.eps)
+
+
+def _without_upcast(x: Tensor) -> AbstractContextManager[object]:
+    """Autocast copies what norms read into fp32, which kernels for bf16 need not: they sum in fp32."""
+    if x.dtype == torch.float32:
+        return nullcontext()
+    return torch.autocast(x.device.type, enabled=False)
 
 
 def _is_traced() -> bool:

@@ -158,7 +158,7 @@ def training_memory(
         gradients=gradients,
         optimizer=optimizer,
         buckets=buckets,
-        weight_copies=2 * matrices if precision == "bf16" else FP32 * 3 * model.width**2,
+        weight_copies=2 * matrices if precision != "fp32" else FP32 * 3 * model.width**2,
         activations=saved_bytes(model, precision, batch),
         logits=logits_bytes(model, batch),
         inputs=INPUT_BYTES_PER_TOKEN * max(batch.rows * batch.context, math.ceil(step_tokens / processes)),
@@ -170,17 +170,18 @@ def logits_bytes(model: recipe.Model, batch: MicroBatchShape) -> int:
     return 3 * FP32 * batch.slots * model.vocabulary_size
 
 
-def saved_bytes(model: recipe.Model, precision: recipe.Precision, batch: MicroBatchShape) -> int:
+def saved_bytes(model: recipe.Model, precision: recipe.PretrainingPrecision, batch: MicroBatchShape) -> int:
     """What the forward pass of one micro-batch keeps for the backward pass, without logits, weights and inputs.
 
-    The last block computes keys and values everywhere, all else at the slots. The stream between the blocks is fp32.
+    The last block computes keys and values everywhere, all else at the slots. The stream between the blocks is fp32,
+    but for `bf16_residual`.
     """
     width, rotary, tokens = model.width, model.positions == "rotary", batch.rows * batch.context
-    element = 2 if precision == "bf16" else FP32
+    element, stream = FP32 if precision == "fp32" else 2, 2 if precision == "bf16_residual" else FP32
     head_size = width // model.heads
     padded_width = model.heads * math.ceil(head_size / KERNEL_HEAD_MULTIPLE) * KERNEL_HEAD_MULTIPLE
     # Of a token: the input of a norm, its statistics, and its output as the matrices behind it read it
-    norm = (FP32 + element) * width + STATISTICS_BYTES[model.norm]
+    norm = (stream + element) * width + STATISTICS_BYTES[model.norm]
     # Query, key and value in one tensor, query and key turned in another, or all copied to heads that kernels take
     queries_keys_values = 4 * padded_width if padded_width > width else (5 if rotary else 3) * width
     keys_values = 2 * padded_width if padded_width > width else (3 if rotary else 2) * width
@@ -190,7 +191,7 @@ def saved_bytes(model: recipe.Model, precision: recipe.Precision, batch: MicroBa
     hidden = 4 * gated_width(model.feedforward_width) if is_gated(model.feedforward) else 2 * model.feedforward_width
     dropped = 2 * width if model.dropout else 0
     behind_attention = dropped + norm + element * hidden
-    bias = 0 if precision == "bf16" else FP32 * batch.context  # fp32 has no variable-length kernel
+    bias = 0 if precision != "fp32" else FP32 * batch.context  # fp32 has no variable-length kernel
     position = FP32 * head_size if rotary else 8
     block = norm + element * queries_keys_values + attended + bias + behind_attention
     of_slot = element * queries + attended + bias + behind_attention + norm + 2 * 8 + (position if rotary else 0)

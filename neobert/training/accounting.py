@@ -17,7 +17,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from neobert.files import sync_file, temporary_sibling
 from neobert.model.size import datasheet_peak, training_flops_per_token
-from neobert.recipe import Precision, Pretraining
+from neobert.recipe import Pretraining, PretrainingPrecision
 from neobert.training.loop import Step
 
 
@@ -115,10 +115,10 @@ def peak_memory_bytes(device: torch.device) -> dict[str, int]:
 BUDGET_SECONDS = 0.3
 SIZES = {"cpu": (256, 512, 1024, 2048), "cuda": (2048, 4096, 8192)}
 REPEATS = 3
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "bf16_residual": torch.bfloat16}
 
 
-def matmul_ceiling(device: torch.device, precision: Precision) -> float:
+def matmul_ceiling(device: torch.device, precision: PretrainingPrecision) -> float:
     """Floating-point operations a second of the fastest square product, with the threads that torch has now.
 
     Measured once a process, for some 0.3 seconds: of a few sizes the best, and of each size the best of several.
@@ -127,7 +127,7 @@ def matmul_ceiling(device: torch.device, precision: Precision) -> float:
 
 
 @cache
-def _measure_ceiling(device: torch.device, precision: Precision, threads: int) -> float:
+def _measure_ceiling(device: torch.device, precision: PretrainingPrecision, threads: int) -> float:
     deadline, best = time.perf_counter() + BUDGET_SECONDS, 0.0
     for size in SIZES[device.type]:
         work = 2.0 * size**3
@@ -150,9 +150,9 @@ def _seconds(left: Tensor, right: Tensor, out: Tensor) -> float:
     return time.perf_counter() - started
 
 
-def datasheet_ceiling(device: torch.device, precision: Precision) -> float | None:
+def datasheet_ceiling(device: torch.device, precision: PretrainingPrecision) -> float | None:
     """The data sheet's peak of a GPU in bf16; None on a CPU, for a GPU that no row names, and in fp32."""
-    if device.type != "cuda" or precision != "bf16":
+    if device.type != "cuda" or precision == "fp32":
         return None
     return datasheet_peak(torch.cuda.get_device_name(device))
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from neobert.errors import RunFailed
-from neobert.recipe import Precision
+from neobert.recipe import PretrainingPrecision
 from neobert.runs.run_file import CompileWord
 from neobert.training.engine import autocast
 
@@ -40,7 +40,7 @@ class TrialStep:
 
     model: nn.Module
     loss: Callable[[], Tensor]
-    precision: Precision
+    precision: PretrainingPrecision
     device: torch.device
 
     def run(self) -> None:
@@ -91,10 +91,14 @@ class Remainder:
 
 
 def compiling_pays(
-    left: Iterable[Remainder], layers: int, device: torch.device, precision: Precision, least_seconds: float = 0.0
+    left: Iterable[Remainder],
+    layers: int,
+    device: torch.device,
+    precision: PretrainingPrecision,
+    least_seconds: float = 0.0,
 ) -> bool:
     """Whether more than `least_seconds` are left to do, and compiling earns itself back in them."""
-    kept = 1 - SAVED_SHARE[device.type, precision]
+    kept = 1 - SAVED_SHARE[device.type, "fp32" if precision == "fp32" else "bf16"]
     of_size, of_layer = COMPILE_SECONDS[device.type]
     eager_seconds = gain_seconds = cost_seconds = 0.0
     for part in left:

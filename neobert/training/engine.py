@@ -17,7 +17,8 @@ from torch.profiler import record_function
 
 from neobert.errors import RunFailed
 from neobert.model.attention import send
-from neobert.recipe import Optimization, Precision
+from neobert.model.encoder import residual_stream
+from neobert.recipe import Optimization, PretrainingPrecision
 from neobert.training.optimization import (
     build_optimizer,
     optimizer_tensors,
@@ -123,9 +124,12 @@ class Update:
         raise RunFailed(f"{what}, first seen in {self._explain()}")
 
 
-def autocast(device: torch.device, precision: Precision) -> AbstractContextManager[object]:
-    """bf16 autocast over fp32 weights where the recipe says so."""
-    return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
+@contextmanager
+def autocast(device: torch.device, precision: PretrainingPrecision) -> Iterator[None]:
+    """bf16 autocast over fp32 weights where the recipe says so, around a residual stream in fp32 or in bf16."""
+    stream = residual_stream(torch.bfloat16) if precision == "bf16_residual" else nullcontext()
+    with torch.autocast(device.type, torch.bfloat16, enabled=precision != "fp32"), stream:
+        yield
 
 
 class Engine(Generic[MicroBatch]):
@@ -145,7 +149,7 @@ class Engine(Generic[MicroBatch]):
         objective: Callable[[nn.Module, MicroBatch], Tensor],
         count: Callable[[MicroBatch], int],
         recipe: Optimization,
-        precision: Precision,
+        precision: PretrainingPrecision,
         device: torch.device,
         prepare: Callable[[nn.Module, Sequence[MicroBatch]], Sequence[MicroBatch]] | None = None,
     ) -> None:
@@ -154,7 +158,7 @@ class Engine(Generic[MicroBatch]):
         self.count = count
         self.prepare = prepare
         self.recipe = recipe
-        self.precision: Precision = precision
+        self.precision: PretrainingPrecision = precision
         self.device = device
         self.processes = dist.get_world_size() if dist.is_initialized() else 1
         self.optimizer = build_optimizer(self.model, recipe)

@@ -159,7 +159,7 @@ class PretrainingTrainer(Trainer[Batch]):
 
     def _collate(self, share: PackedRows, sizes: PaddingSizes) -> Batch:
         recipe = self.run.recipe
-        flat = self.device.type == "cuda" and recipe.precision == "bf16"
+        flat = self.device.type == "cuda" and recipe.precision != "fp32"
         return collate(share, self.corpus, recipe.masking, sizes=sizes, flat=flat)
 
     def compile(self, began_compiled: bool | None) -> None:

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from neobert.errors import MissingData, RunFailed
-from neobert.recipe import Precision
+from neobert.recipe import PretrainingPrecision
 from neobert.training.engine import Engine, Phases, autocast, on_device
 
 MicroBatch = TypeVar("MicroBatch")
@@ -58,11 +58,11 @@ def _deepspeed(device: torch.device) -> ModuleType:
 class _Autocast(nn.Module):
     """The model under the recipe's precision, which DeepSpeed would switch off around its forward pass."""
 
-    def __init__(self, model: nn.Module, device: torch.device, precision: Precision) -> None:
+    def __init__(self, model: nn.Module, device: torch.device, precision: PretrainingPrecision) -> None:
         super().__init__()
         self.model = model
         self.device = device
-        self.precision: Precision = precision
+        self.precision: PretrainingPrecision = precision
 
     def forward(self, *inputs: Any) -> Any:
         with autocast(self.device, self.precision):
