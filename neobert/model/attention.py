@@ -12,10 +12,14 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.nn.attention import activate_flash_attention_impl, current_flash_attention_impl
 
 from neobert.model.size import KERNEL_HEAD_MULTIPLE
 
 FLASH_ATTN_INSTALLED = find_spec("flash_attn") is not None
+
+FA3_CAPABILITY = 9
+"""Major compute capability of the GPUs for which FlashAttention 3 is written (Hopper)."""
 
 LOW_PRECISION = (torch.bfloat16, torch.float16)
 
@@ -186,6 +190,21 @@ def is_flash_attn_available() -> bool:
     return FLASH_ATTN_INSTALLED
 
 
+def activate_fa3(device: torch.device) -> None:
+    """Let torch's variable-length attention use FlashAttention 3, where its package (`flash_attn_interface`) is
+    installed and the GPU has instructions for it."""
+    if device.type != "cuda" or find_spec("flash_attn_interface") is None or current_flash_attention_impl() is not None:
+        return
+    if torch.cuda.get_device_capability(device)[0] == FA3_CAPABILITY:
+        activate_flash_attention_impl("FA3")
+
+
+def variable_length_kernels() -> str:
+    """Which kernels compute variable-length attention: those of FlashAttention 3 where `activate_fa3` found them, else
+    flash_attn's where it is installed, else torch's own."""
+    return current_flash_attention_impl() or ("flash_attn" if is_flash_attn_available() else "torch")
+
+
 def attend(query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, gather: GatherIndex | None = None) -> Tensor:
     """Softmax attention in both directions, scaled by 1/√(head size).
 
@@ -213,11 +232,11 @@ def attend(query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, gathe
 def _variable_length_attention(
     query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, asking: Tensor, scale: float
 ) -> Tensor:
-    """flash_attn where it is installed, else the flash kernels inside torch; `asking` are the queries' boundaries."""
+    """By `variable_length_kernels`; `asking` are the queries' boundaries."""
     flat = query.flatten(0, 1), key.flatten(0, 1), value.flatten(0, 1)
     asked, longest = plan.boundaries, plan.longest
     assert asked is not None
-    if is_flash_attn_available():
+    if is_flash_attn_available() and current_flash_attention_impl() is None:
         from flash_attn import flash_attn_varlen_func
 
         attended = flash_attn_varlen_func(*flat, asking, asked, longest, longest, softmax_scale=scale)

@@ -10,6 +10,11 @@ from neobert.model.encoder import Encoder
 IGNORED_TARGET = -100
 """The target of padding: torch's cross-entropy leaves it out."""
 
+COLUMN_MULTIPLE = 64
+"""CUDA's fast products of matrices want rows that begin at multiples of 16 bytes, and tile columns by this."""
+
+WANT_ALIGNED_ROWS = ("cuda",)
+
 Weights = dict[str, Tensor]
 
 
@@ -25,12 +30,21 @@ class MaskedLanguageModel(nn.Module):
         """Scores over the vocabulary, (rows, tokens, vocabulary) or, with `gather`, (gathered, vocabulary)."""
         return self.decoder(self.model(token_ids, plan, gather))
 
+    def _padded_logits(self, hidden: Tensor) -> Tensor:
+        """Logits whose rows are aligned in memory where kernels want that: columns of minus infinity change no loss."""
+        missing = -self.decoder.out_features % COLUMN_MULTIPLE
+        if not missing or hidden.device.type not in WANT_ALIGNED_ROWS:
+            logits: Tensor = self.decoder(hidden)
+            return logits
+        weight = functional.pad(self.decoder.weight, (0, 0, 0, missing))
+        return functional.linear(hidden, weight, functional.pad(self.decoder.bias, (0, missing), value=-torch.inf))
+
     def forward(self, token_ids: Tensor, plan: AttentionPlan, gather: GatherIndex | None, targets: Tensor) -> Tensor:
         """Cross-entropy in nats summed over the `targets` that are not −100: an fp32 scalar.
 
         targets: (rows, tokens) or, with `gather`, (gathered,).
         """
-        logits = self.logits(token_ids, plan, gather).float()
+        logits = self._padded_logits(self.model(token_ids, plan, gather)).float()
         return functional.cross_entropy(
             logits.flatten(0, -2), targets.flatten(), ignore_index=IGNORED_TARGET, reduction="sum"
         )

@@ -33,6 +33,7 @@ from torch.distributed import PrefixStore, Store, TCPStore
 from neobert.errors import EXIT_RUN_FAILED, RunFailed
 from neobert.files import json_bytes, read_json, replace_file
 from neobert.identity import plain
+from neobert.model.attention import activate_fa3
 from neobert.processes import Stopped, StopRequest, start_child
 from neobert.runs.claims import RELEASED, acquire, is_claimed, last_owner
 from neobert.runs.layout import Layout
@@ -131,7 +132,9 @@ def default_device() -> torch.device:
         raise ValueError(f"process {local_rank} of this machine sees {count} GPUs, one for each of those before it")
     index = local_rank if count > 1 else 0
     torch.cuda.set_device(index)  # streams, events and memory are those of the current one
-    return torch.device("cuda", index)
+    device = torch.device("cuda", index)
+    activate_fa3(device)
+    return device
 
 
 @dataclass(frozen=True)

@@ -153,6 +153,7 @@ def test_torchs_own_compiler_gives_eager_updates():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores for float32 matrix multiplication:UserWarning")
 def test_cuda_graphs_give_eager_losses_at_two_points():
     """Losses of the first evaluations, in fp32; the second point replays the graphs of the first."""
     eager, compiled = (tuner_of(Compiling(word), torch.device("cuda")) for word in ("off", "on"))

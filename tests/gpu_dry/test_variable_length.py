@@ -1,7 +1,9 @@
 """The variable-length path of training with real numbers: a stand-in for the kernel computes on the CPU, refuses what
 the kernel on CUDA would, and gives the losses and gradients of rows."""
 
+import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -148,3 +150,47 @@ def test_the_stand_in_refuses_what_the_kernel_cannot_take(change: Any) -> None:
         check(tokens, tokens, tokens, change(right), right, 5, 5)
     with pytest.raises(AssertionError):
         check(tokens, tokens, tokens, right, right, 5, 4)
+
+
+@pytest.mark.parametrize(
+    ("installed", "device", "capability", "activated"),
+    [
+        (True, "cuda", 9, ["FA3"]),
+        (True, "cuda", 8, []),
+        (True, "cpu", 9, []),
+        (False, "cuda", 9, []),
+    ],
+)
+def test_flash_attention_3_is_taken_where_it_is_installed_on_a_hopper(
+    monkeypatch: pytest.MonkeyPatch, installed: bool, device: str, capability: int, activated: list[str]
+) -> None:
+    found: list[str] = []
+    monkeypatch.setattr(attention, "find_spec", lambda name: object() if installed else None)
+    monkeypatch.setattr(attention, "activate_flash_attention_impl", found.append)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (capability, 0))
+    attention.activate_fa3(torch.device(device))
+    assert found == activated
+
+
+@pytest.mark.parametrize(
+    ("active", "installed", "taken", "own"),
+    [(None, False, "torch", 0), (None, True, "flash_attn", 1), ("FA3", True, "FA3", 0)],
+)
+def test_flash_attention_3_comes_before_flash_attn_and_that_before_torchs_own(
+    monkeypatch: pytest.MonkeyPatch, active: str | None, installed: bool, taken: str, own: int
+) -> None:
+    calls: list[Tensor] = []
+
+    def flash_attn_varlen_func(query: Tensor, *words: Any, **named: Any) -> Tensor:
+        calls.append(query)
+        return query
+
+    monkeypatch.setattr(attention, "FLASH_ATTN_INSTALLED", installed)
+    monkeypatch.setattr(attention, "current_flash_attention_impl", lambda: active)
+    monkeypatch.setitem(sys.modules, "flash_attn", SimpleNamespace(flash_attn_varlen_func=flash_attn_varlen_func))
+    tokens = torch.zeros(1, 8, 2, 8)
+    boundaries = torch.tensor([0, 3, 8], dtype=torch.int32)
+    plan = attention.AttentionPlan(torch.zeros(1, 8, dtype=torch.int64), boundaries=boundaries, longest=5)
+    attention.attend(tokens, tokens, tokens, plan)
+    assert attention.variable_length_kernels() == taken
+    assert (len(calls), len(CALLS)) == (own, 1 - own)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
 
+from neobert.model import heads
 from neobert.model.attention import GatherIndex, packed_plan, padded_plan, take_places, whole_rows_plan
 from neobert.model.heads import MaskedLanguageModel
 from tests.support.described_model import described_logits
@@ -35,6 +36,27 @@ def test_logits_are_those_of_the_description_with_and_without_padding(network):
         torch.testing.assert_close(padded[row, : len(document)], expected, **CLOSE)
         alone = network.logits(document[None], whole_rows_plan(document[None]))
         torch.testing.assert_close(alone[0], expected, **CLOSE)
+
+
+def test_a_head_padded_for_aligned_rows_gives_the_same_loss_and_gradients(network, monkeypatch):
+    documents = [random_document(length) for length in (CONTEXT, 9)]
+    token_ids, numbers, _ = pack([[document] for document in documents], CONTEXT)
+    columns: list[int] = []
+    cross_entropy = heads.functional.cross_entropy
+
+    def seen(logits: Tensor, *words: Tensor, **named: object) -> Tensor:
+        columns.append(logits.shape[1])
+        return cross_entropy(logits, *words, **named)
+
+    monkeypatch.setattr(heads.functional, "cross_entropy", seen)
+    found = []
+    for device in ("cuda", "cpu"):
+        monkeypatch.setattr(heads, "WANT_ALIGNED_ROWS", (device,))
+        loss = network(token_ids, padded_plan(numbers >= 0), None, token_ids)
+        found.append([loss, *torch.autograd.grad(loss, list(network.parameters()), allow_unused=True)])
+    assert columns == [50, 64]
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
 
 
 # Neighbours and padding
