@@ -1,5 +1,6 @@
 """Steps of one rank of a process group that only pretends: its collectives return at once."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,7 +18,8 @@ from benchmarks.data import web_lengths
 from benchmarks.pretended_cuda import pretended_cuda
 from neobert.model.build import build_masked_language_model, initialize
 from neobert.training.compiling import TrialStep, compile_model
-from neobert.training.engine import Engine
+from neobert.training.distributed import default_device
+from neobert.training.engine import Engine, Phases
 from neobert.training.pretraining import summed_loss
 from tests.gpu_dry.passes import GPU, Pass, pretraining_batches, pretraining_engine, recipe_of
 
@@ -94,3 +96,12 @@ def count_graphs_of_ddp() -> tuple[int, int]:
         before = len(graphs)
         engine.step([other], 1e-4)
     return before, len(graphs) - before
+
+
+def record_events(local_rank: int, gpus: int) -> tuple[str, list[int]]:
+    """(the device of a rank, the GPUs on which the events of its engine were recorded)."""
+    with pretended_cuda(gpus) as gpu, mock.patch.dict(os.environ, LOCAL_RANK=str(local_rank)):
+        device = default_device()
+        with Phases(device).during("forward"):
+            pass
+        return str(device), gpu.recorded

@@ -14,3 +14,7 @@ def test_a_step_of_ddp_sends_each_gradient_once_and_waits_for_nothing(pretend: P
 
 def test_a_size_that_comes_within_ddp_is_one_graph_too(pretend: Pretend) -> None:
     assert pretend(groups.count_graphs_of_ddp) == (1, 1)
+
+
+def test_events_of_a_rank_are_recorded_on_its_own_gpu(pretend: Pretend) -> None:
+    assert pretend(groups.record_events, 3, 4) == ("cuda:3", [3, 3])
