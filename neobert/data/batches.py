@@ -63,8 +63,8 @@ class ExactSizes:
 class PaddingBuckets:
     """What a batch of so many rows usually needs, or as many quarters more as it takes: few different sizes.
 
-    Rows come in steps of a quarter of `most_rows`. `rate` of the tokens are predicted, and a document has
-    `document_tokens` in the mean.
+    Rows come in steps of a quarter of `most_rows`, and never more come. `rate` of the tokens are predicted, and a
+    document has `document_tokens` in the mean.
     """
 
     most_rows: int
@@ -73,7 +73,7 @@ class PaddingBuckets:
     document_tokens: float
 
     def rows(self, needed: int) -> int:
-        return multiple(max(1, needed), max(1, self.most_rows // ROW_STEPS))
+        return min(self.most_rows, multiple(max(1, needed), max(1, self.most_rows // ROW_STEPS)))
 
     def row_queries(self, needed: int) -> int:
         mean = self.rate * self.context

@@ -281,6 +281,15 @@ def test_slots_grow_in_eights_and_drop_no_target() -> None:
     assert many.predicted_tokens > 0.85 * rows.real_tokens - 2 * len(rows.spans.rows)
 
 
+@given(st.integers(1, 96), st.data())
+def test_rows_in_buckets_are_few_sizes_and_never_more_than_a_micro_batch_has(most: int, data: st.DataObject) -> None:
+    """65 rows are 65 and not 80."""
+    sizes = PaddingBuckets(most, CONTEXT, BERT.rate, 20.0)
+    needed = data.draw(st.integers(0, most))
+    assert max(1, needed) <= sizes.rows(needed) <= most
+    assert len({sizes.rows(count) for count in range(most + 1)}) <= 7
+
+
 @packings
 def test_fixed_sizes_are_few_and_drop_no_target(packing: PackingWord) -> None:
     documents = small_documents(400)
