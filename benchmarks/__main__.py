@@ -10,11 +10,10 @@ import argparse
 import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
-from benchmarks.measuring import Benchmark, read_results
+from benchmarks.measuring import README, Benchmark, between_markers, read_results
 from neobert.files import replace_file
 
 BENCHMARKS = {
@@ -33,7 +32,6 @@ BENCHMARKS = {
 TAKE_DATA = ("encoding", "glue")
 """Those that read --data of the whole run; the others keep to synthetic data, on which the table stands."""
 
-README = Path(__file__).parent / "README.md"
 BEGIN = "<!-- table: python -m benchmarks table -->"
 END = "<!-- end of table -->"
 COLUMNS = ("benchmark", "ratio", "goal", "met", "what is compared", "machine", "date")
@@ -95,11 +93,7 @@ def with_table(text: str, results: list[dict[str, Any]]) -> str:
     Raises:
         ValueError: a marker line is missing.
     """
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"{README.name} lacks the line {END if begin else BEGIN!r}: put the table between both")
-    return f"{before}{BEGIN}\n{table(results)}\n{END}{after}"
+    return between_markers(text, BEGIN, END, table(results))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import cycle
 from typing import Any, Literal
@@ -27,7 +27,7 @@ from neobert.data.shards import FRAME_TOKENS, Documents, Integers, all_documents
 from neobert.model.build import build_masked_language_model, initialize
 from neobert.model.heads import IGNORED_TARGET
 from neobert.model.size import gated_width
-from neobert.recipe import Model, Precision, Pretraining
+from neobert.recipe import Model, Precision, Pretraining, PretrainingPrecision
 from neobert.training.engine import Engine, autocast
 from neobert.training.pretraining import summed_loss
 
@@ -242,7 +242,7 @@ def in_all_modes(name: str, precision: Precision) -> list[str]:
     return [contender_name(name, precision, mode) for mode in MODES]
 
 
-def neobert_recipe(precision: Precision, **shape: int) -> Pretraining:
+def neobert_recipe(precision: PretrainingPrecision, **shape: int) -> Pretraining:
     """NeoBERT's pre-training, at another shape where one is given."""
     recipe = variants()["M10"].recipe.pretraining
     model = recipe.model.model_copy(update=shape)
@@ -251,13 +251,30 @@ def neobert_recipe(precision: Precision, **shape: int) -> Pretraining:
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """What all contenders of a benchmark share."""
+    """What all contenders of a benchmark share; `backend` is what ours is compiled by."""
 
     recipe: Pretraining
     documents: MaskedDocuments
     documents_per_step: int
     device: torch.device
     attention: str = "sdpa"
+    backend: str = "inductor"
+
+    def own_batches(self, mode: Mode) -> list[Batch]:
+        """Our batches of all documents, on the CPU."""
+        return own_batches(self.documents, self.documents_per_step, self.device, fixed=mode == "compiled")
+
+    def own_engine(self, mode: Mode) -> Engine[Batch]:
+        """Our engine, as a run of the recipe has it, on fresh weights."""
+        recipe = self.recipe
+        model = build_masked_language_model(recipe.model, self.documents.context)
+        initialize(model, recipe.model.initialization, recipe.seed)
+        model.train()
+        if mode == "compiled":
+            model.compile(dynamic=False, backend=self.backend)
+        return Engine(
+            model, summed_loss, lambda batch: batch.predicted_tokens, recipe.optimization, recipe.precision, self.device
+        )
 
     def contenders(
         self, precisions: Sequence[Precision], peers: Mapping[Peer, Sequence[Mode]]
@@ -267,28 +284,20 @@ class Setting:
         for precision in precisions:
             recipe = self.recipe.model_copy(update={"precision": precision})
             for mode in MODES:
-                makers[contender_name(OURS, precision, mode)] = partial(self._own_step, recipe, mode)
+                makers[contender_name(OURS, precision, mode)] = partial(replace(self, recipe=recipe).own_step, mode)
             for peer, modes in peers.items():
                 for mode in modes:
                     makers[contender_name(peer.name, precision, mode)] = partial(self._peer_step, peer, recipe, mode)
         return makers
 
-    def _own_step(self, recipe: Pretraining, mode: Mode) -> Step:
-        """One update of the engine, as a run of the recipe has it, on fresh weights and the next batch."""
-        batches = own_batches(self.documents, self.documents_per_step, self.device, fixed=mode == "compiled")
-        model = build_masked_language_model(recipe.model, batches[0].token_ids.shape[1])
-        initialize(model, recipe.model.initialization, recipe.seed)
-        model.train()
-        if mode == "compiled":
-            model.compile(dynamic=False)
-        engine = Engine(
-            model, summed_loss, lambda batch: batch.predicted_tokens, recipe.optimization, recipe.precision, self.device
-        )
-        upcoming = cycle([batch.to(self.device) for batch in batches])
+    def own_step(self, mode: Mode) -> Step:
+        """One update of our engine on the next batch."""
+        engine = self.own_engine(mode)
+        upcoming = cycle([batch.to(self.device) for batch in self.own_batches(mode)])
 
         def step() -> int:
             batch = next(upcoming)
-            engine.step([batch], recipe.optimization.peak_learning_rate).measured()
+            engine.step([batch], self.recipe.optimization.peak_learning_rate).measured()
             return batch.real_tokens
 
         return step
@@ -335,7 +344,7 @@ class Setting:
 
     def figures(self, peers: Sequence[Peer]) -> dict[str, Any]:
         """The setting, for a result file."""
-        batches = own_batches(self.documents, self.documents_per_step, self.device)
+        batches = self.own_batches("eager")
         return {
             "documents": len(self.documents),
             "documents per step": self.documents_per_step,

@@ -24,6 +24,7 @@ from neobert.runs.records import provenance
 Returned = TypeVar("Returned")
 
 FOLDER = Path(__file__).parent / "results"
+README = Path(__file__).parent / "README.md"
 
 
 @dataclass(frozen=True)
@@ -170,8 +171,6 @@ def devices_with(package: str) -> list[str]:
 
 def write_result(name: str, ratio: float | None, goal: Goal, figures: dict[str, Any], folder: Path) -> None:
     """Write <name>.json whole and print it; a `ratio` of None says that it was not measured here."""
-    made = provenance()
-    commit = made["commit"] and made["commit"][:12] + ("+" if made["dirty"] else "")
     content = {
         "name": name,
         "ratio": None if ratio is None else round(ratio, 3),
@@ -179,16 +178,36 @@ def write_result(name: str, ratio: float | None, goal: Goal, figures: dict[str, 
         "met": goal.is_met(ratio),
         "figures": figures,
         "machine": describe_machine(),
-        "versions": {"python": made["machine"]["python"], "commit": commit, **made["packages"]},
+        "versions": describe_versions(),
         "date": datetime.now(UTC).date().isoformat(),
     }
     replace_file(folder / f"{name}.json", json_bytes(content))
     print(json_bytes(content).decode(), flush=True)
 
 
+def describe_versions() -> dict[str, str | None]:
+    """Python, the commit (with "+" where files differ from it) and the packages that decide results."""
+    made = provenance()
+    commit = made["commit"] and made["commit"][:12] + ("+" if made["dirty"] else "")
+    return {"python": made["machine"]["python"], "commit": commit, **made["packages"]}
+
+
 def read_results(folder: Path = FOLDER) -> list[dict[str, Any]]:
     """All result files, by name."""
     return [read_json(path) for path in sorted(folder.glob("*.json"))]
+
+
+def between_markers(text: str, begin: str, end: str, content: str) -> str:
+    """`text` with `content` between two marker lines.
+
+    Raises:
+        ValueError: a marker line is missing.
+    """
+    before, found, rest = text.partition(begin)
+    _, closed, after = rest.partition(end)
+    if not found or not closed:
+        raise ValueError(f"{README.name} lacks the line {end if found else begin!r}: put the table between both")
+    return f"{before}{begin}\n{content}\n{end}{after}"
 
 
 def describe_machine() -> dict[str, Any]:

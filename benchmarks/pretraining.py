@@ -277,6 +277,14 @@ def recipe_with(rows: int) -> Pretraining:
     return recipe.model_copy(update={"stages": (stage,), "packing": "packed"})
 
 
+def plan_worker(root: Path, run: PretrainingRun, execution: Execution, corpora: Path) -> tuple[Path, list[str]]:
+    """Plan a run in an empty folder of runs that shares tokenised corpora with another one; its folder, and the command
+    that trains it."""
+    (root / "data").symlink_to(corpora / "data")
+    folder = write_run_file(Layout(root), run, SOURCE, execution, {"variants": ["M10"]})
+    return folder, [sys.executable, "-m", "neobert.runs.worker", "--runs", str(root), f"pretraining/{run.id}"]
+
+
 def train_with(processes: int, run: PretrainingRun, corpora: Path) -> tuple[float, float | None]:
     """Train with the real worker in a new folder; return the median of real tokens a second, and the bytes a step that
     anyone on this machine sent to it, where the system counts them."""
@@ -285,10 +293,8 @@ def train_with(processes: int, run: PretrainingRun, corpora: Path) -> tuple[floa
         threads=1, processes=processes, micro_batch_tokens=rows_each * ROW_TOKENS, checkpoint_interval_steps=STEPS
     )
     with tempfile.TemporaryDirectory() as root:
-        (Path(root) / "data").symlink_to(corpora / "data")
-        folder = write_run_file(Layout(Path(root)), run, SOURCE, execution, {"variants": ["M10"]})
+        folder, command = plan_worker(Path(root), run, execution, corpora)
         before = int(LOOPBACK.read_text()) if LOOPBACK.exists() else None
-        command = [sys.executable, "-m", "neobert.runs.worker", "--runs", root, f"pretraining/{run.id}"]
         subprocess.run(command, check=True, env=worker_environment(1))
         sent = None if before is None else (int(LOOPBACK.read_text()) - before) / STEPS
         lines = [line for line in read_lines(folder / "metrics.jsonl") if "loss" in line][UNCOUNTED_STEPS:]

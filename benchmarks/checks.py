@@ -1,0 +1,429 @@
+"""What one GPU can falsify in one process: kernels, a step's numbers, memory, waits and speed, fine-tuning, vectors.
+
+`benchmarks.acceptance` runs each check in a process of its own.
+"""
+
+import gc
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
+
+from ablations.ladder import variants
+from benchmarks.contenders import MODES, OURS, Mode, Setting, contender_name, neobert_recipe, race
+from benchmarks.data import IDS
+from benchmarks.measuring import Goal, Result
+from benchmarks.pretraining import TOKENS_PER_STEP, gpu_setting
+from neobert.embeddings.contrastive import GradCache, StepCollator, StepTexts, match_texts
+from neobert.embeddings.encoders import DTYPES, PackedEncoder
+from neobert.errors import MissingData, RunFailed
+from neobert.glue.encoding import EncodedSplit, EncodedTask
+from neobert.glue.finetuning import Compiling, Evaluation, FineTuner
+from neobert.glue.tasks import TASKS
+from neobert.model.attention import is_flash_attn_available
+from neobert.model.build import build_classifier, build_encoder, initialize
+from neobert.model.heads import encoder_part
+from neobert.model.size import MicroBatchShape, training_memory
+from neobert.processes import REPOSITORY
+from neobert.recipe import Point, Precision
+from neobert.training.accounting import datasheet_ceiling, forget_peak_memory, matmul_ceiling
+from neobert.training.distributed import Process, default_device
+from neobert.training.engine import autocast
+from neobert.training.pretraining import summed_loss
+
+CPU = torch.device("cpu")
+
+RATE = 1e-4
+"""Peak learning rate of the steps that are measured; none is trained for long."""
+
+TINY = {"layers": 3, "width": 64, "heads": 4, "feedforward_width": 96, "vocabulary_size": 512}
+
+TINY_CONTEXT = 64
+
+
+def setting_here(rehearse: bool) -> Setting:
+    """NeoBERT's shape on the GPU; in a rehearsal three layers on the CPU, traced but not compiled.
+
+    Raises:
+        MissingData: there is no GPU.
+    """
+    if rehearse:
+        return replace(gpu_setting(neobert_recipe("bf16", **TINY), TINY_CONTEXT, 256, CPU), backend="aot_eager")
+    if not torch.cuda.is_available():
+        raise MissingData("there is no GPU here: --rehearse tries the checks on the CPU")
+    return gpu_setting(neobert_recipe("bf16"), 1024, TOKENS_PER_STEP, default_device())
+
+
+def on_gpu(setting: Setting, value: float | None) -> float | None:
+    """A value that says something about a GPU; None in a rehearsal, whose claim then stays open."""
+    return value if setting.device.type == "cuda" else None
+
+
+@dataclass(frozen=True)
+class Check:
+    """`measure` gives the value of each of the `goals`, None where it cannot be judged here."""
+
+    measure: Callable[[Setting], Iterator[Result]]
+    goals: Mapping[str, Goal]
+
+
+def measure_environment(setting: Setting) -> Iterator[Result]:
+    """What this machine is, and whether its matrix products are as fast as they should be."""
+    peak, reached = datasheet_ceiling(setting.device, "bf16"), matmul_ceiling(setting.device, "bf16")
+    figures = {
+        "TFLOP/s of the fastest product in bf16": round(reached / 1e12, 1),
+        "flash-attn": is_flash_attn_available(),
+        "CUDA of torch": torch.version.cuda,
+        "GPUs": torch.cuda.device_count(),
+    }
+    if setting.device.type == "cuda":
+        properties = torch.cuda.get_device_properties(setting.device)
+        figures |= {
+            "capability": f"{properties.major}.{properties.minor}",
+            "GB of memory": round(properties.total_memory / 1e9, 1),
+            "NCCL": ".".join(map(str, torch.cuda.nccl.version())),
+        }
+    yield Result("fastest product", None if peak is None else reached / peak, figures)
+
+
+ENVIRONMENT = Check(
+    measure_environment,
+    {"fastest product": Goal(0.6, "at least", "the fastest matrix product in bf16 / the peak of the data sheet")},
+)
+
+
+def run_gpu_tests(setting: Setting) -> Iterator[Result]:
+    """The project's own tests that need a GPU; in a rehearsal all of them are skipped."""
+    import pytest
+
+    tests = REPOSITORY / "tests"
+    files = [path for path in sorted(tests.rglob("test_*.py")) if "pytest.mark.gpu" in path.read_text()]
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        # CUDA warns about itself, so that warnings are no errors here.
+        flags = ["-m", "gpu", "-W", "default", "-p", "no:cacheprovider", f"--junitxml={report}"]
+        code = pytest.main([*flags, f"--rootdir={REPOSITORY}", *map(str, files)])
+        suite = next(ElementTree.parse(report).iter("testsuite"))
+    counts = {name: int(suite.attrib[name]) for name in ("tests", "failures", "errors", "skipped")}
+    passed = counts["tests"] - counts["failures"] - counts["errors"] - counts["skipped"]
+    failed = counts["failures"] + counts["errors"] if counts["tests"] else int(code)
+    yield Result("failed tests", failed, {"exit code of pytest": int(code), **counts})
+    yield Result("passed tests", on_gpu(setting, passed), {})
+
+
+KERNELS = Check(
+    run_gpu_tests,
+    {
+        "failed tests": Goal(0, "at most", "tests that need a GPU and fail"),
+        "passed tests": Goal(1, "at least", "tests that need a GPU and pass"),
+    },
+)
+
+
+def two_rows(setting: Setting) -> Setting:
+    """Steps of two rows, which a CPU computes in seconds."""
+    return replace(setting, documents_per_step=round(2 / setting.documents.padded_fill))
+
+
+def gradient_of(setting: Setting, mode: Mode) -> tuple[float, Tensor]:
+    """The loss of the first batch on fresh weights, and its gradient as one vector on the CPU."""
+    model = setting.own_engine(mode).model
+    batch = setting.own_batches(mode)[0].to(setting.device)
+    with autocast(setting.device, setting.recipe.precision):
+        loss = summed_loss(model, batch)
+    gradients = torch.autograd.grad(loss, list(model.parameters()))
+    return loss.item(), torch.cat([gradient.flatten().cpu() for gradient in gradients])
+
+
+def compare_steps(setting: Setting) -> Iterator[Result]:
+    """Loss and gradient of two rows in bf16, eager and compiled, against fp32 on the CPU."""
+    small = two_rows(setting)
+    exact = small.recipe.model_copy(update={"precision": "fp32"})
+    true_loss, true_gradient = gradient_of(replace(small, recipe=exact, device=CPU), "eager")
+    for mode in MODES:
+        loss, gradient = gradient_of(small, mode)
+        yield Result(f"loss, {mode}", abs(loss / true_loss - 1), {"loss": loss, "loss in fp32": true_loss})
+        distance = float((gradient - true_gradient).norm() / true_gradient.norm())
+        yield Result(f"gradient, {mode}", distance, {})
+
+
+STEP = Check(
+    compare_steps,
+    {f"loss, {mode}": Goal(0.005, "at most", f"|loss / that in fp32 on the CPU − 1|, {mode}") for mode in MODES}
+    | {
+        f"gradient, {mode}": Goal(0.03, "at most", f"distance of the gradient to that in fp32 / its norm, {mode}")
+        for mode in MODES
+    },
+)
+
+
+def compare_memory(setting: Setting) -> Iterator[Result]:
+    """Peak of a step, and what the allocator takes beyond it, against what `--dry-run` computes."""
+    engine, batch = setting.own_engine("eager"), setting.own_batches("eager")[0].to(setting.device)
+    engine.step([batch], RATE).measured()  # makes the optimizer's state
+    forget_peak_memory(setting.device)
+    engine.step([batch], RATE).measured()
+    rows, context = batch.token_ids.shape
+    shape = MicroBatchShape(rows, context, len(batch.targets))
+    computed = training_memory(setting.recipe, context, shape, "single", 1, rows * context)
+    expected = computed.total - computed.reserve
+    figures: dict[str, Any] = {"rows": rows, "GB computed": round(expected / 1e9, 2)}
+    if setting.device.type == "cpu":
+        yield Result("peak", None, figures)
+        yield Result("reserve", None, {})
+        return
+    peak, reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
+    figures |= {"GB at the peak": round(peak / 1e9, 2), "GB reserved": round(reserved / 1e9, 2)}
+    yield Result("peak", abs(peak / expected - 1), figures)
+    yield Result("reserve", (reserved - peak) / computed.reserve, {})
+
+
+MEMORY = Check(
+    compare_memory,
+    {
+        "peak": Goal(0.08, "at most", "|peak of a step / what --dry-run computes − 1|"),
+        "reserve": Goal(1, "at most", "what the allocator takes beyond the peak / the reserve that is computed with"),
+    },
+)
+
+
+def waits(call: Callable[[], Any], device: torch.device) -> bool:
+    """Whether a call waits for the GPU."""
+    if device.type == "cpu":
+        call()
+        return False
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        call()
+    except RuntimeError as error:
+        if "synchroniz" not in str(error):
+            raise
+        print(f"waits: {error}", file=sys.stderr, flush=True)
+        return True
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    return False
+
+
+def count_waits(setting: Setting) -> Iterator[Result]:
+    """Three steps of pre-training, and three batches of texts, none of which may wait for the GPU."""
+    engine, batch = setting.own_engine("eager"), setting.own_batches("eager")[0].to(setting.device)
+    for _ in range(3):
+        engine.step([batch], RATE).measured()
+    steps = sum(waits(partial(engine.step, [batch], RATE), setting.device) for _ in range(3))
+    yield Result("steps that wait", on_gpu(setting, steps), {})
+    encoder, texts = text_encoder(setting, setting.device, "bf16"), random_texts(setting)
+
+    @torch.no_grad()
+    def encode() -> None:
+        encoder(encoder.collate(texts, setting.device, "bf16"))
+
+    encode()
+    batches = sum(waits(encode, setting.device) for _ in range(3))
+    yield Result("batches of texts that wait", on_gpu(setting, batches), {})
+
+
+SYNCS = Check(
+    count_waits,
+    {
+        "steps that wait": Goal(0, "at most", "of three steps of pre-training, those that wait for the GPU"),
+        "batches of texts that wait": Goal(0, "at most", "of three batches of texts, those that wait for the GPU"),
+    },
+)
+
+
+def measure_speed(setting: Setting) -> Iterator[Result]:
+    """Real tokens a second of a step, eager and compiled, over what was computed for this GPU."""
+    for mode in MODES:
+        gc.collect()  # what the last one left on the GPU
+        name = contender_name(OURS, "bf16", mode)
+        found = race({name: partial(setting.own_step, mode)}, rounds=2, steps=10)
+        if found.left_out:
+            raise RunFailed(f"the {mode} step does not run: {found.left_out[name]}")
+        yield Result(
+            f"speed, {mode}", on_gpu(setting, over_expected(found.tokens_per_second(name), mode)), found.figures()
+        )
+
+
+def over_expected(speed: float, mode: Mode) -> float | None:
+    """A speed over what the roofline says of this GPU; None where it says nothing."""
+    from benchmarks.roofline import expected_speed
+
+    expected = expected_speed(torch.cuda.get_device_name(), mode) if torch.cuda.is_available() else None
+    return None if expected is None else speed / expected
+
+
+SPEED = Check(
+    measure_speed,
+    {
+        f"speed, {mode}": Goal(0.85, "at least", f"real tokens a second / what was computed for this GPU, {mode}")
+        for mode in MODES
+    },
+)
+
+
+TRIGONOMETRY = re.compile(r"(^|_)(cos|sin|pow|polar)(_|$)")
+
+FLASH = re.compile(r"flash|fmha", re.IGNORECASE)
+
+SHOWN_KERNELS = 12
+
+
+def profile_step(setting: Setting) -> Iterator[Result]:
+    """Where the GPU's time of a compiled step goes: none of it into sines, attention through flash kernels."""
+    engine, batch = setting.own_engine("compiled"), setting.own_batches("compiled")[0].to(setting.device)
+    for _ in range(3):
+        engine.step([batch], RATE).measured()
+    is_gpu = setting.device.type == "cuda"
+    with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if is_gpu else [])]) as seen:
+        engine.step([batch], RATE).measured()
+    kind = DeviceType.CUDA if is_gpu else DeviceType.CPU
+    times = {
+        event.key: event.self_device_time_total if is_gpu else event.self_cpu_time_total
+        for event in seen.key_averages()
+        if event.device_type == kind
+    }
+    total = sum(times.values())
+
+    def share(pattern: re.Pattern[str]) -> float:
+        return sum(time for name, time in times.items() if pattern.search(name)) / total
+
+    longest = sorted(times, key=lambda name: -times[name])[:SHOWN_KERNELS]
+    figures = {"share of the time": {name[:100]: round(times[name] / total, 4) for name in longest}}
+    yield Result("rotary positions", on_gpu(setting, share(TRIGONOMETRY)), figures)
+    yield Result("flash attention", on_gpu(setting, share(FLASH)), {})
+
+
+PROFILE = Check(
+    profile_step,
+    {
+        "rotary positions": Goal(0.04, "at most", "share of a compiled step in kernels that compute sines or powers"),
+        "flash attention": Goal(0.005, "at least", "share of a compiled step in flash attention's kernels"),
+    },
+)
+
+
+FINE_TUNED_EXAMPLES = 320
+
+BATCH_SIZE = 8
+
+
+def random_task(setting: Setting) -> EncodedTask:
+    """SST-2's form with random texts of 33 to 64 tokens, so that rows of fixed sizes have one length."""
+    generator = np.random.default_rng(0)
+
+    def split(examples: int) -> EncodedSplit:
+        offsets = np.cumsum(np.concatenate([[0], generator.integers(33, 65, examples)]))
+        ids = generator.integers(IDS.first_text_id, setting.recipe.model.vocabulary_size, offsets[-1])
+        labels = generator.integers(0, 2, examples)
+        return EncodedSplit(ids.astype(np.int32), offsets, np.zeros(len(ids), np.int8), labels)
+
+    return EncodedTask(TASKS["sst2"], {"train": split(FINE_TUNED_EXAMPLES), "validation": split(BATCH_SIZE)})
+
+
+def compare_graphs(setting: Setting) -> Iterator[Result]:
+    """Updates of fine-tuning as CUDA graphs against eager ones: time, and the loss they come to."""
+    model = setting.recipe.model
+    protocol = variants()["M10"].recipe.finetuning.model_copy(update={"dropout": 0.0, "evaluations_per_epoch": 1})
+    point = Point(batch_size=BATCH_SIZE, learning_rate=1e-5, weight_decay=0.01)
+    found: dict[str, tuple[Evaluation, float]] = {}
+    for compiling in (Compiling("off"), Compiling("on", backend=setting.backend)):
+        classifier = build_classifier(model, setting.documents.context, 2, 0.0)
+        initialize(classifier, model.initialization, 0)
+        start = {name: tensor.clone() for name, tensor in encoder_part(classifier.state_dict()).items()}
+        tuner = FineTuner(classifier, start, random_task(setting), protocol, setting.device, compiling=compiling)
+        evaluations = tuner.evaluations(point, seed=0)
+        next(evaluations)
+        started = time.perf_counter()
+        (second,) = islice(evaluations, 1)
+        found[compiling.word] = second, time.perf_counter() - started
+    (eager, eager_seconds), (graphs, graphs_seconds) = found["off"], found["on"]
+    updates = eager.step // 2
+    figures = {
+        "milliseconds of an eager update": round(1000 * eager_seconds / updates, 2),
+        "milliseconds of an update as a graph": round(1000 * graphs_seconds / updates, 2),
+    }
+    yield Result("graphs over eager", on_gpu(setting, eager_seconds / graphs_seconds), figures)
+    yield Result("loss of graphs", abs(graphs.loss / eager.loss - 1), {})
+
+
+GRAPHS = Check(
+    compare_graphs,
+    {
+        "graphs over eager": Goal(2, "at least", "updates of fine-tuning a second, as CUDA graphs / eager, batch 8"),
+        "loss of graphs": Goal(0.01, "at most", "|training loss of CUDA graphs / of eager updates − 1|"),
+    },
+)
+
+
+TEXTS = 64
+
+
+def random_texts(setting: Setting) -> list[tuple[Any, Any]]:
+    """Texts of random tokens, the longest first."""
+    generator = np.random.default_rng(0)
+    lengths = np.clip(generator.lognormal(3.5, 0.6, TEXTS), 5, setting.documents.context).astype(np.int64)
+    vocabulary = IDS.first_text_id, setting.recipe.model.vocabulary_size
+    return [(generator.integers(*vocabulary, length), np.zeros(length, np.int8)) for length in np.sort(lengths)[::-1]]
+
+
+def text_encoder(setting: Setting, device: torch.device, precision: Precision) -> PackedEncoder:
+    """An encoder with fresh weights, in `precision`."""
+    recipe = setting.recipe
+    encoder = PackedEncoder(build_encoder(recipe.model, setting.documents.context))
+    initialize(encoder, recipe.model.initialization, recipe.seed)
+    return encoder.to(device, DTYPES[precision]).eval()
+
+
+@torch.no_grad()
+def vectors_of(setting: Setting, device: torch.device, precision: Precision) -> Tensor:
+    """(texts, width) on the CPU."""
+    encoder = text_encoder(setting, device, precision)
+    vectors: Tensor = encoder(encoder.collate(random_texts(setting), device, precision))
+    return vectors.float().cpu()
+
+
+def contrastive_loss(setting: Setting, device: torch.device, precision: Precision) -> float:
+    """The loss of a step of contrastive fine-tuning on pairs of random texts, through GradCache and its gradient."""
+    encoder = text_encoder(setting, device, "fp32")
+    numbers = np.arange(TEXTS)
+    matching = match_texts(numbers[::2], numbers[1::2], numbers[:0], keep_false_negatives=False)
+    step, process = StepTexts(random_texts(setting), matching), Process(0, 1)
+    collator = StepCollator(encoder, int(step.lengths.sum()) // 3, precision, process, device)
+    batches = collator.collate(step, collator.split(step.lengths), process)
+    cache = GradCache(temperature=0.07, always=True)
+    with autocast(device, precision):
+        losses = [cache.loss(encoder, batch) for batch in cache.prepare(encoder, batches)]
+    loss = torch.stack(losses).sum()
+    loss.backward()
+    return loss.item()
+
+
+def compare_vectors(setting: Setting) -> Iterator[Result]:
+    """Vectors of texts and the loss of a contrastive step in bf16, against fp32 on the CPU."""
+    exact, found = vectors_of(setting, CPU, "fp32"), vectors_of(setting, setting.device, "bf16")
+    yield Result("vectors", float((found - exact).norm() / exact.norm()), {})
+    exact_loss, loss = contrastive_loss(setting, CPU, "fp32"), contrastive_loss(setting, setting.device, "bf16")
+    yield Result("contrastive loss", abs(loss / exact_loss - 1), {"loss": loss, "loss in fp32": exact_loss})
+
+
+CONTRASTIVE = Check(
+    compare_vectors,
+    {
+        "vectors": Goal(0.05, "at most", "distance of vectors in bf16 to those in fp32 on the CPU / their norm"),
+        "contrastive loss": Goal(0.05, "at most", "|contrastive loss in bf16 / that in fp32 on the CPU − 1|"),
+    },
+)

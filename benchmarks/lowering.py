@@ -1,0 +1,193 @@
+"""What torch's compiler makes of a step's forward and backward pass on a GPU that is not there: its kernels and bytes.
+
+The model is traced on the CPU and its graph moved to a fake "cuda". Inductor then differentiates, lowers and fuses it
+for an H100 as ever. It stops before it would write Triton code, so that neither Triton nor a GPU is needed.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import torch
+from torch import Tensor, fx
+from torch.utils._pytree import tree_map
+
+from neobert.data.batches import Batch
+from neobert.model.build import build_masked_language_model
+from neobert.recipe import Pretraining
+from neobert.training.engine import autocast
+from neobert.training.pretraining import summed_loss
+
+if TYPE_CHECKING:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+GPU = torch.device("cuda", 0)
+H100 = SimpleNamespace(
+    name="NVIDIA H100 80GB HBM3",
+    major=9,
+    minor=0,
+    gcnArchName="",
+    total_memory=85_000_000_000,
+    multi_processor_count=132,
+    max_threads_per_block=1024,
+    max_threads_per_multi_processor=2048,
+    regs_per_multiprocessor=65_536,
+    warp_size=32,
+)
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """Kernels of a forward and backward pass: those of matrix products and of attention, and the others with what they
+    read and write, each tensor once a kernel."""
+
+    products: int
+    attention: int
+    streaming: int
+    streamed_bytes: int
+
+    @property
+    def launches(self) -> int:
+        """All of them."""
+        return self.products + self.attention + self.streaming
+
+    def at_depth(self, layers: int, shallower: "Kernels", shallower_layers: int, own_layers: int) -> "Kernels":
+        """Those of a deeper model, in which every further layer adds as much as between these two depths.
+
+        Raises:
+            ValueError: they do not grow by whole layers.
+        """
+        grown = {}
+        for name, own in vars(self).items():
+            added, remainder = divmod(own - getattr(shallower, name), own_layers - shallower_layers)
+            if remainder:
+                raise ValueError(f"{name} do not grow by the layer: {getattr(shallower, name)} and {own}")
+            grown[name] = own + added * (layers - own_layers)
+        return Kernels(**grown)
+
+
+class _Traced(Exception):
+    """Ends the trace once the graph is there."""
+
+
+def lower(recipe: Pretraining, batch: Batch) -> Kernels:
+    """The kernels of a model's forward and backward pass on a batch that lies on the CPU; runs in a
+    `benchmarks.pretended_cuda.pretending_process`."""
+    from torch._guards import TracingContext, tracing
+    from torch._inductor.compile_fx import compile_fx
+    from torch._inductor.graph import GraphLowering
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    graph, inputs = _trace(recipe, batch)
+    nodes: list[Any] = []
+
+    def schedule(lowering: Any) -> SimpleNamespace:
+        lowering.init_wrapper_code()
+        lowering._update_scheduler()
+        nodes.extend((node, node.get_read_write_buffers_sizes()) for node in lowering.scheduler.nodes)
+        return SimpleNamespace(call=lambda inputs: None, __file__=__file__, key=__file__)
+
+    with _inductor_for_h100(), mock.patch.object(GraphLowering, "compile_to_module", schedule):
+        fake = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+        for name, table in list(graph.named_buffers()):
+            setattr(graph, name, _moved(table, fake))
+        moved = [_moved(tensor, fake) if isinstance(tensor, Tensor) else tensor for tensor in inputs]
+        with tracing(TracingContext(fake)), autocast(GPU, recipe.precision), fake:
+            compile_fx(graph, moved)
+    return _count(nodes)
+
+
+def _trace(recipe: Pretraining, batch: Batch) -> tuple[fx.GraphModule, list[Any]]:
+    """The model's graph as a compiler gets it, but on "cuda", and what goes into it."""
+    traced: list[tuple[fx.GraphModule, list[Any]]] = []
+
+    def take(graph: fx.GraphModule, inputs: list[Any]) -> None:
+        traced.append((graph, inputs))
+        raise _Traced
+
+    with torch.device("meta"):
+        model = build_masked_language_model(recipe.model, batch.token_ids.shape[1])
+    model = model.to_empty(device="cpu").train()  # memory without values
+    model.compile(backend=take, dynamic=False)
+    try:
+        with autocast(torch.device("cpu"), recipe.precision):
+            summed_loss(model, batch)
+    except Exception:
+        if not traced:
+            raise
+    ((graph, inputs),) = traced
+    on_gpu = {"cpu": "cuda", torch.device("cpu"): GPU}
+    for node in graph.graph.nodes:
+        node.args, node.kwargs = tree_map(
+            lambda value: on_gpu.get(value, value) if isinstance(value, str | torch.device) else value,
+            (node.args, node.kwargs),
+        )
+    graph.recompile()
+    return graph, inputs
+
+
+def _moved(tensor: Tensor, fake: "FakeTensorMode") -> Tensor:
+    """A fake of a tensor on "cuda"."""
+    with fake:
+        there = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=GPU)
+    return torch.nn.Parameter(there) if isinstance(tensor, torch.nn.Parameter) else there
+
+
+@contextmanager
+def _inductor_for_h100() -> Iterator[None]:
+    """Inductor as if there were an H100 and Triton, with nothing cached."""
+    from torch._dynamo import device_interface
+    from torch._functorch import config as differentiation
+    from torch._inductor import config as inductor
+    from torch._inductor import scheduler
+    from torch._inductor.fx_passes import joint_graph
+
+    members = {
+        "current_device": lambda: 0,
+        "device": lambda *index: nullcontext(),
+        "device_count": lambda: 1,
+        "get_device_capability": lambda *device: (H100.major, H100.minor),
+        "get_device_name": lambda *device: H100.name,
+        "get_device_properties": lambda *device: H100,
+        "get_rng_state": lambda *device: torch.zeros(16, dtype=torch.uint8),
+        "is_available": lambda: True,
+        "is_bf16_supported": lambda *words: True,
+        "set_rng_state": lambda *state: None,
+    }
+    with ExitStack() as stack:
+        for name, value in members.items():
+            stack.enter_context(mock.patch.object(torch.cuda, name, value))
+        cuda = device_interface.CudaInterface  # has a copy of its own
+        stack.enter_context(mock.patch.object(cuda, "get_device_properties", lambda *device: H100))
+        stack.enter_context(mock.patch.object(scheduler, "has_triton", lambda: True))
+        stack.enter_context(mock.patch.object(joint_graph, "lazy_init", lambda *device: None))  # traces on real tensors
+        stack.enter_context(
+            inductor.patch(
+                {
+                    "compile_threads": 1,
+                    "fx_graph_cache": False,
+                    "joint_graph_constant_folding": False,  # computes on real tensors
+                    "shape_padding": False,  # measures
+                }
+            )
+        )
+        stack.enter_context(differentiation.patch(force_non_lazy_backward_lowering=True, enable_autograd_cache=False))
+        yield
+
+
+def _count(nodes: list[tuple[Any, int]]) -> Kernels:
+    """The nodes of the schedule that start a kernel, by kind. Outputs of a kernel that are nodes too move nothing."""
+    products = attention = streaming = streamed = 0
+    for node, size in nodes:
+        name = str(getattr(node.node, "python_kernel_name", None) or "")
+        if name.endswith("mm"):
+            products += 1
+        elif "attn" in name:
+            attention += 1
+        elif size:
+            streaming, streamed = streaming + 1, streamed + size
+    return Kernels(products, attention, streaming, streamed)

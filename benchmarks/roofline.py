@@ -1,0 +1,306 @@
+"""What a step of pre-training could reach on a GPU, computed from what it launches and moves; nothing is measured.
+
+examples:
+  python -m benchmarks.roofline --write            # count anew; keep the counts and the table of benchmarks/README.md
+  python -m benchmarks.roofline --table            # the table of the counts that are kept
+  python -m benchmarks.roofline --layers 12        # another depth
+
+The real step of the engine runs on a pretended GPU, which counts eager operators. Compiled, torch's inductor lowers the
+model's graph and decides what it fuses, without Triton and without compiling a kernel (`benchmarks.lowering`).
+Exit codes: 2 bad input, 3 no C++ compiler, or a torch that is built for CUDA.
+"""
+
+import argparse
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+import torch
+
+from benchmarks.contenders import Mode, neobert_recipe, own_batches
+from benchmarks.lowering import Kernels, lower
+from benchmarks.measuring import FOLDER, README, between_markers, describe_versions
+from benchmarks.pretended_cuda import PRODUCTS, Counts, Product, pretended_cuda, pretending_process
+from benchmarks.pretraining import TOKENS_PER_STEP, gpu_setting
+from neobert.command_line import count, guarded, parser_from
+from neobert.data.batches import Batch
+from neobert.errors import EXIT_DONE
+from neobert.files import json_bytes, read_json, replace_file
+from neobert.model.build import build_masked_language_model
+from neobert.model.size import PEAK_FLOPS_PER_SECOND
+from neobert.recipe import Pretraining, PretrainingPrecision
+from neobert.training.engine import Engine, autocast
+from neobert.training.pretraining import summed_loss
+
+GPU = torch.device("cuda", 0)
+CONTEXTS = (1024, 4096)
+COUNTED: tuple[tuple[PretrainingPrecision, Mode], ...] = (
+    ("bf16", "eager"),
+    ("bf16", "compiled"),
+    ("bf16_residual", "compiled"),
+)
+LAYERS = 28
+LOWERED_LAYERS = (2, 3)
+"""Depths that are lowered. Every further layer adds what the third adds to two."""
+
+RATE = 1e-4
+COUNTS = FOLDER / "roofline" / "counts.json"
+BEGIN = "<!-- table: python -m benchmarks.roofline --table -->"
+END = "<!-- end of the roofline -->"
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What a GPU is assumed to reach: operations a second in matrix products and in attention, bytes a second."""
+
+    products: float
+    attention: float
+    memory: float
+
+
+PRODUCT_SHARE = 2 / 3
+"""Of the data sheet's peak in bf16, what products of these sizes are assumed to reach."""
+
+MEMORY_SHARE = 5 / 6
+"""Of the data sheet's bandwidth, what kernels that stream are assumed to reach."""
+
+UNALIGNED_SHARE = 0.5
+"""Of that, what products with a side that is no multiple of 8 are assumed to reach."""
+
+BANDWIDTH = {"A100": 2.04e12, "H100": 3.35e12, "H200": 4.8e12, "B200": 8.0e12}
+"""Bytes a second of NVIDIA's data sheets (SXM modules of 80 GB and more)."""
+
+ATTENTION = {"A100": 170e12, "H100": 350e12, "H200": 350e12, "B200": 350e12}
+"""Operations a second of attention, forward and backward, at a head size of 64: FlashAttention-2 on the A100, 3 on
+Hopper (Dao 2023, Shah et al. 2024, rounded down for the backward pass); for the B200 no more than Hopper's."""
+
+HOST_SECONDS_PER_LAUNCH = 6e-6
+"""What Python and the driver take to launch a kernel, while the GPU computes."""
+
+RATES = {
+    gpu: Rates(PRODUCT_SHARE * PEAK_FLOPS_PER_SECOND[gpu], ATTENTION[gpu], MEMORY_SHARE * BANDWIDTH[gpu])
+    for gpu in BANDWIDTH
+}
+
+
+@dataclass(frozen=True)
+class StepCounts:
+    """A step of the engine with one micro-batch.
+
+    launches: kernels. streamed_bytes: what all of them but products and attention read and write. attention_flops: of
+        documents that see themselves, forward and backward. products: how often each product of matrices is computed.
+    """
+
+    precision: PretrainingPrecision
+    mode: Mode
+    context: int
+    real_tokens: int
+    launches: int
+    streamed_bytes: int
+    attention_flops: float
+    products: Mapping[Product, int]
+
+    @property
+    def product_flops(self) -> float:
+        """Floating-point operations of all products of matrices."""
+        return float(sum(product.flops * count for product, count in self.products.items()))
+
+    def seconds(self, rates: Rates) -> float:
+        """What the step takes where every kernel is as fast as its operations or its bytes let it be, one after the
+        other, or what its launches take on the host where that is more."""
+        products = sum(count * product_seconds(product, rates) for product, count in self.products.items())
+        device = products + self.attention_flops / rates.attention + self.streamed_bytes / rates.memory
+        return max(device, self.launches * HOST_SECONDS_PER_LAUNCH)
+
+    def tokens_per_second(self, gpu: str) -> float:
+        """Real tokens a second that are predicted for a GPU."""
+        return self.real_tokens / self.seconds(RATES[gpu])
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        products = [[*product, count] for product, count in sorted(self.products.items())]
+        return {**asdict(self), "products": products}
+
+    @classmethod
+    def of_json(cls, content: Mapping[str, Any]) -> Self:
+        """What `as_json` gave."""
+        products = {Product(*fields): count for *fields, count in content["products"]}
+        return cls(**{**content, "products": products})
+
+
+def product_seconds(product: Product, rates: Rates) -> float:
+    """The time of a product of matrices: of its operations or of its bytes, whichever is longer."""
+    element = torch.empty((), dtype=getattr(torch, product.dtype)).element_size()
+    sides = (product.rows, product.inner, product.columns)
+    numbers = product.rows * product.inner + product.inner * product.columns + product.rows * product.columns
+    share = 1.0 if all(side % 8 == 0 for side in sides) else UNALIGNED_SHARE
+    return max(product.flops / (share * rates.products), product.batch * numbers * element / rates.memory)
+
+
+def attention_flops(batch: Batch, recipe: Pretraining) -> float:
+    """Operations of scores and sums, forward and backward, twelve × width for each token and token that it sees
+    (Chowdhery et al. 2022, appendix B); the last layer asks at predicted tokens alone."""
+    assert batch.plan.boundaries is not None and batch.gather.boundaries is not None
+    lengths = batch.plan.boundaries.diff().double()
+    asked = batch.gather.boundaries.diff().double()
+    model = recipe.model
+    everywhere, at_predicted = float((lengths**2).sum()), float((asked * lengths).sum())
+    return 12 * model.width * ((model.layers - 1) * everywhere + at_predicted)
+
+
+def first_batch(recipe: Pretraining, context: int, slots: int, mode: Mode) -> Batch:
+    """A micro-batch of packed web pages for variable-length kernels."""
+    setting = gpu_setting(recipe, context, slots, GPU)
+    return own_batches(setting.documents, setting.documents_per_step, GPU, fixed=mode == "compiled")[0]
+
+
+@dataclass(frozen=True)
+class EagerCounts:
+    """What a pretended GPU is asked: in forward and backward pass, and in the whole step of the engine."""
+
+    passes: Counts
+    step: Counts
+    real_tokens: int
+    attention_flops: float
+
+
+def count_eager(recipe: Pretraining, context: int, slots: int, mode: Mode) -> EagerCounts:
+    """The second step of the engine, on a batch as `mode` has it; runs in a `pretending_process`."""
+    with pretended_cuda() as gpu:
+        with GPU:
+            model = build_masked_language_model(recipe.model, context)
+        model.train()
+        engine = Engine(
+            model, summed_loss, lambda batch: batch.predicted_tokens, recipe.optimization, recipe.precision, GPU
+        )
+        batch = first_batch(recipe, context, slots, mode)
+        there = batch.to(GPU)
+        engine.step([there], RATE)  # makes the optimizer's state
+        with gpu.counted() as passes, autocast(GPU, recipe.precision):
+            summed_loss(model, there).backward()
+        engine.optimizer.zero_grad(set_to_none=True)
+        with gpu.counted() as step:
+            engine.step([there], RATE)
+    return EagerCounts(passes, step, batch.real_tokens, attention_flops(batch, recipe))
+
+
+def lower_at_depth(recipe: Pretraining, context: int, slots: int, layers: int) -> Kernels:
+    """The kernels of forward and backward pass of a compiled model of so many layers, from those of `LOWERED_LAYERS`;
+    runs in a `pretending_process`."""
+    shallower, own = (
+        lower(at_depth, first_batch(at_depth, context, slots, "compiled"))
+        for at_depth in (with_layers(recipe, depth) for depth in LOWERED_LAYERS)
+    )
+    return own.at_depth(layers, shallower, *LOWERED_LAYERS)
+
+
+def with_layers(recipe: Pretraining, layers: int) -> Pretraining:
+    """The recipe at another depth."""
+    return recipe.model_copy(update={"model": recipe.model.model_copy(update={"layers": layers})})
+
+
+def streamed(counts: Counts) -> int:
+    """Bytes of all operators but products and attention."""
+    return sum(size for name, size in counts.bytes_moved.items() if name not in PRODUCTS and "attn" not in name)
+
+
+def count_step(process: Executor, recipe: Pretraining, mode: Mode, context: int, slots: int) -> StepCounts:
+    """The counts of a step, made in a `pretending_process`. A compiled one launches and moves outside of its model what
+    an eager one does."""
+    print(f"context {context}, {recipe.precision}, {mode} …", file=sys.stderr, flush=True)
+    eager = process.submit(count_eager, recipe, context, slots, mode).result()
+    launches, moved = eager.step.launches.total(), streamed(eager.step)
+    if mode == "compiled":
+        kernels = process.submit(lower_at_depth, recipe, context, slots, recipe.model.layers).result()
+        launches += kernels.launches - eager.passes.launches.total()
+        moved += kernels.streamed_bytes - streamed(eager.passes)
+    return StepCounts(
+        precision=recipe.precision,
+        mode=mode,
+        context=context,
+        real_tokens=eager.real_tokens,
+        launches=launches,
+        streamed_bytes=moved,
+        attention_flops=eager.attention_flops,
+        products=eager.step.products,
+    )
+
+
+def table(steps: Sequence[StepCounts]) -> str:
+    """One row a step, with the speeds that are predicted for each GPU, as Markdown."""
+    head = ("context", "step", "launches", "GB moved", "TFLOP", *(f"{gpu}, tokens/s" for gpu in RATES))
+    rows = [head, ("---",) * len(head)]
+    for step in steps:
+        flops = step.product_flops + step.attention_flops
+        facts = (f"{step.launches:,}", f"{step.streamed_bytes / 1e9:.0f}", f"{flops / 1e12:.0f}")
+        speeds = [f"{step.tokens_per_second(gpu) / 1000:.0f}k" for gpu in RATES]
+        rows.append((f"{step.context:,}", f"{step.precision}, {step.mode}", *facts, *speeds))
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def read_counts() -> list[StepCounts]:
+    """The counts of the table in the README."""
+    return [StepCounts.of_json(content) for content in read_json(COUNTS)["steps"]]
+
+
+def expected_speed(gpu_name: str, mode: Mode) -> float | None:
+    """Real tokens a second in bf16 at a context of 1,024, computed for a GPU by the name that its driver has; None
+    where nothing was."""
+    words = set(re.split(r"[\s-]+", gpu_name))
+    steps = {(step.precision, step.mode, step.context): step for step in read_counts()}
+    step = steps["bf16", mode, CONTEXTS[0]]
+    return next((step.tokens_per_second(gpu) for gpu in RATES if gpu in words), None)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command; returns an exit code."""
+    parser = parser_from("python -m benchmarks.roofline", __doc__)
+    parser.add_argument("--layers", type=count, default=LAYERS, help=f"of the model (default: {LAYERS})")
+    parser.add_argument("--slots", type=count, default=TOKENS_PER_STEP, help=f"of a step (default: {TOKENS_PER_STEP})")
+    parser.add_argument(
+        "--write", action="store_true", help="keep the counts, and put the table into benchmarks/README.md"
+    )
+    parser.add_argument("--table", action="store_true", help="count nothing: the table of the counts that are kept")
+    parser.add_argument("--json", action="store_true", help="print counts and predictions instead of the table")
+    options = parser.parse_args(arguments)
+    return guarded("benchmarks.roofline", lambda: compute(options), COUNTS)
+
+
+def compute(options: argparse.Namespace) -> int:
+    """Count what is wanted, and tell it.
+
+    Raises:
+        ValueError: a step holds no row of the longest context, or what would be kept is not NeoBERT's step.
+        MissingData: no GPU can be pretended here.
+    """
+    if options.slots < max(CONTEXTS):
+        raise ValueError(f"--slots {options.slots} hold no row of {max(CONTEXTS)} tokens: give more")
+    if options.write and (options.layers, options.slots) != (LAYERS, TOKENS_PER_STEP):
+        raise ValueError("--write keeps NeoBERT's own step: leave out --layers and --slots")
+    if options.table:
+        steps = read_counts()
+    else:
+        with pretending_process() as process:
+            steps = [
+                count_step(process, neobert_recipe(precision, layers=options.layers), mode, context, options.slots)
+                for context in CONTEXTS
+                for precision, mode in COUNTED
+            ]
+    content = {"versions": describe_versions(), "steps": [step.as_json() for step in steps]}
+    if options.write:
+        if not options.table:
+            replace_file(COUNTS, json_bytes(content))
+        replace_file(README, between_markers(README.read_text(), BEGIN, END, table(steps)).encode())
+    if options.json:
+        speeds = [{gpu: round(step.tokens_per_second(gpu)) for gpu in RATES} for step in steps]
+        print(json_bytes(content | {"tokens per second, computed": speeds}).decode())
+    else:
+        print(table(steps))
+    return EXIT_DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
