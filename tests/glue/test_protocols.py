@@ -302,7 +302,9 @@ def test_every_reading_runs_and_computes_something_else(
 ) -> None:
     """MNLI and, behind it, MRPC, one point a grid, on both checkpoints of M9; all readings at once by the command."""
     one = {"batch_sizes": {32: 16}, "learning_rates": {2e-5: 1e-3}, "weight_decays": {1e-2: 0.1}}
-    monkeypatch.setitem(scales.RULES, "smoke", replace(scales.RULES["smoke"], grid=one))
+    toy = scales.RULES["smoke"]
+    twice = {**toy.finetuning, "evaluations_per_epoch": 2}
+    monkeypatch.setitem(scales.RULES, "smoke", replace(toy, grid=one, finetuning=twice))
     common = ["--runs", str(tmp_path), "--workers", "1"]
     assert run.main(["--variant", "M9", "--stages", "pretrain", *common]) == 0
     for name in ("M10", *READINGS):

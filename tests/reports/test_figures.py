@@ -250,20 +250,20 @@ def test_same_records_give_the_same_bytes_whatever_the_process(study: Study, tmp
     study.metrics("M0")
     (Layout(study.root).pretraining(study.runs("M1")[0].id) / "metrics.jsonl").write_text("[]\n")
     (study.root / "glue" / "cola" / "torn.json").write_text("{")
-    shuffled = tmp_path / "elsewhere"
+    shuffled = tmp_path / "elsewhere" / study.root.name  # links from the page to its records are relative
     for path in sorted(study.root.rglob("*"), reverse=True):
         if path.is_file():
             (shuffled / path.relative_to(study.root)).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, shuffled / path.relative_to(study.root))
     first = ["--runs", study.root, "--out", tmp_path / "a", "--compare"]
-    second = ["--runs", shuffled, "--out", "b", "--compare"]
+    second = ["--runs", shuffled, "--out", "elsewhere/a", "--compare"]
     other = {"TZ": "Asia/Tokyo", "PYTHONHASHSEED": "2", "LC_ALL": "de_DE.UTF-8", "SOURCE_DATE_EPOCH": "1"}
     for done in (
         run(first, REPOSITORY, SCRIPT, TZ="UTC", PYTHONHASHSEED="1", LC_ALL="C"),
         run(second, tmp_path, REPOSITORY / SCRIPT, **other),
     ):
         assert done.returncode == 0, done.stderr
-    folders = [tmp_path / name / "smoke-synthetic" for name in ("a", "b")]
+    folders = [tmp_path / name / "smoke-synthetic" for name in ("a", "elsewhere/a")]
     assert {path.name for path in folders[0].iterdir()} == {path.name for path in folders[1].iterdir()} == FILES
     for name in sorted(FILES | {"../index.html"}):
         assert (folders[0] / name).read_bytes() == (folders[1] / name).read_bytes(), name
