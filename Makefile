@@ -16,7 +16,7 @@ demo: environment
 
 ## environment and the tests
 test: environment
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 ## on a real SLURM with emulated nodes, started for the tests; as root, skipped with the reason where it cannot start
 test-slurm: environment

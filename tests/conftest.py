@@ -24,6 +24,12 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 hypothesis.settings.register_profile("untimed", deadline=None)  # an example may be slow on a busy machine
 hypothesis.settings.load_profile("untimed")
 HANDLED = (signal.SIGINT, *processes.ENDING, *processes.WARNINGS)
+LONG_FILES = {
+    *("test_readme.py", "test_acceptance.py", "test_run_command.py", "test_glue_grid_model.py", "test_study.py"),
+    *("test_embedding_suite.py", "test_remote_code.py", "test_zero.py", "test_distributed.py", "test_compiling.py"),
+    *("test_protocols.py", "test_other_passes.py", "test_pretraining_step.py", "test_inference.py"),
+}
+"""They run first: one worker would work alone on a long file that comes last."""
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets its background jobs ignore it
 
 
@@ -36,6 +42,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         writers = [item for item in items if "write_golden" in getattr(item, "fixturenames", ())]
         config.hook.pytest_deselected(items=[item for item in items if item not in writers])
         items[:] = writers
+    items.sort(key=lambda item: item.path.name not in LONG_FILES)
 
 
 @pytest.fixture(scope="session")

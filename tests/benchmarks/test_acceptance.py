@@ -59,6 +59,7 @@ def rehearse(folder: Path, *flags: str) -> int:
     return main(["--rehearse", "--folder", str(folder), *flags])
 
 
+@pytest.mark.drill  # minutes: each check is a process, and four train
 def test_a_rehearsal_runs_every_check_on_a_cpu(tmp_path: Path) -> None:
     """As a command: what can be judged without a GPU holds, what a GPU alone can say stays open."""
     command = [sys.executable, "-m", "benchmarks.acceptance", "--rehearse", "--limit", "900", "--json"]
