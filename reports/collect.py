@@ -103,7 +103,7 @@ class Collection:
         """Scores on resamples in place of predictions, which are worth little without the labels of the examples."""
         import numpy as np
 
-        from reports.resampling import RESAMPLED, StoredPredictions
+        from reports.analysis.resampling import RESAMPLED, StoredPredictions
 
         trials, stored = self._evidence.trials, StoredPredictions(self._layout.root, self._evidence.studies)
         for task, trial, run in zip(trials.task, trials.id, trials.run, strict=True):

@@ -47,7 +47,7 @@ from neobert.runs.records import (
 )
 from neobert.runs.run_file import RunFile, read_run_file
 from neobert.runs.specifications import GlueStudy, PretrainingRun
-from reports.forecast_file import Forecast, read_forecasts
+from reports.forecasts.sealed import Forecast, read_forecasts
 
 ValueType = TypeVar("ValueType", bound=Value)
 Facts = dict[str, Any]

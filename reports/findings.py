@@ -8,10 +8,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from reports.compute_gain import ComputeGain, find_gains, gains_table
+from reports.analysis.compute_gain import ComputeGain, find_gains, gains_table
+from reports.analysis.deltas import Delta, deltas_table, find_deltas
+from reports.analysis.effects import Factorial, effects_table, find_factorials
+from reports.analysis.readouts import READOUTS, SignalToNoise, find_signals, signals_table
+from reports.analysis.resampling import StoredPredictions
 from reports.curves import Curves
-from reports.deltas import Delta, deltas_table, find_deltas
-from reports.effects import Factorial, effects_table, find_factorials
 from reports.evidence import Evidence
 from reports.figures.embeddings import Embeddings, embedding_table, figure4, figure5, find_embeddings, table4
 from reports.figures.figure1 import Bars, figure1, figure1_facts, find_bars
@@ -23,12 +25,10 @@ from reports.figures.forests import (
     forest_of_effects,
     one_quantity,
 )
+from reports.figures.glue_tables import score_table, table2, table3, table5
 from reports.figures.perplexity import PerplexityLine, figure2, perplexity_lines, perplexity_table
 from reports.figures.rates import draw_sweeps, sweeps_table
-from reports.forecast_scores import Outcome, forecasts_table, score_forecasts
-from reports.glue_tables import score_table, table2, table3, table5
-from reports.readouts import READOUTS, SignalToNoise, find_signals, signals_table
-from reports.resampling import StoredPredictions
+from reports.forecasts.outcomes import Outcome, forecasts_table, score_forecasts
 from reports.scores import Group
 from reports.tables import Table
 

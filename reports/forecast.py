@@ -18,9 +18,9 @@ from neobert.errors import EXIT_DONE, MissingData
 
 if TYPE_CHECKING:
     from ablations.scales import Scale
-    from reports.budgets import Budget
     from reports.evidence import Evidence
-    from reports.forecast_file import Forecast, Predicted
+    from reports.forecasts.budgets import Budget
+    from reports.forecasts.sealed import Forecast, Predicted
 
 
 def _arguments(given: list[str] | None) -> argparse.Namespace:
@@ -44,7 +44,7 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
 
 
 def _chosen_budgets(names: list[str] | None, evidence: "Evidence", scale: "Scale", data: str) -> "list[Budget]":
-    from reports.budgets import budget_named, budgets_on_record
+    from reports.forecasts.budgets import budget_named, budgets_on_record
 
     found = budgets_on_record(evidence, scale, data) if names is None else list(map(budget_named, names))
     if len(set(found)) < 2:
@@ -68,10 +68,10 @@ def _chosen_data(evidence: "Evidence", data: str | None) -> str:
 
 
 def _forecast(arguments: argparse.Namespace) -> int:
-    from reports.budgets import make_forecast, scale_named
+    from reports.analysis.inference import SEEDS_FOR_A_CLAIM
     from reports.evidence import read_evidence
-    from reports.forecast_file import write_forecast
-    from reports.inference import SEEDS_FOR_A_CLAIM
+    from reports.forecasts.budgets import make_forecast, scale_named
+    from reports.forecasts.sealed import write_forecast
 
     scale = scale_named(arguments.scale)
     evidence = read_evidence(arguments.runs)
@@ -99,7 +99,7 @@ def _print(forecast: "Forecast") -> None:
 
 
 def _cells(each: "Predicted") -> tuple[str, ...]:
-    from reports.deltas import DIGITS, name_measurement
+    from reports.analysis.deltas import DIGITS, name_measurement
     from reports.tables import DASH, number, printed_range, signed
 
     digits = DIGITS[each.quantity]

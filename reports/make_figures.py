@@ -79,7 +79,7 @@ def _write(folder: Path, contents: Mapping[str, bytes]) -> list[Path]:
 
 def _write_comparison(findings: "Findings", folder: Path) -> dict[str, Any]:
     """Write our numbers beside the paper's; what of them belongs into the summary."""
-    from reports.comparison import (
+    from reports.analysis.comparison import (
         OFF,
         agreement_sentences,
         compare_numbers,
@@ -137,9 +137,9 @@ def _print_summary(summary: dict[str, Any]) -> None:
 
 
 def _find_studies(arguments: argparse.Namespace, evidence: "Evidence", curves: "Curves") -> "list[Findings]":
+    from reports.analysis.resampling import StoredPredictions
     from reports.findings import Findings
     from reports.matching import group_of
-    from reports.resampling import StoredPredictions
 
     groups = evidence.groups()
     names, stored = name_folders(groups), StoredPredictions(arguments.runs, evidence.studies)

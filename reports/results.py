@@ -3,13 +3,13 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from reports.answer import answer
-from reports.deltas import DIGITS, LADDER, OWN_RATES, Delta, find_changed_verdicts
+from reports.analysis.answer import answer
+from reports.analysis.deltas import DIGITS, LADDER, OWN_RATES, Delta, find_changed_verdicts
+from reports.analysis.readouts import READOUTS
 from reports.figures.forests import UNITS
 from reports.findings import Findings
-from reports.forecast_scores import describe_scores
+from reports.forecasts.outcomes import describe_scores
 from reports.page.costs import costs_table
-from reports.readouts import READOUTS
 from reports.tables import DASH, Table, frame_of, printed_range, signed
 
 PLACE = re.compile(r"(<!-- results of (\S+) -->\n).*?(<!-- end of results -->)", re.DOTALL)

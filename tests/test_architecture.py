@@ -100,7 +100,7 @@ def test_heavy_packages_have_one_door() -> None:
         "import ablations.status, ablations.status, neobert.runs.index",
         "import neobert.glue.selection, neobert.runs.optuna_view, sweeps.glue_grid",
         "import reports.make_figures, reports.findings, reports.page.rendering, ablations.designs",
-        "import reports.forecast, reports.budgets, reports.extrapolation, reports.forecast_scores",
+        "import reports.forecast, reports.forecasts.budgets, reports.forecasts.outcomes",
         "from neobert.evaluation.pseudo_perplexity import build_parser; build_parser()",
         "import neobert.runs.records, neobert.evaluation.texts, ablations.execute",
         "import neobert.data.mteb_tasks; from neobert.data.sources import HubSource; HubSource().embedding_tasks()",

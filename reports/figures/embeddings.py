@@ -23,7 +23,7 @@ from reports.figures.drawing import (
     format_axes,
     rendered,
 )
-from reports.glue_tables import print_estimate
+from reports.figures.glue_tables import print_estimate
 from reports.notes import warnings
 from reports.scores import POINTS_OF_SCORE, Estimate, Group, Seeds
 from reports.tables import DASH, PAPER, THIS_STUDY, Table, frame_of, number

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from reports.deltas import BITS, DIGITS, Delta
-from reports.effects import Factorial
+from reports.analysis.deltas import BITS, DIGITS, Delta
+from reports.analysis.effects import Factorial
+from reports.analysis.inference import Comparison, Interval
+from reports.analysis.readouts import READOUTS, SignalToNoise
 from reports.figures.drawing import INK, KEPT, describe_data, rendered
-from reports.inference import Comparison, Interval
 from reports.notes import describe_change
-from reports.readouts import READOUTS, SignalToNoise
 from reports.scores import Group
 from reports.tables import number, signed
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from reports.inference import Interval
+from reports.analysis.inference import Interval
 
 STEPS = (1.0, 2.0, 5.0, 10.0)
 

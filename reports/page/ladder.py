@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from ablations.ladder import M10
 from reports import published
-from reports.deltas import DIGITS, OWN_RATES, Delta
+from reports.analysis.deltas import DIGITS, OWN_RATES, Delta
+from reports.analysis.inference import seed_interval
 from reports.figures.figure1 import Bar
 from reports.findings import Findings
-from reports.inference import seed_interval
 from reports.notes import why_no_average
 from reports.page.charts import Axis, Mark, axis_over, mark
 from reports.page.register import NO_NUMBER, Number, Register

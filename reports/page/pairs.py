@@ -4,9 +4,9 @@ from itertools import combinations
 from typing import Any
 
 from reports import published
-from reports.deltas import DIGITS, pair_all
+from reports.analysis.deltas import DIGITS, pair_all
+from reports.analysis.inference import seed_interval
 from reports.findings import Findings
-from reports.inference import seed_interval
 from reports.page.register import Register
 from reports.tables import signed
 

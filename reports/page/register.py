@@ -13,8 +13,8 @@ from ablations.scales import Scale, Vocabulary, scaled
 from ablations.variant import Recipe
 from neobert.identity import difference, plain
 from neobert.recipe import FineTuning, Pretraining
+from reports.analysis.readouts import READOUTS
 from reports.evidence import Evidence
-from reports.readouts import READOUTS
 from reports.scores import POINTS_OF_SCORE, point_name
 from reports.tables import DASH, Table, count, frame_of, number
 

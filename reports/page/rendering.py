@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ablations.ladder import ladder
-from reports.answer import answer
-from reports.comparison import agreement_sentences, rank_variants
+from reports.analysis.answer import answer
+from reports.analysis.comparison import agreement_sentences, rank_variants
 from reports.curves import Curves
 from reports.evidence import Evidence
 from reports.figures.throughput import FOLDER, ThroughputLine, table9

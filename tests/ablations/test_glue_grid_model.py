@@ -15,7 +15,7 @@ from neobert.glue.tasks import TASKS
 from neobert.runs.records import read_records
 from neobert.runs.run_file import read_run_file
 from reports.evidence import read_evidence
-from reports.glue_tables import table3
+from reports.figures.glue_tables import table3
 from reports.matching import group_of
 from sweeps import glue_grid
 from tests.ablations.test_glue_grid_command import sweep

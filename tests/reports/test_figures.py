@@ -18,7 +18,7 @@ from neobert.glue.tasks import TASKS
 from neobert.runs.layout import Layout
 from reports import make_figures
 from reports.figures.figure1 import Bars, figure1, figure1_facts, find_bars
-from reports.glue_tables import table2, table3, table5
+from reports.figures.glue_tables import table2, table3, table5
 from reports.scores import Seeds, point_name
 from tests.reports.made_up_study import Study, undrawn_figures
 from tests.reports.predictions import with_predictions

@@ -12,12 +12,12 @@ from neobert.files import json_bytes, replace_file
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import SourceSpecification, write_run_file
 from reports import collect, make_figures
-from reports.deltas import OWN_RATES, Delta, deltas_table, find_deltas
+from reports.analysis.deltas import OWN_RATES, Delta, deltas_table, find_deltas
+from reports.analysis.resampling import StoredPredictions
 from reports.evidence import read_evidence
 from reports.figures.figure1 import find_bars
 from reports.figures.rates import draw_sweeps, sweeps_table
 from reports.matching import group_of
-from reports.resampling import StoredPredictions
 from reports.scores import Group
 from tests.reports.made_up_study import EXECUTION, Study
 

@@ -12,7 +12,7 @@ import pytest
 from ablations.designs import cell, cells
 from ablations.ladder import ladder
 from reports import make_figures
-from reports.deltas import DIGITS
+from reports.analysis.deltas import DIGITS
 from reports.evidence import Evidence, read_evidence
 from reports.matching import group_of
 from reports.scores import Group

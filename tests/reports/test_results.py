@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from reports import make_figures
-from reports.deltas import DIGITS
+from reports.analysis.deltas import DIGITS
 from reports.tables import printed_range, signed
 from tests.reports.made_up_study import Study, undrawn_figures
 from tests.reports.measurements import answer, ask

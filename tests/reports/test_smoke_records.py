@@ -11,7 +11,7 @@ import pytest
 from neobert.glue.tasks import TASKS
 from reports.evidence import Evidence, read_evidence
 from reports.figures.figure1 import Bars, figure1, find_bars
-from reports.glue_tables import table3
+from reports.figures.glue_tables import table3
 from reports.matching import group_of
 from reports.scores import Group
 from reports.tables import number

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from reports.inference import TINY, Interval
+from reports.analysis.inference import TINY, Interval
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -19,8 +19,7 @@ from ablations.rates import MARK
 from neobert.errors import MissingData
 from neobert.glue.tasks import TASKS
 from neobert.runs.records import ReadoutScore
-from reports.basis import why_not_paired, why_scores_not_paired
-from reports.inference import (
+from reports.analysis.inference import (
     LOOKS,
     SEEDS_FOR_A_CLAIM,
     Comparison,
@@ -33,9 +32,10 @@ from reports.inference import (
     verdict,
     with_examples,
 )
+from reports.analysis.readouts import READOUTS, paired_variance
+from reports.analysis.resampling import StoredPredictions
+from reports.basis import why_not_paired, why_scores_not_paired
 from reports.notes import warnings, why_no_average
-from reports.readouts import READOUTS, paired_variance
-from reports.resampling import StoredPredictions
 from reports.scores import POINTS_OF_SCORE, Estimate, Group, Row, Seeds
 from reports.tables import DASH, Table, frame_of, number, p_value, printed_range, signed
 

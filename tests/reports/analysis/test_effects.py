@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ablations.designs import cell, cells
-from reports.effects import Factorial, effects_table, estimate_effects, find_factorials, shapley
+from reports.analysis.effects import Factorial, effects_table, estimate_effects, find_factorials, shapley
 from reports.figures.figure1 import find_bars
 from tests.reports.made_up_study import Study, variant
 

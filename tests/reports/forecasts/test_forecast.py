@@ -13,7 +13,7 @@ from neobert.files import json_bytes, replace_file
 from neobert.runs.records import read_sealed, sealed
 from reports import collect, forecast, make_figures
 from reports.evidence import read_evidence
-from reports.forecast_file import Forecast
+from reports.forecasts.sealed import Forecast
 from tests.reports.made_up_study import Study
 from tests.reports.measurements import answer, ask
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from ablations.ladder import ladder
-from reports import inference
-from reports.inference import LOOKS
+from reports.analysis import inference
+from reports.analysis.inference import LOOKS
 
 pytestmark = pytest.mark.usefixtures("papers_ladder")
 

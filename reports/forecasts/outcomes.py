@@ -9,9 +9,9 @@ from statistics import fmean
 from typing import Any
 
 from neobert.errors import name_first
-from reports.deltas import DIGITS, LADDER, Delta, name_measurement
-from reports.extrapolation import COVERAGE
-from reports.forecast_file import Forecast, Place, Predicted
+from reports.analysis.deltas import DIGITS, LADDER, Delta, name_measurement
+from reports.forecasts.extrapolation import COVERAGE
+from reports.forecasts.sealed import Forecast, Place, Predicted
 from reports.notes import warnings
 from reports.scores import Group
 from reports.tables import DASH, Table, count, frame_of, number, printed_range, signed

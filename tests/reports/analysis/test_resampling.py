@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from neobert.glue.metrics import evaluate
 from neobert.glue.tasks import TASKS
-from reports.resampling import copies_of_examples, resampled_scores, weighted_metric
+from reports.analysis.resampling import copies_of_examples, resampled_scores, weighted_metric
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reports.extrapolation import COVERAGE, Measured, Outlook, extrapolate
+from reports.forecasts.extrapolation import COVERAGE, Measured, Outlook, extrapolate
 
 Array = np.ndarray[Any, np.dtype[Any]]
 DIFFERENCES, NEW_SEEDS = 10, 6

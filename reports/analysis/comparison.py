@@ -19,8 +19,8 @@ from neobert.data.catalog import is_from_hub
 from neobert.errors import MissingData
 from neobert.glue.tasks import TASKS
 from reports import published
-from reports.deltas import pair_glue, resample
-from reports.resampling import StoredPredictions
+from reports.analysis.deltas import pair_glue, resample
+from reports.analysis.resampling import StoredPredictions
 from reports.scores import PRINTED_AS, Group, Row, Seeds
 from reports.tables import Table, number, signed
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reports import inference
-from reports.inference import ALPHA, POWER, compare
+from reports.analysis import inference
+from reports.analysis.inference import ALPHA, POWER, compare
 
 Array = np.ndarray[Any, np.dtype[Any]]
 STUDIES = 20_000

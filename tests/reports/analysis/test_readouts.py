@@ -7,14 +7,14 @@ import pytest
 
 from neobert.glue.tasks import TASKS
 from neobert.runs.records import ReadoutName, pack_numbers
+from reports.analysis.deltas import MARGINS, Delta, find_deltas
+from reports.analysis.inference import with_examples
+from reports.analysis.readouts import READOUTS, find_signals, influence, paired_variance, signals_table
+from reports.analysis.resampling import StoredPredictions
 from reports.curves import Curves
-from reports.deltas import MARGINS, Delta, find_deltas
 from reports.evidence import read_evidence
 from reports.figures.figure1 import find_bars
 from reports.findings import Findings, make_forest
-from reports.inference import with_examples
-from reports.readouts import READOUTS, find_signals, influence, paired_variance, signals_table
-from reports.resampling import StoredPredictions
 from reports.tables import number
 from tests.reports.made_up_study import Study, change_record
 from tests.reports.measurements import answer, ask
@@ -73,7 +73,7 @@ def test_intervals_over_seeds_and_examples_cover_and_those_over_seeds_do_not() -
 
 
 def test_without_noise_of_examples_it_is_the_t_interval() -> None:
-    from reports.inference import t_interval, t_test
+    from reports.analysis.inference import t_interval, t_test
 
     values = np.array([0.3, 0.5, 0.1, 0.4])
     found = with_examples(values, 0.0)

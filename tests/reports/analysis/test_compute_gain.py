@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neobert.runs.layout import Layout
-from reports.compute_gain import ComputeGain, Crossing, cross, find_gains, gains_table
+from reports.analysis.compute_gain import ComputeGain, Crossing, cross, find_gains, gains_table
 from reports.curves import Curves, Points
 from reports.evidence import read_evidence
 from tests.reports.made_up_study import Study

@@ -15,11 +15,11 @@ from ablations.scales import SCALES, Scale, Vocabulary, scaled
 from ablations.variant import Variant
 from neobert.errors import MissingData, did_you_mean
 from neobert.model.size import training_flops_per_token
-from reports.deltas import Delta, name_measurement, pair_all
+from reports.analysis.deltas import Delta, name_measurement, pair_all
 from reports.evidence import Evidence, select_group
-from reports.extrapolation import Measured, extrapolate
 from reports.figures.figure1 import find_bars
-from reports.forecast_file import AtBudget, Forecast, Place, Predicted, name_forecast
+from reports.forecasts.extrapolation import Measured, extrapolate
+from reports.forecasts.sealed import AtBudget, Forecast, Place, Predicted, name_forecast
 from reports.matching import group_of
 from reports.scores import Group
 

@@ -4,8 +4,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from neobert.errors import name_first
-from reports.deltas import LADDER, Delta
-from reports.inference import SEEDS_FOR_A_CLAIM
+from reports.analysis.deltas import LADDER, Delta
+from reports.analysis.inference import SEEDS_FOR_A_CLAIM
 from reports.tables import count
 
 MOST_NAMED = 4

@@ -1,4 +1,4 @@
-"""Faults put into a copy of reports/inference.py, one at a time: the tests must notice each of them."""
+"""Faults put into a copy of reports/analysis/inference.py, one at a time: the tests must notice each of them."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.tree_copy import REPOSITORY, fresh_clone, shell
 
-MODULE = Path("reports/inference.py")
+MODULE = Path("reports/analysis/inference.py")
 HALF = "half = stdtrit(seeds - 1, 1 - ALPHA / 2) * differences.std(axis=-1, ddof=1) / math.sqrt(seeds)"
 P_OF_T = "return 2 * _share_above(np.abs(differences.mean(axis=-1)), differences)"
 P_OF_FLIPS = 'return np.take_along_axis(raised, np.argsort(order, axis=-1, kind="stable"), axis=-1)'
@@ -81,8 +81,7 @@ def test_the_tests_notice_every_fault_and_pass_without_one(tree: Path, mutant: s
     (tree / MODULE).write_text(mutate(text, mutant) if mutant else text, encoding="utf-8")
     done = shell(
         tree,
-        ".venv/bin/python -m pytest -q -x tests/reports/test_inference.py tests/reports/test_inference_oracle.py "
-        "tests/reports/test_family_oracle.py",
+        ".venv/bin/python -m pytest -q -x tests/reports/analysis/test_{inference,inference_oracle,family_oracle}.py",
     )
     assert done.returncode == (1 if mutant else 0), f"{done.stdout[-2000:]}{done.stderr[-2000:]}"
     assert not mutant or " failed" in done.stdout or "FAILED" in done.stdout, done.stdout[-2000:]

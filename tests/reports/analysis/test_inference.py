@@ -11,8 +11,8 @@ from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.power import TTestPower
 from statsmodels.stats.weightstats import DescrStatsW
 
-from reports import inference
-from reports.inference import adjust, compare, holm, verdict
+from reports.analysis import inference
+from reports.analysis.inference import adjust, compare, holm, verdict
 
 DIFFERENCES = st.lists(st.floats(-5, 5), min_size=2, max_size=9).filter(lambda values: np.std(values) > 1e-3)
 ROUNDED = st.integers(-5000, 5000).map(lambda value: value / 1000)  # ties are ties, and squares do not vanish

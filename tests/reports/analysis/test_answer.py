@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reports.answer import answer
-from reports.deltas import LADDER, Delta
-from reports.inference import compare
+from reports.analysis.answer import answer
+from reports.analysis.deltas import LADDER, Delta
+from reports.analysis.inference import compare
 
 STEPS = (("M1", "M0"), ("M2", "M1"), ("M4", "M2"))
 

@@ -15,8 +15,10 @@ from matplotlib.text import Text
 from ablations.designs import cell, cells
 from ablations.ladder import ladder
 from neobert.runs.layout import Layout
-from reports.deltas import Delta, deltas_table, find_deltas
-from reports.effects import find_factorials
+from reports.analysis.deltas import Delta, deltas_table, find_deltas
+from reports.analysis.effects import find_factorials
+from reports.analysis.inference import compare, family_p_values
+from reports.analysis.resampling import StoredPredictions
 from reports.evidence import read_evidence
 from reports.figures.figure1 import find_bars
 from reports.figures.forests import (
@@ -32,9 +34,7 @@ from reports.figures.forests import (
     near_strips,
     one_quantity,
 )
-from reports.inference import compare, family_p_values
 from reports.matching import group_of
-from reports.resampling import StoredPredictions
 from reports.scores import Group
 from tests.reports.made_up_study import Study, change_record
 from tests.reports.predictions import with_predictions

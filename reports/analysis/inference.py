@@ -21,7 +21,8 @@ POWER = 0.8
 LOOKS: Mapping[int, float] = {6: 0.032, 8: 0.016, 10: 0.02}
 """The seeds at which differences may be claimed, and the largest family-wise p that claims one there. Declared before
 the study: over all three looks together a ladder of ten nulls claims something in 3.3 to 5.8 % of 2,000 simulated
-studies, whatever the noise (tests/reports/test_family_oracle.py). Below six seeds no exact test reaches a level."""
+studies, whatever the noise (tests/reports/analysis/test_family_oracle.py). Below six seeds no exact test reaches a
+level."""
 SEEDS_FOR_A_CLAIM = min(LOOKS)
 TINY = 1e-12  # points: below it a spread is rounding
 MOST_SEEDS_FLIPPED = 16  # 2^15 patterns; of more seeds as many are drawn

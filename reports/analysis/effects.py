@@ -14,9 +14,17 @@ import numpy as np
 import pandas as pd
 
 from ablations.designs import CAUTIONS, CLAIMS, Fraction, cell, cells, possible_factorials
+from reports.analysis.deltas import DIGITS, MARGINS, name_measurement, shared_corpora, why_losses_differ
+from reports.analysis.inference import (
+    SEEDS_FOR_A_CLAIM,
+    Comparison,
+    adjust,
+    collapsed_seeds,
+    compare,
+    family_p_values,
+    verdict,
+)
 from reports.basis import why_scores_not_paired
-from reports.deltas import DIGITS, MARGINS, name_measurement, shared_corpora, why_losses_differ
-from reports.inference import SEEDS_FOR_A_CLAIM, Comparison, adjust, collapsed_seeds, compare, family_p_values, verdict
 from reports.notes import warnings
 from reports.scores import Estimate, Group, Row
 from reports.tables import DASH, Table, frame_of, number, p_value, printed_range, signed

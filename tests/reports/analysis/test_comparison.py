@@ -16,7 +16,7 @@ from neobert.recipe import Point
 from neobert.runs.layout import Layout
 from neobert.runs.specifications import GlueStudy
 from reports import make_figures, published
-from reports.comparison import (
+from reports.analysis.comparison import (
     NOT_RESOLVABLE,
     OFF,
     agreement_sentences,
@@ -29,8 +29,8 @@ from reports.comparison import (
     task_error,
     tolerance_of,
 )
+from reports.analysis.resampling import StoredPredictions
 from reports.evidence import read_evidence
-from reports.resampling import StoredPredictions
 from tests.ablations.papers_ladder import PAPERS_LADDER
 from tests.reports.made_up_study import TASK_SHIFTS, Study
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from reports.analysis.deltas import shared_corpora, why_losses_differ
+from reports.analysis.inference import Interval, seed_interval
 from reports.basis import why_not_paired
 from reports.curves import Curves, Points
-from reports.deltas import shared_corpora, why_losses_differ
-from reports.inference import Interval, seed_interval
 from reports.notes import warnings
 from reports.scores import Group, Row
 from reports.tables import DASH, Table, frame_of, number
