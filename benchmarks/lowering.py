@@ -4,7 +4,8 @@ The model is traced on the CPU and its graph moved to a fake "cuda". Inductor th
 for an H100 as ever. It stops before it would write Triton code, so that neither Triton nor a GPU is needed.
 """
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -76,6 +77,31 @@ class _Traced(Exception):
 def lower(recipe: Pretraining, batch: Batch) -> Kernels:
     """The kernels of a model's forward and backward pass on a batch that lies on the CPU; runs in a
     `benchmarks.pretended_cuda.pretending_process`."""
+    nodes: list[Any] = []
+
+    def take_nodes(lowering: Any) -> None:
+        lowering.init_wrapper_code()
+        lowering._update_scheduler()
+        nodes.extend((node, node.get_read_write_buffers_sizes()) for node in lowering.scheduler.nodes)
+
+    _lower(recipe, batch, take_nodes)
+    return _count(nodes)
+
+
+def write_kernels(recipe: Pretraining, batch: Batch) -> dict[str, str]:
+    """The Python source of every Triton kernel of these passes, by name; runs as `lower` does, and needs Triton."""
+    sources: dict[str, str] = {}
+
+    def take_sources(lowering: Any) -> None:
+        wrapper, _ = lowering.codegen()
+        sources.update(re.findall(r"async_compile\.triton\('(\w+)', '''(.*?)''', device_str", wrapper.value, re.DOTALL))
+
+    _lower(recipe, batch, take_sources)
+    return sources
+
+
+def _lower(recipe: Pretraining, batch: Batch, take: Callable[[Any], None]) -> None:
+    """Hand the lowered graphs of the forward and backward pass over, before they would be compiled."""
     from torch._guards import TracingContext, tracing
     from torch._inductor.compile_fx import compile_fx
     from torch._inductor.graph import GraphLowering
@@ -83,22 +109,18 @@ def lower(recipe: Pretraining, batch: Batch) -> Kernels:
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     graph, inputs = _trace(recipe, batch)
-    nodes: list[Any] = []
 
-    def schedule(lowering: Any) -> SimpleNamespace:
-        lowering.init_wrapper_code()
-        lowering._update_scheduler()
-        nodes.extend((node, node.get_read_write_buffers_sizes()) for node in lowering.scheduler.nodes)
+    def stop(lowering: Any) -> SimpleNamespace:
+        take(lowering)
         return SimpleNamespace(call=lambda inputs: None, __file__=__file__, key=__file__)
 
-    with _inductor_for_h100(), mock.patch.object(GraphLowering, "compile_to_module", schedule):
+    with _inductor_for_h100(), mock.patch.object(GraphLowering, "compile_to_module", stop):
         fake = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
         for name, table in list(graph.named_buffers()):
             setattr(graph, name, _moved(table, fake))
         moved = [_moved(tensor, fake) if isinstance(tensor, Tensor) else tensor for tensor in inputs]
         with tracing(TracingContext(fake)), autocast(GPU, recipe.precision), fake:
             compile_fx(graph, moved)
-    return _count(nodes)
 
 
 def _trace(recipe: Pretraining, batch: Batch) -> tuple[fx.GraphModule, list[Any]]:
