@@ -88,7 +88,7 @@ def add_design_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_execution_flags(parser: argparse.ArgumentParser) -> None:
-    """`--compile`, `--trace-steps`, `--heldout` and `--heldout-context`, in a group of their own."""
+    """`--compile`, `--trace-steps`, `--deterministic`, `--heldout` and `--heldout-context`, in a group of their own."""
     group = parser.add_argument_group("training", "how it executes; none of it decides an id")
     add = group.add_argument
     add(
@@ -105,6 +105,12 @@ def add_execution_flags(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="write a trace of N steps behind the first few to attempts/*/trace.json of each run of pre-training or "
         "contrastive fine-tuning (default: 0, none)",
+    )
+    add(
+        "--deterministic",
+        action="store_true",
+        help="on a GPU take kernels that give the same bits every time (torch.use_deterministic_algorithms), which are "
+        "slower; processors give them anyway",
     )
     add(
         "--heldout",
@@ -137,7 +143,8 @@ def execution_of(options: argparse.Namespace) -> "Execution":
             "--compile on does not reach contrastive fine-tuning, in which no two micro-batches have the same lengths: "
             "run the other stages with it first, and contrastive without"
         )
-    chosen = {"compile": options.compile, "trace_steps": options.trace_steps, "heldout": options.heldout}
+    words = ("compile", "trace_steps", "deterministic", "heldout")
+    chosen = {word: vars(options)[word] for word in words}
     context = {} if options.heldout_context is None else {"heldout_context": options.heldout_context}
     return execution.model_copy(update=chosen | context)
 

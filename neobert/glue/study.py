@@ -33,7 +33,7 @@ from neobert.runs.records import provenance, publish_record
 from neobert.runs.run_file import RunFile, read_checked_run_file, read_run_file
 from neobert.runs.specifications import GlueStudy, Trial
 from neobert.runs.work import Part
-from neobert.training.distributed import default_device
+from neobert.training.distributed import choose_kernels, default_device
 from neobert.training.trainer import last_checkpoint
 
 
@@ -173,6 +173,7 @@ def _fine_tuner(layout: Layout, task_name: str, study_id: str) -> FineTuner:
     model = load_model(layout, study)
     start = _starting_weights(layout, study, model)
     encoded = _encoded_task(layout, run_file, model)
+    choose_kernels(run_file.execution.deterministic)
     left = tuple(trial.point for trial in study.trials(layout) if not trial.is_done)
     compiling = Compiling(run_file.execution.compile, left)
     return FineTuner(model.classifier, start, encoded, study.protocol, default_device(), model.layout, compiling)

@@ -239,7 +239,11 @@ def _variable_length_attention(
     if is_flash_attn_available() and current_flash_attention_impl() is None:
         from flash_attn import flash_attn_varlen_func
 
-        attended = flash_attn_varlen_func(*flat, asking, asked, longest, longest, softmax_scale=scale)
+        attended = flash_attn_varlen_func(
+            *(*flat, asking, asked, longest, longest),
+            softmax_scale=scale,
+            deterministic=torch.are_deterministic_algorithms_enabled(),
+        )
     else:
         from torch.nn.attention.varlen import varlen_attn
 

@@ -54,8 +54,9 @@ class Execution(Value):
     `engine` says how processes share a model: not at all (single), each with a whole copy (ddp), or with the state of
     the optimizer (zero1) and the gradients too (zero2) split between them. With one process all of them are the same.
     `compile` says whether models are compiled; auto does where that earns itself back. Of `trace_steps` steps behind
-    the first few a trace is written. `heldout` says on which corpora of the source the held-out loss is measured, and
-    `heldout_context` in which context (tokens) beside each run's own, so that runs of other contexts can be compared.
+    the first few a trace is written. `deterministic` lets a GPU sum in one order, at some cost. `heldout` says on
+    which corpora of the source the held-out loss is measured, and `heldout_context` in which context (tokens) beside
+    each run's own, so that runs of other contexts can be compared.
     """
 
     threads: PositiveInt
@@ -65,6 +66,7 @@ class Execution(Value):
     engine: EngineWord = "ddp"
     compile: CompileWord = "auto"
     trace_steps: NonNegativeInt = 0
+    deterministic: bool = False
     heldout: HeldoutWord = "own"
     heldout_context: PositiveInt | None = None
 

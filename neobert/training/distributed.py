@@ -116,6 +116,17 @@ def _slurm_key(environment: Mapping[str, str]) -> str:
     return re.sub(r"[^\w.-]", "_", key)
 
 
+def choose_kernels(deterministic: bool) -> None:
+    """Let a GPU give the same bits every time, or be fast; before its first product of matrices.
+
+    Everything that models are trained with here has a deterministic form; torch refuses what has none.
+    """
+    torch.use_deterministic_algorithms(deterministic)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # spares writing what is overwritten
+    if deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts
+
+
 def default_device() -> torch.device:
     """The GPU of this process, which becomes its current one, or the CPU where there is none.
 

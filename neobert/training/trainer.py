@@ -42,6 +42,7 @@ from neobert.training.distributed import (
     Process,
     Rendezvous,
     StartedRun,
+    choose_kernels,
     default_device,
     find_rendezvous,
     has_ended,
@@ -141,6 +142,7 @@ class Trainer(ABC, Generic[MicroBatch]):
         self.checkpoints = layout.trained(run_file.id) / "checkpoints"
         self.optimization = optimization
         self.seed = seed
+        choose_kernels(run_file.execution.deterministic)
         self.device = default_device()
         torch.set_num_threads(run_file.execution.threads)
         self.data_state: Mapping[str, Any] = {}
@@ -209,7 +211,7 @@ class Trainer(ABC, Generic[MicroBatch]):
         """Continue from the newest valid checkpoint, else from where the stage begins; the number of steps done.
 
         What began compiled goes on compiled, and what did not does not: on a CPU the same bits come out of it. On CUDA
-        gradients of embeddings and of flash attention are added in any order.
+        gradients of embeddings and of flash attention are added in any order, unless the run is `deterministic`.
         """
         checkpoint = self.newest_checkpoint(self.checkpoints)
         if checkpoint is None:

@@ -20,6 +20,7 @@ from neobert.model import attention
 from neobert.model.build import build_masked_language_model, initialize
 from neobert.model.heads import MaskedLanguageModel
 from neobert.recipe import Precision
+from neobert.training.distributed import choose_kernels
 from neobert.training.engine import autocast
 from neobert.training.pretraining import summed_loss
 
@@ -172,6 +173,14 @@ def test_flash_attention_3_is_taken_where_it_is_installed_on_a_hopper(
     assert found == activated
 
 
+def one_row_of_two_documents() -> tuple[Tensor, Tensor, Tensor, attention.AttentionPlan]:
+    """Query, key and value of three and five tokens in two heads, and who attends to whom."""
+    tokens = torch.zeros(1, 8, 2, 8, dtype=torch.bfloat16)
+    boundaries = torch.tensor([0, 3, 8], dtype=torch.int32)
+    plan = attention.AttentionPlan(torch.zeros(1, 8, dtype=torch.int64), boundaries=boundaries, longest=5)
+    return tokens, tokens, tokens, plan
+
+
 @pytest.mark.parametrize(
     ("active", "installed", "taken", "own"),
     [(None, False, "torch", 0), (None, True, "flash_attn", 1), ("FA3", True, "FA3", 0)],
@@ -188,9 +197,28 @@ def test_flash_attention_3_comes_before_flash_attn_and_that_before_torchs_own(
     monkeypatch.setattr(attention, "FLASH_ATTN_INSTALLED", installed)
     monkeypatch.setattr(attention, "current_flash_attention_impl", lambda: active)
     monkeypatch.setitem(sys.modules, "flash_attn", SimpleNamespace(flash_attn_varlen_func=flash_attn_varlen_func))
-    tokens = torch.zeros(1, 8, 2, 8)
-    boundaries = torch.tensor([0, 3, 8], dtype=torch.int32)
-    plan = attention.AttentionPlan(torch.zeros(1, 8, dtype=torch.int64), boundaries=boundaries, longest=5)
-    attention.attend(tokens, tokens, tokens, plan)
+    attention.attend(*one_row_of_two_documents())
     assert attention.variable_length_kernels() == taken
     assert (len(calls), len(CALLS)) == (own, 1 - own)
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_deterministic_runs_ask_flash_attn_for_its_deterministic_form(
+    monkeypatch: pytest.MonkeyPatch, wanted: bool
+) -> None:
+    """Torch's own kernels look at torch's switch themselves."""
+    asked: list[bool] = []
+
+    def flash_attn_varlen_func(query: Tensor, *words: Any, deterministic: bool, **named: Any) -> Tensor:
+        asked.append(deterministic)
+        return query
+
+    monkeypatch.setattr(attention, "FLASH_ATTN_INSTALLED", True)
+    monkeypatch.setattr(attention, "current_flash_attention_impl", lambda: None)
+    monkeypatch.setitem(sys.modules, "flash_attn", SimpleNamespace(flash_attn_varlen_func=flash_attn_varlen_func))
+    choose_kernels(wanted)
+    try:
+        attention.attend(*one_row_of_two_documents())
+    finally:
+        choose_kernels(deterministic=False)
+    assert asked == [wanted]

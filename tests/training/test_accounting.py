@@ -179,11 +179,11 @@ def test_a_gpu_is_found_in_the_table_by_its_whole_name(name: str, peak: float | 
     assert datasheet_peak(name) == peak
 
 
-def test_a_trace_holds_the_phases_of_its_steps_and_changes_no_bit(
+def test_a_trace_holds_the_phases_of_its_steps_and_neither_it_nor_deterministic_kernels_change_a_bit(
     finished: Path, runs: dict[str, PretrainingRun], tmp_path: Path
 ) -> None:
     root, run = beside(tmp_path / "traced", finished), runs["padded"]
-    folder = write_tiny_run(root, run, trace_steps=TRACED_STEPS)
+    folder = write_tiny_run(root, run, trace_steps=TRACED_STEPS, deterministic=True)
     said = finish(root, reference(run))
     path = folder / "attempts" / "000001" / "trace.json"
     assert f"the trace of steps 4 to {3 + TRACED_STEPS} lies in {path}" in said
@@ -196,10 +196,20 @@ def test_a_trace_holds_the_phases_of_its_steps_and_changes_no_bit(
     assert [line["loss"] for line in step_lines(root, run)] == [line["loss"] for line in step_lines(finished, run)]
 
 
+def test_a_run_says_whether_kernels_are_deterministic(
+    finished: Path, runs: dict[str, PretrainingRun], tmp_path: Path
+) -> None:
+    chosen = []
+    for deterministic in (True, False):
+        trainer_of(beside(tmp_path / str(deterministic), finished), runs["padded"], deterministic=deterministic)
+        chosen.append(torch.are_deterministic_algorithms_enabled())
+    assert chosen == [True, False]
+
+
 def test_flags_say_how_models_execute() -> None:
-    told = build_parser().parse_args(["--variant", "M7", "--compile", "on", "--trace-steps", "5"])
+    told = build_parser().parse_args(["--variant", "M7", "--compile", "on", "--trace-steps", "5", "--deterministic"])
     execution = execution_of(told)
-    assert (execution.compile, execution.trace_steps) == ("on", 5)
+    assert (execution.compile, execution.trace_steps, execution.deterministic) == ("on", 5, True)
     untold = execution_of(build_parser().parse_args(["--list"]))
     assert untold == execution_at("smoke")
 
