@@ -122,7 +122,7 @@ def choose_kernels(deterministic: bool) -> None:
     Everything that models are trained with here has a deterministic form; torch refuses what has none.
     """
     torch.use_deterministic_algorithms(deterministic)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # spares writing what is overwritten
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # costs writes
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts
 
