@@ -7,7 +7,7 @@ run which was planned to end there, and not by the same in every arm.
 import re
 from collections.abc import Iterable
 
-from ablations.ladder import ladder, variants
+from ablations.ladders import ladder, variants
 from ablations.variant import Modification, Variant
 
 SOURCE = "a budget of a forecast (reports/forecast.py), not the paper"

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ablations.costs import GIGABYTE, Machine, stage_memory
+from ablations.ladders import current
 from ablations.plan import PlanRow, StageName, unfinished
 from ablations.rates import at_scale
 from ablations.scales import Scale, scaled_variant
@@ -91,8 +92,8 @@ def require_data(rows: Sequence[PlanRow], source: Source) -> None:
     items = ", ".join(f"{item.name} ({item.repositories})" for item in items_of(needs))
     raise MissingData(
         f"runs do not read the hub, and this is not here: {items}; bring it with `python ablations/prefetch.py "
-        f"--variant {variants} --scale {rows[0].scale} --stages {stages} --data-dir DIR` where there is a network, and "
-        "pass --data DIR"
+        f"--variant {variants} --scale {rows[0].scale} --stages {stages}{current().flag} --data-dir DIR` where there "
+        "is a network, and pass --data DIR"
     )
 
 

@@ -2,7 +2,8 @@
 
 A factor is one or more of the ladder's modifications under a short name. Variants of designs have readable names from
 which they can be made again: `M9-norm` (all of M9 but one factor), `M0+masking` (the baseline and one), and
-`F:positions+norm` (a cell of a factorial). Runs are named by recipes, so equal cells and the ladder share them.
+`F:positions+norm` (a cell of a factorial). Which variants these are taken from says the ladder: its `whole` and its
+`root`. Runs are named by recipes, so equal cells and the ladder share them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,72 +12,16 @@ from functools import cache
 from itertools import product
 from typing import Literal
 
-from ablations import budgets, ladder, rates
+from ablations import budgets, ladders, rates
+from ablations.ladders import Ladder
 from ablations.scales import Scale, Vocabulary, scaled_variant
-from ablations.variant import Modification, Variant
+from ablations.variant import Variant
 from neobert.errors import did_you_mean
 
 DesignKind = Literal["ladder", "leave-one-out", "add-one", "factorial"]
 Fraction = Literal["full", "half"]
 MOST_FACTORS = 8  # 256 variants: more is a typing error
 CELL = "F:"
-
-
-@dataclass(frozen=True)
-class Factor:
-    """A part of the recipe that a design switches on and off. `added` is what switching it on applies to M0, `removed`
-    what leaving it out of M9 omits; empty where that is impossible, for which `reason` is the sentence."""
-
-    name: str
-    added: tuple[Modification, ...]
-    removed: tuple[Modification, ...]
-    reason: str = ""
-
-
-def _both(name: str, *modifications: Modification) -> Factor:
-    return Factor(name, modifications, modifications)
-
-
-_NOT_IN_M9 = "the paper discarded it, so that M9 does not hold it and it cannot be left out"
-
-FACTORS: Mapping[str, Factor] = {
-    factor.name: factor
-    for factor in (  # in the order of the ladder, in which they are applied
-        _both("positions", ladder.ROTARY),
-        _both("feedforward", ladder.SWIGLU),
-        _both("norm", ladder.RMS_NORM),
-        _both("corpus", ladder.WEB),
-        Factor("tokenizer", (ladder.LLAMA_TOKENIZER,), (), _NOT_IN_M9),
-        _both("optimizer", ladder.ADAMW),
-        _both("schedule", ladder.COSINE),
-        _both("masking", ladder.MASKING_20),
-        Factor("packing", (ladder.PACKING_ACROSS_DOCUMENTS,), (), _NOT_IN_M9),
-        _both("size", ladder.SIZE_250M, ladder.DEEP_NARROW),
-        Factor(
-            "shape",
-            (),
-            (ladder.DEEP_NARROW,),
-            "size and shape are one ordered factor: the depth and width that shape sets are those of the larger model, "
-            "so that it cannot be added without size (size brings both; M9-shape takes shape back alone)",
-        ),
-        _both("batch", ladder.LARGE_BATCH),
-        _both("context", ladder.LONG_CONTEXT),
-        Factor(
-            "grid",
-            (),
-            (),
-            "the larger grid is no change of pre-training: M10 has M9's weights, and a larger search on some arms "
-            "would compare searches (its effect is M10 beside M9 on the ladder)",
-        ),
-    )
-}
-
-CAUTIONS: Mapping[str, str] = {
-    "size": "size and shape are one ordered factor: size switches both, and without it the model has M0's 12 × 768",
-    "batch": "batch brings the learning rate 6e-4 and the weight decay 0.1 of M9, which plain Adam adds to the "
-    "gradient: its effect depends on optimizer",
-    "corpus": "held-out losses on different corpora are not compared; GLUE is",
-}
 
 
 @dataclass(frozen=True)
@@ -97,26 +42,38 @@ class Design:
     @property
     def notes(self) -> tuple[str, ...]:
         """Which claims it supports, and what a reader must know about its factors."""
-        claim = CLAIMS["half" if self.fraction == "half" else self.kind]
-        return (claim, *(CAUTIONS[name] for name in self.factors if name in CAUTIONS))
+        claim = claims()["half" if self.fraction == "half" else self.kind]
+        return (claim, *cautions(self.factors))
 
 
-CLAIMS: Mapping[str, str] = {
-    "ladder": "Ladder: every delta is the effect of one step on top of all kept steps before it. Steps are cumulative, "
-    "so effects depend on their order; it supports claims about this path from M0 to M10, and none about a "
-    "modification by itself or about interactions.",
-    "own rates": "Own rates: the ladder's deltas again, each arm at the peak rate that a sweep found best for it on "
-    "pilot seeds, which no delta counts. It supports claims about arms that are tuned alike; a verdict that is another "
-    "at the shared rate is one about that rate.",
-    "leave-one-out": "Leave-one-out: every delta is what M9 owes to one modification in the presence of all others. It "
-    "supports claims that M9 needs it; deltas do not add up where modifications overlap or depend on each other.",
-    "add-one": "Add-one: every delta is what one modification does to M0 alone. It supports claims about the baseline; "
-    "what it does to M9 may be another thing.",
-    "factorial": "Factorial: all combinations are there. It supports main effects (the mean over all settings of the "
-    "other factors), interactions, and Shapley shares that add up to the whole whatever the order; all over M0.",
-    "half": "Half factorial: every effect is mixed with the interaction of all other factors (I = their product). It "
-    "supports main effects where interactions of higher order are taken to be absent, and no Shapley shares.",
-}
+def cautions(names: Iterable[str]) -> list[str]:
+    """What a reader must know about some factors."""
+    factors = ladders.current().factors
+    return [factors[name].caution for name in names if name in factors and factors[name].caution]
+
+
+def claims() -> Mapping[str, str]:
+    """Which claims each design supports."""
+    ladder = ladders.current()
+    root, whole, end = ladder.root.name, ladder.whole.name, ladder.end.name
+    return {
+        "ladder": "Ladder: every delta is the effect of one step on top of all kept steps before it. Steps are "
+        f"cumulative, so effects depend on their order; it supports claims about this path from {root} to {end}, and "
+        "none about a modification by itself or about interactions.",
+        "own rates": "Own rates: the ladder's deltas again, each arm at the peak rate that a sweep found best for it "
+        "on pilot seeds, which no delta counts. It supports claims about arms that are tuned alike; a verdict that is "
+        "another at the shared rate is one about that rate.",
+        "leave-one-out": f"Leave-one-out: every delta is what {whole} owes to one modification in the presence of all "
+        f"others. It supports claims that {whole} needs it; deltas do not add up where modifications overlap or depend "
+        "on each other.",
+        "add-one": f"Add-one: every delta is what one modification does to {root} alone. It supports claims about the "
+        f"baseline; what it does to {whole} may be another thing.",
+        "factorial": "Factorial: all combinations are there. It supports main effects (the mean over all settings of "
+        "the other factors), interactions, and Shapley shares that add up to the whole whatever the order; all over "
+        f"{root}.",
+        "half": "Half factorial: every effect is mixed with the interaction of all other factors (I = their product). "
+        "It supports main effects where interactions of higher order are taken to be absent, and no Shapley shares.",
+    }
 
 
 def design_of(kind: DesignKind, factors: Sequence[str] = (), fraction: Fraction = "full") -> Design:
@@ -125,20 +82,22 @@ def design_of(kind: DesignKind, factors: Sequence[str] = (), fraction: Fraction 
     Raises:
         ValueError: a name is unknown, a factor cannot be varied so, or there are too few or too many.
     """
+    ladder = ladders.current()
+    known = ladder.factors
     if fraction == "half" and kind != "factorial":
         raise ValueError(f"--fraction half goes with --design factorial, not with {kind}")
     for name in factors:
-        if name not in FACTORS:
-            raise ValueError(f"there is no factor {name!r}: {did_you_mean(name, FACTORS)}")
+        if name not in known:
+            raise ValueError(f"there is no factor {name!r}: {did_you_mean(name, known)}")
     if kind == "ladder":
         if factors:
             raise ValueError("the ladder has an order and no --factors: choose leave-one-out, add-one or factorial")
-        return Design(kind, (), fraction, tuple(ladder.ladder().values()))
+        return Design(kind, (), fraction, tuple(ladder.steps.values()))
     chosen = _varied(kind, factors)
     if kind == "leave-one-out":
-        variants = [ladder.M9, *map(without, chosen)]
+        variants = [ladder.whole, *map(without, chosen)]
     elif kind == "add-one":
-        variants = [ladder.M0, *map(with_one, chosen)]
+        variants = [ladder.root, *map(with_one, chosen)]
     else:
         least = 3 if fraction == "half" else 2
         if not least <= len(chosen) <= MOST_FACTORS:
@@ -176,13 +135,14 @@ def design_at(design: Design, scale: Scale, vocabulary: Vocabulary, *, strict: b
 
 def _varied(kind: DesignKind, wanted: Sequence[str]) -> tuple[str, ...]:
     """The factors wanted in the order of the ladder, each once, checked."""
-    parts = {name: factor.removed if kind == "leave-one-out" else factor.added for name, factor in FACTORS.items()}
+    known = ladders.current().factors
+    parts = {name: factor.removed if kind == "leave-one-out" else factor.added for name, factor in known.items()}
     possible = tuple(name for name, modifications in parts.items() if modifications)
     if kind == "factorial" and not wanted:
         raise ValueError(f"a factorial needs --factors, its number of runs doubles with each: {', '.join(possible)}")
     for name in wanted:
         if name not in possible:
-            raise ValueError(f"{kind} cannot vary {name!r}: {FACTORS[name].reason}")
+            raise ValueError(f"{kind} cannot vary {name!r}: {known[name].reason}")
     return tuple(name for name in possible if not wanted or name in wanted)
 
 
@@ -197,39 +157,48 @@ def cells(factors: Sequence[str], fraction: Fraction = "full") -> list[tuple[str
     ]
 
 
-@cache
 def cell(switched_on: tuple[str, ...]) -> Variant:
-    """M0 with some factors on; M0 itself with none."""
+    """The root with some factors on; the root itself with none."""
+    return _cell(ladders.current(), switched_on)
+
+
+@cache
+def _cell(ladder: Ladder, switched_on: tuple[str, ...]) -> Variant:
     if not switched_on:
-        return ladder.M0
-    modifications = [modification for name in switched_on for modification in FACTORS[name].added]
-    return ladder.M0.derive(f"{CELL}{'+'.join(switched_on)}", *modifications)
+        return ladder.root
+    modifications = [modification for name in switched_on for modification in ladder.factors[name].added]
+    return ladder.root.derive(f"{CELL}{'+'.join(switched_on)}", *modifications)
 
 
-@cache
 def with_one(name: str) -> Variant:
-    """M0 with one factor on."""
-    return ladder.M0.derive(f"{ladder.M0.name}+{name}", *FACTORS[name].added)
+    """The root with one factor on."""
+    return _with_one(ladders.current(), name)
 
 
 @cache
+def _with_one(ladder: Ladder, name: str) -> Variant:
+    return ladder.root.derive(f"{ladder.root.name}+{name}", *ladder.factors[name].added)
+
+
 def without(name: str) -> Variant:
-    """M9 without one factor: derived anew from M0 with all of M9's modifications but the factor's."""
-    left = [modification for modification in modifications_of(ladder.M9) if modification not in FACTORS[name].removed]
-    removed = FACTORS[name].removed
-    title = f"{ladder.M9.name} without {', '.join(modification.title for modification in removed)}"
-    return ladder.M0.derive(f"{ladder.M9.name}-{name}", *left, title=title, left_out=removed)
+    """The whole without one factor: derived anew from the root with all of the whole's modifications but the
+    factor's."""
+    return _without(ladders.current(), name)
 
 
-def modifications_of(variant: Variant) -> list[Modification]:
-    """Every modification from the root to a variant, in order."""
-    return [*(modifications_of(variant.parent) if variant.parent else []), *variant.modifications]
+@cache
+def _without(ladder: Ladder, name: str) -> Variant:
+    whole, removed = ladder.whole, ladder.factors[name].removed
+    left = [modification for modification in ladders.modifications_of(whole) if modification not in removed]
+    title = f"{whole.name} without {', '.join(modification.title for modification in removed)}"
+    return ladder.root.derive(f"{whole.name}-{name}", *left, title=title, left_out=removed)
 
 
 def single_variants() -> dict[str, Variant]:
-    """Every variant that leaves one factor out of M9 or adds one to M0, by name."""
-    left_out = [without(name) for name, factor in FACTORS.items() if factor.removed]
-    added = [with_one(name) for name, factor in FACTORS.items() if factor.added]
+    """Every variant that leaves one factor out of the whole or adds one to the root, by name."""
+    factors = ladders.current().factors
+    left_out = [without(name) for name, factor in factors.items() if factor.removed]
+    added = [with_one(name) for name, factor in factors.items() if factor.added]
     return {variant.name: variant for variant in (*left_out, *added)}
 
 
@@ -245,7 +214,7 @@ def possible_factorials(names: Iterable[str]) -> list[tuple[str, ...]]:
     """The factors of factorials that names of cells may come from: all of them together first, since the cell in which
     all are on may bear the name of the ladder's variant; then the sets that no other one contains."""
     found = sorted({switched_on for name in names if (switched_on := factors_of_cell(name))})
-    together = tuple(factor for factor in FACTORS if any(factor in one for one in found))
+    together = tuple(factor for factor in ladders.current().factors if any(factor in one for one in found))
     largest = [one for one in found if len(one) > 1 and not any(set(one) < set(other) for other in found)]
     return [each for each in dict.fromkeys([together, *largest]) if 1 < len(each) <= MOST_FACTORS]
 
@@ -253,7 +222,7 @@ def possible_factorials(names: Iterable[str]) -> list[tuple[str, ...]]:
 def factors_of_cell(name: str) -> tuple[str, ...] | None:
     """The factors that are on in a cell of a factorial, from its name; None for any other name."""
     words = tuple(name.removeprefix(CELL).split("+"))
-    in_order = tuple(factor for factor in FACTORS if factor in words and FACTORS[factor].added)
+    in_order = tuple(name for name, factor in ladders.current().factors.items() if name in words and factor.added)
     return words if name.startswith(CELL) and words == in_order else None
 
 
@@ -278,7 +247,7 @@ def chosen_variants(names: Sequence[str]) -> list[Variant]:
     Raises:
         ValueError: a name is unknown, or no variant can have the rate or the share of the steps that it says.
     """
-    known = ladder.variants()
+    known = ladders.variants()
     on_ladder = [name for name in known if "@" not in name]
     chosen: set[str] = set()
     of_designs: dict[str, Variant] = {}

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ablations.checks import refuse, require_data, validate
 from ablations.flags import execution_of, trust_of
+from ablations.ladders import current
 from ablations.plan import PlanRow, unfinished
 from ablations.prefetch import folder_or_repository
 from ablations.scales import synthetic_documents
@@ -54,6 +55,7 @@ class Workspace:
 
     def write(self, rows: Sequence[PlanRow], execution: Execution) -> None:
         """Write the run.json of every run of the rows, before anything starts."""
+        current().keep(self.layout)
         for row in rows:
             row.write(self.layout, self.source, self.specification, execution)
 

@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ablations.ladders import add_ladder_flag, add_scale_flag
 from neobert.command_line import count, number_above_0, whole_number
 from neobert.evaluation.pseudo_perplexity import TEXT_HELP, positions_flag
 from neobert.external import Trust
@@ -19,8 +20,8 @@ def add_common_flags(parser: argparse.ArgumentParser, shown: str, *, models: boo
     """Scale, data, folder and place of a command that runs something; `shown` is what a dry run prints, `models` says
     that it takes external models, too."""
     add = parser.add_argument
-    scales = ("smoke", "laptop", "proxy", "paper")
-    add("--scale", choices=scales, default="smoke", help="how large (default: smoke)")
+    add_ladder_flag(parser)
+    add_scale_flag(parser, "how large (default: smoke)")
     add("--data", metavar="SOURCE", help="synthetic, hub, or a folder (default: synthetic)")
     add("--workers", type=count, metavar="N", help="processes side by side (default: cores / threads of the scale)")
     add("--runs", type=Path, default=DEFAULT_RUNS, help="folder of runs (default: ./runs)")

@@ -5,7 +5,9 @@ repository at ed75b68. Where the two contradict each other the choice is marked,
 an @ in its name.
 """
 
-from ablations.variant import EmbeddingProtocol, Modification, Recipe, Variant
+from pathlib import Path
+
+from ablations.variant import EmbeddingProtocol, Factor, Modification, Recipe, Variant
 from neobert.recipe import (
     Contrastive,
     Data,
@@ -423,12 +425,59 @@ M10_CODE = M10.derive(
     kept=False,
 )
 
+SAMPLE = M7
+PUBLISHED = Path(__file__).resolve().parents[1] / "reports" / "published"
+PRINTED_AS = {"M10": "NeoBERT"}  # caption of Table 3: the two checkpoints under the larger grid
 
-def variants() -> dict[str, Variant]:
-    """Every variant declared in this module by name, in the order of declaration."""
-    return {value.name: value for value in globals().values() if isinstance(value, Variant)}
+
+# What designs switch on and off, in the order of the ladder, in which it is applied
+
+_DISCARDED = "the paper discarded it, so that M9 does not hold it and it cannot be left out"
 
 
-def ladder() -> dict[str, Variant]:
-    """The variants of the paper's ladder and its extensions; alternatives (with an @) are left out."""
-    return {name: variant for name, variant in variants().items() if "@" not in name}
+def _both(name: str, *modifications: Modification, caution: str = "") -> Factor:
+    return Factor(name, modifications, modifications, caution=caution)
+
+
+FACTORS = {
+    factor.name: factor
+    for factor in (
+        _both("positions", ROTARY),
+        _both("feedforward", SWIGLU),
+        _both("norm", RMS_NORM),
+        _both("corpus", WEB, caution="held-out losses on different corpora are not compared; GLUE is"),
+        Factor("tokenizer", (LLAMA_TOKENIZER,), (), _DISCARDED),
+        _both("optimizer", ADAMW),
+        _both("schedule", COSINE),
+        _both("masking", MASKING_20),
+        Factor("packing", (PACKING_ACROSS_DOCUMENTS,), (), _DISCARDED),
+        _both(
+            "size",
+            SIZE_250M,
+            DEEP_NARROW,
+            caution="size and shape are one ordered factor: size switches both, and without it the model has M0's 12 × "
+            "768",
+        ),
+        Factor(
+            "shape",
+            (),
+            (DEEP_NARROW,),
+            "size and shape are one ordered factor: the depth and width that shape sets are those of the larger model, "
+            "so that it cannot be added without size (size brings both; M9-shape takes shape back alone)",
+        ),
+        _both(
+            "batch",
+            LARGE_BATCH,
+            caution="batch brings the learning rate 6e-4 and the weight decay 0.1 of M9, which plain Adam adds to the "
+            "gradient: its effect depends on optimizer",
+        ),
+        _both("context", LONG_CONTEXT),
+        Factor(
+            "grid",
+            (),
+            (),
+            "the larger grid is no change of pre-training: M10 has M9's weights, and a larger search on some arms "
+            "would compare searches (its effect is M10 beside M9 on the ladder)",
+        ),
+    )
+}

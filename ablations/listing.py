@@ -15,7 +15,7 @@ from rich.markup import escape
 
 from ablations.costs import Cost, PlanCosts, stage_flops
 from ablations.designs import ScaledDesign
-from ablations.ladder import ladder
+from ablations.ladders import ladder
 from ablations.plan import ModelRow, PlannedRun, PlanRow, VariantRow
 from ablations.scales import scaled
 from neobert.console import output, quantity, table

@@ -12,14 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
 from ablations.designs import chosen_variants
-from ablations.ladder import (
-    EMBEDDING_PROTOCOL,
-    GLUE_PROTOCOL,
-    LIMITED_GRID,
-    TRANSFER_TASK,
-    TRANSFERRED_TASKS,
-    variants,
-)
+from ablations.ladders import current, variants
 from ablations.rates import at_scale
 from ablations.scales import (
     Scale,
@@ -149,7 +142,8 @@ class PlanRow:
 
     def labels(self, planned: PlannedRun, source: Source) -> dict[str, Any]:
         """What run.json says of a run beside its specification."""
-        return {"scale": self.scale, "data": source.label, "unavailable_tasks": self.skipped}
+        common = {"scale": self.scale, "data": source.label, "unavailable_tasks": self.skipped}
+        return common | current().labels
 
     def write(self, layout: Layout, source: Source, specification: SourceSpecification, execution: Execution) -> None:
         """Write the run.json of every run, before anything starts."""
@@ -186,7 +180,7 @@ class VariantRow(PlanRow):
 
     @cached_property
     def _twins(self) -> dict[str, Recipe]:
-        """The ladder's variants with the same pre-training at this scale, as M9 and M10 share their weights."""
+        """The ladder's variants with the same pre-training at this scale, such as those that differ in the grid."""
         recipes = {name: scaled(variant.recipe, self.scale, self.vocabulary) for name, variant in variants().items()}
         return {name: recipe for name, recipe in recipes.items() if recipe.pretraining == self.recipe.pretraining}
 
@@ -221,7 +215,8 @@ class ModelRow(PlanRow):
         """The name ends in the protocol where another than the ladder's decides the run."""
         model, name = self.model, self.model.name
         if self.protocol is not None:
-            usual, own = scaled_embedding(self.scale), scaled_embedding(self.scale, self.protocol.recipe.embedding)
+            protocols = current().root.recipe.embedding, self.protocol.recipe.embedding
+            usual, own = (scaled_embedding(self.scale, protocol) for protocol in protocols)
             name += f", {self.protocol.name}" if planned.decisive(usual) != planned.decisive(own) else ""
         named = {"model": name, "model_type": model.model_type, "parameters": model.parameters, "origin": model.origin}
         return named | super().labels(planned, source)
@@ -291,27 +286,28 @@ def plan_model(
     layout: Layout,
     stages: Collection[StageName],
     *,
-    grid: Grid = LIMITED_GRID,
+    grid: Grid | None = None,
     choice: EmbeddingChoice = EVERYTHING,
     protocol: str | None = None,
 ) -> ModelRow:
     """The row of an external model: GLUE studies on `grid`, contrastive fine-tuning and evaluations, once a seed.
 
-    `protocol` names the variant whose embedding protocol it gets; None stands for the ladder's.
+    `protocol` names the variant whose embedding protocol it gets; None stands for the ladder's, as that of the grid.
 
     Raises:
         MissingData, ValueError: as `embedding_runs`; there is nothing to run, or no such variant.
     """
     seeds, encoder = list(dict.fromkeys(seeds)), EncoderWeights.of_model(model)
     variant = None if protocol is None else chosen_variants([protocol])[0]
+    usual = current().root.recipe
     runs: list[Run] = []
     skipped: dict[str, str] = {}
     if "glue" in stages:
         skipped |= _missing_tasks(source)
-        finetuning, scaled_grid = scaled_measurement(GLUE_PROTOCOL, grid, scale)
+        finetuning, scaled_grid = scaled_measurement(usual.finetuning, grid or usual.grid, scale)
         points = scaled_grid.points()
         runs += [study for seed in seeds for study in glue_studies(encoder, finetuning, points, seed, source)]
-    embedding = scaled_embedding(scale, variant.recipe.embedding if variant else EMBEDDING_PROTOCOL)
+    embedding = scaled_embedding(scale, variant.recipe.embedding if variant else usual.embedding)
     tuned, reasons = embedding_runs(encoder, embedding, seeds, source, stages, choice)
     runs += tuned
     if reasons and not runs:
@@ -319,7 +315,7 @@ def plan_model(
     return ModelRow(
         name=model.id,
         heading=f"{model.name} ({model.id}), {scale} scale",
-        data_of=(variant or variants()["M9"]).name,
+        data_of=(variant or current().whole).name,
         scale=scale,
         planned=_planned(Index(layout), runs),
         skipped=skipped,
@@ -391,19 +387,20 @@ def glue_studies(
 ) -> list[GlueStudy]:
     """One study a task that the source can fine-tune, MNLI before those that start from it."""
     context = encoder.context or protocol.max_tokens
+    transfer_task, transferred = current().transfer_task, current().transferred_tasks
     protocol = protocol.model_copy(update={"max_tokens": min(protocol.max_tokens, context)})
     missing = _missing_tasks(source)
     studies: dict[str, GlueStudy] = {}
-    for task in sorted(TASKS, key=lambda name: name != TRANSFER_TASK):
+    for task in sorted(TASKS, key=lambda name: name != transfer_task):
         if task in missing:
             continue
         start = Start(kind="pretraining", task=None, study=None, rule=None, reason=None)
-        if task in TRANSFERRED_TASKS and TRANSFER_TASK in studies:
-            study = studies[TRANSFER_TASK]
+        if task in transferred and transfer_task in studies:
+            study = studies[transfer_task]
             rule = SELECTION_RULES[study.protocol.decisive_metric]
-            start = Start(kind="study", task=TRANSFER_TASK, study=study.id, rule=rule, reason=None)
-        elif task in TRANSFERRED_TASKS:
-            start = start.model_copy(update={"reason": missing[TRANSFER_TASK]})
+            start = Start(kind="study", task=transfer_task, study=study.id, rule=rule, reason=None)
+        elif task in transferred:
+            start = start.model_copy(update={"reason": missing[transfer_task]})
         studies[task] = GlueStudy(
             task=task,
             weights=encoder.id,

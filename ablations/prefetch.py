@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 if __name__ == "__main__":  # a script's own folder would hide packages of the same names as its modules
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
+from ablations.ladders import add_ladder_flag, add_scale_flag, on_ladder
 from neobert.command_line import byte_count, count, guarded, parser_from
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_RUN_FAILED, did_you_mean, exit_code
 
@@ -40,7 +41,8 @@ def build_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--variant", nargs="+", action="extend", required=True, metavar="NAME", help="names, M0..M5, or all")
     add("--data-dir", type=Path, required=True, metavar="DIR", help="the folder that --data DIR will read")
-    add("--scale", choices=("smoke", "laptop", "proxy", "paper"), default="smoke", help="whose plan (default: smoke)")
+    add_ladder_flag(parser)
+    add_scale_flag(parser, "whose plan (default: smoke)")
     stages = ("pretrain", "glue", "contrastive", "mteb")
     add("--stages", nargs="+", choices=stages, default=["pretrain", "glue"], help="data of which parts")
     add("--models", nargs="+", action="extend", default=[], metavar="NAME", help="models of Table 4, or all of them")
@@ -61,7 +63,7 @@ def build_parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit code (0 done, 1 disk or damage, 2 refused, 3 something is missing)."""
     options = build_parser().parse_args(arguments)
-    return guarded("prefetch.py", lambda: _run(options), options.data_dir)
+    return guarded("prefetch.py", on_ladder(options, _run), options.data_dir)
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -96,8 +98,9 @@ def _command(options: argparse.Namespace) -> str:
     """The command that brings what the same plan lacks."""
     flags = ["--variant", *options.variant, "--data-dir", str(options.data_dir), "--scale", options.scale]
     models = ["--models", *options.models] if options.models else []
+    own = [] if options.ladder is None else ["--ladder", options.ladder]
     cap = [] if options.most_bytes is None else ["--most-bytes", str(options.most_bytes)]
-    return shlex.join(["python", "ablations/prefetch.py", *flags, "--stages", *options.stages, *models, *cap])
+    return shlex.join(["python", "ablations/prefetch.py", *flags, "--stages", *options.stages, *own, *models, *cap])
 
 
 def _bring(options: argparse.Namespace, needs: "Needs") -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ablations import budgets
-from ablations.ladder import variants
+from ablations.ladders import variants
 from ablations.scales import Scale, scaled_rate
 from ablations.variant import Modification, Variant
 

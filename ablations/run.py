@@ -25,6 +25,7 @@ from ablations.flags import (
     perplexity_flags,
     trust_of,
 )
+from ablations.ladders import on_ladder
 from neobert.command_line import guarded, parser_from, seed
 from neobert.errors import EXIT_DONE
 
@@ -92,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not (options.model or options.gc or options.list or options.variant or options.design):
         parser.error("name variants with --variant (M7, M0..M5, all), --design or --model, or see them with --list")
     action = _run_model if options.model is not None else _clean if options.gc else _run_variants
-    return guarded("run.py", lambda: action(options), options.runs)
+    return guarded("run.py", on_ladder(options, action), options.runs)
 
 
 def _clean(options: argparse.Namespace) -> int:
@@ -140,7 +141,7 @@ def _run_variants(options: argparse.Namespace) -> int:
     from ablations.checks import require_heldout_context
     from ablations.designs import chosen_variants
     from ablations.execute import carry_out, open_workspace
-    from ablations.ladder import variants as declared_variants
+    from ablations.ladders import variants as declared_variants
     from ablations.listing import design_lines, print_ladder, print_outcome
     from ablations.plan import EmbeddingChoice, plan
     from ablations.scales import vocabulary_of

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from ablations.ladder import CONTRASTIVE_PROTOCOL, EMBEDDING_PROTOCOL
+from ablations import ladders
 from ablations.variant import EmbeddingProtocol, Recipe, Variant, prove_scaled, validated
 from neobert.data.sources import Source
 from neobert.processes import available_cores
@@ -22,7 +22,13 @@ Shape = tuple[int, int]
 
 @dataclass(frozen=True)
 class Rules:
-    """The tables of one scale; shapes are (layers, width)."""
+    """The tables of one scale; shapes are (layers, width). Lengths and steps that are in no table are in proportion to
+    the first row.
+
+    `contrastive` is what it changes of the protocol of contrastive fine-tuning, whose short courses have no time to
+    warm up all the way, so they also fall. `documents` are those of a corpus of the synthetic source. A `large` scale
+    uses all cores.
+    """
 
     shapes: Mapping[Vocabulary, Mapping[Shape, Shape]]
     shape_divisors: Shape
@@ -37,6 +43,10 @@ class Rules:
     data: Mapping[str, Any]
     finetuning: Mapping[str, Any]
     trained_vocabulary_size: int | None
+    contrastive: Mapping[str, Any]
+    contrastive_peak_learning_rate: float
+    documents: int
+    large: bool = False
 
 
 SMOKE = Rules(
@@ -77,6 +87,9 @@ SMOKE = Rules(
         "evaluations_per_epoch": 2,
     },
     trained_vocabulary_size=1024,
+    contrastive={"steps": 300, "texts_per_step": 96, "warmup_steps": 30, "decay_steps": 300, "max_tokens": 64},
+    contrastive_peak_learning_rate=1e-3,
+    documents=16_000,
 )
 
 LAPTOP1 = replace(
@@ -89,6 +102,8 @@ LAPTOP1 = replace(
     grid={"batch_sizes": {32: 32}, "learning_rates": {2e-5: 1e-3}, "weight_decays": {1e-2: 1e-2, 1e-5: 1e-5}},
     finetuning={**SMOKE.finetuning, "train_examples": 2400},
     trained_vocabulary_size=8192,
+    contrastive={"steps": 500, "texts_per_step": 128, "warmup_steps": 50, "decay_steps": 500, "max_tokens": 128},
+    documents=100_000,
 )
 """What `laptop` was until schema 3 of the records. M0 learns nothing but frequencies there."""
 
@@ -124,16 +139,29 @@ PROXY = Rules(
     data={},
     finetuning={"epochs": 3},
     trained_vocabulary_size=None,
+    contrastive={"steps": 1000, "texts_per_step": 128, "warmup_steps": 100, "decay_steps": 1000, "max_tokens": 256},
+    contrastive_peak_learning_rate=2e-4,
+    documents=400_000,
+    large=True,
 )
 
 
-Scale = Literal["smoke", "laptop1", "laptop", "proxy", "paper"]
+Scale = str
+"""The name of a scale; `paper` is the recipe as it is written."""
 SCALES: tuple[Scale, ...] = ("smoke", "laptop1", "laptop", "proxy", "paper")
 
-SHORTEST_CONTEXT = 512
-"""Of the paper's variants, in tokens: every one can be measured in it."""
-
 RULES: Mapping[Scale, Rules] = {"smoke": SMOKE, "laptop1": LAPTOP1, "laptop": LAPTOP, "proxy": PROXY}
+"""Of the scales that every ladder has."""
+
+
+def known_scales() -> tuple[Scale, ...]:
+    """The scales that every ladder has, and behind them those of the ladder in use."""
+    return tuple(dict.fromkeys((*SCALES, *ladders.current().scales)))
+
+
+def rules_of(scale: Scale) -> Rules | None:
+    """The tables of a scale, those of the ladder in use first; None for recipes as they are written."""
+    return None if scale == "paper" else ladders.current().scales.get(scale) or RULES[scale]
 
 
 def scaled(recipe: Recipe, scale: Scale, vocabulary: Vocabulary) -> Recipe:
@@ -142,9 +170,9 @@ def scaled(recipe: Recipe, scale: Scale, vocabulary: Vocabulary) -> Recipe:
     Raises:
         ValueError: the shrunk recipe is impossible.
     """
-    if scale == "paper":
+    rules = rules_of(scale)
+    if rules is None:
         return recipe
-    rules = RULES[scale]
     tree = recipe.model_dump()
     pretraining = tree["pretraining"]
     _shrink_model(pretraining["model"], rules, vocabulary)
@@ -161,7 +189,8 @@ def scaled(recipe: Recipe, scale: Scale, vocabulary: Vocabulary) -> Recipe:
 
 def scaled_rate(rate: float, scale: Scale) -> float:
     """A peak rate of pre-training at a scale; one that no rule is about stays as it is."""
-    return rate if scale == "paper" else RULES[scale].peak_learning_rates.get(rate, rate)
+    rules = rules_of(scale)
+    return rate if rules is None else rules.peak_learning_rates.get(rate, rate)
 
 
 def vocabulary_of(source: Source) -> Vocabulary:
@@ -181,15 +210,17 @@ def scaled_variant(variant: Variant, scale: Scale, vocabulary: Vocabulary) -> tu
 
 def trained_vocabulary_size(scale: Scale) -> int | None:
     """The size of vocabularies that are trained at a scale; None where they have the size of the published ones."""
-    return None if scale == "paper" else RULES[scale].trained_vocabulary_size
+    rules = rules_of(scale)
+    return None if rules is None else rules.trained_vocabulary_size
 
 
 def scaled_measurement(protocol: FineTuning, grid: Grid, scale: Scale) -> tuple[FineTuning, Grid]:
     """A protocol and a grid at a scale, as those of a variant."""
-    if scale == "paper":
+    rules = rules_of(scale)
+    if rules is None:
         return protocol, grid
-    finetuning = _shrunk_finetuning(protocol.model_dump(), RULES[scale])
-    return FineTuning.model_validate(finetuning), Grid.model_validate(_shrunk_grid(grid.model_dump(), RULES[scale]))
+    finetuning = _shrunk_finetuning(protocol.model_dump(), rules)
+    return FineTuning.model_validate(finetuning), Grid.model_validate(_shrunk_grid(grid.model_dump(), rules))
 
 
 def _shrunk_finetuning(finetuning: Mapping[str, Any], rules: Rules) -> dict[str, Any]:
@@ -220,11 +251,17 @@ def _shrink_model(model: dict[str, Any], rules: Rules, vocabulary: Vocabulary) -
 
 
 def _context(rules: Rules, tokens: int) -> int:
-    return rules.contexts.get(tokens) or max(rules.contexts[512] * tokens // 512, min(tokens, 1))
+    return rules.contexts.get(tokens) or max(_in_proportion(rules.contexts, tokens), min(tokens, 1))
+
+
+def _in_proportion(table: Mapping[int, int], number: int) -> int:
+    """A number that a table does not have, as its first row shrinks."""
+    first, shrunk = next(iter(table.items()))
+    return shrunk * number // first
 
 
 def _shrink_stage(stage: dict[str, Any], rules: Rules) -> None:
-    steps = rules.steps.get(stage["steps"]) or max(1, stage["steps"] * rules.steps[1_000_000] // 1_000_000)
+    steps = rules.steps.get(stage["steps"]) or max(1, _in_proportion(rules.steps, stage["steps"]))
     stage["decay_steps"] = round(steps * stage["decay_steps"] / stage["steps"])
     stage["warmup_steps"] = round(steps * rules.warmup_fraction) if stage["warmup_steps"] else 0
     stage["steps"] = steps
@@ -235,51 +272,48 @@ def _shrink_stage(stage: dict[str, Any], rules: Rules) -> None:
         subset["minimum_tokens"] = _context(rules, subset["minimum_tokens"]) if subset["minimum_tokens"] else 0
 
 
-SCALED: Mapping[Scale, Mapping[str, Any]] = {
-    "smoke": {"steps": 300, "texts_per_step": 96, "warmup_steps": 30, "decay_steps": 300, "max_tokens": 64},
-    "laptop1": {"steps": 500, "texts_per_step": 128, "warmup_steps": 50, "decay_steps": 500, "max_tokens": 128},
-    "laptop": {"steps": 500, "texts_per_step": 128, "warmup_steps": 50, "decay_steps": 500, "max_tokens": 128},
-    "proxy": {"steps": 1000, "texts_per_step": 128, "warmup_steps": 100, "decay_steps": 1000, "max_tokens": 256},
-    "paper": {},
-}
-"""What a scale changes of the protocol. Short courses have no time to warm up all the way, so they also fall."""
-
-PEAK_LEARNING_RATES: Mapping[Scale, float] = {"smoke": 1e-3, "laptop1": 1e-3, "laptop": 1e-3, "proxy": 2e-4}
-
-
-def scaled_embedding(scale: Scale, embedding: EmbeddingProtocol = EMBEDDING_PROTOCOL) -> EmbeddingProtocol:
+def scaled_embedding(scale: Scale, embedding: EmbeddingProtocol) -> EmbeddingProtocol:
     """How an encoder is made an embedder at a scale; vectors of small models are computed in fp32."""
-    if scale == "paper":
+    if rules_of(scale) is None:
         return embedding
     contrastive = scaled_contrastive(scale, embedding.contrastive)
     return embedding.model_copy(update={"contrastive": contrastive, "precision": "fp32"})
 
 
-def scaled_contrastive(scale: Scale, protocol: Contrastive = CONTRASTIVE_PROTOCOL) -> Contrastive:
-    """The protocol at a scale; another number of texts a step than the paper's stays in proportion to it."""
-    changes = dict(SCALED[scale])
+def scaled_contrastive(scale: Scale, protocol: Contrastive) -> Contrastive:
+    """The protocol at a scale; another number of texts a step than the baseline's stays in proportion to it."""
+    rules = rules_of(scale)
+    if rules is None:
+        return protocol
+    baseline = ladders.current().root.recipe.embedding.contrastive
+    changes = {
+        **rules.contrastive,
+        "optimization": protocol.optimization.model_copy(
+            update={"peak_learning_rate": rules.contrastive_peak_learning_rate}
+        ),
+    }
     if "texts_per_step" in changes:
-        texts = changes["texts_per_step"] * protocol.texts_per_step // CONTRASTIVE_PROTOCOL.texts_per_step
-        changes["texts_per_step"] = texts
-    if scale in PEAK_LEARNING_RATES:
-        peak = {"peak_learning_rate": PEAK_LEARNING_RATES[scale]}
-        changes["optimization"] = protocol.optimization.model_copy(update=peak)
+        changes["texts_per_step"] = changes["texts_per_step"] * protocol.texts_per_step // baseline.texts_per_step
     return Contrastive.model_validate(protocol.model_copy(update=changes).model_dump())
 
 
 def synthetic_documents(scale: Scale) -> int:
     """Documents a corpus of the synthetic source holds at a scale."""
-    return {"smoke": 16_000, "laptop1": 100_000, "laptop": 100_000, "proxy": 400_000, "paper": 4_000_000}[scale]
+    rules = rules_of(scale)
+    return 4_000_000 if rules is None else rules.documents
 
 
 def shortest_context(scale: Scale) -> int:
     """That of the ladder's variants at a scale, in tokens: every one can be measured in it."""
-    return SHORTEST_CONTEXT if scale == "paper" else RULES[scale].contexts[SHORTEST_CONTEXT]
+    longest = (variant.recipe.pretraining.longest_context for variant in ladders.variants().values())
+    shortest, rules = min(longest), rules_of(scale)
+    return shortest if rules is None else _context(rules, shortest)
 
 
 def execution_at(scale: Scale) -> Execution:
     """How a scale runs on one machine unless flags say otherwise. One thread a worker: for small models a second thread
     mostly burns time, and equal threads make equal bits."""
+    rules = rules_of(scale)
     common = Execution(
         threads=1,
         processes=1,
@@ -287,7 +321,7 @@ def execution_at(scale: Scale) -> Execution:
         checkpoint_interval_steps=200,
         heldout_context=shortest_context(scale),
     )
-    if scale in ("smoke", "laptop1", "laptop"):
+    if rules is not None and not rules.large:
         return common
     large = {"threads": available_cores(), "micro_batch_tokens": 1 << 16, "checkpoint_interval_steps": 1000}
     return common.model_copy(update=large)

@@ -25,6 +25,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.text import Text
 
+from ablations.ladders import add_ladder_flag, on_ladder
 from neobert.command_line import guarded, parser_from, seconds_of_a_day
 from neobert.console import logs, output, table
 from neobert.errors import EXIT_DONE, name_first
@@ -56,6 +57,7 @@ def build_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--runs", type=Path, default=Path("runs"), help="folder of runs (default: ./runs)")
     add("--variant", nargs="+", action="extend", metavar="NAME", help="only these: names, M0..M5, or all of the ladder")
+    add_ladder_flag(parser)
     add(
         "--state", nargs="+", action="extend", choices=ROW_STATES, metavar="STATE", help=f"only {', '.join(ROW_STATES)}"
     )
@@ -78,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.json and options.watch is not None:
         parser.error("--watch draws and --json prints once: choose one of them")
-    return guarded("status.py", lambda: _show(options), options.runs)
+    return guarded("status.py", on_ladder(options, _show), options.runs)
 
 
 def _show(options: argparse.Namespace) -> int:

@@ -149,6 +149,19 @@ class Modification:
         return {path: value for path, value in named.items() if not isinstance(value, dict)}
 
 
+@dataclass(frozen=True)
+class Factor:
+    """A part of the recipe that a design switches on and off. `added` is what switching it on applies to the baseline,
+    `removed` what leaving it out of the last variant omits; empty where that is impossible, for which `reason` is the
+    sentence. `caution` is what a reader of its effect must know."""
+
+    name: str
+    added: tuple[Modification, ...]
+    removed: tuple[Modification, ...]
+    reason: str = ""
+    caution: str = ""
+
+
 def _refuse_unknown_keys(title: str, section: str, fields: type[Value], changes: Mapping[str, Any]) -> None:
     for key in changes:
         if key not in fields.model_fields:

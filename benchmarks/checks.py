@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-from ablations.ladder import variants
+from ablations.ladders import variants
 from benchmarks.contenders import MODES, OURS, Mode, Setting, contender_name, neobert_recipe, race
 from benchmarks.data import IDS
 from benchmarks.measuring import Goal, Result

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ablations.ladder import variants
+from ablations.ladders import variants
 from benchmarks.data import IDS, NEOBERT_MASKING, SHORTEST, random_corpus
 from benchmarks.measuring import Timing, median_ratio, time_in_turns
 from neobert.data.batches import Batch, ExactSizes, PaddingBuckets, collate, micro_batches

@@ -17,7 +17,7 @@ from typing import Any, get_args
 import numpy as np
 import torch
 
-from ablations.ladder import variants
+from ablations.ladders import variants
 from ablations.plan import scaled_variant
 from ablations.scales import execution_at
 from benchmarks.measuring import Benchmark, Goal, Result, devices_with, median_ratio, seconds_of, time_in_turns

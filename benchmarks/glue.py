@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ablations.ladder import variants
+from ablations.ladders import variants
 from ablations.plan import pretraining_runs, variant_studies
 from ablations.scales import execution_at, scaled_variant, vocabulary_of
 from benchmarks.measuring import Benchmark, Goal, Result, devices_with, median_ratio, seconds_of, time_in_turns

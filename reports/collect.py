@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if not __package__:  # run as a script: its own folder is on sys.path, the repository with the packages is not
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from ablations.ladders import add_ladder_flag, on_ladder
 from neobert.command_line import Parser, guarded, refuse_no_folder
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import json_bytes, read_json, replace_file, whole_lines
@@ -38,6 +39,7 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
         epilog="Exit codes: 0 done, 1 a file cannot be written, 2 refused, 3 no runs or no record that can be read.",
     )
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of runs (default: ./runs)")
+    add_ladder_flag(parser)
     parser.add_argument("--out", type=Path, required=True, help="folder to copy to")
     parser.add_argument("--json", action="store_true", help="print what was copied as JSON")
     return parser.parse_args(given)
@@ -52,7 +54,8 @@ class Collection:
 
     def files(self) -> Iterator[File]:
         """Where each file lies below the copy, and its content."""
-        for path, content in (*self._documents(), *self._curves(), *self._resamples()):
+        ladders = ((path, path.read_bytes()) for path in sorted(self._layout.root.glob("ladders/*.py")))
+        for path, content in (*self._documents(), *self._curves(), *self._resamples(), *ladders):
             yield path.relative_to(self._layout.root), content
 
     def _documents(self) -> Iterator[File]:
@@ -184,7 +187,7 @@ def _collect(arguments: argparse.Namespace) -> int:
 def main(given: list[str] | None = None) -> int:
     """Run the command; the exit code is the answer."""
     arguments = _arguments(given)
-    return guarded("collect.py", lambda: _collect(arguments), arguments.out)
+    return guarded("collect.py", on_ladder(arguments, _collect), arguments.out)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 if not __package__:  # run as a script: its own folder is on sys.path, the repository with the packages is not
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from ablations.ladders import add_ladder_flag, on_ladder
 from neobert.command_line import Parser, count, guarded
 from neobert.errors import EXIT_DONE, MissingData
 
@@ -27,13 +28,14 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
     parser = Parser(
         prog="forecast.py",
         description="Forecast sign and size of every step of the ladder at a scale from at least two smaller budgets, "
-        "which are runs with a share of the steps (M4@steps0.25) or of smaller scales. The forecast is written once, "
+        "which are runs with a share of the steps (NAME@steps0.25) or of smaller scales. The forecast is written once, "
         "sealed, below forecasts/ of the folder of runs: commit it before the larger runs begin, and make_figures.py "
         "scores it. What is recorded already is not forecast; from other scales signs alone are.",
         epilog="Exit codes: 0 done, 1 a file cannot be written, 2 refused, 3 no runs or too few records.",
     )
     add = parser.add_argument
     add("--runs", type=Path, default=Path("runs"), help="folder of runs (default: ./runs)")
+    add_ladder_flag(parser)
     add("--scale", default="laptop", help="what is forecast: smoke, laptop, proxy or paper (default: laptop)")
     add("--data", help="only records of this source of data, as --data named it (default: the only one)")
     budgets = "laptop@steps0.25, smoke, … (default: every share of the steps of --scale that has records)"
@@ -44,6 +46,7 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
 
 
 def _chosen_budgets(names: list[str] | None, evidence: "Evidence", scale: "Scale", data: str) -> "list[Budget]":
+    from ablations.ladders import current
     from reports.forecasts.budgets import budget_named, budgets_on_record
 
     found = budgets_on_record(evidence, scale, data) if names is None else list(map(budget_named, names))
@@ -51,7 +54,8 @@ def _chosen_budgets(names: list[str] | None, evidence: "Evidence", scale: "Scale
         listed = ", ".join(budget.name for budget in found) or "none"
         raise MissingData(
             f"a forecast of {scale} needs two smaller budgets, not {listed}: train the ladder with two shares of its "
-            f"steps (python ablations/run.py --variant M0@steps0.25 M0@steps0.5 …), or name scales with --from"
+            f"steps (python ablations/run.py{current().flag} --variant all@steps0.25 all@steps0.5), or "
+            "name scales with --from"
         )
     return list(dict.fromkeys(found))
 
@@ -113,7 +117,7 @@ def _cells(each: "Predicted") -> tuple[str, ...]:
 def main(given: list[str] | None = None) -> int:
     """Run the command; the exit code is the answer."""
     arguments = _arguments(given)
-    return guarded("forecast.py", lambda: _forecast(arguments), arguments.runs)
+    return guarded("forecast.py", on_ladder(arguments, _forecast), arguments.runs)
 
 
 if __name__ == "__main__":

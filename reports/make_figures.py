@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 if not __package__:  # run as a script: its own folder is on sys.path, the repository with the packages is not
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from ablations.ladders import add_ladder_flag, on_ladder
 from neobert.command_line import Parser, guarded, refuse_no_folder
-from neobert.errors import EXIT_DONE, EXIT_OFF, MissingData, did_you_mean
+from neobert.errors import EXIT_DONE, EXIT_OFF, MissingData
 from neobert.files import replace_file
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of runs (default: ./runs)")
     parser.add_argument("--out", type=Path, default=Path("reports/out"), help="where to write (default: reports/out)")
+    add_ladder_flag(parser)
     parser.add_argument("--scale", help="only records of this scale: smoke, laptop, proxy or paper")
     parser.add_argument("--data", help="only records of this source of data, as --data named it")
     parser.add_argument("--compare", action="store_true", help="also write our numbers beside the paper's")
@@ -58,10 +60,11 @@ def name_folders(groups: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str
 
 
 def _choose_groups(groups: "list[tuple[Scale, str]]", scale: str | None, data: str | None) -> "list[tuple[Scale, str]]":
-    from ablations.scales import SCALES
+    from ablations.ladders import refuse_scale
+    from ablations.scales import known_scales
 
-    if scale is not None and scale not in SCALES:
-        raise ValueError(f"--scale {scale!r} is no scale: {did_you_mean(scale, SCALES)}")
+    if scale is not None:
+        refuse_scale(scale, known_scales())
     name = Path(data).name if data else None  # records carry a folder's name, not its path
     chosen = [group for group in groups if group[0] == (scale or group[0]) and group[1] in (data or group[1], name)]
     if not chosen:
@@ -197,7 +200,7 @@ def main(given: list[str] | None = None) -> int:
     arguments = _arguments(given)
     gc.disable()  # records are many objects and no circles: looking for some takes a fifth of the time
     try:
-        return guarded("make_figures.py", lambda: _report(arguments), arguments.out)
+        return guarded("make_figures.py", on_ladder(arguments, _report), arguments.out)
     finally:
         gc.enable()
 

@@ -13,7 +13,7 @@ import pandas as pd
 
 from ablations.budgets import shorter_ladder
 from ablations.designs import variants_of_designs
-from ablations.ladder import ladder, variants
+from ablations.ladders import ladder, variants
 from ablations.plan import protocol_on
 from ablations.scales import Scale, Vocabulary, scaled
 from ablations.variant import Recipe, Variant

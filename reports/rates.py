@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from ablations.ladder import ladder
+from ablations.ladders import ladder
 from ablations.rates import Optimum, RateCurve, at_rate, best_variant, rounded, shared_rate
 from ablations.scales import Scale, Vocabulary, scaled
 from ablations.variant import Variant

@@ -51,12 +51,14 @@ def measure(options: argparse.Namespace, sweep: "Callable[[Workspace, bool], int
 
 
 def _take_newest_run(options: argparse.Namespace, layout: "Layout") -> bool:
-    """Take variant, scale, data and seed from the run that finished last. True where there is none, so that M7 has to
-    be pre-trained at smoke scale.
+    """Take variant, scale, data and seed from the run that finished last. True where there is none, so that the sample
+    of the ladder has to be pre-trained at smoke scale.
 
     Raises:
         MissingData: a folder of runs was named that does not exist.
+        ValueError: the run is of another ladder.
     """
+    from ablations.ladders import current
     from neobert.console import logs
     from neobert.runs.run_file import read_run_file
 
@@ -67,11 +69,18 @@ def _take_newest_run(options: argparse.Namespace, layout: "Layout") -> bool:
         )
     finished = sorted(layout.root.glob("pretraining/*/done.json"), key=lambda path: path.stat().st_mtime)
     if not finished:
-        options.variant, options.scale, options.data = "M7", "smoke", "synthetic"
-        logs().print(f"{layout.root} holds no finished run: M7 is pre-trained at smoke scale first", markup=False)
+        sample = current().sample.name
+        options.variant, options.scale, options.data = sample, "smoke", "synthetic"
+        logs().print(f"{layout.root} holds no finished run: {sample} is pre-trained at smoke scale first", markup=False)
         return True
     run_file = read_run_file(finished[-1].parent)
     assert run_file.pretraining is not None
+    theirs = run_file.labels.get("ladder", "")
+    if theirs != current().name:
+        raise ValueError(
+            f"{run_file.id}, the run that finished last, is of {f'the ladder {theirs}' if theirs else 'the paper'}: "
+            "name that with --ladder, or a variant with --variant"
+        )
     options.variant = run_file.labels["variants"][0]
     options.scale, options.data = run_file.labels["scale"], run_file.source.name
     options.pretraining_seed = run_file.pretraining.seed
@@ -94,6 +103,7 @@ def variant_row(
         MissingData, ValueError: as `plan`; the variant is not pre-trained.
     """
     from ablations.designs import chosen_variants
+    from ablations.ladders import current
     from ablations.plan import EVERYTHING, plan
 
     options = workspace.options
@@ -115,5 +125,6 @@ def variant_row(
     for stage in row.stages if not (pretrains or options.dry_run) else ():
         if states[stage.id] != "done":
             command = f"python ablations/run.py --variant {row.name} --scale {options.scale} --runs {options.runs}"
+            command += current().flag
             raise MissingData(f"{row.name} is not pre-trained ({states[stage.id]}): run `{command}` first")
     return row

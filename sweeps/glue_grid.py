@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 if __name__ == "__main__":  # a script's own folder is on sys.path, the repository with the packages is not
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
+from ablations.ladders import on_ladder
 from neobert.command_line import guarded, parser_from
 from neobert.errors import MissingData
 from sweeps.encoder import add_encoder_flags, measure, variant_row
@@ -52,7 +53,7 @@ def build_parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit code (0 done, 1 a trial failed, 2 refused, 3 missing data or run)."""
     options = build_parser().parse_args(arguments)
-    return guarded("glue_grid.py", lambda: _run(options), options.runs)
+    return guarded("glue_grid.py", on_ladder(options, _run), options.runs)
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -84,17 +85,17 @@ def _plan(workspace: "Workspace", tasks: Sequence[str], *, pretrains: bool) -> "
     Raises:
         MissingData, ValueError: the encoder is not there, or a task that was named has no data.
     """
-    from ablations.ladder import EXTENDED_GRID, LIMITED_GRID
+    from ablations.ladders import current
     from ablations.plan import plan_model
 
     options, source = workspace.options, workspace.source
     missing = {task: reason for task, reason in source.tasks().items() if reason}
     if unavailable := [f"{task}: {missing[task]}" for task in tasks if task in missing and "all" not in options.task]:
         raise MissingData(f"cannot fine-tune on {source.label} data: {'; '.join(unavailable)}")
-    grid = {None: None, "limited": LIMITED_GRID, "extended": EXTENDED_GRID}[options.grid]
+    grid = current().grids[options.grid] if options.grid else None
     if options.model is not None:
         seeds, model = options.seed or [0], workspace.external_model()
-        return plan_model(model, seeds, options.scale, source, workspace.layout, ["glue"], grid=grid or LIMITED_GRID)
+        return plan_model(model, seeds, options.scale, source, workspace.layout, ["glue"], grid=grid)
     return variant_row(workspace, ["pretrain", "glue"], pretrains=pretrains, grid=grid)
 
 

@@ -19,6 +19,7 @@ if __name__ == "__main__":  # a script's own folder is on sys.path, the reposito
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from ablations.flags import add_common_flags, add_execution_flags
+from ablations.ladders import on_ladder
 from neobert.command_line import count, guarded, number_above_0, parser_from, seed
 from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED
 
@@ -59,7 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit code (0 done or submitted, 1 a run failed, 2 refused, 3 missing data)."""
     options = build_parser().parse_args(arguments)
-    return guarded("learning_rates.py", lambda: _run(options), options.runs)
+    return guarded("learning_rates.py", on_ladder(options, _run), options.runs)
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,13 +73,10 @@ def signals_as_before() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def papers_ladder() -> Iterator[None]:
     """The ladder without variants that were added to the paper's, for what was recorded or printed before them."""
-    from ablations import ladder
+    from ablations import ladders
 
-    added = [name for name in ladder.ladder() if name not in PAPERS_LADDER]
-    with pytest.MonkeyPatch.context() as patch:
-        for attribute, value in list(vars(ladder).items()):
-            if getattr(value, "name", None) in added:
-                patch.delattr(ladder, attribute)
+    alone = {name: each for name, each in ladders.variants().items() if "@" in name or name in PAPERS_LADDER}
+    with ladders.using(replace(ladders.current(), variants=alone)):
         yield
 
 

@@ -86,6 +86,10 @@ class Layout:
         """A sealed forecast of what larger runs will measure."""
         return self.root / "forecasts" / f"{forecast_id}.json"
 
+    def ladder(self, name: str, digest: str) -> Path:
+        """The file of a ladder of one's own from which runs were planned; `digest` begins the hash of its content."""
+        return self.root / "ladders" / f"{name.removesuffix('.py')}-{digest}.py"
+
     def claims(self, name: str) -> Path:
         """The claims of one part of a run, or of what else one process at a time makes."""
         return self.root / "claims" / name

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ablations.designs import CLAIMS, FACTORS
-from ablations.ladder import M0, M9, ladder
+from ablations.designs import claims
+from ablations.ladders import current, ladder
 from ablations.rates import MARK
 from neobert.errors import MissingData
 from neobert.glue.tasks import TASKS
@@ -153,12 +153,13 @@ def _compared_pairs(group: Group) -> Iterator[tuple[str, Row, Row]]:
     for row in group.last_rows.values():
         if row.parent:
             yield "alternatives" if "@" in row.name else LADDER, row, rows[row.parent]
-    for name in FACTORS:
-        less, more = rows.get(f"{M9.name}-{name}"), rows.get(f"{M0.name}+{name}")
+    whole, root = current().whole.name, current().root.name
+    for name in current().factors:
+        less, more = rows.get(f"{whole}-{name}"), rows.get(f"{root}+{name}")
         if less is not None:
-            yield "leave-one-out", rows[M9.name], less
+            yield "leave-one-out", rows[whole], less
         if more is not None:
-            yield "add-one", more, rows[M0.name]
+            yield "add-one", more, rows[root]
     for row in group.last_rows.values():
         if row.name in ladder() and row.parent:
             ours, theirs = group.row_at_best_rate(row.name), group.row_at_best_rate(row.parent)
@@ -544,7 +545,8 @@ def _notes(deltas: Sequence[Delta], quantity: str) -> list[str]:
             "tokenizer of shorter ones shows more beside each mask: between tokenizers it is no strict comparison."
         )
     designs = list(dict.fromkeys(delta.design for delta in deltas))
-    lines += [CLAIMS[design] for design in designs if design in CLAIMS]
+    told_of = claims()
+    lines += [told_of[design] for design in designs if design in told_of]
     lines += find_changed_verdicts(deltas)
     lines += [f"{d.variant} against {d.base} ({d.measured}): {note}." for d in deltas for note in d.notes]
     without = {delta.no_examples for delta in deltas if delta.no_examples}

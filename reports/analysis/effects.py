@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ablations.designs import CAUTIONS, CLAIMS, Fraction, cell, cells, possible_factorials
+from ablations.designs import Fraction, cautions, cell, cells, claims, possible_factorials
 from reports.analysis.deltas import DIGITS, MARGINS, name_measurement, shared_corpora, why_losses_differ
 from reports.analysis.inference import (
     SEEDS_FOR_A_CLAIM,
@@ -312,7 +312,7 @@ def _notes(factorials: Sequence[Factorial], quantity: str) -> list[str]:
         lines.append(
             f"Below {SEEDS_FOR_A_CLAIM} seeds no effect is claimed; with one seed there is no interval either."
         )
-    lines += [CLAIMS["half" if half else "factorial"] for half in sorted({f.fraction == "half" for f in factorials})]
+    lines += [claims()["half" if half else "factorial"] for half in sorted({f.fraction == "half" for f in factorials})]
     factors = dict.fromkeys(name for each in factorials for name in each.factors)
-    lines += [CAUTIONS[name] for name in factors if name in CAUTIONS]
+    lines += cautions(factors)
     return [*lines, *(f"{each.title} ({each.measured}): {note}." for each in factorials for note in each.notes)]

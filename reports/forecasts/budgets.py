@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ablations.budgets import MARK, TEXT, share_text, shares, shorter
-from ablations.ladder import ladder
-from ablations.scales import SCALES, Scale, Vocabulary, scaled
+from ablations.ladders import ladder
+from ablations.scales import Scale, Vocabulary, known_scales, scaled
 from ablations.variant import Variant
 from neobert.errors import MissingData, did_you_mean
 from neobert.model.size import training_flops_per_token
@@ -57,10 +57,9 @@ def scale_named(name: str) -> Scale:
     Raises:
         ValueError: there is none.
     """
-    for scale in SCALES:
-        if scale == name:
-            return scale
-    raise ValueError(f"{name!r} is no scale: {did_you_mean(name, SCALES)}")
+    if name not in known_scales():
+        raise ValueError(f"{name!r} is no scale: {did_you_mean(name, known_scales())}")
+    return name
 
 
 def budget_named(name: str) -> Budget:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ablations.ladder import ladder
+from ablations.ladders import ladder
 from reports.analysis.answer import answer
 from reports.analysis.comparison import agreement_sentences, rank_variants
 from reports.curves import Curves

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ablations import ladder, run
+from ablations import ladder, ladders, run
 from ablations.budgets import MARK, share_text, shares, shorter, shorter_ladder
 from ablations.designs import chosen_variants, named
 from ablations.rates import at_scale
@@ -22,11 +22,11 @@ def test_a_share_is_the_same_in_a_name_and_out_of_it(thousandths: int) -> None:
     assert variant.recipe.pretraining.stages[0].steps == 1000 * thousandths
 
 
-@pytest.mark.parametrize("name", ladder.ladder())
+@pytest.mark.parametrize("name", ladders.ladder())
 @pytest.mark.parametrize("scale", SCALES)
 def test_a_shorter_run_has_its_share_of_every_stage_and_all_else_of_its_parent(name: str, scale: Scale) -> None:
-    variant = shorter(ladder.ladder()[name], 0.25)
-    assert variant.parent is ladder.ladder()[name] and at_scale(variant, scale) is variant
+    variant = shorter(ladders.ladder()[name], 0.25)
+    assert variant.parent is ladders.ladder()[name] and at_scale(variant, scale) is variant
     prove(variant.name, variant.parent.recipe, variant.recipe, variant.modifications)
     recipe, parent = scaled_variant(variant, scale, "published")
     assert parent is not None
@@ -46,7 +46,7 @@ def test_a_shorter_run_may_have_a_rate_of_its_own_and_ranges_have_shares() -> No
         *(f"{name}@steps0.5" for name in ("M1", "M2", "M3")),
     ]
     assert [each.name for each in chosen_variants(["all@steps0.5"])] == list(shorter_ladder(["M0@steps0.5"]))
-    assert not any(MARK in name for name in ladder.variants())
+    assert not any(MARK in name for name in ladders.variants())
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from ablations.designs import chosen_variants
-from ablations.ladder import CONTRASTIVE_PROTOCOL, EMBEDDING_PROTOCOL, variants
+from ablations.ladder import CONTRASTIVE_PROTOCOL, EMBEDDING_PROTOCOL
+from ablations.ladders import variants
 from ablations.plan import pair_sets, plan
 from ablations.run import main
 from ablations.scales import scaled_contrastive, scaled_embedding
@@ -121,10 +122,11 @@ def test_the_hub_is_asked_for_every_pattern_and_its_revision_stays_unknown() -> 
 
 
 def test_the_papers_scale_changes_nothing_of_the_protocol() -> None:
-    assert scaled_contrastive("paper") == CONTRASTIVE_PROTOCOL and scaled_embedding("paper") == EMBEDDING_PROTOCOL
+    assert scaled_contrastive("paper", CONTRASTIVE_PROTOCOL) == CONTRASTIVE_PROTOCOL
+    assert scaled_embedding("paper", EMBEDDING_PROTOCOL) == EMBEDDING_PROTOCOL
     assert (CONTRASTIVE_PROTOCOL.steps, CONTRASTIVE_PROTOCOL.temperature) == (2000, 0.07)
     assert CONTRASTIVE_PROTOCOL.sampling_exponent == 0.5
-    assert scaled_contrastive("smoke").steps < 2000
+    assert scaled_contrastive("smoke", CONTRASTIVE_PROTOCOL).steps < 2000
 
 
 def test_the_codes_protocol_is_a_variant_of_its_own(tmp_path: Path) -> None:

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ablations import designs, ladder, run
+from ablations import designs, ladder, ladders, run
 from ablations.designs import (
-    FACTORS,
     cell,
     cells,
     chosen_variants,
@@ -17,6 +16,7 @@ from ablations.designs import (
     possible_factorials,
     single_variants,
 )
+from ablations.ladder import FACTORS
 from ablations.scales import Scale, scaled_variant
 from ablations.variant import Modification, Variant, prove
 from neobert.runs.layout import Layout
@@ -41,16 +41,16 @@ def test_every_variant_changes_what_it_declares_and_nothing_else_at_every_scale(
 
 
 def test_all_modifications_of_m9_make_m9() -> None:
-    again = ladder.M0.derive("again", *designs.modifications_of(ladder.M9))
+    again = ladder.M0.derive("again", *ladders.modifications_of(ladder.M9))
     assert again.recipe == ladder.M9.recipe
 
 
 @pytest.mark.parametrize("name", [name for name, factor in FACTORS.items() if factor.removed])
 def test_leaving_one_out_of_m9_and_putting_it_back_is_m9(name: str) -> None:
     variant = designs.without(name)
-    left = [one for one in designs.modifications_of(ladder.M9) if one in variant.modifications]
+    left = [one for one in ladders.modifications_of(ladder.M9) if one in variant.modifications]
     assert list(variant.modifications) == left and variant.recipe != ladder.M9.recipe
-    missing: list[Modification] = [one for one in designs.modifications_of(ladder.M9) if one not in left]
+    missing: list[Modification] = [one for one in ladders.modifications_of(ladder.M9) if one not in left]
     assert missing == list(FACTORS[name].removed)
 
 
@@ -145,4 +145,4 @@ def test_designs_without_factors_take_all_that_they_can(kind: designs.DesignKind
         names[:2]
         == {"ladder": ["M0", "M1"], "leave-one-out": ["M9", "M9-positions"], "add-one": ["M0", "M0+positions"]}[kind]
     )
-    assert len(names) == {"ladder": len(ladder.ladder()), "leave-one-out": 12, "add-one": 13}[kind]
+    assert len(names) == {"ladder": len(ladders.ladder()), "leave-one-out": 12, "add-one": 13}[kind]

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from ablations.designs import named, single_variants
-from ablations.ladder import ladder, variants
+from ablations.ladders import ladder, variants
 from ablations.scales import SCALES, Scale, Vocabulary, scaled
 from ablations.variant import Variant, change_label
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ablations import ladder
+from ablations import ladder, ladders
 from ablations.scales import SCALES, Scale, Vocabulary, scaled
 from ablations.variant import Modification, Recipe, Variant, prove, prove_scaled, validated
 from neobert.identity import canonical, difference, leaves
@@ -17,7 +17,7 @@ from tests.ablations.papers_ladder import PAPERS_LADDER
 from tests.ablations.plans import with_leaf
 from tests.support.golden_files import GoldenFiles
 
-ALL = list(ladder.variants().values())
+ALL = list(ladders.variants().values())
 CHILDREN = [variant for variant in ALL if variant.parent is not None]
 SHRUNK: list[tuple[Scale, Vocabulary]] = [(s, v) for s in SCALES if s != "paper" for v in ("trained", "published")]
 
@@ -28,11 +28,11 @@ def by_name(variant: Variant) -> str:
 
 def test_the_lineage_is_the_papers_tree() -> None:
     """M3 and M6 are discarded: M4 continues M2, and M7 continues M5."""
-    assert tuple(ladder.ladder())[:11] == PAPERS_LADDER
+    assert tuple(ladders.ladder())[:11] == PAPERS_LADDER
     assert ladder.M10.lineage() == ["M0", "M1", "M2", "M4", "M5", "M7", "M8", "M9", "M10"]
     assert ladder.M3.lineage() == ["M0", "M1", "M2", "M3"]
     assert ladder.M6.lineage()[-2:] == ["M5", "M6"]
-    discarded = [name for name, variant in ladder.ladder().items() if not variant.kept]
+    discarded = [name for name, variant in ladders.ladder().items() if not variant.kept]
     assert discarded[:2] == ["M3", "M6"] and not {*discarded[2:]} & {*PAPERS_LADDER}
 
 
@@ -46,7 +46,7 @@ def test_resolved_recipes_are_the_golden_ones(golden: GoldenFiles) -> None:
     ("name", "paper_parameters"), [("M7", 278.6e6), ("M7@code", 256.7e6), ("M8", 245_136_954), ("M9", 245_136_954)]
 )
 def test_sizes_are_the_papers(name: str, paper_parameters: float) -> None:
-    pretraining = ladder.variants()[name].recipe.pretraining
+    pretraining = ladders.variants()[name].recipe.pretraining
     count = parameter_count(pretraining.model, pretraining.longest_context).total
     assert count == pytest.approx(paper_parameters, rel=2e-4 if paper_parameters % 1e5 == 0 else 0)
 
@@ -215,5 +215,5 @@ def test_every_contradiction_names_its_variant_or_says_why_there_is_none() -> No
     named = [re.fullmatch(r"`(M\d+@[\w-]+)`", row[-1]) for row in rows]
     assert all(found or re.fullmatch(r"none( yet)?: .{10,}", row[-1]) for found, row in zip(named, rows, strict=True))
     names = [found.group(1) for found in named if found]
-    assert sorted(names) == sorted(name for name in ladder.variants() if "@" in name)
+    assert sorted(names) == sorted(name for name in ladders.variants() if "@" in name)
     assert len({row[0] for row in rows}) == len(rows) > len(names)

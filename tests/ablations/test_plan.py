@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ablations import ladder
+from ablations import ladders
 from ablations.designs import chosen_variants
 from ablations.plan import plan
 from neobert.glue.tasks import SELECTION_RULES
@@ -21,7 +21,7 @@ from tests.ablations.plans import EXECUTION, SOURCE, SYNTHETIC, rows_of, with_le
     [
         (["M7"], ["M7"]),
         (["M2..M4"], ["M2", "M3", "M4"]),
-        (["all"], list(ladder.ladder())),
+        (["all"], list(ladders.ladder())),
         (["M8", "M0", "M8"], ["M0", "M8"]),
         (["M7@code"], ["M7@code"]),
     ],

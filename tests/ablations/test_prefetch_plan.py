@@ -13,7 +13,7 @@ import pytest
 
 from ablations import prefetch
 from ablations.designs import chosen_variants
-from ablations.ladder import ladder
+from ablations.ladders import ladder
 from ablations.plan import plan
 from ablations.prefetch import folder_or_repository, paper_models
 from neobert.data import hub_download

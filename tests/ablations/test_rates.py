@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from ablations import ladder, run
+from ablations import ladder, ladders, run
 from ablations.designs import chosen_variants, named
 from ablations.rates import (
     MARK,
@@ -45,11 +45,11 @@ def test_a_rate_of_two_digits_is_the_same_in_a_name_and_out_of_it(rate: float) -
     assert at_rate(ladder.M4, rate) == variant
 
 
-@pytest.mark.parametrize("name", ladder.ladder())
+@pytest.mark.parametrize("name", ladders.ladder())
 @pytest.mark.parametrize("scale", SCALES)
 def test_a_variant_at_a_rate_is_its_parent_but_for_the_rate_at_every_scale(name: str, scale: Scale) -> None:
-    variant = at_rate(ladder.ladder()[name], 4.1e-3)
-    assert variant.parent is ladder.ladder()[name] and variant.source and chosen_variants([variant.name]) == [variant]
+    variant = at_rate(ladders.ladder()[name], 4.1e-3)
+    assert variant.parent is ladders.ladder()[name] and variant.source and chosen_variants([variant.name]) == [variant]
     prove(variant.name, variant.parent.recipe, variant.recipe, variant.modifications)
     recipe, parent = scaled_variant(at_scale(variant, scale), scale, "published")
     assert parent is not None and recipe.pretraining.optimization.peak_learning_rate == 4.1e-3
@@ -102,8 +102,8 @@ def test_runs_at_a_rate_have_ids_of_their_own_and_are_planned_and_labelled_like_
 
 def test_variants_at_rates_are_in_no_listing() -> None:
     at_rate(ladder.M4, 4e-3)
-    assert not any(MARK in name for name in ladder.variants())
-    assert [variant.name for variant in chosen_variants(["all"])] == list(ladder.ladder())
+    assert not any(MARK in name for name in ladders.variants())
+    assert [variant.name for variant in chosen_variants(["all"])] == list(ladders.ladder())
     assert not set(PILOT_SEEDS) & set(range(100))
 
 

@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 
 from ablations import execute, run, scales
-from ablations.ladder import variants
+from ablations.ladders import variants
 from neobert import processes
 from neobert.data.sources import open_source
 from neobert.files import read_lines

@@ -19,7 +19,7 @@ def test_a_corpus_of_compressed_json_lines_is_declared_and_trained_on(tmp_path: 
     shrink_smoke_scale(tree)
     edit(tree / "neobert" / "data" / "catalog.py", ENTRY, ENTRY + '    "recipes": CorpusEntry(),\n')
     ladder = tree / "ablations" / "ladder.py"
-    ladder.write_text(ladder.read_text(encoding="utf-8").replace("\n\ndef variants()", f"{CHILD}\n\ndef variants()"))
+    ladder.write_text(f"{ladder.read_text(encoding='utf-8')}\n{CHILD}\n", encoding="utf-8")
     lines = "".join(json.dumps({"body": text}) + "\n" for text in texts(400))
     corpus = data / "corpora" / "recipes" / "2026" / "part.jsonl.gz"
     corpus.parent.mkdir(parents=True)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,8 @@ STEPS = 40
 def short_course(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few steps of smoke scale; workers read them from run.json like any others."""
     changes = {"steps": STEPS, "texts_per_step": 24, "warmup_steps": 4, "decay_steps": STEPS}
-    monkeypatch.setitem(scales.SCALED, "smoke", {**scales.SCALED["smoke"], **changes})  # type: ignore[arg-type]
+    rules = replace(scales.SMOKE, contrastive={**scales.SMOKE.contrastive, **changes})
+    monkeypatch.setitem(scales.RULES, "smoke", rules)  # type: ignore[arg-type]
 
 
 def asked(capsys: pytest.CaptureFixture[str], folder: Path, runs: Path, *flags: str) -> list[dict[str, Any]]:

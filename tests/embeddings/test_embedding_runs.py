@@ -4,6 +4,7 @@ import json
 import signal
 import time
 from collections import Counter
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -171,8 +172,8 @@ def _assert_vectors_are_means(root: Path, evaluation_id: str, folder: Path) -> N
 @pytest.fixture
 def toy_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
     """Contrastive fine-tuning of a few steps."""
-    toy = {**scales.SCALED["smoke"], "steps": 4, "texts_per_step": 24, "warmup_steps": 1, "decay_steps": 4}
-    monkeypatch.setitem(scales.SCALED, "smoke", toy)  # type: ignore[index]
+    toy = {**scales.SMOKE.contrastive, "steps": 4, "texts_per_step": 24, "warmup_steps": 1, "decay_steps": 4}
+    monkeypatch.setitem(scales.RULES, "smoke", replace(scales.SMOKE, contrastive=toy))  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("toy_scale", "toy_tuning", "undrawn")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from ablations.ladder import variants
+from ablations.ladders import variants
 from neobert.files import append_line, json_bytes, read_lines
 from neobert.identity import plain
 from neobert.processes import StopRequest

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from ablations import ladder, run, scales
+from ablations import ladder, ladders, run, scales
 from ablations.costs import PUBLISHED, TrialWork
 from ablations.designs import chosen_variants
 from ablations.plan import plan
@@ -51,7 +51,7 @@ CODE_INTERVAL: dict[str, Any] = {"evaluation_interval_steps": 1000, "epoch_count
 
 
 def test_the_code_is_all_of_its_readings_and_each_of_them_is_a_variant() -> None:
-    known = ladder.variants()
+    known = ladders.variants()
     paper, code = (known[name].recipe.finetuning.model_dump() for name in ("M10", "M10@code"))
     assert {name for name in paper if paper[name] != code[name]} == set.union(*READINGS.values())
     for name, fields in READINGS.items():

@@ -14,7 +14,7 @@ from unittest import mock
 import numpy as np
 import torch
 
-from ablations.ladder import variants
+from ablations.ladders import variants
 from benchmarks.contenders import masked_documents, neobert_recipe, own_batches
 from benchmarks.data import IDS, web_lengths
 from benchmarks.pretended_cuda import Counts, pretended_cuda

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import nn
 
-from ablations.ladder import variants
+from ablations.ladders import variants
 from ablations.scales import scaled
 from neobert.model.build import build_classifier, build_masked_language_model, initialize, initialize_classifier
 from neobert.recipe import Pretraining

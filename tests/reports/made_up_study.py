@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from ablations.designs import chosen_variants
-from ablations.ladder import variants
+from ablations.ladders import variants
 from ablations.plan import pretraining_runs, variant_studies
 from ablations.scales import Scale, Vocabulary, scaled
 from ablations.variant import Recipe, Variant

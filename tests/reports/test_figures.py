@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ablations.ladder import ladder
+from ablations.ladders import ladder
 from ablations.scales import scaled
 from neobert.glue.tasks import TASKS
 from neobert.runs.layout import Layout

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ablations.ladder import ladder
+from ablations.ladders import ladder
 from neobert.glue.tasks import TASKS
 from reports import published
 from reports.tables import DASH, Table, csv_text, escape_latex, frame_of, number, signed_percent

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from ablations.designs import cell, cells
-from ablations.ladder import ladder
+from ablations.ladders import ladder
 from reports import make_figures
 from reports.analysis.deltas import DIGITS
 from reports.evidence import Evidence, read_evidence

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ablations.ladder import variants
+from ablations.ladders import variants
 from ablations.plan import EmbeddingChoice, PlannedRun, StageName, plan
 from ablations.scales import SCALES, Scale, synthetic_documents
 from ablations.variant import Variant

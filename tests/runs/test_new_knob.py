@@ -36,7 +36,7 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     edit(root / "neobert" / "recipe.py", FIELD, KNOB)
     edit(root / "ablations" / "ladder.py", VALUE, f"{VALUE}                deduplicated=False,\n")
     ladder = root / "ablations" / "ladder.py"
-    ladder.write_text(ladder.read_text(encoding="utf-8").replace("\n\ndef variants()", f"{CHILD}\n\ndef variants()"))
+    ladder.write_text(f"{ladder.read_text(encoding='utf-8')}\n{CHILD}\n", encoding="utf-8")
     return root
 
 
@@ -101,7 +101,7 @@ def test_a_plan_does_not_take_the_new_field_for_a_difference(changed: Path, tmp_
 WRITE_RUN_FILE = """
 import sys
 from pathlib import Path
-from ablations.ladder import variants
+from ablations.ladders import variants
 from ablations.plan import plan
 from ablations.scales import execution_at
 from neobert.data.sources import open_source

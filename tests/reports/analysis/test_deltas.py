@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from matplotlib.text import Text
 
 from ablations.designs import cell, cells
-from ablations.ladder import ladder
+from ablations.ladders import ladder
 from neobert.runs.layout import Layout
 from reports.analysis.deltas import Delta, deltas_table, find_deltas
 from reports.analysis.effects import find_factorials

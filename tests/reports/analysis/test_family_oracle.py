@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ablations.ladder import ladder
+from ablations.ladders import ladder
 from reports.analysis import inference
 from reports.analysis.inference import LOOKS
 

@@ -1,0 +1,376 @@
+"""Ladders: the paper's, and those of a user's own, which `--ladder FILE.py` names.
+
+A ladder is a Python file in the form of `ablations/ladder.py`. Its variants are those that stand in it by name, also in
+lists and mappings. All else is optional: FACTORS for designs, SCALES, SAMPLE, TRANSFER_TASK and TRANSFERRED_TASKS,
+PUBLISHED and PRINTED_AS. One ladder is in use at a time; run files hold whole recipes, so that workers and jobs read no
+ladder, and an edited file changes nothing of what was planned.
+"""
+
+import argparse
+import hashlib
+import importlib
+import re
+import sys
+import traceback
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from neobert.errors import MissingData, did_you_mean
+
+if TYPE_CHECKING:
+    from ablations.scales import Rules
+    from ablations.variant import Factor, Modification, Variant
+    from neobert.recipe import Grid
+    from neobert.runs.layout import Layout
+
+PAPERS = "ablations.ladder"
+OFFERED_SCALES = ("smoke", "laptop", "proxy", "paper")
+"""The scales that commands take under every ladder."""
+REFUSED_NAME = re.compile(r"\.\.|\s|@(steps|rate)|^F:|^all$|^$")
+"""What commands read otherwise: ranges, shares of the steps, rates, cells of factorials."""
+SCALE_NAME = re.compile(r"[a-z][a-z0-9_-]*")
+HASH_DIGITS = 12
+
+
+@dataclass(frozen=True, eq=False)
+class Ladder:
+    """Variants by name in the order of declaration, and what goes with them.
+
+    `given` is what --ladder named, empty for the paper's. `scales` are those that it adds to the common ones. External
+    models are measured as `root` is. `sample` is pre-trained by sweeps where nothing is trained yet. `published` is a
+    folder of CSV files with numbers to compare with, `printed_as` the names that variants have there. `code` is the
+    content of the file of a ladder of one's own.
+    """
+
+    given: str
+    variants: "dict[str, Variant]"
+    declared_factors: "Mapping[str, Factor] | None"
+    scales: "Mapping[str, Rules]"
+    sample: "Variant"
+    transfer_task: str
+    transferred_tasks: tuple[str, ...]
+    published: Path | None
+    printed_as: Mapping[str, str]
+    code: bytes = b""
+
+    @property
+    def name(self) -> str:
+        """The name of its file or module; empty for the paper's."""
+        return Path(self.given).name
+
+    @property
+    def flag(self) -> str:
+        """What commands need to use it, with a space before it; empty for the paper's."""
+        return f" --ladder {self.given}" if self.given else ""
+
+    @cached_property
+    def steps(self) -> "dict[str, Variant]":
+        """The variants without alternatives, which have an @ in their names."""
+        return {name: variant for name, variant in self.variants.items() if "@" not in name}
+
+    @cached_property
+    def end(self) -> "Variant":
+        """The last kept variant."""
+        return next((each for each in reversed(self.steps.values()) if each.kept), next(iter(self.variants.values())))
+
+    @cached_property
+    def root(self) -> "Variant":
+        """The baseline, with which the way to the last kept variant begins."""
+        return self.variants[self.end.lineage()[0]]
+
+    @cached_property
+    def whole(self) -> "Variant":
+        """The last variant on that way that changes pre-training: what designs leave modifications out of."""
+        way = [self.variants[name] for name in reversed(self.end.lineage())]
+        changed = (each for each in way if each.parent and each.parent.recipe.pretraining != each.recipe.pretraining)
+        return next(changed, self.root)
+
+    @property
+    def grids(self) -> "dict[str, Grid]":
+        """The baseline's GLUE grid, and the largest of any variant."""
+        grids = [variant.recipe.grid for variant in self.variants.values()]
+        return {"limited": self.root.recipe.grid, "extended": max(grids, key=lambda grid: len(grid.points()))}
+
+    @cached_property
+    def factors(self) -> "Mapping[str, Factor]":
+        """What designs switch on and off: the factors declared, or each modification on its own."""
+        return _factors_of(self) if self.declared_factors is None else self.declared_factors
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """What run files say of it; nothing of the paper's."""
+        return {"ladder": self.name, "ladder_sha256": hashlib.sha256(self.code).hexdigest()} if self.given else {}
+
+    def keep(self, layout: "Layout") -> None:
+        """Write the file of one's own ladder beside the runs that are planned from it."""
+        from neobert.files import replace_file
+
+        if self.given:
+            path = layout.ladder(self.name, self.labels["ladder_sha256"][:HASH_DIGITS])
+            if not path.exists():
+                replace_file(path, self.code)
+
+
+_used: ContextVar[Ladder | None] = ContextVar("ladder", default=None)
+_papers: list[Ladder] = []
+
+
+def current() -> Ladder:
+    """The ladder in use: the paper's unless `using` says otherwise."""
+    if (own := _used.get()) is not None:
+        return own
+    if not _papers:
+        _papers.append(_ladder_of(importlib.import_module(PAPERS), ""))
+    return _papers[0]
+
+
+def variants() -> "dict[str, Variant]":
+    """Every variant of the ladder in use by name, in the order of declaration."""
+    return current().variants
+
+
+def ladder() -> "dict[str, Variant]":
+    """The same without alternatives (with an @)."""
+    return current().steps
+
+
+@contextmanager
+def using(own: Ladder | None) -> Iterator[None]:
+    """Within, commands know this ladder; None stands for the one that is in use anyway."""
+    token = _used.set(own or _used.get())
+    try:
+        yield
+    finally:
+        _used.reset(token)
+
+
+# The flag
+
+
+def add_ladder_flag(parser: argparse.ArgumentParser) -> None:
+    """--ladder."""
+    parser.add_argument(
+        "--ladder", metavar="FILE.py", help="a ladder of your own, or the name of its module (default: the paper's)"
+    )
+
+
+def add_scale_flag(parser: argparse.ArgumentParser, text: str) -> None:
+    """--scale, whose value `on_ladder` checks, as a ladder may have scales of its own."""
+    parser.add_argument("--scale", default="smoke", metavar=f"{{{','.join(OFFERED_SCALES)}}}", help=text)
+    parser.set_defaults(offered_scales=OFFERED_SCALES)
+
+
+def on_ladder(options: argparse.Namespace, action: Callable[[argparse.Namespace], int]) -> Callable[[], int]:
+    """The action on the ladder that the flags name.
+
+    It raises:
+        MissingData: there is no such file or module.
+        ValueError: it declares no ladder, or the scale that is asked for is none.
+    """
+
+    def act() -> int:
+        own = None if options.ladder is None else load(options.ladder)
+        with using(own):
+            if "offered_scales" in options:
+                refuse_scale(options.scale, (*options.offered_scales, *(own.scales if own else ())))
+            return action(options)
+
+    return act
+
+
+def refuse_scale(scale: str, known: Collection[str]) -> None:
+    """Check the name of a scale.
+
+    Raises:
+        ValueError: there is none of this name.
+    """
+    if scale not in known:
+        raise ValueError(f"--scale {scale!r} is no scale: {did_you_mean(scale, known)}")
+
+
+# Loading
+
+
+def load(given: str) -> Ladder:
+    """The ladder of a file, or of a module by its name.
+
+    Raises:
+        MissingData: there is no such file or module.
+        ValueError: it cannot be run, or what it declares is no ladder.
+    """
+    path = Path(given)
+    is_file = path.suffix == ".py" or "/" in given or path.is_file()
+    return _run_file(path, given) if is_file else _import_module(given)
+
+
+def _run_file(path: Path, given: str) -> Ladder:
+    try:
+        code = path.read_bytes()
+    except OSError as error:
+        raise MissingData(f"--ladder {given}: {error.strerror}: name a Python file") from error
+    module = ModuleType(f"ladder_{path.stem}", None)
+    module.__file__ = str(path)
+    sys.modules[module.__name__] = module  # dataclasses look themselves up
+    with _told(given, str(path)):
+        exec(compile(code, str(path), "exec"), vars(module))
+        return _ladder_of(module, given, code)
+
+
+def _import_module(given: str) -> Ladder:
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
+    try:
+        found = find_spec(given)
+    except (ImportError, ValueError):
+        found = None
+    if found is None or found.origin is None or not Path(found.origin).is_file():
+        raise MissingData(f"--ladder {given}: there is no file and no module of this name")
+    with _told(given, found.origin):
+        return _ladder_of(importlib.import_module(given), given, Path(found.origin).read_bytes())
+
+
+@contextmanager
+def _told(given: str, path: str) -> Iterator[None]:
+    """What running a file raises, as a sentence with its line."""
+    try:
+        yield
+    except SyntaxError as error:
+        where = f", line {error.lineno}" if error.filename == path else ""
+        raise ValueError(f"--ladder {given}{where}: {error.msg}") from error
+    except (Exception, SystemExit) as error:
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+        where = f", line {lines[-1]}" if lines else ""
+        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        raise ValueError(f"--ladder {given}{where}: {kind}{' '.join(str(error).split())}") from error
+
+
+def _ladder_of(module: ModuleType, given: str, code: bytes = b"") -> Ladder:
+    """What a module declares, checked.
+
+    Raises:
+        ValueError: there are no variants, two of one name, one without its parent, or a name of another kind.
+    """
+    from ablations import ladder as papers
+
+    declared = _variants_of(module)
+    others: dict[str, Any] = {
+        "FACTORS": None,
+        "SCALES": {},
+        "SAMPLE": next(iter(declared.values())),
+        "TRANSFER_TASK": papers.TRANSFER_TASK,
+        "TRANSFERRED_TASKS": papers.TRANSFERRED_TASKS,
+        "PUBLISHED": None,
+        "PRINTED_AS": {},
+    }
+    others |= {name: value for name, value in vars(module).items() if name in others}
+    if others["PUBLISHED"] is not None:
+        others["PUBLISHED"] = Path(module.__file__ or "").parent / str(others["PUBLISHED"])
+    _refuse_other_kinds(declared, others)
+    return Ladder(
+        given=given,
+        variants=declared,
+        declared_factors=others["FACTORS"],
+        scales=others["SCALES"],
+        sample=others["SAMPLE"],
+        transfer_task=others["TRANSFER_TASK"],
+        transferred_tasks=tuple(others["TRANSFERRED_TASKS"]),
+        published=others["PUBLISHED"],
+        printed_as=others["PRINTED_AS"],
+        code=code,
+    )
+
+
+def _variants_of(module: ModuleType) -> "dict[str, Variant]":
+    from ablations.variant import Variant
+
+    values: list[Any] = []
+    for value in vars(module).values():
+        values += value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
+    found: dict[str, Variant] = {}
+    for value in values:
+        if not isinstance(value, Variant):
+            continue
+        if found.setdefault(value.name, value) is not value:
+            raise ValueError(f"it declares two variants {value.name}: give one of them another name")
+        if REFUSED_NAME.search(value.name):
+            raise ValueError(f"{value.name!r} cannot be the name of a variant, as commands read it otherwise")
+    if not found:
+        raise ValueError("it declares no variants: see examples/ and docs/own-ladder.md")
+    for variant in found.values():
+        parent = variant.parent
+        if parent is not None and found.get(parent.name) is not parent:
+            raise ValueError(
+                f"{variant.name} continues {parent.name}, which the file does not hold: import or declare it "
+                "there by name"
+            )
+    return found
+
+
+def _refuse_other_kinds(declared: "Mapping[str, Variant]", others: Mapping[str, Any]) -> None:
+    """Check what a ladder says beside its variants."""
+    from ablations.scales import Rules
+    from ablations.variant import Factor
+    from neobert.glue.tasks import TASKS
+
+    for name, kind in (("SCALES", Rules), ("FACTORS", Factor)):
+        values = others[name] or {}
+        if not isinstance(values, dict) or not all(isinstance(value, kind) for value in values.values()):
+            raise ValueError(f"{name} maps names to {kind.__module__}.{kind.__name__}, and holds another thing")
+    for name in others["SCALES"]:
+        if not SCALE_NAME.fullmatch(name) or name == "paper":
+            raise ValueError(f"{name!r} cannot be the name of a scale: take small letters, and not paper")
+    for name, known, values in (
+        ("SAMPLE", declared, [getattr(others["SAMPLE"], "name", others["SAMPLE"])]),
+        ("PRINTED_AS", declared, others["PRINTED_AS"]),
+        ("TRANSFER_TASK", TASKS, [others["TRANSFER_TASK"]]),
+        ("TRANSFERRED_TASKS", TASKS, others["TRANSFERRED_TASKS"]),
+    ):
+        if unknown := [value for value in values if value not in known]:
+            raise ValueError(f"{name} has {unknown[0]!r}: {did_you_mean(str(unknown[0]), known)}")
+    if others["PUBLISHED"] is not None and not others["PUBLISHED"].is_dir():
+        raise ValueError(f"PUBLISHED names {others['PUBLISHED']}, which is no folder of CSV files")
+
+
+# Designs over a ladder that declares no factors
+
+
+def _factors_of(own: Ladder) -> "dict[str, Factor]":
+    """One factor a modification, as far as it can be added to the root or left out on the way to the whole."""
+    from ablations.variant import Factor
+
+    way = modifications_of(own.whole)
+    found: dict[str, Factor] = {}
+    for modification in (each for variant in own.steps.values() for each in variant.modifications):
+        name = re.sub(r"[^a-z0-9]+", "-", modification.title.lower()).strip("-")
+        if name in found:
+            continue
+        others = [each for each in way if each != modification]
+        why_not_added = _why_impossible(own.root, [modification])
+        why_not_left_out = _why_impossible(own.root, others) if modification in way else f"{own.whole.name} has it not"
+        found[name] = Factor(
+            name,
+            added=() if why_not_added else (modification,),
+            removed=() if why_not_left_out else (modification,),
+            reason="; ".join(filter(None, (why_not_added, why_not_left_out))),
+        )
+    return found
+
+
+def _why_impossible(root: "Variant", modifications: "Sequence[Modification]") -> str:
+    try:
+        root.derive("tried", *modifications)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def modifications_of(variant: "Variant") -> "list[Modification]":
+    """Every modification from the root to a variant, in order."""
+    return [*(modifications_of(variant.parent) if variant.parent else []), *variant.modifications]

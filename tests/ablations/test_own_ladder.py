@@ -1,0 +1,180 @@
+"""A ladder of one's own does what the paper's does, and what is wrong with its file is said in a sentence."""
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from ablations import ladders, prefetch, run, status
+from ablations.designs import chosen_variants, design_of, single_variants
+from ablations.ladder import M0, M5
+from ablations.plan import pretraining_runs
+from ablations.scales import execution_at, known_scales, scaled
+from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED
+from neobert.runs.layout import Layout
+from neobert.runs.run_file import read_run_file
+from neobert.runs.worker import main as work
+from sweeps import glue_grid, learning_rates, mteb_suite
+from tests.ablations.fake_slurm import FakeSlurm
+from tests.ablations.plans import SYNTHETIC
+
+OWN = '''
+"""Three steps from M0."""
+from dataclasses import replace
+from ablations.ladder import M0, MASKING_20, ROTARY
+from ablations.scales import SMOKE
+from ablations.variant import Modification
+
+SHAPE = {(12, 768): (2, 16)}
+SCALES = {"tiny": replace(SMOKE, shapes={"trained": SHAPE, "published": SHAPE}, heads=2, contexts={512: 32},
+                          tokens_per_step={131_072: 64}, steps={1_000_000: 4}, documents=60)}
+A1 = M0.derive("A1", ROTARY)
+A2 = A1.derive("A2", MASKING_20)
+ARMS = [A2.derive(f"mask{rate}", Modification(f"Rate {rate}", source="here", masking={"rate": rate}), kept=False)
+        for rate in (0.3, 0.4)]
+'''
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "steps.py"
+    path.write_text(OWN)
+    return path
+
+
+def plan(file: Path, runs: Path, *flags: str) -> list[str]:
+    return ["--ladder", str(file), "--runs", str(runs), "--scale", "tiny", "--stages", "pretrain", *flags]
+
+
+def test_a_file_is_a_ladder_with_its_scales_and_factors(file: Path) -> None:
+    with ladders.using(own := ladders.load(str(file))):
+        assert list(ladders.ladder()) == ["M0", "A1", "A2", "mask0.3", "mask0.4"]
+        assert (own.root.name, own.whole.name, own.end.name) == ("M0", "A2", "A2") and own.root is M0
+        assert known_scales()[-1] == "tiny" and execution_at("tiny").heldout_context == 32
+        assert [each.name for each in chosen_variants(["A1..mask0.3"])] == ["A1", "A2", "mask0.3"]
+        assert [each.name for each in chosen_variants(["A2@steps0.25"])] == ["A2@steps0.25"]
+        assert list(own.factors) == ["rope", "20-masking", "rate-0-3", "rate-0-4"]
+        assert {"A2-rope", "A2-20-masking", "M0+rope", "M0+rate-0-3"} <= single_variants().keys()
+        assert [each.name for each in design_of("leave-one-out").variants] == ["A2", "A2-rope", "A2-20-masking"]
+        assert "A2 needs it" in design_of("leave-one-out").notes[0]
+        own_run = pretraining_runs(scaled(M0.recipe, "smoke", "trained").pretraining, 0, SYNTHETIC)[0]
+    assert "tiny" not in known_scales() and "M9-norm" in single_variants()
+    paper = pretraining_runs(scaled(M0.recipe, "smoke", "trained").pretraining, 0, SYNTHETIC)[0]
+    assert own_run.id == paper.id, "what both ladders hold is trained once"
+
+
+def test_a_ladder_may_be_named_as_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_steps.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    own = ladders.load("own_steps")
+    assert "A1" in own.variants and own.labels["ladder"] == "own_steps" and own.code == OWN.encode()
+
+
+def test_commands_list_and_plan_it(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run.main(plan(file, tmp_path, "--list", "--json")) == EXIT_DONE
+    listed = json.loads(capsys.readouterr().out)
+    assert [entry["name"] for entry in listed] == ["M0", "A1", "A2", "mask0.3", "mask0.4"]
+    assert listed[3]["delta"] == {"pretraining.masking.rate": [0.2, 0.3]}
+    assert run.main(plan(file, tmp_path, "--design", "add-one", "--dry-run", "--cluster", "here")) == EXIT_DONE
+    assert "M0+rate-0-4" in capsys.readouterr().out
+    common = ["--ladder", str(file), "--scale", "tiny", "--runs", str(tmp_path), "--dry-run", "--cluster", "here"]
+    assert learning_rates.main(["--variant", "A1", *common]) == EXIT_DONE
+    assert glue_grid.main(["--task", "cola", "--variant", "A1", "--grid", "extended", *common]) == EXIT_DONE
+    assert mteb_suite.main(["--variant", "A1", "--zero-shot", *common]) == EXIT_DONE
+    assert "A1" in capsys.readouterr().out
+    wanted = ["--variant", "all", "--ladder", str(file), "--scale", "tiny", "--data-dir", str(tmp_path)]
+    assert prefetch.main([*wanted, "--check", "sizes"]) == EXIT_MISSING
+    assert f"--ladder {file}" in capsys.readouterr().out
+
+
+def test_jobs_do_what_was_planned_whatever_becomes_of_the_file(
+    file: Path, tmp_path: Path, slurm: FakeSlurm, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Run files hold whole recipes: the worker of a job reads no ladder, and the file lies beside the runs."""
+    runs = tmp_path / "runs"
+    assert run.main(plan(file, runs, "--variant", "mask0.3", "--cluster", "slurm")) == EXIT_DONE
+    assert len(slurm.submitted()) == 2  # the corpus and the training
+    file.write_text(OWN.replace("rate in (0.3,", "rate in (0.35,"))
+    (folder,) = (runs / "pretraining").iterdir()
+    assert work(["--runs", str(runs), f"corpus/{read_run_file(folder).pretraining.data_id}/{folder.name}"]) == EXIT_DONE
+    assert work(["--runs", str(runs), f"pretraining/{folder.name}"]) == EXIT_DONE
+    record = json.loads((folder / "done.json").read_text())
+    assert record["config"]["recipe"]["masking"]["rate"] == 0.3
+    assert record["labels"]["variants"] == ["mask0.3"] and record["labels"]["ladder"] == "steps.py"
+    kept = Layout(runs).ladder("steps.py", record["labels"]["ladder_sha256"][:12])
+    assert kept.read_text() == OWN
+    capsys.readouterr()
+    assert run.main(plan(file, runs, "--variant", "mask0.35", "--dry-run", "--cluster", "here")) == EXIT_DONE
+    assert "masking.rate: 0.3 → 0.35" in capsys.readouterr().out, "an edit is a new run, and told from the old one"
+    assert status.main(["--ladder", str(kept), "--runs", str(runs), "--variant", "mask0.3"]) == EXIT_DONE
+    assert "mask0.3" in capsys.readouterr().out
+    assert glue_grid.main(["--task", "cola", "--runs", str(runs)]) == EXIT_REFUSED
+    assert "is of the ladder steps.py: name that with --ladder" in capsys.readouterr().err
+
+
+DERIVED = "from ablations.ladder import M0, ROTARY\n"
+WRONG: Sequence[tuple[str, int, str]] = [
+    ("", EXIT_REFUSED, "declares no variants"),
+    ("A1 = (", EXIT_REFUSED, "line 1: '(' was never closed"),
+    ("import os\n1 / 0", EXIT_REFUSED, "line 2: ZeroDivisionError: division by zero"),
+    ("raise SystemExit(0)", EXIT_REFUSED, "line 1: SystemExit: 0"),
+    ("import nowhere_to_be_found", EXIT_REFUSED, "No module named 'nowhere_to_be_found'"),
+    (
+        f"{DERIVED}A = M0.derive('A', ROTARY).derive('B', ROTARY)",
+        EXIT_REFUSED,
+        "line 2: B: modification 'RoPE' declares",
+    ),
+    (f"{DERIVED}A = M0.derive('M0', ROTARY)", EXIT_REFUSED, "declares two variants M0"),
+    (f"{DERIVED}A = M0.derive('A', ROTARY)\ndel M0", EXIT_REFUSED, "A continues M0, which the file does not hold"),
+    (f"{DERIVED}A = M0.derive('all', ROTARY)", EXIT_REFUSED, "'all' cannot be the name of a variant"),
+    (f"{DERIVED}A = M0.derive('A..B', ROTARY)", EXIT_REFUSED, "'A..B' cannot be the name of a variant"),
+    (f"{DERIVED}SCALES = ['tiny']", EXIT_REFUSED, "SCALES maps names to ablations.scales.Rules"),
+    (f"{DERIVED}SCALES = {{'tiny': 3}}", EXIT_REFUSED, "SCALES maps names to ablations.scales.Rules"),
+    (
+        f"{DERIVED}from ablations.scales import SMOKE\nSCALES = {{'paper': SMOKE}}",
+        EXIT_REFUSED,
+        "'paper' cannot be the name of a scale",
+    ),
+    (f"{DERIVED}FACTORS = {{'rope': ROTARY}}", EXIT_REFUSED, "FACTORS maps names to ablations.variant.Factor"),
+    (f"{DERIVED}PUBLISHED = 'nowhere'", EXIT_REFUSED, "nowhere, which is no folder"),
+    (f"{DERIVED}TRANSFERRED_TASKS = ('rtee',)", EXIT_REFUSED, "TRANSFERRED_TASKS has 'rtee': did you mean 'rte'"),
+]
+
+
+@pytest.mark.parametrize(("content", "code", "said"), WRONG, ids=[said for *_, said in WRONG])
+def test_what_is_wrong_in_a_file_is_one_sentence(
+    content: str, code: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "wrong.py"
+    path.write_text(content)
+    assert run.main(["--ladder", str(path), "--list", "--runs", str(tmp_path / "runs")]) == code
+    err = capsys.readouterr().err
+    assert said in err and "wrong.py" in err and "Traceback" not in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("nowhere.py", "No such file or directory"),
+        ("no/where", "No such file or directory"),
+        (".", "there is no file and no module of this name"),
+        ("no_such_module", "there is no file and no module of this name"),
+        ("no.such.module", "there is no file and no module of this name"),
+        ("", "there is no file and no module of this name"),
+        ("\0", "there is no file and no module of this name"),
+    ],
+)
+def test_a_ladder_that_is_not_there_is_said(given: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for main in (run.main, lambda words: status.main(words[:2])):
+        assert main(["--ladder", given, "--list"]) == EXIT_MISSING
+        assert re.fullmatch(rf"\w+\.py: --ladder {re.escape(given)}: {said}.*\n", capsys.readouterr().err)
+
+
+def test_a_scale_of_another_ladder_is_unknown(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run.main(["--variant", "M0", "--scale", "tiny", "--list", "--runs", str(tmp_path)]) == EXIT_REFUSED
+    assert "--scale 'tiny' is no scale" in capsys.readouterr().err
+    assert run.main(plan(file, tmp_path, "--variant", "M5", "--dry-run")) == EXIT_REFUSED
+    assert "there is no variant 'M5'" in capsys.readouterr().err and M5.name not in ladders.load(str(file)).variants
