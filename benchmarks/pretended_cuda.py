@@ -26,7 +26,7 @@ import weakref
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from importlib import metadata
 from importlib.util import find_spec
@@ -39,6 +39,7 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.cuda import nvtx
 from torch.nn import functional
 from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -363,6 +364,9 @@ def pretended_cuda(gpus: int = 1) -> Iterator[PretendedGPU]:
         patches: list[tuple[Any, str, Any]] = [(torch.cuda, name, value) for name, value in _cuda(gpu, gpus).items()]
         patches += [
             (nn.Module, "to", _move_module),
+            (nvtx, "range_push", lambda message: 0),
+            (nvtx, "range_pop", lambda: 0),
+            (Tensor, "record_stream", lambda tensor, stream: None),
             (functional, "scaled_dot_product_attention", _attention),
             (_foreach_utils, "_foreach_supported_types", [Tensor, nn.Parameter, FakeTensor]),
         ]
@@ -403,13 +407,22 @@ def _cuda(gpu: PretendedGPU, gpus: int) -> dict[str, Any]:
             assert self.enable_timing and other.enable_timing
             return 1.0
 
+    class Stream:
+        def wait_stream(self, other: "Stream") -> None: ...
+
+        def synchronize(self) -> None:
+            gpu.wait("stream.synchronize")
+
     def set_device(device: Any) -> None:
         gpu.current = device if isinstance(device, int) else torch.device(device).index or 0
 
     return {
         "Event": Event,
+        "Stream": Stream,
         "_lazy_init": lambda: None,
         "current_device": lambda: gpu.current,
+        "current_stream": lambda *device: Stream(),
+        "default_stream": lambda *device: Stream(),
         "device_count": lambda: gpus,
         "empty_cache": lambda: None,
         "get_device_capability": lambda *device: (h100.major, h100.minor),
@@ -424,6 +437,7 @@ def _cuda(gpu: PretendedGPU, gpus: int) -> dict[str, Any]:
         "memory_allocated": lambda *device: gpu.alive_bytes,
         "reset_peak_memory_stats": lambda *device: None,
         "set_device": set_device,
+        "stream": lambda stream: nullcontext(),
         "synchronize": lambda *device: gpu.wait("torch.cuda.synchronize"),
     }
 

@@ -1,6 +1,7 @@
 """Steps of one rank of a process group that only pretends: its collectives return at once."""
 
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -21,7 +22,8 @@ from neobert.training.compiling import TrialStep, compile_model
 from neobert.training.distributed import default_device
 from neobert.training.engine import Engine, Phases
 from neobert.training.pretraining import summed_loss
-from tests.gpu_dry.passes import GPU, Pass, pretraining_batches, pretraining_engine, recipe_of
+from neobert.training.zero import ZERO_ENGINES
+from tests.gpu_dry.passes import CONTEXT, GPU, Pass, pretraining_batches, pretraining_engine, recipe_of
 
 RANKS = 8
 
@@ -70,6 +72,33 @@ def pretrain_with_ddp(layers: int = 4) -> tuple[Pass, list[int], int]:
                 engine.step(batches, 1e-4)
         parameters = sum(weight.numel() for weight in engine.model.parameters())
     return measured, buckets, parameters
+
+
+def pretrain_with_zero(engine_name: str, layers: int = 4) -> tuple[Pass, int, int]:
+    """A step of two micro-batches under DeepSpeed; (what was counted, bytes that stay, parameters)."""
+    warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor", UserWarning)  # to check alignment
+    recipe, measured = recipe_of(layers), Pass()
+    with (
+        pretended_cuda(RANKS) as gpu,
+        group(RANKS),
+        mock.patch.dict(os.environ, DS_ACCELERATOR="cuda"),
+        # By a number read from the device, all of which are 1 here
+        mock.patch("deepspeed.runtime.utils.is_invalid_grad_norm", lambda norm: False),
+        mock.patch("deepspeed.runtime.zero.stage_1_and_2.is_invalid_grad_norm", lambda norm: False),
+    ):
+        with GPU:
+            model = build_masked_language_model(recipe.model, CONTEXT)
+        engine = ZERO_ENGINES[engine_name](
+            model.train(), summed_loss, lambda batch: batch.predicted_tokens, recipe.optimization, recipe.precision, GPU
+        )
+        batches = [batch.to(GPU) for batch in pretraining_batches(8192)[:2]]
+        engine.step(batches, 1e-4)
+        with gpu.counted() as measured.work:
+            engine.step(batches, 1e-4)
+        batches.clear()
+        kept, parameters = gpu.alive_bytes, sum(weight.numel() for weight in model.parameters())
+        engine.close()
+    return measured, kept, parameters
 
 
 def count_graphs_of_ddp() -> tuple[int, int]:

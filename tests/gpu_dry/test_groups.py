@@ -1,8 +1,14 @@
-"""DDP on a pretended GPU, with seven ranks that pretend: one reduction of each gradient a step, and no wait."""
+"""DDP and ZeRO on a pretended GPU, with seven ranks that pretend: one reduction of each gradient a step, and no wait
+but for DeepSpeed's norm."""
 
+import inspect
+
+import pytest
+
+from neobert.training.zero import ZERO_ENGINES, ZeroEngine
 from tests.gpu_dry import groups
 from tests.gpu_dry.conftest import Pretend
-from tests.gpu_dry.passes import dtypes
+from tests.gpu_dry.passes import Pass, dtypes
 
 
 def test_a_step_of_ddp_sends_each_gradient_once_and_waits_for_nothing(pretend: Pretend) -> None:
@@ -18,3 +24,27 @@ def test_a_size_that_comes_within_ddp_is_one_graph_too(pretend: Pretend) -> None
 
 def test_events_of_a_rank_are_recorded_on_its_own_gpu(pretend: Pretend) -> None:
     assert pretend(groups.record_events, 3, 4) == ("cuda:3", [3, 3])
+
+
+@pytest.fixture(scope="module")
+def zero_steps(pretend: Pretend) -> dict[str, tuple[Pass, int, int]]:
+    """A step under each engine of DeepSpeed."""
+    return {engine: pretend(groups.pretrain_with_zero, engine) for engine in ZERO_ENGINES}
+
+
+def test_a_step_of_zero_waits_where_it_clips_alone(zero_steps: dict[str, tuple[Pass, int, int]]) -> None:
+    """DeepSpeed tells the gradient's norm to the host; forward and backward pass wait for nothing."""
+    lines, first = inspect.getsourcelines(ZeroEngine._clip_and_update)
+    clipping = {f"zero.py:{line}" for line in range(first, first + len(lines))}
+    for step, _, _ in zero_steps.values():
+        assert len(step.work.waits) == 3 and step.work.pageable == []
+        assert all(wait.partition(" at ")[2].split(" < ")[0] in clipping for wait in step.work.waits)
+        assert set(dtypes(step.work)) == {"bfloat16"}
+
+
+def test_zero_keeps_what_the_memory_model_says(zero_steps: dict[str, tuple[Pass, int, int]]) -> None:
+    """Between steps the weights, and this rank's eighth of the moments and of the second copy of the weights."""
+    for _, kept, parameters in zero_steps.values():
+        assert kept == pytest.approx(4 * parameters + 12 * parameters / groups.RANKS, rel=0.01)
+    peaks = {engine: step.work.peak_bytes for engine, (step, _, _) in zero_steps.items()}
+    assert peaks["zero2"] < peaks["zero1"]
