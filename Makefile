@@ -7,7 +7,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # DeepSpeed installs in seconds as plain Python; nothing of it is compiled.
 export DS_BUILD_OPS = 0
 
-.PHONY: demo smoke-figures test test-slurm test-slow test-compat drills bench lint environment
+.PHONY: demo smoke-figures test test-slurm test-slow test-compat drills bench lint docs environment
 
 ## environment and the main job on embedded data: one variant end to end, then the figures
 demo: environment
@@ -59,6 +59,10 @@ lint: environment
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+## pages of all docstrings, in build/api
+docs: environment
+	$(BIN)/python -m pdoc --output-directory build/api neobert ablations sweeps reports
 
 environment: .venv/installed
 

@@ -1,8 +1,16 @@
 """Mechanisms of a BERT-to-NeoBERT ablation study: model, data, pre-training, fine-tuning, records.
 
-Nothing heavy is imported here, so that commands answer `--help` at once; the transformers classes come from
-`neobert.hub` when they are first asked for.
+Nothing heavy is imported here, so that commands answer `--help` at once. The transformers classes come from
+`neobert.hub` when they are first asked for, and the functions of the Python door from `ablations.door`, which knows the
+ladder.
 """
+
+TYPE_CHECKING = False  # typing's own would import typing
+if TYPE_CHECKING:
+    from ablations.door import build as build
+    from ablations.door import load_records as load_records
+    from ablations.door import train as train
+    from ablations.door import variants as variants
 
 __version__ = "0.1.0"
 
@@ -14,15 +22,20 @@ HUB_CLASSES = (
     "NeoBERTForTokenClassification",
     "NeoBERTModel",
 )
+DOOR = ("build", "load_records", "train", "variants")
 
 
 def __getattr__(name: str) -> object:
-    if name not in HUB_CLASSES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from neobert import hub
+    if name in HUB_CLASSES:
+        from neobert import hub
 
-    return vars(hub)[name]
+        return vars(hub)[name]
+    if name in DOOR:
+        from ablations import door
+
+        return vars(door)[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *HUB_CLASSES])
+    return sorted([*globals(), *HUB_CLASSES, *DOOR])

@@ -1,0 +1,338 @@
+"""The Python door: variants, models and runs for notebooks and programs, `import neobert` forwards to it.
+
+    neobert.variants()["M7"].delta()                    what M7 changes of its parent, with sources
+    neobert.build("M7")                                 the model with its initial weights
+    run = neobert.train("M9", scale="smoke", steps=50)  pre-training; the same call resumes or finds what is done
+    run.loss, run.metrics, run.evaluate("cola"), run.export("hf", "folder")
+    neobert.load_records("runs")                        every record below a folder of runs as a frame
+
+All of it goes through the plan, the run files and the workers of `ablations/run.py`: the same specifications, ids and
+folders, so that a run which one of them has begun or finished is found by the other. pandas and torch are imported
+by what needs them.
+"""
+
+import argparse
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from ablations import budgets, ladders, rates
+from ablations.designs import chosen_variants
+from ablations.execute import Workspace, carry_out, open_workspace
+from ablations.flags import DEFAULT_RUNS
+from ablations.ladders import OFFERED_SCALES, Ladder
+from ablations.listing import part_entry
+from ablations.plan import PlanRow, StageName, VariantRow, plan, with_tasks
+from ablations.run import build_parser
+from ablations.scales import Scale, scaled, vocabulary_of
+from ablations.variant import Variant
+from neobert.command_line import count
+from neobert.command_line import seed as seed_flag
+from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED, MissingData, RunFailed, did_you_mean
+from neobert.files import read_lines
+from neobert.glue.tasks import TASKS
+from neobert.identity import plain
+from neobert.runs.index import Index
+from neobert.runs.records import read_record, read_records
+from neobert.runs.specifications import GlueStudy, PretrainingRun, ReadoutEvaluation, only
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from torch import nn
+
+Target = Literal["hf", "sentence-transformers", "onnx"]
+LISTED_FIRST = ("kind", "id", "state", "variants", "scale", "data", "seed")
+READOUTS: Literal["readouts"] = "readouts"
+
+
+def variants(ladder: str | Path | None = None) -> dict[str, Variant]:
+    """The ladder and its named alternatives by name: a `Variant` has `recipe`, `parent`, `modifications`, `delta()`.
+
+    Variants of designs, rates and budgets are made from their names: `train("M9-norm")`, `train("M4@rate4e-3")`. Here
+    and in all functions `ladder` is a ladder of one's own, a Python file, as `--ladder` takes it; None the paper's.
+
+    Raises:
+        MissingData, ValueError: there is no such file, or it declares no ladder.
+    """
+    return dict(_ladder(ladder).variants)
+
+
+def build(
+    variant: str,
+    scale: Scale = "smoke",
+    *,
+    seed: int = 0,
+    data: str | Path | None = None,
+    ladder: str | Path | None = None,
+) -> "nn.Module":
+    """The masked language model of a variant at a scale, with the initial weights of a seed: a plain `nn.Module`, in
+    training mode, of the class that is trained (`neobert.model.heads.MaskedLanguageModel`).
+
+    `data` decides nothing but the size of the vocabulary, where the source trains its tokenizers.
+
+    Raises:
+        ValueError: there is no such variant or scale.
+        MissingData: the data are not there.
+    """
+    from neobert.model.build import build_masked_language_model, initialize
+
+    with ladders.using(_ladder(ladder)):
+        recipe = _plan(_open(scale, data, dry_run=True), variant, seed, ["pretrain"]).recipe.pretraining
+    model = build_masked_language_model(recipe.model, recipe.longest_context)
+    initialize(model, recipe.model.initialization, seed)
+    return model
+
+
+def train(
+    variant: str,
+    scale: Scale = "smoke",
+    *,
+    steps: int | None = None,
+    seed: int = 0,
+    data: str | Path | None = None,
+    runs: str | Path = "runs",
+    workers: int | None = None,
+    ladder: str | Path | None = None,
+) -> "TrainedVariant":
+    """Pre-train a variant on this machine, all stages, as `ablations/run.py --stages pretrain` does: what is done is
+    not done again, and what was interrupted goes on.
+
+    Args:
+        data: synthetic (the default below the paper's scale), hub, or a folder, as `--data`.
+        runs: the folder of runs.
+        workers: processes side by side; None stands for what the machine holds.
+        steps: of the first stage, with a schedule that ends there; other stages have the same share of theirs. It is
+            the variant with a share of the steps: 50 of 5,000 are `M9@steps0.01`. None stands for all.
+
+    Raises:
+        ValueError: there is no such variant or scale, or no share of the steps has so many.
+        MissingData: the data are not there.
+        RunFailed: training failed, or was asked to stop; the same call goes on.
+    """
+    own = _ladder(ladder)
+    with ladders.using(own):
+        workspace = _open(scale, data, runs=runs, workers=workers)
+        row = _plan(workspace, variant if steps is None else _with_steps(variant, steps, workspace), seed, ["pretrain"])
+        _carry_out(workspace, row)
+    return TrainedVariant(row.name, workspace, row.seed, row.stages, own)
+
+
+def load_records(runs: str | Path = "runs") -> "pd.DataFrame":
+    """Every record below a folder of runs, one row a record: kind, id, state, variants, scale, data and seed
+    first, then each fact in a column of its own, `scores.score` or `config.recipe.model.width`; lists stay lists.
+
+    A file that cannot be read is left out with a warning. The reports read the same files, but check them
+    (`reports.evidence.read_evidence`).
+
+    Raises:
+        MissingData: the folder is not there.
+    """
+    import pandas as pd
+
+    root = Path(runs)
+    if not root.is_dir():
+        raise MissingData(f"there is no folder of runs at {root}: train something, or name another folder")
+    records, problems = read_records(root)
+    for problem in problems:
+        warnings.warn(problem, stacklevel=2)
+    frame = pd.json_normalize([{**record.pop("labels", {}), **record} for record in records])
+    first = [name for name in LISTED_FIRST if name in frame]
+    return frame[[*first, *(name for name in sorted(frame.columns) if name not in first)]]
+
+
+@dataclass(frozen=True)
+class TrainedVariant:
+    """A variant that was pre-trained with one seed. `stages` are the specifications of its runs, the last one's weights
+    are what `evaluate` and `export` use."""
+
+    name: str
+    workspace: Workspace
+    seed: int
+    stages: tuple[PretrainingRun, ...]
+    ladder: Ladder
+
+    def __repr__(self) -> str:
+        return f"<{self.name}, seed {self.seed}, held-out loss {self.loss:.3f}, {self.folder}>"
+
+    @property
+    def id(self) -> str:
+        """That of the last stage."""
+        return self.stages[-1].id
+
+    @property
+    def folder(self) -> Path:
+        """That of the last stage: run.json, checkpoints, metrics.jsonl, done.json."""
+        return self.workspace.layout.root / self.stages[-1].folder
+
+    @cached_property
+    def record(self) -> dict[str, Any]:
+        """The record of the last stage."""
+        return read_record(self.folder / "done.json")
+
+    @property
+    def loss(self) -> float:
+        """The loss on the held-out documents of its own corpus, in nats a predicted token."""
+        loss = self.stages[-1].heldout_loss(self.record["scores"]["heldout_loss"])
+        assert loss is not None, self.folder
+        return loss
+
+    @property
+    def metrics(self) -> "pd.DataFrame":
+        """One row a logged step: stage (from 1), step, loss, learning_rate, gradient_norm, tokens_per_second, seconds,
+        …, and heldout_loss at the milestones. Losses are in nats a predicted token."""
+        import pandas as pd
+
+        rows: dict[tuple[int, int], dict[str, Any]] = {}
+        for stage in self.stages:
+            for line in read_lines(self.workspace.layout.root / stage.folder / "metrics.jsonl", "step"):
+                row = rows.setdefault((stage.stage + 1, line["step"]), {"stage": stage.stage + 1})
+                row |= {name: value for name, value in line.items() if not isinstance(value, list | dict)}
+        return pd.DataFrame(list(rows.values()))
+
+    def evaluate(self, *names: str) -> "pd.DataFrame":
+        """Fine-tune and score on GLUE tasks by their names, every point of the variant's grid once, with transfer from
+        MNLI where the task starts there; `readouts` asks about held-out text. None stands for all tasks.
+
+        One row a point of the grid: task, batch_size, learning_rate, weight_decay, trial, state, score (0..1, on the
+        validation set); of readouts one a readout and corpus: readout, corpus, value.
+
+        Raises:
+            ValueError: there is no such task.
+            MissingData: the source has no data of it.
+            RunFailed: a point failed.
+        """
+        import pandas as pd
+
+        for name in names:
+            if name not in (*TASKS, READOUTS):
+                raise ValueError(f"there is no evaluation {name!r}: {did_you_mean(name, [*TASKS, READOUTS])}")
+        tasks = [name for name in names or TASKS if name != READOUTS]
+        stages: list[StageName] = ["glue"] if tasks else []
+        stages += [READOUTS] if READOUTS in names else []
+        workspace, layout = self.workspace, self.workspace.layout
+        with ladders.using(self.ladder):
+            row = _plan(workspace, self.name, self.seed, stages)
+            for task in names:
+                if task in row.skipped:
+                    raise MissingData(f"cannot fine-tune on {workspace.source.label} data: {task}: {row.skipped[task]}")
+            _carry_out(workspace, with_tasks(row, tasks))
+        rows = []
+        for study in only(row.runs, GlueStudy):
+            if study.task in tasks:
+                for trial in study.trials(layout):
+                    entry = part_entry(layout, trial)
+                    rows.append({"task": study.task, **plain(trial.point), "trial": trial.id, **entry})
+        for evaluation in only(row.runs, ReadoutEvaluation):
+            for part in evaluation.parts(layout):
+                scores = read_record(part.record)["scores"]
+                rows += [
+                    {"readout": part.run.readout, "corpus": name, "value": each["value"]}
+                    for name, each in scores.items()
+                ]
+        return pd.DataFrame(rows)
+
+    def export(self, target: Target, out: str | Path) -> Path:
+        """Write the last checkpoint to a new folder for transformers ("hf"), sentence-transformers or ONNX, checked
+        against the run, as `python -m neobert.export` does; returns the folder.
+
+        Raises:
+            ValueError: there is no such target, the folder exists, or a package is missing.
+            ParityOff: the export does not compute what the run computes.
+        """
+        from neobert.export.__main__ import export
+
+        if target not in get_args(Target):
+            raise ValueError(f"there is no target {target!r}: {did_you_mean(target, get_args(Target))}")
+        export(self.folder, target, Path(out), None)
+        return Path(out)
+
+
+def _ladder(ladder: str | Path | None) -> Ladder:
+    return ladders.current() if ladder is None else ladders.load(str(ladder))
+
+
+def _open(
+    scale: str,
+    data: str | Path | None,
+    *,
+    runs: str | Path = DEFAULT_RUNS,
+    workers: int | None = None,
+    dry_run: bool = False,
+) -> Workspace:
+    """What run.py opens with the same values as flags."""
+    known = (*OFFERED_SCALES, *ladders.current().scales)
+    if scale not in known:
+        raise ValueError(f"there is no scale {scale!r}: {did_you_mean(str(scale), known)}")
+    options = build_parser().parse_args(["--cluster", "here"])
+    options.scale, options.data, options.runs = scale, None if data is None else str(data), Path(runs)
+    options.workers = None if workers is None else _whole("workers", workers, count)
+    options.dry_run = dry_run
+    return open_workspace(options)
+
+
+def _whole(name: str, value: int, read: Callable[[str], int]) -> int:
+    """A value as the flag of the same name takes it."""
+    try:
+        return read(str(value))
+    except argparse.ArgumentTypeError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def _plan(workspace: Workspace, name: str, seed: int, stages: Sequence[StageName]) -> VariantRow:
+    seed = _whole("seed", seed, seed_flag)
+    (row,) = plan([_one(name)], [seed], workspace.options.scale, workspace.source, workspace.layout, stages)
+    return row
+
+
+def _one(name: str) -> Variant:
+    found = chosen_variants([name])
+    if len(found) != 1:
+        raise ValueError(f"{name} names {len(found)} variants, and this is about one: call it for each of them")
+    return found[0]
+
+
+def _with_steps(name: str, steps: int, workspace: Workspace) -> str:
+    """The name of a variant with so many steps in its first stage.
+
+    Raises:
+        ValueError: no share of the steps has so many.
+    """
+    variant, scale, vocabulary = _one(name), workspace.options.scale, vocabulary_of(workspace.source)
+    base, at_rate, rate = variant.name.rpartition(rates.MARK) if rates.MARK in variant.name else (variant.name, "", "")
+    if base not in ladders.variants():
+        raise ValueError(f"{name} has no shorter form, which variants of the ladder alone have: leave steps out")
+
+    def of(variant: Variant) -> int:
+        return scaled(variant.recipe, scale, vocabulary).pretraining.stages[0].steps
+
+    whole, steps = of(variant), _whole("steps", steps, count)
+    if steps == whole:
+        return name
+    thousandths = 1000 * steps // whole
+    shares = [share / 1000 for share in (thousandths + 1, thousandths) if 0 < share < 1000]  # of equal ones the least
+    near = {of(_one(each)): each for each in (f"{base}{budgets.MARK}{share:g}{at_rate}{rate}" for share in shares)}
+    if steps not in near:
+        raise ValueError(
+            f"steps={steps}: {name} has {whole:,} at scale {scale}, and takes thousandths of them: did you mean "
+            f"{' or '.join(map(str, sorted(near) or [whole]))}?"
+        )
+    return near[steps]
+
+
+def _carry_out(workspace: Workspace, row: PlanRow) -> None:
+    """Run what the row misses.
+
+    Raises:
+        RunFailed, MissingData, ValueError: a run failed, with the reason.
+    """
+    code = carry_out(workspace, [row], lambda: None)
+    if code == EXIT_DONE:
+        return
+    index = Index(workspace.layout)
+    failures = [failure for run in row.runs for failure in index.progress(run).failures]
+    reasons = dict.fromkeys(f"{failure.name}: {failure.error}" for failure in failures)
+    said = "; ".join(reasons) or f"{row.name} was stopped: the same call goes on with what is missing"
+    raise {EXIT_REFUSED: ValueError, EXIT_MISSING: MissingData}.get(code, RunFailed)(said)

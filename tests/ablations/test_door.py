@@ -1,0 +1,157 @@
+"""The Python door: the same runs as those of the commands, bad input in one sentence, and the notebook."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+import neobert
+from ablations import execute, run, scales, status
+from ablations.door import TrainedVariant
+from neobert.errors import MissingData, RunFailed
+
+NOTEBOOK = Path(__file__).resolve().parents[2] / "docs" / "quickstart.ipynb"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def toy_scale() -> Iterator[None]:
+    """Smoke scale with tiny models, few steps and one point of the grid; workers read it from run.json."""
+    shapes = {(12, 768): (2, 16), (16, 1056): (3, 24), (16, 1008): (3, 16), (28, 768): (5, 16)}
+    toy = replace(
+        scales.SMOKE,
+        shapes={"trained": shapes, "published": shapes},
+        heads=2,
+        documents=600,
+        steps={1_000_000: 200, 50_000: 10},
+        grid={**scales.SMOKE.grid, "learning_rates": {2e-5: 1e-3}, "weight_decays": {1e-2: 1e-2}},
+        finetuning={**scales.SMOKE.finetuning, "epochs": 1, "train_examples": 64, "evaluations_per_epoch": 1},
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(scales.RULES, "smoke", toy)  # type: ignore[arg-type]
+        yield
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("door") / "runs"
+
+
+@pytest.fixture(scope="module")
+def trained(folder: Path) -> TrainedVariant:
+    return neobert.train("M9", steps=20, runs=folder)
+
+
+def test_a_run_made_through_the_door_is_that_of_the_command(
+    trained: TrainedVariant, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both stages have the ids that the command plans, and it finds nothing left to do."""
+    assert (
+        run.main(["--variant", "M9@steps0.1", "--stages", "pretrain", "--runs", str(folder), "--list", "--json"]) == 0
+    )
+    (entry,) = json.loads(capsys.readouterr().out)
+    assert (entry["pretraining_id"], entry["state"], trained.name) == (trained.id, "done", "M9@steps0.1")
+    assert status.main(["--runs", str(folder), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert {row["id"]: row["state"] for row in rows} == {stage.id: "done" for stage in trained.stages}
+
+
+def test_a_run_made_by_the_command_is_found(
+    trained: TrainedVariant, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = ["--variant", "M1", "--stages", "pretrain", "--cluster", "here", "--runs", str(folder)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(scales.RULES, "smoke", replace(scales.RULES["smoke"], steps={1_000_000: 8}))  # type: ignore[arg-type]
+        assert run.main(flags) == 0
+        monkeypatch.setattr(execute.processes, "work_here", lambda *_, **__: pytest.fail("it is done"))
+        assert neobert.train("M1", runs=folder).metrics.step.tolist() == list(range(1, 9))
+    assert neobert.train("M9", steps=20, runs=folder).loss == trained.loss
+
+
+def test_loss_and_metrics_are_those_of_the_run(trained: TrainedVariant, folder: Path) -> None:
+    metrics = trained.metrics
+    assert metrics[["stage", "step"]].to_numpy().tolist() == [[1, step] for step in range(1, 21)] + [[2, 1]]
+    assert metrics.loss.notna().all()
+    assert trained.loss == metrics.heldout_loss.iloc[-1]
+    assert f"{trained.loss:.3f}" in repr(trained)
+    records = neobert.load_records(folder)
+    of_run = records.set_index("id").loc[trained.id]
+    assert of_run.variants == ["M9@steps0.1"] and of_run["scores.heldout_loss.web"] == trained.loss
+
+
+def test_evaluations_have_a_row_a_point_and_a_row_a_readout(trained: TrainedVariant) -> None:
+    scores = trained.evaluate("cola")
+    assert set(scores.task) == {"cola"} and (scores.state == "done").all() and scores.score.between(-1, 1).all()
+    pd.testing.assert_frame_equal(trained.evaluate("cola"), scores)
+
+
+def test_a_built_model_has_the_initial_weights_of_the_run(trained: TrainedVariant) -> None:
+    from safetensors.torch import load_file
+
+    start = load_file(
+        trained.workspace.layout.root / trained.stages[0].folder / "checkpoints/step-00000000/model.safetensors"
+    )
+    model = neobert.build("M9")
+    assert isinstance(model, torch.nn.Module)
+    assert all(torch.equal(value, start[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: neobert.build("M77"), "there is no variant 'M77': did you mean 'M7'"),
+        (lambda: neobert.build("M0..M5"), "M0..M5 names 6 variants"),
+        (lambda: neobert.build("M7", "smok"), "there is no scale 'smok': did you mean 'smoke'?"),
+        (lambda: neobert.build("M7", seed=-1), "seed: '-1' is no whole number from 0"),
+        (lambda: neobert.train("M7", steps=0), "steps: 0 is no whole number from 1"),
+        (lambda: neobert.train("M7", scale="laptop", steps=50), "M7 has 6,000 at scale laptop.* mean 48 or 54?"),
+        (lambda: neobert.train("M9-norm", steps=50), "M9-norm has no shorter form"),
+        (lambda: neobert.train("M7", scale="paper"), "--scale paper needs --data"),
+        (lambda: neobert.train("M7", workers=0), "workers: 0 is no whole number from 1"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_sentence(call: object, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        call()  # type: ignore[operator]
+
+
+def test_other_errors_are_those_of_the_commands(trained: TrainedVariant, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="there is no evaluation 'colla': did you mean 'cola'"):
+        trained.evaluate("colla")
+    with pytest.raises(ValueError, match="there is no target 'onxx': did you mean 'onnx'"):
+        trained.export("onxx", tmp_path / "out")  # type: ignore[arg-type]
+    with pytest.raises(MissingData, match="did you mean 'synthetic'"):
+        neobert.train("M7", data="synthetik")
+    with pytest.raises(MissingData, match="there is no folder of runs"):
+        neobert.load_records(tmp_path / "nowhere")
+    with pytest.raises(AttributeError, match="no attribute 'trian'"):
+        neobert.trian  # noqa: B018
+
+
+def test_a_run_that_fails_says_why(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wild = replace(scales.RULES["smoke"], peak_learning_rates={1e-4: 1e30})
+    monkeypatch.setitem(scales.RULES, "smoke", wild)  # type: ignore[arg-type]
+    with pytest.raises(RunFailed, match=r"pretraining stage 1 .*: step 2: the loss is nan"):
+        neobert.train("M1", steps=10, runs=folder)
+
+
+def test_pages_of_the_docstrings_are_built(tmp_path: Path) -> None:
+    pdoc = pytest.importorskip("pdoc")
+    pdoc.pdoc("ablations.door", output_directory=tmp_path)
+    page = (tmp_path / "ablations" / "door.html").read_text(encoding="utf-8")
+    assert all(f'id="{name}"' in page for name in (*neobert.DOOR, "TrainedVariant.export"))
+
+
+def test_the_notebook_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Cell by cell, as a kernel would, without one."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    cells = [cell for cell in json.loads(NOTEBOOK.read_text())["cells"] if cell["cell_type"] == "code"]
+    assert len(cells) > 5 and not any(cell["outputs"] for cell in cells)
+    names: dict[str, object] = {}
+    for cell in cells:
+        exec(compile("".join(cell["source"]), f"{NOTEBOOK.name} {cell['id']}", "exec"), names)
+    assert len(names["records"]) == 7  # type: ignore[arg-type]
