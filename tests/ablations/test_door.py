@@ -99,6 +99,16 @@ def test_a_built_model_has_the_initial_weights_of_the_run(trained: TrainedVarian
     assert all(torch.equal(value, start[name]) for name, value in model.state_dict().items())
 
 
+def test_a_ladder_of_ones_own_is_known(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from ablations.ladder import M0\nfrom ablations.variant import Modification\n"
+        "MINE = M0.derive('mine', Modification('wide', source='here', model={'heads': 8}))\n"
+    )
+    assert list(neobert.variants(file)) == ["M0", "mine"] and "mine" not in neobert.variants()
+    assert isinstance(neobert.build("mine", "paper", ladder=file), torch.nn.Module)
+
+
 @pytest.mark.parametrize(
     ("call", "said"),
     [
