@@ -1,7 +1,7 @@
 """Geometry of the page's small pictures: axes in user units, rounded so that equal numbers give equal bytes."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from reports.analysis.inference import Interval
@@ -27,17 +27,15 @@ class Axis:
         """Whether a number is on the axis."""
         return self.low <= value <= self.high
 
-    def ticks(self, most: int = 4) -> list[tuple[float, str]]:
-        """Places and labels of round numbers, at most `most`."""
-        step = _round_step((self.high - self.low) / most)
-        first, last = math.ceil(self.low / step), math.floor(self.high / step)
+    def ticks(self, most: int = 4, write: Callable[[float], str] | None = None) -> list[tuple[float, str]]:
+        """Places and labels of round numbers, at most `most`; labels have the digits of the step, or `write` makes them."""
+        least = (self.high - self.low) / most
+        power = 10.0 ** math.floor(math.log10(least))
+        step = next(each * power for each in STEPS if each * power >= least * (1 - 1e-9))
         digits = max(0, -math.floor(math.log10(step)))
-        return [(self.at(k * step), f"{k * step:,.{digits}f}".replace("-", "−")) for k in range(first, last + 1)]
-
-
-def _round_step(least: float) -> float:
-    power = 10.0 ** math.floor(math.log10(least))
-    return next(step * power for step in STEPS if step * power >= least * (1 - 1e-9))
+        values = [k * step for k in range(math.ceil(self.low / step), math.floor(self.high / step) + 1)]
+        write = write or (lambda value: f"{value:,.{digits}f}".replace("-", "−"))
+        return [(self.at(value), write(value)) for value in values]
 
 
 def axis_over(values: Iterable[float], start: float, end: float, padding: float = 0.06) -> Axis:

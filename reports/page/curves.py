@@ -77,18 +77,16 @@ class _Panels:
         up = axis_over([*tails, *(value for curve in self._all() for _, value in curve.heldout)], BOTTOM, TOP)
         panels = [self._panel(name, "loss", up) for name in self._drawn]
         note = "training loss in nats a token; dots: held-out loss; grey: the parent; steps count over all stages"
-        return self._chart("Loss", note, tuple(up.ticks()), panels)
+        return self._chart("Loss", note, up.ticks(), panels)
 
     def rate(self) -> CurveChart:
         values = [value for curve in self._all() for _, value in curve.tokens_per_second]
         up = axis_over([0.0, *values], BOTTOM, TOP, padding=0.0)
         panels = [self._panel(name, "tokens_per_second", up) for name in self._drawn]
-        ticks = tuple((place, shorten(float(label.replace(",", "")))) for place, label in up.ticks())
-        return self._chart("Tokens a second", "real tokens, medians; grey: the parent", ticks, panels)
+        return self._chart("Tokens a second", "real tokens, medians; grey: the parent", up.ticks(write=shorten), panels)
 
-    def _chart(self, title: str, note: str, up: tuple[tuple[float, str], ...], panels: Sequence[Panel]) -> CurveChart:
-        across = tuple((place, shorten(float(label.replace(",", "")))) for place, label in self._across.ticks(3))
-        return CurveChart(title, note, up, across, tuple(panels))
+    def _chart(self, title: str, note: str, up: Sequence[tuple[float, str]], panels: Sequence[Panel]) -> CurveChart:
+        return CurveChart(title, note, tuple(up), tuple(self._across.ticks(3, shorten)), tuple(panels))
 
     def _all(self) -> Iterable[Curve]:
         return [curve for own in self._drawn.values() for curve in own.values()]
