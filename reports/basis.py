@@ -19,11 +19,12 @@ COMMIT_DIGITS = 7
 def describe_difference(first: str, second: str) -> str:
     """What two bases do not share, for people; empty where they are the same."""
     ours, theirs = json.loads(first), json.loads(second)
-    return ", ".join(
-        f"{name} {ours.get(name)} and {theirs.get(name)}"
-        for name in sorted({*ours, *theirs})
-        if ours.get(name) != theirs.get(name)
-    )
+    return _difference(ours, theirs, sorted({*ours, *theirs}))
+
+
+def _difference(ours: Mapping[str, Any], theirs: Mapping[str, Any], names: Sequence[str]) -> str:
+    values = [(name, ours.get(name), theirs.get(name)) for name in names]
+    return ", ".join(f"{name} {own} and {other}" for name, own, other in values if own != other)
 
 
 def split_by_basis(records: pd.DataFrame, keys: Sequence[str], weights: pd.Series) -> tuple[pd.Series, pd.Series]:
@@ -43,13 +44,11 @@ def why_not_paired(first: Row, second: Row) -> str:
     if first.runs.empty or second.runs.empty:
         return ""
     ours, theirs = (json.loads(row.runs.basis.iloc[0]) for row in (first, second))
-    recipes = first.recipe.pretraining, second.recipe.pretraining
-    if recipes[0].data.corpus != recipes[1].data.corpus:
+    if first.recipe.pretraining.data.corpus != second.recipe.pretraining.data.corpus:
         ours.pop("corpus", None)
-    if len({(recipe.data.tokenizer, recipe.model.vocabulary_size) for recipe in recipes}) > 1:
+    if first.tokens != second.tokens:
         ours.pop("tokenizer", None)
-    both = {name: ours[name] for name in sorted(ours) if name in theirs}
-    difference = ", ".join(f"{name} {both[name]} and {theirs[name]}" for name in both if both[name] != theirs[name])
+    difference = _difference(ours, theirs, sorted(ours.keys() & theirs.keys()))
     return f"{first.name} and {second.name} rest on other data or numerics: {difference}" if difference else ""
 
 

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from reports.analysis.compute_gain import ComputeGain, find_gains, gains_table
-from reports.analysis.deltas import Delta, deltas_table, find_deltas
+from reports.analysis.deltas import deltas_table, find_deltas
 from reports.analysis.effects import Factorial, effects_table, find_factorials
-from reports.analysis.readouts import READOUTS, SignalToNoise, find_signals, signals_table
+from reports.analysis.pairing import Delta
+from reports.analysis.quantities import OF_READOUTS
+from reports.analysis.readouts import SignalToNoise, find_signals, signals_table
 from reports.analysis.resampling import StoredPredictions
 from reports.curves import Curves
 from reports.evidence import Evidence
@@ -33,6 +35,7 @@ from reports.scores import Group
 from reports.tables import Table
 
 Images = Mapping[str, bytes]
+CSV = ("csv",)
 
 
 @dataclass(frozen=True)
@@ -124,18 +127,10 @@ class Output:
     part: str = ""
 
 
-def _perplexity(findings: Findings) -> Table | None:
-    return perplexity_table(findings.perplexities, findings.group) if findings.perplexities else None
-
-
-def _zero_shot(findings: Findings) -> Table | None:
-    rows = findings.embeddings.of("zero_shot")
-    return embedding_table(rows, findings.group, "Zero-shot embeddings", ()) if rows else None
-
-
-def _contrastive(findings: Findings) -> Table | None:
-    rows = findings.embeddings.of("contrastive")
-    return table4(rows, findings.group) if rows else None
+def make_forest(findings: Findings, *, are_readouts: bool) -> Forest:
+    """The differences of readouts, or all others; readouts are a figure by themselves, of up to ten columns."""
+    deltas = [delta for delta in findings.deltas if (delta.quantity in OF_READOUTS) == are_readouts]
+    return forest_of_deltas(deltas, findings.group, findings.bars.quantity, findings.signals)
 
 
 def _draw_deltas(findings: Findings) -> Images:
@@ -153,94 +148,78 @@ def _draw_readouts(findings: Findings) -> Images:
     return draw_forest(forest) if forest.columns else {}
 
 
-def make_forest(findings: Findings, *, are_readouts: bool) -> Forest:
-    """The differences of readouts, or all others; readouts are a figure by themselves, of up to ten columns."""
-    names = {each.quantity for each in READOUTS.values()}
-    deltas = [delta for delta in findings.deltas if (delta.quantity in names) == are_readouts]
-    return forest_of_deltas(deltas, findings.group, findings.bars.quantity, findings.signals)
+def _contrastive_table(findings: Findings) -> Table | None:
+    rows = findings.embeddings.of("contrastive")
+    return table4(rows, findings.group) if rows else None
 
 
-def _effects(findings: Findings) -> Table | None:
-    if not findings.factorials:
-        return None
-    return effects_table(findings.factorials, findings.group, findings.bars.quantity)
+def _zero_shot_table(findings: Findings) -> Table | None:
+    rows = findings.embeddings.of("zero_shot")
+    return embedding_table(rows, findings.group, "Zero-shot embeddings", ()) if rows else None
 
 
 def _draw_effects(findings: Findings) -> Images:
-    if not any(each.effects for each in findings.factorials):
-        return {}
-    return draw_forest(forest_of_effects(findings.factorials, findings.group))
-
-
-def _gains(findings: Findings) -> Table | None:
-    return gains_table(findings.gains, findings.group) if findings.gains else None
-
-
-def _forecasts(findings: Findings) -> Table | None:
-    return forecasts_table(findings.outcomes, findings.group) if findings.outcomes else None
-
-
-def _signals(findings: Findings) -> Table | None:
-    return signals_table(findings.signals, findings.group) if findings.signals else None
-
-
-def _rates(findings: Findings) -> Table | None:
-    sweeps = list(findings.group.sweeps.values())
-    return sweeps_table(sweeps, findings.group) if sweeps else None
+    forest = forest_of_effects(findings.factorials, findings.group)
+    return draw_forest(forest) if forest.columns else {}
 
 
 OUTPUTS: Mapping[str, Output] = {
-    "figure1": Output(
-        "Figure 1, the ladder",
-        lambda findings: figure1_facts(findings.bars),
-        lambda findings: figure1(findings.bars),
-        formats=("csv",),
+    "figure1": Output("Figure 1, the ladder", lambda its: figure1_facts(its.bars), lambda its: figure1(its.bars), CSV),
+    "table2": Output("Table 2, modifications", lambda its: table2(its.group)),
+    "table3": Output("Table 3, GLUE", lambda its: table3(its.group)),
+    "scores": Output("GLUE and losses", lambda its: score_table(its.group), formats=(), part="scores"),
+    "table5": Output("Table 5, best points", lambda its: table5(its.group)),
+    "deltas": Output("Deltas", lambda its: its.delta_table, _draw_deltas, part="statistics"),
+    "deltas-column": Output(
+        "Deltas, one column wide", lambda its: its.delta_table, _draw_deltas_in_a_column, formats=()
     ),
-    "table2": Output("Table 2, modifications", lambda findings: table2(findings.group)),
-    "table3": Output("Table 3, GLUE", lambda findings: table3(findings.group)),
-    "scores": Output("GLUE and losses", lambda findings: score_table(findings.group), formats=(), part="scores"),
-    "table5": Output("Table 5, best points", lambda findings: table5(findings.group)),
-    "deltas": Output(
-        "Deltas",
-        lambda findings: findings.delta_table,
-        _draw_deltas,
+    "readouts": Output(
+        "Readouts by signal to noise",
+        lambda its: signals_table(its.signals, its.group) if its.signals else None,
+        _draw_readouts,
         part="statistics",
     ),
-    "deltas-column": Output(
-        "Deltas, one column wide",
-        lambda findings: findings.delta_table,
-        _draw_deltas_in_a_column,
-        formats=(),
+    "compute": Output(
+        "Compute-equivalent gains",
+        lambda its: gains_table(its.gains, its.group) if its.gains else None,
+        part="statistics",
     ),
-    "readouts": Output("Readouts by signal to noise", _signals, _draw_readouts, part="statistics"),
-    "compute": Output("Compute-equivalent gains", _gains, part="statistics"),
-    "forecasts": Output("Forecasts and outcomes", _forecasts, part="statistics"),
-    "effects": Output("Effects", _effects, _draw_effects, part="statistics"),
+    "forecasts": Output(
+        "Forecasts and outcomes",
+        lambda its: forecasts_table(its.outcomes, its.group) if its.outcomes else None,
+        part="statistics",
+    ),
+    "effects": Output(
+        "Effects",
+        lambda its: effects_table(its.factorials, its.group, its.bars.quantity) if its.factorials else None,
+        _draw_effects,
+        part="statistics",
+    ),
     "rates": Output(
         "Peak learning rates",
-        _rates,
-        lambda findings: draw_sweeps(list(findings.group.sweeps.values()), findings.group),
+        lambda its: sweeps_table(its.group) if its.group.sweeps else None,
+        lambda its: draw_sweeps(its.group),
         part="statistics",
     ),
-    "table4": Output("Table 4, embeddings", _contrastive, part="embeddings"),
+    "table4": Output("Table 4, embeddings", _contrastive_table, part="embeddings"),
     "figure5": Output(
         "Embeddings by category",
-        _contrastive,
-        lambda findings: figure5(findings.embeddings.of("contrastive"), findings.group),
-        formats=("csv",),
+        _contrastive_table,
+        lambda its: figure5(its.embeddings.of("contrastive"), its.group),
+        CSV,
     ),
     "figure4": Output(
         "Figure 4, zero-shot embeddings",
-        _zero_shot,
-        lambda findings: figure4(findings.embeddings.of("zero_shot"), findings.group),
-        formats=("csv",),
+        _zero_shot_table,
+        lambda its: figure4(its.embeddings.of("zero_shot"), its.group),
+        CSV,
         part="embeddings",
     ),
     "figure2": Output(
         "Figure 2, pseudo-perplexity",
-        _perplexity,
-        lambda findings: figure2(findings.perplexities, findings.group),
-        formats=("csv",),
+        lambda its: perplexity_table(its.perplexities, its.group) if its.perplexities else None,
+        lambda its: figure2(its.perplexities, its.group),
+        CSV,
         part="embeddings",
     ),
 }

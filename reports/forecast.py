@@ -103,12 +103,12 @@ def _print(forecast: "Forecast") -> None:
 
 
 def _cells(each: "Predicted") -> tuple[str, ...]:
-    from reports.analysis.deltas import DIGITS, name_measurement
-    from reports.tables import DASH, number, printed_range, signed
+    from reports.analysis.quantities import QUANTITIES, name_measurement
+    from reports.tables import number, printed_range, signed
 
-    digits = DIGITS[each.quantity]
+    digits = QUANTITIES[each.quantity].digits
     trend = " → ".join(signed(at.mean, digits) for at in each.budgets)
-    size = DASH if each.mean is None else signed(each.mean, digits)
+    size = signed(each.mean, digits)
     measured = name_measurement(each.quantity, each.corpus)
     interval = printed_range(each.interval, digits)
     return each.variant, each.base, measured, trend, size, interval, number(each.probability_higher, 2)

@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from reports.analysis.answer import answer
-from reports.analysis.deltas import DIGITS, LADDER, OWN_RATES, Delta, find_changed_verdicts
-from reports.analysis.readouts import READOUTS
-from reports.figures.forests import UNITS
+from reports.analysis.deltas import find_changed_verdicts
+from reports.analysis.pairing import LADDER, OWN_RATES, Delta
+from reports.analysis.quantities import OF_READOUTS, QUANTITIES
 from reports.findings import Findings
 from reports.forecasts.outcomes import describe_scores
 from reports.page.costs import costs_table
@@ -50,13 +50,12 @@ def _describe_costs(findings: Findings) -> str:
 def _parts(findings: Findings) -> Iterator[str]:
     untrained = [row.untrained for row in findings.group.last_rows.values() if row.untrained]
     yield from (f"{sentence}. It is compared with nothing." for sentence in untrained)
-    of_readouts = {each.quantity for each in READOUTS.values()}
     for design, title in TITLES.items():
         own = [delta for delta in findings.deltas if delta.design == design]
-        corpora = dict.fromkeys(delta.corpus for delta in own if delta.quantity in of_readouts)
-        parts = [[delta for delta in own if delta.quantity not in of_readouts]]
+        corpora = dict.fromkeys(delta.corpus for delta in own if delta.quantity in OF_READOUTS)
+        parts = [[delta for delta in own if delta.quantity not in OF_READOUTS]]
         parts += [
-            [delta for delta in own if delta.quantity in of_readouts and delta.corpus == each] for each in corpora
+            [delta for delta in own if delta.quantity in OF_READOUTS and delta.corpus == each] for each in corpora
         ]
         told = [_pivot(part) for part in parts if any(delta.comparison for delta in part)]
         yield from [f"### {title}", *told] if told else []
@@ -71,7 +70,7 @@ def _parts(findings: Findings) -> Iterator[str]:
 
 def _pivot(deltas: Sequence[Delta]) -> str:
     """A line a step, a column a quantity: the mean difference, its 95 % interval, the verdict."""
-    units = {delta.measured: UNITS[delta.quantity].partition(",")[0] for delta in deltas if delta.comparison}
+    units = {delta.measured: QUANTITIES[delta.quantity].unit for delta in deltas if delta.comparison}
     cells = {(delta.variant, delta.base, delta.measured): _cell(delta) for delta in deltas}
     pairs = dict.fromkeys((delta.variant, delta.base) for delta in deltas)
     lines = [
@@ -85,7 +84,7 @@ def _pivot(deltas: Sequence[Delta]) -> str:
 def _cell(delta: Delta) -> str:
     if delta.comparison is None:
         return DASH
-    digits = DIGITS[delta.quantity] - 1
+    digits = QUANTITIES[delta.quantity].digits - 1
     interval = printed_range(delta.both or delta.comparison.interval, digits)
     return f"{signed(delta.comparison.mean, digits)} ({interval}) {delta.verdict}"
 

@@ -64,6 +64,20 @@ class Estimate:
         return Estimate({each: self.by_seeds[each] for each in seeds})
 
 
+def estimate_by_seed(seeds: Iterable[int], values: Iterable[float]) -> Estimate:
+    """Numbers of pre-trainings, which have the same seed of fine-tuning."""
+    return Estimate({Seeds(seed, seed): value for seed, value in zip(seeds, values, strict=True)})
+
+
+def flat_mean(estimates: Sequence[Estimate | None]) -> Estimate | None:
+    """The mean of several estimates at the seeds that all have; None where one is missing or no seed is common."""
+    known = [each.by_seeds for each in estimates if each is not None]
+    if not known or len(known) < len(estimates):
+        return None
+    common = sorted(set.intersection(*map(set, known)))
+    return Estimate({seeds: statistics.fmean(each[seeds] for each in known) for seeds in common}) if common else None
+
+
 @dataclass(frozen=True)
 class Cell:
     """One task of one row, in points.
@@ -129,6 +143,12 @@ class Row:
         return self.scaled_recipe
 
     @property
+    def tokens(self) -> tuple[str, int]:
+        """What its tokens are: the tokenizer and the size of the vocabulary."""
+        pretraining = self.recipe.pretraining
+        return pretraining.data.tokenizer, pretraining.model.vocabulary_size
+
+    @property
     def kept(self) -> bool:
         """Whether it is no discarded variant."""
         return self.variant is None or self.variant.kept
@@ -152,23 +172,18 @@ class Row:
     def losses(self) -> dict[str, Estimate]:
         """Held-out MLM losses in nats a token by corpus, each in the run's own context."""
         own = self.heldout[self.heldout.context.isna()]
-        return {str(corpus): _estimate_by_run(found, "loss") for corpus, found in own.groupby("corpus")}
+        return {str(corpus): estimate_by_seed(found.seed, found.loss) for corpus, found in own.groupby("corpus")}
 
     @cached_property
     def bits_per_byte(self) -> dict[tuple[str, int], Estimate]:
         """Held-out losses in bits per byte of text, by corpus and context in tokens."""
         own = self.heldout[self.heldout.context.notna()]
-        return {place: _estimate_by_run(found, "bits_per_byte") for place, found in own.groupby(["corpus", "context"])}
+        by_place = own.groupby(["corpus", "context"])
+        return {place: estimate_by_seed(found.seed, found.bits_per_byte) for place, found in by_place}
 
     def answers_to(self, readout: str, corpus: str) -> pd.DataFrame:
         """The records of one readout on one corpus, one a seed and set of items."""
         return self.answers[(self.answers.readout == readout) & (self.answers.corpus == corpus)]
-
-    @staticmethod
-    def estimate(answers: pd.DataFrame, factor: float) -> Estimate:
-        """The values of such records, times a factor."""
-        values = zip(answers.seed, answers.answer, strict=True)
-        return Estimate({Seeds(seed, seed): factor * answer.value for seed, answer in values})
 
     @property
     def own_loss(self) -> tuple[str, Estimate] | None:
@@ -206,12 +221,7 @@ class Row:
 
     def mean_over(self, tasks: Sequence[str]) -> Estimate | None:
         """The flat mean of some tasks over the seeds that have all of them; None where there is no such seed."""
-        scores = [cell.score.by_seeds for cell in map(self.cells.__getitem__, tasks) if cell.score is not None]
-        if not tasks or len(scores) < len(tasks):
-            return None
-        complete = sorted(set.intersection(*(set(by_seeds) for by_seeds in scores)))
-        means = {seeds: statistics.fmean(by_seeds[seeds] for by_seeds in scores) for seeds in complete}
-        return Estimate(means) if means else None
+        return flat_mean([self.cells[task].score for task in tasks])
 
     def trial_ids(self, tasks: Iterable[str], seeds: Iterable[Seeds] | None = None) -> tuple[str, ...]:
         """The trials behind the scores of some tasks, of all seeds or of some."""
@@ -296,7 +306,3 @@ class Group:
 def point_name(point: Point) -> str:
     """A point as batch/rate/decay."""
     return f"{point.batch_size}/{point.learning_rate:g}/{point.weight_decay:g}"
-
-
-def _estimate_by_run(heldout: pd.DataFrame, name: str) -> Estimate:
-    return Estimate({Seeds(seed, seed): value for seed, value in zip(heldout.seed, heldout[name], strict=True)})

@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Table:
 
     `alignment` has one letter a column (l, c or r); a rule is drawn before the lines in `rules`. `records` are, for
     each line that is shown, the ids behind its numbers, or these by header, or a text: where the paper prints them.
-    `facets` are what the page filters each line by, as {"readout": …, "corpus": …, "rate": …}.
+    `facets` are what the page filters each line by.
     """
 
     title: str
@@ -117,6 +118,16 @@ class Table:
         """The table in all its formats by file name."""
         texts = {"md": self.markdown, "tex": self.latex, "csv": self.csv}
         return {f"{name}.{suffix}": text.encode() for suffix, text in texts.items()}
+
+
+def facets(quantity: str, corpus: str, rate: str = "shared") -> dict[str, str]:
+    """What the page filters a line by: the quantity, its corpus, and whether arms share a peak learning rate."""
+    return {"readout": quantity, "corpus": corpus, "rate": rate}
+
+
+def rules_between(keys: Iterable[Any]) -> frozenset[int]:
+    """The lines before which a rule is drawn, since their key is another than that of the line above."""
+    return frozenset(index for index, (above, below) in enumerate(pairwise(keys), 1) if above != below)
 
 
 def frame_of(rows: Sequence[Sequence[Any]], header: Sequence[str]) -> "pd.DataFrame":
@@ -180,10 +191,10 @@ def number(value: float | None, digits: int = 1) -> str:
     return text.removeprefix("-") if float(text) == 0 else text.replace("-", "−")
 
 
-def signed(value: float, digits: int) -> str:
-    """A difference for people."""
+def signed(value: float | None, digits: int) -> str:
+    """A difference for people; a dash where there is none."""
     text = number(value, digits)
-    return text if text.startswith("−") or float(text) == 0 else f"+{text}"
+    return text if text.startswith((DASH, "−")) or float(text) == 0 else f"+{text}"
 
 
 def printed_range(interval: tuple[float, float] | None, digits: int) -> str:
@@ -204,6 +215,11 @@ def signed_percent(value: float | None) -> str:
         return DASH
     text = f"{value:+.1f}"
     return "0.0 %" if float(text) == 0 else f"{text.replace('-', '−')} %"
+
+
+def print_by_seed(values: Mapping[Any, float]) -> str:
+    """Numbers by seed for a CSV file."""
+    return " ".join(f"{seed}:{value:.6f}" for seed, value in values.items())
 
 
 def p_value(value: float | None) -> str:

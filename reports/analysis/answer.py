@@ -4,13 +4,12 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from neobert.errors import name_first
-from reports.analysis.deltas import LADDER, Delta
 from reports.analysis.inference import SEEDS_FOR_A_CLAIM
+from reports.analysis.pairing import LADDER, Delta
+from reports.analysis.quantities import QUANTITIES
 from reports.tables import count
 
 MOST_NAMED = 4
-BETTER = {"GLUE": "higher"}
-"""The direction that is better, where it is not lower."""
 CHANGES = ("higher", "lower")
 
 
@@ -44,7 +43,7 @@ def _claims(readout: str, compared: Sequence[Delta]) -> str:
     found: Mapping[bool, list[str]] = {True: [], False: []}
     for delta in compared:
         if direction := _claim(delta):
-            found[direction == BETTER.get(delta.quantity, "lower")].append(f"{delta.variant} against {delta.base}")
+            found[direction == QUANTITIES[delta.quantity].better].append(f"{delta.variant} against {delta.base}")
     told = [
         f"{word}: {', '.join(names)}" for word, names in (("better", found[True]), ("worse", found[False])) if names
     ]

@@ -19,8 +19,8 @@ from neobert.data.catalog import is_from_hub
 from neobert.errors import MissingData
 from neobert.glue.tasks import TASKS
 from reports import published
-from reports.analysis.deltas import pair_glue, resample
-from reports.analysis.resampling import StoredPredictions
+from reports.analysis.pairing import pair_glue
+from reports.analysis.resampling import StoredPredictions, resample
 from reports.scores import PRINTED_AS, Group, Row, Seeds
 from reports.tables import Table, number, signed
 
@@ -245,11 +245,10 @@ def _rank_by_loss(group: Group, corpus: str) -> RankAgreement | None:
     rows = group.last_rows
     alike: dict[tuple[str, int, int], list[str]] = defaultdict(list)
     for name in published.figure1():
-        pretraining = rows[name].recipe.pretraining
-        tokens = pretraining.data.tokenizer, pretraining.model.vocabulary_size, pretraining.stages[-1].context
-        known = {run for other in alike[tokens] for run in rows[other].run_ids}
+        own = alike[*rows[name].tokens, rows[name].recipe.pretraining.stages[-1].context]
+        known = {run for other in own for run in rows[other].run_ids}
         if corpus in rows[name].losses and known.isdisjoint(rows[name].run_ids):
-            alike[tokens].append(name)
+            own.append(name)
     losses = {name: rows[name].losses[corpus].by_pretraining for name in max(alike.values(), key=len, default=[])}
     scores = {name: {seed: -loss for seed, loss in by_seed.items()} for name, by_seed in losses.items()}
     return _rank(f"held-out loss on {corpus}", scores, group)

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from reports.analysis.deltas import shared_corpora, why_losses_differ
 from reports.analysis.inference import Interval, seed_interval
+from reports.analysis.pairing import shared_corpora, why_losses_differ
 from reports.basis import why_not_paired
 from reports.curves import Curves, Points
 from reports.notes import warnings
 from reports.scores import Group, Row
-from reports.tables import DASH, Table, frame_of, number
+from reports.tables import DASH, Table, facets, frame_of, number, print_by_seed
 
 LEAST_POINTS = 2
 
@@ -68,7 +68,9 @@ def cross(ours: Points, theirs: Points) -> Crossing:
     Where our loss comes down to their final one, it is their compute over ours there; otherwise theirs where it comes
     down to our final loss, over all of ours. Exchanging the curves exchanges the sign.
     """
-    (our_compute, our_loss), (their_compute, their_loss) = map(_falling, (ours, theirs))
+    curves = [np.array(points).T for points in (ours, theirs)]
+    falling = [(np.log(compute).tolist(), np.minimum.accumulate(loss).tolist()) for compute, loss in curves]
+    (our_compute, our_loss), (their_compute, their_loss) = falling
     if our_loss[-1] == their_loss[-1]:
         return Crossing(their_compute[-1] - our_compute[-1])
     if our_loss[-1] < their_loss[-1]:
@@ -76,12 +78,6 @@ def cross(ours: Points, theirs: Points) -> Crossing:
         return Crossing(their_compute[-1] - reached, "least" if is_first else "")
     reached, is_first = _reached(their_compute, their_loss, our_loss[-1])
     return Crossing(reached - our_compute[-1], "most" if is_first else "")
-
-
-def _falling(points: Points) -> tuple[list[float], list[float]]:
-    """Logarithms of compute, and the lowest loss so far."""
-    compute, loss = np.array(points).T
-    return np.log(compute).tolist(), np.minimum.accumulate(loss).tolist()
 
 
 def _reached(compute: Sequence[float], loss: Sequence[float], target: float) -> tuple[float, bool]:
@@ -157,7 +153,7 @@ def gains_table(gains: Sequence[ComputeGain], group: Group) -> Table:
             "What is claimed is the verdict of the difference in loss, not the gain.",
         ),
         records=tuple(gain.ids for gain in gains),
-        facets=tuple({"readout": "loss", "corpus": gain.corpus, "rate": "shared"} for gain in gains),
+        facets=tuple(facets("loss", gain.corpus) for gain in gains),
     )
 
 
@@ -171,7 +167,7 @@ def _facts(gain: ComputeGain) -> tuple[Any, ...]:
     return (
         *(gain.variant, gain.base, gain.corpus, gain.unit, len(gain.by_seed), gain.mean, gain.bound),
         *(gain.interval or (None, None)),
-        " ".join(f"{seed}:{math.exp(each.log_gain):.6f}" for seed, each in gain.by_seed.items()),
+        print_by_seed({seed: math.exp(each.log_gain) for seed, each in gain.by_seed.items()}),
         " ".join(f"{seed}:{each.bound}" for seed, each in gain.by_seed.items() if each.bound),
         " ".join(gain.ids),
     )

@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 
 from ablations.designs import Fraction, cautions, cell, cells, claims, possible_factorials
-from reports.analysis.deltas import DIGITS, MARGINS, name_measurement, shared_corpora, why_losses_differ
 from reports.analysis.inference import (
     SEEDS_FOR_A_CLAIM,
     Comparison,
@@ -24,10 +23,23 @@ from reports.analysis.inference import (
     family_p_values,
     verdict,
 )
+from reports.analysis.pairing import shared_corpora, why_losses_differ
+from reports.analysis.quantities import QUANTITIES, name_measurement
 from reports.basis import why_scores_not_paired
 from reports.notes import warnings
 from reports.scores import Estimate, Group, Row
-from reports.tables import DASH, Table, frame_of, number, p_value, printed_range, signed
+from reports.tables import (
+    DASH,
+    Table,
+    facets,
+    frame_of,
+    number,
+    p_value,
+    print_by_seed,
+    printed_range,
+    rules_between,
+    signed,
+)
 
 MOST_FACTORS_FOR_SHAPLEY = 6
 Cell = tuple[str, ...]
@@ -171,7 +183,7 @@ def _why_not_comparable(rows: Sequence[Row], corpora: Sequence[str]) -> str:
 def estimate_effects(values: Values, factors: Cell, quantity: str, collapsed: Sequence[int] = ()) -> tuple[Effect, ...]:
     """Main effects and interactions of all orders, tested; in a full factorial Shapley values and the whole. Where
     seeds at some places collapsed, a p is the larger of two, with and without them."""
-    margin = MARGINS[quantity][0]
+    margin = QUANTITIES[quantity].margin
     found = []
     for subset, alias in _contrasts(values, factors):
         numbers = np.sum([values[on] * _sign(on, subset) for on in values], axis=0) / (len(values) / 2)
@@ -243,7 +255,6 @@ FACTS = (
 def effects_table(factorials: Sequence[Factorial], group: Group, quantity: str) -> Table:
     """One line an effect; one for each factorial without any, behind the others in the CSV file."""
     lines = [(each, effect) for each in factorials for effect in each.effects or (None,)]
-    rules = {index for index in range(1, len(lines)) if lines[index][0] is not lines[index - 1][0]}
     facts = [_facts(each, effect) for each, effect in lines if effect is not None]
     return Table(
         title=f"Effects in factorials (scale {group.scale}, data {group.data})",
@@ -251,16 +262,16 @@ def effects_table(factorials: Sequence[Factorial], group: Group, quantity: str) 
         facts=frame_of([*facts, *(_facts(each, None) for each in factorials if not each.effects)], FACTS),
         alignment="llll" + "r" * (len(HEADER) - 5) + "l",
         notes=(*warnings(group), *_notes(factorials, quantity)),
-        rules=frozenset(rules),
+        rules=rules_between(id(each) for each, _ in lines),
         records=tuple(each.ids for each, _ in lines),
-        facets=tuple({"readout": each.quantity, "corpus": each.corpus, "rate": "shared"} for each, _ in lines),
+        facets=tuple(facets(each.quantity, each.corpus) for each, _ in lines),
     )
 
 
 def _shown(each: Factorial, effect: Effect | None) -> tuple[str, ...]:
     if effect is None:
         return (each.title, each.measured, *[DASH] * (len(HEADER) - 3), f"left out: {each.reason}")
-    found, digits = effect.comparison, DIGITS[each.quantity]
+    found, digits = effect.comparison, QUANTITIES[each.quantity].digits
     return (
         each.title,
         each.measured,
@@ -293,7 +304,7 @@ def _facts(each: Factorial, effect: Effect | None) -> tuple[Any, ...]:
         *(found.interval or (None, None)),
         *(found.p_t, effect.p_family, effect.p_equivalence_holm, found.margin, effect.share),
         effect.verdict,
-        " ".join(f"{seed}:{value:.6f}" for seed, value in zip(each.seeds, found.differences, strict=True)),
+        print_by_seed(dict(zip(each.seeds, found.differences, strict=True))),
         "; ".join(each.notes),
         " ".join(each.ids),
     )

@@ -1,4 +1,4 @@
-"""Readouts: what they measure, how their units scatter in a difference of two models, and which tell arms apart.
+"""Readouts: how their units scatter in a difference of two models, and which tell arms apart.
 
 A readout's value is a sum of numerators over a sum of denominators, one of each a unit: a stretch of text or an item.
 """
@@ -14,37 +14,15 @@ from typing import Any
 import numpy as np
 
 from neobert.glue.tasks import TASKS
-from neobert.runs.records import ReadoutName, ReadoutScore, unpack_numbers
+from neobert.runs.records import ReadoutScore, unpack_numbers
+from reports.analysis.quantities import QUANTITIES, READOUTS, estimate_answers
 from reports.notes import warnings
-from reports.scores import POINTS_OF_SCORE, Estimate, Group, Row
-from reports.tables import DASH, Table, frame_of, number
+from reports.scores import Estimate, Group, Row
+from reports.tables import Table, facets, frame_of, number
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 LEAST_SEEDS = 2
-
-
-@dataclass(frozen=True)
-class Readout:
-    """How a readout is told: its name as a quantity, its unit, the factor from records to this, printed digits,
-    whether only models with one tokenizer can be compared, and which values are better."""
-
-    quantity: str
-    unit: str
-    factor: float
-    digits: int
-    shares_tokens: bool = False
-    better: str = "lower"
-
-
-READOUTS: Mapping[ReadoutName, Readout] = {
-    "loss": Readout("loss, all [MASK]", "nats a token", 1, 4, shares_tokens=True),
-    "loss_80_10_10": Readout("loss, 80/10/10", "nats a token", 1, 4, shares_tokens=True),
-    "words": Readout("whole words", "bits a byte", 1, 4),
-    "cloze": Readout("cloze", "points", POINTS_OF_SCORE, 2, better="higher"),
-    "pairs": Readout("minimal pairs", "points", POINTS_OF_SCORE, 2, better="higher"),
-}
-"""In the order of tables."""
 
 
 def influence(answer: ReadoutScore) -> Array:
@@ -85,8 +63,6 @@ class SignalToNoise:
     name: str
     readout: str
     corpus: str
-    unit: str
-    digits: int
     arms: tuple[str, ...]
     seeds: int
     between_arms: float
@@ -110,34 +86,26 @@ def find_signals(group: Group) -> tuple[SignalToNoise, ...]:
 Arms = Mapping[str, tuple[Estimate, Iterable[str]]]
 
 
-def _measurements(rows: Sequence[Row]) -> Iterator[tuple[tuple[str, str, str, str, int], Arms]]:
-    """((name, readout, corpus, unit, digits), arms) of all that is measured, each with arms that can be compared."""
-    for readout, facts in READOUTS.items():
-        comparable = _of_most(rows, _tokens) if facts.shares_tokens else list(rows)
+def _measurements(rows: Sequence[Row]) -> Iterator[tuple[tuple[str, str, str], Arms]]:
+    """((name, readout, corpus), arms) of all that is measured, each with arms that can be compared."""
+    for readout, quantity in READOUTS.items():
+        comparable = _of_most(rows, lambda row: row.tokens) if quantity.shares_tokens else rows
         items = Counter(name for row in comparable for name in row.answers["items"][row.answers.readout == readout])
         for corpus in sorted({corpus for row in comparable for corpus in row.answers.corpus}):
             own = {row.name: row.answers_to(readout, corpus) for row in comparable}
             usual = items.most_common(1)[0][0] if items else ""
             kept = {name: answers[answers["items"] == usual] for name, answers in own.items()}
-            arms = {
-                name: (Row.estimate(answers, facts.factor), answers.id)
-                for name, answers in kept.items()
-                if len(answers)
-            }
-            yield (f"{facts.quantity} on {corpus}", facts.quantity, corpus, facts.unit, facts.digits), arms
-    comparable = _of_most(rows, lambda row: (*_tokens(row), row.context))
+            found = {name: answers for name, answers in kept.items() if len(answers)}
+            arms = {name: (estimate_answers(answers, quantity.name), answers.id) for name, answers in found.items()}
+            yield (f"{quantity.name} on {corpus}", quantity.name, corpus), arms
+    comparable = _of_most(rows, lambda row: (*row.tokens, row.context))
     for corpus in sorted({corpus for row in comparable for corpus in row.losses}):
         losses = {row.name: (row.losses[corpus], row.runs.id) for row in comparable if corpus in row.losses}
-        yield (f"held-out loss on {corpus}", "loss", corpus, "nats a token", 4), losses
+        yield (f"held-out loss on {corpus}", "loss", corpus), losses
     for task, about in TASKS.items():
         cells = {row.name: row.cells[task] for row in rows if task in row.cells}
         scores = {name: (cell.score, cell.ids.values()) for name, cell in cells.items() if cell.score is not None}
-        yield (about.title, "GLUE", "", "points", 2), scores
-
-
-def _tokens(row: Row) -> tuple[Any, ...]:
-    pretraining = row.recipe.pretraining
-    return pretraining.data.tokenizer, pretraining.model.vocabulary_size
+        yield (about.title, "GLUE", ""), scores
 
 
 def _of_most(rows: Sequence[Row], kind: Any) -> list[Row]:
@@ -146,7 +114,7 @@ def _of_most(rows: Sequence[Row], kind: Any) -> list[Row]:
     return [row for row in rows if kind(row) == kinds.most_common(1)[0][0]]
 
 
-def _signal(about: tuple[str, str, str, str, int], arms: Arms) -> SignalToNoise | None:
+def _signal(about: tuple[str, str, str], arms: Arms) -> SignalToNoise | None:
     by_seed = {arm: list(estimate.by_pretraining.values()) for arm, (estimate, _) in arms.items()}
     by_seed = {arm: values for arm, values in by_seed.items() if len(values) >= LEAST_SEEDS}
     if len(by_seed) < 2:
@@ -169,25 +137,15 @@ FACTS = ("readout", "unit", "arms", "runs", "between_arms", "between_seeds", "si
 
 def signals_table(signals: Sequence[SignalToNoise], group: Group) -> Table:
     """One line a readout."""
-    shown = [
-        (
-            each.name,
-            each.unit,
-            str(len(each.arms)),
-            str(each.seeds),
-            number(each.between_arms, each.digits),
-            number(each.between_seeds, each.digits),
-            DASH if each.ratio is None else number(each.ratio, 1),
+    shown, facts = [], []
+    for each in signals:
+        unit, digits = QUANTITIES[each.readout].unit, QUANTITIES[each.readout].digits
+        spreads = each.between_arms, each.between_seeds
+        counts = len(each.arms), each.seeds
+        shown.append(
+            (each.name, unit, *map(str, counts), *(number(spread, digits) for spread in spreads), number(each.ratio))
         )
-        for each in signals
-    ]
-    facts = [
-        (
-            *(each.name, each.unit, len(each.arms), each.seeds, each.between_arms, each.between_seeds, each.ratio),
-            *(" ".join(each.arms), " ".join(each.ids)),
-        )
-        for each in signals
-    ]
+        facts.append((each.name, unit, *counts, *spreads, each.ratio, " ".join(each.arms), " ".join(each.ids)))
     return Table(
         title=f"Readouts by signal to noise (scale {group.scale}, data {group.data})",
         shown=frame_of(shown, HEADER),
@@ -202,5 +160,5 @@ def signals_table(signals: Sequence[SignalToNoise], group: Group) -> Table:
             "that in which they differ matters.",
         ),
         records=tuple(each.ids for each in signals),
-        facets=tuple({"readout": each.readout, "corpus": each.corpus, "rate": "shared"} for each in signals),
+        facets=tuple(facets(each.readout, each.corpus) for each in signals),
     )

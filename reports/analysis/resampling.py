@@ -19,6 +19,7 @@ from neobert.glue.tasks import TASKS, Metric, Task
 from neobert.identity import identity
 from neobert.runs.layout import Layout
 from neobert.runs.specifications import GlueStudy
+from reports.scores import POINTS_OF_SCORE, Row, Seeds
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Predictions = Mapping[str, Array]  # by validation split: logits (examples, classes) or values (examples)
@@ -96,6 +97,35 @@ def _stored_arrays(path: Path, names: Sequence[str]) -> Mapping[str, Array]:
         raise MissingData("predictions are not kept") from None
     except (DamagedFile, OSError) as error:
         raise MissingData(str(error).replace(f"{path.parent}/", "")) from error
+
+
+def resampled_differences(
+    variant: Row, base: Row, tasks: Sequence[str], stored: StoredPredictions, seeds: Sequence[Seeds]
+) -> Array:
+    """A GLUE delta on each resample of the development examples, in points, (DRAWS): the seeds stay as they are.
+
+    The same examples are drawn for both sides and all seeds.
+
+    Raises:
+        MissingData: predictions or labels of some trial are not there.
+    """
+    differences = [resample(variant, task, stored, seeds) - resample(base, task, stored, seeds) for task in tasks]
+    return np.asarray(POINTS_OF_SCORE * np.mean(differences, axis=0))
+
+
+def resample(row: Row, task: str, stored: StoredPredictions, seeds: Sequence[Seeds]) -> Array:
+    """A row's score on each resample of the development examples, 0..1: (DRAWS). It is the mean over pre-training seeds
+    of the means over their fine-tuning seeds.
+
+    Raises:
+        MissingData: predictions or labels of some trial are not there.
+    """
+    ids, weights = row.cells[task].ids, row.runs.id.iloc[0]
+    scores = np.stack([stored.resampled(task, ids[each], weights) for each in seeds], axis=1)
+    counts: dict[int, int] = defaultdict(int)
+    for each in seeds:
+        counts[each.pretraining] += 1
+    return np.asarray(scores @ np.array([1 / (len(counts) * counts[each.pretraining]) for each in seeds]))
 
 
 def resampled_scores(task: Task, predictions: Predictions, labels: Predictions, draws: int = DRAWS) -> Array:

@@ -3,7 +3,6 @@
 An average stands only where not one task is missing; what is incomplete says so.
 """
 
-import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -25,7 +24,7 @@ from reports.figures.drawing import (
 )
 from reports.figures.glue_tables import print_estimate
 from reports.notes import warnings
-from reports.scores import POINTS_OF_SCORE, Estimate, Group, Seeds
+from reports.scores import POINTS_OF_SCORE, Estimate, Group, Seeds, flat_mean
 from reports.tables import DASH, PAPER, THIS_STUDY, Table, frame_of, number
 
 if TYPE_CHECKING:
@@ -91,10 +90,7 @@ class EmbeddingRow:
 
     def mean_over(self, tasks: Sequence[str]) -> Estimate | None:
         """The flat mean of some tasks; None where one has no score, or where there are none."""
-        if not tasks or not set(tasks) <= set(self.scores):
-            return None
-        seeds = self.scores[tasks[0]].by_seeds
-        return Estimate({each: statistics.fmean(self.scores[task].by_seeds[each] for task in tasks) for each in seeds})
+        return flat_mean([self.scores.get(task) for task in tasks])
 
     def records(self, tasks: Iterable[str] | None = None) -> tuple[str, ...]:
         """The records behind a mean over tasks, or over all."""

@@ -13,7 +13,7 @@ from reports.basis import why_scores_not_paired
 from reports.figures.drawing import DISCARDED, INK, KEPT, PAPER_DIAMOND, PAPER_INK, describe_data, rendered
 from reports.notes import describe_change, why_no_average
 from reports.scores import Estimate, Group, Row
-from reports.tables import DASH, Table, frame_of, number, signed_percent
+from reports.tables import DASH, Table, frame_of, number, print_by_seed, signed_percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -102,10 +102,8 @@ def _most_common_loss(rows: Mapping[str, Row]) -> tuple[str, Mapping[str, Estima
     name where there are several."""
     found: dict[tuple[str, str, int, int], dict[str, Estimate]] = defaultdict(dict)
     for name, row in rows.items():
-        recipe = row.recipe.pretraining
-        tokens = recipe.data.tokenizer, recipe.model.vocabulary_size, recipe.stages[-1].context
         for corpus, loss in row.losses.items():
-            found[corpus, *tokens][name] = loss
+            found[corpus, *row.tokens, row.recipe.pretraining.stages[-1].context][name] = loss
     if not found:
         return "", {}
     place = max(sorted(found), key=lambda each: len(found[each]))
@@ -134,7 +132,7 @@ def _facts(bar: Bar, bars: Bars, corpora: list[str], places: list[tuple[str, int
     return [
         *(row.name, bar.label, row.parent, "yes" if row.kept else "no", bars.quantity),
         *((score.mean, score.spread, len(score.by_seeds)) if score else (None, None, 0)),
-        " ".join(f"{seeds}:{value:.6f}" for seeds, value in score.by_seeds.items()) if score else "",
+        print_by_seed(score.by_seeds) if score else "",
         bar.delta_percent,
         "yes" if score and row.is_best_of_whole_grid else "no",
         "" if paper is None else f"{paper.average:.1f}",

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from reports.analysis.deltas import BITS, DIGITS, Delta
 from reports.analysis.effects import Factorial
 from reports.analysis.inference import Comparison, Interval
-from reports.analysis.readouts import READOUTS, SignalToNoise
+from reports.analysis.pairing import Delta
+from reports.analysis.quantities import QUANTITIES
+from reports.analysis.readouts import SignalToNoise
 from reports.figures.drawing import INK, KEPT, describe_data, rendered
 from reports.notes import describe_change
 from reports.scores import Group
@@ -21,12 +22,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-UNITS = {
-    "GLUE": "points, higher is better",
-    "loss": "nats a token, lower is better",
-    BITS: "bits a byte, lower is better",
-    **{each.quantity: f"{each.unit}, {each.better} is better" for each in READOUTS.values()},
-}
 PAGE_INCHES, COLUMN_INCHES = 6.75, 3.25
 """The width of a text and of one of two columns: at these no letter is below six points."""
 SEEDS = "line: 95 % t interval over paired seeds; rings: seeds"
@@ -207,7 +202,7 @@ def forest_of_deltas(
     for measured, delta in told.items():
         ratio = ratios.get((delta.quantity, delta.corpus))
         told_ratio = "" if ratio is None else f"; SNR {number(ratio, 1)}"
-        columns.append((measured, UNITS[delta.quantity] + told_ratio))
+        columns.append((measured, _unit(delta.quantity) + told_ratio))
     cells: dict[tuple[int, int], Strip | str] = {}
     for delta in deltas:
         for place, other in enumerate(told.values()):
@@ -253,12 +248,16 @@ def forest_of_effects(factorials: Sequence[Factorial], group: Group) -> Forest:
     cells: dict[tuple[int, int], Strip | str] = {}
     for place, (each, effects) in enumerate(zip(told, tested, strict=True)):
         for effect in effects:
-            strip = Strip(effect.comparison, DIGITS[each.quantity], quiet=effect.kind != "main")
+            strip = Strip(effect.comparison, QUANTITIES[each.quantity].digits, quiet=effect.kind != "main")
             cells[lines.index(effect.name), place] = strip
     titles = [f"{each.measured}\n({', '.join(each.factors)})" if several else each.measured for each in told]
-    columns = [(title, UNITS[each.quantity]) for title, each in zip(titles, told, strict=True)]
+    columns = [(title, _unit(each.quantity)) for title, each in zip(titles, told, strict=True)]
     foot = f"Diamond: mean, grey of interactions; {SEEDS}. {CUT}"
     return Forest(tuple((line, "") for line in lines), tuple(columns), cells, f"Effects — {describe_data(group)}", foot)
+
+
+def _unit(quantity: str) -> str:
+    return f"{QUANTITIES[quantity].unit}, {QUANTITIES[quantity].better} is better"
 
 
 def _strip(delta: Delta, group: Group) -> Strip | str:
@@ -266,4 +265,4 @@ def _strip(delta: Delta, group: Group) -> Strip | str:
         return delta.reason
     row = group.last_rows.get(delta.variant)
     is_discarded = row is not None and not row.kept
-    return Strip(delta.comparison, DIGITS[delta.quantity], delta.examples, is_discarded)
+    return Strip(delta.comparison, QUANTITIES[delta.quantity].digits, delta.examples, is_discarded)

@@ -2,7 +2,6 @@
 
 import math
 import textwrap
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,10 +31,11 @@ FOOT = (
 
 
 @rendered
-def draw_sweeps(sweeps: Sequence[Sweep], group: Group) -> "Figure":
-    """The figure."""
+def draw_sweeps(group: Group) -> "Figure":
+    """The figure of all sweeps of a group."""
     from matplotlib.figure import Figure
 
+    sweeps = list(group.sweeps.values())
     columns = min(COLUMNS, len(sweeps))
     lines = math.ceil(len(sweeps) / columns)
     height = HEAD_INCHES + PANEL_INCHES * lines + FOOT_INCHES
@@ -117,8 +117,9 @@ NOTES = (
 )
 
 
-def sweeps_table(sweeps: Sequence[Sweep], group: Group) -> Table:
+def sweeps_table(group: Group) -> Table:
     """One line a variant; the CSV file has one for each rate and pilot seed."""
+    sweeps = list(group.sweeps.values())
     return Table(
         title=f"Held-out loss by peak learning rate (scale {group.scale}, data {group.data})",
         shown=frame_of([_shown(sweep, group) for sweep in sweeps], HEADER),

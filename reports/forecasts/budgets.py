@@ -15,7 +15,8 @@ from ablations.scales import Scale, Vocabulary, known_scales, scaled
 from ablations.variant import Variant
 from neobert.errors import MissingData, did_you_mean
 from neobert.model.size import training_flops_per_token
-from reports.analysis.deltas import Delta, name_measurement, pair_all
+from reports.analysis.pairing import Delta, pair_all
+from reports.analysis.quantities import name_measurement
 from reports.evidence import Evidence, select_group
 from reports.figures.figure1 import find_bars
 from reports.forecasts.extrapolation import Measured, extrapolate
@@ -104,22 +105,26 @@ def make_forecast(evidence: Evidence, scale: Scale, data: str, budgets: Sequence
     is_of_signs = any(budget.scale != scale for budget in budgets)
     there = [each for each in evidence.groups() if each[0] == scale and (is_of_signs or each[1] == data)]
     recorded = {
-        place_of(delta)
+        delta.place
         for each in there
         for delta in differences_at(target, groups.get(scale) or group_of(evidence, *each))
         if delta.differences
     }
     found, reasons = _measured(budgets, groups)
     known = {place: own for place, own in found.items() if place not in recorded and len(own) >= LEAST_BUDGETS}
-    left_out = [*_already_recorded(recorded, found, target), *_why_left_out(found, reasons, recorded, budgets)]
+    left_out = [f"{describe_place(each)} is recorded at {target.name} already" for each in found if each in recorded]
+    left_out += _why_left_out(found, reasons, recorded, budgets)
     if not known:
         listed = ", ".join(budget.name for budget in budgets) or "two shares of its steps"
         if recorded:
             raise ValueError(f"nothing is left to forecast at {target.name}: {'; '.join(left_out)}")
         more = f" ({'; '.join(left_out)})" if left_out else ""
         raise MissingData(f"no step of the ladder is recorded at two budgets below {target.name}: {listed}{more}")
+    families: dict[tuple[str, str], dict[Place, Mapping[Budget, Delta]]] = defaultdict(dict)
+    for place, own in known.items():
+        families[place[2:]][place] = own
     predictions = [
-        each for family in _families(known) for each in _predict(family, octaves, seeds, is_of_signs=is_of_signs)
+        each for family in families.values() for each in _predict(family, octaves, seeds, is_of_signs=is_of_signs)
     ]
     return name_forecast(
         {
@@ -133,11 +138,6 @@ def make_forecast(evidence: Evidence, scale: Scale, data: str, budgets: Sequence
             "present": tuple(sorted(_ids_at(evidence, there, target))),
         }
     )
-
-
-def place_of(delta: Delta) -> Place:
-    """What of a difference a forecast is about."""
-    return delta.variant, delta.base, delta.quantity, delta.corpus
 
 
 def differences_at(budget: Budget, group: Group) -> Iterator[Delta]:
@@ -164,16 +164,10 @@ def _measured(
     for budget in budgets:
         for delta in differences_at(budget, groups[budget.scale]):
             if delta.differences:
-                found[place_of(delta)][budget] = delta
+                found[delta.place][budget] = delta
             elif delta.quantity != "GLUE":
                 reasons[delta.variant, delta.base].append(f"{delta.reason} ({budget.name})")
     return found, reasons
-
-
-def _already_recorded(recorded: set[Place], found: Known, target: Budget) -> Iterator[str]:
-    for place in found:
-        if place in recorded:
-            yield f"{describe_place(place)} is recorded at {target.name} already"
 
 
 def _why_left_out(
@@ -195,15 +189,10 @@ def describe_place(place: Place) -> str:
     return f"{variant} against {base} ({name_measurement(quantity, corpus)})"
 
 
-def _families(known: Known) -> Iterator[Known]:
-    """The differences of one quantity, a loss on each corpus by itself."""
-    for measured in dict.fromkeys(place[2:] for place in known):
-        yield {place: own for place, own in known.items() if place[2:] == measured}
-
-
 def _predict(
     family: Known, octaves: Mapping[tuple[str, Budget], float], seeds: int, *, is_of_signs: bool
 ) -> Iterator[Predicted]:
+    """Of the differences in one quantity, a loss on each corpus by itself."""
     by_octaves = {
         place: {octaves[place[0], budget]: delta.differences for budget, delta in own.items()}
         for place, own in family.items()

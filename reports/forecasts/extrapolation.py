@@ -92,10 +92,14 @@ def extrapolate(family: Sequence[Measured], seeds: int) -> list[Outlook]:
         if len(each.by_octaves) < 2 or not all(octaves < 0 and own for octaves, own in each.by_octaves.items()):
             raise ValueError("a forecast needs every difference at two smaller budgets at least")
     variances = _seed_variances(family)
-    grid = _movements(_typical_size(family, variances))
+    last = [np.mean(list(each.by_octaves[max(each.by_octaves)].values())) for each in family]
+    typical = math.sqrt(max(float(np.mean(np.square(last))), float(np.median(variances))))
+    deviations = np.geomspace(1e-3, 10, MOVEMENTS)
+    movements = (typical * deviations) ** 2  # variances an octave
+    prior = deviations / (1 + deviations**2)  # half a Cauchy density times the width of a step of the grid
     straight = STRAIGHT_SHARES if any(len(each.by_octaves) > 2 for each in family) else {0.0: 1.0}
-    fits = [_Fit.of(each, own, grid, list(straight), seeds) for each, own in zip(family, variances, strict=True)]
-    total = sum(fit.log_evidence for fit in fits) + np.log(np.outer(grid.prior, list(straight.values())))
+    fits = [_Fit.of(each, own, movements, list(straight), seeds) for each, own in zip(family, variances, strict=True)]
+    total = sum(fit.log_evidence for fit in fits) + np.log(np.outer(prior / prior.sum(), list(straight.values())))
     shared = np.exp(total - total.max())
     return [fit.outlook(shared / shared.sum()) for fit in fits]
 
@@ -118,27 +122,6 @@ def _spread(difference: Measured) -> tuple[float, int]:
     return sum(float(((each - each.mean()) ** 2).sum()) for each in own), sum(len(each) - 1 for each in own)
 
 
-def _typical_size(family: Sequence[Measured], variances: Array) -> float:
-    """The root mean square of the differences at their largest budgets, and at least their noise."""
-    last = [each.by_octaves[max(each.by_octaves)].values() for each in family]
-    squares = [np.mean(list(own)) ** 2 for own in last]
-    return math.sqrt(max(float(np.mean(squares)), float(np.median(variances))))
-
-
-@dataclass(frozen=True)
-class _Movements:
-    """Variances an octave: `squares` (MOVEMENTS) with their `prior`, half a Cauchy distribution over deviations."""
-
-    squares: Array
-    prior: Array
-
-
-def _movements(scale: float) -> _Movements:
-    deviations = np.geomspace(1e-3, 10, MOVEMENTS)
-    prior = deviations / (1 + deviations**2)  # the density times the width of a step of the grid
-    return _Movements((scale * deviations) ** 2, prior / prior.sum())
-
-
 @cache
 def _tails() -> tuple[Array, Array]:
     """Factors on the variance of a movement and their probabilities, which give it Student's t distribution."""
@@ -158,7 +141,7 @@ class _Fit:
 
     @classmethod
     def of(
-        cls, difference: Measured, noise: Array, movements: _Movements, straight_shares: Sequence[float], seeds: int
+        cls, difference: Measured, noise: Array, movements: Array, straight_shares: Sequence[float], seeds: int
     ) -> "_Fit":
         """Differences to the largest budget's value hold all that is known of movements, since where a difference
         starts may be anywhere; the forecast is that value with what moves until then."""
@@ -172,7 +155,7 @@ class _Fit:
         wandering = np.where(same_side, np.minimum(np.abs(places[:, None]), np.abs(places)), 0.0)
         shape = straight * np.outer(places, places) + (1 - straight) * wandering
         factors, chances = _tails()
-        variance = movements.squares[:, None, None] * factors[:, None]
+        variance = movements[:, None, None] * factors[:, None]
         scaled = (variance[:, None] * np.ones(NODES))[..., None, None] * shape[:, None, None]
         own_noise = np.diag(np.append(1 / counts[:-1], 1 / seeds)) + 1 / counts[-1]
         whole = scaled + noise[:, None, None] * own_noise

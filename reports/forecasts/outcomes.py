@@ -9,12 +9,13 @@ from statistics import fmean
 from typing import Any
 
 from neobert.errors import name_first
-from reports.analysis.deltas import DIGITS, LADDER, Delta, name_measurement
+from reports.analysis.pairing import LADDER, Delta
+from reports.analysis.quantities import QUANTITIES, name_measurement
 from reports.forecasts.extrapolation import COVERAGE
 from reports.forecasts.sealed import Forecast, Place, Predicted
 from reports.notes import warnings
 from reports.scores import Group
-from reports.tables import DASH, Table, count, frame_of, number, printed_range, signed
+from reports.tables import Table, count, facets, frame_of, number, printed_range, rules_between, signed
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,7 @@ class Outcome:
 
 def score_forecasts(forecasts: Sequence[Forecast], deltas: Sequence[Delta], group: Group) -> tuple[Outcome, ...]:
     """Every difference that was forecast for a group, or from its records for another scale, with what was measured."""
-    at = {
-        (delta.variant, delta.base, delta.quantity, delta.corpus): delta for delta in deltas if delta.design == LADDER
-    }
+    at = {delta.place: delta for delta in deltas if delta.design == LADDER}
     return tuple(
         _outcome(forecast, predicted, at if forecast.scale == group.scale else {})
         for forecast in forecasts
@@ -99,18 +98,14 @@ def forecasts_table(outcomes: Sequence[Outcome], group: Group) -> Table:
         facts=frame_of([_facts(each) for each in outcomes], FACTS),
         alignment="lllllrrrrl",
         notes=(*warnings(group), *_notes(outcomes)),
-        rules=frozenset(
-            place for place in range(1, len(outcomes)) if outcomes[place].forecast != outcomes[place - 1].forecast
-        ),
+        rules=rules_between(each.forecast.id for each in outcomes),
         records=tuple(each.ids for each in outcomes),
-        facets=tuple(
-            {"readout": each.predicted.quantity, "corpus": each.predicted.corpus, "rate": "shared"} for each in outcomes
-        ),
+        facets=tuple(facets(each.predicted.quantity, each.predicted.corpus) for each in outcomes),
     )
 
 
 def _shown(outcome: Outcome) -> tuple[str, ...]:
-    each, digits = outcome.predicted, DIGITS[outcome.predicted.quantity]
+    each, digits = outcome.predicted, QUANTITIES[outcome.predicted.quantity].digits
     held = {True: "yes", False: "no", None: outcome.reason or "signs only"}[outcome.is_covered]
     return (
         outcome.forecast.id,
@@ -118,10 +113,10 @@ def _shown(outcome: Outcome) -> tuple[str, ...]:
         each.base,
         f"{name_measurement(each.quantity, each.corpus)} at {outcome.forecast.scale}",
         " → ".join(signed(at.mean, digits) for at in each.budgets),
-        DASH if each.mean is None else signed(each.mean, digits),
+        signed(each.mean, digits),
         printed_range(each.interval, digits),
         number(each.probability_higher, 2),
-        DASH if outcome.measured is None else signed(outcome.measured, digits),
+        signed(outcome.measured, digits),
         held,
     )
 
@@ -148,19 +143,15 @@ def _notes(outcomes: Sequence[Outcome]) -> Iterator[str]:
     )
     for forecast in dict.fromkeys(each.forecast for each in outcomes):
         own = [each for each in outcomes if each.forecast == forecast]
-        yield from _notes_on(forecast, own)
-
-
-def _notes_on(forecast: Forecast, outcomes: Sequence[Outcome]) -> Iterator[str]:
-    younger = sorted({name for each in outcomes if each.measured is not None for name in each.ids})
-    yield (
-        f"{forecast.id}: {'signs' if forecast.is_of_signs else 'differences'} at scale {forecast.scale} over "
-        f"{count(forecast.seeds, 'seed')}, from {count(len(forecast.records), 'record')} at "
-        f"{', '.join(forecast.budgets)}, made by {forecast.code}; {count(len(younger), 'record')} behind its outcomes "
-        f"are younger{': ' + name_first(younger) if younger else ''}."
-    )
-    yield f"{forecast.id}: {describe_scores(outcomes)}"
-    yield from (f"{forecast.id} leaves out: {sentence}." for sentence in forecast.left_out)
+        younger = sorted({name for each in own if each.measured is not None for name in each.ids})
+        yield (
+            f"{forecast.id}: {'signs' if forecast.is_of_signs else 'differences'} at scale {forecast.scale} over "
+            f"{count(forecast.seeds, 'seed')}, from {count(len(forecast.records), 'record')} at "
+            f"{', '.join(forecast.budgets)}, made by {forecast.code}; {count(len(younger), 'record')} behind its "
+            f"outcomes are younger{': ' + name_first(younger) if younger else ''}."
+        )
+        yield f"{forecast.id}: {describe_scores(own)}"
+        yield from (f"{forecast.id} leaves out: {sentence}." for sentence in forecast.left_out)
 
 
 def describe_scores(outcomes: Sequence[Outcome]) -> str:

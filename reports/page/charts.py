@@ -28,7 +28,7 @@ class Axis:
         return self.low <= value <= self.high
 
     def ticks(self, most: int = 4, write: Callable[[float], str] | None = None) -> list[tuple[float, str]]:
-        """Places and labels of round numbers, at most `most`; labels have the digits of the step, or `write` makes them."""
+        """Places and labels of round numbers, at most `most`; `write` makes labels of them."""
         least = (self.high - self.low) / most
         power = 10.0 ** math.floor(math.log10(least))
         step = next(each * power for each in STEPS if each * power >= least * (1 - 1e-9))

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from ablations.ladder import M10
 from reports import published
-from reports.analysis.deltas import DIGITS, OWN_RATES, Delta
 from reports.analysis.inference import seed_interval
+from reports.analysis.pairing import OWN_RATES, Delta
+from reports.analysis.quantities import QUANTITIES
 from reports.figures.figure1 import Bar
 from reports.findings import Findings
 from reports.notes import why_no_average
@@ -151,7 +152,7 @@ class _Lines:
         quantity = delta.quantity
         text = signed(delta.comparison.mean, 1 if quantity == "GLUE" else 3)
         how = f"mean over paired seeds of {delta.variant} less {delta.base}"
-        change = signed(delta.comparison.mean, DIGITS[quantity])
+        change = signed(delta.comparison.mean, QUANTITIES[quantity].digits)
         title = f"{delta.variant} against {delta.base}: {delta.measured} {change}"
         return self._register.number(text, title, how, delta.ids)
 

@@ -13,7 +13,7 @@ from ablations.scales import Scale, Vocabulary, scaled
 from ablations.variant import Recipe
 from neobert.identity import difference, plain
 from neobert.recipe import FineTuning, Pretraining
-from reports.analysis.readouts import READOUTS
+from reports.analysis.quantities import READOUTS
 from reports.evidence import Evidence
 from reports.scores import POINTS_OF_SCORE, point_name
 from reports.tables import DASH, Table, count, frame_of, number
@@ -200,7 +200,7 @@ def _describe_perplexity(result: Any) -> Described:
 def _describe_readout(record: Any, values: Sequence[str]) -> Described:
     facts = READOUTS[record.readout]
     return {
-        "Record": f"readout, {facts.quantity}",
+        "Record": f"readout, {facts.name}",
         "State": "done",
         "Value": f"{', '.join(values)} ({facts.unit})",
         "Seed": str(record.seed),

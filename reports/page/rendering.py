@@ -3,24 +3,28 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 from ablations.ladders import ladder
+from reports import published
 from reports.analysis.answer import answer
 from reports.analysis.comparison import agreement_sentences, rank_variants
+from reports.analysis.inference import seed_interval
+from reports.analysis.pairing import pair_all
+from reports.analysis.quantities import QUANTITIES
 from reports.curves import Curves
 from reports.evidence import Evidence
 from reports.figures.throughput import FOLDER, ThroughputLine, table9
 from reports.findings import OUTPUTS, Findings
 from reports.notes import notes, warnings
 from reports.page.costs import costs_table
-from reports.page.curves import CurveChart, draw_curves
+from reports.page.curves import MOST_SEEDS, CurveChart, draw_curves
 from reports.page.grids import GridMaps, draw_grids
 from reports.page.ladder import STRIP_WIDTH, LadderChart, draw_ladder
-from reports.page.pairs import pair_variants
 from reports.page.register import Number, Register
-from reports.tables import Table, count
+from reports.tables import Table, count, signed
 
 TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
 PAGE = "index.html"
@@ -44,6 +48,7 @@ FACTS = {
 }
 """What the head of a section takes from the last line of the costs, by column."""
 
+FACETS = ("readout", "corpus", "rate")
 Links = tuple[tuple[str, tuple[tuple[str, str], ...]], ...]  # titles with (suffix, link) of each file
 
 
@@ -51,7 +56,7 @@ Links = tuple[tuple[str, tuple[tuple[str, str], ...]], ...]  # titles with (suff
 class Section:
     """One scale and source of data. `id` is also the name of its folder; `warning` is empty where there is none;
     `answer` are three sentences made from verdicts; `order` says how far the ladder's order is the paper's; `pairs` are
-    as in `reports.page.pairs`; `facets` are what lines can be filtered by, with all values; `tables` are by part;
+    as `_pair_variants` makes them; `facets` are what lines can be filtered by, with all values; `tables` are by part;
     `parts` are the ends of the ids of its parts, with their names."""
 
     id: str
@@ -116,7 +121,7 @@ def _section(study: Findings, curves: Curves, files: Sequence[str], register: Re
         facts=_facts(study, tables["costs"][0]),
         ladder=draw_ladder(study, register),
         curves=draw_curves(study, curves, register),
-        pairs=pair_variants(study, register),
+        pairs=_pair_variants(study, register),
         facets=_facets([table for listed in tables.values() for table in listed]),
         grids=draw_grids(study, register),
         tables=tables,
@@ -126,14 +131,46 @@ def _section(study: Findings, curves: Curves, files: Sequence[str], register: Re
     )
 
 
+def _pair_variants(findings: Findings, register: Register) -> dict[str, Any]:
+    """Any two variants seed by seed, in everything that both were measured in, as data that the page draws.
+
+    `arms` are [name, the paper's GLUE average]; `measured` are [words, readout, corpus, digits]. `pairs` are, in the
+    order of the ladder, [variant and base as places of arms, place of what is measured, reason why nothing is compared,
+    verdict, key and text of the mean difference, 95 % t interval or null, [[seed, variant's value, base's], …]].
+    """
+    rows = list(findings.group.rated_rows.values())
+    printed = published.figure1()
+    verdicts = {(delta.variant, delta.base, delta.measured): delta.verdict for delta in findings.deltas}
+    measured: dict[tuple[str, str, str, int], int] = {}
+    pairs = []
+    for (there, base), (here, variant) in combinations(enumerate(rows), 2):
+        for delta in pair_all(variant, base, findings.bars.tasks, findings.group):
+            digits = QUANTITIES[delta.quantity].digits
+            place = measured.setdefault((delta.measured, delta.quantity, delta.corpus, digits), len(measured))
+            pair: list[Any] = [here, there, place, delta.reason]
+            if delta.differences:
+                ours, theirs = delta.arms[delta.variant], delta.arms[delta.base]
+                mean = signed(sum(delta.differences.values()) / len(delta.differences), digits)
+                title = f"{delta.variant} against {delta.base}: {delta.measured}"
+                opened = register.number(mean, title, "mean over paired seeds", delta.ids)
+                interval = seed_interval(delta.differences.values())
+                pair += [
+                    verdicts.get((delta.variant, delta.base, delta.measured), ""),
+                    *(opened.key, mean, interval and [round(end, digits) for end in interval]),
+                    [
+                        [seed, round(ours[seed], digits), round(theirs[seed], digits)]
+                        for seed in list(delta.differences)[:MOST_SEEDS]
+                    ],
+                ]
+            pairs.append(pair)
+    arms = [[row.name, printed[row.name].average if row.name in printed else None] for row in rows]
+    return {"arms": arms, "measured": list(measured), "pairs": pairs}
+
+
 def _facets(tables: Sequence[Table]) -> dict[str, list[str]]:
     """The values by which lines of some table differ, in the order of the tables."""
-    found: dict[str, dict[str, None]] = {"readout": {}, "corpus": {}, "rate": {}}
-    for facets in (each for table in tables for each in table.facets):
-        for name, value in facets.items():
-            if value:
-                found[name][value] = None
-    return {name: list(values) for name, values in found.items()}
+    lines = [facets for table in tables for facets in table.facets]
+    return {name: list(dict.fromkeys(filter(None, (line[name] for line in lines)))) for name in FACETS}
 
 
 def _facts(study: Findings, costs: Table) -> tuple[tuple[str, Number], ...]:

@@ -12,7 +12,8 @@ from neobert.files import json_bytes, replace_file
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import SourceSpecification, write_run_file
 from reports import collect, make_figures
-from reports.analysis.deltas import OWN_RATES, Delta, deltas_table, find_deltas
+from reports.analysis.deltas import deltas_table, find_deltas
+from reports.analysis.pairing import OWN_RATES, Delta
 from reports.analysis.resampling import StoredPredictions
 from reports.evidence import read_evidence
 from reports.figures.figure1 import find_bars
@@ -169,10 +170,9 @@ def test_figure_and_table_hold_every_point_and_the_page_shows_them(study: Study,
     fail(study, "M4@rate1.6e-2", 1001)
     study.pretrain("M4", 0)
     group, _, _ = read(study)
-    sweeps = list(group.sweeps.values())
-    images = draw_sweeps(sweeps, group)
-    assert images == draw_sweeps(sweeps, group) and set(images) == {"pdf", "svg", "png"}
-    table = sweeps_table(sweeps, group)
+    images = draw_sweeps(group)
+    assert images == draw_sweeps(group) and set(images) == {"pdf", "svg", "png"}
+    table = sweeps_table(group)
     assert "scale smoke" in table.title and [row[0] for row in table.rows] == list(SHIFTS)
     facts = list(csv.DictReader(io.StringIO(table.csv)))
     assert len(facts) == 3 * 8 + 2 and sum(bool(fact["failure"]) for fact in facts) == 1

@@ -12,7 +12,7 @@ import pytest
 from ablations.designs import cell, cells
 from ablations.ladders import ladder
 from reports import make_figures
-from reports.analysis.deltas import DIGITS
+from reports.analysis.quantities import QUANTITIES
 from reports.evidence import Evidence, read_evidence
 from reports.matching import group_of
 from reports.scores import Group
@@ -124,8 +124,8 @@ def test_numbers_of_the_page_are_those_of_the_records() -> None:
             (*quantities, "held-out loss on web", "held-out loss on wikibook"), shown, strict=True
         ):
             line = by_name.get((variant, base, measured))
-            quantity = "GLUE" if measured in quantities else "loss"
-            expected = "—" if line is None or not line["difference"] else in_words(line, DIGITS[quantity] - 1)
+            digits = QUANTITIES["GLUE" if measured in quantities else "loss"].digits - 1
+            expected = "—" if line is None or not line["difference"] else in_words(line, digits)
             assert text.strip() == expected, (variant, base, measured)
 
 

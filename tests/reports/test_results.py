@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from reports import make_figures
-from reports.analysis.deltas import DIGITS
+from reports.analysis.quantities import QUANTITIES
 from reports.tables import printed_range, signed
 from tests.reports.made_up_study import Study, undrawn_figures
 from tests.reports.measurements import answer, ask
@@ -41,7 +41,7 @@ def test_every_cell_is_a_delta_of_the_table(tmp_path: Path) -> None:
     expected = set()
     for line in lines:
         if line["difference"]:
-            digits = DIGITS[line["quantity"]] - 1
+            digits = QUANTITIES[line["quantity"]].digits - 1
             low, high = ("both_low", "both_high") if line["both_low"] else ("t_low", "t_high")
             interval = printed_range((float(line[low]), float(line[high])), digits)
             difference = signed(float(line["difference"]), digits)

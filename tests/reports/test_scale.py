@@ -16,7 +16,7 @@ from ablations.designs import cell, cells
 from neobert import files
 from neobert.runs import records
 from reports import make_figures
-from reports.analysis.readouts import READOUTS
+from reports.analysis.quantities import READOUTS
 from tests.ablations.papers_ladder import PAPERS_LADDER
 from tests.reports.made_up_study import Study, undrawn_figures
 from tests.reports.measurements import answer, ask

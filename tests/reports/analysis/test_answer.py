@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reports.analysis.answer import answer
-from reports.analysis.deltas import LADDER, Delta
 from reports.analysis.inference import compare
+from reports.analysis.pairing import LADDER, Delta
 
 STEPS = (("M1", "M0"), ("M2", "M1"), ("M4", "M2"))
 

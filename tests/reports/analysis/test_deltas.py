@@ -15,9 +15,10 @@ from matplotlib.text import Text
 from ablations.designs import cell, cells
 from ablations.ladders import ladder
 from neobert.runs.layout import Layout
-from reports.analysis.deltas import Delta, deltas_table, find_deltas
+from reports.analysis.deltas import deltas_table, find_deltas
 from reports.analysis.effects import find_factorials
 from reports.analysis.inference import compare, family_p_values
+from reports.analysis.pairing import Delta
 from reports.analysis.resampling import StoredPredictions
 from reports.evidence import read_evidence
 from reports.figures.figure1 import find_bars

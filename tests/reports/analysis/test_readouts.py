@@ -7,9 +7,11 @@ import pytest
 
 from neobert.glue.tasks import TASKS
 from neobert.runs.records import ReadoutName, pack_numbers
-from reports.analysis.deltas import MARGINS, Delta, find_deltas
+from reports.analysis.deltas import find_deltas
 from reports.analysis.inference import with_examples
-from reports.analysis.readouts import READOUTS, find_signals, influence, paired_variance, signals_table
+from reports.analysis.pairing import Delta
+from reports.analysis.quantities import READOUTS
+from reports.analysis.readouts import find_signals, influence, paired_variance, signals_table
 from reports.analysis.resampling import StoredPredictions
 from reports.curves import Curves
 from reports.evidence import read_evidence
@@ -128,7 +130,7 @@ def test_what_rests_on_the_items_at_hand_is_not_claimed(study: Study) -> None:
 
 
 def test_equivalence_needs_the_noise_of_items_too(study: Study) -> None:
-    margin = MARGINS[READOUTS["cloze"].quantity][0]
+    margin = READOUTS["cloze"].margin
     write(study, "M0", 0.5, items=60)
     for seed in range(6):
         study.pretrain("M1", seed)

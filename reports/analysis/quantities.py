@@ -1,0 +1,68 @@
+"""What is measured: GLUE, held-out losses and readouts, each with its unit and the margin of equivalence."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pandas as pd
+
+from neobert.runs.records import ReadoutName
+from reports.scores import POINTS_OF_SCORE, Estimate, estimate_by_seed
+
+BITS = "bits per byte"
+POINTS, NATS = "points", "nats a token"
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """How a quantity is told. Differences within ±`margin` are equivalent, for the `reason`. Points are better higher,
+    everything else lower; `shares_tokens` says that only models with one tokenizer can be compared."""
+
+    name: str
+    unit: str
+    margin: float
+    reason: str
+    shares_tokens: bool = False
+
+    @property
+    def better(self) -> str:
+        """Which values are better."""
+        return "higher" if self.unit == POINTS else "lower"
+
+    @property
+    def digits(self) -> int:
+        """Printed digits behind the point."""
+        return 2 if self.unit == POINTS else 4
+
+    @property
+    def factor(self) -> int:
+        """From what records hold to the unit."""
+        return POINTS_OF_SCORE if self.unit == POINTS else 1
+
+
+_WITH_REASONS = (
+    Quantity("GLUE", POINTS, 0.5, "the smallest change between neighbours in the paper's Figure 1 (M2 → M4)"),
+    Quantity("loss", NATS, 0.05, "the noise of some hundred held-out documents, up to 0.048 in a paired difference"),
+    Quantity(BITS, "bits a byte", 0.016, "the 0.05 nats of a token of 4.5 bytes"),
+)
+_ONE_MIB = "as other losses; a MiB of text has a noise of 0.006 in a paired difference"
+_WORDS = "as bits per byte; the words of a MiB of text have a noise of 0.0025"
+READOUTS: Mapping[ReadoutName, Quantity] = {
+    "loss": Quantity("loss, all [MASK]", NATS, 0.05, _ONE_MIB, shares_tokens=True),
+    "loss_80_10_10": Quantity("loss, 80/10/10", NATS, 0.05, "the same", shares_tokens=True),
+    "words": Quantity("whole words", "bits a byte", 0.016, _WORDS),
+    "cloze": Quantity("cloze", POINTS, 3.0, "three times the noise of 1,000 items, 1.0"),
+    "pairs": Quantity("minimal pairs", POINTS, 5.0, "three times the noise of 360 pairs, 1.6"),
+}
+"""In the order of tables."""
+OF_READOUTS = frozenset(each.name for each in READOUTS.values())
+QUANTITIES: Mapping[str, Quantity] = {each.name: each for each in (*_WITH_REASONS, *READOUTS.values())}
+
+
+def estimate_answers(answers: pd.DataFrame, quantity: str) -> Estimate:
+    """The values of records of one readout, in its unit."""
+    return estimate_by_seed(answers.seed, (QUANTITIES[quantity].factor * each.value for each in answers.answer))
+
+
+def name_measurement(quantity: str, corpus: str, context: int | None = None) -> str:
+    """GLUE, or loss with the corpus that it was measured on, and with the context if that is none of their own."""
+    return quantity + (f" on {corpus}" if corpus else "") + (f", {context} tokens" if context else "")
