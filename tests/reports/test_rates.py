@@ -148,7 +148,7 @@ def test_failures_are_points_without_a_loss_and_survive_collecting(study: Study,
         sweep = group.sweeps["M4"]
         assert sweep.optimum is not None and sweep.optimum.reason == "the next rate, 4e-3, failed"
         assert sweep.best == "M4" and sweep.curve.failures == {4e-3: {1000: "RunFailed: step 7: the loss is nan"}}
-        page = sweeps_table([sweep], group).markdown
+        page = sweeps_table(group).markdown
         assert "the next rate, 4e-3, failed; a run failed at 4e-3" in page
     assert "/a/place" not in "".join(path.read_text() for path in out.rglob("*.json"))
 
