@@ -110,7 +110,7 @@ def count_graphs_of_ddp() -> tuple[int, int]:
         return graph.forward
 
     cpu = torch.device("cpu")
-    recipe = recipe_of(4, width=768).model_copy(update={"precision": "fp32"})
+    recipe = recipe_of(2).model_copy(update={"precision": "fp32"})
     documents = masked_documents(web_lengths(40) // 8 + 8, recipe.model.vocabulary_size, 128)
     first, *others = own_batches(documents, 4, cpu)
     other = next(batch for batch in others if batch.sizes != first.sizes)
