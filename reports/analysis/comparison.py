@@ -8,7 +8,7 @@ import json
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from reports import published
 from reports.analysis.pairing import pair_glue
 from reports.analysis.resampling import StoredPredictions, resample
 from reports.scores import PRINTED_AS, Group, Row, Seeds
-from reports.tables import Table, number, signed
+from reports.tables import Table, number, rules_between, signed
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -79,39 +79,36 @@ def compare_numbers(group: Group, stored: StoredPredictions) -> pd.DataFrame:
     Columns: where it is `published_in`, its name (`number`), `ours` and that of the `paper` in `unit` (points, or
     percent for a relative change), `difference`, `tolerance`, `verdict`, `why` if that needs an explanation, `records`.
     """
-    numbers = [*_averages(group), *_printed_changes(group, stored), *_checkpoints(group)]
-    return pd.DataFrame(numbers, columns=list(_compare("", "", "points", 0.0, 0.0, 0.0, "", ())))
+    numbers = pd.DataFrame(
+        [*_averages(group), *_printed_changes(group, stored), *_checkpoints(group)],
+        columns=["published_in", "number", "unit", "ours", "paper", "tolerance", "obstacle", "caveat", "records"],
+    )
+    verdicts = list(map(judge, numbers.ours, numbers.paper, numbers.tolerance, numbers.unit))
+    unresolved = [NOT_RESOLVABLE if verdict == "not resolvable" else "" for verdict in verdicts]
+    told = zip(numbers.obstacle, unresolved, numbers.caveat, strict=True)
+    numbers["why"] = [obstacle or "; ".join(filter(None, reasons)) for obstacle, *reasons in told]
+    numbers["verdict"] = [
+        ("not comparable at this scale" if obstacle.startswith("scale") else "not comparable") if obstacle else verdict
+        for obstacle, verdict in zip(numbers.obstacle, verdicts, strict=True)
+    ]
+    columns = [
+        "published_in",
+        "number",
+        "unit",
+        "ours",
+        "paper",
+        "difference",
+        "tolerance",
+        "verdict",
+        "why",
+        "records",
+    ]
+    return numbers.assign(difference=numbers.ours - numbers.paper)[columns]
 
 
-def _compare(
-    where: str,
-    name: str,
-    unit: str,
-    ours: float,
-    paper: float,
-    tolerance: float,
-    obstacle: str,
-    ids: Iterable[str],
-    caveat: str = "",
-) -> dict[str, Any]:
-    """One published number with ours. `obstacle` says why they cannot be compared, `caveat` what the tolerance had to
-    assume."""
-    verdict = judge(ours, paper, tolerance, unit)
-    unresolved = NOT_RESOLVABLE if verdict == "not resolvable" else ""
-    if obstacle:
-        verdict = "not comparable at this scale" if obstacle.startswith("scale") else "not comparable"
-    return {
-        "published_in": where,
-        "number": name,
-        "unit": unit,
-        "ours": ours,
-        "paper": paper,
-        "difference": ours - paper,
-        "tolerance": tolerance,
-        "verdict": verdict,
-        "why": obstacle or "; ".join(filter(None, (unresolved, caveat))),
-        "records": " ".join(ids),
-    }
+Number = tuple[str, str, str, float, float, float, str, str, str]
+"""Where it is published, its name, unit, ours, the paper's, tolerance, why they cannot be compared, what the tolerance
+had to assume, and the records."""
 
 
 def judge(ours: float, paper: float, tolerance: float, unit: str) -> str:
@@ -129,15 +126,15 @@ def count_published() -> int:
     return int(len(published.figure1()) + changes + len(rows) * (len(TASKS) + 1))
 
 
-def _averages(group: Group) -> Iterator[dict[str, Any]]:
+def _averages(group: Group) -> Iterator[Number]:
     for name, bar in published.figure1().items():
         row = group.last_rows[name]
         if row.average is not None:
             numbers = row.average.mean, bar.average, average_tolerance()
-            yield _compare(bar.source, name, "points", *numbers, _obstacle(row, group), row.trial_ids(TASKS))
+            yield bar.source, name, "points", *numbers, _obstacle(row, group), "", " ".join(row.trial_ids(TASKS))
 
 
-def _printed_changes(group: Group, stored: StoredPredictions) -> Iterator[dict[str, Any]]:
+def _printed_changes(group: Group, stored: StoredPredictions) -> Iterator[Number]:
     """The relative changes that the paper prints, in percent of the parent's average; ours over the seeds that both
     have."""
     for name, bar in published.figure1().items():
@@ -151,7 +148,8 @@ def _printed_changes(group: Group, stored: StoredPredictions) -> Iterator[dict[s
         tolerance, caveat = _tolerance_of_change(row, parent, stored, delta.seeds)
         numbers = 100 * (means[0] / means[1] - 1), bar.printed_delta_percent, tolerance
         obstacle = _obstacle(row, group) or _obstacle(parent, group)
-        yield _compare(bar.source, f"{name} against {bar.parent}", "percent", *numbers, obstacle, delta.ids, caveat)
+        names = bar.source, f"{name} against {bar.parent}", "percent"
+        yield *names, *numbers, obstacle, caveat, " ".join(delta.ids)
 
 
 def _tolerance_of_change(row: Row, parent: Row, stored: StoredPredictions, seeds: Sequence[Seeds]) -> tuple[float, str]:
@@ -176,21 +174,20 @@ def change_error(row: Row, parent: Row, stored: StoredPredictions, seeds: Sequen
     return float(np.nanstd(100 * (ours / theirs - 1), ddof=1))
 
 
-def _checkpoints(group: Group) -> Iterator[dict[str, Any]]:
+def _checkpoints(group: Group) -> Iterator[Number]:
     """Table 3's two rows of NeoBERT: its checkpoints of 1,024 and 4,096 tokens are the stages of one variant."""
     printed = [row for row in published.table3() if row.model.startswith("NeoBERT")]
     ours = [row for row in group.rows if row.name in PRINTED_AS]
     for paper, row in zip(printed, ours, strict=True):
-        obstacle = _obstacle(row, group)
         found = [
             (TASKS[task].title, row.cells[task].score, score, tolerance_of(task_error(task, score)), [task])
             for task, score in paper.scores.items()
         ]
         found.append(("average", row.average, paper.average, average_tolerance(), list(TASKS)))
-        for name, score, number_of_paper, tolerance, tasks in found:
+        for name, score, theirs, tolerance, tasks in found:
             if score is not None:
-                names, ids = (paper.source, f"{paper.model} {name}", "points"), row.trial_ids(tasks)
-                yield _compare(*names, score.mean, number_of_paper, tolerance, obstacle, ids)
+                numbers, ids = (score.mean, theirs, tolerance), " ".join(row.trial_ids(tasks))
+                yield paper.source, f"{paper.model} {name}", "points", *numbers, _obstacle(row, group), "", ids
 
 
 def _obstacle(row: Row, group: Group) -> str:
@@ -264,13 +261,15 @@ def _rank(readout: str, scores: Mapping[str, Mapping[int, float]], group: Group)
     ours = {name: float(np.mean([by_seed[seed] for seed in seeds or by_seed])) for name, by_seed in scores.items()}
     tau = float(kendall_tau(np.array(list(ours.values())), paper))
     pairs = math.comb(len(scores), 2)
+    steps = [(name, bars[name].parent) for name in ours if bars[name].parent in ours]
+    alike = [(ours[name] - ours[parent]) * (bars[name].average - bars[parent].average) > 0 for name, parent in steps]
     return RankAgreement(
         readout=readout,
         variants=tuple(scores),
         seeds=max(1, len(seeds)),
         tau=tau,
         pairs=((tau + 1) / 2 * pairs, pairs),
-        decisions=_decisions(ours),
+        decisions=(sum(alike), len(alike)),
     )
 
 
@@ -282,19 +281,10 @@ def kendall_tau(ours: Array, paper: Array) -> Array:
     return np.asarray(np.tensordot(order, np.sign(ours[first] - ours[second]), axes=(0, 0)) / len(order))
 
 
-def _decisions(ours: Mapping[str, float]) -> tuple[int, int]:
-    """Steps from parent to child whose sign is the paper's."""
-    bars = published.figure1()
-    steps = [(name, bars[name].parent) for name in ours if bars[name].parent in ours]
-    alike = [(ours[name] - ours[parent]) * (bars[name].average - bars[parent].average) > 0 for name, parent in steps]
-    return sum(alike), len(alike)
-
-
 def comparison_table(numbers: pd.DataFrame, agreements: Sequence[RankAgreement], group: Group) -> Table:
     """One line a published number that has a counterpart."""
     counts = sorted(numbers.verdict.value_counts().items())
     listed = ", ".join(f"{count} {verdict}" for verdict, count in counts) or "none"
-    is_new = numbers.published_in != numbers.published_in.shift()
     return Table(
         title=f"Beside the paper (scale {group.scale}, data {group.data})",
         shown=pd.DataFrame(
@@ -319,25 +309,20 @@ def comparison_table(numbers: pd.DataFrame, agreements: Sequence[RankAgreement],
             TOLERANCE_REASON,
             "Not compared: rows of Table 3 that the paper copied from others (other protocols), and Tables 4, 5 and 9.",
         ),
-        rules=frozenset(numbers.index[is_new][1:]),
+        rules=rules_between(numbers.published_in),
     )
 
 
 def agreement_sentences(agreements: Sequence[RankAgreement]) -> list[str]:
     """The agreement of the orders in words, a sentence for each readout."""
     none = "Rank agreement: fewer than three variants have numbers that can be compared with each other."
-    return [_agreement_sentence(each) for each in agreements] or [none]
-
-
-def _agreement_sentence(agreement: RankAgreement) -> str:
-    alike, steps = agreement.decisions
-    right, pairs = agreement.pairs
-    return (
-        f"Rank agreement in {agreement.readout} over {', '.join(agreement.variants)}: Kendall's τ "
-        f"{number(agreement.tau, 2)}, a description without an interval; {right:g} of {pairs} pairs ordered "
-        f"as in the paper (decision accuracy {100 * agreement.pairwise_accuracy:.0f} %), {alike} of {steps} steps "
+    return [
+        f"Rank agreement in {each.readout} over {', '.join(each.variants)}: Kendall's τ {number(each.tau, 2)}, a "
+        f"description without an interval; {each.pairs[0]:g} of {each.pairs[1]} pairs ordered as in the paper "
+        f"(decision accuracy {100 * each.pairwise_accuracy:.0f} %), {each.decisions[0]} of {each.decisions[1]} steps "
         "help or hurt as there."
-    )
+        for each in agreements
+    ] or [none]
 
 
 def comparison_json(numbers: pd.DataFrame, agreements: Sequence[RankAgreement], group: Group) -> str:

@@ -146,11 +146,10 @@ def _facts(bar: Bar, bars: Bars, corpora: list[str], places: list[tuple[str, int
 
 @rendered
 def figure1(bars: Bars) -> "Figure":
-    """The figure."""
     from matplotlib.figure import Figure
 
     shown = _shown(bars)
-    places = _places(shown)
+    places = [index + ALTERNATIVES_GAP * ("@" in bar.row.name) for index, bar in enumerate(shown)]
     width = max(LEAST_WIDTH_INCHES, LEFT_INCHES + RIGHT_INCHES + INCHES_PER_BAR * (places[-1] + 1))
     figure = Figure(figsize=(width, HEIGHT_INCHES))
     axes = figure.add_axes((LEFT_INCHES / width, 0.32, 1 - (LEFT_INCHES + RIGHT_INCHES) / width, 0.515))
@@ -169,16 +168,10 @@ def _shown(bars: Bars) -> list[Bar]:
     return [bar for bar in bars.bars if bar.row.has_records] or list(bars.bars)
 
 
-def _places(bars: Sequence[Bar]) -> list[float]:
-    """Where the bars stand: the ladder without gaps, alternatives a little apart."""
-    return [index + ALTERNATIVES_GAP * ("@" in bar.row.name) for index, bar in enumerate(bars)]
-
-
 def _limits(bars: Sequence[Bar]) -> tuple[float, float]:
     """The axis: multiples of five with room below the lowest value, from 0 where the values start low."""
     values = [bar.paper.average for bar in bars if bar.paper]
-    for bar in bars:
-        values += list(bar.score.by_seeds.values()) if bar.score else []
+    values += [score for bar in bars if bar.score for score in bar.score.by_seeds.values()]
     lowest, highest = min(values, default=0.0), max(values, default=100.0)
     top = highest + max(1.0, 0.06 * (highest - lowest))
     low = lowest - FOOT_SHARE / (1 - FOOT_SHARE) * (top - lowest)
@@ -199,24 +192,15 @@ def _draw_bar(axes: "Axes", place: float, bar: Bar, low: float) -> None:
         for colour, width in (("white", 2.6), (INK, 1.0)):  # a white border keeps it visible on dark bars
             style: dict[str, Any] = {"color": colour, "capsize": 2.2, "lw": width, "capthick": width, "zorder": 4}
             axes.errorbar(place - 0.2, mean, bar.score.spread, **style)
-        _draw_seeds(axes, place, list(bar.score.by_seeds.values()))
-    _print_numbers(axes, place, bar)
-
-
-def _draw_seeds(axes: "Axes", place: float, values: list[float]) -> None:
-    """Each seed as a dot in the right half of the bar, clear of the error bar and of the paper's mark."""
-    step = 0.2 / max(1, len(values) - 1)
-    places = [place + 0.12 + index * step for index in range(len(values))]
-    axes.plot(places, values, ls="", marker="o", markersize=2.8, mfc="white", mec=INK, mew=0.6, zorder=5)
-
-
-def _print_numbers(axes: "Axes", place: float, bar: Bar) -> None:
-    """Score and relative change at the foot of the bar, where no mark can cover them."""
-    assert bar.score is not None
+        # each seed as a dot in the right half of the bar, clear of the error bar and of the paper's mark
+        values = list(bar.score.by_seeds.values())
+        places = [place + 0.12 + index * (0.2 / max(1, len(values) - 1)) for index in range(len(values))]
+        axes.plot(places, values, ls="", marker="o", markersize=2.8, mfc="white", mec=INK, mew=0.6, zorder=5)
+    # score and relative change at the foot of the bar, where no mark can cover them
     ink = "white" if bar.row.kept else INK
-    box = {"boxstyle": "round,pad=0.15", "fc": KEPT if bar.row.kept else DISCARDED, "ec": "none"}
+    box = {"boxstyle": "round,pad=0.15", "fc": fill, "ec": "none"}
     foot: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "ha": "center", "va": "bottom", "zorder": 7}
-    axes.text(place, 0.125, number(bar.score.mean), color=ink, weight="bold", fontsize=8.5, bbox=box, **foot)
+    axes.text(place, 0.125, number(mean), color=ink, weight="bold", fontsize=8.5, bbox=box, **foot)
     if bar.delta_percent is not None:
         axes.text(place, 0.045, signed_percent(bar.delta_percent), color=ink, fontsize=6.6, bbox=box, **foot)
 
@@ -285,20 +269,14 @@ def _subtitle(bars: Bars) -> str:
         quantity = (
             f"Mean of the {len(bars.tasks)} tasks that all shown variants have (without {left_out}): not the average"
         )
-    return f"{quantity}; {_spread(bars)}."
-
-
-def _spread(bars: Bars) -> str:
     scores = [bar.score for bar in bars.bars if bar.score]
     spreads = [score.spread for score in scores if score.spread is not None]
-    if not scores:
-        return "no scores yet"
     if not spreads:
-        return "one seed: spread unknown"
+        return f"{quantity}; {'one seed: spread unknown' if scores else 'no scores yet'}."
     counts = sorted({len(score.by_seeds) for score in scores} - {1})
     seeds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     between = f"{number(min(spreads))} to {number(max(spreads))}"
-    return f"n = {seeds} seeds, standard deviation {between} points"
+    return f"{quantity}; n = {seeds} seeds, standard deviation {between} points."
 
 
 def _legend_handles(bars: Bars) -> list[Any]:

@@ -122,12 +122,20 @@ def _draw_column(axes: "Axes", forest: Forest, place: int, most_letters: int) ->
         axes.axhspan(line - 0.5, line + 0.5, color=shade, lw=0, zorder=0)
         if isinstance(cell, Strip) and low <= cell.comparison.mean <= high:
             _draw_strip(axes, cell, line)
-        elif isinstance(cell, Strip):
-            _point_to(axes, cell, line, low if cell.comparison.mean < low else high)
+        elif isinstance(cell, Strip):  # beyond the edge: an arrow there
+            is_left = cell.comparison.mean < low
+            style: dict[str, Any] = {"marker": "<" if is_left else ">", "ms": 4.5, "color": _colour(cell)}
+            axes.plot(low if is_left else high, line, ls="", zorder=5, clip_on=False, **style)
         elif cell:
-            _print_reason(axes, textwrap.shorten(cell, most_letters, placeholder=" …"), line, shade)
-    words = "\n".join(textwrap.wrap(title, max(12, most_letters)))
-    axes.set_title(words, fontsize=7, weight="bold", color=INK, loc="left", pad=4)
+            reason = textwrap.shorten(cell, most_letters, placeholder=" …")
+            box = {"fc": shade, "ec": "none", "pad": 0.5}  # the zero line stays clear of words
+            words: dict[str, Any] = {"fontsize": 6, "color": GREY, "va": "center", "bbox": box}
+            axes.text(0.02, line, reason, transform=axes.get_yaxis_transform(), **words)
+        if isinstance(cell, Strip):
+            text = signed(cell.comparison.mean, cell.digits - 1)
+            axes.text(1.05, line, text, transform=axes.get_yaxis_transform(), fontsize=6, color=INK, va="center")
+    title_words = "\n".join(textwrap.wrap(title, max(12, most_letters)))
+    axes.set_title(title_words, fontsize=7, weight="bold", color=INK, loc="left", pad=4)
     unit_words = "\n".join(textwrap.wrap(unit, max(12, int(1.2 * most_letters))))
     axes.set_xlabel(unit_words, fontsize=6, color=INK)
     axes.set_yticks([])
@@ -136,27 +144,12 @@ def _draw_column(axes: "Axes", forest: Forest, place: int, most_letters: int) ->
     axes.spines[["top", "right", "left"]].set_visible(False)
 
 
-def _point_to(axes: "Axes", strip: Strip, line: int, edge: float) -> None:
-    """An arrow at the edge in place of a difference that lies beyond it, with its number."""
-    marker = "<" if strip.comparison.mean < 0 else ">"
-    colour = GREY if strip.quiet else KEPT
-    axes.plot(edge, line, ls="", marker=marker, ms=4.5, color=colour, zorder=5, clip_on=False)
-    _print_number(axes, strip, line)
-
-
-def _print_number(axes: "Axes", strip: Strip, line: int) -> None:
-    text = signed(strip.comparison.mean, strip.digits - 1)
-    axes.text(1.05, line, text, transform=axes.get_yaxis_transform(), fontsize=6, color=INK, va="center")
-
-
-def _print_reason(axes: "Axes", reason: str, line: int, shade: str) -> None:
-    box = {"fc": shade, "ec": "none", "pad": 0.5}  # the zero line stays clear of words
-    words: dict[str, Any] = {"fontsize": 6, "color": GREY, "va": "center", "bbox": box}
-    axes.text(0.02, line, reason, transform=axes.get_yaxis_transform(), **words)
+def _colour(strip: Strip) -> str:
+    return GREY if strip.quiet else KEPT
 
 
 def _draw_strip(axes: "Axes", strip: Strip, line: int) -> None:
-    found, colour = strip.comparison, GREY if strip.quiet else KEPT
+    found, colour = strip.comparison, _colour(strip)
     flat: dict[str, Any] = {"solid_capstyle": "butt"}
     if strip.examples is not None:
         axes.plot(strip.examples, (line + 0.33, line + 0.33), color=FAINT, lw=1.0, zorder=2, **flat)
@@ -166,7 +159,6 @@ def _draw_strip(axes: "Axes", strip: Strip, line: int) -> None:
         ring: dict[str, Any] = {"ls": "", "marker": "o", "ms": 3.0, "mfc": "white", "mec": colour, "mew": 0.7}
         axes.plot(found.differences, [line] * found.seeds, zorder=4, **ring)
     axes.plot(found.mean, line, ls="", marker="D", ms=3.6, color=colour, zorder=5)
-    _print_number(axes, strip, line)
 
 
 def near_strips(strips: Sequence[Strip]) -> list[Strip]:

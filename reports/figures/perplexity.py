@@ -60,7 +60,6 @@ def perplexity_lines(group: Group, evidence: Evidence) -> tuple[PerplexityLine, 
 
 @rendered
 def figure2(lines: Sequence[PerplexityLine], group: Group) -> "Figure":
-    """The figure."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5.6, 4.0), layout="constrained")
@@ -99,31 +98,19 @@ FACTS = ("model", "text", "tokens", "pseudo_perplexity", "low", "high", "positio
 
 def perplexity_table(lines: Sequence[PerplexityLine], group: Group) -> Table:
     """The numbers of the figure: one line a checkpoint and length."""
-    points = [(line, point) for line in lines for point in line.points]
+    shown, facts, records = [], [], []
+    for line in lines:
+        for point in line.points:
+            mean, ends, counts = point.pseudo_perplexity, (point.low, point.high), (point.positions, point.documents)
+            texts = f"{point.tokens:,}", number(mean, 2), " to ".join(number(end, 2) for end in ends)
+            shown.append((line.label, line.text, *texts, *(f"{count:,}" for count in counts)))
+            facts.append((line.label, line.text, point.tokens, mean, *ends, *counts, line.id))
+            records.append((line.id,))
     return Table(
         title=f"Pseudo-perplexity by length (scale {group.scale}, data {group.data})",
-        shown=frame_of(
-            [
-                (
-                    *(line.label, line.text, f"{point.tokens:,}", number(point.pseudo_perplexity, 2)),
-                    f"{number(point.low, 2)} to {number(point.high, 2)}",
-                    *(f"{point.positions:,}", f"{point.documents:,}"),
-                )
-                for line, point in points
-            ],
-            ("Model", "Text", "Tokens", "Pseudo-perplexity", "95 %", "Positions", "Documents"),
-        ),
-        facts=frame_of(
-            [
-                (
-                    *(line.label, line.text, point.tokens, point.pseudo_perplexity, point.low, point.high),
-                    *(point.positions, point.documents, line.id),
-                )
-                for line, point in points
-            ],
-            FACTS,
-        ),
+        shown=frame_of(shown, ("Model", "Text", "Tokens", "Pseudo-perplexity", "95 %", "Positions", "Documents")),
+        facts=frame_of(facts, FACTS),
         alignment="ll" + "r" * 5,
         notes=("exp of the mean loss of tokens that are masked alone.", describe_documents(lines), OF_THE_PAPER),
-        records=tuple((line.id,) for line, _ in points),
+        records=tuple(records),
     )

@@ -131,7 +131,6 @@ def _facts(line: ThroughputLine) -> Iterator[list[Any]]:
 
 @rendered
 def figure3(lines: Sequence[ThroughputLine]) -> "Figure":
-    """The figure."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5.8, 4.2), layout="constrained")
