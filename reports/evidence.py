@@ -108,6 +108,11 @@ class Evidence:
         frames = (self.runs, self.pilots, self.trials, self.embeddings, self.perplexities)
         return sorted({group for frame in frames for group in zip(frame.scale, frame.data, strict=True)})
 
+    @property
+    def seeds(self) -> dict[str, int]:
+        """The seed of each run."""
+        return dict(zip(self.runs.id, self.runs.seed, strict=True))
+
     def vocabulary(self, scale: Scale, data: str) -> Vocabulary:
         """Whether the tokenizers of most runs were trained on their data."""
         own = pd.concat([select_group(frame, scale, data).vocabulary for frame in (self.runs, self.pilots)])

@@ -119,7 +119,7 @@ def shared_tasks(rows: Sequence[EmbeddingRow]) -> tuple[str, ...]:
 def find_embeddings(group: Group, evidence: Evidence) -> Embeddings:
     """A row for every encoder, suite and protocol that has a score."""
     results = select_group(evidence.embeddings, group.scale, group.data)
-    seeds, labels = dict(zip(evidence.runs.id, evidence.runs.seed, strict=True)), label_runs(group, evidence.runs)
+    seeds, labels = evidence.seeds, label_runs(group, evidence.runs)
     is_known = results.run.isin(set(seeds)) | results.model.notna()
     strangers = results[~is_known].run.value_counts()
     results = results[is_known].sort_values("id")

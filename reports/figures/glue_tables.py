@@ -169,7 +169,10 @@ def _cells(row: Row, shared: tuple[str, ...], corpora: Sequence[str]) -> dict[st
     return {
         "Source": THIS_STUDY,
         "Model": row.label,
-        **{TASKS[task].title: _print_cell(cell) for task, cell in row.cells.items()},
+        **{
+            TASKS[task].title: print_estimate(own.score) + (own.marks if own.score else "")
+            for task, own in row.cells.items()
+        },
         "Average": print_estimate(row.average),
         "Seeds": str(len(row.average.by_seeds)) if row.average else DASH,
         f"Mean of {len(shared)} shared": print_estimate(row.mean_over(shared)),
@@ -180,10 +183,6 @@ def _cells(row: Row, shared: tuple[str, ...], corpora: Sequence[str]) -> dict[st
 def print_estimate(estimate: Estimate | None, digits: int = 1) -> str:
     """A mean, ± the standard deviation over seeds."""
     return with_deviation(estimate.mean, estimate.spread, digits) if estimate else DASH
-
-
-def _print_cell(cell: Cell) -> str:
-    return DASH if cell.score is None else f"{print_estimate(cell.score)}{cell.marks}"
 
 
 def _records(row: Row, shared: tuple[str, ...], corpora: Sequence[str]) -> dict[str, Sequence[str]]:
@@ -254,6 +253,12 @@ def table5(group: Group) -> Table:
     """The best point of the grid for each task, as batch/rate/decay."""
     ours = [row for row in group.recorded_rows if row.scored_tasks]
     printed = [[PAPER, model, *map(point_name, points.values())] for model, points in published.table5().items()]
+    (source,) = published.read("table5").source.unique()
+    paper = [
+        [PAPER, model, task, *_axes_of(point), *[None] * 4, source, ""]
+        for model, points in published.table5().items()
+        for task, point in points.items()
+    ]
     shown = [[THIS_STUDY, row.label, *(_print_point(row.cells[task]) for task in TASKS)] for row in ours]
     lines = [
         "Points as batch size/learning rate/weight decay. The paper's rows are as printed there, from its own grid.",
@@ -268,9 +273,7 @@ def table5(group: Group) -> Table:
     return Table(
         title=f"Table 5: optimal hyper-parameters (scale {group.scale}, data {group.data})",
         shown=frame_of([*printed, *shown], ("Source", "Model", *(task.title for task in TASKS.values()))),
-        facts=frame_of(
-            [*_published_points(), *(facts for row in ours for facts in _best_points(row))], FACTS_OF_TABLE_5
-        ),
+        facts=frame_of([*paper, *(facts for row in ours for facts in _best_points(row))], FACTS_OF_TABLE_5),
         alignment="ll" + "r" * len(TASKS),
         notes=(*warnings(group), *lines),
         rules=frozenset({len(printed)} if ours else ()),
@@ -281,20 +284,12 @@ def _print_point(cell: Cell) -> str:
     return DASH if cell.point is None else point_name(cell.point) + ("" if cell.is_best_of_whole_grid else "†")
 
 
-def _published_points() -> Iterator[list[Any]]:
-    (source,) = published.read("table5").source.unique()
-    for model, points in published.table5().items():
-        for task, point in points.items():
-            yield [PAPER, model, task, *_axes_of(point), None, None, None, None, source, ""]
-
-
 def _best_points(row: Row) -> Iterator[list[Any]]:
     for task, cell in row.cells.items():
         if cell.point is not None and cell.score is not None:
             counts = cell.score.mean, len(cell.score.by_seeds), cell.recorded.point.nunique()
-            whole = "yes" if cell.is_best_of_whole_grid else "no"
-            ids = " ".join(row.trial_ids([task]))
-            yield [THIS_STUDY, row.label, task, *_axes_of(cell.point), *counts, whole, row.source, ids]
+            about = "yes" if cell.is_best_of_whole_grid else "no", row.source, " ".join(row.trial_ids([task]))
+            yield [THIS_STUDY, row.label, task, *_axes_of(cell.point), *counts, *about]
 
 
 def _axes_of(point: Point) -> tuple[int, str, str]:

@@ -41,7 +41,7 @@ class PerplexityLine:
 
 def perplexity_lines(group: Group, evidence: Evidence) -> tuple[PerplexityLine, ...]:
     """The lines of a group, by label and seed."""
-    seeds, labels = dict(zip(evidence.runs.id, evidence.runs.seed, strict=True)), label_runs(group, evidence.runs)
+    seeds, labels = evidence.seeds, label_runs(group, evidence.runs)
     lines = []
     for result in select_group(evidence.perplexities, group.scale, group.data).itertuples():
         own = f"{labels[result.run]}, seed {seeds[result.run]}" if result.run in seeds else f"run {result.run}"

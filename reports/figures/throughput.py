@@ -77,7 +77,7 @@ def table9(lines: Sequence[ThroughputLine]) -> Table:
         shown=frame_of(
             [*printed, *ours], ("Source", "Model", "Device", "Precision", *(f"{length:,}" for length in lengths))
         ),
-        facts=frame_of([*_paper_facts(), *(facts for line in lines for facts in _facts(line))], FACTS),
+        facts=frame_of(list(_facts(lines)), FACTS),
         alignment="llll" + "r" * len(lengths),
         notes=(
             "By sequence length in tokens; ours are medians of real tokens after warm-up at the best batch size found, "
@@ -115,18 +115,16 @@ def _print_speeds(thousands: dict[int, tuple[float, float]], lengths: Sequence[i
     return [with_deviation(*thousands[length]) if length in thousands else DASH for length in lengths]
 
 
-def _paper_facts() -> Iterator[list[Any]]:
+def _facts(lines: Sequence[ThroughputLine]) -> Iterator[list[Any]]:
     for row in published.table9():
         for length, (thousands, spread) in row.thousands.items():
             numbers = thousands * THOUSAND, spread * THOUSAND
             yield [PAPER, row.model, PAPER_DEVICE, "", length, None, *numbers, None, None, "", row.source, ""]
-
-
-def _facts(line: ThroughputLine) -> Iterator[list[Any]]:
-    for each in line.results.itertuples():
-        names = THIS_STUDY, line.model, line.device, line.precision, each.sequence_tokens, each.batch_size
-        numbers = each.tokens_per_second, each.spread, each.parameters, each.steps
-        yield [*names, *numbers, each.date, "", each.id]
+    for line in lines:
+        for each in line.results.itertuples():
+            names = THIS_STUDY, line.model, line.device, line.precision, each.sequence_tokens, each.batch_size
+            own = each.tokens_per_second, each.spread, each.parameters, each.steps, each.date
+            yield [*names, *own, "", each.id]
 
 
 @rendered

@@ -10,9 +10,8 @@ import pandas as pd
 
 from ablations.ladder import M0
 from ablations.scales import Scale, Vocabulary, scaled
-from ablations.variant import Recipe
 from neobert.identity import difference, plain
-from neobert.recipe import FineTuning, Pretraining
+from neobert.recipe import FineTuning, Pretraining, Value
 from reports.analysis.quantities import READOUTS
 from reports.evidence import Evidence
 from reports.scores import POINTS_OF_SCORE, point_name
@@ -103,28 +102,26 @@ class Register:
 
 def _describe(evidence: Evidence, wanted: set[str]) -> dict[str, Described]:
     """What is said of the records that are asked for, by id."""
-    seeds = dict(zip(evidence.runs.id, evidence.runs.seed, strict=True))
+    seeds = evidence.seeds
     losses: dict[str, list[str]] = {}
     own_context = evidence.heldout[evidence.heldout.context.isna()]
     for run, corpus, loss in zip(own_context.run, own_context.corpus, own_context.loss, strict=True):
         losses.setdefault(run, []).append(f"{number(loss, 4)} on {corpus}")
     values: dict[str, list[str]] = {}
-    for name, readout, corpus, answer in zip(
-        *(evidence.readouts[column] for column in ("id", "readout", "corpus", "answer")), strict=True
-    ):
-        facts = READOUTS[readout]
-        values.setdefault(name, []).append(f"{number(facts.factor * answer.value, facts.digits)} on {corpus}")
-    changes_of_run, changes_of_trial = cache(_changes_of_run), cache(_changes_of_trial)
+    for each in evidence.readouts.itertuples():
+        value = number(READOUTS[each.readout].factor * each.answer.value, READOUTS[each.readout].digits)
+        values.setdefault(each.id, []).append(f"{value} on {each.corpus}")
+    changes = cache(_changes)
     describers: list[tuple[Any, Callable[[Any], Described]]] = [
         (
             pd.concat([evidence.runs, evidence.pilots]),
             lambda run: _describe_run(
-                run, losses.get(run.id, []), changes_of_run(run.scale, run.vocabulary, run.recipe)
+                run, losses.get(run.id, []), changes(Pretraining, run.scale, run.vocabulary, run.recipe)
             ),
         ),
         (
             evidence.trials,
-            lambda trial: _describe_trial(trial, seeds, changes_of_trial(trial.scale, trial.protocol)),
+            lambda trial: _describe_trial(trial, seeds, changes(FineTuning, trial.scale, "published", trial.protocol)),
         ),
         (evidence.embeddings, _describe_embedding),
         (evidence.perplexities, _describe_perplexity),
@@ -236,21 +233,13 @@ def _costs(record: Any) -> Described:
     }
 
 
-def _base(scale: Scale, vocabulary: Vocabulary) -> Recipe:
-    return scaled(M0.recipe, scale, vocabulary)
-
-
-def _changes_of_run(scale: Scale, vocabulary: Vocabulary, recipe: str) -> str:
-    changes = difference(_base(scale, vocabulary).pretraining, Pretraining.model_validate_json(recipe))
-    return _changes_in_words({path: pair for path, pair in changes.items() if path != "seed"})
-
-
-def _changes_of_trial(scale: Scale, protocol: str) -> str:
-    return _changes_in_words(difference(_base(scale, "published").finetuning, FineTuning.model_validate_json(protocol)))
-
-
-def _changes_in_words(changes: Mapping[str, Sequence[Any]]) -> str:
-    return "\n".join(f"{path}: {_value(old)} → {_value(new)}" for path, (old, new) in changes.items()) or "nothing"
+def _changes(part: type[Value], scale: Scale, vocabulary: Vocabulary, recipe: str) -> str:
+    """What a part of a recipe, as JSON, has unlike the baseline's."""
+    base = scaled(M0.recipe, scale, vocabulary)
+    theirs = base.pretraining if part is Pretraining else base.finetuning
+    found = difference(theirs, part.model_validate_json(recipe)).items()
+    lines = [f"{path}: {_value(old)} → {_value(new)}" for path, (old, new) in found if path != "seed"]
+    return "\n".join(lines) or "nothing"
 
 
 def _value(value: Any) -> str:
