@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import acceptance
-from benchmarks.acceptance import CHECKS, RANK_CHECKS, describe, judge, main
-from benchmarks.checks import Check
+from benchmarks.acceptance import __main__ as acceptance
+from benchmarks.acceptance.__main__ import CHECKS, RANK_CHECKS, describe, judge, main
+from benchmarks.acceptance.checks import Check
 from benchmarks.measuring import Goal, Result
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_OFF, EXIT_REFUSED, EXIT_RUN_FAILED
 from neobert.files import json_bytes, read_json

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from ablations.plan import pretraining_runs
-from benchmarks.checks import Check, on_gpu
+from benchmarks.acceptance.checks import Check, on_gpu
 from benchmarks.contenders import Setting
 from benchmarks.measuring import Goal, Result
 from benchmarks.pretraining import ROW_TOKENS, SOURCE, TOKENS_PER_STEP, plan_worker, recipe_with

@@ -33,27 +33,27 @@ from neobert.files import json_bytes, read_json, replace_file
 from neobert.processes import REPOSITORY, end_with_parent, start_child, thread_variables, without_place
 
 if TYPE_CHECKING:
-    from benchmarks.checks import Check
+    from benchmarks.acceptance.checks import Check
 
 CHECKS = {
-    "environment": "benchmarks.checks:ENVIRONMENT",
-    "kernels": "benchmarks.checks:KERNELS",
-    "step": "benchmarks.checks:STEP",
-    "memory": "benchmarks.checks:MEMORY",
-    "syncs": "benchmarks.checks:SYNCS",
-    "speed": "benchmarks.checks:SPEED",
-    "profile": "benchmarks.checks:PROFILE",
-    "graphs": "benchmarks.checks:GRAPHS",
-    "contrastive": "benchmarks.checks:CONTRASTIVE",
-    "resume": "benchmarks.worker_checks:RESUME",
-    "group": "benchmarks.worker_checks:GROUP",
+    "environment": "benchmarks.acceptance.checks:ENVIRONMENT",
+    "kernels": "benchmarks.acceptance.checks:KERNELS",
+    "step": "benchmarks.acceptance.checks:STEP",
+    "memory": "benchmarks.acceptance.checks:MEMORY",
+    "syncs": "benchmarks.acceptance.checks:SYNCS",
+    "speed": "benchmarks.acceptance.checks:SPEED",
+    "profile": "benchmarks.acceptance.checks:PROFILE",
+    "graphs": "benchmarks.acceptance.checks:GRAPHS",
+    "contrastive": "benchmarks.acceptance.checks:CONTRASTIVE",
+    "resume": "benchmarks.acceptance.worker_checks:RESUME",
+    "group": "benchmarks.acceptance.worker_checks:GROUP",
 }
 """Where each `Check` stands, in the order in which they run."""
 
 RANK_CHECKS = {
-    "ranks": "benchmarks.worker_checks:RANKS",
-    "zero": "benchmarks.worker_checks:ZERO",
-    "scaling": "benchmarks.worker_checks:SCALING",
+    "ranks": "benchmarks.acceptance.worker_checks:RANKS",
+    "zero": "benchmarks.acceptance.worker_checks:ZERO",
+    "scaling": "benchmarks.acceptance.worker_checks:SCALING",
 }
 """Those that need two GPUs."""
 
@@ -188,7 +188,7 @@ def describe_end(code: int) -> str:
 
 def measure(name: str, rehearse: bool, into: Path) -> int:
     """Run one check here and write what it found, also where it ends with an error; an exit code."""
-    from benchmarks.checks import setting_here
+    from benchmarks.acceptance.checks import setting_here
 
     end_with_parent()
     check: Check = resolve_name({**CHECKS, **RANK_CHECKS}[name])
