@@ -20,7 +20,7 @@ def shorter(variant: Variant, share: float) -> Variant:
     """A variant with a share of the steps of each stage, in thousandths; warm-up and decay take the same share."""
     text = share_text(share)
     stages = tuple(
-        {name: round(getattr(stage, name) * share) for name in ("steps", "warmup_steps", "decay_steps")}
+        {name: round(getattr(stage, name) * share) for name in ("steps", "warmup_steps", "stable_steps", "decay_steps")}
         for stage in variant.recipe.pretraining.stages
     )
     change = Modification(f"{text} of the steps", source=SOURCE, stages=stages)

@@ -280,7 +280,7 @@ class Machine:
 def stage_memory(run: PretrainingRun, machine: Machine, rows: int | None = None) -> TrainingMemory:
     """What each GPU holds in a stage, with `rows` in a micro-batch (default: the machine's)."""
     recipe, stage = run.recipe, run.recipe.stages[-1]
-    batch = MicroBatchShape.of(rows or machine.rows(run), stage.context, recipe.masking.rate)
+    batch = MicroBatchShape.of(rows or machine.rows(run), stage.context, recipe.masking.highest_rate)
     return training_memory(recipe, run.context, batch, machine.engine, machine.gpus, stage.tokens_per_step)
 
 
@@ -415,4 +415,4 @@ COSTS: Mapping[Kind, Callable[[PlanCosts, Any], Cost]] = {
 def stage_flops(run: PretrainingRun) -> float:
     """Floating-point operations of a stage, if every slot held a token."""
     recipe, stage = run.recipe, run.recipe.stages[-1]
-    return training_flops_per_token(recipe.model, stage.context, recipe.masking.rate) * stage.tokens
+    return training_flops_per_token(recipe.model, stage.context, recipe.masking.mean_rate(run.stage)) * stage.tokens

@@ -120,6 +120,9 @@ M0 = Variant(
                 feedforward="gelu",  # Table 2
                 norm="layer_norm",  # Table 2, before the block
                 norm_epsilon=1e-8,  # code conf/model/bert.yaml
+                attention_window=0,  # every token sees its whole document
+                global_every=1,  # in every block
+                local_rotary_base=None,  # so no block is local
                 dropout=0,  # code: conf says 0.1 under a name the model ignores, so M0 was trained without (M0@dropout)
                 initialization=Initialization(
                     distribution="uniform",  # code model.py
@@ -137,6 +140,7 @@ M0 = Variant(
                 rate=0.15,  # Table 2
                 mask_share=0.8,  # Table 2
                 random_share=0.1,  # Table 2
+                final_rate=None,  # the same at all steps
             ),
             packing="padded",  # Table 2
             optimization=Optimization(
@@ -156,6 +160,7 @@ M0 = Variant(
                     tokens_per_step=131_072,  # Table 2; code 2 GPUs × 128 × 512
                     steps=1_000_000,  # §4
                     warmup_steps=2_000,  # §3.3
+                    stable_steps=0,  # the rate falls right behind the warm-up
                     decay_steps=900_000,  # §3.3: 90 % of the steps
                     mixture=(Subset(minimum_tokens=0, share=1.0),),
                 ),

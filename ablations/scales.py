@@ -244,6 +244,8 @@ def _shrink_model(model: dict[str, Any], rules: Rules, vocabulary: Vocabulary) -
         layer_divisor, width_divisor = rules.shape_divisors
         step = 2 * rules.heads
         layers, width = max(2, round(layers / layer_divisor)), max(step, round(width / width_divisor / step) * step)
+    if model["attention_window"]:
+        model["attention_window"] = max(2, _context(rules, model["attention_window"]) // 2 * 2)
     model.update(rules.model)
     model.update(layers=layers, width=width, heads=rules.heads, feedforward_width=round(ratio * width))
     if rules.trained_vocabulary_size is not None and vocabulary == "trained":
@@ -263,7 +265,9 @@ def _in_proportion(table: Mapping[int, int], number: int) -> int:
 def _shrink_stage(stage: dict[str, Any], rules: Rules) -> None:
     steps = rules.steps.get(stage["steps"]) or max(1, _in_proportion(rules.steps, stage["steps"]))
     stage["decay_steps"] = round(steps * stage["decay_steps"] / stage["steps"])
+    stable = round(steps * stage["stable_steps"] / stage["steps"])
     stage["warmup_steps"] = round(steps * rules.warmup_fraction) if stage["warmup_steps"] else 0
+    stage["stable_steps"] = max(0, min(stable, stage["decay_steps"] - stage["warmup_steps"] - 1))
     stage["steps"] = steps
     stage["context"] = _context(rules, stage["context"])
     tokens = rules.tokens_per_step.get(stage["tokens_per_step"])

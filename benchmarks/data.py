@@ -38,8 +38,8 @@ Outcome = dict[str, Any]
 FILES = 4
 MOST_TOKENS = 2**16  # of a vocabulary
 ENDLESS = 10**9
-BERT_MASKING = Masking(rate=0.15, mask_share=0.8, random_share=0.1)
-NEOBERT_MASKING = Masking(rate=0.2, mask_share=1.0, random_share=0.0)
+BERT_MASKING = Masking(rate=0.15, mask_share=0.8, random_share=0.1, final_rate=None)
+NEOBERT_MASKING = Masking(rate=0.2, mask_share=1.0, random_share=0.0, final_rate=None)
 IDS = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4, first_text_id=5, end_text_id=30_000)
 DATA = {"default": "synthetic", "help": "data folder with corpora and tokenizers"}
 SHORTEST = 8
@@ -81,6 +81,7 @@ def endless_stage(context: int, rows: int) -> Stage:
         tokens_per_step=context * rows,
         steps=ENDLESS,
         warmup_steps=0,
+        stable_steps=0,
         decay_steps=0,
         mixture=(Subset(minimum_tokens=0, share=1.0),),
     )

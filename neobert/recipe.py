@@ -85,7 +85,9 @@ class Model(Value):
     """The encoder's shape and parts.
 
     `feedforward_width` is nominal: a gated feed-forward takes two thirds of it, rounded up to a multiple of 8, so that
-    GELU and SwiGLU have equal parameters.
+    GELU and SwiGLU have equal parameters. Of every `global_every` blocks the first sees whole documents; the others are
+    local: a token sees `attention_window` tokens, half of them on each side, and its rotation has `local_rotary_base`
+    (None: that of all).
     """
 
     vocabulary_size: PositiveInt
@@ -100,6 +102,22 @@ class Model(Value):
     norm_epsilon: PositiveFloat
     dropout: NonNegativeFloat
     initialization: Initialization
+    attention_window: Annotated[NonNegativeInt, Neutral(0)]
+    global_every: Annotated[PositiveInt, Neutral(1)]
+    local_rotary_base: Annotated[PositiveFloat | None, Neutral(None)]
+
+    @model_validator(mode="after")
+    def _local_blocks_are_possible(self) -> Self:
+        if (self.attention_window > 0) != (self.global_every > 1):
+            raise ValueError(
+                f"attention_window {self.attention_window} with global_every {self.global_every}: local blocks need a "
+                "window of 2 tokens or more and global_every 2 or more, other models have 0 and 1"
+            )
+        if self.attention_window % 2:
+            raise ValueError(f"attention_window {self.attention_window} is odd, and half of it lies on each side")
+        if self.local_rotary_base is not None and not (self.attention_window and self.positions == "rotary"):
+            raise ValueError("local_rotary_base is for rotary positions in local blocks: leave it None, or set both")
+        return self
 
     @model_validator(mode="after")
     def _shape_is_possible(self) -> Self:
@@ -129,16 +147,35 @@ class Data(Value):
 
 class Masking(Value):
     """Masked language modelling: `rate` of the tokens are predicted; of these `mask_share` become [MASK] and
-    `random_share` a random token, the rest stay as they are."""
+    `random_share` a random token, the rest stay as they are. With a `final_rate` the rate goes there in a straight line
+    over the steps of the first stage, and later stages keep it."""
 
     rate: PositiveFloat
     mask_share: NonNegativeFloat
     random_share: NonNegativeFloat
+    final_rate: Annotated[PositiveFloat | None, Neutral(None)]
+
+    def at(self, progress: float) -> "Masking":
+        """What holds at a share of the first stage's steps, from 0 to 1."""
+        if self.final_rate is None:
+            return self
+        return self.model_copy(
+            update={"rate": self.rate + progress * (self.final_rate - self.rate), "final_rate": None}
+        )
+
+    def mean_rate(self, stage: int) -> float:
+        """The mean over the steps of a stage, which are counted from 0."""
+        return self.at(0.5 if stage == 0 else 1.0).rate
+
+    @property
+    def highest_rate(self) -> float:
+        """The highest of any step."""
+        return max(self.rate, self.final_rate or 0.0)
 
     @model_validator(mode="after")
     def _shares_add_up(self) -> Self:
-        if self.rate >= 1:
-            raise ValueError(f"masking rate {self.rate} leaves nothing to read: it must be below 1")
+        if self.highest_rate >= 1:
+            raise ValueError(f"masking rate {self.highest_rate} leaves nothing to read: it must be below 1")
         if self.mask_share + self.random_share > 1:
             raise ValueError(f"mask_share {self.mask_share} + random_share {self.random_share} exceed 1")
         return self
@@ -155,7 +192,7 @@ class Optimization(Value):
     weight_decay: NonNegativeFloat
     clip_norm: PositiveFloat
     peak_learning_rate: PositiveFloat
-    decay: Literal["linear", "cosine"]
+    decay: Literal["linear", "cosine", "sqrt"]
     floor_fraction: NonNegativeFloat
 
 
@@ -167,7 +204,8 @@ class Subset(Value):
 
 
 class Stage(Value):
-    """One stretch of pre-training. The rate rises over `warmup_steps`, reaches its floor at `decay_steps` and stays."""
+    """One stretch of pre-training. The rate rises over `warmup_steps`, stays at its peak for `stable_steps`, reaches
+    its floor at `decay_steps` and stays there."""
 
     context: PositiveInt
     tokens_per_step: PositiveInt
@@ -175,6 +213,7 @@ class Stage(Value):
     warmup_steps: NonNegativeInt
     decay_steps: NonNegativeInt
     mixture: tuple[Subset, ...]
+    stable_steps: Annotated[NonNegativeInt, Neutral(0)]
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
@@ -182,6 +221,11 @@ class Stage(Value):
             raise ValueError(f"tokens_per_step {self.tokens_per_step} is no multiple of the context {self.context}")
         if self.decay_steps and self.decay_steps <= self.warmup_steps:
             raise ValueError(f"decay_steps {self.decay_steps} must lie behind warmup_steps {self.warmup_steps} or be 0")
+        if self.stable_steps and self.decay_steps <= self.warmup_steps + self.stable_steps:
+            raise ValueError(
+                f"decay_steps {self.decay_steps} must lie behind warmup_steps {self.warmup_steps} and stable_steps "
+                f"{self.stable_steps}"
+            )
         if abs(sum(subset.share for subset in self.mixture) - 1) > 1e-9:
             raise ValueError(f"the shares of a mixture must add up to 1, not {sum(s.share for s in self.mixture)}")
         return self

@@ -146,7 +146,7 @@ def _filled(size: int, padding: int, places: Integers | slice, values: Integers)
     return filled
 
 
-HELDOUT_MASKING = Masking(rate=0.15, mask_share=1.0, random_share=0.0)
+HELDOUT_MASKING = Masking(rate=0.15, mask_share=1.0, random_share=0.0, final_rate=None)
 HELDOUT_SEED = 20_250_226
 """One masking for every variant, so that their losses can be compared."""
 

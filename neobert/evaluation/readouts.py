@@ -58,7 +58,7 @@ MOST_MASKS = 4
 worth more than more masks: two checkpoints of a laptop run differed on web with a standard error of 0.0109 nats over
 256 KiB under four masks, of 0.0146 under one, which over four times the text is 0.0073."""
 MASK_SEED = 20_261_122
-MIXED_MASKING = Masking(rate=0.15, mask_share=0.8, random_share=0.1)
+MIXED_MASKING = Masking(rate=0.15, mask_share=0.8, random_share=0.1, final_rate=None)
 """BERT's scheme; the other one is `HELDOUT_MASKING`."""
 
 

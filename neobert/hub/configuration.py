@@ -28,6 +28,9 @@ RECIPE_NAMES = {
     "norm": "norm",
     "norm_eps": "norm_epsilon",
     "dropout": "dropout",
+    "attention_window": "attention_window",
+    "global_every": "global_every",
+    "local_rotary_base": "local_rotary_base",
 }
 """Keys of config.json, and their fields of `recipe.Model`."""
 
@@ -83,6 +86,9 @@ class NeoBERTConfig(PreTrainedConfig):
         norm (`str`): `"rms_norm"` or `"layer_norm"`.
         norm_eps (`float`): What a norm adds to the variance.
         dropout (`float`): Dropout behind attention and feed-forward.
+        attention_window (`int`): Tokens that a token of a local block sees, half of them on each side; 0: no block is.
+        global_every (`int`): Of so many blocks the first is global, the others are local.
+        local_rotary_base (`float`): Base of the rotary angles of local blocks (default: that of all).
         init_distribution (`str`): `"uniform"` or `"normal"`.
         decoder_init_range, embedding_init_range, position_init_range (`float`):
             Half-width or standard deviation of new matrices, token embeddings and learned positions.
@@ -119,6 +125,9 @@ class NeoBERTConfig(PreTrainedConfig):
     norm: Literal["layer_norm", "rms_norm"] = "rms_norm"
     norm_eps: float = 1e-5
     dropout: float = 0.0
+    attention_window: int = 0
+    global_every: int = 1
+    local_rotary_base: float | None = None
     init_distribution: Literal["uniform", "normal"] = "uniform"
     decoder_init_range: float = 0.02
     embedding_init_range: float = 0.02

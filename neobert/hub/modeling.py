@@ -1,7 +1,7 @@
 """The encoder as a transformers model: the blocks of `neobert.model` under transformers' attention interface."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.masking_utils import (
+    and_masks,
     create_bidirectional_mask,
     find_packed_sequence_indices,
     packed_sequence_mask_function,
@@ -76,6 +77,11 @@ class InterfaceAttention:
         )
         self.weights.append(weights)
         return attended
+
+
+def near_mask_function(window: int) -> Callable[..., Any]:
+    """In the form of transformers' mask functions: whether two places of a row are no farther apart than a window."""
+    return lambda row, head, asking, asked: abs(asking - asked) <= window
 
 
 def refuse_mask(mask: Tensor | None, embeddings: Tensor) -> None:
@@ -255,6 +261,7 @@ class NeoBERTModel(NeoBERTPreTrainedModel):
         self.positional_embedding = encoder.positional_embedding
         self.transformer_encoder = encoder.transformer_encoder
         self.layer_norm = encoder.layer_norm
+        self.local = encoder.local
         self.gradient_checkpointing = False
         self.post_init()
 
@@ -295,7 +302,11 @@ class NeoBERTModel(NeoBERTPreTrainedModel):
         positions = self._positions(embeddings, attention_mask, position_ids)
         wants_attentions = self.config.output_attentions if output_attentions is None else output_attentions
         attention = self._attention(embeddings, attention_mask, position_ids, bool(wants_attentions), kwargs)
-        states = self._states(embeddings, AttentionPlan(positions, attention=attention))
+        local = None
+        if self.local is not None:
+            nearby = self._attention(embeddings, attention_mask, position_ids, False, kwargs, self.local.window)
+            local = AttentionPlan(positions, attention=replace(nearby, weights=attention.weights))
+        states = self._states(embeddings, AttentionPlan(positions, attention=attention), local)
         wants_states = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         return BaseModelOutput(
             last_hidden_state=states[-1],
@@ -303,15 +314,18 @@ class NeoBERTModel(NeoBERTPreTrainedModel):
             attentions=tuple(attention.weights[: len(self.transformer_encoder)]) if wants_attentions else None,
         )
 
-    def _states(self, embeddings: Tensor, plan: AttentionPlan) -> list[Tensor]:
-        """The input of each block, and the output of the last norm."""
+    def _states(self, embeddings: Tensor, plan: AttentionPlan, local: AttentionPlan | None) -> list[Tensor]:
+        """The input of each block, and the output of the last norm; `local` is the plan of local blocks."""
         plan = plan.with_bias(self.positional_embedding.score_bias(plan.positions))
         states = [self.positional_embedding.add(embeddings, plan.positions, plan.most_tokens)]
-        rotation = self.positional_embedding.rotation(plan.positions, real=True)
+        whole = part = plan, self.positional_embedding.rotation(plan.positions, real=True)
+        if self.local is not None and local is not None:
+            part = local, self.local.rotation(plan.positions, real=True) or whole[1]
         is_recomputed = self.gradient_checkpointing and self.training
-        for block in self.transformer_encoder:
+        for number, block in enumerate(self.transformer_encoder):
             call = partial(self._gradient_checkpointing_func, block.__call__) if is_recomputed else block
-            states.append(call(states[-1], plan, rotation))
+            view = part if self.local is not None and self.local.has(number) else whole
+            states.append(call(states[-1], *view))
         states[-1] = self.layer_norm(states[-1])
         return states
 
@@ -349,7 +363,13 @@ class NeoBERTModel(NeoBERTPreTrainedModel):
         position_ids: Tensor | None,
         wants_attentions: bool,
         options: Mapping[str, Any],
+        window: int = 0,
     ) -> InterfaceAttention:
+        """transformers' attention function with its mask; with a `window` tokens see so many on each side.
+
+        Raises:
+            ValueError: the implementation cannot give what is asked for.
+        """
         implementation = self.config._attn_implementation
         if wants_attentions and implementation != "eager":
             raise ValueError(
@@ -359,10 +379,14 @@ class NeoBERTModel(NeoBERTPreTrainedModel):
         function = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention)
         if mask is not None and mask.ndim == 4 and not mask.is_floating_point():
             mask = mask.bool()
+        if window and mask is not None and mask.ndim == 4:
+            raise ValueError("local blocks make their own masks: give an attention_mask of (rows, tokens)")
         rows, tokens, _ = embeddings.shape
         documents = None
         if position_ids is not None and mask is None:
             documents = find_packed_sequence_indices(position_ids.expand(rows, tokens))
+        if window and "flash" in implementation:
+            options = {**options, "sliding_window": window + 1}  # transformers counts the token itself
         if documents is not None and "flash" in implementation:
             if rows > 1:
                 raise ValueError(
@@ -370,9 +394,13 @@ class NeoBERTModel(NeoBERTPreTrainedModel):
                     "alone: flatten the batch to one row, or give an attention_mask"
                 )
             return InterfaceAttention(function, self, None, {**options, "position_ids": position_ids})
-        together = None if documents is None else packed_sequence_mask_function(documents)
+        functions = [] if documents is None else [packed_sequence_mask_function(documents)]
+        functions += [near_mask_function(window)] if window and "flash" not in implementation else []
         visible = create_bidirectional_mask(
-            config=self.config, inputs_embeds=embeddings, attention_mask=mask, and_mask_function=together
+            config=self.config,
+            inputs_embeds=embeddings,
+            attention_mask=mask,
+            and_mask_function=and_masks(*functions) if functions else None,
         )
         return InterfaceAttention(function, self, visible, options)
 

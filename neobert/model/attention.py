@@ -112,6 +112,7 @@ class AttentionPlan(Tensors):
     longest: a bound on the longest document, in tokens; 0 stands for a whole row.
     attention: the caller's own attention function, which masks by itself and replaces all of the above but the
         positions.
+    window: how far a token sees on each side, in tokens of its document; 0 stands for all of it.
     With none of bias, boundaries and attention every token sees its whole row.
     """
 
@@ -121,6 +122,7 @@ class AttentionPlan(Tensors):
     longest: int = 0
     documents: Tensor | None = None
     attention: Attention | None = None
+    window: int = 0
 
     @property
     def most_tokens(self) -> int:
@@ -139,14 +141,22 @@ class AttentionPlan(Tensors):
         if score_bias is None:
             if self.documents is None or self.boundaries is not None:
                 return self
-            return replace(self, bias=_same_document(self.documents, self.documents), documents=None)
+            return replace(self, bias=_bias_of_documents(self.documents, self.documents), documents=None)
         if self.attention is not None:
             raise ValueError(f"{type(self.attention).__name__} takes no score bias, which this model's positions add")
-        bias = self.bias if self.documents is None else _same_document(self.documents, self.documents)
+        bias = self.bias if self.documents is None else _bias_of_documents(self.documents, self.documents)
         if bias is None and self.boundaries is not None:
             raise ValueError("variable-length attention takes no score bias, which this model's positions add")
         combined = score_bias if bias is None else score_bias + bias
         return replace(self, bias=combined, documents=None, boundaries=None)
+
+    def within(self, window: int) -> Self:
+        """The plan for tokens that see `window` tokens of their document on each side, from the plan of `with_bias`."""
+        assert self.attention is None, "a caller's own attention function masks by itself"
+        if self.documents is not None:  # variable-length kernels take a window, others compute their bias anyway
+            return replace(self, window=window)
+        near = _bias_where(_is_near(self.positions, self.positions, window))
+        return replace(self, bias=near if self.bias is None else self.bias + near, window=window)
 
 
 def packed_plan(documents: Tensor, positions: Tensor, device: torch.device | None = None) -> AttentionPlan:
@@ -236,18 +246,21 @@ def _variable_length_attention(
     flat = query.flatten(0, 1), key.flatten(0, 1), value.flatten(0, 1)
     asked, longest = plan.boundaries, plan.longest
     assert asked is not None
+    # A kernel counts the window from the end of the queries, which are as many as the keys.
+    window = (plan.window, plan.window) if plan.window else (-1, -1)
     if is_flash_attn_available() and current_flash_attention_impl() is None:
         from flash_attn import flash_attn_varlen_func
 
         attended = flash_attn_varlen_func(
             *(*flat, asking, asked, longest, longest),
             softmax_scale=scale,
+            window_size=window,
             deterministic=torch.are_deterministic_algorithms_enabled(),
         )
     else:
         from torch.nn.attention.varlen import varlen_attn
 
-        attended = varlen_attn(*flat, asking, asked, longest, longest, scale=scale)
+        attended = varlen_attn(*flat, asking, asked, longest, longest, scale=scale, window_size=window)
     return attended.view(query.shape)
 
 
@@ -276,15 +289,31 @@ def explicit_attention(query: Tensor, key: Tensor, value: Tensor, bias: Tensor |
 def _bias(plan: AttentionPlan, gather: GatherIndex | None) -> Tensor | None:
     """The bias for all queries or those of `gather`: (rows, 1 or heads, queries or 1, tokens)."""
     if plan.documents is not None:
-        asking = plan.documents if gather is None else take_places(plan.documents, gather.queries)
-        return _same_document(asking, plan.documents)
+        visible = _is_same_document(_asking(plan.documents, gather), plan.documents)
+        if plan.window:
+            visible = visible & _is_near(_asking(plan.positions, gather), plan.positions, plan.window)
+        return _bias_where(visible)
     if plan.bias is None or gather is None or plan.bias.shape[2] == 1:
         return plan.bias
     return take_places(plan.bias.transpose(1, 2), gather.queries).transpose(1, 2)
 
 
-def _same_document(asking: Tensor, asked: Tensor) -> Tensor:
-    return _bias_where(asking[:, None, :, None] == asked[:, None, None, :])
+def _asking(values: Tensor, gather: GatherIndex | None) -> Tensor:
+    """Those of all tokens, (rows, tokens), or of the queries that are gathered."""
+    return values if gather is None else take_places(values, gather.queries)
+
+
+def _bias_of_documents(asking: Tensor, asked: Tensor) -> Tensor:
+    return _bias_where(_is_same_document(asking, asked))
+
+
+def _is_same_document(asking: Tensor, asked: Tensor) -> Tensor:
+    return asking[:, None, :, None] == asked[:, None, None, :]
+
+
+def _is_near(asking: Tensor, asked: Tensor, window: int) -> Tensor:
+    """(rows, 1, queries, tokens): whether positions are no farther apart than a window."""
+    return (asking[:, None, :, None] - asked[:, None, None, :]).abs() <= window
 
 
 def _bias_where(visible: Tensor) -> Tensor:

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from neobert import recipe
-from neobert.model.encoder import Block, Encoder
+from neobert.model.encoder import Block, Encoder, LocalBlocks
 from neobert.model.heads import Classifier, MaskedLanguageModel
 from neobert.model.layers import FEEDFORWARDS, NORMS
-from neobert.model.positions import POSITIONS, LearnedPositions
+from neobert.model.positions import POSITIONS, LearnedPositions, LocalRotaryPositions
 
 
 def _build_block(model: recipe.Model) -> Block:
@@ -33,7 +33,15 @@ def build_encoder(model: recipe.Model, context: int) -> Encoder:
         positions=POSITIONS[model.positions](model, context),
         blocks=[_build_block(model) for _ in range(model.layers)],
         norm=NORMS[model.norm](model.width, model.norm_epsilon),
+        local=_local_blocks(model, context),
     )
+
+
+def _local_blocks(model: recipe.Model, context: int) -> LocalBlocks | None:
+    if not model.attention_window:
+        return None
+    positions = None if model.local_rotary_base is None else LocalRotaryPositions(model, context)
+    return LocalBlocks(model.attention_window // 2, model.global_every, positions)
 
 
 def build_masked_language_model(model: recipe.Model, context: int) -> MaskedLanguageModel:

@@ -6,6 +6,7 @@ load as they are. Blocks receive their parts and ask for no configuration.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -110,11 +111,45 @@ class Block(nn.Module):
         return residual + self.dropout(self.ffn(self.ffn_norm(residual)))
 
 
+@dataclass(frozen=True)
+class LocalBlocks:
+    """Which blocks see a part of a document, and how: all but the first of every `global_every` (Beltagy et al. 2020;
+    ModernBERT, Warner et al. 2024).
+
+    window: tokens that are seen on each side. positions: those of these blocks, without parameters; None where they
+        are those of all.
+    """
+
+    window: int
+    global_every: int
+    positions: Positions | None
+
+    def has(self, number: int) -> bool:
+        """Whether a block is local; blocks are counted from 0."""
+        return number % self.global_every > 0
+
+    def rotation(self, positions: Tensor, real: bool = False) -> Rotation | None:
+        """As `Positions` has it; None where it is that of all."""
+        return None if self.positions is None else self.positions.rotation(positions, real)
+
+
+View = tuple[AttentionPlan, Rotation]
+"""What of a batch a block sees."""
+
+
 class Encoder(nn.Module):
     """Token ids to hidden states. No norm, dropout or token types behind the embedding (released code)."""
 
-    def __init__(self, embedding: nn.Embedding, positions: Positions, blocks: Sequence[Block], norm: nn.Module) -> None:
+    def __init__(
+        self,
+        embedding: nn.Embedding,
+        positions: Positions,
+        blocks: Sequence[Block],
+        norm: nn.Module,
+        local: LocalBlocks | None = None,
+    ) -> None:
         super().__init__()
+        self.local = local
         self.encoder = embedding
         self.positional_embedding = positions
         self.transformer_encoder = nn.ModuleList(blocks)
@@ -134,11 +169,22 @@ class Encoder(nn.Module):
         plan = plan.with_bias(self.positional_embedding.score_bias(plan.positions))
         hidden = self.positional_embedding.add(self.encoder(token_ids), plan.positions, plan.most_tokens)
         hidden = hidden.to(dtype=Stream.dtype)
-        rotation = self.positional_embedding.rotation(plan.positions)
+        *views, last_view = self._views(plan)
         *blocks, last = self.transformer_encoder
-        for block in blocks:
-            hidden = block(hidden, plan, rotation)
-        if gather is not None and gather.boundaries is not None and plan.boundaries is None:
-            # Queries in one run are for variable-length kernels, which a score bias rules out.
-            return self.layer_norm(take_places(last(hidden, plan, rotation), gather.places))
-        return self.layer_norm(last(hidden, plan, rotation, gather))
+        for block, view in zip(blocks, views, strict=True):
+            hidden = block(hidden, *view)
+        plan, _ = last_view
+        if gather is not None and gather.boundaries is not None and (plan.boundaries is None or plan.window):
+            # Queries in one run are for variable-length kernels, which a score bias rules out; and their places in the
+            # run are not those that a window is about.
+            return self.layer_norm(take_places(last(hidden, *last_view), gather.places))
+        return self.layer_norm(last(hidden, *last_view, gather))
+
+    def _views(self, plan: AttentionPlan) -> list[View]:
+        """What each block sees."""
+        blocks, local = len(self.transformer_encoder), self.local
+        whole = plan, self.positional_embedding.rotation(plan.positions)
+        if local is None:
+            return [whole] * blocks
+        part = plan.within(local.window), local.rotation(plan.positions) or whole[1]
+        return [part if local.has(number) else whole for number in range(blocks)]

@@ -125,18 +125,35 @@ class RotaryPositions(Positions):
         self.base = model.rotary_base
         self.context = context
 
+    def table(self, tokens: int, device: torch.device) -> Tensor:
+        """(2, tokens, head size / 2): cosine and sine of every place, a constant of the graph that is being traced."""
+        return _rotary_table(self.head_size, self.base, tokens, device)
+
     def rotation(self, positions: Tensor, real: bool = False) -> Rotation:
         """The turn of each token of `positions` (rows, tokens), in `real` numbers where asked or traced."""
         if not real and torch.compiler.is_compiling():
             # No place lies beyond its row, and −1 is padding, whose turn nobody sees.
             tokens = max(self.context, positions.shape[1])
-            table = _rotary_table(self.head_size, self.base, tokens, positions.device)
+            table = self.table(tokens, positions.device)
             return HalvesRotation(*table[:, positions.clamp(min=0)].unbind())
         angles = _angles(positions, self.head_size, self.base)
         if real or torch.jit.is_tracing():
             sine = torch.stack((-angles.sin(), angles.sin()), dim=-1).flatten(-2)
             return RealRotation(angles.cos().repeat_interleave(2, dim=-1), sine)
         return ComplexRotation(torch.polar(torch.ones_like(angles), angles))
+
+
+class LocalRotaryPositions(RotaryPositions):
+    """The same with the base of local blocks."""
+
+    def __init__(self, model: recipe.Model, context: int) -> None:
+        super().__init__(model, context)
+        assert model.local_rotary_base is not None
+        self.base = model.local_rotary_base
+
+    def table(self, tokens: int, device: torch.device) -> Tensor:
+        # torch names a constant of a graph by its function, so that two tables need two.
+        return _local_rotary_table(self.head_size, self.base, tokens, device)
 
 
 def _angles(positions: Tensor, head_size: int, base: float) -> Tensor:
@@ -147,7 +164,15 @@ def _angles(positions: Tensor, head_size: int, base: float) -> Tensor:
 
 @torch.compiler.assume_constant_result
 def _rotary_table(head_size: int, base: float, tokens: int, device: torch.device) -> Tensor:
-    """(2, tokens, head size / 2): cosine and sine of every place, a constant of the graph that is being traced."""
+    return _cosine_and_sine(head_size, base, tokens, device)
+
+
+@torch.compiler.assume_constant_result
+def _local_rotary_table(head_size: int, base: float, tokens: int, device: torch.device) -> Tensor:
+    return _cosine_and_sine(head_size, base, tokens, device)
+
+
+def _cosine_and_sine(head_size: int, base: float, tokens: int, device: torch.device) -> Tensor:
     with torch.inference_mode(False):  # training may use a graph that an evaluation traced first
         angles = _angles(torch.arange(tokens, device=device), head_size, base)
         return torch.stack((angles.cos(), angles.sin()))

@@ -65,10 +65,12 @@ def training_flops_per_token(model: recipe.Model, attended_tokens: float, predic
 
     Six for each matrix entry of the body, six for each of the decoder at the `predicted_share` of tokens that get
     logits, and twelve × layers × width for each of the `attended_tokens`, the mean length that a token attends to
-    (Chowdhery et al. 2022, appendix B, for attention in both directions).
+    (Chowdhery et al. 2022, appendix B, for attention in both directions); in local blocks at most their window.
     """
     decoder = model.vocabulary_size * model.width * predicted_share
-    attention = model.layers * model.width * attended_tokens
+    whole = math.ceil(model.layers / model.global_every)
+    seen = whole * attended_tokens + (model.layers - whole) * min(attended_tokens, model.attention_window + 1)
+    attention = model.width * seen
     return 6 * body_weights(model) + 6 * decoder + 12 * attention
 
 

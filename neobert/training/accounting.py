@@ -61,7 +61,10 @@ class Totals:
         """Floating-point operations of the model on real tokens, each of which sees its own document alone."""
         counted = self.counted_tokens
         attended = self.attended_tokens / counted if counted else recipe.stages[-1].context
-        return training_flops_per_token(recipe.model, attended, recipe.masking.rate) * self.real_tokens
+        return (
+            training_flops_per_token(recipe.model, attended, recipe.masking.mean_rate(len(recipe.stages) - 1))
+            * self.real_tokens
+        )
 
 
 def accounts(

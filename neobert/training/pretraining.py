@@ -19,7 +19,7 @@ from neobert.identity import plain
 from neobert.model.build import build_masked_language_model, initialize
 from neobert.model.heads import MaskedLanguageModel
 from neobert.processes import StopRequest
-from neobert.recipe import Stage
+from neobert.recipe import Masking, Stage
 from neobert.runs.claims import Claim
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record
@@ -136,7 +136,8 @@ class PretrainingTrainer(Trainer[Batch]):
         sizes = self._sizes()
         for step in rows:
             shares = self._shares(step)
-            batches = [self._collate(share, sizes).to(self.device) for share in shares[self.process.rank]]
+            masking = self._masking(rows.step)
+            batches = [self._collate(share, sizes, masking).to(self.device) for share in shares[self.process.rank]]
             slots = self.stage.context * sum(sizes.rows(share.count) for of_rank in shares for share in of_rank)
             yield StepBatches(batches, step.real_tokens, slots, step.attended_tokens, rows.state())
 
@@ -150,17 +151,21 @@ class PretrainingTrainer(Trainer[Batch]):
             return ExactSizes(least_rows=1)
         recipe, context = self.run.recipe, self.stage.context
         document_tokens = float(self.documents.fitted(context, recipe.data.long_documents).framed_lengths.mean())
-        return PaddingBuckets(self._most_rows, context, recipe.masking.rate, document_tokens)
+        return PaddingBuckets(self._most_rows, context, recipe.masking.highest_rate, document_tokens)
 
     def _shares(self, step: PackedRows) -> list[list[PackedRows]]:
         """The rows of each rank's micro-batches."""
         ranks = self.process.count
         return [list(micro_batches(step, self._most_rows, rank=rank, ranks=ranks)) for rank in range(ranks)]
 
-    def _collate(self, share: PackedRows, sizes: PaddingSizes) -> Batch:
-        recipe = self.run.recipe
-        flat = self.device.type == "cuda" and recipe.precision != "fp32"
-        return collate(share, self.corpus, recipe.masking, sizes=sizes, flat=flat)
+    def _masking(self, step: int) -> Masking:
+        """That of a step of this stage, which are counted from 1."""
+        is_first = self.run.stage == 0
+        return self.run.recipe.masking.at((step - 1) / max(1, self.stage.steps - 1) if is_first else 1.0)
+
+    def _collate(self, share: PackedRows, sizes: PaddingSizes, masking: Masking) -> Batch:
+        flat = self.device.type == "cuda" and self.run.recipe.precision != "fp32"
+        return collate(share, self.corpus, masking, sizes=sizes, flat=flat)
 
     def compile(self, began_compiled: bool | None) -> None:
         word = self.run_file.execution.compile
@@ -198,9 +203,9 @@ class PretrainingTrainer(Trainer[Batch]):
         """
         seen: set[tuple[int, ...]] = set()
         sizes = self._sizes()
-        for step in islice(self._rows(self.run.recipe.seed), SIZED_STEPS):
+        for number, step in enumerate(islice(self._rows(self.run.recipe.seed), SIZED_STEPS), start=1):
             for share in chain.from_iterable(self._shares(step)):
-                batch = self._collate(share, sizes)
+                batch = self._collate(share, sizes, self._masking(number))
                 if batch.sizes not in seen:
                     seen.add(batch.sizes)
                     loss = partial(summed_loss, self.model, batch.to(self.device))

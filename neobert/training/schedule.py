@@ -1,6 +1,7 @@
 """What happens at which step: learning rate, milestones, evaluations. Pure functions, without torch."""
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,26 +24,37 @@ def learning_rate(
     warmup_steps: int,
     decay_steps: int,
     floor_fraction: float,
-    shape: Literal["linear", "cosine"],
+    shape: Literal["linear", "cosine", "sqrt"],
+    stable_steps: int = 0,
 ) -> float:
     """The rate of update number `step`, counted from 1; the same rule for all training (paper §3.3).
 
-    It rises linearly from 0 to `peak` at `warmup_steps`, falls to `floor_fraction` × `peak` at `decay_steps`, and stays
-    there. With `decay_steps` 0 there is no fall: the rate rises to the floor and stays (the paper's second stage).
+    It rises linearly from 0 to `peak` at `warmup_steps`, stays there for `stable_steps`, falls to `floor_fraction` ×
+    `peak` at `decay_steps`, and stays there. With `decay_steps` 0 there is no fall: the rate rises to the floor and
+    stays (the paper's second stage). `sqrt` falls as 1 − √ of the way (Hägele et al. 2024).
 
     Raises:
-        ValueError: `decay_steps` is neither 0 nor behind `warmup_steps`.
+        ValueError: `decay_steps` is neither 0 nor behind the rise and the stable steps.
     """
-    if 0 < decay_steps <= warmup_steps:
+    if 0 < decay_steps <= warmup_steps + stable_steps:
         raise ValueError(f"decay_steps {decay_steps} must lie behind warmup_steps {warmup_steps} or be 0")
     floor = peak * floor_fraction
     if step < warmup_steps:
         return (peak if decay_steps else floor) * step / warmup_steps
     if step >= decay_steps:
         return floor
-    progress = (step - warmup_steps) / (decay_steps - warmup_steps)
-    share_left = 1 - progress if shape == "linear" else (1 + math.cos(math.pi * progress)) / 2
-    return floor + (peak - floor) * share_left
+    begin = warmup_steps + stable_steps
+    if step < begin:
+        return peak
+    return floor + (peak - floor) * SHARES_LEFT[shape]((step - begin) / (decay_steps - begin))
+
+
+SHARES_LEFT: Mapping[str, Callable[[float], float]] = {
+    "linear": lambda progress: 1 - progress,
+    "cosine": lambda progress: (1 + math.cos(math.pi * progress)) / 2,
+    "sqrt": lambda progress: 1 - math.sqrt(progress),
+}
+"""Of the way from the peak to the floor, by the share of the steps between."""
 
 
 @dataclass(frozen=True)

@@ -240,6 +240,7 @@ class Trainer(ABC, Generic[MicroBatch]):
             peak=self.optimization.peak_learning_rate,
             warmup_steps=self.stage.warmup_steps,
             decay_steps=self.stage.decay_steps,
+            stable_steps=self.stage.stable_steps if isinstance(self.stage, Stage) else 0,
             floor_fraction=self.optimization.floor_fraction,
             shape=self.optimization.decay,
         )

@@ -48,8 +48,10 @@ class Budget:
         """Floating-point operations of a run of a variant, if every slot held a token."""
         own = variant if self.share == 1 else shorter(variant, self.share)
         recipe = scaled(own.recipe, self.scale, vocabulary).pretraining
-        model, rate = recipe.model, recipe.masking.rate
-        return sum(training_flops_per_token(model, stage.context, rate) * stage.tokens for stage in recipe.stages)
+        return sum(
+            training_flops_per_token(recipe.model, stage.context, recipe.masking.mean_rate(number)) * stage.tokens
+            for number, stage in enumerate(recipe.stages)
+        )
 
 
 def scale_named(name: str) -> Scale:

@@ -30,6 +30,9 @@ def classifier(labels, *, positions="rotary", dropout=0.1):
         norm="rms_norm",
         norm_epsilon=1e-5,
         dropout=0,
+        attention_window=0,
+        global_every=1,
+        local_rotary_base=None,
         initialization=Initialization(distribution="normal", weight_scale=0.2, embedding_scale=1.0, position_scale=1.0),
     )
     built = build_classifier(model, CONTEXT, labels, dropout)

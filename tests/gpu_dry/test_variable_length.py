@@ -26,7 +26,11 @@ from neobert.training.pretraining import summed_loss
 
 CONTEXT, ROWS, VOCABULARY = 128, 12, 512
 CPU = torch.device("cpu")
-HEADS = {"heads of 24": 4, "heads of 12, padded to 16": 8}
+FORMS = {
+    "heads of 24": {"heads": 4},
+    "heads of 12, padded to 16": {"heads": 8},
+    "local blocks, the last one too": {"heads": 4, "layers": 4, "attention_window": 16, "global_every": 2},
+}
 DISTANCE = {"fp32": 1e-5, "bf16": 2e-2}
 """Of a gradient from that of rows in fp32, as a share of its length."""
 
@@ -52,15 +56,26 @@ def documents_of(of_query: Tensor, of_key: Tensor) -> Iterator[tuple[slice, slic
             yield slice(*query), slice(*key)
 
 
+def near(asking: slice, asked: slice, window: list[int]) -> Tensor:
+    """Which keys of a document its queries see; the kernel counts both from the end of the document."""
+    if list(window) == [-1, -1]:
+        return torch.ones(asking.stop - asking.start, asked.stop - asked.start, dtype=torch.bool)
+    assert asking == asked, "with a window all tokens ask"
+    places = torch.arange(asking.stop - asking.start)
+    distance = places - places[:, None]
+    return (distance >= -window[0]) & (distance <= window[1])
+
+
 def forward(query: Tensor, key: Tensor, value: Tensor, *words: Any) -> tuple[Tensor, Tensor, Tensor]:
     """As the operator `_varlen_attn`: attended tokens, log of the sums, state of randomness."""
-    *boundaries, _, scale = words[:6]
+    *boundaries, _, scale, window = words[:7]
     check(query, key, value, *boundaries)
     CALLS.append(len(query))
     attended = torch.zeros(query.shape, dtype=query.dtype)
     sums = torch.full((query.shape[1], len(query)), float("-inf"))
     for asking, asked in documents_of(*boundaries[:2]):
         scores = torch.einsum("qhd,khd->hqk", query[asking].float(), key[asked].float()) * scale
+        scores = scores.masked_fill(~near(asking, asked, window), float("-inf"))
         sums[:, asking] = scores.logsumexp(-1)
         attended[asking] = torch.einsum("hqk,khd->qhd", scores.softmax(-1), value[asked].float()).to(query.dtype)
     return attended, sums, torch.zeros(2, dtype=torch.uint64)
@@ -68,12 +83,13 @@ def forward(query: Tensor, key: Tensor, value: Tensor, *words: Any) -> tuple[Ten
 
 def backward(gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, *words: Any) -> tuple[Tensor, ...]:
     """As the operator `_varlen_attn_backward`: the gradients of query, key and value."""
-    _, _, *boundaries, _, _, scale = words[:9]
+    _, _, *boundaries, _, _, scale, window = words[:10]
     check(query, key, value, *boundaries)
     of_query, of_key, of_value = (torch.zeros(tensor.shape) for tensor in (query, key, value))
     for asking, asked in documents_of(*boundaries[:2]):
         wide = (query[asking].float(), key[asked].float(), value[asked].float())
-        shares = (torch.einsum("qhd,khd->hqk", *wide[:2]) * scale).softmax(-1)
+        scores = torch.einsum("qhd,khd->hqk", *wide[:2]) * scale
+        shares = scores.masked_fill(~near(asking, asked, window), float("-inf")).softmax(-1)
         of_value[asked] = torch.einsum("hqk,qhd->khd", shares, gradient[asking].float())
         of_shares = torch.einsum("qhd,khd->hqk", gradient[asking].float(), wide[2])
         of_scores = shares * (of_shares - (of_shares * shares).sum(-1, keepdim=True)) * scale
@@ -96,10 +112,10 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     library._destroy()
 
 
-@pytest.fixture(scope="module", params=HEADS)
+@pytest.fixture(scope="module", params=FORMS)
 def model(request: pytest.FixtureRequest) -> MaskedLanguageModel:
     shape = {"layers": 3, "width": 96, "feedforward_width": 192, "vocabulary_size": VOCABULARY}
-    recipe = neobert_recipe("fp32", heads=HEADS[request.param], **shape).model
+    recipe = neobert_recipe("fp32", **shape | FORMS[request.param]).model
     built = build_masked_language_model(recipe, CONTEXT)
     initialize(built, recipe.initialization, 0)
     return built.train()
@@ -128,7 +144,7 @@ def test_flat_tokens_give_the_loss_and_gradients_of_rows(
         loss, gradient = losses_and_gradients(model, "fp32", EXACT, flat=False)
     assert not CALLS
     found, found_gradient = losses_and_gradients(model, precision, sizes, flat=True)
-    assert len(CALLS) == 3
+    assert len(CALLS) == len(model.model.transformer_encoder)
     assert found == pytest.approx(loss, rel=DISTANCE[precision])
     assert (found_gradient - gradient).norm() <= DISTANCE[precision] * gradient.norm()
 

@@ -69,6 +69,7 @@ def stage(
         tokens_per_step=context * rows,
         steps=steps,
         warmup_steps=0,
+        stable_steps=0,
         decay_steps=0,
         mixture=mixture,
     )

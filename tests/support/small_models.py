@@ -30,6 +30,9 @@ def small_model(**changes: Any) -> recipe.Model:
         "rotary_base": 10_000.0,
         "norm_epsilon": 1e-5,
         "dropout": 0.0,
+        "attention_window": 0,
+        "global_every": 1,
+        "local_rotary_base": None,
         "initialization": START,
     }
     return recipe.Model.model_validate(values | NEOBERT_FORM | changes)

@@ -50,6 +50,9 @@ def tiny_model(**changes: object) -> Model:
         "norm": "rms_norm",
         "norm_epsilon": 1e-5,
         "dropout": 0.1,
+        "attention_window": 0,
+        "global_every": 1,
+        "local_rotary_base": None,
         "initialization": Initialization(
             distribution="normal", weight_scale=0.05, embedding_scale=1.0, position_scale=0.05
         ),
@@ -64,6 +67,7 @@ def tiny_stage(**changes: object) -> Stage:
         "tokens_per_step": 256,
         "steps": STEPS,
         "warmup_steps": 4,
+        "stable_steps": 0,
         "decay_steps": 20,
         "mixture": (Subset(minimum_tokens=0, share=1.0),),
     }
@@ -75,7 +79,7 @@ def tiny_recipe(**changes: object) -> Pretraining:
     fields = {
         "model": tiny_model(),
         "data": Data(corpus="web", tokenizer="wordpiece", long_documents="cut"),
-        "masking": Masking(rate=0.2, mask_share=0.8, random_share=0.1),
+        "masking": Masking(rate=0.2, mask_share=0.8, random_share=0.1, final_rate=None),
         "packing": "padded",
         "optimization": Optimization(
             optimizer="adamw",

@@ -7,10 +7,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR
+from transformers import get_wsd_schedule
 
 from neobert.training.schedule import learning_rate
 
 shapes = st.sampled_from(["linear", "cosine"])
+WSD_SHAPES = {"linear": "linear", "cosine": "cosine", "sqrt": "1-sqrt"}
 schedules = st.fixed_dictionaries(
     {
         "peak": st.floats(1e-6, 1.0),
@@ -91,3 +93,15 @@ def test_the_warm_up_equals_torchs_linear_scheduler():
 def test_a_decay_that_ends_within_the_warm_up_is_refused(decay):
     with pytest.raises(ValueError, match="must lie behind warmup_steps 10"):
         learning_rate(1, peak=1.0, warmup_steps=10, decay_steps=decay, floor_fraction=0.1, shape="linear")
+
+
+@pytest.mark.parametrize("shape", WSD_SHAPES)
+def test_warm_up_stable_decay_is_transformers_schedule(shape):
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([parameter], lr=2e-3)
+    theirs = get_wsd_schedule(optimizer, 10, 30, num_stable_steps=50, decay_type=WSD_SHAPES[shape], min_lr_ratio=0.0)
+    ours = {"peak": 2e-3, "warmup_steps": 10, "stable_steps": 50, "decay_steps": 90, "floor_fraction": 0.0}
+    for step in range(100):
+        assert learning_rate(step, shape=shape, **ours) == pytest.approx(theirs.get_last_lr()[0], abs=1e-12), step
+        optimizer.step()
+        theirs.step()
