@@ -14,9 +14,9 @@ demo: environment
 	$(BIN)/python ablations/run.py --variant M7 --cluster here --runs $(RUNS)
 	$(BIN)/python reports/make_figures.py --runs $(RUNS)
 
-## environment and the tests
+## environment and the tests; one process more than there are cores, as many tests wait for processes of their own
 test: environment
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --maxprocesses 9 --dist loadfile --no-loadscope-reorder
 
 ## on a real SLURM with emulated nodes, started for the tests; as root, skipped with the reason where it cannot start
 test-slurm: environment
