@@ -38,6 +38,7 @@ from neobert.identity import plain
 from neobert.runs.index import Index
 from neobert.runs.records import read_record, read_records
 from neobert.runs.specifications import GlueStudy, PretrainingRun, ReadoutEvaluation, only
+from neobert.runs.tracking import TRACKERS, TrackerName
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -96,6 +97,7 @@ def train(
     runs: str | Path = "runs",
     workers: int | None = None,
     ladder: str | Path | None = None,
+    track: TrackerName | None = None,
 ) -> "TrainedVariant":
     """Pre-train a variant on this machine, all stages, as `ablations/run.py --stages pretrain` does: what is done is
     not done again, and what was interrupted goes on.
@@ -103,6 +105,7 @@ def train(
     Args:
         data: synthetic (the default below the paper's scale), hub, or a folder, as `--data`.
         runs: the folder of runs.
+        track: tensorboard, trackio or wandb: the run is followed there, offline, below `runs`/tracking.
         workers: processes side by side; None stands for what the machine holds.
         steps: of the first stage, with a schedule that ends there; other stages have the same share of theirs. It is
             the variant with a share of the steps: 50 of 5,000 are `M9@steps0.01`. None stands for all.
@@ -114,7 +117,7 @@ def train(
     """
     own = _ladder(ladder)
     with ladders.using(own):
-        workspace = _open(scale, data, runs=runs, workers=workers)
+        workspace = _open(scale, data, runs=runs, workers=workers, track=track)
         row = _plan(workspace, variant if steps is None else _with_steps(variant, steps, workspace), seed, ["pretrain"])
         _carry_out(workspace, row)
     return TrainedVariant(row.name, workspace, row.seed, row.stages, own)
@@ -260,6 +263,7 @@ def _open(
     *,
     runs: str | Path = DEFAULT_RUNS,
     workers: int | None = None,
+    track: str | None = None,
     dry_run: bool = False,
 ) -> Workspace:
     """What run.py opens with the same values as flags."""
@@ -269,7 +273,9 @@ def _open(
     options = build_parser().parse_args(["--cluster", "here"])
     options.scale, options.data, options.runs = scale, None if data is None else str(data), Path(runs)
     options.workers = None if workers is None else _whole("workers", workers, count)
-    options.dry_run = dry_run
+    if track is not None and track not in TRACKERS:
+        raise ValueError(f"there is no tracker {track!r}: {did_you_mean(track, TRACKERS)}")
+    options.track, options.dry_run = track, dry_run
     return open_workspace(options)
 
 

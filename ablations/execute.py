@@ -37,6 +37,8 @@ from neobert.runs.layout import Layout
 from neobert.runs.records import read_record
 from neobert.runs.run_file import Execution, SourceSpecification, read_run_file
 from neobert.runs.specifications import Run
+from neobert.runs.tracking import VARIABLE as TRACKER_VARIABLE
+from neobert.runs.tracking import followed, require_tracker
 
 Observing = Callable[[Place], AbstractContextManager[Mapping[str, str]]]
 """Opens what watches a plan being run, before anything is written; gives further variables for workers and jobs."""
@@ -121,6 +123,8 @@ def carry_out(
         return EXIT_DONE
     place = place_of(workspace.options)
     require_data(rows, workspace.source)
+    if workspace.options.track is not None:
+        require_tracker(workspace.options.track)
     if place == "slurm":
         return _submit(workspace, rows, leave_failed=leave_failed, observing=observing)
     runs = unfinished(rows)
@@ -133,16 +137,17 @@ def carry_out(
 
 def _submit(workspace: Workspace, rows: Sequence[PlanRow], *, leave_failed: bool, observing: Observing) -> int:
     """Send what is missing to SLURM and return at once."""
-    layout, profile = workspace.layout, profile_of(workspace.options)
+    options, layout, profile = workspace.options, workspace.layout, profile_of(workspace.options)
     execution = execution_on(profile, workspace.execution)
-    submitter = submitter_of(workspace.options, layout, profile, execution, leave_failed=leave_failed)
+    submitter = submitter_of(options, layout, profile, execution, leave_failed=leave_failed)
     for remark in refuse(validate(rows, layout, machine_on(profile, execution))):
         logs().print(remark, markup=False)
     with observing("slurm") as environment:
         os.environ.update(environment)  # jobs inherit it; an sbatch file would show its passwords
+        os.environ.update({TRACKER_VARIABLE: options.track} if options.track else {})
         workspace.write(rows, execution)
         jobs = plan_jobs(layout, rows, profile)
-        print_submissions(submitter.send(jobs) if jobs else [], as_json=workspace.options.json)
+        print_submissions(submitter.send(jobs) if jobs else [], as_json=options.json)
     return EXIT_DONE
 
 
@@ -173,21 +178,22 @@ def _run_locally(
     if together and not gpus:
         logs().print(f"no GPU here: {execution.processes} processes train together on its cores", markup=False)
     code = EXIT_DONE
-    for batch, count, size in ((together, groups, execution.processes), (alone, workers, 1)):
-        if not batch or code == EXIT_REQUEUE:
-            continue
-        common, each = worker_environment(execution.threads) | dict(environment), min(size, len(gpus) // count)
-        shares = [",".join(gpus[index * each : (index + 1) * each]) for index in range(count)]
-        columns = ("run", "done", "loss or score", "tokens/s", "left")
-        with Watch(partial(_progress, workspace.layout, batch), columns) as watch:
-            ended = processes.work_here(
-                workspace.layout,
-                [*flags, *(run.reference for run in batch)],
-                environments=[common | ({"CUDA_VISIBLE_DEVICES": share} if gpus else {}) for share in shares],
-                watch=watch,
-                interval_seconds=1.0,
-            )
-        code = code or ended
+    with followed(workspace.options.track, workspace.layout, [run.reference for run in runs]):
+        for batch, count, size in ((together, groups, execution.processes), (alone, workers, 1)):
+            if not batch or code == EXIT_REQUEUE:
+                continue
+            common, each = worker_environment(execution.threads) | dict(environment), min(size, len(gpus) // count)
+            shares = [",".join(gpus[index * each : (index + 1) * each]) for index in range(count)]
+            columns = ("run", "done", "loss or score", "tokens/s", "left")
+            with Watch(partial(_progress, workspace.layout, batch), columns) as watch:
+                ended = processes.work_here(
+                    workspace.layout,
+                    [*flags, *(run.reference for run in batch)],
+                    environments=[common | ({"CUDA_VISIBLE_DEVICES": share} if gpus else {}) for share in shares],
+                    watch=watch,
+                    interval_seconds=1.0,
+                )
+            code = code or ended
     return code
 
 

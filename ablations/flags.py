@@ -27,6 +27,8 @@ def add_common_flags(parser: argparse.ArgumentParser, shown: str, *, models: boo
     add("--runs", type=Path, default=DEFAULT_RUNS, help="folder of runs (default: ./runs)")
     add("--dry-run", action="store_true", help=f"print the {shown} and stop")
     add("--json", action="store_true", help="print JSON on stdout")
+    track = "follow metrics and scores of runs into a tracker, offline, below RUNS/tracking (docs/guide.md)"
+    add("--track", choices=("tensorboard", "trackio", "wandb"), help=track)
     if models:
         _add_trust_flags(parser)
     _add_cluster_flags(parser)

@@ -103,6 +103,11 @@ class Layout:
         return self.root / reference / ("selection.json" if reference.startswith("glue/") else "done.json")
 
     @property
+    def tracking(self) -> Path:
+        """What was sent to trackers, and their own local files."""
+        return self.root / "tracking"
+
+    @property
     def submissions(self) -> Path:
         """One line for every job that was submitted."""
         return self.root / "submissions.jsonl"

@@ -23,6 +23,7 @@ from neobert.command_line import Parser, guarded
 from neobert.errors import EXIT_DONE, EXIT_REQUEUE, EXIT_RUN_FAILED
 from neobert.files import append_line
 from neobert.processes import Stopped, StopRequest, end_with_parent, keep_freed_memory
+from neobert.runs import tracking
 from neobert.runs.claims import LEASE_SECONDS, Claim, ClaimLost, acquire, is_claimed, measure_file_time
 from neobert.runs.index import is_done
 from neobert.runs.kinds import KINDS, kind_of
@@ -209,12 +210,14 @@ def _work(layout: Layout, options: argparse.Namespace, stop: StopRequest) -> End
     parts = [part for reference in options.references for part in open_parts(layout, reference)]
     studies = {each.part.study.id: each.part.study for each in parts if isinstance(each.part, Trial)}
     observer = view_of_environment(layout, list(studies.values()))
+    followed = [reference for reference in options.references if not reference.startswith("corpus/")]
     worker = Worker(layout, parts, stop, observer, patience_seconds=options.patience)
     if options.leave_failed:
         worker.failures_since = 0.0
     elif options.failures_since is not None:
         worker.failures_since = options.failures_since
-    return Ended(worker.run(), worker.progressed)
+    with tracking.followed(os.environ.get(tracking.VARIABLE), layout, followed):
+        return Ended(worker.run(), worker.progressed)
 
 
 if __name__ == "__main__":

@@ -99,6 +99,17 @@ def test_a_built_model_has_the_initial_weights_of_the_run(trained: TrainedVarian
     assert all(torch.equal(value, start[name]) for name, value in model.state_dict().items())
 
 
+def test_a_tracker_follows_a_run_and_changes_nothing_of_it(trained: TrainedVariant, folder: Path) -> None:
+    loader = pytest.importorskip("tensorboard.backend.event_processing.event_file_loader")
+    tracked = neobert.train("M1", steps=10, runs=folder, track="tensorboard")
+    (file,) = (folder / "tracking" / "tensorboard" / tracked.id).glob("events*")
+    steps = [event.step for event in loader.EventFileLoader(str(file)).Load() if event.summary.value]
+    assert steps == list(range(1, 11))
+    assert set(tracked.record) == set(trained.record)
+    with pytest.raises(ValueError, match="did you mean 'wandb'"):
+        neobert.train("M1", steps=10, runs=folder, track="wandbb")  # type: ignore[arg-type]
+
+
 def test_a_ladder_of_ones_own_is_known(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(
