@@ -67,7 +67,7 @@ def claims() -> Mapping[str, str]:
         f"others. It supports claims that {whole} needs it; deltas do not add up where modifications overlap or depend "
         "on each other.",
         "add-one": f"Add-one: every delta is what one modification does to {root} alone. It supports claims about the "
-        f"baseline; what it does to {whole} may be another thing.",
+        "baseline" + ("." if whole == root else f"; what it does to {whole} may be another thing."),
         "factorial": "Factorial: all combinations are there. It supports main effects (the mean over all settings of "
         "the other factors), interactions, and Shapley shares that add up to the whole whatever the order; all over "
         f"{root}.",

@@ -1,0 +1,40 @@
+"""The ladders of examples/ are short, proven, and trained at the scale that they declare."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ablations import ladders, run
+from ablations.scales import scaled_variant
+from neobert.errors import EXIT_DONE
+from tests.support.tree_copy import REPOSITORY
+
+EXAMPLES = sorted((REPOSITORY / "examples").glob("*.py"))
+MOST_LINES = 60
+TRAINED = {"babylm_masking": ("mask15", "mask30to15"), "cramming": ("crammed",), "modernbert": ("BERT", "B7")}
+
+
+def test_every_example_is_trained_here() -> None:
+    assert [path.stem for path in EXAMPLES] == sorted(TRAINED)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_trains_at_its_own_scale(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert len(path.read_text().splitlines()) <= MOST_LINES
+    with ladders.using(own := ladders.load(str(path))):
+        for variant in own.variants.values():
+            assert variant.source and all(each.source for each in variant.modifications)
+            for scale, vocabulary in (("tiny", "trained"), ("paper", "published")):
+                scaled_variant(variant, scale, vocabulary)
+    chosen = TRAINED[path.stem]
+    flags = ["--variant", *chosen, "--scale", "tiny", "--stages", "pretrain", "--cluster", "here"]
+    assert run.main(["--ladder", str(path), *flags, "--json"]) == EXIT_DONE, capsys.readouterr().err
+    records = [json.loads(each.read_text()) for each in tmp_path.glob("runs/pretraining/*/done.json")]
+    assert sorted(name for each in records for name in each["labels"]["variants"]) == sorted(chosen)
+    for each in records:
+        assert each["labels"]["ladder"] == path.name and each["labels"]["scale"] == "tiny"
+        assert 5 < each["scores"]["training_loss"] < 9, "a few steps from the logarithm of the vocabulary"
