@@ -245,7 +245,7 @@ class TrainedVariant:
             ValueError: there is no such target, the folder exists, or a package is missing.
             ParityOff: the export does not compute what the run computes.
         """
-        from neobert.export.__main__ import export
+        from neobert.export.publishing import export
 
         if target not in get_args(Target):
             raise ValueError(f"there is no target {target!r}: {did_you_mean(target, get_args(Target))}")

@@ -26,8 +26,8 @@ from neobert.data.preparation import open_specified
 from neobert.data.synthetic import corpus_documents
 from neobert.embeddings.encoders import PackedEncoder, TextEncoder
 from neobert.errors import MissingData
-from neobert.export.__main__ import export
 from neobert.export.checkpoint import open_checkpoint
+from neobert.export.publishing import export
 from neobert.model.build import build_masked_language_model, initialize
 from neobert.recipe import Precision
 from neobert.runs.claims import acquire

@@ -23,7 +23,7 @@ from benchmarks.measuring import Benchmark, Goal, Result, devices_with, median_r
 from benchmarks.trainer_peer import TrainerJob
 from neobert.command_line import count
 from neobert.data.preparation import open_specified, specify
-from neobert.export.__main__ import export
+from neobert.export.publishing import export
 from neobert.processes import worker_environment
 from neobert.recipe import Point
 from neobert.runs.layout import Layout

@@ -14,8 +14,8 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 import neobert.hub  # noqa: F401 - registers the classes
 from ablations.ladder import M10
-from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_OFF, EXIT_REFUSED, EXIT_RUN_FAILED
-from neobert.export import huggingface
+from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_OFF, EXIT_REFUSED, EXIT_RUN_FAILED, ParityOff
+from neobert.export import huggingface, publishing
 from neobert.export.__main__ import main
 from neobert.export.card import glue_scores
 from neobert.export.onnx import OPSET
@@ -289,6 +289,9 @@ class RecordingHub:
     def create_repo(self, repository: str, **options: object) -> None:
         self.asked.append((repository, options))
 
+    def create_branch(self, repository: str, **options: object) -> None:
+        self.asked.append((repository, options))
+
     def upload_folder(self, **options: object) -> SimpleNamespace:
         self.asked.append(("upload", options))
         return SimpleNamespace(commit_url="https://hub/commit")
@@ -324,3 +327,58 @@ def test_a_push_without_a_token_or_a_connection_ends_in_a_sentence(trained, tmp_
         assert main(command) == EXIT_RUN_FAILED
     assert "out is exported, but the hub took no someone/model: " in capsys.readouterr().err
     assert (tmp_path / "out" / "model.safetensors").exists()
+
+
+def test_every_run_is_exported_once_with_an_index_and_what_cannot_be_is_told(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A dry run only says what would be pushed where; what is there is not written again; milestones are branches."""
+    monkeypatch.setattr("huggingface_hub.HfApi", RecordingHub)
+    monkeypatch.setattr(RecordingHub, "asked", [])
+    monkeypatch.setenv("HF_TOKEN", "hf_token")
+    out, record = tmp_path / "out", json.loads((trained / "done.json").read_text())
+    command = ["--all", str(trained.parents[1]), "--to", "hf", "--out", str(out), "--push", "someone/study"]
+    assert main([*command, "--checkpoints", "--dry-run"]) == EXIT_DONE
+    last, *earlier = json.loads(capsys.readouterr().out)
+    name = f"T-seed0-{trained.name}"
+    assert (last["folder"], last["push"], last["branch"]) == (str(out / name), f"someone/study-{name}", None)
+    assert earlier[0]["step"] == 0
+    assert [each["branch"] for each in earlier] == [f"step{each['step']}" for each in earlier]
+    assert not out.exists() and RecordingHub.asked == []
+    assert main(command) == EXIT_DONE
+    written = (out / name / "model.safetensors").stat().st_mtime_ns
+    (entry,) = json.loads((out / "index.json").read_text())
+    assert entry["heldout_loss"] == record["scores"]["heldout_loss"] and entry["run"] == trained.name
+    assert f"[{name}]({name}/README.md)" in (out / "README.md").read_text()
+    assert main([*command, "--checkpoints"]) == EXIT_DONE
+    assert (out / name / "model.safetensors").stat().st_mtime_ns == written
+    branches = [options.get("revision") for asked, options in RecordingHub.asked if asked == "upload"]
+    assert branches == [None, None, *(each["branch"] for each in earlier)]
+    steps = [entry["step"] for entry in json.loads((out / "index.json").read_text())]
+    assert steps == [None, *(each["step"] for each in earlier)]
+    capsys.readouterr()
+    damaged = tmp_path / "damaged"
+    monkeypatch.setattr(publishing, "export", damage)
+    assert main(["--all", str(trained.parents[1]), "--to", "hf", "--out", str(damaged)]) == EXIT_OFF
+    assert "seed0" in capsys.readouterr().err and json.loads((damaged / "index.json").read_text()) == []
+
+
+def damage(*words: object) -> None:
+    raise ParityOff("the exported model differs")
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "said"),
+    [
+        (["--all", "RUNS", "--step", "3"], EXIT_REFUSED, "take --checkpoints"),
+        (["--all", "EMPTY"], EXIT_MISSING, "there is no finished run"),
+        (["--all", "RUNS", "--push", "no name"], EXIT_REFUSED, "names no repository"),
+        (["RUN", "--dry-run"], EXIT_REFUSED, "--dry-run is for --all"),
+    ],
+)
+def test_flags_of_all_runs_and_of_one_are_not_mixed(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], code: int, said: str
+) -> None:
+    places = {"RUNS": str(trained.parents[1]), "RUN": str(trained), "EMPTY": str(tmp_path)}
+    assert main([*(places.get(flag, flag) for flag in flags), "--to", "hf", "--out", str(tmp_path / "out")]) == code
+    assert said in capsys.readouterr().err and not (tmp_path / "out").exists()

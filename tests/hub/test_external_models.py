@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from neobert.data.preparation import open_specified
 from neobert.data.synthetic import task_examples
 from neobert.errors import DamagedFile, MissingData
-from neobert.export.__main__ import export
+from neobert.export.publishing import export
 from neobert.external import adopt, read_model_file, write_model_file
 from neobert.glue.batching import PaddedLayout
 from neobert.glue.encoding import encode_task

@@ -1,0 +1,243 @@
+"""Exports as folders that are whole or absent: of one run, or of every run with an index; and their way to the hub."""
+
+import re
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from neobert.data.mteb_tasks import Wording
+from neobert.errors import MissingData, ParityOff, RunFailed
+from neobert.files import json_bytes, publish_folder, replace_file, temporary_sibling
+
+INDEX, INDEX_PAGE = "index.json", "README.md"
+UNFIT = re.compile(r"[^\w.-]+", re.ASCII)
+"""What names of repositories on the hub do not have."""
+
+
+def export(
+    run: Path,
+    target: str,
+    out: Path,
+    step: int | None,
+    with_code: bool = False,
+    *,
+    instructions: Wording | None = None,
+) -> dict[str, object]:
+    """Write `out`, whole or not at all; returns its name, the step and the deviations that were measured.
+
+    with_code: the model's code is put beside it. instructions: whose wording the prompts of a contrastive run's tasks
+        have; None stands for the paper's.
+
+    Raises:
+        ValueError: `out` exists, a package is not installed, or the run is of another kind.
+        MissingData: there is no such run or step.
+        ParityOff: the export does not compute what the run computes.
+    """
+    if out.exists():
+        raise ValueError(f"--out {out} exists: name a new folder or remove it")
+    from neobert.runs.run_file import read_run_file
+
+    is_contrastive = read_run_file(run.resolve()).contrastive is not None
+    if is_contrastive and with_code:
+        raise ValueError("--remote-code is for pre-training runs: export a contrastive run without it")
+    if instructions and not is_contrastive:
+        raise ValueError("--instructions is for contrastive runs: a pre-trained encoder takes none")
+    temporary = temporary_sibling(out.resolve())
+    temporary.mkdir(parents=True)
+    try:
+        if is_contrastive:
+            done = _export_contrastive(run.resolve(), target, step, temporary, instructions or "paper")
+        else:
+            done = _export_pretrained(run.resolve(), target, step, temporary, with_code)
+        publish_folder(temporary, out.resolve())
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return {"folder": str(out), **done}
+
+
+def _export_pretrained(run: Path, target: str, step: int | None, folder: Path, with_code: bool) -> dict[str, object]:
+    from neobert.export.card import pretrained_card, write_evaluation_results
+    from neobert.export.checkpoint import open_checkpoint
+    from neobert.export.huggingface import write_sentence_transformers, write_transformers
+    from neobert.export.onnx import write_onnx
+    from neobert.export.remote_code import write_remote_code
+
+    writers = {"hf": write_transformers, "sentence-transformers": write_sentence_transformers, "onnx": write_onnx}
+    checkpoint = open_checkpoint(run, step)
+    parity = writers[target](checkpoint, folder)
+    if with_code:
+        parity |= write_remote_code(checkpoint, folder)
+    (folder / "README.md").write_text(pretrained_card(checkpoint, target, parity, with_code), encoding="utf-8")
+    write_evaluation_results(checkpoint, folder)
+    return {"run": checkpoint.run_file.id, "step": checkpoint.step, "parity": parity}
+
+
+def _export_contrastive(run: Path, target: str, step: int | None, folder: Path, wording: Wording) -> dict[str, object]:
+    from neobert.export.card import contrastive_card
+    from neobert.export.contrastive import open_contrastive_checkpoint, write_contrastive
+
+    checkpoint = open_contrastive_checkpoint(run, step, wording)
+    parity = write_contrastive(checkpoint, target, folder)
+    (folder / "README.md").write_text(contrastive_card(checkpoint, target, parity), encoding="utf-8")
+    return {"run": checkpoint.run_file.id, "step": checkpoint.step, "parity": parity}
+
+
+def check_repository(repository: str) -> None:
+    """Check the name of a repository.
+
+    Raises:
+        ValueError: it is no name that the hub takes.
+    """
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    try:
+        validate_repo_id(repository)
+    except HFValidationError as error:
+        raise ValueError(
+            f"--push {repository!r} names no repository of the hub, such as user/model: {error}"
+        ) from error
+
+
+def check_token(repository: str) -> None:
+    """Check that somebody is logged in, before anything is computed.
+
+    Raises:
+        ValueError: there is no token.
+    """
+    from huggingface_hub import get_token
+
+    if get_token() is None:
+        raise ValueError(f"--push {repository} needs a token of the hub: run hf auth login, or set HF_TOKEN")
+
+
+def push(folder: Path, repository: str, message: str, branch: str | None = None) -> str:
+    """Upload a folder, into a new private repository where there is none; returns the commit's address.
+
+    branch: of the repository; it begins where the main one is.
+
+    Raises:
+        RunFailed: the hub refused, or was not reached; the folder stays.
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HTTPError  # that of the http library which the installed client uses
+
+    api = HfApi()
+    try:
+        api.create_repo(repository, private=True, exist_ok=True)
+        if branch is not None:
+            api.create_branch(repository, branch=branch, exist_ok=True)
+        done = api.upload_folder(repo_id=repository, folder_path=folder, commit_message=message, revision=branch)
+        return str(done.commit_url)
+    except (HTTPError, OSError) as error:
+        raise RunFailed(f"{folder} is exported, but the hub took no {repository}: {error}") from error
+
+
+@dataclass(frozen=True)
+class PlannedExport:
+    """A checkpoint of a finished run, its folder, and where that would be pushed. `step` is None for the last one."""
+
+    run: Path
+    step: int | None
+    folder: Path
+    repository: str | None
+
+    @property
+    def branch(self) -> str | None:
+        """The branch of the repository that checkpoints on the way have."""
+        return None if self.step is None else f"step{self.step}"
+
+    def facts(self) -> dict[str, Any]:
+        """What a person wants to know before it happens."""
+        state = "there" if self.folder.exists() else "to be written"
+        facts = {"run": self.run.name, "step": self.step, "folder": str(self.folder), "state": state}
+        return facts | ({"push": self.repository, "branch": self.branch} if self.repository else {})
+
+
+def plan_exports(
+    runs: Path, out: Path, *, checkpoints: bool = False, repositories: str | None = None
+) -> list[PlannedExport]:
+    """Every finished pre-training and contrastive run of a folder, named by variant, scale, data, seed and id.
+
+    checkpoints: those on the way too. repositories: what the names of repositories begin with, user/prefix.
+
+    Raises:
+        MissingData: there is no finished run.
+        ValueError: a repository's name is none that the hub takes.
+        DamagedFile: a run file cannot be read.
+    """
+    from neobert.runs.run_file import read_run_file
+
+    finished = sorted(
+        done.parent for kind in ("pretraining", "contrastive") for done in runs.glob(f"{kind}/*/done.json")
+    )
+    if not finished:
+        raise MissingData(f"--all {runs}: there is no finished run of pre-training or contrastive fine-tuning")
+    planned = []
+    for run in finished:
+        run_file = read_run_file(run)
+        labels, specification = run_file.labels, run_file.contrastive or run_file.pretraining
+        assert specification is not None
+        of = labels.get("model") or next(iter(labels.get("variants", ())), "run")
+        words = (of, labels.get("scale"), labels.get("data"), run_file.contrastive and "contrastive")
+        name = "-".join(str(word) for word in (*words, f"seed{specification.seed}", run_file.id) if word)
+        name = UNFIT.sub("-", name)
+        repository = None if repositories is None else f"{repositories}-{name}"
+        if repository is not None:
+            check_repository(repository)
+        planned.append(PlannedExport(run, None, out / name, repository))
+        for step in _steps_on_the_way(run) if checkpoints else ():
+            planned.append(PlannedExport(run, step, out / f"{name}-step{step}", repository))
+    return planned
+
+
+def _steps_on_the_way(run: Path) -> list[int]:
+    from neobert.training.checkpoints import steps_on_disk
+
+    return steps_on_disk(run / "checkpoints")[:-1]
+
+
+def export_all(planned: Sequence[PlannedExport], target: str, out: Path, with_code: bool) -> list[Exception]:
+    """Export what is not there yet, push all of it, then write the index; returns what failed.
+
+    with_code: as of `export`, for pre-training runs. A run that fails is told and passed over.
+    """
+    failed: list[Exception] = []
+    for each in planned:
+        try:
+            if not each.folder.exists():
+                export(each.run, target, each.folder, each.step, with_code and each.run.parent.name == "pretraining")
+            if each.repository is not None:
+                push(each.folder, each.repository, f"Run {each.run.name}", each.branch)
+        except (ValueError, MissingData, RunFailed, ParityOff) as error:
+            print(f"neobert.export: {each.folder.name}: {error}", file=sys.stderr)
+            failed.append(error)
+    entries = list(_entries(planned))
+    replace_file(out / INDEX, json_bytes(entries))
+    replace_file(out / INDEX_PAGE, _index_page(entries).encode())
+    return failed
+
+
+def _entries(planned: Sequence[PlannedExport]) -> Iterator[dict[str, Any]]:
+    """The exports that are there, with the losses of finished runs."""
+    from neobert.runs.records import read_record
+
+    for each in planned:
+        if each.folder.exists():
+            record = read_record(each.run / "done.json")
+            losses = record["scores"]["heldout_loss"] if each.step is None else {}
+            facts = {"folder": each.folder.name, "run": each.run.name, "kind": record["kind"], "step": each.step}
+            yield facts | {"heldout_loss": losses, "repository": each.repository, "branch": each.branch}
+
+
+def _index_page(entries: Sequence[dict[str, Any]]) -> str:
+    """A table of the exports, as Markdown."""
+    lines = ["# Exported runs", "", "| model | step | held-out loss |", "|---|---|---|"]
+    for entry in entries:
+        losses = ", ".join(f"{name} {loss:.4f}" for name, loss in entry["heldout_loss"].items())
+        step = "last" if entry["step"] is None else f"{entry['step']:,}"
+        lines.append(f"| [{entry['folder']}]({entry['folder']}/README.md) | {step} | {losses or '–'} |")
+    return "\n".join(lines) + "\n"
