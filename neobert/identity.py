@@ -133,7 +133,9 @@ def leaves(value: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def difference(before: Any, after: Any) -> dict[str, tuple[Any, Any]]:
-    """Every leaf in which two values differ, as {path: (before, after)}; None where a leaf exists on one side only."""
+    """Every leaf in which two values differ, as {path: (before, after)}; None where a leaf exists on one side only, as
+    those of an added stage, whose neutral fields are no difference."""
     old, new = leaves(before), leaves(after)
-    paths = sorted(old.keys() | new.keys())
+    deciding = leaves(decisive(before)).keys() | leaves(decisive(after)).keys()
+    paths = sorted(old.keys() & new.keys() | deciding)
     return {path: (old.get(path), new.get(path)) for path in paths if old.get(path) != new.get(path)}
