@@ -4,6 +4,7 @@ A record's `basis` (`reports.evidence`) holds the origins of its data and the nu
 """
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -13,7 +14,8 @@ import pandas as pd
 from neobert.glue.tasks import TASKS
 from reports.scores import Group, Row
 
-COMMIT_DIGITS = 7
+SHORTENED = r"\1"
+FULL_COMMIT = re.compile(r"^(\S{7})\S{33}(?!\S)")
 
 
 def describe_difference(first: str, second: str) -> str:
@@ -90,10 +92,4 @@ def _rows_by(group: Group, column: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def _listed(names: Mapping[str, Sequence[str]]) -> str:
-    return "; ".join(f"{_shortened(value)}: {', '.join(rows)}" for value, rows in names.items())
-
-
-def _shortened(value: str) -> str:
-    """A commit by its first digits, with what is said behind it."""
-    first, _, rest = value.partition(" ")
-    return f"{first[:COMMIT_DIGITS] if len(first) == 40 else first} {rest}".strip()
+    return "; ".join(f"{FULL_COMMIT.sub(SHORTENED, value)}: {', '.join(rows)}" for value, rows in names.items())

@@ -129,8 +129,7 @@ def _print_summary(summary: dict[str, Any]) -> None:
     print("  " + ("  ".join(f"{name} {score:.1f}" for name, score in present.items()) or "no scores"))
     if missing:
         print(f"  no score: {', '.join(missing)}")
-    for path in summary["files"]:
-        print(f"  {path}")
+    print("\n".join(f"  {path}" for path in summary["files"]))
     if comparison := summary.get("comparison"):
         counts = ", ".join(f"{count} {verdict}" for verdict, count in comparison["verdicts"].items())
         print(f"  beside the paper: {counts or 'no number has a counterpart'}")
@@ -179,20 +178,14 @@ def _report(arguments: argparse.Namespace) -> int:
     if problems:
         print(f"{len(problems)} finding(s) about records that are not counted:", file=sys.stderr)
         print("\n".join(f"  {problem}" for problem in problems), file=sys.stderr)
-    _print_summaries(summaries, others, as_json=arguments.json)
+    if arguments.json:
+        print(json.dumps(summaries, indent=1))
+    else:
+        for summary in summaries:
+            _print_summary(summary)
+        print("\n".join(["for everything together:", *(f"  {path}" for path in others)]))
     is_off = any(summary["comparison"]["off"] for summary in summaries if arguments.compare)
     return EXIT_OFF if is_off else EXIT_DONE
-
-
-def _print_summaries(summaries: list[dict[str, Any]], others: list[Path], *, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(summaries, indent=1))
-        return
-    for summary in summaries:
-        _print_summary(summary)
-    print("for everything together:")
-    for path in others:
-        print(f"  {path}")
 
 
 def main(given: list[str] | None = None) -> int:

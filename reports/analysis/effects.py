@@ -89,7 +89,6 @@ class Factorial:
 
     @property
     def title(self) -> str:
-        """The factors."""
         return ("half of " if self.fraction == "half" else "") + ", ".join(self.factors)
 
     @property
@@ -186,7 +185,8 @@ def estimate_effects(values: Values, factors: Cell, quantity: str, collapsed: Se
     margin = QUANTITIES[quantity].margin
     found = []
     for subset, alias in _contrasts(values, factors):
-        numbers = np.sum([values[on] * _sign(on, subset) for on in values], axis=0) / (len(values) / 2)
+        signs = {on: prod(1 if name in on else -1 for name in subset) for on in values}
+        numbers = np.sum([values[on] * sign for on, sign in signs.items()], axis=0) / (len(values) / 2)
         kind = "main" if len(subset) == 1 else "interaction"
         found.append(Effect(kind, subset, compare(numbers, margin), alias))
     by_place = [dict(enumerate(effect.comparison.differences)) for effect in found]
@@ -209,11 +209,6 @@ def _contrasts(values: Values, factors: Cell) -> Iterator[tuple[Cell, Cell]]:
             if subset not in told and not (is_half and not alias):
                 told.add(alias)
                 yield subset, alias
-
-
-def _sign(switched_on: Cell, subset: Cell) -> int:
-    """+1 or −1: the product of the settings of the subset's factors."""
-    return prod(1 if name in switched_on else -1 for name in subset)
 
 
 def _parts(values: Values, factors: Cell, margin: float) -> Iterator[Effect]:
@@ -273,14 +268,8 @@ def _shown(each: Factorial, effect: Effect | None) -> tuple[str, ...]:
         return (each.title, each.measured, *[DASH] * (len(HEADER) - 3), f"left out: {each.reason}")
     found, digits = effect.comparison, QUANTITIES[each.quantity].digits
     return (
-        each.title,
-        each.measured,
-        effect.kind,
-        effect.name,
-        str(found.seeds),
-        signed(found.mean, digits),
-        printed_range(found.interval, digits),
-        p_value(found.p_t if effect.verdict else None),
+        *(each.title, each.measured, effect.kind, effect.name, str(found.seeds), signed(found.mean, digits)),
+        *(printed_range(found.interval, digits), p_value(found.p_t if effect.verdict else None)),
         p_value(effect.p_family),
         DASH if effect.share is None else f"{number(effect.share, 0)} %",
         effect.verdict or DASH,
@@ -294,18 +283,10 @@ def _facts(each: Factorial, effect: Effect | None) -> tuple[Any, ...]:
         return (*names, *[None] * (len(FACTS) - 5), each.reason, "")
     found = effect.comparison
     return (
-        *names,
-        effect.kind,
-        "*".join(effect.factors),
-        "*".join(effect.alias),
-        found.seeds,
-        found.mean,
-        found.deviation,
-        *(found.interval or (None, None)),
-        *(found.p_t, effect.p_family, effect.p_equivalence_holm, found.margin, effect.share),
-        effect.verdict,
-        print_by_seed(dict(zip(each.seeds, found.differences, strict=True))),
-        "; ".join(each.notes),
+        *(*names, effect.kind, "*".join(effect.factors), "*".join(effect.alias)),
+        *(found.seeds, found.mean, found.deviation, *(found.interval or (None, None))),
+        *(found.p_t, effect.p_family, effect.p_equivalence_holm, found.margin, effect.share, effect.verdict),
+        *(print_by_seed(dict(zip(each.seeds, found.differences, strict=True))), "; ".join(each.notes)),
         " ".join(each.ids),
     )
 

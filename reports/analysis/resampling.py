@@ -137,7 +137,8 @@ def resampled_scores(task: Task, predictions: Predictions, labels: Predictions, 
     """
     metrics = []
     for split in task.validation_splits:
-        true, predicted = np.asarray(labels[split]), _decided(task, predictions[split])
+        true, own = np.asarray(labels[split]), predictions[split]
+        predicted = own.astype(np.float64) if task.is_regression else own.argmax(axis=1)
         if len(true) != len(predicted):
             raise ValueError(f"{task.title} {split}: {len(true)} and {len(predicted)} examples do not fit together")
         patterns, place = np.unique(np.stack([true, predicted], axis=1), axis=0, return_inverse=True)
@@ -164,10 +165,6 @@ def _pattern_weights(copies: Array, place: Array) -> Array:
     if patterns == len(place):
         return copies[:, np.argsort(place)].astype(np.float64)
     return np.stack([np.bincount(place, weights=row, minlength=patterns) for row in copies])
-
-
-def _decided(task: Task, predictions: Array) -> Array:
-    return predictions.astype(np.float64) if task.is_regression else predictions.argmax(axis=1)
 
 
 def weighted_metric(metric: Metric, true: Array, predicted: Array, weights: Array) -> Array:

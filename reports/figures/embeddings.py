@@ -124,7 +124,11 @@ def find_embeddings(group: Group, evidence: Evidence) -> Embeddings:
     strangers = results[~is_known].run.value_counts()
     results = results[is_known].sort_values("id")
     results = results.assign(
-        label=[each.model or _alternative(each.variants) or labels[each.run] for each in results.itertuples()],
+        # variants that measure by another protocol than the ladder's are named themselves
+        label=[
+            each.model or ", ".join(each.variants) * all("@" in name for name in each.variants) or labels[each.run]
+            for each in results.itertuples()
+        ],
         seeds=[Seeds(seeds.get(each.run, each.seed), each.seed) for each in results.itertuples()],
     )
     order = {label: place for place, label in enumerate(dict.fromkeys([*labels.values(), *sorted(results.label)]))}
@@ -134,11 +138,6 @@ def find_embeddings(group: Group, evidence: Evidence) -> Embeddings:
     lost = [f"{count} embedding result(s) on {run}, which has no run record" for run, count in strangers.items()]
     noted = [f"embeddings of {row.label}: {note}" for row in rows for note in row.notes]
     return Embeddings(tuple(row for row in rows if row.scores), (*sorted(lost), *noted))
-
-
-def _alternative(variants: Sequence[str]) -> str:
-    """The variants that measure by another protocol than the ladder's; empty where it is the ladder's."""
-    return ", ".join(variants) if all("@" in name for name in variants) else ""
 
 
 def label_runs(group: Group, runs: pd.DataFrame) -> dict[str, str]:

@@ -80,8 +80,8 @@ def _outcome(forecast: Forecast, predicted: Predicted, deltas: Mapping[Place, De
 
 
 HEADER = (
-    *("Forecast", "Variant", "Against", "Quantity", "At budgets", "Expected", "80 %", "P(higher)", "Measured"),
-    "In the interval",
+    *("Forecast", "Variant", "Against", "Quantity", "At budgets", "Expected", "80 %", "P(higher)"),
+    *("Measured", "In the interval"),
 )
 FACTS = (
     *("forecast", "scale", "variant", "against", "quantity", "corpus", "budgets", "octaves", "means", "seeds"),
@@ -108,16 +108,11 @@ def _shown(outcome: Outcome) -> tuple[str, ...]:
     each, digits = outcome.predicted, QUANTITIES[outcome.predicted.quantity].digits
     held = {True: "yes", False: "no", None: outcome.reason or "signs only"}[outcome.is_covered]
     return (
-        outcome.forecast.id,
-        each.variant,
-        each.base,
+        *(outcome.forecast.id, each.variant, each.base),
         f"{name_measurement(each.quantity, each.corpus)} at {outcome.forecast.scale}",
         " → ".join(signed(at.mean, digits) for at in each.budgets),
-        signed(each.mean, digits),
-        printed_range(each.interval, digits),
-        number(each.probability_higher, 2),
-        signed(outcome.measured, digits),
-        held,
+        *(signed(each.mean, digits), printed_range(each.interval, digits), number(each.probability_higher, 2)),
+        *(signed(outcome.measured, digits), held),
     )
 
 

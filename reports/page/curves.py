@@ -73,7 +73,8 @@ class _Panels:
         self._across = Axis(0.0, max(steps, default=0.0) or 1.0, LEFT, WIDTH - 6)
 
     def loss(self) -> CurveChart:
-        tails = [value for curve in self._all() for value in _tail(curve.loss)]
+        losses = [curve.loss for curve in self._all()]
+        tails = [value for own in losses for _, value in own[int(len(own) * SKIPPED_SHARE) + (len(own) > 1) :]]
         up = axis_over([*tails, *(value for curve in self._all() for _, value in curve.heldout)], BOTTOM, TOP)
         panels = [self._panel(name, "loss", up) for name in self._drawn]
         note = "training loss in nats a token; dots: held-out loss; grey: the parent; steps count over all stages"
@@ -112,11 +113,6 @@ class _Panels:
                 f"{count(len(ids), 'run')}{shown}", f"{name}: curves", "metrics.jsonl of the runs", ids
             ),
         )
-
-
-def _tail(points: Points) -> list[float]:
-    """Values behind the first fall."""
-    return [value for _, value in points[int(len(points) * SKIPPED_SHARE) + (len(points) > 1) :]]
 
 
 def _summary(lines: Sequence[Points], quantity: str) -> str:
