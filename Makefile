@@ -7,7 +7,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # DeepSpeed installs in seconds as plain Python; nothing of it is compiled.
 export DS_BUILD_OPS = 0
 
-.PHONY: demo smoke-figures test test-slurm test-slow test-compat drills bench lint docs environment
+.PHONY: demo smoke-figures test test-slurm test-slow test-compat drills bench lint docs schemas environment
 
 ## environment and the main job on embedded data: one variant end to end, then the figures
 demo: environment
@@ -63,6 +63,10 @@ lint: environment
 ## pages of all docstrings, in build/api
 docs: environment
 	$(BIN)/python -m pdoc --output-directory build/api neobert ablations sweeps reports
+
+## JSON schemas of what programs read, in docs/schemas
+schemas: environment
+	$(BIN)/python -m reports.schemas
 
 environment: .venv/installed
 

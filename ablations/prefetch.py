@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """Download corpora, tasks, tokenizers, pairs and models from the Hugging Face hub into a folder for --data DIR.
 
 python ablations/prefetch.py --variant all --data-dir DIR --dry-run     what would come, from where, how large

@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """Assemble the real text of the study from public sources in a folder, each of which must have its recorded checksum.
 
 python ablations/real_text.py --sources DIR --out data/real_text    check the sources, write what --data reads
@@ -45,6 +46,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--sources", type=Path, metavar="DIR", help="where the public sources lie")
     add("--out", type=Path, metavar="DIR", help="the folder that --data DIR will read; one that exists is refused")
     add("--list", action="store_true", help="print the sources with origins and licences, and stop")
+    add("--json", action="store_true", help="print JSON on stdout")
     return parser
 
 
@@ -62,6 +64,9 @@ def read_sources(path: Path = SOURCES) -> list[TextSource]:
 
 def _run(options: argparse.Namespace) -> int:
     sources = read_sources()
+    if options.list and options.json:
+        print(json.dumps([vars(source) for source in sources], indent=1))
+        return EXIT_DONE
     if options.list:
         for source in sources:
             print(f"{source.file}\n  sha256 {source.sha256}\n  {source.origin}\n  licence: {source.licence}")
@@ -69,6 +74,8 @@ def _run(options: argparse.Namespace) -> int:
     if options.sources is None or options.out is None:
         raise ValueError("give --sources and --out, or --list")
     assemble(sources, options.sources, options.out)
+    if options.json:
+        print(json.dumps({"folder": str(options.out), "sources": len(sources)}))
     return EXIT_DONE
 
 

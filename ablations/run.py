@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """Run variants of the ladder: pre-training, then the GLUE grid. The same command starts, resumes and retries.
 
 python ablations/run.py --list                        the ladder: lineage, sources, states

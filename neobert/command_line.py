@@ -2,14 +2,18 @@
 
 import argparse
 import errno
+import json
 import os
 import sys
 from collections.abc import Callable
+from contextvars import ContextVar
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from neobert.errors import (
     EXIT_DONE,
+    EXIT_MISSING,
+    EXIT_OFF,
     EXIT_REFUSED,
     EXIT_REQUEUE,
     EXIT_RUN_FAILED,
@@ -30,6 +34,29 @@ MOST_SEED = 2**32 - 1
 NO_FOLDER = frozenset({errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG})
 
 
+_errors_as_json: ContextVar[bool] = ContextVar("errors_as_json", default=False)
+"""Whether the command that runs was given --json."""
+
+ERROR_KINDS = {
+    EXIT_RUN_FAILED: "run_failed",
+    EXIT_REFUSED: "refused",
+    EXIT_MISSING: "missing",
+    EXIT_OFF: "off",
+    EXIT_REQUEUE: "to_be_continued",
+    EXIT_INTERRUPTED: "interrupted",
+}
+"""By exit code: the word for it in errors as JSON."""
+
+
+def tell_error(program: str, message: str, code: int) -> None:
+    """Say on stderr why a command ends: a sentence, or under --json one line `{"error": {…}}`."""
+    if _errors_as_json.get():
+        error = {"code": code, "kind": ERROR_KINDS.get(code, "run_failed"), "program": program, "message": message}
+        print(json.dumps({"error": error}), file=sys.stderr)
+    else:
+        print(f"{program}: {message}", file=sys.stderr)
+
+
 def guarded(program: str, action: Callable[[], int], place: Path) -> int:
     """The exit code of an action; what a person can fix becomes a sentence on stderr, and no traceback. SIGTERM and
     SIGHUP end it like Ctrl-C, but with the code of what is to be continued.
@@ -40,7 +67,7 @@ def guarded(program: str, action: Callable[[], int], place: Path) -> int:
         with ended_by_signals():
             return action()
     except (ValueError, MissingData, RunFailed, ParityOff) as error:
-        print(f"{program}: {error}", file=sys.stderr)
+        tell_error(program, str(error), exit_code(error))
         return exit_code(error)
     except BrokenPipeError:  # whoever read our output has seen enough: `… | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -48,10 +75,10 @@ def guarded(program: str, action: Callable[[], int], place: Path) -> int:
     except (OSError, RuntimeError) as error:
         return _tell_system_error(program, error, place)
     except KeyboardInterrupt:
-        print(f"{program}: stopped; the same command goes on with what is missing", file=sys.stderr)
+        tell_error(program, "stopped; the same command goes on with what is missing", EXIT_INTERRUPTED)
         return EXIT_INTERRUPTED
     except Terminated as signal:
-        print(f"{program}: stopped by {signal}; the same command goes on with what is missing", file=sys.stderr)
+        tell_error(program, f"stopped by {signal}; the same command goes on with what is missing", EXIT_REQUEUE)
         return EXIT_REQUEUE
 
 
@@ -60,14 +87,14 @@ def _tell_system_error(program: str, error: OSError | RuntimeError, place: Path)
     if isinstance(error, RuntimeError):
         if "Symlink loop" not in str(error):  # what pathlib says before Python 3.13
             raise error
-        print(f"{program}: {error}: links lead in a circle, name a folder", file=sys.stderr)
+        tell_error(program, f"{error}: links lead in a circle, name a folder", EXIT_REFUSED)
         return EXIT_REFUSED
     if error.errno in NO_FOLDER and not os.path.exists(place):  # noqa: PTH110 (false where Path raises)
         said = f"{place}: the folder cannot be made ({error.strerror}): name one in a place where you may write"
-        print(f"{program}: {said}", file=sys.stderr)
+        tell_error(program, said, EXIT_REFUSED)
         return EXIT_REFUSED
     where = error.filename or place
-    print(f"{program}: {where}: {error.strerror or error}; nothing finished is lost", file=sys.stderr)
+    tell_error(program, f"{where}: {error.strerror or error}; nothing finished is lost", EXIT_RUN_FAILED)
     return EXIT_RUN_FAILED
 
 
@@ -83,7 +110,19 @@ def refuse_no_folder(flag: str, folder: Path) -> None:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that names the nearest flags beside one that it does not know. Errors end with exit code 2."""
+    """A parser that names the nearest flags beside one that it does not know. Errors end with exit code 2. It completes
+    words for a shell that asks through argcomplete."""
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse does; from now on errors are JSON where --json is given."""
+        if "_ARGCOMPLETE" in os.environ:
+            import argcomplete
+
+            argcomplete.autocomplete(self)
+        given = sys.argv[1:] if args is None else list(args)
+        has_flag = "--json" in self._option_string_actions
+        _errors_as_json.set(has_flag and any(len(word) > 2 and "--json".startswith(word) for word in given))
+        return super().parse_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         """Print the usage and one sentence, and exit."""
@@ -93,7 +132,11 @@ class Parser(argparse.ArgumentParser):
             did_you_mean(flag, [name for name in self._option_string_actions if name[:2] == "--"]) for flag in flags
         ]
         hints = [hint for hint in near if hint.startswith("did you mean")]
-        super().error("; ".join([message, *hints]) if hints else message)
+        message = "; ".join([message, *hints])
+        if _errors_as_json.get():
+            tell_error(self.prog, message, EXIT_REFUSED)
+            self.exit(EXIT_REFUSED)
+        super().error(message)
 
 
 def parser_from(program: str, documentation: str | None) -> Parser:

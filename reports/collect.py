@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """python reports/collect.py: what reports read of a folder of runs, small enough to be committed or sent.
 
 The copy has no weights, texts, labels and paths of the machine.

@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """Say what larger runs will measure, before they exist, from the records of smaller ones; a report scores it later.
 
 python ablations/run.py --variant all@steps0.25 all@steps0.5 --seed 0 1 2 --scale laptop    two shares of the steps

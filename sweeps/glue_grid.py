@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """Run the GLUE grid of a pre-trained variant: every point once, MNLI before the tasks that start from it.
 
 python sweeps/glue_grid.py --task cola                       on the newest finished run

@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """Measure an encoder on tasks of embeddings (Table 4): contrastive fine-tuning where it is not done, then every task.
 
 python sweeps/mteb_suite.py --variant M10                     every task that --data has, after contrastive fine-tuning

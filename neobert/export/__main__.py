@@ -60,6 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add("--checkpoints", action="store_true", help="with --all: also those on the way, on branches of the repositories")
     add("--dry-run", action="store_true", help="with --all: print what would be written and pushed, as JSON")
+    add("--json", action="store_true", help="say errors as JSON too; the answer on stdout always is")
     return parser
 
 

@@ -13,6 +13,7 @@ so. Later: `wandb sync RUNS/tracking/wandb/offline-run-*`, `tensorboard --logdir
 TRACKIO_DIR=RUNS/tracking/trackio `trackio show` or `trackio sync`.
 """
 
+import json
 import os
 import shutil
 import sys
@@ -454,6 +455,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--runs", type=Path, default=Path("runs"), help="folder of runs (default: ./runs)")
     add("--track", choices=TRACKERS, required=True, help="which tracker")
     add("--follow", action="store_true", help="go on until stopped")
+    add("--json", action="store_true", help="print JSON on stdout")
     add("references", nargs="*", metavar="RUN", help="folders below it, as pretraining/<id> (default: all)")
     options = parser.parse_args(arguments)
     return guarded("neobert.runs.tracking", partial(_run, options), options.runs)
@@ -469,8 +471,12 @@ def _run(options: Any) -> int:
         stop.listen()
         end_with_parent()
     log = os.open(layout.tracking / f"{options.track}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    out = os.dup(1)
     os.dup2(log, 1)  # what trackers print
-    return follow(layout, options.track, references, stop, once=not options.follow)
+    code = follow(layout, options.track, references, stop, once=not options.follow)
+    if options.json:
+        os.write(out, json.dumps({"tracker": options.track, "runs": references}).encode() + b"\n")
+    return code
 
 
 if __name__ == "__main__":

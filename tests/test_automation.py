@@ -1,0 +1,112 @@
+"""What programs read: schemas that hold what commands print and records contain, errors as JSON, completed words."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter
+
+from ablations import run, status
+from neobert.command_line import ERROR_KINDS
+from neobert.runs.records import read_records
+from reports import schemas
+from sweeps import glue_grid
+from tests.test_command_lines import COMMANDS
+
+ROOT = Path(__file__).parent.parent
+SMOKE_RECORDS = ROOT / "reports" / "pipeline_check"
+
+
+def test_the_schemas_are_current() -> None:
+    """`make schemas` writes them."""
+    assert schemas.main(["--check"]) == 0
+
+
+@pytest.mark.parametrize("folder", ["pipeline_check", "study"])
+def test_committed_records_are_what_the_schemas_say(folder: str) -> None:
+    records, problems = read_records(ROOT / "reports" / folder)
+    models = {kind: schemas.record_of(kind) for kind in schemas.KINDS}
+    for record in records[::5]:
+        models[record["kind"]].read(record)
+    assert len(records) > 50 and not problems
+
+
+@pytest.mark.parametrize(
+    ("schema", "main", "words"),
+    [
+        ("ladder", run.main, ["--list", "--json"]),
+        ("plan", run.main, ["--variant", "M0", "M9", "--dry-run", "--json"]),
+        ("status", status.main, ["--json"]),
+    ],
+)
+def test_what_commands_print_is_what_the_schemas_say(
+    schema: str, main: Any, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = SMOKE_RECORDS if schema == "status" else tmp_path
+    assert main([*words, "--runs", str(runs)]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert len(TypeAdapter(schemas.SCHEMAS[schema]).validate_python(printed)) >= 2
+
+
+@pytest.mark.parametrize(
+    ("main", "words", "code", "message"),
+    [
+        (run.main, ["--variant", "M77"], 2, "there is no variant 'M77': did you mean 'M7'"),
+        (run.main, ["--variant", "M7", "--data", "nowhere"], 3, "nowhere"),
+        (run.main, ["--varaint", "M7"], 2, "did you mean '--variant'"),
+        (glue_grid.main, ["--task", "cola", "--variant", "M5"], 3, "M5 is not pre-trained"),
+    ],
+)
+def test_errors_under_json_are_one_line_of_it(
+    main: Any, words: list[str], code: int, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        ended = main([*words, "--runs", str(tmp_path), "--json"])
+    except SystemExit as exited:
+        ended = exited.code
+    said = capsys.readouterr()
+    error = schemas.Error.model_validate_json(said.err).error
+    assert (ended, error.code, error.kind, said.out) == (code, code, ERROR_KINDS[code], "")
+    assert message in error.message
+
+
+def test_errors_without_json_stay_sentences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run.main(["--variant", "M77", "--runs", str(tmp_path), "--json"]) == 2
+    capsys.readouterr()
+    assert run.main(["--variant", "M77", "--runs", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.startswith("run.py: there is no variant")
+
+
+def test_every_command_that_prints_takes_json() -> None:
+    """All but the worker, which jobs run."""
+    helps = {path.stem: path.read_text() for path in (ROOT / "tests" / "golden" / "help").glob("*.txt")}
+    assert [name for name, text in helps.items() if "--json" not in text] == ["neobert.runs.worker"]
+    assert len(helps) >= len(COMMANDS)
+
+
+def test_words_are_completed(tmp_path: Path) -> None:
+    """As argcomplete asks: by variables, with the answer in a file."""
+    pytest.importorskip("argcomplete")
+    line, answer = "run.py --zero", tmp_path / "answer"
+    asked = {
+        "_ARGCOMPLETE": "1",
+        "_ARGCOMPLETE_IFS": "\n",
+        "_ARGCOMPLETE_SUPPRESS_SPACE": "1",
+        "_ARGCOMPLETE_STDOUT_FILENAME": str(answer),
+        "COMP_LINE": line,
+        "COMP_POINT": str(len(line)),
+    }
+    subprocess.run([sys.executable, ROOT / "ablations" / "run.py"], env=os.environ | asked, check=False)
+    assert answer.read_text().split() == ["--zero-shot"]
+
+
+def test_commands_say_that_they_can_be_completed() -> None:
+    scripts = [path for room in ("ablations", "sweeps", "reports") for path in (ROOT / room).glob("*.py")]
+    commands = [path for path in scripts if re.search(r"sys\.path(\[0\] =|\.insert)", path.read_text())]
+    assert len(commands) == 10
+    assert not [path.name for path in commands if "PYTHON_ARGCOMPLETE_OK" not in path.read_text()[:1024]]
