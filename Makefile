@@ -7,7 +7,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # DeepSpeed installs in seconds as plain Python; nothing of it is compiled.
 export DS_BUILD_OPS = 0
 
-.PHONY: demo smoke-figures test test-slurm test-slow test-compat drills bench lint docs schemas environment
+.PHONY: demo smoke-figures test test-slurm test-slow test-compat drills bench lint docs schemas lock environment
 
 ## environment and the main job on embedded data: one variant end to end, then the figures
 demo: environment
@@ -67,6 +67,10 @@ docs: environment
 ## JSON schemas of what programs read, in docs/schemas
 schemas: environment
 	$(BIN)/python -m reports.schemas
+
+## uv.lock from pyproject.toml, by uv; torch's own index joins it where `uv lock` can read that
+lock:
+	uv lock --no-sources
 
 environment: .venv/installed
 
