@@ -272,6 +272,8 @@ def _ladder_of(module: ModuleType, given: str, code: bytes = b"") -> Ladder:
     others |= {name: value for name, value in vars(module).items() if name in others}
     if others["PUBLISHED"] is not None:
         others["PUBLISHED"] = Path(module.__file__ or "").parent / str(others["PUBLISHED"])
+        if not given and not others["PUBLISHED"].is_dir():  # a wheel holds no reports
+            others["PUBLISHED"] = None
     _refuse_other_kinds(declared, others)
     return Ladder(
         given=given,

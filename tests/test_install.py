@@ -1,6 +1,9 @@
 """What is installed: the lock file is that of pyproject.toml, and names public hosts alone."""
 
 import re
+import shutil
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -31,6 +34,18 @@ def test_the_lock_names_public_hosts_alone() -> None:
     found = set(re.findall(r"https?://([^/\"]+)", (ROOT / "uv.lock").read_text(encoding="utf-8")))
     assert found and found <= HOSTS
     assert "file:" not in (ROOT / "uv.lock").read_text(encoding="utf-8")
+
+
+def test_what_a_wheel_holds_builds_a_model_of_the_ladder(tmp_path: Path) -> None:
+    """Without the rest of the repository."""
+    packages = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    for package in packages:
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    code = "import neobert, ablations; print(neobert.build('M1').state_dict().keys() and ablations.__file__)"
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, check=False, capture_output=True, text=True, timeout=300
+    )
+    assert ended.stdout.strip() == str(tmp_path / "ablations" / "__init__.py"), ended.stderr
 
 
 def test_torch_of_the_extras_is_that_of_the_package() -> None:

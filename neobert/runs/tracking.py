@@ -35,7 +35,6 @@ from neobert.processes import StopRequest, end_with_parent, start_child
 from neobert.runs.claims import Claim, acquire
 from neobert.runs.index import Index
 from neobert.runs.layout import Layout
-from neobert.runs.records import read_sealed
 from neobert.runs.run_file import read_run_file
 from neobert.runs.work import Part
 
@@ -94,7 +93,8 @@ class Tracked:
         merged: dict[int, Values] = {}
         for path in paths:  # of attempts that did the same step the last one counts
             for line in read_lines(path, "step"):
-                merged.setdefault(line["step"], {}).update(_numbers(line))
+                step = int(line["step"])  # that of a collected run may lie between two
+                merged.setdefault(step, {}).update(_numbers(line))
         for step in sorted(merged)[: None if is_done else -1]:
             merged[step].pop("step")
             yield step, merged[step]
@@ -136,7 +136,7 @@ def _numbers(values: Mapping[str, Any], before: str = "") -> Values:
 
 def _scores(part: Part) -> Iterator[tuple[int, Values]]:
     """The curve of a trial's score over its steps; of other parts their scores, as step 0."""
-    scores = read_sealed(part.record).get("scores") if part.is_done else None
+    scores = part.read(part.record).get("scores") if part.is_done else None
     if not scores:
         return
     if curve := scores.get("curve"):

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import sqlite3
 import struct
 from collections.abc import Iterator
@@ -16,10 +15,10 @@ from ablations import run
 from neobert.errors import EXIT_DONE, EXIT_MISSING
 from neobert.files import append_line, line_bytes
 from neobert.runs import tracking
+from neobert.runs.index import Index
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record
 from neobert.runs.tracking import Follower, Tracker, tracked
-from neobert.runs.work import Part
 from tests.support.forking import start_worker
 from tests.support.tiny_runs import STEPS, curve, ends, tiny_run, worker, write_tiny_run
 from tests.support.waiting import until
@@ -168,15 +167,15 @@ def test_a_tracker_that_fails_is_said_once(
     assert part.name == f"T pretraining stage 1 {folder.name}"
 
 
-def test_scores_of_trials_are_a_curve(tmp_path: Path) -> None:
-    """Records of the smoke study, which have one."""
-    records = Path(__file__).parents[2] / "reports" / "pipeline_check" / "glue" / "cola"
-    record = next(path for path in sorted(records.glob("*.json")))
-    shutil.copy(record, tmp_path / record.name)
-    part = Part(id=record.stem, title="", record=tmp_path / record.name, error=tmp_path / "error")
-    trial = tracking.Tracked(Layout(tmp_path), part, "", "", {}, is_training=False)
-    steps = list(trial.steps())
-    assert len(steps) == 8 and [step for step, _ in steps] == [*range(16, 129, 16)]
+def test_every_kind_of_record_has_steps() -> None:
+    """The records of the smoke study: curves of pre-training, thinned out, and of trials."""
+    layout = Layout(Path(__file__).parents[2] / "reports" / "pipeline_check")
+    references = [row.folder for row in Index(layout).rows()]
+    steps = {each.id: list(each.steps()) for reference in references for each in tracked(layout, reference)}
+    numbers = [[step for step, _ in taken] for taken in steps.values()]
+    assert sum(map(bool, numbers)) > 200 and all(each == sorted(set(each)) for each in numbers)
+    assert all(isinstance(step, int) for each in numbers for step in each)
+    assert {"score"} in [set(values) for taken in steps.values() for _, values in taken]
 
 
 def test_a_tracker_that_is_not_installed_is_said_before_training(
