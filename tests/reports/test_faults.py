@@ -221,10 +221,10 @@ def spoiled(content: Any, choice: random.Random) -> Any:
     return content
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_no_record_makes_a_traceback(tmp_path: Path, seed: int) -> None:
     """Some files of real records spoiled in one place each: both commands report the others, or that there are none."""
-    spoil_and_report(tmp_path, seed, files=25)
+    spoil_and_report(tmp_path, seed, files=50)
 
 
 @pytest.mark.drill
