@@ -430,6 +430,7 @@ M10_CODE = M10.derive(
     kept=False,
 )
 
+TITLE = "From BERT to NeoBERT, step by step"
 SAMPLE = M7
 PUBLISHED = Path(__file__).resolve().parents[1] / "reports" / "published"
 PRINTED_AS = {"M10": "NeoBERT"}  # caption of Table 3: the two checkpoints under the larger grid

@@ -1,9 +1,9 @@
 """Ladders: the paper's, and those of a user's own, which `--ladder FILE.py` names.
 
 A ladder is a Python file in the form of `ablations/ladder.py`. Its variants are those that stand in it by name, also in
-lists and mappings. All else is optional: FACTORS for designs, SCALES, SAMPLE, TRANSFER_TASK and TRANSFERRED_TASKS,
-PUBLISHED and PRINTED_AS. One ladder is in use at a time; run files hold whole recipes, so that workers and jobs read no
-ladder, and an edited file changes nothing of what was planned.
+lists and mappings. All else is optional: TITLE of reports, FACTORS for designs, SCALES, SAMPLE, TRANSFER_TASK and
+TRANSFERRED_TASKS, PUBLISHED and PRINTED_AS. One ladder is in use at a time. Run files hold whole recipes, so that
+workers and jobs read no ladder, and an edited file changes nothing of what was planned.
 """
 
 import argparse
@@ -43,13 +43,14 @@ HASH_DIGITS = 12
 class Ladder:
     """Variants by name in the order of declaration, and what goes with them.
 
-    `given` is what --ladder named, empty for the paper's. `scales` are those that it adds to the common ones. External
-    models are measured as `root` is. `sample` is pre-trained by sweeps where nothing is trained yet. `published` is a
-    folder of CSV files with numbers to compare with, `printed_as` the names that variants have there. `code` is the
-    content of the file of a ladder of one's own.
+    `given` is what --ladder named, empty for the paper's; `title` stands above its reports. `scales` are those that it
+    adds to the common ones. External models are measured as `root` is. `sample` is pre-trained by sweeps where nothing
+    is trained yet. `published` is a folder of CSV files with numbers to compare with, `printed_as` the names that
+    variants have there. `code` is the content of the file of a ladder of one's own.
     """
 
     given: str
+    title: str
     variants: "dict[str, Variant]"
     declared_factors: "Mapping[str, Factor] | None"
     scales: "Mapping[str, Rules]"
@@ -261,6 +262,7 @@ def _ladder_of(module: ModuleType, given: str, code: bytes = b"") -> Ladder:
 
     declared = _variants_of(module)
     others: dict[str, Any] = {
+        "TITLE": (module.__doc__ or f"The ladder {Path(given).name}").strip().splitlines()[0].rstrip("."),
         "FACTORS": None,
         "SCALES": {},
         "SAMPLE": next(iter(declared.values())),
@@ -277,6 +279,7 @@ def _ladder_of(module: ModuleType, given: str, code: bytes = b"") -> Ladder:
     _refuse_other_kinds(declared, others)
     return Ladder(
         given=given,
+        title=others["TITLE"],
         variants=declared,
         declared_factors=others["FACTORS"],
         scales=others["SCALES"],

@@ -5,7 +5,7 @@ Missing facts are None, or NaN in columns of numbers. Whatever a record holds, r
 
 import json
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,13 +22,15 @@ from pydantic import (
     NonNegativeInt,
     PositiveInt,
     ValidationError,
+    field_validator,
     model_validator,
 )
 from pydantic_core import ErrorDetails
 
+from ablations.ladders import current
 from ablations.rates import PILOT_SEEDS
-from ablations.scales import Scale, Vocabulary, trained_vocabulary_size
-from neobert.errors import DamagedFile, MissingData, name_first
+from ablations.scales import Scale, Vocabulary, known_scales, trained_vocabulary_size
+from neobert.errors import DamagedFile, MissingData, did_you_mean, name_first
 from neobert.files import read_json
 from neobert.glue.tasks import decisive_score, task_named
 from neobert.recipe import FineTuning, Point, Pretraining, Value
@@ -186,6 +188,7 @@ def _read_rows(root: Path, problems: list[str]) -> tuple[dict[str, list[Facts]],
     content counts, so that the order of files decides nothing."""
     paths: dict[tuple[str, str], Path] = {}
     found: dict[tuple[str, str], Facts | str] = {}
+    others = _OthersRecords()
     for path in record_paths(root):
         try:
             record = read_record(path)
@@ -200,8 +203,9 @@ def _read_rows(root: Path, problems: list[str]) -> tuple[dict[str, list[Facts]],
             if json.dumps(record, sort_keys=True) >= json.dumps(first, sort_keys=True):
                 continue
         paths[name] = path
-        if name[0] in READERS:
+        if name[0] in READERS and not others.leaves_out(record.get("labels"), named=name[0] in BY_LABEL):
             found[name] = _read_facts(record)
+    problems += others.sentences()
     rows: dict[str, list[Facts]] = defaultdict(list)
     for (kind, _), facts in found.items():
         if isinstance(facts, str):
@@ -243,6 +247,39 @@ class _Labels(Value):
     variants: tuple[str, ...] = ()
     unavailable_tasks: dict[str, str] = Field({})
     model: str | None = None
+    ladder: str = ""
+
+    @field_validator("scale")
+    @classmethod
+    def _is_known(cls, scale: Scale) -> Scale:
+        if scale not in known_scales():
+            raise ValueError(f"there is no such scale: {did_you_mean(scale, known_scales())}")
+        return scale
+
+
+def why_of_another(ladder: str) -> str:
+    """What says of records that they were planned on another ladder than the one in use."""
+    if ladder:
+        return f"of the ladder {ladder}: a report with --ladder and that file shows them"
+    return "of the paper's ladder: a report without --ladder shows them"
+
+
+class _OthersRecords(Counter[str]):
+    """How many records were planned on other ladders, and could be taken for something of the one in use."""
+
+    def leaves_out(self, labels: Any, *, named: bool) -> bool:
+        """Count a record by its labels and say that it is left out. What is matched by its recipe may be another
+        ladder's too, if its scale is known; what goes by its labels (`named`) may not."""
+        theirs = str(labels.get("ladder", "")) if isinstance(labels, dict) else ""
+        if not isinstance(labels, dict) or theirs == current().name:
+            return False
+        is_other = named or bool(labels.get("model")) or labels.get("scale") not in known_scales()
+        self[theirs] += is_other
+        return is_other
+
+    def sentences(self) -> list[str]:
+        """One for each ladder."""
+        return [f"{count} record(s) {why_of_another(name)}" for name, count in sorted(self.items()) if count]
 
 
 class _Facts(Value):
@@ -422,6 +459,10 @@ READERS: Mapping[str, type[_Facts]] = {
 }
 
 
+BY_LABEL = frozenset({"mteb", "pseudo_perplexity"})
+"""Kinds of records that are shown under the names that their labels have."""
+
+
 def _heldout_rows(runs: Iterable[Facts]) -> Iterator[Facts]:
     for run in runs:
         own = {"run": run["id"], "seed": run["seed"]}
@@ -452,8 +493,9 @@ def _read_studies(root: Path, problems: list[str]) -> list[RunFile]:
     for path in sorted(root.glob("glue/*/studies/*/run.json")):
         try:
             run_file = read_run_file(path.parent)
-            _Labels.read(run_file.labels)
-            run_files.append(run_file)
+            if not _OthersRecords().leaves_out(run_file.labels, named=False):
+                _Labels.read(run_file.labels)
+                run_files.append(run_file)
         except (DamagedFile, OSError, *UNREADABLE) as error:
             problems.append(f"the study of {path} is left out: {error}")
     return run_files
@@ -467,7 +509,8 @@ def _failed_pilots(root: Path, problems: list[str]) -> Iterator[Facts]:
         try:
             run_file, error = read_run_file(path.parent), str(read_json(path)["error"])
             run = run_file.pretraining
-            if run is not None and run.seed in PILOT_SEEDS:
+            is_other = _OthersRecords().leaves_out(run_file.labels, named=False)
+            if run is not None and run.seed in PILOT_SEEDS and not is_other:
                 labels = _Labels.read(run_file.labels)
                 weights, recipe = _share_weights(weights_up_to(run.recipe, run.stage))
                 own = {"id": run.id, "seed": run.seed, "weights": weights, "recipe": recipe, "error": error}

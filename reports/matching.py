@@ -13,7 +13,7 @@ import pandas as pd
 
 from ablations.budgets import shorter_ladder
 from ablations.designs import variants_of_designs
-from ablations.ladders import ladder, variants
+from ablations.ladders import current, ladder, variants
 from ablations.plan import protocol_on
 from ablations.scales import Scale, Vocabulary, scaled
 from ablations.variant import Recipe, Variant
@@ -22,9 +22,9 @@ from neobert.glue.selection import best_point
 from neobert.glue.tasks import TASKS
 from neobert.recipe import Point
 from reports.basis import describe_difference, split_by_basis
-from reports.evidence import Evidence, make_frame, select_group, weights_up_to
+from reports.evidence import Evidence, make_frame, select_group, weights_up_to, why_of_another
 from reports.rates import find_sweeps, variants_at_rates
-from reports.scores import ABSENCES, POINTS_OF_SCORE, PRINTED_AS, Cell, Estimate, Group, Row, Seeds, point_name
+from reports.scores import ABSENCES, POINTS_OF_SCORE, Cell, Estimate, Group, Row, Seeds, point_name
 
 
 def group_of(evidence: Evidence, scale: Scale, data: str) -> Group:
@@ -128,10 +128,14 @@ class _Matcher:
     def problems(self) -> list[str]:
         """One sentence for each run that no variant took or whose trials none took."""
         found = list(self._twins.values())
-        for run, stage in zip(self._runs.id, self._runs.stage, strict=True):
-            if run not in self._taken_runs:
+        unknown = self._runs[~self._runs.id.isin(self._taken_runs)]
+        of_others = unknown[unknown.ladder != current().name]
+        found += [f"{len(own)} pre-training run(s) {why_of_another(name)}" for name, own in of_others.groupby("ladder")]
+        for run, stage in zip(unknown.id, unknown.stage, strict=True):
+            if run not in set(of_others.id):
                 found.append(f"pre-training run {run} (stage {stage + 1}) has the recipe of no declared variant")
-        for run, lost in self._trials[~self._trials.id.isin(self._taken)].groupby("run"):
+        lost_trials = self._trials[~self._trials.id.isin(self._taken) & ~self._trials.run.isin(set(of_others.id))]
+        for run, lost in lost_trials.groupby("run"):
             why = "match no variant's protocol, grid and study" if run in self._run_ids else "have no run record"
             found.append(f"{len(lost)} trial(s) on pre-training run {run} {why}: {name_first(sorted(lost.id))}")
         return sorted(found)
@@ -252,8 +256,8 @@ def _has_protocol(frame: pd.DataFrame, protocols: Mapping[tuple[str, bool], str]
 
 def _label(variant: Variant, context: int) -> str:
     """The name of a row: the paper's own for the checkpoints it prints, with the context at this scale."""
-    if variant.name in PRINTED_AS:
-        return f"{PRINTED_AS[variant.name]}-{context} ({variant.name})"
+    if (printed := current().printed_as.get(variant.name)) is not None:
+        return f"{printed}-{context} ({variant.name})"
     return f"{variant.name} ({context} tokens)" if variant.recipe.checkpoints == "every_stage" else variant.name
 
 

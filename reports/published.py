@@ -1,4 +1,7 @@
-"""The numbers that the paper prints, from the CSV files in `published/`; they are never mixed with this study's."""
+"""The numbers that a ladder names as published, from its folder of CSV files; they are never mixed with this study's.
+
+For the paper's ladder the folder is `published/`. One of one's own may have any of these files, or none.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,27 +11,59 @@ from typing import Any
 
 import pandas as pd
 
+from ablations.ladders import current, variants
+from neobert.errors import did_you_mean
 from neobert.glue.tasks import TASKS
 from neobert.recipe import Point
 from neobert.runs.records import TASKS_IN_SUITE
 
-FOLDER = Path(__file__).resolve().parent / "published"
-NAMES = ("figure1", "table3", "table4", "table5", "table9")
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "figure1": ("variant", "title", "parent", "carried_forward", "average", "printed_delta_percent", "source"),
+    "table3": ("size", "model", *TASKS, "average", "source"),
+    "table4": ("size", "model", *TASKS_IN_SUITE, "average", "source"),
+    "table5": ("task", "model", *Point.model_fields, "source"),
+    "table9": ("model", "sequence_tokens", "thousand_tokens_per_second", "spread", "source"),
+}
+
+
+def read(name: str) -> pd.DataFrame:
+    """One published figure or table: the columns of its file, None where nothing is printed. Every row has a `source`;
+    scores are in points, changes in percent, throughputs in thousands of tokens a second on one A100.
+
+    Raises:
+        ValueError: the file lacks a column.
+    """
+    return _read(current().published, name)
 
 
 @cache
-def read(name: str) -> pd.DataFrame:
-    """One published figure or table: the columns of its file, None where nothing is printed. Every row has a `source`;
-    scores are in points, changes in percent, throughputs in thousands of tokens a second on one A100."""
-    assert name in NAMES, name
-    frame = pd.read_csv(FOLDER / f"{name}.csv", true_values=["yes"], false_values=["no"])
+def _read(folder: Path | None, name: str) -> pd.DataFrame:
+    path = None if folder is None else folder / f"{name}.csv"
+    if path is None or not path.is_file():
+        return pd.DataFrame(columns=list(COLUMNS[name]), dtype=object)
+    frame = pd.read_csv(path, true_values=["yes"], false_values=["no"])
+    if missing := [column for column in COLUMNS[name] if column not in frame]:
+        raise ValueError(f"{path} has no column {missing[0]}: its columns are {', '.join(COLUMNS[name])}")
     return frame.astype(object).where(frame.notna(), None)
 
 
-@cache
 def figure1() -> Mapping[str, Any]:
-    """The bars of Figure 1 by variant: `average`, `parent`, and `printed_delta_percent` where the paper prints one."""
-    return {row.variant: row for row in read("figure1").itertuples()}
+    """The bars of Figure 1 by variant: `average`, `parent`, and `printed_delta_percent` where the paper prints one.
+
+    Raises:
+        ValueError: a bar is of no variant of the ladder.
+    """
+    bars: dict[str, Any] = {row.variant: row for row in read("figure1").itertuples()}
+    for name in {*bars, *(bar.parent for bar in bars.values() if bar.printed_delta_percent is not None)}:
+        if name not in variants():
+            raise ValueError(f"{current().published}/figure1.csv names {name}: {did_you_mean(str(name), variants())}")
+    return bars
+
+
+def printed_checkpoints() -> "list[tuple[str, PublishedScores]]":
+    """The rows of Table 3 that are checkpoints of a variant, with the variant's name, in the paper's order."""
+    names = current().printed_as.items()
+    return [(variant, row) for variant, name in names for row in table3() if f"{row.model}-".startswith(f"{name}-")]
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ from neobert.recipe import Point
 from reports.rates import Sweep
 
 POINTS_OF_SCORE = 100  # records hold 0..1, the paper prints points
-PRINTED_AS = {"M10": "NeoBERT"}  # caption of Table 3: the two checkpoints under the larger grid
 LEAST_GAIN = 0.1
 """Nats by which a model that has learned relations between tokens beats their frequencies at least: about four standard
 errors of the difference on 4,000 predicted tokens."""

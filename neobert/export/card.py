@@ -135,8 +135,8 @@ def scores_of(checkpoint: PretrainedCheckpoint) -> list[Score]:
 def glue_scores(records: Sequence[Mapping[str, Any]]) -> list[Score]:
     """The best of each task's grid, from finished trials on one checkpoint, all under one reading of the protocol.
 
-    Several variants may measure one checkpoint, each with a protocol of its own (M10, M10@code …). That of the paper
-    counts, else the one with most trials, which the notes name. In a task the settings with most trials count.
+    Several variants may measure one checkpoint, each with a protocol of its own. That of the paper counts, else the one
+    with most trials, which the notes name. In a task the settings with most trials count.
     """
     by_reading: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for record in records:

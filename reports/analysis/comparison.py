@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ablations.ladders import current
 from neobert.data.catalog import is_from_hub
 from neobert.errors import MissingData
 from neobert.glue.tasks import TASKS
 from reports import published
 from reports.analysis.pairing import pair_glue
 from reports.analysis.resampling import StoredPredictions, resample
-from reports.scores import PRINTED_AS, Group, Row, Seeds
+from reports.scores import Group, Row, Seeds
 from reports.tables import Table, number, rules_between, signed
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -42,7 +43,7 @@ CORRELATIONS = ("cola", "stsb")
 TOLERANCE_REASON = (
     "Tolerances: the paper prints one seed and no spread, so the only noise that both numbers surely have is that of "
     "the development examples. A task's standard error is √(p(1−p)/n) at the printed score (correlations: (1−r²)/√n), "
-    "the average's follows from the eight of NeoBERT-4096 in Table 3; the tolerance is 1.96·√2 times that, plus 0.05 "
+    "the average's follows from the eight of {model}; the tolerance is 1.96·√2 times that, plus 0.05 "
     "for rounding. The two models of a relative change were scored on the same examples: its standard error is that of "
     "our own change over paired resamples of them, and the paper's change is taken to have that of one of our seeds. "
     "Without stored predictions the two models are taken as independent, which is at most too wide. A printed change "
@@ -67,9 +68,17 @@ def tolerance_of(error: float) -> float:
     return DEVIATIONS * math.sqrt(2) * error + ROUNDING
 
 
-def average_tolerance() -> float:
-    """The tolerance of an average of the eight tasks, in points."""
-    scores = next(row.scores for row in published.table3() if row.model == "NeoBERT-4096")
+def tolerance_reason() -> str:
+    """How tolerances come about."""
+    printed = [f"{row.model} in Table 3" for _, row in published.printed_checkpoints()]
+    return TOLERANCE_REASON.format(model=printed[-1] if printed else "a model that has the average in each task")
+
+
+def average_tolerance(average: float) -> float:
+    """The tolerance of an average of the eight tasks, in points: with the scores of the last printed checkpoint where
+    there is one."""
+    printed = [row.scores for _, row in published.printed_checkpoints()]
+    scores = printed[-1] if printed else dict.fromkeys(TASKS, average)
     return tolerance_of(math.sqrt(sum(task_error(task, score) ** 2 for task, score in scores.items())) / len(scores))
 
 
@@ -122,15 +131,15 @@ def judge(ours: float, paper: float, tolerance: float, unit: str) -> str:
 def count_published() -> int:
     """How many numbers the paper prints where this study could have a counterpart."""
     changes = published.read("figure1").printed_delta_percent.count()
-    rows = [row for row in published.table3() if row.model.startswith("NeoBERT")]
-    return int(len(published.figure1()) + changes + len(rows) * (len(TASKS) + 1))
+    rows = len(published.printed_checkpoints())
+    return int(len(published.figure1()) + changes + rows * (len(TASKS) + 1))
 
 
 def _averages(group: Group) -> Iterator[Number]:
     for name, bar in published.figure1().items():
         row = group.last_rows[name]
         if row.average is not None:
-            numbers = row.average.mean, bar.average, average_tolerance()
+            numbers = row.average.mean, bar.average, average_tolerance(bar.average)
             yield bar.source, name, "points", *numbers, _obstacle(row, group), "", " ".join(row.trial_ids(TASKS))
 
 
@@ -159,7 +168,7 @@ def _tolerance_of_change(row: Row, parent: Row, stored: StoredPredictions, seeds
         one_seed = [change_error(row, parent, stored, [each]) ** 2 for each in seeds]
     except MissingData as error:
         printed = published.figure1()[parent.name].average
-        return 100 * math.sqrt(2) * average_tolerance() / printed, f"taken as independent: {error}"
+        return 100 * math.sqrt(2) * average_tolerance(printed) / printed, f"taken as independent: {error}"
     return DEVIATIONS * math.sqrt(ours**2 + statistics.fmean(one_seed)) + ROUNDING, ""
 
 
@@ -175,15 +184,16 @@ def change_error(row: Row, parent: Row, stored: StoredPredictions, seeds: Sequen
 
 
 def _checkpoints(group: Group) -> Iterator[Number]:
-    """Table 3's two rows of NeoBERT: its checkpoints of 1,024 and 4,096 tokens are the stages of one variant."""
-    printed = [row for row in published.table3() if row.model.startswith("NeoBERT")]
-    ours = [row for row in group.rows if row.name in PRINTED_AS]
-    for paper, row in zip(printed, ours, strict=True):
+    """The rows of Table 3 that are checkpoints of a variant, whose stages are in the same order (NeoBERT's are of 1,024
+    and 4,096 tokens)."""
+    printed = published.printed_checkpoints()
+    ours = [row for name in current().printed_as for row in group.rows if row.name == name]
+    for (_, paper), row in zip(printed, ours, strict=False):
         found = [
             (TASKS[task].title, row.cells[task].score, score, tolerance_of(task_error(task, score)), [task])
             for task, score in paper.scores.items()
         ]
-        found.append(("average", row.average, paper.average, average_tolerance(), list(TASKS)))
+        found.append(("average", row.average, paper.average, average_tolerance(paper.average), list(TASKS)))
         for name, score, theirs, tolerance, tasks in found:
             if score is not None:
                 numbers, ids = (score.mean, theirs, tolerance), " ".join(row.trial_ids(tasks))
@@ -306,7 +316,7 @@ def comparison_table(numbers: pd.DataFrame, agreements: Sequence[RankAgreement],
             f"{len(numbers)} of {count_published()} published numbers have a counterpart: {listed}. Only paper scale "
             "on the paper's data is comparable; nothing in this study is tuned to these numbers.",
             *agreement_sentences(agreements),
-            TOLERANCE_REASON,
+            tolerance_reason(),
             "Not compared: rows of Table 3 that the paper copied from others (other protocols), and Tables 4, 5 and 9.",
         ),
         rules=rules_between(numbers.published_in),
@@ -339,6 +349,6 @@ def comparison_json(numbers: pd.DataFrame, agreements: Sequence[RankAgreement], 
             "records"
         ),
         "rank_agreements": [vars(each) for each in agreements],
-        "tolerances": TOLERANCE_REASON,
+        "tolerances": tolerance_reason(),
     }
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"

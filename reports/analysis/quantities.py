@@ -40,7 +40,7 @@ class Quantity:
 
 
 _WITH_REASONS = (
-    Quantity("GLUE", POINTS, 0.5, "the smallest change between neighbours in the paper's Figure 1 (M2 → M4)"),
+    Quantity("GLUE", POINTS, 0.5, "the smallest change between neighbours in Figure 1 of arXiv 2502.19587"),
     Quantity("loss", NATS, 0.05, "the noise of some hundred held-out documents, up to 0.048 in a paired difference"),
     Quantity(BITS, "bits a byte", 0.016, "the 0.05 nats of a token of 4.5 bytes"),
 )

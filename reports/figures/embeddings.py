@@ -42,7 +42,6 @@ TITLES: dict[Category, str] = {
     "summarization": "Summ.",
 }
 HATCHES = ("", "///", "...", "\\\\\\", "xx", "--")
-PAPER_MODEL = "NeoBERT-4096"
 
 
 @dataclass(frozen=True)
@@ -309,11 +308,11 @@ def figure5(rows: Sequence[EmbeddingRow], group: Group) -> "Figure":
     axes = figure.add_subplot()
     for index, row in enumerate(rows):
         _draw_row(axes, row, index, 0.8 / len(rows))
-    printed = next(row for row in published.table4() if row.model == PAPER_MODEL)
-    label = f"{PAPER_MODEL}, printed in the paper at its own scale and data"
-    axes.plot(
-        range(len(TITLES)), [printed.scores[each] for each in TITLES], zorder=6, label=label, ls="", **PAPER_DIAMOND
-    )
+    models = {row.model for _, row in published.printed_checkpoints()}
+    for printed in [row for row in published.table4() if row.model in models][-1:]:
+        label = f"{printed.model}, printed in the paper at its own scale and data"
+        scores = [printed.scores[each] for each in TITLES]
+        axes.plot(range(len(TITLES)), scores, zorder=6, label=label, ls="", **PAPER_DIAMOND)
     axes.set_xticks(range(len(TITLES)), list(TITLES.values()))
     format_axes(axes, ("Embeddings by category", describe_data(group)), "", "mean main score (points; small: tasks)")
     draw_legend_below(figure)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from ablations.ladders import current
 from ablations.scales import scaled
 from ablations.variant import Recipe, Variant
 from neobert.glue.tasks import TASKS
@@ -89,7 +90,7 @@ def table2(group: Group) -> Table:
     )
     if group.scale != "paper":
         shown[f"Scale {group.scale}"] = list(map(_arrow, facts.scale_before, facts.scale_after))
-    lines = ["Variants in parentheses are discarded: nothing continues them. M0 is the baseline."]
+    lines = [f"Variants in parentheses are discarded: nothing continues them. {current().root.name} is the baseline."]
     if facts.variant.str.contains("@").any():
         lines.append("Those with an @ are another reading of the paper or its code.")
     return Table(
@@ -253,7 +254,7 @@ def table5(group: Group) -> Table:
     """The best point of the grid for each task, as batch/rate/decay."""
     ours = [row for row in group.recorded_rows if row.scored_tasks]
     printed = [[PAPER, model, *map(point_name, points.values())] for model, points in published.table5().items()]
-    (source,) = published.read("table5").source.unique()
+    source = next(iter(published.read("table5").source), "")
     paper = [
         [PAPER, model, task, *_axes_of(point), *[None] * 4, source, ""]
         for model, points in published.table5().items()

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ablations.budgets import MARK, TEXT, share_text, shares, shorter
-from ablations.ladders import ladder
+from ablations.ladders import current, ladder
 from ablations.scales import Scale, Vocabulary, known_scales, scaled
 from ablations.variant import Variant
 from neobert.errors import MissingData, did_you_mean
@@ -138,6 +138,7 @@ def make_forecast(evidence: Evidence, scale: Scale, data: str, budgets: Sequence
             "left_out": tuple(left_out),
             "records": tuple(sorted({name for own in known.values() for delta in own.values() for name in delta.ids})),
             "present": tuple(sorted(_ids_at(evidence, there, target))),
+            **({"ladder": current().name} if current().name else {}),
         }
     )
 

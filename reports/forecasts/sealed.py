@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, PositiveInt, model_validator
 
+from ablations.ladders import current
 from ablations.scales import Scale
 from neobert.errors import DamagedFile
 from neobert.identity import identity
@@ -76,7 +77,7 @@ class Forecast(Value):
     """What `scale` with `data` was expected to measure in the mean of so many first `seeds`.
 
     `records` are those that it was made from, `present` those of `scale` and `data` that were there. Where the budgets
-    are of other scales it is of signs alone.
+    are of other scales it is of signs alone. `ladder` is the file of a ladder of one's own.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -92,6 +93,7 @@ class Forecast(Value):
     present: tuple[str, ...]
     commit: str | None
     dirty: bool | None
+    ladder: str = ""
 
     @property
     def is_of_signs(self) -> bool:
@@ -123,7 +125,11 @@ def read_forecasts(root: Path, problems: list[str]) -> Iterator[Forecast]:
             content = read_sealed(path)
             if content.get("kind") != KIND:
                 raise ValueError("it is no forecast")
-            yield Forecast.model_validate(content)
+            forecast = Forecast.model_validate(content)
+            if forecast.ladder == current().name:
+                yield forecast
+            else:
+                problems.append(f"the forecast {forecast.id} is of another ladder ({forecast.ladder or 'the paper'})")
         except DamagedFile as error:
             problems.append(str(error))
         except (OSError, ValueError) as error:

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ablations.ladder import M10
+from ablations.ladders import current
 from reports import published
 from reports.analysis.inference import seed_interval
 from reports.analysis.pairing import OWN_RATES, Delta
@@ -17,7 +17,6 @@ from reports.page.register import NO_NUMBER, Number, Register
 from reports.scores import Row
 from reports.tables import number, printed_range, signed, signed_percent
 
-TRUNK = frozenset(M10.lineage())
 STRIP_WIDTH = 136.0
 EDGE = 8.0
 
@@ -99,10 +98,11 @@ def _in_tree_order(rows: Mapping[str, Row]) -> Iterator[tuple[str, int]]:
     children: dict[str, list[str]] = defaultdict(list)
     for name, row in rows.items():
         children[row.parent].append(name)
+    trunk = frozenset(current().end.lineage())
 
     def below(name: str, depth: int) -> Iterator[tuple[str, int]]:
-        for child in sorted(children[name], key=lambda each: each in TRUNK):
-            own = 0 if child in TRUNK else depth + 1
+        for child in sorted(children[name], key=lambda each: each in trunk):
+            own = 0 if child in trunk else depth + 1
             yield child, own
             yield from below(child, own)
 

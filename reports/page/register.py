@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from ablations.ladder import M0
+from ablations.ladders import current
 from ablations.scales import Scale, Vocabulary, scaled
 from neobert.identity import difference, plain
 from neobert.recipe import FineTuning, Pretraining, Value
@@ -146,7 +146,7 @@ def _describe_run(run: Any, losses: Sequence[str], changes: str) -> Described:
         "Planned for": ", ".join(run.variants),
         "Data id": run.data_id or DASH,
         "Data from": ", ".join(sorted(run.origins.values())),
-        f"Config unlike {M0.name}'s": changes,
+        f"Config unlike {current().root.name}'s": changes,
         **_costs(run),
     }
 
@@ -162,7 +162,7 @@ def _describe_trial(trial: Any, seeds: Mapping[str, int], changes: str) -> Descr
         "Pre-training": trial.model or trial.run,
         "Seed of pre-training": str(seeds.get(trial.run, "")),
         "Data id": trial.data_id or DASH,
-        f"Config unlike {M0.name}'s": changes,
+        f"Config unlike {current().root.name}'s": changes,
         **_costs(trial),
     }
 
@@ -235,7 +235,7 @@ def _costs(record: Any) -> Described:
 
 def _changes(part: type[Value], scale: Scale, vocabulary: Vocabulary, recipe: str) -> str:
     """What a part of a recipe, as JSON, has unlike the baseline's."""
-    base = scaled(M0.recipe, scale, vocabulary)
+    base = scaled(current().root.recipe, scale, vocabulary)
     theirs = base.pretraining if part is Pretraining else base.finetuning
     found = difference(theirs, part.model_validate_json(recipe)).items()
     lines = [f"{path}: {_value(old)} → {_value(new)}" for path, (old, new) in found if path != "seed"]

@@ -7,7 +7,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from ablations.ladders import ladder
+from ablations.ladders import current, ladder
 from reports import published
 from reports.analysis.answer import answer
 from reports.analysis.comparison import agreement_sentences, rank_variants
@@ -88,7 +88,10 @@ def render_page(
     """The page over all studies. `files` are the paths of what was written, by folder; `problems` has a sentence for
     everything that is not counted; `records` is where the page finds the folder of runs."""
     register = Register()
+    ladder_name = current().name
     content: dict[str, Any] = {
+        "title": current().title,
+        "about": f"The ladder {ladder_name}" if ladder_name else "An ablation of arXiv 2502.19587",
         "sections": [_section(study, curves, files[study.folder], register) for study in studies],
         "throughput": [register.table(table9(speeds))] if speeds else [],
         "throughput_files": _list_files(FOLDER, files[FOLDER]),

@@ -1,5 +1,6 @@
 """The ladders of examples/ are short, proven, and trained at the scale that they declare."""
 
+import html
 import json
 from pathlib import Path
 
@@ -7,7 +8,8 @@ import pytest
 
 from ablations import ladders, run
 from ablations.scales import scaled_variant
-from neobert.errors import EXIT_DONE
+from neobert.errors import EXIT_DONE, EXIT_MISSING
+from reports import make_figures
 from tests.support.tree_copy import REPOSITORY
 
 EXAMPLES = sorted((REPOSITORY / "examples").glob("*.py"))
@@ -38,3 +40,15 @@ def test_an_example_trains_at_its_own_scale(
     for each in records:
         assert each["labels"]["ladder"] == path.name and each["labels"]["scale"] == "tiny"
         assert 5 < each["scores"]["training_loss"] < 9, "a few steps from the logarithm of the vocabulary"
+    reports = ["--runs", "runs", "--out", "out", "--compare", "--json"]
+    capsys.readouterr()
+    assert make_figures.main(["--ladder", str(path), *reports]) == EXIT_DONE
+    (summary,) = json.loads(capsys.readouterr().out)
+    assert summary["scale"] == "tiny" and set(chosen) <= summary["scores"].keys() == own.steps.keys()
+    compared = json.loads((tmp_path / "out/tiny-synthetic/comparison.json").read_text())
+    assert compared["published_numbers"] == (2 if path.stem == "modernbert" else 0) and not compared["off"]
+    page = (tmp_path / "out/index.html").read_text()
+    assert own.title in html.unescape(page) and "NeoBERT" not in page
+    assert make_figures.main(reports) == EXIT_MISSING
+    said = f"{len(records)} record(s) of the ladder {path.name}: a report with --ladder and that file shows them"
+    assert said in capsys.readouterr().err

@@ -59,7 +59,7 @@ def test_m10_of_figure_1_is_neobert_4096_of_table_3() -> None:
     assert published.figure1()["M10"].average == averages["NeoBERT-4096"]
 
 
-@pytest.mark.parametrize("name", published.NAMES)
+@pytest.mark.parametrize("name", published.COLUMNS)
 def test_every_published_number_has_a_source(name: str) -> None:
     sources = published.read(name).source
     assert len(sources) and sources.str.startswith(("Figure", "Table")).all()

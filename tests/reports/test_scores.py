@@ -331,7 +331,7 @@ def test_a_record_of_an_unknown_scale_is_left_out_and_does_not_stop_the_others(s
     study.pretrain("M1", labels={"variants": ["M1"], "scale": "smokey", "data": "synthetic"})
     evidence = read_evidence(study.root)
     assert evidence.groups() == [("smoke", "synthetic")]
-    assert "labels.scale: Input should be 'smoke'" in evidence.problems[0]
+    assert "labels.scale" in evidence.problems[0] and "did you mean 'smoke'" in evidence.problems[0]
 
 
 def test_missing_points_are_named_in_full_in_the_remarks_page_and_cut_in_tables(study: Study) -> None:

@@ -134,7 +134,7 @@ def test_a_score_bias_is_a_class_and_a_row_and_an_optimizer_a_row(tmp_path: Path
     replace(tree / "neobert/recipe.py", 'positions: Literal["learned",', 'positions: Literal["alibi", "learned",')
     insert(tree / "neobert/training/optimization.py", '    "muon": _muon,\n', OPTIMIZER_ROW)
     replace(tree / "neobert/recipe.py", 'optimizer: Literal["adam",', 'optimizer: Literal["radam", "adam",')
-    insert(tree / "ablations/ladder.py", "\nSAMPLE = M7\n", ALIBI_VARIANT + RADAM_VARIANT)
+    insert(tree / "ablations/ladder.py", "\nTITLE = ", ALIBI_VARIANT + RADAM_VARIANT)
     names = {"M8@alibi", "M8@radam"}
     answer = shell(
         tree, f".venv/bin/python ablations/run.py --variant {' '.join(names)} --stages pretrain --cluster here"

@@ -1,0 +1,80 @@
+"""Records of several ladders in one folder: recipes are matched, names are not, and what is left out is told."""
+
+from pathlib import Path
+
+import pytest
+
+from ablations import ladders
+from neobert.errors import MissingData
+from reports.evidence import read_evidence
+from reports.matching import group_of
+from tests.reports.made_up_study import Study, change_record
+from tests.reports.measurements import perplexity
+
+OWN = """
+from ablations.ladder import M0, MASKING_20, ROTARY
+X1 = M0.derive("M1", MASKING_20)
+X2 = X1.derive("X2", ROTARY)
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> ladders.Ladder:
+    """It calls another variant M1 than the paper does."""
+    path = tmp_path / "other.py"
+    path.write_text(OWN)
+    return ladders.load(str(path))
+
+
+def planned_on(study: Study, ladder: str) -> dict[str, object]:
+    return {"variants": ["M1"], "scale": study.scale, "data": study.data, "ladder": ladder}
+
+
+def test_recipes_are_matched_and_names_are_not(study: Study, own: ladders.Ladder) -> None:
+    study.pretrain("M0", labels=planned_on(study, "other.py"))
+    study.pretrain("M1")
+    with ladders.using(own):
+        group = study.group()
+        assert len(group.last_rows["M0"].runs) == 1 and group.last_rows["M1"].runs.empty
+        assert "1 pre-training run(s) of the paper's ladder: a report without --ladder shows them" in group.problems
+    group = study.group()
+    assert len(group.last_rows["M0"].runs) == len(group.last_rows["M1"].runs) == 1 and not group.problems
+
+
+def test_a_run_of_another_ladder_is_told_with_the_ladder_that_shows_it(study: Study, own: ladders.Ladder) -> None:
+    study.pretrain("M0")
+    with ladders.using(own):
+        study.levels["X2"] = 60.0
+        study.pretrain("X2", labels=planned_on(study, "other.py"))
+    group = study.group()
+    assert group.last_rows["M1"].runs.empty, "whatever its label says"
+    assert group.problems == (
+        "1 pre-training run(s) of the ladder other.py: a report with --ladder and that file shows them",
+    )
+    with ladders.using(own):
+        assert len(study.group().last_rows["X2"].runs) == 1
+
+
+def test_what_goes_by_its_labels_is_of_its_ladder_alone(study: Study, own: ladders.Ladder) -> None:
+    """Pseudo-perplexity and embeddings have the names of their labels, external models the protocol of a ladder."""
+    study.write(["M0"])
+    path = perplexity(study, "M0", [3.0, 2.0])
+    assert len(read_evidence(study.root).perplexities) == 1
+    change_record(path, lambda record: record["labels"].update(ladder="other.py"))
+    evidence = read_evidence(study.root)
+    assert evidence.perplexities.empty
+    assert "1 record(s) of the ladder other.py" in " ".join(evidence.problems)
+    with ladders.using(own):
+        evidence = read_evidence(study.root)
+        assert len(evidence.perplexities) == 1 and not group_of(evidence, "smoke", "synthetic").problems
+    for trial in list(study.root.glob("glue/*/*.json")):
+        change_record(trial, lambda record: record["labels"].update(model="BERT", ladder="other.py"))
+    assert len(read_evidence(study.root).trials) == 0
+
+
+def test_a_scale_of_another_ladder_is_told_once(study: Study) -> None:
+    tiny = {"variants": ["A"], "scale": "tiny", "data": "synthetic", "ladder": "other.py"}
+    study.pretrain("M1", labels=tiny)
+    study.pretrain("M2", labels=tiny)
+    with pytest.raises(MissingData, match=r"2 record\(s\) of the ladder other.py: a report with --ladder"):
+        read_evidence(study.root)
