@@ -147,8 +147,11 @@ def read_evidence(root: Path) -> Evidence:
     if not root.is_dir():
         raise MissingData(f"there is no folder of runs at {root}: run python ablations/run.py first or give --runs")
     problems: list[str] = []
-    rows, files = _read_rows(root, problems)
+    others = _OthersRecords()
+    rows, files = _read_rows(root, problems, others)
     if not any(rows.values()):
+        if told := others.sentences():
+            raise MissingData(f"{root} holds no record of this ladder, but {'; '.join(told)}")
         found = f"only {len(problems)} unusable one(s), the first: {sorted(problems)[0]}" if problems else "none"
         raise MissingData(f"{root} holds no finished record ({found}): run python ablations/run.py first")
     run_files = _read_studies(root, problems)
@@ -183,12 +186,13 @@ def read_evidence(root: Path) -> Evidence:
     )
 
 
-def _read_rows(root: Path, problems: list[str]) -> tuple[dict[str, list[Facts]], dict[str, str]]:
+def _read_rows(
+    root: Path, problems: list[str], others: "_OthersRecords"
+) -> tuple[dict[str, list[Facts]], dict[str, str]]:
     """The facts of every record by kind, and the files of records by id. Of several files with one id the first by
     content counts, so that the order of files decides nothing."""
     paths: dict[tuple[str, str], Path] = {}
     found: dict[tuple[str, str], Facts | str] = {}
-    others = _OthersRecords()
     for path in record_paths(root):
         try:
             record = read_record(path)
