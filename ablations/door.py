@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ablations import budgets, ladders, rates
 from ablations.designs import chosen_variants
-from ablations.execute import Workspace, carry_out, open_workspace
-from ablations.flags import DEFAULT_RUNS
 from ablations.ladders import OFFERED_SCALES, Ladder
-from ablations.listing import part_entry
+from ablations.launch.execute import Workspace, carry_out, open_workspace
+from ablations.launch.flags import DEFAULT_RUNS
+from ablations.launch.listing import part_entry
 from ablations.plan import PlanRow, StageName, VariantRow, plan, with_tasks
 from ablations.run import build_parser
 from ablations.scales import Scale, scaled, vocabulary_of

@@ -68,8 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from ablations.checks import requirements
     from ablations.designs import chosen_variants
+    from ablations.launch.checks import requirements
 
     needs = requirements(chosen_variants(options.variant), options.scale, options.stages)
     needs = replace(needs, models=chosen_models(options.models))

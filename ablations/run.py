@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 if __name__ == "__main__":  # a script's own folder would hide packages of the same names as its modules
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from ablations.flags import (
+from ablations.ladders import on_ladder
+from ablations.launch.flags import (
     MODEL_HELP,
     add_common_flags,
     add_design_flags,
@@ -26,13 +27,12 @@ from ablations.flags import (
     perplexity_flags,
     trust_of,
 )
-from ablations.ladders import on_ladder
 from neobert.command_line import guarded, parser_from, seed
 from neobert.errors import EXIT_DONE
 
 if TYPE_CHECKING:
     from ablations.designs import ScaledDesign
-    from ablations.execute import Workspace
+    from ablations.launch.execute import Workspace
     from ablations.plan import VariantRow
     from ablations.scales import Vocabulary
 
@@ -106,8 +106,8 @@ def _clean(options: argparse.Namespace) -> int:
 
 
 def _run_model(options: argparse.Namespace) -> int:
-    from ablations.execute import carry_out, open_workspace
-    from ablations.listing import print_model_outcome
+    from ablations.launch.execute import carry_out, open_workspace
+    from ablations.launch.listing import print_model_outcome
     from ablations.plan import EmbeddingChoice, plan_model
     from ablations.prefetch import LISTED, print_paper_models
 
@@ -139,14 +139,14 @@ def _run_model(options: argparse.Namespace) -> int:
 
 
 def _run_variants(options: argparse.Namespace) -> int:
-    from ablations.checks import require_heldout_context
     from ablations.designs import chosen_variants
-    from ablations.execute import carry_out, open_workspace
     from ablations.ladders import variants as declared_variants
-    from ablations.listing import design_lines, print_ladder, print_outcome
+    from ablations.launch.checks import require_heldout_context
+    from ablations.launch.execute import carry_out, open_workspace
+    from ablations.launch.listing import design_lines, print_ladder, print_outcome
+    from ablations.launch.submit import cancel_jobs
     from ablations.plan import EmbeddingChoice, plan
     from ablations.scales import vocabulary_of
-    from ablations.submit import cancel_jobs
     from neobert.console import logs
 
     trust_of(options)
@@ -200,10 +200,10 @@ def _design(options: argparse.Namespace, vocabulary: "Vocabulary") -> "ScaledDes
 
 def _show_plan(workspace: "Workspace", rows: "Sequence[VariantRow]", lines: Sequence[str]) -> int:
     """The plan, for SLURM the batch files, and the lines of a design; refused where a stage does not fit."""
-    from ablations.checks import misfits, refuse
-    from ablations.costs import PlanCosts
-    from ablations.listing import print_plan
-    from ablations.submit import planned_machine, preview
+    from ablations.launch.checks import misfits, refuse
+    from ablations.launch.costs import PlanCosts
+    from ablations.launch.listing import print_plan
+    from ablations.launch.submit import planned_machine, preview
 
     options, layout = workspace.options, workspace.layout
     jobs = preview(options, layout, rows) if options.cluster == "slurm" else ""
@@ -216,8 +216,8 @@ def _show_plan(workspace: "Workspace", rows: "Sequence[VariantRow]", lines: Sequ
 
 def _measure_perplexity(workspace: "Workspace", rows: "Sequence[VariantRow]") -> int:
     """The stage perplexity, which runs on this machine once all is done; the exit code."""
-    from ablations.execute import measure_perplexity
-    from ablations.submit import place_of
+    from ablations.launch.execute import measure_perplexity
+    from ablations.launch.submit import place_of
     from neobert.console import logs
     from neobert.runs.specifications import PretrainingRun, only
 

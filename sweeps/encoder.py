@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ablations.flags import DEFAULT_RUNS, MODEL_HELP, add_common_flags, trust_of
+from ablations.launch.flags import DEFAULT_RUNS, MODEL_HELP, add_common_flags, trust_of
 from neobert.command_line import seed
 from neobert.errors import EXIT_DONE, MissingData
 
 if TYPE_CHECKING:
-    from ablations.execute import Workspace
+    from ablations.launch.execute import Workspace
     from ablations.plan import EmbeddingChoice, StageName, VariantRow
     from neobert.recipe import Grid
     from neobert.runs.layout import Layout
@@ -35,7 +35,7 @@ def measure(options: argparse.Namespace, sweep: "Callable[[Workspace, bool], int
         ValueError: flags contradict each other.
         MissingData: a folder is not there.
     """
-    from ablations.execute import open_workspace
+    from ablations.launch.execute import open_workspace
     from ablations.prefetch import LISTED, print_paper_models
     from neobert.runs.layout import Layout
 

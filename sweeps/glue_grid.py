@@ -25,9 +25,9 @@ from neobert.errors import MissingData
 from sweeps.encoder import add_encoder_flags, measure, variant_row
 
 if TYPE_CHECKING:
-    from ablations.execute import Workspace
+    from ablations.launch.execute import Workspace
+    from ablations.launch.submit import Place
     from ablations.plan import PlanRow
-    from ablations.submit import Place
     from neobert.runs.specifications import GlueStudy
 
 POINT_COLUMNS = ("task", "context", "seed", "batch_size", "learning_rate", "weight_decay", "trial", "state", "score")
@@ -65,7 +65,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _sweep(workspace: "Workspace", tasks: Sequence[str], *, pretrains: bool) -> int:
-    from ablations.execute import carry_out
+    from ablations.launch.execute import carry_out
     from ablations.plan import with_tasks
     from neobert.runs.specifications import GlueStudy, only
 
@@ -110,7 +110,7 @@ def _shown_by_optuna(
     Raises:
         ValueError: the storage cannot be reached.
     """
-    from ablations.execute import treat_failures
+    from ablations.launch.execute import treat_failures
     from neobert.runs.optuna_view import STORAGE_VARIABLE, view_for_command
 
     storage = workspace.options.storage or ("journal" if place == "slurm" else None)
@@ -152,7 +152,7 @@ def _in_points(entry: Mapping[str, Any], columns: Sequence[str]) -> list[object]
 
 
 def _entries(workspace: "Workspace", studies: "Sequence[GlueStudy]") -> list[dict[str, Any]]:
-    from ablations.listing import part_entry
+    from ablations.launch.listing import part_entry
     from neobert.identity import plain
 
     layout = workspace.layout

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any, Literal
 if __name__ == "__main__":  # a script's own folder is on sys.path, the repository with the packages is not
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from ablations.flags import add_common_flags, add_execution_flags
 from ablations.ladders import on_ladder
+from ablations.launch.flags import add_common_flags, add_execution_flags
 from neobert.command_line import count, guarded, number_above_0, parser_from, seed
 from neobert.errors import EXIT_DONE, EXIT_RUN_FAILED
 
 if TYPE_CHECKING:
-    from ablations.execute import Workspace
+    from ablations.launch.execute import Workspace
     from ablations.plan import VariantRow
     from ablations.rates import Optimum, RateCurve
     from ablations.variant import Variant
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     from ablations.designs import chosen_variants
-    from ablations.execute import open_workspace
+    from ablations.launch.execute import open_workspace
     from ablations.rates import MARK, PILOT_SEEDS
 
     seeds = tuple(dict.fromkeys(options.pilot_seed or PILOT_SEEDS[:PILOT_SEEDS_IF_NOT_NAMED]))
@@ -86,9 +86,9 @@ def _run(options: argparse.Namespace) -> int:
 def _sweep(workspace: "Workspace", grids: "Sequence[_Grid]") -> int:
     """Train what is missing, extend the grids by what came out, and so on; on SLURM submit what is known to be missing.
     The exit code."""
-    from ablations.checks import require_heldout_context
-    from ablations.execute import carry_out, treat_failures
-    from ablations.submit import place_of
+    from ablations.launch.checks import require_heldout_context
+    from ablations.launch.execute import carry_out, treat_failures
+    from ablations.launch.submit import place_of
     from neobert.console import logs
 
     options, show = workspace.options, partial(_print_outcome, workspace, grids)
@@ -209,7 +209,7 @@ class _Grid:
 
     def entry(self) -> dict[str, Any]:
         """What --json prints of the variant; losses are in nats a token."""
-        from ablations.listing import state_of_all
+        from ablations.launch.listing import state_of_all
         from ablations.rates import shared_rate
 
         curve, shared = self.curve(), shared_rate(self.variant, self.workspace.options.scale)

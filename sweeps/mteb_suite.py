@@ -26,7 +26,7 @@ from neobert.command_line import guarded, parser_from
 from sweeps.encoder import add_encoder_flags, measure, variant_row
 
 if TYPE_CHECKING:
-    from ablations.execute import Workspace
+    from ablations.launch.execute import Workspace
     from ablations.plan import PlanRow
     from neobert.external import ExternalModel
 
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _sweep(workspace: "Workspace", pretrains: bool) -> int:
-    from ablations.execute import carry_out
+    from ablations.launch.execute import carry_out
 
     row = _plan(workspace, pretrains=pretrains)
     return carry_out(workspace, [row], lambda: print_outcome(workspace, row))
@@ -104,7 +104,7 @@ def pooling_remark(model: "ExternalModel", *, is_zero_shot: bool) -> str:
 def print_outcome(workspace: "Workspace", row: "PlanRow") -> None:
     """Every task with its state, then means that say how many tasks they are of; in JSON {"tasks": …, "means": …} for
     each evaluation."""
-    from ablations.listing import in_points, means_of, task_entries
+    from ablations.launch.listing import in_points, means_of, task_entries
     from neobert.console import logs, output, table
     from neobert.runs.specifications import EmbeddingEvaluation, only
 

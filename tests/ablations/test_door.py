@@ -10,8 +10,9 @@ import pytest
 import torch
 
 import neobert
-from ablations import execute, run, scales, status
+from ablations import run, scales, status
 from ablations.door import TrainedVariant
+from ablations.launch import execute
 from neobert.errors import MissingData, RunFailed
 
 NOTEBOOK = Path(__file__).resolve().parents[2] / "docs" / "quickstart.ipynb"

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from ablations.costs import Machine, PlanCosts
+from ablations.launch.costs import Machine, PlanCosts
+from ablations.launch.submit import plan_jobs
 from ablations.plan import (
     EVERYTHING,
     EmbeddingChoice,
@@ -20,7 +21,6 @@ from ablations.plan import (
 )
 from ablations.prefetch import folder_or_repository, paper_models
 from ablations.run import main
-from ablations.submit import plan_jobs
 from neobert.data.mteb_tasks import CATEGORIES
 from neobert.data.sources import DirectorySource
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED, MissingData
@@ -301,7 +301,7 @@ def test_missing_data_are_named_before_anything_runs(tmp_path: Path, capsys: pyt
 def test_a_plan_without_mteb_installed_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("ablations.checks.find_spec", lambda name: None)
+    monkeypatch.setattr("ablations.launch.checks.find_spec", lambda name: None)
     command = ["--variant", "M8", "--stages", "pretrain", "mteb", "--runs", str(tmp_path / "runs")]
     assert main([*command, "--cluster", "here"]) == EXIT_MISSING
     assert "pip install -e '.[eval]'" in capsys.readouterr().err and not (tmp_path / "runs").exists()

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ablations.costs import Machine, PlanCosts
-from ablations.listing import id_diffs, print_plan
+from ablations.launch.costs import Machine, PlanCosts
+from ablations.launch.listing import id_diffs, print_plan
 from ablations.plan import PlannedRun, VariantRow
 from neobert.identity import NUMERICS
 from neobert.runs.layout import Layout

@@ -194,7 +194,7 @@ def test_mteb_data_are_whole_repositories_at_the_commit_of_the_table(
     hub.repositories["datasets/mteb/sts12-sts"] = StandInRepository(files, MTEB_REPOSITORIES["STS12"][1])
     one = {"STS12": MTEB_REPOSITORIES["STS12"]}
     monkeypatch.setattr(requirements, "MTEB_REPOSITORIES", one)
-    monkeypatch.setattr("ablations.checks.MTEB_REPOSITORIES", one)
+    monkeypatch.setattr("ablations.launch.checks.MTEB_REPOSITORIES", one)
     assert run(tmp_path / "data", "--stages", "mteb") == 0
     brought = {name for name in contents(tmp_path / "data") if name.startswith("mteb/")}
     assert brought == {"mteb/STS12/README.md", "mteb/STS12/data/test-00000.parquet"}

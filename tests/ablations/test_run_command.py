@@ -16,8 +16,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ablations import execute, run, scales
+from ablations import run, scales
 from ablations.ladders import variants
+from ablations.launch import execute
 from neobert import processes
 from neobert.data.sources import open_source
 from neobert.files import read_lines

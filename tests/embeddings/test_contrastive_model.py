@@ -13,9 +13,9 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
 from ablations import scales
+from ablations.launch.submit import plan_jobs
 from ablations.plan import plan_model
 from ablations.run import main
-from ablations.submit import plan_jobs
 from neobert.data.sources import SyntheticSource
 from neobert.embeddings.encoders import load_encoder
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED

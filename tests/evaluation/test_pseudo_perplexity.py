@@ -19,8 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from ablations.execute import measure_perplexity
-from ablations.flags import perplexity_flags
+from ablations.launch.execute import measure_perplexity
+from ablations.launch.flags import perplexity_flags
 from ablations.run import build_parser
 from ablations.run import main as run_main
 from neobert.data.shards import Documents, TokenizedCorpus, all_documents

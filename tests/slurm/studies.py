@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from ablations.submit import PlannedJob, Submitter
+from ablations.launch.submit import PlannedJob, Submitter
 from neobert.files import read_lines
 from neobert.processes import REPOSITORY, thread_variables
 from neobert.runs.layout import Layout

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from ablations.launch.submit import Submitter, plan_jobs
 from ablations.plan import PlannedRun, PlanRow
-from ablations.submit import Submitter, plan_jobs
 from neobert.data.preparation import open_specified
 from neobert.files import read_lines
 from neobert.processes import REPOSITORY, thread_variables

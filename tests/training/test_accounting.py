@@ -11,7 +11,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ablations.flags import execution_of
+from ablations.launch.flags import execution_of
 from ablations.run import build_parser
 from ablations.scales import execution_at
 from neobert.files import read_lines

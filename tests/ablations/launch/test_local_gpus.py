@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ablations import execute, run, submit
+from ablations import run
+from ablations.launch import execute, submit
 from neobert import processes
 from neobert.processes import visible_gpus, worker_environment
 from sweeps import glue_grid

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from ablations.costs import GIGABYTE, Machine, stage_memory
 from ablations.ladders import current
+from ablations.launch.costs import GIGABYTE, Machine, stage_memory
 from ablations.plan import PlanRow, StageName, unfinished
 from ablations.rates import at_scale
 from ablations.scales import Scale, scaled_variant

@@ -208,8 +208,8 @@ def test_a_cluster_is_taken_where_there_is_one(
     slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     """auto: SLURM where it answers; inside a job, and where no controller answers, this machine."""
+    from ablations.launch.submit import place_of
     from ablations.run import build_parser
-    from ablations.submit import place_of
 
     def place(*flags: str) -> str:
         return place_of(build_parser().parse_args(["--variant", "M0", *flags]))

@@ -9,13 +9,10 @@ from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 
-from ablations.checks import refuse, require_data, validate
-from ablations.flags import execution_of, trust_of
 from ablations.ladders import current
-from ablations.plan import PlanRow, unfinished
-from ablations.prefetch import folder_or_repository
-from ablations.scales import synthetic_documents
-from ablations.submit import (
+from ablations.launch.checks import refuse, require_data, validate
+from ablations.launch.flags import execution_of, trust_of
+from ablations.launch.submit import (
     Place,
     execution_on,
     machine_on,
@@ -25,6 +22,9 @@ from ablations.submit import (
     profile_of,
     submitter_of,
 )
+from ablations.plan import PlanRow, unfinished
+from ablations.prefetch import folder_or_repository
+from ablations.scales import synthetic_documents
 from neobert import processes
 from neobert.console import Watch, duration, logs
 from neobert.data.preparation import open_specified, specify

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from ablations.costs import Machine
-from ablations.flags import execution_of
+from ablations.launch.costs import Machine
+from ablations.launch.flags import execution_of
 from ablations.plan import PlanRow
 from neobert.console import logs, output, table
 from neobert.identity import plain

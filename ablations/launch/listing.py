@@ -13,9 +13,9 @@ from typing import Any
 
 from rich.markup import escape
 
-from ablations.costs import Cost, PlanCosts, stage_flops
 from ablations.designs import ScaledDesign
 from ablations.ladders import ladder
+from ablations.launch.costs import Cost, PlanCosts, stage_flops
 from ablations.plan import ModelRow, PlannedRun, PlanRow, VariantRow
 from ablations.scales import scaled
 from neobert.console import output, quantity, table

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from ablations.checks import misfits, refuse, require_data, validate
-from ablations.costs import (
+from ablations.designs import chosen_variants
+from ablations.launch.checks import misfits, refuse, require_data, validate
+from ablations.launch.costs import (
     PUBLISHED,
     Cost,
     Machine,
@@ -27,7 +28,6 @@ from ablations.costs import (
     stated_throughput,
     sum_costs,
 )
-from ablations.designs import chosen_variants
 from ablations.plan import STAGES, StageName, VariantRow
 from neobert.data.catalog import CHARACTERS_PER_TOKEN, TASK_SPLITS
 from neobert.data.sources import DirectorySource, open_source
@@ -311,7 +311,7 @@ def test_a_model_of_another_size_than_planned_is_found(tmp_path: Path, monkeypat
 
 # Sizes of the GLUE tasks
 
-REAL = Path(__file__).resolve().parents[3] / "shared" / "data"
+REAL = Path(__file__).resolve().parents[4] / "shared" / "data"
 STATED = {
     "mnli": (74_619_646, 392_702, 9_815 + 9_832),
     "qnli": (25_612_443, 104_743, 5_463),
