@@ -65,12 +65,13 @@ EMBEDDING_FIELDS: Mapping[str, frozenset[str]] = {
 
 @dataclass(frozen=True)
 class EmbeddingChoice:
-    """What the stages contrastive and mteb read, by name; None stands for all that the source has. `zero_shot`
-    measures what pre-training ends with, without contrastive fine-tuning."""
+    """What the stages contrastive and mteb read, by name; None stands for all that the source has, tasks of
+    MTEB(eng, v2) alone aside. `zero_shot` measures what pre-training ends with, without contrastive fine-tuning."""
 
     pairs: Sequence[str] | None = None
     tasks: Sequence[str] | None = None
     categories: Sequence[str] | None = None
+    benchmarks: Sequence[str] | None = None
     zero_shot: bool = False
 
 
@@ -488,7 +489,7 @@ def embedding_runs(
     if skipped and not choice.zero_shot:
         reason = skipped["contrastive"]
         raise MissingData(f"{reason}; mteb measures what contrastive fine-tuning ends with (--zero-shot: without it)")
-    tasks = wanted_tasks(source, choice.tasks, choice.categories)
+    tasks = wanted_tasks(source, choice)
     if choice.zero_shot:
         return [*tuned, zero_shot_evaluation(encoder, embedding, tasks, source)], skipped
     return [*tuned, *(evaluation_after(run, embedding, tasks, source) for run in tuned)], skipped
@@ -518,10 +519,8 @@ def pair_sets(source: Source, names: Sequence[str] | None, mix: Mix = "paper") -
     )
 
 
-def wanted_tasks(
-    source: Source, names: Sequence[str] | None, categories: Sequence[str] | None
-) -> tuple[EmbeddingTask, ...]:
-    """The source's tasks of these names and categories; None stands for all.
+def wanted_tasks(source: Source, choice: EmbeddingChoice) -> tuple[EmbeddingTask, ...]:
+    """The source's tasks that are chosen.
 
     Raises:
         MissingData: the source has none, or not one that is named.
@@ -530,7 +529,7 @@ def wanted_tasks(
     available = source.embedding_tasks()
     if not available:
         raise MissingData(f"{source.label} holds no tasks of embeddings: put their data into its folder mteb/")
-    return chosen_tasks(available, names, categories)
+    return chosen_tasks(available, choice.tasks, choice.categories, choice.benchmarks)
 
 
 def evaluation_after(

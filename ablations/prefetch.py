@@ -25,6 +25,7 @@ if __name__ == "__main__":  # a script's own folder would hide packages of the s
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from ablations.ladders import add_ladder_flag, add_scale_flag, on_ladder
+from ablations.launch.flags import add_benchmark_flag
 from neobert.command_line import byte_count, count, guarded, parser_from
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_RUN_FAILED, did_you_mean, exit_code
 
@@ -46,6 +47,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_scale_flag(parser, "whose plan (default: smoke)")
     stages = ("pretrain", "glue", "contrastive", "mteb")
     add("--stages", nargs="+", choices=stages, default=["pretrain", "glue"], help="data of which parts")
+    add_benchmark_flag(parser)
     add("--models", nargs="+", action="extend", default=[], metavar="NAME", help="models of Table 4, or all of them")
     add("--most-bytes", type=byte_count, metavar="SIZE", help="cap each corpus to whole files (20GB, 1.5TB)")
     add("--workers", type=count, default=DOWNLOADS, metavar="N", help=f"files at a time (default: {DOWNLOADS})")
@@ -63,7 +65,10 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit code (0 done, 1 disk or damage, 2 refused, 3 something is missing)."""
-    options = build_parser().parse_args(arguments)
+    parser = build_parser()
+    options = parser.parse_args(arguments)
+    if options.benchmark and "mteb" not in options.stages:
+        parser.error("--benchmark goes with --stages … mteb")
     return guarded("prefetch.py", on_ladder(options, _run), options.data_dir)
 
 
@@ -71,7 +76,7 @@ def _run(options: argparse.Namespace) -> int:
     from ablations.designs import chosen_variants
     from ablations.launch.checks import requirements
 
-    needs = requirements(chosen_variants(options.variant), options.scale, options.stages)
+    needs = requirements(chosen_variants(options.variant), options.scale, options.stages, options.benchmark)
     needs = replace(needs, models=chosen_models(options.models))
     return _check(options, needs) if options.check else _bring(options, needs)
 
@@ -99,9 +104,11 @@ def _command(options: argparse.Namespace) -> str:
     """The command that brings what the same plan lacks."""
     flags = ["--variant", *options.variant, "--data-dir", str(options.data_dir), "--scale", options.scale]
     models = ["--models", *options.models] if options.models else []
+    benchmarks = ["--benchmark", *options.benchmark] if options.benchmark else []
     own = [] if options.ladder is None else ["--ladder", options.ladder]
     cap = [] if options.most_bytes is None else ["--most-bytes", str(options.most_bytes)]
-    return shlex.join(["python", "ablations/prefetch.py", *flags, "--stages", *options.stages, *own, *models, *cap])
+    stages = ["--stages", *options.stages, *benchmarks]
+    return shlex.join(["python", "ablations/prefetch.py", *flags, *stages, *own, *models, *cap])
 
 
 def _bring(options: argparse.Namespace, needs: "Needs") -> int:

@@ -20,6 +20,7 @@ if __name__ == "__main__":  # a script's own folder would hide packages of the s
 from ablations.ladders import on_ladder
 from ablations.launch.flags import (
     MODEL_HELP,
+    add_benchmark_flag,
     add_common_flags,
     add_design_flags,
     add_execution_flags,
@@ -57,6 +58,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add("--pairs", nargs="+", action="extend", metavar="SET", help="data sets for contrastive (default: all there are)")
     add("--zero-shot", action="store_true", help="with mteb: measure encoders as they were pre-trained (Figure 4)")
+    add_benchmark_flag(parser)
     add(
         "--without-texts-of",
         nargs="+",
@@ -85,6 +87,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("--perplexity-text goes with --stages … perplexity")
     if options.zero_shot and "mteb" not in options.stages:
         parser.error("--zero-shot goes with --stages … mteb")
+    if options.benchmark and "mteb" not in options.stages:
+        parser.error("--benchmark goes with --stages … mteb")
     if not {"contrastive", "mteb"}.intersection(options.stages):
         for flag, value in (("--pairs", options.pairs), ("--without-texts-of", options.without_texts_of)):
             if value:
@@ -154,7 +158,7 @@ def _run_variants(options: argparse.Namespace) -> int:
     layout, source = workspace.layout, workspace.source
     design = _design(options, vocabulary_of(source))
     chosen = design.design.variants if design else chosen_variants(options.variant or list(declared_variants()))
-    choice = EmbeddingChoice(pairs=options.pairs, zero_shot=options.zero_shot)
+    choice = EmbeddingChoice(pairs=options.pairs, benchmarks=options.benchmark, zero_shot=options.zero_shot)
     rows = plan(chosen, options.seed or [0], options.scale, source, layout, options.stages, choice=choice)
     require_heldout_context(options.heldout_context, rows)
     lines = design_lines(design, rows) if design and (options.list or options.dry_run) else []

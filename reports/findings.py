@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from neobert.runs.records import ENGLISH_SUITE_V2, Protocol
 from reports.analysis.compute_gain import ComputeGain, find_gains, gains_table
 from reports.analysis.deltas import deltas_table, find_deltas
 from reports.analysis.effects import Factorial, effects_table, find_factorials
@@ -153,6 +154,14 @@ def _contrastive_table(findings: Findings) -> Table | None:
     return table4(rows, findings.group) if rows else None
 
 
+def _v2_table(protocol: Protocol, title: str) -> Callable[[Findings], Table | None]:
+    def make(findings: Findings) -> Table | None:
+        rows = findings.embeddings.of_v2(protocol)
+        return embedding_table(rows, findings.group, f"{title} on {ENGLISH_SUITE_V2}", ()) if rows else None
+
+    return make
+
+
 def _zero_shot_table(findings: Findings) -> Table | None:
     rows = findings.embeddings.of("zero_shot")
     return embedding_table(rows, findings.group, "Zero-shot embeddings", ()) if rows else None
@@ -202,6 +211,11 @@ OUTPUTS: Mapping[str, Output] = {
         part="statistics",
     ),
     "table4": Output("Table 4, embeddings", _contrastive_table, part="embeddings"),
+    "table4-v2": Output(
+        "Embeddings on MTEB(eng, v2)",
+        _v2_table("contrastive", "Embeddings after contrastive fine-tuning"),
+        part="embeddings",
+    ),
     "figure5": Output(
         "Embeddings by category",
         _contrastive_table,
@@ -214,6 +228,9 @@ OUTPUTS: Mapping[str, Output] = {
         lambda its: figure4(its.embeddings.of("zero_shot"), its.group),
         CSV,
         part="embeddings",
+    ),
+    "zero-shot-v2": Output(
+        "Zero-shot embeddings on MTEB(eng, v2)", _v2_table("zero_shot", "Zero-shot embeddings"), part="embeddings"
     ),
     "figure2": Output(
         "Figure 2, pseudo-perplexity",

@@ -6,6 +6,7 @@ python sweeps/mteb_suite.py --variant M10 --zero-shot         as it was pre-trai
 python sweeps/mteb_suite.py --model BERT-base --data DIR --scale paper    a model of Table 4; --model list names them
 python sweeps/mteb_suite.py --model DIR --categories sts retrieval --data DIR   any encoder, the mean over its tokens
 python sweeps/mteb_suite.py --variant M8 --tasks STS12 STS13 --data DIR --dry-run
+python sweeps/mteb_suite.py --variant M8 --benchmark "MTEB(eng, v2)" --data DIR    the 41 tasks of v2
 
 The same command starts, resumes and retries; each task has one record, and mteb's own files of results lie in
 RUNS/mteb/result_cache.
@@ -22,6 +23,7 @@ if __name__ == "__main__":  # a script's own folder is on sys.path, the reposito
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from ablations.ladders import on_ladder
+from ablations.launch.flags import add_benchmark_flag
 from neobert.command_line import guarded, parser_from
 from sweeps.encoder import add_encoder_flags, measure, variant_row
 
@@ -41,6 +43,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--protocol", metavar="VARIANT", help="with --model: whose protocol, M9@mteb-prompts (default: the ladder's)")
     add("--tasks", nargs="+", action="extend", metavar="NAME", help="only these (default: all that --data has)")
     add("--categories", nargs="+", action="extend", metavar="NAME", help="only those of these: sts, retrieval, …")
+    add_benchmark_flag(parser)
     add("--zero-shot", action="store_true", help="as it was pre-trained, without contrastive fine-tuning")
     add("--pairs", nargs="+", action="extend", metavar="SET", help="data sets of fine-tuning (default: all there are)")
     add_encoder_flags(parser, "tasks")
@@ -73,12 +76,12 @@ def _plan(workspace: "Workspace", *, pretrains: bool) -> "PlanRow":
     from neobert.console import logs
 
     options, source = workspace.options, workspace.source
-    choice = EmbeddingChoice(options.pairs, options.tasks, options.categories, options.zero_shot)
+    choice = EmbeddingChoice(options.pairs, options.tasks, options.categories, options.benchmark, options.zero_shot)
     if options.model is None:
         if options.protocol:
             raise ValueError("--protocol is for --model: a variant has its own, so name M9@mteb-prompts and the like")
         return variant_row(workspace, ["pretrain", "mteb"], pretrains=pretrains, choice=choice)
-    wanted_tasks(source, choice.tasks, choice.categories)  # refuses a wrong name before a model is loaded
+    wanted_tasks(source, choice)  # refuses a wrong name before a model is loaded
     model = workspace.external_model()
     seeds, protocol = options.seed or [0], options.protocol
     planned = plan_model(

@@ -1,5 +1,6 @@
 """What must hold before a plan is run or submitted: data are here, stages fit into memory, earlier runs exist."""
 
+import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -12,7 +13,7 @@ from ablations.rates import at_scale
 from ablations.scales import Scale, scaled_variant
 from ablations.variant import Variant
 from neobert.data.catalog import TASK_SPLITS
-from neobert.data.mteb_tasks import MTEB_REPOSITORIES
+from neobert.data.mteb_tasks import benchmarks_for, member_names, members_of
 from neobert.data.pairs import sets_of
 from neobert.data.requirements import Needs, items_of
 from neobert.data.shards import FRAME_TOKENS
@@ -50,8 +51,16 @@ class Problem:
 # Data
 
 
-def requirements(chosen: Sequence[Variant], scale: Scale, stages: Collection[StageName]) -> Needs:
-    """Corpora, tokenizers, tasks and pairs that variants read at a scale, each once; every stage needs tokenizers."""
+def requirements(
+    chosen: Sequence[Variant], scale: Scale, stages: Collection[StageName], benchmarks: Sequence[str] | None = None
+) -> Needs:
+    """Corpora, tokenizers, tasks and pairs that variants read at a scale, each once; every stage needs tokenizers.
+
+    `benchmarks` are those of mteb; None stands for MTEB(eng, v1).
+
+    Raises:
+        ValueError: there is no such benchmark.
+    """
     recipes = [scaled_variant(at_scale(variant, scale), scale, "published")[0] for variant in chosen]
     tokenizers: dict[str, int] = {}
     for recipe in recipes:
@@ -64,7 +73,7 @@ def requirements(chosen: Sequence[Variant], scale: Scale, stages: Collection[Sta
         else (),
         tokenizers=tokenizers,
         tasks=tuple(TASK_SPLITS) if "glue" in stages else (),
-        embedding_tasks=tuple(MTEB_REPOSITORIES) if "mteb" in stages else (),
+        embedding_tasks=members_of(benchmarks) if "mteb" in stages else (),
         pair_sets=tuple(pair_sets) if "contrastive" in stages else (),
     )
 
@@ -88,6 +97,9 @@ def require_data(rows: Sequence[PlanRow], source: Source) -> None:
         "mteb": needs.embedding_tasks,
     }
     stages = " ".join(stage for stage, names in read.items() if names)
+    tasks = (task for evaluation in only(runs, EmbeddingEvaluation) for task in evaluation.tasks)
+    if wanted := benchmarks_for(tasks):
+        stages += f" --benchmark {shlex.join(wanted)}"
     variants = " ".join(dict.fromkeys(row.data_of for row in rows))
     items = ", ".join(f"{item.name} ({item.repositories})" for item in items_of(needs))
     raise MissingData(
@@ -100,7 +112,7 @@ def require_data(rows: Sequence[PlanRow], source: Source) -> None:
 def _read_by(runs: Sequence[Run]) -> Needs:
     stages = only(runs, PretrainingRun)
     tasks = (task for evaluation in only(runs, EmbeddingEvaluation) for task in evaluation.tasks)
-    members = (member for task in tasks for member in task.members or (task.name,))
+    members = (member for task in tasks for member in member_names(task))
     sets = (pairs.name for run in only(runs, ContrastiveRun) for pairs in run.sets)
     return Needs(
         corpora=tuple(dict.fromkeys(run.recipe.data.corpus for run in stages)),

@@ -42,6 +42,17 @@ def _add_trust_flags(parser: argparse.ArgumentParser) -> None:
     add("--trust-remote-code", action="store_true", help=code)
 
 
+def add_benchmark_flag(parser: argparse.ArgumentParser) -> None:
+    """--benchmark, which `neobert.data.mteb_tasks` checks."""
+    parser.add_argument(
+        "--benchmark",
+        nargs="+",
+        action="extend",
+        metavar="NAME",
+        help='with mteb: only the tasks of "MTEB(eng, v1)" or "MTEB(eng, v2)" (default: v1, and tasks of your own)',
+    )
+
+
 def trust_of(options: argparse.Namespace) -> Trust:
     """What the flags allow an external model to bring.
 

@@ -19,7 +19,7 @@ from ablations.launch.costs import Cost, PlanCosts, stage_flops
 from ablations.plan import ModelRow, PlannedRun, PlanRow, VariantRow
 from ablations.scales import scaled
 from neobert.console import output, quantity, table
-from neobert.data.mteb_tasks import CATEGORIES, EmbeddingTask
+from neobert.data.mteb_tasks import BENCHMARKS, CATEGORIES, EmbeddingTask, count_by_category, suites_of
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import read_json
 from neobert.identity import canonical, leaves, plain
@@ -28,7 +28,7 @@ from neobert.runs.claims import is_claimed
 from neobert.runs.index import State, state_of
 from neobert.runs.kinds import KINDS
 from neobert.runs.layout import Layout
-from neobert.runs.records import ENGLISH_SUITE, TASKS_IN_SUITE, Category, read_record
+from neobert.runs.records import Category, read_record
 from neobert.runs.run_file import RUN_FILE_WORDS, read_run_file
 from neobert.runs.specifications import (
     ContrastiveRun,
@@ -555,14 +555,19 @@ def task_entries(layout: Layout, evaluation: EmbeddingEvaluation) -> list[dict[s
 def means_of(
     entries: Sequence[dict[str, Any]], available: Sequence[EmbeddingTask | TaskOnData]
 ) -> list[dict[str, Any]]:
-    """The flat mean of main scores, −1..1, of each category and of each suite of one evaluation.
+    """The flat mean of main scores, −1..1, of each category and of each suite of one evaluation; a task counts in all
+    of its suites.
 
     `tasks` of the `expected` tasks are in it; `available` are all tasks of the suites. `category` None stands for the
     whole suite, whose mean is None where a task is missing.
     """
     means = []
-    for suite in dict.fromkeys(task.suite for task in available):
-        scored = [entry for entry in entries if entry["suite"] == suite and entry["score"] is not None]
+    for suite in dict.fromkeys(suite for task in available for suite in suites_of(task.name, task.suite)):
+        scored = [
+            entry
+            for entry in entries
+            if suite in suites_of(entry["task"], entry["suite"]) and entry["score"] is not None
+        ]
         expected = expected_tasks(suite, available)
         by_category: list[tuple[Category | None, int]] = [
             (name, expected[name]) for name in CATEGORIES if name in expected
@@ -576,7 +581,5 @@ def means_of(
 
 
 def expected_tasks(suite: str, available: Iterable[EmbeddingTask | TaskOnData]) -> dict[Category, int]:
-    """How many tasks each category of a suite has: MTEB(eng, v1) as published, any other as many as there are."""
-    if suite == ENGLISH_SUITE:
-        return dict(TASKS_IN_SUITE)
-    return dict(Counter(task.category for task in available if task.suite == suite))
+    """How many tasks each category of a suite has: mteb's benchmarks as published, any other as many as there are."""
+    return count_by_category(BENCHMARKS.get(suite) or (task for task in available if task.suite == suite))

@@ -1,18 +1,22 @@
-"""Embedding tasks: the 56 of MTEB(eng, v1), tasks of a person's own, and their data in a folder.
+"""Embedding tasks: the 56 of MTEB(eng, v1), the 41 of MTEB(eng, v2), of which 25 are the same, tasks of a person's
+own, and their data in a folder.
 
 Names, metrics, splits, repositories and sizes are those of mteb 2.26.24; a test compares them with the installed mteb.
-mteb_tasks.csv has the 56 tasks, each with its instruction in three wordings: the paper's (Tables 8 and 9; in v1 7 and
-8), mteb's own, and the released code's (conf/mteb_task_to_instruction_{query,corpus}.json), which end in the name of a
-field and differ for documents. mteb_repositories.csv has the dataset of each of mteb's own tasks and its commit, which
-of the 56 it is a part of where several count as one and, for data that are plain tables, the numbers to know them by.
+mteb_tasks.csv has a row for each task, with the benchmarks that it is a part of and its instruction in three wordings:
+the paper's (Tables 8 and 9; in v1 7 and 8), mteb's own, and the released code's
+(conf/mteb_task_to_instruction_{query,corpus}.json), which end in the name of a field and differ for documents. Paper
+and code know no task of v2 alone, which has mteb's own; the two forums of CQADupstack have the wordings of the whole.
+mteb_repositories.csv has the dataset of each of mteb's own tasks and its commit, which task of v1 it is a part of where
+several count as one and, for data that are plain tables, the numbers to know them by.
 
 A folder holds tasks as mteb/<Category>/<Task>/<table>.parquet (or another format of `reading`), or as repositories
-that prefetch brought. The former count as one of the 56 where name and sizes agree; otherwise their name says how many
-rows they have, so that nobody takes them for it.
+that prefetch brought. The former count as a task of mteb's where name and sizes agree; otherwise their name says how
+many rows they have, so that nobody takes them for it.
 """
 
 import csv
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +27,8 @@ from neobert.data.manifest import Manifest, files_origin, require_brought, requi
 from neobert.data.reading import count_rows, read_table, split_name, table_file
 from neobert.errors import DamagedFile, MissingData, did_you_mean
 from neobert.recipe import Instructed
-from neobert.runs.records import ENGLISH_SUITE, Category
+from neobert.runs.records import ENGLISH_SUITE, ENGLISH_SUITE_V2, Category
+from neobert.runs.specifications import TaskOnData
 
 CATEGORIES: tuple[Category, ...] = get_args(Category)
 
@@ -32,9 +37,10 @@ CATEGORIES: tuple[Category, ...] = get_args(Category)
 class EmbeddingTask:
     """One task of embeddings.
 
-    `suite` is MTEB(eng, v1), or an honest name for tasks that are none of it. `metric` is mteb's main score of it on
-    `split`. `members` are mteb's own tasks where several count as one. `instruction` tells an encoder that was trained
-    with instructions what to do with the texts, or with the queries where a task has queries and documents.
+    `suite` is MTEB(eng, v1), also where the task is a part of v2, MTEB(eng, v2) for the tasks of v2 alone, or an honest
+    name for tasks of neither; `suites_of` has all. `metric` is mteb's main score of it on `split`. `members` are mteb's
+    own tasks where several count as one. `instruction` tells an encoder that was trained with instructions what to do
+    with the texts, or with the queries where a task has queries and documents.
     """
 
     name: str
@@ -54,21 +60,40 @@ def _read_table(name: str) -> dict[str, dict[str, str]]:
 
 _TASKS, _REPOSITORIES = _read_table("mteb_tasks.csv"), _read_table("mteb_repositories.csv")
 
-MTEB_ENGLISH_V1: tuple[EmbeddingTask, ...] = tuple(
-    EmbeddingTask(
+_VERSIONS = {"v1": ENGLISH_SUITE, "v2": ENGLISH_SUITE_V2}
+
+OFFICIAL_TASKS: Mapping[str, EmbeddingTask] = {
+    name: EmbeddingTask(
         name=name,
         category=cast(Category, row["category"]),
-        suite=ENGLISH_SUITE,
+        suite=_VERSIONS[row["suites"].split()[0]],
         metric=row["metric"],
         split=row["split"],
         members=tuple(member for member, published in _REPOSITORIES.items() if published["part_of"] == name),
-        instruction=row["paper"],
+        instruction=row["paper"] or row["mteb"],
     )
     for name, row in _TASKS.items()
-)
-"""The tasks of Table 4, category by category; CQADupstack's twelve forums count as one (paper, Table 4)."""
+}
+"""mteb's tasks by name, category by category; CQADupstack's twelve forums count as one in v1 (paper, Table 4)."""
 
-OFFICIAL_TASKS: Mapping[str, EmbeddingTask] = {task.name: task for task in MTEB_ENGLISH_V1}
+BENCHMARKS: Mapping[str, tuple[EmbeddingTask, ...]] = {
+    suite: tuple(task for name, task in OFFICIAL_TASKS.items() if version in _TASKS[name]["suites"].split())
+    for version, suite in _VERSIONS.items()
+}
+"""The tasks of mteb's benchmarks."""
+
+
+def suites_of(name: str, suite: str) -> tuple[str, ...]:
+    """All suites that a task counts in, by its name and the suite of its record: a task that is in both benchmarks has
+    the suite v1."""
+    also = (other for other, tasks in BENCHMARKS.items() if suite in BENCHMARKS and OFFICIAL_TASKS.get(name) in tasks)
+    return tuple(dict.fromkeys((suite, *also)))
+
+
+def count_by_category(tasks: Iterable[EmbeddingTask | TaskOnData]) -> dict[Category, int]:
+    """How many tasks each category has."""
+    return dict(Counter(task.category for task in tasks))
+
 
 MTEB_REPOSITORIES: Mapping[str, tuple[str, str]] = {
     task: (row["repository"], row["commit"]) for task, row in _REPOSITORIES.items()
@@ -94,7 +119,7 @@ OFFICIAL_NUMBERS: Mapping[str, OfficialNumbers] = {
 """By what the data of tasks are known that are plain tables."""
 
 Wording = Literal["paper", "mteb", "code"]
-"""Whose instructions the 56 tasks are measured with; other tasks have one of their own."""
+"""Whose instructions the tasks of MTEB(eng, v1) are measured with; other tasks have one of their own."""
 
 
 def task_prompts(task: EmbeddingTask, instructed: Instructed, wording: Wording = "paper") -> dict[str, str]:
@@ -102,46 +127,91 @@ def task_prompts(task: EmbeddingTask, instructed: Instructed, wording: Wording =
     if instructed == "nothing" or task.instruction is None:
         return {}
     query = document = task.instruction
-    if task.suite == ENGLISH_SUITE and wording == "mteb":
+    if task.suite in BENCHMARKS and wording == "mteb":
         query = document = _TASKS[task.name]["mteb"]
-    if task.suite == ENGLISH_SUITE and wording == "code":
-        query, document = (_TASKS[task.name][f"code_{texts}"] for texts in ("queries", "documents"))
+    if task.suite in BENCHMARKS and wording == "code":
+        query, document = (_TASKS[task.name][f"code_{texts}"] or query for texts in ("queries", "documents"))
     return {"query": query, **({"document": document} if instructed == "queries_and_documents" else {})}
 
 
-def member_names(task: EmbeddingTask) -> tuple[str, ...]:
+def member_names(task: EmbeddingTask | TaskOnData) -> tuple[str, ...]:
     """mteb's own tasks that are measured for a task: its members, or itself."""
     return task.members or (task.name,)
 
 
-def chosen_tasks(
-    available: Sequence[EmbeddingTask], names: Sequence[str] | None, categories: Sequence[str] | None
-) -> tuple[EmbeddingTask, ...]:
-    """The available tasks that are named, of the categories that are named, in their own order; None or "all" stands
-    for all.
+def members_of(benchmarks: Sequence[str] | None) -> tuple[str, ...]:
+    """mteb's own tasks whose data benchmarks need, each once; None stands for v1.
 
     Raises:
-        ValueError: no suite has such a task, there is no such category, or nothing is left.
-        MissingData: one of the 56 is not among the available ones.
+        ValueError: there is no such benchmark.
+    """
+    require_benchmarks(benchmarks)
+    tasks = (task for suite in benchmarks or (ENGLISH_SUITE,) for task in BENCHMARKS[suite])
+    wanted = {member for task in tasks for member in member_names(task)}
+    return tuple(name for name in MTEB_REPOSITORIES if name in wanted)
+
+
+def benchmarks_for(tasks: Iterable[EmbeddingTask | TaskOnData]) -> tuple[str, ...]:
+    """The benchmarks whose data have to be prefetched for tasks: none where the default, v1, has them all."""
+    suites = [suites_of(task.name, task.suite) for task in tasks]
+    if all(ENGLISH_SUITE in each for each in suites):
+        return ()
+    return (ENGLISH_SUITE_V2,) if all(ENGLISH_SUITE_V2 in each for each in suites) else tuple(BENCHMARKS)
+
+
+def require_benchmarks(names: Sequence[str] | None) -> None:
+    """Check that benchmarks are known.
+
+    Raises:
+        ValueError: one is not.
+    """
+    for name in names or ():
+        if name not in BENCHMARKS:
+            raise ValueError(f"there is no benchmark {name!r} here: {did_you_mean(name, BENCHMARKS)}")
+
+
+def chosen_tasks(
+    available: Sequence[EmbeddingTask],
+    names: Sequence[str] | None,
+    categories: Sequence[str] | None,
+    benchmarks: Sequence[str] | None = None,
+) -> tuple[EmbeddingTask, ...]:
+    """The available tasks that are named, of the categories and benchmarks that are named, in their own order.
+
+    None or "all" stands for all; tasks of v2 alone are chosen where they or v2 are named.
+
+    Raises:
+        ValueError: no suite has such a task, there is no such category or benchmark, or nothing is left.
+        MissingData: a task of mteb's, or every task of a benchmark, is not among the available ones.
     """
     known = {task.name: task for task in available}
     names = None if names is not None and "all" in names else names
+    require_benchmarks(benchmarks)
+    for benchmark in benchmarks or ():
+        if not any(benchmark in suites_of(task.name, task.suite) for task in available):
+            here = ", ".join(known) or "none"
+            raise MissingData(
+                f"no task of {benchmark} is in this data, which `python ablations/prefetch.py … --stages mteb "
+                f"--benchmark '{benchmark}'` brings: here are {here}"
+            )
     for category in categories or ():
         if category not in CATEGORIES:
             raise ValueError(f"there is no category {category!r} of tasks: {did_you_mean(category, CATEGORIES)}")
     for name in names or ():
         if name not in known and name in OFFICIAL_TASKS:
             here = ", ".join(known) or "none"
-            raise MissingData(f"task {name} of {ENGLISH_SUITE} is not in this data: here are {here}")
+            raise MissingData(f"task {name} of {OFFICIAL_TASKS[name].suite} is not in this data: here are {here}")
         if name not in known:
             raise ValueError(f"there is no task {name!r}: {did_you_mean(name, [*known, *OFFICIAL_TASKS])}")
     chosen = tuple(
         task
         for task in available
-        if (names is None or task.name in names) and (categories is None or task.category in categories)
+        if (task.name in names if names is not None else bool(benchmarks) or task.suite != ENGLISH_SUITE_V2)
+        and (categories is None or task.category in categories)
+        and (not benchmarks or not set(benchmarks).isdisjoint(suites_of(task.name, task.suite)))
     )
     if not chosen:
-        asked = ", ".join((*(names or ()), *(categories or ()))) or "any"
+        asked = ", ".join((*(names or ()), *(categories or ()), *(benchmarks or ()))) or "any"
         raise ValueError(f"no task is left of {asked}: here are {', '.join(known) or 'none'}")
     return chosen
 
@@ -399,7 +469,7 @@ def folder_tasks(folder: Path, manifest: Manifest) -> dict[str, FolderTask]:
     place = folder / "mteb"
     prefetched = {
         task.name: FolderTask(task, {}, {member: place / member for member in member_names(task)})
-        for task in MTEB_ENGLISH_V1
+        for task in OFFICIAL_TASKS.values()
         if all(manifest.below(f"mteb/{member}") for member in member_names(task))
     }
     categories = {facts.task_type: category for category, facts in CATEGORY_FACTS.items()}
@@ -421,7 +491,7 @@ def _folders_in(folder: Path) -> list[Path]:
 
 
 def _own_task(folder: Path, category: Category) -> FolderTask:
-    """A task that a person laid out; one of the 56 only where its numbers say so."""
+    """A task that a person laid out; one of mteb's only where its numbers say so."""
     facts, name = CATEGORY_FACTS[category], folder.name
     files = {table: _file_of(folder, table) for table in facts.columns}
     official = OFFICIAL_TASKS.get(name)

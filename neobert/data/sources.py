@@ -28,7 +28,6 @@ from neobert.data.catalog import (
 )
 from neobert.data.manifest import ORIGIN_DIGITS, Manifest, files_origin, read_manifest, require_complete
 from neobert.data.mteb_tasks import (
-    MTEB_ENGLISH_V1,
     MTEB_REPOSITORIES,
     OFFICIAL_TASKS,
     EmbeddingTask,
@@ -145,7 +144,7 @@ class Source(ABC):
 
     @abstractmethod
     def embedding_tasks(self) -> tuple[EmbeddingTask, ...]:
-        """The embedding tasks that are here, or for the hub the 56 of MTEB(eng, v1)."""
+        """The embedding tasks that are here, or for the hub those of mteb's benchmarks."""
 
     @abstractmethod
     def embedding_task_origin(self, name: str) -> str:
@@ -312,7 +311,7 @@ class HubSource(Source):
         return DECLARED_SETS[require_known(name, DECLARED_SETS, "data set of pairs")].instruction
 
     def embedding_tasks(self) -> tuple[EmbeddingTask, ...]:
-        return MTEB_ENGLISH_V1
+        return tuple(OFFICIAL_TASKS.values())
 
     def embedding_task_origin(self, name: str) -> str:
         task = OFFICIAL_TASKS[require_known(name, OFFICIAL_TASKS, "task")]

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from copy import copy
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any, Unpack, cast
 
@@ -33,7 +34,7 @@ from mteb.results import TaskResult
 from mteb.types import BatchedInput, EncodeKwargs, PromptType
 from torch.utils.data import DataLoader
 
-from neobert.data.mteb_tasks import CATEGORY_FACTS, EmbeddingTask, PublishedTask, Table, TaskTables
+from neobert.data.mteb_tasks import BENCHMARKS, CATEGORY_FACTS, EmbeddingTask, PublishedTask, Table, TaskTables
 from neobert.data.sources import Source
 from neobert.data.tokenizers import Array
 from neobert.embeddings.encoders import NamedEncoder, TextCounts
@@ -41,7 +42,7 @@ from neobert.errors import DamagedFile, RunFailed
 from neobert.files import replace_file
 from neobert.identity import identity
 from neobert.processes import Stopped, StopRequest
-from neobert.runs.records import ENGLISH_SUITE, Category
+from neobert.runs.records import Category
 from neobert.runs.specifications import TaskOnData
 
 TASK_CLASSES: Mapping[Category, type[AbsTask]] = {
@@ -78,7 +79,7 @@ def mteb_tasks(task: EmbeddingTask | TaskOnData, data: TaskTables | PublishedTas
             found.metadata = found.metadata.model_copy(update={"dataset": dataset})
             yield found
         return
-    found = official_task(task.name) if task.suite == ENGLISH_SUITE else _declare(task)
+    found = official_task(task.name) if task.suite in BENCHMARKS else _declare(task)
     dataset = {**found.metadata.dataset, "revision": origin}
     found.metadata = found.metadata.model_copy(update={"dataset": dataset})
     found.dataset = _DATASETS[task.category](data.tables)
@@ -113,10 +114,13 @@ def _load_published(task: AbsTask) -> None:
 
 
 def official_task(name: str) -> AbsTask:
-    """A copy of one of MTEB(eng, v1)'s own tasks, or of a member of one, with the splits and languages of the suite."""
-    tasks = mteb.get_benchmark(ENGLISH_SUITE).tasks
+    """A copy of a task of mteb's benchmarks, or of a member of one, with the splits and languages that these have."""
+    tasks = [task for suite in BENCHMARKS for task in mteb.get_benchmark(suite).tasks]
     members = [member for task in tasks if isinstance(task, AbsTaskAggregate) for member in task.metadata.tasks]
-    return copy(next(task for task in (*tasks, *members) if task.metadata.name == name))
+    found = copy(next(task for task in (*tasks, *members) if task.metadata.name == name))
+    # clustering of v2 draws its texts from a generator that all copies in a process would share
+    found.rng_state, found.np_rng = Random(found.seed), np.random.default_rng(found.seed)
+    return found
 
 
 def _declare(task: EmbeddingTask | TaskOnData) -> AbsTask:

@@ -11,7 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from neobert.data.mteb_tasks import CATEGORY_FACTS, OFFICIAL_TASKS, EmbeddingTask, Wording, member_names, task_prompts
+from neobert.data.mteb_tasks import (
+    BENCHMARKS,
+    CATEGORY_FACTS,
+    OFFICIAL_TASKS,
+    EmbeddingTask,
+    Wording,
+    member_names,
+    task_prompts,
+)
 from neobert.data.preparation import open_specified
 from neobert.data.tokenizers import TextTokenizer, frame_texts
 from neobert.embeddings.encoders import PaddedEncoder, TextEncoder, load_encoder
@@ -29,7 +37,7 @@ from neobert.export.onnx import TOLERANCE as GRAPH_TOLERANCE
 from neobert.hub import NeoBERTModel
 from neobert.hub.external import ExternalTokenizer, load_external
 from neobert.runs.layout import Layout
-from neobert.runs.records import ENGLISH_SUITE, Category
+from neobert.runs.records import Category
 from neobert.runs.run_file import RunFile, read_run_file
 from neobert.runs.specifications import ContrastiveRun
 
@@ -79,7 +87,7 @@ class ContrastiveCheckpoint:
             prompts = task_prompts(task, self.run.instructed, self.wording)
             for name in member_names(task):
                 instructions |= _by_role(name, task.category, prompts)
-            if task.suite != ENGLISH_SUITE:
+            if task.suite not in BENCHMARKS:
                 for name, instruction in _by_role(
                     CATEGORY_FACTS[task.category].task_type, task.category, prompts
                 ).items():
@@ -118,7 +126,7 @@ def _reads_as(tokens: Any, token_ids: Any, token_types: Any) -> bool:
 
 
 def open_contrastive_checkpoint(folder: Path, step: int | None, wording: Wording = "paper") -> ContrastiveCheckpoint:
-    """The checkpoint of `step`, or the last one of a finished run; its tasks are the 56 and those of the run's source.
+    """The checkpoint of `step`, or the last one of a finished run; its tasks are mteb's and those of the run's source.
 
     Raises:
         MissingData: there is no such step, the run is unfinished and no step is named, or its source is gone.

@@ -223,6 +223,7 @@ def read_records(root: Path) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 ENGLISH_SUITE = "MTEB(eng, v1)"
+ENGLISH_SUITE_V2 = "MTEB(eng, v2)"
 Category = Literal[
     "classification", "clustering", "pair_classification", "reranking", "retrieval", "sts", "summarization"
 ]
@@ -241,7 +242,8 @@ TASKS_IN_SUITE: Mapping[Category, int] = {  # paper, Table 4; CQADupstack's foru
 class EmbeddingConfig(Value):
     """One task on one encoder: after contrastive fine-tuning (Table 4) or as pre-trained (zero-shot, Figure 4).
 
-    `suite` is MTEB(eng, v1), or an honest name for tasks that are none of it; `metric` is the task's main score.
+    `suite` is MTEB(eng, v1), also where the task is a part of v2, MTEB(eng, v2) for the tasks of v2 alone, or an honest
+    name for tasks of neither; `metric` is the task's main score.
     """
 
     task: str

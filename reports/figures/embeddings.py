@@ -1,4 +1,5 @@
-"""Embeddings: means over tasks, Table 4 beside the paper's, zero-shot bars (Figure 4) and bars by category.
+"""Embeddings: means over tasks, Table 4 beside the paper's, the same for MTEB(eng, v2), zero-shot bars (Figure 4) and
+bars by category.
 
 An average stands only where not one task is missing; what is incomplete says so.
 """
@@ -9,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from neobert.runs.records import ENGLISH_SUITE, TASKS_IN_SUITE, Category, Protocol
+from neobert.data.mteb_tasks import BENCHMARKS, count_by_category, suites_of
+from neobert.runs.records import ENGLISH_SUITE, ENGLISH_SUITE_V2, TASKS_IN_SUITE, Category, Protocol
 from reports import published
 from reports.evidence import Evidence, select_group
 from reports.figures.drawing import (
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ALL_TASKS = sum(TASKS_IN_SUITE.values())
+EXPECTED = {suite: count_by_category(tasks) for suite, tasks in BENCHMARKS.items()}
 TITLES: dict[Category, str] = {
     "classification": "Class.",
     "clustering": "Clust.",
@@ -74,18 +77,28 @@ class EmbeddingRow:
     def category(self, category: Category) -> CategoryMean:
         """The mean over a category's tasks, however many there are: who prints it says how many."""
         own = [task for task in self.scores if self.categories[task] == category]
-        expected = TASKS_IN_SUITE[category] if self.suite == ENGLISH_SUITE else None
+        expected = EXPECTED[self.suite][category] if self.suite in EXPECTED else None
         return CategoryMean(self.mean_over(own), len(own), expected)
 
     @property
+    def expected(self) -> int | None:
+        """How many tasks the suite has, None where unknown."""
+        return sum(EXPECTED[self.suite].values()) if self.suite in EXPECTED else None
+
+    @property
     def is_whole(self) -> bool:
-        """Whether all 56 tasks of the paper's suite have a score."""
-        return all(self.category(category).is_whole for category in TASKS_IN_SUITE)
+        """Whether all tasks of a benchmark of mteb's have a score."""
+        return all(self.category(category).is_whole for category in TITLES)
 
     @property
     def average(self) -> Estimate | None:
-        """The flat mean of all 56 tasks; None where one is missing."""
+        """The flat mean of all tasks; None where one is missing."""
         return self.mean_over(list(self.scores)) if self.is_whole else None
+
+    @property
+    def average_of_types(self) -> Estimate | None:
+        """The mean of the means of the categories, in which each counts alike; None where a task is missing."""
+        return flat_mean([self.category(category).score for category in TITLES]) if self.is_whole else None
 
     def mean_over(self, tasks: Sequence[str]) -> Estimate | None:
         """The flat mean of some tasks; None where one has no score, or where there are none."""
@@ -104,8 +117,12 @@ class Embeddings:
     problems: tuple[str, ...]
 
     def of(self, protocol: Protocol) -> tuple[EmbeddingRow, ...]:
-        """The rows under one protocol."""
-        return tuple(row for row in self.rows if row.protocol == protocol)
+        """The rows of Table 4 under one protocol: all suites but MTEB(eng, v2), which has a table of its own."""
+        return tuple(row for row in self.rows if row.protocol == protocol and row.suite != ENGLISH_SUITE_V2)
+
+    def of_v2(self, protocol: Protocol) -> tuple[EmbeddingRow, ...]:
+        """The rows of MTEB(eng, v2) under one protocol."""
+        return tuple(row for row in self.rows if row.protocol == protocol and row.suite == ENGLISH_SUITE_V2)
 
 
 def shared_tasks(rows: Sequence[EmbeddingRow]) -> tuple[str, ...]:
@@ -116,7 +133,8 @@ def shared_tasks(rows: Sequence[EmbeddingRow]) -> tuple[str, ...]:
 
 
 def find_embeddings(group: Group, evidence: Evidence) -> Embeddings:
-    """A row for every encoder, suite and protocol that has a score."""
+    """A row for every encoder, suite and protocol that has a score; one for MTEB(eng, v2) where a task of v2 alone has
+    a result, with the tasks that it shares with v1."""
     results = select_group(evidence.embeddings, group.scale, group.data)
     seeds, labels = evidence.seeds, label_runs(group, evidence.runs)
     is_known = results.run.isin(set(seeds)) | results.model.notna()
@@ -131,12 +149,25 @@ def find_embeddings(group: Group, evidence: Evidence) -> Embeddings:
         seeds=[Seeds(seeds.get(each.run, each.seed), each.seed) for each in results.itertuples()],
     )
     order = {label: place for place, label in enumerate(dict.fromkeys([*labels.values(), *sorted(results.label)]))}
-    by_row = results.groupby(["label", "suite", "protocol"])
+    by_row = _count_in_v2(results).groupby(["label", "suite", "protocol"])
     found = [_row(label, suite, protocol, own) for (label, suite, protocol), own in by_row]
     rows = sorted(found, key=lambda row: (order[row.label], row.label, row.suite, row.protocol))
     lost = [f"{count} embedding result(s) on {run}, which has no run record" for run, count in strangers.items()]
-    noted = [f"embeddings of {row.label}: {note}" for row in rows for note in row.notes]
+    suites = {ENGLISH_SUITE_V2: f" in {ENGLISH_SUITE_V2}"}
+    noted = [f"embeddings of {row.label}{suites.get(row.suite, '')}: {note}" for row in rows for note in row.notes]
     return Embeddings(tuple(row for row in rows if row.scores), (*sorted(lost), *noted))
+
+
+def _count_in_v2(results: pd.DataFrame) -> pd.DataFrame:
+    """Results once more as those of v2 where they are on tasks of both benchmarks and their encoder has one of v2."""
+    is_v2 = results.suite == ENGLISH_SUITE_V2
+    if not is_v2.any():
+        return results
+    row = ["label", "protocol"]
+    names = zip(results.task, results.suite, strict=True)
+    counts = pd.Series([ENGLISH_SUITE_V2 in suites_of(*name) for name in names], index=results.index)
+    shared = results[counts & ~is_v2].merge(results.loc[is_v2, row].drop_duplicates(), on=row)
+    return pd.concat([results, shared.assign(suite=ENGLISH_SUITE_V2)], ignore_index=True)
 
 
 def label_runs(group: Group, runs: pd.DataFrame) -> dict[str, str]:
@@ -197,7 +228,8 @@ def embedding_table(
 ) -> Table:
     """Our rows behind those that the paper prints; every task, category and average in the CSV file."""
     shared = shared_tasks(rows)
-    header = ["Source", "Model", "Suite", *TITLES.values(), "Average", "Tasks", "Seeds"]
+    averages = ["Mean (task)", "Mean (type)"] if _are_v2(rows) else ["Average"]
+    header = ["Source", "Model", "Suite", *TITLES.values(), *averages, "Tasks", "Seeds"]
     header += [f"Mean of {len(shared)} shared"] if shared else []
     return Table(
         title=f"{title} (scale {group.scale}, data {group.data})",
@@ -216,6 +248,10 @@ def embedding_table(
     )
 
 
+def _are_v2(rows: Sequence[EmbeddingRow]) -> bool:
+    return {row.suite for row in rows} == {ENGLISH_SUITE_V2}
+
+
 def _paper_cells(row: published.PublishedScores, header: Sequence[str]) -> list[str]:
     cells = [PAPER, row.name, ENGLISH_SUITE, *(number(row.scores[name]) for name in TITLES)]
     cells += [number(row.average), f"{ALL_TASKS} of {ALL_TASKS}"]
@@ -226,7 +262,8 @@ def _cells(row: EmbeddingRow, shared: Sequence[str]) -> list[str]:
     tasks = len(row.scores)
     cells = [THIS_STUDY, row.label, row.suite, *(_print_category(row.category(name)) for name in TITLES)]
     cells.append(print_estimate(row.average))
-    cells.append(f"{tasks} of {ALL_TASKS}" if row.suite == ENGLISH_SUITE else f"{tasks}, none of the {ALL_TASKS}")
+    cells += [print_estimate(row.average_of_types)] if row.suite == ENGLISH_SUITE_V2 else []
+    cells.append(f"{tasks} of {row.expected}" if row.expected else f"{tasks}, none of the {ALL_TASKS}")
     cells.append(str(len(next(iter(row.scores.values())).by_seeds)))
     return cells + ([print_estimate(row.mean_over(shared))] if shared else [])
 
@@ -240,13 +277,19 @@ def _print_category(mean: CategoryMean) -> str:
 
 def _notes(rows: Sequence[EmbeddingRow], shared: Sequence[str], group: Group) -> Iterator[str]:
     yield from warnings(group)
-    yield (
-        "Main scores in points. The average is the flat mean of all 56 tasks, "
-        f"{DASH} where one is missing; a category that lacks tasks says how many it has."
-    )
+    average = f"The average is the flat mean of all {ALL_TASKS} tasks"
+    if _are_v2(rows):
+        average = (
+            f"Tasks and means are those of mteb's leaderboard for {ENGLISH_SUITE_V2}: over all "
+            f"{rows[0].expected} tasks, and over the means of the {len(TITLES)} types"
+        )
+    lacking = f"{DASH} where one is missing; a category that lacks tasks says how many it has"
+    yield f"Main scores in points. {average}, {lacking}."
     if any(score.spread is not None for row in rows for score in row.scores.values()):
         yield "± is one standard deviation (sd) over seeds."
-    if any(row.suite != ENGLISH_SUITE for row in rows):
+    if _are_v2(rows):
+        yield "A task that is in v1, too, is measured once. The paper has no scores of v2."
+    elif any(row.suite != ENGLISH_SUITE for row in rows):
         yield f"Rows of a suite other than {ENGLISH_SUITE} are on other tasks: nothing of them compares with the paper."
     if shared:
         yield f"Mean of {len(shared)} shared: over the tasks that all rows of ours have ({', '.join(shared)})."
@@ -269,9 +312,10 @@ def _facts(row: EmbeddingRow) -> Iterator[list[Any]]:
         mean, own = row.category(category), [task for task in row.scores if row.categories[task] == category]
         numbers = mean.tasks, mean.expected, *_numbers(mean.score)
         yield [*names, "category", category, *numbers, "", " ".join(row.records(own))]
-    expected = ALL_TASKS if row.suite == ENGLISH_SUITE else None
     ids = " ".join(row.records()) if row.average else ""
-    yield [*names, "average", "all", len(row.scores), expected, *_numbers(row.average), "", ids]
+    yield [*names, "average", "all", len(row.scores), row.expected, *_numbers(row.average), "", ids]
+    if row.suite == ENGLISH_SUITE_V2:
+        yield [*names, "average", "types", len(row.scores), row.expected, *_numbers(row.average_of_types), "", ids]
 
 
 def _numbers(estimate: Estimate | None) -> tuple[float | None, float | None, int]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ablations.launch.costs import Machine, PlanCosts
+from ablations.launch.listing import means_of
 from ablations.launch.submit import plan_jobs
 from ablations.plan import (
     EVERYTHING,
@@ -21,7 +22,7 @@ from ablations.plan import (
 )
 from ablations.prefetch import folder_or_repository, paper_models
 from ablations.run import main
-from neobert.data.mteb_tasks import CATEGORIES
+from neobert.data.mteb_tasks import BENCHMARKS, CATEGORIES
 from neobert.data.sources import DirectorySource
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED, MissingData
 from neobert.external import adopt
@@ -29,7 +30,7 @@ from neobert.identity import canonical, leaves, plain
 from neobert.runs.cleanup import collectable, read_uses
 from neobert.runs.index import read_index, state_of
 from neobert.runs.layout import Layout
-from neobert.runs.records import publish_record
+from neobert.runs.records import ENGLISH_SUITE, publish_record
 from neobert.runs.run_file import read_run_file
 from neobert.runs.specifications import ContrastiveRun, EmbeddingEvaluation, EmbeddingRun, PretrainingRun
 from neobert.slurm.profile import JOB_KINDS, Resources, read_submissions
@@ -37,7 +38,7 @@ from reports import published
 from sweeps import mteb_suite
 from tests.ablations.fake_slurm import FakeSlurm
 from tests.ablations.plans import EXECUTION, SOURCE, SYNTHETIC, rows_of, with_leaf
-from tests.embeddings.embedding_worlds import card_of, write_published
+from tests.embeddings.embedding_worlds import card_of, write_own_tasks, write_published
 from tests.embeddings.tiny_suite import SMOKE, write_evaluation, write_zero_shot, zero_shot
 from tests.runs.test_identities import small_folder
 from tests.support.external_models import bert, save, seeded
@@ -325,6 +326,62 @@ def test_a_word_of_the_list_means_its_repository_unless_a_folder_has_that_name(
     assert mteb_suite.main(["--model", "list"]) == EXIT_DONE
     said = capsys.readouterr().out
     assert all(model.name in said and model.repository in said for model in paper_models().values())
+
+
+def test_a_benchmark_chooses_its_tasks_and_each_has_its_means(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a folder with tasks of both benchmarks, of one of them, and its own."""
+    model, data = save(seeded(bert), tmp_path / "tiny-bert"), tmp_path / "data"
+    write_own_tasks(data)
+    for task in ("STS12", "STS16", "STS22.v2"):
+        write_published(data, task, {}, card_of(default__test="test.parquet"))
+    runs = ["--runs", str(tmp_path / "runs"), "--dry-run", "--json"]
+    command = ["--model", str(model), "--zero-shot", "--data", str(data), *runs]
+
+    def measured(*flags: str) -> list[str]:
+        capsys.readouterr()
+        assert mteb_suite.main([*command, *flags]) == EXIT_DONE
+        (found,) = json.loads(capsys.readouterr().out)
+        means = {(mean["suite"], mean["category"]): mean["expected"] for mean in found["means"]}
+        assert (means["MTEB(eng, v1)", None], means["MTEB(eng, v2)", None]) == (56, 41)
+        assert (means["MTEB(eng, v1)", "retrieval"], means["MTEB(eng, v2)", "retrieval"]) == (15, 10)
+        return [task["task"] for task in found["tasks"]]
+
+    usual = measured()
+    assert usual[:2] == ["STS12", "STS16"] and len(usual) == 9 and "STS22.v2" not in usual
+    assert measured("--benchmark", "MTEB(eng, v2)") == ["STS12", "STS22.v2"]
+    assert measured("--benchmark", "MTEB(eng, v1)") == ["STS12", "STS16"]
+    assert measured("--tasks", "STS22.v2", "Similar") == ["STS22.v2", "Similar"]
+    assert mteb_suite.main([*command, "--benchmark", "MTEB(eng, 2)"]) == EXIT_REFUSED
+    assert "there is no benchmark 'MTEB(eng, 2)' here: did you mean 'MTEB(eng, v2)'" in capsys.readouterr().err
+    assert main(["--variant", "M8", *STAGES, *runs, "--benchmark", "MTEB(eng, v2)"]) == EXIT_MISSING
+    assert "no task of MTEB(eng, v2) is in this data" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as refused:
+        main(["--variant", "M8", *runs, "--benchmark", "MTEB(eng, v2)"])
+    assert refused.value.code == EXIT_REFUSED and "--benchmark goes with --stages" in capsys.readouterr().err
+
+
+def test_tasks_of_both_benchmarks_count_in_both_means() -> None:
+    v1, v2 = BENCHMARKS.values()
+    tasks = dict.fromkeys((*v1, *v2))
+    entries = [
+        {"task": task.name, "category": task.category, "suite": task.suite, "score": place / 100}
+        for place, task in enumerate(tasks)
+    ]
+    scores = {entry["task"]: entry["score"] for entry in entries}
+    means = {(mean["suite"], mean["category"]): mean for mean in means_of(entries, list(tasks))}
+    for suite, own in BENCHMARKS.items():
+        mean = means[suite, None]
+        assert mean["tasks"] == mean["expected"] == len(own)
+        assert mean["score"] == pytest.approx(sum(scores[task.name] for task in own) / len(own))
+    of_v1 = [entry for entry in entries if entry["suite"] == ENGLISH_SUITE]
+    assert [
+        (mean["score"], mean["tasks"], mean["expected"]) for mean in means_of(of_v1, v2) if not mean["category"]
+    ] == [
+        (pytest.approx(sum(scores[task.name] for task in v1) / 56), 56, 56),
+        (None, 25, 41),
+    ]
 
 
 PLACES = (("", "Transformer"), ("1_Pooling", "Pooling"))

@@ -16,7 +16,7 @@ import pytest
 
 from ablations.designs import chosen_variants
 from ablations.plan import plan
-from neobert.data import requirements
+from neobert.data import mteb_tasks
 from neobert.data.catalog import REFINEDWEB
 from neobert.data.mteb_tasks import MTEB_REPOSITORIES
 from neobert.data.sources import DirectorySource, HubSource
@@ -191,14 +191,17 @@ def test_mteb_data_are_whole_repositories_at_the_commit_of_the_table(
     hub: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = {"README.md": b"# STS12\n", "data/test-00000.parquet": b"PAR1", ".gitattributes": b""}
-    hub.repositories["datasets/mteb/sts12-sts"] = StandInRepository(files, MTEB_REPOSITORIES["STS12"][1])
-    one = {"STS12": MTEB_REPOSITORIES["STS12"]}
-    monkeypatch.setattr(requirements, "MTEB_REPOSITORIES", one)
-    monkeypatch.setattr("ablations.launch.checks.MTEB_REPOSITORIES", one)
+    two = {task: MTEB_REPOSITORIES[task] for task in ("STS12", "STS22.v2")}
+    hub.repositories |= {f"datasets/{name}": StandInRepository(files, commit) for name, commit in two.values()}
+    monkeypatch.setattr(mteb_tasks, "MTEB_REPOSITORIES", two)
     assert run(tmp_path / "data", "--stages", "mteb") == 0
     brought = {name for name in contents(tmp_path / "data") if name.startswith("mteb/")}
     assert brought == {"mteb/STS12/README.md", "mteb/STS12/data/test-00000.parquet"}
     assert run(tmp_path / "data", "--stages", "mteb", "--check") == 0
+    of_v2 = ("--stages", "mteb", "--benchmark", "MTEB(eng, v2)")
+    assert run(tmp_path / "data", *of_v2, "--check") == 3
+    assert run(tmp_path / "data", *of_v2) == run(tmp_path / "data", *of_v2, "--check") == 0
+    assert [task.name for task in DirectorySource(tmp_path / "data").embedding_tasks()] == ["STS12", "STS22.v2"]
 
 
 @pytest.mark.parametrize("name", ["corpora/web/../../../victim", "/victim", "corpora/../../victim", "corpora\\victim"])

@@ -18,7 +18,7 @@ from ablations.plan import plan
 from ablations.prefetch import folder_or_repository, paper_models
 from neobert.data import hub_download
 from neobert.data.catalog import REFINEDWEB
-from neobert.data.mteb_tasks import MTEB_REPOSITORIES
+from neobert.data.mteb_tasks import members_of
 from neobert.data.requirements import Item, Needs, items_of
 from neobert.data.sources import DirectorySource, HubSource
 from neobert.external import Trust, adopt
@@ -129,9 +129,17 @@ def test_the_check_names_every_missing_item_and_what_brings_it(
     assert run(tmp_path / "data", "--check", "--stages", "pretrain", "glue", "mteb", "--json") == 3
     found = json.loads(capsys.readouterr().out)
     items = {"corpus web", "corpus wikibook", "tokenizer bpe", "tokenizer wordpiece", "GLUE task stsb"}
-    assert items < {entry["item"] for entry in found} and len(found) == 12 + len(MTEB_REPOSITORIES)
+    assert items < {entry["item"] for entry in found} and len(found) == 12 + len(members_of(None))
     assert found[-1]["from"] == REFINEDWEB.name
     assert found[-1]["command"].startswith("python ablations/prefetch.py --variant all --data-dir")
+    assert run(tmp_path / "data", "--check", "--stages", "mteb", "--benchmark", "MTEB(eng, v2)", "--json") == 3
+    found = json.loads(capsys.readouterr().out)
+    assert [entry["item"] for entry in found if "STS" in entry["item"]] == [
+        f"MTEB task {name}" for name in ("STS12", "STS13", "STS14", "STS15", "STS17", "STS22.v2", "STSBenchmark")
+    ]
+    assert found[-1]["command"].endswith("--stages mteb --benchmark 'MTEB(eng, v2)'")
+    assert run(tmp_path / "data", "--check", "--stages", "mteb", "--benchmark", "MTEB(eng, v3)") == 2
+    assert "no benchmark 'MTEB(eng, v3)' here: did you mean 'MTEB(eng, v2)'" in capsys.readouterr().err
 
 
 def test_a_checked_folder_closes_the_plan_without_a_network(

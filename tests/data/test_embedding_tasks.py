@@ -11,11 +11,11 @@ import pytest
 
 from neobert.data import synthetic
 from neobert.data.mteb_tasks import (
+    BENCHMARKS,
     CATEGORIES,
     CATEGORY_FACTS,
     FOLDER_SUITE,
     GOLD_DIGITS,
-    MTEB_ENGLISH_V1,
     MTEB_REPOSITORIES,
     OFFICIAL_NUMBERS,
     OFFICIAL_TASKS,
@@ -24,67 +24,85 @@ from neobert.data.mteb_tasks import (
     PublishedTask,
     TaskTables,
     Wording,
+    benchmarks_for,
     chosen_tasks,
     member_names,
+    members_of,
+    suites_of,
     task_prompts,
 )
 from neobert.data.sources import DirectorySource, HubSource, SyntheticSource
 from neobert.data.synthetic.world import lexicon
 from neobert.errors import DamagedFile, MissingData
-from neobert.runs.records import ENGLISH_SUITE, TASKS_IN_SUITE
+from neobert.runs.records import ENGLISH_SUITE, ENGLISH_SUITE_V2, TASKS_IN_SUITE
 from tests.embeddings.embedding_worlds import card_of, own_tables, write_own_tasks, write_published
 from tests.support.small_corpora import REAL_DATA, write_table
 
 WORLD = SyntheticSource(10)
+MTEB_ENGLISH_V1 = BENCHMARKS[ENGLISH_SUITE]
 MTEB_SAYS = """
-import json, mteb
+import json, sys, mteb
 from mteb.abstasks.abstask import get_abstask_prompt
 def told(task):
     said = task.metadata.prompt
     return (said["query"] if isinstance(said, dict) else said) or get_abstask_prompt(task.metadata.name)
 found = {}
-for task in mteb.get_benchmark("MTEB(eng, v1)").tasks:
+for suite, task in ((suite, task) for suite in sys.argv[1:] for task in mteb.get_benchmark(suite).tasks):
     parts = task.metadata.tasks if task.is_aggregate else [task]
     members = [one.metadata.name for one in parts] if task.is_aggregate else []
     places = {one.metadata.name: [one.metadata.dataset[key] for key in ("path", "revision")] for one in parts}
     kind, score, splits = task.metadata.type, task.metadata.main_score, list(task.eval_splits)
-    found[task.metadata.name] = [kind, score, splits, members, told(parts[0]), places, task.metadata.descriptive_stats]
+    numbers = task.metadata.descriptive_stats
+    found.setdefault(suite, {})[task.metadata.name] = [kind, score, splits, members, told(parts[0]), places, numbers]
 print(json.dumps(found))
 """
 
 
 @pytest.fixture(scope="module")
-def said_by_mteb() -> dict[str, list[Any]]:
-    """What the mteb that is installed says of each task of its benchmark."""
+def said_by_mteb() -> dict[str, dict[str, list[Any]]]:
+    """What the mteb that is installed says of each task of its benchmarks."""
     pytest.importorskip("mteb")
-    answer = subprocess.run([sys.executable, "-c", MTEB_SAYS], check=True, capture_output=True, text=True)
-    found: dict[str, list[Any]] = json.loads(answer.stdout)
+    answer = subprocess.run([sys.executable, "-c", MTEB_SAYS, *BENCHMARKS], check=True, capture_output=True, text=True)
+    found: dict[str, dict[str, list[Any]]] = json.loads(answer.stdout)
     return found
 
 
 def test_the_56_tasks_are_those_of_the_table() -> None:
     assert Counter(task.category for task in MTEB_ENGLISH_V1) == TASKS_IN_SUITE
-    assert len(OFFICIAL_TASKS) == len(MTEB_ENGLISH_V1) == 56
-    assert {task.suite for task in MTEB_ENGLISH_V1} == {ENGLISH_SUITE}
-    assert {name for task in MTEB_ENGLISH_V1 for name in member_names(task)} == set(MTEB_REPOSITORIES)
+    assert len(MTEB_ENGLISH_V1) == 56 and {task.suite for task in MTEB_ENGLISH_V1} == {ENGLISH_SUITE}
+    members = {name for task in MTEB_ENGLISH_V1 for name in member_names(task)}
+    assert members == set(members_of(None)) == set(members_of([ENGLISH_SUITE]))
+    assert members | set(members_of([ENGLISH_SUITE_V2])) == set(MTEB_REPOSITORIES)
 
 
-def test_the_56_tasks_are_what_mteb_says(said_by_mteb: dict[str, list[Any]]) -> None:
+@pytest.mark.parametrize("suite", BENCHMARKS)
+def test_benchmarks_are_what_mteb_says(suite: str, said_by_mteb: dict[str, dict[str, list[Any]]]) -> None:
     own = {
         task.name: [task.category, task.metric, [task.split], list(task.members), told(task, "mteb")]
-        for task in MTEB_ENGLISH_V1
+        for task in BENCHMARKS[suite]
     }
     categories = {facts.task_type: category for category, facts in CATEGORY_FACTS.items()}
-    theirs = {name: [categories[kind], *said] for name, (kind, *said, _, _) in said_by_mteb.items()}
+    theirs = {name: [categories[kind], *said] for name, (kind, *said, _, _) in said_by_mteb[suite].items()}
     assert own == theirs
     assert len(OFFICIAL_TASKS["CQADupstackRetrieval"].members) == 12 and OFFICIAL_TASKS["MSMARCO"].split == "dev"
-    places = {name: tuple(place) for *_, parts, _ in said_by_mteb.values() for name, place in parts.items()}
-    assert places == MTEB_REPOSITORIES
+    places = {name: tuple(place) for *_, parts, _ in said_by_mteb[suite].values() for name, place in parts.items()}
+    assert places == {name: MTEB_REPOSITORIES[name] for name in members_of([suite])}
 
 
-def test_official_data_are_known_by_mtebs_own_numbers(said_by_mteb: dict[str, list[Any]]) -> None:
+def test_tasks_of_both_benchmarks_are_one_task_of_v1() -> None:
+    v1, v2 = BENCHMARKS.values()
+    shared = set(v1) & set(v2)
+    assert (len(v2), len(shared), {task.suite for task in shared}) == (41, 25, {ENGLISH_SUITE})
+    assert {task.suite for task in set(v2) - shared} == {ENGLISH_SUITE_V2}
+    assert suites_of("STS12", ENGLISH_SUITE) == (ENGLISH_SUITE, ENGLISH_SUITE_V2)
+    assert suites_of("STS16", ENGLISH_SUITE) == (ENGLISH_SUITE,)
+    assert suites_of("STS22.v2", ENGLISH_SUITE_V2) == (ENGLISH_SUITE_V2,)
+    assert suites_of("STS12", FOLDER_SUITE) == (FOLDER_SUITE,)
+
+
+def test_official_data_are_known_by_mtebs_own_numbers(said_by_mteb: dict[str, dict[str, list[Any]]]) -> None:
     for name, (rows, gold) in OFFICIAL_NUMBERS.items():
-        statistics = said_by_mteb[name][-1]
+        statistics = said_by_mteb[ENGLISH_SUITE][name][-1]
         assert rows == {split: statistics[split]["num_samples"] for split in rows}, name
         labels = statistics["test"]["label_statistics"]
         assert gold == (labels.get("unique_labels") or round(labels["avg_score"], GOLD_DIGITS)), name
@@ -96,6 +114,35 @@ def test_tasks_are_chosen_by_name_and_category_in_the_suites_order() -> None:
     assert [task.name for task in chosen] == ["ArguAna", "STS12", "STS13"]
     assert [task.name for task in chosen_tasks(MTEB_ENGLISH_V1, ["STS13", "ArguAna"], ["sts"])] == ["STS13"]
     assert len(chosen_tasks(MTEB_ENGLISH_V1, None, ["sts", "reranking"])) == 14
+
+
+def test_a_benchmarks_tasks_are_chosen_and_those_of_v2_alone_only_where_asked_for() -> None:
+    here = HubSource().embedding_tasks()
+    assert chosen_tasks(here, None, None) == chosen_tasks(here, None, None, [ENGLISH_SUITE]) == MTEB_ENGLISH_V1
+    assert chosen_tasks(here, None, None, [ENGLISH_SUITE_V2]) == BENCHMARKS[ENGLISH_SUITE_V2]
+    assert chosen_tasks(here, None, None, list(BENCHMARKS)) == here and len(here) == 72
+    assert [task.name for task in chosen_tasks(here, ["STS22.v2"], None)] == ["STS22.v2"]
+    chosen = chosen_tasks(here, None, ["sts"], [ENGLISH_SUITE_V2])
+    assert len(chosen) == 9 and "STS16" not in {task.name for task in chosen}
+    with pytest.raises(ValueError, match=r"no task is left of STS16, MTEB\(eng, v2\)"):
+        chosen_tasks(here, ["STS16"], None, [ENGLISH_SUITE_V2])
+
+
+def test_a_benchmark_that_nobody_has_is_one_sentence() -> None:
+    said = r"there is no benchmark 'MTEB\(eng,v2\)' here: did you mean 'MTEB\(eng, v2\)'"
+    with pytest.raises(ValueError, match=said):
+        chosen_tasks(MTEB_ENGLISH_V1, None, None, ["MTEB(eng,v2)"])
+    with pytest.raises(ValueError, match=said):
+        members_of(["MTEB(eng,v2)"])
+    with pytest.raises(MissingData, match=r"no task of MTEB\(eng, v2\) is in this data.*--benchmark 'MTEB\(eng, v2\)'"):
+        chosen_tasks(WORLD.embedding_tasks(), None, None, [ENGLISH_SUITE_V2])
+
+
+def test_prefetch_is_told_the_benchmarks_that_v1_does_not_hold() -> None:
+    v1, v2 = BENCHMARKS.values()
+    assert benchmarks_for(v1) == benchmarks_for(set(v1) & set(v2)) == ()
+    assert benchmarks_for(v2) == (ENGLISH_SUITE_V2,)
+    assert benchmarks_for([*v1, *v2]) == tuple(BENCHMARKS)
 
 
 @pytest.mark.parametrize(
@@ -160,6 +207,17 @@ def test_the_papers_tables_are_taken_as_printed() -> None:
     ]
 
 
+def test_tasks_of_v2_alone_have_mtebs_instructions_and_its_forums_those_of_the_whole() -> None:
+    wordings: tuple[Wording, ...] = get_args(Wording)
+    for task in set(BENCHMARKS[ENGLISH_SUITE_V2]) - set(MTEB_ENGLISH_V1):
+        told_in = {wording: task_prompts(task, "queries_and_documents", wording) for wording in wordings}
+        if task.name.startswith("CQADupstack"):
+            whole = OFFICIAL_TASKS["CQADupstackRetrieval"]
+            assert told_in == {name: task_prompts(whole, "queries_and_documents", name) for name in wordings}
+        else:
+            assert told_in["paper"] == told_in["mteb"] == told_in["code"] != {}, task.name
+
+
 def test_other_tasks_have_one_instruction_in_every_wording() -> None:
     for task in WORLD.embedding_tasks():
         assert {told(task, wording) for wording in get_args(Wording)} == {task.instruction}
@@ -199,8 +257,8 @@ def test_synthetic_tasks_share_no_content_word_with_the_pairs_to_train_on() -> N
         assert not words & taught and words & lexicon().part("validation").content_words(), task.name
 
 
-def test_the_hub_has_the_56_at_mtebs_commits_and_says_what_brings_them() -> None:
-    assert HubSource().embedding_tasks() == MTEB_ENGLISH_V1
+def test_the_hub_has_mtebs_tasks_at_its_commits_and_says_what_brings_them() -> None:
+    assert HubSource().embedding_tasks() == tuple(OFFICIAL_TASKS.values())
     name, commit = MTEB_REPOSITORIES["STS12"]
     assert HubSource().embedding_task_origin("STS12") == f"hub:{name}@{commit}"
     assert HubSource().embedding_task_origin("CQADupstackRetrieval").count("@") == 12
@@ -321,9 +379,12 @@ def test_a_task_of_several_repositories_is_there_when_all_are(tmp_path: Path) ->
     *most, last = OFFICIAL_TASKS["CQADupstackRetrieval"].members
     for member in most:
         write_published(tmp_path, member, {}, "")
-    assert DirectorySource(tmp_path).embedding_tasks() == ()
+    forums = tuple(OFFICIAL_TASKS[f"CQADupstack{forum}Retrieval"] for forum in ("Gaming", "Unix"))
+    assert DirectorySource(tmp_path).embedding_tasks() == forums, "those are tasks of v2 by themselves"
     write_published(tmp_path, last, {}, "")
-    assert DirectorySource(tmp_path).embedding_tasks() == (OFFICIAL_TASKS["CQADupstackRetrieval"],)
+    found = DirectorySource(tmp_path).embedding_tasks()
+    assert found == (OFFICIAL_TASKS["CQADupstackRetrieval"], *forums)
+    assert chosen_tasks(found, None, None) == found[:1]
 
 
 @pytest.mark.skipif(not REAL_DATA.is_dir(), reason="no real data here")

@@ -264,6 +264,55 @@ def test_a_published_repository_is_read_by_mteb_itself(tmp_path: Path) -> None:
     assert published.score == own.score and published.revision == "a0d554a64d88156834ff5ae9920b964011b16384"
 
 
+def write_v2_tasks(folder: Path) -> None:
+    """Tasks of MTEB(eng, v2) alone, one of each class and form of data that v1 does not have."""
+    texts = [f"text {number} of the subject {number % 3}" for number in range(2100)]
+    labels = {
+        "ArXivHierarchicalClusteringS2S": [f"{number % 3}.{number % 6}" for number in range(2100)],
+        "MedrxivClusteringS2S.v2": [str(number % 3) for number in range(2100)],
+    }
+    for task, of_texts in labels.items():
+        tables = {"test.parquet": {"sentences": [texts], "labels": [of_texts]}}
+        write_published(folder, task, tables, card_of(default__test="test.parquet"))
+    found = own_tables()["Retrieval/Found"]
+    found["corpus"]["title"] = [""] * 3
+    parts = {"corpus": "corpus", "queries": "queries_test", "default": "qrels_test"}
+    card = card_of(corpus__corpus="corpus.parquet", queries__queries="queries.parquet", default__test="default.parquet")
+    tables = {f"{name}.parquet": found[table] for name, table in parts.items()}
+    write_published(folder, "FEVERHardNegatives", tables, card)
+    similar = {"sentence1": list("abcdef"), "sentence2": list("ghijkl"), "score": range(1, 7), "lang": ["en"] * 6}
+    summaries = own_tables()["Summarization/Short"]["test"]
+    for task, table in (("STS22.v2", similar), ("SummEvalSummarization.v2", summaries)):
+        write_published(folder, task, {"test.parquet": table}, card_of(default__test="test.parquet"))
+
+
+class KnowsTheSubject(RandomVectors):
+    """A text is its last word."""
+
+    def vector(self, text: str) -> np.ndarray:
+        return super().vector(text.rpartition(" ")[2])
+
+
+def test_tasks_of_v2_alone_are_measured_alike_whatever_a_process_measured_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mteb.abstasks import AbsTaskClustering
+
+    monkeypatch.setattr(AbsTaskClustering, "max_documents_per_cluster", 64)
+    write_v2_tasks(tmp_path)
+    source = DirectorySource(tmp_path)
+
+    def scores(encoder: RandomVectors, place: str) -> dict[str, float]:
+        tasks = source.embedding_tasks()
+        return {task.name: measure_task(named(encoder), task, source, tmp_path / place).score for task in tasks}
+
+    knowing = scores(KnowsTheSubject(), "knowing")
+    assert knowing["MedrxivClusteringS2S.v2"] == 1.0 > knowing["ArXivHierarchicalClusteringS2S"] > 0.7
+    assert knowing["FEVERHardNegatives"] == 1.0 and len(knowing) == 5
+    random = scores(RandomVectors(), "random")
+    assert random["MedrxivClusteringS2S.v2"] < 0.2 and scores(RandomVectors(), "again") == random
+
+
 def test_tables_of_another_folder_of_the_same_name_are_not_taken_for_its_own(tmp_path: Path) -> None:
     table = own_tables()["STS/Similar"]["test"]
     for name, scores in (("one", table["score"]), ("two", table["score"][::-1])):

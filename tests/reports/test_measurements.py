@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from neobert.data.mteb_tasks import BENCHMARKS, OFFICIAL_TASKS
 from neobert.runs.layout import Layout
 from neobert.runs.records import TASKS_IN_SUITE
 from reports import make_figures, published
@@ -97,6 +98,52 @@ def test_another_suite_is_never_counted_towards_the_56(study: Study) -> None:
     table = table4(embeddings.of("contrastive"), group)
     assert table.rows[-1][11] == "56, none of the 56" and any(
         "nothing of them compares" in note for note in table.notes
+    )
+
+
+def test_v2_has_a_table_of_its_own_with_the_tasks_that_it_shares(study: Study) -> None:
+    """Table 4 and its rows do not see the tasks of v2 alone; without them there is no table of v2."""
+    v1, v2 = BENCHMARKS.values()
+    for name, tasks in (("M7", v1), ("M8", (*v1, *set(v2).difference(v1)))):
+        study.pretrain(name)
+        for place, task in enumerate(sorted(tasks, key=lambda task: task.name)):
+            embed(study, name, task.name, task.category, place / 100, suite=task.suite)
+    _, group, embeddings = read(study)
+    (row,) = embeddings.of_v2("contrastive")
+    assert (row.label, row.expected, set(row.scores)) == ("M8", 41, {task.name for task in v2})
+    assert {len(other.scores) for other in embeddings.of("contrastive")} == {56}
+    by_category = [
+        statistics.fmean(row.scores[task.name].mean for task in v2 if task.category == category)
+        for category in TASKS_IN_SUITE
+    ]
+    table = embedding_table((row,), group, "Embeddings", ())
+    cells = dict(zip(table.header, table.rows[0], strict=True))
+    assert cells["Mean (task)"] == f"{statistics.fmean(score.mean for score in row.scores.values()):.1f}"
+    assert cells["Mean (type)"] == f"{statistics.fmean(by_category):.1f}" != cells["Mean (task)"]
+    assert (cells["Suite"], cells["Tasks"]) == ("MTEB(eng, v2)", "41 of 41")
+    assert not embeddings.problems
+    facts = list(csv.DictReader(io.StringIO(table.csv)))
+    assert [(line["name"], line["expected"]) for line in facts if line["level"] == "average"] == [
+        ("all", "41"),
+        ("types", "41"),
+    ]
+
+
+def test_a_row_of_v2_that_lacks_tasks_has_no_mean(study: Study) -> None:
+    study.pretrain("M8")
+    for name, category in (("STS12", "sts"), ("STS22.v2", "sts"), ("STS16", "sts")):
+        embed(study, "M8", name, category, 0.5, suite=OFFICIAL_TASKS[name].suite)
+    embed(study, "M8", "STS13", "sts", 0.9, suite="tasks of a folder")
+    _, group, embeddings = read(study)
+    (row,) = embeddings.of_v2("contrastive")
+    assert set(row.scores) == {"STS12", "STS22.v2"} and row.average is row.average_of_types is None
+    table = embedding_table((row,), group, "Embeddings", ())
+    cells = dict(zip(table.header, table.rows[0], strict=True))
+    assert (cells["STS"], cells["Mean (task)"], cells["Mean (type)"], cells["Tasks"]) == (
+        "50.0 (2 of 9)",
+        "—",
+        "—",
+        "2 of 41",
     )
 
 
@@ -261,6 +308,8 @@ def test_everything_is_written_in_all_formats_and_named_on_the_page(study: Study
     study.pretrain("M8")
     embed_all(study, "M8", 0.3)
     embed_all(study, "M8", 0.2, protocol="zero_shot")
+    for protocol in ("contrastive", "zero_shot"):
+        embed(study, "M8", "STS22.v2", "sts", 0.4, suite="MTEB(eng, v2)", protocol=protocol)
     perplexity(study, "M8", (8.0, 7.0))
     throughput(study, "NeoBERT", 512, 30_000.0)
     outs = [tmp_path / "a", tmp_path / "b"]
@@ -268,7 +317,8 @@ def test_everything_is_written_in_all_formats_and_named_on_the_page(study: Study
         assert make_figures.main(["--runs", str(study.root), "--out", str(out)]) == 0
     files = {path.relative_to(outs[0]).as_posix() for path in outs[0].rglob("*") if path.is_file()}
     own = {f"smoke-synthetic/figure{n}.{suffix}" for n in (2, 4, 5) for suffix in IMAGES}
-    own |= {f"smoke-synthetic/table4.{suffix}" for suffix in TABLES}
+    for name in ("table4", "table4-v2", "zero-shot-v2"):
+        own |= {f"smoke-synthetic/{name}.{suffix}" for suffix in TABLES}
     own |= {f"throughput/figure3.{suffix}" for suffix in IMAGES}
     own |= {f"throughput/table9.{suffix}" for suffix in TABLES}
     assert own <= files
@@ -287,6 +337,7 @@ def test_nothing_is_drawn_where_no_record_is(study: Study, tmp_path: Path) -> No
     assert make_figures.main(["--runs", str(study.root), "--out", str(tmp_path)]) == 0
     stems = {path.stem for path in tmp_path.rglob("*")}
     assert not stems & {"figure2", "figure3", "figure4", "figure5", "table4", "table9", "throughput"}
+    assert not stems & {"table4-v2", "zero-shot-v2"}
     page = (tmp_path / "index.html").read_text()
     assert "Embeddings" not in page and "Throughput" not in page
 
