@@ -100,7 +100,7 @@ def print_ladder(rows: Sequence[VariantRow], *, as_json: bool) -> None:
             escape(entry["title"]),
             escape("\n".join(change_text(path, change) for path, change in entry["delta"].items())),
             escape(entry["source"]),
-            f"{entry['glue_grid']} points",
+            f"{entry['glue_grid']} point{'s' * (entry['glue_grid'] > 1)}",
             entry["state"],
         )
         for entry in entries
