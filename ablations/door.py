@@ -32,6 +32,7 @@ from ablations.variant import Variant
 from neobert.command_line import count
 from neobert.command_line import seed as seed_flag
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED, MissingData, RunFailed, did_you_mean
+from neobert.export.publishing import Target, export
 from neobert.files import read_lines
 from neobert.glue.tasks import TASKS
 from neobert.identity import plain
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from torch import nn
 
-Target = Literal["hf", "sentence-transformers", "onnx"]
 LISTED_FIRST = ("kind", "id", "state", "variants", "scale", "data", "seed")
 READOUTS: Literal["readouts"] = "readouts"
 
@@ -245,8 +245,6 @@ class TrainedVariant:
             ValueError: there is no such target, the folder exists, or a package is missing.
             ParityOff: the export does not compute what the run computes.
         """
-        from neobert.export.publishing import export
-
         if target not in get_args(Target):
             raise ValueError(f"there is no target {target!r}: {did_you_mean(target, get_args(Target))}")
         export(self.folder, target, Path(out), None)

@@ -241,8 +241,7 @@ def _best_so_far(layout: Layout, run: Run) -> str:
 @cache
 def _owner(folder: Path) -> str:
     """The first variant, or the model, for which the run of a folder was planned."""
-    labels = read_run_file(folder).labels if (folder / "run.json").exists() else {}
-    return str(labels.get("model") or next(iter(labels.get("variants", ())), folder.name))
+    return (read_run_file(folder).owner if (folder / "run.json").exists() else "") or folder.name
 
 
 @cache

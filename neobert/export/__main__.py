@@ -18,9 +18,9 @@ from typing import get_args
 from neobert.command_line import guarded, parser_from, refuse_no_folder, whole_number
 from neobert.data.mteb_tasks import Wording
 from neobert.errors import EXIT_DONE, exit_code
-from neobert.export.publishing import check_repository, check_token, export, export_all, plan_exports, push
+from neobert.export.publishing import Target, check_repository, check_token, export, export_all, plan_exports, push
 
-TARGETS = ("hf", "sentence-transformers", "onnx")
+TARGETS = get_args(Target)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -6,12 +6,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from neobert.data.mteb_tasks import Wording
 from neobert.errors import MissingData, ParityOff, RunFailed
 from neobert.files import json_bytes, publish_folder, replace_file, temporary_sibling
 
+Target = Literal["hf", "sentence-transformers", "onnx"]
 INDEX, INDEX_PAGE = "index.json", "README.md"
 UNFIT = re.compile(r"[^\w.-]+", re.ASCII)
 """What names of repositories on the hub do not have."""
@@ -181,8 +182,12 @@ def plan_exports(
         run_file = read_run_file(run)
         labels, specification = run_file.labels, run_file.contrastive or run_file.pretraining
         assert specification is not None
-        of = labels.get("model") or next(iter(labels.get("variants", ())), "run")
-        words = (of, labels.get("scale"), labels.get("data"), run_file.contrastive and "contrastive")
+        words = (
+            run_file.owner or "run",
+            labels.get("scale"),
+            labels.get("data"),
+            run_file.contrastive and "contrastive",
+        )
         name = "-".join(str(word) for word in (*words, f"seed{specification.seed}", run_file.id) if word)
         name = UNFIT.sub("-", name)
         repository = None if repositories is None else f"{repositories}-{name}"

@@ -117,6 +117,11 @@ class RunFile(Value):
         assert run is not None, self.id
         return run
 
+    @property
+    def owner(self) -> str:
+        """The external model, or the first variant, for which the run was planned; empty where labels name none."""
+        return str(self.labels.get("model") or next(iter(self.labels.get("variants", ())), ""))
+
 
 def write_run_file(
     layout: Layout, run: Run, source: SourceSpecification, execution: Execution, labels: dict[str, Any]

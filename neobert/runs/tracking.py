@@ -114,7 +114,7 @@ def tracked(layout: Layout, reference: str) -> list[Tracked]:
     """
     run_file = read_run_file(layout.root / reference)
     run, labels = run_file.run, run_file.labels
-    of = str(labels.get("model") or next(iter(labels.get("variants", ())), run.id))
+    of = run_file.owner or run.id
     config = {"run": plain(run), "scale": labels.get("scale"), "data": labels.get("data")}
     is_training, group = run.counted == "steps", f"{of} {run.title}"
     return [
