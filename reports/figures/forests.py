@@ -29,14 +29,14 @@ CUT = (
     "An interval much wider than all seeds is cut at the edge, a difference much larger than all others is an arrow "
     "there; numbers and tests are in the table of the same name."
 )
-BETWEEN_INCHES = 0.84  # from the lines of a block to those of the next
 GREY, SHADE, FAINT = "#8A8A8A", "#F4F4F4", "#B0B0B0"
 LEFT_INCHES, NAME_INCHES, LABEL_INCHES = 0.08, 0.84, 2.15
 GAP_INCHES, NUMBER_INCHES, LINE_INCHES = 0.04, 0.42, 0.27
-HEAD_INCHES, FOOT_INCHES, LINE_OF_TEXT_INCHES = 0.54, 0.54, 0.115
+HEAD_INCHES, TICKS_INCHES, LINE_OF_TEXT_INCHES = 0.3, 0.28, 0.115
 LETTERS_AN_INCH, MOST_LETTERS = 21, 27
 LETTER_INCHES = 0.063  # of a name
 REASON_INCHES = 0.05  # of a letter of a reason
+NOT_COMPARED = "not compared"  # where the reason is longer than its cell
 LEAST_FIELD_INCHES = 1.15  # of a column with its numbers; where they are narrower what changes is left out
 MOST_BEYOND = 0.8
 """How far an axis goes beyond seeds and zero to hold intervals, as a share of their range; wider ones are cut."""
@@ -85,17 +85,25 @@ def draw_forest(forest: Forest, width_inches: float = PAGE_INCHES) -> "Figure":
     letters = int(width_inches * LETTERS_AN_INCH)
     foot = textwrap.wrap(forest.foot, letters)
     title = textwrap.wrap(forest.title, int(0.68 * letters))
-    head_inches = HEAD_INCHES + 0.15 * (len(title) - 1)
-    foot_inches = FOOT_INCHES + LINE_OF_TEXT_INCHES * len(foot)
     field_inches = LINE_INCHES * len(forest.lines)
-    bottoms = [foot_inches + (field_inches + BETWEEN_INCHES) * block for block in reversed(range(blocks))]
-    height, width = head_inches + field_inches + bottoms[0], width_inches
+    wide_inches = column_inches - NUMBER_INCHES - GAP_INCHES
+    most_letters = int(wide_inches / REASON_INCHES)
+    titles = [textwrap.wrap(name, max(12, most_letters)) for name, _ in forest.columns]
+    units = [textwrap.wrap(unit, max(12, int(1.2 * most_letters))) for _, unit in forest.columns]
+    above_inches = 0.06 + LINE_OF_TEXT_INCHES * max(map(len, titles))
+    below_inches = TICKS_INCHES + LINE_OF_TEXT_INCHES * max(map(len, units))
+    head_inches = HEAD_INCHES + 0.15 * (len(title) - 1)
+    foot_inches = 0.1 + LINE_OF_TEXT_INCHES * len(foot)
+    block_inches = above_inches + field_inches + below_inches
+    bottoms = [foot_inches + below_inches + block_inches * block for block in reversed(range(blocks))]
+    height, width = head_inches + block_inches * blocks + foot_inches, width_inches
     figure = Figure(figsize=(width, height))
     for place in range(len(forest.columns)):
-        left, wide = label_inches + column_inches * (place % columns), column_inches - NUMBER_INCHES - GAP_INCHES
-        bottom = bottoms[place // columns]
-        axes = figure.add_axes((left / width, bottom / height, wide / width, field_inches / height))
-        _draw_column(axes, forest, place, most_letters=int(wide / REASON_INCHES))
+        left, bottom = label_inches + column_inches * (place % columns), bottoms[place // columns]
+        axes = figure.add_axes((left / width, bottom / height, wide_inches / width, field_inches / height))
+        axes.set_title("\n".join(titles[place]), fontsize=7, weight="bold", color=INK, loc="left", pad=4)
+        axes.set_xlabel("\n".join(units[place]), fontsize=6, color=INK)
+        _draw_column(axes, forest, place, most_letters)
     for bottom, (index, (name, changes)) in product(bottoms, enumerate(forest.lines)):
         up = (bottom + LINE_INCHES * (len(forest.lines) - index - 0.5)) / height
         figure.text(LEFT_INCHES / width, up, name, fontsize=7, weight="bold", color=INK, va="center")
@@ -111,7 +119,6 @@ def draw_forest(forest: Forest, width_inches: float = PAGE_INCHES) -> "Figure":
 
 
 def _draw_column(axes: "Axes", forest: Forest, place: int, most_letters: int) -> None:
-    title, unit = forest.columns[place]
     own = [forest.cells.get((line, place), "") for line in range(len(forest.lines))]
     low, high = limits(near_strips([cell for cell in own if isinstance(cell, Strip)]))
     axes.set_xlim(low, high)
@@ -125,19 +132,15 @@ def _draw_column(axes: "Axes", forest: Forest, place: int, most_letters: int) ->
         elif isinstance(cell, Strip):  # beyond the edge: an arrow there
             is_left = cell.comparison.mean < low
             style: dict[str, Any] = {"marker": "<" if is_left else ">", "ms": 4.5, "color": _colour(cell)}
-            axes.plot(low if is_left else high, line, ls="", zorder=5, clip_on=False, **style)
+            axes.plot(0.04 if is_left else 0.96, line, ls="", zorder=5, transform=axes.get_yaxis_transform(), **style)
         elif cell:
-            reason = textwrap.shorten(cell, most_letters, placeholder=" …")
+            reason = cell if len(cell) <= most_letters else NOT_COMPARED
             box = {"fc": shade, "ec": "none", "pad": 0.5}  # the zero line stays clear of words
             words: dict[str, Any] = {"fontsize": 6, "color": GREY, "va": "center", "bbox": box}
             axes.text(0.02, line, reason, transform=axes.get_yaxis_transform(), **words)
         if isinstance(cell, Strip):
             text = signed(cell.comparison.mean, cell.digits - 1)
             axes.text(1.05, line, text, transform=axes.get_yaxis_transform(), fontsize=6, color=INK, va="center")
-    title_words = "\n".join(textwrap.wrap(title, max(12, most_letters)))
-    axes.set_title(title_words, fontsize=7, weight="bold", color=INK, loc="left", pad=4)
-    unit_words = "\n".join(textwrap.wrap(unit, max(12, int(1.2 * most_letters))))
-    axes.set_xlabel(unit_words, fontsize=6, color=INK)
     axes.set_yticks([])
     axes.tick_params(axis="x", length=2.5, width=0.6, labelsize=6)
     axes.locator_params(axis="x", nbins=3 if most_letters < 25 else 5)
@@ -178,16 +181,20 @@ def limits(strips: Sequence[Strip]) -> Interval:
     intervals = [each for strip in strips for each in (strip.comparison.interval, strip.examples) if each]
     ends = [end for interval in intervals for end in interval]
     low, high = max(low - beyond, min([low, *ends])), min(high + beyond, max([high, *ends]))
-    room = 0.06 * (high - low) or 1.0
+    room = 0.09 * (high - low) or 1.0  # half a marker at least
     return low - room, high + room
 
 
 def forest_of_deltas(
     deltas: Sequence[Delta], group: Group, quantity: str, signals: Sequence[SignalToNoise] = ()
 ) -> Forest:
-    """A line for every pair of variants, a column for each quantity in which some pair is compared, with its signal to
-    noise where that is known."""
-    pairs = list(dict.fromkeys((delta.variant, delta.base) for delta in deltas))
+    """A line for every pair of variants that is compared in some quantity, a column for each such quantity, with its
+    signal to noise where that is known."""
+    all_pairs = dict.fromkeys((delta.variant, delta.base) for delta in deltas)
+    rows = group.last_rows  # in the order of the ladder; the names of designs say themselves what changes
+    pairs = list(dict.fromkeys((delta.variant, delta.base) for delta in deltas if delta.comparison is not None))
+    pairs.sort(key=lambda pair: list(rows).index(pair[0]) if pair[0] in rows else len(rows))
+    left_out = [f"{variant} − {base}" for variant, base in all_pairs if (variant, base) not in pairs]
     told = {delta.measured: delta for delta in deltas if delta.comparison is not None}
     ratios = {(each.readout, each.corpus): each.ratio for each in signals if each.ratio is not None and each.corpus}
     columns = []
@@ -198,18 +205,20 @@ def forest_of_deltas(
     cells: dict[tuple[int, int], Strip | str] = {}
     for delta in deltas:
         for place, other in enumerate(told.values()):
+            if (delta.variant, delta.base) not in pairs:
+                continue
             if delta.measured == other.measured or (delta.comparison is None and delta.quantity == other.quantity):
                 cells[pairs.index((delta.variant, delta.base)), place] = _strip(delta, group)
-    rows = group.last_rows  # the names of designs say themselves what changes
     lines = [
         (f"{variant} − {base}", describe_change(rows[variant], group) if {variant, base} <= set(rows) else "")
         for variant, base in pairs
     ]
     of_glue = f"GLUE: {quantity}. " if any(delta.quantity == "GLUE" for delta in deltas) else ""
     of_ratio = "; SNR: signal to noise, the spread between arms over that between seeds" if ratios else ""
+    of_left_out = f" Not compared in any of these: {', '.join(left_out)}." if left_out else ""
     foot = (
         f"{of_glue}Diamond: mean, grey of discarded variants; {SEEDS}; thin line: 95 % over development "
-        f"examples, texts or items{of_ratio}. {CUT}"
+        f"examples, texts or items{of_ratio}. {CUT}{of_left_out}"
     )
     return Forest(tuple(lines), tuple(columns), cells, f"Differences — {describe_data(group)}", foot)
 

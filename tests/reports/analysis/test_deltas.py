@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.text import Text
+from matplotlib.transforms import Bbox
 
 from ablations.designs import cell, cells
 from ablations.ladders import ladder
@@ -294,10 +295,11 @@ def at(forest: Forest, line: str, column: str) -> Strip | str:
     return forest.cells.get((lines.index(line), columns.index(column)), "")
 
 
-def test_every_delta_has_a_line_and_every_quantity_a_column(compared: Study) -> None:
+def test_every_delta_that_is_measured_has_a_line_and_every_quantity_a_column(compared: Study) -> None:
     group, deltas = read(compared)
     forest = forest_of_deltas(deltas, group, "average of 8 tasks")
-    assert [name for name, _ in forest.lines][:4] == ["M1 − M0", "M2 − M1", "M3 − M2", "M4 − M2"]
+    assert [name for name, _ in forest.lines] == ["M1 − M0", "M2 − M1", "M3 − M2"]
+    assert "Not compared in any of these: M4 − M2, M5 − M4, " in forest.foot
     assert forest.columns == (
         ("GLUE", "points, higher is better"),
         ("loss on wikibook", "nats a token, lower is better"),
@@ -315,7 +317,6 @@ def test_what_is_not_compared_says_why_in_its_place(compared: Study) -> None:
     group, deltas = read(compared)
     forest = forest_of_deltas(deltas, group, "average of 8 tasks")
     assert str(at(forest, "M3 − M2", "loss on web")).startswith("losses on other tokens")
-    assert str(at(forest, "M4 − M2", "GLUE")).startswith("M4: no record")
     assert isinstance(at(forest, "M3 − M2", "GLUE"), Strip)
 
 
@@ -349,7 +350,7 @@ def test_axes_hold_zero_all_seeds_and_intervals_that_do_not_dwarf_them(lines: li
     seeds = [0.0, *(value for line in lines for value in line)]
     assert low < min(seeds) <= max(seeds) < high
     spread = max(seeds) - min(seeds)
-    assert high - low <= max(2.0, spread * (1 + 2 * MOST_BEYOND) * 1.12 + 1e-9)
+    assert high - low <= max(2.0, spread * (1 + 2 * MOST_BEYOND) * 1.18 + 1e-9)
     for strip in strips:
         if strip.comparison.interval and strip.comparison.interval[1] <= max(seeds) + MOST_BEYOND * spread:
             assert strip.comparison.interval[1] <= high
@@ -379,11 +380,18 @@ def require_fit(forest: Forest, width: float) -> None:
     texts = [text for text in figure.findobj(Text) if text.get_text() and text.get_visible()]
     assert len(texts) > 15 and all(text.get_fontsize() >= 6 for text in texts)
     whole, ticks = figure.bbox, [label for axes in figure.axes for label in axes.get_xticklabels()]
+    for first, second in combinations([text for text in texts if text not in ticks], 2):
+        assert not Bbox.intersection(_shrunk(first), _shrunk(second)), (first, second)
     for text in texts:
         if text in ticks:  # matplotlib keeps those that lie beyond the axis
             continue
         box = text.get_window_extent()
         assert whole.x0 <= box.x0 and box.x1 <= whole.x1 and whole.y0 <= box.y0 and box.y1 <= whole.y1, text
+
+
+def _shrunk(text: Text) -> Bbox:
+    """The extent of a text without the pixel or two by which neighbours may touch."""
+    return text.get_window_extent().padded(-2)
 
 
 def test_columns_that_do_not_fit_beside_each_other_stand_in_blocks(compared: Study) -> None:
