@@ -60,9 +60,9 @@ lint: environment
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-## pages of all docstrings, in build/api
+## pages of all docstrings, in docs/api
 docs: environment
-	$(BIN)/python -m pdoc --output-directory build/api neobert ablations sweeps reports
+	$(BIN)/python -m pdoc --output-directory docs/api neobert ablations sweeps reports
 
 ## JSON schemas of what programs read, in docs/schemas
 schemas: environment
