@@ -51,32 +51,24 @@ def require_origin(what: str, planned: str, found: str) -> None:
 
 
 def text_tokenizer(
-    layout: Layout,
-    source: Source,
-    tokenizer: str,
-    vocabulary_size: int,
-    origin: str,
-    stop: StopRequest | None = None,
+    layout: Layout, run: PretrainingRun, source: Source, stop: StopRequest | None = None
 ) -> TextTokenizer:
-    """The tokenizer of a recipe, trained (where the source trains) by one worker while the others wait.
-
-    Args:
-        origin: of the tokenizer that was planned on.
+    """The tokenizer of a run, trained (where the source trains) by one worker while the others wait.
 
     Raises:
-        ChangedData: the source has another one now.
+        ChangedData: the source has another one now than the run was planned on.
         ValueError: it has more tokens than the recipe's embedding has rows.
         Stopped: `stop` asked to before it was there.
     """
     stop = stop or StopRequest()
-    require_origin(f"the {tokenizer} tokenizer", origin, source.tokenizer_origin(tokenizer, vocabulary_size))
-    cache = layout.root / "data" / "tokenizers"
-    unit, what = f"tokenizer-{tokenizer}-{vocabulary_size}", f"the {tokenizer} tokenizer"
-    while (claim := acquire(layout.claims(unit))) is None:
+    name, size = run.recipe.data.tokenizer, run.recipe.model.vocabulary_size
+    what, cache = f"the {name} tokenizer", layout.root / "data" / "tokenizers"
+    require_origin(what, run.tokenizer_origin, source.tokenizer_origin(name, size))
+    while (claim := acquire(layout.claims(f"tokenizer-{name}-{size}"))) is None:
         stop.check(what)
         time.sleep(POLL_SECONDS)
     with claim:
-        return stop.outlive(lambda: source.tokenizer(tokenizer, vocabulary_size, cache), what)
+        return stop.outlive(lambda: source.tokenizer(name, size, cache), what)
 
 
 def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
@@ -164,9 +156,8 @@ def _tokenize(layout: Layout, run: PretrainingRun, specification: SourceSpecific
     data, folder = run.recipe.data, layout.data(run.data_id)
 
     def require_corpus() -> None:
-        found = open_specified(specification).corpus_origin(
-            data.corpus
-        )  # opened anew: a source remembers what it found
+        # Opened anew: a source remembers what it found.
+        found = open_specified(specification).corpus_origin(data.corpus)
         require_origin(f"corpus {data.corpus} of {specification.name}", run.corpus_origin, found)
 
     def documents() -> Iterator[str]:
@@ -180,8 +171,7 @@ def _tokenize(layout: Layout, run: PretrainingRun, specification: SourceSpecific
 
     require_corpus()
     source = open_specified(specification)
-    vocabulary_size = run.recipe.model.vocabulary_size
-    tokenizer = text_tokenizer(layout, source, data.tokenizer, vocabulary_size, run.tokenizer_origin, stop)
+    tokenizer = text_tokenizer(layout, run, source, stop)
     origins = {"corpus": run.corpus_origin, "tokenizer": run.tokenizer_origin}
     try:
         prepare(documents(), tokenizer, folder, origins=origins)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -353,31 +354,18 @@ class ContrastiveTrainer(Trainer[TextBatch]):
         return float(losses.mean()), float(found.float().mean())
 
 
-def make_trainer(layout: Layout, run_file: RunFile, process: Process) -> ContrastiveTrainer:
-    """The run in a rank that joins one."""
-    return ContrastiveTrainer(layout, run_file, process)
+make_trainer = ContrastiveTrainer
 
 
 def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
-    """Fine-tune from wherever the run is to its end, then publish its record.
-
-    Raises:
-        MissingData, DamagedFile: the encoder or the pairs are not there, or not what the run names.
-        RunFailed: a loss or gradient is not finite.
-        Stopped: `stop` was requested; all that was done is saved.
-        ClaimLost: another process owns the run now.
-    """
+    """Fine-tune from wherever the run is to its end, then publish its record."""
     run = run_file.contrastive
     assert run is not None
     if not all(layout.pairs(run.pairs_id(pairs)).exists() for pairs in run.sets):
         # before other ranks are started, which would wait for the pairs
         _, tokenizer = base_model(layout, run.weights, run_file.source, run.max_tokens)
         prepare_pairs(layout, run, open_specified(run_file.source), tokenizer, stop)
-
-    def make_with_stop(run_file: RunFile, process: Process) -> ContrastiveTrainer:
-        return ContrastiveTrainer(layout, run_file, process, stop)
-
-    result = train(layout, run_file, make_with_stop, claim, stop)
+    result = train(layout, run_file, partial(ContrastiveTrainer, layout, stop=stop), claim, stop)
     totals, metrics = result.totals, merge_metrics(layout.root / run.folder)
     heldout = [line for line in metrics if "heldout_loss" in line][-1]
     counts = {pairs.name: open_pairs(layout.pairs(run.pairs_id(pairs))).counts for pairs in run.sets}

@@ -227,7 +227,6 @@ class TextEncoder:
         *,
         precision: EmbeddingPrecision,
         device: torch.device,
-        batch_tokens: int | None = None,
         modules: SentenceModules | None = None,
     ) -> None:
         self.model = model.to(device, torch.float32 if precision == "fp16" else DTYPES[precision]).eval()
@@ -235,7 +234,7 @@ class TextEncoder:
         self.context = context or UNBOUNDED
         self.precision = precision
         self.device = device
-        self.batch_tokens = batch_tokens or BATCH_TOKENS[device.type]
+        self.batch_tokens = BATCH_TOKENS[device.type]
         self.modules = modules
         self.counts = TextCounts()
 
@@ -260,24 +259,19 @@ class TextEncoder:
         return self.modules is not None and self.modules.normalize
 
     @torch.inference_mode()
-    def encode(
-        self, texts: Sequence[str], *, prompt: str = "", instruction: str | None = None, normalize: bool = False
-    ) -> Array:
+    def encode(self, texts: Sequence[str], *, instruction: str | None = None) -> Array:
         """Vectors (texts, width) float32 in the order of `texts`; a repeated text is computed once.
 
-        prompt: stands before every text, as a part of it. instruction: stands before every text as a first text of its
-            own, as in contrastive fine-tuning. normalize: to length 1.
+        instruction: stands before every text as a first text of its own, as in contrastive fine-tuning.
 
         Raises:
             ValueError: an item of `texts` is no text, or no valid Unicode.
             RunFailed: a vector is not finite.
         """
-        if self.modules is not None:
-            prompt, instruction = (instruction or "") + prompt, None
         distinct, numbers = _distinct(texts)
         vectors = np.empty((len(distinct), self.width), np.float32)
         is_cut, tokens = np.zeros(len(distinct), bool), 0
-        for chunk, framed, cut in prefetch(self._framed(distinct, prompt, instruction)):
+        for chunk, framed, cut in prefetch(self._framed(distinct, instruction)):
             vectors[chunk] = self._vectors(framed)
             is_cut[chunk] = cut
             tokens += len(framed.token_ids)
@@ -285,14 +279,15 @@ class TextEncoder:
         empty = sum(not text.strip() for text in texts)
         repeated = len(texts) - len(distinct)
         self.counts += TextCounts(len(texts), repeated, empty, int(is_cut[numbers].sum()), tokens)
-        if normalize or self.normalized:
+        if self.normalized:
             vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny)
         return vectors[numbers] if repeated else vectors
 
-    def _framed(
-        self, texts: Sequence[str], prompt: str, instruction: str | None
-    ) -> Iterator[tuple[Array, FramedTexts, Array]]:
+    def _framed(self, texts: Sequence[str], instruction: str | None) -> Iterator[tuple[Array, FramedTexts, Array]]:
         """(numbers of texts, the texts tokenised, which were cut) chunk by chunk, those of most characters first."""
+        prompt = ""
+        if self.modules is not None:
+            prompt, instruction = instruction or "", None
         order = np.argsort([-len(text) for text in texts], kind="stable")
         for start in range(0, len(order), CHUNK_TEXTS):
             chunk = order[start : start + CHUNK_TEXTS]
@@ -366,9 +361,8 @@ def base_model(
         return _external_model(read_model_file(layout, weights), context)
     run = read_run_file(layout.pretraining(weights)).pretraining
     assert run is not None
-    model, tokenizer = run.recipe.model, run.recipe.data.tokenizer
-    opened = text_tokenizer(layout, open_specified(source), tokenizer, model.vocabulary_size, run.tokenizer_origin)
-    return PackedEncoder(build_encoder(model, run.context)), opened
+    tokenizer = text_tokenizer(layout, run, open_specified(source))
+    return PackedEncoder(build_encoder(run.recipe.model, run.context)), tokenizer
 
 
 def _external_model(

@@ -98,14 +98,7 @@ def load_named_encoder(layout: Layout, run_file: RunFile, device: torch.device) 
 
 
 def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
-    """Measure one task of an evaluation, or take its score from mteb's cache, then publish the record.
-
-    Raises:
-        MissingData, DamagedFile: the weights or the task's data are not there, or not what the evaluation names.
-        RunFailed: vectors or the score are not finite.
-        Stopped: `stop` was requested; the task is measured anew.
-        ClaimLost: another process recorded the task.
-    """
+    """Measure one task of an evaluation, or take its score from mteb's cache, then publish the record."""
     assert isinstance(part, TaskPart)
     encoder, task = part.run.encoder, part.run.task
     named, source = _open_evaluation(layout, run_file.id)

@@ -326,14 +326,7 @@ ASKED: Mapping[
 
 
 def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
-    """Measure one readout of an evaluation, then publish the record.
-
-    Raises:
-        MissingData, DamagedFile, ChangedData: the checkpoint or the text is not there, or not what was planned on.
-        RunFailed: a loss is not finite.
-        Stopped: `stop` was requested; the readout is measured anew.
-        ClaimLost: another process recorded the readout.
-    """
+    """Measure one readout of an evaluation, then publish the record."""
     assert isinstance(part, ReadoutPart) and run_file.readouts is not None
     run, started = part.run, time.perf_counter()
     items = items_of(layout, run, run_file.source, stop)
@@ -386,7 +379,5 @@ def _open_subject(layout: Layout, weights: str, context: int, device: torch.devi
     assert isinstance(run, PretrainingRun), weights
     model = build_masked_language_model(run.recipe.model, run.context)
     model.load_state_dict(last_checkpoint(layout, weights).weights())
-    size = run.recipe.model.vocabulary_size
-    source = open_specified(run_file.source)
-    tokenizer = text_tokenizer(layout, source, run.recipe.data.tokenizer, size, run.tokenizer_origin)
+    tokenizer = text_tokenizer(layout, run, open_specified(run_file.source))
     return Subject(model.to(device).eval(), tokenizer, context, run.recipe.precision, device)

@@ -138,8 +138,7 @@ def tokenize_files(layout: Layout, run_file: RunFile, text: TextFiles) -> Tokeni
     def make(damage: DamagedFile | None) -> None:
         if damage is not None:
             reopen(folder, str(damage))
-        source, origin = open_specified(run_file.source), run.tokenizer_origin
-        tokenizer = text_tokenizer(layout, source, run.recipe.data.tokenizer, size, origin)
+        tokenizer = text_tokenizer(layout, run, open_specified(run_file.source))
         prepare(text.documents(), tokenizer, folder, origins=origins)
 
     claims = layout.claims(f"data-{folder.name}")

@@ -54,11 +54,7 @@ class PretrainedCheckpoint:
     @cached_property
     def tokenizer(self) -> TextTokenizer:
         """The run's tokenizer."""
-        recipe = self.run.recipe
-        source = open_specified(self.run_file.source)
-        return text_tokenizer(
-            self.layout, source, recipe.data.tokenizer, recipe.model.vocabulary_size, self.run.tokenizer_origin
-        )
+        return text_tokenizer(self.layout, self.run, open_specified(self.run_file.source))
 
     def glue_records(self) -> list[dict[str, Any]]:
         """The finished fine-tuning trials on this run's last weights."""
@@ -120,19 +116,16 @@ MOST_TOKENS = 64
 TEXTS = ("A short text.", "Another, which is rather longer than the first one and has a comma.", "x", "")
 
 
-def probe_documents(vocabulary_size: int, context: int) -> list[Tensor]:
-    """Random token ids of several lengths up to the context, the same every time."""
-    longest = min(context, MOST_TOKENS)
+def probes(run: PretrainingRun) -> tuple[list[Tensor], Tensor, Tensor]:
+    """Documents of random tokens, of several lengths up to the context and the same every time; and their token ids
+    and mask (documents, longest), padding on the right."""
+    longest = min(run.context, MOST_TOKENS)
     generator = torch.Generator().manual_seed(0)
     lengths = (longest, max(1, longest // 2), max(1, longest // 7), 1)
-    return [torch.randint(0, vocabulary_size, (length,), generator=generator) for length in lengths]
-
-
-def padded(documents: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Token ids and mask (documents, longest), padding on the right."""
-    token_ids = torch.nn.utils.rnn.pad_sequence(list(documents), batch_first=True)
-    mask = torch.nn.utils.rnn.pad_sequence([torch.ones_like(document) for document in documents], batch_first=True)
-    return token_ids, mask
+    size = run.recipe.model.vocabulary_size
+    documents = [torch.randint(0, size, (length,), generator=generator) for length in lengths]
+    mask = torch.arange(longest) < torch.tensor(lengths).unsqueeze(1)
+    return documents, torch.nn.utils.rnn.pad_sequence(documents, batch_first=True), mask.long()
 
 
 @torch.no_grad()

@@ -15,8 +15,7 @@ from neobert.export.checkpoint import (
     PretrainedCheckpoint,
     flat_logits,
     flat_means,
-    padded,
-    probe_documents,
+    probes,
     require_close,
     require_equal_tokens,
     require_equal_weights,
@@ -79,8 +78,7 @@ def write_transformers(checkpoint: PretrainedCheckpoint, folder: Path) -> dict[s
     model = NeoBERTForMaskedLM.from_pretrained(folder)
     require_equal_weights(model.state_dict(), checkpoint.weights)
     require_equal_tokens(AutoTokenizer.from_pretrained(folder), checkpoint)
-    documents = probe_documents(checkpoint.run.recipe.model.vocabulary_size, checkpoint.run.context)
-    token_ids, mask = padded(documents)
+    documents, token_ids, mask = probes(checkpoint.run)
     found = model(token_ids, attention_mask=mask).logits[mask.bool()]
     return {"logits": require_close("model", found, flat_logits(checkpoint, documents), TOLERANCE)}
 

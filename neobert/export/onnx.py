@@ -12,8 +12,7 @@ from neobert.export.checkpoint import (
     flat_logits,
     flat_means,
     flat_states,
-    padded,
-    probe_documents,
+    probes,
     require_close,
     require_packages,
 )
@@ -68,8 +67,7 @@ def write_onnx(checkpoint: PretrainedCheckpoint, folder: Path) -> dict[str, floa
     write_graph(Embedding(model.model), folder / EMBEDDING)
     model.config.save_pretrained(folder)
     transformers_tokenizer(checkpoint.tokenizer, checkpoint.run.context).save_pretrained(folder)
-    documents = probe_documents(checkpoint.run.recipe.model.vocabulary_size, checkpoint.run.context)
-    token_ids, mask = padded(documents)
+    documents, token_ids, mask = probes(checkpoint.run)
     token = mask.bool()
     (logits,) = run_graph(folder / LANGUAGE_MODEL, token_ids, mask)
     hidden, means = run_graph(folder / EMBEDDING, token_ids, mask)

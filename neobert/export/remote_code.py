@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 
 from neobert import __version__
 from neobert.errors import ParityOff
-from neobert.export.checkpoint import PretrainedCheckpoint, flat_states, padded, probe_documents, require_close
+from neobert.export.checkpoint import PretrainedCheckpoint, flat_states, probes, require_close
 from neobert.files import replace_file
 from neobert.hub import AUTO_CLASSES, NeoBERTConfig
 
@@ -53,8 +53,7 @@ def write_remote_code(checkpoint: PretrainedCheckpoint, folder: Path) -> dict[st
     auto_map = {auto: f"{file_name(named.__module__)}.{named.__name__}" for auto, named in CLASSES.items()}
     config = {**json.loads(path.read_text(encoding="utf-8")), "auto_map": auto_map}
     replace_file(path, (json.dumps(config, indent=2, sort_keys=True) + "\n").encode())
-    documents = probe_documents(checkpoint.run.recipe.model.vocabulary_size, checkpoint.run.context)
-    token_ids, mask = padded(documents)
+    documents, token_ids, mask = probes(checkpoint.run)
     with tempfile.TemporaryDirectory() as scratch:
         inputs, states = Path(scratch, "inputs.safetensors"), Path(scratch, "states.safetensors")
         save_file({"input_ids": token_ids, "attention_mask": mask}, inputs)

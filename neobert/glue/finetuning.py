@@ -120,11 +120,7 @@ class FineTuner:
         return FineTuningSchedule.of(self.protocol, len(self._train), point.batch_size)
 
     def run(self, point: Point, seed: int, stop: StopRequest | None = None) -> Outcome:
-        """All `evaluations`.
-
-        Raises:
-            RunFailed, Stopped: as `evaluations`.
-        """
+        """All `evaluations`."""
         evaluations = self.evaluations(point, seed, stop)
         while True:
             try:

@@ -64,14 +64,11 @@ def load_model(layout: Layout, study: GlueStudy) -> StudyModel:
 def _load_own(layout: Layout, study: GlueStudy) -> StudyModel:
     run = read_run_file(layout.pretraining(study.weights)).pretraining
     assert run is not None
-    model, data, protocol = run.recipe.model, run.recipe.data, study.protocol
     labels = task_named(study.task).labels
     return StudyModel(
-        classifier=build_classifier(model, run.context, labels, protocol.dropout),
+        classifier=build_classifier(run.recipe.model, run.context, labels, study.protocol.dropout),
         weights=lambda: encoder_part(last_checkpoint(layout, study.weights).weights()),
-        tokenizer=lambda source: text_tokenizer(
-            layout, source, data.tokenizer, model.vocabulary_size, run.tokenizer_origin
-        ),
+        tokenizer=lambda source: text_tokenizer(layout, run, source),
         layout=PackedLayout(),
     )
 
@@ -91,14 +88,7 @@ def _load_external(layout: Layout, study: GlueStudy) -> StudyModel:
 
 
 def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
-    """Do one part of a study: a trial, or the selection of the best one.
-
-    Raises:
-        MissingData, DamagedFile: what the study starts from or reads is not there, or not what it names.
-        RunFailed: a loss or prediction is not finite.
-        Stopped: `stop` was requested; nothing of the trial is kept.
-        ClaimLost: another process did this part.
-    """
+    """Do one part of a study: a trial, or the selection of the best one."""
     study = run_file.study
     assert study is not None
     if part.id == study.closing(layout).id:

@@ -30,6 +30,7 @@ from transformers.utils.generic import can_return_tuple
 from neobert.hub.configuration import NeoBERTConfig
 from neobert.model.attention import AttentionPlan
 from neobert.model.build import build_encoder
+from neobert.model.encoder import block_views
 from neobert.model.heads import mean_over_tokens
 from neobert.model.positions import LearnedPositions
 
@@ -302,11 +303,11 @@ class NeoBERTModel(NeoBERTPreTrainedModel):
         positions = self._positions(embeddings, attention_mask, position_ids)
         wants_attentions = self.config.output_attentions if output_attentions is None else output_attentions
         attention = self._attention(embeddings, attention_mask, position_ids, bool(wants_attentions), kwargs)
-        local = None
+        near = None
         if self.local is not None:
             nearby = self._attention(embeddings, attention_mask, position_ids, False, kwargs, self.local.window)
-            local = AttentionPlan(positions, attention=replace(nearby, weights=attention.weights))
-        states = self._states(embeddings, AttentionPlan(positions, attention=attention), local)
+            near = AttentionPlan(positions, attention=replace(nearby, weights=attention.weights))
+        states = self._states(embeddings, AttentionPlan(positions, attention=attention), near)
         wants_states = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         return BaseModelOutput(
             last_hidden_state=states[-1],
@@ -314,17 +315,15 @@ class NeoBERTModel(NeoBERTPreTrainedModel):
             attentions=tuple(attention.weights[: len(self.transformer_encoder)]) if wants_attentions else None,
         )
 
-    def _states(self, embeddings: Tensor, plan: AttentionPlan, local: AttentionPlan | None) -> list[Tensor]:
-        """The input of each block, and the output of the last norm; `local` is the plan of local blocks."""
-        plan = plan.with_bias(self.positional_embedding.score_bias(plan.positions))
-        states = [self.positional_embedding.add(embeddings, plan.positions, plan.most_tokens)]
-        whole = part = plan, self.positional_embedding.rotation(plan.positions, real=True)
-        if self.local is not None and local is not None:
-            part = local, self.local.rotation(plan.positions, real=True) or whole[1]
+    def _states(self, embeddings: Tensor, plan: AttentionPlan, near: AttentionPlan | None) -> list[Tensor]:
+        """The input of each block, and the output of the last norm; `near` is the plan of local blocks."""
+        blocks, positions = self.transformer_encoder, self.positional_embedding
+        plan = plan.with_bias(positions.score_bias(plan.positions))
+        states = [positions.add(embeddings, plan.positions, plan.most_tokens)]
         is_recomputed = self.gradient_checkpointing and self.training
-        for number, block in enumerate(self.transformer_encoder):
+        views = block_views(len(blocks), positions, plan, self.local, near, real=True)
+        for block, view in zip(blocks, views, strict=True):
             call = partial(self._gradient_checkpointing_func, block.__call__) if is_recomputed else block
-            view = part if self.local is not None and self.local.has(number) else whole
             states.append(call(states[-1], *view))
         states[-1] = self.layer_norm(states[-1])
         return states

@@ -138,17 +138,16 @@ class AttentionPlan(Tensors):
         Raises:
             ValueError: no kernel that takes a score bias can compute this plan.
         """
-        if score_bias is None:
-            if self.documents is None or self.boundaries is not None:
-                return self
-            return replace(self, bias=_bias_of_documents(self.documents, self.documents), documents=None)
+        if score_bias is None and (self.documents is None or self.boundaries is not None):
+            return self
         if self.attention is not None:
             raise ValueError(f"{type(self.attention).__name__} takes no score bias, which this model's positions add")
-        bias = self.bias if self.documents is None else _bias_of_documents(self.documents, self.documents)
+        bias = self.bias if self.documents is None else _bias_where(_is_same_document(self.documents, self.documents))
         if bias is None and self.boundaries is not None:
             raise ValueError("variable-length attention takes no score bias, which this model's positions add")
-        combined = score_bias if bias is None else score_bias + bias
-        return replace(self, bias=combined, documents=None, boundaries=None)
+        if score_bias is not None:
+            bias = score_bias if bias is None else score_bias + bias
+        return replace(self, bias=bias, documents=None, boundaries=None)
 
     def within(self, window: int) -> Self:
         """The plan for tokens that see `window` tokens of their document on each side, from the plan of `with_bias`."""
@@ -301,10 +300,6 @@ def _bias(plan: AttentionPlan, gather: GatherIndex | None) -> Tensor | None:
 def _asking(values: Tensor, gather: GatherIndex | None) -> Tensor:
     """Those of all tokens, (rows, tokens), or of the queries that are gathered."""
     return values if gather is None else take_places(values, gather.queries)
-
-
-def _bias_of_documents(asking: Tensor, asked: Tensor) -> Tensor:
-    return _bias_where(_is_same_document(asking, asked))
 
 
 def _is_same_document(asking: Tensor, asked: Tensor) -> Tensor:

@@ -124,17 +124,27 @@ class LocalBlocks:
     global_every: int
     positions: Positions | None
 
-    def has(self, number: int) -> bool:
-        """Whether a block is local; blocks are counted from 0."""
-        return number % self.global_every > 0
-
-    def rotation(self, positions: Tensor, real: bool = False) -> Rotation | None:
-        """As `Positions` has it; None where it is that of all."""
-        return None if self.positions is None else self.positions.rotation(positions, real)
-
 
 View = tuple[AttentionPlan, Rotation]
 """What of a batch a block sees."""
+
+
+def block_views(
+    blocks: int,
+    positions: Positions,
+    plan: AttentionPlan,
+    local: LocalBlocks | None = None,
+    near: AttentionPlan | None = None,
+    real: bool = False,
+) -> list[View]:
+    """What each of `blocks` sees of a batch: `plan` or, where it is `local`, `near`, by default the plan within its
+    window. `real` is as `Positions.rotation` has it."""
+    whole = plan, positions.rotation(plan.positions, real)
+    if local is None:
+        return [whole] * blocks
+    rotation = whole[1] if local.positions is None else local.positions.rotation(plan.positions, real)
+    part = near or plan.within(local.window), rotation
+    return [part if number % local.global_every else whole for number in range(blocks)]
 
 
 class Encoder(nn.Module):
@@ -169,8 +179,8 @@ class Encoder(nn.Module):
         plan = plan.with_bias(self.positional_embedding.score_bias(plan.positions))
         hidden = self.positional_embedding.add(self.encoder(token_ids), plan.positions, plan.most_tokens)
         hidden = hidden.to(dtype=Stream.dtype)
-        *views, last_view = self._views(plan)
         *blocks, last = self.transformer_encoder
+        *views, last_view = block_views(len(blocks) + 1, self.positional_embedding, plan, self.local)
         for block, view in zip(blocks, views, strict=True):
             hidden = block(hidden, *view)
         plan, _ = last_view
@@ -179,12 +189,3 @@ class Encoder(nn.Module):
             # run are not those that a window is about.
             return self.layer_norm(take_places(last(hidden, *last_view), gather.places))
         return self.layer_norm(last(hidden, *last_view, gather))
-
-    def _views(self, plan: AttentionPlan) -> list[View]:
-        """What each block sees."""
-        blocks, local = len(self.transformer_encoder), self.local
-        whole = plan, self.positional_embedding.rotation(plan.positions)
-        if local is None:
-            return [whole] * blocks
-        part = plan.within(local.window), local.rotation(plan.positions) or whole[1]
-        return [part if local.has(number) else whole for number in range(blocks)]

@@ -39,8 +39,10 @@ class KindOfWork:
         The module's `execute` holds `claim.check()` against every publish and writes `part.record` last.
 
         Raises:
-            Stopped: `stop` was requested; what was done is saved.
-            ClaimLost: another process took the part over.
+            MissingData, DamagedFile, ChangedData: what the run starts from or reads is not there, or not what it names.
+            RunFailed: a loss, gradient, prediction or score is not finite.
+            Stopped: `stop` was requested; what training did is saved, any other part is done anew.
+            ClaimLost: another process took the part over or recorded it.
         """
         import_module(self.module).execute(layout, run_file, part, claim, stop)
 

@@ -221,20 +221,13 @@ class PretrainingTrainer(Trainer[Batch]):
         return {"heldout_loss": own, "heldout_losses": losses, "heldout": plain(scores)}
 
 
-def make_trainer(layout: Layout, run_file: RunFile, process: Process) -> PretrainingTrainer:
-    """The stage in a rank that joins one."""
-    return PretrainingTrainer(layout, run_file, process)
+make_trainer = PretrainingTrainer
 
 
 def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
     """Train from wherever the stage stands to its end, then publish its record."""
-    measured = measured_runs(run_file)
-    corpus, *_ = [tokenized_corpus(layout, each, run_file.source) for each in measured]
-
-    def make_with_corpus(run_file: RunFile, process: Process) -> PretrainingTrainer:
-        return PretrainingTrainer(layout, run_file, process, corpus)
-
-    result = train(layout, run_file, make_with_corpus, claim, stop)
+    corpus, *_ = [tokenized_corpus(layout, each, run_file.source) for each in measured_runs(run_file)]
+    result = train(layout, run_file, partial(PretrainingTrainer, layout, corpus=corpus), claim, stop)
     publish_record(part.record, _record(run_file, result, merge_metrics(part.record.parent)))
 
 

@@ -1,7 +1,7 @@
 """Encoders that know all or nothing of the synthetic world, and folders of tasks of embeddings, small and whole."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,15 +21,17 @@ SENTENCES = tuple(f"the cat number {number} sleeps" for number in range(12))
 
 
 class RandomVectors:
-    """A vector of its own for each text, whatever it says."""
+    """A vector of its own for each text, whatever it says; `before` is called whenever texts are encoded."""
 
     width, context, parameters, pooling, normalized = WIDTH, 128, 1000, "mean", False
 
-    def __init__(self) -> None:
+    def __init__(self, before: Callable[[], None] = lambda: None) -> None:
         self.counts = TextCounts()
         self.instructions: set[str | None] = set()
+        self.before = before
 
     def encode(self, texts: Sequence[str], *, instruction: str | None = None) -> np.ndarray:
+        self.before()
         self.counts += TextCounts(len(texts), empty=sum(not text.strip() for text in texts))
         self.instructions.add(instruction)
         return np.stack([self.vector(f"{instruction or ''}{text}") for text in texts])

@@ -27,7 +27,8 @@ def similarity_scores(encoder: TextEncoder) -> dict[str, float]:
 
 
 def _score(encoder: TextEncoder, first: list[str], second: list[str], scores: list[float]) -> float:
-    vectors = encoder.encode([*first, *second], normalize=True)
+    vectors = encoder.encode([*first, *second])
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     cosines = np.sum(vectors[: len(first)] * vectors[len(first) :], axis=1)
     return 100 * float(spearmanr(cosines, scores).statistic)
 

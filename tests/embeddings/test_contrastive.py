@@ -25,7 +25,6 @@ from neobert.embeddings.contrastive import (
 )
 from neobert.embeddings.encoders import EmbeddingModel, PackedEncoder, PaddedEncoder
 from neobert.embeddings.pairs import (
-    PairCounts,
     Sampling,
     encode_pairs,
     probabilities,
@@ -203,15 +202,6 @@ def test_cached_gradients_are_the_plain_ones_under_dropout() -> None:
         torch.testing.assert_close(cached[name], weight.grad, rtol=1e-6, atol=1e-6)
 
 
-def test_the_engine_takes_the_same_step_from_one_micro_batch_or_many() -> None:
-    of_step, norms = step_of(random_pairs(6, negatives=1)), []
-    for tokens in (30, 10_000):
-        network = encoder(0.0, torch.float32)
-        measured = engine_of(network, GradCache(TAU)).step(micro_batches(network, of_step, tokens), 1e-3).measured()
-        norms.append((measured.loss, measured.gradient_norm))
-    assert norms[0] == pytest.approx(norms[1], rel=1e-5)
-
-
 @given(
     sizes=st.lists(st.integers(2, 40), min_size=1, max_size=4),
     per_step=st.integers(2, 9),
@@ -247,14 +237,6 @@ def test_sets_are_drawn_with_the_square_root_of_their_sizes() -> None:
 def test_held_out_pairs_are_never_trained_on(pairs: int, heldout: int) -> None:
     trained, kept = split_heldout(pairs)
     assert len(kept) == heldout and sorted([*trained, *kept]) == list(range(pairs))
-
-
-def test_blank_and_long_texts_are_counted() -> None:
-    pairs = [Pair("a", "b", ("", "c")), Pair(" ", "b"), Pair("a", "\n"), Pair("x" * 30, "b" * 6, ("y" * 7,))]
-    encoded = encode_pairs(pairs, Letters(), 8)
-    assert encoded.counts == PairCounts(read=4, kept=2, empty=2, empty_negatives=1, cut=2)
-    assert [len(encoded.queries[pair][0]) for pair in (0, 1)] == [3, 8]
-    assert [len(encoded.negatives_of(pair, None)) for pair in (0, 1)] == [1, 1]
 
 
 def test_instructions_stand_before_what_they_are_for() -> None:

@@ -33,6 +33,7 @@ from tests.support.external_models import bert, modernbert, save, seeded
 from tests.support.small_corpora import write_table
 from tests.support.tiny_runs import assert_equal_weights, curve, final_weights, finish, kill_after, record, work
 
+Trainable = tuple[Path, ContrastiveRun]
 COUNTED = tuple(field.name for field in fields(PairCounts))
 WITHOUT_TIME = ("seconds", "gpu_hours", "commit", "dirty", "checksum")
 
@@ -44,7 +45,7 @@ def trainer_of(root: Path, run: ContrastiveRun, **execution: int) -> Contrastive
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ContrastiveRun]:
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Trainable:
     """A finished run with dropout; its encoder, tokenizer and pairs serve the others."""
     root = tmp_path_factory.mktemp("contrastive")
     run = tiny_contrastive(write_encoder(root).id)
@@ -54,7 +55,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Contras
 
 
 @pytest.fixture
-def prepared(tmp_path: Path, undisturbed: tuple[Path, ContrastiveRun]) -> tuple[Path, ContrastiveRun]:
+def prepared(tmp_path: Path, undisturbed: Trainable) -> Trainable:
     """A folder of runs that has the encoder and the pairs."""
     root, run = undisturbed
     for name in ("pretraining", "data"):
@@ -63,7 +64,7 @@ def prepared(tmp_path: Path, undisturbed: tuple[Path, ContrastiveRun]) -> tuple[
     return tmp_path, run
 
 
-def test_a_run_leaves_a_record_a_curve_and_checkpoints(undisturbed: tuple[Path, ContrastiveRun]) -> None:
+def test_a_run_leaves_a_record_a_curve_and_checkpoints(undisturbed: Trainable) -> None:
     root, run = undisturbed
     content = record(root, run)
     assert (content["kind"], content["id"], content["steps"]) == ("contrastive", run.id, STEPS)
@@ -75,7 +76,7 @@ def test_a_run_leaves_a_record_a_curve_and_checkpoints(undisturbed: tuple[Path, 
     assert work(root, run.reference) == 0 and (root / "starts.jsonl").read_text().count("\n") == 1
 
 
-def test_what_it_ended_with_encodes_texts_as_it_was_trained(undisturbed: tuple[Path, ContrastiveRun]) -> None:
+def test_what_it_ended_with_encodes_texts_as_it_was_trained(undisturbed: Trainable) -> None:
     """A query behind its instruction has the vector that the loss saw, and so has a document without one."""
     root, run = undisturbed
     encoder = load_encoder(Layout(root), run.id, torch.device("cpu"))
@@ -95,9 +96,7 @@ def test_what_it_ended_with_encodes_texts_as_it_was_trained(undisturbed: tuple[P
 
 
 @pytest.mark.parametrize("steps", [1, 9])
-def test_kill_9_at_any_step_changes_nothing(
-    undisturbed: tuple[Path, ContrastiveRun], prepared: tuple[Path, ContrastiveRun], steps: int
-) -> None:
+def test_kill_9_at_any_step_changes_nothing(undisturbed: Trainable, prepared: Trainable, steps: int) -> None:
     root, run = prepared
     kill_after(root, run, steps)
     finish(root, run.reference)

@@ -22,7 +22,6 @@ from neobert.errors import EXIT_MISSING
 from neobert.external import adopt, write_model_file
 from neobert.files import read_lines
 from neobert.processes import Stopped, StopRequest
-from neobert.runs.claims import acquire
 from neobert.runs.layout import Layout
 from neobert.runs.records import EmbeddingConfig, EmbeddingScores, read_record
 from neobert.runs.run_file import read_run_file
@@ -34,7 +33,7 @@ from tests.ablations.test_run_command import toy_scale  # noqa: F401  (a fixture
 from tests.embeddings.tiny_contrastive import tiny_contrastive, write_tiny_contrastive
 from tests.embeddings.tiny_suite import SMOKE, SOURCE_HERE, write_evaluation, write_zero_shot
 from tests.support.external_models import bert, save, seeded
-from tests.support.tiny_runs import work, worker
+from tests.support.tiny_runs import claimed, work, worker
 
 pytestmark = pytest.mark.skipif(find_spec("mteb") is None, reason="mteb is not installed")
 
@@ -102,10 +101,8 @@ def test_a_request_to_stop_ends_a_task_without_a_record_or_an_error(tmp_path: Pa
     evaluation = write_zero_shot(tmp_path, [STS])
     layout, stop = Layout(tmp_path), StopRequest()
     (part,) = evaluation.parts(layout)
-    claim = acquire(layout.claims(part.id))
     stop.request()
-    assert claim is not None
-    with claim, pytest.raises(Stopped):
+    with claimed(layout, part.id) as claim, pytest.raises(Stopped):
         execute(layout, read_run_file(layout.root / evaluation.folder), part, claim, stop)
     assert not records(tmp_path) and not part.error.exists()
 

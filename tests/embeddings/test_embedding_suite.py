@@ -6,7 +6,8 @@ import signal
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -67,17 +68,24 @@ def test_the_synthetic_suite_tells_who_knows_the_world_from_random_vectors(tmp_p
     assert all(score > 0.7 for score in knowing.values()), knowing
 
 
-class Untouchable(RandomVectors):
-    """An encoder that nobody may ask."""
+def raising(error: BaseException, after: int = 0) -> Callable[[], None]:
+    """What raises whenever it is called, but for some first times."""
+    called = count()
 
-    def encode(self, texts, *, instruction=None):
-        raise AssertionError("encoded again")
+    def call() -> None:
+        if next(called) >= after:
+            raise error
+
+    return call
+
+
+UNTOUCHABLE = RandomVectors(raising(AssertionError("encoded again")))
 
 
 def test_what_was_measured_is_read_again_and_nothing_is_encoded(tmp_path: Path) -> None:
     first = measure_task(named(RandomVectors()), SIMILARITY, WORLD, tmp_path)
     assert first.counts.texts == 600 and first.metrics["cosine_spearman"] == first.score and first.seconds > 0
-    assert measure_task(named(Untouchable()), SIMILARITY, WORLD, tmp_path) == first
+    assert measure_task(named(UNTOUCHABLE), SIMILARITY, WORLD, tmp_path) == first
 
 
 @pytest.mark.parametrize("other", ["weights", "prompts", "data", "mteb"])
@@ -93,7 +101,7 @@ def test_scores_of_other_weights_prompts_data_or_mteb_are_not_reused(
     revision = "another" if other == "weights" else "0123456789ab"
     prompts = {"query": "find"} if other == "prompts" else {}
     with pytest.raises(AssertionError, match="encoded again"):
-        measure_task(named(Untouchable(), revision), SIMILARITY, WORLD, tmp_path, prompts)
+        measure_task(named(UNTOUCHABLE, revision), SIMILARITY, WORLD, tmp_path, prompts)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -337,36 +345,15 @@ def test_a_published_repository_that_cannot_be_read_is_one_sentence(tmp_path: Pa
     assert "\n" not in str(damaged.value)
 
 
-class Refusing(RandomVectors):
-    """An encoder that wants other texts."""
-
-    def encode(self, texts, *, instruction=None):
-        raise ValueError("text 0 is no text")
-
-
 def test_what_an_encoder_refuses_is_told_with_the_task(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="task SyntheticSentenceSimilarity: text 0 is no text"):
-        measure_task(named(Refusing()), SIMILARITY, WORLD, tmp_path)
+        measure_task(named(RandomVectors(raising(ValueError("text 0 is no text")))), SIMILARITY, WORLD, tmp_path)
 
 
 def test_without_mteb_one_sentence_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluation, "find_spec", lambda _: None)
     with pytest.raises(ValueError, match=r"need mteb: install the extra with pip install -e '\.\[eval\]'"):
         measure_task(named(RandomVectors()), SIMILARITY, WORLD, tmp_path)
-
-
-class Interrupted(RandomVectors):
-    """Stops after some calls."""
-
-    def __init__(self, calls: int) -> None:
-        super().__init__()
-        self.calls = calls
-
-    def encode(self, texts, *, instruction=None):
-        self.calls -= 1
-        if self.calls < 0:
-            raise KeyboardInterrupt
-        return super().encode(texts, instruction=instruction)
 
 
 def write_forums(folder: Path, task: EmbeddingTask) -> None:
@@ -388,10 +375,10 @@ def test_twelve_forums_are_one_task_that_goes_on_where_it_was_stopped(tmp_path: 
     task = OFFICIAL_TASKS["CQADupstackRetrieval"]
     write_forums(tmp_path, task)
     with pytest.raises(KeyboardInterrupt):
-        measured_in(tmp_path, task.name, Interrupted(7))
+        measured_in(tmp_path, task.name, RandomVectors(raising(KeyboardInterrupt(), after=7)))
     kept = {path.stem for path in (tmp_path / "results").rglob("*Retrieval.json")}
     assert kept == set(task.members[:3]), "two calls a forum"
-    whole = measured_in(tmp_path, task.name, Interrupted(2 * 9))
+    whole = measured_in(tmp_path, task.name, RandomVectors(raising(KeyboardInterrupt(), after=2 * 9)))
     forums = [json.loads(path.read_text()) for path in (tmp_path / "results").rglob("CQADupstack*Retrieval.json")]
     scores = {found["task_name"]: found["scores"]["test"][0]["main_score"] for found in forums}
     assert scores.keys() == {*task.members, task.name}

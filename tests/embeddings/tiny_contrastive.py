@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from ablations.ladder import CONTRASTIVE_PROTOCOL
 from neobert.data.sources import SyntheticSource
 from neobert.recipe import Contrastive
 from neobert.runs.layout import Layout
@@ -16,26 +17,11 @@ WORLD = SyntheticSource(10)
 
 
 def tiny_protocol(**changes: object) -> Contrastive:
-    """Twelve steps of 24 texts."""
-    fields = {
-        "steps": STEPS,
-        "texts_per_step": 24,
-        "warmup_steps": 2,
-        "decay_steps": 0,
-        "temperature": 0.07,
-        "sampling_exponent": 0.5,
-        "most_negatives": 1,
-        "false_negatives": "left_out",
-        "similar_above": 4,
-        "reduction": "mean",
-        "max_tokens": 32,
-        "pooling": "mean",
-        "instructed": "queries",
-        "optimization": tiny_recipe().optimization.model_copy(update={"floor_fraction": 1.0}),
-        "precision": "fp32",
-        "seed": 0,
-    }
-    return Contrastive.model_validate({**fields, **changes})
+    """The paper's protocol in twelve steps of 24 texts."""
+    optimization = tiny_recipe().optimization.model_copy(update={"floor_fraction": 1.0})
+    short = {"steps": STEPS, "texts_per_step": 24, "warmup_steps": 2, "decay_steps": 0, "most_negatives": 1}
+    short |= {"max_tokens": 32, "optimization": optimization, "precision": "fp32"}
+    return Contrastive.model_validate({**dict(CONTRASTIVE_PROTOCOL), **short, **changes})
 
 
 def pair_set(name: str, **changes: object) -> PairSet:

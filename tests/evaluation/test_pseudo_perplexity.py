@@ -39,13 +39,21 @@ from neobert.model.attention import whole_rows_plan
 from neobert.model.build import build_masked_language_model
 from neobert.model.heads import MaskedLanguageModel
 from neobert.processes import REPOSITORY, Stopped, StopRequest
-from neobert.runs.claims import acquire
 from neobert.runs.layout import Layout
 from neobert.runs.records import PerplexityConfig, PerplexityScores, read_record, read_records
 from neobert.runs.specifications import PretrainingRun
 from neobert.training.trainer import last_checkpoint
 from tests.support.small_models import FORMS, language_model
-from tests.support.tiny_runs import reference, tiny_model, tiny_run, tiny_stage, work, write_tiny_run
+from tests.support.tiny_runs import (
+    Trainable,
+    claimed,
+    reference,
+    tiny_model,
+    tiny_run,
+    tiny_stage,
+    work,
+    write_tiny_run,
+)
 
 IDS = SpecialIds(pad=0, cls=2, sep=3, mask=4, unk=1, first_text_id=5, end_text_id=50)
 
@@ -206,7 +214,7 @@ def test_a_loss_that_is_not_finite_is_named() -> None:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, PretrainingRun]:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Trainable:
     """A folder with a run of seconds that is done."""
     root, run = tmp_path_factory.mktemp("runs"), tiny_run()
     write_tiny_run(root, run)
@@ -253,7 +261,7 @@ def measurement_of(
 
 
 def test_the_command_publishes_one_record_that_reports_read_and_measures_nothing_twice(
-    finished: tuple[Path, PretrainingRun], command: Callable[..., Ended]
+    finished: Trainable, command: Callable[..., Ended]
 ) -> None:
     root, run = finished
     flags = ("--run", run.id, "--lengths", "16", "8", "5000", "--documents", "5", "--sample", "all", "--json")
@@ -288,7 +296,7 @@ def articles(tmp_path: Path) -> Path:
 
 
 def test_another_text_is_named_by_its_bytes_and_read_in_the_tokens_of_the_run(
-    finished: tuple[Path, PretrainingRun], articles: Path, command: Callable[..., Ended]
+    finished: Trainable, articles: Path, command: Callable[..., Ended]
 ) -> None:
     root, run = finished
     flags = ("--run", run.id, "--lengths", "8", "16", "--documents", "5", "--sample", "all", "--json")
@@ -313,7 +321,7 @@ def test_another_text_is_named_by_its_bytes_and_read_in_the_tokens_of_the_run(
 
 @pytest.mark.parametrize("place", ["nothing", "empty"])
 def test_a_place_without_text_is_missing_data(
-    finished: tuple[Path, PretrainingRun], tmp_path: Path, place: str, command: Callable[..., Ended]
+    finished: Trainable, tmp_path: Path, place: str, command: Callable[..., Ended]
 ) -> None:
     root, run = finished
     (tmp_path / "empty").mkdir()
@@ -336,12 +344,10 @@ def test_run_py_hands_text_and_sample_on(capsys: pytest.CaptureFixture[str]) -> 
     assert "--perplexity-text goes with --stages" in capsys.readouterr().err
 
 
-def test_a_record_holds_what_the_definition_gives(finished: tuple[Path, PretrainingRun]) -> None:
+def test_a_record_holds_what_the_definition_gives(finished: Trainable) -> None:
     root, run = finished
     planned = measurement_of(root, run, (12,), sampled_positions=None)
-    claim = acquire(Layout(root).claims(planned.part.id))
-    assert claim is not None
-    with claim:
+    with claimed(Layout(root), planned.part.id) as claim:
         planned.run(claim, StopRequest())
     (point,) = read_record(planned.part.record)["scores"]["lengths"]
     assert planned.corpus.ids.mask == IDS.mask
@@ -351,7 +357,7 @@ def test_a_record_holds_what_the_definition_gives(finished: tuple[Path, Pretrain
     assert point["pseudo_perplexity"] == pytest.approx(math.exp(np.mean(means)), rel=1e-6)
 
 
-def test_a_stopped_measurement_goes_on_from_the_last_document(finished: tuple[Path, PretrainingRun]) -> None:
+def test_a_stopped_measurement_goes_on_from_the_last_document(finished: Trainable) -> None:
     root, run = finished
     planned = measurement_of(root, run, seed=1)
     measured: list[int] = []
@@ -362,9 +368,7 @@ def test_a_stopped_measurement_goes_on_from_the_last_document(finished: tuple[Pa
             measured.append(0)
             return len(measured) > 3
 
-    claim = acquire(Layout(root).claims(planned.part.id))
-    assert claim is not None
-    with claim:
+    with claimed(Layout(root), planned.part.id) as claim:
         with pytest.raises(Stopped, match="3 documents"):
             planned.run(claim, Stopping())
         kept = planned.documents_path.read_text()
@@ -374,7 +378,7 @@ def test_a_stopped_measurement_goes_on_from_the_last_document(finished: tuple[Pa
     assert planned.documents_path.read_text().count("\n") == 8
 
 
-def test_a_signal_ends_the_command_with_the_code_for_more_to_do(finished: tuple[Path, PretrainingRun]) -> None:
+def test_a_signal_ends_the_command_with_the_code_for_more_to_do(finished: Trainable) -> None:
     root, run = finished
     line = [sys.executable, "-m", "neobert.evaluation.pseudo_perplexity", "--runs", str(root), "--run", run.id]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
@@ -388,7 +392,7 @@ def test_a_signal_ends_the_command_with_the_code_for_more_to_do(finished: tuple[
     assert process.returncode == 75 and "which are kept" in said
 
 
-def test_what_decides_the_numbers_decides_the_name_and_a_batch_does_not(finished: tuple[Path, PretrainingRun]) -> None:
+def test_what_decides_the_numbers_decides_the_name_and_a_batch_does_not(finished: Trainable) -> None:
     root, run = finished
     planned = measurement_of(root, run)
     others = [
@@ -402,7 +406,7 @@ def test_what_decides_the_numbers_decides_the_name_and_a_batch_does_not(finished
 
 
 def test_an_unknown_or_unfinished_run_is_named(
-    finished: tuple[Path, PretrainingRun], tmp_path: Path, command: Callable[..., Ended]
+    finished: Trainable, tmp_path: Path, command: Callable[..., Ended]
 ) -> None:
     root, run = finished
     said = command(root, "--run", f"{run.id[:10]}xx")
@@ -423,7 +427,7 @@ def test_an_unknown_or_unfinished_run_is_named(
     ],
 )
 def test_lengths_that_cannot_be_measured_are_refused_in_one_sentence(
-    finished: tuple[Path, PretrainingRun],
+    finished: Trainable,
     lengths: tuple[str, ...],
     code: int,
     sentence: str,
@@ -435,7 +439,7 @@ def test_lengths_that_cannot_be_measured_are_refused_in_one_sentence(
 
 
 def test_the_stage_of_run_py_measures_each_run_and_tells_the_worst_code(
-    finished: tuple[Path, PretrainingRun], capfd: pytest.CaptureFixture[str]
+    finished: Trainable, capfd: pytest.CaptureFixture[str]
 ) -> None:
     root, run = finished
     before = len(read_records(root)[0])

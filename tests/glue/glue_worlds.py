@@ -5,11 +5,14 @@ import hashlib
 import numpy as np
 import torch
 
+from ablations.ladder import GLUE_PROTOCOL
 from neobert.glue.encoding import EncodedSplit, EncodedTask
 from neobert.glue.finetuning import FineTuner
 from neobert.glue.tasks import TASKS
 from neobert.model.build import build_classifier, initialize
-from neobert.recipe import FineTuning, Initialization, Model, Point
+from neobert.recipe import FineTuning, Initialization, Point
+from neobert.runs.specifications import GlueStudy, Start
+from tests.support.tiny_runs import tiny_model
 
 CPU = torch.device("cpu")
 VOCABULARY = 40
@@ -18,25 +21,11 @@ CONTEXT = 64
 
 def classifier(labels, *, positions="rotary", dropout=0.1):
     """Two blocks of width 32 with fixed values."""
-    model = Model(
-        vocabulary_size=VOCABULARY,
-        layers=2,
-        width=32,
-        heads=2,
-        feedforward_width=64,
-        positions=positions,
-        rotary_base=10_000,
-        feedforward="swiglu",
-        norm="rms_norm",
-        norm_epsilon=1e-5,
-        dropout=0,
-        attention_window=0,
-        global_every=1,
-        local_rotary_base=None,
-        initialization=Initialization(distribution="normal", weight_scale=0.2, embedding_scale=1.0, position_scale=1.0),
-    )
+    start = Initialization(distribution="normal", weight_scale=0.2, embedding_scale=1.0, position_scale=1.0)
+    shape = {"vocabulary_size": VOCABULARY, "width": 32, "feedforward_width": 64, "positions": positions}
+    model = tiny_model(dropout=0, initialization=start, **shape)
     built = build_classifier(model, CONTEXT, labels, dropout)
-    initialize(built, model.initialization, 0)
+    initialize(built, start, 0)
     return built
 
 
@@ -83,35 +72,31 @@ def marked_task(train=256, validation=64, **options):
 
 
 def protocol(**changes):
-    """The paper's protocol, shortened."""
-    values = {
-        "epochs": 3,
-        "max_tokens": CONTEXT,
-        "train_examples": None,
-        "pooling": "cls",
-        "dropout": 0.1,
-        "classifier_scale": 0.02,
-        "beta1": 0.9,
-        "beta2": 0.95,
-        "epsilon": 1e-8,
-        "warmup_fraction": 0.06,
-        "decay_fraction": 0.9,
-        "floor_fraction": 0.1,
-        "evaluation_interval_steps": 500,
-        "evaluations_per_epoch": 10,
-        "patience_evaluations": 15,
-        "precision": "fp32",
-        "epoch_counted_in": "steps",
-        "weight_decay_on": "all",
-        "transferred": "encoder",
-        "decisive_metric": "mean",
-    }
-    return FineTuning(**(values | changes))
+    """The paper's protocol, shortened, in fp32."""
+    short = {"epochs": 3, "max_tokens": CONTEXT, "precision": "fp32"}
+    return FineTuning(**(GLUE_PROTOCOL.model_dump() | short | changes))
 
 
 def point(batch_size=16, learning_rate=2e-3, weight_decay=0.01):
     """A cell of a grid."""
     return Point(batch_size=batch_size, learning_rate=learning_rate, weight_decay=weight_decay)
+
+
+def study_of(**changes):
+    """A study of one point on CoLA from pre-trained weights."""
+    fields = {
+        "task": "cola",
+        "weights": "0123456789ab",
+        "stage": 0,
+        "context": 32,
+        "protocol": protocol(),
+        "points": (point(),),
+        "seed": 0,
+        "starts_from": Start(kind="pretraining", task=None, study=None, rule=None, reason=None),
+        "task_origin": "tests",
+        "tokenizer_origin": "tests",
+    }
+    return GlueStudy(**(fields | changes))
 
 
 def encoder_weights(model):

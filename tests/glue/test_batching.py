@@ -53,12 +53,6 @@ def test_an_epoch_sees_every_example_once_in_an_order_that_no_batch_size_changes
         np.testing.assert_array_equal(examples, whole)
 
 
-def test_epochs_and_seeds_have_orders_of_their_own():
-    split = random_split(30, labels=2)
-    orders = [tuple(order) for seed in (0, 1) for order in training_batches(split, 30, 2, seed)]
-    assert len(set(orders)) == 4
-
-
 def test_evaluation_sees_every_example_once_in_full_rows():
     split = random_split(400, labels=2)
     batches = list(evaluation_batches(split))
@@ -97,12 +91,6 @@ def test_a_batch_of_short_and_long_examples_is_packed_and_one_of_equal_lengths_i
     by_length = np.argsort(split.lengths, kind="stable")
     assert PackedLayout().collate(split, np.arange(32), CPU).token_ids.shape[0] < 32
     assert PackedLayout().collate(split, by_length[-8:], CPU).token_ids.shape[0] == 8
-
-
-def test_labels_follow_their_examples():
-    split = random_split(40, labels=3)
-    examples = np.array([5, 3, 31, 8])
-    assert PackedLayout().collate(split, examples, CPU).labels.tolist() == split.labels[examples].tolist()
 
 
 def test_dropout_of_the_head_does_not_depend_on_how_examples_lie():

@@ -14,15 +14,15 @@ from neobert.errors import DamagedFile
 from neobert.files import sha256_of
 from neobert.glue import selection
 from neobert.glue.selection import TrialScore, best_of_grid, best_point, halves, nested_score
-from neobert.runs.claims import acquire
 from neobert.runs.index import state_of
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record, read_selection, sealed
 from neobert.runs.run_file import Execution, read_run_file, write_run_file
-from neobert.runs.specifications import GlueStudy, Start, Trial
+from neobert.runs.specifications import GlueStudy, Trial
 from tests.ablations.status_worlds import record_trial, study_of
-from tests.glue.glue_worlds import point, protocol
-from tests.support.tiny_runs import SOURCE, tiny_run
+from tests.glue import glue_worlds
+from tests.glue.glue_worlds import point
+from tests.support.tiny_runs import SOURCE, claimed, tiny_run
 
 scores_of_points = st.lists(
     st.dictionaries(st.integers(0, 2), st.floats(-1, 1, allow_nan=False), max_size=3), min_size=1, max_size=8
@@ -93,19 +93,7 @@ EXECUTION = Execution(threads=1, processes=1, micro_batch_tokens=128, checkpoint
 
 @pytest.fixture
 def study(tmp_path: Path) -> GlueStudy:
-    start = Start(kind="pretraining", task=None, study=None, rule=None, reason=None)
-    made = GlueStudy(
-        task="cola",
-        weights="0123456789ab",
-        stage=0,
-        context=32,
-        protocol=protocol(),
-        points=POINTS,
-        seed=0,
-        starts_from=start,
-        task_origin="tests",
-        tokenizer_origin="tests",
-    )
+    made = glue_worlds.study_of(points=POINTS)
     write_run_file(Layout(tmp_path), made, SOURCE, EXECUTION, {})
     return made
 
@@ -172,9 +160,7 @@ def finish_whole(layout: Layout, study: GlueStudy, number: int, score: float) ->
 def close(layout: Layout, study: GlueStudy) -> bool:
     """What a worker does with the closing; whether it was made."""
     closing = study.closing(layout)
-    claim = acquire(layout.claims(closing.id))
-    assert claim is not None
-    with claim:
+    with claimed(layout, closing.id) as claim:
         selection.select(layout, study, claim)
     return closing.is_done
 
@@ -269,8 +255,6 @@ def test_what_a_trial_of_another_worker_damages_waits_for_its_end(tmp_path: Path
     layout = Layout(tmp_path)
     trials = [finish_whole(layout, study, number, 0.5) for number in range(len(POINTS))]
     trials[0].predictions.write_bytes(b"torn")
-    claim = acquire(layout.claims(trials[0].id))
-    assert claim is not None
-    with claim:
+    with claimed(layout, trials[0].id):
         assert selection.redo_damaged(layout, study) and trials[0].is_done
     assert selection.redo_damaged(layout, study) and not trials[0].is_done

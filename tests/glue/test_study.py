@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from neobert.processes import StopRequest
-from neobert.runs.claims import acquire
 from neobert.runs.layout import Layout
 from neobert.runs.optuna_view import open_storage, storage_address, view_for_command, without_password
 from neobert.runs.work import Part
@@ -26,6 +25,7 @@ from tests.glue.grid_worlds import (
     view_of,
 )
 from tests.glue.storages import fresh_database, start_server, stop_server
+from tests.support.tiny_runs import claimed
 from tests.support.waiting import until
 
 POINTS = 12
@@ -57,9 +57,7 @@ def test_a_study_is_made_again_from_the_files_alone(tmp_path: Path, storage: str
     """Another database, empty, shows after one call what the first one showed; a second call adds nothing."""
     layout = Layout(tmp_path)
     for dummy in dummies(layout, POINTS - 1):
-        claim = acquire(layout.claims(dummy.part.id))
-        assert claim is not None
-        with claim:
+        with claimed(layout, dummy.part.id) as claim:
             dummy.run(claim, StopRequest())
     fail_part(Dummy(layout, POINTS - 1, 0).part, 7, "RunFailed: step 3: the loss is nan")
     for _ in range(2):

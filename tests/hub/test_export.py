@@ -13,7 +13,9 @@ from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 import neobert.hub  # noqa: F401 - registers the classes
+from ablations import ladders
 from ablations.ladder import M10
+from ablations.scales import scaled
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_OFF, EXIT_REFUSED, EXIT_RUN_FAILED, ParityOff
 from neobert.export import huggingface, publishing
 from neobert.export.__main__ import main
@@ -22,8 +24,9 @@ from neobert.export.onnx import OPSET
 from neobert.identity import plain
 from neobert.model.build import build_masked_language_model
 from neobert.runs.records import publish_record, sealed
-from tests.support.exported_runs import m0_folder
-from tests.support.tiny_runs import STEPS, finish, reference, tiny_run, write_tiny_run
+from tests.support.exported_runs import m0_folder, write_checkpoints
+from tests.support.tiny_runs import STEPS, finish, reference, tiny_run, tiny_stage, write_tiny_run
+from tests.support.tree_copy import REPOSITORY
 
 
 @pytest.fixture(scope="module")
@@ -193,14 +196,25 @@ def test_labels_cannot_smuggle_markup_into_the_card(tmp_path: Path) -> None:
 # ONNX and sentence-transformers
 
 
-@pytest.mark.parametrize("form", ["rotary", "learned"])
+def local_folder(root: Path) -> Path:
+    """The start of ModernBERT's last step at smoke scale, whose local blocks see 8 tokens on each side."""
+    with ladders.using(ladders.load(str(REPOSITORY / "examples" / "modernbert.py"))):
+        recipe = scaled(ladders.variants()["B7"].recipe, "tiny", "trained").pretraining
+    model = recipe.model.model_copy(update={"vocabulary_size": 512})
+    assert (model.layers, model.attention_window, model.global_every) == (4, 16, 3)
+    return write_checkpoints(root, tiny_run(model=model, stages=(tiny_stage(context=recipe.longest_context),)), 0)
+
+
+@pytest.mark.parametrize("form", ["rotary", "learned", "local"])
 def test_onnx_graphs_take_ragged_batches(form: str, trained: Path, tmp_path: Path) -> None:
-    """Any rows and tokens, in both forms: logits, states and sentence vectors within 1e-4 of the transformers class."""
+    """Any rows and tokens, in all forms: logits, states and sentence vectors within 1e-4 of the transformers class; and
+    the export itself has compared them with the engine."""
     ort = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra export)")
     onnx = pytest.importorskip("onnx", reason="onnx is not installed (extra export)")
     pytest.importorskip("onnxscript", reason="onnxscript is not installed (extra export)")
-    folder, out = trained if form == "rotary" else m0_folder(tmp_path), tmp_path / "out"
-    arguments = [str(folder), "--to", "onnx", "--out", str(out), *(["--step", "0"] if form == "learned" else [])]
+    out = tmp_path / "out"
+    folder = trained if form == "rotary" else {"learned": m0_folder, "local": local_folder}[form](tmp_path)
+    arguments = [str(folder), "--to", "onnx", "--out", str(out), *([] if form == "rotary" else ["--step", "0"])]
     assert main(arguments) == EXIT_DONE
     assert main([*arguments[:2], "hf", "--out", str(tmp_path / "hf"), *arguments[5:]]) == EXIT_DONE
     model = AutoModelForMaskedLM.from_pretrained(tmp_path / "hf")
@@ -208,7 +222,8 @@ def test_onnx_graphs_take_ragged_batches(form: str, trained: Path, tmp_path: Pat
     assert f"opset {OPSET}" in (out / "README.md").read_text()
     graphs = [ort.InferenceSession(str(out / name)) for name in ("model.onnx", "embedding.onnx")]
     tokenizer = AutoTokenizer.from_pretrained(out)
-    for texts in (["the cat sleeps"], ["x", "a dog and a cat and a bird", "", "the"], ["one two three four five"] * 2):
+    ragged = (["the cat sleeps"], ["x", "a dog and a cat and a bird " * 9, "", "the"], ["one two three four five"] * 2)
+    for texts in ragged:
         arrays = dict(tokenizer(texts, padding=True, truncation=True, return_tensors="np"))
         tokens = {name: torch.from_numpy(array) for name, array in arrays.items()}
         with torch.no_grad():

@@ -18,7 +18,6 @@ from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_OFF, EXIT_REFUSED
 from neobert.export import contrastive
 from neobert.export.__main__ import main
 from neobert.external import adopt, write_model_file
-from neobert.runs.claims import acquire
 from neobert.runs.layout import Layout
 from neobert.runs.records import publish_record
 from neobert.runs.run_file import read_run_file
@@ -27,6 +26,7 @@ from neobert.training.distributed import Process
 from tests.embeddings.tiny_contrastive import pair_set, tiny_contrastive, write_encoder, write_tiny_contrastive
 from tests.embeddings.tiny_suite import SMOKE, SOURCE_HERE
 from tests.support import external_models as world
+from tests.support.tiny_runs import claimed
 
 CPU = torch.device("cpu")
 SETS = ("paraphrases", "answers")
@@ -43,9 +43,7 @@ def saved_run(root: Path, run: ContrastiveRun) -> Path:
     with torch.no_grad():
         for weight in course.model.parameters():
             weight.add_(0.01 * torch.randn_like(weight))
-    claim = acquire(Layout(root).claims(run.id))
-    assert claim is not None
-    with claim:
+    with claimed(Layout(root), run.id) as claim:
         course.save(run.protocol.steps, claim)
     scores: dict[str, dict[str, float]] = {
         "heldout_loss": dict.fromkeys(SETS, 1.5),

@@ -26,9 +26,9 @@ from neobert.hub.external import load_external
 from neobert.model.build import initialize_classifier
 from neobert.model.heads import Classifier
 from neobert.runs.layout import Layout
-from neobert.runs.specifications import GlueStudy, PretrainingRun, Start
+from neobert.runs.specifications import PretrainingRun
 from sweeps import glue_grid
-from tests.glue.glue_worlds import CPU, point, protocol
+from tests.glue.glue_worlds import CPU, point, protocol, study_of
 from tests.support import external_models as world
 from tests.support.exported_runs import M0_FORM, write_checkpoints
 from tests.support.tiny_runs import SOURCE, tiny_model, tiny_run
@@ -136,21 +136,6 @@ def test_special_tokens_do_not_come_from_text(tmp_path: Path) -> None:
 # Our own models, exported
 
 
-def study_on(weights: str, tokenizer_origin: str, pooling: str) -> GlueStudy:
-    return GlueStudy(
-        task="rte",
-        weights=weights,
-        stage=0,
-        context=32,
-        protocol=protocol(max_tokens=32, pooling=pooling, classifier_scale=0.5, epochs=1),
-        points=(point(),),
-        seed=3,
-        starts_from=Start(kind="pretraining", task=None, study=None, rule=None, reason=None),
-        task_origin="tests",
-        tokenizer_origin=tokenizer_origin,
-    )
-
-
 @pytest.fixture(scope="module", params=["M0 form", "rotary"])
 def exported(request, tmp_path_factory) -> tuple[Path, PretrainingRun]:
     """A folder of runs with one checkpoint, and beside it the same model for transformers."""
@@ -168,8 +153,10 @@ def test_an_exported_model_fine_tunes_as_the_run_does(exported: tuple[Path, Pret
     (root, run), layout = exported, Layout(exported[0])
     model = adopt(layout, str(root / "exported"))
     write_model_file(layout, model)
+    short = protocol(max_tokens=32, pooling=pooling, classifier_scale=0.5, epochs=1)
     tuners = []
-    for study in (study_on(run.id, "own", pooling), study_on(model.id, model.tokenizer_origin, pooling)):
+    for weights in (run.id, model.id):
+        study = study_of(task="rte", weights=weights, protocol=short)
         measured = load_model(layout, study)
         task = encode_task(TASKS["rte"], rte(48), measured.tokenizer(open_specified(SOURCE)), 32)
         tuners.append(FineTuner(measured.classifier, measured.weights(), task, study.protocol, CPU, measured.layout))

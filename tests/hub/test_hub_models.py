@@ -23,7 +23,16 @@ from neobert import (
 from neobert.hub import AUTO_CLASSES
 from neobert.model.attention import packed_plan
 from neobert.model.heads import MaskedLanguageModel
-from tests.support.small_models import CONTEXT, FORMS, classified, language_model, pack, random_document, small_model
+from tests.support.small_models import (
+    CONTEXT,
+    FORMS,
+    classified,
+    language_model,
+    pack,
+    padded_rows,
+    random_document,
+    small_model,
+)
 
 CLOSE = {"rtol": 0.0, "atol": 1e-5}
 LENGTHS = (CONTEXT, 9, 1)
@@ -48,8 +57,7 @@ def masked_lm(form: str, implementation: str = "sdpa") -> tuple[NeoBERTForMasked
 
 def padded_batch() -> tuple[Tensor, Tensor]:
     """Token ids and mask (3, 24), padding on the right."""
-    token_ids, numbers, _ = pack([[random_document(length)] for length in LENGTHS], CONTEXT)
-    return token_ids, (numbers >= 0).long()
+    return padded_rows(LENGTHS)
 
 
 def test_the_package_offers_the_classes_and_stays_light() -> None:

@@ -12,7 +12,7 @@ from neobert.model.attention import GatherIndex, packed_plan, padded_plan, whole
 from neobert.model.build import build_encoder, build_masked_language_model, initialize
 from neobert.model.encoder import Encoder
 from neobert.model.size import gated_width, training_flops_per_token
-from tests.support.small_models import START, pack, random_document, small_model
+from tests.support.small_models import START, pack, padded_rows, random_document, small_model
 
 CONTEXT = 40
 LOCAL: dict[str, Any] = {
@@ -70,14 +70,6 @@ def modernbert_of(encoder: Encoder) -> ModernBertModel:
         layer.mlp.Wo.weight.copy_(block.ffn.w3.weight)
     theirs.final_norm = encoder.layer_norm
     return theirs
-
-
-def padded_rows(lengths: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Token ids and mask of documents of these lengths, padded at the end."""
-    ids = torch.zeros(len(lengths), max(lengths), dtype=torch.int64)
-    for row, length in enumerate(lengths):
-        ids[row, :length] = random_document(length, row)
-    return ids, (ids > 0).long()
 
 
 @torch.no_grad()

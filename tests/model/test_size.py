@@ -10,7 +10,7 @@ import torch
 from neobert import recipe
 from neobert.model import size
 from neobert.model.build import build_masked_language_model
-from neobert.model.layers import FEEDFORWARDS, NORMS, GatedFeedForward
+from neobert.model.layers import FEEDFORWARDS, NORMS
 from neobert.model.positions import POSITIONS
 from tests.support.small_models import small_model
 
@@ -58,17 +58,6 @@ def test_both_widths_of_m7_have_their_published_parameters(width, feedforward_wi
 )
 def test_a_gated_feedforward_takes_two_thirds_rounded_up_to_eight(nominal, hidden):
     assert size.gated_width(nominal) == hidden
-
-
-def test_a_new_gated_feedforward_is_a_class_and_a_row(monkeypatch):
-    class GeGLU(GatedFeedForward):
-        activation = staticmethod(torch.nn.functional.gelu)
-
-    monkeypatch.setitem(FEEDFORWARDS, "geglu", GeGLU)
-    model = small_model().model_copy(update={"feedforward": "geglu"})
-    network = build_masked_language_model(model, context=17)
-    assert size.parameter_count(model, context=17).total == sum(p.numel() for p in network.parameters())
-    assert isinstance(network.model.transformer_encoder[0].ffn, GeGLU)
 
 
 def test_flops_of_a_token_are_body_decoder_and_attention():

@@ -96,14 +96,14 @@ def test_a_corpus_that_changes_while_it_is_read_is_not_kept(
 
 def test_a_tokenizer_is_not_taken_for_another(tmp_path: Path, data: Path) -> None:
     layout, run = Layout(tmp_path / "runs"), planned(data)
-    opened = text_tokenizer(layout, DirectorySource(data), "wordpiece", 512, run.tokenizer_origin)
+    opened = text_tokenizer(layout, run, DirectorySource(data))
     assert opened.vocabulary_size <= 300
     encoder = write_encoder(layout.root, tokenizer_origin=run.tokenizer_origin)
     with pytest.raises(ChangedData, match="the wordpiece tokenizer changed since this was planned"):
         load_encoder(layout, encoder.id, torch.device("cpu"))
     train_wordpiece(texts(50, seed=3), 300).save(data / "tokenizers" / "bert-base-uncased")
     with pytest.raises(ChangedData, match="the wordpiece tokenizer"):
-        text_tokenizer(layout, DirectorySource(data), "wordpiece", 512, run.tokenizer_origin)
+        text_tokenizer(layout, run, DirectorySource(data))
     with pytest.raises(ChangedData, match="the wordpiece tokenizer"):
         tokenized_corpus(layout, run, specification(data))
     assert not layout.data(run.data_id).exists()

@@ -7,11 +7,10 @@ import torch
 from neobert.errors import EXIT_DONE
 from neobert.export.__main__ import main
 from neobert.model.build import build_masked_language_model, initialize
-from neobert.runs.claims import acquire
 from neobert.runs.layout import Layout
 from neobert.runs.specifications import PretrainingRun
 from neobert.training import checkpoints
-from tests.support.tiny_runs import tiny_model, tiny_run, write_tiny_run
+from tests.support.tiny_runs import claimed, tiny_model, tiny_run, write_tiny_run
 
 M0_FORM = tiny_model(positions="learned", feedforward="gelu", norm="layer_norm")
 
@@ -19,9 +18,7 @@ M0_FORM = tiny_model(positions="learned", feedforward="gelu", norm="layer_norm")
 def write_checkpoints(root: Path, run: PretrainingRun, *steps: int) -> Path:
     """A run.json and checkpoints of initial weights, as a run on its way leaves them; returns the run's folder."""
     folder = write_tiny_run(root, run)
-    claim = acquire(Layout(root).claims(run.id))
-    assert claim is not None
-    with claim:
+    with claimed(Layout(root), run.id) as claim:
         for step in steps:
             network = build_masked_language_model(run.recipe.model, run.context)
             initialize(network, run.recipe.model.initialization, seed=step)

@@ -1,5 +1,6 @@
 """Small recipes and random rows of documents that the tests of the model share."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -38,6 +39,26 @@ def small_model(**changes: Any) -> recipe.Model:
     return recipe.Model.model_validate(values | NEOBERT_FORM | changes)
 
 
+def released_shapes(model: recipe.Model, context: int) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every tensor of a language model, written down from the released checkpoint: 6 a block and 4
+    more in NeoBERT's form. M0's differ in feed-forward and position table, and have biases in norms."""
+    width, nominal = model.width, model.feedforward_width
+    gated = {3072: 2048, 60: 40}[nominal]
+    inner = {"ffn.w12.weight": (2 * gated, width), "ffn.w3.weight": (width, gated)}
+    if model.feedforward == "gelu":
+        inner = {"ffn.0.weight": (nominal, width), "ffn.2.weight": (width, nominal)}
+    norm = ("weight", "bias") if model.norm == "layer_norm" else ("weight",)
+    norms = {f"{name}.{part}": (width,) for name in ("attention_norm", "ffn_norm") for part in norm}
+    block = {"qkv.weight": (3 * width, width), "wo.weight": (width, width), **norms, **inner}
+    shapes: dict[str, tuple[int, ...]] = {"model.encoder.weight": (model.vocabulary_size, width)}
+    if model.positions == "learned":
+        shapes["model.positional_embedding.weight"] = (context + 1, width)
+    for layer in range(model.layers):
+        shapes |= {f"model.transformer_encoder.{layer}.{name}": shape for name, shape in block.items()}
+    shapes |= {f"model.layer_norm.{part}": (width,) for part in norm}
+    return shapes | {"decoder.weight": (model.vocabulary_size, width), "decoder.bias": (model.vocabulary_size,)}
+
+
 def language_model(context: int = CONTEXT, seed: int = 0, **changes: Any) -> MaskedLanguageModel:
     """A small model with values; norms and biases leave 1 and 0, so that no test can miss them."""
     network = build_masked_language_model(small_model(**changes), context)
@@ -68,6 +89,12 @@ def pack(rows: list[list[Tensor]], tokens: int) -> tuple[Tensor, Tensor, Tensor]
             positions[row, here] = torch.arange(len(text))
             start += len(text)
     return token_ids, documents, positions
+
+
+def padded_rows(lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Token ids and mask (documents, longest) of random documents of these lengths, padding on the right."""
+    ids, numbers, _ = pack([[random_document(length)] for length in lengths], max(lengths))
+    return ids, (numbers >= 0).long()
 
 
 def random_document(length: int, seed: int = 0, vocabulary_size: int = 50) -> Tensor:

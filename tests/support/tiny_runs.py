@@ -2,7 +2,8 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,13 @@ from neobert.recipe import (
     Stage,
     Subset,
 )
+from neobert.runs.claims import Claim, acquire
 from neobert.runs.layout import Layout
-from neobert.runs.run_file import Execution, SourceSpecification, write_run_file
+from neobert.runs.run_file import Execution, SourceSpecification, read_run_file, write_run_file
 from neobert.runs.specifications import ContrastiveRun, PretrainingRun
 from neobert.runs.worker import Worker, open_parts
+from neobert.training.distributed import Process
+from neobert.training.pretraining import PretrainingTrainer
 from tests.support.forking import ForkedProcess, start_worker
 from tests.support.waiting import until
 
@@ -34,6 +38,8 @@ LABELS = {"variants": ["T"], "parent": "P", "delta": {"model.layers": [1, 2]}}
 SOURCE = SourceSpecification(name="synthetic", synthetic_documents=400)
 WORLD = open_specified(SOURCE)
 Trained = PretrainingRun | ContrastiveRun
+Trainable = tuple[Path, PretrainingRun]
+"""A folder of runs, and one that lies there."""
 
 
 def tiny_model(**changes: object) -> Model:
@@ -117,6 +123,20 @@ def write_tiny_run(root: Path, run: PretrainingRun, **execution: int | str) -> P
     """Put a run.json below `root`; returns its folder."""
     settings = {"threads": 1, "processes": 1, "micro_batch_tokens": 128, "checkpoint_interval_steps": 5}
     return write_run_file(Layout(root), run, SOURCE, Execution.model_validate({**settings, **execution}), LABELS)
+
+
+def trainer_of(root: Path, run: PretrainingRun, **execution: int | str) -> PretrainingTrainer:
+    """The run in this process, where it stands."""
+    return PretrainingTrainer(Layout(root), read_run_file(write_tiny_run(root, run, **execution)), Process(0, 1))
+
+
+@contextmanager
+def claimed(layout: Layout, name: str) -> Iterator[Claim]:
+    """The claim of a part that nobody works on."""
+    claim = acquire(layout.claims(name))
+    assert claim is not None
+    with claim:
+        yield claim
 
 
 def worker(root: Path, *references: str, variables: Mapping[str, str] | None = None) -> ForkedProcess:

@@ -16,12 +16,9 @@ from ablations.run import build_parser
 from ablations.scales import execution_at
 from neobert.files import read_lines
 from neobert.model.size import datasheet_peak, training_flops_per_token
-from neobert.runs.layout import Layout
-from neobert.runs.run_file import read_run_file
 from neobert.runs.specifications import PretrainingRun
 from neobert.training.accounting import Totals, datasheet_ceiling, matmul_ceiling, mean_phase_seconds
 from neobert.training.distributed import Process
-from neobert.training.pretraining import PretrainingTrainer
 from tests.support.tiny_runs import (
     STEPS,
     assert_equal_weights,
@@ -31,6 +28,7 @@ from tests.support.tiny_runs import (
     reference,
     tiny_model,
     tiny_run,
+    trainer_of,
     write_tiny_run,
 )
 
@@ -59,10 +57,6 @@ def step_lines(root: Path, run: PretrainingRun) -> list[dict[str, Any]]:
     return [line for line in read_lines(root / "pretraining" / run.id / "metrics.jsonl") if "loss" in line]
 
 
-def trainer_of(root: Path, run: PretrainingRun, **execution: int | str) -> PretrainingTrainer:
-    return PretrainingTrainer(Layout(root), read_run_file(write_tiny_run(root, run, **execution)), Process(0, 1))
-
-
 @pytest.mark.parametrize("packing", PACKINGS)
 def test_the_phases_of_a_step_add_up_to_its_seconds(
     finished: Path, runs: dict[str, PretrainingRun], packing: str
@@ -73,6 +67,8 @@ def test_the_phases_of_a_step_add_up_to_its_seconds(
     assert 0.8 < attributed / sum(line["seconds"] for line in lines) < 1.001
     means = record(finished, runs[packing])["phase_seconds"]
     assert sum(means.values()) * STEPS == pytest.approx(attributed, rel=1e-2)
+    for line in lines:
+        assert line["tokens_per_second"] == pytest.approx(line["real_tokens"] / line["seconds"], rel=1e-3)
 
 
 def test_lines_without_phases_do_not_count_in_their_mean() -> None:
@@ -134,11 +130,6 @@ def test_utilization_follows_from_the_records_own_numbers(
     assert told["tokens_per_second"] == pytest.approx(told["real_tokens"] / told["seconds"], rel=1e-3 / told["seconds"])
     assert told["compiled"] is False and told["compile_seconds"] == 0
     assert told["peak_memory_bytes"].keys() == {"process"} and told["peak_memory_bytes"]["process"] > 1 << 26
-
-
-def test_every_line_tells_its_rate(finished: Path, runs: dict[str, PretrainingRun]) -> None:
-    for line in step_lines(finished, runs["padded"]):
-        assert line["tokens_per_second"] == pytest.approx(line["real_tokens"] / line["seconds"], rel=1e-3)
 
 
 def test_a_checkpoint_of_an_older_version_counts_on_and_owns_up_to_what_it_did_not_count(

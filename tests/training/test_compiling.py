@@ -14,18 +14,16 @@ from hypothesis import strategies as st
 from torch._dynamo.testing import CompileCounter
 
 from neobert.recipe import Precision
-from neobert.runs.claims import acquire
 from neobert.runs.layout import Layout
-from neobert.runs.run_file import read_run_file
 from neobert.runs.specifications import PretrainingRun
 from neobert.training import pretraining
 from neobert.training.compiling import LEAST_SECONDS_LEFT, MOST_SIZES, Remainder, compiling_pays
-from neobert.training.distributed import Process
 from neobert.training.loop import Step
 from neobert.training.pretraining import PretrainingTrainer
 from tests.support.tiny_runs import (
     assert_equal_weights,
     beside,
+    claimed,
     curve,
     finish,
     kill_after,
@@ -34,6 +32,7 @@ from tests.support.tiny_runs import (
     tiny_model,
     tiny_run,
     tiny_stage,
+    trainer_of,
     write_tiny_run,
 )
 
@@ -59,10 +58,6 @@ def nothing_compiled() -> Iterator[None]:
     with torch._dynamo.config.patch(recompile_limit=MOST_SIZES):
         yield
     torch._dynamo.reset()
-
-
-def trainer_of(root: Path, run: PretrainingRun, **execution: int | str) -> PretrainingTrainer:
-    return PretrainingTrainer(Layout(root), read_run_file(write_tiny_run(root, run, **execution)), Process(0, 1))
 
 
 def losses(steps: Iterator[Step]) -> list[float]:
@@ -156,7 +151,7 @@ def test_a_compiled_run_has_the_losses_of_an_eager_one_and_stopped_goes_on_bit_f
     root = beside(tmp_path / "stopped", corpus)
     stopped = begun(root, run, "on")
     first = losses(islice(stopped.steps(0), STOPPED_AFTER))
-    with acquire(Layout(root).claims(run.id)) as claim:  # type: ignore[union-attr]
+    with claimed(Layout(root), run.id) as claim:
         stopped.save(STOPPED_AFTER, claim)
     torch._dynamo.reset()  # as a process of its own
     resumed = trainer_of(root, run, micro_batch_tokens=1024, compile="off")
@@ -198,7 +193,7 @@ def test_a_run_that_began_eager_stays_so_and_says_so(
     run, root = compiled_run(), beside(tmp_path / "eager", corpus)
     eager = begun(root, run, "off")
     losses(islice(eager.steps(0), 2))
-    with acquire(Layout(root).claims(run.id)) as claim:  # type: ignore[union-attr]
+    with claimed(Layout(root), run.id) as claim:
         eager.save(2, claim)
     resumed = trainer_of(root, run, micro_batch_tokens=1024, compile="on")
     assert resumed.restore() == 2 and not resumed.compiled

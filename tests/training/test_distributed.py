@@ -19,11 +19,11 @@ from neobert.files import read_json, read_lines
 from neobert.processes import Stopped, StopRequest
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import Execution, read_run_file
-from neobert.runs.specifications import PretrainingRun
 from neobert.training.distributed import JobRank, Process, default_device, find_rendezvous, has_ended, host_ranks
 from neobert.training.trainer import engine_class, join_runs
 from tests.support.tiny_runs import (
     STEPS,
+    Trainable,
     assert_equal_weights,
     beside,
     curve,
@@ -95,7 +95,7 @@ sys.exit(worker.main(["--runs", root, reference]))
 
 
 @pytest.fixture(scope="module")
-def local(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, PretrainingRun]:
+def local(tmp_path_factory: pytest.TempPathFactory) -> Trainable:
     """A run without dropout, finished by two processes of this machine."""
     root, run = tmp_path_factory.mktemp("local"), tiny_run(model=tiny_model(dropout=0.0))
     write_tiny_run(root, run, processes=2)
@@ -108,11 +108,8 @@ def test_a_step_of_slurm_says_who_a_process_is() -> None:
     assert task is not None and task.process == Process(3, 4) and "/" not in task.key
     assert JobRank.of_environment({**STEP, "SLURM_NTASKS": "1"}) is None
     assert JobRank.of_environment({}) is None
-
-
-def test_a_batch_script_or_a_shell_of_an_allocation_is_no_task() -> None:
     outside = {name: value for name, value in STEP.items() if name != "SLURM_STEP_ID"}
-    assert JobRank.of_environment(outside) is None
+    assert JobRank.of_environment(outside) is None, "a batch script or a shell of an allocation is no task"
 
 
 @pytest.mark.parametrize(
@@ -157,9 +154,7 @@ def test_no_task_shares_the_gpu_of_another(monkeypatch: pytest.MonkeyPatch) -> N
         default_device()
 
 
-def test_two_tasks_of_slurm_train_stage_after_stage_as_local_processes_do(
-    local: tuple[Path, PretrainingRun], tmp_path: Path
-) -> None:
+def test_two_tasks_of_slurm_train_stage_after_stage_as_local_processes_do(local: Trainable, tmp_path: Path) -> None:
     """Bit for bit; run.json says one process, the step two. The second rank joins one after the other."""
     root, run = beside(tmp_path / "slurm", local[0]), local[1]
     second = tiny_run(
@@ -175,7 +170,7 @@ def test_two_tasks_of_slurm_train_stage_after_stage_as_local_processes_do(
     assert len(list(read_lines(root / "starts.jsonl"))) == 2
 
 
-def test_four_tasks_of_which_two_get_no_rows_train_the_same(local: tuple[Path, PretrainingRun], tmp_path: Path) -> None:
+def test_four_tasks_of_which_two_get_no_rows_train_the_same(local: Trainable, tmp_path: Path) -> None:
     """8 rows a step in micro-batches of 4: losses agree with two processes to 1e-5 relative."""
     root, run = beside(tmp_path / "slurm", local[0]), local[1]
     write_tiny_run(root, run)
@@ -184,9 +179,7 @@ def test_four_tasks_of_which_two_get_no_rows_train_the_same(local: tuple[Path, P
     assert curve(root, run) == pytest.approx(curve(local[0], run), rel=1e-5)
 
 
-def test_of_two_copies_of_a_job_one_trains_and_its_tasks_do_not_mix(
-    local: tuple[Path, PretrainingRun], tmp_path: Path
-) -> None:
+def test_of_two_copies_of_a_job_one_trains_and_its_tasks_do_not_mix(local: Trainable, tmp_path: Path) -> None:
     root, run = beside(tmp_path / "slurm", local[0]), local[1]
     write_tiny_run(root, run)
     copies = [slurm_tasks(root, reference(run), count=2, nodes=nodes) for nodes in ("node[1-2]", "node[2-3]")]
@@ -197,9 +190,7 @@ def test_of_two_copies_of_a_job_one_trains_and_its_tasks_do_not_mix(
     assert_equal_weights(root, local[0], run)
 
 
-def test_two_processes_give_the_losses_of_one_and_take_over_in_the_middle(
-    local: tuple[Path, PretrainingRun], tmp_path: Path
-) -> None:
+def test_two_processes_give_the_losses_of_one_and_take_over_in_the_middle(local: Trainable, tmp_path: Path) -> None:
     """Gloo on CPU: losses agree to 1e-5 relative without dropout; a run begun alone goes on with two, same order."""
     run, alone = local[1], beside(tmp_path / "alone", local[0])
     write_tiny_run(alone, run)
@@ -216,9 +207,7 @@ def test_two_processes_give_the_losses_of_one_and_take_over_in_the_middle(
     assert curve(mixed, run) == pytest.approx(curve(alone, run)[20:], rel=1e-5)
 
 
-def test_a_stop_that_reaches_one_rank_alone_ends_all_after_the_same_step(
-    local: tuple[Path, PretrainingRun], tmp_path: Path
-) -> None:
+def test_a_stop_that_reaches_one_rank_alone_ends_all_after_the_same_step(local: Trainable, tmp_path: Path) -> None:
     root, run = beside(tmp_path / "slurm", local[0]), local[1]
     write_tiny_run(root, run, checkpoint_interval_steps=1000)
     tasks = slurm_tasks(root, reference(run), count=2)
@@ -234,9 +223,7 @@ def test_a_stop_that_reaches_one_rank_alone_ends_all_after_the_same_step(
     assert_equal_weights(root, local[0], run)
 
 
-def test_a_killed_rank_fails_the_attempt_and_the_next_start_goes_on(
-    local: tuple[Path, PretrainingRun], tmp_path: Path
-) -> None:
+def test_a_killed_rank_fails_the_attempt_and_the_next_start_goes_on(local: Trainable, tmp_path: Path) -> None:
     root, run = beside(tmp_path / "slurm", local[0]), local[1]
     write_tiny_run(root, run)
     tasks = slurm_tasks(root, reference(run), count=2)
@@ -252,7 +239,7 @@ def test_a_killed_rank_fails_the_attempt_and_the_next_start_goes_on(
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("can_be_aborted", [True, False])
 def test_ranks_in_a_collective_that_hangs_end_when_another_has_failed(
-    local: tuple[Path, PretrainingRun], tmp_path: Path, rank: int, can_be_aborted: bool
+    local: Trainable, tmp_path: Path, rank: int, can_be_aborted: bool
 ) -> None:
     """As NCCL's does, which waits for a rank that is gone. The error of the rank that failed is left for status."""
     root, run = beside(tmp_path / "slurm", local[0]), local[1]
@@ -352,12 +339,10 @@ def test_a_stop_before_all_have_met_made_no_progress(tmp_path: Path) -> None:
 
 
 def test_a_single_engine_refuses_more_processes() -> None:
+    """And in one process every engine is the plain one."""
+    assert {engine_class(word, 1) for word in ("single", "ddp", "zero1", "zero2")} == {engine_class("ddp", 2)}
     with pytest.raises(ValidationError, match=r"'single' trains in one process, not in 2: choose ddp, zero1 or zero2"):
         EXECUTION.with_processes(1).model_copy(update={"engine": "single"}).with_processes(2)
-
-
-def test_in_one_process_every_engine_is_the_plain_one() -> None:
-    assert {engine_class(word, 1) for word in ("single", "ddp", "zero1", "zero2")} == {engine_class("ddp", 2)}
 
 
 def test_the_newest_execution_of_a_run_counts_and_its_identity_stays(tmp_path: Path) -> None:

@@ -29,8 +29,10 @@ from neobert.training.trainer import last_checkpoint
 from tests.support.tiny_runs import (
     SOURCE,
     STEPS,
+    Trainable,
     assert_equal_weights,
     beside,
+    claimed,
     curve,
     final_weights,
     finish,
@@ -41,6 +43,7 @@ from tests.support.tiny_runs import (
     tiny_recipe,
     tiny_run,
     tiny_stage,
+    trainer_of,
     wait_for_steps,
     work,
     worker,
@@ -71,7 +74,7 @@ def assert_equal_runs(first: Path, second: Path, run: PretrainingRun) -> None:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, PretrainingRun]:
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Trainable:
     """A finished run and its folder; its corpus serves the others."""
     root, run = tmp_path_factory.mktemp("undisturbed"), tiny_run()
     write_tiny_run(root, run)
@@ -80,14 +83,14 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Pretrai
 
 
 @pytest.fixture
-def prepared(tmp_path: Path, undisturbed: tuple[Path, PretrainingRun]) -> tuple[Path, PretrainingRun]:
+def prepared(tmp_path: Path, undisturbed: Trainable) -> Trainable:
     """An empty folder of runs that has the corpus already."""
     root, run = undisturbed
     write_tiny_run(beside(tmp_path, root), run)
     return tmp_path, run
 
 
-def test_a_run_leaves_a_record_a_curve_and_its_milestones(undisturbed: tuple[Path, PretrainingRun]) -> None:
+def test_a_run_leaves_a_record_a_curve_and_its_milestones(undisturbed: Trainable) -> None:
     root, run = undisturbed
     content = record(root, run)
     assert content["state"] == "done" and content["id"] == run.id and content["steps"] == STEPS
@@ -100,7 +103,7 @@ def test_a_run_leaves_a_record_a_curve_and_its_milestones(undisturbed: tuple[Pat
     assert kept == [f"step-{step:08d}" for step in (0, 6, 12, 18, 20, 24) if step in (0, 6, 12, 18, 24) or step >= 20]
 
 
-def test_losses_are_the_golden_ones(undisturbed: tuple[Path, PretrainingRun], write_golden: bool) -> None:
+def test_losses_are_the_golden_ones(undisturbed: Trainable, write_golden: bool) -> None:
     """Whoever changes what a mechanism computes raises its numerics version and writes these losses anew."""
     root, run = undisturbed
     losses = [line["loss"] for line in metrics(root, run) if "loss" in line]
@@ -112,9 +115,7 @@ def test_losses_are_the_golden_ones(undisturbed: tuple[Path, PretrainingRun], wr
     assert losses == pytest.approx(golden["losses"], rel=1e-4)
 
 
-def test_the_loss_is_measured_on_all_corpora_where_that_is_wanted(
-    undisturbed: tuple[Path, PretrainingRun], tmp_path: Path
-) -> None:
+def test_the_loss_is_measured_on_all_corpora_where_that_is_wanted(undisturbed: Trainable, tmp_path: Path) -> None:
     """Own training and own loss stay what they are; the other corpus is measured as a run on it measures its own."""
     root, run = undisturbed
     folder = write_tiny_run(tmp_path, run, heldout="all", heldout_context=16)
@@ -138,7 +139,7 @@ def test_the_loss_is_measured_on_all_corpora_where_that_is_wanted(
     assert trainer.heldout_scores()["heldout_losses"] == {"wikibook": losses["wikibook"]}
 
 
-def test_a_finished_run_is_not_started_again(undisturbed: tuple[Path, PretrainingRun]) -> None:
+def test_a_finished_run_is_not_started_again(undisturbed: Trainable) -> None:
     root, run = undisturbed
     starts = (root / "starts.jsonl").read_text()
     assert work(root, reference(run)) == 0
@@ -146,7 +147,7 @@ def test_a_finished_run_is_not_started_again(undisturbed: tuple[Path, Pretrainin
 
 
 @pytest.fixture
-def not_closed(tmp_path: Path, undisturbed: tuple[Path, PretrainingRun]) -> tuple[Path, PretrainingRun]:
+def not_closed(tmp_path: Path, undisturbed: Trainable) -> Trainable:
     """A copy of a run that was killed after its last step."""
     root, run = undisturbed
     shutil.copytree(root, tmp_path, ignore=shutil.ignore_patterns("data"), dirs_exist_ok=True)
@@ -157,8 +158,8 @@ def not_closed(tmp_path: Path, undisturbed: tuple[Path, PretrainingRun]) -> tupl
 
 @pytest.mark.parametrize("step", [3, STEPS])
 def test_a_damaged_line_is_set_aside_and_the_run_closes_without_it(
-    undisturbed: tuple[Path, PretrainingRun],
-    not_closed: tuple[Path, PretrainingRun],
+    undisturbed: Trainable,
+    not_closed: Trainable,
     step: int,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -183,7 +184,7 @@ def test_a_damaged_line_is_set_aside_and_the_run_closes_without_it(
 
 
 def test_a_damaged_last_checkpoint_is_trained_again_and_no_earlier_one_stands_for_it(
-    undisturbed: tuple[Path, PretrainingRun], not_closed: tuple[Path, PretrainingRun]
+    undisturbed: Trainable, not_closed: Trainable
 ) -> None:
     root, run = not_closed
     layout, folder = Layout(root), root / "pretraining" / run.id
@@ -196,7 +197,7 @@ def test_a_damaged_last_checkpoint_is_trained_again_and_no_earlier_one_stands_fo
     second = tiny_run(previous=run, stages=(tiny_stage(steps=2, warmup_steps=0, decay_steps=0),))
     for start in (
         last_checkpoint,
-        PretrainingTrainer(layout, read_run_file(write_tiny_run(root, second)), Process(0, 1)).restore,
+        trainer_of(root, second).restore,
     ):
         with pytest.raises((DamagedFile, MissingData), match="last checkpoint"):
             start(*(layout, run.id) if start is last_checkpoint else ())
@@ -209,7 +210,7 @@ def test_a_damaged_last_checkpoint_is_trained_again_and_no_earlier_one_stands_fo
 
 
 def test_a_changed_record_is_no_record_and_its_run_is_closed_again(
-    undisturbed: tuple[Path, PretrainingRun], not_closed: tuple[Path, PretrainingRun]
+    undisturbed: Trainable, not_closed: Trainable
 ) -> None:
     root, run = not_closed
     layout, path = Layout(root), root / "pretraining" / run.id / "done.json"
@@ -222,9 +223,7 @@ def test_a_changed_record_is_no_record_and_its_run_is_closed_again(
 
 
 @pytest.mark.parametrize("steps", [1, 7, 19])
-def test_kill_9_at_any_step_changes_nothing(
-    undisturbed: tuple[Path, PretrainingRun], prepared: tuple[Path, PretrainingRun], steps: int
-) -> None:
+def test_kill_9_at_any_step_changes_nothing(undisturbed: Trainable, prepared: Trainable, steps: int) -> None:
     root, run = prepared
     kill_after(root, run, steps)
     assert work(root, reference(run)) == 0
@@ -233,9 +232,7 @@ def test_kill_9_at_any_step_changes_nothing(
     assert resumed[0]["step"] > (0 if steps < 5 else 5), "it started from the beginning"
 
 
-def test_kill_9_during_a_save_changes_nothing(
-    undisturbed: tuple[Path, PretrainingRun], prepared: tuple[Path, PretrainingRun]
-) -> None:
+def test_kill_9_during_a_save_changes_nothing(undisturbed: Trainable, prepared: Trainable) -> None:
     """Killed whenever a half-written checkpoint folder is seen, several times over."""
     root, run = prepared
     folder = root / "pretraining" / run.id / "checkpoints"
@@ -252,9 +249,7 @@ def test_kill_9_during_a_save_changes_nothing(
     assert_equal_runs(undisturbed[0], root, run)
 
 
-def test_a_killed_run_under_another_optimizer_changes_nothing(
-    undisturbed: tuple[Path, PretrainingRun], tmp_path: Path
-) -> None:
+def test_a_killed_run_under_another_optimizer_changes_nothing(undisturbed: Trainable, tmp_path: Path) -> None:
     """Muon keeps one moment of matrices and two of all else."""
     optimization = tiny_recipe().optimization.model_copy(update={"optimizer": "muon"})
     run = tiny_run(optimization=optimization)
@@ -270,9 +265,7 @@ def test_a_killed_run_under_another_optimizer_changes_nothing(
 
 
 @pytest.mark.drill
-def test_drill_kill_9_at_random_moments(
-    undisturbed: tuple[Path, PretrainingRun], prepared: tuple[Path, PretrainingRun]
-) -> None:
+def test_drill_kill_9_at_random_moments(undisturbed: Trainable, prepared: Trainable) -> None:
     """Twenty kills at random moments of start, training, evaluation and saving."""
     root, run = prepared
     draw = random.Random(0)
@@ -285,9 +278,7 @@ def test_drill_kill_9_at_random_moments(
     assert_equal_runs(undisturbed[0], root, run)
 
 
-def test_a_stop_signal_saves_and_the_next_start_goes_on(
-    undisturbed: tuple[Path, PretrainingRun], prepared: tuple[Path, PretrainingRun]
-) -> None:
+def test_a_stop_signal_saves_and_the_next_start_goes_on(undisturbed: Trainable, prepared: Trainable) -> None:
     root, run = prepared
     process = worker(root, reference(run))
     wait_for_steps(root, run, 2)
@@ -299,20 +290,17 @@ def test_a_stop_signal_saves_and_the_next_start_goes_on(
 
 
 def test_a_worker_that_is_asked_to_stop_just_before_training_trains_no_step(
-    prepared: tuple[Path, PretrainingRun],
+    prepared: Trainable,
 ) -> None:
     root, run = prepared
-    layout, stop = Layout(root), StopRequest()
-    trainer = PretrainingTrainer(layout, read_run_file(root / "pretraining" / run.id), Process(0, 1))
+    trainer, stop = trainer_of(root, run), StopRequest()
     stop.request()
-    claim = acquire(layout.claims(run.id))
-    assert claim is not None
-    with claim:
+    with claimed(Layout(root), run.id) as claim:
         result = trainer.fit(stop, claim, root / "attempt")
     assert (result.begun, result.step, result.steps) == (0, 0, STEPS) and not (root / "attempt").exists()
 
 
-def test_two_workers_train_a_run_once(prepared: tuple[Path, PretrainingRun]) -> None:
+def test_two_workers_train_a_run_once(prepared: Trainable) -> None:
     root, run = prepared
     processes = [worker(root, reference(run)) for _ in range(2)]
     for process in processes:
@@ -321,26 +309,22 @@ def test_two_workers_train_a_run_once(prepared: tuple[Path, PretrainingRun]) -> 
     assert len(list(read_lines(root / "starts.jsonl"))) == 1
 
 
-def test_micro_batches_do_not_change_the_loss(undisturbed: tuple[Path, PretrainingRun], tmp_path: Path) -> None:
+def test_micro_batches_do_not_change_the_loss(undisturbed: Trainable, tmp_path: Path) -> None:
     """One accumulation of eight against eight of one."""
     run = tiny_run(model=tiny_model(dropout=0.0))
     losses = []
     for rows in (1, 8):
-        root = beside(tmp_path / str(rows), undisturbed[0])
-        folder = write_tiny_run(root, run, micro_batch_tokens=32 * rows)
-        trainer = PretrainingTrainer(Layout(root), read_run_file(folder), Process(0, 1))
+        trainer = trainer_of(beside(tmp_path / str(rows), undisturbed[0]), run, micro_batch_tokens=32 * rows)
         losses.append([step.measured().loss for step in islice(trainer.steps(trainer.restore()), 6)])
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
-def test_a_masking_rate_follows_its_schedule_wherever_training_resumes(
-    undisturbed: tuple[Path, PretrainingRun], tmp_path: Path
-) -> None:
+def test_a_masking_rate_follows_its_schedule_wherever_training_resumes(undisturbed: Trainable, tmp_path: Path) -> None:
     root = beside(tmp_path / "rates", undisturbed[0])
     masking = tiny_recipe().masking.model_copy(update={"rate": 0.1, "final_rate": 0.6})
     run = tiny_run(masking=masking)
     assert run.id != tiny_run().id and masking.mean_rate(0) == pytest.approx(0.35) and masking.mean_rate(1) == 0.6
-    trainer = PretrainingTrainer(Layout(root), read_run_file(write_tiny_run(root, run)), Process(0, 1))
+    trainer = trainer_of(root, run)
     steps = list(trainer.data())
     shares = [sum(batch.predicted_tokens for batch in step.micro_batches) / step.real_tokens for step in steps]
     assert shares[0] < 0.15 < shares[STEPS // 2] < 0.45 < shares[-1]
@@ -350,14 +334,11 @@ def test_a_masking_rate_follows_its_schedule_wherever_training_resumes(
     assert half == STEPS - 20 and all(map(torch.equal, targets[:half], targets[half:]))
 
 
-def test_a_second_stage_continues_weights_and_optimizer(
-    undisturbed: tuple[Path, PretrainingRun], tmp_path: Path
-) -> None:
+def test_a_second_stage_continues_weights_and_optimizer(undisturbed: Trainable, tmp_path: Path) -> None:
     root, first = undisturbed
     second = tiny_run(previous=first, stages=(tiny_stage(context=64, warmup_steps=0, decay_steps=0, steps=4),))
     assert second.stage == 1 and second.previous == first.id
-    folder = write_tiny_run(root, second)
-    trainer = PretrainingTrainer(Layout(root), read_run_file(folder), Process(0, 1))
+    trainer = trainer_of(root, second)
     assert trainer.restore() == 0
     assert all(
         torch.equal(value, final_weights(root, first)[name]) for name, value in trainer.model.state_dict().items()
@@ -367,7 +348,7 @@ def test_a_second_stage_continues_weights_and_optimizer(
     assert [step.learning_rate for step in steps] == [pytest.approx(2e-4)] * 4
 
 
-def test_a_stage_waits_for_the_one_before_it(prepared: tuple[Path, PretrainingRun]) -> None:
+def test_a_stage_waits_for_the_one_before_it(prepared: Trainable) -> None:
     root, first = prepared
     second = tiny_run(previous=first, stages=(tiny_stage(steps=2, warmup_steps=0, decay_steps=0),))
     write_tiny_run(root, second)
@@ -377,10 +358,10 @@ def test_a_stage_waits_for_the_one_before_it(prepared: tuple[Path, PretrainingRu
 
 
 def test_a_loss_that_is_not_finite_stops_before_the_update_and_names_step_and_module(
-    prepared: tuple[Path, PretrainingRun],
+    prepared: Trainable,
 ) -> None:
     root, run = prepared
-    trainer = PretrainingTrainer(Layout(root), read_run_file(root / "pretraining" / run.id), Process(0, 1))
+    trainer = trainer_of(root, run)
     trainer.restore()
     steps = trainer.steps(0)
     next(steps)
@@ -395,7 +376,7 @@ def test_a_loss_that_is_not_finite_stops_before_the_update_and_names_step_and_mo
 
 
 def test_a_failed_unit_leaves_its_traceback_and_is_tried_again(
-    prepared: tuple[Path, PretrainingRun], capsys: pytest.CaptureFixture[str]
+    prepared: Trainable, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root, run = prepared
     folder = root / "pretraining" / run.id
@@ -411,7 +392,7 @@ def test_a_failed_unit_leaves_its_traceback_and_is_tried_again(
 
 
 def test_a_damaged_shard_is_made_again(
-    undisturbed: tuple[Path, PretrainingRun], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    undisturbed: Trainable, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root, run = undisturbed
     data = tmp_path / "data" / run.data_id
@@ -431,7 +412,7 @@ def test_a_damaged_shard_is_made_again(
     assert read_json(data / "manifest.json") == read_json(root / "data" / run.data_id / "manifest.json")
 
 
-def test_a_run_that_lost_its_claim_publishes_nothing(prepared: tuple[Path, PretrainingRun]) -> None:
+def test_a_run_that_lost_its_claim_publishes_nothing(prepared: Trainable) -> None:
     """A zombie: another worker takes the unit over while this one is paused; nothing of the first is published."""
     root, run = prepared
     process = worker(root, reference(run))
