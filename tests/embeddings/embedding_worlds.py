@@ -21,11 +21,15 @@ SENTENCES = tuple(f"the cat number {number} sleeps" for number in range(12))
 
 
 class RandomVectors:
-    """A vector of its own for each text, whatever it says; `before` is called whenever texts are encoded."""
+    """A vector of its own for each text, whatever it says, or another `vector`; `before` is called whenever texts are
+    encoded."""
 
     width, context, parameters, pooling, normalized = WIDTH, 128, 1000, "mean", False
 
-    def __init__(self, before: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, vector: Callable[[str], np.ndarray] | None = None, before: Callable[[], None] = lambda: None
+    ) -> None:
+        self.vector = vector or seeded
         self.counts = TextCounts()
         self.instructions: set[str | None] = set()
         self.before = before
@@ -35,9 +39,6 @@ class RandomVectors:
         self.counts += TextCounts(len(texts), empty=sum(not text.strip() for text in texts))
         self.instructions.add(instruction)
         return np.stack([self.vector(f"{instruction or ''}{text}") for text in texts])
-
-    def vector(self, text: str) -> np.ndarray:
-        return seeded(text)
 
 
 def seeded(word: str) -> np.ndarray:
@@ -50,7 +51,7 @@ class KnowsTheWorld(RandomVectors):
     """A text is what it names: concepts whatever they are called, their kinds, and whether things are good."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(self.known_vector)
         words = lexicon(web=True)
         concepts = (*words.nouns, *words.transitive_verbs, *words.intransitive_verbs, *words.places)
         kinds = sorted({noun.hypernym or "" for noun in words.nouns})
@@ -64,7 +65,7 @@ class KnowsTheWorld(RandomVectors):
         opinions = dict.fromkeys(words.praise, 1.0) | dict.fromkeys(words.blame, -1.0)
         self.known |= {word: np.eye(WIDTH, dtype=np.float32)[_OPINION] * 50 * sign for word, sign in opinions.items()}
 
-    def vector(self, text: str) -> np.ndarray:
+    def known_vector(self, text: str) -> np.ndarray:
         total, sign = 1e-3 * seeded(text), 1
         for word in text.split():
             sign = -1 if word == "not" else sign

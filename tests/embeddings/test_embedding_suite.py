@@ -31,6 +31,7 @@ from tests.embeddings.embedding_worlds import (
     card_of,
     named,
     own_tables,
+    seeded,
     write_own_tasks,
     write_published,
 )
@@ -79,7 +80,7 @@ def raising(error: BaseException, after: int = 0) -> Callable[[], None]:
     return call
 
 
-UNTOUCHABLE = RandomVectors(raising(AssertionError("encoded again")))
+UNTOUCHABLE = RandomVectors(before=raising(AssertionError("encoded again")))
 
 
 def test_what_was_measured_is_read_again_and_nothing_is_encoded(tmp_path: Path) -> None:
@@ -183,24 +184,12 @@ def test_a_kill_at_any_moment_leaves_no_result_or_a_whole_one(tmp_path: Path) ->
         assert json.loads(kept.read_bytes())["scores"]["test"][0]["main_score"] == after.score
 
 
-class SameForAll(RandomVectors):
-    """A collapsed encoder."""
-
-    def vector(self, text: str) -> np.ndarray:
-        return np.ones(96, np.float32)
-
-
-class NoNumbers(RandomVectors):
-    """A broken encoder."""
-
-    def vector(self, text: str) -> np.ndarray:
-        return np.full(96, np.nan, np.float32)
-
-
 @pytest.mark.parametrize(
-    ("encoder", "said"), [(SameForAll(), "gives the score nan, which is none of"), (NoNumbers(), "no finite vectors")]
+    ("value", "said"), [(1, "gives the score nan, which is none of"), (np.nan, "no finite vectors")]
 )
-def test_no_score_that_is_no_number_is_kept(tmp_path: Path, encoder: RandomVectors, said: str) -> None:
+def test_no_score_that_is_no_number_is_kept(tmp_path: Path, value: float, said: str) -> None:
+    """Of an encoder that has collapsed, and of one that is broken."""
+    encoder = RandomVectors(lambda text: np.full(96, value, np.float32))
     with pytest.raises(RunFailed, match=said):
         measure_task(named(encoder), SIMILARITY, WORLD, tmp_path)
     assert not list(tmp_path.rglob("*.json"))
@@ -294,13 +283,6 @@ def write_v2_tasks(folder: Path) -> None:
         write_published(folder, task, {"test.parquet": table}, card_of(default__test="test.parquet"))
 
 
-class KnowsTheSubject(RandomVectors):
-    """A text is its last word."""
-
-    def vector(self, text: str) -> np.ndarray:
-        return super().vector(text.rpartition(" ")[2])
-
-
 def test_tasks_of_v2_alone_are_measured_alike_whatever_a_process_measured_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -314,7 +296,7 @@ def test_tasks_of_v2_alone_are_measured_alike_whatever_a_process_measured_before
         tasks = source.embedding_tasks()
         return {task.name: measure_task(named(encoder), task, source, tmp_path / place).score for task in tasks}
 
-    knowing = scores(KnowsTheSubject(), "knowing")
+    knowing = scores(RandomVectors(lambda text: seeded(text.rpartition(" ")[2])), "knowing")  # a text is its last word
     assert knowing["MedrxivClusteringS2S.v2"] == 1.0 > knowing["ArXivHierarchicalClusteringS2S"] > 0.7
     assert knowing["FEVERHardNegatives"] == 1.0 and len(knowing) == 5
     random = scores(RandomVectors(), "random")
@@ -347,7 +329,7 @@ def test_a_published_repository_that_cannot_be_read_is_one_sentence(tmp_path: Pa
 
 def test_what_an_encoder_refuses_is_told_with_the_task(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="task SyntheticSentenceSimilarity: text 0 is no text"):
-        measure_task(named(RandomVectors(raising(ValueError("text 0 is no text")))), SIMILARITY, WORLD, tmp_path)
+        measure_task(named(RandomVectors(before=raising(ValueError("text 0 is no text")))), SIMILARITY, WORLD, tmp_path)
 
 
 def test_without_mteb_one_sentence_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -375,10 +357,10 @@ def test_twelve_forums_are_one_task_that_goes_on_where_it_was_stopped(tmp_path: 
     task = OFFICIAL_TASKS["CQADupstackRetrieval"]
     write_forums(tmp_path, task)
     with pytest.raises(KeyboardInterrupt):
-        measured_in(tmp_path, task.name, RandomVectors(raising(KeyboardInterrupt(), after=7)))
+        measured_in(tmp_path, task.name, RandomVectors(before=raising(KeyboardInterrupt(), after=7)))
     kept = {path.stem for path in (tmp_path / "results").rglob("*Retrieval.json")}
     assert kept == set(task.members[:3]), "two calls a forum"
-    whole = measured_in(tmp_path, task.name, RandomVectors(raising(KeyboardInterrupt(), after=2 * 9)))
+    whole = measured_in(tmp_path, task.name, RandomVectors(before=raising(KeyboardInterrupt(), after=2 * 9)))
     forums = [json.loads(path.read_text()) for path in (tmp_path / "results").rglob("CQADupstack*Retrieval.json")]
     scores = {found["task_name"]: found["scores"]["test"][0]["main_score"] for found in forums}
     assert scores.keys() == {*task.members, task.name}

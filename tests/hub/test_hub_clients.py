@@ -19,6 +19,9 @@ import neobert.hub  # noqa: F401 - registers the classes
 from neobert.data.synthetic import task_examples
 from tests.support.exported_runs import RUN_FOLDERS, export_start
 
+QUIETLY = {"report_to": "none", "use_cpu": True, "disable_tqdm": True, "dataloader_pin_memory": False}
+"""How transformers' Trainer runs here."""
+
 SENTENCES = ["the cat sleeps", "a dog and a cat and a bird", "x"]
 
 
@@ -58,21 +61,10 @@ def test_trainer_fine_tunes_it_on_cola(exported: Path, tmp_path: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(exported)
     torch.manual_seed(0)
     model = AutoModelForSequenceClassification.from_pretrained(exported, num_labels=2, dtype=torch.float32)
-    arguments = TrainingArguments(
-        output_dir=str(tmp_path / "trainer"),
-        max_steps=30,
-        learning_rate=5e-3,
-        per_device_train_batch_size=8,
-        logging_steps=10,
-        save_strategy="no",
-        report_to="none",
-        use_cpu=True,
-        disable_tqdm=True,
-        dataloader_pin_memory=False,
-    )
+    course = {"max_steps": 30, "learning_rate": 5e-3, "per_device_train_batch_size": 8, "logging_steps": 10}
     trainer = Trainer(
         model,
-        arguments,
+        TrainingArguments(output_dir=str(tmp_path / "trainer"), save_strategy="no", **course, **QUIETLY),
         train_dataset=Examples(tokenizer, "train", 16),
         eval_dataset=Examples(tokenizer, "validation", 8),
         data_collator=DataCollatorWithPadding(tokenizer),
@@ -180,18 +172,9 @@ def test_trainer_pretrains_it_further_in_bf16_with_checkpointing_and_resumes(exp
     rows = [tokenizer("the cat sleeps and a dog and a bird") for _ in range(8)]
 
     def trainer(steps: int) -> Trainer:
-        arguments = TrainingArguments(
-            output_dir=str(tmp_path),
-            max_steps=steps,
-            per_device_train_batch_size=4,
-            bf16=True,
-            gradient_checkpointing=True,
-            save_steps=1,
-            report_to="none",
-            use_cpu=True,
-            disable_tqdm=True,
-            dataloader_pin_memory=False,
-        )
+        course = {"max_steps": steps, "per_device_train_batch_size": 4, "save_steps": 1}
+        how = {"bf16": True, "gradient_checkpointing": True}
+        arguments = TrainingArguments(output_dir=str(tmp_path), **course, **how, **QUIETLY)
         model = AutoModelForMaskedLM.from_pretrained(exported)
         collator = DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.5)
         return Trainer(model, arguments, train_dataset=rows, data_collator=collator, processing_class=tokenizer)

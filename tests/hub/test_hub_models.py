@@ -36,6 +36,8 @@ from tests.support.small_models import (
 
 CLOSE = {"rtol": 0.0, "atol": 1e-5}
 LENGTHS = (CONTEXT, 9, 1)
+TOKEN_IDS, MASK = padded_rows(LENGTHS)
+"""(3, 24), padding on the right."""
 
 
 @pytest.fixture(params=FORMS)
@@ -53,11 +55,6 @@ def masked_lm(form: str, implementation: str = "sdpa") -> tuple[NeoBERTForMasked
     model = NeoBERTForMaskedLM._from_config(configuration(form), attn_implementation=implementation).eval()
     model.load_state_dict(network.state_dict())
     return model, network
-
-
-def padded_batch() -> tuple[Tensor, Tensor]:
-    """Token ids and mask (3, 24), padding on the right."""
-    return padded_rows(LENGTHS)
 
 
 def test_the_package_offers_the_classes_and_stays_light() -> None:
@@ -78,10 +75,9 @@ def test_the_package_offers_the_classes_and_stays_light() -> None:
 @torch.no_grad()
 def test_padded_logits_are_those_of_the_flat_packed_engine(form: str, implementation: str) -> None:
     model, network = masked_lm(form, implementation)
-    token_ids, mask = padded_batch()
     flat, numbers, positions = pack([[random_document(length) for length in LENGTHS]], sum(LENGTHS))
     expected = network.logits(flat, packed_plan(numbers, positions))[0]
-    torch.testing.assert_close(model(token_ids, mask).logits[mask.bool()], expected, **CLOSE)
+    torch.testing.assert_close(model(TOKEN_IDS, MASK).logits[MASK.bool()], expected, **CLOSE)
 
 
 def test_the_classifier_is_the_fine_tuned_one(form: str) -> None:
@@ -89,7 +85,6 @@ def test_the_classifier_is_the_fine_tuned_one(form: str) -> None:
     from neobert.model.attention import padded_plan
     from neobert.model.build import build_classifier, initialize, initialize_classifier
 
-    token_ids, mask = padded_batch()
     for pooling in ("cls", "mean"):
         trained = build_classifier(small_model(**FORMS[form]), CONTEXT, 3, 0.1).eval()
         initialize(trained, small_model().initialization, 0)
@@ -97,8 +92,8 @@ def test_the_classifier_is_the_fine_tuned_one(form: str) -> None:
         config = configuration(form, num_labels=3, classifier_pooling=pooling)
         model = NeoBERTForSequenceClassification(config).eval()
         model.load_state_dict(trained.state_dict())
-        expected = classified(trained, token_ids, padded_plan(mask), pooling)
-        torch.testing.assert_close(model(token_ids, mask).logits, expected, **CLOSE)
+        expected = classified(trained, TOKEN_IDS, padded_plan(MASK), pooling)
+        torch.testing.assert_close(model(TOKEN_IDS, MASK).logits, expected, **CLOSE)
 
 
 def attended_with_mask(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
@@ -118,8 +113,7 @@ def attended_row_by_row(query: Tensor, key: Tensor, value: Tensor, mask: Tensor,
 def test_any_function_of_the_attention_interface_serves(form: str, kind: str) -> None:
     """Also one that takes the 2-D mask which transformers gives to flash kernels."""
     model, _ = masked_lm(form)
-    token_ids, mask = padded_batch()
-    expected, called = model(token_ids, mask).logits, []
+    expected, called = model(TOKEN_IDS, MASK).logits, []
 
     def own(module, query, key, value, attention_mask, **options):
         called.append((module.is_causal, attention_mask.ndim))
@@ -129,7 +123,7 @@ def test_any_function_of_the_attention_interface_serves(form: str, kind: str) ->
     AttentionInterface.register(f"own_{kind}", own)
     AttentionMaskInterface.register(f"own_{kind}", sdpa_mask if kind == "4d" else flash_attention_mask)
     model.set_attn_implementation(f"own_{kind}")
-    torch.testing.assert_close(model(token_ids, mask).logits[mask.bool()], expected[mask.bool()], **CLOSE)
+    torch.testing.assert_close(model(TOKEN_IDS, MASK).logits[MASK.bool()], expected[MASK.bool()], **CLOSE)
     assert called == [(False, 4 if kind == "4d" else 2)] * 3
 
 
@@ -144,9 +138,8 @@ def test_on_a_gpu_every_kernel_gives_the_cpus_logits(form: str, implementation: 
         pytest.importorskip("flash_attn", reason="flash_attn is not installed (extra flash)")
     exact, _ = masked_lm(form)
     model, _ = masked_lm(form, implementation)
-    token_ids, mask = padded_batch()
-    expected = exact(token_ids, mask).logits[mask.bool()]
-    logits = model.to("cuda", torch.bfloat16)(token_ids.cuda(), mask.cuda()).logits.float().cpu()[mask.bool()]
+    expected = exact(TOKEN_IDS, MASK).logits[MASK.bool()]
+    logits = model.to("cuda", torch.bfloat16)(TOKEN_IDS.cuda(), MASK.cuda()).logits.float().cpu()[MASK.bool()]
     assert float((logits - expected).norm()) < 0.02 * float(expected.norm())
 
 
@@ -155,8 +148,7 @@ def test_on_a_gpu_every_kernel_gives_the_cpus_logits(form: str, implementation: 
 
 def test_hidden_states_and_attentions_are_one_a_layer(form: str) -> None:
     model, _ = masked_lm(form, "eager")
-    token_ids, mask = padded_batch()
-    outputs = model.model(token_ids, mask, output_hidden_states=True, output_attentions=True)
+    outputs = model.model(TOKEN_IDS, MASK, output_hidden_states=True, output_attentions=True)
     assert len(outputs.hidden_states) == 4 and len(outputs.attentions) == 3
     assert torch.equal(outputs.hidden_states[-1], outputs.last_hidden_state)
     for weights in outputs.attentions:
@@ -164,33 +156,32 @@ def test_hidden_states_and_attentions_are_one_a_layer(form: str) -> None:
         torch.testing.assert_close(weights.sum(-1), torch.ones(3, 3, CONTEXT))
         assert not weights[1, :, :, 9:].any()
     assert outputs.hidden_states[0].shape == (3, CONTEXT, 24)
-    assert isinstance(model(token_ids, mask, return_dict=False), tuple)
+    assert isinstance(model(TOKEN_IDS, MASK, return_dict=False), tuple)
     with pytest.raises(ValueError, match=r"attn_implementation=.eager. for output_attentions"):
-        masked_lm(form, "sdpa")[0](token_ids, output_attentions=True)
+        masked_lm(form, "sdpa")[0](TOKEN_IDS, output_attentions=True)
 
 
 def test_what_berts_tokenizers_and_users_pass_is_understood(form: str) -> None:
     """Token types change nothing; embeddings in place of ids, explicit positions and no mask give equal logits."""
     model, _ = masked_lm(form)
-    token_ids, mask = padded_batch()
-    expected = model(token_ids, mask).logits[mask.bool()]
-    embeddings = model.get_input_embeddings()(token_ids)
+    expected = model(TOKEN_IDS, MASK).logits[MASK.bool()]
+    embeddings = model.get_input_embeddings()(TOKEN_IDS)
     places = torch.arange(CONTEXT)[None]
     for given in (
-        {"input_ids": token_ids, "token_type_ids": torch.ones_like(token_ids)},
+        {"input_ids": TOKEN_IDS, "token_type_ids": torch.ones_like(TOKEN_IDS)},
         {"inputs_embeds": embeddings},
-        {"input_ids": token_ids, "position_ids": places},
-        {"input_ids": token_ids, "attention_mask": mask.bool()},
+        {"input_ids": TOKEN_IDS, "position_ids": places},
+        {"input_ids": TOKEN_IDS, "attention_mask": MASK.bool()},
     ):
-        torch.testing.assert_close(model(**{"attention_mask": mask, **given}).logits[mask.bool()], expected, **CLOSE)
-    torch.testing.assert_close(model(token_ids[:1]).logits[0], expected[:CONTEXT], **CLOSE)
-    shifted = model(token_ids[1:2, :9], position_ids=places[:, 3:12]).logits
+        torch.testing.assert_close(model(**{"attention_mask": MASK, **given}).logits[MASK.bool()], expected, **CLOSE)
+    torch.testing.assert_close(model(TOKEN_IDS[:1]).logits[0], expected[:CONTEXT], **CLOSE)
+    shifted = model(TOKEN_IDS[1:2, :9], position_ids=places[:, 3:12]).logits
     if FORMS[form]["positions"] == "learned":
         assert (shifted[0] - expected[CONTEXT : CONTEXT + 9]).abs().max() > 1e-2
     with pytest.raises(ValueError, match="exactly one of"):
-        model(token_ids, inputs_embeds=embeddings)
+        model(TOKEN_IDS, inputs_embeds=embeddings)
     with pytest.raises(ValueError, match="exactly one of"):
-        model(attention_mask=mask)
+        model(attention_mask=MASK)
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
@@ -224,7 +215,7 @@ def test_documents_of_one_row_do_not_see_each_other(form: str, implementation: s
 def test_borders_that_fit_no_row_are_refused(given: dict[str, list], said: str) -> None:
     model, _ = masked_lm("NeoBERT form")
     with pytest.raises(ValueError, match=said):
-        model(padded_batch()[0][:1], **{name: torch.tensor(value) for name, value in given.items()})
+        model(TOKEN_IDS[:1], **{name: torch.tensor(value) for name, value in given.items()})
 
 
 def test_flash_kernels_are_told_of_borders_in_one_row_and_refuse_them_in_several() -> None:
@@ -240,49 +231,47 @@ def test_flash_kernels_are_told_of_borders_in_one_row_and_refuse_them_in_several
     model, _ = masked_lm("NeoBERT form")
     model.config._attn_implementation = "flash_seen"
     places = torch.cat([torch.arange(10), torch.arange(14)])[None]
-    model(padded_batch()[0][:1], position_ids=places)
+    model(TOKEN_IDS[:1], position_ids=places)
     assert seen and all(torch.equal(each, places) for each in seen)
     with pytest.raises(ValueError, match="flatten the batch to one row"):
-        model(padded_batch()[0][:2], position_ids=places.expand(2, -1))
+        model(TOKEN_IDS[:2], position_ids=places.expand(2, -1))
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 def test_a_row_of_padding_alone_makes_no_nan(form: str, implementation: str) -> None:
     model, _ = masked_lm(form, implementation)
-    token_ids, mask = padded_batch()
+    mask = MASK.clone()
     mask[2] = 0
-    logits = model(token_ids, mask).logits
+    logits = model(TOKEN_IDS, mask).logits
     logits.sum().backward()
     assert logits.isfinite().all()
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
     sees = torch.eye(CONTEXT, dtype=torch.bool).repeat(3, 1, 1, 1)
     sees[0, 0, 3] = False  # a token that sees nothing, not even itself
-    assert model(token_ids, sees).logits.isfinite().all()
+    assert model(TOKEN_IDS, sees).logits.isfinite().all()
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 def test_masks_of_every_form_mean_the_same(form: str, implementation: str) -> None:
     """2-D and 4-D, boolean, whole numbers, or added to the scores; on the left too."""
     model, _ = masked_lm(form, implementation)
-    token_ids, mask = padded_batch()
-    for token in (mask.bool(), mask.bool().flip(1)):
-        expected = masked_lm(form)[0](token_ids, token.long()).logits[token]
+    for token in (MASK.bool(), MASK.bool().flip(1)):
+        expected = masked_lm(form)[0](TOKEN_IDS, token.long()).logits[token]
         places = (token.long().cumsum(1) - 1).clamp(min=0)
         pairs = token[:, None, None, :].expand(3, 1, CONTEXT, CONTEXT)
         added = torch.zeros(pairs.shape).masked_fill(~pairs, torch.finfo(torch.float32).min)
         for given in (token, token.float(), pairs, pairs.long(), added):
-            logits = model(token_ids, given, position_ids=places).logits
+            logits = model(TOKEN_IDS, given, position_ids=places).logits
             torch.testing.assert_close(logits[token], expected, **CLOSE)
 
 
 def test_a_mask_of_another_shape_is_refused_in_a_sentence() -> None:
-    token_ids, mask = padded_batch()
     model = NeoBERTForSequenceClassification(configuration(num_labels=2)).eval()
-    for wrong in (mask[:, :5], mask[:, None, :], mask[:1]):
+    for wrong in (MASK[:, :5], MASK[:, None, :], MASK[:1]):
         with pytest.raises(ValueError, match=r"attention_mask has the shape .* need \(3, 24\)"):
-            model(token_ids, wrong)
+            model(TOKEN_IDS, wrong)
     with pytest.raises(ValueError, match=r"needs a 2-D attention_mask"):
-        model(token_ids, mask.bool()[:, None, None, :].expand(3, 1, CONTEXT, CONTEXT))
+        model(TOKEN_IDS, MASK.bool()[:, None, None, :].expand(3, 1, CONTEXT, CONTEXT))
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
@@ -304,23 +293,22 @@ def test_a_classifier_reads_the_same_with_padding_on_either_side(form: str, pool
 
 
 def test_labels_give_torchs_losses(form: str) -> None:
-    token_ids, mask = padded_batch()
-    labels = token_ids.where(mask.bool() & (token_ids % 2 == 0), -100)
+    labels = TOKEN_IDS.where(MASK.bool() & (TOKEN_IDS % 2 == 0), -100)
     model, _ = masked_lm(form)
-    outputs = model(token_ids, mask, labels=labels)
+    outputs = model(TOKEN_IDS, MASK, labels=labels)
     torch.testing.assert_close(outputs.loss, functional.cross_entropy(outputs.logits.flatten(0, 1), labels.flatten()))
     classes = torch.tensor([0, 2, 1])
     config = configuration(form, num_labels=3)
-    sequences = NeoBERTForSequenceClassification(config).eval()(token_ids, mask, labels=classes)
+    sequences = NeoBERTForSequenceClassification(config).eval()(TOKEN_IDS, MASK, labels=classes)
     torch.testing.assert_close(sequences.loss, functional.cross_entropy(sequences.logits, classes))
     regression = NeoBERTForSequenceClassification(configuration(form, num_labels=1)).eval()
-    scores = regression(token_ids, mask, labels=torch.tensor([0.5, 1.0, -2.0]))
+    scores = regression(TOKEN_IDS, MASK, labels=torch.tensor([0.5, 1.0, -2.0]))
     torch.testing.assert_close(scores.loss, (scores.logits[:, 0] - torch.tensor([0.5, 1.0, -2.0])).square().mean())
-    tags = torch.where(mask.bool(), token_ids % 3, -100)
-    tokens = NeoBERTForTokenClassification(config).eval()(token_ids, mask, labels=tags)
+    tags = torch.where(MASK.bool(), TOKEN_IDS % 3, -100)
+    tokens = NeoBERTForTokenClassification(config).eval()(TOKEN_IDS, MASK, labels=tags)
     torch.testing.assert_close(tokens.loss, functional.cross_entropy(tokens.logits.flatten(0, 1), tags.flatten()))
     answers = NeoBERTForQuestionAnswering(configuration(form)).eval()(
-        token_ids, mask, start_positions=classes, end_positions=classes
+        TOKEN_IDS, MASK, start_positions=classes, end_positions=classes
     )
     apart = [functional.cross_entropy(logits, classes) for logits in (answers.start_logits, answers.end_logits)]
     torch.testing.assert_close(answers.loss, sum(apart) / 2)
@@ -328,11 +316,10 @@ def test_labels_give_torchs_losses(form: str) -> None:
 
 def test_labels_of_several_classes_at_once_give_binary_cross_entropy() -> None:
     """Declared as the problem type, or known from labels that are no whole numbers."""
-    token_ids, mask = padded_batch()
     labels = torch.tensor([[1.0, 0, 1], [0, 0, 1], [1, 1, 1]])
     for problem in ("multi_label_classification", None):
         model = NeoBERTForSequenceClassification(configuration(num_labels=3, problem_type=problem)).eval()
-        outputs = model(token_ids, mask, labels=labels)
+        outputs = model(TOKEN_IDS, MASK, labels=labels)
         expected = functional.binary_cross_entropy_with_logits(outputs.logits, labels)
         torch.testing.assert_close(outputs.loss, expected)
         assert model.config.problem_type == "multi_label_classification"
@@ -340,11 +327,10 @@ def test_labels_of_several_classes_at_once_give_binary_cross_entropy() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_under_autocast_loss_and_gradients_are_finite_and_near(form: str, dtype: torch.dtype) -> None:
-    token_ids, mask = padded_batch()
     model, _ = masked_lm(form)
-    exact = model(token_ids, mask, labels=token_ids).loss
+    exact = model(TOKEN_IDS, MASK, labels=TOKEN_IDS).loss
     with torch.autocast("cpu", dtype=dtype):
-        loss = model(token_ids, mask, labels=token_ids).loss
+        loss = model(TOKEN_IDS, MASK, labels=TOKEN_IDS).loss
     loss.backward()
     assert loss.dtype == torch.float32
     torch.testing.assert_close(loss, exact, rtol=0.01, atol=0)
@@ -352,7 +338,6 @@ def test_under_autocast_loss_and_gradients_are_finite_and_near(form: str, dtype:
 
 
 def test_gradient_checkpointing_changes_no_gradient(form: str) -> None:
-    token_ids, mask = padded_batch()
     model, _ = masked_lm(form)
     gradients = []
     new_name = hasattr(model, "activation_checkpointing_enable")
@@ -360,7 +345,7 @@ def test_gradient_checkpointing_changes_no_gradient(form: str) -> None:
     for checkpointed in (False, True):
         if checkpointed:
             enable()
-        model.train()(token_ids, mask, labels=token_ids).loss.backward()
+        model.train()(TOKEN_IDS, MASK, labels=TOKEN_IDS).loss.backward()
         gradients.append([parameter.grad.clone() for parameter in model.parameters()])
         model.zero_grad()
     for plain, recomputed in zip(*gradients, strict=True):
@@ -383,24 +368,23 @@ def test_new_weights_start_as_the_recipe_says(form: str) -> None:
 
 def test_the_vocabulary_grows(form: str, tmp_path) -> None:
     model, _ = masked_lm(form)
-    before = model(padded_batch()[0]).logits
+    before = model(TOKEN_IDS).logits
     model.resize_token_embeddings(53)
     assert model.config.vocab_size == 53 and model.decoder.bias.shape == (53,)
-    torch.testing.assert_close(model(padded_batch()[0]).logits[..., :50], before, **CLOSE)
+    torch.testing.assert_close(model(TOKEN_IDS).logits[..., :50], before, **CLOSE)
     assert model(torch.tensor([[52]]), labels=torch.tensor([[52]])).loss.isfinite()
     model.save_pretrained(tmp_path)
     again = NeoBERTForMaskedLM.from_pretrained(tmp_path)
-    assert torch.equal(again(padded_batch()[0]).logits, model(padded_batch()[0]).logits)
+    assert torch.equal(again(TOKEN_IDS).logits, model(TOKEN_IDS).logits)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @torch.no_grad()
 def test_half_precision_stays_near_fp32(form: str, dtype: torch.dtype, tmp_path) -> None:
     model, _ = masked_lm(form)
-    token_ids, mask = padded_batch()
     model.save_pretrained(tmp_path)
     low = NeoBERTForMaskedLM.from_pretrained(tmp_path, dtype=dtype)
-    exact, rounded = model(token_ids, mask).logits[mask.bool()], low(token_ids, mask).logits[mask.bool()]
+    exact, rounded = model(TOKEN_IDS, MASK).logits[MASK.bool()], low(TOKEN_IDS, MASK).logits[MASK.bool()]
     assert rounded.dtype == dtype
     assert float((rounded - exact).norm()) < 0.02 * float(exact.norm())
 
@@ -413,8 +397,7 @@ def test_loaded_in_bf16_only_the_weights_are_rounded(form: str, tmp_path) -> Non
     loaded = NeoBERTForMaskedLM.from_pretrained(tmp_path, dtype=torch.bfloat16).float()
     for parameter in model.parameters():
         parameter.copy_(parameter.bfloat16().float())
-    token_ids, mask = padded_batch()
-    torch.testing.assert_close(loaded(token_ids, mask).logits, model(token_ids, mask).logits, rtol=0, atol=1e-6)
+    torch.testing.assert_close(loaded(TOKEN_IDS, MASK).logits, model(TOKEN_IDS, MASK).logits, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(("auto", "own"), AUTO_CLASSES.items())
@@ -439,25 +422,23 @@ def test_accelerates_device_maps_place_it_whole_or_block_by_block(form: str, tmp
         loaded = NeoBERTForMaskedLM.from_pretrained(
             tmp_path / "saved", device_map=placed, offload_folder=tmp_path / "disk"
         )
-        assert torch.equal(loaded(*padded_batch()).logits, model(*padded_batch()).logits)
+        assert torch.equal(loaded(TOKEN_IDS, MASK).logits, model(TOKEN_IDS, MASK).logits)
 
 
 def test_compiled_whole_it_gives_equal_logits(form: str) -> None:
     model, _ = masked_lm(form)
-    token_ids, mask = padded_batch()
     compiled = torch.compile(model, backend="eager", fullgraph=True)
-    torch.testing.assert_close(compiled(token_ids, mask).logits, model(token_ids, mask).logits, **CLOSE)
+    torch.testing.assert_close(compiled(TOKEN_IDS, MASK).logits, model(TOKEN_IDS, MASK).logits, **CLOSE)
 
 
 def test_exported_it_takes_other_shapes(form: str) -> None:
     model, _ = masked_lm(form)
-    token_ids, mask = padded_batch()
     rows, tokens = torch.export.Dim("rows", min=1, max=64), torch.export.Dim("tokens", min=2, max=CONTEXT)
     shapes = {"input_ids": {0: rows, 1: tokens}, "attention_mask": {0: rows, 1: tokens}}
-    inputs = {"input_ids": token_ids[:, :20].clone(), "attention_mask": mask[:, :20].clone()}
+    inputs = {"input_ids": TOKEN_IDS[:, :20].clone(), "attention_mask": MASK[:, :20].clone()}
     program = torch.export.export(model, (), inputs, dynamic_shapes=shapes, strict=False).module()
     for size in ((3, CONTEXT), (2, 9)):
-        given = {"input_ids": token_ids[: size[0], : size[1]], "attention_mask": mask[: size[0], : size[1]]}
+        given = {"input_ids": TOKEN_IDS[: size[0], : size[1]], "attention_mask": MASK[: size[0], : size[1]]}
         torch.testing.assert_close(program(**given).logits, model(**given).logits, **CLOSE)
 
 

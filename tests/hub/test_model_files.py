@@ -69,14 +69,18 @@ BUILD = {
 }
 
 
-@pytest.mark.parametrize("kind", BUILD)
-def test_the_files_of_the_id_are_the_model(tmp_path: Path, kind: str) -> None:
-    """A copy of them alone has the id and the vectors, and so has the folder among files that would spoil it."""
-    if kind == "pickle and pieces":
+@pytest.fixture(params=BUILD)
+def built(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Trust]:
+    """A folder of each kind, and what it has to be trusted with."""
+    if request.param == "pickle and pieces":
         pytest.importorskip("sentencepiece", reason="sentencepiece is not installed")
-    build, trust = BUILD[kind]
-    layout = Layout(tmp_path / "runs")
-    folder = build(tmp_path / "model")
+    build, trust = BUILD[request.param]
+    return build(tmp_path / "model"), trust
+
+
+def test_the_files_of_the_id_are_the_model(tmp_path: Path, built: tuple[Path, Trust]) -> None:
+    """A copy of them alone has the id and the vectors, and so has the folder among files that would spoil it."""
+    (folder, trust), layout = built, Layout(tmp_path / "runs")
     model = adopt(layout, str(folder), trust)
     assert model.id.startswith("model-") and not layout.root.exists(), "looking at a model writes nothing"
     vectors = world.text_encoder(model, layout.root).encode(TEXTS)
@@ -92,13 +96,9 @@ def test_the_files_of_the_id_are_the_model(tmp_path: Path, kind: str) -> None:
         assert np.array_equal(world.text_encoder(again, layout.root).encode(TEXTS), vectors)
 
 
-@pytest.mark.parametrize("kind", BUILD)
-def test_every_file_of_the_id_counts(tmp_path: Path, kind: str) -> None:
+def test_every_file_of_the_id_counts(built: tuple[Path, Trust]) -> None:
     """A file of the tokenizer, and no other, also changes that of the tokenizer."""
-    if kind == "pickle and pieces":
-        pytest.importorskip("sentencepiece", reason="sentencepiece is not installed")
-    build, trust = BUILD[kind]
-    folder = build(tmp_path / "model")
+    folder, trust = built
     before = locate(str(folder), trust)
     assert set(before.origin) == set(model_files(folder, "model", trust))
     for name in before.origin:

@@ -1,5 +1,7 @@
 """The whole encoder: equal to its description, blind to neighbours and padding, exact where it saves work."""
 
+from typing import NamedTuple
+
 import hypothesis
 import pytest
 import torch
@@ -9,7 +11,7 @@ from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
 
 from neobert.model import heads
-from neobert.model.attention import GatherIndex, packed_plan, padded_plan, take_places, whole_rows_plan
+from neobert.model.attention import AttentionPlan, GatherIndex, packed_plan, padded_plan, take_places, whole_rows_plan
 from neobert.model.heads import MaskedLanguageModel
 from tests.support.described_model import described_logits
 from tests.support.small_models import CONTEXT, FORMS, NEOBERT_FORM, language_model, pack, random_document
@@ -109,26 +111,33 @@ def test_learned_positions_stop_at_the_context_and_rotary_ones_do_not():
 # Loss, slots and gradients
 
 
-def packed_batch() -> tuple[Tensor, Tensor, Tensor]:
+class PackedBatch(NamedTuple):
+    """Three documents in a row, one in the next, none in the last. `targets` are at the `slots`, four in each of two
+    rows and then unused ones; `everywhere` are the same at all tokens."""
+
+    token_ids: Tensor
+    numbers: Tensor
+    plan: AttentionPlan
+    slots: GatherIndex
+    targets: Tensor
+    everywhere: Tensor
+
+
+@pytest.fixture
+def batch() -> PackedBatch:
     texts = [[random_document(7), random_document(9, 1), random_document(6, 2)], [random_document(20, 3)], []]
-    return pack(texts, CONTEXT)
-
-
-def slots_and_targets(token_ids: Tensor) -> tuple[GatherIndex, Tensor, Tensor]:
-    """Four slots in each of two rows, then unused ones; the targets at the slots and at all tokens."""
+    token_ids, numbers, positions = pack(texts, CONTEXT)
     columns = torch.tensor([[0, 6, 7, 21, 0], [3, 4, 9, 19, 0], [0, 0, 0, 0, 0]])
     slots = GatherIndex.at(columns, token_ids.shape[1], used=torch.tensor([0, 1, 2, 3, 5, 6, 7, 8, 0, 0]))
     targets = (take_places(token_ids, slots.places) + 1) % 50
     targets[8:] = -100
     everywhere = torch.full_like(token_ids, -100)
     everywhere.view(-1)[slots.places[:8]] = targets[:8]
-    return slots, targets, everywhere
+    return PackedBatch(token_ids, numbers, packed_plan(numbers, positions), slots, targets, everywhere)
 
 
-def test_the_loss_is_torchs_cross_entropy_of_the_targets(network):
-    token_ids, numbers, positions = packed_batch()
-    plan = packed_plan(numbers, positions)
-    slots, targets, _ = slots_and_targets(token_ids)
+def test_the_loss_is_torchs_cross_entropy_of_the_targets(network, batch):
+    token_ids, _, plan, slots, targets, _ = batch
     chosen = network.logits(token_ids, plan, slots)[targets != -100].log_softmax(-1)
     expected = -chosen.gather(1, targets[targets != -100][:, None]).sum()
     loss = network(token_ids, plan, slots, targets)
@@ -136,10 +145,8 @@ def test_the_loss_is_torchs_cross_entropy_of_the_targets(network):
     torch.testing.assert_close(loss, expected)
 
 
-def test_states_loss_and_gradients_at_slots_are_the_full_ones(network):
-    token_ids, numbers, positions = packed_batch()
-    plan = packed_plan(numbers, positions)
-    slots, targets, everywhere = slots_and_targets(token_ids)
+def test_states_loss_and_gradients_at_slots_are_the_full_ones(network, batch):
+    token_ids, _, plan, slots, targets, everywhere = batch
     states = network.model(token_ids, plan)
     at_slots = network.model(token_ids, plan, slots)
     torch.testing.assert_close(at_slots, take_places(states, slots.places), rtol=0, atol=2e-6)
@@ -150,11 +157,10 @@ def test_states_loss_and_gradients_at_slots_are_the_full_ones(network):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-4)
 
 
-def test_gradients_of_a_packed_batch_are_the_sum_over_its_documents(network):
-    token_ids, numbers, positions = packed_batch()
-    _, _, everywhere = slots_and_targets(token_ids)
+def test_gradients_of_a_packed_batch_are_the_sum_over_its_documents(network, batch):
+    token_ids, numbers, plan, _, _, everywhere = batch
     parameters = list(network.parameters())
-    packed = torch.autograd.grad(network(token_ids, packed_plan(numbers, positions), None, everywhere), parameters)
+    packed = torch.autograd.grad(network(token_ids, plan, None, everywhere), parameters)
     each = []
     for row, number in ((0, 0), (0, 1), (0, 2), (1, 0)):
         here = numbers[row] == number
@@ -165,20 +171,17 @@ def test_gradients_of_a_packed_batch_are_the_sum_over_its_documents(network):
         torch.testing.assert_close(together, sum(apart), rtol=0, atol=1e-4)
 
 
-def test_filler_gives_no_gradient_to_its_embedding(network):
-    token_ids, numbers, positions = packed_batch()
-    slots, targets, _ = slots_and_targets(token_ids)
-    loss = network(token_ids, packed_plan(numbers, positions), slots, targets)
+def test_filler_gives_no_gradient_to_its_embedding(network, batch):
+    token_ids, _, plan, slots, targets, _ = batch
+    loss = network(token_ids, plan, slots, targets)
     (gradient,) = torch.autograd.grad(loss, [network.model.encoder.weight])
     assert not gradient[0].any()
     assert gradient[token_ids[0, 0]].any()
 
 
-def test_bf16_autocast_stays_near_fp32(network):
+def test_bf16_autocast_stays_near_fp32(network, batch):
     """Summed loss within 0.1 %, hidden states within 1 % of their norm; loss and residual stream are fp32."""
-    token_ids, numbers, positions = packed_batch()
-    plan = packed_plan(numbers, positions)
-    slots, targets, _ = slots_and_targets(token_ids)
+    token_ids, _, plan, slots, targets, _ = batch
     with torch.no_grad():
         exact, states = network(token_ids, plan, slots, targets), network.model(token_ids, plan)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):

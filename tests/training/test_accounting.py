@@ -36,15 +36,16 @@ PHASES = {"data", "forward", "backward", "optimizer"}
 PACKINGS = ("padded", "packed", "packed_across_documents")
 TRACED_STEPS = 3
 CPU = torch.device("cpu")
+Runs = dict[str, PretrainingRun]
 
 
 @pytest.fixture(scope="module")
-def runs() -> dict[str, PretrainingRun]:
+def runs() -> Runs:
     return {packing: tiny_run(packing=packing) for packing in PACKINGS}
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory, runs: dict[str, PretrainingRun]) -> Path:
+def finished(tmp_path_factory: pytest.TempPathFactory, runs: Runs) -> Path:
     """A folder with a finished run of each packing."""
     root = tmp_path_factory.mktemp("finished")
     for run in runs.values():
@@ -58,9 +59,7 @@ def step_lines(root: Path, run: PretrainingRun) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("packing", PACKINGS)
-def test_the_phases_of_a_step_add_up_to_its_seconds(
-    finished: Path, runs: dict[str, PretrainingRun], packing: str
-) -> None:
+def test_the_phases_of_a_step_add_up_to_its_seconds(finished: Path, runs: Runs, packing: str) -> None:
     lines = step_lines(finished, runs[packing])
     assert all(line["phase_seconds"].keys() == PHASES for line in lines)
     attributed = sum(sum(line["phase_seconds"].values()) for line in lines)
@@ -78,9 +77,7 @@ def test_lines_without_phases_do_not_count_in_their_mean() -> None:
 
 
 @pytest.mark.parametrize("packing", PACKINGS)
-def test_padding_and_work_are_those_of_the_tensors(
-    finished: Path, runs: dict[str, PretrainingRun], packing: str
-) -> None:
+def test_padding_and_work_are_those_of_the_tensors(finished: Path, runs: Runs, packing: str) -> None:
     """Counted anew in what the model was given."""
     run, told = runs[packing], record(finished, runs[packing])
     trainer = trainer_of(finished, run)
@@ -103,7 +100,7 @@ def test_padding_and_work_are_those_of_the_tensors(
 @pytest.mark.parametrize("packing", PACKINGS)
 @pytest.mark.parametrize("processes", [1, 3])
 def test_slots_count_the_filler_that_fixed_sizes_and_processes_add(
-    finished: Path, runs: dict[str, PretrainingRun], packing: str, processes: int
+    finished: Path, runs: Runs, packing: str, processes: int
 ) -> None:
     trainer = trainer_of(finished, runs[packing], micro_batch_tokens=96)
     trainer.compiled = True
@@ -117,9 +114,7 @@ def test_slots_count_the_filler_that_fixed_sizes_and_processes_add(
 
 
 @pytest.mark.parametrize("packing", PACKINGS)
-def test_utilization_follows_from_the_records_own_numbers(
-    finished: Path, runs: dict[str, PretrainingRun], packing: str
-) -> None:
+def test_utilization_follows_from_the_records_own_numbers(finished: Path, runs: Runs, packing: str) -> None:
     told = record(finished, runs[packing])
     utilization, rate = told["model_flops_utilization"], told["flops"] / told["seconds"]
     assert utilization["of_measured_ceiling"] == pytest.approx(
@@ -133,7 +128,7 @@ def test_utilization_follows_from_the_records_own_numbers(
 
 
 def test_a_checkpoint_of_an_older_version_counts_on_and_owns_up_to_what_it_did_not_count(
-    runs: dict[str, PretrainingRun],
+    runs: Runs,
 ) -> None:
     recipe = runs["padded"].recipe
     totals = Totals.restored({"real_tokens": 100, "seconds": 2.0})
@@ -171,7 +166,7 @@ def test_a_gpu_is_found_in_the_table_by_its_whole_name(name: str, peak: float | 
 
 
 def test_a_trace_holds_the_phases_of_its_steps_and_neither_it_nor_deterministic_kernels_change_a_bit(
-    finished: Path, runs: dict[str, PretrainingRun], tmp_path: Path
+    finished: Path, runs: Runs, tmp_path: Path
 ) -> None:
     root, run = beside(tmp_path / "traced", finished), runs["padded"]
     folder = write_tiny_run(root, run, trace_steps=TRACED_STEPS, deterministic=True)
@@ -187,9 +182,7 @@ def test_a_trace_holds_the_phases_of_its_steps_and_neither_it_nor_deterministic_
     assert [line["loss"] for line in step_lines(root, run)] == [line["loss"] for line in step_lines(finished, run)]
 
 
-def test_a_run_says_whether_kernels_are_deterministic(
-    finished: Path, runs: dict[str, PretrainingRun], tmp_path: Path
-) -> None:
+def test_a_run_says_whether_kernels_are_deterministic(finished: Path, runs: Runs, tmp_path: Path) -> None:
     chosen = []
     for deterministic in (True, False):
         trainer_of(beside(tmp_path / str(deterministic), finished), runs["padded"], deterministic=deterministic)
@@ -248,7 +241,7 @@ class OperationWaits(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("packing", PACKINGS)
-def test_a_step_waits_for_nothing(finished: Path, runs: dict[str, PretrainingRun], packing: str) -> None:
+def test_a_step_waits_for_nothing(finished: Path, runs: Runs, packing: str) -> None:
     trainer = trainer_of(finished, runs[packing])
     trainer.engine.restore_optimizer({})
     steps = list(islice(trainer.batches_of(trainer.rows), 6))
