@@ -6,10 +6,12 @@ lengths), no fine-tuning trial ends early, and every contrastive text is as long
 not counted.
 """
 
+import csv
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from pathlib import Path
 from typing import Any
 
 from ablations.plan import PlanRow, unfinished
@@ -18,16 +20,17 @@ from neobert.data.shards import DOCUMENT, MANIFEST, TOKEN
 from neobert.data.sources import Source, SyntheticSource
 from neobert.errors import DamagedFile, did_you_mean
 from neobert.glue.tasks import TASKS, task_named
-from neobert.identity import plain
+from neobert.identity import identity, plain
 from neobert.model.size import (
     PEAK_FLOPS_PER_SECOND,
+    RESERVE_BYTES,
     MicroBatchShape,
     TrainingMemory,
     parameter_count,
     training_flops_per_token,
     training_memory,
 )
-from neobert.recipe import EngineWord, FineTuning
+from neobert.recipe import EngineWord, FineTuning, Pretraining
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_record
 from neobert.runs.specifications import ContrastiveRun, GlueStudy, PretrainingRun, Run, only
@@ -38,9 +41,13 @@ from neobert.training.schedule import MILESTONES, NEWEST_KEPT, FineTuningSchedul
 @dataclass(frozen=True)
 class Cost:
     """Of one run or several. None is unknown, 0 nothing to spend; `sources` say where the hours come from, `uncounted`
-    names kinds of work that the hours leave out, as the number of texts they read is not known before."""
+    names kinds of work that the hours leave out, as the number of texts they read is not known before.
+
+    memory_gb: by the model of memory. pretended_gb: by a step on a pretended GPU, None unless each stage's is known.
+    """
 
     memory_gb: float | None = None
+    pretended_gb: float | None = None
     gpu_hours: float | None = 0.0
     sources: tuple[str, ...] = ()
     disk_gb: float | None = 0.0
@@ -48,11 +55,13 @@ class Cost:
 
     def summary(self) -> dict[str, Any]:
         """The keys of `--dry-run --json`."""
-        memory, hours, disk = (
-            None if value is None else round(value, 3) for value in (self.memory_gb, self.gpu_hours, self.disk_gb)
+        memory, pretended, hours, disk = (
+            None if value is None else round(value, 3)
+            for value in (self.memory_gb, self.pretended_gb, self.gpu_hours, self.disk_gb)
         )
         return {
             "memory_gb_per_gpu": memory,
+            "pretended_memory_gb_per_gpu": pretended,
             "gpu_hours": hours,
             "gpu_hours_source": "; ".join(self.sources) or None,
             "gpu_hours_without": list(self.uncounted),
@@ -63,8 +72,10 @@ class Cost:
 def sum_costs(costs: Iterable[Cost]) -> Cost:
     """Memory is the most of all, the rest a sum; a sum with something unknown in it is unknown."""
     listed = list(costs)
+    pretended = [cost.pretended_gb for cost in listed if cost.memory_gb is not None]
     return Cost(
         max((cost.memory_gb for cost in listed if cost.memory_gb is not None), default=None),
+        None if None in pretended else max(filter(None, pretended), default=None),
         _sum_known(cost.gpu_hours for cost in listed),
         tuple(dict.fromkeys(source for cost in listed for source in cost.sources)),
         _sum_known(cost.disk_gb for cost in listed),
@@ -284,6 +295,32 @@ def stage_memory(run: PretrainingRun, machine: Machine, rows: int | None = None)
     return training_memory(recipe, run.context, batch, machine.engine, machine.gpus, stage.tokens_per_step)
 
 
+PRETENDED_PEAKS = Path(__file__).with_name("pretended_peaks.csv")
+"""The most that steps at paper scale kept on a pretended GPU; `python -m benchmarks.peaks --write` makes it."""
+
+
+def step_id(recipe: Pretraining, position_table: int, rows: int) -> str:
+    """The id of what decides the memory of a step on one GPU, with `rows` in its micro-batch."""
+    decisive = (recipe.model, recipe.precision, recipe.masking, recipe.optimization.optimizer)
+    return identity({"step": plain(decisive), "size": [position_table, recipe.stages[-1].context, rows]})
+
+
+@cache
+def _pretended_peaks() -> Mapping[str, int]:
+    with PRETENDED_PEAKS.open(newline="") as file:
+        return {row["step"]: int(row["peak_bytes"]) for row in csv.DictReader(file)}
+
+
+def pretended_memory(run: PretrainingRun, machine: Machine) -> int | None:
+    """What a step of a stage kept on a pretended GPU, plus the reserve of a real GPU and what the engine adds on
+    several, both from the model of memory; None if the step was never pretended."""
+    peak = _pretended_peaks().get(step_id(run.recipe, run.context, machine.rows(run)))
+    if peak is None:
+        return None
+    alone = replace(machine, engine="single", gpus=1)
+    return peak + RESERVE_BYTES + stage_memory(run, machine).total - stage_memory(run, alone).total
+
+
 @dataclass(frozen=True)
 class PlanCosts:
     """The costs of a plan. What several rows share is counted in each row, and once in the total."""
@@ -350,8 +387,10 @@ class PlanCosts:
 
     def _stage(self, run: PretrainingRun) -> Cost:
         throughput = self._throughput(run, same_rows=True)
+        pretended = pretended_memory(run, self.machine)
         return Cost(
             memory_gb=stage_memory(run, self.machine).total / GIGABYTE,
+            pretended_gb=None if pretended is None else pretended / GIGABYTE,
             gpu_hours=throughput.hours(stage_flops(run), run.recipe.stages[-1].tokens),
             sources=throughput.sources,
             disk_gb=checkpoint_bytes(run) / GIGABYTE,
