@@ -99,11 +99,7 @@ def _tell_system_error(program: str, error: OSError | RuntimeError, place: Path)
 
 
 def refuse_no_folder(flag: str, folder: Path) -> None:
-    """Check that a flag's value is a folder, or that one can be made there.
-
-    Raises:
-        ValueError: it, or what it should lie in, is a file.
-    """
+    """Check that a flag's value is a folder, or that one can be made there; ValueError where either is a file."""
     nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not nearest.is_dir():
         raise ValueError(f"{flag} {folder}: {nearest} is a file; name a folder")

@@ -139,20 +139,12 @@ def _present(folder: Path, patterns: Iterable[str]) -> list[str]:
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """The JSON object of a file that others wrote.
-
-    Raises:
-        ValueError: it holds none.
-    """
+    """The JSON object of a file that others wrote; ValueError where it holds none."""
     return _read(path, dict)
 
 
 def read_settings_list(path: Path) -> list[Any]:
-    """The JSON array of a file that others wrote.
-
-    Raises:
-        ValueError: it holds none.
-    """
+    """The JSON array of a file that others wrote; ValueError where it holds none."""
     return _read(path, list)
 
 
@@ -231,9 +223,7 @@ def origin_of(
 
     Of a model of the hub, whose commit stands for its files, `repository`, `revision`, and the digests of those files
     that are read only by some: modules of sentence-transformers, which once had no effect, and code that is trusted.
-
-    Raises:
-        MissingData, ValueError: as `model_files`.
+    Raises as `model_files`.
     """
     files = model_files(folder, name, trust)
     if repository is None or revision is None:

@@ -125,17 +125,11 @@ def damaged_lines(path: Path, *keys: str) -> list[int]:
 
 
 def whole_lines(path: Path) -> list[Any]:
-    """The JSON objects of a file's lines.
-
-    Raises:
-        ValueError: a line is damaged.
-    """
-    values = []
-    for number, value in _lines(path, ()):
-        if value is None:
-            raise ValueError(f"line {number} is damaged")
-        values.append(value)
-    return values
+    """The JSON objects of a file's lines; ValueError where one is damaged."""
+    found = dict(_lines(path, ()))
+    if None in found.values():
+        raise ValueError(f"line {next(number for number, value in found.items() if value is None)} is damaged")
+    return list(found.values())
 
 
 def mend_lines(path: Path, *keys: str) -> None:
@@ -202,8 +196,8 @@ def json_bytes(value: Any) -> bytes:
     return (json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
 
 
-def read_json(path: Path) -> Any:
-    """The value of a JSON file.
+def read_json(path: Path, advice: str = "remove it to compute it again") -> Any:
+    """The value of a JSON file; `advice` is what helps where it is none.
 
     Raises:
         FileNotFoundError: there is none.
@@ -212,11 +206,11 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise DamagedFile(f"{path} is not readable as JSON ({error}): remove it to compute it again") from error
+        raise DamagedFile(f"{path} is not readable as JSON ({error}): {advice}") from error
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.EISDIR):  # others may pass: a file server that is away
             raise
-        raise DamagedFile(f"{path} is no file ({error.strerror}): remove it to compute it again") from error
+        raise DamagedFile(f"{path} is no file ({error.strerror}): {advice}") from error
 
 
 def checksum_of(content: Mapping[str, Any]) -> str:
@@ -246,11 +240,8 @@ def read_checksummed(path: Path) -> dict[str, Any]:
 
 
 def require_digest(path: Path, sha256: str | None) -> None:
-    """Hold a file against the SHA-256 that a record has of it; None where the record is of a version without.
-
-    Raises:
-        DamagedFile: it is not there, or differs.
-    """
+    """Hold a file against the SHA-256 that a record has of it (None: of a version without); DamagedFile where it is
+    not there, or differs."""
     if not path.is_file():
         raise DamagedFile(f"{path} is not there")
     if sha256 is not None and sha256_of(path) != sha256:
@@ -264,11 +255,7 @@ def is_local(name: str) -> bool:
 
 
 def inside(folder: Path, name: str) -> Path:
-    """Where a file of a folder is to be written.
-
-    Raises:
-        DamagedFile: its name, or a link on its way, leads out of the folder.
-    """
+    """Where a file of a folder is to be written; DamagedFile where its name, or a link on its way, leads out of it."""
     path = folder / name
     if not is_local(name) or not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
         raise DamagedFile(f"{path} leads out of {folder} (to {os.path.realpath(path)}): nothing is written there")
@@ -291,9 +278,10 @@ def clear_temporaries(folder: Path, of: str = "*") -> None:
 
 
 VERIFIED = "verified.json"
+TOKENISE_AGAIN = "remove its folder to tokenise again"
 
 
-def verify(folder: Path, checksums: Mapping[str, str], advice: str = "remove its folder to tokenise again") -> None:
+def verify(folder: Path, checksums: Mapping[str, str], advice: str = TOKENISE_AGAIN) -> None:
     """Compare the files of a folder with their SHA-256, {name: digits}; `advice` is what helps where one differs.
 
     Files are read in full once, and again when one is no longer the same file: size, times and inode are remembered in
@@ -304,8 +292,12 @@ def verify(folder: Path, checksums: Mapping[str, str], advice: str = "remove its
         DamagedFile: a file is missing or differs.
     """
     require_files(folder, checksums, advice)
-    stamps = {name: _stamp(folder / name, sha256) for name, sha256 in checksums.items()}
-    known = _remembered(folder)
+    stamps = {name: [sha256, *_stamp(folder / name)] for name, sha256 in checksums.items()}
+    try:
+        known = read_json(folder / VERIFIED)
+    except (OSError, DamagedFile):
+        known = {}
+    known = known if isinstance(known, dict) else {}
     unknown = [name for name, stamp in stamps.items() if known.get(name) != stamp]
     for name in unknown:
         if sha256_of(folder / name) != checksums[name]:
@@ -315,27 +307,13 @@ def verify(folder: Path, checksums: Mapping[str, str], advice: str = "remove its
             replace_file(folder / VERIFIED, json_bytes({**known, **stamps}))
 
 
-def require_files(
-    folder: Path, checksums: Mapping[str, str], advice: str = "remove its folder to tokenise again"
-) -> None:
-    """Check that the files are there.
-
-    Raises:
-        DamagedFile: one is missing.
-    """
+def require_files(folder: Path, checksums: Mapping[str, str], advice: str = TOKENISE_AGAIN) -> None:
+    """Check that the files are there; DamagedFile where one is missing."""
     for name in checksums:
         if not (folder / name).is_file():
             raise DamagedFile(f"{folder / name} is missing: {advice}")
 
 
-def _stamp(path: Path, sha256: str) -> list[Any]:
+def _stamp(path: Path) -> tuple[int, ...]:
     status = path.stat()
-    return [sha256, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
-
-
-def _remembered(folder: Path) -> dict[str, Any]:
-    try:
-        known = read_json(folder / VERIFIED)
-    except (OSError, DamagedFile):
-        return {}
-    return known if isinstance(known, dict) else {}
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino

@@ -173,11 +173,7 @@ class StopRequest:
         self._asked = True
 
     def check(self, waiting_for: str) -> None:
-        """Call in every wait and between pieces of work that no checkpoint needs.
-
-        Raises:
-            Stopped: somebody asked.
-        """
+        """Call in every wait and between pieces of work that no checkpoint needs; Stopped where somebody asked."""
         if self.requested:
             raise Stopped(f"asked to stop while waiting for {waiting_for}")
 
@@ -278,9 +274,6 @@ def work_here(
     return EXIT_DONE if EXIT_DONE in codes else max((code for code in codes if code > 0), default=EXIT_RUN_FAILED)
 
 
-OFFLINE_VARIABLES = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")
-
-
 def offline_environment() -> dict[str, str]:
     """The variables that keep huggingface_hub, datasets and transformers from asking the network."""
-    return dict.fromkeys(OFFLINE_VARIABLES, "1")
+    return dict.fromkeys(("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"), "1")

@@ -81,11 +81,7 @@ def is_from_hub(origin: str) -> bool:
 
 
 def require_known(word: str, words: Sequence[str] | Mapping[str, object], what: str) -> str:
-    """The word itself, checked.
-
-    Raises:
-        ValueError: it is none of `words`.
-    """
+    """The word itself; ValueError where it is none of `words`."""
     if word not in words:
         raise ValueError(f"there is no {what} {word!r}: {did_you_mean(word, list(words))}")
     return word

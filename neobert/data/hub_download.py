@@ -46,11 +46,8 @@ class Listings:
     unreachable: HubUnreachable | None = None
 
     def matching(self, repository: Repository) -> list[Entry]:
-        """The files that are wanted of a repository, in the order of their names.
-
-        Raises:
-            MissingData: there are none, or the hub does not tell.
-        """
+        """The files that are wanted of a repository, in the order of their names; MissingData where there are none, or
+        the hub does not tell."""
         files = self._all(repository)
         for pattern in filter(None, (repository.files, repository.otherwise)):
             if found := [replace(file, column=repository.column) for file in files if fnmatchcase(file.file, pattern)]:
@@ -77,11 +74,8 @@ class Listings:
 
 
 def list_repository(repository: Repository, revision: str) -> list[Entry]:
-    """All files of a repository; `revision` is a branch, of which the newest commit is taken, or a commit.
-
-    Raises:
-        MissingData: the hub does not answer, or does not give the repository away.
-    """
+    """All files of a repository; `revision` is a branch, of which the newest commit is taken, or a commit. MissingData
+    where the hub does not answer, or does not give the repository away."""
     from huggingface_hub import HfApi
 
     with _hub_errors(repository.name, repository.kind):
@@ -270,11 +264,7 @@ def _cap(found: Sequence[Sequence[Entry]], most_bytes: int, item: Item) -> list[
 
 
 def require_room(folder: Path, missing_bytes: int) -> None:
-    """Check that the disk has room for so many bytes.
-
-    Raises:
-        ValueError: it has not.
-    """
+    """Check that the disk has room for so many bytes; else ValueError."""
     existing = next(place for place in (folder, *folder.parents) if place.exists())
     free = shutil.disk_usage(existing).free
     if missing_bytes + _RESERVE_BYTES > free:

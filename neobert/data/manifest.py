@@ -105,11 +105,7 @@ def has_content(path: Path, entry: Entry) -> bool:
 
 
 def require_complete(what: str, folder: Path, entries: Mapping[str, Entry]) -> None:
-    """Check that prefetch has brought all files of `what`.
-
-    Raises:
-        MissingData: it has not.
-    """
+    """Check that prefetch has brought all files of `what`; else MissingData."""
     missing = [name for name in entries if not (folder / name).is_file()]
     if missing:
         raise MissingData(
@@ -142,10 +138,7 @@ def require_brought(folder: Path, entries: Mapping[str, Entry]) -> None:
 def files_origin(folder: Path, manifest: Manifest, files: Sequence[Path]) -> str:
     """The hub's identity where prefetch brought every file, else a hash of names and contents.
 
-    Part of what the hub publishes is not the whole: then the identity names the part.
-
-    Raises:
-        MissingData, DamagedFile: as `require_brought`.
+    Part of what the hub publishes is not the whole: then the identity names the part. Raises as `require_brought`.
     """
     names = sorted(path.relative_to(folder).as_posix() for path in files)
     entries = {
@@ -179,11 +172,8 @@ def _digest(lines: Iterable[str]) -> str:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a folder; an empty one where there is none.
-
-    Raises:
-        DamagedFile: it cannot be read, or names a file that does not lie in the folder.
-    """
+    """The manifest of a folder; an empty one where there is none, DamagedFile where it cannot be read or names a file
+    that does not lie in the folder."""
     path = folder / MANIFEST
     if not path.is_file():
         return Manifest({})

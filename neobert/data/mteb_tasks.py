@@ -140,11 +140,7 @@ def member_names(task: EmbeddingTask | TaskOnData) -> tuple[str, ...]:
 
 
 def members_of(benchmarks: Sequence[str] | None) -> tuple[str, ...]:
-    """mteb's own tasks whose data benchmarks need, each once; None stands for v1.
-
-    Raises:
-        ValueError: there is no such benchmark.
-    """
+    """mteb's own tasks whose data benchmarks need, each once; None stands for v1."""
     require_benchmarks(benchmarks)
     tasks = (task for suite in benchmarks or (ENGLISH_SUITE,) for task in BENCHMARKS[suite])
     wanted = {member for task in tasks for member in member_names(task)}
@@ -160,11 +156,7 @@ def benchmarks_for(tasks: Iterable[EmbeddingTask | TaskOnData]) -> tuple[str, ..
 
 
 def require_benchmarks(names: Sequence[str] | None) -> None:
-    """Check that benchmarks are known.
-
-    Raises:
-        ValueError: one is not.
-    """
+    """Check that benchmarks are known; ValueError where one is not."""
     for name in names or ():
         if name not in BENCHMARKS:
             raise ValueError(f"there is no benchmark {name!r} here: {did_you_mean(name, BENCHMARKS)}")
@@ -290,10 +282,6 @@ def _check_classification(tables: Mapping[str, Table], where: str) -> None:
         raise ValueError(f"{where}: label {first} of table test has no example in table train to learn it from")
 
 
-def _check_clustering(tables: Mapping[str, Table], where: str) -> None:
-    _different_labels(tables["test"]["labels"], f"{where}, table test")
-
-
 def _check_pair_classification(tables: Mapping[str, Table], where: str) -> None:
     wrong = _different_labels(tables["test"]["labels"], f"{where}, table test") - {0, 1}
     if wrong:
@@ -306,10 +294,6 @@ def _require_scores(scores: Sequence[Any], where: str) -> None:
             raise ValueError(f"{where}, row {row}: score {score!r} is not a finite number")
     if len(set(scores)) < 2:
         raise ValueError(f"{where}: all rows have the score {scores[0]!r}, so nothing can be ranked")
-
-
-def _check_sts(tables: Mapping[str, Table], where: str) -> None:
-    _require_scores(tables["test"]["score"], f"{where}, table test")
 
 
 def _check_reranking(tables: Mapping[str, Table], where: str) -> None:
@@ -357,7 +341,7 @@ class CategoryFacts:
     metric: str
     instruction: str
     columns: Mapping[str, tuple[str, ...]]
-    check: Callable[[Mapping[str, Table], str], None]
+    check: Callable[[Mapping[str, Table], str], object]
 
 
 CATEGORY_FACTS: Mapping[Category, CategoryFacts] = {
@@ -373,7 +357,7 @@ CATEGORY_FACTS: Mapping[Category, CategoryFacts] = {
         metric="v_measure",
         instruction="Identify categories in user passages.",
         columns={"test": ("sentences", "labels")},
-        check=_check_clustering,
+        check=lambda tables, where: _different_labels(tables["test"]["labels"], f"{where}, table test"),
     ),
     "pair_classification": CategoryFacts(
         task_type="PairClassification",
@@ -405,7 +389,7 @@ CATEGORY_FACTS: Mapping[Category, CategoryFacts] = {
         metric="cosine_spearman",
         instruction="Retrieve semantically similar text.",
         columns={"test": ("sentence1", "sentence2", "score")},
-        check=_check_sts,
+        check=lambda tables, where: _require_scores(tables["test"]["score"], f"{where}, table test"),
     ),
     "summarization": CategoryFacts(
         task_type="Summarization",
@@ -446,11 +430,8 @@ class FolderTask:
         return checked_tables(category, tables, where)
 
     def origin(self, folder: Path, manifest: Manifest) -> str:
-        """What identifies the data, which are checked; the hub's identity of what prefetch brought into `folder`.
-
-        Raises:
-            MissingData, DamagedFile, ValueError: as `data`.
-        """
+        """What identifies the data, which are checked as in `data`; the hub's identity of what prefetch brought into
+        `folder`."""
         if not self.published:
             self.data()
             return files_origin(folder, manifest, list(self.files.values()))

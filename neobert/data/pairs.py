@@ -5,7 +5,6 @@ or a list of texts. pairs.toml declares the published data sets.
 """
 
 import hashlib
-import json
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ from neobert.data.catalog import Repository
 from neobert.data.manifest import ORIGIN_DIGITS
 from neobert.data.reading import data_files, read_rows
 from neobert.errors import DamagedFile, MissingData
-from neobert.files import sha256_of
+from neobert.files import read_json, sha256_of
 
 INSTRUCTIONS_FILE = "instructions.json"
 NEGATIVE_COLUMNS = ("negative", "negatives")
@@ -53,17 +52,9 @@ def own_pairs(path: Path) -> Iterator[Pair]:
 
 
 def read_words(path: Path, form: str) -> dict[str, str]:
-    """A JSON object of texts that a person wrote; an empty one where there is no file. `form` shows what to write.
-
-    Raises:
-        DamagedFile: it is no JSON object of texts.
-    """
-    if not path.is_file():
-        return {}
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise DamagedFile(f"{path} is not readable as JSON ({error}): write {form}") from error
+    """A JSON object of texts that a person wrote; an empty one where there is no file. `form` shows what to write where
+    it is something else, which is a DamagedFile."""
+    content = read_json(path, f"write {form}") if path.is_file() else {}
     if not isinstance(content, dict) or not all(isinstance(text, str) for text in content.values()):
         raise DamagedFile(f"{path} is no JSON object of texts: write {form}")
     return content
@@ -76,10 +67,8 @@ def _checked(pair: Pair, where: str) -> Pair:
     return pair
 
 
-def _listed(value: Any) -> tuple[Any, ...]:
-    if value is None:
-        return ()
-    return tuple(value) if isinstance(value, list) else (value,)
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [] if value is None else [value]
 
 
 @dataclass(frozen=True)
@@ -96,12 +85,9 @@ class PairColumns:
         documents = _at(row, self.document)
         if isinstance(documents, list):
             documents = documents[0] if documents else ""
-        negatives: list[Any] = []
-        for path in self.negatives:
-            found = _at(row, path)
-            negatives += found if isinstance(found, list) else [found] if found else []
+        negatives = tuple(text for path in self.negatives for text in _listed(_at(row, path) or None))
         similarity = None if self.similarity is None else float(_at(row, self.similarity))
-        return Pair(_at(row, self.query) or "", documents or "", tuple(negatives), similarity)
+        return Pair(_at(row, self.query) or "", documents or "", negatives, similarity)
 
     @property
     def needed(self) -> tuple[str, ...]:
@@ -217,11 +203,7 @@ class Decontamination:
 
     @property
     def files(self) -> list[Path]:
-        """The files, each once.
-
-        Raises:
-            MissingData: a place is not there, or holds none that can be read.
-        """
+        """The files, each once; MissingData where a place is not there, or holds none that can be read."""
         found: dict[Path, None] = {}
         for place in self.places:
             files = data_files(place, _TABLES) if place.is_dir() else [place]

@@ -38,11 +38,7 @@ def open_specified(specification: SourceSpecification) -> Source:
 
 
 def require_origin(what: str, planned: str, found: str) -> None:
-    """Check that data are those that a run was planned on; call it before they are read, and after.
-
-    Raises:
-        ChangedData: they are others now.
-    """
+    """Check that data are those that a run was planned on, before they are read and after; else ChangedData."""
     if found != planned:
         raise ChangedData(
             f"{what} changed since this was planned (from {planned} to {found}): bring the earlier data back, or run "

@@ -59,10 +59,7 @@ def data_files(folder: Path, formats: Collection[str] = FORMATS) -> list[Path]:
 
 def table_file(folder: Path, name: str) -> Path:
     """The file that holds the table `name` in a folder; <name>.parquet, whether it exists or not, if no other does.
-
-    Raises:
-        ValueError: several files do.
-    """
+    ValueError where several do."""
     parquet = folder / f"{name}.parquet"
     found = [path for path in sorted(folder.glob(f"{glob.escape(name)}.*")) if split_name(path)[0] == name]
     found = [path for path in found if split_name(path)[1]]
@@ -74,12 +71,7 @@ def table_file(folder: Path, name: str) -> Path:
 
 
 def require_columns(path: Path, names: Sequence[str]) -> None:
-    """Check that a file can be opened and has these columns.
-
-    Raises:
-        DamagedFile: it cannot.
-        ValueError: a column is missing.
-    """
+    """Check that a file can be opened, else DamagedFile, and has these columns, else ValueError."""
     if split_name(path)[1] == ".parquet":
         from pyarrow import ArrowInvalid, parquet
 
@@ -142,22 +134,14 @@ def _torch_left_out() -> Iterator[None]:
 
 
 def read_rows(path: Path, needed: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
-    """The rows of a file that has the columns `needed`, with all their columns.
-
-    Raises:
-        DamagedFile, ValueError: as `read_batches`.
-    """
+    """The rows of a file that has the columns `needed`, with all their columns. Raises as `read_batches`."""
     for batch in read_batches(path):
         _require(path, needed, batch.column_names)
         yield from batch.to_pylist()
 
 
 def read_table(path: Path, needed: Sequence[str]) -> dict[str, list[Any]]:
-    """All columns of a file that fits into memory and has the columns `needed`.
-
-    Raises:
-        DamagedFile, ValueError: as `read_batches`.
-    """
+    """All columns of a file that fits into memory and has the columns `needed`. Raises as `read_batches`."""
     from pyarrow import concat_tables, parquet
 
     require_columns(path, needed)

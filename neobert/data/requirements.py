@@ -65,11 +65,7 @@ class Item:
 
 
 def items_of(needs: Needs) -> Iterator[Item]:
-    """The items behind a plan's needs, small ones first, so that a missing token is told before the terabytes.
-
-    Raises:
-        MissingData: a corpus is in no repository.
-    """
+    """The items behind a plan's needs, small ones first, so that a missing token is told before the terabytes."""
     for word, rows in needs.tokenizers.items():
         repository = TOKENIZERS[require_known(word, TOKENIZERS, "tokenizer")]
         yield Item("tokenizer", word, f"tokenizers/{TOKENIZER_FOLDERS[word]}", (repository,), rows)

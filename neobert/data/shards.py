@@ -57,11 +57,7 @@ def documents_name(shard: int) -> str:
 
 
 def shard_checksums(number: int, shard: Mapping[str, Any], folder: Path) -> dict[str, str]:
-    """The SHA-256 of a shard's two files by name, as its record has them.
-
-    Raises:
-        DamagedFile: the record names other files.
-    """
+    """The SHA-256 of a shard's two files by name, as its record has them; DamagedFile where it names other files."""
     checksums = dict(shard["files"])
     if checksums.keys() != {tokens_name(number), documents_name(number)}:
         raise DamagedFile(f"{folder} has a record of shard {number} that names {sorted(checksums)}: it is not trusted")
@@ -457,11 +453,7 @@ class Documents:
 
     def split(self, context: int) -> "Documents":
         """The documents as passages of at most `context` tokens, specials included; those of one document follow each
-        other and differ by one token in length at most.
-
-        Raises:
-            ValueError: as `truncated`.
-        """
+        other and differ by one token in length at most. Raises as `truncated`."""
         passages = np.maximum(-(-self.lengths // _room(context)), 1)
         owner = np.repeat(np.arange(len(self)), passages)
         place = np.arange(len(owner)) - np.repeat(np.cumsum(passages) - passages, passages)

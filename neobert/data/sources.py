@@ -127,6 +127,9 @@ class Source(ABC):
     def pair_sets(self) -> tuple[str, ...]:
         """The data sets of pairs that are here, or for the hub those that it publishes."""
 
+    def _require_pair_set(self, name: str) -> str:
+        return require_known(name, self.pair_sets(), "data set of pairs")
+
     @abstractmethod
     def pair_origin(self, name: str) -> str: ...
 
@@ -231,14 +234,14 @@ class SyntheticSource(Source):
         return synthetic.PAIR_SETS
 
     def pair_origin(self, name: str) -> str:
-        require_known(name, synthetic.PAIR_SETS, "data set of pairs")
+        self._require_pair_set(name)
         return self._world
 
     def pair_instruction(self, name: str) -> str | None:
-        return synthetic.pair_instruction(require_known(name, synthetic.PAIR_SETS, "data set of pairs"))
+        return synthetic.pair_instruction(self._require_pair_set(name))
 
     def pairs(self, name: str) -> Iterator[Pair]:
-        return synthetic.pairs(require_known(name, synthetic.PAIR_SETS, "data set of pairs"))
+        return synthetic.pairs(self._require_pair_set(name))
 
     def embedding_tasks(self) -> tuple[EmbeddingTask, ...]:
         return synthetic.EMBEDDING_TASKS
@@ -270,11 +273,7 @@ class HubSource(Source):
     trains_tokenizers = False
 
     def _refuse(self, *named: object, **_: object) -> NoReturn:
-        """Every reading method: the first argument names the data.
-
-        Raises:
-            MissingData: always; it says what brings the data.
-        """
+        """Every reading method: MissingData, with what brings the data that the first argument names."""
         raise MissingData(
             f"{named[0]} is not here: runs do not read the hub, so bring it with `python ablations/prefetch.py "
             "--variant all --data-dir DIR` (tasks of MTEB: --stages mteb) where there is a network and pass --data DIR"
@@ -305,10 +304,10 @@ class HubSource(Source):
         return tuple(DECLARED_SETS)
 
     def pair_origin(self, name: str) -> str:
-        return self._origin(*DECLARED_SETS[require_known(name, DECLARED_SETS, "data set of pairs")].repositories)
+        return self._origin(*DECLARED_SETS[self._require_pair_set(name)].repositories)
 
     def pair_instruction(self, name: str) -> str | None:
-        return DECLARED_SETS[require_known(name, DECLARED_SETS, "data set of pairs")].instruction
+        return DECLARED_SETS[self._require_pair_set(name)].instruction
 
     def embedding_tasks(self) -> tuple[EmbeddingTask, ...]:
         return tuple(OFFICIAL_TASKS.values())
@@ -445,11 +444,7 @@ class DirectorySource(Source):
                 yield from (text[:CHARACTERS_OF_A_TEXT] for text in first)
 
     def tokenizer_folder(self, tokenizer: str) -> Path:
-        """The folder of a tokenizer.
-
-        Raises:
-            MissingData: it holds none.
-        """
+        """The folder of a tokenizer; MissingData where it holds none."""
         folder = self.folder / "tokenizers" / TOKENIZER_FOLDERS[require_known(tokenizer, TOKENIZERS, "tokenizer")]
         if not (folder / TOKENIZER_FILE).is_file():
             raise MissingData(f"there is no tokenizer {tokenizer} in {self.folder}: put {TOKENIZER_FILE} into {folder}")

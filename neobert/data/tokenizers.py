@@ -206,11 +206,7 @@ class TextTokenizer:
         return 2 if texts == 1 else 3 + self.opens_second
 
     def require_rows(self, vocabulary_size: int) -> None:
-        """Check that an embedding of `vocabulary_size` rows has a row for each id.
-
-        Raises:
-            ValueError: it has not.
-        """
+        """Check that an embedding of `vocabulary_size` rows has a row for each id; else ValueError."""
         if self.vocabulary_size > vocabulary_size:
             raise ValueError(
                 f"the tokenizer has {self.vocabulary_size} tokens but the recipe's model.vocabulary_size is "

@@ -26,7 +26,7 @@ from neobert.runs.claims import Claim, ClaimLost
 from neobert.runs.layout import Layout
 from neobert.runs.records import EmbeddingConfig, EmbeddingScores, provenance, publish_record
 from neobert.runs.run_file import RunFile, read_checked_run_file
-from neobert.runs.specifications import EXTERNAL_PREFIX, TaskOnData, TaskPart
+from neobert.runs.specifications import EXTERNAL_PREFIX, TaskOnData
 from neobert.runs.work import Part
 from neobert.training.distributed import default_device
 
@@ -99,8 +99,8 @@ def load_named_encoder(layout: Layout, run_file: RunFile, device: torch.device) 
 
 def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
     """Measure one task of an evaluation, or take its score from mteb's cache, then publish the record."""
-    assert isinstance(part, TaskPart)
-    encoder, task = part.run.encoder, part.run.task
+    assert run_file.mteb is not None
+    encoder, task = next((run.encoder, run.task) for run in run_file.mteb.runs() if run.id == part.id)
     named, source = _open_evaluation(layout, run_file.id)
     require_origin(f"task {task.name} of {source.label}", task.origin, source.embedding_task_origin(task.name))
     score = measure_task(named, task, source, layout.embedding_results, task.prompts, stop)

@@ -42,7 +42,7 @@ from neobert.runs.records import (
     publish_record,
 )
 from neobert.runs.run_file import RunFile, read_run_file
-from neobert.runs.specifications import PretrainingRun, ReadoutPart
+from neobert.runs.specifications import PretrainingRun
 from neobert.runs.work import Part
 from neobert.training.distributed import default_device
 from neobert.training.engine import autocast
@@ -327,8 +327,9 @@ ASKED: Mapping[
 
 def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
     """Measure one readout of an evaluation, then publish the record."""
-    assert isinstance(part, ReadoutPart) and run_file.readouts is not None
-    run, started = part.run, time.perf_counter()
+    assert run_file.readouts is not None
+    started = time.perf_counter()
+    run = next(run for run in run_file.readouts.runs() if run.id == part.id)
     items = items_of(layout, run, run_file.source, stop)
     subject = _open_subject(layout, run.weights, run.context, default_device())
     choose, ask = ASKED[run.readout]

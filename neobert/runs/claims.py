@@ -152,17 +152,9 @@ class Claim:
         """The owner's token, unique in time for this part."""
         return f"{self.number:06d}"
 
-    def is_mine(self) -> bool:
-        """Whether no later claim exists."""
-        return _highest(self.folder) == self.number
-
     def check(self) -> None:
-        """Call before each publish.
-
-        Raises:
-            ClaimLost: another process owns the part now.
-        """
-        if not self.is_mine():
+        """Call before each publish; ClaimLost where a later claim exists: another process owns the part now."""
+        if _highest(self.folder) != self.number:
             raise ClaimLost(f"claim {self.number} of {self.folder.name} was taken over; nothing is published")
 
     def _beat(self) -> None:

@@ -50,11 +50,7 @@ class Garbage:
 
 
 def clean(layout: Layout, *, delete: bool, as_json: bool) -> None:
-    """Print what may go; `delete` removes it first and prints what went.
-
-    Raises:
-        MissingData: there is no such folder.
-    """
+    """Print what may go; `delete` removes it first and prints what went. MissingData where there is no such folder."""
     garbage, obstacles = collectable(layout)
     removed = set(collect(layout, garbage)) if delete else set()
     for obstacle in obstacles:
@@ -86,11 +82,7 @@ def _size(garbage: Iterable[Garbage]) -> str:
 
 def collectable(layout: Layout) -> tuple[list[Garbage], list[str]]:
     """All that may go now, in the order of paths, and a sentence for each file that could not be read, so that what it
-    may refer to stays. Reads only.
-
-    Raises:
-        MissingData: there is no such folder.
-    """
+    may refer to stays. Reads only."""
     garbage, obstacles = _candidates(layout)
     return [each for each in garbage if not any(is_claimed(layout.claims(name)) for name in each.claims)], obstacles
 

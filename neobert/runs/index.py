@@ -363,11 +363,7 @@ class Index:
 
 
 def read_index(layout: Layout) -> Index:
-    """The index of a folder of runs that is there.
-
-    Raises:
-        MissingData: there is no such folder.
-    """
+    """The index of a folder of runs; MissingData where there is none."""
     if not layout.root.is_dir():
         raise MissingData(f"there is no folder {layout.root}: name the folder of runs with --runs")
     return Index(layout)
@@ -433,11 +429,7 @@ def _workers_of(owners: Mapping[str, Owner]) -> tuple[Worker, ...]:
 
 
 def _submitted(line: dict[str, Any]) -> Submitted:
-    """One line of submissions.jsonl, read from whatever version wrote it as far as the index needs it.
-
-    Raises:
-        KeyError, TypeError, ValueError, AttributeError: it lacks the job or the runs.
-    """
+    """One line of submissions.jsonl, read from whatever version wrote it as far as the index needs it."""
     resources = line.get("resources") or {}
     per_node = resources.get("gpus_per_node")
     gpus = None if per_node is None else int(per_node) * int(resources.get("nodes") or 1)

@@ -40,11 +40,7 @@ UNDEFINED = "the score is undefined"
 
 
 def storage_address(name: str, root: Path) -> str:
-    """The full address of a storage: a URL, or `journal:` and a file.
-
-    Raises:
-        ValueError: no such kind of storage.
-    """
+    """The full address of a storage: a URL, or `journal:` and a file. ValueError where there is no such kind."""
     kind, separator, rest = name.partition(":")
     if kind == "sqlite":
         return f"sqlite:{rest}" if separator else f"sqlite:///{root / 'optuna.db'}"
@@ -189,11 +185,7 @@ class OptunaView:
     """
 
     def __init__(self, layout: Layout, address: str, studies: Sequence[GlueStudy]) -> None:
-        """Open the storage.
-
-        Raises:
-            ValueError: it cannot be reached.
-        """
+        """Open the storage; ValueError where it cannot be reached."""
         self.layout = layout
         self.address = address
         self.studies = tuple(studies)
@@ -242,11 +234,7 @@ class OptunaView:
 
 def view_for_command(name: str | None, layout: Layout, studies: Sequence[GlueStudy]) -> OptunaView | None:
     """The view of a command that starts workers, synchronised. Without a name it is SQLite beside the runs, or, where
-    Optuna is not installed, none.
-
-    Raises:
-        ValueError: the storage cannot be reached.
-    """
+    Optuna is not installed, none. ValueError where the storage cannot be reached."""
     if name is None and find_spec("optuna") is None:
         _say("is not installed, so there is no study to look at; the grid needs none (`pip install optuna` adds it)")
         return None

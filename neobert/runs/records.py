@@ -27,17 +27,9 @@ from neobert.identity import NUMERICS, Neutral
 from neobert.recipe import Value
 
 SCHEMA = 3
-NUMERICS_BEFORE_SCHEMA_2 = {
-    "tokenization": 1,
-    "batching": 2,
-    "masking": 1,
-    "model": 1,
-    "initialization": 1,
-    "optimization": 1,
-    "finetuning": 1,
-    "contrastive": 1,
-    "metrics": 1,
-}
+NUMERICS_BEFORE_SCHEMA_2 = {"batching": 2} | dict.fromkeys(
+    ("tokenization", "masking", "model", "initialization", "optimization", "finetuning", "contrastive", "metrics"), 1
+)
 """What the last version that wrote schema 1 computed with; files of that schema do not say it themselves."""
 SNAPSHOT_FILE = "snapshot.json"
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scikit-learn", "scipy", "mteb")
@@ -99,10 +91,6 @@ def provenance() -> dict[str, Any]:
     }
 
 
-def _upgraded_from_1(content: dict[str, Any]) -> dict[str, Any]:
-    return {**content, "numerics": NUMERICS_BEFORE_SCHEMA_2}
-
-
 def _upgraded_from_2(content: dict[str, Any]) -> dict[str, Any]:
     """The scale `laptop` got other rules with schema 3; what was made by the old ones is of the scale `laptop1`."""
     labels = content.get("labels") or {}
@@ -111,7 +99,10 @@ def _upgraded_from_2(content: dict[str, Any]) -> dict[str, Any]:
     return {**content, "labels": {**labels, "scale": "laptop1"}}
 
 
-UPGRADES: Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _upgraded_from_1, 2: _upgraded_from_2}
+UPGRADES: Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    1: lambda content: {**content, "numerics": NUMERICS_BEFORE_SCHEMA_2},
+    2: _upgraded_from_2,
+}
 """By schema: what makes a file of that schema one of the next."""
 
 

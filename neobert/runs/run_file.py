@@ -80,11 +80,7 @@ class Execution(Value):
         return self
 
     def with_processes(self, processes: int) -> "Execution":
-        """The same with another number of processes.
-
-        Raises:
-            ValueError: the engine cannot serve so many.
-        """
+        """The same with another number of processes; ValueError where the engine cannot serve so many."""
         return Execution.model_validate(plain(self) | {"processes": processes})
 
 

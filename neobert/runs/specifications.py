@@ -26,11 +26,10 @@ from neobert.recipe import (
 )
 from neobert.runs.layout import MANIFEST, Layout
 from neobert.runs.records import Category, Protocol, ReadoutName, read_selection
-from neobert.runs.work import Part, Training, Work
+from neobert.runs.work import Part, Training, Work, error_beside
 
 EXTERNAL_PREFIX = "model-"
 """Of the ids of external models; run ids are hexadecimal digits."""
-PAIR_MECHANISMS = ("tokenization", "contrastive")
 
 
 def pretraining_of(weights: str) -> tuple[str, ...]:
@@ -280,7 +279,7 @@ class Trial(Part):
             id=trial_id,
             title=f"{study.task} on {study.weights} ({cell})",
             record=record,
-            error=record.parent / "errors" / record.name,
+            error=error_beside(record),
             layout=layout,
             study=study,
             point=point,
@@ -385,7 +384,7 @@ class ContrastiveRun(Training):
             "instructed": instructed,
             "tokenizer": self.tokenizer_origin,
             "max_tokens": self.max_tokens,
-            "numerics": chosen(NUMERICS, PAIR_MECHANISMS),
+            "numerics": chosen(NUMERICS, ("tokenization", "contrastive")),
         }
         if self.protocol.similar_above != neutral_values(Contrastive)["similar_above"]:
             content["similar_above"] = self.protocol.similar_above
@@ -442,6 +441,19 @@ class MeasuredEncoder(Value):
         return read if self.precision == "fp32" else f"{read}-{self.precision}"
 
 
+class Evaluation(Work):
+    """What is measured of one encoder: each task, or readout, is a part with a record of its own."""
+
+    job = "mteb"
+
+    def closing(self, layout: Layout) -> None:
+        return None
+
+
+def _measurement(run_id: str, title: str, record: Path) -> Part:
+    return Part(id=run_id, title=title, record=record, error=error_beside(record))
+
+
 class EmbeddingRun(Value):
     """One task on one encoder, which has one record."""
 
@@ -454,14 +466,13 @@ class EmbeddingRun(Value):
         return identity({"kind": "mteb", "run": self, "numerics": chosen(NUMERICS, EmbeddingEvaluation.mechanisms)})
 
 
-class EmbeddingEvaluation(Work):
+class EmbeddingEvaluation(Evaluation):
     """The tasks that one encoder is to be measured on."""
 
     encoder: MeasuredEncoder
     tasks: tuple[TaskOnData, ...]
 
     kind = "mteb"
-    job = "mteb"
     counted = "tasks"
     form = "mteb/evaluations/<id>"
     hashed_as = ("embedding_evaluation", "evaluation")
@@ -505,35 +516,20 @@ class EmbeddingEvaluation(Work):
     def uses(self, layout: Layout) -> tuple[Path, ...]:
         return tuple(layout.root / reference for reference in pretraining_of(self.encoder.pretraining))
 
-    def parts(self, layout: Layout) -> "tuple[TaskPart, ...]":
+    def parts(self, layout: Layout) -> tuple[Part, ...]:
         """The tasks, in their order."""
-        return tuple(TaskPart.of(layout, run) for run in self.runs())
-
-    def closing(self, layout: Layout) -> None:
-        return None
+        return tuple(
+            _measurement(
+                run.id,
+                f"{run.task.name} on {self.weights} ({self.encoder.protocol})",
+                layout.embedding_task(run.task.name, run.id),
+            )
+            for run in self.runs()
+        )
 
     def runs(self) -> tuple[EmbeddingRun, ...]:
         """One for each task."""
         return tuple(EmbeddingRun(encoder=self.encoder, task=task) for task in self.tasks)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TaskPart(Part):
-    """One task on one encoder as a part of an evaluation."""
-
-    run: EmbeddingRun
-
-    @classmethod
-    def of(cls, layout: Layout, run: EmbeddingRun) -> Self:
-        """The part that measures a task."""
-        record = layout.embedding_task(run.task.name, run.id)
-        return cls(
-            id=run.id,
-            title=f"{run.task.name} on {run.encoder.weights} ({run.encoder.protocol})",
-            record=record,
-            error=record.parent / "errors" / record.name,
-            run=run,
-        )
 
 
 class ReadoutRun(Value):
@@ -561,7 +557,7 @@ class ReadoutRun(Value):
         return identity({"corpora": self.corpora, "context": self.context, "numerics": chosen(NUMERICS, ("readouts",))})
 
 
-class ReadoutEvaluation(Work):
+class ReadoutEvaluation(Evaluation):
     """The readouts that one finished stage of pre-training is to be measured by."""
 
     readouts: tuple[ReadoutName, ...]
@@ -573,7 +569,6 @@ class ReadoutEvaluation(Work):
     seed: NonNegativeInt
 
     kind = "readouts"
-    job = "mteb"
     counted = "readouts"
     form = "readouts/evaluations/<id>"
     hashed_as = ("readout_evaluation", "evaluation")
@@ -595,32 +590,17 @@ class ReadoutEvaluation(Work):
     def after(self) -> tuple[str, ...]:
         return pretraining_of(self.weights)
 
-    def parts(self, layout: Layout) -> "tuple[ReadoutPart, ...]":
+    def parts(self, layout: Layout) -> tuple[Part, ...]:
         """The readouts, in their order."""
-        shared = {name: getattr(self, name) for name in ReadoutRun.model_fields if name != "readout"}
-        return tuple(ReadoutPart.of(layout, ReadoutRun(readout=readout, **shared)) for readout in self.readouts)
-
-    def closing(self, layout: Layout) -> None:
-        return None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReadoutPart(Part):
-    """One readout as a part of an evaluation."""
-
-    run: ReadoutRun
-
-    @classmethod
-    def of(cls, layout: Layout, run: ReadoutRun) -> Self:
-        """The part that measures a readout."""
-        record = layout.readout(run.readout, run.id)
-        return cls(
-            id=run.id,
-            title=f"readout {run.readout} of {run.weights}",
-            record=record,
-            error=record.parent / "errors" / record.name,
-            run=run,
+        return tuple(
+            _measurement(run.id, f"readout {run.readout} of {self.weights}", layout.readout(run.readout, run.id))
+            for run in self.runs()
         )
+
+    def runs(self) -> tuple[ReadoutRun, ...]:
+        """One for each readout."""
+        shared = {name: getattr(self, name) for name in ReadoutRun.model_fields if name != "readout"}
+        return tuple(ReadoutRun(readout=readout, **shared) for readout in self.readouts)
 
 
 Run = PretrainingRun | GlueStudy | ContrastiveRun | EmbeddingEvaluation | ReadoutEvaluation

@@ -54,11 +54,7 @@ Values = dict[str, float]
 
 
 def require_tracker(name: str) -> None:
-    """Check that the package of a tracker is installed.
-
-    Raises:
-        MissingData: it is not.
-    """
+    """Check that the package of a tracker is installed; else MissingData."""
     if find_spec(name) is None:
         raise MissingData(f"--track {name} needs {name}, which is not installed: pip install {name}")
 
@@ -107,11 +103,7 @@ class Tracked:
 
 
 def tracked(layout: Layout, reference: str) -> list[Tracked]:
-    """The parts of the run of a folder.
-
-    Raises:
-        MissingData, DamagedFile: it has no run.json that can be read.
-    """
+    """The parts of the run of a folder. Raises as `read_run_file`."""
     run_file = read_run_file(layout.root / reference)
     run, labels = run_file.run, run_file.labels
     of = run_file.owner or run.id

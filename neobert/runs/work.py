@@ -47,6 +47,11 @@ class Part:
         return is_published(self.record, self.read)
 
 
+def error_beside(record: Path) -> Path:
+    """The error file of a part whose record lies in a folder with others."""
+    return record.parent / "errors" / record.name
+
+
 def name_attempt(part: Part, claim: Claim) -> dict[str, Any]:
     """The keys by which files name an attempt at a part."""
     return {"unit": part.id, "name": part.title, "claim": claim.number}

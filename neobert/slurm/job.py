@@ -74,11 +74,7 @@ def _patch() -> bytes:
 
 
 def refuse_another_copy(snapshot: Path) -> None:
-    """Make sure that this process runs the code of a snapshot.
-
-    Raises:
-        ValueError: neobert was imported from elsewhere.
-    """
+    """Make sure that this process runs the code of a snapshot; ValueError where neobert was imported from elsewhere."""
     imported = Path(neobert.__file__).resolve().parent.parent
     if imported != snapshot.resolve():
         raise ValueError(
@@ -110,14 +106,10 @@ class Payload:
 
         stop = StopRequest()
         ended = run(self.arguments, stop)
-        if ended.code == EXIT_REQUEUE and stop.was_warned and is_first_task():
+        is_first_task = os.environ.get("SLURM_PROCID", "0") == "0"
+        if ended.code == EXIT_REQUEUE and stop.was_warned and is_first_task:
             return _come_back(progressed=ended.progressed)
         return ended.code
-
-
-def is_first_task() -> bool:
-    """Whether this process is task 0 of its job."""
-    return os.environ.get("SLURM_PROCID", "0") == "0"
 
 
 def _come_back(*, progressed: bool) -> int:

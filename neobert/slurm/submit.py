@@ -94,11 +94,7 @@ def largest_array() -> int:
 
 
 def cancel(jobs: Sequence[str]) -> None:
-    """Cancel jobs; they save what they have within the cluster's grace.
-
-    Raises:
-        RunFailed: SLURM refuses.
-    """
+    """Cancel jobs; they save what they have within the cluster's grace. RunFailed where SLURM refuses."""
     answer = _client(["scancel", *jobs])
     if answer.returncode:
         raise RunFailed(f"scancel {' '.join(jobs)}: {answer.stderr.strip()}")
@@ -289,11 +285,7 @@ def _last_words(text: str) -> str:
 def _client(
     command: Sequence[str], *, text: str | None = None, seconds: float | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run one of SLURM's commands.
-
-    Raises:
-        RunFailed: it did not end in time.
-    """
+    """Run one of SLURM's commands; RunFailed where it does not end in time."""
     seconds = seconds or CLIENT_SECONDS
     try:
         return subprocess.run(command, check=False, capture_output=True, input=text, text=True, timeout=seconds)

@@ -48,10 +48,6 @@ def test_files_are_read_in_the_order_of_their_names(folder: Path) -> None:
     assert list(DirectorySource(folder).documents("web")) == ["first", "second", "third", "", "fourth"]
 
 
-def test_the_label_is_the_folders_name(folder: Path) -> None:
-    assert open_source(str(folder), synthetic_documents=1).label == "mydata"
-
-
 def test_a_corpus_origin_is_its_content_not_its_place(folder: Path, tmp_path: Path) -> None:
     before = DirectorySource(folder).corpus_origin("web")
     assert before.startswith("directory:") and len(before) == len("directory:") + 12
@@ -111,7 +107,10 @@ def test_a_folder_without_tokenizers_has_them_trained_on_its_text(folder: Path, 
 
 
 def test_missing_things_are_one_clear_sentence(folder: Path) -> None:
-    source = DirectorySource(folder)
+    with pytest.raises(MissingData, match="did you mean 'synthetic'"):
+        open_source("syntetic", synthetic_documents=1)
+    source = open_source(str(folder), synthetic_documents=1)
+    assert source.label == "mydata"
     with pytest.raises(MissingData, match="no corpus wikibook"):
         source.corpus_origin("wikibook")
     with pytest.raises(MissingData, match="no tokenizer bpe"):
@@ -127,23 +126,6 @@ def test_missing_things_are_one_clear_sentence(folder: Path) -> None:
     with pytest.raises(ValueError, match="at least 100"):
         source.tokenizer("wordpiece", 99, folder)
     assert source.tokenizer("wordpiece", 100, folder).vocabulary_size == 100
-
-
-def test_a_corpus_without_a_text_column_names_the_columns_it_has(folder: Path) -> None:
-    write_table(folder / "corpora" / "web" / "a.parquet", {"content": ["first"], "texts": ["x"]})
-    with pytest.raises(ValueError, match=r"a\.parquet has no column 'text' \(did you mean 'texts'"):
-        DirectorySource(folder).documents("web")
-
-
-def test_a_torn_parquet_file_is_damaged(folder: Path) -> None:
-    (folder / "corpora" / "web" / "a.parquet").write_bytes(b"PAR1 torn")
-    with pytest.raises(DamagedFile, match=r"a\.parquet"):
-        DirectorySource(folder).documents("web")
-
-
-def test_an_unknown_source_gets_a_hint() -> None:
-    with pytest.raises(MissingData, match="did you mean 'synthetic'"):
-        open_source("syntetic", synthetic_documents=1)
 
 
 @pytest.mark.usefixtures("tiny_world")

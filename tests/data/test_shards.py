@@ -160,17 +160,6 @@ def test_a_finished_corpus_is_opened_and_not_made_again(tmp_path: Path, tokenize
 
 
 @pytest.mark.parametrize("name", ["tokens-00001.bin", "documents-00000.npy"])
-def test_a_changed_byte_is_found_and_its_file_named(tmp_path: Path, tokenizer: TextTokenizer, name: str) -> None:
-    made(tmp_path / "c", tokenizer)
-    path = tmp_path / "c" / name
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(DamagedFile, match=name):
-        open_shards(tmp_path / "c")
-
-
-@pytest.mark.parametrize("name", ["tokens-00001.bin", "documents-00000.npy"])
 def test_a_truncated_or_missing_file_is_found_without_reading_all(
     tmp_path: Path, tokenizer: TextTokenizer, name: str
 ) -> None:
@@ -215,11 +204,14 @@ def test_what_was_verified_is_not_read_again_until_it_is_another_file(
     assert len(hashed) == len(contents(tmp_path / "copy")) - 1
 
 
-def test_a_changed_byte_under_an_unchanged_size_and_date_is_found(tmp_path: Path, tokenizer: TextTokenizer) -> None:
+@pytest.mark.parametrize("name", ["tokens-00001.bin", "documents-00000.npy"])
+def test_a_changed_byte_under_an_unchanged_size_and_date_is_found(
+    tmp_path: Path, tokenizer: TextTokenizer, name: str
+) -> None:
     made(tmp_path / "c", tokenizer)
-    path = tmp_path / "c" / "tokens-00001.bin"
+    path = tmp_path / "c" / name
     status, content = path.stat(), bytearray(path.read_bytes())
-    content[0] ^= 1
+    content[-1] ^= 1
     path.write_bytes(content)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert path.stat().st_mtime_ns == status.st_mtime_ns and path.stat().st_size == status.st_size

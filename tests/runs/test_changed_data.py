@@ -17,14 +17,13 @@ from neobert.errors import EXIT_MISSING, ChangedData
 from neobert.processes import StopRequest
 from neobert.runs import worker
 from neobert.runs.layout import Layout
-from neobert.runs.run_file import Execution, SourceSpecification, write_run_file
-from neobert.runs.specifications import GlueStudy, PretrainingRun, Start
+from neobert.runs.run_file import SourceSpecification, write_run_file
+from neobert.runs.specifications import PretrainingRun
+from tests.ablations.status_worlds import EXECUTION, study_of
 from tests.embeddings.tiny_contrastive import pair_set, tiny_contrastive, write_encoder
-from tests.glue.glue_worlds import point, protocol
+from tests.glue.glue_worlds import protocol
 from tests.support.small_corpora import texts, write_table
 from tests.support.tiny_runs import LABELS, tiny_run
-
-EXECUTION = Execution(threads=1, processes=1, micro_batch_tokens=128, checkpoint_interval_steps=5)
 
 
 @pytest.fixture
@@ -66,16 +65,22 @@ def nothing_published(runs: Path) -> bool:
     return names <= {"run.json", "error.json"} | {name for name in names if "released" in name}
 
 
+def failure(layout: Layout, reference: str, error: str) -> str:
+    """What the real worker notes below the folder of runs: its part fails with the exit code of missing data."""
+    assert worker.run(["--runs", str(layout.root), reference], StopRequest()).code == 1
+    (path,) = layout.root.glob(error)
+    noted = json.loads(path.read_text())
+    assert noted["exit_code"] == EXIT_MISSING
+    return str(noted["error"])
+
+
 def test_a_corpus_is_not_tokenised_under_the_name_of_another(tmp_path: Path, data: Path) -> None:
-    """Through the real worker: the unit fails with the exit code of missing data, and leaves no corpus."""
-    runs, run = tmp_path / "runs", planned(data)
-    folder = write_run_file(Layout(runs), run, specification(data), EXECUTION, LABELS)
+    layout, run = Layout(tmp_path / "runs"), planned(data)
+    write_run_file(layout, run, specification(data), EXECUTION, LABELS)
     change(data / "corpora" / "web" / "b.parquet")
-    ended = worker.run(["--runs", str(runs), f"pretraining/{run.id}"], StopRequest())
-    error = json.loads((folder / "error.json").read_text())
-    assert ended.code == 1 and error["exit_code"] == EXIT_MISSING
-    assert f"corpus web of {data} changed since this was planned" in error["error"]
-    assert nothing_published(runs)
+    said = failure(layout, run.reference, f"{run.folder}/error.json")
+    assert f"corpus web of {data} changed since this was planned" in said
+    assert nothing_published(layout.root)
 
 
 def test_a_corpus_that_changes_while_it_is_read_is_not_kept(
@@ -112,24 +117,12 @@ def test_a_tokenizer_is_not_taken_for_another(tmp_path: Path, data: Path) -> Non
 def test_a_task_is_not_encoded_under_the_name_of_another(tmp_path: Path, data: Path) -> None:
     source, layout = DirectorySource(data), Layout(tmp_path / "runs")
     encoder = write_encoder(layout.root, tokenizer_origin=source.tokenizer_origin("wordpiece", 512))
-    study = GlueStudy(
-        task="cola",
-        weights=encoder.id,
-        stage=0,
-        context=32,
-        protocol=protocol(max_tokens=32),
-        points=(point(),),
-        seed=0,
-        starts_from=Start(kind="pretraining", task=None, study=None, rule=None, reason=None),
-        task_origin=source.task_origin("cola"),
-        tokenizer_origin=encoder.tokenizer_origin,
-    )
+    origins = {"task_origin": source.task_origin("cola"), "tokenizer_origin": encoder.tokenizer_origin}
+    shape = {"context": 32, "protocol": protocol(max_tokens=32)}
+    study = study_of(tiny_run(), points=1).model_copy(update={"weights": encoder.id, **shape, **origins})
     folder = write_run_file(layout, study, specification(data), EXECUTION, LABELS)
     change(data / "glue" / "cola" / "validation.parquet")
-    assert worker.run(["--runs", str(layout.root), f"glue/cola/studies/{study.id}"], StopRequest()).code == 1
-    (failure,) = (layout.root / "glue" / "cola" / "errors").glob("*.json")
-    error = json.loads(failure.read_text())
-    assert error["exit_code"] == EXIT_MISSING and f"GLUE task cola of {data} changed" in error["error"]
+    assert f"GLUE task cola of {data} changed" in failure(layout, study.reference, "glue/cola/errors/*.json")
     assert not (layout.root / "data" / "glue").exists() and [path.name for path in folder.iterdir()] == ["run.json"]
 
 
@@ -138,11 +131,9 @@ def test_pairs_are_not_encoded_under_the_name_of_others(tmp_path: Path, data: Pa
     encoder = write_encoder(layout.root, tokenizer_origin=source.tokenizer_origin("wordpiece", 512))
     sets = (pair_set("paraphrases").model_copy(update={"name": "mine", "origin": source.pair_origin("mine")}),)
     run = tiny_contrastive(encoder.id).model_copy(update={"sets": sets})
-    folder = write_run_file(layout, run, specification(data), EXECUTION, LABELS)
+    write_run_file(layout, run, specification(data), EXECUTION, LABELS)
     change(data / "pairs" / "mine.parquet")
-    assert worker.run(["--runs", str(layout.root), f"contrastive/{run.id}"], StopRequest()).code == 1
-    error = json.loads((folder / "error.json").read_text())
-    assert error["exit_code"] == EXIT_MISSING and "data set mine of mydata changed" in error["error"]
+    assert "data set mine of mydata changed" in failure(layout, run.reference, f"{run.folder}/error.json")
     assert not (layout.root / "data" / "pairs").exists()
 
 

@@ -1,11 +1,11 @@
-"""A real SLURM on this machine for tests: controller, accounting and emulated nodes with (fake) GPUs.
+"""A real SLURM on this machine for tests: controller and emulated nodes with (fake) GPUs.
 
-    with Cluster(Options(nodes=2)) as cluster:
+    with Cluster() as cluster:
         job = cluster.submit("hostname", "--nodelist=node1")
         cluster.wait_for(job, {"COMPLETED"}, 30)
 
 Needs root, Linux and SLURM's own programs, and neither systemd nor cgroups. Nothing outside a temporary folder is
-written. Two clusters run side by side. Start and revive from the main thread: daemons end with the thread that
+written. Start and revive from the main thread: daemons end with the thread that
 started them, so that nothing is left when a test run is killed.
 """
 
@@ -22,23 +22,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.slurm.accounting import Accounting
 from tests.slurm.clients import Clients
-from tests.slurm.configuration import Options, free_ports, write_configuration
+from tests.slurm.configuration import NODES, write_configuration
 from tests.slurm.daemons import START_SECONDS, Daemon, Node, kill, start_daemon
 from tests.support.waiting import until
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "munged", "munge", "unshare", "nsenter", "setpriv")
-ACCOUNTING_PROGRAMS = ("slurmdbd", "sacct", "mariadbd", "mariadb-install-db", "my_print_defaults")
 
 
-def reason_not_to_start(options: Options) -> str | None:
+def reason_not_to_start() -> str | None:
     """Why no cluster can run here, in a sentence; None where one can."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return "a SLURM cluster of one's own needs Linux and root"
-    wanted = (*PROGRAMS, *(ACCOUNTING_PROGRAMS if options.accounting else ()))
-    missing = [program for program in wanted if shutil.which(program, path=PATH) is None]
+    missing = [program for program in PROGRAMS if shutil.which(program, path=PATH) is None]
     if missing:
         return f"no {', '.join(missing)} here (the Debian packages are listed in .ci/run)"
     namespaces = ["unshare", "--fork", "--pid", "--mount-proc", "--uts", "hostname", "node1"]
@@ -54,9 +51,7 @@ class Cluster(Clients):
     Every method that waits raises TimeoutError after its limit, and names what it waited for.
     """
 
-    options: Options = field(default_factory=Options)
     nodes: dict[str, Node] = field(default_factory=dict, init=False)
-    accounting: Accounting | None = field(default=None, init=False)
     _munged: Daemon | None = field(default=None, init=False)
     _controller: Daemon | None = field(default=None, init=False)
 
@@ -70,16 +65,13 @@ class Cluster(Clients):
     # Start and end
 
     def start(self) -> None:
-        """Bring everything up and wait until all nodes are idle; takes about 5 s, of which accounting 4."""
+        """Bring everything up and wait until all nodes are idle."""
         self.folder = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))  # a socket's path must be short
         self.folder.chmod(0o755)
-        ports = free_ports(self.options.nodes)
-        write_configuration(self.options, ports, self.folder)
-        self.nodes = {name: Node(name, self.folder, self._daemon_environment) for name in self.options.names}
+        write_configuration(self.folder)
+        self.nodes = {name: Node(name, self.folder, self._daemon_environment) for name in NODES}
         try:
             self._start_munged()
-            if self.options.accounting:
-                self.accounting = Accounting(self.folder, ports, self._daemon_environment)
             self.restore()
         except BaseException as error:
             error.add_note(self.log_tails("*"))
@@ -91,15 +83,11 @@ class Cluster(Clients):
         for node in self.nodes.values():
             node.power_cut()
         self.kill_controller()
-        if self.accounting is not None:
-            self.accounting.close()
         kill(self._munged)
         shutil.rmtree(self.folder)
 
     def restore(self) -> None:
         """Whatever a test has broken: everything runs again, no job or orphan is left and every node is idle."""
-        if self.accounting is not None:
-            self.accounting.start()
         self.start_controller()
         for name, node in self.nodes.items():
             if not node.whole:
@@ -152,16 +140,6 @@ class Cluster(Clients):
             output = self.folder / "log" / "slurmctld.out"
             self._controller = start_daemon(["slurmctld", "-D"], output, self._daemon_environment)
         until(lambda: not self.client("scontrol", "ping").returncode, START_SECONDS, "slurmctld")
-
-    def stop_accounting(self) -> None:
-        """sacct fails from here on; the controller keeps what it has to tell."""
-        assert self.accounting is not None, "this cluster was made without accounting"
-        self.accounting.stop()
-
-    def start_accounting(self) -> None:
-        """slurmdbd again, with the records it had."""
-        assert self.accounting is not None, "this cluster was made without accounting"
-        self.accounting.start()
 
     # How
 

@@ -3,52 +3,19 @@
 import contextlib
 import random
 import socket
-from dataclasses import dataclass
 from pathlib import Path
 
 # Below the range that Linux gives to outgoing connections, so that none of those takes a port between choice and use.
 PORTS = range(12000, 32000)
+NODES = ("node1", "node2", "node3")
+CORES = 16
+"""Of a node; emulated, like the memory: SLURM hands them out and nothing holds a job to them."""
+GPUS = 8
+LARGEST_ARRAY = 8
+"""Array indices run from 0 to one less. Small, so that the arrays of a test have to be split."""
 
 
-@dataclass(frozen=True)
-class Options:
-    """The shape of a cluster. The time-outs are short, so that a test sees in seconds what takes minutes elsewhere."""
-
-    nodes: int = 3
-    cpus: int = 16
-    """Of a node; emulated, like the memory: SLURM hands them out and nothing holds a job to them."""
-    memory_mebibytes: int = 64_000
-    gpus: int = 8
-    accounting: bool = True
-    """Whether slurmdbd and a MariaDB run too (sacct answers)."""
-    grace_seconds: int = 20
-    """Between the signal of a preemption and the end of the preempted job."""
-    kill_wait_seconds: int = 5
-    """Between SIGTERM and SIGKILL of a job that has to end."""
-    credential_seconds: int = 5
-    """How long a requeued job waits before it may start again (SLURM's own: 120)."""
-    node_timeout_seconds: int = 10
-    """Silence after which a node counts as down; with retries it takes about 30 s until SLURM says so."""
-    max_array_size: int = 8
-    """Array indices run from 0 to one less. Small, so that the arrays of a test have to be split."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """node1, node2, …"""
-        return tuple(f"node{number}" for number in range(1, self.nodes + 1))
-
-
-@dataclass(frozen=True)
-class Ports:
-    """Where the daemons of one cluster listen on the loopback interface."""
-
-    controller: int
-    accounting: int
-    database: int
-    nodes: tuple[int, ...]
-
-
-def free_ports(nodes: int) -> Ports:
+def free_ports(count: int) -> list[int]:
     """Ports that nothing listens on now, drawn at random so that two clusters started at once do not meet."""
     with contextlib.ExitStack() as held:
         found: list[int] = []
@@ -57,49 +24,36 @@ def free_ports(nodes: int) -> Ports:
             with contextlib.suppress(OSError):
                 listener.bind(("127.0.0.1", port))
                 found.append(port)
-            if len(found) == nodes + 3:
+            if len(found) == count:
                 break
-    controller, accounting, database, *rest = found
-    return Ports(controller, accounting, database, tuple(rest))
+    return found
 
 
-def _accounting(folder: Path, ports: Ports) -> str:
-    return f"""\
-AccountingStorageType=accounting_storage/slurmdbd
-AccountingStorageHost=127.0.0.1
-AccountingStoragePort={ports.accounting}
-AccountingStoragePass={folder}/munge.socket
-AccountingStorageTRES=gres/gpu
-"""
-
-
-def _nodes(options: Options, ports: Ports, host: str) -> str:
-    size = f"CPUs={options.cpus} Sockets=1 CoresPerSocket={options.cpus} ThreadsPerCore=1"
-    resources = f"{size} RealMemory={options.memory_mebibytes} Gres=gpu:{options.gpus}"
-    lines = [
-        f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} {resources} State=UNKNOWN\n"
-        for name, port in zip(options.names, ports.nodes, strict=True)
-    ]
-    return "".join(lines)
-
-
-def slurm_conf(options: Options, ports: Ports, folder: Path) -> str:
-    """The text of slurm.conf: no cgroups, no systemd, consumable cores, memory and GPUs, preemption between partitions.
+def slurm_conf(folder: Path) -> str:
+    """The text of slurm.conf: no cgroups, no systemd, no accounting, consumable cores, memory and GPUs, preemption
+    between partitions. The time-outs are short, so that a test sees in seconds what takes minutes elsewhere.
 
     ``config_overrides`` lets a node have more cores than this machine; ``preempt_send_user_signal`` sends a preempted
-    job the signal that its ``--signal`` asks for, rather than SIGTERM alone.
+    job the signal that its ``--signal`` asks for, rather than SIGTERM alone. A requeued job waits ``cred_expire``
+    seconds before it may start again. After ``SlurmdTimeout`` and retries, about 30 s, a silent node is down.
     """
     host = socket.gethostname().split(".")[0]
-    everywhere = f"Nodes={','.join(options.names)} MaxTime=INFINITE DefaultTime=10 State=UP"
+    controller, *ports = free_ports(1 + len(NODES))
+    everywhere = f"Nodes={','.join(NODES)} MaxTime=INFINITE DefaultTime=10 State=UP"
+    resources = f"CPUs={CORES} CoresPerSocket={CORES} RealMemory=64000 Gres=gpu:{GPUS} State=UNKNOWN"
+    nodes = "\n".join(
+        f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} {resources}"
+        for name, port in zip(NODES, ports, strict=True)
+    )
     return f"""\
 ClusterName=emulated
 SlurmctldHost={host}(127.0.0.1)
-SlurmctldPort={ports.controller}
+SlurmctldPort={controller}
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
 CredType=cred/munge
-AuthInfo=socket={folder}/munge.socket,cred_expire={options.credential_seconds}
+AuthInfo=socket={folder}/munge.socket,cred_expire=5
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool/%n
 SlurmctldPidFile={folder}/slurmctld.pid
@@ -126,58 +80,28 @@ SlurmdParameters=config_overrides
 JobRequeue=1
 ReturnToService=2
 OverTimeLimit=0
-KillWait={options.kill_wait_seconds}
+KillWait=5
 WaitTime=10
 InactiveLimit=0
 MinJobAge=300
 SlurmctldTimeout=15
-SlurmdTimeout={options.node_timeout_seconds}
-MaxArraySize={options.max_array_size}
+SlurmdTimeout=10
+MaxArraySize={LARGEST_ARRAY}
 GresTypes=gpu
-{_accounting(folder, ports) if options.accounting else ""}\
-{_nodes(options, ports, host)}\
-PartitionName=main {everywhere} Default=YES PriorityTier=5 PreemptMode=REQUEUE GraceTime={options.grace_seconds}
+{nodes}
+PartitionName=main {everywhere} Default=YES PriorityTier=5 PreemptMode=REQUEUE GraceTime=20
 PartitionName=high {everywhere} PriorityTier=10 PreemptMode=OFF
 """
 
 
-def gres_conf(options: Options, folder: Path) -> str:
-    """The text of gres.conf: SLURM wants a character device for each GPU and a link to /dev/null is one."""
-    return f"""\
-AutoDetect=off
-NodeName={",".join(options.names)} Name=gpu Count={options.gpus} File={folder}/gpus/nvidia[0-{options.gpus - 1}]
-"""
-
-
-def slurmdbd_conf(ports: Ports, folder: Path, password: str) -> str:
-    """The text of slurmdbd.conf; holds the database's password, and slurmdbd wants it readable by its owner alone."""
-    return f"""\
-AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket
-DbdHost={socket.gethostname().split(".")[0]}
-DbdAddr=127.0.0.1
-DbdPort={ports.accounting}
-SlurmUser=root
-LogFile={folder}/log/slurmdbd.log
-PidFile={folder}/slurmdbd.pid
-StorageType=accounting_storage/mysql
-StorageHost=127.0.0.1
-StoragePort={ports.database}
-StorageUser=slurm
-StoragePass={password}
-StorageLoc=accounting
-"""
-
-
-def write_configuration(options: Options, ports: Ports, folder: Path) -> None:
+def write_configuration(folder: Path) -> None:
     """Write slurm.conf, gres.conf, the links that stand for GPUs and the hosts file of the nodes into ``folder``."""
-    for name in ("log", "state", "spool", "gpus", "jobs"):
-        (folder / name).mkdir()
-    for name in options.names:
-        (folder / "spool" / name).mkdir()
-    for number in range(options.gpus):
+    for name in ("log", "state", "gpus", "jobs", *(f"spool/{node}" for node in NODES)):
+        (folder / name).mkdir(parents=True)
+    for number in range(GPUS):  # SLURM wants a character device for each GPU
         (folder / "gpus" / f"nvidia{number}").symlink_to("/dev/null")
-    (folder / "slurm.conf").write_text(slurm_conf(options, ports, folder))
-    (folder / "gres.conf").write_text(gres_conf(options, folder))
+    gpus = f"Name=gpu Count={GPUS} File={folder}/gpus/nvidia[0-{GPUS - 1}]"
+    (folder / "slurm.conf").write_text(slurm_conf(folder))
+    (folder / "gres.conf").write_text(f"AutoDetect=off\nNodeName={','.join(NODES)} {gpus}\n")
     known = Path("/etc/hosts").read_text()
-    (folder / "hosts").write_text(f"127.0.0.1 {' '.join(options.names)}\n{known}")
+    (folder / "hosts").write_text(f"127.0.0.1 {' '.join(NODES)}\n{known}")

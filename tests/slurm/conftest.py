@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from tests.slurm.cluster import Cluster, reason_not_to_start
-from tests.slurm.configuration import Options
 
 HERE = Path(__file__).parent
 
@@ -21,11 +20,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    """Three nodes with 8 GPUs each, and accounting. One that cannot start is a skip, one that fails to is an error."""
-    options = Options()
-    if reason := reason_not_to_start(options):
+    """Three nodes with 8 GPUs each. One that cannot start is a skip, one that fails to is an error."""
+    if reason := reason_not_to_start():
         pytest.skip(reason)
-    with Cluster(options) as running:
+    with Cluster() as running:
         yield running
 
 

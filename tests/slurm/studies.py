@@ -1,7 +1,6 @@
 """Small studies that go to a cluster the way run.py sends them, and what they must have come to."""
 
 import hashlib
-import json
 import os
 import subprocess
 import sys
@@ -19,7 +18,7 @@ from neobert.runs.layout import Layout
 from neobert.runs.specifications import PretrainingRun
 from neobert.slurm.profile import JOB_KINDS, Resources, Submission
 from tests.slurm.cluster import Cluster
-from tests.support.tiny_runs import finish, reference, tiny_run, tiny_stage, write_tiny_run
+from tests.support.tiny_runs import finish, record, tiny_run, tiny_stage, write_tiny_run
 from tests.support.waiting import until
 
 STEPS = 600
@@ -40,6 +39,20 @@ class Study:
     root: Path
     run: PretrainingRun
     resources: Resources
+
+    @classmethod
+    def underway(
+        cls, cluster: Cluster, root: Path, run: PretrainingRun | None = None, **resources: Any
+    ) -> tuple["Study", str]:
+        """Submitted, with a checkpoint; and the job."""
+        study = cls.prepared(cluster, root, run, **resources)
+        job = study.send()
+        folder = study.folder / "checkpoints"
+        until(
+            lambda: study.is_done or len(list(folder.glob("step-????????"))) > 1, 120, "a checkpoint behind the start"
+        )
+        assert not study.is_done, "the run ended before it could be disturbed: give it more steps"
+        return study, job
 
     @classmethod
     def prepared(cls, cluster: Cluster, root: Path, run: PretrainingRun | None = None, **resources: Any) -> "Study":
@@ -67,7 +80,7 @@ class Study:
         """Submit what is missing."""
         profile = dict.fromkeys(JOB_KINDS, self.resources)
         submitter = Submitter(self.layout, profile, thread_variables(1), None)
-        job = PlannedJob("pretrain", f"pretraining-T-{self.run.id}", (reference(self.run),), (), 1)
+        job = PlannedJob("pretrain", f"pretraining-T-{self.run.id}", (self.run.reference,), (), 1)
         with as_on_login_node(self.cluster):
             return submitter.send([] if self.is_done else [job])
 
@@ -76,22 +89,9 @@ class Study:
         return (self.folder / "done.json").exists()
 
     @property
-    def saved_steps(self) -> int:
-        """The newest checkpoint's step."""
-        names = [path.name for path in (self.folder / "checkpoints").glob("step-*")]
-        return max(
-            (int(name.removeprefix("step-")) for name in names if name.removeprefix("step-").isdigit()), default=0
-        )
-
-    @property
     def owners(self) -> int:
         """How many owners the run has had."""
         return len([path for path in self.layout.claims(self.run.id).glob("*") if path.name.isdigit()])
-
-    def wait_until_underway(self, past: int = 0, seconds: float = 120) -> None:
-        """Until a checkpoint past a step is there: a resumed run would not begin anew."""
-        until(lambda: self.saved_steps > past or self.is_done, seconds, f"a checkpoint past step {past}")
-        assert not self.is_done, "the run ended before it could be disturbed: give it more steps"
 
     def wait_until_done(self, seconds: float = 240) -> None:
         """Until the record is there, whatever SLURM says."""
@@ -100,10 +100,6 @@ class Study:
     def logs(self) -> str:
         """What the jobs said."""
         return "\n".join(f"--- {path.name}\n{path.read_text()}" for path in sorted(self.root.glob("jobs/*/*log*")))
-
-    def record(self) -> dict[str, Any]:
-        content: dict[str, Any] = json.loads((self.folder / "done.json").read_text())
-        return content
 
     def outcome(self) -> dict[str, Any]:
         """All that must not depend on what happened on the way."""
@@ -115,13 +111,13 @@ class Study:
         assert steps == sorted(set(steps)), "a metric line twice"
         curve = [(line["step"], line["loss"], line["gradient_norm"]) for line in lines if "loss" in line]
         assert weights, sorted(checkpoint.parent.iterdir())
-        return {"weights": weights, "curve": curve, "scores": self.record()["scores"]}
+        return {"weights": weights, "curve": curve, "scores": record(self.root, self.run)["scores"]}
 
 
 def undisturbed(root: Path, run: PretrainingRun) -> dict[str, Any]:
     """What a run comes to when nothing happens to it, on this machine without any scheduler."""
     write_tiny_run(root, run, checkpoint_interval_steps=INTERVAL)
-    finish(root, reference(run))
+    finish(root, run.reference)
     return Study(None, root, run, Resources()).outcome()  # type: ignore[arg-type]
 
 

@@ -1,5 +1,6 @@
 """Whatever happens to jobs and nodes: every result is published once and equals the undisturbed one to the bit."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 def test_a_warned_job_saves_comes_back_and_goes_on(cluster: Cluster, tmp_path: Path, expected: dict[str, Any]) -> None:
     """What SLURM sends before a time limit: the job is requeued once and ends with the undisturbed bits."""
-    study = Study.prepared(cluster, tmp_path, RUN)
-    job = study.send()
-    study.wait_until_underway()
+    study, job = Study.underway(cluster, tmp_path, RUN)
     cluster.signal(job, "USR2")
     study.wait_until_done()
     cluster.wait_for(job, {"COMPLETED"}, 60)
@@ -44,9 +43,7 @@ def test_a_time_limit_ends_nothing(cluster: Cluster, tmp_path: Path) -> None:
 
 def test_a_preempted_job_goes_on_where_it_was(cluster: Cluster, tmp_path: Path, expected: dict[str, Any]) -> None:
     """A partition of higher priority takes the node; the job saves within the grace time and comes back."""
-    study = Study.prepared(cluster, tmp_path, RUN, sbatch=("nodelist=node1",))
-    job = study.send()
-    study.wait_until_underway()
+    study, job = Study.underway(cluster, tmp_path, RUN, sbatch=("nodelist=node1",))
     cluster.submit("sleep 3", "--partition=high", "--nodelist=node1", "--exclusive")
     study.wait_until_done()
     assert cluster.jobs()[job].restarts == 1
@@ -57,9 +54,7 @@ def test_a_killed_task_is_sent_again_by_the_same_command(
     cluster: Cluster, tmp_path: Path, expected: dict[str, Any]
 ) -> None:
     """kill −9 of the task: SLURM does not requeue it; the command submits what has no record and it goes on."""
-    study = Study.prepared(cluster, tmp_path, RUN)
-    first = study.send()
-    study.wait_until_underway()
+    study, first = Study.underway(cluster, tmp_path, RUN)
     assert study.send_all() == []
     cluster.signal(first, "KILL")
     cluster.wait_for(first, {"FAILED", "CANCELLED"}, 60)
@@ -70,9 +65,7 @@ def test_a_killed_task_is_sent_again_by_the_same_command(
 
 
 def test_a_cancelled_job_stays_cancelled(cluster: Cluster, tmp_path: Path) -> None:
-    study = Study.prepared(cluster, tmp_path, RUN)
-    job = study.send()
-    study.wait_until_underway()
+    study, job = Study.underway(cluster, tmp_path, RUN)
     cluster.client("scancel", job)
     cluster.wait_for(job, {"CANCELLED"}, 60)
     assert cluster.jobs()[job].restarts == 0
@@ -89,21 +82,10 @@ def test_a_job_without_progress_does_not_come_back(cluster: Cluster, tmp_path: P
     cluster.wait_for(job, {"RUNNING"}, 60)
     until(lambda: any((study.root / "jobs").glob("*/*_log.out")), 30, "its log")
     until(lambda: "Loading pickle" in study.logs(), 30, "its start")
-    import time
-
     time.sleep(6)  # torch is imported before signals are listened to
     cluster.signal(job, "USR2")
     cluster.wait_for(job, {"FAILED"}, 60)
     assert "before any progress" in study.logs()
-
-
-def test_without_accounting_nothing_hangs(cluster: Cluster, tmp_path: Path, expected: dict[str, Any]) -> None:
-    """sacct is absent or late: records on disk decide, so nobody needs it."""
-    cluster.stop_accounting()
-    study = Study.prepared(cluster, tmp_path, RUN)
-    study.send()
-    study.wait_until_done()
-    assert study.outcome() == expected
 
 
 @pytest.mark.drill
@@ -111,9 +93,7 @@ def test_a_node_that_loses_power_costs_a_checkpoint_interval(
     cluster: Cluster, tmp_path: Path, expected: dict[str, Any]
 ) -> None:
     """NODE_FAIL: SLURM requeues the job elsewhere, the claim of the dead runs out, the work goes on."""
-    study = Study.prepared(cluster, tmp_path, RUN, sbatch=("nodelist=",)[:0])
-    job = study.send()
-    study.wait_until_underway()
+    study, job = Study.underway(cluster, tmp_path, RUN)
     node = cluster.jobs()[job].nodes
     cluster.crash(node)
     cluster.declare_down(node)
@@ -129,9 +109,7 @@ def test_an_orphan_and_its_requeued_copy_publish_once(
     cluster: Cluster, tmp_path: Path, expected: dict[str, Any]
 ) -> None:
     """slurmd is killed: the old task runs on beside the copy. One of them publishes, nothing is mixed."""
-    study = Study.prepared(cluster, tmp_path, RUN)
-    job = study.send()
-    study.wait_until_underway()
+    study, job = Study.underway(cluster, tmp_path, RUN)
     node = cluster.jobs()[job].nodes
     cluster.kill_slurmd(node)
     cluster.declare_down(node)
@@ -145,9 +123,7 @@ def test_a_frozen_orphan_that_wakes_up_publishes_nothing(
     cluster: Cluster, tmp_path: Path, expected: dict[str, Any]
 ) -> None:
     """The old task is stopped past its lease while the copy goes on; awake again, it finds itself fenced."""
-    study = Study.prepared(cluster, tmp_path, long_run(6_000))
-    job = study.send()
-    study.wait_until_underway()
+    study, job = Study.underway(cluster, tmp_path, long_run(6_000))
     node = cluster.jobs()[job].nodes
     pids = cluster.run_on(node, "pgrep", "-f", "^[^ ]*python[^ ]* -u -m submitit").split()
     cluster.kill_slurmd(node)
@@ -166,9 +142,7 @@ def test_a_frozen_orphan_that_wakes_up_publishes_nothing(
 def test_half_a_job_that_is_lost_is_no_success(cluster: Cluster, tmp_path: Path) -> None:
     """One of two nodes dies: whatever SLURM calls the job, there is no record, and the same command goes on."""
     run = long_run()
-    study = Study.prepared(cluster, tmp_path / "hit", run, nodes=2, sbatch=("no-kill", "nodelist=node1,node2"))
-    job = study.send()
-    study.wait_until_underway()
+    study, job = Study.underway(cluster, tmp_path / "hit", run, nodes=2, sbatch=("no-kill", "nodelist=node1,node2"))
     cluster.crash("node2")
     cluster.declare_down("node2")
     until(lambda: study.owners == 2 or job not in live(cluster), 120, "the end of the broken group")

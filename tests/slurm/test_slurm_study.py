@@ -7,9 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
 from ablations.launch.submit import Submitter, plan_jobs
 from ablations.plan import PlannedRun, PlanRow
@@ -22,7 +20,16 @@ from neobert.slurm.profile import JOB_KINDS, Resources, read_submissions
 from tests.ablations.status_worlds import EXECUTION, study_of
 from tests.slurm.cluster import Cluster
 from tests.slurm.studies import SHORT_HOURS, Study, as_on_login_node, run_command
-from tests.support.tiny_runs import SOURCE, finish, reference, tiny_model, tiny_run, write_tiny_run
+from tests.support.tiny_runs import (
+    SOURCE,
+    assert_equal_weights,
+    curve,
+    finish,
+    record,
+    tiny_model,
+    tiny_run,
+    write_tiny_run,
+)
 from tests.support.waiting import until
 
 STUDY_SECONDS = 900
@@ -131,9 +138,12 @@ def test_two_nodes_with_two_tasks_each_train_what_one_process_trains(cluster: Cl
     job = study.send()
     study.wait_until_done()
     cluster.wait_for(job, {"COMPLETED"}, 60)
-    assert study.record()["processes"] == 4
-    assert weights(study.root, run) == weights(alone(tmp_path / "local", run, 4), run)
-    assert losses(study.root, run) == pytest.approx(losses(alone(tmp_path / "one", run, 1), run), rel=1e-5)
+    assert record(study.root, run)["processes"] == 4
+    for processes in (4, 1):
+        write_tiny_run(tmp_path / str(processes), run, processes=processes)
+        finish(tmp_path / str(processes), run.reference)
+    assert_equal_weights(study.root, tmp_path / "4", run)
+    assert curve(study.root, run) == pytest.approx(curve(tmp_path / "1", run), rel=1e-5)
 
 
 def status(root: Path) -> list[dict[str, Any]]:
@@ -142,34 +152,3 @@ def status(root: Path) -> list[dict[str, Any]]:
     answer = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
     rows: list[dict[str, Any]] = json.loads(answer.stdout)
     return rows
-
-
-class Bits:
-    """An array that equals another to the bit."""
-
-    def __init__(self, array: Any) -> None:
-        self.array = array
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Bits) and bool(np.array_equal(self.array, other.array))
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-def weights(root: Path, run: Any) -> dict[str, Bits]:
-    """The final weights of a run."""
-    folder = Layout(root).pretraining(run.id) / "checkpoints" / f"step-{run.recipe.stages[-1].steps:08d}"
-    return {name: Bits(array) for name, array in load_file(folder / "model.safetensors").items()}
-
-
-def losses(root: Path, run: Any) -> list[float]:
-    """The losses of all steps of a run."""
-    lines = read_lines(Layout(root).pretraining(run.id) / "metrics.jsonl")
-    return [line["loss"] for line in lines if "loss" in line]
-
-
-def alone(root: Path, run: Any, processes: int) -> Path:
-    """The run on this machine with some processes."""
-    write_tiny_run(root, run, processes=processes)
-    finish(root, reference(run))
-    return root
