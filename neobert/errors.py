@@ -40,13 +40,8 @@ class ParityOff(Exception):
 
 def exit_code(error: BaseException) -> int:
     """The documented exit code of an error."""
-    if isinstance(error, ValueError):
-        return EXIT_REFUSED
-    if isinstance(error, MissingData):
-        return EXIT_MISSING
-    if isinstance(error, ParityOff):
-        return EXIT_OFF
-    return EXIT_RUN_FAILED
+    codes = {ValueError: EXIT_REFUSED, MissingData: EXIT_MISSING, ParityOff: EXIT_OFF}
+    return next((code for kind, code in codes.items() if isinstance(error, kind)), EXIT_RUN_FAILED)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -15,8 +15,6 @@ from neobert.errors import DamagedFile, MissingData
 from neobert.files import sha256_of
 from tests.support.small_corpora import REAL_DATA, texts, write_table
 
-TINY_WORLD = 500
-
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -30,18 +28,6 @@ def folder(tmp_path: Path) -> Path:
     write_table(root / "glue" / "mnli" / "validation_matched.parquet", {"label": [0]})
     train_wordpiece(texts(50), 100).save(root / "tokenizers" / "bert-base-uncased")
     return root
-
-
-@pytest.fixture
-def tiny_world(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The synthetic generators replaced by a few sentences."""
-
-    def documents(corpus: str, *, documents: int, seed: int = 0) -> Iterator[str]:
-        return iter(texts(documents, seed=list(CORPORA).index(corpus)))
-
-    monkeypatch.setattr(synthetic, "corpus_documents", documents)
-    monkeypatch.setattr(synthetic, "task_examples", lambda task, split, *, seed=0: {"label": [task, split]})
-    monkeypatch.setattr(synthetic, "VERSION", 7)
 
 
 def test_files_are_read_in_the_order_of_their_names(folder: Path) -> None:
@@ -128,28 +114,19 @@ def test_missing_things_are_one_clear_sentence(folder: Path) -> None:
     assert source.tokenizer("wordpiece", 100, folder).vocabulary_size == 100
 
 
-@pytest.mark.usefixtures("tiny_world")
-def test_synthetic_origins_name_the_version_and_what_decides_the_bytes() -> None:
-    source = open_source("synthetic", synthetic_documents=30)
-    assert source.label == "synthetic" and source.trains_tokenizers
-    assert source.corpus_origin("web") == "synthetic:v7:documents=30"
-    assert len(list(source.documents("web"))) == 30
-    assert source.tokenizer_origin("bpe", 330) == "synthetic:v7:bpe:documents=4000:vocabulary=330"
-    assert set(source.tasks().values()) == {None}
-    assert source.task_examples("cola", "train") == {"label": ["cola", "train"]}
-    with pytest.raises(ValueError, match="split of mnli 'validation'"):
-        source.task_examples("mnli", "validation")
-
-
-@pytest.mark.usefixtures("tiny_world")
 def test_synthetic_tokenizers_are_equally_large_trained_once_and_do_not_depend_on_the_documents(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(SyntheticSource, "tokenizer_documents", TINY_WORLD)
+    def documents(corpus: str, *, documents: int) -> Iterator[str]:
+        return iter(texts(documents, seed=list(CORPORA).index(corpus)))
+
+    monkeypatch.setattr(synthetic, "corpus_documents", documents)
+    monkeypatch.setattr(SyntheticSource, "tokenizer_documents", 500)
     small, large = (open_source("synthetic", synthetic_documents=number) for number in (30, 60))
     sizes = {small.tokenizer(name, 330, tmp_path).vocabulary_size for name in ("wordpiece", "bpe")}
     assert sizes == {330}
     assert small.tokenizer_origin("bpe", 330) == large.tokenizer_origin("bpe", 330)
+    assert small.corpus_origin("web") != large.corpus_origin("web")
     monkeypatch.setattr(synthetic, "corpus_documents", None)
     assert large.tokenizer("bpe", 330, tmp_path).vocabulary_size == 330
 

@@ -85,24 +85,14 @@ def test_documents_are_spaced_lower_case_sentences(corpus: str) -> None:
         assert not re.search(r"\ba [aeiou]", document) and not re.search(r"\ban [^aeiou]", document)
 
 
-def test_web_has_more_distinct_words_and_a_longer_tail_than_wikibook() -> None:
+def test_documents_are_short_and_web_has_more_words_and_the_tail_that_a_long_context_stage_needs() -> None:
     corpora = {corpus: documents(corpus)[:2000] for corpus in CORPORA}
     vocabulary = {name: {word for text in texts for word in text.split()} for name, texts in corpora.items()}
     lengths = {name: sorted(len(text.split()) for text in texts) for name, texts in corpora.items()}
+    assert all(statistics.median(each) < 48 for each in lengths.values())
     assert len(vocabulary["web"]) > 1.5 * len(vocabulary["wikibook"])
     assert lengths["web"][-40] > 1.5 * lengths["wikibook"][-40]
-
-
-def test_web_has_the_length_tail_that_a_long_context_stage_needs() -> None:
-    lengths = [len(text.split()) for text in documents("web")[:2000]]
-    assert sum(length > 64 for length in lengths) >= 0.10 * len(lengths)
-    assert sum(length > 128 for length in lengths) >= 0.03 * len(lengths)
-    assert max(lengths) > 200
-
-
-@pytest.mark.parametrize("corpus", CORPORA)
-def test_most_documents_are_short(corpus: str) -> None:
-    assert statistics.median(len(text.split()) for text in documents(corpus)[:500]) < 48
+    assert lengths["web"][-200] > 64 and lengths["web"][-60] > 128 and lengths["web"][-1] > 200
 
 
 @pytest.mark.parametrize(("task", "split"), SPLITS)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from neobert.identity import leaves
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 CODE = ("ablations", "neobert", "reports", "sweeps")
 FIELD = "    corpus: str\n"
@@ -66,19 +68,7 @@ def planned(root: Path, runs: Path, *flags: str) -> str:
 
 def ids_of(plan: str) -> set[str]:
     """Every id that a plan names."""
-    found: set[str] = set()
-
-    def walk(value: object) -> None:
-        if isinstance(value, dict):
-            found.update(item for key, item in value.items() if key == "id" and isinstance(item, str))
-            for item in value.values():
-                walk(item)
-        elif isinstance(value, list):
-            for item in value:
-                walk(item)
-
-    walk(json.loads(plan))
-    return found
+    return {str(value) for path, value in leaves(json.loads(plan)).items() if path.rsplit(".")[-1] == "id"}
 
 
 def test_no_id_changes_and_another_value_is_another_id(changed: Path, tmp_path: Path) -> None:

@@ -17,14 +17,11 @@ class Job:
 
     job: str
     """``12``, or ``12_3`` for an element; the elements that wait together are one entry such as ``12_[4-7]``."""
-    name: str
     state: str
     nodes: str
     """Where it runs or ran last, as SLURM writes it (``node[1-2]``); empty when it has not run."""
     restarts: int
     reason: str
-    exit_code: str
-    """``code:signal``"""
 
 
 @dataclass
@@ -118,10 +115,8 @@ def _job(line: str) -> Job:
     waiting = f"[{element}]" if not element.isdigit() else element
     return Job(
         job=f"{array}_{waiting}" if array else fields["JobId"],
-        name=fields["JobName"],
         state=fields["JobState"],
         nodes="" if fields["NodeList"] == "(null)" else fields["NodeList"],
         restarts=int(fields["Restarts"]),
         reason=fields["Reason"],
-        exit_code=fields["ExitCode"],
     )

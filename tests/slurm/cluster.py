@@ -19,7 +19,6 @@ import tempfile
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from tests.slurm.clients import Clients
@@ -55,16 +54,9 @@ class Cluster(Clients):
     _munged: Daemon | None = field(default=None, init=False)
     _controller: Daemon | None = field(default=None, init=False)
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
-
     # Start and end
 
-    def start(self) -> None:
+    def __enter__(self) -> Self:
         """Bring everything up and wait until all nodes are idle."""
         self.folder = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))  # a socket's path must be short
         self.folder.chmod(0o755)
@@ -75,10 +67,11 @@ class Cluster(Clients):
             self.restore()
         except BaseException as error:
             error.add_note(self.log_tails("*"))
-            self.close()
+            self.__exit__()
             raise
+        return self
 
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """Kill everything, jobs included, and remove the folder."""
         for node in self.nodes.values():
             node.power_cut()
@@ -97,14 +90,6 @@ class Cluster(Clients):
 
     # What a test does to it
 
-    def crash(self, node: str) -> None:
-        """A power cut: slurmd, step daemons and tasks are gone at once. The controller sees it after about 30 s."""
-        self.nodes[node].power_cut()
-
-    def kill_slurmd(self, node: str) -> None:
-        """kill −9 of slurmd: what runs on ``node`` runs on, out of sight. The controller sees it after about 30 s."""
-        self.nodes[node].kill_slurmd()
-
     def declare_down(self, node: str) -> None:
         """Spare a test the wait: the controller takes ``node`` for down now (NODE_FAIL, requeue). Until it is revived
         nothing is started there."""
@@ -113,20 +98,13 @@ class Cluster(Clients):
             self.client("scontrol", "update", f"NodeName={node}", f"State={state}", "Reason=test")
 
     def revive(self, node: str) -> None:
-        """After :meth:`crash` an empty node, after :meth:`kill_slurmd` a new slurmd beside the old tasks; once it has
-        registered. A controller that had not seen the loss learns of it now; one that is down is not waited for."""
-        if self._controller is None:
-            self.nodes[node].power_on()
-            return
+        """After a power cut an empty node, after the end of slurmd alone a new one beside the old tasks; once it has
+        registered. A controller that had not seen the loss learns of it now."""
         before = self._registered(node)  # in whole seconds: the next start must fall into another one
         until(lambda: datetime.now() > before + timedelta(seconds=1), 10, "a later second")
         self.nodes[node].power_on()
         until(lambda: self._registered(node) > before, START_SECONDS, f"{node} registered")
         until(lambda: self._in_service(node), START_SECONDS, f"{node} in service")
-
-    def run_on(self, node: str, *command: str) -> str:
-        """What ``command`` prints, run on ``node`` (process ids are those of the jobs there); CalledProcessError."""
-        return self.nodes[node].run(*command)
 
     def kill_controller(self) -> None:
         """kill −9 of slurmctld. Jobs run on; clients hang for about 9 s and fail. What happened in the last seconds is

@@ -71,7 +71,7 @@ class Node:
             self._slurmd = start_daemon(self._inside("slurmd", "-D", "-N", self.name), output, self.environment)
 
     def power_cut(self) -> None:
-        """Kill everything on the node at once; nothing of it is left on return."""
+        """Kill everything on the node at once; nothing of it is left. The controller sees it after about 30 s."""
         if self._machine is not None:
             os.kill(self._first, signal.SIGKILL)
             self._machine.wait()  # unshare ends after its child, and the kernel lets that child end last of all
@@ -81,7 +81,7 @@ class Node:
         self._orphans = False
 
     def kill_slurmd(self) -> None:
-        """kill −9 of slurmd alone: its step daemons and tasks live on."""
+        """kill −9 of slurmd alone: its step daemons and tasks live on. The controller sees it after about 30 s."""
         assert self._slurmd is not None, f"slurmd of {self.name} does not run"
         process = (self.folder / f"slurmd.{self.name}.pid").read_text().strip()
         self.run("kill", "-KILL", process)

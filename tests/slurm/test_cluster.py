@@ -61,7 +61,7 @@ def test_an_array_has_at_most_max_array_size_elements(cluster: Cluster) -> None:
 def test_the_job_of_a_crashed_node_ends_unsignalled_and_runs_again_elsewhere(cluster: Cluster, folder: Path) -> None:
     job, lost = running(cluster, REQUEUES, "--signal=USR2@5")
     wait_for_more(folder / lost)
-    cluster.crash(lost)
+    cluster.nodes[lost].power_cut()
     written = lines(folder / lost)
     cluster.declare_down(lost)
     wait_for_requeue(cluster, job)
@@ -76,7 +76,7 @@ def test_the_job_of_a_crashed_node_ends_unsignalled_and_runs_again_elsewhere(clu
 def test_the_task_of_a_killed_slurmd_runs_on_beside_its_requeued_copy(cluster: Cluster, folder: Path) -> None:
     job, lost = running(cluster, BEATS)
     wait_for_more(folder / lost)
-    cluster.kill_slurmd(lost)
+    cluster.nodes[lost].kill_slurmd()
     cluster.declare_down(lost)
     wait_for_requeue(cluster, job)
     second = cluster.jobs()[job].nodes

@@ -95,7 +95,7 @@ def test_a_node_that_loses_power_costs_a_checkpoint_interval(
     """NODE_FAIL: SLURM requeues the job elsewhere, the claim of the dead runs out, the work goes on."""
     study, job = Study.underway(cluster, tmp_path, RUN)
     node = cluster.jobs()[job].nodes
-    cluster.crash(node)
+    cluster.nodes[node].power_cut()
     cluster.declare_down(node)
     study.wait_until_done(300)
     assert cluster.jobs()[job].restarts == 1
@@ -111,7 +111,7 @@ def test_an_orphan_and_its_requeued_copy_publish_once(
     """slurmd is killed: the old task runs on beside the copy. One of them publishes, nothing is mixed."""
     study, job = Study.underway(cluster, tmp_path, RUN)
     node = cluster.jobs()[job].nodes
-    cluster.kill_slurmd(node)
+    cluster.nodes[node].kill_slurmd()
     cluster.declare_down(node)
     study.wait_until_done(300)
     cluster.wait_for(job, {"COMPLETED"}, 120)
@@ -125,14 +125,14 @@ def test_a_frozen_orphan_that_wakes_up_publishes_nothing(
     """The old task is stopped past its lease while the copy goes on; awake again, it finds itself fenced."""
     study, job = Study.underway(cluster, tmp_path, long_run(6_000))
     node = cluster.jobs()[job].nodes
-    pids = cluster.run_on(node, "pgrep", "-f", "^[^ ]*python[^ ]* -u -m submitit").split()
-    cluster.kill_slurmd(node)
+    pids = cluster.nodes[node].run("pgrep", "-f", "^[^ ]*python[^ ]* -u -m submitit").split()
+    cluster.nodes[node].kill_slurmd()
     for pid in pids:
-        cluster.run_on(node, "kill", "-STOP", pid)
+        cluster.nodes[node].run("kill", "-STOP", pid)
     cluster.declare_down(node)
     until(lambda: study.owners == 2, 240, "the copy's claim")
     for pid in pids:
-        cluster.run_on(node, "kill", "-CONT", pid)
+        cluster.nodes[node].run("kill", "-CONT", pid)
     study.wait_until_done(300)
     assert study.outcome() == undisturbed(tmp_path / "undisturbed", study.run)
     assert "taken over" in study.logs()
@@ -143,7 +143,7 @@ def test_half_a_job_that_is_lost_is_no_success(cluster: Cluster, tmp_path: Path)
     """One of two nodes dies: whatever SLURM calls the job, there is no record, and the same command goes on."""
     run = long_run()
     study, job = Study.underway(cluster, tmp_path / "hit", run, nodes=2, sbatch=("no-kill", "nodelist=node1,node2"))
-    cluster.crash("node2")
+    cluster.nodes["node2"].power_cut()
     cluster.declare_down("node2")
     until(lambda: study.owners == 2 or job not in live(cluster), 120, "the end of the broken group")
     if not study.is_done:
