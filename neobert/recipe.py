@@ -50,11 +50,8 @@ class Value(BaseModel):
 
     @classmethod
     def read(cls, content: Any) -> Self:
-        """A value from JSON that this or an older version wrote: fields that were added since are neutral.
-
-        Raises:
-            ValueError: a field is missing, unknown or impossible.
-        """
+        """A value from JSON that this or an older version wrote: fields that were added since are neutral. ValueError
+        where a field is missing, unknown or impossible."""
         return cls.model_validate(content, context=_READING)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:

@@ -214,7 +214,7 @@ class Submitter:
             elements=job.elements,
             logs=str(folder.relative_to(root)),
             snapshot=str(snapshot.relative_to(root)),
-            resources=job.resources.model_copy(update={"setup": ()}),  # it may hold secrets
+            resources=plain(job.resources.model_copy(update={"setup": ()})),  # it may hold secrets
             at=time.time(),
             runs=str(root),
         )

@@ -276,12 +276,7 @@ def require_room(folder: Path, missing_bytes: int) -> None:
 
 @contextmanager
 def sole_prefetch(folder: Path) -> Iterator[None]:
-    """While it is open no other process selects for the folder or brings into it.
-
-    Raises:
-        RunFailed: another process is at it.
-        DamagedFile: the folder's notes lie outside.
-    """
+    """While it is open no other process selects for the folder or brings into it; RunFailed where another one does."""
     claim = acquire(inside(folder, f"{WORK_FOLDER}/claims"))
     if claim is None:
         raise RunFailed(f"another prefetch is at work on {folder}: wait for its end")
@@ -290,11 +285,8 @@ def sole_prefetch(folder: Path) -> Iterator[None]:
 
 
 def bring(folder: Path, selection: Selection, *, workers: int, report: Callable[[str], None]) -> list[Exception]:
-    """Make the folder hold what the selection lists; what could not be brought, and why. Call it as the sole one.
-
-    Raises:
-        OSError: the disk refuses.
-    """
+    """Make the folder hold what the selection lists; what could not be brought, and why. Call it as the sole one;
+    OSError where the disk refuses."""
     staging = inside(folder, f"{WORK_FOLDER}/staging")
     shutil.rmtree(staging, ignore_errors=True)
     write_manifest(folder, selection.manifest)

@@ -40,12 +40,8 @@ class Pair(NamedTuple):
 
 
 def own_pairs(path: Path) -> Iterator[Pair]:
-    """The pairs of a person's own file, in its order; a missing text counts as an empty one.
-
-    Raises:
-        DamagedFile: it cannot be read.
-        ValueError: it lacks a column, or a text is none.
-    """
+    """The pairs of a person's own file, in its order; a missing text counts as an empty one. DamagedFile where it
+    cannot be read, ValueError where it lacks a column, or a text is none."""
     for number, row in enumerate(read_rows(path, ("query", "document"))):
         negatives = tuple(text for column in NEGATIVE_COLUMNS for text in _listed(row.get(column)))
         yield _checked(Pair(row["query"] or "", row["document"] or "", negatives), f"{path}, row {number}")
@@ -134,11 +130,8 @@ class DeclaredSet:
         return tuple(Repository(self.repository, pattern, branch=CONVERTED) for pattern in patterns)
 
     def read(self, files: Sequence[Path]) -> Iterator[Pair]:
-        """The pairs of files that lie as on the hub. Those of a similarity task come with their scores.
-
-        Raises:
-            DamagedFile, ValueError: a file cannot be read, lacks a column, or a text is none.
-        """
+        """The pairs of files that lie as on the hub. Those of a similarity task come with their scores. Raises as
+        `own_pairs`."""
         pairs = self._joined(files) if self.retrieval else self._rows(files)
         for number, pair in enumerate(pairs):
             yield _checked(pair, f"{self.title}, pair {number}")

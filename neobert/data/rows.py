@@ -423,11 +423,8 @@ class StepIterator:
         return {"step": self.step, "streams": [dict(stream.place) for stream in self.streams]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue with exactly the steps that would have come after `state` was taken.
-
-        Raises:
-            ValueError: the state belongs to another packing or mixture.
-        """
+        """Continue with exactly the steps that would have come after `state` was taken; ValueError where it belongs to
+        another packing or mixture."""
         if [stream.keys() for stream in state["streams"]] != [stream.place.keys() for stream in self.streams]:
             raise ValueError(f"the saved state {dict(state)} belongs to another packing or mixture: start the run anew")
         self.step = state["step"]

@@ -445,10 +445,7 @@ class Documents:
 
     def truncated(self, context: int) -> "Documents":
         """The documents cut to `context` tokens, specials included; the rest is never seen, as in the released code.
-
-        Raises:
-            ValueError: the context has no room for a token beside the specials.
-        """
+        ValueError where the context has no room for a token beside the specials."""
         return Documents(self.corpus, self.numbers, np.minimum(self.lengths, _room(context)))
 
     def split(self, context: int) -> "Documents":

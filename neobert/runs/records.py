@@ -173,11 +173,7 @@ def publish_record(path: Path, record: dict[str, Any]) -> bool:
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """One record.
-
-    Raises:
-        DamagedFile: torn, changed, no record, or of a newer schema version.
-    """
+    """One record; DamagedFile where it is torn, changed, no record, or of a newer schema version."""
     record = read_sealed(path)
     if "kind" not in record or "id" not in record:
         raise DamagedFile(f"{path} is no record: it lacks kind and id")
@@ -185,11 +181,7 @@ def read_record(path: Path) -> dict[str, Any]:
 
 
 def read_selection(path: Path) -> dict[str, Any]:
-    """What closes a study; one of an early version is not sealed.
-
-    Raises:
-        DamagedFile: it is torn, or was changed after it was written.
-    """
+    """What closes a study, read as `read_sealed` does; one of an early version is not sealed."""
     content = read_json(path)
     if not isinstance(content, dict) or "trial" not in content or {"schema", "checksum"} & content.keys():
         return read_sealed(path)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_args
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, ValidationError
+from pydantic import ConfigDict, Field, NonNegativeFloat, PositiveFloat, PositiveInt, ValidationError
 
 from neobert.errors import MissingData, did_you_mean
 from neobert.files import append_line, damaged_lines, mend_lines, read_lines
@@ -142,7 +142,10 @@ class Submission(Value):
     """A job (or an array of `elements`) that SLURM accepted. Folders are relative to the folder of `runs`.
 
     A copy of the folder has the lines as well, but not the jobs. Lines from before it was noted are taken for its own.
+    What other versions add is read past: a job that is not known is taken for one that its launcher lost.
     """
+
+    model_config = ConfigDict(extra="ignore")
 
     job: str
     name: str
@@ -152,7 +155,7 @@ class Submission(Value):
     elements: PositiveInt | None
     logs: str
     snapshot: str
-    resources: Resources
+    resources: Mapping[str, Any]
     at: NonNegativeFloat
     runs: str | None = None
 
@@ -164,7 +167,7 @@ def note_submission(layout: Layout, submission: Submission) -> None:
 
 
 def read_submissions(layout: Layout) -> list[Submission]:
-    """All submissions, oldest first; damaged lines are reported and left out, those of another version left out."""
+    """All submissions, oldest first; damaged lines are reported and left out, those that lack something left out."""
     path, found = layout.submissions, []
     for number in damaged_lines(path):
         print(f"{path} line {number} is damaged: the job that it told of is not known", file=sys.stderr)

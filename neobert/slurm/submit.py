@@ -63,11 +63,8 @@ def answers() -> bool:
 
 
 def live_jobs() -> dict[str, str]:
-    """The names of this user's jobs that wait or run, by id (arrays: of the array), whoever submitted them.
-
-    Raises:
-        RunFailed: the controller does not answer, so nobody can know.
-    """
+    """The names of this user's jobs that wait or run, by id (arrays: of the array), whoever submitted them; RunFailed
+    where the controller does not answer, so that nobody can know."""
     answer = _client(["squeue", "--noheader", "--me", "--format=%F %j"])
     if answer.returncode:
         raise RunFailed(f"squeue does not answer ({answer.stderr.strip()}): nothing was submitted, try again later")

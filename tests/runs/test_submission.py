@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ablations.run import main
+from neobert.files import line_bytes, read_lines
 from neobert.runs.layout import Layout
 from neobert.runs.optuna_view import cause_of, storage_address, without_password
 from neobert.slurm.profile import Resources, read_submissions
@@ -83,6 +84,17 @@ def test_what_a_killed_launcher_submitted_but_did_not_note_is_cancelled_and_sent
     lost = max(live(slurm) - {"99"})
     assert submit(runs) == 0
     assert cancelled(slurm) == {lost} and live(slurm) == jobs(runs) | {"99"}
+
+
+def test_jobs_that_a_later_version_submitted_are_known(slurm: FakeSlurm, runs: Path) -> None:
+    """A job that is not known is taken for one that a killed launcher lost, and cancelled."""
+    submit(runs)
+    path = runs / "submissions.jsonl"
+    lines = [line | {"later": 1, "resources": line["resources"] | {"later": 1}} for line in read_lines(path)]
+    path.write_bytes(b"".join(map(line_bytes, lines)))
+    before = live(slurm)
+    assert submit(runs) == 0
+    assert not cancelled(slurm) and live(slurm) == before == jobs(runs)
 
 
 def test_a_controller_that_hangs_is_told_in_a_sentence(
