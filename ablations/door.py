@@ -229,12 +229,9 @@ class TrainedVariant:
                     entry = part_entry(layout, trial)
                     rows.append({"task": study.task, **plain(trial.point), "trial": trial.id, **entry})
         for evaluation in only(row.runs, ReadoutEvaluation):
-            for part in evaluation.parts(layout):
+            for readout, part in zip(evaluation.readouts, evaluation.parts(layout), strict=True):
                 scores = read_record(part.record)["scores"]
-                rows += [
-                    {"readout": part.run.readout, "corpus": name, "value": each["value"]}
-                    for name, each in scores.items()
-                ]
+                rows += [{"readout": readout, "corpus": name, "value": each["value"]} for name, each in scores.items()]
         return pd.DataFrame(rows)
 
     def export(self, target: Target, out: str | Path) -> Path:

@@ -419,7 +419,8 @@ def _measured(layout: Layout, evaluation: EmbeddingEvaluation) -> dict[str, Any]
 
 def _read_out(layout: Layout, evaluation: ReadoutEvaluation) -> dict[str, Any]:
     """The value of each readout that has a record, by readout and corpus."""
-    records = {part.run.readout: read_record(part.record) for part in evaluation.parts(layout) if part.is_done}
+    parts = zip(evaluation.readouts, evaluation.parts(layout), strict=True)
+    records = {readout: read_record(part.record) for readout, part in parts if part.is_done}
     scores = {
         readout: {corpus: score["value"] for corpus, score in record["scores"].items()}
         for readout, record in records.items()
@@ -534,8 +535,7 @@ def part_entry(layout: Layout, part: Part) -> dict[str, Any]:
 def task_entries(layout: Layout, evaluation: EmbeddingEvaluation) -> list[dict[str, Any]]:
     """One entry a task; scores are −1..1, None where there is no record yet."""
     encoder, entries = evaluation.encoder, []
-    for part in evaluation.parts(layout):
-        task = part.run.task
+    for task, part in zip(evaluation.tasks, evaluation.parts(layout), strict=True):
         texts = read_record(part.record)["texts"] if part.is_done else {}
         entries.append(
             {
