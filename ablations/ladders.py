@@ -2,8 +2,8 @@
 
 A ladder is a Python file in the form of `ablations/ladder.py`. Its variants are those that stand in it by name, also in
 lists and mappings. All else is optional: TITLE of reports, FACTORS for designs, SCALES, SAMPLE, TRANSFER_TASK and
-TRANSFERRED_TASKS, PUBLISHED and PRINTED_AS. One ladder is in use at a time. Run files hold whole recipes, so that
-workers and jobs read no ladder, and an edited file changes nothing of what was planned.
+TRANSFERRED_TASKS, PUBLISHED, PUBLISHED_AS and PRINTED_AS. One ladder is in use at a time. Run files hold whole recipes,
+so that workers and jobs read no ladder, and an edited file changes nothing of what was planned.
 """
 
 import argparse
@@ -35,6 +35,7 @@ OFFERED_SCALES = ("smoke", "laptop", "proxy", "paper")
 """The scales that commands take under every ladder."""
 REFUSED_NAME = re.compile(r"\.\.|\s|@(steps|rate)|^F:|^all$|^$")
 """What commands read otherwise: ranges, shares of the steps, rates, cells of factorials."""
+SOURCE_NAME = re.compile(r"\w[^`$\\\n]*")
 SCALE_NAME = re.compile(r"[a-z][a-z0-9_-]*")
 HASH_DIGITS = 12
 
@@ -45,8 +46,9 @@ class Ladder:
 
     `given` is what --ladder named, empty for the paper's; `title` stands above its reports. `scales` are those that it
     adds to the common ones. External models are measured as `root` is. `sample` is pre-trained by sweeps where nothing
-    is trained yet. `published` is a folder of CSV files with numbers to compare with, `printed_as` the names that
-    variants have there. `code` is the content of the file of a ladder of one's own.
+    is trained yet. `published` is a folder of CSV files with numbers to compare with, `published_as` what sentences
+    call the work that prints them, `printed_as` the names that variants have there. `code` is the content of the file
+    of a ladder of one's own.
     """
 
     given: str
@@ -58,6 +60,7 @@ class Ladder:
     transfer_task: str
     transferred_tasks: tuple[str, ...]
     published: Path | None
+    published_as: str
     printed_as: Mapping[str, str]
     code: bytes = b""
 
@@ -70,6 +73,16 @@ class Ladder:
     def flag(self) -> str:
         """What commands need to use it, with a space before it; empty for the paper's."""
         return f" --ladder {self.given}" if self.given else ""
+
+    @property
+    def published_source(self) -> str:
+        """The work that prints the published numbers, without an article."""
+        return self.published_as.removeprefix("the ")
+
+    @property
+    def not_kept(self) -> str:
+        """What variants are called that are not kept."""
+        return "not kept" if self.given else "discarded"
 
     @cached_property
     def steps(self) -> "dict[str, Variant]":
@@ -109,6 +122,12 @@ class Ladder:
         """What run files say of it; nothing of the paper's."""
         return {"ladder": self.name, "ladder_sha256": hashlib.sha256(self.code).hexdigest()} if self.given else {}
 
+    def is_named(self, label: str | None, layout: "Layout") -> bool:
+        """Whether a run's label names this ladder's file, or the one of which it is the copy beside the runs."""
+        if not self.given or label is None:
+            return self.name == (label or "")
+        return self.name in (label, layout.ladder(label, self.labels["ladder_sha256"][:HASH_DIGITS]).name)
+
     def keep(self, layout: "Layout") -> None:
         """Write the file of one's own ladder beside the runs that are planned from it."""
         from neobert.files import replace_file
@@ -125,8 +144,11 @@ _papers: list[Ladder] = []
 
 def current() -> Ladder:
     """The ladder in use: the paper's unless `using` says otherwise."""
-    if (own := _used.get()) is not None:
-        return own
+    return _used.get() or papers()
+
+
+def papers() -> Ladder:
+    """The ladder of the paper."""
     if not _papers:
         _papers.append(_ladder_of(importlib.import_module(PAPERS), ""))
     return _papers[0]
@@ -206,6 +228,8 @@ def load(given: str) -> Ladder:
         MissingData: there is no such file or module.
         ValueError: it cannot be run, or what it declares is no ladder.
     """
+    if given == PAPERS:
+        return papers()
     path = Path(given)
     is_file = path.suffix == ".py" or "/" in given or path.is_file()
     return _run_file(path, given) if is_file else _import_module(given)
@@ -258,7 +282,7 @@ def _ladder_of(module: ModuleType, given: str, code: bytes = b"") -> Ladder:
     Raises:
         ValueError: there are no variants, two of one name, one without its parent, or a name of another kind.
     """
-    from ablations import ladder as papers
+    from ablations import ladder as common
 
     declared = _variants_of(module)
     others: dict[str, Any] = {
@@ -266,9 +290,10 @@ def _ladder_of(module: ModuleType, given: str, code: bytes = b"") -> Ladder:
         "FACTORS": None,
         "SCALES": {},
         "SAMPLE": next(iter(declared.values())),
-        "TRANSFER_TASK": papers.TRANSFER_TASK,
-        "TRANSFERRED_TASKS": papers.TRANSFERRED_TASKS,
+        "TRANSFER_TASK": common.TRANSFER_TASK,
+        "TRANSFERRED_TASKS": common.TRANSFERRED_TASKS,
         "PUBLISHED": None,
+        "PUBLISHED_AS": "the published study" if given else "the paper",
         "PRINTED_AS": {},
     }
     others |= {name: value for name, value in vars(module).items() if name in others}
@@ -287,6 +312,7 @@ def _ladder_of(module: ModuleType, given: str, code: bytes = b"") -> Ladder:
         transfer_task=others["TRANSFER_TASK"],
         transferred_tasks=tuple(others["TRANSFERRED_TASKS"]),
         published=others["PUBLISHED"],
+        published_as=others["PUBLISHED_AS"],
         printed_as=others["PRINTED_AS"],
         code=code,
     )
@@ -339,6 +365,8 @@ def _refuse_other_kinds(declared: "Mapping[str, Variant]", others: Mapping[str, 
     ):
         if unknown := [value for value in values if value not in known]:
             raise ValueError(f"{name} has {unknown[0]!r}: {did_you_mean(str(unknown[0]), known)}")
+    if not isinstance(others["PUBLISHED_AS"], str) or not SOURCE_NAME.fullmatch(others["PUBLISHED_AS"]):
+        raise ValueError(f"PUBLISHED_AS has {others['PUBLISHED_AS']!r}: say who prints the numbers, as in 'the paper'")
     if others["PUBLISHED"] is not None and not others["PUBLISHED"].is_dir():
         raise ValueError(f"PUBLISHED names {others['PUBLISHED']}, which is no folder of CSV files")
 

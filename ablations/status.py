@@ -3,6 +3,7 @@
 
 python ablations/status.py                            every run
 python ablations/status.py --state failed --errors    what failed, with tracebacks
+python ablations/status.py --ladder FILE.py           what was planned from this ladder alone
 python ablations/status.py --watch                    drawn anew every 5 seconds until all is done or Ctrl-C
 
 `--json` is a list of rows with the keys of neobert/runs/index.py. No scheduler is asked: "submitted" means that a job
@@ -26,7 +27,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.text import Text
 
-from ablations.ladders import add_ladder_flag, on_ladder
+from ablations.ladders import add_ladder_flag, current, on_ladder
 from neobert.command_line import guarded, parser_from, seconds_of_a_day
 from neobert.console import logs, output, table
 from neobert.errors import EXIT_DONE, name_first
@@ -110,6 +111,8 @@ def _read(layout: Layout, options: argparse.Namespace) -> tuple[list[Row], list[
     """
     index = read_index(layout)
     rows = index.rows()
+    if options.ladder is not None:
+        rows = [row for row in rows if current().is_named(row.ladder, layout)]
     if options.variant:
         names = _variant_names(options.variant, rows)
         rows = [row for row in rows if names.intersection(row.variants)]
@@ -208,7 +211,7 @@ def _cells(row: Row, *, units: bool = False) -> list[str | None]:
     return [
         row.state,
         row.name,
-        ",".join(row.variants),
+        ",".join(row.variants) + (f" ({row.ladder})" if row.ladder and row.variants else ""),
         row.scale,
         labelled(_number(row.seed, "d"), "seed "),
         _progress(row),

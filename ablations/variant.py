@@ -187,8 +187,8 @@ def validated(tree: dict[str, Any], where: str) -> Recipe:
 
 @dataclass(frozen=True)
 class Variant:
-    """A node of the tree of variants. `kept` is False where the paper discarded it (grey in its Figure 1); `left_out`
-    are the modifications that a leave-one-out variant lacks."""
+    """A node of the tree of variants. `kept` is False where the paper discarded it (grey in its Figure 1), or the
+    author of another ladder did; `left_out` are the modifications that a leave-one-out variant lacks."""
 
     name: str
     title: str

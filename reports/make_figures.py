@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if not __package__:  # run as a script: its own folder is on sys.path, the repository with the packages is not
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ablations.ladders import add_ladder_flag, on_ladder
+from ablations.ladders import add_ladder_flag, current, on_ladder
 from neobert.command_line import Parser, guarded, refuse_no_folder
 from neobert.errors import EXIT_DONE, EXIT_OFF, MissingData
 from neobert.files import replace_file
@@ -132,8 +132,9 @@ def _print_summary(summary: dict[str, Any]) -> None:
         print(f"  no score: {', '.join(missing)}")
     print("\n".join(f"  {path}" for path in summary["files"]))
     if comparison := summary.get("comparison"):
+        where = current().published_as
         counts = ", ".join(f"{count} {verdict}" for verdict, count in comparison["verdicts"].items())
-        print(f"  beside the paper: {counts or 'no number has a counterpart'}")
+        print(f"  beside {where}: {counts or 'no number has a counterpart'}")
         print("\n".join(f"  {sentence}" for sentence in comparison["rank_agreements"]))
         if comparison["off"]:
             print(f"  off: {', '.join(comparison['off'])}")

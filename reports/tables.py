@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Records = Sequence[str] | str | Mapping[str, Sequence[str]]
 
-PAPER, THIS_STUDY = "paper", "this study"
+THIS_STUDY = "this study"
 DASH = "—"
 BINARY_ERROR = 1e-9
 """More than what a mean of decimal numbers loses in binary, less than what anybody prints."""
@@ -189,6 +189,11 @@ def number(value: float | None, digits: int = 1) -> str:
         return DASH
     text = f"{value + math.copysign(BINARY_ERROR, value):.{digits}f}"
     return text.removeprefix("-") if float(text) == 0 else text.replace("-", "−")
+
+
+def capitalized(text: str) -> str:
+    """The text with a capital first letter, the rest as it is."""
+    return text[:1].upper() + text[1:]
 
 
 def signed(value: float | None, digits: int) -> str:

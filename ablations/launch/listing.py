@@ -14,7 +14,7 @@ from typing import Any
 from rich.markup import escape
 
 from ablations.designs import ScaledDesign
-from ablations.ladders import ladder
+from ablations.ladders import current, ladder
 from ablations.launch.costs import Cost, PlanCosts, stage_flops
 from ablations.plan import ModelRow, PlannedRun, PlanRow, VariantRow
 from ablations.scales import scaled
@@ -93,9 +93,10 @@ def print_ladder(rows: Sequence[VariantRow], *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(entries, indent=1))
         return
+    not_kept = current().not_kept
     cells = [
         (
-            entry["name"] + ("" if entry["kept"] else " (another reading)" if "@" in entry["name"] else " (discarded)"),
+            entry["name"] + ("" if entry["kept"] else f" ({'another reading' if '@' in entry['name'] else not_kept})"),
             entry["parent"],
             escape(entry["title"]),
             escape("\n".join(change_text(path, change) for path, change in entry["delta"].items())),

@@ -81,7 +81,7 @@ class Row:
     runs is known where their job says how many GPUs it has; of studies never, since their records do not tell.
     `workers` are those at work and those that went silent; `heartbeat_at` (Unix seconds) is the last sign of anybody.
     `job` and `submitted_at` (Unix seconds) are those of the newest submission. `logs` are relative to the folder of
-    runs, as is `folder`.
+    runs, as is `folder`. `ladder` is the name of the file of one's own from which the run was planned.
     """
 
     kind: Kind
@@ -92,6 +92,7 @@ class Row:
     task: str | None = None
     stage: int | None = None
     variants: tuple[str, ...] = ()
+    ladder: str | None = None
     seed: int | None = None
     scale: str | None = None
     data: str | None = None
@@ -278,6 +279,7 @@ class Index:
         if row.kind == "corpus":
             reader = self.newest_submission[row.folder].references[row.folder].split("/")[-1]
             run_file = read_run_file(self.layout.pretraining(reader))
+            row = replace(row, ladder=run_file.labels.get("ladder"))
             return self._of_work(row, next(work for work in run_file.run.preparation if work.id == row.id))
         if not self.is_there(place / "run.json"):
             where = "no run.json" if self.is_there(place) else "no folder"
@@ -285,7 +287,8 @@ class Index:
         run_file = read_run_file(place)
         labels, run = run_file.labels, run_file.run
         variants = tuple(str(name) for name in labels.get("variants", ()))
-        row = replace(row, variants=variants, scale=labels.get("scale"), data=labels.get("data"), **run.columns)
+        row = replace(row, variants=variants, ladder=labels.get("ladder"))
+        row = replace(row, scale=labels.get("scale"), data=labels.get("data"), **run.columns)
         if run.id == row.id:
             return self._of_work(row, run)
         record = self.layout.record_of(row.folder)

@@ -23,7 +23,7 @@ from reports import published
 from reports.analysis.pairing import pair_glue
 from reports.analysis.resampling import StoredPredictions, resample
 from reports.scores import Group, Row, Seeds
-from reports.tables import Table, number, rules_between, signed
+from reports.tables import Table, capitalized, number, rules_between, signed
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -41,11 +41,11 @@ DEVELOPMENT_EXAMPLES = {
 }
 CORRELATIONS = ("cola", "stsb")
 TOLERANCE_REASON = (
-    "Tolerances: the paper prints one seed and no spread, so the only noise that both numbers surely have is that of "
+    "Tolerances: {published} prints one seed and no spread, so the only noise that both numbers surely have is that of "
     "the development examples. A task's standard error is √(p(1−p)/n) at the printed score (correlations: (1−r²)/√n), "
     "the average's follows from the eight of {model}; the tolerance is 1.96·√2 times that, plus 0.05 "
     "for rounding. The two models of a relative change were scored on the same examples: its standard error is that of "
-    "our own change over paired resamples of them, and the paper's change is taken to have that of one of our seeds. "
+    "our own change over paired resamples of them, and {published}'s change is taken to have that of one of our seeds. "
     "Without stored predictions the two models are taken as independent, which is at most too wide. A printed change "
     "that is no larger than its tolerance is not resolvable: no change, or one of the opposite sign, would agree with "
     "it too. Noise between seeds comes on top and is not in it."
@@ -71,7 +71,10 @@ def tolerance_of(error: float) -> float:
 def tolerance_reason() -> str:
     """How tolerances come about."""
     printed = [f"{row.model} in Table 3" for _, row in published.printed_checkpoints()]
-    return TOLERANCE_REASON.format(model=printed[-1] if printed else "a model that has the average in each task")
+    return TOLERANCE_REASON.format(
+        published=current().published_as,
+        model=printed[-1] if printed else "a model that has the average in each task",
+    )
 
 
 def average_tolerance(average: float) -> float:
@@ -296,14 +299,14 @@ def comparison_table(numbers: pd.DataFrame, agreements: Sequence[RankAgreement],
     counts = sorted(numbers.verdict.value_counts().items())
     listed = ", ".join(f"{count} {verdict}" for verdict, count in counts) or "none"
     return Table(
-        title=f"Beside the paper (scale {group.scale}, data {group.data})",
+        title=f"Beside {current().published_as} (scale {group.scale}, data {group.data})",
         shown=pd.DataFrame(
             {
                 "Published in": numbers.published_in,
                 "Number": numbers.number,
                 "Unit": numbers.unit,
                 "Ours": numbers.ours.map(number),
-                "Paper": numbers.paper.map(number),
+                capitalized(current().published_source): numbers.paper.map(number),
                 "Difference": [signed(difference, 1) for difference in numbers.difference],
                 "Tolerance": numbers.tolerance.map(number),
                 "Verdict": numbers.verdict,
@@ -314,10 +317,11 @@ def comparison_table(numbers: pd.DataFrame, agreements: Sequence[RankAgreement],
         alignment="lllrrrrll",
         notes=(
             f"{len(numbers)} of {count_published()} published numbers have a counterpart: {listed}. Only paper scale "
-            "on the paper's data is comparable; nothing in this study is tuned to these numbers.",
+            f"on {current().published_as}'s data is comparable; nothing in this study is tuned to these numbers.",
             *agreement_sentences(agreements),
             tolerance_reason(),
-            "Not compared: rows of Table 3 that the paper copied from others (other protocols), and Tables 4, 5 and 9.",
+            f"Not compared: rows of Table 3 that {current().published_as} copied from others (other protocols), and "
+            "Tables 4, 5 and 9.",
         ),
         rules=rules_between(numbers.published_in),
     )
@@ -328,9 +332,9 @@ def agreement_sentences(agreements: Sequence[RankAgreement]) -> list[str]:
     none = "Rank agreement: fewer than three variants have numbers that can be compared with each other."
     return [
         f"Rank agreement in {each.readout} over {', '.join(each.variants)}: Kendall's τ {number(each.tau, 2)}, a "
-        f"description without an interval; {each.pairs[0]:g} of {each.pairs[1]} pairs ordered as in the paper "
-        f"(decision accuracy {100 * each.pairwise_accuracy:.0f} %), {each.decisions[0]} of {each.decisions[1]} steps "
-        "help or hurt as there."
+        f"description without an interval; {each.pairs[0]:g} of {each.pairs[1]} pairs ordered as in "
+        f"{current().published_as} (decision accuracy {100 * each.pairwise_accuracy:.0f} %), "
+        f"{each.decisions[0]} of {each.decisions[1]} steps help or hurt as there."
         for each in agreements
     ] or [none]
 

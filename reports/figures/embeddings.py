@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from ablations.ladders import current
 from neobert.data.mteb_tasks import BENCHMARKS, count_by_category, suites_of
 from neobert.runs.records import ENGLISH_SUITE, ENGLISH_SUITE_V2, TASKS_IN_SUITE, Category, Protocol
 from reports import published
@@ -27,7 +28,7 @@ from reports.figures.drawing import (
 from reports.figures.glue_tables import print_estimate
 from reports.notes import warnings
 from reports.scores import POINTS_OF_SCORE, Estimate, Group, Seeds, flat_mean
-from reports.tables import DASH, PAPER, THIS_STUDY, Table, frame_of, number
+from reports.tables import DASH, THIS_STUDY, Table, capitalized, frame_of, number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -253,7 +254,7 @@ def _are_v2(rows: Sequence[EmbeddingRow]) -> bool:
 
 
 def _paper_cells(row: published.PublishedScores, header: Sequence[str]) -> list[str]:
-    cells = [PAPER, row.name, ENGLISH_SUITE, *(number(row.scores[name]) for name in TITLES)]
+    cells = [current().published_source, row.name, ENGLISH_SUITE, *(number(row.scores[name]) for name in TITLES)]
     cells += [number(row.average), f"{ALL_TASKS} of {ALL_TASKS}"]
     return cells + [""] * (len(header) - len(cells))
 
@@ -288,16 +289,17 @@ def _notes(rows: Sequence[EmbeddingRow], shared: Sequence[str], group: Group) ->
     if any(score.spread is not None for row in rows for score in row.scores.values()):
         yield "± is one standard deviation (sd) over seeds."
     if _are_v2(rows):
-        yield "A task that is in v1, too, is measured once. The paper has no scores of v2."
+        yield f"A task that is in v1, too, is measured once. {capitalized(current().published_as)} has no scores of v2."
     elif any(row.suite != ENGLISH_SUITE for row in rows):
-        yield f"Rows of a suite other than {ENGLISH_SUITE} are on other tasks: nothing of them compares with the paper."
+        where = current().published_as
+        yield f"Rows of a suite other than {ENGLISH_SUITE} are on other tasks: nothing of them compares with {where}."
     if shared:
         yield f"Mean of {len(shared)} shared: over the tasks that all rows of ours have ({', '.join(shared)})."
     yield from (f"{row.label}: {note}." for row in rows for note in row.notes)
 
 
 def _paper_facts(row: published.PublishedScores) -> Iterator[list[Any]]:
-    names = [PAPER, row.name, ENGLISH_SUITE, "contrastive"]
+    names = [current().published_source, row.name, ENGLISH_SUITE, "contrastive"]
     for category, score in row.scores.items():
         tasks = TASKS_IN_SUITE[category]  # type: ignore[index]
         yield [*names, "category", category, tasks, tasks, f"{score:.1f}", "", "", row.source, ""]
@@ -354,7 +356,7 @@ def figure5(rows: Sequence[EmbeddingRow], group: Group) -> "Figure":
         _draw_row(axes, row, index, 0.8 / len(rows))
     models = {row.model for _, row in published.printed_checkpoints()}
     for printed in [row for row in published.table4() if row.model in models][-1:]:
-        label = f"{printed.model}, printed in the paper at its own scale and data"
+        label = f"{printed.model}, printed in {current().published_as} at its own scale and data"
         scores = [printed.scores[each] for each in TITLES]
         axes.plot(range(len(TITLES)), scores, zorder=6, label=label, ls="", **PAPER_DIAMOND)
     axes.set_xticks(range(len(TITLES)), list(TITLES.values()))

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ablations.ladders import current
 from neobert.glue.tasks import TASKS
 from reports import published
 from reports.basis import why_scores_not_paired
@@ -283,14 +284,21 @@ def _legend_handles(bars: Bars) -> list[Any]:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    handles: list[Any] = [Patch(fc=KEPT, label="this study"), Patch(fc=DISCARDED, label="this study, discarded")]
+    handles: list[Any] = [
+        Patch(fc=KEPT, label="this study"),
+        Patch(fc=DISCARDED, label=f"this study, {current().not_kept}"),
+    ]
     if bars.incomplete:
         handles.append(Patch(fc=KEPT, hatch="////", ec="white", lw=0, label="grid incomplete"))
     if any(bar.score and bar.score.spread is not None for bar in bars.bars):
         seed: dict[str, Any] = {"marker": "o", "lw": 1.0, "color": INK, "mfc": "white", "mew": 0.5, "markersize": 2.7}
         handles.append(Line2D([], [], label="each seed, ± one sd", **seed))
     if any(bar.paper for bar in bars.bars):
-        handles.append(Line2D([], [], label="printed in the paper, at its own scale and data", ls="", **PAPER_DIAMOND))
+        handles.append(
+            Line2D(
+                [], [], label=f"printed in {current().published_as}, at its own scale and data", ls="", **PAPER_DIAMOND
+            )
+        )
     return handles
 
 
@@ -298,7 +306,7 @@ def _foot(bars: Bars) -> str:
     parts = ["On the bars: score, and relative change to the parent in the tree of variants over the seeds of both."]
     shown = {bar.row.name for bar in _shown(bars)}
     if any("@" in name for name in shown):
-        parts.append("Grey with an @: not discarded, another reading of the paper or its code.")
+        parts.append(f"Grey with an @: not discarded, another reading of {current().published_as} or its code.")
     without = [name for name in bars.missing if name in shown]
     if without:
         parts.append(f"{DASH} no value: {', '.join(without)} (reasons in figure1.csv).")

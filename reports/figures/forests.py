@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
+from ablations.ladders import current
 from reports.analysis.effects import Factorial
 from reports.analysis.inference import Comparison, Interval
 from reports.analysis.pairing import Delta
@@ -217,8 +218,8 @@ def forest_of_deltas(
     of_ratio = "; SNR: signal to noise, the spread between arms over that between seeds" if ratios else ""
     of_left_out = f" Not compared in any of these: {', '.join(left_out)}." if left_out else ""
     foot = (
-        f"{of_glue}Diamond: mean, grey of discarded variants; {SEEDS}; thin line: 95 % over development "
-        f"examples, texts or items{of_ratio}. {CUT}{of_left_out}"
+        f"{of_glue}Diamond: mean, grey of {current().not_kept.replace(' ', '-')} variants; {SEEDS}; "
+        f"thin line: 95 % over development examples, texts or items{of_ratio}. {CUT}{of_left_out}"
     )
     return Forest(tuple(lines), tuple(columns), cells, f"Differences — {describe_data(group)}", foot)
 

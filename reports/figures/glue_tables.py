@@ -15,7 +15,7 @@ from neobert.recipe import Point
 from reports import published
 from reports.notes import INCOMPLETE, notes, warnings
 from reports.scores import Cell, Estimate, Group, Row, point_name
-from reports.tables import DASH, PAPER, THIS_STUDY, Table, frame_of, number, with_deviation
+from reports.tables import DASH, THIS_STUDY, Table, capitalized, frame_of, number, with_deviation
 
 LISTS = ("mixture", "batch_sizes", "learning_rates", "weight_decays")
 
@@ -90,9 +90,10 @@ def table2(group: Group) -> Table:
     )
     if group.scale != "paper":
         shown[f"Scale {group.scale}"] = list(map(_arrow, facts.scale_before, facts.scale_after))
-    lines = [f"Variants in parentheses are discarded: nothing continues them. {current().root.name} is the baseline."]
+    own = current()
+    lines = [f"Variants in parentheses are {own.not_kept}: nothing continues them. {own.root.name} is the baseline."]
     if facts.variant.str.contains("@").any():
-        lines.append("Those with an @ are another reading of the paper or its code.")
+        lines.append(f"Those with an @ are another reading of {own.published_as} or its code.")
     return Table(
         title=f"Table 2: the modifications (scale {group.scale}, data {group.data})",
         shown=shown,
@@ -158,12 +159,18 @@ def _score_table(
 
 def _published_cells(row: published.PublishedScores) -> dict[str, str]:
     scores = {TASKS[task].title: number(score) for task, score in row.scores.items()}
-    return {"Source": PAPER, "Model": row.name, **scores, "Average": number(row.average)}
+    return {"Source": current().published_source, "Model": row.name, **scores, "Average": number(row.average)}
 
 
 def _published_facts(row: published.PublishedScores) -> dict[str, str]:
     scores = {task: f"{score:.1f}" for task, score in row.scores.items()}
-    return {"source": PAPER, "model": row.name, **scores, "average": f"{row.average:.1f}", "reference": row.source}
+    return {
+        "source": current().published_source,
+        "model": row.name,
+        **scores,
+        "average": f"{row.average:.1f}",
+        "reference": row.source,
+    }
 
 
 def _cells(row: Row, shared: tuple[str, ...], corpora: Sequence[str]) -> dict[str, str]:
@@ -199,7 +206,7 @@ def _records(row: Row, shared: tuple[str, ...], corpora: Sequence[str]) -> dict[
 
 def _legend(group: Group, ours: Sequence[Row], shared: tuple[str, ...], corpora: Sequence[str]) -> list[str]:
     lines = [
-        "Rows of the paper are as printed there; rows of this study come from records alone. "
+        f"Rows of {current().published_as} are as printed there; rows of this study come from records alone. "
         f"Scores are in points; the average is the flat mean of all eight tasks, {DASH} where one is missing."
     ]
     if group.external:
@@ -253,21 +260,26 @@ FACTS_OF_TABLE_5 = (
 def table5(group: Group) -> Table:
     """The best point of the grid for each task, as batch/rate/decay."""
     ours = [row for row in group.recorded_rows if row.scored_tasks]
-    printed = [[PAPER, model, *map(point_name, points.values())] for model, points in published.table5().items()]
+    printed = [
+        [current().published_source, model, *map(point_name, points.values())]
+        for model, points in published.table5().items()
+    ]
     source = next(iter(published.read("table5").source), "")
     paper = [
-        [PAPER, model, task, *_axes_of(point), *[None] * 4, source, ""]
+        [current().published_source, model, task, *_axes_of(point), *[None] * 4, source, ""]
         for model, points in published.table5().items()
         for task, point in points.items()
     ]
     shown = [[THIS_STUDY, row.label, *(_print_point(row.cells[task]) for task in TASKS)] for row in ours]
     lines = [
-        "Points as batch size/learning rate/weight decay. The paper's rows are as printed there, from its own grid.",
+        f"Points as batch size/learning rate/weight decay. {capitalized(current().published_as)}'s rows are as printed "
+        "there, from its own grid.",
         "Ours is the point with the highest mean over seeds; of equal ones the first in the grid.",
     ]
     if group.scale != "paper":
         lines.append(
-            f"Scale {group.scale} has rates and batch sizes of its own: its points say nothing about the paper's."
+            f"Scale {group.scale} has rates and batch sizes of its own: its points say nothing about "
+            f"{current().published_as}'s."
         )
     if any(not row.is_best_of_whole_grid for row in ours):
         lines.append(INCOMPLETE)

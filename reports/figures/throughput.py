@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from ablations.ladders import current
 from reports import published
 from reports.figures.drawing import (
     DISCARDED,
@@ -16,7 +17,7 @@ from reports.figures.drawing import (
     rendered,
     use_logarithmic_axis,
 )
-from reports.tables import DASH, PAPER, THIS_STUDY, Table, frame_of, with_deviation
+from reports.tables import DASH, THIS_STUDY, Table, capitalized, frame_of, with_deviation
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -67,7 +68,10 @@ FACTS = (
 def table9(lines: Sequence[ThroughputLine]) -> Table:
     """Thousands of tokens a second by length, and tokens a second in the CSV file."""
     lengths, paper = _lengths(lines), published.table9()
-    printed = [(PAPER, row.model, PAPER_DEVICE, "", *_print_speeds(row.thousands, lengths)) for row in paper]
+    printed = [
+        (current().published_source, row.model, PAPER_DEVICE, "", *_print_speeds(row.thousands, lengths))
+        for row in paper
+    ]
     ours = [
         (THIS_STUDY, line.model, line.device, line.precision, *_print_speeds(_thousands(line), lengths))
         for line in lines
@@ -81,7 +85,8 @@ def table9(lines: Sequence[ThroughputLine]) -> Table:
         alignment="llll" + "r" * len(lengths),
         notes=(
             "By sequence length in tokens; ours are medians of real tokens after warm-up at the best batch size found, "
-            "± one standard deviation (sd) over steps. The paper's rows are as printed there, on its own device.",
+            f"± one standard deviation (sd) over steps. {capitalized(current().published_as)}'s rows are as printed "
+            "there, on its own device.",
             "Only rows on the same device compare.",
         ),
         rules=frozenset({len(paper)}),
@@ -119,7 +124,20 @@ def _facts(lines: Sequence[ThroughputLine]) -> Iterator[list[Any]]:
     for row in published.table9():
         for length, (thousands, spread) in row.thousands.items():
             numbers = thousands * THOUSAND, spread * THOUSAND
-            yield [PAPER, row.model, PAPER_DEVICE, "", length, None, *numbers, None, None, "", row.source, ""]
+            yield [
+                current().published_source,
+                row.model,
+                PAPER_DEVICE,
+                "",
+                length,
+                None,
+                *numbers,
+                None,
+                None,
+                "",
+                row.source,
+                "",
+            ]
     for line in lines:
         for each in line.results.itertuples():
             names = THIS_STUDY, line.model, line.device, line.precision, each.sequence_tokens, each.batch_size

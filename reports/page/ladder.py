@@ -172,7 +172,9 @@ class _Lines:
             return Number("")
         step = "" if paper.printed_delta_percent is None else signed_percent(paper.printed_delta_percent)
         if bar.paper is None:
-            title = f"{bar.row.name}: change of the average of eight tasks to its parent in the paper"
+            title = f"{bar.row.name}: change of the average of eight tasks to its parent in {current().published_as}"
             return self._register.number(step, title, "", paper.source)
         text = number(bar.paper.average) + (f" ({step})" if step else "")
-        return self._register.number(text, f"{bar.row.name}: GLUE average in the paper", "", paper.source)
+        return self._register.number(
+            text, f"{bar.row.name}: GLUE average in {current().published_as}", "", paper.source
+        )

@@ -42,12 +42,12 @@ class Register:
         self._entries: dict[tuple[int, int, int], int] = {}
 
     def number(self, text: str, title: str, how: str, records: Sequence[str] | str) -> Number:
-        """A number with its title, how it was computed, and the ids of its records, or where the paper prints it.
+        """A number with its title, how it was computed, and the ids of its records, or where it is published.
         Without either, or as a dash, it has no key."""
         if not records or text in ("", DASH):
             return Number(text)
         if isinstance(records, str):
-            how, records = f"printed in the paper: {records}", ()
+            how, records = f"printed in {current().published_as}: {records}", ()
         listed = tuple(records)
         if listed not in self._lists:
             self._lists[listed] = len(self._lists)

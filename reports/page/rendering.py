@@ -24,7 +24,7 @@ from reports.page.curves import MOST_SEEDS, CurveChart, draw_curves
 from reports.page.grids import GridMaps, draw_grids
 from reports.page.ladder import STRIP_WIDTH, LadderChart, draw_ladder
 from reports.page.register import Number, Register
-from reports.tables import Table, count, signed
+from reports.tables import Table, capitalized, count, signed
 
 TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
 PAGE = "index.html"
@@ -91,6 +91,9 @@ def render_page(
     ladder_name = current().name
     content: dict[str, Any] = {
         "title": current().title,
+        "published_as": current().published_as,
+        "published_source": current().published_source,
+        "not_kept": current().not_kept,
         "about": f"The ladder {ladder_name}" if ladder_name else "An ablation of arXiv 2502.19587",
         "sections": [_section(study, curves, files[study.folder], register) for study in studies],
         "throughput": [register.table(table9(speeds))] if speeds else [],
@@ -197,7 +200,8 @@ def _list_files(folder: str, paths: Sequence[str]) -> Links:
     by_stem: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for path in map(Path, paths):
         by_stem[path.stem].append((path.suffix.removeprefix("."), f"{folder}/{path.name}"))
-    return tuple((TITLES[stem], tuple(by_stem[stem])) for stem in TITLES if stem in by_stem)
+    titles = TITLES | {"comparison": f"Beside {current().published_as}"}
+    return tuple((titles[stem], tuple(by_stem[stem])) for stem in TITLES if stem in by_stem)
 
 
 def _render(content: Mapping[str, Any]) -> str:
@@ -211,5 +215,6 @@ def _render(content: Mapping[str, Any]) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    environment.filters["capitalized"] = capitalized
     environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":"), "sort_keys": True}
     return environment.get_template(PAGE).render(content)

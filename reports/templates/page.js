@@ -148,8 +148,8 @@
       const names = [arms[variant][0], arms[base][0]];
       section.querySelector(".slopes").replaceChildren(...own.map((pair) => slopes(names, measured[pair[2]], pair, sign)));
       const [ours, theirs] = [arms[variant][1], arms[base][1]];
-      section.querySelector(".step").textContent = variant === base ? "Choose two variants." : ours === null || theirs === null ? "The paper prints no average of one of them."
-        : `The paper’s step, one seed: ${signed(ours - theirs, 1)} points of the GLUE average (${names[1]} ${theirs.toFixed(1)}, ${names[0]} ${ours.toFixed(1)}).`;
+      section.querySelector(".step").textContent = variant === base ? "Choose two variants." : ours === null || theirs === null ? {{ ((published_as | capitalized) ~ " prints no average of one of them.") | tojson }}
+        : `{{ (published_as | capitalized | tojson)[1:-1] }}’s step, one seed: ${signed(ours - theirs, 1)} points of the GLUE average (${names[1]} ${theirs.toFixed(1)}, ${names[0]} ${ours.toFixed(1)}).`;
     };
     const filter = () => {
       const lines = [...section.querySelectorAll("tr[data-readout]")];

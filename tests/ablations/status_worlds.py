@@ -43,7 +43,7 @@ def study_of(run: PretrainingRun, task: str = "cola", points: int = 2, start: St
     )
 
 
-def declare(layout: Layout, run: Run, variants: tuple[str, ...] = ("M7",)) -> Path:
+def declare(layout: Layout, run: Run, variants: tuple[str, ...] = ("M7",), **labels: str) -> Path:
     """run.json as `write_run_file` writes it; returns its folder."""
     content = RunFile(
         kind="pretraining" if isinstance(run, PretrainingRun) else "glue_study",
@@ -53,7 +53,7 @@ def declare(layout: Layout, run: Run, variants: tuple[str, ...] = ("M7",)) -> Pa
         study=run if isinstance(run, GlueStudy) else None,
         source=SOURCE,
         execution=EXECUTION,
-        labels={"variants": list(variants), "scale": "smoke", "data": "synthetic", "unavailable_tasks": {}},
+        labels={"variants": list(variants), "scale": "smoke", "data": "synthetic", "unavailable_tasks": {}, **labels},
     )
     folder = layout.root / run.folder
     seal(folder / "run.json", {**plain(content), "provenance": {}})

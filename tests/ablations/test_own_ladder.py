@@ -78,6 +78,9 @@ def test_commands_list_and_plan_it(file: Path, tmp_path: Path, capsys: pytest.Ca
     listed = json.loads(capsys.readouterr().out)
     assert [entry["name"] for entry in listed] == ["M0", "A1", "A2", "mask0.3", "mask0.4"]
     assert listed[3]["delta"] == {"pretraining.masking.rate": [0.2, 0.3]}
+    assert run.main(plan(file, tmp_path, "--list")) == EXIT_DONE
+    printed = capsys.readouterr().out
+    assert "(not" in printed and "discarded" not in printed, "that is what the paper did"
     assert run.main(plan(file, tmp_path, "--design", "add-one", "--dry-run", "--cluster", "here")) == EXIT_DONE
     assert "M0+rate-0-4" in capsys.readouterr().out
     common = ["--ladder", str(file), "--scale", "tiny", "--runs", str(tmp_path), "--dry-run", "--cluster", "here"]
@@ -140,6 +143,7 @@ WRONG: Sequence[tuple[str, int, str]] = [
     ),
     (f"{DERIVED}FACTORS = {{'rope': ROTARY}}", EXIT_REFUSED, "FACTORS maps names to ablations.variant.Factor"),
     (f"{DERIVED}PUBLISHED = 'nowhere'", EXIT_REFUSED, "nowhere, which is no folder"),
+    (f"{DERIVED}PUBLISHED_AS = 3", EXIT_REFUSED, "PUBLISHED_AS has 3: say who prints the numbers"),
     (f"{DERIVED}TRANSFERRED_TASKS = ('rtee',)", EXIT_REFUSED, "TRANSFERRED_TASKS has 'rtee': did you mean 'rte'"),
 ]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ablations import status
+from ablations import ladders, status
 from neobert.runs.index import Index, read_index, state_of
 from neobert.runs.layout import Layout
 from tests.ablations.status_worlds import (
@@ -331,6 +331,27 @@ def test_filters_choose_rows(layout: Layout, capsys: pytest.CaptureFixture[str])
     assert names("--state", "done", "running") == [["M1"]]
     code, _, err = shown(layout, capsys, "--variant", "M77")
     assert code == 2 and "did you mean" in err
+
+
+def test_a_ladder_chooses_the_runs_that_were_planned_from_it(
+    layout: Layout, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two ladders in one folder may both have an M1."""
+    papers, own = tiny_run(seed=0), tiny_run(seed=1)
+    file = layout.root / "other.py"
+    file.write_text("from ablations.ladder import M0, ROTARY\nM1 = M0.derive('M1', ROTARY)\n")
+    declare(layout, papers, ("M1",))
+    declare(layout, own, ("M1",), ladder="other.py")
+    kept = layout.ladder("other.py", ladders.load(str(file)).labels["ladder_sha256"][:12])
+    write(kept, {}).write_bytes(file.read_bytes())
+
+    def ids(*flags: str) -> set[str]:
+        return {row["id"] for row in json.loads(shown(layout, capsys, "--json", "--variant", "M1", *flags)[1])}
+
+    assert ids() == {papers.id, own.id}
+    assert ids("--ladder", str(file)) == ids("--ladder", str(kept)) == {own.id}
+    assert ids("--ladder", ladders.PAPERS) == {papers.id}
+    assert "  M1 (other.py)  " in shown(layout, capsys)[1], "without the flag the file is named"
 
 
 @pytest.mark.parametrize("flags", [("--watch", "0"), ("--watch", "soon"), ("--watch", "--json"), ("--state", "lost")])

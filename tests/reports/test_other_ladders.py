@@ -1,14 +1,16 @@
 """Records of several ladders in one folder: recipes are matched, names are not, and what is left out is told."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from ablations import ladders
 from neobert.errors import MissingData
+from reports import make_figures
 from reports.evidence import read_evidence
 from reports.matching import group_of
-from tests.reports.made_up_study import Study, change_record
+from tests.reports.made_up_study import Study, change_record, undrawn_figures
 from tests.reports.measurements import perplexity
 
 OWN = """
@@ -53,6 +55,40 @@ def test_a_run_of_another_ladder_is_told_with_the_ladder_that_shows_it(study: St
     )
     with ladders.using(own):
         assert len(study.group().last_rows["X2"].runs) == 1
+
+
+def test_reports_name_those_who_published_the_numbers(study: Study, tmp_path: Path) -> None:
+    """By the ladder's own words: the paper is not mentioned where its numbers are not shown."""
+    (tmp_path / "printed").mkdir()
+    (tmp_path / "printed" / "figure1.csv").write_text(
+        "variant,title,parent,carried_forward,average,printed_delta_percent,source\n"
+        "M0,Root,,yes,79.2,,Table 1\nY1,Masking,M0,no,80.0,1.0,Table 1\nY2,RoPE,M0,yes,81.0,,Table 1\n"
+    )
+    file = tmp_path / "words.py"
+    file.write_text(
+        "from ablations.ladder import M0, MASKING_20, ROTARY\n"
+        "Y1, Y2 = M0.derive('Y1', MASKING_20, kept=False), M0.derive('Y2', ROTARY)\n"
+        "PUBLISHED, PUBLISHED_AS = 'printed', 'the literature'\n"
+    )
+    study.levels |= {"Y1": 59.0, "Y2": 60.0}
+    with ladders.using(ladders.load(str(file))):
+        study.write(["M0", "Y1", "Y2"], seeds=(0, 1))
+    flags = ["--runs", str(study.root), "--out", str(tmp_path / "out"), "--ladder", str(file), "--compare"]
+    with undrawn_figures():
+        assert make_figures.main(flags) == 0
+    texts = {path.name: path.read_text() for path in (tmp_path / "out").rglob("*") if path.suffix in (".md", ".html")}
+    assert (
+        "Beside the literature" in texts["comparison.md"] and "ordered as in the literature" in texts["comparison.md"]
+    )
+    for said in (
+        ">Literature</th>",
+        "The literature’s numbers",
+        "`The literature’s step",
+        "printed in the literature:",
+    ):
+        assert said in texts["index.html"]
+    found = {name: re.findall(r".{30}(?:[Tt]he paper|discarded).{20}", text) for name, text in texts.items()}
+    assert not any(found.values()), found
 
 
 def test_what_goes_by_its_labels_is_of_its_ladder_alone(study: Study, own: ladders.Ladder) -> None:
