@@ -9,6 +9,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -153,6 +154,17 @@ def _find_studies(arguments: argparse.Namespace, evidence: "Evidence", curves: "
     return [Findings(group_of(evidence, *group), names[group], stored, evidence, curves) for group in chosen]
 
 
+def _require_packages() -> None:
+    """Check that what the wheel does not ask for is installed.
+
+    Raises:
+        MissingData: it is not.
+    """
+    for package in ("jinja2", "matplotlib"):
+        if find_spec(package) is None:
+            raise MissingData(f"reports need {package}, which is not installed: pip install -e '.[reports]'")
+
+
 def _report(arguments: argparse.Namespace) -> int:
     from reports.curves import Curves
     from reports.evidence import read_evidence
@@ -160,6 +172,7 @@ def _report(arguments: argparse.Namespace) -> int:
     from reports.page.rendering import PAGE, render_page
     from reports.results import with_results
 
+    _require_packages()
     refuse_no_folder("--out", arguments.out)
     evidence = read_evidence(arguments.runs)
     curves = Curves(arguments.runs, evidence.runs)

@@ -44,6 +44,15 @@ def record_of(study: Study, name: str, stage: int = -1) -> Path:
     return Layout(study.root).pretraining(study.runs(name)[stage].id) / "done.json"
 
 
+def test_a_package_that_only_reports_need_is_named(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(make_figures, "find_spec", lambda name: None if name == "matplotlib" else name)
+    assert command("make_figures", study.root, tmp_path / "out") == 3
+    said = "make_figures.py: reports need matplotlib, which is not installed: pip install -e '.[reports]'\n"
+    assert capsys.readouterr().err == said and not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_out_that_is_no_folder_is_refused_before_anything_is_read(
     study: Study, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
