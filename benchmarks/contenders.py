@@ -28,6 +28,7 @@ from neobert.model.build import build_masked_language_model, initialize
 from neobert.model.heads import IGNORED_TARGET
 from neobert.model.size import gated_width
 from neobert.recipe import Model, Precision, Pretraining, PretrainingPrecision
+from neobert.training.compiling import configure_inductor
 from neobert.training.engine import Engine, autocast
 from neobert.training.pretraining import summed_loss
 
@@ -182,16 +183,15 @@ def _concatenated(documents: MaskedDocuments, rows_about: int) -> list[PeerBatch
 
 @dataclass(frozen=True)
 class Peer:
-    """A class and how it is fed; `sparse` computes logits at predicted tokens alone, which only ModernBERT knows."""
+    """A class and how it is fed. ModernBERT computes logits at predicted tokens alone, which BERT does not know."""
 
     family: Literal["bert", "modernbert"]
     batching: Batching
-    sparse: bool = False
 
     @property
     def name(self) -> str:
         """Family, head and batching."""
-        return f"HF {self.family}, {'sparse head, ' if self.sparse else ''}{self.batching}"
+        return f"HF {self.family}, {'sparse head, ' if self.family == 'modernbert' else ''}{self.batching}"
 
     def build(self, model: Model, context: int, attention: str = "sdpa") -> nn.Module:
         """The class for masked language models in the shape of `model`, with an untied decoder and no dropout.
@@ -206,7 +206,7 @@ class Peer:
             settings = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
             settings["intermediate_size"] = model.feedforward_width
         else:
-            settings = {"sparse_prediction": self.sparse, "intermediate_size": gated_width(model.feedforward_width)}
+            settings = {"sparse_prediction": True, "intermediate_size": gated_width(model.feedforward_width)}
         settings |= {"max_position_embeddings": context, "tie_word_embeddings": False}
         config = huggingface_config(self.family, model, **settings)
         built: nn.Module = AutoModelForMaskedLM.from_config(config, attn_implementation=attention)
@@ -242,11 +242,18 @@ def in_all_modes(name: str, precision: Precision) -> list[str]:
     return [contender_name(name, precision, mode) for mode in MODES]
 
 
-def neobert_recipe(precision: PretrainingPrecision, **shape: int) -> Pretraining:
+def neobert_recipe(precision: PretrainingPrecision, **shape: Any) -> Pretraining:
     """NeoBERT's pre-training, at another shape where one is given."""
     recipe = variants()["M10"].recipe.pretraining
     model = recipe.model.model_copy(update=shape)
     return recipe.model_copy(update={"model": model, "precision": precision})
+
+
+def pretraining_engine(model: nn.Module, recipe: Pretraining, device: torch.device) -> Engine[Batch]:
+    """The engine of a run of the recipe."""
+    return Engine(
+        model, summed_loss, lambda batch: batch.predicted_tokens, recipe.optimization, recipe.precision, device
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -271,10 +278,9 @@ class Setting:
         initialize(model, recipe.model.initialization, recipe.seed)
         model.train()
         if mode == "compiled":
+            configure_inductor(self.device)
             model.compile(dynamic=False, backend=self.backend)
-        return Engine(
-            model, summed_loss, lambda batch: batch.predicted_tokens, recipe.optimization, recipe.precision, self.device
-        )
+        return pretraining_engine(model, recipe, self.device)
 
     def contenders(
         self, precisions: Sequence[Precision], peers: Mapping[Peer, Sequence[Mode]]

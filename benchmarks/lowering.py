@@ -16,9 +16,12 @@ import torch
 from torch import Tensor, fx
 from torch.utils._pytree import tree_map
 
+from benchmarks.pretended_cuda import H100
 from neobert.data.batches import Batch
+from neobert.model import encoder, heads
 from neobert.model.build import build_masked_language_model
 from neobert.recipe import Pretraining
+from neobert.training.compiling import INDUCTOR_ON_GPU
 from neobert.training.engine import autocast
 from neobert.training.pretraining import summed_loss
 
@@ -26,18 +29,6 @@ if TYPE_CHECKING:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
 GPU = torch.device("cuda", 0)
-H100 = SimpleNamespace(
-    name="NVIDIA H100 80GB HBM3",
-    major=9,
-    minor=0,
-    gcnArchName="",
-    total_memory=85_000_000_000,
-    multi_processor_count=132,
-    max_threads_per_block=1024,
-    max_threads_per_multi_processor=2048,
-    regs_per_multiprocessor=65_536,
-    warp_size=32,
-)
 
 
 @dataclass(frozen=True)
@@ -124,7 +115,7 @@ def _lower(recipe: Pretraining, batch: Batch, take: Callable[[Any], None]) -> No
 
 
 def _trace(recipe: Pretraining, batch: Batch) -> tuple[fx.GraphModule, list[Any]]:
-    """The model's graph as a compiler gets it, but on "cuda", and what goes into it."""
+    """The model's graph as a compiler gets it on "cuda", and what goes into it."""
     traced: list[tuple[fx.GraphModule, list[Any]]] = []
 
     def take(graph: fx.GraphModule, inputs: list[Any]) -> None:
@@ -136,7 +127,11 @@ def _trace(recipe: Pretraining, batch: Batch) -> tuple[fx.GraphModule, list[Any]
     model = model.to_empty(device="cpu").train()  # memory without values
     model.compile(backend=take, dynamic=False)
     try:
-        with autocast(torch.device("cpu"), recipe.precision):
+        with (
+            autocast(torch.device("cpu"), recipe.precision),
+            mock.patch.object(encoder, "TURN_PARTS_ALONE", ("cpu",)),
+            mock.patch.object(heads, "WANT_ALIGNED_ROWS", ("cpu",)),
+        ):
             summed_loss(model, batch)
     except Exception:
         if not traced:
@@ -194,6 +189,7 @@ def _inductor_for_h100() -> Iterator[None]:
                     "fx_graph_cache": False,
                     "joint_graph_constant_folding": False,  # computes on real tensors
                     "shape_padding": False,  # measures
+                    **INDUCTOR_ON_GPU,
                 }
             )
         )

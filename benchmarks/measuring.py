@@ -131,9 +131,7 @@ class Benchmark:
         """The command: measure and write the result files; return an exit code."""
         parser = Parser(prog=f"python -m benchmarks {name}", description=self.measure.__doc__)
         for flag, settings in self.flags.items():
-            default = settings.get("default", "")
-            words = " ".join(default) if isinstance(default, tuple) else default
-            more = f" (default: {words})" if "default" in settings else ""
+            more = f" (default: {settings['default']})" if "default" in settings else ""
             parser.add_argument(flag, **{**settings, "help": settings["help"] + more})
         parser.add_argument(
             "--folder", type=Path, default=FOLDER, help="folder of the results (default: benchmarks/results)"

@@ -53,6 +53,20 @@ FRAMES_SHOWN = 3
 ALLOCATION_BYTES = 512
 """torch's allocator rounds up to multiples of this."""
 
+H100 = SimpleNamespace(
+    name="NVIDIA H100 80GB HBM3",
+    major=9,
+    minor=0,
+    gcnArchName="",
+    total_memory=85_000_000_000,
+    multi_processor_count=132,
+    max_threads_per_block=1024,
+    max_threads_per_multi_processor=2048,
+    regs_per_multiprocessor=65_536,
+    warp_size=32,
+)
+"""The properties of the GPU that is pretended."""
+
 HOST_WAITS = {
     "_local_scalar_dense",
     "bincount",
@@ -241,7 +255,8 @@ class PretendedGPU(TorchDispatchMode):
         if name not in WITHOUT_KERNEL and not _is_view(func):
             self.counts.launches[name] += 1
             read = {id(tensor): tensor for tensor in on_gpu}.values()
-            self.counts.bytes_moved[name] += sum(tensor.numel() * tensor.element_size() for tensor in (*read, *made))
+            written = {id(tensor): tensor for tensor in (*made, *_mutated(func, args, kwargs))}.values()
+            self.counts.bytes_moved[name] += sum(tensor.nbytes for tensor in (*read, *written))
         if name in PRODUCTS:
             self.counts.products[_product(name, on_gpu)] += 1
         for tensor in made:
@@ -327,6 +342,14 @@ def _is_cuda(device: Any) -> bool:
     return device is not None and torch.device(device).type == "cuda"
 
 
+def _mutated(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
+    """The arguments on the device that an operator changes in place."""
+    values = zip(func._schema.arguments, args, strict=False)  # what is left out has a default
+    named = ((argument, kwargs.get(argument.name)) for argument in func._schema.arguments[len(args) :])
+    changed = [value for argument, value in (*values, *named) if argument.alias_info and argument.alias_info.is_write]
+    return [leaf for leaf in tree_leaves(changed) if isinstance(leaf, Tensor) and leaf.device.type == "cuda"]
+
+
 def _is_composite(func: Any) -> bool:
     """Whether an operator consists of others on CUDA."""
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
@@ -389,9 +412,6 @@ def _compute(*args: object, **kwargs: object) -> None:
 
 def _cuda(gpu: PretendedGPU, gpus: int) -> dict[str, Any]:
     """What stands in for members of torch.cuda."""
-    h100 = SimpleNamespace(
-        name="NVIDIA H100 80GB HBM3", major=9, minor=0, total_memory=85_000_000_000, multi_processor_count=132
-    )
 
     class Event:
         def __init__(self, enable_timing: bool = False) -> None:
@@ -425,9 +445,9 @@ def _cuda(gpu: PretendedGPU, gpus: int) -> dict[str, Any]:
         "default_stream": lambda *device: Stream(),
         "device_count": lambda: gpus,
         "empty_cache": lambda: None,
-        "get_device_capability": lambda *device: (h100.major, h100.minor),
-        "get_device_name": lambda *device: h100.name,
-        "get_device_properties": lambda *device: h100,
+        "get_device_capability": lambda *device: (H100.major, H100.minor),
+        "get_device_name": lambda *device: H100.name,
+        "get_device_properties": lambda *device: H100,
         "is_available": lambda: True,
         "is_bf16_supported": lambda *words: True,
         "is_current_stream_capturing": lambda: False,

@@ -20,7 +20,7 @@ from typing import Any, Self
 
 import torch
 
-from benchmarks.contenders import Mode, neobert_recipe, own_batches
+from benchmarks.contenders import Mode, neobert_recipe, own_batches, pretraining_engine
 from benchmarks.lowering import Kernels, lower
 from benchmarks.measuring import FOLDER, README, between_markers, describe_versions
 from benchmarks.pretended_cuda import PRODUCTS, Counts, Product, pretended_cuda, pretending_process
@@ -32,7 +32,7 @@ from neobert.files import json_bytes, read_json, replace_file
 from neobert.model.build import build_masked_language_model
 from neobert.model.size import PEAK_FLOPS_PER_SECOND
 from neobert.recipe import Pretraining, PretrainingPrecision
-from neobert.training.engine import Engine, autocast
+from neobert.training.engine import autocast
 from neobert.training.pretraining import summed_loss
 
 GPU = torch.device("cuda", 0)
@@ -54,10 +54,11 @@ END = "<!-- end of the roofline -->"
 
 @dataclass(frozen=True)
 class Rates:
-    """What a GPU is assumed to reach: operations a second in matrix products and in attention, bytes a second."""
+    """What a GPU is assumed to reach: operations a second in matrix products, bytes a second, and operations a second
+    of attention among documents of at least so many tokens; shorter ones count as the first of these."""
 
     products: float
-    attention: float
+    attention: Mapping[int, float]
     memory: float
 
 
@@ -73,9 +74,15 @@ UNALIGNED_SHARE = 0.5
 BANDWIDTH = {"A100": 2.04e12, "H100": 3.35e12, "H200": 4.8e12, "B200": 8.0e12}
 """Bytes a second of NVIDIA's data sheets (SXM modules of 80 GB and more)."""
 
-ATTENTION = {"A100": 170e12, "H100": 350e12, "H200": 350e12, "B200": 350e12}
-"""Operations a second of attention, forward and backward, at a head size of 64: FlashAttention-2 on the A100, 3 on
-Hopper (Dao 2023, Shah et al. 2024, rounded down for the backward pass); for the B200 no more than Hopper's."""
+FLASH_ATTENTION_3 = {512: (333e12, 272e12), 1024: (392e12, 363e12), 2048: (460e12, 422e12), 4096: (476e12, 453e12)}
+"""Operations a second, forward and backward, by tokens of a sequence: a head size of 64, no mask, on an H100 (Shah et
+al. 2024, figures 5 and 6)."""
+
+HOPPER = {tokens: 12 / (4 / forward + 10 / backward) for tokens, (forward, backward) in FLASH_ATTENTION_3.items()}
+"""Of 12 operations, as `attention_flops` counts: 4 are forward, and kernels make 10 backward, 2 of them again."""
+
+ATTENTION: Mapping[str, Mapping[int, float]] = {"A100": {512: 170e12}, "H100": HOPPER, "H200": HOPPER, "B200": HOPPER}
+"""FlashAttention-2 on the A100 (Dao 2023), 3 on Hopper; for the B200 no more than Hopper's."""
 
 HOST_SECONDS_PER_LAUNCH = 6e-6
 """What Python and the driver take to launch a kernel, while the GPU computes."""
@@ -91,7 +98,8 @@ class StepCounts:
     """A step of the engine with one micro-batch.
 
     launches: kernels. streamed_bytes: what all of them but products and attention read and write. attention_flops: of
-        documents that see themselves, forward and backward. products: how often each product of matrices is computed.
+        documents that see themselves, forward and backward, by the number of `FLASH_ATTENTION_3` below their tokens.
+    products: how often each product of matrices is computed.
     """
 
     precision: PretrainingPrecision
@@ -100,7 +108,7 @@ class StepCounts:
     real_tokens: int
     launches: int
     streamed_bytes: int
-    attention_flops: float
+    attention_flops: Mapping[int, float]
     products: Mapping[Product, int]
 
     @property
@@ -112,7 +120,11 @@ class StepCounts:
         """What the step takes where every kernel is as fast as its operations or its bytes let it be, one after the
         other, or what its launches take on the host where that is more."""
         products = sum(count * product_seconds(product, rates) for product, count in self.products.items())
-        device = products + self.attention_flops / rates.attention + self.streamed_bytes / rates.memory
+        attention = sum(
+            flops / rates.attention[max(length for length in rates.attention if length <= tokens)]
+            for tokens, flops in self.attention_flops.items()
+        )
+        device = products + attention + self.streamed_bytes / rates.memory
         return max(device, self.launches * HOST_SECONDS_PER_LAUNCH)
 
     def tokens_per_second(self, gpu: str) -> float:
@@ -128,7 +140,8 @@ class StepCounts:
     def of_json(cls, content: Mapping[str, Any]) -> Self:
         """What `as_json` gave."""
         products = {Product(*fields): count for *fields, count in content["products"]}
-        return cls(**{**content, "products": products})
+        attention = {int(tokens): flops for tokens, flops in content["attention_flops"].items()}
+        return cls(**{**content, "products": products, "attention_flops": attention})
 
 
 def product_seconds(product: Product, rates: Rates) -> float:
@@ -140,15 +153,16 @@ def product_seconds(product: Product, rates: Rates) -> float:
     return max(product.flops / (share * rates.products), product.batch * numbers * element / rates.memory)
 
 
-def attention_flops(batch: Batch, recipe: Pretraining) -> float:
+def attention_flops(batch: Batch, recipe: Pretraining) -> dict[int, float]:
     """Operations of scores and sums, forward and backward, twelve × width for each token and token that it sees
-    (Chowdhery et al. 2022, appendix B); the last layer asks at predicted tokens alone."""
+    (Chowdhery et al. 2022, appendix B), as `StepCounts` has them; the last layer asks at predicted tokens alone."""
     assert batch.plan.boundaries is not None and batch.gather.boundaries is not None
     lengths = batch.plan.boundaries.diff().double()
     asked = batch.gather.boundaries.diff().double()
     model = recipe.model
-    everywhere, at_predicted = float((lengths**2).sum()), float((asked * lengths).sum())
-    return 12 * model.width * ((model.layers - 1) * everywhere + at_predicted)
+    flops = 12 * model.width * ((model.layers - 1) * lengths**2 + asked * lengths)
+    classes = torch.bucketize(lengths, torch.tensor([*FLASH_ATTENTION_3]), right=True).sub(1).clamp(min=0)
+    return {tokens: float(flops[classes == place].sum()) for place, tokens in enumerate(FLASH_ATTENTION_3)}
 
 
 def first_batch(recipe: Pretraining, context: int, slots: int, mode: Mode) -> Batch:
@@ -164,7 +178,7 @@ class EagerCounts:
     passes: Counts
     step: Counts
     real_tokens: int
-    attention_flops: float
+    attention_flops: Mapping[int, float]
 
 
 def count_eager(recipe: Pretraining, context: int, slots: int, mode: Mode) -> EagerCounts:
@@ -173,9 +187,7 @@ def count_eager(recipe: Pretraining, context: int, slots: int, mode: Mode) -> Ea
         with GPU:
             model = build_masked_language_model(recipe.model, context)
         model.train()
-        engine = Engine(
-            model, summed_loss, lambda batch: batch.predicted_tokens, recipe.optimization, recipe.precision, GPU
-        )
+        engine = pretraining_engine(model, recipe, GPU)
         batch = first_batch(recipe, context, slots, mode)
         there = batch.to(GPU)
         engine.step([there], RATE)  # makes the optimizer's state
@@ -234,7 +246,7 @@ def table(steps: Sequence[StepCounts]) -> str:
     head = ("context", "step", "launches", "GB moved", "TFLOP", *(f"{gpu}, tokens/s" for gpu in RATES))
     rows = [head, ("---",) * len(head)]
     for step in steps:
-        flops = step.product_flops + step.attention_flops
+        flops = step.product_flops + sum(step.attention_flops.values())
         facts = (f"{step.launches:,}", f"{step.streamed_bytes / 1e9:.0f}", f"{flops / 1e12:.0f}")
         speeds = [f"{step.tokens_per_second(gpu) / 1000:.0f}k" for gpu in RATES]
         rows.append((f"{step.context:,}", f"{step.precision}, {step.mode}", *facts, *speeds))

@@ -36,25 +36,16 @@ if TYPE_CHECKING:
     from benchmarks.acceptance.checks import Check
 
 CHECKS = {
-    "environment": "benchmarks.acceptance.checks:ENVIRONMENT",
-    "kernels": "benchmarks.acceptance.checks:KERNELS",
-    "step": "benchmarks.acceptance.checks:STEP",
-    "memory": "benchmarks.acceptance.checks:MEMORY",
-    "syncs": "benchmarks.acceptance.checks:SYNCS",
-    "speed": "benchmarks.acceptance.checks:SPEED",
-    "profile": "benchmarks.acceptance.checks:PROFILE",
-    "graphs": "benchmarks.acceptance.checks:GRAPHS",
-    "contrastive": "benchmarks.acceptance.checks:CONTRASTIVE",
-    "resume": "benchmarks.acceptance.worker_checks:RESUME",
-    "group": "benchmarks.acceptance.worker_checks:GROUP",
+    name: f"benchmarks.acceptance.{module}:{name.upper()}"
+    for module, names in (
+        ("checks", "environment kernels step memory syncs speed profile graphs contrastive"),
+        ("worker_checks", "resume group"),
+    )
+    for name in names.split()
 }
 """Where each `Check` stands, in the order in which they run."""
 
-RANK_CHECKS = {
-    "ranks": "benchmarks.acceptance.worker_checks:RANKS",
-    "zero": "benchmarks.acceptance.worker_checks:ZERO",
-    "scaling": "benchmarks.acceptance.worker_checks:SCALING",
-}
+RANK_CHECKS = {name: f"benchmarks.acceptance.worker_checks:{name.upper()}" for name in ("ranks", "zero", "scaling")}
 """Those that need two GPUs."""
 
 LIMIT_SECONDS = 180

@@ -16,6 +16,10 @@ from torch.nn import functional
 from neobert.model.attention import AttentionPlan, GatherIndex, attend, take_places
 from neobert.model.positions import Positions, Rotation
 
+TURN_PARTS_ALONE = ("cuda",)
+"""Devices where a compiled model turns query and key one by one: the gradient of each is then turned on its way to its
+place. Of both in one, torch's compiler makes copies in fp32 first; a CPU keeps to that, whose bits are on record."""
+
 
 class Stream:
     """The dtype of the residual stream; None is that of the embedding's weights."""
@@ -50,7 +54,11 @@ def query_key_value(
     else:
         fused = qkv(hidden)
     # Parts of a split put their gradients together in one piece; slices would each fill a whole one with zeros.
-    query_and_key, value = fused.unflatten(-1, (heads, 3, -1)).split((2, 1), dim=-2)
+    parts = fused.unflatten(-1, (heads, 3, -1))
+    if rotation.even_first and hidden.device.type in TURN_PARTS_ALONE:
+        query, key, value = parts.split(1, dim=-2)
+        return rotation.turn(query).squeeze(-2), rotation.turn(key).squeeze(-2), value.squeeze(-2)
+    query_and_key, value = parts.split((2, 1), dim=-2)
     query, key = rotation.turn(query_and_key).unbind(dim=-2)
     return query, key, value.squeeze(-2)
 

@@ -33,6 +33,19 @@ MOST_SIZES = 128
 """Different sizes of micro-batches that are compiled. Behind torch's own limit of 8 a step would run without, and which
 sizes come first depends on where an attempt began: resuming would change bits. A GLUE grid has more than 8 too."""
 
+INDUCTOR_ON_GPU = {"loop_ordering_after_fusion": False}
+"""Settings of torch's compiler on a GPU. Where it may reorder loops (its default in torch 2.13), the gradient of a norm
+is written by a kernel that sums in two directions, and read again by another that rounds it to bf16."""
+
+
+def configure_inductor(device: torch.device) -> None:
+    """Give torch's compiler the settings for a device."""
+    from torch._inductor import config
+
+    if device.type == "cuda":
+        for name, value in INDUCTOR_ON_GPU.items():
+            setattr(config, name, value)
+
 
 @dataclass(frozen=True)
 class TrialStep:
@@ -126,6 +139,7 @@ def compile_model(
     torch._dynamo.config.recompile_limit = MOST_SIZES
     # Compiled inside DDP, a model would be split at the borders of DDP's buckets into many graphs.
     torch._dynamo.config.optimize_ddp = False
+    configure_inductor(trial.device)
     trial.model.compile(dynamic=False, backend=backend, mode=mode)
     try:
         trial.run()

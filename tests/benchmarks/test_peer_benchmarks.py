@@ -108,7 +108,7 @@ def test_buckets_pad_less_and_neighbouring_steps_differ_in_width(documents: Mask
     assert sorted(widths) != widths and len(set(widths)) > 1
 
 
-@pytest.mark.parametrize("peer", [Peer("bert", "padded"), Peer("modernbert", "padded", sparse=True)])
+@pytest.mark.parametrize("peer", [Peer("bert", "padded"), MODERN_PADDED])
 def test_padded_and_bucketed_documents_have_one_loss(peer: Peer, setting: Setting) -> None:
     """Summed over all predicted tokens, to 1e-5 relative: padding is seen by nobody. Weights are large, so that what a
     token sees changes the loss."""
@@ -125,16 +125,6 @@ def test_padded_and_bucketed_documents_have_one_loss(peer: Peer, setting: Settin
 
     assert loss("bucketed") == pytest.approx(loss("padded"), rel=1e-5)
     assert loss("concatenated") != pytest.approx(loss("padded"), rel=1e-4), "documents should see each other there"
-
-
-def test_a_sparse_head_gives_the_loss_of_the_full_one(setting: Setting) -> None:
-    sparse = Peer("modernbert", "padded", sparse=True).build(setting.recipe.model, CONTEXT).eval()
-    full = MODERN_PADDED.build(setting.recipe.model, CONTEXT).eval()
-    full.load_state_dict(sparse.state_dict())
-    batch = peer_batches(setting.documents, "padded", 8)[0]
-    with torch.no_grad():
-        losses = [float(module(**batch.arguments).loss) for module in (sparse, full)]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
 @pytest.mark.parametrize("make", [lambda: small_setting(32), lambda: _gpu_setting(neobert_recipe("bf16"))])

@@ -125,13 +125,17 @@ def test_attention_is_counted_by_the_lengths_of_documents() -> None:
     assert documents is not None
     rows = [row.unique(return_counts=True)[1] for row in documents]
     everywhere = sum(float((lengths.double() ** 2).sum()) for lengths in rows)
-    two_layers = attention_flops(batch, neobert_recipe("bf16", layers=2)) - attention_flops(batch, recipe)
-    assert two_layers == 12 * recipe.model.width * everywhere
-    assert 0.1 * two_layers < attention_flops(batch, recipe) < 0.3 * two_layers  # a fifth of the tokens asks
+    last, both = (attention_flops(batch, neobert_recipe("bf16", layers=layers)) for layers in (1, 2))
+    added = {tokens: both[tokens] - last[tokens] for tokens in both}
+    assert sum(added.values()) == 12 * recipe.model.width * everywhere
+    assert 0.1 * sum(added.values()) < sum(last.values()) < 0.3 * sum(added.values())  # a fifth of the tokens asks
+    full_rows = sum(1 for lengths in rows for length in lengths if length == CONTEXTS[0])
+    assert added[1024] == 12 * recipe.model.width * full_rows * 1024**2
+    assert added[512] > 0 == added[2048] == added[4096]
 
 
 def test_a_product_takes_the_longer_of_its_operations_and_its_bytes() -> None:
-    rates = Rates(products=100e12, attention=1.0, memory=1e12)
+    rates = Rates(products=100e12, attention={}, memory=1e12)
     large, thin = Product("bfloat16", 1, 4096, 4096, 4096), Product("bfloat16", 1, 8, 4096, 4096)
     assert product_seconds(large, rates) == large.flops / 100e12
     assert product_seconds(thin, rates) == pytest.approx(2 * 4096 * 4096 / 1e12, rel=0.01)
@@ -139,13 +143,15 @@ def test_a_product_takes_the_longer_of_its_operations_and_its_bytes() -> None:
 
 
 def step_of(**changes: object) -> StepCounts:
-    fields = {"real_tokens": 1000, "launches": 10, "streamed_bytes": 10**9, "attention_flops": 1e12, "products": {}}
-    return replace(StepCounts("bf16", "eager", 1024, 0, 0, 0, 0.0, {}), **{**fields, **changes})
+    fields = {"real_tokens": 1000, "launches": 10, "streamed_bytes": 10**9, "products": {}}
+    attention = {"attention_flops": {512: 1e12, 2048: 3e12}}
+    return replace(StepCounts("bf16", "eager", 1024, 0, 0, 0, {}, {}), **{**fields, **attention, **changes})
 
 
 def test_a_step_takes_what_its_kernels_take_or_what_their_launches_do() -> None:
     step = step_of()
-    assert step.seconds(H200) == 1e12 / H200.attention + 1e9 / H200.memory
+    rates = Rates(products=1.0, attention={512: 1e14, 1024: 2e14, 4096: 4e14}, memory=1e12)
+    assert step.seconds(rates) == pytest.approx(1e12 / 1e14 + 3e12 / 2e14 + 1e9 / 1e12)
     assert step.tokens_per_second("H200") == 1000 / step.seconds(H200)
     assert step_of(launches=10**6).seconds(H200) == 10**6 * HOST_SECONDS_PER_LAUNCH
 

@@ -14,7 +14,7 @@ from torch.fx import GraphModule
 from torch.nn.parallel import distributed as data_parallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from benchmarks.contenders import masked_documents, own_batches
+from benchmarks.contenders import masked_documents, neobert_recipe, own_batches, pretraining_engine
 from benchmarks.data import web_lengths
 from benchmarks.pretended_cuda import pretended_cuda
 from neobert.model.build import build_masked_language_model, initialize
@@ -23,7 +23,7 @@ from neobert.training.distributed import default_device
 from neobert.training.engine import Engine, Phases
 from neobert.training.pretraining import summed_loss
 from neobert.training.zero import ZERO_ENGINES
-from tests.gpu_dry.passes import CONTEXT, GPU, Pass, pretraining_batches, pretraining_engine, recipe_of
+from tests.gpu_dry.passes import CONTEXT, GPU, Pass, fresh_engine, pretraining_batches
 
 RANKS = 8
 
@@ -62,7 +62,7 @@ def pretrain_with_ddp(layers: int = 4) -> tuple[Pass, list[int], int]:
         mock.patch.object(data_parallel, "_sync_module_states", lambda **words: None),
         mock.patch.object(dist.Reducer, "_rebuild_buckets", lambda reducer: False),  # by an order read from the device
     ):
-        engine = pretraining_engine(recipe_of(layers))
+        engine = fresh_engine(neobert_recipe("bf16", layers=layers))
         send_buckets(engine, buckets)
         engine.network.logger = untimed
         batches = [batch.to(GPU) for batch in pretraining_batches(8192)[:2]]
@@ -77,7 +77,7 @@ def pretrain_with_ddp(layers: int = 4) -> tuple[Pass, list[int], int]:
 def pretrain_with_zero(engine_name: str, layers: int = 4) -> tuple[Pass, int, int]:
     """A step of two micro-batches under DeepSpeed; (what was counted, bytes that stay, parameters)."""
     warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor", UserWarning)  # to check alignment
-    recipe, measured = recipe_of(layers), Pass()
+    recipe, measured = neobert_recipe("bf16", layers=layers), Pass()
     with (
         pretended_cuda(RANKS) as gpu,
         group(RANKS),
@@ -110,16 +110,14 @@ def count_graphs_of_ddp() -> tuple[int, int]:
         return graph.forward
 
     cpu = torch.device("cpu")
-    recipe = recipe_of(2).model_copy(update={"precision": "fp32"})
+    recipe = neobert_recipe("fp32", layers=2)
     documents = masked_documents(web_lengths(40) // 8 + 8, recipe.model.vocabulary_size, 128)
     first, *others = own_batches(documents, 4, cpu)
     other = next(batch for batch in others if batch.sizes != first.sizes)
     with group(2):
         model = build_masked_language_model(recipe.model, 128)
         initialize(model, recipe.model.initialization, 0)
-        engine = Engine(
-            model.train(), summed_loss, lambda batch: batch.predicted_tokens, recipe.optimization, "fp32", cpu
-        )
+        engine = pretraining_engine(model.train(), recipe, cpu)
         send_buckets(engine, [])
         compile_model(TrialStep(model, lambda: summed_loss(model, first), "fp32", cpu), "on", backend=count)
         before = len(graphs)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from ablations.ladders import variants
-from benchmarks.contenders import masked_documents, neobert_recipe, own_batches
+from benchmarks.contenders import masked_documents, neobert_recipe, own_batches, pretraining_engine
 from benchmarks.data import IDS, web_lengths
 from benchmarks.pretended_cuda import Counts, pretended_cuda
 from neobert.data.batches import Batch
@@ -35,7 +35,6 @@ from neobert.recipe import Point, Pretraining
 from neobert.training.compiling import TrialStep
 from neobert.training.distributed import Process
 from neobert.training.engine import Engine
-from neobert.training.pretraining import summed_loss
 
 CONTEXT = 1024
 SLOTS = 65_536
@@ -86,24 +85,17 @@ def figures(counts: Counts) -> dict[str, Any]:
     }
 
 
-def recipe_of(layers: int = 28, **changes: Any) -> Pretraining:
-    """NeoBERT's own recipe, with changes of the model."""
-    recipe = neobert_recipe("bf16", layers=layers)
-    return recipe.model_copy(update={"model": recipe.model.model_copy(update=changes)})
-
-
-def pretraining_engine(recipe: Pretraining) -> Engine[Batch]:
+def fresh_engine(recipe: Pretraining) -> Engine[Batch]:
     """The engine of pre-training; values are not initialised."""
     with GPU:
         model = build_masked_language_model(recipe.model, CONTEXT)
-    model.train()
-    return Engine(model, summed_loss, lambda batch: batch.predicted_tokens, recipe.optimization, recipe.precision, GPU)
+    return pretraining_engine(model.train(), recipe, GPU)
 
 
 def pretraining_batches(slots: int = SLOTS) -> list[Batch]:
     """Micro-batches of packed web pages for variable-length kernels, on the CPU."""
     rows = slots // CONTEXT
-    documents = masked_documents(web_lengths(4 * rows), recipe_of().model.vocabulary_size, CONTEXT)
+    documents = masked_documents(web_lengths(4 * rows), neobert_recipe("bf16").model.vocabulary_size, CONTEXT)
     return own_batches(documents, round(rows / documents.padded_fill), GPU)
 
 
@@ -112,9 +104,9 @@ def pretrain(layers: int = 28, slots: int = SLOTS, fault: str | None = None, **c
     `tests.gpu_dry.faults.FAULTS`, in whose presence the step is made."""
     from tests.gpu_dry.faults import FAULTS
 
-    recipe, measured = recipe_of(layers, **changes), Pass()
+    recipe, measured = neobert_recipe("bf16", layers=layers, **changes), Pass()
     with pretended_cuda() as gpu, FAULTS[fault]() if fault else nullcontext():
-        engine = pretraining_engine(recipe)
+        engine = fresh_engine(recipe)
         with gpu.counted() as measured.feeding:
             batches = [batch.to(GPU) for batch in pretraining_batches(slots)[:2]]
         engine.step(batches[:1], 1e-4)
@@ -132,7 +124,7 @@ def pretrain(layers: int = 28, slots: int = SLOTS, fault: str | None = None, **c
 def explain_a_loss(micro_batches: int = 3, **changes: Any) -> tuple[int, int]:
     """(peak bytes of a step of so many micro-batches, those of finding out where its loss is not finite)."""
     with pretended_cuda() as gpu:
-        engine = pretraining_engine(recipe_of(**changes))
+        engine = fresh_engine(neobert_recipe("bf16", **changes))
         batches = [batch.to(GPU) for batch in pretraining_batches()[:1]] * micro_batches
         engine.step(batches, 1e-4)
         with gpu.counted() as step:
@@ -165,7 +157,7 @@ def encoded_task(name: str = "mnli", examples: int = 200) -> EncodedTask:
 
 def fine_tuner(layers: int = 28, **changes: Any) -> FineTuner:
     """The fine-tuner of a task on the pretended GPU, by the paper's protocol."""
-    recipe = recipe_of(layers, **changes)
+    recipe = neobert_recipe("bf16", layers=layers, **changes)
     protocol = variants()["M10"].recipe.finetuning.model_copy(update={"epochs": 1})
     task = encoded_task()
     with GPU:
@@ -194,7 +186,7 @@ def fine_tune(layers: int = 28, fixed: bool = False, **changes: Any) -> Pass:
 
 def contrast(layers: int = 28, micro_batch_tokens: int = 4096, **changes: Any) -> Pass:
     """A contrastive step of 64 pairs in several micro-batches."""
-    recipe, measured = recipe_of(layers, **changes), Pass()
+    recipe, measured = neobert_recipe("bf16", layers=layers, **changes), Pass()
     texts = _random_texts(_text_lengths(128, 90.0, 512))
     matching = match_texts(*np.split(np.arange(128), 2), np.arange(0), keep_false_negatives=False)
     with pretended_cuda() as gpu:
@@ -223,7 +215,7 @@ def encode(layers: int = 28, **changes: Any) -> Pass:
     with TemporaryDirectory() as folder, pretended_cuda() as gpu:
         tokenizer = SyntheticSource(10).tokenizer("wordpiece", 512, Path(folder))
         with GPU:
-            model = PackedEncoder(build_encoder(recipe_of(layers, **changes).model, 512))
+            model = PackedEncoder(build_encoder(neobert_recipe("bf16", layers=layers, **changes).model, 512))
         encoder = TextEncoder(model, tokenizer, 512, precision="bf16", device=GPU)
         with gpu.counted() as measured.work:
             encoder.encode(texts)
@@ -232,12 +224,12 @@ def encode(layers: int = 28, **changes: Any) -> Pass:
 
 def measure_heldout_loss(layers: int = 28, **changes: Any) -> Pass:
     """The loss on held-out web pages, in several batches."""
-    recipe, measured = recipe_of(layers, **changes), Pass()
+    recipe, measured = neobert_recipe("bf16", layers=layers, **changes), Pass()
     vocabulary = recipe.model.vocabulary_size
     documents = masked_documents(web_lengths(100), vocabulary, CONTEXT).view
     text = HeldoutText("web", documents, CONTEXT, 16, "cut", np.full(vocabulary, 1 / vocabulary))
     with pretended_cuda() as gpu:
-        model = pretraining_engine(recipe).model
+        model = fresh_engine(recipe).model
         with gpu.counted() as measured.work:
             measure_heldout(model, text, "bf16", GPU)
     return measured
@@ -248,7 +240,7 @@ def measure_pseudo_perplexity(layers: int = 28, **changes: Any) -> Pass:
     measured = Pass()
     passage = Passage(np.arange(5, 4101), np.arange(1, 4000, 62), 0)
     with pretended_cuda() as gpu:
-        model = pretraining_engine(recipe_of(layers, **changes)).model
+        model = fresh_engine(neobert_recipe("bf16", layers=layers, **changes)).model
         with gpu.counted() as measured.work:
             measure_losses(model, passage, IDS.mask, "bf16", 131_072)
     return measured

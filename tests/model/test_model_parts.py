@@ -14,7 +14,7 @@ from transformers.models.llama.modeling_llama import (
     LlamaRotaryEmbedding,
 )
 
-from neobert.model import attention, layers
+from neobert.model import attention, encoder, layers
 from neobert.model.attention import (
     AttentionPlan,
     GatherIndex,
@@ -137,6 +137,20 @@ def test_the_table_of_a_compiled_model_holds_every_place_of_its_rows(rotary, mon
     turned, expected = compiled.turn(even_first(vectors)), even_first(eager.turn(vectors))
     torch.testing.assert_close(turned[positions >= 0], expected[positions >= 0], rtol=0, atol=1e-6)
     assert turned.isfinite().all()
+
+
+def test_query_and_key_are_the_same_turned_one_by_one_as_on_a_gpu(rotary, monkeypatch):
+    """Bit for bit, and so are the gradients."""
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    rotation, hidden = rotary.rotation(torch.arange(TOKENS).expand(ROWS, TOKENS)), normal(ROWS, TOKENS, WIDTH)
+    qkv = nn.Linear(WIDTH, 3 * WIDTH, bias=False)
+    found = []
+    for devices in ((), ("cpu",)):
+        monkeypatch.setattr(encoder, "TURN_PARTS_ALONE", devices)
+        parts = query_key_value(qkv, HEADS, hidden, rotation)
+        (gradient,) = torch.autograd.grad(sum((part**2 * part.detach()).sum() for part in parts), qkv.weight)
+        found.append((*parts, gradient))
+    assert all(torch.equal(together, alone) for together, alone in zip(*found, strict=True))
 
 
 def even_first(vectors: Tensor) -> Tensor:
