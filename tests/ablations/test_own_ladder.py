@@ -2,6 +2,7 @@
 
 import json
 import re
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -116,6 +117,13 @@ def test_jobs_do_what_was_planned_whatever_becomes_of_the_file(
     assert "mask0.3" in capsys.readouterr().out
     assert glue_grid.main(["--task", "cola", "--runs", str(runs)]) == EXIT_REFUSED
     assert "is of the ladder steps.py: name that with --ladder" in capsys.readouterr().err
+
+
+def test_the_file_of_the_page_for_programs_is_a_ladder(tmp_path: Path) -> None:
+    page = Path(__file__).parents[2] / "docs" / "automation.md"
+    (block,) = re.findall(r"^   ```python\n(.*?)^   ```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    (tmp_path / "mine.py").write_text(textwrap.dedent(block))
+    assert ladders.load(str(tmp_path / "mine.py")).end.delta() == {"pretraining.model.feedforward_width": (3072, 4608)}
 
 
 DERIVED = "from ablations.ladder import M0, ROTARY\n"
