@@ -146,12 +146,9 @@ def without_paths(value: Any, names: Mapping[str, str]) -> Any:
 def thin(lines: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """The lines of a metrics.jsonl with steps joined to as many stretches as a picture shows: of each the middle step,
     the mean loss, and the sums of tokens and seconds. Held-out losses stay as they are."""
-    from reports.curves import PIECES
+    from reports.curves import stretches
 
-    steps = [line for line in lines if "loss" in line]
-    size = max(1, -(-len(steps) // PIECES))
-    for start in range(0, len(steps), size):
-        piece = steps[start : start + size]
+    for piece in stretches([line for line in lines if "loss" in line]):
         means = {name: statistics.fmean(line[name] for line in piece) for name in ("step", "loss")}
         yield means | {name: sum(line[name] for line in piece) for name in SUMMED if name in piece[0]}
     yield from (dict(line) for line in lines if "heldout_loss" in line)

@@ -36,21 +36,20 @@ class Curve:
     """A run from its first stage on: (step, value), with steps counted over all stages.
 
     `loss` and `tokens_per_second` are means and medians over pieces of the run; `heldout` is as measured on the run's
-    own corpus, `heldout_by_corpus` on each that was measured.
+    own corpus.
     """
 
     loss: Points
     tokens_per_second: Points
     heldout: Points
-    heldout_by_corpus: Mapping[str, Points]
 
 
 class Curves:
-    """Reads each metrics.jsonl, once more if it is drawn; `problems` has a sentence for each that cannot be used."""
+    """Reads each metrics.jsonl, once more if it is drawn: thousands of curves are large, and few are. `problems` has a
+    sentence for each that cannot be used."""
 
     def __init__(self, root: Path, runs: pd.DataFrame) -> None:
         self._layout, self._stages = Layout(root), stages_of(runs)
-        self._lines: dict[str, list[Line]] = {}
         self._heldout: dict[str, Mapping[str, Points]] = {}
         self.problems: list[str] = []
 
@@ -62,15 +61,16 @@ class Curves:
         steps = [line for line in lines if "loss" in line]
         rates = [{**line, "rate": line["real_tokens"] / line["seconds"]} for line in steps if line.get("seconds")]
         heldout = tuple((line["step"], line["heldout_loss"]) for line in lines if "heldout_loss" in line)
-        return Curve(_thinned(steps, "loss"), _thinned(rates, "rate"), heldout, self.heldout_by_corpus(run))
+        return Curve(_thinned(steps, "loss"), _thinned(rates, "rate"), heldout)
 
     def heldout_by_corpus(self, run: str) -> Mapping[str, Points]:
-        """Of the curve of a run the held-out losses alone; empty where some stage has no metrics."""
+        """The held-out losses of a run on each corpus that was measured; empty where some stage has no metrics."""
         if run not in self._heldout:
-            lines = self._lines_of(run)
-            self._heldout[run] = _by_corpus(lines)
-            if lines:
-                del self._lines[run]  # thousands of curves are large: the few that are drawn are read again
+            found: dict[str, list[tuple[float, float]]] = defaultdict(list)
+            for line in self._lines_of(run):
+                for corpus, loss in line.get(BY_CORPUS, {}).items():
+                    found[corpus].append((line["step"], loss))
+            self._heldout[run] = {corpus: tuple(points) for corpus, points in found.items()}
         return self._heldout[run]
 
     def _lines_of(self, run: str) -> list[Line]:
@@ -85,15 +85,13 @@ class Curves:
         return lines
 
     def _read(self, run: str) -> list[Line]:
-        if run not in self._lines:
-            path = self._layout.pretraining(run) / "metrics.jsonl"
-            try:
-                self._lines[run] = [_checked(line) for line in whole_lines(path)]
-            except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
-                self._lines[run] = []
-                where = path.relative_to(self._layout.root)
-                self.problems.append(f"the curve of {where} is left out: {error}")
-        return self._lines[run]
+        path = self._layout.pretraining(run) / "metrics.jsonl"
+        try:
+            return [_checked(line) for line in whole_lines(path)]
+        except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
+            problem = f"the curve of {path.relative_to(self._layout.root)} is left out: {error}"
+            self.problems += [] if problem in self.problems else [problem]
+            return []
 
 
 def stages_of(runs: pd.DataFrame) -> dict[str, Stage]:
@@ -120,19 +118,16 @@ def _checked(line: Line) -> Line:
     return values | ({BY_CORPUS: on_each} if on_each else {})
 
 
-def _by_corpus(lines: Sequence[Line]) -> dict[str, Points]:
-    found: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for line in lines:
-        for corpus, loss in line.get(BY_CORPUS, {}).items():
-            found[corpus].append((line["step"], loss))
-    return {corpus: tuple(points) for corpus, points in found.items()}
-
-
 def _thinned(lines: Sequence[Mapping[str, float]], name: str) -> Points:
     """At most PIECES points: of equal stretches of lines the middle step and the mean, of rates the median."""
     middle = statistics.median if name == "rate" else statistics.fmean
-    size = max(1, math.ceil(len(lines) / PIECES))
-    pieces = [lines[start : start + size] for start in range(0, len(lines), size)]
     return tuple(
-        (statistics.fmean(line["step"] for line in piece), middle(line[name] for line in piece)) for piece in pieces
+        (statistics.fmean(line["step"] for line in piece), middle(line[name] for line in piece))
+        for piece in stretches(lines)
     )
+
+
+def stretches(lines: Sequence[Mapping[str, Any]]) -> list[Sequence[Mapping[str, Any]]]:
+    """Lines in at most PIECES stretches of one length."""
+    size = max(1, math.ceil(len(lines) / PIECES))
+    return [lines[start : start + size] for start in range(0, len(lines), size)]

@@ -6,7 +6,7 @@ Missing facts are None, or NaN in columns of numbers. Whatever a record holds, r
 import json
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -34,19 +34,8 @@ from neobert.errors import DamagedFile, MissingData, did_you_mean, name_first
 from neobert.files import read_json
 from neobert.glue.tasks import decisive_score, task_named
 from neobert.recipe import FineTuning, Point, Pretraining, Value
-from neobert.runs.records import (
-    EmbeddingConfig,
-    EmbeddingScores,
-    HeldoutScore,
-    PerplexityConfig,
-    PerplexityScores,
-    ReadoutConfig,
-    ReadoutScore,
-    ThroughputConfig,
-    ThroughputScores,
-    read_record,
-    record_paths,
-)
+from neobert.runs import records
+from neobert.runs.records import read_record, record_paths
 from neobert.runs.run_file import RunFile, read_run_file
 from neobert.runs.specifications import GlueStudy, PretrainingRun
 from reports.forecasts.sealed import Forecast, read_forecasts
@@ -112,8 +101,12 @@ class Evidence:
 
     @property
     def seeds(self) -> dict[str, int]:
-        """The seed of each run."""
         return dict(zip(self.runs.id, self.runs.seed, strict=True))
+
+    def runs_of(self, scale: Scale, data: str) -> pd.DataFrame:
+        """The runs of one scale and source of data, and those that its trials are on."""
+        own, trials = select_group(self.runs, scale, data), select_group(self.trials, scale, data)
+        return self.runs[self.runs.id.isin({*own.id, *trials.run})]
 
     def vocabulary(self, scale: Scale, data: str) -> Vocabulary:
         """Whether the tokenizers of most runs were trained on their data."""
@@ -124,6 +117,12 @@ class Evidence:
 def select_group(frame: pd.DataFrame, scale: Scale, data: str) -> pd.DataFrame:
     """The rows of one scale and source of data."""
     return frame[(frame.scale == scale) & (frame.data == data)]
+
+
+def split_repeats(frame: pd.DataFrame, keys: Sequence[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Of the rows with equal keys the first, and all others with the id of the one that is `kept` in their place."""
+    kept = frame.groupby(list(keys), sort=False).id.transform("first")
+    return frame[frame.id == kept], frame.assign(kept=kept)[frame.id != kept]
 
 
 def make_frame(rows: Iterable[Facts], columns: Iterable[str]) -> pd.DataFrame:
@@ -328,7 +327,6 @@ class _Facts(Value):
 
     @classmethod
     def columns(cls) -> list[str]:
-        """The names of the facts."""
         fields = cls.model_fields
         parts: list[Any] = [fields[name].annotation for name in SPREAD if name in fields]
         return [
@@ -337,7 +335,6 @@ class _Facts(Value):
         ]
 
     def by_column(self) -> Facts:
-        """The facts by name."""
         own = dict(self)
         parts = [own.pop(name) for name in SPREAD if name in own]
         return own | {name: value for part in parts for name, value in part}
@@ -358,7 +355,7 @@ class _Run(_Facts):
     vocabulary: Vocabulary = "published"
     origins: dict[str, str] = _at("config", "origins", default={})
     heldout_loss: dict[str, NonNegativeFloat] = _at("scores", "heldout_loss")
-    heldout: tuple[HeldoutScore, ...] = _at("scores", "heldout", default=())
+    heldout: tuple[records.HeldoutScore, ...] = _at("scores", "heldout", default=())
 
     @model_validator(mode="after")
     def _derive_weights(self) -> Self:
@@ -414,7 +411,7 @@ class _Trial(_Facts):
 
 class _Embedding(_Facts):
     labels: _Labels
-    config: EmbeddingConfig
+    config: records.EmbeddingConfig
     state: Literal["done", "pruned", "failed"]
     seed: int
     run: str = _at("inputs", "pretraining")
@@ -424,30 +421,30 @@ class _Embedding(_Facts):
     @model_validator(mode="before")
     @classmethod
     def _derive_score(cls, record: dict[str, Any]) -> dict[str, Any]:
-        scores = EmbeddingScores.read(record["scores"]) if record["state"] == "done" else None
+        scores = records.EmbeddingScores.read(record["scores"]) if record["state"] == "done" else None
         return {**record, "score": scores and scores.score}
 
 
 class _Perplexity(_Facts):
     labels: _Labels
-    config: PerplexityConfig
-    scores: PerplexityScores
+    config: records.PerplexityConfig
+    scores: records.PerplexityScores
     state: Literal["done"]
     run: str = _at("inputs", "pretraining")
 
 
 class _Readout(_Facts):
     labels: _Labels
-    config: ReadoutConfig
+    config: records.ReadoutConfig
     state: Literal["done"]
     seed: int
     run: str = _at("inputs", "pretraining")
-    answers: dict[str, ReadoutScore] = _at("scores")
+    answers: dict[str, records.ReadoutScore] = _at("scores")
 
 
 class _Throughput(_Facts):
-    config: ThroughputConfig
-    scores: ThroughputScores
+    config: records.ThroughputConfig
+    scores: records.ThroughputScores
     state: Literal["done"]
     device: str
     date: str
@@ -474,8 +471,8 @@ def _heldout_rows(runs: Iterable[Facts]) -> Iterator[Facts]:
         yield from (own | dict(score) for score in run["heldout"])
 
 
-def _readout_rows(records: pd.DataFrame) -> Iterator[Facts]:
-    for facts in records[[*OF_READOUT, "answers"]].to_dict("records"):
+def _readout_rows(readouts: pd.DataFrame) -> Iterator[Facts]:
+    for facts in readouts[[*OF_READOUT, "answers"]].to_dict("records"):
         answers = facts.pop("answers")
         yield from (facts | {"corpus": corpus, "answer": answer} for corpus, answer in answers.items())
 

@@ -18,10 +18,11 @@ from reports.analysis.readouts import SignalToNoise, find_signals, signals_table
 from reports.analysis.resampling import StoredPredictions
 from reports.curves import Curves
 from reports.evidence import Evidence
-from reports.figures.embeddings import Embeddings, embedding_table, figure4, figure5, find_embeddings, table4
+from reports.figures.embeddings import Embeddings, embedding_table, figure4, figure5, find_embeddings
 from reports.figures.figure1 import Bars, figure1, figure1_facts, find_bars
 from reports.figures.forests import (
     COLUMN_INCHES,
+    PAGE_INCHES,
     Forest,
     draw_forest,
     forest_of_deltas,
@@ -36,6 +37,7 @@ from reports.scores import Group
 from reports.tables import Table
 
 Images = Mapping[str, bytes]
+TABLE_4 = "Table 4: embeddings after contrastive fine-tuning"
 CSV = ("csv",)
 
 
@@ -51,47 +53,38 @@ class Findings:
 
     @cached_property
     def bars(self) -> Bars:
-        """Scores and relative changes of the ladder."""
         return find_bars(self.group)
 
     @cached_property
     def deltas(self) -> tuple[Delta, ...]:
-        """Differences over paired seeds, with their statistics."""
         return find_deltas(self.group, self.bars.tasks, self.stored)
 
     @cached_property
     def delta_table(self) -> Table:
-        """The differences as a table, which two figures share."""
         return deltas_table(self.deltas, self.group, self.bars.quantity)
 
     @cached_property
     def factorials(self) -> tuple[Factorial, ...]:
-        """Effects in factorials, where there are any."""
         return find_factorials(self.group, self.bars.tasks)
 
     @cached_property
     def embeddings(self) -> Embeddings:
-        """Scores on embedding tasks, where there are any."""
         return find_embeddings(self.group, self.evidence)
 
     @cached_property
     def perplexities(self) -> tuple[PerplexityLine, ...]:
-        """Pseudo-perplexity over lengths, where it was measured."""
         return perplexity_lines(self.group, self.evidence)
 
     @cached_property
     def gains(self) -> tuple[ComputeGain, ...]:
-        """Compute-equivalent gains, where there are curves of held-out losses."""
         return find_gains(self.group, self.curves)
 
     @cached_property
     def outcomes(self) -> tuple[Outcome, ...]:
-        """Forecasts with what was measured since, where there are any."""
         return score_forecasts(self.evidence.forecasts, self.deltas, self.group)
 
     @cached_property
     def signals(self) -> tuple[SignalToNoise, ...]:
-        """How well each readout tells arms apart, where arms have seeds."""
         return find_signals(self.group)
 
     @property
@@ -101,7 +94,6 @@ class Findings:
 
     @cached_property
     def tables(self) -> dict[str, Table]:
-        """The table of each output that has records."""
         made = {name: output.table(self) for name, output in OUTPUTS.items()}
         return {name: table for name, table in made.items() if table is not None}
 
@@ -134,42 +126,21 @@ def make_forest(findings: Findings, *, are_readouts: bool) -> Forest:
     return forest_of_deltas(deltas, findings.group, findings.bars.quantity, findings.signals)
 
 
-def _draw_deltas(findings: Findings) -> Images:
+def _draw(forest: Forest, width_inches: float = PAGE_INCHES) -> Images:
+    return draw_forest(forest, width_inches) if forest.columns else {}
+
+
+def _draw_column(findings: Findings) -> Images:
     forest = make_forest(findings, are_readouts=False)
-    return draw_forest(forest) if forest.columns else {}
+    return _draw(one_quantity(forest), COLUMN_INCHES) if forest.columns else {}
 
 
-def _draw_deltas_in_a_column(findings: Findings) -> Images:
-    forest = make_forest(findings, are_readouts=False)
-    return draw_forest(one_quantity(forest), COLUMN_INCHES) if forest.columns else {}
-
-
-def _draw_readouts(findings: Findings) -> Images:
-    forest = make_forest(findings, are_readouts=True)
-    return draw_forest(forest) if forest.columns else {}
-
-
-def _contrastive_table(findings: Findings) -> Table | None:
-    rows = findings.embeddings.of("contrastive")
-    return table4(rows, findings.group) if rows else None
-
-
-def _v2_table(protocol: Protocol, title: str) -> Callable[[Findings], Table | None]:
+def _embeddings(title: str, protocol: Protocol, *, are_v2: bool = False) -> Callable[[Findings], Table | None]:
     def make(findings: Findings) -> Table | None:
-        rows = findings.embeddings.of_v2(protocol)
-        return embedding_table(rows, findings.group, f"{title} on {ENGLISH_SUITE_V2}", ()) if rows else None
+        rows = findings.embeddings.of(protocol, are_v2=are_v2)
+        return embedding_table(rows, findings.group, title) if rows else None
 
     return make
-
-
-def _zero_shot_table(findings: Findings) -> Table | None:
-    rows = findings.embeddings.of("zero_shot")
-    return embedding_table(rows, findings.group, "Zero-shot embeddings", ()) if rows else None
-
-
-def _draw_effects(findings: Findings) -> Images:
-    forest = forest_of_effects(findings.factorials, findings.group)
-    return draw_forest(forest) if forest.columns else {}
 
 
 OUTPUTS: Mapping[str, Output] = {
@@ -178,14 +149,17 @@ OUTPUTS: Mapping[str, Output] = {
     "table3": Output("Table 3, GLUE", lambda its: table3(its.group)),
     "scores": Output("GLUE and losses", lambda its: score_table(its.group), formats=(), part="scores"),
     "table5": Output("Table 5, best points", lambda its: table5(its.group)),
-    "deltas": Output("Deltas", lambda its: its.delta_table, _draw_deltas, part="statistics"),
-    "deltas-column": Output(
-        "Deltas, one column wide", lambda its: its.delta_table, _draw_deltas_in_a_column, formats=()
+    "deltas": Output(
+        "Deltas",
+        lambda its: its.delta_table,
+        lambda its: _draw(make_forest(its, are_readouts=False)),
+        part="statistics",
     ),
+    "deltas-column": Output("Deltas, one column wide", lambda its: its.delta_table, _draw_column, formats=()),
     "readouts": Output(
         "Readouts by signal to noise",
         lambda its: signals_table(its.signals, its.group) if its.signals else None,
-        _draw_readouts,
+        lambda its: _draw(make_forest(its, are_readouts=True)),
         part="statistics",
     ),
     "compute": Output(
@@ -201,7 +175,7 @@ OUTPUTS: Mapping[str, Output] = {
     "effects": Output(
         "Effects",
         lambda its: effects_table(its.factorials, its.group, its.bars.quantity) if its.factorials else None,
-        _draw_effects,
+        lambda its: _draw(forest_of_effects(its.factorials, its.group)),
         part="statistics",
     ),
     "rates": Output(
@@ -210,27 +184,29 @@ OUTPUTS: Mapping[str, Output] = {
         lambda its: draw_sweeps(its.group),
         part="statistics",
     ),
-    "table4": Output("Table 4, embeddings", _contrastive_table, part="embeddings"),
+    "table4": Output("Table 4, embeddings", _embeddings(TABLE_4, "contrastive"), part="embeddings"),
     "table4-v2": Output(
-        "Embeddings on MTEB(eng, v2)",
-        _v2_table("contrastive", "Embeddings after contrastive fine-tuning"),
+        f"Embeddings on {ENGLISH_SUITE_V2}",
+        _embeddings(f"Embeddings after contrastive fine-tuning on {ENGLISH_SUITE_V2}", "contrastive", are_v2=True),
         part="embeddings",
     ),
     "figure5": Output(
         "Embeddings by category",
-        _contrastive_table,
+        _embeddings(TABLE_4, "contrastive"),
         lambda its: figure5(its.embeddings.of("contrastive"), its.group),
         CSV,
     ),
     "figure4": Output(
         "Figure 4, zero-shot embeddings",
-        _zero_shot_table,
+        _embeddings("Zero-shot embeddings", "zero_shot"),
         lambda its: figure4(its.embeddings.of("zero_shot"), its.group),
         CSV,
         part="embeddings",
     ),
     "zero-shot-v2": Output(
-        "Zero-shot embeddings on MTEB(eng, v2)", _v2_table("zero_shot", "Zero-shot embeddings"), part="embeddings"
+        f"Zero-shot embeddings on {ENGLISH_SUITE_V2}",
+        _embeddings(f"Zero-shot embeddings on {ENGLISH_SUITE_V2}", "zero_shot", are_v2=True),
+        part="embeddings",
     ),
     "figure2": Output(
         "Figure 2, pseudo-perplexity",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ablations.scales import Scale
     from reports.evidence import Evidence
     from reports.forecasts.budgets import Budget
-    from reports.forecasts.sealed import Forecast, Predicted
+    from reports.forecasts.sealed import Forecast
 
 
 def _arguments(given: list[str] | None) -> argparse.Namespace:
@@ -94,25 +94,14 @@ def _forecast(arguments: argparse.Namespace) -> int:
 
 def _print(forecast: "Forecast") -> None:
     from neobert.console import output, table
+    from reports.forecasts.outcomes import print_prediction
 
     what = "signs" if forecast.is_of_signs else f"differences over {forecast.seeds} seeds"
     title = f"Forecast of {what} at scale {forecast.scale}, from {', '.join(forecast.budgets)}"
     header = ("Variant", "Against", "Quantity", "At budgets", "Forecast", "80 %", "P(higher)")
-    output().print(table(title, header, [_cells(each) for each in forecast.predictions]))
+    output().print(table(title, header, list(map(print_prediction, forecast.predictions))))
     for sentence in forecast.left_out:
         print(f"not forecast: {sentence}")
-
-
-def _cells(each: "Predicted") -> tuple[str, ...]:
-    from reports.analysis.quantities import QUANTITIES, name_measurement
-    from reports.tables import number, printed_range, signed
-
-    digits = QUANTITIES[each.quantity].digits
-    trend = " → ".join(signed(at.mean, digits) for at in each.budgets)
-    size = signed(each.mean, digits)
-    measured = name_measurement(each.quantity, each.corpus)
-    interval = printed_range(each.interval, digits)
-    return each.variant, each.base, measured, trend, size, interval, number(each.probability_higher, 2)
 
 
 def main(given: list[str] | None = None) -> int:

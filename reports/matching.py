@@ -22,17 +22,17 @@ from neobert.glue.selection import best_point
 from neobert.glue.tasks import TASKS
 from neobert.recipe import Point
 from reports.basis import describe_difference, split_by_basis
-from reports.evidence import Evidence, make_frame, select_group, weights_up_to, why_of_another
+from reports.evidence import Evidence, make_frame, select_group, split_repeats, weights_up_to, why_of_another
 from reports.rates import find_sweeps, variants_at_rates
 from reports.scores import ABSENCES, POINTS_OF_SCORE, Cell, Estimate, Group, Row, Seeds, point_name
+from reports.tables import frame_of
 
 
 def group_of(evidence: Evidence, scale: Scale, data: str) -> Group:
     """The rows of one (scale, data): every variant of the ladder, and alternatives (@) that have records."""
     everything = select_group(evidence.trials, scale, data)
     trials = everything[everything.model.isna()]
-    in_group = (evidence.runs.scale == scale) & (evidence.runs.data == data)
-    runs = evidence.runs[in_group | evidence.runs.id.isin(set(trials.run))]
+    runs = evidence.runs_of(scale, data)
     matcher = _Matcher(evidence, runs, trials, scale, evidence.vocabulary(scale, data))
     of_ladder = [row for variant in variants().values() for row in matcher.rows(variant)]
     shown = [row for row in of_ladder if row.name in ladder() or matcher.has_own_records(row)]
@@ -116,13 +116,11 @@ class _Matcher:
         """Of runs that differ only in the run that they continue the one with most trials; the others are named."""
         counts = runs.id.map(trials.run.value_counts()).fillna(0).astype(int)
         order = runs.assign(trials=counts).sort_values(["trials", "id"], ascending=[False, True])
-        first = order.groupby(["recipe", "stage", "seed"]).id.transform("first")
-        for twin, best, count in zip(order.id, first, order.trials, strict=True):
-            if twin != best:
-                self._twins[twin] = (
-                    f"run {twin} has the recipe and seed of run {best}, which has more trials: it and its {count} "
-                    "trial(s) are left out"
-                )
+        for twin in split_repeats(order, ["recipe", "stage", "seed"])[1].itertuples():
+            self._twins[twin.id] = (
+                f"run {twin.id} has the recipe and seed of run {twin.kept}, which has more trials: it and its "
+                f"{twin.trials} trial(s) are left out"
+            )
         return runs[~runs.id.isin(set(self._twins))]
 
     def problems(self) -> list[str]:
@@ -171,22 +169,18 @@ class _Matcher:
 
     def _row(self, variant: Variant, stage: int) -> Row:
         recipe, runs = self.recipe(variant), self._take_runs(variant, stage)
-        measured, context = self._measurement(recipe), recipe.pretraining.stages[stage].context
+        measured = self._measurement(recipe)
         is_started = not measured.weights.isdisjoint(runs.id)
         if is_started:
             self._taken.update(_select(measured.trials, measured.places, runs.id).id)
         of_tasks = set(self._studies[self._studies.weights.isin(set(runs.id))].task_origin)
         return Row(
             name=variant.name,
-            label=_label(variant, context),
+            label=_label(variant, recipe.pretraining.stages[stage].context),
             source=variant.source,
             variant=variant,
             stage=stage,
-            context=context,
-            is_last_stage=stage == len(recipe.pretraining.stages) - 1,
             is_started=is_started,
-            cells={},
-            notes=(),
             runs=runs,
             heldout=_select(self._heldout, self._heldout_places, runs.id),
             answers=_select(self._answers, self._answers_places, runs.id),
@@ -229,19 +223,15 @@ class _Matcher:
 
 def _frame_of_studies(evidence: Evidence) -> pd.DataFrame:
     """The studies, a row each; `start` is the study that it starts from, `grid` names its points in any order."""
-    studies = [
-        {
-            "id": study_id,
-            "task": study.task,
-            "weights": study.weights,
-            "protocol": study.protocol.model_dump_json(),
-            "grid": _grid_key(study.points),
-            "start": study.starts_from.study,
-            "task_origin": study.task_origin,
-        }
-        for study_id, study in evidence.studies.items()
+    columns = ("id", "task", "weights", "task_origin", "start", "protocol", "grid")
+    rows = [
+        (
+            *(study_id, each.task, each.weights, each.task_origin, each.starts_from.study),
+            *(each.protocol.model_dump_json(), _grid_key(each.points)),
+        )
+        for study_id, each in evidence.studies.items()
     ]
-    return make_frame(studies, ("id", "task", "weights", "protocol", "grid", "start", "task_origin"))
+    return frame_of(rows, columns)
 
 
 def _grid_key(points: Iterable[Point]) -> str:
@@ -282,13 +272,6 @@ def _external_drafts(trials: pd.DataFrame, evidence: Evidence) -> list[_Draft]:
             name=name,
             label=name,
             source=str(model_id),
-            variant=None,
-            stage=None,
-            context=None,
-            is_last_stage=True,
-            is_started=True,
-            cells={},
-            notes=(),
             runs=evidence.runs.iloc[:0],
             heldout=evidence.heldout.iloc[:0],
             answers=evidence.readouts.iloc[:0],
@@ -347,11 +330,10 @@ def _of_one_basis(trials: pd.DataFrame, notes: Notes) -> pd.DataFrame:
 def _without_repetitions(trials: pd.DataFrame, notes: Notes) -> pd.DataFrame:
     """One trial a point and seeds: done ones before others, then by id."""
     trials = trials.assign(is_open=trials.state != "done").sort_values(["is_open", "id"])
-    first = trials.groupby(["row", "task", "seeds", "point"], sort=False).id.transform("first")
-    repeats = trials[trials.id != first]
-    for row, task, trial, kept in zip(repeats.row, repeats.task, repeats.id, first[trials.id != first], strict=True):
-        notes[row].append(f"{task}: trial {trial} repeats {kept} and is left out")
-    return trials[trials.id == first]
+    kept, repeats = split_repeats(trials, ["row", "task", "seeds", "point"])
+    for each in repeats.itertuples():
+        notes[each.row].append(f"{each.task}: trial {each.id} repeats {each.kept} and is left out")
+    return kept
 
 
 def _of_furthest_seeds(trials: pd.DataFrame, notes: Notes) -> pd.DataFrame:

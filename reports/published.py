@@ -79,7 +79,6 @@ class PublishedScores:
 
     @property
     def name(self) -> str:
-        """The model with its size."""
         return f"{self.model} ({self.size})"
 
 
@@ -110,24 +109,6 @@ def table5() -> dict[str, dict[str, Point]]:
     }
 
 
-@dataclass(frozen=True)
-class PublishedThroughput:
-    """One model of Table 9 on one A100: tokens a second and their spread, both in thousands, by sequence length."""
-
-    model: str
-    thousands: dict[int, tuple[float, float]]
-    source: str
-
-
-def table9() -> tuple[PublishedThroughput, ...]:
-    """The models of Table 9 in the paper's order."""
-    return tuple(
-        PublishedThroughput(
-            model=model,
-            thousands=dict(
-                zip(rows.sequence_tokens, zip(rows.thousand_tokens_per_second, rows.spread, strict=True), strict=True)
-            ),
-            source=rows.source.iloc[0],
-        )
-        for model, rows in read("table9").groupby("model", sort=False)
-    )
+def table9() -> dict[str, pd.DataFrame]:
+    """The rows of Table 9 by model, in the paper's order."""
+    return dict(list(read("table9").groupby("model", sort=False)))

@@ -16,20 +16,8 @@ from neobert.errors import EXIT_DONE, ParityOff
 from neobert.files import json_bytes, replace_file
 from neobert.identity import neutral_values, plain
 from neobert.recipe import Pretraining, Value
+from neobert.runs import records
 from neobert.runs.index import Row, State
-from neobert.runs.records import (
-    RECORD_STATES,
-    SCHEMA,
-    EmbeddingConfig,
-    EmbeddingScores,
-    HeldoutScore,
-    PerplexityConfig,
-    PerplexityScores,
-    ReadoutConfig,
-    ReadoutScore,
-    ThroughputConfig,
-    ThroughputScores,
-)
 from neobert.runs.run_file import RunFile
 from reports.forecasts.sealed import Forecast
 
@@ -64,7 +52,7 @@ class PretrainingScores(Open):
     """Losses in nats a predicted token: held-out by corpus, and of the last step."""
 
     heldout_loss: dict[str, float]
-    heldout: tuple[HeldoutScore, ...] = ()
+    heldout: tuple[records.HeldoutScore, ...] = ()
     training_loss: float | None
 
 
@@ -90,10 +78,10 @@ class TrialScores(Open):
 KINDS: dict[str, tuple[Any, Any]] = {
     "pretraining": (PretrainingConfig, PretrainingScores),
     "glue": (TrialConfig, TrialScores),
-    "mteb": (EmbeddingConfig, EmbeddingScores),
-    "pseudo_perplexity": (PerplexityConfig, PerplexityScores),
-    "readout": (ReadoutConfig, dict[str, ReadoutScore]),
-    "throughput": (ThroughputConfig, ThroughputScores),
+    "mteb": (records.EmbeddingConfig, records.EmbeddingScores),
+    "pseudo_perplexity": (records.PerplexityConfig, records.PerplexityScores),
+    "readout": (records.ReadoutConfig, dict[str, records.ReadoutScore]),
+    "throughput": (records.ThroughputConfig, records.ThroughputScores),
 }
 """By kind of record: what its config and its scores hold."""
 
@@ -103,9 +91,9 @@ def record_of(kind: str) -> type[Value]:
     config, scores = KINDS[kind]
     common: dict[str, Any] = {
         "kind": (Literal[kind], ...),
-        "schema_version": (int, Field(SCHEMA, alias="schema", ge=1, le=SCHEMA)),
+        "schema_version": (int, Field(records.SCHEMA, alias="schema", ge=1, le=records.SCHEMA)),
         "id": (str, ...),
-        "state": (Literal[RECORD_STATES], ...),
+        "state": (Literal[records.RECORD_STATES], ...),
         "seed": (int, ...),
         "inputs": (dict[str, Any], {}),
         "labels": (Labels if kind != "throughput" else dict[str, Any], ... if kind != "throughput" else {}),
@@ -233,7 +221,6 @@ def _subclasses(base: type[Value]) -> list[type[Value]]:
 
 
 def schema_files() -> dict[str, bytes]:
-    """The content of every file of docs/schemas."""
     return {f"{name}.json": json_bytes(schema_of(described)) for name, described in SCHEMAS.items()}
 
 

@@ -2,9 +2,11 @@
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import pandas as pd
 
@@ -42,7 +44,6 @@ class Estimate:
 
     @property
     def mean(self) -> float:
-        """The mean over seeds."""
         return statistics.fmean(self.by_seeds.values())
 
     @property
@@ -111,10 +112,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """A variant at one checkpoint, or an external model (without `variant`, stage and context) on its largest grid.
+    """A variant at one checkpoint, or an external model (without `variant` and stage) on its largest grid.
 
     `source` is where a variant's numbers come from, of an external model its id. `recipe` is the variant's at the scale
-    of the group, `context` is in tokens. `is_started` says that a study with the row's grid was begun. `runs` are the
+    of the group. `is_started` says that a study with the row's grid was begun. `runs` are the
     variant's pre-training runs, one a seed, `heldout` their held-out losses, `answers` their readouts; `origins` is
     what identifies all data that it was trained and measured on.
     """
@@ -122,24 +123,26 @@ class Row:
     name: str
     label: str
     source: str
-    variant: Variant | None
-    stage: int | None
-    context: int | None
-    is_last_stage: bool
-    is_started: bool
-    cells: Mapping[str, Cell]
-    notes: tuple[str, ...]
     runs: pd.DataFrame
     heldout: pd.DataFrame
     answers: pd.DataFrame
+    variant: Variant | None = None
+    stage: int | None = None
+    is_started: bool = True
     origins: tuple[str, ...] = ()
     scaled_recipe: Recipe | None = None
+    cells: Mapping[str, Cell] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @property
     def recipe(self) -> Recipe:
         """The recipe of a variant at the scale of its group."""
         assert self.scaled_recipe is not None, self.name
         return self.scaled_recipe
+
+    @property
+    def context(self) -> int | None:
+        return None if self.stage is None else self.recipe.pretraining.stages[self.stage].context
 
     @property
     def tokens(self) -> tuple[str, int]:
@@ -164,7 +167,6 @@ class Row:
 
     @property
     def run_ids(self) -> tuple[str, ...]:
-        """The pre-training runs behind its held-out losses."""
         return tuple(sorted(self.runs.id))
 
     @cached_property
@@ -205,7 +207,6 @@ class Row:
 
     @property
     def scored_tasks(self) -> tuple[str, ...]:
-        """The tasks that have a score, in the paper's order."""
         return tuple(task for task, cell in self.cells.items() if cell.score is not None)
 
     @property
@@ -271,7 +272,7 @@ class Group:
     @cached_property
     def last_rows(self) -> dict[str, Row]:
         """The row of each variant's last checkpoint."""
-        return {row.name: row for row in self.rows if row.is_last_stage}
+        return {row.name: row for row in self.rows if row.stage == len(row.recipe.pretraining.stages) - 1}
 
     @cached_property
     def compared_rows(self) -> dict[str, Row]:
@@ -300,6 +301,12 @@ class Group:
         }
         near = [rate for rate in own if are_same(rate, best)]
         return own[min(near, key=lambda rate: abs(math.log(rate / best)))] if near else None
+
+
+def of_most(rows: Sequence[Row], kind: Callable[[Row], Any]) -> list[Row]:
+    """The rows of the kind that most are of, of equally large ones the first."""
+    kinds = Counter(map(kind, rows))
+    return [row for row in rows if kind(row) == kinds.most_common(1)[0][0]]
 
 
 def point_name(point: Point) -> str:

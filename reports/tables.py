@@ -75,12 +75,10 @@ class Table:
 
     @property
     def header(self) -> tuple[str, ...]:
-        """The names of the columns that are shown."""
         return tuple(self.shown.columns)
 
     @property
     def rows(self) -> tuple[tuple[Any, ...], ...]:
-        """What is shown, line by line."""
         return tuple(self.shown.itertuples(index=False, name=None))
 
     @property
@@ -115,7 +113,6 @@ class Table:
         return csv_text(self.facts.columns, self.facts.itertuples(index=False, name=None))
 
     def files(self, name: str) -> dict[str, bytes]:
-        """The table in all its formats by file name."""
         texts = {"md": self.markdown, "tex": self.latex, "csv": self.csv}
         return {f"{name}.{suffix}": text.encode() for suffix, text in texts.items()}
 

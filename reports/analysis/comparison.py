@@ -7,7 +7,6 @@ not comparable.
 import json
 import math
 import statistics
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,9 +19,9 @@ from neobert.data.catalog import is_from_hub
 from neobert.errors import MissingData
 from neobert.glue.tasks import TASKS
 from reports import published
-from reports.analysis.pairing import pair_glue
+from reports.analysis.pairing import pair_glue, relative_change
 from reports.analysis.resampling import StoredPredictions, resample
-from reports.scores import Group, Row, Seeds
+from reports.scores import Group, Row, Seeds, of_most
 from reports.tables import Table, capitalized, number, rules_between, signed
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -53,6 +52,9 @@ TOLERANCE_REASON = (
 OFF = "not reproduced"
 NOT_RESOLVABLE = "the printed change is within its tolerance of zero"
 LEAST_VARIANTS = 3
+COLUMNS = (
+    *("published_in", "number", "unit", "ours", "paper", "difference", "tolerance", "verdict", "why", "records"),
+)
 
 
 def task_error(task: str, score: float) -> float:
@@ -69,7 +71,6 @@ def tolerance_of(error: float) -> float:
 
 
 def tolerance_reason() -> str:
-    """How tolerances come about."""
     printed = [f"{row.model} in Table 3" for _, row in published.printed_checkpoints()]
     return TOLERANCE_REASON.format(
         published=current().published_as,
@@ -95,32 +96,22 @@ def compare_numbers(group: Group, stored: StoredPredictions) -> pd.DataFrame:
         [*_averages(group), *_printed_changes(group, stored), *_checkpoints(group)],
         columns=["published_in", "number", "unit", "ours", "paper", "tolerance", "obstacle", "caveat", "records"],
     )
-    verdicts = list(map(judge, numbers.ours, numbers.paper, numbers.tolerance, numbers.unit))
-    unresolved = [NOT_RESOLVABLE if verdict == "not resolvable" else "" for verdict in verdicts]
-    told = zip(numbers.obstacle, unresolved, numbers.caveat, strict=True)
-    numbers["why"] = [obstacle or "; ".join(filter(None, reasons)) for obstacle, *reasons in told]
-    numbers["verdict"] = [
-        ("not comparable at this scale" if obstacle.startswith("scale") else "not comparable") if obstacle else verdict
-        for obstacle, verdict in zip(numbers.obstacle, verdicts, strict=True)
-    ]
-    columns = [
-        "published_in",
-        "number",
-        "unit",
-        "ours",
-        "paper",
-        "difference",
-        "tolerance",
-        "verdict",
-        "why",
-        "records",
-    ]
-    return numbers.assign(difference=numbers.ours - numbers.paper)[columns]
+    told = [_tell(each) for each in numbers.itertuples()]
+    numbers["verdict"], numbers["why"] = [verdict for verdict, _ in told], [why for _, why in told]
+    return numbers.assign(difference=numbers.ours - numbers.paper)[list(COLUMNS)]
 
 
 Number = tuple[str, str, str, float, float, float, str, str, str]
 """Where it is published, its name, unit, ours, the paper's, tolerance, why they cannot be compared, what the tolerance
 had to assume, and the records."""
+
+
+def _tell(number: Any) -> tuple[str, str]:
+    """The verdict on a number, and why."""
+    if number.obstacle:
+        return "not comparable" + " at this scale" * number.obstacle.startswith("scale"), number.obstacle
+    verdict = judge(number.ours, number.paper, number.tolerance, number.unit)
+    return verdict, "; ".join(filter(None, (NOT_RESOLVABLE * (verdict == "not resolvable"), number.caveat)))
 
 
 def judge(ours: float, paper: float, tolerance: float, unit: str) -> str:
@@ -153,12 +144,11 @@ def _printed_changes(group: Group, stored: StoredPredictions) -> Iterator[Number
         if bar.printed_delta_percent is None:
             continue
         row, parent = group.last_rows[name], group.last_rows[bar.parent]
-        delta, averages = pair_glue(row, parent, tuple(TASKS), group), (row.average, parent.average)
-        if not delta.differences:
+        change, delta = relative_change(row, parent, tuple(TASKS)), pair_glue(row, parent, tuple(TASKS), group)
+        if change is None:
             continue
-        means = [statistics.fmean(each.at(delta.seeds).by_pretraining.values()) for each in averages if each]
         tolerance, caveat = _tolerance_of_change(row, parent, stored, delta.seeds)
-        numbers = 100 * (means[0] / means[1] - 1), bar.printed_delta_percent, tolerance
+        numbers = change, bar.printed_delta_percent, tolerance
         obstacle = _obstacle(row, group) or _obstacle(parent, group)
         names = bar.source, f"{name} against {bar.parent}", "percent"
         yield *names, *numbers, obstacle, caveat, " ".join(delta.ids)
@@ -238,33 +228,27 @@ class RankAgreement:
 def rank_variants(group: Group, tasks: Sequence[str]) -> tuple[RankAgreement, ...]:
     """In GLUE means over `tasks`, then in the held-out loss on each corpus; only where three variants or more have
     numbers that can be compared with each other."""
-    corpora = sorted({corpus for row in group.last_rows.values() for corpus in row.losses})
-    found = [rank_by_glue(group, tasks), *(_rank_by_loss(group, corpus) for corpus in corpora)]
-    return tuple(each for each in found if each is not None)
-
-
-def rank_by_glue(group: Group, tasks: Sequence[str]) -> RankAgreement | None:
-    """The agreement over the variants that have a mean over `tasks`; None where they are fewer than three."""
     means = {name: group.last_rows[name].mean_over(tasks) for name in published.figure1()}
-    return _rank("GLUE", {name: mean.by_pretraining for name, mean in means.items() if mean is not None}, group)
+    in_glue = _rank("GLUE", {name: mean.by_pretraining for name, mean in means.items() if mean is not None})
+    corpora = sorted({corpus for row in group.last_rows.values() for corpus in row.losses})
+    found = [in_glue, *(_rank_by_loss(group, corpus) for corpus in corpora)]
+    return tuple(each for each in found if each is not None)
 
 
 def _rank_by_loss(group: Group, corpus: str) -> RankAgreement | None:
     """The same by held-out loss, a lower one for a better variant, over the most variants that read the corpus in the
     same tokens and lengths; of variants with the same weights the first."""
-    rows = group.last_rows
-    alike: dict[tuple[str, int, int], list[str]] = defaultdict(list)
+    distinct: dict[tuple[str, ...], Row] = {}
     for name in published.figure1():
-        own = alike[*rows[name].tokens, rows[name].recipe.pretraining.stages[-1].context]
-        known = {run for other in own for run in rows[other].run_ids}
-        if corpus in rows[name].losses and known.isdisjoint(rows[name].run_ids):
-            own.append(name)
-    losses = {name: rows[name].losses[corpus].by_pretraining for name in max(alike.values(), key=len, default=[])}
+        if corpus in group.last_rows[name].losses:
+            distinct.setdefault(group.last_rows[name].run_ids, group.last_rows[name])
+    alike = of_most(list(distinct.values()), lambda row: (*row.tokens, row.context))
+    losses = {row.name: row.losses[corpus].by_pretraining for row in alike}
     scores = {name: {seed: -loss for seed, loss in by_seed.items()} for name, by_seed in losses.items()}
-    return _rank(f"held-out loss on {corpus}", scores, group)
+    return _rank(f"held-out loss on {corpus}", scores)
 
 
-def _rank(readout: str, scores: Mapping[str, Mapping[int, float]], group: Group) -> RankAgreement | None:
+def _rank(readout: str, scores: Mapping[str, Mapping[int, float]]) -> RankAgreement | None:
     """The agreement of numbers of which the higher is the better, by variant and seed of pre-training."""
     if len(scores) < LEAST_VARIANTS:
         return None
@@ -344,14 +328,13 @@ def comparison_json(numbers: pd.DataFrame, agreements: Sequence[RankAgreement], 
     measured = ["ours", "paper", "difference", "tolerance"]
     rounded = numbers[measured].map(lambda value: round(value, 6))
     entries = numbers.assign(**rounded, records=numbers.records.str.split())
+    columns = ["published_in", "number", "unit", "verdict", *measured, "why", "records"]
     content: dict[str, Any] = {
         "scale": group.scale,
         "data": group.data,
         "published_numbers": count_published(),
         "off": list(numbers.number[numbers.verdict == OFF]),
-        "numbers": entries[["published_in", "number", "unit", "verdict", *measured, "why", "records"]].to_dict(
-            "records"
-        ),
+        "numbers": entries[columns].to_dict("records"),
         "rank_agreements": [vars(each) for each in agreements],
         "tolerances": tolerance_reason(),
     }

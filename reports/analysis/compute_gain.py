@@ -46,7 +46,6 @@ class ComputeGain:
 
     @property
     def mean(self) -> float:
-        """The geometric mean over seeds."""
         return math.exp(sum(each.log_gain for each in self.by_seed.values()) / len(self.by_seed))
 
     @property
@@ -57,7 +56,6 @@ class ComputeGain:
 
     @property
     def interval(self) -> Interval | None:
-        """The 95 % t interval of the geometric mean."""
         ends = None if self.bound else seed_interval([each.log_gain for each in self.by_seed.values()])
         return None if ends is None else (math.exp(ends[0]), math.exp(ends[1]))
 

@@ -124,16 +124,13 @@ def _of_factors(group: Group, factors: Cell, tasks: Sequence[str]) -> Iterator[F
     rows = {on: there[on] for on in cells(factors, fraction) if on in there}
     ids = [(each, id_) for row in rows.values() for task in tasks for each, id_ in row.cells[task].ids.items()]
     trials = pd.DataFrame({"id": [id_ for _, id_ in ids], "seed": [each.pretraining for each, _ in ids]})
-    of_glue = Factorial(factors, fraction, "GLUE")
+    of_glue, of_loss = (Factorial(factors, fraction, quantity) for quantity in ("GLUE", "loss"))
     first, *others = rows.values()
-    if other := next(filter(None, (why_scores_not_paired(row, first, tasks) for row in others)), ""):
-        yield replace(of_glue, reason=other)
-        yield replace(of_glue, quantity="loss", reason=other)
+    untrained = "; ".join(filter(None, (row.untrained for row in rows.values())))
+    if reason := next(filter(None, (why_scores_not_paired(row, first, tasks) for row in others)), untrained):
+        yield from (replace(each, reason=reason) for each in (of_glue, of_loss))
         return
-    of_loss, corpora = replace(of_glue, quantity="loss"), shared_corpora(list(rows.values()))
-    if untrained := "; ".join(filter(None, (row.untrained for row in rows.values()))):
-        yield from (replace(each, reason=untrained) for each in (of_glue, of_loss))
-        return
+    corpora = shared_corpora(list(rows.values()))
     yield _estimate(of_glue, {on: row.mean_over(tasks) for on, row in rows.items()}, trials)
     if reason := _why_not_comparable(list(rows.values()), corpora):
         yield replace(of_loss, reason=reason)

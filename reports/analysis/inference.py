@@ -193,7 +193,6 @@ def compare(differences: Iterable[float], margin: float) -> Comparison:
     if seeds == 1:
         return Comparison(pairs, margin, mean)
     deviation = float(values.std(ddof=1))
-    low, high = t_interval(values)
     looked = values[: last_look(seeds)]
     p_t = (1.0 if abs(mean) < TINY else None) if deviation < TINY else float(t_test(values))
     if looked.std() < TINY:
@@ -205,7 +204,7 @@ def compare(differences: Iterable[float], margin: float) -> Comparison:
         margin=margin,
         mean=mean,
         deviation=deviation,
-        interval=(float(low), float(high)),
+        interval=seed_interval(values),
         p_t=p_t,
         p_equivalence=p_equivalence,
         detectable=deviation * detectable_in_deviations(seeds),

@@ -4,6 +4,7 @@ GLUE means are always comparable, held-out losses only where both sides read the
 lengths; nothing missing is filled in.
 """
 
+import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -119,6 +120,16 @@ def pair_glue(variant: Row, base: Row, tasks: Sequence[str], group: Group) -> De
     return replace(delta, ids=tuple(sorted(ids)))
 
 
+def relative_change(variant: Row, base: Row, tasks: Sequence[str]) -> float | None:
+    """The relative change of the mean score over the seeds that both have, in percent."""
+    ours, theirs = variant.mean_over(tasks), base.mean_over(tasks)
+    if ours is None or theirs is None or why_scores_not_paired(variant, base, tasks):
+        return None
+    common = ours.by_seeds.keys() & theirs.by_seeds.keys()
+    before = statistics.fmean(theirs.at(common).by_pretraining.values()) if common else 0.0
+    return 100 * (statistics.fmean(ours.at(common).by_pretraining.values()) / before - 1) if before > 0 else None
+
+
 def _why_no_mean(row: Row, tasks: Sequence[str], group: Group) -> str:
     absent = [TASKS[task].title for task in tasks if row.cells[task].score is None]
     if row.is_started and absent:
@@ -159,8 +170,9 @@ def why_losses_differ(first: Row, second: Row) -> str:
         return "both have the same weights"
     if first.tokens != second.tokens:
         return f"losses on other tokens: {ours.data.tokenizer} and {theirs.data.tokenizer}"
-    contexts = [pretraining.stages[-1].context for pretraining in (ours, theirs)]
-    return "" if contexts[0] == contexts[1] else f"losses in other contexts: {contexts[0]} and {contexts[1]} tokens"
+    if first.context != second.context:
+        return f"losses in other contexts: {first.context} and {second.context} tokens"
+    return ""
 
 
 def _why_no_shared_loss(variant: Row, base: Row) -> str:

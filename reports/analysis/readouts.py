@@ -17,7 +17,7 @@ from neobert.glue.tasks import TASKS
 from neobert.runs.records import ReadoutScore, unpack_numbers
 from reports.analysis.quantities import QUANTITIES, READOUTS, estimate_answers
 from reports.notes import warnings
-from reports.scores import Estimate, Group, Row
+from reports.scores import Estimate, Group, Row, of_most
 from reports.tables import Table, facets, frame_of, number
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -89,7 +89,7 @@ Arms = Mapping[str, tuple[Estimate, Iterable[str]]]
 def _measurements(rows: Sequence[Row]) -> Iterator[tuple[tuple[str, str, str], Arms]]:
     """((name, readout, corpus), arms) of all that is measured, each with arms that can be compared."""
     for readout, quantity in READOUTS.items():
-        comparable = _of_most(rows, lambda row: row.tokens) if quantity.shares_tokens else rows
+        comparable = of_most(rows, lambda row: row.tokens) if quantity.shares_tokens else rows
         items = Counter(name for row in comparable for name in row.answers["items"][row.answers.readout == readout])
         for corpus in sorted({corpus for row in comparable for corpus in row.answers.corpus}):
             own = {row.name: row.answers_to(readout, corpus) for row in comparable}
@@ -98,7 +98,7 @@ def _measurements(rows: Sequence[Row]) -> Iterator[tuple[tuple[str, str, str], A
             found = {name: answers for name, answers in kept.items() if len(answers)}
             arms = {name: (estimate_answers(answers, quantity.name), answers.id) for name, answers in found.items()}
             yield (f"{quantity.name} on {corpus}", quantity.name, corpus), arms
-    comparable = _of_most(rows, lambda row: (*row.tokens, row.context))
+    comparable = of_most(rows, lambda row: (*row.tokens, row.context))
     for corpus in sorted({corpus for row in comparable for corpus in row.losses}):
         losses = {row.name: (row.losses[corpus], row.runs.id) for row in comparable if corpus in row.losses}
         yield (f"held-out loss on {corpus}", "loss", corpus), losses
@@ -106,12 +106,6 @@ def _measurements(rows: Sequence[Row]) -> Iterator[tuple[tuple[str, str, str], A
         cells = {row.name: row.cells[task] for row in rows if task in row.cells}
         scores = {name: (cell.score, cell.ids.values()) for name, cell in cells.items() if cell.score is not None}
         yield (about.title, "GLUE", ""), scores
-
-
-def _of_most(rows: Sequence[Row], kind: Any) -> list[Row]:
-    """The rows of the kind that most are of."""
-    kinds = Counter(map(kind, rows))
-    return [row for row in rows if kind(row) == kinds.most_common(1)[0][0]]
 
 
 def _signal(about: tuple[str, str, str], arms: Arms) -> SignalToNoise | None:

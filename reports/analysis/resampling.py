@@ -143,7 +143,7 @@ def resampled_scores(task: Task, predictions: Predictions, labels: Predictions, 
             raise ValueError(f"{task.title} {split}: {len(true)} and {len(predicted)} examples do not fit together")
         patterns, place = np.unique(np.stack([true, predicted], axis=1), axis=0, return_inverse=True)
         weights = _pattern_weights(copies_of_examples(task.name, split, len(true), draws), place.ravel())
-        metrics += [weighted_metric(metric, patterns[:, :1], patterns[:, 1:], weights)[:, 0] for metric in task.metrics]
+        metrics += [weighted_metric(metric, patterns[:, 0], patterns[:, 1], weights) for metric in task.metrics]
     return np.asarray(sum(metrics) / len(metrics))
 
 
@@ -168,51 +168,36 @@ def _pattern_weights(copies: Array, place: Array) -> Array:
 
 
 def weighted_metric(metric: Metric, true: Array, predicted: Array, weights: Array) -> Array:
-    """A metric where patterns count as often as their weights say: (draws, models).
+    """A metric of patterns (patterns) that count as often as their weights (draws, patterns) say: (draws).
 
-    `true` is (patterns, 1), `predicted` (patterns, models), `weights` (draws, patterns). The conventions for constants
-    are those of `neobert.glue.metrics`, with NaN for what is undefined there.
+    The conventions for constants are those of `neobert.glue.metrics`, with NaN for what is undefined there.
     """
     if metric == "accuracy":
-        return weights @ (predicted == true) / weights.sum(axis=1, keepdims=True)
+        return weights @ (predicted == true) / weights.sum(axis=1)
     if metric in ("f1", "matthews"):
         return _of_confusion(metric, true == 1, predicted == 1, weights)
-    if metric == "pearson":
-        return _correlation(true, predicted, weights)
-    ranks = _centred_ranks(true[:, 0], weights)
-    columns = [_correlation_of_ranks(ranks, _centred_ranks(column, weights), weights) for column in predicted.T]
-    return np.stack(columns, axis=1)
+    centred = _centred if metric == "pearson" else _centred_ranks
+    ours, theirs = (centred(values, weights) for values in (true, predicted))
+    covariance = (weights * ours * theirs).sum(axis=1)
+    variances = (weights * ours**2).sum(axis=1) * (weights * theirs**2).sum(axis=1)
+    return np.divide(covariance, np.sqrt(variances), out=np.full_like(covariance, np.nan), where=variances > 1e-18)
 
 
 def _of_confusion(metric: Metric, true: Array, predicted: Array, weights: Array) -> Array:
     """F1 of class 1 or Matthews' correlation of two classes; 0 where a denominator is 0."""
     hits, only_predicted = weights @ (predicted & true), weights @ (predicted & ~true)
     only_true, neither = weights @ (~predicted & true), weights @ (~predicted & ~true)
-    if metric == "f1":
-        return _quotient(2 * hits, 2 * hits + only_predicted + only_true)
-    product = (hits + only_predicted) * (hits + only_true) * (neither + only_predicted) * (neither + only_true)
-    return _quotient(hits * neither - only_predicted * only_true, np.sqrt(product))
-
-
-def _quotient(above: Array, below: Array) -> Array:
+    above, below = 2 * hits, 2 * hits + only_predicted + only_true
+    if metric == "matthews":
+        above = hits * neither - only_predicted * only_true
+        product = (hits + only_predicted) * (hits + only_true) * (neither + only_predicted) * (neither + only_true)
+        below = np.sqrt(product)
     return np.divide(above, below, out=np.zeros_like(below), where=below > 0)
 
 
-def _correlation(true: Array, predicted: Array, weights: Array) -> Array:
-    total = weights.sum(axis=1, keepdims=True)
-    true, predicted = true - true.mean(), predicted - predicted.mean(axis=0)  # against cancellation
-    mean_true, mean_predicted = weights @ true / total, weights @ predicted / total
-    covariance = weights @ (true * predicted) / total - mean_true * mean_predicted
-    variance_true = weights @ true**2 / total - mean_true**2
-    variances = variance_true * (weights @ predicted**2 / total - mean_predicted**2)
-    return np.divide(covariance, np.sqrt(variances), out=np.full_like(covariance, np.nan), where=variances > 1e-18)
-
-
-def _correlation_of_ranks(first: Array, second: Array, weights: Array) -> Array:
-    """Pearson's correlation of centred ranks (draws, patterns) within each resample: (draws)."""
-    covariance = (weights * first * second).sum(axis=1)
-    variances = (weights * first**2).sum(axis=1) * (weights * second**2).sum(axis=1)
-    return np.divide(covariance, np.sqrt(variances), out=np.full_like(covariance, np.nan), where=variances > 1e-18)
+def _centred(values: Array, weights: Array) -> Array:
+    """Values less their mean over the examples of each resample: (draws, patterns)."""
+    return values - (weights @ values / weights.sum(axis=1))[:, None]
 
 
 def _centred_ranks(values: Array, weights: Array) -> Array:

@@ -64,6 +64,14 @@ def rendered(draw: "Callable[Arguments, Figure]") -> Callable[Arguments, dict[st
     return render
 
 
+def single_axes(width_inches: float, height_inches: float) -> "tuple[Figure, Axes]":
+    """A figure of one plot."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width_inches, height_inches), layout="constrained")
+    return figure, figure.add_subplot()
+
+
 def describe_data(group: Group) -> str:
     """Which scale and data a figure is of; at smoke scale also what it is not."""
     warning = "Pipeline check, not evidence — " if group.scale == "smoke" else ""

@@ -6,6 +6,7 @@ An average stands only where not one task is missing; what is incomplete says so
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -14,7 +15,7 @@ from ablations.ladders import current
 from neobert.data.mteb_tasks import BENCHMARKS, count_by_category, suites_of
 from neobert.runs.records import ENGLISH_SUITE, ENGLISH_SUITE_V2, TASKS_IN_SUITE, Category, Protocol
 from reports import published
-from reports.evidence import Evidence, select_group
+from reports.evidence import Evidence, select_group, split_repeats
 from reports.figures.drawing import (
     COLOURS,
     INK,
@@ -24,6 +25,7 @@ from reports.figures.drawing import (
     draw_legend_below,
     format_axes,
     rendered,
+    single_axes,
 )
 from reports.figures.glue_tables import print_estimate
 from reports.notes import warnings
@@ -82,6 +84,10 @@ class EmbeddingRow:
         return CategoryMean(self.mean_over(own), len(own), expected)
 
     @property
+    def is_v2(self) -> bool:
+        return self.suite == ENGLISH_SUITE_V2
+
+    @property
     def expected(self) -> int | None:
         """How many tasks the suite has, None where unknown."""
         return sum(EXPECTED[self.suite].values()) if self.suite in EXPECTED else None
@@ -117,13 +123,9 @@ class Embeddings:
     rows: tuple[EmbeddingRow, ...]
     problems: tuple[str, ...]
 
-    def of(self, protocol: Protocol) -> tuple[EmbeddingRow, ...]:
-        """The rows of Table 4 under one protocol: all suites but MTEB(eng, v2), which has a table of its own."""
-        return tuple(row for row in self.rows if row.protocol == protocol and row.suite != ENGLISH_SUITE_V2)
-
-    def of_v2(self, protocol: Protocol) -> tuple[EmbeddingRow, ...]:
-        """The rows of MTEB(eng, v2) under one protocol."""
-        return tuple(row for row in self.rows if row.protocol == protocol and row.suite == ENGLISH_SUITE_V2)
+    def of(self, protocol: Protocol, *, are_v2: bool = False) -> tuple[EmbeddingRow, ...]:
+        """The rows under one protocol: of MTEB(eng, v2), which has a table of its own, or of all other suites."""
+        return tuple(row for row in self.rows if row.protocol == protocol and row.is_v2 == are_v2)
 
 
 def shared_tasks(rows: Sequence[EmbeddingRow]) -> tuple[str, ...]:
@@ -185,13 +187,9 @@ def label_runs(group: Group, runs: pd.DataFrame) -> dict[str, str]:
 def _row(label: str, suite: str, protocol: Protocol, results: pd.DataFrame) -> EmbeddingRow:
     """Seeds that are not as far as the others do not count yet; of equal tasks and seeds the first id counts."""
     scored = results[results.score.notna()]
-    first = scored.groupby(["seeds", "task"]).id.transform("first")
-    repeats = scored[scored.id != first]
-    notes = [
-        f"{task}: result {each} repeats {kept} and is left out"
-        for task, each, kept in zip(repeats.task, repeats.id, first[scored.id != first], strict=True)
-    ]
-    points = scored[scored.id == first].pivot(index="seeds", columns="task", values="score") * POINTS_OF_SCORE
+    first, repeats = split_repeats(scored, ["seeds", "task"])
+    notes = [f"{each.task}: result {each.id} repeats {each.kept} and is left out" for each in repeats.itertuples()]
+    points = first.pivot(index="seeds", columns="task", values="score") * POINTS_OF_SCORE
     tasks = points.notna().sum(axis=1)
     for seeds, count in tasks[tasks < tasks.max()].items():
         notes.append(f"seed {seeds} has {count} of {tasks.max()} tasks and is not counted yet")
@@ -201,7 +199,7 @@ def _row(label: str, suite: str, protocol: Protocol, results: pd.DataFrame) -> E
         f"{task} has no score at every seed and is left out" for task in counted.columns.difference(whole.columns)
     ]
     failed = sorted(set(results[results.score.isna()].task) - set(whole.columns))
-    kept = scored[(scored.id == first) & scored.seeds.isin(set(whole.index)) & scored.task.isin(set(whole.columns))]
+    kept = first[first.seeds.isin(set(whole.index)) & first.task.isin(set(whole.columns))]
     return EmbeddingRow(
         label=label,
         suite=suite,
@@ -219,38 +217,25 @@ FACTS = (
 )
 
 
-def table4(rows: Sequence[EmbeddingRow], group: Group) -> Table:
-    """After contrastive fine-tuning: means over categories, and the flat mean where all 56 tasks have a score."""
-    return embedding_table(rows, group, "Table 4: embeddings after contrastive fine-tuning", published.table4())
-
-
-def embedding_table(
-    rows: Sequence[EmbeddingRow], group: Group, title: str, paper: Sequence[published.PublishedScores]
-) -> Table:
-    """Our rows behind those that the paper prints; every task, category and average in the CSV file."""
-    shared = shared_tasks(rows)
-    averages = ["Mean (task)", "Mean (type)"] if _are_v2(rows) else ["Average"]
+def embedding_table(rows: Sequence[EmbeddingRow], group: Group, title: str) -> Table:
+    """Rows under one protocol, of MTEB(eng, v2) or of other suites, behind those that the paper prints of the same:
+    means over categories, and averages where no task is missing; every task too in the CSV file."""
+    shared, are_v2 = shared_tasks(rows), rows[0].is_v2
+    paper = published.table4() if rows[0].protocol == "contrastive" and not are_v2 else ()
+    averages = ["Mean (task)", "Mean (type)"] if are_v2 else ["Average"]
     header = ["Source", "Model", "Suite", *TITLES.values(), *averages, "Tasks", "Seeds"]
     header += [f"Mean of {len(shared)} shared"] if shared else []
     return Table(
         title=f"{title} (scale {group.scale}, data {group.data})",
         shown=frame_of([*(_paper_cells(row, header) for row in paper), *(_cells(row, shared) for row in rows)], header),
         facts=frame_of(
-            [
-                *(facts for row in paper for facts in _paper_facts(row)),
-                *(facts for row in rows for facts in _facts(row)),
-            ],
-            FACTS,
+            [*chain.from_iterable(map(_paper_facts, paper)), *chain.from_iterable(map(_facts, rows))], FACTS
         ),
         alignment="lll" + "r" * (len(header) - 3),
         notes=tuple(_notes(rows, shared, group)),
         rules=frozenset({len(paper)} if paper and rows else ()),
         records=(*(row.source for row in paper), *(row.records() for row in rows)),
     )
-
-
-def _are_v2(rows: Sequence[EmbeddingRow]) -> bool:
-    return {row.suite for row in rows} == {ENGLISH_SUITE_V2}
 
 
 def _paper_cells(row: published.PublishedScores, header: Sequence[str]) -> list[str]:
@@ -263,7 +248,7 @@ def _cells(row: EmbeddingRow, shared: Sequence[str]) -> list[str]:
     tasks = len(row.scores)
     cells = [THIS_STUDY, row.label, row.suite, *(_print_category(row.category(name)) for name in TITLES)]
     cells.append(print_estimate(row.average))
-    cells += [print_estimate(row.average_of_types)] if row.suite == ENGLISH_SUITE_V2 else []
+    cells += [print_estimate(row.average_of_types)] if row.is_v2 else []
     cells.append(f"{tasks} of {row.expected}" if row.expected else f"{tasks}, none of the {ALL_TASKS}")
     cells.append(str(len(next(iter(row.scores.values())).by_seeds)))
     return cells + ([print_estimate(row.mean_over(shared))] if shared else [])
@@ -279,7 +264,7 @@ def _print_category(mean: CategoryMean) -> str:
 def _notes(rows: Sequence[EmbeddingRow], shared: Sequence[str], group: Group) -> Iterator[str]:
     yield from warnings(group)
     average = f"The average is the flat mean of all {ALL_TASKS} tasks"
-    if _are_v2(rows):
+    if rows[0].is_v2:
         average = (
             f"Tasks and means are those of mteb's leaderboard for {ENGLISH_SUITE_V2}: over all "
             f"{rows[0].expected} tasks, and over the means of the {len(TITLES)} types"
@@ -288,7 +273,7 @@ def _notes(rows: Sequence[EmbeddingRow], shared: Sequence[str], group: Group) ->
     yield f"Main scores in points. {average}, {lacking}."
     if any(score.spread is not None for row in rows for score in row.scores.values()):
         yield "± is one standard deviation (sd) over seeds."
-    if _are_v2(rows):
+    if rows[0].is_v2:
         yield f"A task that is in v1, too, is measured once. {capitalized(current().published_as)} has no scores of v2."
     elif any(row.suite != ENGLISH_SUITE for row in rows):
         where = current().published_as
@@ -316,7 +301,7 @@ def _facts(row: EmbeddingRow) -> Iterator[list[Any]]:
         yield [*names, "category", category, *numbers, "", " ".join(row.records(own))]
     ids = " ".join(row.records()) if row.average else ""
     yield [*names, "average", "all", len(row.scores), row.expected, *_numbers(row.average), "", ids]
-    if row.suite == ENGLISH_SUITE_V2:
+    if row.is_v2:
         yield [*names, "average", "types", len(row.scores), row.expected, *_numbers(row.average_of_types), "", ids]
 
 
@@ -327,12 +312,9 @@ def _numbers(estimate: Estimate | None) -> tuple[float | None, float | None, int
 @rendered
 def figure4(rows: Sequence[EmbeddingRow], group: Group) -> "Figure":
     """Zero-shot means of all 56 tasks, or of those that all rows share."""
-    from matplotlib.figure import Figure
-
     shared = shared_tasks(rows)
     means = [row.mean_over(shared) if shared else row.average for row in rows]
-    figure = Figure(figsize=(max(4.4, 1.1 + 0.8 * len(rows)), 3.4), layout="constrained")
-    axes = figure.add_subplot()
+    figure, axes = single_axes(max(4.4, 1.1 + 0.8 * len(rows)), 3.4)
     for place, mean in enumerate(means):
         if mean is None:
             axes.text(place, 0, "no shared tasks", rotation=90, ha="center", va="bottom", color=INK)
@@ -348,10 +330,7 @@ def figure4(rows: Sequence[EmbeddingRow], group: Group) -> "Figure":
 @rendered
 def figure5(rows: Sequence[EmbeddingRow], group: Group) -> "Figure":
     """Means by category after contrastive fine-tuning; an incomplete one says how many tasks it has."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7.2, 3.6), layout="constrained")
-    axes = figure.add_subplot()
+    figure, axes = single_axes(7.2, 3.6)
     for index, row in enumerate(rows):
         _draw_row(axes, row, index, 0.8 / len(rows))
     models = {row.model for _, row in published.printed_checkpoints()}

@@ -1,6 +1,5 @@
 """Figure 1: the ladder as bars: one a variant, its relative change to the parent, the paper's value apart."""
 
-import statistics
 import textwrap
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ablations.ladders import current
 from neobert.glue.tasks import TASKS
 from reports import published
-from reports.basis import why_scores_not_paired
+from reports.analysis.pairing import relative_change
 from reports.figures.drawing import DISCARDED, INK, KEPT, PAPER_DIAMOND, PAPER_INK, describe_data, rendered
 from reports.notes import describe_change, why_no_average
 from reports.scores import Estimate, Group, Row
@@ -65,7 +64,6 @@ class Bars:
 
     @property
     def missing(self) -> list[str]:
-        """Variants without a bar."""
         return [bar.row.name for bar in self.bars if bar.score is None]
 
     @property
@@ -83,28 +81,18 @@ def find_bars(group: Group) -> Bars:
     corpus, losses = _most_common_loss(rows)
     bars = []
     for name, row in rows.items():
-        delta = _paired_change(row, rows[row.parent], tasks) if row.parent in rows else None
+        delta = relative_change(row, rows[row.parent], tasks) if row.parent in rows else None
         bars.append(Bar(row, describe_change(row, group), scores[name], delta, losses.get(name), paper.get(name)))
     return Bars(group, tasks, tuple(bars), corpus)
-
-
-def _paired_change(row: Row, parent: Row, tasks: Sequence[str]) -> float | None:
-    """The relative change of the mean over the seeds that both have, in percent."""
-    ours, theirs = row.mean_over(tasks), parent.mean_over(tasks)
-    if ours is None or theirs is None or why_scores_not_paired(row, parent, tasks):
-        return None
-    common = ours.by_seeds.keys() & theirs.by_seeds.keys()
-    base = statistics.fmean(theirs.at(common).by_pretraining.values()) if common else 0.0
-    return 100 * (statistics.fmean(ours.at(common).by_pretraining.values()) / base - 1) if base > 0 else None
 
 
 def _most_common_loss(rows: Mapping[str, Row]) -> tuple[str, Mapping[str, Estimate]]:
     """The corpus on which most rows have a held-out loss in the same tokens and lengths, and these losses; the first by
     name where there are several."""
-    found: dict[tuple[str, str, int, int], dict[str, Estimate]] = defaultdict(dict)
+    found: dict[tuple[Any, ...], dict[str, Estimate]] = defaultdict(dict)
     for name, row in rows.items():
         for corpus, loss in row.losses.items():
-            found[corpus, *row.tokens, row.recipe.pretraining.stages[-1].context][name] = loss
+            found[corpus, *row.tokens, row.context][name] = loss
     if not found:
         return "", {}
     place = max(sorted(found), key=lambda each: len(found[each]))

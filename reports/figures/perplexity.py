@@ -13,6 +13,7 @@ from reports.figures.drawing import (
     format_axes,
     line_style,
     rendered,
+    single_axes,
     use_logarithmic_axis,
 )
 from reports.figures.embeddings import label_runs
@@ -60,10 +61,7 @@ def perplexity_lines(group: Group, evidence: Evidence) -> tuple[PerplexityLine, 
 
 @rendered
 def figure2(lines: Sequence[PerplexityLine], group: Group) -> "Figure":
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5.6, 4.0), layout="constrained")
-    axes = figure.add_subplot()
+    figure, axes = single_axes(5.6, 4.0)
     for index, line in enumerate(lines):
         style = line_style(index)
         tokens = [point.tokens for point in line.points]

@@ -8,6 +8,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 
 from ablations.budgets import MARK, TEXT, share_text, shares, shorter
 from ablations.ladders import current, ladder
@@ -19,7 +20,7 @@ from reports.analysis.pairing import Delta, pair_all
 from reports.analysis.quantities import name_measurement
 from reports.evidence import Evidence, select_group
 from reports.figures.figure1 import find_bars
-from reports.forecasts.extrapolation import Measured, extrapolate
+from reports.forecasts.extrapolation import extrapolate
 from reports.forecasts.sealed import AtBudget, Forecast, Place, Predicted, name_forecast
 from reports.matching import group_of
 from reports.scores import Group
@@ -36,7 +37,6 @@ class Budget:
 
     @property
     def suffix(self) -> str:
-        """What the names of its variants end with."""
         return "" if self.share == 1 else f"{MARK}{share_text(self.share)}"
 
     @property
@@ -93,7 +93,8 @@ def make_forecast(evidence: Evidence, scale: Scale, data: str, budgets: Sequence
     """
     target = Budget(scale)
     vocabulary = evidence.vocabulary(scale, data)
-    groups = {each: group_of(evidence, each, data) for each in sorted({budget.scale for budget in budgets})}
+    group_at = cache(partial(group_of, evidence))
+    groups = {each: group_at(each, data) for each in sorted({budget.scale for budget in budgets})}
     octaves = {
         (name, budget): math.log2(
             budget.compute(variant, groups[budget.scale].vocabulary) / target.compute(variant, vocabulary)
@@ -106,12 +107,7 @@ def make_forecast(evidence: Evidence, scale: Scale, data: str, budgets: Sequence
             raise ValueError(f"{budget.name} is no smaller budget than {target.name}: name shares of its steps")
     is_of_signs = any(budget.scale != scale for budget in budgets)
     there = [each for each in evidence.groups() if each[0] == scale and (is_of_signs or each[1] == data)]
-    recorded = {
-        delta.place
-        for each in there
-        for delta in differences_at(target, groups.get(scale) or group_of(evidence, *each))
-        if delta.differences
-    }
+    recorded = {delta.place for each in there for delta in differences_at(target, group_at(*each)) if delta.differences}
     found, reasons = _measured(budgets, groups)
     known = {place: own for place, own in found.items() if place not in recorded and len(own) >= LEAST_BUDGETS}
     left_out = [f"{describe_place(each)} is recorded at {target.name} already" for each in found if each in recorded]
@@ -200,7 +196,7 @@ def _predict(
         place: {octaves[place[0], budget]: delta.differences for budget, delta in own.items()}
         for place, own in family.items()
     }
-    outlooks = extrapolate([Measured(own) for own in by_octaves.values()], seeds)
+    outlooks = extrapolate(list(by_octaves.values()), seeds)
     for (place, own), outlook in zip(family.items(), outlooks, strict=True):
         variant, base, quantity, corpus = place
         at = [

@@ -31,13 +31,8 @@ TAIL_FACTORS = (0.25, 256.0, 7)
 PRIOR_DEGREES = 4
 """Seeds' variances of one difference are drawn towards the family's as if it had so many more degrees of freedom."""
 NODES = 5
-
-
-@dataclass(frozen=True)
-class Measured:
-    """One difference: {octaves of compute to the budget that is forecast, below 0: {seed: difference}}."""
-
-    by_octaves: Mapping[float, Mapping[int, float]]
+Measured = Mapping[float, Mapping[int, float]]
+"""One difference: {octaves of compute to the budget that is forecast, below 0: {seed: difference}}."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +45,6 @@ class Outlook:
 
     @property
     def mean(self) -> float:
-        """The expected difference."""
         return float(self.weights @ self.means)
 
     @property
@@ -89,15 +83,15 @@ def extrapolate(family: Sequence[Measured], seeds: int) -> list[Outlook]:
         ValueError: a difference has fewer than two budgets, or no budget has two seeds: then nothing tells the noise.
     """
     for each in family:
-        if len(each.by_octaves) < 2 or not all(octaves < 0 and own for octaves, own in each.by_octaves.items()):
+        if len(each) < 2 or not all(octaves < 0 and own for octaves, own in each.items()):
             raise ValueError("a forecast needs every difference at two smaller budgets at least")
     variances = _seed_variances(family)
-    last = [np.mean(list(each.by_octaves[max(each.by_octaves)].values())) for each in family]
+    last = [np.mean(list(each[max(each)].values())) for each in family]
     typical = math.sqrt(max(float(np.mean(np.square(last))), float(np.median(variances))))
     deviations = np.geomspace(1e-3, 10, MOVEMENTS)
     movements = (typical * deviations) ** 2  # variances an octave
     prior = deviations / (1 + deviations**2)  # half a Cauchy density times the width of a step of the grid
-    straight = STRAIGHT_SHARES if any(len(each.by_octaves) > 2 for each in family) else {0.0: 1.0}
+    straight = STRAIGHT_SHARES if any(len(each) > 2 for each in family) else {0.0: 1.0}
     fits = [_Fit.of(each, own, movements, list(straight), seeds) for each, own in zip(family, variances, strict=True)]
     total = sum(fit.log_evidence for fit in fits) + np.log(np.outer(prior / prior.sum(), list(straight.values())))
     shared = np.exp(total - total.max())
@@ -118,7 +112,7 @@ def _seed_variances(family: Sequence[Measured]) -> Array:
 
 def _spread(difference: Measured) -> tuple[float, int]:
     """The sum of squares of a difference around its mean at each budget, and the degrees of freedom."""
-    own = [np.array(list(seeds.values())) for seeds in difference.by_octaves.values()]
+    own = [np.array(list(seeds.values())) for seeds in difference.values()]
     return sum(float(((each - each.mean()) ** 2).sum()) for each in own), sum(len(each) - 1 for each in own)
 
 
@@ -145,9 +139,9 @@ class _Fit:
     ) -> "_Fit":
         """Differences to the largest budget's value hold all that is known of movements, since where a difference
         starts may be anywhere; the forecast is that value with what moves until then."""
-        octaves = np.array(sorted(difference.by_octaves))
-        values = np.array([np.mean(list(difference.by_octaves[each].values())) for each in octaves])
-        counts = np.array([len(difference.by_octaves[each]) for each in octaves])
+        octaves = np.array(sorted(difference))
+        values = np.array([np.mean(list(difference[each].values())) for each in octaves])
+        counts = np.array([len(difference[each]) for each in octaves])
         places = np.append(octaves[:-1], 0.0) - octaves[-1]  # of the others, and of what is forecast
         moved = values[:-1] - values[-1]
         straight = np.array(straight_shares)[:, None, None]

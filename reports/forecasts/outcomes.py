@@ -104,16 +104,20 @@ def forecasts_table(outcomes: Sequence[Outcome], group: Group) -> Table:
     )
 
 
+def print_prediction(each: Predicted) -> tuple[str, ...]:
+    """Variant, base, quantity, differences at the budgets, the expected one, its interval, P(higher)."""
+    digits = QUANTITIES[each.quantity].digits
+    trend = " → ".join(signed(at.mean, digits) for at in each.budgets)
+    names = each.variant, each.base, name_measurement(each.quantity, each.corpus)
+    interval = printed_range(each.interval, digits)
+    return *names, trend, signed(each.mean, digits), interval, number(each.probability_higher, 2)
+
+
 def _shown(outcome: Outcome) -> tuple[str, ...]:
-    each, digits = outcome.predicted, QUANTITIES[outcome.predicted.quantity].digits
+    variant, base, quantity, *numbers = print_prediction(outcome.predicted)
+    measured = signed(outcome.measured, QUANTITIES[outcome.predicted.quantity].digits)
     held = {True: "yes", False: "no", None: outcome.reason or "signs only"}[outcome.is_covered]
-    return (
-        *(outcome.forecast.id, each.variant, each.base),
-        f"{name_measurement(each.quantity, each.corpus)} at {outcome.forecast.scale}",
-        " → ".join(signed(at.mean, digits) for at in each.budgets),
-        *(signed(each.mean, digits), printed_range(each.interval, digits), number(each.probability_higher, 2)),
-        *(signed(outcome.measured, digits), held),
-    )
+    return outcome.forecast.id, variant, base, f"{quantity} at {outcome.forecast.scale}", *numbers, measured, held
 
 
 def _facts(outcome: Outcome) -> tuple[Any, ...]:

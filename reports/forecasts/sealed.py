@@ -59,7 +59,6 @@ class Predicted(Value):
 
     @property
     def place(self) -> Place:
-        """What is forecast."""
         return self.variant, self.base, self.quantity, self.corpus
 
     @property

@@ -1,10 +1,33 @@
-"""Geometry of the page's small pictures: axes in user units, rounded so that equal numbers give equal bytes."""
+"""The page's pictures as the templates draw them: axes, the ladder as a tree, curves, and grids as heat maps.
+
+Coordinates are in user units, rounded so that equal numbers give equal bytes.
+"""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from reports.analysis.inference import Interval
+import pandas as pd
+
+from ablations.ladders import current
+from neobert.glue.tasks import TASKS
+from neobert.recipe import Point
+from reports import published
+from reports.analysis.inference import Interval, seed_interval
+from reports.analysis.pairing import OWN_RATES, Delta
+from reports.analysis.quantities import QUANTITIES
+from reports.curves import Curve, Curves, Points
+from reports.figures.figure1 import Bar, Bars
+from reports.findings import Findings
+from reports.notes import why_no_average
+from reports.page.costs import shorten
+from reports.page.register import NO_NUMBER, Number, Register
+from reports.scores import POINTS_OF_SCORE, Cell, Row, point_name
+from reports.tables import count, number, printed_range, signed, signed_percent
+
+# Axes
 
 STEPS = (1.0, 2.0, 5.0, 10.0)
 
@@ -46,31 +69,285 @@ def axis_over(values: Iterable[float], start: float, end: float, padding: float 
     return Axis(low - room, high + room, start, end)
 
 
-@dataclass(frozen=True)
-class Mark:
-    """A mean with its interval on an axis; an end that lies outside is cut and points outwards."""
-
-    mean: float
-    seeds: tuple[float, ...]
-    low: float | None
-    high: float | None
-    cut_low: bool
-    cut_high: bool
-
-
-def mark(axis: Axis, mean: float, seeds: Sequence[float], interval: Interval | None) -> Mark:
-    """What a row of a strip chart shows."""
+def mark(axis: Axis, mean: float, seeds: Sequence[float], interval: Interval | None) -> dict[str, Any]:
+    """What a row of a strip chart shows: a mean with its seeds and its interval, from `low` to `high`; an end that lies
+    outside is cut and points outwards."""
     low, high = interval or (None, None)
-    return Mark(
-        mean=axis.at(mean),
-        seeds=tuple(map(axis.at, seeds)) if len(seeds) > 1 else (),
-        low=None if low is None else axis.at(low),
-        high=None if high is None else axis.at(high),
-        cut_low=low is not None and not axis.holds(low),
-        cut_high=high is not None and not axis.holds(high),
-    )
+    return {
+        "mean": axis.at(mean),
+        "seeds": list(map(axis.at, seeds)) if len(seeds) > 1 else [],
+        "low": None if low is None else axis.at(low),
+        "high": None if high is None else axis.at(high),
+        "cut_low": low is not None and not axis.holds(low),
+        "cut_high": high is not None and not axis.holds(high),
+    }
 
 
 def path(points: Iterable[tuple[float, float]], across: Axis, up: Axis) -> str:
     """A line through points as an SVG path."""
     return "M" + "L".join(f"{across.at(x):g} {up.at(y):g}" for x, y in points)
+
+
+# The ladder: a trunk of kept variants, arms beside it; score, delta and held-out loss on every line
+
+STRIP_WIDTH = 136.0
+EDGE = 8.0
+
+
+def draw_ladder(findings: Findings, register: Register) -> dict[str, Any]:
+    """The tree of everything that Figure 1 shows: its `lines` from top to bottom, and the axes that these share.
+
+    A line has a `depth` beside the trunk, which goes on above and below it or not. `strip` and `forest` are the marks
+    of the score and of the difference to the parent; `why` says why there is no score, `loss_why` why no losses are
+    compared.
+    """
+    bars = {bar.row.name: bar for bar in findings.bars.bars}
+    of_glue, of_loss = _deltas_to_parents(findings, bars)
+    scores = [score for bar in bars.values() if bar.score for score in bar.score.by_seeds.values()]
+    differences = [0.0, *(value for delta in of_glue.values() for value in delta.differences.values())]
+    order = list(_in_tree_order(findings.group.last_rows))
+    trunk = [index for index, (_, depth) in enumerate(order) if depth == 0]
+    of_scores, of_deltas = (axis_over(values, EDGE, STRIP_WIDTH - EDGE) for values in (scores, differences))
+
+    def draw_line(index: int, name: str, depth: int) -> dict[str, Any]:
+        bar, delta, loss_delta = bars[name], of_glue.get(name), of_loss.get(name)
+        score, found = bar.score, delta.comparison if delta else None
+        interval = seed_interval(score.by_pretraining.values()) if score else None
+        seeds = list(score.by_seeds.values()) if score else []
+        return {
+            "bar": bar,
+            "depth": depth,
+            "has_above": index > trunk[0],
+            "has_below": index < trunk[-1],
+            "score": _score(bar, findings.bars, register),
+            "interval": "" if interval is None else f"{number(interval[0])} to {number(interval[1])}",
+            "strip": mark(of_scores, score.mean, seeds, interval) if score else None,
+            "paper": _paper(bar, register),
+            "delta": _difference(delta, register),
+            "delta_percent": "" if bar.delta_percent is None else signed_percent(bar.delta_percent),
+            "delta_interval": "" if found is None or found.interval is None else printed_range(found.interval, 1),
+            "forest": None if found is None else mark(of_deltas, found.mean, found.differences, found.interval),
+            "verdict": delta.verdict if delta else "",
+            "loss": _loss(bar.row, register),
+            "loss_delta": _difference(loss_delta, register),
+            "loss_why": loss_delta.reason.partition(":")[0] if loss_delta else "",
+            "why": "" if score else why_no_average(bar.row, findings.group),
+        }
+
+    lines = [draw_line(index, name, depth) for index, (name, depth) in enumerate(order)]
+    return {"lines": lines, "scores": of_scores, "deltas": of_deltas, "quantity": findings.bars.quantity}
+
+
+def _deltas_to_parents(findings: Findings, bars: Mapping[str, Bar]) -> tuple[dict[str, Delta], dict[str, Delta]]:
+    """The deltas of variants to their parents in GLUE, and in loss on the corpus that a variant's own loss is shown on,
+    else on another that both were measured on."""
+    of_glue: dict[str, Delta] = {}
+    of_loss: dict[str, list[Delta]] = defaultdict(list)
+    for delta in findings.deltas:
+        is_to_parent = delta.variant in bars and delta.base == bars[delta.variant].row.parent
+        if is_to_parent and delta.design != OWN_RATES:
+            if delta.quantity == "GLUE":
+                of_glue[delta.variant] = delta
+            elif delta.quantity == "loss":
+                of_loss[delta.variant].append(delta)
+    shown = {name: bar.row.own_loss[0] if bar.row.own_loss else "" for name, bar in bars.items()}
+    first = {name: min(own, key=lambda delta: delta.corpus != shown[name]) for name, own in of_loss.items()}
+    return of_glue, first
+
+
+def _in_tree_order(rows: Mapping[str, Row]) -> Iterator[tuple[str, int]]:
+    """(name, depth beside the trunk): below each variant first its arms with theirs, then the trunk."""
+    children: dict[str, list[str]] = defaultdict(list)
+    for name, row in rows.items():
+        children[row.parent].append(name)
+    trunk = frozenset(current().end.lineage())
+
+    def below(name: str, depth: int) -> Iterator[tuple[str, int]]:
+        for child in sorted(children[name], key=lambda each: each in trunk):
+            own = 0 if child in trunk else depth + 1
+            yield child, own
+            yield from below(child, own)
+
+    return below("", 0)
+
+
+def _score(bar: Bar, bars: Bars, register: Register) -> Number:
+    if bar.score is None:
+        return NO_NUMBER
+    how = f"{bars.quantity}; of each task the best point of its grid, mean over seeds, in points"
+    title, ids = f"{bar.row.name}: GLUE", bar.row.mean_ids(bars.tasks)
+    return register.number(number(bar.score.mean), title, how, ids)
+
+
+def _difference(delta: Delta | None, register: Register) -> Number:
+    if delta is None or delta.comparison is None:
+        return NO_NUMBER
+    mean = delta.comparison.mean
+    how = f"mean over paired seeds of {delta.variant} less {delta.base}"
+    title = f"{delta.variant} against {delta.base}: {delta.measured} {signed(mean, QUANTITIES[delta.quantity].digits)}"
+    return register.number(signed(mean, 1 if delta.quantity == "GLUE" else 3), title, how, delta.ids)
+
+
+def _loss(row: Row, register: Register) -> Number:
+    if row.own_loss is None:
+        return NO_NUMBER
+    corpus, loss = row.own_loss
+    ids = sorted(set(row.heldout[row.heldout.corpus == corpus].run))
+    how = "held-out MLM loss in nats a token on fixed masks, mean over seeds"
+    return register.number(number(loss.mean, 3), f"{row.name}: held-out loss on {corpus}", how, ids)
+
+
+def _paper(bar: Bar, register: Register) -> Number:
+    """What the paper prints: the average and, where it has one, the relative change; beside a mean of other tasks the
+    change alone, which is of the average all the same."""
+    paper = published.figure1().get(bar.row.name)
+    if paper is None:
+        return Number("")
+    step = "" if paper.printed_delta_percent is None else signed_percent(paper.printed_delta_percent)
+    if bar.paper is None:
+        title = f"{bar.row.name}: change of the average of eight tasks to its parent in {current().published_as}"
+        return register.number(step, title, "", paper.source)
+    text = number(bar.paper.average) + (f" ({step})" if step else "")
+    return register.number(text, f"{bar.row.name}: GLUE average in {current().published_as}", "", paper.source)
+
+
+# Small multiples of pre-training: each variant, and its parent in grey behind
+
+WIDTH, LEFT, BOTTOM, TOP = 236.0, 34.0, 108.0, 8.0
+MOST_SEEDS = 20  # lines a panel: more nobody could tell apart
+SKIPPED_SHARE = 0.02  # of a curve's start, where the loss falls from that of guessing, left out of the axis
+
+
+def draw_curves(findings: Findings, curves: Curves, register: Register) -> list[dict[str, Any]]:
+    """The charts of loss and of tokens a second; none where no run keeps its metrics.
+
+    A chart has ticks `across` and `up`, which its `panels` share: one for all variants with the same runs. A panel has
+    `lines`, one a seed, the parent's first seed `behind` them, `dots` of held-out losses, and a `summary` for those who
+    cannot see it.
+    """
+    rows = findings.group.rated_rows
+    first_of = {tuple(row.runs.id): name for name, row in reversed(rows.items())}
+    known = {
+        name: {run: curve for run in rows[name].runs.sort_values("seed").id[:MOST_SEEDS] if (curve := curves.of(run))}
+        for name in first_of.values()
+    }
+    drawn: dict[str, dict[str, Curve]] = {name: known[name] for name in rows if known.get(name)}
+    if not drawn:
+        return []
+    shown = [curve for own in drawn.values() for curve in own.values()]
+    steps = (step for curve in shown for step, _ in (*curve.loss, *curve.tokens_per_second))
+    across = Axis(0.0, max(steps, default=0.0) or 1.0, LEFT, WIDTH - 6)
+    heldout = [value for curve in shown for _, value in curve.heldout]
+    tails = [value for curve in shown for _, value in _without_start(curve.loss)]
+    of_loss = axis_over([*tails, *heldout], BOTTOM, TOP)
+    speeds = [value for curve in shown for _, value in curve.tokens_per_second]
+    of_speed = axis_over([0.0, *speeds], BOTTOM, TOP, padding=0.0)
+
+    def draw_panel(name: str, up: Axis, line_of: Callable[[Curve], Points]) -> dict[str, Any]:
+        row, own = rows[name], drawn[name]
+        ids, seeds = list(row.runs.id), dict(zip(row.runs.id, row.runs.seed, strict=True))
+        more = f" ({MOST_SEEDS} drawn)" if len(ids) > MOST_SEEDS else ""
+        runs = f"{count(len(ids), 'run')}{more}"
+        lines = {run: line_of(curve) for run, curve in own.items()}
+        dots = [point for curve in own.values() for point in curve.heldout] if up is of_loss else []
+        return {
+            "name": ", ".join(other for other, each in rows.items() if list(each.runs.id) == ids),
+            "kept": row.kept,
+            "lines": [{"run": run, "seed": seeds[run], "path": path(lines[run], across, up)} for run in lines],
+            "behind": "".join(path(line_of(each), across, up) for each in [*drawn.get(row.parent, {}).values()][:1]),
+            "dots": [(across.at(step), up.at(value)) for step, value in dots],
+            "summary": _summary(lines, is_loss=up is of_loss),
+            "runs": register.number(runs, f"{name}: curves", "metrics.jsonl of the runs", ids),
+        }
+
+    ticks = across.ticks(3, shorten)
+    return [
+        {
+            "title": "Loss",
+            "note": "training loss in nats a token; dots: held-out loss; grey: the parent; steps count over all stages",
+            "up": of_loss.ticks(),
+            "across": ticks,
+            "panels": [draw_panel(name, of_loss, lambda curve: curve.loss) for name in drawn],
+        },
+        {
+            "title": "Tokens a second",
+            "note": "real tokens, medians; grey: the parent",
+            "up": of_speed.ticks(write=shorten),
+            "across": ticks,
+            "panels": [draw_panel(name, of_speed, lambda curve: curve.tokens_per_second) for name in drawn],
+        },
+    ]
+
+
+def _without_start(line: Points) -> Points:
+    return line[int(len(line) * SKIPPED_SHARE) + (len(line) > 1) :]
+
+
+def _summary(lines: Mapping[str, Sequence[tuple[float, float]]], *, is_loss: bool) -> str:
+    last = [line[-1][1] for line in lines.values() if line]
+    if not last:
+        return "nothing measured"
+    if is_loss:
+        return f"training loss ends at {min(last):.3g}" + (f" to {max(last):.3g}" if len(last) > 1 else "")
+    return f"about {shorten(max(last))} tokens a second at the end"
+
+
+# Grid searches: learning rate × batch size a task, one map for each weight decay
+
+
+def draw_grids(findings: Findings, register: Register) -> list[dict[str, Any]]:
+    """The maps of every row that has trials; those of the last variant that is kept are open at first sight."""
+    rows = [row for row in findings.group.recorded_rows if any(cell.trials for cell in row.cells.values())]
+    kept = [row for row in rows if row.variant is not None and row.kept]
+    return [_draw_grid(row, row in kept[-1:], register) for row in rows]
+
+
+def _draw_grid(row: Row, is_open: bool, register: Register) -> dict[str, Any]:
+    cells = {task: cell for task, cell in row.cells.items() if cell.trials}
+    points = {point for cell in cells.values() for point in cell.recorded.point}
+    trials = sum(cell.trials for cell in cells.values())
+    return {
+        "label": row.label,
+        "size": f"{count(len(points), 'point')} a task, {count(trials, 'trial')}",
+        "is_open": is_open,
+        "maps": [_draw_map(row, task, cell, register) for task, cell in cells.items()],
+    }
+
+
+def _draw_map(row: Row, task: str, cell: Cell, register: Register) -> dict[str, Any]:
+    """One task: `panels` are (weight decay, [(learning rate, cells by batch size), …]). A cell has a `number` and its
+    `share` of the way from the map's lowest (0) to its highest (1), or a `remark` on why it has none.
+
+    A mean stands where every seed that counts has a score: unequal means are not compared.
+    """
+    seeds = cell.recorded.seeds.nunique()
+    by_point = dict(list(cell.recorded.groupby("point", sort=False)))
+    means = {point: own.score.mean() * POINTS_OF_SCORE for point, own in by_point.items() if own.score.count() == seeds}
+    low, high = min(means.values(), default=0.0), max(means.values(), default=0.0)
+
+    def cell_at(decay: float, rate: float, size: int) -> dict[str, Any]:
+        point = Point(batch_size=size, learning_rate=rate, weight_decay=decay)
+        own = by_point.get(point, cell.recorded.iloc[:0])
+        title, ids = f"{row.label}, {TASKS[task].title} at {point_name(point)}", list(own.id)
+        if point not in means:
+            remark = _why_no_mean(own, seeds)
+            return {"number": register.number(remark, title, remark, ids), "share": 0.0, "remark": remark}
+        share = (means[point] - low) / (high - low) if high > low else 1.0
+        how = "mean over the seeds that count at this point of the grid, in points"
+        shown = register.number(number(means[point]), title, how, ids)
+        return {"number": shown, "share": round(share, 2), "is_best": point == cell.point, "remark": ""}
+
+    sizes = sorted({point.batch_size for point in by_point})
+    rates = sorted({point.learning_rate for point in by_point})
+    decays = sorted({point.weight_decay for point in by_point}, reverse=True)
+    panels = [
+        (f"{decay:g}", [(f"{rate:g}", [cell_at(decay, rate, size) for size in sizes]) for rate in rates])
+        for decay in decays
+    ]
+    return {"task": TASKS[task].title, "batch_sizes": sizes, "panels": panels}
+
+
+def _why_no_mean(trials: pd.DataFrame, seeds: int) -> str:
+    """The state of the trials that have no score, or that some are not there."""
+    without = sorted(set(trials.state) - {"done"})
+    return ", ".join(without) or (f"{len(trials)} of {seeds} seeds" if len(trials) else "missing")

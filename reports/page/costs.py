@@ -20,9 +20,8 @@ def costs_table(findings: Findings) -> Table:
     """Costs as the records say them. A run that several variants share is in each of their lines and once in the last;
     hours are by the clock times processes."""
     group, evidence = findings.group, findings.evidence
-    all_trials, all_runs = select_group(evidence.trials, group.scale, group.data), evidence.runs
-    in_group = (all_runs.scale == group.scale) & (all_runs.data == group.data)
-    all_runs = all_runs[in_group | all_runs.id.isin(set(all_trials.run))]
+    all_trials = select_group(evidence.trials, group.scale, group.data)
+    all_runs = evidence.runs_of(group.scale, group.data)
     whole, stages = all_runs.hours.sum() + all_trials.hours.sum(), stages_of(evidence.runs)
     rows, records = [], []
     for row in group.compared_rows.values():

@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,11 @@ from reports.analysis.pairing import pair_all
 from reports.analysis.quantities import QUANTITIES
 from reports.curves import Curves
 from reports.evidence import Evidence
-from reports.figures.throughput import FOLDER, ThroughputLine, table9
+from reports.figures.throughput import FOLDER, Lines, table9
 from reports.findings import OUTPUTS, Findings
 from reports.notes import notes, warnings
+from reports.page.charts import MOST_SEEDS, STRIP_WIDTH, draw_curves, draw_grids, draw_ladder
 from reports.page.costs import costs_table
-from reports.page.curves import MOST_SEEDS, CurveChart, draw_curves
-from reports.page.grids import GridMaps, draw_grids
-from reports.page.ladder import STRIP_WIDTH, LadderChart, draw_ladder
 from reports.page.register import Number, Register
 from reports.tables import Table, capitalized, count, signed
 
@@ -52,33 +49,9 @@ FACETS = ("readout", "corpus", "rate")
 Links = tuple[tuple[str, tuple[tuple[str, str], ...]], ...]  # titles with (suffix, link) of each file
 
 
-@dataclass(frozen=True)
-class Section:
-    """One scale and source of data. `id` is also the name of its folder; `warning` is empty where there is none;
-    `answer` are three sentences made from verdicts; `order` says how far the ladder's order is the paper's; `pairs` are
-    as `_pair_variants` makes them; `facets` are what lines can be filtered by, with all values; `tables` are by part;
-    `parts` are the ends of the ids of its parts, with their names."""
-
-    id: str
-    title: str
-    warning: str
-    answer: tuple[str, ...]
-    order: tuple[str, ...]
-    facts: tuple[tuple[str, Number], ...]
-    ladder: LadderChart
-    curves: tuple[CurveChart, ...]
-    pairs: Mapping[str, Any]
-    facets: Mapping[str, Sequence[str]]
-    grids: tuple[GridMaps, ...]
-    tables: Mapping[str, Sequence[Table]]
-    notes: tuple[str, ...]
-    files: Links
-    parts: tuple[tuple[str, str], ...]
-
-
 def render_page(
     studies: Sequence[Findings],
-    speeds: Sequence[ThroughputLine],
+    speeds: Lines,
     evidence: Evidence,
     curves: Curves,
     files: Mapping[str, Sequence[str]],
@@ -106,11 +79,14 @@ def render_page(
     for run, scale, data in zip(evidence.runs.id, evidence.runs.scale, evidence.runs.data, strict=True):
         if (scale, data) in shown:
             register.mention(run)
-    pairs = {section.id: section.pairs for section in content["sections"]}
+    pairs = {section["id"]: section["pairs"] for section in content["sections"]}
     return _render({**content, "register": register.plain(evidence, records) | {"pairs": pairs}})
 
 
-def _section(study: Findings, curves: Curves, files: Sequence[str], register: Register) -> Section:
+def _section(study: Findings, curves: Curves, files: Sequence[str], register: Register) -> dict[str, Any]:
+    """One scale and source of data, as the template takes it. `id` is also the name of its folder; `answer` are three
+    sentences made from verdicts, `order` says how far the ladder's order is the paper's; `facets` are what lines can be
+    filtered by, with all values; `tables` are by part, `parts` the ends of the ids of its parts, with their names."""
     group = study.group
     tables: dict[str, list[Table]] = defaultdict(list)
     for name, table in study.tables.items():
@@ -118,23 +94,23 @@ def _section(study: Findings, curves: Curves, files: Sequence[str], register: Re
             tables[part].append(register.table(table))
     tables["costs"] = [register.table(costs_table(study))]
     agreements = rank_variants(group, study.bars.tasks)
-    return Section(
-        id=study.folder,
-        title=f"Scale {group.scale}, data {group.data}",
-        warning=" ".join(warnings(group)),
-        answer=answer(study.deltas),
-        order=tuple(agreement_sentences(agreements)) if agreements else (),
-        facts=_facts(study, tables["costs"][0]),
-        ladder=draw_ladder(study, register),
-        curves=draw_curves(study, curves, register),
-        pairs=_pair_variants(study, register),
-        facets=_facets([table for listed in tables.values() for table in listed]),
-        grids=draw_grids(study, register),
-        tables=tables,
-        notes=notes(group, short=True),
-        files=_list_files(study.folder, files),
-        parts=tuple(part for part in PARTS if tables["embeddings"] or part[0] != "embeddings"),
-    )
+    return {
+        "id": study.folder,
+        "title": f"Scale {group.scale}, data {group.data}",
+        "warning": " ".join(warnings(group)),
+        "answer": answer(study.deltas),
+        "order": agreement_sentences(agreements) if agreements else [],
+        "facts": _facts(study, tables["costs"][0]),
+        "ladder": draw_ladder(study, register),
+        "curves": draw_curves(study, curves, register),
+        "pairs": _pair_variants(study, register),
+        "facets": _facets([table for listed in tables.values() for table in listed]),
+        "grids": draw_grids(study, register),
+        "tables": tables,
+        "notes": notes(group, short=True),
+        "files": _list_files(study.folder, files),
+        "parts": [part for part in PARTS if tables["embeddings"] or part[0] != "embeddings"],
+    }
 
 
 def _pair_variants(findings: Findings, register: Register) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """Made-up records of a whole study for the tests of reports: real specifications and identities, invented scores."""
 
+import csv
+import io
 import json
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,9 +27,14 @@ from neobert.runs.layout import Layout
 from neobert.runs.records import checksum_of, publish_record
 from neobert.runs.run_file import Execution, SourceSpecification, write_run_file
 from neobert.runs.specifications import GlueStudy, PretrainingRun
+from reports.analysis.pairing import Delta
+from reports.analysis.resampling import StoredPredictions
+from reports.curves import Curves
 from reports.evidence import read_evidence
+from reports.findings import Findings
 from reports.matching import group_of
 from reports.scores import Group
+from reports.tables import Table
 from tests.ablations.papers_ladder import PAPERS_LADDER
 
 LEVELS = dict(zip(PAPERS_LADDER, (52.0, 54.1, 57.3, 55.2, 57.0, 56.1, 53.9, 58.4, 59.6, 61.0, 61.0), strict=True))
@@ -63,6 +70,16 @@ def change_record(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
     record = json.loads(path.read_text())
     change(record)
     path.write_text(json.dumps(record | {"checksum": checksum_of(record)}))
+
+
+def facts_of(table: Table) -> list[dict[str, str]]:
+    """The lines of a table's CSV file."""
+    return list(csv.DictReader(io.StringIO(table.csv)))
+
+
+def by_place(findings: Findings) -> dict[tuple[str, str, str], Delta]:
+    """Deltas by (variant, base, what was measured)."""
+    return {(delta.variant, delta.base, delta.measured): delta for delta in findings.deltas}
 
 
 @contextmanager
@@ -268,6 +285,12 @@ class Study:
     def group(self) -> Group:
         """What reports read of the study."""
         return group_of(read_evidence(self.root), self.scale, self.data)
+
+    def findings(self) -> Findings:
+        """All that reports say of the study."""
+        evidence = read_evidence(self.root)
+        group, stored = group_of(evidence, self.scale, self.data), StoredPredictions(self.root, evidence.studies)
+        return Findings(group, "out", stored, evidence, Curves(self.root, evidence.runs))
 
     def fail(self, study: GlueStudy, point: Point) -> None:
         """Leave what a failed trial leaves: an error and no record."""

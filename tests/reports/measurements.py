@@ -45,17 +45,29 @@ def embed(
     run = study.runs(name, seed)[-1]
     decisive = [run.id, task, suite, protocol, seed]
     config = {"task": task, "category": category, "suite": suite, "protocol": protocol}
-    record = {
-        "kind": "mteb",
-        "id": identity(["mteb", *decisive]),
+    record = record_on(study, name, seed, "mteb", *decisive) | {
         "state": "failed" if score is None else "done",
         "inputs": {"pretraining": run.id, "weights": identity(decisive)},
         "config": config | {"metric": "main", "split": "test", "revision": None},
-        "labels": {"variants": [name], "scale": study.scale, "data": study.data},
         "scores": {} if score is None else {"score": score, "metrics": {"main": score}},
+    }
+    record |= changes
+    return publish(Layout(study.root).embedding_task(task, str(record["id"])), record)
+
+
+def record_on(study: Study, name: str, seed: int, kind: str, *decisive: Any) -> dict[str, Any]:
+    """What every record of a measurement on a variant's last checkpoint has; `decisive` is what names it."""
+    return {
+        "kind": kind,
+        "id": identity([kind, *decisive]),
+        "state": "done",
+        "inputs": {"pretraining": study.runs(name, seed)[-1].id},
+        "labels": {"variants": [name], "scale": study.scale, "data": study.data},
         "seed": seed,
-    } | changes
-    path = Layout(study.root).embedding_task(task, str(record["id"]))
+    }
+
+
+def publish(path: Path, record: dict[str, Any]) -> Path:
     publish_record(path, record)
     return path
 
@@ -66,60 +78,34 @@ def embed_all(study: Study, name: str, level: float, *, seed: int = 0, **kwargs:
         embed(study, name, task, category, level + place / 1000, seed=seed, **kwargs)
 
 
-def perplexity(study: Study, name: str, values: Sequence[float], *, seed: int = 0, **changes: Any) -> Path:
+def perplexity(study: Study, name: str, values: Sequence[float], *, seed: int = 0) -> Path:
     """Publish a pseudo-perplexity record over 64, 128, … tokens."""
     run = study.runs(name, seed)[-1]
     lengths = [
-        {
-            "tokens": 64 * 2**place,
-            "pseudo_perplexity": value,
-            "low": value * 0.95,
-            "high": value * 1.05,
-            "positions": 640,
-            "documents": 40,
-        }
+        {"tokens": 64 * 2**place, "pseudo_perplexity": value, "low": value * 0.95, "high": value * 1.05}
         for place, value in enumerate(values)
     ]
-    record = {
-        "kind": "pseudo_perplexity",
-        "id": identity(["pseudo_perplexity", run.id]),
-        "state": "done",
-        "inputs": {"pretraining": run.id},
+    record = record_on(study, name, seed, "pseudo_perplexity", run.id) | {
         "config": {"stage": run.stage, "text": "held-out web", "sampled_positions": 16},
-        "labels": {"variants": [name], "scale": study.scale, "data": study.data},
-        "scores": {"lengths": lengths},
-        "seed": seed,
-    } | changes
-    path = Layout(study.root).pseudo_perplexity(str(record["id"]))
-    publish_record(path, record)
-    return path
+        "scores": {"lengths": [each | {"positions": 640, "documents": 40} for each in lengths]},
+    }
+    return publish(Layout(study.root).pseudo_perplexity(str(record["id"])), record)
 
 
-def throughput(study: Study, model: str, tokens: int, rate: float, **changes: Any) -> Path:
+def throughput(study: Study, model: str, tokens: int, rate: float, *, date: str = "2026-01-31") -> Path:
     """Publish a throughput record."""
+    of_model = {"model": model, "parameters": 221_700_000, "precision": "bf16", "compiled": True}
     record = {
         "kind": "throughput",
         "id": identity(["throughput", model, tokens, rate]),
         "state": "done",
-        "inputs": {},
-        "config": {
-            "model": model,
-            "parameters": 221_700_000,
-            "sequence_tokens": tokens,
-            "batch_size": 8,
-            "precision": "bf16",
-            "compiled": True,
-            "steps": 100,
-        },
-        "labels": {},
+        "config": of_model | {"sequence_tokens": tokens, "batch_size": 8, "steps": 100},
         "device": "Imaginary 9000",
-        "date": "2026-01-31",
+        "date": date,
         "scores": {"tokens_per_second": rate, "spread": rate / 50},
         "seed": 0,
-    } | changes
-    path = Layout(study.root).throughput(str(record["id"]))
-    publish_record(path, record)
-    return path
+    }
+    return publish(Layout(study.root).throughput(str(record["id"])), record)
 
 
 def answer(above: Numbers, below: Numbers | None = None) -> ReadoutScore:
@@ -139,14 +125,9 @@ def ask(
 ) -> None:
     """Publish the record of a readout on web."""
     run = study.runs(name, seed)[-1]
-    record = {
-        "kind": "readout",
-        "id": identity([run.id, readout, items]),
-        "state": "done",
-        "inputs": {"pretraining": run.id},
+    record = record_on(study, name, seed, "readout", run.id, readout, items) | {
         "config": {"readout": readout, "stage": run.stage, "context": 64, "items": items},
         "labels": study.labels(name),
         "scores": {"web": own.model_dump()},
-        "seed": seed,
     }
-    publish_record(Layout(study.root).readout(readout, str(record["id"])), record)
+    publish(Layout(study.root).readout(readout, str(record["id"])), record)

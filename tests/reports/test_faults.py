@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from neobert.runs.layout import Layout
 from reports import collect, make_figures
-from reports.curves import Curves, stages_of, stages_up_to
+from reports.curves import stages_of, stages_up_to
 from reports.evidence import read_evidence
 from reports.page.charts import axis_over
 from reports.tables import Table, csv_text, escape_markdown, frame_of
@@ -86,31 +86,23 @@ def test_a_full_disk_is_one_sentence(
     assert "No space left on device" in capsys.readouterr().err
 
 
-def folder(path: Path) -> None:
-    path.mkdir()
-
-
-def dangling(path: Path) -> None:
-    path.symlink_to(path.parent / "nothing")
-
-
-def circle(path: Path) -> None:
-    path.symlink_to(path)
-
-
-def deep(path: Path) -> None:
-    path.write_text("[" * 100_000 + "]" * 100_000)
+PLANTS: dict[str, Callable[[Path], Any]] = {
+    "folder": Path.mkdir,
+    "dangling": lambda path: path.symlink_to(path.parent / "nothing"),
+    "circle": lambda path: path.symlink_to(path),
+    "deep": lambda path: path.write_text("[" * 100_000 + "]" * 100_000),
+}
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-@pytest.mark.parametrize("plant", [folder, dangling, circle, deep])
+@pytest.mark.parametrize("plant", PLANTS)
 def test_what_is_no_readable_file_is_named_and_the_rest_is_counted(
-    study: Study, tmp_path: Path, name: str, plant: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
+    study: Study, tmp_path: Path, name: str, plant: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     records = ("glue/cola/x.json", "pseudo_perplexity/x.json")
     for place in (*records, "glue/cola/studies/x/run.json", "models/x/model.json"):
         (study.root / place).parent.mkdir(parents=True, exist_ok=True)
-        plant(study.root / place)
+        PLANTS[plant](study.root / place)
     assert command(name, study.root, tmp_path / "out") == 0
     said = capsys.readouterr().err
     assert all(place in said for place in records)
@@ -153,14 +145,6 @@ def test_a_curve_of_one_place_is_drawn(study: Study, tmp_path: Path, lines: list
     path = record_of(study, "M0").with_name("metrics.jsonl")
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert command("make_figures", study.root, tmp_path / "out") == 0
-
-
-@pytest.mark.parametrize("loss", [-3.0, float("nan")])
-def test_a_curve_with_a_loss_that_is_none_is_left_out_by_name(study: Study, loss: float) -> None:
-    path = record_of(study, "M0").with_name("metrics.jsonl")
-    path.write_text(json.dumps({"step": 1, "loss": loss, "real_tokens": 5}) + "\n")
-    curves = Curves(study.root, read_evidence(study.root).runs)
-    assert curves.of(study.runs("M0")[0].id) is None and "no usable loss" in curves.problems[0]
 
 
 @given(st.lists(st.floats(0, 1e9), max_size=4), st.sampled_from([0.0, 0.06]))

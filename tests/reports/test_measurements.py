@@ -1,11 +1,11 @@
 """Embeddings, pseudo-perplexity and throughput: what is averaged, what is named, and nothing where no record is."""
 
-import csv
-import io
 import json
+import re
 import statistics
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,12 +14,9 @@ from neobert.runs.layout import Layout
 from neobert.runs.records import TASKS_IN_SUITE
 from reports import make_figures, published
 from reports.evidence import Evidence, read_evidence
-from reports.figures.embeddings import ALL_TASKS, Embeddings, embedding_table, find_embeddings, shared_tasks, table4
-from reports.figures.perplexity import perplexity_lines
+from reports.figures.embeddings import ALL_TASKS
 from reports.figures.throughput import table9, throughput_lines
-from reports.matching import group_of
-from reports.scores import Group
-from tests.reports.made_up_study import Study
+from tests.reports.made_up_study import Study, facts_of
 from tests.reports.measurements import embed, embed_all, perplexity, suite_tasks, throughput
 
 pytestmark = pytest.mark.usefixtures("no_waiting_for_disks")
@@ -31,15 +28,8 @@ UNSEALED = {"schema": 1, "checksum": None}
 """Of a record that is changed on purpose: nothing but what it holds tells of it."""
 
 
-def read(study: Study) -> tuple[Evidence, Group, Embeddings]:
-    evidence = read_evidence(study.root)
-    group = group_of(evidence, study.scale, study.data)
-    return evidence, group, find_embeddings(group, evidence)
-
-
 def our_cells(study: Study, label: str) -> tuple[str, ...]:
-    _, group, embeddings = read(study)
-    (row,) = (row for row in table4(embeddings.of("contrastive"), group).rows if row[:2] == ("this study", label))
+    (row,) = (row for row in study.findings().tables["table4"].rows if row[:2] == ("this study", label))
     return row
 
 
@@ -52,7 +42,7 @@ def test_the_papers_averages_are_what_our_average_would_be() -> None:
 def test_average_is_the_flat_mean_of_all_56_tasks_and_categories_are_means_of_theirs(study: Study) -> None:
     study.pretrain("M9")
     embed_all(study, "M9", 0.3)
-    _, _, embeddings = read(study)
+    embeddings = study.findings().embeddings
     (row,) = embeddings.rows
     assert row.is_whole and row.average is not None and len(row.scores) == 56
     assert row.average.mean == pytest.approx(100 * statistics.fmean(0.3 + place / 1000 for place in range(56)))
@@ -68,7 +58,7 @@ def test_another_protocol_of_evaluation_is_a_row_of_its_own(study: Study) -> Non
     embed(study, "M9", "BIOSSES", "sts", 0.5)
     labels = {"variants": ["M9@mteb-prompts"], "scale": study.scale, "data": study.data}
     embed(study, "M9", "BIOSSES", "sts", 0.7, id="0123456789ab", labels=labels)
-    _, _, embeddings = read(study)
+    embeddings = study.findings().embeddings
     own, other = sorted(embeddings.rows, key=lambda row: row.scores["BIOSSES"].mean)
     assert other.label == "M9@mteb-prompts" and "M9" in own.label and "@" not in own.label
     assert [row.scores["BIOSSES"].mean for row in (own, other)] == pytest.approx([50, 70])
@@ -81,9 +71,8 @@ def test_an_incomplete_row_has_no_average_and_says_how_many_tasks_it_has(study: 
         embed(study, "M8", task, category, 0.5)
     cells = our_cells(study, "M8")
     assert cells[3:6] == ("50.0", "50.0 (2 of 11)", "—") and cells[10:12] == ("—", "14 of 56")
-    _, group, embeddings = read(study)
-    table = embedding_table(embeddings.rows, group, "Embeddings", ())
-    lines = list(csv.DictReader(io.StringIO(table.csv)))
+    facts = facts_of(study.findings().tables["table4"])
+    lines = [line for line in facts if line["source"] == "this study"]
     average = next(line for line in lines if line["level"] == "average")
     assert (average["score"], average["records"], average["tasks"], average["expected"]) == ("", "", "14", "56")
     assert all(line["records"] for line in lines if line["score"])
@@ -92,10 +81,10 @@ def test_an_incomplete_row_has_no_average_and_says_how_many_tasks_it_has(study: 
 def test_another_suite_is_never_counted_towards_the_56(study: Study) -> None:
     study.pretrain("M8")
     embed_all(study, "M8", 0.3, suite="synthetic")
-    _, group, embeddings = read(study)
-    (row,) = embeddings.rows
+    findings = study.findings()
+    (row,) = findings.embeddings.rows
     assert row.average is None and not row.is_whole
-    table = table4(embeddings.of("contrastive"), group)
+    table = findings.tables["table4"]
     assert table.rows[-1][11] == "56, none of the 56" and any(
         "nothing of them compares" in note for note in table.notes
     )
@@ -108,22 +97,21 @@ def test_v2_has_a_table_of_its_own_with_the_tasks_that_it_shares(study: Study) -
         study.pretrain(name)
         for place, task in enumerate(sorted(tasks, key=lambda task: task.name)):
             embed(study, name, task.name, task.category, place / 100, suite=task.suite)
-    _, group, embeddings = read(study)
-    (row,) = embeddings.of_v2("contrastive")
+    findings = study.findings()
+    embeddings, table = findings.embeddings, findings.tables["table4-v2"]
+    (row,) = embeddings.of("contrastive", are_v2=True)
     assert (row.label, row.expected, set(row.scores)) == ("M8", 41, {task.name for task in v2})
     assert {len(other.scores) for other in embeddings.of("contrastive")} == {56}
     by_category = [
         statistics.fmean(row.scores[task.name].mean for task in v2 if task.category == category)
         for category in TASKS_IN_SUITE
     ]
-    table = embedding_table((row,), group, "Embeddings", ())
     cells = dict(zip(table.header, table.rows[0], strict=True))
     assert cells["Mean (task)"] == f"{statistics.fmean(score.mean for score in row.scores.values()):.1f}"
     assert cells["Mean (type)"] == f"{statistics.fmean(by_category):.1f}" != cells["Mean (task)"]
     assert (cells["Suite"], cells["Tasks"]) == ("MTEB(eng, v2)", "41 of 41")
     assert not embeddings.problems
-    facts = list(csv.DictReader(io.StringIO(table.csv)))
-    assert [(line["name"], line["expected"]) for line in facts if line["level"] == "average"] == [
+    assert [(line["name"], line["expected"]) for line in facts_of(table) if line["level"] == "average"] == [
         ("all", "41"),
         ("types", "41"),
     ]
@@ -134,10 +122,10 @@ def test_a_row_of_v2_that_lacks_tasks_has_no_mean(study: Study) -> None:
     for name, category in (("STS12", "sts"), ("STS22.v2", "sts"), ("STS16", "sts")):
         embed(study, "M8", name, category, 0.5, suite=OFFICIAL_TASKS[name].suite)
     embed(study, "M8", "STS13", "sts", 0.9, suite="tasks of a folder")
-    _, group, embeddings = read(study)
-    (row,) = embeddings.of_v2("contrastive")
+    findings = study.findings()
+    embeddings, table = findings.embeddings, findings.tables["table4-v2"]
+    (row,) = embeddings.of("contrastive", are_v2=True)
     assert set(row.scores) == {"STS12", "STS22.v2"} and row.average is row.average_of_types is None
-    table = embedding_table((row,), group, "Embeddings", ())
     cells = dict(zip(table.header, table.rows[0], strict=True))
     assert (cells["STS"], cells["Mean (task)"], cells["Mean (type)"], cells["Tasks"]) == (
         "50.0 (2 of 9)",
@@ -152,9 +140,8 @@ def test_rows_that_lack_tasks_are_compared_over_those_that_all_have(study: Study
         study.pretrain(name)
         for place, task in enumerate(tasks):
             embed(study, name, task, "sts", 0.1 * place)
-    _, group, embeddings = read(study)
-    assert shared_tasks(embeddings.rows) == ("b", "c")
-    table = table4(embeddings.of("contrastive"), group)
+    table = study.findings().tables["table4"]
+    assert any("the tasks that all rows of ours have (b, c)." in note for note in table.notes)
     assert table.header[-1] == "Mean of 2 shared"
     assert [row[-1] for row in table.rows[-2:]] == ["15.0", "5.0"]
 
@@ -164,7 +151,7 @@ def test_seeds_that_are_not_as_far_are_named_and_not_counted(study: Study) -> No
         study.pretrain("M8", seed)
         for task in ("a", "b") if seed < 2 else ("a",):
             embed(study, "M8", task, "sts", 0.5 + seed / 10, seed=seed)
-    _, _, embeddings = read(study)
+    embeddings = study.findings().embeddings
     (row,) = embeddings.rows
     assert len(row.scores["a"].by_seeds) == 2 and row.scores["a"].mean == pytest.approx(55)
     assert embeddings.problems == ("embeddings of M8: seed 2 has 1 of 2 tasks and is not counted yet",)
@@ -175,7 +162,7 @@ def test_failed_tasks_and_repetitions_are_named(study: Study) -> None:
     embed(study, "M8", "a", "sts", 0.5)
     embed(study, "M8", "b", "sts", None)
     embed(study, "M8", "a", "sts", 0.9, id="zzzz")
-    _, _, embeddings = read(study)
+    embeddings = study.findings().embeddings
     assert embeddings.rows[0].scores["a"].mean == pytest.approx(50)
     assert any("b failed" in problem for problem in embeddings.problems)
     assert any("zzzz repeats" in problem for problem in embeddings.problems)
@@ -184,7 +171,7 @@ def test_failed_tasks_and_repetitions_are_named(study: Study) -> None:
 def test_results_on_a_run_without_record_are_counted_and_named(study: Study) -> None:
     study.pretrain("M0")
     embed(study, "M8", "a", "sts", 0.5)
-    _, _, embeddings = read(study)
+    embeddings = study.findings().embeddings
     assert not embeddings.rows and "1 embedding result(s) on" in embeddings.problems[0]
 
 
@@ -199,7 +186,7 @@ def test_zero_shot_and_fine_tuned_scores_are_never_one_row(study: Study) -> None
     study.pretrain("M8")
     embed(study, "M8", "a", "sts", 0.5)
     embed(study, "M8", "a", "sts", 0.1, protocol="zero_shot")
-    _, _, embeddings = read(study)
+    embeddings = study.findings().embeddings
     means = {row.protocol: row.scores["a"].mean for row in embeddings.rows}
     assert means == {"contrastive": pytest.approx(50), "zero_shot": pytest.approx(10)}
 
@@ -209,16 +196,19 @@ def plant_trial(study: Study) -> Path:
     return study.trial("M8", of_task, of_task.points[0], score=0.5)
 
 
-def plant_embedding(study: Study) -> Path:
-    return embed(study, "M8", "a", "sts", 0.5)
-
-
-def plant_perplexity(study: Study) -> Path:
-    return perplexity(study, "M8", (8.0, 7.0))
-
-
-def plant_throughput(study: Study) -> Path:
-    return throughput(study, "NeoBERT", 512, 1000.0)
+PLANTS: dict[str, Callable[[Study], Path]] = {
+    "embedding": lambda study: embed(study, "M8", "a", "sts", 0.5),
+    "perplexity": lambda study: perplexity(study, "M8", (8.0, 7.0)),
+    "throughput": lambda study: throughput(study, "NeoBERT", 512, 1000.0),
+    "trial": plant_trial,
+}
+SPOILS: dict[str, Callable[[dict[str, Any]], str]] = {
+    "torn": lambda record: '{"schema": 1, ',
+    "foreign": lambda record: json.dumps(record | {"schema": 99}),
+    "no numbers": lambda record: re.sub(r": (0\.5|8\.0|1000\.0)", ": NaN", json.dumps(record | UNSEALED)),
+    "unknown field": lambda record: json.dumps(record | {"config": record["config"] | {"surprise": 1}}),
+    "half finished": lambda record: json.dumps({name: value for name, value in record.items() if name != "scores"}),
+}
 
 
 def count_measured(evidence: Evidence) -> int:
@@ -226,47 +216,21 @@ def count_measured(evidence: Evidence) -> int:
     return sum(map(len, frames))
 
 
-def _torn(record: dict, path: Path) -> None:
-    path.write_text('{"schema": 1, ')
-
-
-def _foreign(record: dict, path: Path) -> None:
-    path.write_text(json.dumps(record | {"schema": 99}))
-
-
-def _not_a_number(record: dict, path: Path) -> None:
-    text = json.dumps(record | UNSEALED)
-    for value in ("0.5", "8.0", "1000.0"):
-        text = text.replace(f": {value}", ": NaN", 1) if f": {value}" in text else text
-    assert "NaN" in text
-    path.write_text(text)
-
-
-def _unknown_field(record: dict, path: Path) -> None:
-    path.write_text(json.dumps(record | {"config": record["config"] | {"surprise": 1}}))
-
-
-def _half_finished(record: dict, path: Path) -> None:
-    path.write_text(json.dumps({name: value for name, value in record.items() if name != "scores"}))
-
-
-@pytest.mark.parametrize("plant", [plant_embedding, plant_perplexity, plant_throughput])
-@pytest.mark.parametrize("spoil", [_torn, _foreign, _not_a_number, _unknown_field, _half_finished])
-def test_a_spoiled_record_is_named_and_left_out(
-    plant: Callable[[Study], Path], spoil: Callable[[dict, Path], None], study: Study
-) -> None:
+@pytest.mark.parametrize("plant", ["embedding", "perplexity", "throughput"])
+@pytest.mark.parametrize("spoil", SPOILS)
+def test_a_spoiled_record_is_named_and_left_out(plant: str, spoil: str, study: Study) -> None:
     study.pretrain("M8")
-    path = plant(study)
-    spoil(json.loads(path.read_text()), path)
+    path = PLANTS[plant](study)
+    path.write_text(SPOILS[spoil](json.loads(path.read_text())))
     evidence = read_evidence(study.root)
     assert count_measured(evidence) == 0
     assert len(evidence.problems) == 1 and path.stem in evidence.problems[0]
 
 
-@pytest.mark.parametrize("plant", [plant_trial, plant_embedding, plant_perplexity, plant_throughput])
-def test_a_copied_record_is_counted_once_and_named(plant: Callable[[Study], Path], study: Study) -> None:
+@pytest.mark.parametrize("plant", PLANTS)
+def test_a_copied_record_is_counted_once_and_named(plant: str, study: Study) -> None:
     study.pretrain("M8")
-    path = plant(study)
+    path = PLANTS[plant](study)
     path.with_name("copy.json").write_bytes(path.read_bytes())
     evidence = read_evidence(study.root)
     assert count_measured(evidence) == 1
@@ -284,8 +248,7 @@ def test_perplexity_has_a_line_a_checkpoint_and_seed(study: Study) -> None:
     for seed in (0, 1):
         study.pretrain("M9", seed)
         perplexity(study, "M9", (8.0 + seed, 7.0), seed=seed)
-    evidence, group, _ = read(study)
-    lines = perplexity_lines(group, evidence)
+    lines = study.findings().perplexities
     assert [line.label for line in lines] == ["M9, NeoBERT-192 (M10), seed 0", "M9, NeoBERT-192 (M10), seed 1"]
     assert [point.tokens for point in lines[0].points] == [64, 128]
 

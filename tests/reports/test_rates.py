@@ -1,7 +1,5 @@
 """Records of sweeps → curves, optima, figure and table; deltas at own rates; pilot seeds in nothing else."""
 
-import csv
-import io
 import json
 from pathlib import Path
 
@@ -12,15 +10,12 @@ from neobert.files import json_bytes, replace_file
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import SourceSpecification, write_run_file
 from reports import collect, make_figures
-from reports.analysis.deltas import deltas_table, find_deltas
 from reports.analysis.pairing import OWN_RATES, Delta
-from reports.analysis.resampling import StoredPredictions
 from reports.evidence import read_evidence
-from reports.figures.figure1 import find_bars
 from reports.figures.rates import draw_sweeps, sweeps_table
 from reports.matching import group_of
 from reports.scores import Group
-from tests.reports.made_up_study import EXECUTION, Study
+from tests.reports.made_up_study import EXECUTION, Study, facts_of
 
 pytestmark = pytest.mark.usefixtures("no_waiting_for_disks")
 SHIFTS = {"M1": 0.3, "M2": 0.0, "M4": 1.0}  # octaves from the shared rate to the best one
@@ -50,12 +45,9 @@ def fail(study: Study, name: str, seed: int) -> None:
 
 
 def read(study: Study) -> tuple[Group, dict[tuple[str, str, str, str], Delta], str]:
-    evidence = read_evidence(study.root)
-    group = group_of(evidence, study.scale, study.data)
-    bars = find_bars(group)
-    found = find_deltas(group, bars.tasks, StoredPredictions(study.root, evidence.studies))
-    deltas = {(delta.design, delta.variant, delta.base, delta.measured): delta for delta in found}
-    return group, deltas, deltas_table(found, group, bars.quantity).markdown
+    findings = study.findings()
+    deltas = {(delta.design, delta.variant, delta.base, delta.measured): delta for delta in findings.deltas}
+    return findings.group, deltas, findings.delta_table.markdown
 
 
 def test_the_optimum_is_that_of_the_records_alone(study: Study) -> None:
@@ -174,7 +166,7 @@ def test_figure_and_table_hold_every_point_and_the_page_shows_them(study: Study,
     assert images == draw_sweeps(group) and set(images) == {"pdf", "svg", "png"}
     table = sweeps_table(group)
     assert "scale smoke" in table.title and [row[0] for row in table.rows] == list(SHIFTS)
-    facts = list(csv.DictReader(io.StringIO(table.csv)))
+    facts = facts_of(table)
     assert len(facts) == 3 * 8 + 2 and sum(bool(fact["failure"]) for fact in facts) == 1
     assert {fact["records"] for fact in facts if fact["heldout_loss"]} == set(read_evidence(study.root).pilots.id)
     assert make_figures.main(["--runs", str(study.root), "--out", str(tmp_path / "out")]) == 0

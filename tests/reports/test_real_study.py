@@ -3,7 +3,6 @@
 import csv
 import re
 import shutil
-from collections import Counter
 from pathlib import Path
 
 import pandas as pd
@@ -99,14 +98,6 @@ def test_records_come_from_committed_code_and_name_no_folder_of_a_machine(eviden
     assert set(code.dirty) == {False} and code.commit.nunique() == 1
     texts = [path.read_text(encoding="utf-8") for path in RECORDS.rglob("*") if path.suffix in (".json", ".jsonl")]
     assert not [text for text in texts if re.search(r"(^|[\"' ])/[a-z]+/", text)]
-
-
-def test_recipes_are_those_of_the_declared_variants(group: Group) -> None:
-    """No run belongs to no variant, and runs of a seed share what pairs them: seed, corpus where it is the same."""
-    seeds = Counter(seed for row in group.rows for seed in row.runs.seed)
-    assert set(SEEDS) <= set(seeds)
-    for row in group.rows:
-        assert row.runs.recipe.nunique() == 1
 
 
 def test_numbers_of_the_page_are_those_of_the_records() -> None:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from ablations.scales import Scale
 from neobert.glue.tasks import TASKS
 from neobert.recipe import Point
 from neobert.runs.layout import Layout
@@ -24,7 +25,6 @@ from reports.analysis.comparison import (
     compare_numbers,
     judge,
     kendall_tau,
-    rank_by_glue,
     rank_variants,
     task_error,
     tolerance_of,
@@ -40,21 +40,14 @@ PRINTED = {name: bar.average for name, bar in published.figure1().items()}
 
 
 class Replica(Study):
-    """A study at paper scale on published data that scores what the paper prints, plus what is asked for."""
-
-    shift_by_seed = (0.0,)
+    """A study at paper scale on published data that scores what the paper prints, and `levels` more."""
 
     def score(self, name: str, study: GlueStudy, point: Point) -> float:
-        shift = TASK_SHIFTS[study.task] + self.shift_by_seed[study.seed % len(self.shift_by_seed)]
-        return (PRINTED[name] + self.off.get(name, 0.0) + shift) / 100
-
-    @property
-    def off(self) -> dict[str, float]:
-        return self.levels
+        return (PRINTED[name] + self.levels[name] + TASK_SHIFTS[study.task]) / 100
 
 
-def replica(root: Path, off: dict[str, float] | None = None, data: str = "hub", scale: str = "paper") -> Replica:
-    return Replica(root, scale=scale, data=data, levels=dict.fromkeys(PRINTED, 0.0) | (off or {}))  # type: ignore[arg-type]
+def replica(root: Path, off: dict[str, float] | None = None, data: str = "hub", scale: Scale = "paper") -> Replica:
+    return Replica(root, scale=scale, data=data, levels=dict.fromkeys(PRINTED, 0.0) | (off or {}))
 
 
 def numbers_of(study: Study) -> pd.DataFrame:
@@ -152,14 +145,6 @@ def test_paired_noise_that_is_larger_than_the_change_leaves_it_unresolved(tmp_pa
     assert change.verdict == "not resolvable" and change.why == NOT_RESOLVABLE
 
 
-def test_a_change_is_that_of_the_seeds_that_both_have(tmp_path: Path) -> None:
-    study = replica(tmp_path)
-    study.shift_by_seed = (0.0, 5.0)
-    study.write(["M2"], seeds=(0, 1))
-    study.write(["M4"])
-    assert numbers_of(study).loc["M4 against M2"].ours == pytest.approx(100 * (83.5 / 84.0 - 1))
-
-
 @pytest.mark.usefixtures("undrawn")
 def test_another_scale_is_never_off(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     study = replica(tmp_path / "runs", scale="smoke", data="synthetic")
@@ -203,20 +188,20 @@ def test_tau_is_scipys_where_there_are_no_ties(values: list[float]) -> None:
 def test_the_papers_own_order_agrees_fully_and_its_reverse_not_at_all(tmp_path: Path) -> None:
     study = replica(tmp_path / "same")
     study.write(["M0", "M1", "M2", "M4"])
-    agreement = rank_by_glue(study.group(), tuple(TASKS))
-    assert agreement is not None and (agreement.tau, agreement.pairwise_accuracy) == (1.0, 1.0)
+    agreement = rank_variants(study.group(), tuple(TASKS))[0]
+    assert agreement.readout == "GLUE" and (agreement.tau, agreement.pairwise_accuracy) == (1.0, 1.0)
     assert agreement.decisions == (3, 3)
     assert "τ 1.00, a description without an interval" in agreement_sentences([agreement])[0]
     reverse = replica(tmp_path / "reverse", {name: 2 * (80 - value) for name, value in PRINTED.items()})
     reverse.write(["M0", "M1", "M2", "M4"])
-    agreement = rank_by_glue(reverse.group(), tuple(TASKS))
-    assert agreement is not None and agreement.tau == -1.0 and agreement.decisions == (0, 3)
+    agreement = rank_variants(reverse.group(), tuple(TASKS))[0]
+    assert agreement.readout == "GLUE" and agreement.tau == -1.0 and agreement.decisions == (0, 3)
 
 
 def test_two_variants_have_no_rank_by_glue(tmp_path: Path) -> None:
     study = replica(tmp_path)
     study.write(["M0", "M1"])
-    assert rank_by_glue(study.group(), tuple(TASKS)) is None
+    assert rank_variants(study.group(), tuple(TASKS)) == ()
     assert "fewer than three" in agreement_sentences([])[0]
 
 

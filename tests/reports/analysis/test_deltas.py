@@ -1,7 +1,5 @@
 """Records → deltas and their figure: who is paired with whom, what is left out and said, axes that hold all seeds."""
 
-import csv
-import io
 import json
 from dataclasses import replace
 from itertools import combinations
@@ -16,12 +14,8 @@ from matplotlib.transforms import Bbox
 from ablations.designs import cell, cells
 from ablations.ladders import ladder
 from neobert.runs.layout import Layout
-from reports.analysis.deltas import deltas_table, find_deltas
-from reports.analysis.effects import find_factorials
 from reports.analysis.inference import compare, family_p_values
 from reports.analysis.pairing import Delta
-from reports.analysis.resampling import StoredPredictions
-from reports.evidence import read_evidence
 from reports.figures.figure1 import find_bars
 from reports.figures.forests import (
     COLUMN_INCHES,
@@ -30,32 +24,24 @@ from reports.figures.forests import (
     Forest,
     Strip,
     draw_forest,
-    forest_of_deltas,
     forest_of_effects,
     limits,
     near_strips,
     one_quantity,
 )
-from reports.matching import group_of
-from reports.scores import Group
-from tests.reports.made_up_study import Study, change_record
+from reports.findings import make_forest
+from tests.reports.made_up_study import Study, by_place, change_record, facts_of
 from tests.reports.predictions import with_predictions
 
 pytestmark = pytest.mark.usefixtures("no_waiting_for_disks")
 
 
-def read(study: Study) -> tuple[Group, tuple[Delta, ...]]:
-    evidence = read_evidence(study.root)
-    group = group_of(evidence, study.scale, study.data)
-    return group, find_deltas(group, find_bars(group).tasks, StoredPredictions(study.root, evidence.studies))
-
-
 def reported(study: Study) -> tuple[dict[tuple[str, str, str], Delta], str]:
     """Deltas by (variant, base, what was measured) and the printed page."""
-    group, found = read(study)
-    table = deltas_table(found, group, find_bars(group).quantity)
-    assert len(table.facts) == len(list(csv.DictReader(io.StringIO(table.csv)))) == len(found) and table.latex
-    return {(delta.variant, delta.base, delta.measured): delta for delta in found}, table.markdown
+    findings = study.findings()
+    table = findings.delta_table
+    assert len(table.facts) == len(facts_of(table)) == len(findings.deltas) and table.latex
+    return by_place(findings), table.markdown
 
 
 def test_a_delta_is_the_mean_over_paired_seeds_of_differences_of_averages(study: Study) -> None:
@@ -180,8 +166,9 @@ def test_scores_on_other_bytes_of_a_task_are_not_paired(study: Study) -> None:
 
 
 def test_losses_on_every_corpus_that_both_were_measured_on_are_compared_apart(study: Study) -> None:
+    study.write(["M0"], seeds=(0, 1))
     study.measured = ("web", "wikibook")
-    study.write(["M0", "M1", "M2", "M3"], seeds=(0, 1))
+    study.write(["M1", "M2", "M3"], seeds=(0, 1))
     deltas, page = reported(study)
     for corpus in ("web", "wikibook"):
         delta = deltas["M2", "M1", f"loss on {corpus}"]
@@ -189,15 +176,7 @@ def test_losses_on_every_corpus_that_both_were_measured_on_are_compared_apart(st
         assert list(delta.differences.values()) == pytest.approx(expected, abs=1e-3)
         assert len(delta.ids) == 4 and f"loss on {corpus}" in page
     assert deltas["M3", "M2", "loss"].reason == "losses on other tokens: bpe and wordpiece"
-
-
-def test_a_corpus_that_one_side_was_not_measured_on_is_not_compared(study: Study) -> None:
-    study.measured = ("web", "wikibook")
-    study.write(["M2"])
-    study.measured = ()
-    study.write(["M1"])
-    deltas, _ = reported(study)
-    assert ("M2", "M1", "loss on wikibook") in deltas and ("M2", "M1", "loss on web") not in deltas
+    assert ("M1", "M0", "loss on wikibook") in deltas and ("M1", "M0", "loss on web") not in deltas
 
 
 def test_fine_tuning_seeds_of_one_pre_training_are_no_further_seeds(study: Study) -> None:
@@ -296,28 +275,22 @@ def at(forest: Forest, line: str, column: str) -> Strip | str:
 
 
 def test_every_delta_that_is_measured_has_a_line_and_every_quantity_a_column(compared: Study) -> None:
-    group, deltas = read(compared)
-    forest = forest_of_deltas(deltas, group, "average of 8 tasks")
+    """What is not compared says why in its place."""
+    findings = compared.findings()
+    forest = make_forest(findings, are_readouts=False)
     assert [name for name, _ in forest.lines] == ["M1 − M0", "M2 − M1", "M3 − M2"]
     assert "Not compared in any of these: M4 − M2, M5 − M4, " in forest.foot
-    assert forest.columns == (
+    assert [(title, unit.partition(";")[0]) for title, unit in forest.columns] == [
         ("GLUE", "points, higher is better"),
         ("loss on wikibook", "nats a token, lower is better"),
         ("loss on web", "nats a token, lower is better"),
-    )
-    by_name = {(each.variant, each.base, each.measured): each for each in deltas}
-    for line, column in (("M1 − M0", "GLUE"), ("M2 − M1", "loss on web")):
-        strip = at(forest, line, column)
-        assert isinstance(strip, Strip)
-        assert strip.comparison == by_name[(*line.split(" − "), column)].comparison  # type: ignore[index]
-    assert "not evidence" in forest.title
-
-
-def test_what_is_not_compared_says_why_in_its_place(compared: Study) -> None:
-    group, deltas = read(compared)
-    forest = forest_of_deltas(deltas, group, "average of 8 tasks")
+    ]
+    deltas = by_place(findings)
+    for variant, base, column in (("M1", "M0", "GLUE"), ("M2", "M1", "loss on web"), ("M3", "M2", "GLUE")):
+        strip = at(forest, f"{variant} − {base}", column)
+        assert isinstance(strip, Strip) and strip.comparison == deltas[variant, base, column].comparison
     assert str(at(forest, "M3 − M2", "loss on web")).startswith("losses on other tokens")
-    assert isinstance(at(forest, "M3 − M2", "GLUE"), Strip)
+    assert "not evidence" in forest.title
 
 
 def test_discarded_variants_and_interactions_are_grey(study: Study) -> None:
@@ -327,14 +300,14 @@ def test_discarded_variants_and_interactions_are_grey(study: Study) -> None:
         study.levels[cell(on).name] = 52.0 + len(on)
         study.pretrain(cell(on).name)
         study.pretrain(cell(on).name, seed=1)
-    group, deltas = read(study)
-    forest = forest_of_deltas(deltas, group, "average of 8 tasks")
+    findings = study.findings()
+    forest = make_forest(findings, are_readouts=False)
     of_ladder = {line: at(forest, line, "GLUE") for line in ("M2 − M1", "M3 − M2")}
     assert {line: strip.quiet for line, strip in of_ladder.items() if isinstance(strip, Strip)} == {
         "M2 − M1": False,
         "M3 − M2": True,
     }
-    effects = forest_of_effects(find_factorials(group, find_bars(group).tasks), group)
+    effects = forest_of_effects(findings.factorials, findings.group)
     assert [name for name, _ in effects.lines] == ["positions", "norm", "positions × norm"]
     strips = [at(effects, name, "loss on web") for name, _ in effects.lines]
     assert [strip.quiet for strip in strips if isinstance(strip, Strip)] == [False, False, True]
@@ -366,8 +339,7 @@ def test_a_difference_that_reaches_much_further_than_all_others_does_not_set_the
 @pytest.mark.parametrize("width", [PAGE_INCHES, COLUMN_INCHES])
 def test_a_forest_fits_its_width_in_letters_of_six_points(compared: Study, width: float) -> None:
     """Every text lies within the figure, which is as wide as a page or a column of one."""
-    group, deltas = read(compared)
-    forest = forest_of_deltas(deltas, group, "average of 8 tasks")
+    forest = make_forest(compared.findings(), are_readouts=False)
     require_fit(forest if width == PAGE_INCHES else one_quantity(forest), width)
 
 
@@ -396,17 +368,8 @@ def _shrunk(text: Text) -> Bbox:
 
 def test_columns_that_do_not_fit_beside_each_other_stand_in_blocks(compared: Study) -> None:
     """Each with its own axis and unit, and all lines beside each block."""
-    group, deltas = read(compared)
-    forest = forest_of_deltas(deltas, group, "average of 8 tasks")
+    forest = make_forest(compared.findings(), are_readouts=False)
     columns = [(f"{title} {copy}", f"{unit}; noise 3.5") for copy in range(4) for title, unit in forest.columns]
     strips = {(line, place + 3 * copy): strip for (line, place), strip in forest.cells.items() for copy in range(4)}
     many = replace(forest, columns=tuple(columns), cells=strips)
     require_fit(many, PAGE_INCHES)
-
-
-def test_equal_deltas_give_equal_bytes(compared: Study) -> None:
-    first, second = (
-        draw_forest(forest_of_deltas(read(compared)[1], read(compared)[0], "average of 8 tasks")) for _ in range(2)
-    )
-    assert first == second and set(first) == {"pdf", "svg", "png"}
-    assert b"/Type /Font" in first["pdf"] and b"CreationDate" not in first["pdf"]

@@ -1,7 +1,5 @@
 """Factorials → effects: equal to least squares, exact where the truth is known, silent where cells are missing."""
 
-import csv
-import io
 from itertools import permutations
 from pathlib import Path
 
@@ -11,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ablations.designs import cell, cells
-from reports.analysis.effects import Factorial, effects_table, estimate_effects, find_factorials, shapley
-from reports.figures.figure1 import find_bars
-from tests.reports.made_up_study import Study, variant
+from reports.analysis.effects import Factorial, estimate_effects, shapley
+from tests.reports.made_up_study import Study, facts_of, variant
 
 pytestmark = pytest.mark.usefixtures("no_waiting_for_disks")
 
@@ -65,20 +62,16 @@ def write(study: Study, switched_on: list[tuple[str, ...]], seeds: tuple[int, ..
             study.pretrain(cell(on).name, seed)
 
 
-def reported(study: Study) -> tuple[dict[str, Factorial], str, list[dict[str, str]]]:
-    group = study.group()
-    assert not group.problems
-    bars = find_bars(group)
-    found = find_factorials(group, bars.tasks)
-    table = effects_table(found, group, bars.quantity)
-    assert table.latex
-    rows = list(csv.DictReader(io.StringIO(table.csv)))
-    return {each.quantity: each for each in found}, table.markdown, rows
+def reported(study: Study) -> tuple[dict[str, Factorial], str]:
+    """Factorials by quantity and the printed page."""
+    findings = study.findings()
+    assert not findings.group.problems and findings.tables["effects"].latex
+    return {each.quantity: each for each in findings.factorials}, findings.tables["effects"].markdown
 
 
 def test_planted_effects_come_out_of_the_records(study: Study) -> None:
     write(study, cells(THREE), (0, 1, 2))
-    found, page, rows = reported(study)
+    found, page = reported(study)
     effects = {(effect.kind, effect.factors): effect for effect in found["loss"].effects}
     # The made-up loss is 6 − level / 20; all seeds move alike, so that the estimates are exact.
     for factors, points in ((("positions",), 2.75), (("masking",), 1.0), (("norm",), 0.75)):
@@ -89,12 +82,13 @@ def test_planted_effects_come_out_of_the_records(study: Study) -> None:
     assert sum(share or 0 for share in shares) == pytest.approx(100, abs=0.01)
     assert shares[0] == pytest.approx(100 * 2.75 / 4.5, abs=0.2)
     assert "Shapley shares that add up to the whole" in page and "positions × norm" in page
-    assert "8 cells have scores" in found["GLUE"].reason and len(rows) == 7 + 3 + 1 + 1
+    assert "8 cells have scores" in found["GLUE"].reason
+    assert len(facts_of(study.findings().tables["effects"])) == 7 + 3 + 1 + 1
 
 
 def test_a_half_factorial_names_what_each_effect_is_mixed_with(study: Study) -> None:
     write(study, cells(THREE, "half"), (0, 1))
-    found, page, _ = reported(study)
+    found, page = reported(study)
     half = found["loss"]
     assert half.fraction == "half" and [effect.alias for effect in half.effects] == [
         ("norm", "masking"),
@@ -106,7 +100,7 @@ def test_a_half_factorial_names_what_each_effect_is_mixed_with(study: Study) -> 
 
 def test_a_missing_cell_leaves_the_factorial_out_with_its_name(study: Study) -> None:
     write(study, [on for on in cells(THREE) if on != ("positions", "norm")], (0,))
-    found, page, _ = reported(study)
+    found, page = reported(study)
     assert found["loss"].effects == () and "missing: F:positions+norm" in found["loss"].reason
     assert "left out: 7 of 8 cells have scores" in page
 
@@ -114,21 +108,20 @@ def test_a_missing_cell_leaves_the_factorial_out_with_its_name(study: Study) -> 
 def test_a_seed_that_lacks_a_cell_is_left_out_and_named(study: Study) -> None:
     write(study, cells(THREE), (0, 1))
     write(study, cells(THREE)[:3], (2,))
-    found, page, _ = reported(study)
+    found, page = reported(study)
     assert found["loss"].seeds == (0, 1) and "seed 2 lacks some cells and is left out" in page
 
 
 def test_losses_on_other_text_are_no_factorial_of_losses(study: Study) -> None:
     write(study, cells(("positions", "corpus")), (0,))
-    found, _, _ = reported(study)
+    found, _ = reported(study)
     assert found["loss"].reason.startswith("losses on other text")
 
 
 def test_losses_on_both_corpora_are_a_factorial_each(tmp_path: Path) -> None:
     study = Study(tmp_path / "runs", measured=("web", "wikibook"))
     write(study, cells(("positions", "corpus")), (0, 1))
-    group = study.group()
-    found = find_factorials(group, find_bars(group).tasks)
+    found = study.findings().factorials
     assert [each.measured for each in found] == ["GLUE", "loss on wikibook", "loss on web"]
     for each in found[1:]:
         effects = {effect.factors: effect for effect in each.effects if effect.kind == "main"}
@@ -141,5 +134,5 @@ def test_a_cell_that_is_a_variant_of_the_ladder_needs_no_run_of_its_own(study: S
     assert variant("F:positions+feedforward+norm").recipe == variant("M1").recipe
     write(study, [on for on in cells(factors) if on != factors], (0,))
     study.pretrain("M1")
-    found, _, _ = reported(study)
+    found, _ = reported(study)
     assert found["loss"].factors == factors and len(found["loss"].effects) == 7 + 3 + 1

@@ -7,28 +7,17 @@ import pytest
 
 from neobert.glue.tasks import TASKS
 from neobert.runs.records import ReadoutName, pack_numbers
-from reports.analysis.deltas import find_deltas
-from reports.analysis.inference import with_examples
-from reports.analysis.pairing import Delta
+from reports.analysis.inference import t_interval, t_test, with_examples
 from reports.analysis.quantities import READOUTS
 from reports.analysis.readouts import find_signals, influence, paired_variance, signals_table
-from reports.analysis.resampling import StoredPredictions
-from reports.curves import Curves
 from reports.evidence import read_evidence
-from reports.figures.figure1 import find_bars
-from reports.findings import Findings, make_forest
+from reports.findings import make_forest
 from reports.tables import number
-from tests.reports.made_up_study import Study, change_record
+from tests.reports.made_up_study import Study, by_place, change_record
 from tests.reports.measurements import answer, ask
 from tests.reports.predictions import with_predictions
 
 pytestmark = pytest.mark.usefixtures("no_waiting_for_disks")
-
-
-def deltas_of(study: Study) -> dict[tuple[str, str, str], Delta]:
-    evidence, group = read_evidence(study.root), study.group()
-    found = find_deltas(group, find_bars(group).tasks, StoredPredictions(study.root, evidence.studies))
-    return {(delta.variant, delta.base, delta.measured): delta for delta in found}
 
 
 # Noise
@@ -75,8 +64,6 @@ def test_intervals_over_seeds_and_examples_cover_and_those_over_seeds_do_not() -
 
 
 def test_without_noise_of_examples_it_is_the_t_interval() -> None:
-    from reports.analysis.inference import t_interval, t_test
-
     values = np.array([0.3, 0.5, 0.1, 0.4])
     found = with_examples(values, 0.0)
     assert found is not None
@@ -108,7 +95,7 @@ def write(
 def test_a_delta_of_a_readout_has_the_noise_of_seeds_and_items(study: Study) -> None:
     write(study, "M0", 0.5)
     write(study, "M1", 0.9)
-    delta = deltas_of(study)["M1", "M0", "cloze on web"]
+    delta = by_place(study.findings())["M1", "M0", "cloze on web"]
     assert delta.comparison is not None and delta.comparison.seeds == 6
     assert delta.examples is not None and delta.both is not None and delta.comparison.interval is not None
     widths = [high - low for low, high in (delta.comparison.interval, delta.examples, delta.both)]
@@ -122,7 +109,7 @@ def test_what_rests_on_the_items_at_hand_is_not_claimed(study: Study) -> None:
     """Six seeds agree that one model is right a little more often, on items that say nothing."""
     write(study, "M0", 0.5)
     write(study, "M1", 0.52)
-    delta = deltas_of(study)["M1", "M0", "cloze on web"]
+    delta = by_place(study.findings())["M1", "M0", "cloze on web"]
     assert delta.comparison is not None and delta.comparison.interval is not None and delta.both is not None
     low, high = delta.comparison.interval
     assert (low > 0 or high < 0) and delta.p_family is not None and delta.p_family <= 0.032
@@ -137,7 +124,7 @@ def test_equivalence_needs_the_noise_of_items_too(study: Study) -> None:
         shifted = np.roll((np.random.default_rng(len("M0") + ord("0")).random(60) < 0.5).astype(float), 1)
         shifted[seed] = 1 - shifted[seed]
         ask(study, "M1", seed, "cloze", answer(shifted))
-    delta = deltas_of(study)["M1", "M0", "cloze on web"]
+    delta = by_place(study.findings())["M1", "M0", "cloze on web"]
     assert delta.both is not None and max(map(abs, delta.both)) > margin
     assert delta.p_equivalence_holm is not None and "equivalent" not in delta.verdict
 
@@ -147,7 +134,7 @@ def test_other_tokenizers_share_words_and_no_losses(study: Study) -> None:
         write(study, name, 0.5, seeds=2, readout="words")
         for seed in range(2):
             ask(study, name, seed, "loss", answer(np.arange(1.0, 9), np.full(8, 3.0)))
-    told = {measured for variant, base, measured in deltas_of(study) if (variant, base) == ("M3", "M2")}
+    told = {measured for variant, base, measured in by_place(study.findings()) if (variant, base) == ("M3", "M2")}
     assert "whole words on web" in told and "loss, all [MASK] on web" not in told
 
 
@@ -155,7 +142,7 @@ def test_answers_to_other_items_are_not_compared(study: Study) -> None:
     for name, items in (("M0", "a" * 12), ("M1", "b" * 12)):
         study.pretrain(name)
         ask(study, name, 0, "pairs", answer(np.ones(5)), items)
-    delta = deltas_of(study)["M1", "M0", "minimal pairs on web"]
+    delta = by_place(study.findings())["M1", "M0", "minimal pairs on web"]
     assert delta.comparison is None and delta.reason == "M1 and M0 were not asked the same at any seed"
 
 
@@ -175,10 +162,7 @@ def test_the_figure_of_readouts_shows_each_in_its_own_unit_with_signal_to_noise(
         write(study, name, right, seeds=2)
         for seed in range(2):
             ask(study, name, seed, "words", answer(np.arange(4.0) + seed + right, np.full(4, 3.0)))
-    evidence, group = read_evidence(study.root), study.group()
-    findings = Findings(
-        group, "out", StoredPredictions(study.root, evidence.studies), evidence, Curves(study.root, evidence.runs)
-    )
+    findings = study.findings()
     ratios = {signal.name: number(signal.ratio, 1) for signal in findings.signals}
     forest = make_forest(findings, are_readouts=True)
     assert forest.columns == (
@@ -212,7 +196,7 @@ def test_two_tasks_alone_are_ranked_and_compared_with_the_noise_of_their_example
     study.without = {task: "not in the folder" for task in TASKS if task not in ("sst2", "stsb")}
     with_predictions(study, ["M0", "M1"], ("sst2", "stsb"))
     assert {"SST-2", "STS-B"} <= {signal.name for signal in find_signals(study.group())}
-    delta = deltas_of(study)["M1", "M0", "GLUE"]
+    delta = by_place(study.findings())["M1", "M0", "GLUE"]
     assert delta.comparison is not None and delta.comparison.seeds == 3 and not delta.no_examples
     assert delta.examples is not None and delta.both is not None and delta.comparison.interval is not None
     widths = [high - low for low, high in (delta.comparison.interval, delta.both)]

@@ -44,8 +44,7 @@ class World:
             size=(DIFFERENCES, len(self.octaves), self.seeds)
         )
         family = [
-            Measured({at: dict(enumerate(own.tolist())) for at, own in zip(self.octaves, each, strict=True)})
-            for each in seen
+            {at: dict(enumerate(own.tolist())) for at, own in zip(self.octaves, each, strict=True)} for each in seen
         ]
         outcome = truth[:, -1] + deviations / np.sqrt(NEW_SEEDS) * random.normal(size=DIFFERENCES)
         return family, outcome, seen[:, 0].mean(axis=1) > 0
@@ -120,7 +119,7 @@ def test_the_opposite_differences_have_the_opposite_outlook(
 ) -> None:
     def of(sign: int) -> list[Outlook]:
         family = [
-            Measured({at: dict(enumerate(sign * v for v in own)) for at, own in zip((-2.0, -1.0), pair, strict=True)})
+            {at: dict(enumerate(sign * v for v in own)) for at, own in zip((-2.0, -1.0), pair, strict=True)}
             for pair in pairs
         ]
         return extrapolate(family, seeds)
@@ -136,9 +135,7 @@ def test_the_opposite_differences_have_the_opposite_outlook(
 
 def family_of(*movements: float) -> list[Measured]:
     """Differences of 0.1 at a quarter that move by so much to a half, each with three seeds."""
-    return [
-        Measured({-2.0: {0: 0.09, 1: 0.1, 2: 0.11}, -1.0: {s: 0.09 + s / 100 + m for s in range(3)}}) for m in movements
-    ]
+    return [{-2.0: {0: 0.09, 1: 0.1, 2: 0.11}, -1.0: {s: 0.09 + s / 100 + m for s in range(3)}} for m in movements]
 
 
 def width(outlook: Outlook) -> float:
@@ -158,9 +155,7 @@ def test_what_a_family_does_is_learnt_from_all_of_it() -> None:
 def test_more_seeds_and_nearer_budgets_narrow_the_interval() -> None:
     widths = [width(extrapolate(family_of(0.02, -0.01, 0.01), seeds)[0]) for seeds in (1, 3, 10)]
     assert widths == sorted(widths, reverse=True)
-    far = [
-        Measured({2 * at - 1: own for at, own in each.by_octaves.items()}) for each in family_of(0.2, -0.2, 0.1, -0.1)
-    ]
+    far = [{2 * at - 1: own for at, own in each.items()} for each in family_of(0.2, -0.2, 0.1, -0.1)]
     near = family_of(0.2, -0.2, 0.1, -0.1)
     assert width(extrapolate(far, 6)[0]) > width(extrapolate(near, 6)[0])
 
@@ -169,23 +164,21 @@ def test_three_budgets_in_a_line_are_continued() -> None:
     """From two the last difference is expected again; a line through three goes on a part of its way."""
     lines = list(accumulate([0.1] * 3))
     family = [
-        Measured(
-            {
-                at: {s: sign * value + s / 1000 for s in range(3)}
-                for at, value in zip((-3.0, -2.0, -1.0), lines, strict=True)
-            }
-        )
+        {
+            at: {s: sign * value + s / 1000 for s in range(3)}
+            for at, value in zip((-3.0, -2.0, -1.0), lines, strict=True)
+        }
         for sign in (1, -1, 2, -2)
     ]
     assert 0.32 < extrapolate(family, 6)[0].mean < 0.42
-    two = [Measured({at: own for at, own in each.by_octaves.items() if at > -3}) for each in family]
+    two = [{at: own for at, own in each.items() if at > -3} for each in family]
     assert extrapolate(two, 6)[0].mean == pytest.approx(0.3, abs=0.01)
 
 
 def test_what_cannot_be_forecast_is_refused() -> None:
     with pytest.raises(ValueError, match="two smaller budgets at least"):
-        extrapolate([Measured({-1.0: {0: 0.1, 1: 0.2}})], 6)
+        extrapolate([{-1.0: {0: 0.1, 1: 0.2}}], 6)
     with pytest.raises(ValueError, match="two smaller budgets at least"):
-        extrapolate([Measured({-1.0: {0: 0.1, 1: 0.2}, 0.0: {0: 0.1}})], 6)
+        extrapolate([{-1.0: {0: 0.1, 1: 0.2}, 0.0: {0: 0.1}}], 6)
     with pytest.raises(ValueError, match="two seeds at least"):
-        extrapolate([Measured({-2.0: {0: 0.1}, -1.0: {0: 0.2}})], 6)
+        extrapolate([{-2.0: {0: 0.1}, -1.0: {0: 0.2}}], 6)
