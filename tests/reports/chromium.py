@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import time
-from base64 import b64decode
 from functools import cache
 from pathlib import Path
 from types import TracebackType
@@ -180,7 +179,3 @@ class Chromium:
         wishes = {"prefers-color-scheme": "dark" if dark else "light", "prefers-reduced-motion": "reduce"}
         features = [{"name": name, "value": value} for name, value in wishes.items()]
         self.send("Emulation.setEmulatedMedia", media="screen", features=features)
-
-    def screenshot(self) -> bytes:
-        """What is visible, as PNG."""
-        return b64decode(self.send("Page.captureScreenshot", format="png")["data"])
