@@ -76,8 +76,7 @@ def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: S
 
 def measured_runs(run_file: RunFile) -> list[PretrainingRun]:
     """The run, and its copy on each other corpus of the source if the held-out loss is measured on all corpora."""
-    run = run_file.pretraining
-    assert run is not None
+    run = run_file.specification(PretrainingRun)
     if run_file.execution.heldout == "own":
         return [run]
     source = open_specified(run_file.source)

@@ -264,8 +264,7 @@ class ContrastiveTrainer(Trainer[TextBatch]):
     model: EmbeddingModel
 
     def __init__(self, layout: Layout, run_file: RunFile, process: Process, stop: StopRequest | None = None) -> None:
-        assert run_file.contrastive is not None
-        self.run: ContrastiveRun = run_file.contrastive
+        self.run = run_file.specification(ContrastiveRun)
         protocol = self.protocol = self.stage = self.run.protocol
         super().__init__(layout, run_file, process, protocol.optimization, protocol.seed)
         source, max_tokens = run_file.source, self.run.max_tokens
@@ -359,8 +358,7 @@ make_trainer = ContrastiveTrainer
 
 def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
     """Fine-tune from wherever the run is to its end, then publish its record."""
-    run = run_file.contrastive
-    assert run is not None
+    run = run_file.specification(ContrastiveRun)
     if not all(layout.pairs(run.pairs_id(pairs)).exists() for pairs in run.sets):
         # before other ranks are started, which would wait for the pairs
         _, tokenizer = base_model(layout, run.weights, run_file.source, run.max_tokens)

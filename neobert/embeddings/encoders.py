@@ -23,7 +23,7 @@ from neobert.model.heads import encoder_part, mean_over_tokens
 from neobert.recipe import EmbeddingPrecision, Precision
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import SourceSpecification, read_run_file
-from neobert.runs.specifications import EXTERNAL_PREFIX
+from neobert.runs.specifications import EXTERNAL_PREFIX, PretrainingRun
 from neobert.training import checkpoints
 from neobert.training.trainer import last_checkpoint, prefetch
 
@@ -359,8 +359,7 @@ def base_model(
     """
     if weights.startswith(EXTERNAL_PREFIX):
         return _external_model(read_model_file(layout, weights), context)
-    run = read_run_file(layout.pretraining(weights)).pretraining
-    assert run is not None
+    run = read_run_file(layout.pretraining(weights)).specification(PretrainingRun)
     tokenizer = text_tokenizer(layout, run, open_specified(source))
     return PackedEncoder(build_encoder(run.recipe.model, run.context)), tokenizer
 
@@ -408,8 +407,7 @@ def load_encoder(
     if run_file.contrastive is not None:
         base, longest = run_file.contrastive.weights, run_file.contrastive.max_tokens
     else:
-        assert run_file.pretraining is not None
-        base, longest = weights, run_file.pretraining.recipe.longest_context
+        base, longest = weights, run_file.specification(PretrainingRun).recipe.longest_context
     context = _least(max_tokens, longest)
     model, tokenizer = base_model(layout, base, run_file.source, context)
     checkpoint = last_checkpoint(layout, weights) if step is None else checkpoints.load(folder / "checkpoints", step)

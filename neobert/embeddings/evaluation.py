@@ -26,7 +26,7 @@ from neobert.runs.claims import Claim, ClaimLost
 from neobert.runs.layout import Layout
 from neobert.runs.records import EmbeddingConfig, EmbeddingScores, provenance, publish_record
 from neobert.runs.run_file import RunFile, read_checked_run_file
-from neobert.runs.specifications import EXTERNAL_PREFIX, TaskOnData
+from neobert.runs.specifications import EXTERNAL_PREFIX, EmbeddingEvaluation, TaskOnData
 from neobert.runs.work import Part
 from neobert.training.distributed import default_device
 
@@ -85,8 +85,7 @@ def load_named_encoder(layout: Layout, run_file: RunFile, device: torch.device) 
     Raises:
         MissingData, DamagedFile: its files are not there, or not the ones that the evaluation names.
     """
-    assert run_file.mteb is not None
-    measured = run_file.mteb.encoder
+    measured = run_file.specification(EmbeddingEvaluation).encoder
     if measured.pretraining.startswith(EXTERNAL_PREFIX):
         name = read_model_file(layout, measured.pretraining).name
         name = name if "/" in name else f"{ORGANISATION}/{UNFIT.sub('-', name)}"
@@ -99,8 +98,8 @@ def load_named_encoder(layout: Layout, run_file: RunFile, device: torch.device) 
 
 def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
     """Measure one task of an evaluation, or take its score from mteb's cache, then publish the record."""
-    assert run_file.mteb is not None
-    encoder, task = next((run.encoder, run.task) for run in run_file.mteb.runs() if run.id == part.id)
+    evaluation = run_file.specification(EmbeddingEvaluation)
+    encoder, task = next((run.encoder, run.task) for run in evaluation.runs() if run.id == part.id)
     named, source = _open_evaluation(layout, run_file.id)
     require_origin(f"task {task.name} of {source.label}", task.origin, source.embedding_task_origin(task.name))
     score = measure_task(named, task, source, layout.embedding_results, task.prompts, stop)

@@ -151,8 +151,7 @@ class PerplexityRun:
     @property
     def run_specification(self) -> PretrainingRun:
         """The stage of pre-training that is measured."""
-        assert self.run_file.pretraining is not None
-        return self.run_file.pretraining
+        return self.run_file.specification(PretrainingRun)
 
     @cached_property
     def part(self) -> Part:

@@ -42,7 +42,7 @@ from neobert.runs.records import (
     publish_record,
 )
 from neobert.runs.run_file import RunFile, read_run_file
-from neobert.runs.specifications import PretrainingRun
+from neobert.runs.specifications import PretrainingRun, ReadoutEvaluation
 from neobert.runs.work import Part
 from neobert.training.distributed import default_device
 from neobert.training.engine import autocast
@@ -327,9 +327,8 @@ ASKED: Mapping[
 
 def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
     """Measure one readout of an evaluation, then publish the record."""
-    assert run_file.readouts is not None
-    started = time.perf_counter()
-    run = next(run for run in run_file.readouts.runs() if run.id == part.id)
+    evaluation, started = run_file.specification(ReadoutEvaluation), time.perf_counter()
+    run = next(run for run in evaluation.runs() if run.id == part.id)
     items = items_of(layout, run, run_file.source, stop)
     subject = _open_subject(layout, run.weights, run.context, default_device())
     choose, ask = ASKED[run.readout]
@@ -337,7 +336,7 @@ def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: S
     if not measured:
         raise MissingData(f"the held-out text has nothing to ask for the readout {run.readout}: take more text")
     claim.check()
-    config = ReadoutConfig(readout=run.readout, stage=run_file.readouts.stage, context=run.context, items=items.name)
+    config = ReadoutConfig(readout=run.readout, stage=evaluation.stage, context=run.context, items=items.name)
     record = {
         "kind": "readout",
         "id": part.id,
@@ -351,7 +350,7 @@ def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: S
         "config": plain(config),
         "labels": run_file.labels,
         "scores": {corpus: plain(_score(own)) for corpus, own in measured.items()},
-        "seed": run_file.readouts.seed,
+        "seed": evaluation.seed,
         "precision": subject.precision,
         "threads": torch.get_num_threads(),
         "device": subject.device.type,
@@ -376,8 +375,7 @@ def _score(measured: Measured) -> ReadoutScore:
 def _open_subject(layout: Layout, weights: str, context: int, device: torch.device) -> Subject:
     """The model of a finished stage with its tokenizer, opened once a process for all of its readouts."""
     run_file = read_run_file(layout.pretraining(weights))
-    run = run_file.pretraining
-    assert isinstance(run, PretrainingRun), weights
+    run = run_file.specification(PretrainingRun)
     model = build_masked_language_model(run.recipe.model, run.context)
     model.load_state_dict(last_checkpoint(layout, weights).weights())
     tokenizer = text_tokenizer(layout, run, open_specified(run_file.source))

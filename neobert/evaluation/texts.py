@@ -17,6 +17,7 @@ from neobert.identity import NUMERICS, identity
 from neobert.processes import StopRequest
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import RunFile
+from neobert.runs.specifications import PretrainingRun
 
 Integers = NDArray[np.int64]
 
@@ -129,8 +130,7 @@ def open_files(place: Path) -> TextFiles:
 
 def tokenize_files(layout: Layout, run_file: RunFile, text: TextFiles) -> TokenizedCorpus:
     """The text in the tokens of a run, from disk or made now; what is damaged on disk is made again."""
-    run = run_file.pretraining
-    assert run is not None
+    run = run_file.specification(PretrainingRun)
     origins = {"corpus": str(text), "tokenizer": run.tokenizer_origin}
     size = run.recipe.model.vocabulary_size
     folder = layout.data(identity([text.content, run.tokenizer_origin, size, NUMERICS["tokenization"]]))

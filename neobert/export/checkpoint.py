@@ -36,8 +36,7 @@ class PretrainedCheckpoint:
     @property
     def run(self) -> PretrainingRun:
         """The specification of the run."""
-        assert self.run_file.pretraining is not None
-        return self.run_file.pretraining
+        return self.run_file.specification(PretrainingRun)
 
     @property
     def layout(self) -> Layout:

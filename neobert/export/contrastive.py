@@ -39,7 +39,7 @@ from neobert.hub.external import ExternalTokenizer, load_external
 from neobert.runs.layout import Layout
 from neobert.runs.records import Category
 from neobert.runs.run_file import RunFile, read_run_file
-from neobert.runs.specifications import ContrastiveRun
+from neobert.runs.specifications import ContrastiveRun, PretrainingRun
 
 CPU = torch.device("cpu")
 PROBES = (*TEXTS, "A text that is longer than any context. " * 60)
@@ -65,8 +65,7 @@ class ContrastiveCheckpoint:
     @property
     def run(self) -> ContrastiveRun:
         """The specification of the run."""
-        assert self.run_file.contrastive is not None
-        return self.run_file.contrastive
+        return self.run_file.specification(ContrastiveRun)
 
     def expected(self, instruction: str | None = None) -> Tensor:
         """The run's vectors of the probes."""
@@ -133,8 +132,7 @@ def open_contrastive_checkpoint(folder: Path, step: int | None, wording: Wording
         DamagedFile: a file does not match its checksum.
     """
     run_file = read_run_file(folder)
-    run = run_file.contrastive
-    assert run is not None
+    run = run_file.specification(ContrastiveRun)
     chosen, record = chosen_step(folder, run.protocol.steps, step)
     layout = Layout(folder.parent.parent)
     embedder = load_encoder(layout, run_file.id, CPU, "fp32", step=chosen)
@@ -151,8 +149,7 @@ def _convert(layout: Layout, run: ContrastiveRun, embedder: TextEncoder) -> tupl
         tokenizer.tokenizer.model_max_length = run.max_tokens
         return trained.encoder, tokenizer.tokenizer
     assert isinstance(tokenizer, TextTokenizer)
-    pretraining = read_run_file(layout.pretraining(run.weights)).pretraining
-    assert pretraining is not None
+    pretraining = read_run_file(layout.pretraining(run.weights)).specification(PretrainingRun)
     encoder = NeoBERTModel(configuration_of(pretraining, tokenizer)).eval()
     encoder.load_state_dict(trained.state_dict())
     return encoder, transformers_tokenizer(tokenizer, run.max_tokens)

@@ -251,8 +251,7 @@ def best_weights(layout: Layout, task: str, study_id: str) -> Path:
     Raises:
         DamagedFile: they are damaged or gone; the trial and the choice are set aside, to be made again.
     """
-    study = read_run_file(layout.study(task, study_id)).study
-    assert study is not None
+    study = read_run_file(layout.study(task, study_id)).specification(GlueStudy)
     selection = study.closing(layout).record
     chosen = read_selection(selection)["trial"]
     trial = next((trial for trial in study.trials(layout) if trial.id == chosen), None)

@@ -31,7 +31,7 @@ from neobert.runs.claims import Claim, ClaimLost
 from neobert.runs.layout import Layout
 from neobert.runs.records import provenance, publish_record
 from neobert.runs.run_file import RunFile, read_checked_run_file, read_run_file
-from neobert.runs.specifications import GlueStudy, Trial
+from neobert.runs.specifications import GlueStudy, PretrainingRun, Trial
 from neobert.runs.work import Part
 from neobert.training.distributed import choose_kernels, default_device
 from neobert.training.trainer import last_checkpoint
@@ -62,8 +62,7 @@ def load_model(layout: Layout, study: GlueStudy) -> StudyModel:
 
 
 def _load_own(layout: Layout, study: GlueStudy) -> StudyModel:
-    run = read_run_file(layout.pretraining(study.weights)).pretraining
-    assert run is not None
+    run = read_run_file(layout.pretraining(study.weights)).specification(PretrainingRun)
     labels = task_named(study.task).labels
     return StudyModel(
         classifier=build_classifier(run.recipe.model, run.context, labels, study.protocol.dropout),
@@ -89,8 +88,7 @@ def _load_external(layout: Layout, study: GlueStudy) -> StudyModel:
 
 def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: StopRequest) -> None:
     """Do one part of a study: a trial, or the selection of the best one."""
-    study = run_file.study
-    assert study is not None
+    study = run_file.specification(GlueStudy)
     if part.id == study.closing(layout).id:
         select(layout, study, claim)
         return
@@ -158,8 +156,7 @@ def _record(run_file: RunFile, trial: Trial, outcome: Outcome) -> dict[str, Any]
 def _fine_tuner(layout: Layout, task_name: str, study_id: str) -> FineTuner:
     """Model and encoded task of a study, built once a process and used for all of its points."""
     run_file = read_checked_run_file(layout.study(task_name, study_id))
-    study = run_file.study
-    assert study is not None
+    study = run_file.specification(GlueStudy)
     model = load_model(layout, study)
     start = _starting_weights(layout, study, model)
     encoded = _encoded_task(layout, run_file, model)
@@ -181,8 +178,7 @@ def _starting_weights(layout: Layout, study: GlueStudy, model: StudyModel) -> We
 
 def _encoded_task(layout: Layout, run_file: RunFile, model: StudyModel) -> EncodedTask:
     """The task in token ids, from disk or encoded now; what is damaged on disk is encoded again."""
-    study = run_file.study
-    assert study is not None
+    study = run_file.specification(GlueStudy)
     path, task = study.encoded_task(layout), task_named(study.task)
 
     def make(damage: DamagedFile | None) -> None:

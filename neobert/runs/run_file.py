@@ -5,7 +5,7 @@ A folder's run.json has the specification, the source of the data, how the run i
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 from pydantic import NonNegativeInt, PositiveInt, ValidationError, model_validator
 
@@ -25,6 +25,7 @@ from neobert.runs.specifications import (
 )
 from neobert.runs.work import Kind
 
+Specified = TypeVar("Specified", bound=Run)
 EXECUTION = "execution.json"
 HeldoutWord = Literal["own", "all"]
 CompileWord = Literal["auto", "on", "off"]
@@ -111,6 +112,12 @@ class RunFile(Value):
         """The specification of whichever kind it is."""
         run = self.pretraining or self.study or self.contrastive or self.mteb or self.readouts
         assert run is not None, self.id
+        return run
+
+    def specification(self, kind: type[Specified]) -> Specified:
+        """The same where it has to be of one kind."""
+        run = self.run
+        assert isinstance(run, kind), f"{self.id} is a {self.kind}"
         return run
 
     @property

@@ -58,8 +58,7 @@ class PretrainingTrainer(Trainer[Batch]):
     def __init__(
         self, layout: Layout, run_file: RunFile, process: Process, corpus: TokenizedCorpus | None = None
     ) -> None:
-        assert run_file.pretraining is not None
-        self.run: PretrainingRun = run_file.pretraining
+        self.run = run_file.specification(PretrainingRun)
         recipe = self.run.recipe
         super().__init__(layout, run_file, process, recipe.optimization, recipe.seed)
         self.stage: Stage = recipe.stages[-1]
@@ -232,8 +231,7 @@ def execute(layout: Layout, run_file: RunFile, part: Part, claim: Claim, stop: S
 
 
 def _record(run_file: RunFile, result: TrainResult, metrics: list[dict[str, Any]]) -> dict[str, Any]:
-    run = run_file.pretraining
-    assert run is not None
+    run = run_file.specification(PretrainingRun)
     stage = run.recipe.stages[-1]
     measured = [line for line in metrics if "heldout_losses" in line][-1]
     return {

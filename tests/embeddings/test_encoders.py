@@ -189,7 +189,6 @@ def test_a_gpu_gives_the_vectors_of_the_cpu(tokenizer, precision, bound) -> None
     )
 
 
-FAMILIES = {"bert": world.bert, "modernbert": world.modernbert, "roberta": world.roberta, "electra": world.electra}
 ASKED = ["the cat sleeps", "", "a dog and a cat " * 20, "x", "Ünïcode – 猫", "the cat sleeps"]
 
 
@@ -199,7 +198,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("models")
     return {
         name: world.save(world.seeded(build), root / name, token_types=name == "bert")
-        for name, build in FAMILIES.items()
+        for name, build in world.FAMILIES.items()
     }
 
 
@@ -230,7 +229,7 @@ def reference(folder: Path) -> Callable[..., np.ndarray]:
     return alone
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", world.FAMILIES)
 def test_vectors_are_those_of_transformers_whatever_else_is_encoded(family: str, folders: dict[str, Path]) -> None:
     alone, by = reference(folders[family]), opened(folders[family])
 
@@ -253,7 +252,7 @@ def test_vectors_are_those_of_transformers_whatever_else_is_encoded(family: str,
     vectors_stand_alone()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", world.FAMILIES)
 def test_a_text_without_any_token_has_the_vector_zero(family: str, folders: dict[str, Path]) -> None:
     """Where a tokenizer adds no special tokens; the other texts of its batch have theirs."""
     by = opened(folders[family])

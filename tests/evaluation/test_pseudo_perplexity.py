@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +54,7 @@ from tests.support.tiny_runs import (
     write_tiny_run,
 )
 
+Ended = subprocess.CompletedProcess[str]
 IDS = SpecialIds(pad=0, cls=2, sep=3, mask=4, unk=1, first_text_id=5, end_text_id=50)
 
 
@@ -93,22 +93,16 @@ def one_by_one(model: MaskedLanguageModel, passage: Passage) -> list[float]:
     return losses
 
 
+@pytest.mark.parametrize("batch_tokens", [1, 20, 41, 10_000])
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
-def test_every_loss_is_that_of_masking_one_token_after_the_other(form: dict[str, str]) -> None:
+def test_every_loss_is_that_of_masking_one_token_after_the_other(form: dict[str, str], batch_tokens: int) -> None:
+    """Whatever the size of a batch."""
     model = language_model(**form)
     (passage,) = cut_passages(documents_of(text_of(30)), 20, None, 0)
-    losses = losses_of(model, passage)
+    losses = losses_of(model, passage, batch_tokens)
     assert len(losses) == 18
     assert losses == pytest.approx(one_by_one(model.eval(), passage), abs=1e-6)
     assert losses.std() > 0.1, "all alike would hide a wrong place"
-
-
-@pytest.mark.parametrize("batch_tokens", [1, 20, 41, 10_000])
-def test_the_size_of_a_batch_decides_nothing(batch_tokens: int) -> None:
-    model = language_model()
-    (passage,) = cut_passages(documents_of(text_of(18)), 20, None, 0)
-    losses = losses_of(model, passage, batch_tokens)
-    assert losses == pytest.approx(losses_of(model, passage, 100), abs=1e-6)
 
 
 def test_no_batch_is_larger_than_allowed_and_scores_are_computed_at_one_token_a_copy() -> None:
@@ -222,15 +216,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Trainable:
     return root, run
 
 
-@dataclass(frozen=True)
-class Ended:
-    """How the command ended and what it said."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
 @pytest.fixture
 def command(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Ended]]:
     """The command in this process, which gets its signals back."""
@@ -243,7 +228,7 @@ def command(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Ended]
         except SystemExit as end:  # argparse refuses
             code = int(end.code or 0)
         said = capsys.readouterr()
-        return Ended(code, said.out, said.err)
+        return Ended(arguments, code, said.out, said.err)
 
     yield run
     for number, handler in before.items():
@@ -317,16 +302,6 @@ def test_another_text_is_named_by_its_bytes_and_read_in_the_tokens_of_the_run(
     assert open_files(articles).content == content
     (articles / "other name.txt").write_text("changed")
     assert open_files(articles).content != content
-
-
-@pytest.mark.parametrize("place", ["nothing", "empty"])
-def test_a_place_without_text_is_missing_data(
-    finished: Trainable, tmp_path: Path, place: str, command: Callable[..., Ended]
-) -> None:
-    root, run = finished
-    (tmp_path / "empty").mkdir()
-    said = command(root, "--run", run.id, "--text", str(tmp_path / place))
-    assert said.returncode == EXIT_MISSING and "holds no text" in said.stderr
 
 
 def test_run_py_hands_text_and_sample_on(capsys: pytest.CaptureFixture[str]) -> None:
@@ -419,22 +394,30 @@ def test_an_unknown_or_unfinished_run_is_named(
 
 
 @pytest.mark.parametrize(
-    ("lengths", "code", "sentence"),
+    ("flags", "code", "sentence"),
     [
-        (("9000", "8000"), EXIT_MISSING, "nothing to read at 8000 tokens or more: fewer than 2 held-out documents"),
-        (("2", "8"), EXIT_REFUSED, "2 tokens have no room"),
-        (("0",), EXIT_REFUSED, "0 is no whole number from 1"),
+        (
+            "--lengths 9000 8000",
+            EXIT_MISSING,
+            "nothing to read at 8000 tokens or more: fewer than 2 held-out",
+        ),
+        ("--lengths 2 8", EXIT_REFUSED, "2 tokens have no room"),
+        ("--lengths 0", EXIT_REFUSED, "0 is no whole number from 1"),
+        ("--text nothing", EXIT_MISSING, "holds no text"),
+        ("--text .", EXIT_MISSING, "holds no text"),
     ],
 )
-def test_lengths_that_cannot_be_measured_are_refused_in_one_sentence(
+def test_what_cannot_be_measured_is_refused_in_one_sentence(
     finished: Trainable,
-    lengths: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    flags: str,
     code: int,
     sentence: str,
     command: Callable[..., Ended],
 ) -> None:
-    root, run = finished
-    said = command(root, "--run", run.id, "--lengths", *lengths)
+    monkeypatch.chdir(tmp_path)
+    said = command(finished[0], "--run", finished[1].id, *flags.split())
     assert said.returncode == code and sentence in said.stderr
 
 

@@ -36,7 +36,6 @@ from tests.support.tiny_runs import SOURCE, tiny_model, tiny_run
 TOLERANCE = 1e-5
 """Between the flat engine and transformers' padded call, absolute, on logits and losses of order 1."""
 
-FAMILIES = {"bert": world.bert, "modernbert": world.modernbert, "roberta": world.roberta, "electra": world.electra}
 LONG = ["sun " * 90, "a short one", "two of them"]
 
 
@@ -85,10 +84,10 @@ def test_a_model_of_the_hub_is_named_by_repository_and_commit(tmp_path: Path, mo
 # What the encoder reads
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", world.FAMILIES)
 def test_batches_are_what_transformers_makes_of_the_texts(tmp_path: Path, family: str) -> None:
     """Hidden states of padded pairs, token types included, against the tokenizer's and model's own call."""
-    folder = world.save(world.seeded(FAMILIES[family]), tmp_path / "model", token_types=family == "bert")
+    folder = world.save(world.seeded(world.FAMILIES[family]), tmp_path / "model", token_types=family == "bert")
     encoder, tokenizer = load_external(folder, "model")
     encoder.eval()
     encoded = encode_task(TASKS["rte"], rte(12), tokenizer, world.CONTEXT)
@@ -108,10 +107,10 @@ def test_batches_are_what_transformers_makes_of_the_texts(tmp_path: Path, family
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", world.FAMILIES)
 def test_logits_are_those_of_each_example_alone_up_to_the_longest(tmp_path: Path, family: str, pooling: Any) -> None:
     """Padding changes nothing, and an example as long as the position table has its place."""
-    model = adopt(Layout(tmp_path), str(world.save(world.seeded(FAMILIES[family]), tmp_path / "model")))
+    model = adopt(Layout(tmp_path), str(world.save(world.seeded(world.FAMILIES[family]), tmp_path / "model")))
     assert model.context == world.CONTEXT and model.model_type == family
     encoder, tokenizer = load_external(tmp_path / "model", "model")
     splits = {name: {"sentence": LONG, "label": [0, 1, 0]} for name in ("train", "validation")}

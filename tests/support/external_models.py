@@ -76,6 +76,9 @@ def electra() -> PreTrainedModel:
     )
 
 
+FAMILIES = {"bert": bert, "modernbert": modernbert, "roberta": roberta, "electra": electra}
+
+
 def gpt2() -> PreTrainedModel:
     """A decoder."""
     return GPT2Model(

@@ -103,6 +103,14 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Trainable:
     return root, run
 
 
+@pytest.fixture
+def apart(local: Trainable, tmp_path: Path) -> Trainable:
+    """The same run in another folder, at its start; the corpus is there."""
+    root = beside(tmp_path / "slurm", local[0])
+    write_tiny_run(root, local[1])
+    return root, local[1]
+
+
 def test_a_step_of_slurm_says_who_a_process_is() -> None:
     task = JobRank.of_environment(STEP)
     assert task is not None and task.process == Process(3, 4) and "/" not in task.key
@@ -154,13 +162,12 @@ def test_no_task_shares_the_gpu_of_another(monkeypatch: pytest.MonkeyPatch) -> N
         default_device()
 
 
-def test_two_tasks_of_slurm_train_stage_after_stage_as_local_processes_do(local: Trainable, tmp_path: Path) -> None:
+def test_two_tasks_of_slurm_train_stage_after_stage_as_local_processes_do(local: Trainable, apart: Trainable) -> None:
     """Bit for bit; run.json says one process, the step two. The second rank joins one after the other."""
-    root, run = beside(tmp_path / "slurm", local[0]), local[1]
+    root, run = apart
     second = tiny_run(
         previous=run, model=run.recipe.model, stages=(tiny_stage(steps=2, warmup_steps=0, decay_steps=0),)
     )
-    write_tiny_run(root, run)
     write_tiny_run(root, second)
     codes, said = ends(slurm_tasks(root, reference(run), reference(second), count=2))
     assert codes == [0, 0], said
@@ -170,18 +177,16 @@ def test_two_tasks_of_slurm_train_stage_after_stage_as_local_processes_do(local:
     assert len(list(read_lines(root / "starts.jsonl"))) == 2
 
 
-def test_four_tasks_of_which_two_get_no_rows_train_the_same(local: Trainable, tmp_path: Path) -> None:
+def test_four_tasks_of_which_two_get_no_rows_train_the_same(local: Trainable, apart: Trainable) -> None:
     """8 rows a step in micro-batches of 4: losses agree with two processes to 1e-5 relative."""
-    root, run = beside(tmp_path / "slurm", local[0]), local[1]
-    write_tiny_run(root, run)
+    root, run = apart
     codes, said = ends(slurm_tasks(root, reference(run), count=4))
     assert codes == [0, 0, 0, 0], said
     assert curve(root, run) == pytest.approx(curve(local[0], run), rel=1e-5)
 
 
-def test_of_two_copies_of_a_job_one_trains_and_its_tasks_do_not_mix(local: Trainable, tmp_path: Path) -> None:
-    root, run = beside(tmp_path / "slurm", local[0]), local[1]
-    write_tiny_run(root, run)
+def test_of_two_copies_of_a_job_one_trains_and_its_tasks_do_not_mix(local: Trainable, apart: Trainable) -> None:
+    root, run = apart
     copies = [slurm_tasks(root, reference(run), count=2, nodes=nodes) for nodes in ("node[1-2]", "node[2-3]")]
     codes, said = ends([process for copy in copies for process in copy])
     assert codes == [0, 0, 0, 0], said
@@ -207,8 +212,8 @@ def test_two_processes_give_the_losses_of_one_and_take_over_in_the_middle(local:
     assert curve(mixed, run) == pytest.approx(curve(alone, run)[20:], rel=1e-5)
 
 
-def test_a_stop_that_reaches_one_rank_alone_ends_all_after_the_same_step(local: Trainable, tmp_path: Path) -> None:
-    root, run = beside(tmp_path / "slurm", local[0]), local[1]
+def test_a_stop_that_reaches_one_rank_alone_ends_all_after_the_same_step(local: Trainable, apart: Trainable) -> None:
+    root, run = apart
     write_tiny_run(root, run, checkpoint_interval_steps=1000)
     tasks = slurm_tasks(root, reference(run), count=2)
     wait_for_steps(root, run, 2)
@@ -223,9 +228,8 @@ def test_a_stop_that_reaches_one_rank_alone_ends_all_after_the_same_step(local: 
     assert_equal_weights(root, local[0], run)
 
 
-def test_a_killed_rank_fails_the_attempt_and_the_next_start_goes_on(local: Trainable, tmp_path: Path) -> None:
-    root, run = beside(tmp_path / "slurm", local[0]), local[1]
-    write_tiny_run(root, run)
+def test_a_killed_rank_fails_the_attempt_and_the_next_start_goes_on(local: Trainable, apart: Trainable) -> None:
+    root, run = apart
     tasks = slurm_tasks(root, reference(run), count=2)
     wait_for_steps(root, run, 7)
     tasks[1].kill()
@@ -239,11 +243,10 @@ def test_a_killed_rank_fails_the_attempt_and_the_next_start_goes_on(local: Train
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("can_be_aborted", [True, False])
 def test_ranks_in_a_collective_that_hangs_end_when_another_has_failed(
-    local: Trainable, tmp_path: Path, rank: int, can_be_aborted: bool
+    apart: Trainable, rank: int, can_be_aborted: bool
 ) -> None:
     """As NCCL's does, which waits for a rank that is gone. The error of the rank that failed is left for status."""
-    root, run = beside(tmp_path / "slurm", local[0]), local[1]
-    write_tiny_run(root, run)
+    root, run = apart
     command = [sys.executable, "-c", HANGING, str(root), reference(run), str(rank), str(can_be_aborted)]
     step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "2", "OMP_NUM_THREADS": "1"}
     tasks = [
