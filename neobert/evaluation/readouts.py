@@ -21,7 +21,7 @@ from neobert.data.batches import EXACT, HELDOUT_MASKING, gather_by_row
 from neobert.data.masking import counter_hash, mask_tokens
 from neobert.data.preparation import open_specified, text_tokenizer
 from neobert.data.rows import best_fit_decreasing
-from neobert.data.shards import FRAME_TOKENS
+from neobert.data.shards import FRAME_TOKENS, Integers
 from neobert.data.tokenizers import SpecialIds, TextTokenizer
 from neobert.errors import MissingData, RunFailed
 from neobert.evaluation.items import READ_BYTES, ClozeItem, Items, MinimalPair, Stretch, items_of, masked_words, windows
@@ -48,7 +48,6 @@ from neobert.training.distributed import default_device
 from neobert.training.engine import autocast
 from neobert.training.trainer import last_checkpoint
 
-Integers = NDArray[np.int64]
 Sums = NDArray[np.float64]
 Span = tuple[int, int]
 

@@ -6,11 +6,10 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neobert.data.preparation import open_specified, prepare_once, text_tokenizer
 from neobert.data.reading import read_texts, require_columns
-from neobert.data.shards import FRAME_TOKENS, Documents, TokenizedCorpus, open_shards, prepare, reopen
+from neobert.data.shards import FRAME_TOKENS, Documents, Integers, TokenizedCorpus, open_shards, prepare, reopen
 from neobert.errors import DamagedFile, MissingData
 from neobert.files import sha256_of
 from neobert.identity import NUMERICS, identity
@@ -18,8 +17,6 @@ from neobert.processes import StopRequest
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import RunFile
 from neobert.runs.specifications import PretrainingRun
-
-Integers = NDArray[np.int64]
 
 COLUMN = "text"
 SUFFIXES = (".parquet", ".txt")

@@ -151,16 +151,12 @@ FIRST = [module("", "Transformer"), module("1_Pooling", "Pooling")]
         ("sentence_bert_config.json", {"model_args": {"dtype": "float16"}}, "model_args of Transformer"),
         ("config_sentence_transformers.json", {"model_type": "SparseEncoder"}, "model_type of .* to 'SparseEncoder'"),
         ("config_sentence_transformers.json", {"similarity_fn_name": "euclidean"}, "similarity_fn_name"),
+        ("modules.json", FIRST, r"similarity_fn_name .* to 'dot'"),  # of vectors that are not normalised
     ],
 )
 def test_what_is_not_read_is_refused(plain: Path, tmp_path: Path, file: str, content: Any, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         read_sentence_modules(older(plain, tmp_path / "model", {file: content}), "tiny")
-
-
-def test_the_dot_product_of_vectors_that_are_not_normalised_is_refused(plain: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"similarity_fn_name .* to 'dot'"):
-        read_sentence_modules(older(plain, tmp_path / "model", {"modules.json": FIRST}), "tiny")
 
 
 class ByTheLibrary:

@@ -36,6 +36,9 @@ from tests.glue.glue_worlds import (
 )
 from tests.support.small_models import classified
 
+NOTHING = torch.zeros(1)
+
+
 # The course: steps, rate, evaluations, patience
 
 
@@ -273,18 +276,20 @@ def test_a_request_to_stop_ends_a_run_between_steps():
         next(run)
 
 
-@pytest.mark.parametrize("change", ["lacks", "has more"])
-def test_starting_weights_of_another_model_are_refused(change):
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"model.layer_norm.weight": None}, "lack 'model.layer_norm"),
+        ({"model.positional_embedding.weight": NOTHING}, "have, beside the encoder's, 'model.positional_embedding"),
+        ({"dense.weight": NOTHING}, "lack 'dense.bias'"),
+        (dict.fromkeys(["dense.weight", "dense.bias", "classifier.bias"], NOTHING), "'classifier.bias'"),
+    ],
+)
+def test_starting_weights_of_another_model_half_a_layer_or_a_classifier_are_refused(changes, said):
+    """None stands for a tensor that is not there."""
     model = classifier(2)
-    start = encoder_weights(model)
-    if change == "lacks":
-        del start["model.layer_norm.weight"]
-    else:
-        start["model.positional_embedding.weight"] = torch.zeros(1)
-    expected = (
-        "lack 'model.layer_norm" if change == "lacks" else "have, beside the encoder's, 'model.positional_embedding"
-    )
-    with pytest.raises(ValueError, match=expected):
+    start = {name: tensor for name, tensor in (encoder_weights(model) | changes).items() if tensor is not None}
+    with pytest.raises(ValueError, match=said):
         FineTuner(model, start, marked_task(train=8), protocol(), CPU)
 
 

@@ -34,7 +34,7 @@ from neobert.runs.specifications import GlueStudy, Trial
 from neobert.training.schedule import FineTuningSchedule
 from sweeps import glue_grid
 from tests.ablations.test_run_command import toy_scale  # noqa: F401  (a fixture)
-from tests.glue.glue_worlds import CPU, classifier, encoder_weights, fine_tuner, marked_task, point, protocol
+from tests.glue.glue_worlds import CPU, classifier, fine_tuner, marked_task, point, protocol
 from tests.reports.made_up_study import Study
 from tests.support.tiny_runs import work
 
@@ -163,13 +163,6 @@ def test_biases_are_spared_and_nothing_else() -> None:
 # What is handed on from MNLI
 
 
-def trained_on_mnli() -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
-    """A classifier of three classes with a head of its own, and its tensors."""
-    model = classifier(3)
-    initialize_classifier(model, 0.5, seed=9)
-    return model, {name: tensor.clone() for name, tensor in model.state_dict().items()}
-
-
 def first_head(start: Mapping[str, torch.Tensor], **changes: Any) -> dict[str, torch.Tensor]:
     """The head of a task of two classes after an update that moves nothing by more than 1e-9."""
     tuner = FineTuner(classifier(2), start, marked_task(train=16), protocol(**changes), CPU)
@@ -178,24 +171,15 @@ def first_head(start: Mapping[str, torch.Tensor], **changes: Any) -> dict[str, t
 
 
 def test_dense_goes_along_and_the_classifier_is_drawn_as_ever() -> None:
-    _, tensors = trained_on_mnli()
+    trained = classifier(3)
+    initialize_classifier(trained, 0.5, seed=9)
+    tensors = trained.state_dict()
     encoder = {name: tensor for name, tensor in tensors.items() if name.startswith("model.")}
     drawn, handed_on = first_head(encoder), first_head(all_but_classifier(tensors))
     assert drawn.keys() == handed_on.keys() == {"dense.weight", "dense.bias", "classifier.weight", "classifier.bias"}
     torch.testing.assert_close(handed_on["dense.weight"], tensors["dense.weight"], atol=1e-8, rtol=0)
     torch.testing.assert_close(handed_on["classifier.weight"], drawn["classifier.weight"], atol=1e-8, rtol=0)
     assert (drawn["dense.weight"] - tensors["dense.weight"]).abs().max() > 0.1
-
-
-@pytest.mark.parametrize(
-    ("names", "sentence"),
-    [(["dense.weight"], "lack 'dense.bias'"), (["dense.weight", "dense.bias", "classifier.bias"], "'classifier.bias'")],
-)
-def test_half_a_layer_or_a_classifier_is_no_start(names: list[str], sentence: str) -> None:
-    model, tensors = trained_on_mnli()
-    start = encoder_weights(model) | {name: tensors[name] for name in names}
-    with pytest.raises(ValueError, match=sentence):
-        FineTuner(classifier(2), start, marked_task(train=8), protocol(), CPU)
 
 
 # By which number a trial stops and is chosen
