@@ -25,7 +25,7 @@ from benchmarks.measuring import Benchmark, Goal, Result, Timing, median_ratio, 
 from neobert.command_line import count, number_above_0
 from neobert.data.batches import collate
 from neobert.data.catalog import CORPORA
-from neobert.data.rows import STREAMS, WINDOW_DOCUMENTS, PackingWord, StepIterator, best_fit_decreasing
+from neobert.data.rows import WINDOW_DOCUMENTS, StepIterator, best_fit_decreasing
 from neobert.data.shards import TOKEN, Documents, Integers, TokenizedCorpus, all_documents, open_shards, prepare
 from neobert.data.sources import Source, open_source
 from neobert.data.tokenizers import TOKENIZER_FILE, SpecialIds, load_tokenizer
@@ -262,8 +262,8 @@ STEP_TOKENS_PER_SECOND = 310_000
 """What one GPU is to train in pre-training at a context of 1024: the step that the loader must keep up with."""
 
 MASKINGS = {"mask 20 %": NEOBERT_MASKING, "mask 15 %, of it 80/10/10": BERT_MASKING}
-SIZES = ((128, 16_384), (1024, 65_536))
-"""Context, and tokens of a micro-batch."""
+LOADED_CONTEXT, LOADED_TOKENS = 1024, 65_536
+"""Of a micro-batch."""
 
 CONTEXTS = (128, 512, 1024, 4096)
 DOCUMENTS = 40_000
@@ -282,24 +282,14 @@ def measure_loader(options: argparse.Namespace) -> Iterator[Result]:
             view = all_documents(prepare(texts, tokenizer, Path(folder) / "corpus", origins={}))
         else:
             view = all_documents(random_corpus(web_lengths(DOCUMENTS), IDS.end_text_id))
-        loaders = {
-            f"context {context}": {
-                packing: {
-                    name: loading_rate(view, context, tokens, options.steps, packing, masking)
-                    for name, masking in MASKINGS.items()
-                }
-                for packing in STREAMS
-            }
-            for context, tokens in SIZES
-        }
+        rates = {name: loading_rate(view, options.steps, masking) for name, masking in MASKINGS.items()}
         figures = {
             "documents": "real" if options.data else "log-normal lengths",
             "mean tokens a document": round(float(view.lengths.mean()), 1),
             "packing": {f"context {context}": packing_rate(view, context) for context in CONTEXTS},
-            "loader, million tokens a processor second": loaders,
+            "loader, million tokens a processor second": rates,
         }
-    slowest = min(loaders["context 1024"]["packed"].values())
-    yield Result("data_loader", STEP_TOKENS_PER_SECOND / (slowest * 1e6), figures)
+    yield Result("data_loader", STEP_TOKENS_PER_SECOND / (min(rates.values()) * 1e6), figures)
 
 
 LOADER = Benchmark(
@@ -311,7 +301,7 @@ LOADER = Benchmark(
     },
     {
         "--data": {"help": "data folder with corpora and tokenizers (default: random tokens in log-normal lengths)"},
-        "--steps": {"type": count, "default": 60, "help": "of each kind"},
+        "--steps": {"type": count, "default": 60, "help": "of each masking"},
     },
 )
 
@@ -330,12 +320,11 @@ def packing_rate(view: Documents, context: int) -> dict[str, float]:
     }
 
 
-def loading_rate(
-    view: Documents, context: int, tokens: int, steps: int, packing: PackingWord, masking: Masking
-) -> float:
-    """Million real tokens a processor second, one thread, from the position in the stream to a batch of `tokens`: the
-    median of five runs of a fifth of `steps`."""
-    iterator = StepIterator(view, endless_stage(context, tokens // context), packing, seed=0)
+def loading_rate(view: Documents, steps: int, masking: Masking) -> float:
+    """Million real tokens a processor second, one thread, from the position in the stream to a batch of packed rows:
+    the median of five runs of a fifth of `steps`."""
+    stage = endless_stage(LOADED_CONTEXT, LOADED_TOKENS // LOADED_CONTEXT)
+    iterator = StepIterator(view, stage, "packed", seed=0)
     next(iterator)
 
     def load() -> int:

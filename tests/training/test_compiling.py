@@ -17,7 +17,15 @@ from neobert.recipe import Precision
 from neobert.runs.layout import Layout
 from neobert.runs.specifications import PretrainingRun
 from neobert.training import pretraining
-from neobert.training.compiling import LEAST_SECONDS_LEFT, MOST_SIZES, Remainder, compiling_pays
+from neobert.training.compiling import (
+    INDUCTOR_ON_GPU,
+    LEAST_SECONDS_LEFT,
+    MOST_SIZES,
+    Remainder,
+    TrialStep,
+    compile_model,
+    compiling_pays,
+)
 from neobert.training.loop import Step
 from neobert.training.pretraining import PretrainingTrainer
 from tests.support.tiny_runs import (
@@ -210,6 +218,21 @@ def no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
     with inductor.patch({"cpp.cxx": (None, str(tmp_path / "no-such-compiler")), "fx_graph_cache": False}):
         yield
+
+
+@pytest.mark.parametrize(("device", "changed"), [("cpu", []), ("cuda", list(INDUCTOR_ON_GPU))])
+def test_a_gpu_alone_has_compiler_settings_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, device: str, changed: list[str]
+) -> None:
+    """The roofline counts the kernels of these; a CPU's results do not change."""
+    from torch._inductor import config
+
+    monkeypatch.setattr(TrialStep, "run", lambda trial: None)
+    layer = torch.nn.Linear(2, 2)
+    before = {name: getattr(config, name) for name in INDUCTOR_ON_GPU}
+    with config.patch(before):  # puts them back
+        compile_model(TrialStep(layer, lambda: layer(torch.ones(2)).sum(), "fp32", torch.device(device)), "on")
+        assert [name for name, value in before.items() if getattr(config, name) != value] == changed
 
 
 @pytest.mark.usefixtures("no_compiler")
