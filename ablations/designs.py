@@ -6,11 +6,11 @@ which they can be made again: `M9-norm` (all of M9 but one factor), `M0+masking`
 `root`. Runs are named by recipes, so equal cells and the ladder share them.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, wraps
 from itertools import product
-from typing import Literal
+from typing import Literal, TypeVar
 
 from ablations import budgets, ladders, rates
 from ablations.ladders import Ladder
@@ -22,16 +22,19 @@ DesignKind = Literal["ladder", "leave-one-out", "add-one", "factorial"]
 Fraction = Literal["full", "half"]
 MOST_FACTORS = 8  # 256 variants: more is a typing error
 CELL = "F:"
+Name = TypeVar("Name", bound=Hashable)
 
 
 @dataclass(frozen=True)
 class Design:
-    """Variants and what can be learnt from them. `factors` are those that it varies, in the order of the ladder."""
+    """Variants and what can be learnt from them. `factors` are those that it varies, in the order of the ladder;
+    `left_out` has a sentence for each variant that its scale cannot hold."""
 
     kind: DesignKind
     factors: tuple[str, ...]
     fraction: Fraction
     variants: tuple[Variant, ...]
+    left_out: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
@@ -106,16 +109,8 @@ def design_of(kind: DesignKind, factors: Sequence[str] = (), fraction: Fraction 
     return Design(kind, chosen, fraction, tuple(variants))
 
 
-@dataclass(frozen=True)
-class ScaledDesign:
-    """A design without the variants that its scale cannot hold; `left_out` has a sentence for each of them."""
-
-    design: Design
-    left_out: tuple[str, ...]
-
-
-def design_at(design: Design, scale: Scale, vocabulary: Vocabulary, *, strict: bool) -> ScaledDesign:
-    """A design at a scale; where it is `strict`, every variant must be possible there.
+def design_at(design: Design, scale: Scale, vocabulary: Vocabulary, *, strict: bool) -> Design:
+    """A design without the variants that a scale cannot hold; where it is `strict`, it must hold all.
 
     Raises:
         ValueError: a variant is not.
@@ -130,7 +125,7 @@ def design_at(design: Design, scale: Scale, vocabulary: Vocabulary, *, strict: b
     if sentences and strict:
         raise ValueError(f"{sentences[0]} (take another factor or another --scale)")
     kept = tuple(variant for variant in design.variants if variant.name not in problems)
-    return ScaledDesign(replace(design, variants=kept), sentences)
+    return replace(design, variants=kept, left_out=sentences)
 
 
 def _varied(kind: DesignKind, wanted: Sequence[str]) -> tuple[str, ...]:
@@ -157,37 +152,31 @@ def cells(factors: Sequence[str], fraction: Fraction = "full") -> list[tuple[str
     ]
 
 
-def cell(switched_on: tuple[str, ...]) -> Variant:
+def _of_ladder(make: Callable[[Ladder, Name], Variant]) -> Callable[[Name], Variant]:
+    """A function of the ladder in use, which makes each variant once."""
+    once = cache(make)
+    return wraps(make)(lambda name: once(ladders.current(), name))
+
+
+@_of_ladder
+def cell(ladder: Ladder, switched_on: tuple[str, ...]) -> Variant:
     """The root with some factors on; the root itself with none."""
-    return _cell(ladders.current(), switched_on)
-
-
-@cache
-def _cell(ladder: Ladder, switched_on: tuple[str, ...]) -> Variant:
     if not switched_on:
         return ladder.root
     modifications = [modification for name in switched_on for modification in ladder.factors[name].added]
     return ladder.root.derive(f"{CELL}{'+'.join(switched_on)}", *modifications)
 
 
-def with_one(name: str) -> Variant:
+@_of_ladder
+def with_one(ladder: Ladder, name: str) -> Variant:
     """The root with one factor on."""
-    return _with_one(ladders.current(), name)
-
-
-@cache
-def _with_one(ladder: Ladder, name: str) -> Variant:
     return ladder.root.derive(f"{ladder.root.name}+{name}", *ladder.factors[name].added)
 
 
-def without(name: str) -> Variant:
+@_of_ladder
+def without(ladder: Ladder, name: str) -> Variant:
     """The whole without one factor: derived anew from the root with all of the whole's modifications but the
     factor's."""
-    return _without(ladders.current(), name)
-
-
-@cache
-def _without(ladder: Ladder, name: str) -> Variant:
     whole, removed = ladder.whole, ladder.factors[name].removed
     left = [modification for modification in ladders.modifications_of(whole) if modification not in removed]
     title = f"{whole.name} without {', '.join(modification.title for modification in removed)}"

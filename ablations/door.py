@@ -24,7 +24,7 @@ from ablations.designs import chosen_variants
 from ablations.ladders import OFFERED_SCALES, Ladder
 from ablations.launch.execute import Workspace, carry_out, open_workspace
 from ablations.launch.flags import DEFAULT_RUNS
-from ablations.launch.listing import part_entry
+from ablations.launch.outcomes import part_entry
 from ablations.plan import PlanRow, StageName, VariantRow, plan, with_tasks
 from ablations.run import build_parser
 from ablations.scales import Scale, scaled, vocabulary_of
@@ -296,11 +296,7 @@ def _one(name: str) -> Variant:
 
 
 def _with_steps(name: str, steps: int, workspace: Workspace) -> str:
-    """The name of a variant with so many steps in its first stage.
-
-    Raises:
-        ValueError: no share of the steps has so many.
-    """
+    """The name of a variant with so many steps in its first stage."""
     variant, scale, vocabulary = _one(name), workspace.options.scale, vocabulary_of(workspace.source)
     base, at_rate, rate = variant.name.rpartition(rates.MARK) if rates.MARK in variant.name else (variant.name, "", "")
     if base not in ladders.variants():
@@ -324,11 +320,7 @@ def _with_steps(name: str, steps: int, workspace: Workspace) -> str:
 
 
 def _carry_out(workspace: Workspace, row: PlanRow) -> None:
-    """Run what the row misses.
-
-    Raises:
-        RunFailed, MissingData, ValueError: a run failed, with the reason.
-    """
+    """Run what the row misses."""
     code = carry_out(workspace, [row], lambda: None)
     if code == EXIT_DONE:
         return

@@ -277,11 +277,7 @@ def _told(given: str, path: str) -> Iterator[None]:
 
 
 def _ladder_of(module: ModuleType, given: str, code: bytes = b"") -> Ladder:
-    """What a module declares, checked.
-
-    Raises:
-        ValueError: there are no variants, two of one name, one without its parent, or a name of another kind.
-    """
+    """What a module declares, checked."""
     from ablations import ladder as common
 
     declared = _variants_of(module)

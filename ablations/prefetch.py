@@ -10,14 +10,13 @@ Addresses and tokens are huggingface_hub's: HF_ENDPOINT, HF_TOKEN. Exit codes: 0
 """
 
 import argparse
-import csv
 import json
 import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from functools import cache, partial
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,10 +26,9 @@ if __name__ == "__main__":  # a script's own folder would hide packages of the s
 from ablations.ladders import add_ladder_flag, add_scale_flag, on_ladder
 from ablations.launch.flags import add_benchmark_flag
 from neobert.command_line import byte_count, count, guarded, parser_from
-from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_RUN_FAILED, did_you_mean, exit_code
+from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_RUN_FAILED, exit_code
 
 if TYPE_CHECKING:
-    from neobert.data.catalog import Repository
     from neobert.data.hub_download import PlannedItem, Selection
     from neobert.data.requirements import Needs
 
@@ -75,6 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     from ablations.designs import chosen_variants
     from ablations.launch.checks import requirements
+    from ablations.paper_models import chosen_models
 
     needs = requirements(chosen_variants(options.variant), options.scale, options.stages, options.benchmark)
     needs = replace(needs, models=chosen_models(options.models))
@@ -168,117 +167,6 @@ def _summary(row: "PlannedItem") -> dict[str, object]:
         "state": row.state,
         "problem": row.problem,
     }
-
-
-PAPER_MODELS_FILE = Path(__file__).with_name("paper_models.csv")
-ALL_MODELS = "all"
-LISTED = "list"
-"""The value of `--model` that prints them."""
-
-NOTES = (
-    "prefetch: run ablations/prefetch.py --models NAME first, which brings what the repository lacks (tokenizer, code)",
-    "--allow-pickle: published as a pickle, of which only tensors are read; its tokenizer needs sentencepiece",
-    "--trust-remote-code: its classes are Python files, which run with all your rights",
-)
-
-
-@dataclass(frozen=True)
-class PaperModel:
-    """A model beside NeoBERT in the paper's Tables 3 and 4 (and, zero-shot, in Figure 4), so that `--model` runs it.
-
-    `model` and `size` are the words of the paper's `tables`. The paper names no repositories: these are where the
-    models' authors published them, and of BERT's the uncased ones, whose tokenizer the ladder has too. Nor does it name
-    commits: `prefetch.py --models` looks them up and writes them into the manifest of its folder. `needs` says what
-    `--model` takes besides the name; `parts` are what prefetch downloads: safetensors or, where there are none, the
-    pickle; the tokenizer; code only where it is named.
-    """
-
-    name: str
-    model: str
-    size: str
-    tables: tuple[str, ...]
-    repository: str
-    needs: str
-    parts: "tuple[Repository, ...]"
-
-
-@cache
-def paper_models() -> dict[str, PaperModel]:
-    """The rows of paper_models.csv by name, in the order of the paper's tables."""
-    from neobert.data.catalog import Repository
-
-    with PAPER_MODELS_FILE.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    models = {}
-    for row in rows:
-        model = partial(Repository, row["repository"], kind="model")
-        tokenizer = partial(Repository, row["tokenizer"] or row["repository"], kind="model")
-        parts = [
-            model("config.json"),
-            model("model*.safetensors", otherwise="pytorch_model.bin"),
-            tokenizer("tokenizer*"),
-            model("model.safetensors.index.json", is_optional=True),
-            tokenizer("special_tokens_map.json", is_optional=True),
-            tokenizer("added_tokens.json", is_optional=True),
-        ]
-        if row["beside"]:
-            branch = row["beside_commit"] or "main"
-            parts.append(Repository(row["beside"], row["beside_files"], branch=branch, kind="model"))
-        models[row["name"]] = PaperModel(
-            name=row["name"],
-            model=row["model"],
-            size=row["size"],
-            tables=tuple(row["tables"].split()),
-            repository=row["repository"],
-            needs=row["needs"],
-            parts=tuple(parts),
-        )
-    return models
-
-
-def folder_or_repository(name: str, data: str) -> str:
-    """What `--model` means: a folder as it is; a model of the paper by where prefetch put it below the folder `data`,
-    else by its repository; else the name itself."""
-    from neobert.data.requirements import MODELS
-
-    if Path(name).is_dir() or name not in paper_models():
-        return name
-    downloaded = Path(data) / MODELS / name
-    return str(downloaded) if downloaded.is_dir() else paper_models()[name].repository
-
-
-def chosen_models(names: Sequence[str]) -> "dict[str, tuple[Repository, ...]]":
-    """What to download of models by their names; `all` stands for every one.
-
-    Raises:
-        ValueError: a name is unknown.
-    """
-    known = [*paper_models(), ALL_MODELS]
-    for name in names:
-        if name not in known:
-            raise ValueError(f"there is no model {name!r}: {did_you_mean(name, known)}")
-    return {name: model.parts for name, model in paper_models().items() if name in names or ALL_MODELS in names}
-
-
-def print_paper_models(data: str) -> None:
-    """The models of the paper and what each needs; commits are those in the manifest of the folder `data`."""
-    from neobert.console import output, table
-    from neobert.data.manifest import read_manifest
-
-    manifest = read_manifest(Path(data))
-    cells = [
-        (
-            model.name,
-            ", ".join(model.tables),
-            model.repository,
-            manifest.revision_of(model.repository, "main"),
-            model.needs or "nothing",
-        )
-        for model in paper_models().values()
-    ]
-    title = "Models of Tables 3 and 4 and, with --zero-shot, Figure 4; --model also takes folders and names of the hub"
-    output().print(table(title, ("--model", "tables", "repository", "revision", "needs"), cells))
-    output().print("\n".join(NOTES), markup=False)
 
 
 if __name__ == "__main__":

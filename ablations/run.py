@@ -32,12 +32,20 @@ from neobert.command_line import guarded, parser_from, seed
 from neobert.errors import EXIT_DONE
 
 if TYPE_CHECKING:
-    from ablations.designs import ScaledDesign
+    from ablations.designs import Design
     from ablations.launch.execute import Workspace
     from ablations.plan import VariantRow
     from ablations.scales import Vocabulary
 
 MODEL_STAGES = ("contrastive",)
+FLAGS_OF_STAGES = {
+    "perplexity_text": ("perplexity",),
+    "zero_shot": ("mteb",),
+    "benchmark": ("mteb",),
+    "pairs": ("contrastive", "mteb"),
+    "without_texts_of": ("contrastive", "mteb"),
+}
+"""Flags that go with some stages alone."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -81,18 +89,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit code (0 done, 1 a run failed, 2 refused, 3 missing data or run)."""
     parser = build_parser()
     options = parser.parse_args(arguments)
+    for flag, stages in FLAGS_OF_STAGES.items():
+        if vars(options)[flag] and not set(stages).intersection(options.stages):
+            parser.error(f"--{flag.replace('_', '-')} goes with --stages … {' or '.join(stages)}")
     if options.delete and not options.gc:
         parser.error("--delete goes with --gc")
-    if options.perplexity_text is not None and "perplexity" not in options.stages:
-        parser.error("--perplexity-text goes with --stages … perplexity")
-    if options.zero_shot and "mteb" not in options.stages:
-        parser.error("--zero-shot goes with --stages … mteb")
-    if options.benchmark and "mteb" not in options.stages:
-        parser.error("--benchmark goes with --stages … mteb")
-    if not {"contrastive", "mteb"}.intersection(options.stages):
-        for flag, value in (("--pairs", options.pairs), ("--without-texts-of", options.without_texts_of)):
-            if value:
-                parser.error(f"{flag} goes with --stages … contrastive or mteb")
     if options.protocol and options.model is None:
         parser.error("--protocol goes with --model: a variant has its own")
     if not (options.model or options.gc or options.list or options.variant or options.design):
@@ -111,9 +112,10 @@ def _clean(options: argparse.Namespace) -> int:
 
 def _run_model(options: argparse.Namespace) -> int:
     from ablations.launch.execute import carry_out, open_workspace
-    from ablations.launch.listing import print_model_outcome
-    from ablations.plan import EmbeddingChoice, plan_model
-    from ablations.prefetch import LISTED, print_paper_models
+    from ablations.launch.outcomes import print_model_outcome
+    from ablations.paper_models import LISTED, print_paper_models
+    from ablations.plan import plan_model
+    from ablations.recipe_runs import EmbeddingChoice
 
     if options.model == LISTED:
         print_paper_models(options.data or "synthetic")
@@ -147,9 +149,11 @@ def _run_variants(options: argparse.Namespace) -> int:
     from ablations.ladders import variants as declared_variants
     from ablations.launch.checks import require_heldout_context
     from ablations.launch.execute import carry_out, open_workspace
-    from ablations.launch.listing import design_lines, print_ladder, print_outcome
+    from ablations.launch.listing import design_lines, print_ladder
+    from ablations.launch.outcomes import print_outcome
     from ablations.launch.submit import cancel_jobs
-    from ablations.plan import EmbeddingChoice, plan
+    from ablations.plan import plan
+    from ablations.recipe_runs import EmbeddingChoice
     from ablations.scales import vocabulary_of
     from neobert.console import logs
 
@@ -157,7 +161,7 @@ def _run_variants(options: argparse.Namespace) -> int:
     workspace = open_workspace(options)
     layout, source = workspace.layout, workspace.source
     design = _design(options, vocabulary_of(source))
-    chosen = design.design.variants if design else chosen_variants(options.variant or list(declared_variants()))
+    chosen = design.variants if design else chosen_variants(options.variant or list(declared_variants()))
     choice = EmbeddingChoice(pairs=options.pairs, benchmarks=options.benchmark, zero_shot=options.zero_shot)
     rows = plan(chosen, options.seed or [0], options.scale, source, layout, options.stages, choice=choice)
     require_heldout_context(options.heldout_context, rows)
@@ -184,12 +188,8 @@ def _print_beside(options: argparse.Namespace, lines: Sequence[str]) -> None:
         print(line, file=sys.stderr if options.json else sys.stdout)
 
 
-def _design(options: argparse.Namespace, vocabulary: "Vocabulary") -> "ScaledDesign | None":
-    """The design that the flags ask for at their scale; None where they ask for none.
-
-    Raises:
-        ValueError: the flags contradict each other, or a factor that was named cannot be varied at this scale.
-    """
+def _design(options: argparse.Namespace, vocabulary: "Vocabulary") -> "Design | None":
+    """The design that the flags ask for at their scale; None where they ask for none."""
     from ablations.designs import design_at, design_of
 
     if options.design is None:

@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from ablations import ladders
-from ablations.variant import EmbeddingProtocol, Recipe, Variant, prove_scaled, validated
+from ablations.variant import Recipe, Variant, prove_scaled, validated
 from neobert.data.sources import Source
 from neobert.processes import available_cores
-from neobert.recipe import Contrastive, FineTuning, Grid
 from neobert.runs.run_file import Execution
 
 Vocabulary = Literal["trained", "published"]
@@ -181,9 +180,13 @@ def scaled(recipe: Recipe, scale: Scale, vocabulary: Vocabulary) -> Recipe:
     optimization["peak_learning_rate"] = scaled_rate(optimization["peak_learning_rate"], scale)
     for stage in pretraining["stages"]:
         _shrink_stage(stage, rules)
-    tree["finetuning"] = _shrunk_finetuning(tree["finetuning"], rules)
-    tree["grid"] = _shrunk_grid(tree["grid"], rules)
-    tree["embedding"] = scaled_embedding(scale, recipe.embedding).model_dump()
+    finetuning = tree["finetuning"]
+    finetuning.update(rules.finetuning, max_tokens=_context(rules, finetuning["max_tokens"]))
+    for axis, values in tree["grid"].items():  # what the scale keeps of each, or all where it keeps none
+        kept = tuple(rules.grid[axis][value] for value in values if value in rules.grid[axis])
+        tree["grid"][axis] = kept or values
+    tree["embedding"]["precision"] = "fp32"  # for vectors of small models
+    _shrink_contrastive(tree["embedding"]["contrastive"], rules)
     return validated(tree, f"scale {scale}")
 
 
@@ -212,27 +215,6 @@ def trained_vocabulary_size(scale: Scale) -> int | None:
     """The size of vocabularies that are trained at a scale; None where they have the size of the published ones."""
     rules = rules_of(scale)
     return None if rules is None else rules.trained_vocabulary_size
-
-
-def scaled_measurement(protocol: FineTuning, grid: Grid, scale: Scale) -> tuple[FineTuning, Grid]:
-    """A protocol and a grid at a scale, as those of a variant."""
-    rules = rules_of(scale)
-    if rules is None:
-        return protocol, grid
-    finetuning = _shrunk_finetuning(protocol.model_dump(), rules)
-    return FineTuning.model_validate(finetuning), Grid.model_validate(_shrunk_grid(grid.model_dump(), rules))
-
-
-def _shrunk_finetuning(finetuning: Mapping[str, Any], rules: Rules) -> dict[str, Any]:
-    return {**finetuning, **rules.finetuning, "max_tokens": _context(rules, finetuning["max_tokens"])}
-
-
-def _shrunk_grid(grid: Mapping[str, Any], rules: Rules) -> dict[str, Any]:
-    """Of each axis the values that the scale keeps, or all of them where it keeps none."""
-    return {
-        axis: tuple(rules.grid[axis][value] for value in values if value in rules.grid[axis]) or values
-        for axis, values in grid.items()
-    }
 
 
 def _shrink_model(model: dict[str, Any], rules: Rules, vocabulary: Vocabulary) -> None:
@@ -276,29 +258,13 @@ def _shrink_stage(stage: dict[str, Any], rules: Rules) -> None:
         subset["minimum_tokens"] = _context(rules, subset["minimum_tokens"]) if subset["minimum_tokens"] else 0
 
 
-def scaled_embedding(scale: Scale, embedding: EmbeddingProtocol) -> EmbeddingProtocol:
-    """How an encoder is made an embedder at a scale; vectors of small models are computed in fp32."""
-    if rules_of(scale) is None:
-        return embedding
-    contrastive = scaled_contrastive(scale, embedding.contrastive)
-    return embedding.model_copy(update={"contrastive": contrastive, "precision": "fp32"})
-
-
-def scaled_contrastive(scale: Scale, protocol: Contrastive) -> Contrastive:
-    """The protocol at a scale; another number of texts a step than the baseline's stays in proportion to it."""
-    rules = rules_of(scale)
-    if rules is None:
-        return protocol
-    baseline = ladders.current().root.recipe.embedding.contrastive
-    changes = {
-        **rules.contrastive,
-        "optimization": protocol.optimization.model_copy(
-            update={"peak_learning_rate": rules.contrastive_peak_learning_rate}
-        ),
-    }
-    if "texts_per_step" in changes:
-        changes["texts_per_step"] = changes["texts_per_step"] * protocol.texts_per_step // baseline.texts_per_step
-    return Contrastive.model_validate(protocol.model_copy(update=changes).model_dump())
+def _shrink_contrastive(contrastive: dict[str, Any], rules: Rules) -> None:
+    """Another number of texts a step than the baseline's stays in proportion to it."""
+    texts, baseline = contrastive["texts_per_step"], ladders.current().root.recipe.embedding.contrastive
+    contrastive.update(rules.contrastive)
+    contrastive["optimization"]["peak_learning_rate"] = rules.contrastive_peak_learning_rate
+    if "texts_per_step" in rules.contrastive:
+        contrastive["texts_per_step"] = rules.contrastive["texts_per_step"] * texts // baseline.texts_per_step
 
 
 def synthetic_documents(scale: Scale) -> int:

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import getitem
 from typing import Any, Literal, Self
 
 from pydantic import ValidationError
@@ -10,7 +12,7 @@ from neobert.data.catalog import is_from_hub
 from neobert.data.mteb_tasks import Wording
 from neobert.data.pairs import Mix
 from neobert.errors import did_you_mean
-from neobert.identity import difference, leaves, plain
+from neobert.identity import difference, leaves
 from neobert.recipe import (
     Contrastive,
     Data,
@@ -50,15 +52,18 @@ class Recipe(Value):
     embedding: EmbeddingProtocol
 
 
-SECTIONS: dict[str, type[Value]] = {
-    "model": Model,
-    "data": Data,
-    "masking": Masking,
-    "optimization": Optimization,
-    "finetuning": FineTuning,
-    "embedding": EmbeddingProtocol,
-    "contrastive": Contrastive,
+SECTIONS: dict[str, tuple[str, type[Value]]] = {
+    "model": ("pretraining.model", Model),
+    "data": ("pretraining.data", Data),
+    "masking": ("pretraining.masking", Masking),
+    "optimization": ("pretraining.optimization", Optimization),
+    "finetuning": ("finetuning", FineTuning),
+    "embedding": ("embedding", EmbeddingProtocol),
+    "contrastive": ("embedding.contrastive", Contrastive),
 }
+"""The sections of a modification: the part of a recipe whose fields each names, and the class of that part."""
+CHOICES = {"pretraining": ("packing", "precision"), "": ("grid", "checkpoints")}
+"""The fields of a modification that are one choice, by the part of a recipe which has a field of that name."""
 
 
 @dataclass(frozen=True)
@@ -86,14 +91,21 @@ class Modification:
     checkpoints: str | None = None
 
     def __post_init__(self) -> None:
-        others = {"finetuning": self.finetuning, "embedding": self.embedding, "contrastive": self.contrastive}
-        for section, changes in {**self._pretraining_sections(), **others}.items():
-            _refuse_unknown_keys(self.title, section, SECTIONS[section], changes)
-        for index, changes in enumerate(self.stages):
-            _refuse_unknown_keys(self.title, f"stages[{index}]", Stage, changes)
+        named = [(section, fields, vars(self)[section]) for section, (_, fields) in SECTIONS.items()]
+        named += [(f"stages[{index}]", Stage, changes) for index, changes in enumerate(self.stages)]
+        for section, fields, changes in named:
+            for key in changes:
+                if key not in fields.model_fields:
+                    hint = did_you_mean(key, fields.model_fields)
+                    raise ValueError(f"modification {self.title!r}: {section} has no field {key!r}; {hint}")
 
-    def _pretraining_sections(self) -> dict[str, Mapping[str, Any]]:
-        return {"model": self.model, "data": self.data, "masking": self.masking, "optimization": self.optimization}
+    @property
+    def _changes(self) -> dict[str, Mapping[str, Any]]:
+        """What is named of each part of a recipe, stages aside: {dotted path of the part: {field: value}}."""
+        found: dict[str, Mapping[str, Any]] = {path: vars(self)[section] for section, (path, _) in SECTIONS.items()}
+        for path, names in CHOICES.items():
+            found[path] = {name: vars(self)[name] for name in names if vars(self)[name] is not None}
+        return found
 
     def apply(self, recipe: Recipe) -> Recipe:
         """The recipe with this change.
@@ -102,51 +114,23 @@ class Modification:
             ValueError: a value is impossible, or it equals what is there already.
         """
         tree = recipe.model_dump()
-        pretraining = tree["pretraining"]
-        for section, changes in self._pretraining_sections().items():
-            pretraining[section].update(changes)
-        if self.packing is not None:
-            pretraining["packing"] = self.packing
-        if self.precision is not None:
-            pretraining["precision"] = self.precision
-        pretraining["stages"] = self._changed_stages(list(pretraining["stages"]))
-        tree["finetuning"].update(self.finetuning)
-        tree["embedding"].update(self.embedding)
-        tree["embedding"]["contrastive"].update(self.contrastive)
-        if self.grid is not None:
-            tree["grid"] = self.grid.model_dump()
-        if self.checkpoints is not None:
-            tree["checkpoints"] = self.checkpoints
-        return validated(tree, f"modification {self.title!r}")
-
-    def _changed_stages(self, stages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        for path, changes in self._changes.items():
+            reduce(getitem, path.split(".") if path else (), tree).update(changes)
+        stages = tree["pretraining"]["stages"] = list(tree["pretraining"]["stages"])
         for index, changes in enumerate(self.stages):
             if index == len(stages):
                 stages.append(dict(stages[-1]))
             stages[index].update(changes)
-        return stages
+        return validated(tree, f"modification {self.title!r}")
 
     def declared(self, before: Recipe) -> dict[str, Any]:
         """The leaves this modification names, {dotted path: value after}, when applied to `before`."""
-        named: dict[str, Any] = {}
-        for section, changes in self._pretraining_sections().items():
-            named.update(leaves(plain(changes), f"pretraining.{section}"))
-        if self.packing is not None:
-            named["pretraining.packing"] = self.packing
-        if self.precision is not None:
-            named["pretraining.precision"] = self.precision
+        parts: dict[str, Any] = dict(self._changes)
         count = len(before.pretraining.stages)
         for index, changes in enumerate(self.stages):
             added = self.apply(before).pretraining.stages[index] if index >= count else changes
-            named.update(leaves(plain(added), f"pretraining.stages.{index}"))
-        named.update(leaves(plain(self.finetuning), "finetuning"))
-        named.update(leaves(plain(self.embedding), "embedding"))
-        named.update(leaves(plain(self.contrastive), "embedding.contrastive"))
-        if self.grid is not None:
-            named.update(leaves(self.grid, "grid"))
-        if self.checkpoints is not None:
-            named["checkpoints"] = self.checkpoints
-        return {path: value for path, value in named.items() if not isinstance(value, dict)}
+            parts[f"pretraining.stages.{index}"] = added
+        return {leaf: value for path, part in parts.items() for leaf, value in leaves(part, path).items()}
 
 
 @dataclass(frozen=True)
@@ -160,13 +144,6 @@ class Factor:
     removed: tuple[Modification, ...]
     reason: str = ""
     caution: str = ""
-
-
-def _refuse_unknown_keys(title: str, section: str, fields: type[Value], changes: Mapping[str, Any]) -> None:
-    for key in changes:
-        if key not in fields.model_fields:
-            hint = did_you_mean(key, fields.model_fields)
-            raise ValueError(f"modification {title!r}: {section} has no field {key!r}; {hint}")
 
 
 def validated(tree: dict[str, Any], where: str) -> Recipe:
@@ -301,8 +278,8 @@ def change_label(variant: Variant, recipe: Recipe, parent: Recipe | None, origin
     those of its recipe and its parent's. `origins` identify the bytes of the corpus and of the tokenizer."""
     ours, paper = recipe.pretraining, variant.recipe.pretraining
     if variant.left_out:
-        changes = dict.fromkeys(_left_out_label(each, ours, paper, origins) for each in variant.left_out)
-        return f"{variant.title.partition(' ')[0]} {', '.join(changes)}"
+        left_out = [_label(each, None, ours, paper, origins) or f"without {each.title}" for each in variant.left_out]
+        return f"{variant.title.partition(' ')[0]} {', '.join(dict.fromkeys(left_out))}"
     own = ", ".join(modification.title for modification in variant.modifications)
     if parent is None or variant.title != own:
         return variant.title
@@ -310,38 +287,31 @@ def change_label(variant: Variant, recipe: Recipe, parent: Recipe | None, origin
     return ", ".join(dict.fromkeys(labels))
 
 
-def _left_out_label(
-    modification: Modification, ours: Pretraining, paper: Pretraining, origins: Mapping[str, str]
-) -> str:
-    """What a recipe has in place of a modification that was left out."""
-    of_stages = {name for stage in modification.stages for name in stage}
-    if {"layers", "width"} & modification.model.keys() and _shape(ours) != _shape(paper):
-        return f"at {_shape(ours)} (paper: {_shape(paper)})"
-    if "corpus" in modification.data and not is_from_hub(origins.get("corpus", "")):
-        return f"without {modification.data['corpus']} text"
-    if "context" in of_stages and _contexts(ours) != _contexts(paper):
-        return f"at context {_contexts(ours)}"
-    if "tokens_per_step" in of_stages and ours.stages[0].tokens_per_step != paper.stages[0].tokens_per_step:
-        return f"at {ours.stages[0].tokens_per_step:,} tokens per step"
-    return f"without {modification.title}"
-
-
 def _label(
-    modification: Modification, before: Pretraining, ours: Pretraining, paper: Pretraining, origins: Mapping[str, str]
+    modification: Modification,
+    before: Pretraining | None,
+    ours: Pretraining,
+    paper: Pretraining,
+    origins: Mapping[str, str],
 ) -> str:
-    """What a modification does here; empty where it does what its title says."""
-    is_published = {name: is_from_hub(origins.get(name, "")) for name in ("corpus", "tokenizer")}
+    """What a modification changes of the recipe `before`, or where it is left out (None), what is there in its place;
+    empty where that is what its title says."""
     of_stages = {name for stage in modification.stages for name in stage}
+    is_published = {name: is_from_hub(origins.get(name, "")) for name in ("corpus", "tokenizer")}
     if {"layers", "width"} & modification.model.keys() and _shape(ours) != _shape(paper):
-        return f"{_shape(before)} → {_shape(ours)} (paper: {_shape(paper)})"
+        was = f"{_shape(before)} →" if before else "at"
+        return f"{was} {_shape(ours)} (paper: {_shape(paper)})"
     if "corpus" in modification.data and not is_published["corpus"]:
-        return f"{ours.data.corpus} text"
-    if "tokenizer" in modification.data and not is_published["tokenizer"]:
+        text = f"{modification.data['corpus']} text"
+        return text if before else f"without {text}"
+    if "tokenizer" in modification.data and not is_published["tokenizer"] and before:
         return f"own {TOKENIZERS[ours.data.tokenizer]}, {ours.model.vocabulary_size:,} tokens"
     if "context" in of_stages and _contexts(ours) != _contexts(paper):
-        return f"context {before.stages[0].context:,} → {_contexts(ours)}"
+        was = f"context {before.stages[0].context:,} →" if before else "at context"
+        return f"{was} {_contexts(ours)}"
     if "tokens_per_step" in of_stages and ours.stages[0].tokens_per_step != paper.stages[0].tokens_per_step:
-        return f"{before.stages[0].tokens_per_step:,} → {ours.stages[0].tokens_per_step:,} tokens per step"
+        was = f"{before.stages[0].tokens_per_step:,} →" if before else "at"
+        return f"{was} {ours.stages[0].tokens_per_step:,} tokens per step"
     return ""
 
 

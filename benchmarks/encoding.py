@@ -18,8 +18,7 @@ import numpy as np
 import torch
 
 from ablations.ladders import variants
-from ablations.plan import scaled_variant
-from ablations.scales import execution_at
+from ablations.scales import execution_at, scaled_variant
 from benchmarks.measuring import Benchmark, Goal, Result, devices_with, median_ratio, seconds_of, time_in_turns
 from neobert.command_line import count
 from neobert.data.preparation import open_specified

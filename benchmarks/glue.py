@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ablations.ladders import variants
-from ablations.plan import pretraining_runs, variant_studies
+from ablations.recipe_runs import pretraining_runs, variant_studies
 from ablations.scales import execution_at, scaled_variant, vocabulary_of
 from benchmarks.measuring import Benchmark, Goal, Result, devices_with, median_ratio, seconds_of, time_in_turns
 from benchmarks.trainer_peer import TrainerJob

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ablations.plan import pretraining_runs
+from ablations.recipe_runs import pretraining_runs
 from benchmarks.contenders import (
     MODES,
     OURS,

@@ -14,7 +14,7 @@ import pandas as pd
 from ablations.budgets import shorter_ladder
 from ablations.designs import variants_of_designs
 from ablations.ladders import current, ladder, variants
-from ablations.plan import protocol_on
+from ablations.recipe_runs import protocol_on
 from ablations.scales import Scale, Vocabulary, scaled
 from ablations.variant import Recipe, Variant
 from neobert.errors import name_first

@@ -11,7 +11,8 @@ from neobert.errors import EXIT_DONE, MissingData
 
 if TYPE_CHECKING:
     from ablations.launch.execute import Workspace
-    from ablations.plan import EmbeddingChoice, StageName, VariantRow
+    from ablations.plan import StageName, VariantRow
+    from ablations.recipe_runs import EmbeddingChoice
     from neobert.recipe import Grid
     from neobert.runs.layout import Layout
 
@@ -36,7 +37,7 @@ def measure(options: argparse.Namespace, sweep: "Callable[[Workspace, bool], int
         MissingData: a folder is not there.
     """
     from ablations.launch.execute import open_workspace
-    from ablations.prefetch import LISTED, print_paper_models
+    from ablations.paper_models import LISTED, print_paper_models
     from neobert.runs.layout import Layout
 
     if options.model == LISTED:
@@ -52,12 +53,7 @@ def measure(options: argparse.Namespace, sweep: "Callable[[Workspace, bool], int
 
 def _take_newest_run(options: argparse.Namespace, layout: "Layout") -> bool:
     """Take variant, scale, data and seed from the run that finished last. True where there is none, so that the sample
-    of the ladder has to be pre-trained at smoke scale.
-
-    Raises:
-        MissingData: a folder of runs was named that does not exist.
-        ValueError: the run is of another ladder.
-    """
+    of the ladder has to be pre-trained at smoke scale."""
     from ablations.ladders import current
     from neobert.console import logs
     from neobert.runs.run_file import read_run_file
@@ -104,7 +100,8 @@ def variant_row(
     """
     from ablations.designs import chosen_variants
     from ablations.ladders import current
-    from ablations.plan import EVERYTHING, plan
+    from ablations.plan import plan
+    from ablations.recipe_runs import EVERYTHING
 
     options = workspace.options
     (variant,) = chosen_variants([options.variant])

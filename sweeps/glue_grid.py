@@ -81,11 +81,7 @@ def _sweep(workspace: "Workspace", tasks: Sequence[str], *, pretrains: bool) -> 
 
 
 def _plan(workspace: "Workspace", tasks: Sequence[str], *, pretrains: bool) -> "PlanRow":
-    """All studies of the encoder, and pre-training where it is to be done.
-
-    Raises:
-        MissingData, ValueError: the encoder is not there, or a task that was named has no data.
-    """
+    """All studies of the encoder, and pre-training where it is to be done."""
     from ablations.ladders import current
     from ablations.plan import plan_model
 
@@ -105,11 +101,7 @@ def _shown_by_optuna(
     workspace: "Workspace", studies: "Sequence[GlueStudy]", place: "Place"
 ) -> "Iterator[Mapping[str, str]]":
     """Optuna's view of the points, opened before anything is written; workers and jobs keep it up to date. On SLURM it
-    is a journal unless another storage is named.
-
-    Raises:
-        ValueError: the storage cannot be reached.
-    """
+    is a journal unless another storage is named."""
     from ablations.launch.execute import treat_failures
     from neobert.runs.optuna_view import STORAGE_VARIABLE, view_for_command
 
@@ -152,7 +144,7 @@ def _in_points(entry: Mapping[str, Any], columns: Sequence[str]) -> list[object]
 
 
 def _entries(workspace: "Workspace", studies: "Sequence[GlueStudy]") -> list[dict[str, Any]]:
-    from ablations.launch.listing import part_entry
+    from ablations.launch.outcomes import part_entry
     from neobert.identity import plain
 
     layout = workspace.layout

@@ -67,12 +67,9 @@ def _sweep(workspace: "Workspace", pretrains: bool) -> int:
 
 
 def _plan(workspace: "Workspace", *, pretrains: bool) -> "PlanRow":
-    """The evaluations of the encoder, and what comes before them.
-
-    Raises:
-        MissingData, ValueError: the encoder or data are not there, or a name is unknown.
-    """
-    from ablations.plan import EmbeddingChoice, plan_model, wanted_tasks
+    """The evaluations of the encoder, and what comes before them."""
+    from ablations.plan import plan_model
+    from ablations.recipe_runs import EmbeddingChoice, wanted_tasks
     from neobert.console import logs
 
     options, source = workspace.options, workspace.source
@@ -107,7 +104,7 @@ def pooling_remark(model: "ExternalModel", *, is_zero_shot: bool) -> str:
 def print_outcome(workspace: "Workspace", row: "PlanRow") -> None:
     """Every task with its state, then means that say how many tasks they are of; in JSON {"tasks": …, "means": …} for
     each evaluation."""
-    from ablations.launch.listing import in_points, means_of, task_entries
+    from ablations.launch.outcomes import in_points, means_of, task_entries
     from neobert.console import logs, output, table
     from neobert.runs.specifications import EmbeddingEvaluation, only
 

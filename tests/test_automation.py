@@ -75,13 +75,6 @@ def test_errors_under_json_are_one_line_of_it(
     assert message in error.message
 
 
-def test_errors_without_json_stay_sentences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run.main(["--variant", "M77", "--runs", str(tmp_path), "--json"]) == 2
-    capsys.readouterr()
-    assert run.main(["--variant", "M77", "--runs", str(tmp_path)]) == 2
-    assert capsys.readouterr().err.startswith("run.py: there is no variant")
-
-
 def test_every_command_that_prints_takes_json() -> None:
     """All but the worker, which jobs run."""
     helps = {path.stem: path.read_text() for path in (ROOT / "tests" / "golden" / "help").glob("*.txt")}

@@ -25,19 +25,11 @@ from tests.support.golden_files import GoldenFiles
 from tests.support.tiny_runs import tiny_run
 
 COMMANDS = {
-    "run.py": "ablations.run",
-    "status.py": "ablations.status",
-    "prefetch.py": "ablations.prefetch",
-    "real_text.py": "ablations.real_text",
-    "glue_grid.py": "sweeps.glue_grid",
-    "learning_rates.py": "sweeps.learning_rates",
-    "mteb_suite.py": "sweeps.mteb_suite",
-    "make_figures.py": "reports.make_figures",
-    "collect.py": "reports.collect",
-    "forecast.py": "reports.forecast",
+    **{f"{name}.py": f"ablations.{name}" for name in ("run", "status", "prefetch", "real_text")},
+    **{f"{name}.py": f"sweeps.{name}" for name in ("glue_grid", "learning_rates", "mteb_suite")},
+    **{f"{name}.py": f"reports.{name}" for name in ("make_figures", "collect", "forecast")},
     "neobert.export": "neobert.export.__main__",
-    "neobert.evaluation.pseudo_perplexity": "neobert.evaluation.pseudo_perplexity",
-    "neobert.runs.worker": "neobert.runs.worker",
+    **{name: name for name in ("neobert.evaluation.pseudo_perplexity", "neobert.runs.worker")},
 }
 TIMES = re.compile(r'"(heartbeat_at|heartbeat_seconds|submitted_at)": [\d.e+-]+')
 
@@ -58,7 +50,7 @@ def without_paths(text: str, runs: Path) -> str:
 
 
 def test_the_ladder_as_json_is_golden(golden: GoldenFiles, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run.main(["--list", "--json", "--runs", str(tmp_path)]) == 0
+    assert run.main(["--list", "--json", "--runs", str(tmp_path)]) == 0 and not list(tmp_path.iterdir())
     entries = json.loads(capsys.readouterr().out)
     golden.compare_entries("list.json", {entry["name"]: entry for entry in entries})
 
@@ -75,6 +67,7 @@ def test_a_plan_as_json_is_golden(
     name: str, flags: list[str], golden: GoldenFiles, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run.main([*flags, "--cluster", "here", "--dry-run", "--json", "--runs", str(tmp_path)]) == 0
+    assert not list(tmp_path.iterdir()), "looking wrote something"
     rows = json.loads(without_paths(capsys.readouterr().out, tmp_path))
     golden.compare_entries(f"plan_{name}.json", {f"{row['variant']}, seed {row['seed']}": row for row in rows})
 

@@ -22,8 +22,8 @@ from ablations.launch.submit import (
     profile_of,
     submitter_of,
 )
+from ablations.paper_models import folder_or_repository
 from ablations.plan import PlanRow, unfinished
-from ablations.prefetch import folder_or_repository
 from ablations.scales import synthetic_documents
 from neobert import processes
 from neobert.console import Watch, duration, logs

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from ablations.plan import pretraining_runs
+from ablations.recipe_runs import pretraining_runs
 from benchmarks.acceptance.checks import Check, on_gpu
 from benchmarks.contenders import Setting
 from benchmarks.measuring import Goal, Result

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from ablations.designs import chosen_variants
-from ablations.plan import EVERYTHING, STAGES, EmbeddingChoice, StageName, VariantRow, plan
+from ablations.plan import STAGES, StageName, VariantRow, plan
+from ablations.recipe_runs import EVERYTHING, EmbeddingChoice
 from ablations.scales import Scale
 from neobert.data.sources import Source, open_source
 from neobert.runs.layout import Layout
@@ -36,5 +37,5 @@ def with_leaf(tree: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
     place, (*parents, last) = copy, path.split(".")
     for part in parents:
         place = place[int(part)] if part.isdigit() else place[part]
-    place[last] = value
+    place[int(last) if last.isdigit() else last] = value
     return dict(copy)

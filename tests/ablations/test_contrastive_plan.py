@@ -7,25 +7,27 @@ from typing import Any
 
 import pytest
 
-from ablations.designs import chosen_variants
-from ablations.ladder import CONTRASTIVE_PROTOCOL, EMBEDDING_PROTOCOL
+from ablations.ladder import EMBEDDING_PROTOCOL, M9
 from ablations.ladders import variants
-from ablations.plan import pair_sets, plan
+from ablations.plan import StageName
+from ablations.recipe_runs import pair_sets
 from ablations.run import main
-from ablations.scales import scaled_contrastive, scaled_embedding
+from ablations.scales import scaled
 from neobert.data.pairs import DECLARED_SETS, Pair, sets_of
 from neobert.data.requirements import Needs, items_of
-from neobert.data.sources import DirectorySource, HubSource, SyntheticSource, open_source
+from neobert.data.sources import DirectorySource, HubSource, open_source
 from neobert.embeddings.pairs import alike
 from neobert.errors import EXIT_MISSING, EXIT_REFUSED
 from neobert.runs.cleanup import read_uses
 from neobert.runs.index import read_index
 from neobert.runs.layout import Layout
 from neobert.runs.records import record_paths
-from neobert.runs.specifications import ContrastiveRun
+from neobert.runs.specifications import ContrastiveRun, only
+from tests.ablations.plans import SYNTHETIC, rows_of
 from tests.embeddings.tiny_contrastive import tiny_contrastive, write_encoder, write_tiny_contrastive
 from tests.support.small_corpora import REAL_DATA, write_table
 
+STAGES: tuple[StageName, ...] = ("pretrain", "contrastive")
 INSTRUCTIONS = REAL_DATA.parent / "reference" / "paper" / "table7v2_finetune_instructions.csv"
 
 _JUDGED = {
@@ -122,23 +124,16 @@ def test_the_hub_is_asked_for_every_pattern_and_its_revision_stays_unknown() -> 
 
 
 def test_the_papers_scale_changes_nothing_of_the_protocol() -> None:
-    assert scaled_contrastive("paper", CONTRASTIVE_PROTOCOL) == CONTRASTIVE_PROTOCOL
-    assert scaled_embedding("paper", EMBEDDING_PROTOCOL) == EMBEDDING_PROTOCOL
-    assert (CONTRASTIVE_PROTOCOL.steps, CONTRASTIVE_PROTOCOL.temperature) == (2000, 0.07)
-    assert CONTRASTIVE_PROTOCOL.sampling_exponent == 0.5
-    assert scaled_contrastive("smoke", CONTRASTIVE_PROTOCOL).steps < 2000
+    assert scaled(M9.recipe, "paper", "published").embedding == EMBEDDING_PROTOCOL
+    assert scaled(M9.recipe, "smoke", "trained").embedding.contrastive.steps < EMBEDDING_PROTOCOL.contrastive.steps
 
 
 def test_the_codes_protocol_is_a_variant_of_its_own(tmp_path: Path) -> None:
     """Also where the paper's and the code's would read the same pairs: they are filtered otherwise."""
     write_published(tmp_path, "STS12")
     write_published(tmp_path, "QQP")
-    source, layout = HubSource(), Layout(tmp_path)
-    rows = plan(
-        chosen_variants(["M9", "M9@contrastive-code"]), [0], "smoke", source, layout, ["pretrain", "contrastive"]
-    )
-    paper, code = (row.planned[-1].run for row in rows)
-    assert isinstance(paper, ContrastiveRun) and isinstance(code, ContrastiveRun)
+    rows = rows_of(tmp_path, "M9", "M9@contrastive-code", source=HubSource(), stages=STAGES)
+    paper, code = (run for row in rows for run in only(row.runs, ContrastiveRun))
     assert paper.weights == code.weights and paper.id != code.id
     assert [pairs.name for pairs in code.sets] == list(sets_of("code"))
     protocol = code.protocol
@@ -152,13 +147,11 @@ def test_the_codes_protocol_is_a_variant_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_variant_is_planned_up_to_its_contrastive_run(tmp_path: Path) -> None:
-    source, layout = SyntheticSource(100), Layout(tmp_path)
-    (row,) = plan(chosen_variants(["M9"]), [0], "smoke", source, layout, ["pretrain", "contrastive"])
-    *stages, last = row.planned
-    assert isinstance(last.run, ContrastiveRun) and last.run.weights == stages[-1].run.id
-    assert (last.run.title, last.state) == ("contrastive", "missing")
-    assert last.run.max_tokens == min(row.recipe.pretraining.longest_context, last.run.protocol.max_tokens)
-    assert [pairs.name for pairs in last.run.sets] == list(source.pair_sets())
+    (row,) = rows_of(tmp_path, "M9", stages=STAGES)
+    (run,) = only(row.runs, ContrastiveRun)
+    assert row.planned[-1].run is run and row.planned[-1].state == "missing" and run.weights == row.stages[-1].id
+    assert run.max_tokens == min(row.recipe.pretraining.longest_context, run.protocol.max_tokens)
+    assert [pairs.name for pairs in run.sets] == list(SYNTHETIC.pair_sets())
 
 
 def test_missing_sets_are_named_before_anything_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -189,9 +182,8 @@ def test_the_real_pairs_are_read(tmp_path: Path) -> None:
     assert {"snli_triplets", "labelled_positive_pairs"} <= set(names)
     first = next(iter(source.pairs("snli_triplets")))
     assert first.query and first.document and len(first.negatives) == 1
-    (row,) = plan(chosen_variants(["M8"]), [0], "smoke", source, Layout(tmp_path), ["pretrain", "contrastive"])
-    assert isinstance(row.planned[-1].run, ContrastiveRun)
-    assert row.planned[-1].run.sets == pair_sets(source, None)
+    (row,) = rows_of(tmp_path, "M8", source=source, stages=STAGES)
+    assert only(row.runs, ContrastiveRun)[0].sets == pair_sets(source, None)
 
 
 def test_status_shows_the_run_and_what_it_waits_for(tmp_path: Path) -> None:

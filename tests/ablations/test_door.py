@@ -14,25 +14,16 @@ from ablations import run, scales, status
 from ablations.door import TrainedVariant
 from ablations.launch import execute
 from neobert.errors import MissingData, RunFailed
+from tests.ablations.toy_scale import toy
 
 NOTEBOOK = Path(__file__).resolve().parents[2] / "docs" / "quickstart.ipynb"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def toy_scale() -> Iterator[None]:
-    """Smoke scale with tiny models, few steps and one point of the grid; workers read it from run.json."""
-    shapes = {(12, 768): (2, 16), (16, 1056): (3, 24), (16, 1008): (3, 16), (28, 768): (5, 16)}
-    toy = replace(
-        scales.SMOKE,
-        shapes={"trained": shapes, "published": shapes},
-        heads=2,
-        documents=600,
-        steps={1_000_000: 200, 50_000: 10},
-        grid={**scales.SMOKE.grid, "learning_rates": {2e-5: 1e-3}, "weight_decays": {1e-2: 1e-2}},
-        finetuning={**scales.SMOKE.finetuning, "epochs": 1, "train_examples": 64, "evaluations_per_epoch": 1},
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(scales.RULES, "smoke", toy)  # type: ignore[arg-type]
+def toy_scale_here() -> Iterator[None]:
+    """More steps, one point of the grid, and one evaluation."""
+    grid = {"batch_sizes": {32: 32}, "learning_rates": {2e-5: 1e-3}, "weight_decays": {1e-2: 1e-2}}
+    with toy(steps={1_000_000: 200, 50_000: 10}, grid=grid):
         yield
 
 

@@ -2,17 +2,18 @@
 
 import json
 import shutil
+from contextlib import redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ablations import run
-from neobert.files import read_lines
 from neobert.runs.optuna_view import open_storage, storage_address
-from sweeps import glue_grid, mteb_suite
-from tests.ablations.test_run_command import toy_scale  # noqa: F401  (a fixture)
+from sweeps import glue_grid
+from tests.support.tiny_runs import starts
 
 
 def sweep(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, list[dict[str, Any]], str]:
@@ -31,29 +32,19 @@ class Swept:
 
 
 @pytest.fixture(scope="module")
-def made_once() -> list[Swept]:
-    """The sweep that all tests of this module begin with, once one has made it."""
-    return []
+def swept_once(toy_scale_of_module: None, tmp_path_factory: pytest.TempPathFactory) -> Swept:
+    root = tmp_path_factory.mktemp("swept")
+    assert run.main(["--variant", "M2", "--stages", "pretrain", "--runs", str(root), "--workers", "1"]) == 0
+    with redirect_stdout(StringIO()) as said:
+        assert glue_grid.main(["--task", "rte", "--runs", str(root), "--workers", "1", "--json"]) == 0
+    return Swept(root, json.loads(said.getvalue()))
 
 
 @pytest.fixture
-def swept(
-    toy_scale: None,  # noqa: F811
-    made_once: list[Swept],
-    tmp_path_factory: pytest.TempPathFactory,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> Swept:
+def swept(swept_once: Swept, tmp_path: Path) -> Swept:
     """A copy of the folder, for one test alone."""
-    if not made_once:
-        root = tmp_path_factory.mktemp("swept")
-        assert run.main(["--variant", "M2", "--stages", "pretrain", "--runs", str(root), "--workers", "1"]) == 0
-        capsys.readouterr()
-        code, points, _ = sweep(capsys, "--task", "rte", "--runs", str(root))
-        assert code == 0
-        made_once.append(Swept(root, points))
-    shutil.copytree(made_once[0].root, tmp_path, dirs_exist_ok=True)
-    return Swept(tmp_path, made_once[0].points)
+    shutil.copytree(swept_once.root, tmp_path, dirs_exist_ok=True)
+    return Swept(tmp_path, swept_once.points)
 
 
 def test_a_transferred_task_brings_its_mnli_study_and_repeats_nothing(
@@ -66,20 +57,7 @@ def test_a_transferred_task_brings_its_mnli_study_and_repeats_nothing(
     extended = json.loads(capsys.readouterr().out)
     of_mnli = {entry["trial"] for entry in swept.points if entry["task"] == "mnli"}
     assert of_mnli < {entry["trial"] for entry in extended}
-    starts = [line["unit"] for line in read_lines(swept.root / "starts.jsonl")]
-    assert len(starts) == len(set(starts))
-
-
-@pytest.mark.parametrize("command", [["glue_grid", "--task", "cola"], ["mteb_suite"]])
-def test_a_folder_of_runs_that_does_not_exist_starts_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str]
-) -> None:
-    """A typo is no wish to pre-train M7; only the default folder may be missing."""
-    program, *flags = command
-    main = {"glue_grid": glue_grid.main, "mteb_suite": mteb_suite.main}[program]
-    assert main([*flags, "--runs", str(tmp_path / "rnus")]) == 3
-    assert "rnus does not exist" in capsys.readouterr().err
-    assert not (tmp_path / "rnus").exists()
+    assert len(starts(swept.root)) == len(set(starts(swept.root)))
 
 
 def test_damaged_results_are_set_aside_and_made_again_by_the_same_command(
@@ -127,8 +105,7 @@ def test_seeds_storages_and_failures(tmp_path: Path, capsys: pytest.CaptureFixtu
     code, points, _ = sweep(capsys, *arguments, "--retry-failed")
     assert code == 0 and {entry["state"] for entry in points} == {"done"}
     assert not error.exists() and json.loads(error.with_suffix(".1.json").read_text()) == failure
-    starts = [line["unit"] for line in read_lines(tmp_path / "starts.jsonl")]
-    assert len(starts) == len(set(starts))
+    assert len(starts(tmp_path)) == len(set(starts(tmp_path)))
 
     _assert_best_has_highest_mean(points)
     for _ in range(2):
@@ -158,14 +135,3 @@ def _assert_optuna_shows(root: Path, points: list[dict[str, Any]]) -> None:
         if trial.state.name == "COMPLETE"
     }
     assert shown == {entry["trial"]: ("COMPLETE", entry["score"], entry["learning_rate"]) for entry in points}
-
-
-@pytest.mark.usefixtures("toy_scale")
-def test_a_storage_that_cannot_be_reached_is_refused_before_anything_runs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "runs").mkdir()
-    storage = "postgresql://me:secret@127.0.0.1:1/grid"
-    assert glue_grid.main(["--task", "cola", "--runs", str(tmp_path / "runs"), "--storage", storage]) == 2
-    said = capsys.readouterr().err
-    assert "cannot be used" in said and "secret" not in said and not list((tmp_path / "runs").iterdir())

@@ -19,8 +19,8 @@ from reports.figures.glue_tables import table3
 from reports.matching import group_of
 from sweeps import glue_grid
 from tests.ablations.test_glue_grid_command import sweep
-from tests.ablations.test_run_command import toy_scale  # noqa: F401  (a fixture)
 from tests.support import external_models as world
+from tests.support.tiny_runs import starts
 from tests.support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,15 +63,13 @@ def test_a_transferred_task_starts_from_the_models_own_best_mnli_trial(
     code, again, _ = sweep(capsys, *arguments, "--model", str(moved), "--seed", "0", "1")
     assert code == 0 and {entry["state"] for entry in again} == {"done"}
     assert {entry["trial"] for entry in points} < {entry["trial"] for entry in again}
-    starts = [line["unit"] for line in read_lines(runs / "starts.jsonl")]
-    assert len(starts) == len(set(starts))
+    assert len(starts(runs)) == len(set(starts(runs)))
 
 
 def _assert_selections_say_what_decided(runs: Path) -> None:
     """Rule, grid, start, split and nested estimate are data."""
     for path in runs.glob("glue/*/studies/*"):
         study = read_run_file(path).study
-        assert study is not None
         chosen = json.loads((path / "selection.json").read_text())
         assert chosen["grid"] == [point.model_dump() for point in study.points] and chosen["point"] in chosen["grid"]
         assert chosen["rule"].startswith("highest validation score")
@@ -115,8 +113,7 @@ def test_the_command_killed_at_its_second_point_repeats_nothing(tmp_path: Path) 
     assert answer.returncode == 0, answer.stderr
     assert {entry["state"] for entry in points} == {"done"}
     assert finished and all(path.stat().st_mtime_ns == written for path, written in finished.items())
-    starts = Counter(line["unit"] for line in read_lines(runs / "starts.jsonl"))
-    interrupted = [unit for unit, count in starts.items() if count > 1]
+    interrupted = [unit for unit, count in Counter(starts(runs)).items() if count > 1]
     assert len(interrupted) == 1 and not any(interrupted[0] == path.stem for path in finished)
 
 

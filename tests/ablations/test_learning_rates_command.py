@@ -12,31 +12,18 @@ import pytest
 
 from ablations import rates, run
 from ablations.rates import RateCurve
-from neobert.files import read_lines
 from neobert.runs import worker
 from neobert.runs.layout import Layout
 from neobert.runs.records import read_records
 from neobert.slurm.profile import read_submissions
 from sweeps import learning_rates
 from tests.ablations.fake_slurm import FakeSlurm
-from tests.ablations.test_run_command import toy_scale  # noqa: F401  (a fixture)
+from tests.support.tiny_runs import starts
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.usefixtures("toy_scale")
-SMALL = (
-    "--variant",
-    "M2",
-    "--pilot-seed",
-    "1000",
-    "--width",
-    "1",
-    "--most",
-    "2",
-    "--cluster",
-    "here",
-    "--workers",
-    "1",
-)
+pytestmark = pytest.mark.usefixtures("toy_scale_of_module")
+SMALL = ["--variant", "M2", "--pilot-seed", "1000", "--width", "1", "--most", "2"]
+SMALL += ["--cluster", "here", "--workers", "1"]
 
 
 def sweep(capsys: pytest.CaptureFixture[str], runs: Path, *arguments: str) -> tuple[int, list[dict[str, Any]], str]:
@@ -47,31 +34,17 @@ def sweep(capsys: pytest.CaptureFixture[str], runs: Path, *arguments: str) -> tu
     return code, json.loads(said.out or "[]"), said.err
 
 
-def starts(runs: Path) -> list[str]:
-    """The units that were started, one a start."""
-    return [line["unit"] for line in read_lines(runs / "starts.jsonl")]
-
-
 @pytest.fixture(scope="module")
-def made_once() -> list[Path]:
-    """The folder of a finished sweep, once some test has made it."""
-    return []
+def swept_once(toy_scale_of_module: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("swept")
+    assert learning_rates.main([*SMALL, "--runs", str(root)]) == 0
+    return root
 
 
 @pytest.fixture
-def swept(
-    made_once: list[Path],
-    toy_scale: None,  # noqa: F811
-    tmp_path_factory: pytest.TempPathFactory,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> Path:
-    """A copy of it, for one test alone."""
-    if not made_once:
-        root = tmp_path_factory.mktemp("swept")
-        assert sweep(capsys, root)[0] == 0
-        made_once.append(root)
-    shutil.copytree(made_once[0], tmp_path / "swept")
+def swept(swept_once: Path, tmp_path: Path) -> Path:
+    """The folder of a finished sweep, for one test alone."""
+    shutil.copytree(swept_once, tmp_path / "swept")
     return tmp_path / "swept"
 
 
@@ -193,23 +166,3 @@ def test_a_dry_run_writes_nothing_and_shows_the_grid(tmp_path: Path, capsys: pyt
     assert code == 0 and [entry["variant"] for entry in entries] == ["M0", "M1", "M2"]
     assert {point["state"] for entry in entries for point in entry["points"]} == {"missing"}
     assert all(entry["reason"] == "not all points are done" for entry in entries) and not (tmp_path / "runs").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["--pilot-seed", "0"], "--pilot-seed 0: pilot seeds are 1000 to 1099"),
-        (["--factor", "1.1"], "--factor 1.1: give one from 1.2 to 10"),
-        (["--factor", "1e9"], "give one from 1.2 to 10"),
-        (["--most", "1", "--width", "2"], "--most 1: give one from --width, 2, to 12"),
-        (["--most", "99"], "to 12"),
-        (["--variant", "M4@rate4e-3"], "M4@rate4e-3 has its rate in its name"),
-        (["--variant", "M44"], "did you mean 'M4'"),
-        (["--heldout-context", "2"], "no room beside 2 special tokens"),
-    ],
-)
-def test_what_cannot_be_swept_is_refused_with_a_sentence(
-    arguments: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert learning_rates.main([*SMALL, "--runs", str(tmp_path / "runs"), *arguments]) == 2
-    assert sentence in capsys.readouterr().err and not (tmp_path / "runs").exists()

@@ -3,7 +3,6 @@
 import json
 import re
 import textwrap
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from ablations import ladders, prefetch, run, status
 from ablations.designs import chosen_variants, design_of, single_variants
 from ablations.ladder import M0, M5
-from ablations.plan import pretraining_runs
+from ablations.recipe_runs import pretraining_runs
 from ablations.scales import execution_at, known_scales, scaled
 from neobert.errors import EXIT_DONE, EXIT_MISSING, EXIT_REFUSED
 from neobert.runs.layout import Layout
@@ -126,45 +125,43 @@ def test_the_file_of_the_page_for_programs_is_a_ladder(tmp_path: Path) -> None:
     assert ladders.load(str(tmp_path / "mine.py")).end.delta() == {"pretraining.model.feedforward_width": (3072, 4608)}
 
 
-DERIVED = "from ablations.ladder import M0, ROTARY\n"
-WRONG: Sequence[tuple[str, int, str]] = [
-    ("", EXIT_REFUSED, "declares no variants"),
-    ("A1 = (", EXIT_REFUSED, "line 1: '(' was never closed"),
-    ("import os\n1 / 0", EXIT_REFUSED, "line 2: ZeroDivisionError: division by zero"),
-    ("raise SystemExit(0)", EXIT_REFUSED, "line 1: SystemExit: 0"),
-    ("import nowhere_to_be_found", EXIT_REFUSED, "No module named 'nowhere_to_be_found'"),
+M0_AND = "from ablations.ladder import M0, ROTARY\n"
+WRONG = (
+    ("", "declares no variants"),
+    ("A1 = (", "line 1: '(' was never closed"),
+    ("import os\n1 / 0", "line 2: ZeroDivisionError: division by zero"),
+    ("raise SystemExit(0)", "line 1: SystemExit: 0"),
+    ("import nowhere_to_be_found", "No module named 'nowhere_to_be_found'"),
+    (f"{M0_AND}A = M0.derive('A', ROTARY).derive('B', ROTARY)", "line 2: B: modification 'RoPE' declares"),
+    (f"{M0_AND}A = M0.derive('M0', ROTARY)", "declares two variants M0"),
+    (f"{M0_AND}A = M0.derive('A', ROTARY)\ndel M0", "A continues M0, which the file does not hold"),
+    (f"{M0_AND}A = M0.derive('all', ROTARY)", "'all' cannot be the name of a variant"),
+    (f"{M0_AND}A = M0.derive('A..B', ROTARY)", "'A..B' cannot be the name of a variant"),
+    (f"{M0_AND}SCALES = ['tiny']", "SCALES maps names to ablations.scales.Rules"),
+    (f"{M0_AND}SCALES = {{'tiny': 3}}", "SCALES maps names to ablations.scales.Rules"),
     (
-        f"{DERIVED}A = M0.derive('A', ROTARY).derive('B', ROTARY)",
-        EXIT_REFUSED,
-        "line 2: B: modification 'RoPE' declares",
-    ),
-    (f"{DERIVED}A = M0.derive('M0', ROTARY)", EXIT_REFUSED, "declares two variants M0"),
-    (f"{DERIVED}A = M0.derive('A', ROTARY)\ndel M0", EXIT_REFUSED, "A continues M0, which the file does not hold"),
-    (f"{DERIVED}A = M0.derive('all', ROTARY)", EXIT_REFUSED, "'all' cannot be the name of a variant"),
-    (f"{DERIVED}A = M0.derive('A..B', ROTARY)", EXIT_REFUSED, "'A..B' cannot be the name of a variant"),
-    (f"{DERIVED}SCALES = ['tiny']", EXIT_REFUSED, "SCALES maps names to ablations.scales.Rules"),
-    (f"{DERIVED}SCALES = {{'tiny': 3}}", EXIT_REFUSED, "SCALES maps names to ablations.scales.Rules"),
-    (
-        f"{DERIVED}from ablations.scales import SMOKE\nSCALES = {{'paper': SMOKE}}",
-        EXIT_REFUSED,
+        f"{M0_AND}from ablations.scales import SMOKE\nSCALES = {{'paper': SMOKE}}",
         "'paper' cannot be the name of a scale",
     ),
-    (f"{DERIVED}FACTORS = {{'rope': ROTARY}}", EXIT_REFUSED, "FACTORS maps names to ablations.variant.Factor"),
-    (f"{DERIVED}PUBLISHED = 'nowhere'", EXIT_REFUSED, "nowhere, which is no folder"),
-    (f"{DERIVED}PUBLISHED_AS = 3", EXIT_REFUSED, "PUBLISHED_AS has 3: say who prints the numbers"),
-    (f"{DERIVED}TRANSFERRED_TASKS = ('rtee',)", EXIT_REFUSED, "TRANSFERRED_TASKS has 'rtee': did you mean 'rte'"),
-]
+    (f"{M0_AND}FACTORS = {{'rope': ROTARY}}", "FACTORS maps names to ablations.variant.Factor"),
+    (f"{M0_AND}PUBLISHED = 'nowhere'", "nowhere, which is no folder"),
+    (f"{M0_AND}PUBLISHED_AS = 3", "PUBLISHED_AS has 3: say who prints the numbers"),
+    (f"{M0_AND}TRANSFERRED_TASKS = ('rtee',)", "TRANSFERRED_TASKS has 'rtee': did you mean 'rte'"),
+)
 
 
-@pytest.mark.parametrize(("content", "code", "said"), WRONG, ids=[said for *_, said in WRONG])
+@pytest.mark.parametrize(("content", "said"), WRONG, ids=[said for _, said in WRONG])
 def test_what_is_wrong_in_a_file_is_one_sentence(
-    content: str, code: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    content: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "wrong.py"
     path.write_text(content)
-    assert run.main(["--ladder", str(path), "--list", "--runs", str(tmp_path / "runs")]) == code
+    assert run.main(["--ladder", str(path), "--list", "--runs", str(tmp_path / "runs")]) == EXIT_REFUSED
     err = capsys.readouterr().err
     assert said in err and "wrong.py" in err and "Traceback" not in err and err.count("\n") == 1
+
+
+NO_MODULE = "there is no file and no module of this name"
 
 
 @pytest.mark.parametrize(
@@ -172,11 +169,11 @@ def test_what_is_wrong_in_a_file_is_one_sentence(
     [
         ("nowhere.py", "No such file or directory"),
         ("no/where", "No such file or directory"),
-        (".", "there is no file and no module of this name"),
-        ("no_such_module", "there is no file and no module of this name"),
-        ("no.such.module", "there is no file and no module of this name"),
-        ("", "there is no file and no module of this name"),
-        ("\0", "there is no file and no module of this name"),
+        (".", NO_MODULE),
+        ("no_such_module", NO_MODULE),
+        ("no.such.module", NO_MODULE),
+        ("", NO_MODULE),
+        ("\0", NO_MODULE),
     ],
 )
 def test_a_ladder_that_is_not_there_is_said(given: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,8 @@ from neobert.glue.tasks import SELECTION_RULES
 from neobert.identity import leaves
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import SourceSpecification, read_run_file, write_run_file
-from neobert.runs.specifications import GlueStudy, PretrainingRun, only
+from neobert.runs.specifications import EmbeddingEvaluation, EmbeddingRun, GlueStudy, only
+from neobert.runs.work import Work
 from tests.ablations.plans import EXECUTION, SOURCE, SYNTHETIC, rows_of, with_leaf
 
 
@@ -98,20 +99,26 @@ def test_a_learned_position_table_has_the_longest_context_of_all_stages(tmp_path
     assert [run.position_table for run in m9.stages] == [None, None]
 
 
-def test_every_leaf_of_a_recipe_decides_the_name(tmp_path: Path) -> None:
-    run = rows_of(tmp_path, "M2")[0].stages[0]
-    changed = 0
+@pytest.mark.parametrize(
+    ("kind", "least"),
+    [("pretraining", 20), ("glue", 20), ("contrastive", 20), ("readouts", 7), ("a task of mteb", 10)],
+)
+def test_every_leaf_of_a_specification_decides_the_name(tmp_path: Path, kind: str, least: int) -> None:
+    (row,) = rows_of(tmp_path, "M2", stages=["glue", "mteb", "readouts"])
+    works: dict[str, Work | EmbeddingRun] = {run.kind: run for run in row.runs}
+    works["a task of mteb"] = only(row.runs, EmbeddingEvaluation)[0].runs()[0]
+    run, changed = works[kind], 0
     for path, leaf in leaves(run).items():
-        if isinstance(leaf, bool) or not isinstance(leaf, int | float | str):
+        if leaf is None or isinstance(leaf, bool):
             continue
-        other = leaf + "x" if isinstance(leaf, str) else leaf * 2 + 1
         try:
-            changed_run = PretrainingRun.model_validate(with_leaf(run.model_dump(mode="json"), path, other))
+            other = leaf + "x" if isinstance(leaf, str) else leaf * 2 + 1
+            changed_run = type(run).model_validate(with_leaf(run.model_dump(mode="json"), path, other))
         except ValueError:
-            continue
+            continue  # no such word, or an impossible number
         assert changed_run.id != run.id, path
         changed += 1
-    assert changed >= 20
+    assert changed >= least
 
 
 def test_labels_execution_and_source_folder_are_not_in_the_name(tmp_path: Path) -> None:

@@ -131,9 +131,8 @@ def test_a_gated_tokenizer_is_one_sentence_and_all_others_are_brought(
     hub.repositories[LLAMA].gated = True
     folder = tmp_path / "data"
     assert run(folder) == 3
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 1
-    assert "meta-llama/Llama-2-7b-hf is gated: accept its licence at" in lines[0] and "set HF_TOKEN" in lines[0]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "meta-llama/Llama-2-7b-hf is gated: accept its licence at" in line and "set HF_TOKEN" in line
     assert len(contents(folder)) == FILES - 1
     monkeypatch.setenv("HF_TOKEN", "hf_of_somebody")
     assert run(folder) == 0
@@ -145,8 +144,8 @@ def test_a_repository_that_the_hub_does_not_show_is_one_sentence(
 ) -> None:
     del hub.repositories["datasets/nyu-mll/glue"]
     assert run(tmp_path / "data") == 3
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 1 and "GLUE task mnli" in lines[0] and "no dataset nyu-mll/glue" in lines[0]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "GLUE task mnli" in line and "no dataset nyu-mll/glue" in line
     assert len(contents(tmp_path / "data")) == 7
 
 
@@ -165,8 +164,8 @@ def test_a_hub_that_cannot_be_asked_is_one_sentence(
 ) -> None:
     monkeypatch.setattr(hub_constants, setting, value)
     assert run(tmp_path / "data") == 3
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 1 and advice in lines[0] and not hub.asked
+    (line,) = capsys.readouterr().err.splitlines()
+    assert advice in line and not hub.asked
     assert not contents(tmp_path / "data")
 
 

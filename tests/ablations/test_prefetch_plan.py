@@ -14,8 +14,8 @@ import pytest
 from ablations import prefetch
 from ablations.designs import chosen_variants
 from ablations.ladders import ladder
+from ablations.paper_models import folder_or_repository, paper_models
 from ablations.plan import plan
-from ablations.prefetch import folder_or_repository, paper_models
 from neobert.data import hub_download
 from neobert.data.catalog import REFINEDWEB
 from neobert.data.mteb_tasks import members_of
@@ -116,7 +116,6 @@ def test_two_prefetches_of_one_folder_do_not_mix(
     hub: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     claim = acquire(tmp_path / "data/.prefetch/claims")
-    assert claim is not None
     with claim:
         assert run(tmp_path / "data") == 1
     assert "another prefetch is at work" in capsys.readouterr().err and not hub.fetched
@@ -202,13 +201,6 @@ def test_the_offline_variables_switch_the_hub_off() -> None:
     assert subprocess.run([sys.executable, "-c", code], env=environment, check=False).returncode == 0
 
 
-@pytest.mark.parametrize("size", ["0", "0.5", "many", "20XB", "GB"])
-def test_sizes_are_checked(size: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        run(tmp_path, "--most-bytes", size)
-    assert "--most-bytes" in capsys.readouterr().err
-
-
 def test_models_of_table_4_are_brought_by_name_and_their_commits_noted(
     hub: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -264,11 +256,25 @@ def test_a_pickle_is_brought_where_there_is_nothing_else(hub: StandIn, tmp_path:
     assert brought == {"config.json", "tokenizer_config.json", "spm.model", weights}
 
 
-def test_every_baseline_of_tables_3_and_4_is_listed_with_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
-    printed = [(row.model, row.size) for row in published.table3() if not row.model.startswith("NeoBERT")]
-    assert [(model.model, model.size) for model in paper_models().values() if "3" in model.tables] == printed
-    for command in (["--task", "cola"], []):
-        main = glue_grid.main if command else mteb_suite.main
-        assert main([*command, "--model", "list"]) == 0
+def test_every_baseline_of_the_paper_is_declared_once_and_listed_with_what_it_needs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    models = list(paper_models().values())
+    for number, printed in (("3", published.table3()), ("4", published.table4())):
+        theirs = [(row.model, row.size) for row in printed if not row.model.startswith("NeoBERT")]
+        assert [(model.model, model.size) for model in models if number in model.tables] == theirs
+    assert len({model.repository for model in models}) == len(models)
+    for main, words in ((glue_grid.main, ["--task", "cola"]), (mteb_suite.main, [])):
+        assert main([*words, "--model", "list"]) == 0
         said = capsys.readouterr().out
-        assert all(model.name in said and model.needs in said for model in paper_models().values())
+        assert all(model.name in said and model.repository in said and model.needs in said for model in models)
+
+
+def test_a_word_of_the_list_means_its_repository_unless_a_folder_has_that_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert folder_or_repository("BERT-base", "hub") == "google-bert/bert-base-uncased"
+    (tmp_path / "BERT-base").mkdir()
+    assert folder_or_repository("BERT-base", "hub") == "BERT-base"
+    assert folder_or_repository("my/own", "hub") == "my/own"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from ablations import ladder, ladders, run
+from ablations import ladder, ladders
 from ablations.designs import chosen_variants, named
 from ablations.rates import (
     MARK,
@@ -27,7 +27,6 @@ from ablations.rates import (
     variant_at,
 )
 from ablations.scales import RULES, SCALES, Scale, scaled_variant
-from ablations.variant import prove
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import read_run_file
 from tests.ablations.plans import EXECUTION, SOURCE, SYNTHETIC, rows_of
@@ -50,7 +49,6 @@ def test_a_rate_of_two_digits_is_the_same_in_a_name_and_out_of_it(rate: float) -
 def test_a_variant_at_a_rate_is_its_parent_but_for_the_rate_at_every_scale(name: str, scale: Scale) -> None:
     variant = at_rate(ladders.ladder()[name], 4.1e-3)
     assert variant.parent is ladders.ladder()[name] and variant.source and chosen_variants([variant.name]) == [variant]
-    prove(variant.name, variant.parent.recipe, variant.recipe, variant.modifications)
     recipe, parent = scaled_variant(at_scale(variant, scale), scale, "published")
     assert parent is not None and recipe.pretraining.optimization.peak_learning_rate == 4.1e-3
     same = {"peak_learning_rate": parent.pretraining.optimization.peak_learning_rate}
@@ -67,26 +65,6 @@ def test_the_rate_of_a_scale_is_the_variant_itself_and_a_rate_that_it_replaces_i
             at_scale(at_rate(ladder.M4, rate), scale)
     with pytest.raises(ValueError, match="M4's own rate in the paper: say M4"):
         at_rate(ladder.M4, 1e-4)
-
-
-@pytest.mark.parametrize(
-    ("name", "sentence"),
-    [
-        ("M4@rate0.004", "names no rate: write one or two digits and a power of ten, as M4@rate2.8e-3"),
-        ("M4@rate4.00e-3", "names no rate"),
-        ("M4@rate0e0", "names no rate"),
-        ("M4@rate6e-4", "scale smoke replaces the paper's rate 6e-4 by 2.5e-3"),
-        ("M4@rate1e-4", "own rate in the paper"),
-        ("M44@rate4e-3", "there is no variant 'M44@rate4e-3'"),
-        ("M4@rate4e-3@rate2e-2", "there is no variant 'M4@rate4e-3@rate2e-2'"),
-    ],
-)
-def test_what_is_no_rate_is_refused_in_a_sentence(
-    name: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run.main(["--variant", name, "--dry-run", "--runs", str(tmp_path)]) == 2
-    said = capsys.readouterr().err
-    assert sentence in said and len(said.splitlines()) == 1
 
 
 def test_runs_at_a_rate_have_ids_of_their_own_and_are_planned_and_labelled_like_any_other(tmp_path: Path) -> None:

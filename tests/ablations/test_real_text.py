@@ -11,8 +11,8 @@ from ablations.real_text import TextSource, assemble, read_sources
 from neobert.data.sources import open_source
 from neobert.errors import EXIT_MISSING, EXIT_REFUSED, MissingData
 from neobert.files import sha256_of
+from tests.support.small_corpora import REAL_DATA
 
-SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 PIECES = [("a-0", "one\ntwo", "a"), ("b-0", "five", "b"), ("a-1", "three é", "a")]
 
 
@@ -73,8 +73,8 @@ def test_every_declared_source_has_a_checksum_an_origin_and_a_licence(tmp_path: 
         assemble(declared, tmp_path, tmp_path / "out")
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the sources lie beside the repository only where they were fetched")
+@pytest.mark.skipif(not REAL_DATA.is_dir(), reason="the sources lie beside the repository only where they were fetched")
 def test_the_recorded_sources_give_whole_novels(tmp_path: Path) -> None:
-    assemble([source for source in read_sources() if source.join], SHARED, tmp_path / "out")
+    assemble([source for source in read_sources() if source.join], REAL_DATA, tmp_path / "out")
     books = pd.read_json(tmp_path / "out" / "corpora" / "wikibook" / "books.jsonl", lines=True)
     assert len(books) == 100 and books.text.str.len().min() > 50_000

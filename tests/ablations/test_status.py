@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from ablations import ladders, status
-from neobert.runs.index import Index, read_index, state_of
+from neobert.runs.index import Index, Row, read_index, state_of
 from neobert.runs.layout import Layout
+from neobert.runs.specifications import PretrainingRun
 from tests.ablations.status_worlds import (
     aged,
     checkpoint,
@@ -39,9 +40,21 @@ def layout(tmp_path: Path) -> Layout:
     return Layout(tmp_path)
 
 
+@pytest.fixture
+def run(layout: Layout) -> PretrainingRun:
+    """A run with a run.json and nothing else."""
+    planned = tiny_run()
+    declare(layout, planned)
+    return planned
+
+
 def only_row(layout: Layout) -> dict[str, Any]:
     (row,) = read_index(layout).rows()
     return row.as_json()
+
+
+def row_of(layout: Layout, kind: str) -> Row:
+    return next(row for row in read_index(layout).rows() if row.kind == kind)
 
 
 def shown(layout: Layout, capsys: pytest.CaptureFixture[str], *flags: str) -> tuple[int, str, str]:
@@ -50,19 +63,15 @@ def shown(layout: Layout, capsys: pytest.CaptureFixture[str], *flags: str) -> tu
     return code, *capsys.readouterr()
 
 
-def test_a_finished_run_shows_its_record(layout: Layout) -> None:
-    run = tiny_run()
-    declare(layout, run)
+def test_a_finished_run_shows_its_record(layout: Layout, run: PretrainingRun) -> None:
     finish_pretraining(layout, run)
     told = {"state": "done", "done": STEPS, "total": STEPS, "tokens_per_second": 2000.0, "heldout_loss": 2.5}
     told |= {"gpu_hours": 0.5, "seed": 0, "stage": 1, "scale": "smoke", "variants": ("M7",), "note": ""}
     assert only_row(layout).items() >= told.items()
 
 
-def test_a_running_run_shows_progress_owner_and_costs_so_far(layout: Layout) -> None:
+def test_a_running_run_shows_progress_owner_and_costs_so_far(layout: Layout, run: PretrainingRun) -> None:
     """Costs are what the newest checkpoint counted and the steps since, on the GPUs of the owner's job."""
-    run = tiny_run()
-    declare(layout, run)
     submit(layout, "12", run, ago_seconds=100)
     progress(layout, run, 14, torn='{"step": 15, "lo')
     checkpoint(layout, run, 10, seconds=3600.0)
@@ -76,26 +85,20 @@ def test_a_running_run_shows_progress_owner_and_costs_so_far(layout: Layout) -> 
     assert 5 <= worker["heartbeat_seconds"] < 30
 
 
-def test_a_new_attempt_without_metrics_shows_the_last_one(layout: Layout) -> None:
-    run = tiny_run()
-    declare(layout, run)
+def test_a_new_attempt_without_metrics_shows_the_last_one(layout: Layout, run: PretrainingRun) -> None:
     progress(layout, run, 7)
     progress(layout, run, 0, attempt="000002", torn=metrics_line(8)[:-5])
     assert only_row(layout)["done"] == 7
 
 
-def test_an_owner_that_went_silent_is_named_and_the_records_keep_the_word(layout: Layout) -> None:
-    run = tiny_run()
-    declare(layout, run)
+def test_an_owner_that_went_silent_is_named_and_the_records_keep_the_word(layout: Layout, run: PretrainingRun) -> None:
     claim(layout, run.id, job="12", silent_seconds=300)
     row = only_row(layout)
     assert (row["state"], row["note"]) == ("waiting", "owner on node2 (job 12) silent for 5 min")
 
 
-def test_submitted_means_that_nobody_began_it_since(layout: Layout) -> None:
+def test_submitted_means_that_nobody_began_it_since(layout: Layout, run: PretrainingRun) -> None:
     """What was begun before the submission and stopped is submitted; what was begun after it is not any more."""
-    run = tiny_run()
-    declare(layout, run)
     claim(layout, run.id, silent_seconds=500, released=True)
     submit(layout, "12", run, ago_seconds=180)
     row = only_row(layout)
@@ -114,10 +117,8 @@ def test_a_submitted_job_hides_neither_a_failure_nor_a_record(layout: Layout) ->
     assert (only_row(layout)["state"], only_row(layout)["note"], only_row(layout)["errors"]) == ("done", "", [])
 
 
-def test_log_files_are_those_of_the_owners_element(layout: Layout) -> None:
+def test_log_files_are_those_of_the_owners_element(layout: Layout, run: PretrainingRun) -> None:
     """Of an array the element that works on the run is known from its claim; before that its folder is."""
-    run = tiny_run()
-    declare(layout, run)
     submit(layout, "12", run, elements=3)
     assert only_row(layout)["logs"] == ("jobs/12",)
     logs = layout.root / "jobs" / "12"
@@ -128,14 +129,12 @@ def test_log_files_are_those_of_the_owners_element(layout: Layout) -> None:
     assert only_row(layout)["logs"] == ("jobs/12/12_2_0_log.err", "jobs/12/12_2_0_log.out")
 
 
-def test_a_corpus_that_a_job_makes_is_a_row(layout: Layout) -> None:
+def test_a_corpus_that_a_job_makes_is_a_row(layout: Layout, run: PretrainingRun) -> None:
     """Whichever run the job names it by; shards count while it grows."""
-    run = tiny_run()
-    declare(layout, run)
     submit(layout, "12", run, references=[f"corpus/{run.data_id}/{run.id}"])
 
     def state() -> tuple[str, int | None]:
-        row = next(row for row in read_index(layout).rows() if row.kind == "corpus")
+        row = row_of(layout, "corpus")
         assert row.id == run.data_id
         return row.state, row.done
 
@@ -151,9 +150,7 @@ def test_a_corpus_that_a_job_makes_is_a_row(layout: Layout) -> None:
     assert state()[0] == "done"
 
 
-def test_a_study_counts_points_and_names_its_workers(layout: Layout) -> None:
-    run = tiny_run()
-    declare(layout, run)
+def test_a_study_counts_points_and_names_its_workers(layout: Layout, run: PretrainingRun) -> None:
     finish_pretraining(layout, run)
     study = study_of(run, points=4)
     declare(layout, study)
@@ -161,17 +158,15 @@ def test_a_study_counts_points_and_names_its_workers(layout: Layout) -> None:
     claim(layout, study.trials(layout)[0].id, silent_seconds=400)
     for number in (1, 2):
         claim(layout, study.trials(layout)[number].id, job=f"12_{number}")
-    row = next(row for row in read_index(layout).rows() if row.kind == "glue")
+    row = row_of(layout, "glue")
     assert (row.state, row.done, row.total, row.counted, row.note) == ("running", 1, 4, "points", "")
     assert {worker.job for worker in row.workers} == {"12_1", "12_2"}
 
 
-def test_what_a_study_waits_for_is_said(layout: Layout) -> None:
-    run = tiny_run()
-    declare(layout, run)
+def test_what_a_study_waits_for_is_said(layout: Layout, run: PretrainingRun) -> None:
     study = study_of(run)
     declare(layout, study)
-    row = next(row for row in read_index(layout).rows() if row.kind == "glue")
+    row = row_of(layout, "glue")
     assert (row.state, row.note, row.done) == ("waiting", f"after pretraining {run.id}", 0)
 
 
@@ -222,7 +217,7 @@ def test_states_of_studies_are_those_that_the_commands_act_on(
         fail(study.trials(layout)[2].error, "trial", "no")
     if is_claimed:
         claim(layout, study.trials(layout)[2].id)
-    row = next(row for row in read_index(layout).rows() if row.kind == "glue")
+    row = row_of(layout, "glue")
     assert row.state == state_of(layout, study) and row.done == recorded
 
 
@@ -245,31 +240,23 @@ def torn(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "torn run.json": (lambda folder: torn(folder / "run.json", '{"schema": 1, "la'), "not readable"),
-    "run.json of another version": (lambda folder: torn(folder / "run.json", '{"schema": 99}'), "schema 99"),
-    "run.json that is no object": (lambda folder: torn(folder / "run.json", "[]"), "no schema version"),
-    "run.json without its recipe": (
-        lambda folder: torn(folder / "run.json", '{"schema": 1, "labels": {}, "pretraining": {}}'),
-        "not readable",
-    ),
-    "torn record": (lambda folder: torn(folder / "done.json", "{"), "not readable"),
-    "record of another version": (
-        lambda folder: torn(folder / "done.json", '{"schema": 99, "kind": "x", "id": "x"}'),
-        "not readable",
-    ),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize(
+    ("file", "content", "reason"),
+    [
+        ("run.json", '{"schema": 1, "la', "not readable"),
+        ("run.json", '{"schema": 99}', "schema 99"),
+        ("run.json", "[]", "no schema version"),
+        ("run.json", '{"schema": 1, "labels": {}, "pretraining": {}}', "not readable"),
+        ("done.json", "{", "not readable"),
+        ("done.json", '{"schema": 99, "kind": "x", "id": "x"}', "not readable"),
+    ],
+)
 def test_what_cannot_be_read_is_a_row_that_says_why(
-    layout: Layout, capsys: pytest.CaptureFixture[str], damage: str
+    layout: Layout, run: PretrainingRun, capsys: pytest.CaptureFixture[str], file: str, content: str, reason: str
 ) -> None:
     """The other runs are shown all the same, and the exit code is 0."""
-    fine, broken = tiny_run(), tiny_run(seed=1)
-    declare(layout, fine)
-    do, reason = DAMAGES[damage]
-    do(declare(layout, broken))
+    fine, broken = run, tiny_run(seed=1)
+    torn(declare(layout, broken) / file, content)
     code, out, _ = shown(layout, capsys, "--json")
     states = {row["id"]: (row["state"], row["note"]) for row in json.loads(out)}
     assert code == 0 and states[fine.id] == ("waiting", "")
@@ -304,7 +291,7 @@ def test_a_study_of_another_numerics_version_is_shown_by_its_records(layout: Lay
     finish_pretraining(layout, tiny_run())
     folder = declare(layout, study)
     folder.rename(folder.with_name("0123456789ab"))
-    row = next(row for row in read_index(layout).rows() if row.kind == "glue")
+    row = row_of(layout, "glue")
     assert row.state == "waiting" and "another numerics version" in row.note and row.done is None
 
 
@@ -354,19 +341,10 @@ def test_a_ladder_chooses_the_runs_that_were_planned_from_it(
     assert "  M1 (other.py)  " in shown(layout, capsys)[1], "without the flag the file is named"
 
 
-@pytest.mark.parametrize("flags", [("--watch", "0"), ("--watch", "soon"), ("--watch", "--json"), ("--state", "lost")])
-def test_wrong_flags_are_refused(layout: Layout, flags: tuple[str, ...]) -> None:
-    with pytest.raises(SystemExit) as refused:
-        status.main(["--runs", str(layout.root), *flags])
-    assert refused.value.code == 2
-
-
 def test_watch_ends_when_all_is_done(
-    layout: Layout, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    layout: Layout, run: PretrainingRun, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It looks again after each interval; Ctrl-C ends it as well, without a word."""
-    run = tiny_run()
-    declare(layout, run)
     slept = []
 
     def finish_meanwhile(seconds: float) -> None:
@@ -430,10 +408,8 @@ print(len([path for path in opened if str(path).startswith({str(layout.root)!r})
     assert runs <= int(opens) <= 2 * runs
 
 
-def test_a_run_is_seen_while_it_finishes(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_seen_while_it_finishes(layout: Layout, run: PretrainingRun, monkeypatch: pytest.MonkeyPatch) -> None:
     """The record is published and the claim released between two looks: the run is done, never waiting."""
-    run = tiny_run()
-    declare(layout, run)
     path = claim(layout, run.id)
 
     def finishes_meanwhile(*arguments: Any) -> dict[str, Any]:

@@ -13,14 +13,13 @@ import numpy as np
 import pytest
 
 from ablations import run, scales
-from ablations.plan import EmbeddingChoice, EncoderWeights, embedding_runs, evaluation_after
+from ablations.recipe_runs import EmbeddingChoice, EncoderWeights, embedding_runs, evaluation_after
 from neobert.data.mteb_tasks import CATEGORIES
 from neobert.embeddings import evaluation as mteb_evaluation
 from neobert.embeddings.encoders import TextEncoder
 from neobert.embeddings.evaluation import execute, load_named_encoder
 from neobert.errors import EXIT_MISSING
 from neobert.external import adopt, write_model_file
-from neobert.files import read_lines
 from neobert.processes import Stopped, StopRequest
 from neobert.runs.layout import Layout
 from neobert.runs.records import EmbeddingConfig, EmbeddingScores, read_record
@@ -29,11 +28,10 @@ from neobert.training.distributed import default_device
 from reports import make_figures
 from reports.tables import DASH
 from sweeps import mteb_suite
-from tests.ablations.test_run_command import toy_scale  # noqa: F401  (a fixture)
 from tests.embeddings.tiny_contrastive import tiny_contrastive, write_tiny_contrastive
 from tests.embeddings.tiny_suite import SMOKE, SOURCE_HERE, write_evaluation, write_zero_shot
 from tests.support.external_models import bert, save, seeded
-from tests.support.tiny_runs import claimed, work, worker
+from tests.support.tiny_runs import claimed, starts, work, worker
 
 pytestmark = pytest.mark.skipif(find_spec("mteb") is None, reason="mteb is not installed")
 
@@ -44,11 +42,6 @@ STS = "SyntheticSentenceSimilarity"
 @pytest.fixture(autouse=True)
 def nothing_open() -> None:
     mteb_evaluation._open_evaluation.cache_clear()
-
-
-def starts(root: Path) -> Counter[str]:
-    """How often each unit was started."""
-    return Counter(line["unit"] for line in read_lines(root / "starts.jsonl"))
 
 
 def records(root: Path) -> list[Path]:
@@ -68,9 +61,9 @@ def test_kill_9_loses_nothing_and_repeats_no_finished_task(tmp_path: Path) -> No
     finished = {path: path.stat().st_mtime_ns for path in records(tmp_path)}
     assert 0 < len(finished) < len(evaluation.tasks)
     assert work(tmp_path, evaluation.reference) == 0
-    assert len(records(tmp_path)) == len(evaluation.tasks) == len(starts(tmp_path))
+    assert len(records(tmp_path)) == len(evaluation.tasks) == len(set(starts(tmp_path)))
     assert all(path.stat().st_mtime_ns == written for path, written in finished.items())
-    again = [unit for unit, count in starts(tmp_path).items() if count > 1]
+    again = [unit for unit, count in Counter(starts(tmp_path)).items() if count > 1]
     assert len(again) <= 1 and not {path.stem for path in finished} & set(again)
     _assert_records_are_whole(tmp_path)
 
@@ -185,7 +178,7 @@ def test_m8_runs_from_nothing_to_a_row_of_table_4(tmp_path: Path, capsys: pytest
     assert (tuned["state"], measured["state"]) == ("done", "done") and 0 <= tuned["heldout_accuracy"] <= 1
     means = {mean["category"]: mean for mean in measured["means"]}
     assert set(means) == {*CATEGORIES, None} and means[None]["tasks"] == means[None]["expected"] == 7
-    assert max(starts(runs).values()) == 1, "two workers shared the tasks"
+    assert len(starts(runs)) == len(set(starts(runs))), "two workers shared the tasks"
     _assert_records_are_whole(runs)
     before = sorted((path, path.stat().st_mtime_ns) for path in runs.rglob("*.json"))
     assert run.main(command) == 0
@@ -194,7 +187,7 @@ def test_m8_runs_from_nothing_to_a_row_of_table_4(tmp_path: Path, capsys: pytest
     assert "Contrastive fine-tuning" in said and "(7 of 7)" in said
     assert mteb_suite.main(["--variant", "M8", "--runs", str(runs), "--categories", "sts", *PAIRS]) == 0
     said = capsys.readouterr().out
-    assert "1 of 7" in said and max(starts(runs).values()) == 1, "what one command measured the other shows"
+    assert "1 of 7" in said and len(starts(runs)) == len(set(starts(runs))), "what one command measured the other shows"
     assert make_figures.main(["--runs", str(runs), "--out", str(out)]) == 0
     _assert_row_of_table_4(out / "smoke-synthetic" / "table4.md", means)
 

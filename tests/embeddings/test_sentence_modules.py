@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from ablations.plan import EmbeddingChoice, EncoderWeights, embedding_runs
+from ablations.recipe_runs import EmbeddingChoice, EncoderWeights, embedding_runs
 from neobert.embeddings.encoders import TextCounts
 from neobert.embeddings.evaluation import load_named_encoder, measure_task
 from neobert.embeddings.sentence_modules import SentenceModules, read_sentence_modules

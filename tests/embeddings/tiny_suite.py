@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from ablations.ladder import EMBEDDING_PROTOCOL
-from ablations.plan import EmbeddingChoice, EncoderWeights, embedding_runs
-from ablations.scales import scaled_embedding
+from ablations.ladder import M9
+from ablations.recipe_runs import EmbeddingChoice, EncoderWeights, embedding_runs
+from ablations.scales import scaled
 from neobert.data.preparation import open_specified
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import Execution, write_run_file
@@ -16,7 +16,7 @@ from tests.support.tiny_runs import SOURCE
 EXECUTION = Execution(threads=1, processes=1, micro_batch_tokens=128, checkpoint_interval_steps=5)
 LABELS = {"variants": ["T"], "scale": "smoke", "data": "synthetic"}
 SOURCE_HERE = open_specified(SOURCE)
-SMOKE = scaled_embedding("smoke", EMBEDDING_PROTOCOL)
+SMOKE = scaled(M9.recipe, "smoke", "trained").embedding
 
 
 def zero_shot(encoder: PretrainingRun, tasks: Sequence[str] | None = None) -> EmbeddingEvaluation:

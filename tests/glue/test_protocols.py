@@ -16,7 +16,7 @@ from ablations.designs import chosen_variants
 from ablations.launch.costs import PUBLISHED, TrialWork
 from ablations.plan import plan
 from neobert.data.sources import open_source
-from neobert.files import read_json, read_lines
+from neobert.files import read_json
 from neobert.glue import finetuning
 from neobert.glue.encoding import EncodedTask
 from neobert.glue.finetuning import FineTuner
@@ -33,10 +33,9 @@ from neobert.runs.run_file import SourceSpecification
 from neobert.runs.specifications import GlueStudy, Trial
 from neobert.training.schedule import FineTuningSchedule
 from sweeps import glue_grid
-from tests.ablations.test_run_command import toy_scale  # noqa: F401  (a fixture)
 from tests.glue.glue_worlds import CPU, classifier, fine_tuner, marked_task, point, protocol
 from tests.reports.made_up_study import Study
-from tests.support.tiny_runs import work
+from tests.support.tiny_runs import starts, work
 
 READINGS = {
     "M10@interval": {"evaluation_interval_steps", "epoch_counted_in"},
@@ -288,8 +287,7 @@ def test_every_reading_runs_and_computes_something_else(
     capsys.readouterr()
     assert glue_grid.main(["--task", "mrpc", "--variant", "M10@code", *common, "--json"]) == 0
     assert [entry["state"] for entry in json.loads(capsys.readouterr().out)] == ["done"] * 4
-    starts = [line["unit"] for line in read_lines(tmp_path / "starts.jsonl")]
-    assert len(starts) == len(set(starts)), "a trial that readings share was run twice"
+    assert len(starts(tmp_path)) == len(set(starts(tmp_path))), "a trial that readings share was run twice"
 
     layout, names = Layout(tmp_path), ("M10", *READINGS, "M10@code")
     studies = {name: studies_of(tmp_path, name, documents=600) for name in names}

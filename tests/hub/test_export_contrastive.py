@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from ablations.plan import evaluation_after
+from ablations.recipe_runs import evaluation_after
 from neobert.data.mteb_tasks import Wording
 from neobert.embeddings.contrastive import ContrastiveTrainer
 from neobert.embeddings.encoders import NamedEncoder, load_encoder

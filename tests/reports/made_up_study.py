@@ -15,7 +15,7 @@ import pytest
 
 from ablations.designs import chosen_variants
 from ablations.ladders import variants
-from ablations.plan import pretraining_runs, variant_studies
+from ablations.recipe_runs import pretraining_runs, variant_studies
 from ablations.scales import Scale, Vocabulary, scaled
 from ablations.variant import Recipe, Variant
 from neobert.data.sources import Source

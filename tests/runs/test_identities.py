@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from ablations.ladders import variants
-from ablations.plan import EmbeddingChoice, PlannedRun, StageName, plan
+from ablations.plan import PlannedRun, StageName, plan
+from ablations.recipe_runs import EmbeddingChoice
 from ablations.scales import SCALES, Scale, synthetic_documents
 from ablations.variant import Variant
 from neobert.data.catalog import CORPORA, TASK_SPLITS

@@ -12,7 +12,6 @@ import pytest
 from ablations.launch.submit import Submitter, plan_jobs
 from ablations.plan import PlannedRun, PlanRow
 from neobert.data.preparation import open_specified
-from neobert.files import read_lines
 from neobert.processes import REPOSITORY, thread_variables
 from neobert.runs.layout import Layout
 from neobert.runs.run_file import write_run_file
@@ -26,6 +25,7 @@ from tests.support.tiny_runs import (
     curve,
     finish,
     record,
+    starts,
     tiny_model,
     tiny_run,
     write_tiny_run,
@@ -92,8 +92,7 @@ def test_a_grid_runs_behind_the_pre_training_that_it_needs(cluster: Cluster, tmp
         Submitter(layout, profile, thread_variables(1), None).send(plan_jobs(layout, [row], profile))
     selection = layout.root / study.folder / "selection.json"
     until(selection.exists, STUDY_SECONDS, "the grid's selection")
-    starts = Counter(line["unit"] for line in read_lines(tmp_path / "starts.jsonl"))
-    assert set(starts.values()) == {1} and len(starts) == 1 + 1 + len(study.points) + 1
+    assert len(starts(tmp_path)) == len(set(starts(tmp_path))) == 1 + 1 + len(study.points) + 1
 
 
 @pytest.mark.drill
@@ -126,8 +125,7 @@ def assert_all_is_done_once(cluster: Cluster, root: Path, *, grids: int) -> None
         return {job.state for name, job in cluster.jobs().items() if name.split("_")[0] in sent}
 
     until(lambda: states() <= {"COMPLETED"}, 60, "the end of all jobs")
-    starts = Counter(line["unit"] for line in read_lines(root / "starts.jsonl"))
-    assert set(starts.values()) == {1}
+    assert len(starts(root)) == len(set(starts(root)))
     assert {row["state"] for row in status(root)} == {"done"}
 
 

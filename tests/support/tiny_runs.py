@@ -31,6 +31,7 @@ from neobert.runs.worker import Worker, open_parts
 from neobert.training.distributed import Process
 from neobert.training.pretraining import PretrainingTrainer
 from tests.support.forking import ForkedProcess, start_worker
+from tests.support.small_models import small_model
 from tests.support.waiting import until
 
 STEPS = 24
@@ -44,26 +45,9 @@ Trainable = tuple[Path, PretrainingRun]
 
 def tiny_model(**changes: object) -> Model:
     """A rotary SwiGLU model of 2 × 16."""
-    fields = {
-        "vocabulary_size": 512,
-        "layers": 2,
-        "width": 16,
-        "heads": 2,
-        "feedforward_width": 32,
-        "positions": "rotary",
-        "rotary_base": 10_000,
-        "feedforward": "swiglu",
-        "norm": "rms_norm",
-        "norm_epsilon": 1e-5,
-        "dropout": 0.1,
-        "attention_window": 0,
-        "global_every": 1,
-        "local_rotary_base": None,
-        "initialization": Initialization(
-            distribution="normal", weight_scale=0.05, embedding_scale=1.0, position_scale=0.05
-        ),
-    }
-    return Model.model_validate({**fields, **changes})
+    start = Initialization(distribution="normal", weight_scale=0.05, embedding_scale=1.0, position_scale=0.05)
+    shape = {"vocabulary_size": 512, "layers": 2, "width": 16, "heads": 2, "feedforward_width": 32}
+    return small_model(**{**shape, "dropout": 0.1, "initialization": start, **changes})
 
 
 def tiny_stage(**changes: object) -> Stage:
@@ -177,6 +161,11 @@ def record(root: Path, run: Trained) -> dict[str, Any]:
     """What a finished run has published."""
     content: dict[str, Any] = json.loads((root / run.reference / "done.json").read_text())
     return content
+
+
+def starts(root: Path) -> list[str]:
+    """What workers began below a folder of runs, one entry a start; in equal entries something ran twice."""
+    return [line["unit"] for line in read_lines(root / "starts.jsonl")]
 
 
 def final_weights(root: Path, run: Trained) -> dict[str, torch.Tensor]:

@@ -14,7 +14,9 @@ from ablations.launch import execute, submit
 from neobert import processes
 from neobert.processes import visible_gpus, worker_environment
 from sweeps import glue_grid
-from tests.ablations.test_run_command import toy_scale  # noqa: F401  (a fixture)
+
+Started = list[tuple[str | None, tuple[str, ...]]]
+"""Of each worker the GPUs that it sees, and the kinds of its units."""
 
 
 @pytest.fixture
@@ -28,9 +30,9 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str | None, tuple[str, ...]]]:
+def started(monkeypatch: pytest.MonkeyPatch) -> Started:
     """Of each worker that would have been started: the GPUs that it sees, and the kinds of its units."""
-    seen: list[tuple[str | None, tuple[str, ...]]] = []
+    seen: Started = []
 
     def start(command: Sequence[str], environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
         units = command[command.index("--runs") + 2 :]
@@ -59,12 +61,12 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str | None, tuple[str
 )
 def test_no_two_processes_share_a_gpu(
     gpus: dict[str, int],
-    started: list[tuple[str | None, tuple[str, ...]]],
+    started: Started,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     count: int,
     flags: list[str],
-    expected: list[tuple[str | None, tuple[str, ...]]],
+    expected: Started,
 ) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     gpus["count"] = count
@@ -94,7 +96,7 @@ def test_no_two_processes_share_a_gpu(
 @pytest.mark.parametrize("more", [[], ["--dry-run"]])
 def test_what_this_machine_cannot_do_is_refused(
     gpus: dict[str, int],
-    started: list[tuple[str | None, tuple[str, ...]]],
+    started: Started,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     count: int,
@@ -121,7 +123,7 @@ def test_a_sweep_is_refused_in_the_same_words(
 
 def test_inside_a_job_flags_for_slurm_are_left_to_whoever_submitted_it(
     gpus: dict[str, int],
-    started: list[tuple[str | None, tuple[str, ...]]],
+    started: Started,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

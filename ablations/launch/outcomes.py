@@ -1,0 +1,267 @@
+"""What came out of a plan: held-out losses, best scores of grids, contrastive runs, tasks of embeddings, readouts."""
+
+import json
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ablations.plan import ModelRow, VariantRow
+from neobert.console import output, table
+from neobert.data.mteb_tasks import BENCHMARKS, CATEGORIES, EmbeddingTask, count_by_category, suites_of
+from neobert.files import read_json
+from neobert.runs.claims import is_claimed
+from neobert.runs.index import state_of
+from neobert.runs.layout import Layout
+from neobert.runs.records import Category, read_record
+from neobert.runs.specifications import (
+    ContrastiveRun,
+    EmbeddingEvaluation,
+    GlueStudy,
+    PretrainingRun,
+    ReadoutEvaluation,
+    Run,
+    TaskOnData,
+    only,
+)
+from neobert.runs.work import Part
+
+Entry = Mapping[str, Any]
+
+
+def print_outcome(layout: Layout, rows: Sequence[VariantRow], *, as_json: bool) -> None:
+    """Held-out loss, best GLUE scores and those of embeddings of each variant and checkpoint, as far as they exist."""
+    outcomes = [_outcome(layout, row, stage) for row in rows for stage in only(row.runs, PretrainingRun)]
+    if as_json:
+        print(json.dumps(outcomes, indent=1))
+        return
+    tasks = list(dict.fromkeys(task for outcome in outcomes for task in outcome["glue"]))
+    columns = ("variant", "seed", "context", "held-out loss", *tasks)
+    cells = [
+        (
+            outcome["variant"],
+            outcome["seed"],
+            outcome["context"],
+            _number(outcome["heldout_loss"]),
+            *(in_points(outcome["glue"].get(task)) for task in tasks),
+        )
+        for outcome in outcomes
+    ]
+    output().print(table("Best of grid on the validation sets, ×100", columns, cells))
+    for kind, print_entries in (("contrastive", _print_tuned), ("mteb", _print_means), ("readouts", _print_readouts)):
+        found = [(outcome, entry) for outcome in outcomes for entry in outcome.get(kind, ())]
+        if found:
+            print_entries([{"variant": of["variant"], "seed": of["seed"], **entry} for of, entry in found])
+
+
+def _outcome(layout: Layout, row: VariantRow, stage: PretrainingRun) -> dict[str, Any]:
+    """What became of a checkpoint; contrastive, mteb and readouts only where the plan has them."""
+    studies = [study for study in only(row.runs, GlueStudy) if study.weights == stage.id]
+    tuned = [run for run in only(row.runs, ContrastiveRun) if run.weights == stage.id]
+    measured = [each for each in only(row.runs, EmbeddingEvaluation) if each.encoder.pretraining == stage.id]
+    asked = [each for each in only(row.runs, ReadoutEvaluation) if each.weights == stage.id]
+    return {
+        "variant": row.name,
+        "seed": row.seed,
+        "context": stage.recipe.stages[-1].context,
+        "pretraining": stage.id,
+        "state": state_of(layout, stage),
+        "heldout_loss": _result(layout, stage).get("heldout_loss"),
+        "glue": {study.task: _result(layout, study).get("score") for study in studies},
+        **({"contrastive": [_tuned(layout, run) for run in tuned]} if tuned else {}),
+        **({"mteb": [_measured(layout, evaluation) for evaluation in measured]} if measured else {}),
+        **({"readouts": [_read_out(layout, evaluation) for evaluation in asked]} if asked else {}),
+    }
+
+
+def _result(layout: Layout, run: Run) -> Mapping[str, Any]:
+    """What the closing record of a run says; nothing where there is none yet, or it is damaged."""
+    closing = run.closing(layout)
+    return run.result(closing.read(closing.record)) if closing is not None and closing.is_done else {}
+
+
+def _heldout(layout: Layout, run: ContrastiveRun) -> tuple[dict[str, float] | None, dict[str, float] | None]:
+    """Loss and accuracy on held-out pairs by data set; None as long as there is no record."""
+    part = run.closing(layout)
+    scores = read_record(part.record)["scores"] if part.is_done else {}
+    return scores.get("heldout_loss"), scores.get("heldout_accuracy")
+
+
+def _mean(by_set: Mapping[str, float] | None) -> float | None:
+    return statistics.fmean(by_set.values()) if by_set else None
+
+
+def _tuned(layout: Layout, run: ContrastiveRun) -> dict[str, Any]:
+    loss, accuracy = map(_mean, _heldout(layout, run))
+    state = state_of(layout, run)
+    return {"id": run.id, "seed": run.seed, "state": state, "heldout_loss": loss, "heldout_accuracy": accuracy}
+
+
+def _print_tuned(entries: Sequence[Entry]) -> None:
+    columns = ("variant", "seed", "run", "state", "held-out loss", "partner found first, %")
+    rows = [
+        (
+            *(entry[name] for name in ("variant", "seed", "id", "state")),
+            _number(entry["heldout_loss"]),
+            in_points(entry["heldout_accuracy"]),
+        )
+        for entry in entries
+    ]
+    output().print(table("Contrastive fine-tuning, on held-out pairs", columns, rows))
+
+
+def _measured(layout: Layout, evaluation: EmbeddingEvaluation) -> dict[str, Any]:
+    return {
+        "id": evaluation.id,
+        "seed": evaluation.seed,
+        "protocol": evaluation.encoder.protocol,
+        "state": state_of(layout, evaluation),
+        "means": means_of(task_entries(layout, evaluation), evaluation.tasks),
+    }
+
+
+def _print_means(entries: Sequence[Entry]) -> None:
+    names = list(dict.fromkeys(mean["category"] for entry in entries for mean in entry["means"]))
+    rows = []
+    for entry in entries:
+        for suite in dict.fromkeys(mean["suite"] for mean in entry["means"]):
+            shown = {
+                mean["category"]: f"{in_points(mean['score']) or '—'} ({mean['tasks']} of {mean['expected']})"
+                for mean in entry["means"]
+                if mean["suite"] == suite
+            }
+            cells = (entry["variant"], entry["seed"], entry["protocol"], suite, entry["state"])
+            rows.append((*cells, *(shown.get(name) for name in names)))
+    columns = ("variant", "seed", "protocol", "suite", "state", *(name or "all tasks" for name in names))
+    output().print(table("Tasks of embeddings: means of main scores, ×100 (tasks)", columns, rows))
+
+
+def _read_out(layout: Layout, evaluation: ReadoutEvaluation) -> dict[str, Any]:
+    """The value of each readout that has a record, by readout and corpus."""
+    parts = zip(evaluation.readouts, evaluation.parts(layout), strict=True)
+    records = {readout: read_record(part.record) for readout, part in parts if part.is_done}
+    scores = {
+        readout: {corpus: score["value"] for corpus, score in record["scores"].items()}
+        for readout, record in records.items()
+    }
+    return {"id": evaluation.id, "state": state_of(layout, evaluation), "scores": scores}
+
+
+def _print_readouts(entries: Sequence[Entry]) -> None:
+    measured = dict.fromkeys(
+        (readout, corpus) for entry in entries for readout, own in entry["scores"].items() for corpus in own
+    )
+    columns = ("variant", "seed", "state", *(f"{readout} {corpus}" for readout, corpus in measured))
+    rows = [
+        (
+            *(entry[name] for name in columns[:3]),
+            *(_number(entry["scores"].get(readout, {}).get(corpus)) for readout, corpus in measured),
+        )
+        for entry in entries
+    ]
+    title = "Readouts: losses in nats a token, words in bits a byte, cloze and pairs as accuracies"
+    output().print(table(title, columns, rows))
+
+
+def print_model_outcome(layout: Layout, row: ModelRow, *, as_json: bool) -> None:
+    """Each contrastive run of an external model with its state and, when it is done, its scores on held-out pairs."""
+    columns = ("model", "seed", "run", "state", "heldout_loss", "heldout_accuracy")
+    entries: list[dict[str, Any]] = []
+    for run in only(row.runs, ContrastiveRun):
+        loss, accuracy = _heldout(layout, run)
+        entries.append(
+            {
+                "model": row.model.name,
+                "weights": row.model.id,
+                "seed": run.seed,
+                "run": run.id,
+                "state": state_of(layout, run),
+                "folder": str(layout.root / run.folder),
+                "heldout_loss": loss,
+                "heldout_accuracy": accuracy,
+            }
+        )
+    if as_json:
+        print(json.dumps(entries, indent=1))
+        return
+    cells = [
+        [*(entry[name] for name in columns[:4]), *(_number(_mean(entry[name])) for name in columns[4:])]
+        for entry in entries
+    ]
+    output().print(table(f"Contrastive fine-tuning of {row.heading}", columns, cells))
+
+
+def _number(value: float | None) -> str | None:
+    return None if value is None else f"{value:.3f}"
+
+
+def in_points(score: float | None) -> str | None:
+    """A score as tables print it, ×100."""
+    return None if score is None else f"{100 * score:.1f}"
+
+
+def part_entry(layout: Layout, part: Part) -> dict[str, Any]:
+    """State, score and error of a part: a trial or a task. Scores are None where there is no record yet."""
+    if part.is_done:
+        record = read_record(part.record)
+        return {"state": record["state"], "score": record["scores"].get("score"), "error": None}
+    error = read_json(part.error)["error"] if part.error.exists() else None
+    state = "running" if is_claimed(layout.claims(part.id)) else "failed" if error else "missing"
+    return {"state": state, "score": None, "error": error}
+
+
+# Tasks of embeddings
+
+
+def task_entries(layout: Layout, evaluation: EmbeddingEvaluation) -> list[dict[str, Any]]:
+    """One entry a task; scores are −1..1, None where there is no record yet."""
+    encoder, entries = evaluation.encoder, []
+    for task, part in zip(evaluation.tasks, evaluation.parts(layout), strict=True):
+        texts = read_record(part.record)["texts"] if part.is_done else {}
+        entries.append(
+            {
+                "weights": encoder.weights,
+                "protocol": encoder.protocol,
+                "seed": encoder.seed,
+                "task": task.name,
+                "category": task.category,
+                "suite": task.suite,
+                "metric": task.metric,
+                "id": part.id,
+                **{name: texts.get(name) for name in ("texts", "empty", "cut")},
+                **part_entry(layout, part),
+            }
+        )
+    return entries
+
+
+def means_of(
+    entries: Sequence[dict[str, Any]], available: Sequence[EmbeddingTask | TaskOnData]
+) -> list[dict[str, Any]]:
+    """The flat mean of main scores, −1..1, of each category and of each suite of one evaluation; a task counts in all
+    of its suites.
+
+    `tasks` of the `expected` tasks are in it; `available` are all tasks of the suites. `category` None stands for the
+    whole suite, whose mean is None where a task is missing.
+    """
+    means = []
+    for suite in dict.fromkeys(suite for task in available for suite in suites_of(task.name, task.suite)):
+        scored = [
+            entry
+            for entry in entries
+            if suite in suites_of(entry["task"], entry["suite"]) and entry["score"] is not None
+        ]
+        expected = expected_tasks(suite, available)
+        by_category: list[tuple[Category | None, int]] = [
+            (name, expected[name]) for name in CATEGORIES if name in expected
+        ]
+        for category, count in [*by_category, (None, sum(expected.values()))]:
+            scores = [entry["score"] for entry in scored if category in (None, entry["category"])]
+            is_known = bool(scores) and (category is not None or len(scores) == count)
+            mean = statistics.fmean(scores) if is_known else None
+            means.append({"suite": suite, "category": category, "score": mean, "tasks": len(scores), "expected": count})
+    return means
+
+
+def expected_tasks(suite: str, available: Iterable[EmbeddingTask | TaskOnData]) -> dict[Category, int]:
+    """How many tasks each category of a suite has: mteb's benchmarks as published, any other as many as there are."""
+    return count_by_category(BENCHMARKS.get(suite) or (task for task in available if task.suite == suite))

@@ -1,0 +1,116 @@
+"""The models beside NeoBERT in the paper's tables: where they are published, and what `--model` needs to run them."""
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+
+from neobert.console import output, table
+from neobert.data.catalog import Repository
+from neobert.data.manifest import read_manifest
+from neobert.data.requirements import MODELS
+from neobert.errors import did_you_mean
+
+FILE = Path(__file__).with_suffix(".csv")
+ALL_MODELS = "all"
+LISTED = "list"
+"""The value of `--model` that prints them."""
+
+NOTES = (
+    "prefetch: run ablations/prefetch.py --models NAME first, which brings what the repository lacks (tokenizer, code)",
+    "--allow-pickle: published as a pickle, of which only tensors are read; its tokenizer needs sentencepiece",
+    "--trust-remote-code: its classes are Python files, which run with all your rights",
+)
+
+
+@dataclass(frozen=True)
+class PaperModel:
+    """A model beside NeoBERT in the paper's Tables 3 and 4 (and, zero-shot, in Figure 4), so that `--model` runs it.
+
+    `model` and `size` are the words of the paper's `tables`. The paper names no repositories: these are where the
+    models' authors published them, and of BERT's the uncased ones, whose tokenizer the ladder has too. Nor does it name
+    commits: `prefetch.py --models` looks them up and writes them into the manifest of its folder. `needs` says what
+    `--model` takes besides the name; `parts` are what prefetch downloads: safetensors or, where there are none, the
+    pickle; the tokenizer; code only where it is named.
+    """
+
+    name: str
+    model: str
+    size: str
+    tables: tuple[str, ...]
+    repository: str
+    needs: str
+    parts: tuple[Repository, ...]
+
+
+@cache
+def paper_models() -> dict[str, PaperModel]:
+    """The rows of paper_models.csv by name, in the order of the paper's tables."""
+    with FILE.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    models = {}
+    for row in rows:
+        model = partial(Repository, row["repository"], kind="model")
+        tokenizer = partial(Repository, row["tokenizer"] or row["repository"], kind="model")
+        parts = [
+            model("config.json"),
+            model("model*.safetensors", otherwise="pytorch_model.bin"),
+            tokenizer("tokenizer*"),
+            model("model.safetensors.index.json", is_optional=True),
+            tokenizer("special_tokens_map.json", is_optional=True),
+            tokenizer("added_tokens.json", is_optional=True),
+        ]
+        if row["beside"]:
+            branch = row["beside_commit"] or "main"
+            parts.append(Repository(row["beside"], row["beside_files"], branch=branch, kind="model"))
+        models[row["name"]] = PaperModel(
+            name=row["name"],
+            model=row["model"],
+            size=row["size"],
+            tables=tuple(row["tables"].split()),
+            repository=row["repository"],
+            needs=row["needs"],
+            parts=tuple(parts),
+        )
+    return models
+
+
+def folder_or_repository(name: str, data: str) -> str:
+    """What `--model` means: a folder as it is; a model of the paper by where prefetch put it below the folder `data`,
+    else by its repository; else the name itself."""
+    if Path(name).is_dir() or name not in paper_models():
+        return name
+    downloaded = Path(data) / MODELS / name
+    return str(downloaded) if downloaded.is_dir() else paper_models()[name].repository
+
+
+def chosen_models(names: Sequence[str]) -> dict[str, tuple[Repository, ...]]:
+    """What to download of models by their names; `all` stands for every one.
+
+    Raises:
+        ValueError: a name is unknown.
+    """
+    known = [*paper_models(), ALL_MODELS]
+    for name in names:
+        if name not in known:
+            raise ValueError(f"there is no model {name!r}: {did_you_mean(name, known)}")
+    return {name: model.parts for name, model in paper_models().items() if name in names or ALL_MODELS in names}
+
+
+def print_paper_models(data: str) -> None:
+    """The models of the paper and what each needs; commits are those in the manifest of the folder `data`."""
+    manifest = read_manifest(Path(data))
+    cells = [
+        (
+            model.name,
+            ", ".join(model.tables),
+            model.repository,
+            manifest.revision_of(model.repository, "main"),
+            model.needs or "nothing",
+        )
+        for model in paper_models().values()
+    ]
+    title = "Models of Tables 3 and 4 and, with --zero-shot, Figure 4; --model also takes folders and names of the hub"
+    output().print(table(title, ("--model", "tables", "repository", "revision", "needs"), cells))
+    output().print("\n".join(NOTES), markup=False)

@@ -1,0 +1,322 @@
+"""The runs of a recipe, or of an external model measured by one: pre-training, GLUE studies, readouts, contrastive
+fine-tuning and tasks of MTEB, as specifications."""
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self, get_args
+
+from ablations.ladders import current
+from ablations.scales import Scale, shortest_context
+from ablations.variant import EmbeddingProtocol, Recipe
+from neobert.data.catalog import CORPORA
+from neobert.data.mteb_tasks import EmbeddingTask, chosen_tasks, task_prompts
+from neobert.data.pairs import DECLARED_SETS, Mix, sets_of
+from neobert.data.sources import Source
+from neobert.embeddings.sentence_modules import read_sentence_modules
+from neobert.errors import MissingData
+from neobert.external import ExternalModel
+from neobert.glue.tasks import SELECTION_RULES, TASKS
+from neobert.identity import neutral_values
+from neobert.recipe import FineTuning, Point, Pretraining
+from neobert.runs.records import ReadoutName
+from neobert.runs.specifications import (
+    ContrastiveRun,
+    EmbeddingEvaluation,
+    GlueStudy,
+    MeasuredEncoder,
+    PairSet,
+    PretrainingRun,
+    ReadoutEvaluation,
+    Start,
+    TaskOnData,
+)
+
+
+@dataclass(frozen=True)
+class EmbeddingChoice:
+    """What the stages contrastive and mteb read, by name; None stands for all that the source has, tasks of
+    MTEB(eng, v2) alone aside. `zero_shot` measures what pre-training ends with, without contrastive fine-tuning."""
+
+    pairs: Sequence[str] | None = None
+    tasks: Sequence[str] | None = None
+    categories: Sequence[str] | None = None
+    benchmarks: Sequence[str] | None = None
+    zero_shot: bool = False
+
+
+EVERYTHING = EmbeddingChoice()
+
+
+@dataclass(frozen=True)
+class EncoderWeights:
+    """Weights that later stages start from: those of a stage of pre-training, or of an external model.
+
+    `context` is that of the stage, `most_tokens` what the encoder reads at most, both in tokens; None where nothing
+    bounds them.
+    """
+
+    id: str
+    stage: int
+    context: int | None
+    most_tokens: int | None
+    tokenizer_origin: str
+    seed: int
+    model: ExternalModel | None = None
+
+    @classmethod
+    def of_stage(cls, run: PretrainingRun) -> Self:
+        """What a stage of pre-training ends with."""
+        recipe = run.recipe
+        context = recipe.stages[-1].context
+        return cls(run.id, run.stage, context, recipe.longest_context, run.tokenizer_origin, recipe.seed)
+
+    @classmethod
+    def of_model(cls, model: ExternalModel) -> Self:
+        """An external model."""
+        return cls(model.id, 0, model.context, model.context, model.tokenizer_origin, 0, model)
+
+
+# Pre-training and GLUE
+
+
+def missing_tasks(source: Source) -> dict[str, str]:
+    """The GLUE tasks that a source cannot fine-tune, and why."""
+    return {task: reason for task, reason in source.tasks().items() if reason}
+
+
+def pretraining_runs(recipe: Pretraining, seed: int, source: Source) -> list[PretrainingRun]:
+    """One run a stage; each knows its predecessor by id."""
+    runs: list[PretrainingRun] = []
+    for count in range(1, len(recipe.stages) + 1):
+        run = PretrainingRun(
+            recipe=recipe.model_copy(update={"stages": recipe.stages[:count], "seed": seed}),
+            previous=runs[-1].id if runs else None,
+            position_table=recipe.longest_context if recipe.model.positions == "learned" else None,
+            corpus_origin=source.corpus_origin(recipe.data.corpus),
+            tokenizer_origin=source.tokenizer_origin(recipe.data.tokenizer, recipe.model.vocabulary_size),
+        )
+        runs.append(run)
+    return runs
+
+
+def variant_studies(recipe: Recipe, trained: Sequence[PretrainingRun], seed: int, source: Source) -> list[GlueStudy]:
+    """The studies of every checkpoint that a recipe measures; `trained` are its stages."""
+    measured = trained if recipe.checkpoints == "every_stage" else trained[-1:]
+    points = recipe.grid.points()
+    return [
+        study
+        for run in measured
+        for study in glue_studies(EncoderWeights.of_stage(run), recipe.finetuning, points, seed, source)
+    ]
+
+
+def glue_studies(
+    encoder: EncoderWeights, protocol: FineTuning, points: tuple[Point, ...], seed: int, source: Source
+) -> list[GlueStudy]:
+    """One study a task that the source can fine-tune, MNLI before those that start from it."""
+    context = encoder.context or protocol.max_tokens
+    transfer_task, transferred = current().transfer_task, current().transferred_tasks
+    protocol = protocol.model_copy(update={"max_tokens": min(protocol.max_tokens, context)})
+    missing = missing_tasks(source)
+    studies: dict[str, GlueStudy] = {}
+    for task in sorted(TASKS, key=lambda name: name != transfer_task):
+        if task in missing:
+            continue
+        start = Start(kind="pretraining", task=None, study=None, rule=None, reason=None)
+        if task in transferred and transfer_task in studies:
+            study = studies[transfer_task]
+            rule = SELECTION_RULES[study.protocol.decisive_metric]
+            start = Start(kind="study", task=transfer_task, study=study.id, rule=rule, reason=None)
+        elif task in transferred:
+            start = start.model_copy(update={"reason": missing[transfer_task]})
+        studies[task] = GlueStudy(
+            task=task,
+            weights=encoder.id,
+            stage=encoder.stage,
+            context=context,
+            protocol=protocol_on(task, protocol, transfers=start.study is not None),
+            points=points,
+            seed=seed,
+            starts_from=start,
+            task_origin=source.task_origin(task),
+            tokenizer_origin=encoder.tokenizer_origin,
+        )
+    return list(studies.values())
+
+
+def protocol_on(task: str, protocol: FineTuning, *, transfers: bool) -> FineTuning:
+    """A protocol as far as it decides anything on a task, which starts from another one or not: what cannot matter
+    there is neutral, so that variants share the trials in which they agree."""
+    scores_once = len(TASKS[task].metrics) == len(TASKS[task].validation_splits) == 1
+    idle = [*(["transferred"] if not transfers else []), *(["decisive_metric"] if scores_once else [])]
+    return protocol.model_copy(update={name: neutral_values(FineTuning)[name] for name in idle})
+
+
+def readout_evaluation(run: PretrainingRun, scale: Scale, source: Source) -> ReadoutEvaluation:
+    """All readouts of a stage of pre-training, on every corpus of the source, in the context that all variants have."""
+    corpora = {}
+    for corpus in CORPORA:
+        with suppress(MissingData):
+            corpora[corpus] = source.corpus_origin(corpus)
+    return ReadoutEvaluation(
+        readouts=get_args(ReadoutName),
+        weights=run.id,
+        stage=run.stage,
+        context=shortest_context(scale),
+        corpora=corpora,
+        tokenizer_origin=run.tokenizer_origin,
+        seed=run.seed,
+    )
+
+
+# Contrastive fine-tuning and MTEB
+
+
+def embedding_runs(
+    encoder: EncoderWeights,
+    embedding: EmbeddingProtocol,
+    seeds: Sequence[int],
+    source: Source,
+    stages: Collection[str],
+    choice: EmbeddingChoice,
+) -> tuple[list[ContrastiveRun | EmbeddingEvaluation], dict[str, str]]:
+    """Contrastive fine-tuning of an encoder, once a seed, and the evaluations behind it; and why there is no
+    fine-tuning where its data are missing.
+
+    `embedding` is the protocol at the wanted scale.
+
+    Raises:
+        MissingData: pairs that are named are not there, or data that an evaluation needs.
+        ValueError: a name is unknown.
+    """
+    is_measured = "mteb" in stages
+    is_tuned = "contrastive" in stages or (is_measured and not choice.zero_shot)
+    sets: tuple[PairSet, ...] = ()
+    skipped: dict[str, str] = {}
+    if is_tuned:
+        try:
+            sets = pair_sets(source, choice.pairs, embedding.pairs)
+        except MissingData as error:
+            if choice.pairs is not None:
+                raise
+            skipped["contrastive"] = str(error)
+    tuned = [
+        ContrastiveRun(
+            weights=encoder.id,
+            context=encoder.most_tokens or embedding.contrastive.max_tokens,
+            protocol=embedding.contrastive.model_copy(update={"seed": seed}),
+            sets=sets,
+            tokenizer_origin=encoder.tokenizer_origin,
+        )
+        for seed in seeds
+        if sets
+    ]
+    if not is_measured:
+        return [*tuned], skipped
+    if skipped and not choice.zero_shot:
+        reason = skipped["contrastive"]
+        raise MissingData(f"{reason}; mteb measures what contrastive fine-tuning ends with (--zero-shot: without it)")
+    tasks = wanted_tasks(source, choice)
+    if choice.zero_shot:
+        return [*tuned, zero_shot_evaluation(encoder, embedding, tasks, source)], skipped
+    return [*tuned, *(evaluation_after(run, embedding, tasks, source) for run in tuned)], skipped
+
+
+def pair_sets(source: Source, names: Sequence[str] | None, mix: Mix = "paper") -> tuple[PairSet, ...]:
+    """The data sets that are asked for, or all that the source has; of published ones those of the mix.
+
+    Raises:
+        MissingData: one is not there, or there is none at all.
+        ValueError: the source knows no such name.
+    """
+    if names is None:
+        others = DECLARED_SETS.keys() - set(sets_of(mix))
+        names = [name for name in source.pair_sets() if name not in others]
+    chosen = tuple(dict.fromkeys(names))
+    if not chosen:
+        raise MissingData(f"{source.label} holds no data sets of pairs: put parquet files into its folder pairs/")
+    return tuple(
+        PairSet(
+            name=name,
+            origin=source.pair_origin(name),
+            instruction=source.pair_instruction(name),
+            texts_per_pair=DECLARED_SETS[name].texts_per_pair if name in DECLARED_SETS else None,
+        )
+        for name in chosen
+    )
+
+
+def wanted_tasks(source: Source, choice: EmbeddingChoice) -> tuple[EmbeddingTask, ...]:
+    """The source's tasks that are chosen.
+
+    Raises:
+        MissingData: the source has none, or not one that is named.
+        ValueError: a name is unknown.
+    """
+    available = source.embedding_tasks()
+    if not available:
+        raise MissingData(f"{source.label} holds no tasks of embeddings: put their data into its folder mteb/")
+    return chosen_tasks(available, choice.tasks, choice.categories, choice.benchmarks)
+
+
+def evaluation_after(
+    run: ContrastiveRun, embedding: EmbeddingProtocol, tasks: Sequence[EmbeddingTask], source: Source
+) -> EmbeddingEvaluation:
+    """Tasks after contrastive fine-tuning, with the instructions that were trained with.
+
+    Raises:
+        MissingData: a task's data are not there.
+    """
+    encoder = MeasuredEncoder(
+        weights=run.id,
+        pretraining=run.weights,
+        protocol="contrastive",
+        context=run.max_tokens,
+        tokenizer_origin=run.tokenizer_origin,
+        seed=run.protocol.seed,
+        precision=embedding.precision,
+    )
+    prompts = {task.name: task_prompts(task, run.instructed, embedding.instructions) for task in tasks}
+    return EmbeddingEvaluation(encoder=encoder, tasks=_on_data(tasks, source, prompts))
+
+
+def zero_shot_evaluation(
+    encoder: EncoderWeights, embedding: EmbeddingProtocol, tasks: Sequence[EmbeddingTask], source: Source
+) -> EmbeddingEvaluation:
+    """Tasks on an encoder as it was pre-trained.
+
+    Texts are as long as after contrastive fine-tuning; an encoder that was never trained with instructions gets none. A
+    model of sentence-transformers is measured as its modules.json describes it, with its own prompts.
+
+    Raises:
+        MissingData: a task's data are not there.
+        ValueError: modules.json describes something that is not supported.
+    """
+    modules = read_sentence_modules(Path(encoder.model.folder), encoder.model.name) if encoder.model else None
+    bounds = [embedding.contrastive.max_tokens, encoder.most_tokens, modules.max_tokens if modules else None]
+    measured = MeasuredEncoder(
+        weights=encoder.id,
+        pretraining=encoder.id,
+        protocol="zero_shot",
+        context=min(bound for bound in bounds if bound),
+        tokenizer_origin=encoder.tokenizer_origin,
+        seed=encoder.seed,
+        precision=embedding.precision,
+    )
+    prompts = {task.name: modules.task_prompts(task.name, task.category) for task in tasks} if modules else {}
+    return EmbeddingEvaluation(encoder=measured, tasks=_on_data(tasks, source, prompts))
+
+
+def _on_data(
+    tasks: Sequence[EmbeddingTask], source: Source, prompts: Mapping[str, dict[str, str]]
+) -> tuple[TaskOnData, ...]:
+    return tuple(
+        TaskOnData(
+            **{name: value for name, value in vars(task).items() if name in TaskOnData.model_fields},
+            origin=source.embedding_task_origin(task.name),
+            prompts=prompts.get(task.name, {}),
+        )
+        for task in tasks
+    )
