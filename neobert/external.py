@@ -140,15 +140,11 @@ def _present(folder: Path, patterns: Iterable[str]) -> list[str]:
 
 def read_settings(path: Path) -> dict[str, Any]:
     """The JSON object of a file that others wrote; ValueError where it holds none."""
-    return _read(path, dict)
+    return read_json_as(dict, path)
 
 
-def read_settings_list(path: Path) -> list[Any]:
-    """The JSON array of a file that others wrote; ValueError where it holds none."""
-    return _read(path, list)
-
-
-def _read(path: Path, kind: type[Content]) -> Content:
+def read_json_as(kind: type[Content], path: Path) -> Content:
+    """The JSON object or array of a file that others wrote; ValueError where it holds none."""
     try:
         content = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
@@ -287,10 +283,7 @@ def _hub_snapshot(repository: str, revision: str | None, trust: Trust) -> Path:
 
 def adopt(layout: Layout, name_or_folder: str, trust: Trust = NO_TRUST) -> ExternalModel:
     """The model that `--model` names; one without a file of its own yet is loaded once and examined. Writes nothing.
-
-    Raises:
-        MissingData, ValueError: it does not exist, or is no encoder that can be fine-tuned.
-    """
+    MissingData or ValueError where it does not exist, or is no encoder that can be fine-tuned."""
     located = locate(name_or_folder, trust)
     place: dict[str, Any] = {"name": located.name, "folder": str(located.folder), "trust": trust}
     model_id = external_id(located.origin)

@@ -179,11 +179,8 @@ class StopRequest:
 
     def outlive(self, action: Callable[[], Result], waiting_for: str) -> Result:
         """The result of a long call into a library that looks at no signal. It is left behind, in a thread that ends
-        with the process, where somebody asks to stop: only for what may die at any moment.
-
-        Raises:
-            Stopped: somebody asked before it was done.
-        """
+        with the process, where somebody asks to stop: only for what may die at any moment. Stopped where somebody asked
+        before it was done."""
         results: list[Result] = []
         errors: list[BaseException] = []
 

@@ -177,22 +177,21 @@ def chosen_tasks(
         MissingData: a task of mteb's, or every task of a benchmark, is not among the available ones.
     """
     known = {task.name: task for task in available}
+    here = f"here are {', '.join(known) or 'none'}"
     names = None if names is not None and "all" in names else names
     require_benchmarks(benchmarks)
     for benchmark in benchmarks or ():
         if not any(benchmark in suites_of(task.name, task.suite) for task in available):
-            here = ", ".join(known) or "none"
             raise MissingData(
                 f"no task of {benchmark} is in this data, which `python ablations/prefetch.py … --stages mteb "
-                f"--benchmark '{benchmark}'` brings: here are {here}"
+                f"--benchmark '{benchmark}'` brings: {here}"
             )
     for category in categories or ():
         if category not in CATEGORIES:
             raise ValueError(f"there is no category {category!r} of tasks: {did_you_mean(category, CATEGORIES)}")
     for name in names or ():
         if name not in known and name in OFFICIAL_TASKS:
-            here = ", ".join(known) or "none"
-            raise MissingData(f"task {name} of {OFFICIAL_TASKS[name].suite} is not in this data: here are {here}")
+            raise MissingData(f"task {name} of {OFFICIAL_TASKS[name].suite} is not in this data: {here}")
         if name not in known:
             raise ValueError(f"there is no task {name!r}: {did_you_mean(name, [*known, *OFFICIAL_TASKS])}")
     chosen = tuple(
@@ -204,7 +203,7 @@ def chosen_tasks(
     )
     if not chosen:
         asked = ", ".join((*(names or ()), *(categories or ()), *(benchmarks or ()))) or "any"
-        raise ValueError(f"no task is left of {asked}: here are {', '.join(known) or 'none'}")
+        raise ValueError(f"no task is left of {asked}: {here}")
     return chosen
 
 
@@ -230,11 +229,8 @@ class PublishedTask:
 
 
 def checked_tables(category: Category, tables: Mapping[str, Table], where: str) -> TaskTables:
-    """Tables that a score can be computed from, missing texts made empty.
-
-    Raises:
-        ValueError: there are no rows, a text is none, or labels or scores do not serve.
-    """
+    """Tables that a score can be computed from, missing texts made empty. ValueError where there are no rows, a text is
+    none, or labels or scores do not serve."""
     facts = CATEGORY_FACTS[category]
     for name, columns in facts.columns.items():
         if not len(tables[name][columns[0]]):
@@ -442,11 +438,8 @@ class FolderTask:
 
 
 def folder_tasks(folder: Path, manifest: Manifest) -> dict[str, FolderTask]:
-    """The tasks below `folder`/mteb by name, first those that were prefetched.
-
-    Raises:
-        ValueError: a folder there is no category, or two tasks have one name.
-    """
+    """The tasks below `folder`/mteb by name, first those that were prefetched. ValueError where a folder there is no
+    category, or two tasks have one name."""
     place = folder / "mteb"
     prefetched = {
         task.name: FolderTask(task, {}, {member: place / member for member in member_names(task)})

@@ -176,12 +176,9 @@ class TextTokenizer:
         return [(encoding.ids, encoding.offsets) for encoding in encodings]
 
     def frame(self, first: Sequence[int], second: Sequence[int] | None = None, *, max_tokens: int) -> list[int]:
-        """Ids with specials, at most `max_tokens`: [CLS] A [SEP] or [CLS] A [SEP] B [SEP]; in RoBERTa's form the
-        second text opens with <s> too. The longer text of a pair is cut first.
-
-        Raises:
-            ValueError: `max_tokens` has no room for a token beside the specials.
-        """
+        """Ids with specials, at most `max_tokens`: [CLS] A [SEP] or [CLS] A [SEP] B [SEP]; in RoBERTa's form the second
+        text opens with <s> too. The longer text of a pair is cut first. ValueError where `max_tokens` has no room for a
+        token beside the specials."""
         opening = [self.ids.cls] if self.opens_second else []
         specials = self._specials(1 if second is None else 2)
         if max_tokens <= specials:
@@ -275,11 +272,8 @@ def kept_tokenizer(folder: Path, train: Callable[[], TextTokenizer]) -> TextToke
 
 
 def adopt(tokenizer: "Tokenizer", name: str) -> TextTokenizer:
-    """A tokenizer with its specials found or, for RoBERTa's form, completed; truncation and padding are off.
-
-    Raises:
-        ValueError: the special tokens are neither BERT's nor LLaMA's.
-    """
+    """A tokenizer with its specials found or, for RoBERTa's form, completed; truncation and padding are off. ValueError
+    where the special tokens are neither BERT's nor LLaMA's."""
     known = tokenizer.get_vocab(with_added_tokens=True)
     if all(token in known for token in BERT_SPECIALS.names):
         specials = BERT_SPECIALS
@@ -322,10 +316,7 @@ _BPE_SPECIALS = ("<unk>", "<s>", "</s>")
 
 def train_wordpiece(texts: Sequence[str], size: int) -> TextTokenizer:
     """A lower-casing WordPiece tokenizer as BERT's with at most `size` tokens, fewer where the texts hold no more.
-
-    Raises:
-        ValueError: `size` is too small for the characters of the texts, or there is no text.
-    """
+    ValueError where `size` is too small for the characters of the texts, or there is no text."""
     from tokenizers import trainers
 
     tokenizer = _empty_wordpiece({BERT_SPECIALS.unk: 0})
@@ -344,11 +335,8 @@ def train_wordpiece(texts: Sequence[str], size: int) -> TextTokenizer:
 
 def train_bpe(texts: Sequence[str], size: int) -> TextTokenizer:
     """A case-keeping BPE tokenizer with byte fallback as LLaMA-2's with at most `size` tokens: digits stand alone,
-    merges never cross a word or punctuation, unknown characters become bytes.
-
-    Raises:
-        ValueError: `size` is too small for 256 bytes and the characters of the texts, or there is no text.
-    """
+    merges never cross a word or punctuation, unknown characters become bytes. ValueError where `size` is too small for
+    256 bytes and the characters of the texts, or there is no text."""
     from tokenizers import trainers
 
     tokenizer = _empty_bpe({}, [])

@@ -8,7 +8,7 @@ from typing import Any, Literal, cast, get_args
 from pydantic import PositiveInt
 
 from neobert.data.mteb_tasks import CATEGORY_FACTS
-from neobert.external import MODULES, read_settings, read_settings_list
+from neobert.external import MODULES, read_json_as, read_settings
 from neobert.files import is_local
 from neobert.recipe import Value
 from neobert.runs.records import Category
@@ -87,7 +87,7 @@ def read_sentence_modules(folder: Path, name: str) -> SentenceModules | None:
     """
     if not (folder / MODULES).is_file():
         return None
-    modules = [_module(entry, name) for entry in read_settings_list(folder / MODULES)]
+    modules = [_module(entry, name) for entry in read_json_as(list, folder / MODULES)]
     kinds = [kind for kind, _ in modules]
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         raise ValueError(

@@ -71,11 +71,8 @@ def cause_of(error: BaseException) -> str:
 
 
 def open_storage(address: str) -> "BaseStorage":
-    """The storage behind `storage_address`, made where it does not exist.
-
-    Raises:
-        ValueError: Optuna or the driver is not installed, or the storage cannot be reached or read.
-    """
+    """The storage behind `storage_address`, made where it does not exist. ValueError where Optuna or the driver is not
+    installed, or the storage cannot be reached or read."""
     try:
         import optuna
     except ImportError as error:

@@ -347,11 +347,7 @@ def pack_numbers(numbers: Any, dtype: str) -> str:
 
 
 def unpack_numbers(text: str, dtype: str, count: int) -> Any:
-    """What `pack_numbers` packed, (count,).
-
-    Raises:
-        ValueError: it is no such text, or of another length.
-    """
+    """What `pack_numbers` packed, (count,). ValueError where it is no such text, or of another length."""
     import numpy as np
 
     try:

@@ -98,11 +98,8 @@ def cancel(jobs: Sequence[str]) -> None:
 
 
 def refuse_folder(folder: Path) -> None:
-    """Check that SLURM can write logs into a folder, and Python import from it.
-
-    Raises:
-        ValueError: its path has a character that means something else to one of them, however it is quoted.
-    """
+    """Check that SLURM can write logs into a folder, and Python import from it. ValueError where its path has a
+    character that means something else to one of them, however it is quoted."""
     wrong = next((letter for letter in str(folder) if letter in "%\\:" or unicodedata.category(letter) == "Cc"), None)
     if wrong is not None:
         raise ValueError(

@@ -1,4 +1,5 @@
-"""The emulated cluster behaves as a SLURM of many machines does: what the tests of dispatch rest on."""
+"""The emulated cluster behaves as a SLURM of many machines does: what the drills rest on; warnings and preemption
+are tested with the project's own jobs."""
 
 from pathlib import Path
 
@@ -40,9 +41,9 @@ def wait_for_more(path: Path) -> None:
     until(lambda: len(lines(path)) > before, 60, f"another line of {path.name}")
 
 
-def wait_for_requeue(cluster: Cluster, job: str, seconds: float = 90) -> None:
+def wait_for_requeue(cluster: Cluster, job: str) -> None:
     """Wait until the second copy of ``job`` runs."""
-    until(lambda: (now := cluster.jobs()[job]).restarts == 1 and now.state == "RUNNING", seconds, f"{job} runs again")
+    until(lambda: (now := cluster.jobs()[job]).restarts == 1 and now.state == "RUNNING", 90, f"{job} runs again")
 
 
 def test_more_gpus_than_a_node_has_are_refused_at_submission(cluster: Cluster) -> None:
@@ -85,24 +86,6 @@ def test_the_task_of_a_killed_slurmd_runs_on_beside_its_requeued_copy(cluster: C
     wait_for_more(folder / second)
     assert set(lines(folder / lost)) == {"none"}
     assert set(lines(folder / second)) == {"1"}
-
-
-def test_before_its_time_limit_a_job_is_told_and_can_requeue_itself(cluster: Cluster, folder: Path) -> None:
-    """SLURM looks at time limits twice a minute, so that the signal may come up to a minute before the moment given."""
-    job, _ = running(cluster, REQUEUES, "--time=1", "--signal=USR2@60")
-    wait_for_requeue(cluster, job, 150)
-    assert lines(folder / "told")
-
-
-def test_a_preempted_job_is_told_and_runs_again_after_the_job_that_wanted_its_node(
-    cluster: Cluster, folder: Path
-) -> None:
-    job, node = running(cluster, REQUEUES, "--exclusive", "--nodelist=node1", "--signal=USR2@5")
-    wait_for_more(folder / node)
-    urgent = cluster.submit("true", "--exclusive", f"--nodelist={node}", "--partition=high")
-    cluster.wait_for(urgent, {"COMPLETED"}, 90)
-    wait_for_requeue(cluster, job)
-    assert lines(folder / "told") == ["told"]
 
 
 def test_jobs_outlive_their_controller(cluster: Cluster, folder: Path) -> None:
