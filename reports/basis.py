@@ -11,9 +11,11 @@ from typing import Any
 
 import pandas as pd
 
+from neobert.errors import name_first
 from neobert.glue.tasks import TASKS
 from reports.scores import Group, Row
 
+MOST_NAMED = 8
 SHORTENED = r"\1"
 FULL_COMMIT = re.compile(r"^(\S{7})\S{33}(?!\S)")
 
@@ -92,4 +94,6 @@ def _rows_by(group: Group, column: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def _listed(names: Mapping[str, Sequence[str]]) -> str:
-    return "; ".join(f"{FULL_COMMIT.sub(SHORTENED, value)}: {', '.join(rows)}" for value, rows in names.items())
+    return "; ".join(
+        f"{FULL_COMMIT.sub(SHORTENED, value)}: {name_first(rows, MOST_NAMED)}" for value, rows in names.items()
+    )

@@ -52,9 +52,7 @@ TOLERANCE_REASON = (
 OFF = "not reproduced"
 NOT_RESOLVABLE = "the printed change is within its tolerance of zero"
 LEAST_VARIANTS = 3
-COLUMNS = (
-    *("published_in", "number", "unit", "ours", "paper", "difference", "tolerance", "verdict", "why", "records"),
-)
+COLUMNS = ["published_in", "number", "unit", "ours", "paper", "difference", "tolerance", "verdict", "why", "records"]
 
 
 def task_error(task: str, score: float) -> float:
@@ -98,7 +96,7 @@ def compare_numbers(group: Group, stored: StoredPredictions) -> pd.DataFrame:
     )
     told = [_tell(each) for each in numbers.itertuples()]
     numbers["verdict"], numbers["why"] = [verdict for verdict, _ in told], [why for _, why in told]
-    return numbers.assign(difference=numbers.ours - numbers.paper)[list(COLUMNS)]
+    return numbers.assign(difference=numbers.ours - numbers.paper)[COLUMNS]
 
 
 Number = tuple[str, str, str, float, float, float, str, str, str]
@@ -108,10 +106,13 @@ had to assume, and the records."""
 
 def _tell(number: Any) -> tuple[str, str]:
     """The verdict on a number, and why."""
+    if number.obstacle.startswith("scale"):
+        return "not comparable at this scale", number.obstacle
     if number.obstacle:
-        return "not comparable" + " at this scale" * number.obstacle.startswith("scale"), number.obstacle
+        return "not comparable", number.obstacle
     verdict = judge(number.ours, number.paper, number.tolerance, number.unit)
-    return verdict, "; ".join(filter(None, (NOT_RESOLVABLE * (verdict == "not resolvable"), number.caveat)))
+    unresolved = NOT_RESOLVABLE if verdict == "not resolvable" else ""
+    return verdict, "; ".join(filter(None, (unresolved, number.caveat)))
 
 
 def judge(ours: float, paper: float, tolerance: float, unit: str) -> str:
