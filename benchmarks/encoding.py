@@ -40,10 +40,9 @@ NAME = "encoding_over_sentence_transformers"
 VARIANT = "M10"
 CONTEXT = 512
 VOCABULARY_SIZE = 30_522
-SMALL, LARGE = "6 × 384", "12 × 768"
 SHAPES = {
-    SMALL: {"layers": 6, "width": 384, "heads": 6, "feedforward_width": 1536},
-    LARGE: {"layers": 12, "width": 768, "heads": 12, "feedforward_width": 3072},
+    "cpu": {"layers": 6, "width": 384, "heads": 6, "feedforward_width": 1536},
+    "cuda": {"layers": 12, "width": 768, "heads": 12, "feedforward_width": 3072},
 }
 BATCH_SIZES = {"cpu": (8, 16, 32, 64), "cuda": (32, 64, 128, 256)}
 LEAST_COSINE = 0.9999
@@ -57,7 +56,6 @@ MTEB = {
 }
 """Data sets: file below mteb/, wherever it lies, its text column, and how many blocks of texts stand for it."""
 
-SHORT = ("Banking77", "STS12", "synthetic sentences")
 BLOCK_TEXTS = 64
 SYNTHETIC_DOCUMENTS = 4000
 
@@ -69,13 +67,11 @@ def measure(options: argparse.Namespace) -> Iterator[Result]:
     """Texts to vectors: this encoder against sentence-transformers with the same weights, at its best batch size."""
     for device in devices_with("sentence_transformers"):
         torch.set_num_threads(options.threads)
-        sets = text_sets(options.data)
-        on_cpu = device == "cpu"
-        chosen = {SMALL: samples(sets), LARGE: samples(sets, short=True)} if on_cpu else dict.fromkeys(SHAPES, sets)
-        figures = measure_on(torch.device(device), options.data, chosen, options.repetitions)
-        found = figures[SMALL]["fp32"] if on_cpu else figures[LARGE]["bf16"]
-        ratio = found["texts a second, ratio"]["processor" if on_cpu else "wall"]
-        yield Result(NAME if on_cpu else f"{NAME}_gpu", ratio, {"threads": options.threads, **figures})
+        texts, on_cpu = text_sets(options.data), device == "cpu"
+        figures = measure_on(device, options.data, samples(texts) if on_cpu else texts, options.repetitions)
+        ratio = figures["fp32" if on_cpu else "bf16"]["texts a second, ratio"]["processor" if on_cpu else "wall"]
+        shape = f"{SHAPES[device]['layers']} × {SHAPES[device]['width']}"
+        yield Result(NAME if on_cpu else f"{NAME}_gpu", ratio, {"threads": options.threads, shape: figures})
 
 
 ENCODING = Benchmark(
@@ -117,14 +113,11 @@ def _read(data: Path, file: str, column: str) -> list[str]:
     return list(dict.fromkeys(parquet.read_table(found[0], columns=[column])[column].to_pylist()))
 
 
-def samples(sets: TextSets, *, short: bool = False) -> TextSets:
-    """Some blocks of each data set, or one of each data set of sentences; a block is what stands together when all are
-    sorted by their number of characters.
+def samples(sets: TextSets) -> TextSets:
+    """Some blocks of each data set; a block is what stands together when all are sorted by their number of characters.
 
     So batches of up to a block have as much padding as with the whole data set; a random sample has more.
     """
-    if short:
-        return {name: _blocks(texts, 1) for name, texts in sets.items() if name in SHORT}
     return {name: _blocks(texts, MTEB[name][2] if name in MTEB else 2) for name, texts in sets.items()}
 
 
@@ -196,28 +189,23 @@ def _theirs(batch_size: int) -> str:
     return f"sentence-transformers, batch {batch_size}"
 
 
-def measure_on(
-    device: torch.device, data: Path | None, chosen: Mapping[str, TextSets], repetitions: int
-) -> dict[str, Any]:
-    """Both precisions of every shape on a device."""
+def measure_on(device: str, data: Path | None, texts: TextSets, repetitions: int) -> dict[str, Any]:
+    """Both precisions on a device."""
     from sentence_transformers import SentenceTransformer
 
-    figures: dict[str, Any] = {}
+    figures: dict[str, Any] = {"texts": {name: len(own) for name, own in texts.items()}}
     source = SourceSpecification(name="synthetic" if data is None else str(data.resolve()), synthetic_documents=2000)
-    for shape, texts in chosen.items():
-        with tempfile.TemporaryDirectory() as folder:
-            run, exported = write_initial_run(Path(folder), SHAPES[shape], source), Path(folder) / "exported"
-            with redirect_stdout(sys.stderr):
-                export(run, "sentence-transformers", exported, 0)
-            checkpoint = open_checkpoint(run, 0)
-            figures[shape] = {"texts": {name: len(own) for name, own in texts.items()}}
-            for precision in get_args(Precision):
-                print(shape, precision, flush=True)
-                encoder = PackedEncoder(deepcopy(checkpoint.network.model))
-                ours = TextEncoder(encoder, checkpoint.tokenizer, CONTEXT, precision=precision, device=device)
-                settings = {"dtype": DTYPES[precision]}
-                theirs = SentenceTransformer(str(exported), device=str(device), model_kwargs=settings)
-                figures[shape][precision] = compare(EncoderPair(ours, theirs, texts), repetitions)
+    with tempfile.TemporaryDirectory() as folder:
+        run, exported = write_initial_run(Path(folder), SHAPES[device], source), Path(folder) / "exported"
+        with redirect_stdout(sys.stderr):
+            export(run, "sentence-transformers", exported, 0)
+        checkpoint = open_checkpoint(run, 0)
+        for precision in get_args(Precision):
+            print(precision, flush=True)
+            encoder = PackedEncoder(deepcopy(checkpoint.network.model))
+            ours = TextEncoder(encoder, checkpoint.tokenizer, CONTEXT, precision=precision, device=torch.device(device))
+            theirs = SentenceTransformer(str(exported), device=device, model_kwargs={"dtype": DTYPES[precision]})
+            figures[precision] = compare(EncoderPair(ours, theirs, texts), repetitions)
     return figures
 
 
