@@ -1,6 +1,6 @@
-"""A folder of runs → tidy frames: one row a record, one column a fact, and a sentence for each record that is left out.
+"""Read a folder of runs into tidy frames: a row per record, a column per fact, a sentence per record left out.
 
-Missing facts are None, or NaN in columns of numbers. Whatever a record holds, reading it ends in a row or a sentence.
+Missing facts are None, or NaN in numeric columns. Every record becomes a row or a sentence, whatever its content.
 """
 
 import json
@@ -45,7 +45,7 @@ Facts = dict[str, Any]
 
 SECONDS_PER_HOUR = 3600
 UNREADABLE = (KeyError, TypeError, AttributeError, ValueError, OverflowError)
-"""What reading a record raises where a field is missing, of another type or impossible."""
+"""Exceptions raised on reading a record with a missing, wrongly typed or impossible field."""
 
 HELDOUT = ("run", "seed", "corpus", "context", "loss", "bits_per_byte", "frequency_loss", "texts")
 OF_READOUT = ("id", "run", "seed", "readout", "items", "code", "processes", "seconds", "real_tokens")
@@ -54,30 +54,29 @@ FAILED_PILOTS = ("id", "seed", "scale", "data", "weights", "recipe", "error")
 COSTS = ("seconds", "gpu_hours", "tokens", "real_tokens", "flops")
 NUMBERS = ("score", "decisive", "hours", "loss", "bits_per_byte", "frequency_loss", *COSTS)
 SPREAD = ("labels", "config", "scores")
-"""Parts of records whose fields are columns of their own."""
+"""Parts of records whose fields become separate columns."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """Everything readable below a folder of runs.
+    """All readable records below a folder of runs.
 
     `runs` are finished stages of pre-training: `weights` is the recipe up to the stage without the seed, `recipe` the
-    same as JSON, `origins` identifies the bytes of corpus and tokenizer, `previous` is the stage before. `heldout` has
-    one row a run, corpus and context of a held-out loss; `context` is None for the run's own.
+    same as JSON, `origins` identifies the bytes of corpus and tokenizer, `previous` is the preceding stage. `heldout`
+    has one row per run, corpus and context of a held-out loss; `context` is None for the run's own context.
 
-    `trials` are fine-tunings on one point of a grid. `score` is 0..1. `state` is that of the record, "undefined" for a
-    done trial whose metric has no value, "failed" for one that left an error and no record. `decisive` is what the
-    best point is chosen by. `start` is the study whose best trial it started from, None for pre-training; `fallback`
-    says why it did so although its task starts from another one. `model` is the name of an external model.
+    `trials` are fine-tuning runs at one grid point. `score` is 0..1. `state` is the record's state, "undefined" for a
+    done trial whose metric has no value, or "failed" for one with an error and no record. `decisive` is the score that
+    selects the best point. `start` is the study whose best trial it started from, None for pre-training; `fallback`
+    is the reason why it started from pre-training although its task starts from another task. `model` is the name of
+    an external model.
 
-    `readouts` has one row a record of a readout and corpus: `answer` is its `ReadoutScore`, `items` names what was
-    asked.
+    `readouts` has one row per record and corpus: `answer` is the `ReadoutScore`, `items` identifies the items.
 
-    `studies` are the grids that were begun, by id. `forecasts` are those that lie beside the records. `files` are the
-    paths of the records below the folder, by id.
+    `studies` are the grids that were begun, by id. `forecasts` are the forecasts stored beside the records. `files`
+    are the record paths relative to the folder, by id.
 
-    Runs with pilot seeds are in `pilots` and in no other frame but `heldout`; `failed_pilots` are those that left an
-    error and no record.
+    Runs with pilot seeds appear only in `pilots` and `heldout`; `failed_pilots` are those with an error and no record.
     """
 
     runs: pd.DataFrame
@@ -95,7 +94,7 @@ class Evidence:
     problems: tuple[str, ...]
 
     def groups(self) -> list[tuple[Scale, str]]:
-        """Every (scale, data) that has records; throughput has neither."""
+        """Every (scale, data) with records; throughput records have neither."""
         frames = (self.runs, self.pilots, self.trials, self.embeddings, self.perplexities)
         return sorted({group for frame in frames for group in zip(frame.scale, frame.data, strict=True)})
 
@@ -104,44 +103,44 @@ class Evidence:
         return dict(zip(self.runs.id, self.runs.seed, strict=True))
 
     def runs_of(self, scale: Scale, data: str) -> pd.DataFrame:
-        """The runs of one scale and source of data, and those that its trials are on."""
+        """The runs of one scale and data source, and the runs that its trials fine-tune."""
         own, trials = select_group(self.runs, scale, data), select_group(self.trials, scale, data)
         return self.runs[self.runs.id.isin({*own.id, *trials.run})]
 
     def vocabulary(self, scale: Scale, data: str) -> Vocabulary:
-        """Whether the tokenizers of most runs were trained on their data."""
+        """ "trained" if the tokenizers of most runs were trained on their data, else "published"."""
         own = pd.concat([select_group(frame, scale, data).vocabulary for frame in (self.runs, self.pilots)])
         return "trained" if 2 * (own == "trained").sum() > len(own) else "published"
 
 
 def select_group(frame: pd.DataFrame, scale: Scale, data: str) -> pd.DataFrame:
-    """The rows of one scale and source of data."""
+    """Select the rows of one scale and data source."""
     return frame[(frame.scale == scale) & (frame.data == data)]
 
 
 def split_repeats(frame: pd.DataFrame, keys: Sequence[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Of the rows with equal keys the first, and all others with the id of the one that is `kept` in their place."""
+    """Split rows into the first of each key and the repeats; `kept` is the id of the row kept in a repeat's place."""
     kept = frame.groupby(list(keys), sort=False).id.transform("first")
     return frame[frame.id == kept], frame.assign(kept=kept)[frame.id != kept]
 
 
 def make_frame(rows: Iterable[Facts], columns: Iterable[str]) -> pd.DataFrame:
-    """Facts as a frame; columns of `NUMBERS` are floats, all others keep the values as they are."""
+    """Build a frame from facts; columns of `NUMBERS` are floats, all others keep their values."""
     names = list(columns)
     frame = pd.DataFrame([[row.get(name) for name in names] for row in rows], columns=names, dtype=object)
     return frame.astype({name: float for name in names if name in NUMBERS})
 
 
 def weights_up_to(pretraining: Pretraining, stage: int) -> Pretraining:
-    """What decides a checkpoint's weights apart from the seed: the recipe cut behind a stage."""
+    """Return the recipe up to a stage, with seed 0: all that determines a checkpoint's weights except the seed."""
     return pretraining.model_copy(update={"seed": 0, "stages": pretraining.stages[: stage + 1]})
 
 
 def read_evidence(root: Path) -> Evidence:
-    """The records below a folder of runs, each file read once.
+    """Read the records below a folder of runs, each file once.
 
     Raises:
-        MissingData: the folder is not there or holds no usable record.
+        MissingData: the folder does not exist or has no usable record.
     """
     if not root.is_dir():
         raise MissingData(f"there is no folder of runs at {root}: run python ablations/run.py first or give --runs")
@@ -188,8 +187,8 @@ def read_evidence(root: Path) -> Evidence:
 def _read_rows(
     root: Path, problems: list[str], others: "_OthersRecords"
 ) -> tuple[dict[str, list[Facts]], dict[str, str]]:
-    """The facts of every record by kind, and the files of records by id. Of several files with one id the first by
-    content counts, so that the order of files decides nothing."""
+    """Return the facts of every record by kind, and the record files by id. Of several files with one id, the first in
+    the order of their content is used, so the order of files does not matter."""
     paths: dict[tuple[str, str], Path] = {}
     found: dict[tuple[str, str], Facts | str] = {}
     for path in record_paths(root):
@@ -219,7 +218,7 @@ def _read_rows(
 
 
 def _read_facts(record: dict[str, Any]) -> Facts | str:
-    """The facts of a record, or why it is left out."""
+    """Return the facts of a record, or the reason why it is left out."""
     try:
         return READERS[record["kind"]].read(record).by_column()
     except UNREADABLE as error:
@@ -238,7 +237,7 @@ def _name_error(error: ErrorDetails) -> str:
 
 
 def _at(*path: str, default: Any = ...) -> Any:
-    """A fact that lies below others in the record."""
+    """Return a field that is nested in the record."""
     return Field(default, validation_alias=AliasPath(*path))
 
 
@@ -261,18 +260,18 @@ class _Labels(Value):
 
 
 def why_of_another(ladder: str) -> str:
-    """What says of records that they were planned on another ladder than the one in use."""
+    """Describe records that were planned on another ladder than the one in use."""
     if ladder:
         return f"of the ladder {ladder}: a report with --ladder and that file shows them"
     return "of the paper's ladder: a report without --ladder shows them"
 
 
 class _OthersRecords(Counter[str]):
-    """How many records were planned on other ladders, and could be taken for something of the one in use."""
+    """Number of records left out per other ladder: those that could be mistaken for records of the ladder in use."""
 
     def leaves_out(self, labels: Any, *, named: bool) -> bool:
-        """Count a record by its labels and say that it is left out. What is matched by its recipe may be another
-        ladder's too, if its scale is known; what goes by its labels (`named`) may not."""
+        """Return whether a record is left out because of its labels, and count it if so. Records matched by recipe may
+        belong to another ladder if their scale is known; records matched by label (`named`) may not."""
         theirs = str(labels.get("ladder", "")) if isinstance(labels, dict) else ""
         if not isinstance(labels, dict) or theirs == current().name:
             return False
@@ -281,17 +280,17 @@ class _OthersRecords(Counter[str]):
         return is_other
 
     def sentences(self) -> list[str]:
-        """One for each ladder."""
+        """Return one sentence per ladder."""
         return [f"{count} record(s) {why_of_another(name)}" for name, count in sorted(self.items()) if count]
 
 
 class _Facts(Value):
-    """What is read of every record: the fields, and those of the parts in `SPREAD`, are the columns of its frame.
-    docs/records.md explains those that have the names of the records' own.
+    """Facts read from every record. Its fields, and those of the parts in `SPREAD`, are the columns of its frame.
+    docs/records.md explains those that are named as in the records.
 
-    `data_id` is the id of a tokenised corpus, or a task and its tokenizer; `tokens` counts slots, `real_tokens` leaves
-    padding out; `hours` are by the clock, times processes. `basis` is what identifies the data and the numerics that a
-    run or a trial rests on, as JSON: only records of one basis are averaged or paired.
+    `data_id` is the id of a tokenised corpus, or a task and its tokenizer; `tokens` counts slots, `real_tokens`
+    excludes padding; `hours` is wall-clock time multiplied by processes. `basis` identifies the data and numerics of a
+    run or trial, as JSON: only records with the same basis are averaged or paired.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=False)
@@ -370,7 +369,7 @@ class _Run(_Facts):
 
 @lru_cache(maxsize=4096)
 def _share_weights(weights: Pretraining) -> tuple[Pretraining, str]:
-    """One object for all equal recipes, and the same as JSON."""
+    """Return one shared object for all equal recipes, and its JSON."""
     return weights, weights.model_dump_json()
 
 
@@ -461,7 +460,7 @@ READERS: Mapping[str, type[_Facts]] = {
 
 
 BY_LABEL = frozenset({"mteb", "pseudo_perplexity"})
-"""Kinds of records that are shown under the names that their labels have."""
+"""Kinds of records that are shown under the variant names in their labels."""
 
 
 def _heldout_rows(runs: Iterable[Facts]) -> Iterator[Facts]:
@@ -478,7 +477,7 @@ def _readout_rows(readouts: pd.DataFrame) -> Iterator[Facts]:
 
 
 def _part_of(config: Mapping[str, Any], part: type[ValueType]) -> tuple[ValueType, str]:
-    """A value whose fields lie among others in a record's config, and the same as JSON."""
+    """Read a value whose fields are mixed with others in a record's config; return it and its JSON."""
     return _read_part(part, json.dumps({name: config[name] for name in part.model_fields if name in config}))
 
 
@@ -489,7 +488,7 @@ def _read_part(part: type[ValueType], text: str) -> tuple[ValueType, str]:
 
 
 def _read_studies(root: Path, problems: list[str]) -> list[RunFile]:
-    """Every study's run.json; one that cannot be read is a problem."""
+    """Read every study's run.json; unreadable ones are added to `problems`."""
     run_files = []
     for path in sorted(root.glob("glue/*/studies/*/run.json")):
         try:
@@ -503,7 +502,7 @@ def _read_studies(root: Path, problems: list[str]) -> list[RunFile]:
 
 
 def _failed_pilots(root: Path, problems: list[str]) -> Iterator[Facts]:
-    """Stages of pre-training with a pilot seed that left an error and no record."""
+    """Yield the pre-training stages with a pilot seed that have an error and no record."""
     for path in sorted(root.glob("pretraining/*/error.json")):
         if (path.parent / "done.json").exists():
             continue
@@ -521,7 +520,7 @@ def _failed_pilots(root: Path, problems: list[str]) -> Iterator[Facts]:
 
 
 def _unfinished_runs(root: Path) -> list[str]:
-    """One sentence where stages of pre-training were begun and have no record."""
+    """Return one sentence if any pre-training stages were begun but have no record."""
     begun = sorted(root.glob("pretraining/*/run.json"))
     names = [path.parent.name for path in begun if not (path.parent / "done.json").exists()]
     if not names:
@@ -530,7 +529,7 @@ def _unfinished_runs(root: Path) -> list[str]:
 
 
 def _failed_trials(root: Path, run_files: Iterable[RunFile], recorded: set[str]) -> Iterator[Facts]:
-    """Trials that left an error and no record, from the studies that planned them."""
+    """Yield trials that have an error and no record, from the studies that planned them."""
     errors = {(path.parent.parent.name, path.stem) for path in root.glob("glue/*/errors/*.json")}
     lost = {(task, trial) for task, trial in errors if trial not in recorded}
     for run_file in run_files:

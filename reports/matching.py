@@ -1,8 +1,8 @@
-"""Records → rows: which trials are a variant's own, which of them count, and one sentence for each that does not.
+"""Match records to rows: which trials belong to a variant, which of them count, and a sentence for each that does not.
 
-A variant's row takes every trial whose pre-training recipe, fine-tuning protocol and grid point are the variant's own,
-whatever the record is labelled, so variants with equal recipes share records. What is missing is never averaged away,
-and different recipes never pair.
+A variant's row takes every trial with the variant's pre-training recipe, fine-tuning protocol and grid point, whatever
+its labels are, so variants with equal recipes share records. Missing trials are never averaged away, and different
+recipes are never paired.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +29,7 @@ from reports.tables import frame_of
 
 
 def group_of(evidence: Evidence, scale: Scale, data: str) -> Group:
-    """The rows of one (scale, data): every variant of the ladder, and alternatives (@) that have records."""
+    """Return the rows of one (scale, data): every variant of the ladder, and alternatives (@) with records."""
     everything = select_group(evidence.trials, scale, data)
     trials = everything[everything.model.isna()]
     runs = evidence.runs_of(scale, data)
@@ -61,7 +61,7 @@ Places = np.ndarray[tuple[int], np.dtype[np.intp]]
 
 @dataclass(frozen=True)
 class _Draft:
-    """A row before its trials are counted: the points of its grid, and its trials with their `seeds`."""
+    """A row before its trials are counted, with its grid points and its trials with their `seeds`."""
 
     row: Row
     grid: tuple[Point, ...]
@@ -70,8 +70,8 @@ class _Draft:
 
 @dataclass(frozen=True)
 class _Measurement:
-    """What is recorded of one protocol and grid: its studies by id, the weights that they are on, and the trials that
-    fit, with their places by run. A trial that transfers must start from one of these studies."""
+    """Records of one protocol and grid: the ids of its studies, the weights that they fine-tune, and the matching
+    trials, with their positions by run. A trial that transfers must start from one of these studies."""
 
     studies: frozenset[str]
     weights: frozenset[str]
@@ -80,7 +80,7 @@ class _Measurement:
 
 
 class _Matcher:
-    """Gives each variant its trials and remembers what no variant took."""
+    """Assigns trials to variants and remembers those that match no variant."""
 
     def __init__(
         self, evidence: Evidence, runs: pd.DataFrame, trials: pd.DataFrame, scale: Scale, vocabulary: Vocabulary
@@ -100,7 +100,7 @@ class _Matcher:
         self._taken_runs: set[str] = set()
 
     def _of_one_basis(self, runs: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
-        """Of runs with one recipe those of the data and numerics with most trials, then runs; the others are named."""
+        """Keep, per recipe, the runs on the data and numerics with most trials (then most runs); report the others."""
         counts = runs.id.map(trials.run.value_counts()).fillna(0)
         counts_too, basis = split_by_basis(runs, ("recipe", "stage"), counts)
         for number in runs.index[~counts_too]:
@@ -113,7 +113,7 @@ class _Matcher:
         return runs[counts_too]
 
     def _one_run_per_seed(self, runs: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
-        """Of runs that differ only in the run that they continue the one with most trials; the others are named."""
+        """Keep, of runs that differ only in the run they continue, the one with most trials; report the others."""
         counts = runs.id.map(trials.run.value_counts()).fillna(0).astype(int)
         order = runs.assign(trials=counts).sort_values(["trials", "id"], ascending=[False, True])
         for twin in split_repeats(order, ["recipe", "stage", "seed"])[1].itertuples():
@@ -124,7 +124,7 @@ class _Matcher:
         return runs[~runs.id.isin(set(self._twins))]
 
     def problems(self) -> list[str]:
-        """One sentence for each run that no variant took or whose trials none took."""
+        """Return sentences about runs that match no variant and about trials that match none."""
         found = list(self._twins.values())
         unknown = self._runs[~self._runs.id.isin(self._taken_runs)]
         of_others = unknown[unknown.ladder != current().name]
@@ -139,20 +139,20 @@ class _Matcher:
         return sorted(found)
 
     def recipe(self, variant: Variant) -> Recipe:
-        """A variant's recipe at the scale of the group."""
+        """Return a variant's recipe at the group's scale."""
         if variant.name not in self._recipes:
             self._recipes[variant.name] = scaled(variant.recipe, self.scale, self.vocabulary)
         return self._recipes[variant.name]
 
     def rows(self, variant: Variant) -> list[Row]:
-        """One row for each checkpoint that the variant measures, without its cells."""
+        """Return one row, without cells, for each checkpoint that the variant evaluates."""
         recipe = self.recipe(variant)
         stages = range(len(recipe.pretraining.stages))
         return [self._row(variant, stage) for stage in (stages if recipe.checkpoints == "every_stage" else stages[-1:])]
 
     def last_row(self, variant: Variant) -> Row | None:
-        """The row of a design's variant at its last checkpoint; None where the scale cannot hold the variant, or where
-        nothing is recorded of it."""
+        """Return the row of a design's variant at its last checkpoint; None if the variant is impossible at this scale
+        or has no records."""
         try:
             *_, row = self.rows(variant)
         except ValueError:
@@ -189,14 +189,14 @@ class _Matcher:
         )
 
     def draft(self, row: Row) -> _Draft:
-        """A row with its grid and its trials; a larger grid is not begun by the trials of a smaller one."""
+        """Return a row with its grid and trials; trials of a smaller grid do not count as a start of a larger one."""
         measured, seeds = self._measurement(row.recipe), dict(zip(row.runs.id, row.runs.seed, strict=True))
         trials = _select(measured.trials, measured.places, seeds if row.is_started else ())
         both = [Seeds(seeds[run], seed) for run, seed in zip(trials.run, trials.seed, strict=True)]
         return _Draft(row, row.recipe.grid.points(), trials.assign(seeds=both))
 
     def has_own_records(self, row: Row) -> bool:
-        """Whether an alternative has something to show that no variant of the ladder shows already."""
+        """Whether an alternative has records that no variant of the ladder shows already."""
         others = [self.recipe(variant) for variant in ladder().values()]
         twins = [other for other in others if other.pretraining == row.recipe.pretraining]
         of_twins = frozenset[str]().union(*(self._measurement(twin).studies for twin in twins))
@@ -222,7 +222,7 @@ class _Matcher:
 
 
 def _frame_of_studies(evidence: Evidence) -> pd.DataFrame:
-    """The studies, a row each; `start` is the study that it starts from, `grid` names its points in any order."""
+    """Return one row per study; `start` is the study it starts from, `grid` identifies its points in any order."""
     columns = ("id", "task", "weights", "task_origin", "start", "protocol", "grid")
     rows = [
         (
@@ -239,27 +239,27 @@ def _grid_key(points: Iterable[Point]) -> str:
 
 
 def _has_protocol(frame: pd.DataFrame, protocols: Mapping[tuple[str, bool], str]) -> pd.Series:
-    """Whether each study or trial has a variant's protocol on its task, as it starts from another one or not."""
+    """Whether each study or trial has the variant's protocol for its task, with or without transfer."""
     wanted = [protocols.get((task, start is not None)) for task, start in zip(frame.task, frame.start, strict=True)]
     return frame.protocol == pd.Series(wanted, index=frame.index, dtype=object)
 
 
 def _label(variant: Variant, context: int) -> str:
-    """The name of a row: the paper's own for the checkpoints it prints, with the context at this scale."""
+    """Return a row's name: the paper's name for the checkpoints it prints, with the context at this scale."""
     if (printed := current().printed_as.get(variant.name)) is not None:
         return f"{printed}-{context} ({variant.name})"
     return f"{variant.name} ({context} tokens)" if variant.recipe.checkpoints == "every_stage" else variant.name
 
 
 def _select(frame: pd.DataFrame, places: Mapping[str, Places], keys: Iterable[str]) -> pd.DataFrame:
-    """The rows at the places of some keys."""
+    """Select the rows at the positions of some keys."""
     found = [places[key] for key in keys if key in places]
     return frame.iloc[np.concatenate(found)] if found else frame.iloc[:0]
 
 
 def _external_drafts(trials: pd.DataFrame, evidence: Evidence) -> list[_Draft]:
-    """A row for each external model that has trials, by name, on the largest grid that was begun on it. Equal names of
-    different bytes are told apart by id."""
+    """Return a row per external model with trials, sorted by name, on the largest grid begun on it. Models with the
+    same name and different bytes are distinguished by id."""
     names = trials.groupby("run").model.first()
     drafts = []
     for model_id, own in trials.groupby("run"):

@@ -1,4 +1,4 @@
-"""Scores: a number over seeds, the best of a grid on one task, a row of tasks, and all rows of one figure."""
+"""Scores: estimates over seeds, the best grid point of a task, rows of tasks, and the rows of one figure."""
 
 import math
 import statistics
@@ -19,8 +19,8 @@ from reports.rates import Sweep
 
 POINTS_OF_SCORE = 100  # records hold 0..1, the paper prints points
 LEAST_GAIN = 0.1
-"""Nats by which a model that has learned relations between tokens beats their frequencies at least: about four standard
-errors of the difference on 4,000 predicted tokens."""
+"""Minimum gain in nats over token frequencies for a model to count as trained: about four standard errors of the
+difference on 4,000 predicted tokens."""
 ABSENCES = ("failed", "undefined", "missing", "pruned")
 
 
@@ -48,29 +48,29 @@ class Estimate:
 
     @property
     def spread(self) -> float | None:
-        """The standard deviation over seeds; None for a single one."""
+        """Standard deviation over seeds; None for a single seed."""
         return statistics.stdev(self.by_seeds.values()) if len(self.by_seeds) > 1 else None
 
     @property
     def by_pretraining(self) -> dict[int, float]:
-        """The mean over the fine-tuning seeds of each pre-training: they tell nothing about other pre-trainings."""
+        """Mean over the fine-tuning seeds of each pre-training seed, as these do not show variation between runs."""
         own: dict[int, list[float]] = {}
         for seeds, value in sorted(self.by_seeds.items()):
             own.setdefault(seeds.pretraining, []).append(value)
         return {seed: statistics.fmean(values) for seed, values in own.items()}
 
     def at(self, seeds: Iterable[Seeds]) -> "Estimate":
-        """The same at some of the seeds."""
+        """Return the estimate restricted to some seeds."""
         return Estimate({each: self.by_seeds[each] for each in seeds})
 
 
 def estimate_by_seed(seeds: Iterable[int], values: Iterable[float]) -> Estimate:
-    """Numbers of pre-trainings, which have the same seed of fine-tuning."""
+    """Return an estimate by pre-training seed, with equal fine-tuning seeds."""
     return Estimate({Seeds(seed, seed): value for seed, value in zip(seeds, values, strict=True)})
 
 
 def flat_mean(estimates: Sequence[Estimate | None]) -> Estimate | None:
-    """The mean of several estimates at the seeds that all have; None where one is missing or no seed is common."""
+    """Average several estimates over their common seeds; None if an estimate is missing or no seed is common."""
     known = [each.by_seeds for each in estimates if each is not None]
     if not known or len(known) < len(estimates):
         return None
@@ -82,9 +82,9 @@ def flat_mean(estimates: Sequence[Estimate | None]) -> Estimate | None:
 class Cell:
     """One task of one row, in points.
 
-    `score` is None where no trial has one. `ids` are the trials that it comes from, `recorded` all trials of the seeds
-    that count. `absent` names the points of the grid without a score, seed by seed, by state (`ABSENCES`): a point is
-    undefined where its metric has no value, as a constant prediction has no correlation.
+    `score` is None if no trial has one. `ids` are the trials behind the score, `recorded` all trials of the counted
+    seeds. `absent` lists the grid points without a score, seed by seed, by state (`ABSENCES`): a point is undefined if
+    its metric has no value, such as the correlation of a constant prediction.
     """
 
     score: Estimate | None
@@ -96,7 +96,7 @@ class Cell:
 
     @property
     def trials(self) -> int:
-        """How many trials ran; 0 means that the task was never run."""
+        """Number of trials that ran; 0 if the task was never run."""
         return len(self.recorded)
 
     @property
@@ -114,10 +114,10 @@ class Cell:
 class Row:
     """A variant at one checkpoint, or an external model (without `variant` and stage) on its largest grid.
 
-    `source` is where a variant's numbers come from, of an external model its id. `recipe` is the variant's at the scale
-    of the group. `is_started` says that a study with the row's grid was begun. `runs` are the
-    variant's pre-training runs, one a seed, `heldout` their held-out losses, `answers` their readouts; `origins` is
-    what identifies all data that it was trained and measured on.
+    `source` is the source of a variant's numbers, or the id of an external model. `recipe` is the variant's recipe at
+    the group's scale. `is_started` is true if a study with the row's grid was begun. `runs` are the variant's
+    pre-training runs, one per seed, `heldout` their held-out losses, `answers` their readouts; `origins` identifies all
+    data used for training and evaluation.
     """
 
     name: str
@@ -146,23 +146,23 @@ class Row:
 
     @property
     def tokens(self) -> tuple[str, int]:
-        """What its tokens are: the tokenizer and the size of the vocabulary."""
+        """Tokenizer and vocabulary size."""
         pretraining = self.recipe.pretraining
         return pretraining.data.tokenizer, pretraining.model.vocabulary_size
 
     @property
     def kept(self) -> bool:
-        """Whether it is no discarded variant."""
+        """False for discarded variants."""
         return self.variant is None or self.variant.kept
 
     @property
     def parent(self) -> str:
-        """The variant that it changes; empty for the baseline and for external models."""
+        """Name of the variant's parent; empty for the baseline and for external models."""
         return self.variant.parent.name if self.variant is not None and self.variant.parent is not None else ""
 
     @property
     def has_records(self) -> bool:
-        """Whether anything at all is known of it."""
+        """Whether it has pre-training runs; always true for external models."""
         return self.variant is None or len(self.runs) > 0
 
     @property
@@ -183,19 +183,19 @@ class Row:
         return {place: estimate_by_seed(found.seed, found.bits_per_byte) for place, found in by_place}
 
     def answers_to(self, readout: str, corpus: str) -> pd.DataFrame:
-        """The records of one readout on one corpus, one a seed and set of items."""
+        """Return the records of one readout on one corpus, one per seed and set of items."""
         return self.answers[(self.answers.readout == readout) & (self.answers.corpus == corpus)]
 
     @property
     def own_loss(self) -> tuple[str, Estimate] | None:
-        """The held-out loss on the corpus that the variant was trained on, and that corpus."""
+        """The corpus that the variant was trained on, and the held-out loss on it."""
         corpora = sorted({weights.data.corpus for weights in self.runs.weights} & set(self.losses))
         return (corpora[0], self.losses[corpora[0]]) if corpora else None
 
     @cached_property
     def untrained(self) -> str:
-        """Why it says nothing about modifications: on its own corpus it knows hardly more than frequencies of tokens,
-        which need no model. Empty where it does, and for records from before frequencies were measured."""
+        """Reason why the row cannot be compared: on its own corpus its loss is hardly below that of token frequencies.
+        Empty if it is, and for older records without frequency losses."""
         corpora = [weights.data.corpus for weights in self.runs.weights]
         own = self.heldout[self.heldout.corpus.isin(corpora) & self.heldout.frequency_loss.notna()]
         if own.empty:
@@ -216,30 +216,30 @@ class Row:
 
     @property
     def average(self) -> Estimate | None:
-        """The flat mean of the eight tasks; None unless some seed has all of them."""
+        """Flat mean of the eight tasks; None unless some seed has all of them."""
         return self.mean_over(tuple(TASKS))
 
     def mean_over(self, tasks: Sequence[str]) -> Estimate | None:
-        """The flat mean of some tasks over the seeds that have all of them; None where there is no such seed."""
+        """Return the flat mean of some tasks over the seeds that have all of them; None if there is no such seed."""
         return flat_mean([self.cells[task].score for task in tasks])
 
     def trial_ids(self, tasks: Iterable[str], seeds: Iterable[Seeds] | None = None) -> tuple[str, ...]:
-        """The trials behind the scores of some tasks, of all seeds or of some."""
+        """Return the trials behind the scores of some tasks, for all seeds or the given ones."""
         own = {task: self.cells[task].ids for task in tasks}
         wanted = {each for ids in own.values() for each in ids} if seeds is None else set(seeds)
         return tuple(sorted({trial for ids in own.values() for each, trial in ids.items() if each in wanted}))
 
     def mean_ids(self, tasks: Sequence[str]) -> tuple[str, ...]:
-        """The trials behind the mean over some tasks."""
+        """Return the trials behind the mean over some tasks."""
         mean = self.mean_over(tasks)
         return self.trial_ids(tasks, mean.by_seeds) if mean else ()
 
 
 @dataclass(frozen=True)
 class Group:
-    """All rows of one scale and source of data: one figure. `rows` are those of the ladder and of alternatives with
-    records, `external` those of external models, `design_rows` the variants of designs and at other rates at their last
-    checkpoint, by name, where they have records. `sweeps` are those over peak rates, by variant of the ladder."""
+    """All rows of one scale and data source: one figure. `rows` are the ladder's variants and the alternatives with
+    records, `external` the external models, `design_rows` the variants of designs and at other rates at their last
+    checkpoint, by name, if they have records. `sweeps` are peak-rate sweeps, by variant of the ladder."""
 
     scale: Scale
     data: str
@@ -253,19 +253,19 @@ class Group:
 
     @property
     def all_rows(self) -> tuple[Row, ...]:
-        """The variants, and behind them external models."""
+        """The variants, followed by external models."""
         return (*self.rows, *self.external)
 
     @property
     def recorded_rows(self) -> tuple[Row, ...]:
-        """Every row with records: the ladder's, those of designs that are not in it, and external models."""
+        """Every row with records: the ladder's, those of designs outside the ladder, and external models."""
         own = {row.name for row in self.rows}
         designs = [row for name, row in self.design_rows.items() if name not in own]
         return tuple(row for row in (*self.rows, *designs, *self.external) if row.has_records)
 
     @property
     def shared_tasks(self) -> tuple[str, ...]:
-        """The tasks that every row with any score has."""
+        """Tasks that all rows with scores have in common."""
         scored = [set(row.scored_tasks) for row in self.rows if row.scored_tasks]
         return tuple(task for task in TASKS if scored and all(task in tasks for tasks in scored))
 
@@ -276,20 +276,20 @@ class Group:
 
     @cached_property
     def compared_rows(self) -> dict[str, Row]:
-        """The rows that designs compare: last checkpoints of the ladder and of designs, by name."""
+        """Rows compared by designs: last checkpoints of the ladder and of designs, by name."""
         return {**self.design_rows, **self.last_rows}
 
     @cached_property
     def rated_rows(self) -> dict[str, Row]:
-        """The rows of the ladder's and of alternatives' last checkpoints that were trained, and of these at their own
+        """Rows with runs: the last checkpoints of the ladder and of alternatives, and the same variants at their own
         best rates."""
         own = (self.row_at_best_rate(name) for name in self.last_rows)
         rows = {row.name: row for row in (*self.last_rows.values(), *own) if row is not None}
         return {name: row for name, row in rows.items() if len(row.runs)}
 
     def row_at_best_rate(self, name: str) -> Row | None:
-        """The row of a variant of the ladder at the rate that its sweep found best, or at the nearest that counts as
-        the same; None where there is no optimum or no record there."""
+        """Return the row of a ladder variant at its sweep's best rate, or at the nearest rate that counts as the same;
+        None if there is no optimum or no record at that rate."""
         sweep = self.sweeps.get(name)
         if sweep is None or sweep.optimum is None:
             return None
@@ -304,11 +304,11 @@ class Group:
 
 
 def of_most(rows: Sequence[Row], kind: Callable[[Row], Any]) -> list[Row]:
-    """The rows of the kind that most are of, of equally large ones the first."""
+    """Return the rows of the most common kind; the first kind if several are equally common."""
     kinds = Counter(map(kind, rows))
     return [row for row in rows if kind(row) == kinds.most_common(1)[0][0]]
 
 
 def point_name(point: Point) -> str:
-    """A point as batch/rate/decay."""
+    """Format a point as batch/rate/decay."""
     return f"{point.batch_size}/{point.learning_rate:g}/{point.weight_decay:g}"
