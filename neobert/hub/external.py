@@ -1,4 +1,4 @@
-"""Load any encoder that transformers' AutoModel loads; a checkpoint's own code runs only where the user trusts it."""
+"""Load any encoder that transformers' AutoModel loads; a checkpoint's own code runs only if the user trusts it."""
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,17 +24,17 @@ from neobert.hub.modeling import list_tensors
 
 
 class Refused(ValueError):
-    """An error whose message is passed on as it is."""
+    """An error whose message is passed on unchanged."""
 
 
 def class_beside(folder: Path, settings: Mapping[str, Any], auto: str, name: str) -> Any:
-    """The class of a folder that stands for transformers' class `auto`; None where its settings name none.
+    """Return the class that a folder's auto_map gives for transformers' class `auto`; None if it gives none.
 
-    It is taken from the folder alone, also where auto_map names a repository ("REPOSITORY--module.Class"), and without
-    transformers' Auto classes, which give a second folder of one model_type the code of the first.
+    It is always loaded from the folder, even if auto_map names a repository ("REPOSITORY--module.Class"), and without
+    transformers' Auto classes, which would load the code of the first folder for a second one of the same model_type.
 
     Raises:
-        Refused: its module is not there.
+        Refused: the folder does not have its module.
     """
     classes = settings.get("auto_map") or {}
     named = classes.get(auto) if isinstance(classes, dict) else classes
@@ -52,7 +52,7 @@ def class_beside(folder: Path, settings: Mapping[str, Any], auto: str, name: str
 
 
 KEY_MAPPINGS: Mapping[str, dict[str, str]] = {"nomic_bert": {r"^bert\.": ""}}
-"""By model_type: what to replace in names of tensors. NomicBERT was saved under a language model's head."""
+"""Replacements in tensor names by model_type. NomicBERT was saved as a part of its language model."""
 
 _NOMIC_ALWAYS: Mapping[str, Any] = {
     "activation_function": "swiglu",
@@ -67,18 +67,18 @@ _NOMIC_ALWAYS: Mapping[str, Any] = {
     "rotary_emb_interleaved": False,
     "rotary_emb_scale_base": None,
 }
-"""The only values that transformers' class has."""
+"""The only values that transformers' class supports."""
 
 
 def native_configuration(content: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """A config.json as transformers' class of its model_type reads it; `name` is for errors.
+    """Convert a config.json to the keys that transformers' class of its model_type reads; `name` is for errors.
 
     Raises:
-        ValueError: it asks for what that class does not do.
+        ValueError: it needs an option that the class does not support, or lacks a key.
     """
     if content.get("model_type") != "nomic_bert" or "n_embd" not in content:
         return dict(content)
-    # NomicBERT was published in GPT-2's words (nomic-ai/contrastors, configuration_hf_nomic_bert.py).
+    # NomicBERT was published with GPT-2's key names (nomic-ai/contrastors, configuration_hf_nomic_bert.py).
     lacking = [key for key in ("vocab_size", "n_embd", "n_layer", "n_head", "n_positions") if key not in content]
     if lacking:
         raise ValueError(f"config.json of {name} lacks {', '.join(lacking)}: fetch it again")
@@ -86,7 +86,7 @@ def native_configuration(content: Mapping[str, Any], name: str) -> dict[str, Any
         if key in content and content[key] != only:
             raise ValueError(f"{name} sets {key} to {content[key]!r}: transformers' nomic_bert knows {only!r} alone")
     positions = content["n_positions"]
-    if content.get("rotary_scaling_factor"):  # its dynamic scaling starts behind the positions that it was trained on
+    if content.get("rotary_scaling_factor"):  # dynamic scaling starts after the trained positions
         positions = min(positions, content.get("max_trained_positions", positions))
     return {
         "model_type": "nomic_bert",
@@ -106,10 +106,10 @@ def native_configuration(content: Mapping[str, Any], name: str) -> dict[str, Any
 
 
 UNBOUNDED_TOKENS = 1_000_000
-"""Tokenizers without a limit name a larger one."""
+"""Limit from which a tokenizer counts as unbounded."""
 
 NEVER_READ = ("pooler.",)
-"""Tensors that a checkpoint may lack: heads are the protocol's own."""
+"""Name prefixes of tensors that a checkpoint may lack, because the protocol adds its own heads."""
 
 LONGEST_CAUSE = 300
 PROBE_TOKENS = 8
@@ -119,7 +119,7 @@ LOCAL = {"trust_remote_code": False, "local_files_only": True}
 
 
 class ExternalEncoder(nn.Module):
-    """An encoder of transformers; its dropout is that of its configuration."""
+    """An encoder of transformers, with the dropout of its configuration."""
 
     def __init__(self, encoder: PreTrainedModel) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ class ExternalEncoder(nn.Module):
 
     @property
     def width(self) -> int:
-        """Size of a hidden state, which is not that of the embedding in ELECTRA and ALBERT."""
+        """Size of a hidden state; in ELECTRA and ALBERT it differs from the embedding's."""
         return int(self.encoder.config.hidden_size)
 
     @property
@@ -138,7 +138,7 @@ class ExternalEncoder(nn.Module):
         """The token embedding.
 
         Raises:
-            ValueError: there is none.
+            ValueError: the model has none.
         """
         found = self.encoder.get_input_embeddings()
         if not isinstance(found, nn.Embedding):
@@ -147,22 +147,22 @@ class ExternalEncoder(nn.Module):
 
     @property
     def most_tokens(self) -> int | None:
-        """Tokens that its position table holds, or that it was trained on; None where nothing is said."""
+        """Longest input in tokens, by the configuration; None if it gives no limit."""
         positions = getattr(self.encoder.config, "max_position_embeddings", None)
         if not isinstance(positions, int) or positions <= 0:
             return None
         tables = [module for name, module in self.encoder.named_modules() if name.endswith("position_embeddings")]
         offsets = [table.padding_idx for table in tables if isinstance(table, nn.Embedding)]
-        # RoBERTa's family counts positions from behind the padding id, so the first rows of the table are never used.
+        # RoBERTa's family counts positions from the padding id + 1, so the first rows of the table are never used.
         return positions - max((offset + 1 for offset in offsets if offset is not None), default=0)
 
     @property
     def pad_id(self) -> int:
-        """The model's id of padding, else 0, which the mask hides."""
+        """The model's padding id, or 0 if it has none; padding is masked anyway."""
         return getattr(self.encoder.config, "pad_token_id", None) or 0
 
     def forward(self, token_ids: Tensor, mask: Tensor, token_types: Tensor | None = None) -> Tensor:
-        """Hidden states (rows, tokens, width) of ids, mask and token types (rows, tokens)."""
+        """Return hidden states (rows, tokens, width) for ids, mask and token types, (rows, tokens) each."""
         inputs = {"input_ids": token_ids, "attention_mask": mask}
         if token_types is not None and self.reads_token_types:
             inputs["token_type_ids"] = token_types
@@ -172,19 +172,19 @@ class ExternalEncoder(nn.Module):
 
 @dataclass(frozen=True)
 class ExternalTokenizer:
-    """A tokenizer of transformers with its own special tokens, which are never read from text."""
+    """A tokenizer of transformers with its own special tokens, which are never parsed from text."""
 
     tokenizer: Any
 
     @property
     def most_tokens(self) -> int | None:
-        """Tokens that it cuts texts to by itself; None where it does not."""
+        """The tokenizer's own length limit in tokens; None if it has none."""
         limit = int(self.tokenizer.model_max_length)
         return limit if limit < UNBOUNDED_TOKENS else None
 
     def frame_all(self, columns: Sequence[Sequence[str]], *, max_tokens: int) -> list[Framed]:
-        """Texts, or pairs of two columns, with specials; the longer text of a pair is cut first."""
-        framed = self._frame_all(columns, max_tokens + 1)  # one token more shows which are too long
+        """Tokenize texts, or pairs from two columns, with special tokens; the longer text of a pair is cut first."""
+        framed = self._frame_all(columns, max_tokens + 1)  # one extra token shows which are too long
         long = [number for number, text in enumerate(framed) if len(text.token_ids) > max_tokens]
         if long:
             cut = self._frame_all([[column[number] for number in long] for column in columns], max_tokens)
@@ -205,10 +205,10 @@ class ExternalTokenizer:
 
 
 def load_external(folder: Path, name: str, trust: Trust = NO_TRUST) -> tuple[ExternalEncoder, ExternalTokenizer]:
-    """Encoder in fp32 and tokenizer of a folder; `name` is for errors. No file is read but those of `model_files`.
+    """Load the fp32 encoder and the tokenizer of a folder; `name` is for errors. Only `model_files` are read.
 
     Raises:
-        MissingData, ValueError: as `model_files`, or transformers cannot load them, or tensors of the encoder are
+        MissingData, ValueError: as in `model_files`, or transformers cannot load them, or tensors of the encoder are
             missing.
     """
     files = model_files(folder, name, trust)
@@ -216,7 +216,7 @@ def load_external(folder: Path, name: str, trust: Trust = NO_TRUST) -> tuple[Ext
     if pieces and "tokenizer.json" not in files and find_spec("sentencepiece") is None:
         raise ValueError(f"{name} has its tokenizer in {pieces[0]}: pip install -e '.[sentencepiece]'")
     with _quiet(), _view(folder, files, name, trust) as view, torch.random.fork_rng(devices=[]), _one_sentence(name):
-        torch.manual_seed(0)  # tensors that a checkpoint may lack start equal in every process
+        torch.manual_seed(0)  # tensors that the checkpoint lacks start equal in every process
         encoder, missing = _encoder(view, files, name, trust)
         tokenizer = _tokenizer(view, encoder.config, name, trust)
     encoder.config.name_or_path = tokenizer.name_or_path = str(folder)
@@ -226,7 +226,7 @@ def load_external(folder: Path, name: str, trust: Trust = NO_TRUST) -> tuple[Ext
 
 
 def _encoder(view: Path, files: Sequence[str], name: str, trust: Trust) -> tuple[PreTrainedModel, list[str]]:
-    """The encoder, and the names of tensors that its weights lack."""
+    """Load the encoder; also return the names of tensors that its weights lack."""
     own = read_settings(view / CONFIGURATION) if trust.code else {}
     own_configuration, own_model = (class_beside(view, own, auto, name) for auto in ("AutoConfig", "AutoModel"))
     configuration = (own_configuration or AutoConfig).from_pretrained(view, **LOCAL)
@@ -242,11 +242,11 @@ def _encoder(view: Path, files: Sequence[str], name: str, trust: Trust) -> tuple
         output_loading_info=True,
         **LOCAL,
     )
-    if configuration.model_type in KEY_MAPPINGS:  # saving would undo the mapping, and AutoModel alone lack tensors
+    if configuration.model_type in KEY_MAPPINGS:  # or saving undoes the mapping, and AutoModel finds tensors missing
         vars(encoder).pop("_weight_conversions", None)
     if own_model:
-        # transformers runs __init__ on the meta device, so buffers that a folder's own class computes there and does
-        # not save are undefined: build it again on the CPU.
+        # transformers runs __init__ on the meta device, so unsaved buffers that a folder's own class computes there are
+        # undefined: build the model again on the CPU.
         with torch.device("cpu"):
             rebuilt = type(encoder)(encoder.config)
         rebuilt.load_state_dict(encoder.state_dict())
@@ -263,7 +263,7 @@ def _tokenizer(view: Path, configuration: PreTrainedConfig, name: str, trust: Tr
 
 @contextmanager
 def _view(folder: Path, files: Sequence[str], name: str, trust: Trust) -> Iterator[Path]:
-    """A folder with links to these files alone, and a config.json for transformers' own classes."""
+    """Create a temporary folder with links to `files` only, and a config.json for transformers' own classes."""
     with TemporaryDirectory() as root:
         view = Path(root) / folder.name
         for file in files:
@@ -279,12 +279,12 @@ def _view(folder: Path, files: Sequence[str], name: str, trust: Trust) -> Iterat
 
 @contextmanager
 def _one_sentence(name: str) -> Iterator[None]:
-    """Errors of loading the model `name`, in one sentence each."""
+    """Turn errors of loading the model `name` into one sentence each."""
     try:
         yield
     except Refused:
         raise
-    except Exception as error:  # transformers, safetensors and tokenizers raise whatever they like
+    except Exception as error:  # transformers, safetensors and tokenizers raise many kinds
         cause = " ".join(str(error).split())[:LONGEST_CAUSE] or type(error).__name__
         if "trust_remote_code" in str(error):
             cause = "it brings code of its own, which runs only with --trust-remote-code"
@@ -295,7 +295,7 @@ def _one_sentence(name: str) -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No progress bars and load reports: errors are raised."""
+    """Silence progress bars and load reports; errors are still raised."""
     level, had_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -308,12 +308,12 @@ def _quiet() -> Iterator[None]:
 
 
 def examine(folder: Path, name: str, trust: Trust = NO_TRUST) -> dict[str, Any]:
-    """Load a model and check that it is an encoder, before a grid is built on it; returns its model_type, its number of
-    parameters and its context in tokens, specials included (None where unbounded).
+    """Load a model and check that it is an encoder, before a grid is built on it; return its model_type, its number of
+    parameters and its context in tokens, special tokens included (None if unbounded).
 
     Raises:
-        ValueError: it cannot be loaded, reads from left to right only, is disturbed by padding, or its tokenizer has
-            more tokens than its embedding has rows.
+        ValueError: it cannot be loaded, attends from left to right only, padding changes its output, or its tokenizer
+            has ids that its embedding has not.
     """
     encoder, tokenizer = load_external(folder, name, trust)
     encoder.eval()
@@ -330,7 +330,7 @@ def examine(folder: Path, name: str, trust: Trust = NO_TRUST) -> dict[str, Any]:
 
 @torch.no_grad()
 def _require_two_directions(encoder: ExternalEncoder, name: str, rows: int) -> None:
-    """The first token must see the last one, and must not see padding."""
+    """Check that the first token attends to the last one, and that padding does not change the output."""
     known = [number for number in range(rows) if number != encoder.pad_id][: PROBE_TOKENS + 1]
     tokens, other = torch.tensor([known[:-1]]), torch.tensor([[*known[:-2], known[-1]]])
     padded = torch.nn.functional.pad(tokens, (0, PROBE_TOKENS), value=encoder.pad_id)
@@ -339,7 +339,7 @@ def _require_two_directions(encoder: ExternalEncoder, name: str, rows: int) -> N
         states, others = (encoder(ids, torch.ones_like(ids)) for ids in (tokens, other))
         masked = encoder(padded, mask)[:, : tokens.shape[1]]
         assert masked.shape[-1] == encoder.width, f"hidden states of {masked.shape[-1]} are not {encoder.width} wide"
-    except Exception as error:  # a model of images or sounds fails in its own way
+    except Exception as error:  # models of images or audio fail in many ways
         raise ValueError(
             f"{name} does not map token ids and mask to hidden states ({error}): give an encoder"
         ) from error

@@ -1,4 +1,4 @@
-"""The encoder as a transformers model: the blocks of `neobert.model` under transformers' attention interface."""
+"""NeoBERT as a transformers model: the blocks of `neobert.model` behind transformers' attention interface."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -45,13 +45,14 @@ def eager_attention(
     dropout: float = 0.0,
     **_: Any,
 ) -> tuple[Tensor, Tensor]:
-    """Attention by two products, with its weights; (rows, heads, tokens, head size) in, heads behind tokens out.
+    """Compute attention with two matrix products; return (rows, tokens, heads, head size) and the attention weights.
 
-    attention_mask: added to the scores, or boolean and true where a token is seen.
+    query, key and value: (rows, heads, tokens, head size). attention_mask: either added to the scores, or boolean and
+        true where a token may be attended to.
     """
     scores = query @ key.transpose(-2, -1) * scaling
     if attention_mask is not None and attention_mask.dtype == torch.bool:
-        # The smallest number in place of −∞: a token that sees nothing makes no NaN.
+        # The smallest number instead of −∞, so that fully masked rows give no NaN.
         scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
     elif attention_mask is not None:
         scores = scores + attention_mask
@@ -61,7 +62,7 @@ def eager_attention(
 
 @dataclass(frozen=True)
 class InterfaceAttention:
-    """A function of transformers' attention interface, in the form that `AttentionPlan` calls."""
+    """Adapter from a function of transformers' attention interface to the signature that `AttentionPlan` calls."""
 
     function: Callable[..., tuple[Tensor, Tensor | None]]
     module: nn.Module
@@ -70,7 +71,7 @@ class InterfaceAttention:
     weights: list[Any] = field(default_factory=list)
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """(rows, tokens, heads, head size) each; attention weights are kept, one entry a layer."""
+        """Return attended values; all tensors are (rows, tokens, heads, head size). Append the layer's weights."""
         heads_first = (vectors.transpose(1, 2) for vectors in (query, key, value))
         scaling = query.shape[-1] ** -0.5
         attended, weights = self.function(
@@ -81,7 +82,7 @@ class InterfaceAttention:
 
 
 def near_mask_function(window: int) -> Callable[..., Any]:
-    """In the form of transformers' mask functions: whether two places of a row are no farther apart than a window."""
+    """Return a mask function for transformers that is true for tokens at most `window` apart in their row."""
     return lambda row, head, asking, asked: abs(asking - asked) <= window
 
 
@@ -89,7 +90,7 @@ def refuse_mask(mask: Tensor | None, embeddings: Tensor) -> None:
     """Check the shape of a mask for `embeddings` (rows, tokens, width).
 
     Raises:
-        ValueError: it is neither (rows, tokens) nor has it four dimensions.
+        ValueError: the mask is neither (rows, tokens) nor four-dimensional.
     """
     if mask is None or torch.compiler.is_compiling():
         return
@@ -102,10 +103,10 @@ def refuse_mask(mask: Tensor | None, embeddings: Tensor) -> None:
 
 
 def document_positions(borders: Tensor, embeddings: Tensor, mask: Tensor | None, positions: Tensor | None) -> Tensor:
-    """The position of each token of one row (1, tokens) in its document, from the cumulative lengths of documents.
+    """Compute each token's position in its document, (1, tokens), from the cumulative lengths of the documents.
 
     Raises:
-        ValueError: there are several rows, a mask or positions beside the borders, or they do not fit the row.
+        ValueError: there are several rows, a mask or positions are given as well, or the borders do not fit the row.
     """
     rows, tokens = embeddings.shape[:2]
     if rows != 1 or mask is not None or positions is not None:
@@ -121,7 +122,7 @@ def document_positions(borders: Tensor, embeddings: Tensor, mask: Tensor | None,
 
 
 HEADS = ("decoder.", "dense.", "classifier.", "qa_outputs.")
-"""Prefixes of tensors of heads; all others belong to the encoder."""
+"""Name prefixes of the heads' tensors; all others belong to the encoder."""
 
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
@@ -129,10 +130,10 @@ SHOWN_KEYS = 3
 
 
 def refuse_pickle(name_or_folder: Any, use_safetensors: bool | None) -> None:
-    """Check that weights come as safetensors: a pickle runs code when it is read.
+    """Check that the weights are safetensors, because loading a pickle can run code.
 
     Raises:
-        ValueError: a pickle is asked for, or a folder holds nothing else.
+        ValueError: a pickle is requested, or the folder has pickles but no safetensors.
     """
     if use_safetensors is False:
         raise ValueError("use_safetensors=False asks for pickled weights, which run code when read: leave it out")
@@ -146,13 +147,13 @@ def refuse_pickle(name_or_folder: Any, use_safetensors: bool | None) -> None:
 
 
 def refuse_incomplete(name: Any, info: Mapping[str, Any], needs_decoder: bool, may_replace_head: bool) -> None:
-    """Check transformers' loading `info`: tensors that a checkpoint lacked, had too much or in another shape.
+    """Check transformers' loading `info` for missing, unexpected and mismatched tensors.
 
-    A classification head may be new, and heads of other tasks may stay behind; one of another size is replaced only
-    where that was asked for (`may_replace_head`, transformers' ignore_mismatched_sizes).
+    A classification head may be missing, and heads of other tasks may be left unused. A head of another size is
+    replaced only with `may_replace_head` (transformers' ignore_mismatched_sizes).
 
     Raises:
-        ValueError: tensors of the encoder, or the decoder that a language model needs, are among them.
+        ValueError: tensors of the encoder, or of the decoder that a language model needs, are affected.
     """
     may_be_new = tuple(head for head in HEADS if not (needs_decoder and head == "decoder."))
     lacking = sorted(key for key in info["missing_keys"] if not key.startswith(may_be_new))
@@ -178,7 +179,7 @@ def refuse_incomplete(name: Any, info: Mapping[str, Any], needs_decoder: bool, m
 
 
 def list_tensors(keys: Sequence[str]) -> str:
-    """Names of tensors for a message, the first few of them."""
+    """Format tensor names for a message; only the first few are listed."""
     shown = ", ".join(keys[:SHOWN_KEYS])
     return f"tensors {shown}" + (f" and {len(keys) - SHOWN_KEYS} more" if len(keys) > SHOWN_KEYS else "")
 
@@ -192,7 +193,7 @@ INITIALIZERS: dict[str, Callable[[Tensor, float], Any]] = {
 
 
 class NeoBERTPreTrainedModel(PreTrainedModel):
-    """Base class: initial weights, and the checks of a checkpoint."""
+    """Base class: weight initialization and checkpoint checks."""
 
     config_class = NeoBERTConfig
     config: NeoBERTConfig
@@ -207,7 +208,7 @@ class NeoBERTPreTrainedModel(PreTrainedModel):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *arguments: Any, **options: Any) -> Any:
-        """A model with the weights of a folder or of a repository on the hub, as transformers documents it.
+        """Load a model from a folder or a repository on the hub, as transformers documents it.
 
         Raises:
             ValueError: the weights are a pickle, or tensors of the encoder are missing, unknown or of another shape.
@@ -215,7 +216,7 @@ class NeoBERTPreTrainedModel(PreTrainedModel):
         refuse_pickle(pretrained_model_name_or_path, options.get("use_safetensors"))
         wants_info = options.pop("output_loading_info", False)
         may_replace_head = bool(options.pop("ignore_mismatched_sizes", False))
-        # refuse_incomplete reports tensors of other shapes, in one sentence.
+        # Mismatched shapes are allowed here, so that refuse_incomplete reports them in one sentence.
         options |= {"use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
         loaded: Any = super().from_pretrained(pretrained_model_name_or_path, *arguments, **options)
         model, info = loaded
@@ -238,7 +239,7 @@ class NeoBERTPreTrainedModel(PreTrainedModel):
 
 
 class NeoBERTModel(NeoBERTPreTrainedModel):
-    """The bare encoder: hidden states under the last norm.
+    """The bare encoder; it outputs hidden states after the final norm.
 
     ```python
     >>> from transformers import AutoTokenizer
@@ -278,20 +279,20 @@ class NeoBERTModel(NeoBERTPreTrainedModel):
         output_attentions: bool | None = None,
         **kwargs: Any,
     ) -> BaseModelOutput:
-        """Hidden states (rows, tokens, width); with `output_hidden_states` also those before each block.
+        """Return hidden states (rows, tokens, width); with `output_hidden_states` also the input of each block.
 
-        token_type_ids are accepted, so that BERT's tokenizers fit, and ignored. `kwargs` go to the attention function.
+        token_type_ids are accepted for BERT's tokenizers and ignored. `kwargs` are passed to the attention function.
 
         attention_mask: (rows, tokens), 1 or true at tokens; or (rows, 1 or heads, tokens, tokens), added to the scores
-            where it is floating, else true where a token is seen. position_ids: (rows, tokens), from 0; without an
-            attention_mask, documents of a row whose positions start again do not see each other, as everywhere in
-            transformers. cu_seqlens: the same in the published forward: where the documents of a single row begin,
-            and its length.
+            if floating, else true where a token may be attended to. position_ids: (rows, tokens), from 0. Without an
+            attention_mask, positions that start again mark a new document, and documents do not attend to each other,
+            as everywhere in transformers. cu_seqlens: document borders as in the published forward: where the
+            documents of a single row begin, then the row's length.
 
         Raises:
             ValueError: not exactly one of input_ids and inputs_embeds; a mask of another shape; learned positions
-                beyond the context; attentions asked of an implementation that has none; borders of documents in
-                several rows at once, where the implementation is a flash kernel, or beside a mask.
+                beyond the context; attention weights requested from an implementation that computes none; document
+                borders in several rows with a flash kernel, or together with a mask.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give exactly one of input_ids and inputs_embeds")
@@ -316,7 +317,7 @@ class NeoBERTModel(NeoBERTPreTrainedModel):
         )
 
     def _states(self, embeddings: Tensor, plan: AttentionPlan, near: AttentionPlan | None) -> list[Tensor]:
-        """The input of each block, and the output of the last norm; `near` is the plan of local blocks."""
+        """Return the input of each block and the output of the final norm; `near` is the plan of local blocks."""
         blocks, positions = self.transformer_encoder, self.positional_embedding
         plan = plan.with_bias(positions.score_bias(plan.positions))
         states = [positions.add(embeddings, plan.positions, plan.most_tokens)]
@@ -329,7 +330,7 @@ class NeoBERTModel(NeoBERTPreTrainedModel):
         return states
 
     def _positions(self, embeddings: Tensor, mask: Tensor | None, given: Tensor | None) -> Tensor:
-        """The position of each token in its document, from 0, and −1 at padding: (rows, tokens)."""
+        """Return each token's position in its document, (rows, tokens): from 0, and −1 at padding."""
         rows, tokens, _ = embeddings.shape
         if given is not None:
             positions = given.expand(rows, tokens)
@@ -364,10 +365,10 @@ class NeoBERTModel(NeoBERTPreTrainedModel):
         options: Mapping[str, Any],
         window: int = 0,
     ) -> InterfaceAttention:
-        """transformers' attention function with its mask; with a `window` tokens see so many on each side.
+        """Return transformers' attention function with its mask; `window` is the number of tokens seen on each side.
 
         Raises:
-            ValueError: the implementation cannot give what is asked for.
+            ValueError: the implementation does not support the request.
         """
         implementation = self.config._attn_implementation
         if wants_attentions and implementation != "eager":
@@ -405,7 +406,7 @@ class NeoBERTModel(NeoBERTPreTrainedModel):
 
 
 class LabelModel(NeoBERTPreTrainedModel):
-    """A head with one kind of logits and labels: a subclass says how `_head` computes the logits."""
+    """Base class of models with one kind of logits and labels; subclasses implement `_head`."""
 
     _output: type[MaskedLMOutput | SequenceClassifierOutput | TokenClassifierOutput]
 
@@ -414,7 +415,7 @@ class LabelModel(NeoBERTPreTrainedModel):
         self.model = NeoBERTModel(config)
 
     def _head(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
-        """Logits from hidden states (rows, tokens, width) and the attention mask."""
+        """Compute logits from hidden states (rows, tokens, width) and the attention mask."""
         raise NotImplementedError
 
     @can_return_tuple
@@ -428,14 +429,14 @@ class LabelModel(NeoBERTPreTrainedModel):
         labels: Tensor | None = None,
         **kwargs: Any,
     ) -> MaskedLMOutput | SequenceClassifierOutput | TokenClassifierOutput:
-        """Logits, and with `labels` the loss; the class states their shapes, `NeoBERTModel.forward` the inputs."""
+        """Return logits, and with `labels` the loss; see the class for shapes, `NeoBERTModel.forward` for inputs."""
         outputs: BaseModelOutput = self.model(
             input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
         )
         logits = self._head(cast(Tensor, outputs.last_hidden_state), attention_mask)
         loss = None
         if labels is not None:
-            # The loss functions of transformers differ in parameters; each ignores those of the others.
+            # transformers' loss functions take different parameters, and each ignores those of the others.
             sizes = {"config": self.config, "vocab_size": self.config.vocab_size}
             loss = self.loss_function(logits=logits, labels=labels, pooled_logits=logits, **sizes, **kwargs)
         return self._output(
@@ -479,7 +480,7 @@ class NeoBERTForMaskedLM(LabelModel):
 
 
 class NewHead(NeoBERTPreTrainedModel):
-    """A linear head that is new after pre-training: it starts from N(0, classifier_init_range²)."""
+    """Base class of linear heads added after pre-training, initialized from N(0, classifier_init_range²)."""
 
     _keys_to_ignore_on_load_unexpected = [r"^decoder\."]  # noqa: RUF012 - transformers' convention
 
@@ -491,9 +492,9 @@ class NewHead(NeoBERTPreTrainedModel):
 
 
 class NeoBERTForSequenceClassification(NewHead, LabelModel):
-    """Pooling, dropout, dense, tanh, dropout, classifier, as in the released code. One label is a regression.
+    """Sequence classification: pooling, dropout, dense, tanh, dropout, classifier (released code).
 
-    Logits (rows, labels); the loss is that of the configuration's problem type.
+    Logits (rows, labels); the loss follows the configuration's problem type. One label means regression.
     """
 
     _output = SequenceClassifierOutput
@@ -523,7 +524,7 @@ class NeoBERTForSequenceClassification(NewHead, LabelModel):
 
 
 class NeoBERTForTokenClassification(NewHead, LabelModel):
-    """A class for every token: dropout and a linear classifier.
+    """Token classification: dropout and a linear classifier.
 
     Logits (rows, tokens, labels); the loss is the mean cross-entropy over labels (rows, tokens; −100 ignored).
     """
@@ -541,7 +542,7 @@ class NeoBERTForTokenClassification(NewHead, LabelModel):
 
 
 class NeoBERTForQuestionAnswering(NewHead):
-    """Where an answer starts and ends: two scores for every token."""
+    """Extractive question answering: a start and an end score for every token."""
 
     def __init__(self, config: NeoBERTConfig) -> None:
         super().__init__(config)
@@ -561,7 +562,7 @@ class NeoBERTForQuestionAnswering(NewHead):
         end_positions: Tensor | None = None,
         **kwargs: Any,
     ) -> QuestionAnsweringModelOutput:
-        """Start and end logits (rows, tokens); with both positions (rows) the mean of the two cross-entropies."""
+        """Return start and end logits (rows, tokens), and given both positions (rows,) the mean cross-entropy."""
         outputs: BaseModelOutput = self.model(
             input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
         )

@@ -1,9 +1,9 @@
-"""Ranks: the processes that train one model together, how they meet, and the process group that they form.
+"""Ranks: the processes that train one model together, their rendezvous, and their process group.
 
-Rank 0 is the worker. It takes claims, writes, and hosts a TCPStore through which it tells the other ranks which runs to
-join, until all is done. They find the store by a file below `meetings/<key>/`, beside a claim that says whether rank 0
-lives. SLURM may run a job twice at once (requeued beside its zombie, or started on two nodes after a controller's
-crash), so the key names one attempt of a job, and the ranks of another one never join.
+Rank 0 is the worker. It takes claims, writes, and hosts a TCPStore, through which it announces runs to the other ranks
+until all is done. They find the store by a file below `meetings/<key>/`, next to a claim that shows whether rank 0
+is alive. SLURM may run a job twice at once (requeued while a zombie remains, or started on two nodes after a
+controller's crash), so the key identifies one attempt of a job, and ranks of another attempt never join.
 """
 
 import gc
@@ -40,25 +40,25 @@ from neobert.runs.layout import Layout
 from neobert.runs.run_file import Execution
 
 TIMEOUT = timedelta(minutes=5)
-"""How long ranks wait for each other to meet, and for a sign of life of rank 0."""
+"""How long ranks wait for each other at the rendezvous, and for a heartbeat of rank 0."""
 
 COLLECTIVE_TIMEOUT = timedelta(hours=1)
-"""How long a collective waits for a rank that lives: it may be compiling, which takes minutes for a deep model."""
+"""How long a collective waits for a live rank, which may be compiling for minutes if the model is deep."""
 
 WATCH_SECONDS = 2.0
-"""How often a rank gives a sign of life, and looks for failures of the others."""
+"""Interval between a rank's heartbeats, and between its checks for failures of others."""
 
 VANISHED_SECONDS = 60.0
-"""Without a sign of life for so long a rank counts as dead."""
+"""A rank without a heartbeat for this long counts as dead."""
 
 ABORT_SECONDS = 10.0
-"""How long a rank may take to leave a collective that was aborted, before its process ends."""
+"""How long a rank may take to leave an aborted collective before its process ends."""
 
 CONNECTION_TIMEOUT = timedelta(minutes=1)
-"""The address is written once the store listens, so reaching it takes no longer than the network does."""
+"""Time-out for connecting to the store; its address is written once it listens, so only the network takes time."""
 
 GOODBYE_SECONDS = 5.0
-"""How long rank 0 keeps its store for ranks that may not have heard yet that all is done."""
+"""How long rank 0 keeps its store open for ranks that may not know yet that all is done."""
 
 POLL_SECONDS = 0.1
 FAILURE = "failure"
@@ -66,7 +66,7 @@ FAILURE = "failure"
 
 @dataclass(frozen=True)
 class Process:
-    """Place of this process among `count`; the one of rank 0 owns the claim and writes."""
+    """Rank of this process among `count` processes; rank 0 owns the claim and writes."""
 
     rank: int
     count: int
@@ -79,16 +79,16 @@ class Process:
 
 @dataclass(frozen=True)
 class JobRank:
-    """The place of a process in one attempt of a job; `key` is a file name that no other attempt has."""
+    """Rank of a process in one attempt of a job; `key` is a file name unique to the attempt."""
 
     key: str
     process: Process
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str]) -> Self | None:
-        """The place that rank 0 (`variables`) or else SLURM gave; None for a process on its own.
+        """Read the rank from the variables set by rank 0 (`variables`), else by SLURM; None for a single process.
 
-        Outside a step (in a batch script or an allocation's shell) SLURM's variables name no tasks.
+        SLURM's variables count only within a step: in a batch script or an allocation's shell they describe no tasks.
         """
         if "NEOBERT_RENDEZVOUS" in environment:
             process = Process(int(environment["RANK"]), int(environment["WORLD_SIZE"]))
@@ -99,7 +99,7 @@ class JobRank:
         return cls(_slurm_key(environment), Process(int(environment["SLURM_PROCID"]), count)) if count > 1 else None
 
     def variables(self) -> dict[str, str]:
-        """What tells a process of this machine its place; all but the key are torchrun's."""
+        """Return environment variables for a process on this machine; all but the key's are torchrun's."""
         rank, count = str(self.process.rank), str(self.process.count)
         place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
         return {"NEOBERT_RENDEZVOUS": self.key, **place}
@@ -109,7 +109,7 @@ class JobRank:
 
 
 def _slurm_key(environment: Mapping[str, str]) -> str:
-    """Job, step, restarts and nodes: an attempt that the restart count does not tell apart runs on other nodes."""
+    """Build the key from job, step, restarts and nodes; attempts with equal restart counts run on different nodes."""
     nodes = hashlib.sha256(environment.get("SLURM_JOB_NODELIST", "").encode()).hexdigest()[:8]
     restarts = environment.get("SLURM_RESTART_COUNT") or "0"
     key = f"slurm-{environment['SLURM_JOB_ID']}-{environment['SLURM_STEP_ID']}-{restarts}-{nodes}"
@@ -117,9 +117,9 @@ def _slurm_key(environment: Mapping[str, str]) -> str:
 
 
 def choose_kernels(deterministic: bool) -> None:
-    """Let a GPU give the same bits every time, or be fast; before its first product of matrices.
+    """Choose deterministic or fast GPU kernels; call it before the first matrix product.
 
-    Everything that models are trained with here has a deterministic form; torch refuses what has none.
+    Every operation used in training here has a deterministic form; torch raises an error for one that has none.
     """
     torch.use_deterministic_algorithms(deterministic)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # costs writes
@@ -128,12 +128,12 @@ def choose_kernels(deterministic: bool) -> None:
 
 
 def default_device() -> torch.device:
-    """The GPU of this process, which becomes its current one, or the CPU where there is none.
+    """Return the GPU of this process and make it the current one, or return the CPU if there is no GPU.
 
-    A process takes the GPU of its local rank, or the only one that it sees (SLURM may show each task its own alone).
+    A process uses the GPU of its local rank, or the only visible one (SLURM may show each task only its own).
 
     Raises:
-        ValueError: it sees several GPUs, all of which are those of processes before it.
+        ValueError: several GPUs are visible, but all of them belong to lower local ranks.
     """
     if not torch.cuda.is_available():
         return torch.device("cpu")
@@ -142,7 +142,7 @@ def default_device() -> torch.device:
     if 1 < count <= local_rank:
         raise ValueError(f"process {local_rank} of this machine sees {count} GPUs, one for each of those before it")
     index = local_rank if count > 1 else 0
-    torch.cuda.set_device(index)  # streams, events and memory are those of the current one
+    torch.cuda.set_device(index)  # streams, events and memory belong to the current device
     device = torch.device("cuda", index)
     activate_fa3(device)
     return device
@@ -150,7 +150,7 @@ def default_device() -> torch.device:
 
 @dataclass(frozen=True)
 class StartedRun:
-    """A run that rank 0 has started; `store` holds what its ranks tell each other."""
+    """A run that rank 0 has started; its ranks communicate through `store`."""
 
     id: str
     execution: Execution
@@ -158,7 +158,7 @@ class StartedRun:
 
 
 class Rendezvous:
-    """The store of one attempt of a job, as one of its ranks sees it; runs are numbered in the order of their start."""
+    """One rank's connection to the store of a job attempt; runs are numbered in the order of their start."""
 
     def __init__(self, store: TCPStore, place: JobRank) -> None:
         self.store = store
@@ -175,13 +175,13 @@ class Rendezvous:
         leave: Callable[[str], None],
         timeout: timedelta = TIMEOUT,
     ) -> Iterator[None]:
-        """Rank 0's side of a run: tell the others, wait until all have come, form the group, and part when done.
+        """Rank 0's side of a run: announce it, wait for all ranks, form the group, and destroy it at the end.
 
-        `leave` is told why this process ends, where a collective cannot be left although another rank has failed.
+        `leave` is called with the reason if another rank has failed and this process, stuck in a collective, must end.
 
         Raises:
-            RunFailed: some did not come within `timeout`, or one of them failed; says which.
-            Stopped: `stop` was requested before all were there.
+            RunFailed: some ranks did not join within `timeout`, or one of them failed; names them.
+            Stopped: `stop` was requested before all ranks had joined.
         """
         run = PrefixStore(f"run {self._number}", self.store)
         self.store.set(f"started {self._number}", json.dumps({"id": run_id, "execution": plain(execution)}))
@@ -193,7 +193,7 @@ class Rendezvous:
         except Exception as error:
             first = _tell_failure(run, f"process 0 on {socket.gethostname()}: {error}")
             if type(error) is RuntimeError or isinstance(error, dist.DistError):
-                raise RunFailed(first) from error  # what another rank saw explains better why the group broke
+                raise RunFailed(first) from error  # another rank's error explains better why the group broke
             raise
         finally:
             run.set("over", "")
@@ -212,7 +212,7 @@ class Rendezvous:
             time.sleep(POLL_SECONDS / 4)
 
     def next_run(self) -> StartedRun | None:
-        """The next run that rank 0 leads, None when it has said that all is done.
+        """Wait for the next run that rank 0 leads; None once rank 0 has announced that all is done.
 
         Raises:
             DistError: the store is gone, and rank 0 with it.
@@ -231,7 +231,7 @@ class Rendezvous:
                 time.sleep(POLL_SECONDS)
 
     def end(self) -> None:
-        """Say that all is done, and give the ranks that came the time to hear it before the store is gone."""
+        """Announce that all is done, and give the ranks that joined time to read it before the store closes."""
         self.store.set("done", "")
         deadline = time.monotonic() + GOODBYE_SECONDS
         came = [rank for rank in range(1, self.process.count) if self.store.check([_arrival(rank)])]
@@ -240,7 +240,7 @@ class Rendezvous:
 
     @contextmanager
     def join(self, run: StartedRun) -> Iterator[None]:
-        """Another rank's side of a run: form the group, and part when done."""
+        """A non-zero rank's side of a run: form the group, and destroy it at the end."""
         run.store.set(_arrival(self.process.rank), "")
         try:
             with _group(run.store, self.process):
@@ -255,16 +255,16 @@ _hosted: ContextVar[Rendezvous | None] = ContextVar("rendezvous", default=None)
 
 
 def hosted_rendezvous() -> Rendezvous | None:
-    """The rendezvous that this process hosts as rank 0 of a job; None for a process on its own."""
+    """Return the rendezvous that this process hosts as rank 0 of a job; None for a single process."""
     return _hosted.get()
 
 
 @contextmanager
 def host_ranks(layout: Layout, place: JobRank) -> Iterator[Rendezvous]:
-    """Be rank 0 of an attempt of a job; leaving sends the other ranks home.
+    """Host the rendezvous as rank 0 of a job attempt; on exit the other ranks are told to end.
 
     Raises:
-        RunFailed: another process lives as rank 0 of this attempt.
+        RunFailed: another live process is rank 0 of this attempt.
     """
     folder = layout.meetings(place.key)
     claim = acquire(folder, TIMEOUT.total_seconds())
@@ -285,10 +285,10 @@ def host_ranks(layout: Layout, place: JobRank) -> Iterator[Rendezvous]:
 
 
 def find_rendezvous(layout: Layout, place: JobRank, timeout: timedelta = TIMEOUT) -> Rendezvous | None:
-    """Connect to rank 0 of this attempt of the job as soon as it lives; None where it has ended already.
+    """Connect to rank 0 of this job attempt as soon as it is alive; None if it has already ended.
 
     Raises:
-        RunFailed: rank 0 gave no sign of life for `timeout`, or another process has this place already.
+        RunFailed: rank 0 gave no sign of life for `timeout`, or another process already has this rank.
     """
     folder, deadline = layout.meetings(place.key), time.monotonic() + timeout.total_seconds()
     while not (
@@ -313,14 +313,14 @@ def find_rendezvous(layout: Layout, place: JobRank, timeout: timedelta = TIMEOUT
 
 
 def has_ended(layout: Layout, place: JobRank) -> bool:
-    """Whether rank 0 of this attempt of the job has left in good order."""
+    """Whether rank 0 of this job attempt has ended normally."""
     folder = layout.meetings(place.key)
     return not is_claimed(folder, TIMEOUT.total_seconds()) and any(folder.glob(f"*.{RELEASED}"))
 
 
 @contextmanager
 def start_ranks_here(layout: Layout, run_id: str, count: int) -> Iterator[Rendezvous]:
-    """Start the ranks 1 … count − 1 on this machine, and make sure that none outlives rank 0.
+    """Start ranks 1 … count − 1 on this machine, and make sure that none outlives rank 0.
 
     Raises:
         RunFailed: one of them ended with an error.
@@ -345,8 +345,8 @@ def start_ranks_here(layout: Layout, run_id: str, count: int) -> Iterator[Rendez
 
 @contextmanager
 def _group(store: Store, process: Process, leave: Callable[[str], None] = lambda reason: None) -> Iterator[None]:
-    """The process group of a run. It is not destroyed while a wrapped model still refers to it, which may abort the
-    process at its exit."""
+    """Form the process group of a run and destroy it afterwards, once no wrapped model refers to it any more; otherwise
+    the process may abort at exit."""
     device = default_device()
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
@@ -359,7 +359,7 @@ def _group(store: Store, process: Process, leave: Callable[[str], None] = lambda
     try:
         with _watch(store, process, leave):
             yield
-            dist.barrier()  # all have left the collectives before the first one tears its connections down
+            dist.barrier()  # all ranks leave the collectives before the first one closes its connections
     except Exception as error:
         traceback.clear_frames(error.__traceback__)
         raise
@@ -369,16 +369,16 @@ def _group(store: Store, process: Process, leave: Callable[[str], None] = lambda
 
 
 def _tell_failure(store: Store, reason: str) -> str:
-    """Let the other ranks know why this one fails; what was told first, which stays."""
+    """Tell the other ranks why this one fails; return the first reason of any rank, which is kept."""
     return store.compare_set(FAILURE, "", reason).decode()
 
 
 @contextmanager
 def _watch(store: Store, process: Process, leave: Callable[[str], None]) -> Iterator[None]:
-    """Within, this rank ends soon after another one has failed or died.
+    """End this rank soon after another one has failed or died, while the context is active.
 
-    Gloo's collectives fail where a connection is closed. NCCL's wait for their time-out, and the host in them: they are
-    aborted, and where the main thread does not leave them even so, the process ends.
+    Gloo's collectives fail when a connection is closed. NCCL's block the host until their time-out, so they are
+    aborted; if the main thread still does not leave them, the process ends.
     """
     ended = threading.Event()
     watch = _PeerWatch(store.clone(), process)  # type: ignore[attr-defined]  # its stubs lack it
@@ -407,7 +407,7 @@ def _watch(store: Store, process: Process, leave: Callable[[str], None]) -> Iter
 
 
 class _PeerWatch:
-    """Gives signs of life of a rank and, in rank 0, counts those of the others."""
+    """Heartbeat of a rank and, in rank 0, the check of the others' heartbeats."""
 
     def __init__(self, store: Store, process: Process) -> None:
         self.store = store
@@ -415,7 +415,7 @@ class _PeerWatch:
         self._counted: dict[int, tuple[int, float]] = {}
 
     def failure_of_others(self) -> str | None:
-        """Why this rank has to end; None while all live and none has failed."""
+        """Send a heartbeat; return why this rank has to end, or None while no other has failed or died."""
         try:
             self.store.add(_life(self.process.rank), 1)
             if self.process.writes:
@@ -435,10 +435,10 @@ class _PeerWatch:
 
 
 def sum_over_ranks(value: int, process: Process, device: torch.device) -> int:
-    """The sum of what the ranks say; they must ask together.
+    """Return the sum of `value` over all ranks, which must call it together.
 
-    Each hears from all others and notices where one is gone. A broadcast to a process that was killed just before may
-    wait for it until the time-out.
+    In an all-reduce every rank notices when another one is gone. A broadcast to a process that was just killed may
+    block until the time-out.
     """
     if process.count == 1:
         return value
@@ -448,7 +448,7 @@ def sum_over_ranks(value: int, process: Process, device: torch.device) -> int:
 
 
 def said_by_first(value: int, process: Process, device: torch.device) -> int:
-    """What rank 0 says in place of `value`; the ranks must ask together."""
+    """Return rank 0's `value` in all ranks, which must call it together."""
     return sum_over_ranks(value if process.writes else 0, process, device)
 
 

@@ -1,7 +1,7 @@
-"""Training runs: restore, step, log, save, stop, in all ranks together, and what a run leaves.
+"""Training runs: restore, step, log, save and stop in all ranks together, and the files of finished runs.
 
-Every rank makes the same `Trainer` and calls `fit`. Rank 0 holds the claim of the run: it alone writes metrics and
-checkpoints. `train` is rank 0's entry, `join_runs` that of the others.
+Every rank makes the same `Trainer` and calls `fit`. Only rank 0 owns the claim of the run and writes metrics and
+checkpoints. Rank 0 enters through `train`, the others through `join_runs`.
 """
 
 import os
@@ -63,7 +63,7 @@ MicroBatch = TypeVar("MicroBatch")
 
 
 def engine_class(word: EngineWord, processes: int) -> type[Engine[Any]]:
-    """The engine of a name; in one process there is nothing to split."""
+    """Return the engine class of a name; with one process always the plain `Engine`."""
     if processes == 1 or word in ("single", "ddp"):
         return Engine
     from neobert.training.zero import ZERO_ENGINES
@@ -72,9 +72,9 @@ def engine_class(word: EngineWord, processes: int) -> type[Engine[Any]]:
 
 
 def prefetch(items: Iterator[Item], depth: int = PREFETCHED_STEPS) -> Iterator[Item]:
-    """The same items, `depth` of them made ahead in a thread; an error is raised where it arose.
+    """Yield the same items, `depth` of them prepared ahead in a thread; errors are raised at the item that failed.
 
-    Close the result, or drop it, to end the thread.
+    Close or drop the generator to end the thread.
     """
     end = object()
     executor = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
@@ -90,15 +90,15 @@ def prefetch(items: Iterator[Item], depth: int = PREFETCHED_STEPS) -> Iterator[I
             pending.append(executor.submit(make))
             yield item
     finally:
-        # The garbage collector may close this in any thread, the executor's own too, which cannot wait for itself.
+        # The garbage collector may close this in any thread, even in the executor's own, which cannot join itself.
         executor.shutdown(wait=threading.get_ident() not in makers, cancel_futures=True)
 
 
 @dataclass(frozen=True)
 class TrainResult:
-    """How far an attempt came: from step `begun` to `step` of `steps`.
+    """Result of an attempt, which trained from step `begun` to `step` of `steps`.
 
-    `optimizer_state_bytes` is what this rank alone held, `compiled` whether its model was.
+    `optimizer_state_bytes` counts this rank alone; `compiled` is whether its model was compiled.
     """
 
     totals: Totals
@@ -110,7 +110,7 @@ class TrainResult:
     steps: int
 
     def machine_record(self) -> dict[str, Any]:
-        """The keys of a record that say on what the run was trained."""
+        """Return the record's keys about hardware, kernels and environment."""
         hours = self.totals.seconds / 3600 * self.execution.processes
         return {
             "gpu_hours": hours if torch.cuda.is_available() else 0.0,
@@ -126,7 +126,7 @@ class TrainResult:
 class Trainer(ABC, Generic[MicroBatch]):
     """A training run in one rank: model, data and optimizer at some step of `stage`.
 
-    Subclasses set `model`, `engine` and `stage`, and say where weights and data come from.
+    Subclasses set `model`, `engine` and `stage`, and provide weights and data.
     """
 
     model: torch.nn.Module
@@ -152,29 +152,29 @@ class Trainer(ABC, Generic[MicroBatch]):
 
     @abstractmethod
     def begin(self) -> None:
-        """Give model and optimizer the values that they start from."""
+        """Set model and optimizer to their initial values."""
 
     @abstractmethod
     def restore_data(self, state: Mapping[str, Any]) -> None:
-        """Let the data continue from where `state` was taken."""
+        """Continue the data from `state`."""
 
     @abstractmethod
     def data(self) -> Iterator[StepBatches[MicroBatch]]:
-        """This rank's share of every step that is left."""
+        """Yield this rank's share of every remaining step."""
 
     @abstractmethod
     def heldout_scores(self) -> dict[str, Any]:
-        """What the curve notes of held-out data: `heldout_loss` in nats at least."""
+        """Return the scores on held-out data for the metrics, at least `heldout_loss` in nats."""
 
     def compile(self, began_compiled: bool | None) -> None:
-        """Compile the model where that is wanted; `began_compiled` is what earlier attempts did, None at the start."""
+        """Compile the model if requested. `began_compiled`: whether earlier attempts did; None in the first."""
 
     def fit(self, stop: StopRequest, claim: Claim | None, folder: Path) -> TrainResult:
-        """Train to the end of the stage, or until a rank is asked to stop; all ranks save after the same steps.
+        """Train to the end of the stage, or until any rank is asked to stop; all ranks save after the same steps.
 
         Args:
-            claim: None in all ranks but the first.
-            folder: gets the metrics of this attempt, and a trace where one is wanted.
+            claim: None in all ranks but rank 0.
+            folder: for the metrics of this attempt and, if requested, its trace.
 
         Raises:
             ClaimLost: another process owns the run now.
@@ -196,11 +196,11 @@ class Trainer(ABC, Generic[MicroBatch]):
                 log.note(taken)
                 stopping = stop.requested if self.process.count == 1 else taken.stop
                 if step % execution.checkpoint_interval_steps == 0 or step in self.milestones or stopping:
-                    taken.measured()  # what is not finite is not saved
+                    taken.measured()  # raises if not finite, before anything is saved
                     log.write()
                     self._save_together(step, claim)
             if stopping:
-                stop.request()  # where another rank was asked, this one is from now on
+                stop.request()  # the request may have come from another rank
             log.write()
             if step == self.stage.steps:
                 log.note_heldout_loss(step)
@@ -208,10 +208,10 @@ class Trainer(ABC, Generic[MicroBatch]):
             return TrainResult(self.totals, execution, held, self.compiled, begun, step, self.stage.steps)
 
     def restore(self) -> int:
-        """Continue from the newest valid checkpoint, else from where the stage begins; the number of steps done.
+        """Continue from the newest valid checkpoint, else from the stage's beginning; return the number of steps done.
 
-        What began compiled goes on compiled, and what did not does not: on a CPU the same bits come out of it. On CUDA
-        gradients of embeddings and of flash attention are added in any order, unless the run is `deterministic`.
+        A run that began compiled resumes compiled, and an eager one eagerly, so resuming is bit-exact on a CPU. On CUDA
+        gradients of embeddings and flash attention are summed in any order, unless the run is `deterministic`.
         """
         checkpoint = self.newest_checkpoint(self.checkpoints)
         if checkpoint is None:
@@ -228,13 +228,13 @@ class Trainer(ABC, Generic[MicroBatch]):
         return checkpoint.step
 
     def newest_checkpoint(self, folder: Path) -> Checkpoint | None:
-        """What rank 0 finds and verifies, for all ranks."""
+        """Return the checkpoint that rank 0 has found and verified, in all ranks."""
         found = checkpoints.newest(folder) if self.process.writes else None
         step = said_by_first(-1 if found is None else found.step, self.process, self.device)
         return None if step < 0 else found or Checkpoint(checkpoints.folder_of(folder, step), step)
 
     def learning_rate(self, step: int) -> float:
-        """The rate of a step of this stage."""
+        """Return the learning rate of a step of this stage."""
         return learning_rate(
             step,
             peak=self.optimization.peak_learning_rate,
@@ -246,7 +246,7 @@ class Trainer(ABC, Generic[MicroBatch]):
         )
 
     def steps(self, done: int, stop: StopRequest | None = None) -> Iterator[Step]:
-        """The steps of the stage that are left, counted in the totals; `stop` as `training_steps` has it."""
+        """Train the remaining steps, add them to the totals, and yield each; `stop` as in `training_steps`."""
         for step in training_steps(
             self.engine,
             prefetch(self.data()),
@@ -263,12 +263,12 @@ class Trainer(ABC, Generic[MicroBatch]):
             yield step
 
     def count_compile_seconds(self) -> None:
-        """Shapes that come for the first time are compiled within a step."""
+        """Add the time spent compiling since the last call, as new shapes are compiled within a step."""
         before, self._compile_seconds = self._compile_seconds, compile_seconds()
         self.totals.compile_seconds += self._compile_seconds - before
 
     def _save_together(self, step: int, claim: Claim | None) -> None:
-        """Save in all ranks; where rank 0 cannot, the others learn it instead of hanging."""
+        """Save in all ranks; if rank 0 fails, the others raise instead of hanging."""
         saved = False
         try:
             self.save(step, claim)
@@ -279,7 +279,7 @@ class Trainer(ABC, Generic[MicroBatch]):
             raise RunFailed(f"the first process could not save step {step}")
 
     def save(self, step: int, claim: Claim | None) -> None:
-        """Write a checkpoint and drop what retention does not keep. All ranks take part, who has the claim writes.
+        """Write a checkpoint and prune old ones. All ranks take part; the owner of the claim writes.
 
         Raises:
             ClaimLost: another process owns the run now.
@@ -293,15 +293,15 @@ class Trainer(ABC, Generic[MicroBatch]):
 
     @property
     def milestones(self) -> frozenset[int]:
-        """Steps whose checkpoints stay."""
+        """Steps whose checkpoints are kept."""
         return milestones(self.stage.steps)
 
 
 @dataclass
 class _MetricsLog:
-    """The metrics of an attempt, one JSON line each; without a path none are written or computed.
+    """Metrics of an attempt as JSON lines; without a path nothing is computed or written.
 
-    A step's line is written when the next step is under way, so that the device need not wait for the host.
+    A step's line is written once the next step has been launched, so that the device need not wait for the host.
     """
 
     path: Path | None
@@ -309,7 +309,7 @@ class _MetricsLog:
     pending: Step | None = None
 
     def note(self, step: Step) -> None:
-        """A thinned-out curve of the loss, the same wherever attempts began, and the held-out loss at milestones."""
+        """Log a subset of steps that does not depend on where attempts began, and the held-out loss at milestones."""
         self.write()
         steps = self.trainer.stage.steps
         if step.number % max(1, steps // LOGGED_STEPS) == 0 or step.number in (1, steps):
@@ -319,7 +319,7 @@ class _MetricsLog:
             self.note_heldout_loss(step.number)
 
     def write(self) -> None:
-        """Write the line that is pending."""
+        """Write the pending line."""
         step, self.pending = self.pending, None
         if step is None or self.path is None:
             return
@@ -351,10 +351,10 @@ def train(
 ) -> TrainResult:
     """Train a run to its end: in this process, with the other ranks of its job, or with ranks started here.
 
-    `make_trainer` gets the run with as many processes as there are ranks.
+    `make_trainer` is called with the actual number of ranks in the run's execution.
 
     Raises:
-        Stopped: `stop` was requested before the end; all that was done is saved.
+        Stopped: `stop` was requested before the end; all progress is saved.
     """
     folder = layout.trained(run_file.id)
     (folder / "checkpoints").mkdir(exist_ok=True)
@@ -381,11 +381,11 @@ def train(
 
 
 def join_runs(layout: Layout, place: JobRank, stop: StopRequest, timeout: timedelta = TIMEOUT) -> int:
-    """Non-zero ranks: join every run that rank 0 starts, until it says that all is done; the exit code.
+    """Join every run that rank 0 starts, until it announces the end; return the exit code. For non-zero ranks.
 
-    What all ranks agree on (a loss that is not finite, a save that failed) ends a run, not this process. Any other
-    error does: only its end closes the connections, without which the others would wait for it until their time-out.
-    A request to stop is told to the others within a step, and ignored between runs: rank 0 ends all.
+    Errors that all ranks agree on (a loss that is not finite, a failed save) end the run, but not this process. Any
+    other error ends the process, because only that closes its connections; the others would wait for their time-out.
+    A stop request reaches the other ranks within a step. Between runs it is ignored, since rank 0 decides when to end.
     """
     try:
         rendezvous = find_rendezvous(layout, place, timeout)
@@ -417,11 +417,11 @@ def _join_run(layout: Layout, rendezvous: Rendezvous, run: StartedRun, stop: Sto
 
 
 def last_checkpoint(layout: Layout, run_id: str) -> Checkpoint:
-    """What a finished stage of pre-training or contrastive fine-tuning ended with.
+    """Return the last checkpoint of a finished stage of pre-training or contrastive fine-tuning.
 
     Raises:
-        DamagedFile: that is damaged or gone. It and the record are set aside, so that the run goes on from the newest
-            checkpoint before it; an earlier one never stands for the last.
+        DamagedFile: it is damaged or gone. It and the record are set aside, so that the run resumes from the newest
+            checkpoint before it; an earlier checkpoint never replaces the last one.
     """
     folder = layout.trained(run_id)
     steps = read_run_file(folder).run.total
@@ -431,7 +431,7 @@ def last_checkpoint(layout: Layout, run_id: str) -> Checkpoint:
         return Checkpoint(path, steps)
     claim = acquire(layout.claims(run_id))
     if claim is not None:
-        with claim:  # looked at again: somebody may have trained it meanwhile
+        with claim:  # check again: another process may have trained it meanwhile
             damaged = [] if checkpoints.is_valid(path) else [folder / "done.json", path]
             for each in filter(os.path.lexists, damaged):
                 set_aside(each, f"{path}, the last checkpoint, does not match its checksums")
@@ -443,9 +443,9 @@ def last_checkpoint(layout: Layout, run_id: str) -> Checkpoint:
 
 
 def merge_metrics(folder: Path) -> list[dict[str, Any]]:
-    """One metrics.jsonl of all attempts: of lines for the same step the last attempt's counts.
+    """Merge the metrics of all attempts into one metrics.jsonl; for each step the last attempt's line is kept.
 
-    Files with damaged lines are set aside and go in without them.
+    Files with damaged lines are set aside, and their other lines are merged.
     """
     lines: dict[tuple[int, bool], Any] = {}
     for path in sorted((folder / "attempts").glob("*/metrics.jsonl")):
@@ -458,5 +458,5 @@ def merge_metrics(folder: Path) -> list[dict[str, Any]]:
 
 
 def training_loss(metrics: list[dict[str, Any]], steps: int) -> float | None:
-    """The loss of the last step; None where its line was damaged."""
+    """Return the loss of the last step; None if its line was damaged."""
     return next((line["loss"] for line in metrics if line["step"] == steps and "loss" in line), None)
