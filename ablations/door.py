@@ -1,14 +1,14 @@
-"""The Python door: variants, models and runs for notebooks and programs, `import neobert` forwards to it.
+"""The Python interface: variants, models and runs for notebooks and programs. `import neobert` forwards to it.
 
-    neobert.variants()["M7"].delta()                    what M7 changes of its parent, with sources
+    neobert.variants()["M7"].delta()                    the differences between M7 and its parent
     neobert.build("M7")                                 the model with its initial weights
-    run = neobert.train("M9", scale="smoke", steps=50)  pre-training; the same call resumes or finds what is done
+    run = neobert.train("M9", scale="smoke", steps=50)  pre-training; the same call resumes or finds a finished run
     run.loss, run.metrics, run.evaluate("cola"), run.export("hf", "folder")
     neobert.load_records("runs")                        every record below a folder of runs as a frame
 
-All of it goes through the plan, the run files and the workers of `ablations/run.py`: the same specifications, ids and
-folders, so that a run which one of them has begun or finished is found by the other. pandas and torch are imported
-by what needs them.
+All functions use the plan, the run files and the workers of `ablations/run.py`. Specifications, ids and folders are
+the same, so each finds the runs that the other has started or finished. pandas and torch are imported only by the
+functions that need them.
 """
 
 import argparse
@@ -50,10 +50,10 @@ READOUTS: Literal["readouts"] = "readouts"
 
 
 def variants(ladder: str | Path | None = None) -> dict[str, Variant]:
-    """The ladder and its named alternatives by name: a `Variant` has `recipe`, `parent`, `modifications`, `delta()`.
+    """Return the ladder and its alternatives by name: a `Variant` has `recipe`, `parent`, `modifications`, `delta()`.
 
     Variants of designs, rates and budgets are made from their names: `train("M9-norm")`, `train("M4@rate4e-3")`. Here
-    and in all functions `ladder` is a ladder of one's own, a Python file, as `--ladder` takes it; None the paper's.
+    and in all functions `ladder` is the Python file of your own ladder, as for `--ladder`; None means the paper's.
 
     Raises:
         MissingData, ValueError: there is no such file, or it declares no ladder.
@@ -69,10 +69,11 @@ def build(
     data: str | Path | None = None,
     ladder: str | Path | None = None,
 ) -> "nn.Module":
-    """The masked language model of a variant at a scale, with the initial weights of a seed: a plain `nn.Module`, in
-    training mode, of the class that is trained (`neobert.model.heads.MaskedLanguageModel`).
+    """Build the masked language model of a variant at a scale, with the initial weights of a seed.
 
-    `data` decides nothing but the size of the vocabulary, where the source trains its tokenizers.
+    Returns a plain `nn.Module` in training mode, of the class that is trained
+    (`neobert.model.heads.MaskedLanguageModel`). `data` only determines the size of the vocabulary, if the source
+    trains its tokenizers.
 
     Raises:
         ValueError: there is no such variant or scale.
@@ -99,21 +100,22 @@ def train(
     ladder: str | Path | None = None,
     track: TrackerName | None = None,
 ) -> "TrainedVariant":
-    """Pre-train a variant on this machine, all stages, as `ablations/run.py --stages pretrain` does: what is done is
-    not done again, and what was interrupted goes on.
+    """Pre-train all stages of a variant on this machine, as `ablations/run.py --stages pretrain` does.
+
+    Finished runs are not repeated, and interrupted ones are resumed.
 
     Args:
         data: synthetic (the default below the paper's scale), hub, or a folder, as `--data`.
         runs: the folder of runs.
-        track: tensorboard, trackio or wandb: the run is followed there, offline, below `runs`/tracking.
-        workers: processes side by side; None stands for what the machine holds.
-        steps: of the first stage, with a schedule that ends there; other stages have the same share of theirs. It is
-            the variant with a share of the steps: 50 of 5,000 are `M9@steps0.01`. None stands for all.
+        track: tensorboard, trackio or wandb; logs metrics there, offline, below `runs`/tracking.
+        workers: number of parallel processes; None means as many as the machine has room for.
+        steps: number of steps of the first stage, with a schedule that ends there; other stages take the same share
+            of theirs. 50 of 5,000 steps is the variant `M9@steps0.01`. None means all steps.
 
     Raises:
-        ValueError: there is no such variant or scale, or no share of the steps has so many.
+        ValueError: there is no such variant or scale, or no share of the steps has this number of steps.
         MissingData: the data are not there.
-        RunFailed: training failed, or was asked to stop; the same call goes on.
+        RunFailed: training failed or was stopped; the same call resumes.
     """
     own = _ladder(ladder)
     with ladders.using(own):
@@ -124,11 +126,11 @@ def train(
 
 
 def load_records(runs: str | Path = "runs") -> "pd.DataFrame":
-    """Every record below a folder of runs, one row a record: kind, id, state, variants, scale, data and seed
-    first, then each fact in a column of its own, `scores.score` or `config.recipe.model.width`; lists stay lists.
+    """Load every record below a folder of runs as a frame with one row per record.
 
-    A file that cannot be read is left out with a warning. The reports read the same files, but check them
-    (`reports.evidence.read_evidence`).
+    The first columns are kind, id, state, variants, scale, data and seed, then one column per fact, such as
+    `scores.score` or `config.recipe.model.width`; lists stay lists. Files that cannot be read are left out with a
+    warning. The reports read the same files, but check them (`reports.evidence.read_evidence`).
 
     Raises:
         MissingData: the folder is not there.
@@ -148,8 +150,10 @@ def load_records(runs: str | Path = "runs") -> "pd.DataFrame":
 
 @dataclass(frozen=True)
 class TrainedVariant:
-    """A variant that was pre-trained with one seed. `stages` are the specifications of its runs, the last one's weights
-    are what `evaluate` and `export` use."""
+    """A variant that was pre-trained with one seed.
+
+    `stages` are the specifications of its runs; `evaluate` and `export` use the weights of the last one.
+    """
 
     name: str
     workspace: Workspace
@@ -162,12 +166,12 @@ class TrainedVariant:
 
     @property
     def id(self) -> str:
-        """That of the last stage."""
+        """The id of the last stage."""
         return self.stages[-1].id
 
     @property
     def folder(self) -> Path:
-        """That of the last stage: run.json, checkpoints, metrics.jsonl, done.json."""
+        """The folder of the last stage, with run.json, checkpoints, metrics.jsonl and done.json."""
         return self.workspace.layout.root / self.stages[-1].folder
 
     @cached_property
@@ -177,15 +181,15 @@ class TrainedVariant:
 
     @property
     def loss(self) -> float:
-        """The loss on the held-out documents of its own corpus, in nats a predicted token."""
+        """The loss on the held-out documents of its own corpus, in nats per predicted token."""
         loss = self.stages[-1].heldout_loss(self.record["scores"]["heldout_loss"])
         assert loss is not None, self.folder
         return loss
 
     @property
     def metrics(self) -> "pd.DataFrame":
-        """One row a logged step: stage (from 1), step, loss, learning_rate, gradient_norm, tokens_per_second, seconds,
-        …, and heldout_loss at the milestones. Losses are in nats a predicted token."""
+        """One row per logged step: stage (from 1), step, loss, learning_rate, gradient_norm, tokens_per_second,
+        seconds, …, and heldout_loss at the milestones. Losses are in nats per predicted token."""
         import pandas as pd
 
         rows: dict[tuple[int, int], dict[str, Any]] = {}
@@ -196,11 +200,12 @@ class TrainedVariant:
         return pd.DataFrame(list(rows.values()))
 
     def evaluate(self, *names: str) -> "pd.DataFrame":
-        """Fine-tune and score on GLUE tasks by their names, every point of the variant's grid once, with transfer from
-        MNLI where the task starts there; `readouts` asks about held-out text. None stands for all tasks.
+        """Fine-tune on the named GLUE tasks, every point of the variant's grid once, and return the scores.
 
-        One row a point of the grid: task, batch_size, learning_rate, weight_decay, trial, state, score (0..1, on the
-        validation set); of readouts one a readout and corpus: readout, corpus, value.
+        Tasks that start from MNLI run it first. `readouts` measures readouts on held-out text. No name means all tasks.
+
+        One row per point of the grid: task, batch_size, learning_rate, weight_decay, trial, state, score (0..1, on the
+        validation set); for readouts, one row per readout and corpus: readout, corpus, value.
 
         Raises:
             ValueError: there is no such task.
@@ -235,12 +240,13 @@ class TrainedVariant:
         return pd.DataFrame(rows)
 
     def export(self, target: Target, out: str | Path) -> Path:
-        """Write the last checkpoint to a new folder for transformers ("hf"), sentence-transformers or ONNX, checked
-        against the run, as `python -m neobert.export` does; returns the folder.
+        """Export the last checkpoint to a new folder for transformers ("hf"), sentence-transformers or ONNX.
+
+        The export is compared with the run, as by `python -m neobert.export`. Returns the folder.
 
         Raises:
             ValueError: there is no such target, the folder exists, or a package is missing.
-            ParityOff: the export does not compute what the run computes.
+            ParityOff: the outputs of the export differ from those of the run.
         """
         if target not in get_args(Target):
             raise ValueError(f"there is no target {target!r}: {did_you_mean(target, get_args(Target))}")
@@ -261,7 +267,7 @@ def _open(
     track: str | None = None,
     dry_run: bool = False,
 ) -> Workspace:
-    """What run.py opens with the same values as flags."""
+    """Open the workspace that run.py opens with the same values as flags."""
     known = (*OFFERED_SCALES, *ladders.current().scales)
     if scale not in known:
         raise ValueError(f"there is no scale {scale!r}: {did_you_mean(str(scale), known)}")
@@ -275,7 +281,7 @@ def _open(
 
 
 def _whole(name: str, value: int, read: Callable[[str], int]) -> int:
-    """A value as the flag of the same name takes it."""
+    """Convert a value as the flag of the same name does."""
     try:
         return read(str(value))
     except argparse.ArgumentTypeError as error:
@@ -296,7 +302,7 @@ def _one(name: str) -> Variant:
 
 
 def _with_steps(name: str, steps: int, workspace: Workspace) -> str:
-    """The name of a variant with so many steps in its first stage."""
+    """Return the name of the variant with this number of steps in its first stage."""
     variant, scale, vocabulary = _one(name), workspace.options.scale, vocabulary_of(workspace.source)
     base, at_rate, rate = variant.name.rpartition(rates.MARK) if rates.MARK in variant.name else (variant.name, "", "")
     if base not in ladders.variants():
@@ -309,7 +315,9 @@ def _with_steps(name: str, steps: int, workspace: Workspace) -> str:
     if steps == whole:
         return name
     thousandths = 1000 * steps // whole
-    shares = [share / 1000 for share in (thousandths + 1, thousandths) if 0 < share < 1000]  # of equal ones the least
+    shares = [
+        share / 1000 for share in (thousandths + 1, thousandths) if 0 < share < 1000
+    ]  # for equal step counts the smaller
     near = {of(_one(each)): each for each in (f"{base}{budgets.MARK}{share:g}{at_rate}{rate}" for share in shares)}
     if steps not in near:
         raise ValueError(
@@ -320,7 +328,7 @@ def _with_steps(name: str, steps: int, workspace: Workspace) -> str:
 
 
 def _carry_out(workspace: Workspace, row: PlanRow) -> None:
-    """Run what the row misses."""
+    """Run what is missing of the row."""
     code = carry_out(workspace, [row], lambda: None)
     if code == EXIT_DONE:
         return

@@ -1,7 +1,7 @@
-"""The ladder M0 … M10 of arXiv 2502.19587. Only here do numbers of the paper's recipe stand.
+"""The ladder M0 … M10 of arXiv 2502.19587, the only module with numbers of the paper's recipe.
 
-Each number carries its source: "§" and tables are the paper's (v1 numbering), "code" is the authors' released
-repository at ed75b68. Where the two contradict each other the choice is marked, and the other value is a variant with
+Each number has its source beside it: "§" and tables refer to the paper (v1 numbering), "code" to the authors' released
+repository at ed75b68. Where the two contradict each other, the choice is marked and the other value is a variant with
 an @ in its name.
 """
 
@@ -54,30 +54,30 @@ GLUE_PROTOCOL = FineTuning(
     warmup_fraction=0.06,  # code glue/train.py
     decay_fraction=0.9,  # code glue/train.py: linear decay ends at 90 % of the steps
     floor_fraction=0.1,  # code glue/train.py: and stays at 10 % of the peak
-    evaluation_interval_steps=500,  # App. C: every min(500, len(dataloader) / 10) steps (M10@interval: the code's rule)
+    evaluation_interval_steps=500,  # App. C: every min(500, len(dataloader) / 10) steps (M10@interval: code)
     evaluations_per_epoch=10,  # App. C
     patience_evaluations=15,  # App. C
     precision="bf16",  # the code trains in fp16 on V100s; bf16 needs no loss scaling
     epoch_counted_in="steps",  # App. C; the code counts examples (M10@interval)
-    weight_decay_on="all",  # not stated; the code spares biases (M10@biases)
-    transferred="encoder",  # App. C names the checkpoint alone; the code takes the layer dense along (M10@dense)
-    decisive_metric="mean",  # App. C averages two metrics; the code watches the first (M10@metric)
+    weight_decay_on="all",  # not stated; the code excludes biases (M10@biases)
+    transferred="encoder",  # App. C only names the checkpoint; the code also transfers the layer dense (M10@dense)
+    decisive_metric="mean",  # App. C averages two metrics; the code uses the first (M10@metric)
 )
 
 CONTRASTIVE_PROTOCOL = Contrastive(
     steps=2000,  # App. D.2: more steps gain little
-    texts_per_step=128,  # code conf/finetuning.yaml, of each process; its job script has 32 (M9@contrastive-code)
-    warmup_steps=2000,  # code conf/scheduler: so the rate rises all the way
+    texts_per_step=128,  # code conf/finetuning.yaml, per process; its job script has 32 (M9@contrastive-code)
+    warmup_steps=2000,  # code conf/scheduler: so the rate rises in all steps
     decay_steps=50_000,  # code conf/scheduler: never reached
     temperature=0.07,  # §5.2.1 and App. D.2
     sampling_exponent=0.5,  # App. D.2; the code's job script has 0.1 (M9@contrastive-code)
-    most_negatives=None,  # code contrastive/datasets.py: as many as a data set has
+    most_negatives=None,  # code contrastive/datasets.py: all that a data set has
     false_negatives="left_out",  # §5.2.1: none is the positive; the code keeps its copies (M9@contrastive-code)
-    similar_above=4,  # code contrastive/datasets.py, as meant: its filter has no effect (M9@contrastive-code)
-    reduction="mean",  # not stated; the code has the sum, which the clipping then scales down (M9@contrastive-code)
+    similar_above=4,  # code contrastive/datasets.py, as intended: its filter has no effect (M9@contrastive-code)
+    reduction="mean",  # not stated; the code uses the sum, which clipping then scales down (M9@contrastive-code)
     max_tokens=1024,  # code conf/tokenizer max_length
     pooling="mean",  # §5.2
-    instructed="queries",  # App. D.3, Table 7: one a data set; the code's trainer adds none (M9@contrastive-code)
+    instructed="queries",  # App. D.3, Table 7: one per data set; the code's trainer adds none (M9@contrastive-code)
     optimization=Optimization(
         optimizer="adamw",  # code conf/optimizer/adamw.yaml
         beta1=0.9,  # code conf/optimizer/adamw.yaml
@@ -120,9 +120,9 @@ M0 = Variant(
                 feedforward="gelu",  # Table 2
                 norm="layer_norm",  # Table 2, before the block
                 norm_epsilon=1e-8,  # code conf/model/bert.yaml
-                attention_window=0,  # every token sees its whole document
+                attention_window=0,  # every token attends to its whole document
                 global_every=1,  # in every block
-                local_rotary_base=None,  # so no block is local
+                local_rotary_base=None,  # no block is local
                 dropout=0,  # code: conf says 0.1 under a name the model ignores, so M0 was trained without (M0@dropout)
                 initialization=Initialization(
                     distribution="uniform",  # code model.py
@@ -160,7 +160,7 @@ M0 = Variant(
                     tokens_per_step=131_072,  # Table 2; code 2 GPUs × 128 × 512
                     steps=1_000_000,  # §4
                     warmup_steps=2_000,  # §3.3
-                    stable_steps=0,  # the rate falls right behind the warm-up
+                    stable_steps=0,  # the rate decays directly after the warm-up
                     decay_steps=900_000,  # §3.3: 90 % of the steps
                     mixture=(Subset(minimum_tokens=0, share=1.0),),
                 ),
@@ -170,7 +170,7 @@ M0 = Variant(
         ),
         finetuning=GLUE_PROTOCOL,
         grid=LIMITED_GRID,
-        checkpoints="last_stage",  # Figure 1 shows one bar a model
+        checkpoints="last_stage",  # Figure 1 shows one bar per model
         embedding=EMBEDDING_PROTOCOL,
     ),
 )
@@ -436,7 +436,7 @@ PUBLISHED = Path(__file__).resolve().parents[1] / "reports" / "published"
 PRINTED_AS = {"M10": "NeoBERT"}  # caption of Table 3: the two checkpoints under the larger grid
 
 
-# What designs switch on and off, in the order of the ladder, in which it is applied
+# The factors of designs, in the order of the ladder. They are applied in this order.
 
 _DISCARDED = "the paper discarded it, so that M9 does not hold it and it cannot be left out"
 

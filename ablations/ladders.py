@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 PAPERS = "ablations.ladder"
 OFFERED_SCALES = ("smoke", "laptop", "proxy", "paper")
-"""The scales that commands take under every ladder."""
+"""The scales that commands offer with every ladder."""
 REFUSED_NAME = re.compile(r"\.\.|\s|@(steps|rate)|^F:|^all$|^$")
-"""What commands read otherwise: ranges, shares of the steps, rates, cells of factorials."""
+"""Names with another meaning in commands: ranges, shares of the steps, rates, cells of factorials."""
 SOURCE_NAME = re.compile(r"\w[^`$\\\n]*")
 SCALE_NAME = re.compile(r"[a-z][a-z0-9_-]*")
 HASH_DIGITS = 12
@@ -42,13 +42,13 @@ HASH_DIGITS = 12
 
 @dataclass(frozen=True, eq=False)
 class Ladder:
-    """Variants by name in the order of declaration, and what goes with them.
+    """Variants by name in the order of declaration, and their settings.
 
-    `given` is what --ladder named, empty for the paper's; `title` stands above its reports. `scales` are those that it
-    adds to the common ones. External models are measured as `root` is. `sample` is pre-trained by sweeps where nothing
-    is trained yet. `published` is a folder of CSV files with numbers to compare with, `published_as` what sentences
-    call the work that prints them, `printed_as` the names that variants have there. `code` is the content of the file
-    of a ladder of one's own.
+    `given` is the value of --ladder, empty for the paper's ladder; `title` is the heading of its reports. `scales` are
+    added to the common ones. External models are measured with the recipe of `root`. Sweeps pre-train `sample` if
+    nothing is trained yet. `published` is a folder of CSV files with numbers to compare with, `published_as` the name
+    of their source in sentences, `printed_as` the names of variants in that source. `code` is the content of the file
+    of a user's own ladder.
     """
 
     given: str
@@ -71,17 +71,17 @@ class Ladder:
 
     @property
     def flag(self) -> str:
-        """What commands need to use it, with a space before it; empty for the paper's."""
+        """The flag that selects this ladder, after a space; empty for the paper's."""
         return f" --ladder {self.given}" if self.given else ""
 
     @property
     def published_source(self) -> str:
-        """The work that prints the published numbers, without an article."""
+        """The source of the published numbers, without an article."""
         return self.published_as.removeprefix("the ")
 
     @property
     def not_kept(self) -> str:
-        """What variants are called that are not kept."""
+        """The word for variants that are not kept."""
         return "not kept" if self.given else "discarded"
 
     @cached_property
@@ -96,12 +96,12 @@ class Ladder:
 
     @cached_property
     def root(self) -> "Variant":
-        """The baseline, with which the way to the last kept variant begins."""
+        """The baseline: the first variant in the lineage of the last kept one."""
         return self.variants[self.end.lineage()[0]]
 
     @cached_property
     def whole(self) -> "Variant":
-        """The last variant on that way that changes pre-training: what designs leave modifications out of."""
+        """The last variant in that lineage that changes pre-training; designs leave out its modifications."""
         way = [self.variants[name] for name in reversed(self.end.lineage())]
         changed = (each for each in way if each.parent and each.parent.recipe.pretraining != each.recipe.pretraining)
         return next(changed, self.root)
@@ -114,22 +114,22 @@ class Ladder:
 
     @cached_property
     def factors(self) -> "Mapping[str, Factor]":
-        """What designs switch on and off: the factors declared, or each modification on its own."""
+        """The factors of designs: the declared ones, or else one per modification."""
         return _factors_of(self) if self.declared_factors is None else self.declared_factors
 
     @property
     def labels(self) -> dict[str, str]:
-        """What run files say of it; nothing of the paper's."""
+        """The labels of this ladder in run files; empty for the paper's."""
         return {"ladder": self.name, "ladder_sha256": hashlib.sha256(self.code).hexdigest()} if self.given else {}
 
     def is_named(self, label: str | None, layout: "Layout") -> bool:
-        """Whether a run's label names this ladder's file, or the one of which it is the copy beside the runs."""
+        """Return whether a run's label names this ladder's file, or the file that it is a stored copy of."""
         if not self.given or label is None:
             return self.name == (label or "")
         return self.name in (label, layout.ladder(label, self.labels["ladder_sha256"][:HASH_DIGITS]).name)
 
     def keep(self, layout: "Layout") -> None:
-        """Write the file of one's own ladder beside the runs that are planned from it."""
+        """Store a copy of a user's own ladder beside the runs that are planned from it."""
         from neobert.files import replace_file
 
         if self.given:
@@ -143,30 +143,30 @@ _papers: list[Ladder] = []
 
 
 def current() -> Ladder:
-    """The ladder in use: the paper's unless `using` says otherwise."""
+    """Return the ladder in use: the paper's, unless inside `using`."""
     return _used.get() or papers()
 
 
 def papers() -> Ladder:
-    """The ladder of the paper."""
+    """Return the ladder of the paper."""
     if not _papers:
         _papers.append(_ladder_of(importlib.import_module(PAPERS), ""))
     return _papers[0]
 
 
 def variants() -> "dict[str, Variant]":
-    """Every variant of the ladder in use by name, in the order of declaration."""
+    """Return all variants of the ladder in use by name, in the order of declaration."""
     return current().variants
 
 
 def ladder() -> "dict[str, Variant]":
-    """The same without alternatives (with an @)."""
+    """Return the variants of the ladder in use without alternatives (with an @ in their names)."""
     return current().steps
 
 
 @contextmanager
 def using(own: Ladder | None) -> Iterator[None]:
-    """Within, commands know this ladder; None stands for the one that is in use anyway."""
+    """Use this ladder within the context; None keeps the current one."""
     token = _used.set(own or _used.get())
     try:
         yield
@@ -178,24 +178,24 @@ def using(own: Ladder | None) -> Iterator[None]:
 
 
 def add_ladder_flag(parser: argparse.ArgumentParser) -> None:
-    """--ladder."""
+    """Add --ladder."""
     parser.add_argument(
         "--ladder", metavar="FILE.py", help="a ladder of your own, or the name of its module (default: the paper's)"
     )
 
 
 def add_scale_flag(parser: argparse.ArgumentParser, text: str) -> None:
-    """--scale, whose value `on_ladder` checks, as a ladder may have scales of its own."""
+    """Add --scale. `on_ladder` checks its value, because a ladder can have scales of its own."""
     parser.add_argument("--scale", default="smoke", metavar=f"{{{','.join(OFFERED_SCALES)}}}", help=text)
     parser.set_defaults(offered_scales=OFFERED_SCALES)
 
 
 def on_ladder(options: argparse.Namespace, action: Callable[[argparse.Namespace], int]) -> Callable[[], int]:
-    """The action on the ladder that the flags name.
+    """Return a function that runs the action with the ladder that the flags name.
 
-    It raises:
+    The function raises:
         MissingData: there is no such file or module.
-        ValueError: it declares no ladder, or the scale that is asked for is none.
+        ValueError: it declares no ladder, or there is no such scale.
     """
 
     def act() -> int:
@@ -222,11 +222,11 @@ def refuse_scale(scale: str, known: Collection[str]) -> None:
 
 
 def load(given: str) -> Ladder:
-    """The ladder of a file, or of a module by its name.
+    """Load a ladder from a file, or from a module by its name.
 
     Raises:
         MissingData: there is no such file or module.
-        ValueError: it cannot be run, or what it declares is no ladder.
+        ValueError: it cannot be run, or does not declare a valid ladder.
     """
     if given == PAPERS:
         return papers()
@@ -242,7 +242,7 @@ def _run_file(path: Path, given: str) -> Ladder:
         raise MissingData(f"--ladder {given}: {error.strerror}: name a Python file") from error
     module = ModuleType(f"ladder_{path.stem}", None)
     module.__file__ = str(path)
-    sys.modules[module.__name__] = module  # dataclasses look themselves up
+    sys.modules[module.__name__] = module  # dataclasses look up their module
     with _told(given, str(path)):
         exec(compile(code, str(path), "exec"), vars(module))
         return _ladder_of(module, given, code)
@@ -263,7 +263,7 @@ def _import_module(given: str) -> Ladder:
 
 @contextmanager
 def _told(given: str, path: str) -> Iterator[None]:
-    """What running a file raises, as a sentence with its line."""
+    """Turn exceptions of a ladder file into a ValueError with file and line."""
     try:
         yield
     except SyntaxError as error:
@@ -277,7 +277,7 @@ def _told(given: str, path: str) -> Iterator[None]:
 
 
 def _ladder_of(module: ModuleType, given: str, code: bytes = b"") -> Ladder:
-    """What a module declares, checked."""
+    """Return the ladder that a module declares, after checking it."""
     from ablations import ladder as common
 
     declared = _variants_of(module)
@@ -295,7 +295,7 @@ def _ladder_of(module: ModuleType, given: str, code: bytes = b"") -> Ladder:
     others |= {name: value for name, value in vars(module).items() if name in others}
     if others["PUBLISHED"] is not None:
         others["PUBLISHED"] = Path(module.__file__ or "").parent / str(others["PUBLISHED"])
-        if not given and not others["PUBLISHED"].is_dir():  # a wheel holds no reports
+        if not given and not others["PUBLISHED"].is_dir():  # a wheel does not contain reports
             others["PUBLISHED"] = None
     _refuse_other_kinds(declared, others)
     return Ladder(
@@ -341,7 +341,7 @@ def _variants_of(module: ModuleType) -> "dict[str, Variant]":
 
 
 def _refuse_other_kinds(declared: "Mapping[str, Variant]", others: Mapping[str, Any]) -> None:
-    """Check what a ladder says beside its variants."""
+    """Check the declarations of a ladder other than its variants."""
     from ablations.scales import Rules
     from ablations.variant import Factor
     from neobert.glue.tasks import TASKS
@@ -371,7 +371,7 @@ def _refuse_other_kinds(declared: "Mapping[str, Variant]", others: Mapping[str, 
 
 
 def _factors_of(own: Ladder) -> "dict[str, Factor]":
-    """One factor a modification, as far as it can be added to the root or left out on the way to the whole."""
+    """Return one factor per modification: whether it can be added to the root and left out of the whole."""
     from ablations.variant import Factor
 
     way = modifications_of(own.whole)
@@ -401,5 +401,5 @@ def _why_impossible(root: "Variant", modifications: "Sequence[Modification]") ->
 
 
 def modifications_of(variant: "Variant") -> "list[Modification]":
-    """Every modification from the root to a variant, in order."""
+    """Return all modifications from the root to a variant, in order."""
     return [*(modifications_of(variant.parent) if variant.parent else []), *variant.modifications]

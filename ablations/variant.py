@@ -1,4 +1,4 @@
-"""A variant is its parent plus declared modifications; the proof holds that it is nothing else."""
+"""Variants: a parent plus declared modifications, and a check that they differ in nothing else."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -29,10 +29,10 @@ from neobert.recipe import (
 
 
 class EmbeddingProtocol(Value):
-    """How an encoder is made an embedder and measured as one.
+    """Contrastive fine-tuning of an encoder and its evaluation on embedding tasks.
 
-    `pairs` says whose data sets of pairs are trained on, `instructions` whose instructions the tasks of MTEB(eng, v1)
-    get, `precision` what they are measured in.
+    `pairs` selects the data sets of pairs, `instructions` the instructions for the tasks of MTEB(eng, v1), `precision`
+    the precision of the evaluation.
     """
 
     contrastive: Contrastive
@@ -42,8 +42,7 @@ class EmbeddingProtocol(Value):
 
 
 class Recipe(Value):
-    """All choices of a variant: how it is pre-trained, how which of its checkpoints are measured on GLUE, and how the
-    last one is made an embedder."""
+    """All choices of a variant: pre-training, GLUE (protocol, grid and checkpoints) and the embedding protocol."""
 
     pretraining: Pretraining
     finetuning: FineTuning
@@ -61,17 +60,17 @@ SECTIONS: dict[str, tuple[str, type[Value]]] = {
     "embedding": ("embedding", EmbeddingProtocol),
     "contrastive": ("embedding.contrastive", Contrastive),
 }
-"""The sections of a modification: the part of a recipe whose fields each names, and the class of that part."""
+"""The sections of a modification: for each, the part of a recipe that it changes, and the class of that part."""
 CHOICES = {"pretraining": ("packing", "precision"), "": ("grid", "checkpoints")}
-"""The fields of a modification that are one choice, by the part of a recipe which has a field of that name."""
+"""The fields of a modification with a single value, by the part of a recipe that has a field of the same name."""
 
 
 @dataclass(frozen=True)
 class Modification:
-    """One change. Each section names fields of the recipe and their new values; the rest stays as the parent has it.
+    """One change. Each section maps fields of the recipe to their new values; other fields keep the parent's values.
 
-    `row` is the row of the paper's Table 2 it belongs to. `stages` holds one mapping a stage: entry i changes stage i,
-    and an entry past the parent's stages adds one that starts as a copy of the stage before it.
+    `row` is its row in the paper's Table 2. `stages` has one mapping per stage: entry i changes stage i, and an entry
+    past the parent's stages adds a stage that starts as a copy of the previous one.
     """
 
     title: str
@@ -101,17 +100,17 @@ class Modification:
 
     @property
     def _changes(self) -> dict[str, Mapping[str, Any]]:
-        """What is named of each part of a recipe, stages aside: {dotted path of the part: {field: value}}."""
+        """The changes to each part of a recipe except stages: {dotted path of the part: {field: value}}."""
         found: dict[str, Mapping[str, Any]] = {path: vars(self)[section] for section, (path, _) in SECTIONS.items()}
         for path, names in CHOICES.items():
             found[path] = {name: vars(self)[name] for name in names if vars(self)[name] is not None}
         return found
 
     def apply(self, recipe: Recipe) -> Recipe:
-        """The recipe with this change.
+        """Return the recipe with this change.
 
         Raises:
-            ValueError: a value is impossible, or it equals what is there already.
+            ValueError: a value is impossible.
         """
         tree = recipe.model_dump()
         for path, changes in self._changes.items():
@@ -124,7 +123,7 @@ class Modification:
         return validated(tree, f"modification {self.title!r}")
 
     def declared(self, before: Recipe) -> dict[str, Any]:
-        """The leaves this modification names, {dotted path: value after}, when applied to `before`."""
+        """Return the leaves that this modification sets when applied to `before`: {dotted path: value after}."""
         parts: dict[str, Any] = dict(self._changes)
         count = len(before.pretraining.stages)
         for index, changes in enumerate(self.stages):
@@ -135,9 +134,12 @@ class Modification:
 
 @dataclass(frozen=True)
 class Factor:
-    """A part of the recipe that a design switches on and off. `added` is what switching it on applies to the baseline,
-    `removed` what leaving it out of the last variant omits; empty where that is impossible, for which `reason` is the
-    sentence. `caution` is what a reader of its effect must know."""
+    """A part of the recipe that a design switches on and off.
+
+    `added` are the modifications that switching it on applies to the baseline, `removed` those that leaving it out
+    omits from the last variant. They are empty where that is impossible, and `reason` says why. `caution` is a warning
+    for readers of its effect.
+    """
 
     name: str
     added: tuple[Modification, ...]
@@ -147,10 +149,10 @@ class Factor:
 
 
 def validated(tree: dict[str, Any], where: str) -> Recipe:
-    """A recipe from its plain form, with pydantic's findings as one clear sentence.
+    """Create a recipe from its plain form, with pydantic's errors as one clear sentence.
 
     Raises:
-        ValueError: what is wrong, at which field of what.
+        ValueError: a field is wrong; the message names `where`, the field and the problem.
     """
     try:
         return Recipe.model_validate(tree)
@@ -164,8 +166,11 @@ def validated(tree: dict[str, Any], where: str) -> Recipe:
 
 @dataclass(frozen=True)
 class Variant:
-    """A node of the tree of variants. `kept` is False where the paper discarded it (grey in its Figure 1), or the
-    author of another ladder did; `left_out` are the modifications that a leave-one-out variant lacks."""
+    """A node of the tree of variants.
+
+    `kept` is False if the paper (grey in its Figure 1) or the author of another ladder discarded the variant.
+    `left_out` are the modifications that a leave-one-out variant lacks.
+    """
 
     name: str
     title: str
@@ -184,7 +189,7 @@ class Variant:
         kept: bool = True,
         left_out: tuple[Modification, ...] = (),
     ) -> "Variant":
-        """A child of this variant.
+        """Return a child of this variant.
 
         Raises:
             ValueError: a modification is impossible here or changes nothing.
@@ -205,11 +210,11 @@ class Variant:
         )
 
     def delta(self) -> dict[str, tuple[Any, Any]]:
-        """Every leaf that differs from the parent: {dotted path: (before, after)}."""
+        """Return every leaf that differs from the parent: {dotted path: (before, after)}."""
         return {} if self.parent is None else difference(self.parent.recipe, self.recipe)
 
     def delta_by_row(self) -> dict[str, dict[str, tuple[Any, Any]]]:
-        """The delta grouped by rows of the paper's Table 2."""
+        """Return the delta grouped by rows of the paper's Table 2."""
         grouped: dict[str, dict[str, tuple[Any, Any]]] = {}
         before = self.parent.recipe if self.parent else self.recipe
         for modification in self.modifications:
@@ -219,7 +224,7 @@ class Variant:
         return grouped
 
     def lineage(self) -> list[str]:
-        """Names from the root to this variant."""
+        """Return the names from the root to this variant."""
         return [*(self.parent.lineage() if self.parent else []), self.name]
 
 
@@ -233,10 +238,10 @@ def _declared(parent: Recipe, modifications: tuple[Modification, ...]) -> dict[s
 
 
 def prove(name: str, parent: Recipe, child: Recipe, modifications: tuple[Modification, ...]) -> None:
-    """Show that `child − parent` is exactly what the modifications declare.
+    """Check that the difference between child and parent is exactly what the modifications declare.
 
     Raises:
-        ValueError: an undeclared leaf differs, a declared one does not, or a value is another than declared.
+        ValueError: an undeclared leaf differs, a modification changes nothing, or a value is not the declared one.
     """
     actual = difference(parent, child)
     declared = _declared(parent, modifications)
@@ -253,14 +258,14 @@ def prove(name: str, parent: Recipe, child: Recipe, modifications: tuple[Modific
 
 
 def prove_scaled(name: str, parent: Recipe, child: Recipe, variant: Variant) -> None:
-    """Show the same for a shrunk pair: no undeclared leaf differs and every modification is still there.
+    """Check the same at a scale: no undeclared leaf differs, and every modification still has an effect.
 
     Raises:
-        ValueError: the scale leaks a difference into an undeclared leaf or has erased a modification.
+        ValueError: an undeclared leaf differs at the scale, or the scale erases a modification.
     """
     assert variant.parent is not None
     actual = difference(parent, child)
-    # Two steps that end where they began (a width there and back) declare it all the same: a scale may separate them.
+    # Two modifications that cancel out (a width there and back) still declare the leaf: at a scale they may differ.
     declared = variant.delta().keys() | _declared(variant.parent.recipe, variant.modifications).keys()
     undeclared = sorted(path for path in actual if path not in declared)
     if undeclared:
@@ -274,8 +279,11 @@ TOKENIZERS = {"wordpiece": "WordPiece", "bpe": "BPE"}
 
 
 def change_label(variant: Variant, recipe: Recipe, parent: Recipe | None, origins: Mapping[str, str]) -> str:
-    """The title of a variant at its scale: sizes, lengths and names of data that are the paper's alone are replaced by
-    those of its recipe and its parent's. `origins` identify the bytes of the corpus and of the tokenizer."""
+    """Return the title of a variant at its scale.
+
+    Sizes, lengths and names of data that only apply to the paper are replaced by those of the scaled `recipe` and its
+    parent's. `origins` identify the content of the corpus and of the tokenizer.
+    """
     ours, paper = recipe.pretraining, variant.recipe.pretraining
     if variant.left_out:
         left_out = [_label(each, None, ours, paper, origins) or f"without {each.title}" for each in variant.left_out]
@@ -294,8 +302,10 @@ def _label(
     paper: Pretraining,
     origins: Mapping[str, str],
 ) -> str:
-    """What a modification changes of the recipe `before`, or where it is left out (None), what is there in its place;
-    empty where that is what its title says."""
+    """Describe the change of a modification to the recipe `before`; empty if its title is accurate.
+
+    If it is left out (`before` is None), describe the value in its place.
+    """
     of_stages = {name for stage in modification.stages for name in stage}
     is_published = {name: is_from_hub(origins.get(name, "")) for name in ("corpus", "tokenizer")}
     if {"layers", "width"} & modification.model.keys() and _shape(ours) != _shape(paper):

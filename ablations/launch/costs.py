@@ -1,9 +1,9 @@
-"""What a plan costs before anything is spent: memory of a GPU, GPU-hours and disk of every run.
+"""Estimated costs of a plan: memory per GPU, GPU-hours and disk space of every run.
 
-Only unfinished runs count. All hours are upper bounds at the throughput that is named beside them: pre-training takes
-every slot for a token (packing leaves few empty) and a whole context for each token (records count the documents'
-lengths), no fine-tuning trial ends early, and every contrastive text is as long as texts may be. MTEB evaluations are
-not counted.
+Only unfinished runs count. All hours are upper bounds at the throughput printed with them. Pre-training is counted as
+if every slot held a token (packing leaves few empty) and every token attended to a whole context (records count the
+documents' lengths). No fine-tuning trial ends early, and every contrastive text has the maximum length. MTEB
+evaluations are not counted.
 """
 
 import csv
@@ -40,10 +40,12 @@ from neobert.training.schedule import MILESTONES, NEWEST_KEPT, FineTuningSchedul
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one run or several. None is unknown, 0 nothing to spend; `sources` say where the hours come from, `uncounted`
-    names kinds of work that the hours leave out, as the number of texts they read is not known before.
+    """Cost of one run or several. None means unknown, 0 that nothing is left to do.
 
-    memory_gb: by the model of memory. pretended_gb: by a step on a pretended GPU, None unless each stage's is known.
+    memory_gb: by the model of memory.
+    pretended_gb: by a step on a pretended GPU; None unless it is known for each stage.
+    sources: how the hours were determined.
+    uncounted: kinds of work that the hours exclude, because the number of texts they read is not known in advance.
     """
 
     memory_gb: float | None = None
@@ -54,7 +56,7 @@ class Cost:
     uncounted: tuple[str, ...] = ()
 
     def summary(self) -> dict[str, Any]:
-        """The keys of `--dry-run --json`."""
+        """Return the entries of `--dry-run --json`."""
         memory, pretended, hours, disk = (
             None if value is None else round(value, 3)
             for value in (self.memory_gb, self.pretended_gb, self.gpu_hours, self.disk_gb)
@@ -70,7 +72,7 @@ class Cost:
 
 
 def sum_costs(costs: Iterable[Cost]) -> Cost:
-    """Memory is the most of all, the rest a sum; a sum with something unknown in it is unknown."""
+    """Add up costs: the maximum of the memory, the sum of the rest. A sum with an unknown term is unknown."""
     listed = list(costs)
     pretended = [cost.pretended_gb for cost in listed if cost.memory_gb is not None]
     return Cost(
@@ -84,7 +86,7 @@ def sum_costs(costs: Iterable[Cost]) -> Cost:
 
 
 def _sum_known(values: Iterable[float | None]) -> float | None:
-    """The sum; None where one is None."""
+    """Return the sum; None if one value is None."""
     known = list(values)
     return None if None in known else float(sum(value for value in known if value is not None))
 
@@ -100,22 +102,24 @@ Record = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Throughput:
-    """Floating-point operations per second of one GPU, or token slots per second whatever the model; both None if
-    unknown. `sources` say where that comes from."""
+    """Floating-point operations per second of one GPU, or token slots per second for any model; both None if unknown.
+
+    `sources` are the runs or statements that the numbers come from.
+    """
 
     flops_per_second: float | None = None
     tokens_per_second: float | None = None
     sources: tuple[str, ...] = ()
 
     def hours(self, flops: float, tokens: float) -> float | None:
-        """GPU-hours of some work; None if unknown."""
+        """Return the GPU-hours of some work; None if unknown."""
         if self.tokens_per_second is not None:
             return tokens / self.tokens_per_second / 3600
         return None if self.flops_per_second is None else flops / self.flops_per_second / 3600
 
 
 def stated_throughput(gpu: str | None, tokens_per_second: float | None) -> Throughput:
-    """What a person says about a GPU: its tokens a second, else its name.
+    """Return the throughput that the user states: tokens per second of a GPU, or else the GPU's name.
 
     Raises:
         ValueError: there is no such GPU.
@@ -133,7 +137,7 @@ def stated_throughput(gpu: str | None, tokens_per_second: float | None) -> Throu
 
 
 def finished_runs(layout: Layout) -> list[Record]:
-    """The records of pre-training stages that were done on GPUs, newest first; unreadable ones are passed over."""
+    """Return the records of pre-training stages that finished on GPUs, newest first; unreadable ones are skipped."""
     paths = layout.root.glob("pretraining/*/done.json")
     records: list[Record] = []
     for path in sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True):
@@ -145,10 +149,10 @@ def finished_runs(layout: Layout) -> list[Record]:
 def measured_throughput(
     run: PretrainingRun, finished: Sequence[Record], *, same_rows: bool = True
 ) -> Throughput | None:
-    """What the newest finished run of the same shape reached.
+    """Return the throughput of the newest finished run of the same shape.
 
-    With `same_rows` a run whose rows are of the same kind (data, packing, precision, context) is taken before others:
-    its tokens per second include the slots that packing leaves empty. Else only floating-point operations count.
+    With `same_rows`, runs with rows of the same kind (data, packing, precision, context) are preferred: their tokens
+    per second include the slots that packing leaves empty. Otherwise only floating-point operations count.
     """
     recipe = plain(run.recipe)
     same = [record for record in finished if _shape(record["config"]["recipe"]) == _shape(recipe)]
@@ -167,25 +171,25 @@ def _shape(recipe: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _rows(recipe: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What decides how full rows are and what a slot costs."""
+    """Return the fields that determine how full rows are and how much computation a slot takes."""
     stage = recipe["stages"][-1]
     return recipe["data"], recipe["packing"], recipe["precision"], stage["context"], stage["mixture"]
 
 
 SPECIALS = {1: 2, 2: 3}
-"""Special tokens around one text and around a pair."""
+"""Number of special tokens around one text and around a pair."""
 
 
 @dataclass(frozen=True)
 class TaskSize:
-    """Examples of the train split and of all validation splits together, and the mean length of one in characters."""
+    """Number of examples in the train split and in all validation splits together; mean length in characters."""
 
     train: int
     validation: int
     characters: float
 
     def tokens(self, task: str, most: int) -> float:
-        """Mean tokens of an example, at most `most`."""
+        """Return the mean number of tokens of an example, at most `most`."""
         specials = SPECIALS[len(task_named(task).text_columns)]
         return min(float(most), self.characters / CHARACTERS_PER_TOKEN + specials)
 
@@ -204,7 +208,7 @@ PUBLISHED = {  # dataset card of nyu-mll/glue: num_examples; (num_bytes / num_ex
 
 @dataclass(frozen=True)
 class TrialWork:
-    """What one fine-tuning trial does if patience does not end it: updates, tokens trained on, tokens evaluated."""
+    """Work of a fine-tuning trial without early stopping: updates, tokens trained on, tokens evaluated."""
 
     updates: int
     trained_tokens: float
@@ -212,7 +216,7 @@ class TrialWork:
 
     @classmethod
     def of(cls, task: str, size: TaskSize, protocol: FineTuning, batch_size: int) -> "TrialWork":
-        """The work of a trial by the protocol."""
+        """Compute the work of a trial from its protocol."""
         examples = min(size.train, protocol.train_examples or size.train)
         schedule = FineTuningSchedule.of(protocol, examples, batch_size)
         evaluations = -(-schedule.steps // schedule.evaluation_interval)
@@ -224,26 +228,26 @@ WEIGHT_BYTES = 4
 OPTIMIZER_BYTES = 8
 
 TRIAL_RECORD_BYTES = 20_000
-"""A record with its curve; some 250 evaluations at paper scale."""
+"""Size of a record with its curve (about 250 evaluations at paper scale)."""
 
 SYNTHETIC_CHARACTERS = 80.0
-"""Of a GLUE example of the synthetic world."""
+"""Mean length of a GLUE example of the synthetic world."""
 
 
 def corpus_bytes(source: Source, corpus: str) -> float | None:
-    """Bytes of a tokenised corpus of a source; None if unknown."""
+    """Return the size of a source's tokenised corpus in bytes; None if unknown."""
     size = source.corpus_size(corpus)
     return None if size is None else size[0] * TOKEN.itemsize + size[1] * DOCUMENT.itemsize
 
 
 def checkpoint_bytes(run: PretrainingRun) -> int:
-    """What a finished stage keeps: weights at the milestones, and the newest checkpoints with the optimizer's state."""
+    """Return the bytes that a finished stage keeps: weights at milestones, newest checkpoints with optimizer state."""
     parameters = parameter_count(run.recipe.model, run.context).total
     return parameters * (MILESTONES * WEIGHT_BYTES + NEWEST_KEPT * (WEIGHT_BYTES + OPTIMIZER_BYTES))
 
 
 def task_size(source: Source, task: str) -> TaskSize:
-    """How large a task of a source is; a folder's tasks are taken to be the published ones."""
+    """Return the size of a task of a source. Tasks in a folder are assumed to be the published ones."""
     if isinstance(source, SyntheticSource):
         from neobert.data.synthetic.tasks import example_counts
 
@@ -252,7 +256,7 @@ def task_size(source: Source, task: str) -> TaskSize:
 
 
 def study_bytes(study: GlueStudy, run: PretrainingRun, source: Source) -> int:
-    """Records and predictions of all points, and the weights of the best one."""
+    """Return the bytes of the records and predictions of all points, and of the weights of the best one."""
     labels = task_named(study.task).labels
     predictions = task_size(source, study.task).validation * labels * 4
     encoder = parameter_count(run.recipe.model, run.context).encoder
@@ -262,17 +266,17 @@ def study_bytes(study: GlueStudy, run: PretrainingRun, source: Source) -> int:
 
 GIGABYTE = 1e9
 SECONDS_PER_UPDATE = 0.03
-"""What a fine-tuning update takes at least: small batches wait for some 1,200 kernel launches (estimated)."""
+"""Minimum time of a fine-tuning update: small batches are bound by about 1,200 kernel launches (estimated)."""
 
 CACHED_GRADIENTS = 4 / 3
-"""Work on a text whose gradients are cached: a forward pass, a third of the work, comes before forward and backward."""
+"""Relative work of GradCache: one more forward pass, a third of the work, before forward and backward."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What costs are computed for: `gpus` that train one model together under an engine, and what is known of each.
+    """The machine that costs are computed for: `gpus` GPUs that train one model together under an engine.
 
-    `gpu` names one of `neobert.model.size.PEAK_FLOPS_PER_SECOND`. None stands for unknown.
+    `gpu` is a key of `neobert.model.size.PEAK_FLOPS_PER_SECOND`. None means unknown.
     """
 
     gpu_memory_gb: float | None
@@ -283,24 +287,24 @@ class Machine:
     gpu: str | None
 
     def rows(self, run: PretrainingRun) -> int:
-        """Rows of a micro-batch of a stage."""
+        """Return the number of rows in a micro-batch of a stage."""
         stage = run.recipe.stages[-1]
         return min(max(1, self.micro_batch_tokens // stage.context), stage.tokens_per_step // stage.context)
 
 
 def stage_memory(run: PretrainingRun, machine: Machine, rows: int | None = None) -> TrainingMemory:
-    """What each GPU holds in a stage, with `rows` in a micro-batch (default: the machine's)."""
+    """Return the memory of each GPU in a stage, with `rows` in a micro-batch (default: the machine's)."""
     recipe, stage = run.recipe, run.recipe.stages[-1]
     batch = MicroBatchShape.of(rows or machine.rows(run), stage.context, recipe.masking.highest_rate)
     return training_memory(recipe, run.context, batch, machine.engine, machine.gpus, stage.tokens_per_step)
 
 
 PRETENDED_PEAKS = Path(__file__).with_name("pretended_peaks.csv")
-"""The most that steps at paper scale kept on a pretended GPU; `python -m benchmarks.peaks --write` makes it."""
+"""Peak memory of steps at paper scale on a pretended GPU; written by `python -m benchmarks.peaks --write`."""
 
 
 def step_id(recipe: Pretraining, position_table: int, rows: int) -> str:
-    """The id of what decides the memory of a step on one GPU, with `rows` in its micro-batch."""
+    """Return the id of everything that determines the memory of a step on one GPU, with `rows` in its micro-batch."""
     decisive = (recipe.model, recipe.precision, recipe.masking, recipe.optimization.optimizer)
     return identity({"step": plain(decisive), "size": [position_table, recipe.stages[-1].context, rows]})
 
@@ -312,8 +316,10 @@ def _pretended_peaks() -> Mapping[str, int]:
 
 
 def pretended_memory(run: PretrainingRun, machine: Machine) -> int | None:
-    """What a step of a stage kept on a pretended GPU, plus the reserve of a real GPU and what the engine adds on
-    several, both from the model of memory; None if the step was never pretended."""
+    """Return the peak memory in bytes of a stage's step on a pretended GPU; None if the step was never pretended.
+
+    The reserve of a real GPU and what the engine adds on several GPUs are added, both from the model of memory.
+    """
     peak = _pretended_peaks().get(step_id(run.recipe, run.context, machine.rows(run)))
     if peak is None:
         return None
@@ -323,7 +329,7 @@ def pretended_memory(run: PretrainingRun, machine: Machine) -> int | None:
 
 @dataclass(frozen=True)
 class PlanCosts:
-    """The costs of a plan. What several rows share is counted in each row, and once in the total."""
+    """The costs of a plan. Work that several rows share is counted in each row, but only once in the total."""
 
     layout: Layout
     rows: Sequence[PlanRow]
@@ -331,24 +337,24 @@ class PlanCosts:
     machine: Machine
 
     def of(self, run: Run) -> Cost:
-        """One run; a corpus that is still to be tokenised comes on top."""
+        """Return the cost of one run, without the corpus that may still have to be tokenised."""
         return self._costs.get(run.id, Cost())
 
     def row(self, row: PlanRow) -> Cost:
-        """One row, with the corpora that it reads."""
+        """Return the cost of one row, including the corpora that it reads."""
         corpora = {run.data_id for run in only(row.runs, PretrainingRun)}
         return sum_costs([*map(self.of, row.runs), *(self._corpora[data_id] for data_id in corpora)])
 
     @property
     def total(self) -> Cost:
-        """Everything once: trials that grids share too."""
+        """The cost of everything, counted once, including trials that grids share."""
         studies = only(self._unfinished.values(), GlueStudy)
         others = [self._costs[run.id] for run in self._unfinished.values() if run.kind != "glue"]
         return sum_costs([*others, *self._corpora.values(), self._studies(studies)])
 
     @property
     def pretraining_flops(self) -> float:
-        """Floating-point operations of all pre-training that is not done, if every slot held a token."""
+        """Floating-point operations of all unfinished pre-training, if every slot held a token."""
         return float(sum(map(stage_flops, only(self._unfinished.values(), PretrainingRun))))
 
     @cached_property
@@ -365,7 +371,7 @@ class PlanCosts:
 
     @cached_property
     def _corpora(self) -> dict[str, Cost]:
-        """What tokenising takes, by the name of the tokenised corpus."""
+        """The cost of tokenisation by the id of the tokenised corpus."""
         costs = {}
         for data_id, run in {run.data_id: run for run in self._pretraining.values()}.items():
             costs[data_id] = Cost()
@@ -397,7 +403,7 @@ class PlanCosts:
         )
 
     def _contrastive(self, run: ContrastiveRun) -> Cost:
-        """As if every text were as long as texts may be; of an encoder outside the plan nothing is known."""
+        """Return the cost if every text had the maximum length; unknown for an encoder outside the plan."""
         stage, protocol = self._pretraining.get(run.weights), run.protocol
         if stage is None:
             return Cost(gpu_hours=None, disk_gb=None)
@@ -407,7 +413,7 @@ class PlanCosts:
         return Cost(gpu_hours=hours, sources=throughput.sources, disk_gb=checkpoint_bytes(stage) / GIGABYTE)
 
     def _studies(self, studies: Sequence[GlueStudy]) -> Cost:
-        """Trials that studies share are counted once; the weights of each study's best trial are kept."""
+        """Cost of studies: shared trials are counted once; each study keeps the weights of its best trial."""
         hours: dict[str, float | None] = {}
         sources: dict[str, None] = {}
         disk = 0.0
@@ -436,7 +442,7 @@ class PlanCosts:
 
     @cached_property
     def _recorded(self) -> dict[str, frozenset[str]]:
-        """The trials of each task that have a record."""
+        """The ids of each task's trials that have a record."""
         root = self.layout.root / "glue"
         return {task: frozenset(path.stem for path in (root / task).glob("*.json")) for task in TASKS}
 
@@ -448,10 +454,10 @@ COSTS: Mapping[Kind, Callable[[PlanCosts, Any], Cost]] = {
     "mteb": lambda costs, evaluation: Cost(uncounted=("mteb",)),
     "readouts": lambda costs, evaluation: Cost(uncounted=("readouts",)),
 }
-"""What each kind of work costs, apart from corpora."""
+"""The cost function of each kind of work, without corpora."""
 
 
 def stage_flops(run: PretrainingRun) -> float:
-    """Floating-point operations of a stage, if every slot held a token."""
+    """Return the floating-point operations of a stage, if every slot held a token."""
     recipe, stage = run.recipe, run.recipe.stages[-1]
     return training_flops_per_token(recipe.model, stage.context, recipe.masking.mean_rate(run.stage)) * stage.tokens

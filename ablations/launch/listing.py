@@ -1,4 +1,4 @@
-"""What the commands print of a plan: the ladder, designs, runs with costs and ids, and existing runs near to them."""
+"""Listings of a plan: the ladder, designs, runs with costs and ids, and existing runs that are similar."""
 
 import json
 from collections import Counter
@@ -30,7 +30,7 @@ from neobert.runs.specifications import Run
 from neobert.runs.work import Kind
 
 CORE_FLOPS_PER_SECOND = 5e10
-"""What smoke runs reached on a core in bf16 (reports/pipeline_check)."""
+"""Throughput of smoke runs on one core in bf16 (reports/pipeline_check)."""
 
 COST_COLUMNS = ("GB a GPU", "GPU-hours", "disk GB")
 DIFFS_SHOWN = 10
@@ -41,7 +41,7 @@ UNKNOWN_HOURS = (
 
 
 def change_text(path: str, change: Sequence[Any]) -> str:
-    """A changed leaf as people read it; what a new stage brings has no value before."""
+    """Format a changed leaf for people; leaves of a new stage have no value before."""
     name = path.removeprefix("pretraining.")
     before, after = change
     return f"{name} = {after}" if before is None else f"{name}: {before} → {after}"
@@ -53,7 +53,7 @@ WORST_FIRST: tuple[State, ...] = ("failed", "running", "waiting", "missing", "do
 
 
 def state_of_all(planned: Sequence[PlannedRun]) -> State:
-    """One word for several runs: done only when all are, failed when any is."""
+    """Return the common state of several runs: done only if all are, failed if any is."""
     states = {each.state for each in planned}
     if "done" in states and len(states) > 1 and "failed" not in states:
         return "running" if "running" in states else "waiting"
@@ -61,7 +61,7 @@ def state_of_all(planned: Sequence[PlannedRun]) -> State:
 
 
 def print_ladder(rows: Sequence[VariantRow], *, as_json: bool) -> None:
-    """The ladder with lineage, source and state."""
+    """Print the ladder with lineage, source and state."""
     entries: list[dict[str, Any]] = [
         {
             "name": row.variant.name,
@@ -98,7 +98,7 @@ def print_ladder(rows: Sequence[VariantRow], *, as_json: bool) -> None:
 
 
 def design_lines(design: Design, rows: Sequence[VariantRow]) -> list[str]:
-    """What a design needs and has, what it shares with the ladder, and which claims it supports."""
+    """Return lines with the runs of a design and their states, what it shares with the ladder, and its claims."""
     runs, needs = {each.run.id: each for row in rows for each in row.planned}, []
     for kind, what in (("pretraining", "pre-training stage(s)"), ("glue", "GLUE studies")):
         states = [each.state for each in runs.values() if each.run.kind == kind]
@@ -115,7 +115,7 @@ def _state_counts(states: Iterable[str]) -> str:
 
 
 def _equal_on_ladder(rows: Sequence[VariantRow]) -> dict[str, str]:
-    """Variants of a design whose pre-training is that of one of the ladder under another name."""
+    """Return {design's variant: ladder's variant} for equal pre-training under another name."""
     scale, vocabulary = rows[0].scale, rows[0].vocabulary
     recipes = {name: scaled(variant.recipe, scale, vocabulary) for name, variant in reversed(ladder().items())}
     return {
@@ -130,10 +130,10 @@ def _equal_on_ladder(rows: Sequence[VariantRow]) -> dict[str, str]:
 
 
 def print_plan(rows: Sequence[VariantRow], costs: PlanCosts, *, as_json: bool) -> None:
-    """The runs of each variant with ids, sizes, states, folders and costs, and the total of the plan.
+    """Print the runs of each variant with ids, sizes, states, folders and costs, and the total of the plan.
 
     Raises:
-        ValueError: the machine names a GPU that is not known.
+        ValueError: the machine names an unknown GPU.
     """
     diffs = id_diffs(rows, costs.layout)
     if as_json:
@@ -202,7 +202,7 @@ def _print_runs(row: VariantRow, costs: PlanCosts) -> None:
 
 
 def _numbers(cost: Cost) -> tuple[str | None, str | None, str | None]:
-    """Memory, hours and disk with three digits; None, which prints as a dash, if unknown."""
+    """Return memory, hours and disk with three digits; None (printed as a dash) if unknown."""
     hours = None if cost.uncounted and not cost.gpu_hours else cost.gpu_hours
     memory, hours_text, disk = (
         None if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
@@ -235,7 +235,7 @@ def _print_total(rows: Sequence[VariantRow], costs: PlanCosts) -> None:
         )
 
 
-# Why a planned run is not one that exists
+# Differences between planned and existing runs
 
 MOST_LEAVES = 5
 Leaves = frozenset[tuple[str, Any]]
@@ -244,8 +244,11 @@ Leaves = frozenset[tuple[str, Any]]
 
 @dataclass(frozen=True)
 class IdDiff:
-    """An existing run that is nearly the planned one. `differs`: {path: (there, planned)}, empty where only the
-    numerics version of a mechanism differs; `newer_numerics`: whether it does, or cannot be known."""
+    """An existing run that is similar to a planned one.
+
+    `differs` is {path: (existing, planned)}, empty if only the numerics version of a mechanism differs.
+    `newer_numerics` is True if that version differs or is unknown.
+    """
 
     kind: str
     planned: str
@@ -255,16 +258,16 @@ class IdDiff:
     newer_numerics: bool
 
     def sentence(self) -> str:
-        """For people."""
+        """Describe the difference in one sentence."""
         changes = [f"{path.removeprefix('recipe.')}: {old} → {new}" for path, (old, new) in self.differs.items()]
         changes += ["numerics version"] if self.newer_numerics else []
         return f"{self.planned} differs from {self.existing} ({self.state}) in {'; '.join(changes)}"
 
 
 def id_diffs(rows: Sequence[PlanRow], layout: Layout) -> list[list[IdDiff]]:
-    """For each row the nearest existing run of each of its missing ones; each run is named once.
+    """Find, for each row, the nearest existing run of each missing run; each run is named once.
 
-    Runs on other weights are not compared, as the difference is that of the pre-training.
+    Runs on other weights are not compared, because they differ in pre-training.
     """
     planned_ids, named, existing = {run.id for row in rows for run in row.runs}, set[str](), cache(_existing)
     found: list[list[IdDiff]] = []
@@ -287,20 +290,22 @@ def id_diffs(rows: Sequence[PlanRow], layout: Layout) -> list[list[IdDiff]]:
 
 
 def _existing(parent: Path, kind: Kind) -> list[tuple[Path, str | None, Leaves]]:
-    """The folders of one kind with what their runs are compared by, as far as this version knows the fields."""
+    """Return the folders of one kind with the fields that runs are compared by, as far as this version knows them."""
     found = []
     for path in sorted(parent.glob("*/run.json")):
         with suppress(DamagedFile, KeyError, TypeError):
             specification = read_json(path)[RUN_FILE_WORDS[kind][1]]
-            with suppress(ValueError):  # another version wrote it
+            with suppress(ValueError):  # written by another version
                 specification = plain(KINDS[kind].specification.read(specification))
             found.append((path.parent, *_compared(specification)))
     return found
 
 
 def _compared(specification: Mapping[str, Any]) -> tuple[str | None, Leaves]:
-    """The weights that a run starts from, None for pre-training, and the leaves of its specification; the points of a
-    grid are one leaf, so that another grid is one difference."""
+    """Return the weights that a run starts from (None for pre-training), and the leaves of its specification.
+
+    The points of a grid are one leaf, so that another grid counts as one difference.
+    """
     found = leaves({key: value for key, value in specification.items() if key != "points"})
     if points := specification.get("points"):
         axes = {name: sorted({point[name] for point in points}) for name in points[0]}

@@ -1,4 +1,4 @@
-"""Submit what a plan is missing to SLURM, once: corpora and training, behind them GLUE and MTEB as arrays."""
+"""Submission of a plan's missing work to SLURM: corpora and training, then GLUE and MTEB as arrays."""
 
 import argparse
 import json
@@ -50,11 +50,11 @@ from neobert.slurm.submit import (
 PATIENCE_SECONDS = 150
 LOCK_POLL_SECONDS = 0.2
 MANY_PARTS = ("points", "tasks")
-"""What is counted of work that many workers do together."""
+"""The units of work (`Work.counted`) that many workers share."""
 
 Place = Literal["here", "slurm"]
 SLURM_ONLY = ("partition", "account", "qos", "constraint", "memory_gb", "hours", "sbatch", "max_running")
-"""Flags that mean nothing where no job is submitted."""
+"""Flags that only apply when jobs are submitted."""
 
 
 # Jobs of a plan
@@ -62,9 +62,9 @@ SLURM_ONLY = ("partition", "account", "qos", "constraint", "memory_gb", "hours",
 
 @dataclass(frozen=True)
 class PlannedJob:
-    """Work that one job (or an array of `workers` with the same work) does; `after` must be over before.
+    """Work for one job, or for an array of `workers` that share it; the work in `after` must be done first.
 
-    `references` and `after` are those of work. Workers of a `shared` job leave when others hold all that is left.
+    `references` and `after` are those of work. Workers of a `shared` job exit when others have claimed the rest.
     """
 
     kind: JobKind
@@ -76,9 +76,9 @@ class PlannedJob:
 
 
 def plan_jobs(layout: Layout, rows: Sequence[PlanRow], profile: Profile) -> list[PlannedJob]:
-    """Jobs for what the rows still miss, none before what it needs; equal work counts once.
+    """Return the jobs for the unfinished work of the rows, in the order of dependencies; equal work counts once.
 
-    Work that is done in many parts (trials, tasks) with the same seed and behind the same runs shares one array.
+    Work in many parts (trials, tasks) with the same seed and the same dependencies shares one array.
     """
     groups: dict[tuple[Any, ...], list[Work]] = {}
     names: dict[str, str] = {}
@@ -116,31 +116,31 @@ def _job(layout: Layout, name: str, works: Sequence[Work], profile: Profile, pre
 
 
 class AtWork:
-    """Which jobs work on what."""
+    """The jobs that work on each reference."""
 
     def __init__(self) -> None:
         self._jobs: defaultdict[str, list[str]] = defaultdict(list)
 
     def add(self, job: str, references: Sequence[str]) -> None:
-        """A job works on references."""
+        """Note that a job works on references."""
         for reference in references:
             self._jobs[_work_of(reference)].append(job)
 
     def on(self, *references: str) -> tuple[str, ...]:
-        """The jobs on any of the references, each once."""
+        """Return the jobs on any of the references, each once."""
         return tuple(dict.fromkeys(job for reference in references for job in self._jobs[_work_of(reference)]))
 
 
 def _work_of(reference: str) -> str:
-    """The reference without the run that names a corpus, which may be any that reads it."""
+    """Return the reference; for a corpus without its run, which may be any run that reads the corpus."""
     return reference.rpartition("/")[0] if reference.startswith("corpus/") else reference
 
 
 @dataclass(frozen=True)
 class Submitter:
-    """How planned jobs become jobs on SLURM: resources of each kind, environment variables, limits of arrays.
+    """Submits planned jobs to SLURM with the resources of each kind, environment variables and limits of arrays.
 
-    What failed before the submission is tried again unless `leave_failed`.
+    Work that failed before the submission is retried unless `leave_failed`.
     """
 
     layout: Layout
@@ -150,7 +150,7 @@ class Submitter:
     leave_failed: bool = False
 
     def jobs(self, planned: PlannedJob, number: int, largest: int) -> list[Job]:
-        """The job, or several where an array would be too long; numbered from `number`."""
+        """Return the job, or several if an array would exceed `largest`, numbered from `number`."""
         arrays = math.ceil(planned.workers / largest)
         sizes = [planned.workers // arrays + (index < planned.workers % arrays) for index in range(arrays)]
         label = re.sub(r"[^A-Za-z0-9.@_-]", "_", planned.label)
@@ -174,14 +174,14 @@ class Submitter:
         ]
 
     def send(self, planned_jobs: Sequence[PlannedJob]) -> list[Submission]:
-        """Submit everything that no living job works on; each run once, however many commands submit at the same time.
+        """Submit everything that no live job works on; each run once, even if several commands submit concurrently.
 
         Raises:
             ValueError: SLURM would refuse a job; nothing is submitted then.
             RunFailed: the controller does not answer.
         """
         while (claim := acquire(self.layout.claims(SUBMISSION_CLAIM))) is None:
-            time.sleep(LOCK_POLL_SECONDS)  # one command at a time looks at a folder of runs and submits
+            time.sleep(LOCK_POLL_SECONDS)  # only one command at a time submits for a folder of runs
         with claim:
             earlier = read_submissions(self.layout)
             own, at_work = _living(self.layout, earlier), AtWork()
@@ -225,7 +225,7 @@ class Submitter:
         return self.layout.root / "jobs" / job.name
 
     def preview(self, planned_jobs: Sequence[PlannedJob]) -> str:
-        """The sbatch files of all jobs, with their names where ids of jobs will stand."""
+        """Return the sbatch files of all jobs, with job names in place of job ids."""
         texts, at_work = [], AtWork()
         snapshot = self.layout.root / "snapshots" / "…"
         for number, planned in enumerate(planned_jobs):
@@ -237,9 +237,9 @@ class Submitter:
 
 
 def _living(layout: Layout, submissions: Sequence[Submission]) -> list[Submission]:
-    """Those of a folder's submissions whose jobs wait or run: id and name are as noted, since ids come back.
+    """Return a folder's submissions whose jobs are pending or running. Id and name must match, as ids are reused.
 
-    Jobs that an earlier command submitted but had not noted when it died may lack their payload, and are cancelled.
+    Jobs that an earlier command submitted but did not note before it died may lack their payload; they are cancelled.
     """
     alive = live_jobs()
     noted = {each.job: each.name for each in submissions}
@@ -250,14 +250,14 @@ def _living(layout: Layout, submissions: Sequence[Submission]) -> list[Submissio
 
 
 def _is_of(layout: Layout, submission: Submission) -> bool:
-    """Whether a job works on this folder, and not on the one that this is a copy of."""
+    """Return whether a job works on this folder, and not on a folder that this one was copied from."""
     with suppress(FileNotFoundError):
         return submission.runs is None or layout.root.samefile(submission.runs)
     return False
 
 
 def cancel_jobs(layout: Layout, rows: Sequence[PlanRow]) -> list[str]:
-    """Cancel the living jobs that work on anything of the rows; their ids.
+    """Cancel the live jobs that work on any run of the rows; return their ids.
 
     Raises:
         RunFailed: SLURM refuses or does not answer.
@@ -272,14 +272,14 @@ def cancel_jobs(layout: Layout, rows: Sequence[PlanRow]) -> list[str]:
     return jobs
 
 
-# Where and how, by the flags
+# Location and resources from the flags
 
 
 def place_of(options: argparse.Namespace) -> Place:
-    """Where the work runs.
+    """Return where the work runs.
 
     Raises:
-        ValueError: SLURM is asked for inside a job, or where none answers, or this machine for what it has not.
+        ValueError: SLURM is requested inside a job or does not answer, or this machine lacks what the flags request.
     """
     if options.cluster == "slurm" and is_inside_job():
         raise ValueError("--cluster slurm inside a job would submit jobs from a job: use --cluster here")
@@ -297,10 +297,10 @@ def place_of(options: argparse.Namespace) -> Place:
 
 
 def refuse_here(options: argparse.Namespace) -> None:
-    """Check that this machine can do what flags and profile ask for.
+    """Check that this machine has what flags and profile request.
 
     Raises:
-        ValueError: it cannot; says what it has.
+        ValueError: it does not; the message names what it has.
     """
     for flag in SLURM_ONLY if not is_inside_job() else ():
         if vars(options)[flag]:
@@ -312,7 +312,7 @@ def refuse_here(options: argparse.Namespace) -> None:
     if options.engine in ("zero1", "zero2") and wanted.tasks == 1:
         raise ValueError(f"--engine {options.engine} splits a model's training among GPUs: say how many with --gpus")
     if wanted.tasks == 1 and options.workers is None:
-        return  # one process fits everywhere: torch need not be asked for GPUs
+        return  # one process fits everywhere: no need to query torch for GPUs
     if gpus := len(visible_gpus()):
         for what, count in (("GPUs for a run are", wanted.tasks), ("workers are", options.workers or 1)):
             if count > gpus:
@@ -327,7 +327,7 @@ def refuse_here(options: argparse.Namespace) -> None:
 
 
 def profile_of(options: argparse.Namespace) -> Profile:
-    """The profile that flags and file make up.
+    """Return the profile given by file and flags.
 
     Raises:
         MissingData: there is no such file.
@@ -342,10 +342,10 @@ def profile_of(options: argparse.Namespace) -> Profile:
 
 
 def execution_on(profile: Profile, execution: Execution) -> Execution:
-    """How a run executes as the pre-training job of a profile; a scale that pins one thread keeps it.
+    """Return the execution of a run as a profile's pre-training job; a scale that pins one thread keeps it.
 
     Raises:
-        ValueError: the engine cannot serve so many processes.
+        ValueError: the engine does not support this number of processes.
     """
     resources = profile["pretrain"]
     if resources.engine == "single" and resources.tasks > 1:
@@ -359,7 +359,7 @@ def execution_on(profile: Profile, execution: Execution) -> Execution:
 
 
 def machine_on(profile: Profile, execution: Execution) -> Machine:
-    """What costs are computed for: the GPUs of the profile's pre-training job."""
+    """Return the machine that costs are computed for: the GPUs of the profile's pre-training job."""
     known = profile["pretrain"]
     return Machine(
         gpu_memory_gb=known.gpu_memory_gb,
@@ -372,10 +372,10 @@ def machine_on(profile: Profile, execution: Execution) -> Machine:
 
 
 def planned_machine(options: argparse.Namespace) -> Machine:
-    """The same for a dry run, which asks no cluster.
+    """Return the machine of a dry run, without contacting a cluster.
 
     Raises:
-        ValueError: this machine is meant, and has not what the flags ask for.
+        ValueError: the flags request this machine, and it lacks what they need.
     """
     if options.cluster == "here":
         refuse_here(options)
@@ -386,7 +386,7 @@ def planned_machine(options: argparse.Namespace) -> Machine:
 def submitter_of(
     options: argparse.Namespace, layout: Layout, profile: Profile, execution: Execution, *, leave_failed: bool = False
 ) -> Submitter:
-    """How jobs are made under the flags; `execution` is how a run executes in them.
+    """Return the submitter for the flags; `execution` is how runs execute in its jobs.
 
     Raises:
         ValueError: the path of the folder of runs is refused.
@@ -397,14 +397,14 @@ def submitter_of(
 
 
 def preview(options: argparse.Namespace, layout: Layout, rows: Sequence[PlanRow]) -> str:
-    """The sbatch files that a submission would write."""
+    """Return the sbatch files that a submission would write."""
     profile = profile_of(options)
     submitter = submitter_of(options, layout, profile, execution_on(profile, execution_of(options)))
     return submitter.preview(plan_jobs(layout, rows, profile))
 
 
 def print_submissions(submissions: Sequence[Submission], *, as_json: bool) -> None:
-    """What was submitted."""
+    """Print the submitted jobs."""
     if as_json:
         print(json.dumps([plain(submission) for submission in submissions], indent=1))
         return
